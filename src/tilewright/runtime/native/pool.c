@@ -1,0 +1,384 @@
+/* The thread pool.
+ *
+ * A parallel region is published in one of a few static slots; idle workers look for open slots.
+ * Each thread of a region owns one contiguous share of the indices, cut into a few grains. A
+ * participant takes grains from its own share first, so that consecutive regions find their data in
+ * the same core's cache, and then from the others'. The caller takes part like everyone else: a
+ * worker that is late, asleep or descheduled delays nothing but the grain it has already taken, and
+ * a small region is over before the workers have noticed it.
+ *
+ * Idle workers spin for a moment and then sleep, and so does a caller that waits for its workers:
+ * back-to-back regions cost no system call, and a busy machine is not kept busier.
+ *
+ * Slots are static memory, never a caller's stack: a late worker may look at a slot that has been
+ * closed, or reused, without harm. All of a slot's bookkeeping is one atomic word, so joining,
+ * leaving and closing cannot be torn apart.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tilewright.h"
+
+enum {
+  MAX_REGIONS = 16,  /* concurrent callers; more than that run their regions alone */
+  MAX_THREADS = 256, /* per region */
+  GRAINS = 8,        /* per share */
+  CACHE_LINE = 64
+};
+
+static const int64_t SPIN_NS = 10 * 1000; /* pausing only */
+static const int64_t IDLE_NS = 60 * 1000; /* pausing and yielding; then sleep */
+
+/* The word that describes a slot; 0 means free. */
+enum {
+  OWNED = 1 << 30,                  /* a caller has it */
+  OPEN = 1 << 29,                   /* workers may join */
+  WAITING = 1 << 28,                /* the caller sleeps until the last worker leaves */
+  SEAT = 1 << 12,                   /* one more worker may join (bits 12..23) */
+  SEATS = ((1 << 12) - 1) * SEAT,   /* how many may */
+  INSIDE = SEAT - 1                 /* workers that have joined and not left */
+};
+
+typedef struct {
+  _Alignas(CACHE_LINE) _Atomic int64_t next;
+  int64_t end;
+} share;
+
+typedef struct {
+  _Alignas(CACHE_LINE) _Atomic int32_t state;
+  /* Written by the owner before the slot opens. */
+  _Alignas(CACHE_LINE) tw_task task;
+  void *env;
+  int64_t grain;
+  int32_t threads;
+  /* The first error, written by whoever moves `code` away from 0. */
+  _Atomic int32_t code;
+  char message[512];
+  share shares[MAX_THREADS];
+} region;
+
+static struct {
+  region regions[MAX_REGIONS];
+  _Alignas(CACHE_LINE) _Atomic uint32_t epoch; /* grows with every published region */
+  _Alignas(CACHE_LINE) _Atomic int32_t sleepers;
+  _Atomic int32_t workers;
+  pthread_mutex_t mutex; /* guards sleeping, starting and ending; never held while working */
+  pthread_cond_t published, left, ended;
+  bool ending;
+} pool = {.mutex = PTHREAD_MUTEX_INITIALIZER,
+          .published = PTHREAD_COND_INITIALIZER,
+          .left = PTHREAD_COND_INITIALIZER,
+          .ended = PTHREAD_COND_INITIALIZER};
+
+static _Thread_local bool inside_region;
+static _Thread_local int32_t own_threads;
+static _Atomic int32_t process_threads;
+
+/* ---- waiting ---- */
+
+static void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__) || defined(__arm__)
+  __asm__ volatile("yield");
+#endif
+}
+
+static int64_t now_ns(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* One step of a bounded wait; false when it is time to sleep. */
+static bool keep_spinning(int64_t *started, uint32_t *steps) {
+  relax();
+  if (++*steps % 32 != 0) return true; /* a look at the clock costs as much as a few pauses */
+  int64_t now = now_ns();
+  if (*started == 0) *started = now;
+  if (now - *started > IDLE_NS) return false;
+  if (now - *started > SPIN_NS) sched_yield();
+  return true;
+}
+
+/* ---- taking part in a region ---- */
+
+static bool take_grain(share *from, int64_t grain, int64_t *begin, int64_t *end) {
+  if (atomic_load_explicit(&from->next, memory_order_relaxed) >= from->end) return false;
+  *begin = atomic_fetch_add_explicit(&from->next, grain, memory_order_relaxed);
+  if (*begin >= from->end) return false;
+  *end = *begin + grain < from->end ? *begin + grain : from->end;
+  return true;
+}
+
+static void record_error(region *r, int32_t code) {
+  int32_t none = TW_OK;
+  if (atomic_compare_exchange_strong(&r->code, &none, code)) {
+    strncpy(r->message, tw_last_error(), sizeof r->message - 1);
+  }
+}
+
+static void take_part(region *r, int32_t seat) {
+  int64_t begin, end;
+  for (int32_t k = 0; k < r->threads; ++k) {
+    share *from = &r->shares[(seat + k) % r->threads];
+    while (atomic_load_explicit(&r->code, memory_order_relaxed) == TW_OK &&
+           take_grain(from, r->grain, &begin, &end)) {
+      int32_t code = r->task(r->env, begin, end);
+      if (code != TW_OK) record_error(r, code);
+    }
+  }
+  /* Nothing is left to take: whoever sees this first spares the others the look. */
+  if (atomic_load_explicit(&r->state, memory_order_relaxed) & OPEN) {
+    atomic_fetch_and_explicit(&r->state, ~OPEN, memory_order_relaxed);
+  }
+}
+
+/* ---- workers ---- */
+
+static bool try_join(region *r) {
+  int32_t state = atomic_load_explicit(&r->state, memory_order_relaxed);
+  while (state & OPEN && state & SEATS) {
+    if (atomic_compare_exchange_weak_explicit(&r->state, &state, state - SEAT + 1,
+                                              memory_order_acquire, memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static void leave(region *r) {
+  int32_t before = atomic_fetch_sub_explicit(&r->state, 1, memory_order_release);
+  if (before & WAITING && (before & INSIDE) == 1) {
+    pthread_mutex_lock(&pool.mutex);
+    pthread_cond_broadcast(&pool.left);
+    pthread_mutex_unlock(&pool.mutex);
+  }
+}
+
+static bool help_someone(int32_t worker) {
+  bool helped = false;
+  for (int i = 0; i < MAX_REGIONS; ++i) {
+    region *r = &pool.regions[i];
+    if (!try_join(r)) continue;
+    take_part(r, 1 + worker % (r->threads - 1));
+    leave(r);
+    helped = true;
+  }
+  return helped;
+}
+
+/* Wait for a region published after `seen`; false when the worker should end. */
+static bool await_region(uint32_t seen) {
+  int64_t started = 0;
+  uint32_t steps = 0;
+  do {
+    if (atomic_load_explicit(&pool.epoch, memory_order_acquire) != seen) return true;
+  } while (keep_spinning(&started, &steps));
+
+  pthread_mutex_lock(&pool.mutex);
+  atomic_fetch_add(&pool.sleepers, 1);
+  while (atomic_load(&pool.epoch) == seen && !pool.ending) {
+    pthread_cond_wait(&pool.published, &pool.mutex);
+  }
+  atomic_fetch_sub(&pool.sleepers, 1);
+  bool go_on = !pool.ending;
+  pthread_mutex_unlock(&pool.mutex);
+  return go_on;
+}
+
+static void *worker_main(void *number) {
+  inside_region = true; /* regions that a task starts are nested ones */
+  uint32_t seen;
+  do {
+    seen = atomic_load_explicit(&pool.epoch, memory_order_acquire);
+    while (help_someone((int32_t)(intptr_t)number)) continue;
+  } while (await_region(seen));
+
+  pthread_mutex_lock(&pool.mutex);
+  atomic_fetch_sub(&pool.workers, 1);
+  pthread_cond_broadcast(&pool.ended);
+  pthread_mutex_unlock(&pool.mutex);
+  return NULL;
+}
+
+/* Start workers until there are `wanted`. Failing to is no error: the caller does the work. */
+static void start_workers(int32_t wanted) {
+  if (atomic_load_explicit(&pool.workers, memory_order_relaxed) >= wanted) return;
+  pthread_attr_t detached;
+  pthread_attr_init(&detached);
+  pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+  sigset_t all, before; /* signals are for the program's own threads */
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_mutex_lock(&pool.mutex);
+  int32_t count;
+  while (!pool.ending && (count = atomic_load(&pool.workers)) < wanted) {
+    pthread_t thread;
+    if (pthread_create(&thread, &detached, worker_main, (void *)(intptr_t)count) != 0) break;
+    atomic_store(&pool.workers, count + 1);
+  }
+  pthread_mutex_unlock(&pool.mutex);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_attr_destroy(&detached);
+}
+
+void tw_shutdown(void) {
+  if (inside_region) return; /* a worker cannot wait for itself */
+  pthread_mutex_lock(&pool.mutex);
+  pool.ending = true;
+  pthread_cond_broadcast(&pool.published);
+  while (atomic_load(&pool.workers) > 0) pthread_cond_wait(&pool.ended, &pool.mutex);
+  pool.ending = false;
+  pthread_mutex_unlock(&pool.mutex);
+}
+
+/* ---- fork ---- */
+
+static void before_fork(void) { pthread_mutex_lock(&pool.mutex); }
+
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&pool.mutex); }
+
+/* The child has one thread. Workers and other callers' regions are gone with the others. */
+static void after_fork_in_child(void) {
+  for (int i = 0; i < MAX_REGIONS; ++i) {
+    region *r = &pool.regions[i];
+    int32_t state = atomic_load(&r->state);
+    if (state & INSIDE) record_error(r, tw_error(TW_ERROR_CHECK, "forked in a parallel region"));
+    atomic_store(&r->state, inside_region ? state & OWNED : 0);
+  }
+  atomic_store(&pool.sleepers, 0);
+  atomic_store(&pool.workers, 0);
+  pthread_mutex_init(&pool.mutex, NULL);
+  pthread_cond_init(&pool.published, NULL);
+  pthread_cond_init(&pool.left, NULL);
+  pthread_cond_init(&pool.ended, NULL);
+  pool.ending = false;
+}
+
+static void survive_fork(void) {
+  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+/* ---- callers ---- */
+
+static region *acquire_region(void) {
+  for (int i = 0; i < MAX_REGIONS; ++i) {
+    region *r = &pool.regions[i];
+    int32_t unowned = 0;
+    if (atomic_load_explicit(&r->state, memory_order_relaxed) == 0 &&
+        atomic_compare_exchange_strong_explicit(&r->state, &unowned, OWNED, memory_order_acquire,
+                                                memory_order_relaxed)) {
+      return r;
+    }
+  }
+  return NULL;
+}
+
+static void publish(region *r) {
+  int32_t seats = r->threads - 1;
+  atomic_store_explicit(&r->state, OWNED | OPEN | seats * SEAT, memory_order_release);
+  /* Either the worker that falls asleep sees this epoch, or we see that it sleeps. */
+  atomic_fetch_add(&pool.epoch, 1);
+  if (atomic_load(&pool.sleepers) == 0) return;
+  pthread_mutex_lock(&pool.mutex);
+  for (int32_t k = 0; k < seats && k < atomic_load(&pool.sleepers); ++k) {
+    pthread_cond_signal(&pool.published);
+  }
+  pthread_mutex_unlock(&pool.mutex);
+}
+
+static bool has_workers(region *r) {
+  return atomic_load_explicit(&r->state, memory_order_acquire) & INSIDE;
+}
+
+static void await_workers(region *r) {
+  int64_t started = 0;
+  uint32_t steps = 0;
+  do {
+    if (!has_workers(r)) return;
+  } while (keep_spinning(&started, &steps));
+
+  pthread_mutex_lock(&pool.mutex);
+  atomic_fetch_or(&r->state, WAITING);
+  while (has_workers(r)) pthread_cond_wait(&pool.left, &pool.mutex);
+  pthread_mutex_unlock(&pool.mutex);
+}
+
+int32_t tw_parallel_for(tw_task task, void *env, int64_t count, int32_t threads) {
+  if (count <= 0) return TW_OK;
+  if (threads <= 0) threads = tw_threads();
+  if (threads > MAX_THREADS) threads = MAX_THREADS;
+  if (threads > count) threads = (int32_t)count;
+  region *r = threads > 1 && !inside_region && count < INT64_MAX / 4 ? acquire_region() : NULL;
+  if (!r) return task(env, 0, count);
+
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, survive_fork);
+  start_workers(threads - 1);
+
+  r->task = task;
+  r->env = env;
+  r->threads = threads;
+  r->grain = count / threads / GRAINS > 1 ? count / threads / GRAINS : 1;
+  atomic_store_explicit(&r->code, TW_OK, memory_order_relaxed);
+  int64_t begin = 0, whole = count / threads, rest = count % threads;
+  for (int32_t k = 0; k < threads; ++k) {
+    int64_t size = whole + (k < rest);
+    atomic_store_explicit(&r->shares[k].next, begin, memory_order_relaxed);
+    r->shares[k].end = begin += size;
+  }
+
+  inside_region = true;
+  publish(r);
+  take_part(r, 0);
+  await_workers(r);
+  inside_region = false;
+
+  int32_t code = atomic_load_explicit(&r->code, memory_order_relaxed);
+  if (code != TW_OK) tw_error(code, r->message);
+  atomic_store_explicit(&r->state, 0, memory_order_release);
+  return code;
+}
+
+/* ---- how many threads ---- */
+
+static int32_t machine_threads(void) {
+  static _Atomic int32_t known;
+  int32_t count = atomic_load_explicit(&known, memory_order_relaxed);
+  if (count > 0) return count;
+  const char *wish = getenv("TILEWRIGHT_NUM_THREADS");
+  count = wish ? (int32_t)strtol(wish, NULL, 10) : 0;
+#if defined(__linux__)
+  cpu_set_t usable;
+  if (count <= 0 && sched_getaffinity(0, sizeof usable, &usable) == 0) count = CPU_COUNT(&usable);
+#endif
+  if (count <= 0) count = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+  if (count <= 0) count = 1;
+  atomic_store_explicit(&known, count, memory_order_relaxed);
+  return count;
+}
+
+int32_t tw_threads(void) {
+  if (own_threads > 0) return own_threads;
+  int32_t wish = atomic_load_explicit(&process_threads, memory_order_relaxed);
+  return wish > 0 ? wish : machine_threads();
+}
+
+void tw_set_threads(int32_t threads) {
+  atomic_store_explicit(&process_threads, threads > 0 ? threads : 0, memory_order_relaxed);
+}
+
+int32_t tw_set_own_threads(int32_t threads) {
+  int32_t before = own_threads;
+  own_threads = threads > 0 ? threads : 0;
+  return before;
+}

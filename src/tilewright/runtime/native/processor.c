@@ -1,0 +1,24 @@
+/* What the operating system must be asked before some instructions may run. */
+#define _GNU_SOURCE
+#include "tilewright.h"
+
+#if defined(__linux__) && defined(__x86_64__)
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+int32_t tw_request_tiles(void) {
+  enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+  static atomic_int granted;
+  if (atomic_load_explicit(&granted, memory_order_relaxed)) return TW_OK;
+  if (syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) != 0) {
+    return tw_error(TW_ERROR_CHECK, "the system does not grant AMX tile registers");
+  }
+  atomic_store_explicit(&granted, 1, memory_order_relaxed);
+  return TW_OK;
+}
+#else
+int32_t tw_request_tiles(void) {
+  return tw_error(TW_ERROR_CHECK, "this machine has no AMX tile registers");
+}
+#endif

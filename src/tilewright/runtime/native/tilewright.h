@@ -1,0 +1,165 @@
+/* Tilewright's C runtime: what compiled code calls, and what a C program calls compiled code with.
+ *
+ * Every compiled function has one type, `tw_kernel`: it takes DLPack tensors and returns 0, or an
+ * error code whose message `tw_last_error` gives. See docs/decisions/0002-kernel-abi.md.
+ *
+ * The runtime keeps no state that a caller has to create: threads start on demand, scratch memory
+ * is cached per thread, and every function here may be called from any thread at any time.
+ */
+#ifndef TILEWRIGHT_H
+#define TILEWRIGHT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "dlpack.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Hidden unless a build says otherwise: two copies of the runtime in one process, say a loaded
+ * model's and the compiler's, must not bind to each other's state. */
+#ifndef TW_API
+#define TW_API __attribute__((visibility("hidden")))
+#endif
+
+/* A compiled function. Outputs are arguments too, supplied by the caller. */
+typedef int32_t (*tw_kernel)(const DLTensor *const *args, int32_t n_args);
+
+/* ---- errors ------------------------------------------------------------------------------- */
+
+enum tw_code {
+  TW_OK = 0,
+  TW_ERROR_DTYPE = 1,      /* an element type other than the declared one */
+  TW_ERROR_RANK = 2,       /* a wrong number of dimensions */
+  TW_ERROR_SHAPE = 3,      /* a wrong extent, or one that contradicts another argument's */
+  TW_ERROR_STRIDES = 4,    /* not compact, or strides that a tensor cannot have */
+  TW_ERROR_DEVICE = 5,     /* memory of another device */
+  TW_ERROR_READ_ONLY = 6,  /* an output that must not be written */
+  TW_ERROR_ALIGNMENT = 7,  /* an address the code cannot use */
+  TW_ERROR_OVERLAP = 8,    /* an output that shares memory with another argument */
+  TW_ERROR_ARGUMENTS = 9,  /* a wrong number of arguments */
+  TW_ERROR_NO_ARRAY = 10,  /* an argument that is not an array at all, or has no data */
+  TW_ERROR_NO_MEMORY = 11, /* an allocation failed */
+  TW_ERROR_CHECK = 12,     /* a check inside compiled code failed */
+  TW_ERROR_INTERNAL = 13   /* the runtime or the compiler is wrong */
+};
+
+/* Record an error for the calling thread and return its code: `return tw_error(...)`. */
+TW_API int32_t tw_error(int32_t code, const char *message);
+TW_API int32_t tw_errorf(int32_t code, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* "FUNCTION: argument NAME: dimension AXIS is GOT, expected WANT", code TW_ERROR_SHAPE: for
+ * extents that are expressions, which compiled code checks itself. */
+TW_API int32_t tw_error_dim(const char *function, const char *name, int32_t axis, int64_t got,
+                            int64_t want);
+
+/* The calling thread's latest error. The text stays until that thread's next error. */
+TW_API const char *tw_last_error(void);
+TW_API int32_t tw_last_code(void);
+
+/* ---- arguments ---------------------------------------------------------------------------- */
+
+#define TW_DIM_ANY INT64_C(-1)               /* any extent */
+#define TW_DIM_SYMBOL(k) (-2 - (int64_t)(k)) /* the k-th symbol of the signature */
+
+enum tw_param_flags {
+  TW_PARAM_WRITABLE = 1, /* an output: must be writable and must not overlap another argument */
+  TW_PARAM_STRIDED = 2,  /* any strides will do; otherwise compact, row major */
+  TW_PARAM_ALIAS = 4     /* an output that may share memory with other arguments */
+};
+
+/* What a function expects of one argument. */
+typedef struct {
+  const char *name;
+  const int64_t *shape; /* `ndim` entries: an extent, TW_DIM_ANY or TW_DIM_SYMBOL(k) */
+  int32_t ndim;
+  DLDataType dtype;
+  int32_t device_type; /* a DLDeviceType */
+  int32_t flags;       /* tw_param_flags */
+  int32_t align;       /* bytes; 0 means the natural alignment of one element */
+  int32_t reserved;    /* 0 */
+} tw_param;
+
+typedef struct {
+  const char *name;
+  const tw_param *params;
+  const char *const *symbols; /* names of the sizes that arguments determine */
+  int32_t n_params;
+  int32_t n_symbols;
+} tw_signature;
+
+/* Check all arguments before native code touches memory: count, dtype, rank, device, extents,
+ * strides, alignment, overlap. On success `symbols` (n_symbols entries) holds the symbols' values;
+ * a symbol that no dimension mentions is -1. */
+TW_API int32_t tw_check_args(const tw_signature *signature, const DLTensor *const *args,
+                             int32_t n_args, int64_t *symbols);
+
+/* The name of a dtype as the compiler prints it ("f32", "bf16x8"), written to `text`. */
+enum { TW_DTYPE_NAME_SIZE = 24 };
+TW_API const char *tw_dtype_name(DLDataType dtype, char text[TW_DTYPE_NAME_SIZE]);
+
+/* ---- memory ------------------------------------------------------------------------------- */
+
+enum { TW_ALIGN = 64 };
+
+/* Memory aligned to TW_ALIGN (large blocks to huge pages), not cleared; NULL, with an error
+ * recorded, when there is none. A size of 0 gives a valid address. */
+TW_API void *tw_alloc(int64_t size_bytes);
+TW_API void tw_free(void *memory);
+
+/* Scratch memory for the length of a call, taken from a cache of the calling thread. Any thread
+ * may free it. */
+TW_API void *tw_workspace_alloc(int64_t size_bytes);
+TW_API void tw_workspace_free(void *memory);
+TW_API void tw_workspace_trim(void); /* give the calling thread's cache back */
+
+/* ---- threads ------------------------------------------------------------------------------ */
+
+/* Work on indices [begin, end). Returns 0 or an error code. */
+typedef int32_t (*tw_task)(void *env, int64_t begin, int64_t end);
+
+/* Run `task` over [0, count) on at most `threads` threads, the caller among them; 0 means the
+ * default. Ranges may run in any order. Inside another region the task runs on the calling thread.
+ * Returns the first error; remaining ranges are then skipped. */
+TW_API int32_t tw_parallel_for(tw_task task, void *env, int64_t count, int32_t threads);
+
+/* The number of threads that 0 stands for: the calling thread's own choice if it made one, else the
+ * process's, else TILEWRIGHT_NUM_THREADS, else the number of cores this process may use. */
+TW_API int32_t tw_threads(void);
+TW_API void tw_set_threads(int32_t threads);        /* for the process; 0 restores */
+TW_API int32_t tw_set_own_threads(int32_t threads); /* for this thread; returns the old */
+TW_API void tw_shutdown(void); /* end idle workers; the next region starts new ones */
+
+/* ---- profiling ---------------------------------------------------------------------------- */
+
+/* The time now in nanoseconds, or 0 while the profiler is off. */
+TW_API int64_t tw_profile_begin(void);
+/* Record one run of `kernel` that began at `begin`; nothing when `begin` is 0. */
+TW_API void tw_profile_end(const char *kernel, int64_t begin, int64_t flops, int64_t size_bytes);
+
+enum { TW_PROFILE_NAME_SIZE = 64 };
+
+typedef struct {
+  char kernel[TW_PROFILE_NAME_SIZE];
+  int64_t begin_ns, end_ns, flops, size_bytes, thread;
+} tw_profile_event;
+
+TW_API int32_t tw_profile_start(int64_t capacity); /* forgets earlier events */
+TW_API void tw_profile_stop(void);
+/* Copy up to `limit` events, oldest first, and return how many. `*lost` counts those that the ring
+ * overwrote. */
+TW_API int64_t tw_profile_read(tw_profile_event *events, int64_t limit, int64_t *lost);
+
+/* ---- processor ---------------------------------------------------------------------------- */
+
+/* Ask the operating system for AMX tile registers, once per process. */
+TW_API int32_t tw_request_tiles(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

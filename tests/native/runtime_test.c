@@ -1,0 +1,413 @@
+/* Tests of the C runtime without Python: `make sanitize` builds and runs them under the thread
+ * sanitizer and under the address and undefined-behaviour sanitizers.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tilewright.h"
+
+static int failures; /* of the running test; tests check on the main thread only */
+
+#define EXPECT(condition)                                                  \
+  do {                                                                     \
+    if (!(condition)) {                                                    \
+      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);      \
+      failures++;                                                          \
+    }                                                                      \
+  } while (0)
+
+static bool has_text(const char *text) { return strstr(tw_last_error(), text) != NULL; }
+
+/* ---- parallel regions ---- */
+
+enum { SIZE = 10000 };
+
+typedef struct {
+  int32_t *visits; /* per index */
+  int64_t fail_at; /* -1: nowhere */
+  int32_t inner;   /* threads of a nested region; 0: none */
+} job;
+
+static int32_t visit(void *env, int64_t begin, int64_t end) {
+  job *j = env;
+  for (int64_t i = begin; i < end; ++i) {
+    if (i == j->fail_at) return tw_errorf(100, "failed at %d", (int)i);
+    j->visits[i]++;
+  }
+  return TW_OK;
+}
+
+static int32_t visit_nested(void *env, int64_t begin, int64_t end) {
+  job *j = env;
+  for (int64_t i = begin; i < end; ++i) {
+    job inner = {j->visits + i * 10, -1, 0};
+    int32_t code = tw_parallel_for(visit, &inner, 10, j->inner);
+    if (code != TW_OK) return code;
+  }
+  return TW_OK;
+}
+
+static bool all_once(const int32_t *visits, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (visits[i] != 1) return false;
+  }
+  return true;
+}
+
+static bool covers_once(int64_t count, int32_t threads) {
+  int32_t *visits = calloc((size_t)count + 1, sizeof *visits);
+  job j = {visits, -1, 0};
+  bool good = tw_parallel_for(visit, &j, count, threads) == TW_OK && all_once(visits, count) &&
+              visits[count] == 0;
+  free(visits);
+  return good;
+}
+
+static void test_region_visits_every_index_once(void) {
+  const int64_t counts[] = {1, 2, 3, 7, 8, 16, 17, 100, 1000, SIZE};
+  const int32_t threads[] = {0, 1, 2, 3, 4, 7, 16, 300};
+  for (size_t i = 0; i < sizeof counts / sizeof *counts; ++i) {
+    for (size_t k = 0; k < sizeof threads / sizeof *threads; ++k) {
+      EXPECT(covers_once(counts[i], threads[k]));
+    }
+  }
+}
+
+static void test_empty_and_negative_counts_do_nothing(void) {
+  EXPECT(tw_parallel_for(visit, NULL, 0, 2) == TW_OK);
+  EXPECT(tw_parallel_for(visit, NULL, -5, 2) == TW_OK);
+}
+
+static void test_thread_count_may_change_from_region_to_region(void) {
+  for (int round = 0; round < 300; ++round) EXPECT(covers_once(round % 50, 1 + round % 9));
+}
+
+static void test_nested_regions_finish(void) {
+  int32_t *visits = calloc(SIZE, sizeof *visits);
+  job j = {visits, -1, 4};
+  EXPECT(tw_parallel_for(visit_nested, &j, SIZE / 10, 4) == TW_OK);
+  EXPECT(all_once(visits, SIZE));
+  free(visits);
+}
+
+static void test_error_reaches_the_caller_with_its_message(void) {
+  for (int32_t threads = 1; threads <= 4; ++threads) {
+    for (int64_t at = 0; at < 64; at += 9) {
+      int32_t visits[64] = {0};
+      job j = {visits, at, 0};
+      char expected[32];
+      snprintf(expected, sizeof expected, "failed at %d", (int)at);
+      EXPECT(tw_parallel_for(visit, &j, 64, threads) == 100);
+      EXPECT(tw_last_code() == 100 && has_text(expected));
+      EXPECT(covers_once(64, threads)); /* the pool is as good as new */
+    }
+  }
+}
+
+static void *call_repeatedly(void *good) {
+  for (int round = 0; round < 60; ++round) {
+    if (!covers_once(1 + round * 13 % 257, 1 + round % 5)) atomic_store((atomic_bool *)good, false);
+  }
+  return NULL;
+}
+
+static void test_many_callers_at_once(void) {
+  enum { CALLERS = 24 }; /* more than there are slots */
+  pthread_t callers[CALLERS];
+  atomic_bool good = true;
+  for (int i = 0; i < CALLERS; ++i) pthread_create(&callers[i], NULL, call_repeatedly, &good);
+  for (int i = 0; i < CALLERS; ++i) pthread_join(callers[i], NULL);
+  EXPECT(atomic_load(&good));
+}
+
+static void test_workers_that_sleep_wake_again(void) {
+  for (int round = 0; round < 20; ++round) {
+    EXPECT(covers_once(1000, 3));
+    nanosleep(&(struct timespec){.tv_nsec = 300 * 1000}, NULL);
+  }
+}
+
+static void test_shutdown_ends_workers_and_the_next_region_starts_new_ones(void) {
+  for (int round = 0; round < 10; ++round) {
+    EXPECT(covers_once(500, 4));
+    tw_shutdown();
+  }
+  EXPECT(covers_once(500, 4));
+}
+
+static void test_forked_child_has_a_working_pool(void) {
+  EXPECT(covers_once(1000, 3));
+  for (int round = 0; round < 5; ++round) {
+    pid_t child = fork();
+    if (child == 0) _exit(covers_once(1000, 3) && covers_once(100, 2) ? 0 : 1);
+    int status = -1;
+    EXPECT(waitpid(child, &status, 0) == child);
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    EXPECT(covers_once(1000, 3));
+  }
+}
+
+static void test_default_thread_count_can_be_set(void) {
+  int32_t machine = tw_threads();
+  EXPECT(machine >= 1);
+  tw_set_threads(5);
+  EXPECT(tw_threads() == 5);
+  EXPECT(tw_set_own_threads(3) == 0);
+  EXPECT(tw_threads() == 3);
+  EXPECT(tw_set_own_threads(0) == 3);
+  EXPECT(tw_threads() == 5);
+  tw_set_threads(0);
+  EXPECT(tw_threads() == machine);
+}
+
+/* ---- memory ---- */
+
+static void test_memory_is_aligned_and_usable(void) {
+  const int64_t sizes[] = {0, 1, 63, 64, 65, 4096, 5 << 20};
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
+    char *memory = tw_alloc(sizes[i]);
+    EXPECT(memory && (uintptr_t)memory % TW_ALIGN == 0);
+    memset(memory, 1, (size_t)sizes[i]);
+    tw_free(memory);
+  }
+}
+
+static void test_impossible_sizes_are_refused(void) {
+  EXPECT(!tw_alloc(-1) && tw_last_code() == TW_ERROR_NO_MEMORY);
+  EXPECT(!tw_alloc(INT64_MAX) && has_text("9223372036854775807 bytes"));
+  EXPECT(!tw_workspace_alloc(-1) && tw_last_code() == TW_ERROR_NO_MEMORY);
+  EXPECT(!tw_workspace_alloc(INT64_MAX) && tw_last_code() == TW_ERROR_NO_MEMORY);
+}
+
+static void test_workspace_is_reused(void) {
+  char *first = tw_workspace_alloc(10000);
+  EXPECT((uintptr_t)first % TW_ALIGN == 0);
+  memset(first, 1, 10000);
+  tw_workspace_free(first);
+  char *again = tw_workspace_alloc(9000);
+  EXPECT(again == first);
+  char *other = tw_workspace_alloc(9000);
+  EXPECT(other != again);
+  tw_workspace_free(again);
+  tw_workspace_free(other);
+  tw_workspace_free(NULL);
+  tw_workspace_trim();
+}
+
+static void test_workspace_cache_is_bounded(void) {
+  void *blocks[40];
+  for (int i = 0; i < 40; ++i) blocks[i] = tw_workspace_alloc(100 + i);
+  for (int i = 0; i < 40; ++i) tw_workspace_free(blocks[i]);
+  tw_workspace_trim();
+}
+
+static void *free_elsewhere(void *memory) {
+  tw_workspace_free(memory);
+  return NULL;
+}
+
+static void test_another_thread_may_free_a_workspace(void) {
+  pthread_t thread;
+  pthread_create(&thread, NULL, free_elsewhere, tw_workspace_alloc(5000));
+  pthread_join(thread, NULL);
+}
+
+/* ---- argument checks ---- */
+
+static const int64_t SHAPE_A[] = {TW_DIM_SYMBOL(0), TW_DIM_SYMBOL(1)};
+static const int64_t SHAPE_B[] = {TW_DIM_SYMBOL(1), 4};
+static const int64_t SHAPE_C[] = {TW_DIM_SYMBOL(0), TW_DIM_ANY};
+static const char *const SYMBOLS[] = {"n", "k"};
+#define F32 {kDLFloat, 32, 1}
+static const tw_param PARAMS[] = {
+    {"A", SHAPE_A, 2, F32, kDLCPU, 0, 0, 0},
+    {"B", SHAPE_B, 2, F32, kDLCPU, TW_PARAM_STRIDED, 0, 0},
+    {"C", SHAPE_C, 2, F32, kDLCPU, TW_PARAM_WRITABLE, 0, 0},
+};
+static const tw_signature MATMUL = {"matmul", PARAMS, SYMBOLS, 3, 2};
+
+typedef struct {
+  _Alignas(64) float data[3][64];
+  int64_t shape[3][2], strides[3][2], symbols[2];
+  DLTensor tensors[3];
+  const DLTensor *args[3];
+} call;
+
+static void prepare(call *c) {
+  const int64_t shapes[3][2] = {{2, 3}, {3, 4}, {2, 4}};
+  memset(c, 0, sizeof *c);
+  for (int i = 0; i < 3; ++i) {
+    for (int axis = 0; axis < 2; ++axis) c->shape[i][axis] = shapes[i][axis];
+    c->strides[i][0] = shapes[i][1];
+    c->strides[i][1] = 1;
+    c->tensors[i] =
+        (DLTensor){c->data[i], {kDLCPU, 0}, 2, F32, c->shape[i], c->strides[i], 0};
+    c->args[i] = &c->tensors[i];
+  }
+}
+
+static int32_t check(call *c) { return tw_check_args(&MATMUL, c->args, 3, c->symbols); }
+
+static void test_good_arguments_give_the_symbols(void) {
+  call c;
+  prepare(&c);
+  EXPECT(check(&c) == TW_OK);
+  EXPECT(c.symbols[0] == 2 && c.symbols[1] == 3);
+  for (int i = 0; i < 3; ++i) c.tensors[i].strides = NULL;
+  EXPECT(check(&c) == TW_OK);
+}
+
+#define REFUSED(change, code, text)                            \
+  do {                                                         \
+    call c;                                                    \
+    prepare(&c);                                               \
+    change;                                                    \
+    EXPECT(check(&c) == code);                                 \
+    EXPECT(tw_last_code() == code);                            \
+    EXPECT(strcmp(tw_last_error(), text) == 0);                \
+    if (strcmp(tw_last_error(), text)) fprintf(stderr, "  got: %s\n", tw_last_error()); \
+  } while (0)
+
+static void test_bad_arguments_are_refused_by_name(void) {
+  REFUSED(c.tensors[1].dtype.bits = 64, TW_ERROR_DTYPE,
+          "matmul: argument B: the dtype is f64, expected f32");
+  REFUSED(c.tensors[1].dtype.lanes = 4, TW_ERROR_DTYPE,
+          "matmul: argument B: the dtype is f32x4, expected f32");
+  REFUSED(c.tensors[0].dtype.code = 99, TW_ERROR_DTYPE,
+          "matmul: argument A: the dtype is dtype(99, 32), expected f32");
+  REFUSED(c.tensors[0].ndim = 1, TW_ERROR_RANK,
+          "matmul: argument A: it has 1 dimensions, expected 2");
+  REFUSED(c.tensors[0].device.device_type = kDLCUDA, TW_ERROR_DEVICE,
+          "matmul: argument A: it is on a device of DLPack type 2, expected type 1 (the CPU)");
+  REFUSED(c.shape[1][0] = 7, TW_ERROR_SHAPE,
+          "matmul: argument B: dimension 0 is 7, expected k = 3");
+  REFUSED(c.shape[1][1] = 5, TW_ERROR_SHAPE,
+          "matmul: argument B: dimension 1 is 5, expected 4");
+  REFUSED(c.shape[2][1] = -1, TW_ERROR_SHAPE, "matmul: argument C: dimension 1 is negative: -1");
+  REFUSED(c.shape[2][1] = INT64_MAX, TW_ERROR_SHAPE,
+          "matmul: argument C: more elements than memory: dimension 1 is 9223372036854775807");
+  REFUSED(c.strides[0][0] = 4, TW_ERROR_STRIDES,
+          "matmul: argument A: it is not contiguous: dimension 0 has stride 4, expected 3");
+  REFUSED(c.tensors[0].data = NULL, TW_ERROR_NO_ARRAY, "matmul: argument A: it has no data");
+  REFUSED(c.args[2] = NULL, TW_ERROR_NO_ARRAY, "matmul: argument C: it is NULL");
+  REFUSED(c.tensors[2].data = c.data[0], TW_ERROR_OVERLAP,
+          "matmul: argument C: it shares memory with argument A");
+  call c;
+  prepare(&c);
+  EXPECT(tw_check_args(&MATMUL, c.args, 2, c.symbols) == TW_ERROR_ARGUMENTS);
+  EXPECT(has_text("matmul: it takes 3 arguments, got 2"));
+  c.tensors[0].byte_offset = 2;
+  EXPECT(check(&c) == TW_ERROR_ALIGNMENT && has_text("is not a multiple of 4 bytes"));
+}
+
+static void test_any_strides_will_do_where_the_parameter_says_so(void) {
+  call c;
+  prepare(&c);
+  c.strides[1][0] = 1, c.strides[1][1] = 3; /* transposed */
+  EXPECT(check(&c) == TW_OK);
+  c.strides[1][0] = -4, c.strides[1][1] = -1; /* both axes reversed */
+  c.tensors[1].data = c.data[1] + 11;
+  EXPECT(check(&c) == TW_OK);
+  c.tensors[1].data = c.data[2] + 18; /* reaches back to element 7 of C's row */
+  EXPECT(check(&c) == TW_ERROR_OVERLAP);
+}
+
+static void test_empty_tensors_need_no_memory(void) {
+  call c;
+  prepare(&c);
+  c.shape[0][0] = c.shape[2][0] = 0;
+  c.tensors[0].data = c.tensors[2].data = NULL;
+  c.strides[0][0] = 77;
+  EXPECT(check(&c) == TW_OK);
+  EXPECT(c.symbols[0] == 0);
+}
+
+static void test_stride_of_a_single_element_axis_is_ignored(void) {
+  call c;
+  prepare(&c);
+  c.shape[0][0] = c.shape[2][0] = 1;
+  c.strides[0][0] = c.strides[2][0] = 12345;
+  EXPECT(check(&c) == TW_OK);
+}
+
+/* ---- profiler ---- */
+
+static int32_t profiled(void *env, int64_t begin, int64_t end) {
+  (void)env;
+  for (int64_t i = begin; i < end; ++i) tw_profile_end("inner", tw_profile_begin(), i, 8);
+  return TW_OK;
+}
+
+static void test_profiler_keeps_what_it_can_and_counts_the_rest(void) {
+  tw_profile_event events[64];
+  int64_t lost = -1;
+  EXPECT(tw_profile_read(events, 64, &lost) == 0 && lost == 0);
+  EXPECT(tw_profile_begin() == 0);
+
+  EXPECT(tw_profile_start(16) == TW_OK);
+  int64_t begin = tw_profile_begin();
+  tw_profile_end("scale", begin, 100, 200);
+  EXPECT(tw_profile_read(events, 64, &lost) == 1 && lost == 0);
+  EXPECT(strcmp(events[0].kernel, "scale") == 0 && events[0].begin_ns == begin);
+  EXPECT(events[0].end_ns >= begin && events[0].flops == 100 && events[0].size_bytes == 200);
+
+  EXPECT(tw_parallel_for(profiled, NULL, 1000, 4) == TW_OK);
+  int64_t kept = tw_profile_read(events, 64, &lost);
+  EXPECT(kept <= 16 && kept + lost == 1001);
+  EXPECT(tw_profile_start(64) == TW_OK); /* forgets */
+  EXPECT(tw_profile_read(events, 64, &lost) == 0 && lost == 0);
+  tw_profile_stop();
+  tw_profile_end("late", tw_profile_begin(), 0, 0);
+  EXPECT(tw_profile_read(events, 64, &lost) == 0);
+}
+
+/* ---- all of them ---- */
+
+#define TEST(name) {#name, name}
+static const struct {
+  const char *name;
+  void (*run)(void);
+} TESTS[] = {
+    TEST(test_region_visits_every_index_once),
+    TEST(test_empty_and_negative_counts_do_nothing),
+    TEST(test_thread_count_may_change_from_region_to_region),
+    TEST(test_nested_regions_finish),
+    TEST(test_error_reaches_the_caller_with_its_message),
+    TEST(test_many_callers_at_once),
+    TEST(test_workers_that_sleep_wake_again),
+    TEST(test_shutdown_ends_workers_and_the_next_region_starts_new_ones),
+    TEST(test_forked_child_has_a_working_pool),
+    TEST(test_default_thread_count_can_be_set),
+    TEST(test_memory_is_aligned_and_usable),
+    TEST(test_impossible_sizes_are_refused),
+    TEST(test_workspace_is_reused),
+    TEST(test_workspace_cache_is_bounded),
+    TEST(test_another_thread_may_free_a_workspace),
+    TEST(test_good_arguments_give_the_symbols),
+    TEST(test_bad_arguments_are_refused_by_name),
+    TEST(test_any_strides_will_do_where_the_parameter_says_so),
+    TEST(test_empty_tensors_need_no_memory),
+    TEST(test_stride_of_a_single_element_axis_is_ignored),
+    TEST(test_profiler_keeps_what_it_can_and_counts_the_rest),
+};
+
+int main(void) {
+  int passed = 0, failed = 0;
+  for (size_t i = 0; i < sizeof TESTS / sizeof *TESTS; ++i) {
+    failures = 0;
+    TESTS[i].run();
+    if (failures) fprintf(stderr, "FAILED %s\n", TESTS[i].name);
+    failures ? failed++ : passed++;
+  }
+  tw_shutdown();
+  printf("%d passed, %d failed\n", passed, failed);
+  return failed != 0;
+}
