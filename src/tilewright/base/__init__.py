@@ -1,0 +1,1 @@
+"""What every layer stands on: data types, targets, errors, locations, text, passes."""

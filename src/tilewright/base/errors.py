@@ -1,0 +1,113 @@
+"""Errors: one clear, typed message with a code, a place, a caret and a way out.
+
+    error[TW2104]: cannot split loop %j: factor 48 does not divide extent 100
+      --> net.py:41
+      in @matmul, after schedule step 3: reorder(%k, %j)
+     5 |   for %j in 0..100 {
+       |       ^^
+    help: pass a divisor: 4, 5, 10, 20, 25, 50
+
+Codes are `TW` + layer digit + number: 0 base and text, 1 graph and frontends, 2 te, tensor and
+schedule, 3 code generation, 4 runtime, 5 tuning, 6 driver and command line. Each has a page in
+`docs/errors/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.base.loc import UNKNOWN, Loc
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Lines of the current program with a span to point at."""
+
+    lines: tuple[str, ...]
+    line: int  # 1-based
+    column: int  # 0-based
+    width: int = 1
+    around: int = 2
+
+    def __str__(self) -> str:
+        first = max(1, self.line - self.around)
+        last = min(len(self.lines), self.line + self.around)
+        gutter = len(str(last)) + 1
+        out = []
+        for number in range(first, last + 1):
+            out.append(f"{number:>{gutter}} | {self.lines[number - 1]}")
+            if number == self.line:
+                out.append(" " * gutter + " | " + " " * self.column + "^" * max(1, self.width))
+        return "\n".join(out)
+
+
+class TilewrightError(Exception):
+    """Base of everything this package raises on purpose."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        loc: Loc = UNKNOWN,
+        *,
+        context: str = "",
+        excerpt: Excerpt | None = None,
+        help: str = "",
+    ) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+        self.loc = loc
+        self.context = context
+        self.excerpt = excerpt
+        self.help = help
+
+    def __str__(self) -> str:
+        parts = [f"error[{self.code}]: {self.message}"]
+        if self.loc is not UNKNOWN:
+            parts.append(f"  --> {self.loc}")
+        if self.context:
+            parts.append(f"  in {self.context}")
+        if self.excerpt is not None:
+            parts.append(str(self.excerpt))
+        if self.help:
+            parts.append(f"help: {self.help}")
+        return "\n".join(parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.__dict__))
+
+
+def _rebuild(cls: type[TilewrightError], fields: dict[str, object]) -> TilewrightError:
+    error = cls.__new__(cls)
+    error.__dict__.update(fields)
+    error.args = (fields["code"], fields["message"])
+    return error
+
+
+class UserError(TilewrightError, ValueError):
+    """The request cannot be met as stated: a bad value."""
+
+
+class UserTypeError(TilewrightError, TypeError):
+    """The request cannot be met as stated: a wrong kind of thing, a wrong dtype."""
+
+
+class ScheduleError(UserError):
+    """A schedule primitive refuses: applying it could change the answer or means nothing."""
+
+
+class ParseError(UserError):
+    """A program text does not follow the grammar."""
+
+
+class ExecutionError(UserError):
+    """The interpreter caught a program doing what native code must never do."""
+
+
+class Unsupported(TilewrightError, NotImplementedError):
+    """A feature that does not exist here, named so that the user can avoid it."""
+
+
+class CompilerBug(TilewrightError, AssertionError):
+    """An invariant of ours is broken: never the user's fault."""

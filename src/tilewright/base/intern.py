@@ -1,0 +1,56 @@
+"""The two kinds of IR node. The test suite sets `TILEWRIGHT_CHECKED=1`, which freezes both.
+
+`@interned` (with `metaclass=Interned`): equal fields give the same object, so equality is `is`,
+hashing is free and memo tables are exact. Built positionally. Expressions are interned.
+
+    @interned
+    class Add(Expr):
+        a: Expr
+        b: Expr
+
+`@node`: a value with an identity of its own. Statements, buffers and graph nodes are such.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import weakref
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+
+T = TypeVar("T")
+
+CHECKED = os.environ.get("TILEWRIGHT_CHECKED", "0") == "1"
+
+_live: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
+
+
+class Interned(type):
+    """Metaclass: a call with known arguments returns the live node built from them before."""
+
+    if not TYPE_CHECKING:  # checkers see the dataclass __init__
+
+        def __call__(cls, *args):
+            key = (cls, *args)
+            node = _live.get(key)
+            if node is None:  # never `or`: nodes have no truth value
+                node = _live.setdefault(key, super().__call__(*args))
+            return node
+
+
+@dataclass_transform(eq_default=False, frozen_default=True)
+def interned(cls: type[T]) -> type[T]:
+    """Frozen for the type checker; frozen at run time only in the test suite."""
+    return dataclasses.dataclass(eq=False, repr=False, slots=True, frozen=CHECKED)(cls)
+
+
+@dataclass_transform(eq_default=False, frozen_default=True)
+def node(cls: type[T]) -> type[T]:
+    """Compared by identity; frozen for the type checker, at run time only in the test suite."""
+    made = dataclasses.dataclass(eq=False, repr=False, slots=True, frozen=CHECKED)
+    return made(cls)
+
+
+def set_once(node: object, name: str, value: Any) -> None:
+    """Fill a derived field from `__post_init__`, which a frozen class would refuse."""
+    object.__setattr__(node, name, value)

@@ -1,0 +1,88 @@
+"""Traversal of expressions: `walk`, `rewrite`, `fold`. Nothing else recurses by hand.
+
+All use a stack and visit each distinct node once; `rewrite` returns the same object when nothing
+changed, so `new is old` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from tilewright.sym.expr import Expr, Var
+from tilewright.sym.ops import rebuild
+
+R = TypeVar("R")
+
+
+def walk(*roots: Expr) -> Iterator[Expr]:
+    """Every distinct node below and including the roots, parents first."""
+    seen: set[Expr] = set()
+    stack = list(reversed(roots))
+    while stack:
+        expr = stack.pop()
+        if expr in seen:
+            continue
+        seen.add(expr)
+        yield expr
+        children = expr.children()
+        if children:
+            stack.extend(reversed(children))
+
+
+def rewrite(root: Expr, rule: Callable[[Expr], Expr], done: dict[Expr, Expr] | None = None) -> Expr:
+    """Apply `rule` once to every distinct node, children first. `done` may be kept as a memo."""
+    if done is None:
+        done = {}
+    stack = [(root, False)]
+    while stack:
+        expr, children_done = stack.pop()
+        if expr in done:
+            continue
+        old = expr.children()
+        if old and not children_done:
+            stack.append((expr, True))
+            for child in old:
+                stack.append((child, False))
+            continue
+        if old:
+            new = tuple([done[child] for child in old])
+            same = all(a is b for a, b in zip(old, new, strict=True))
+            done[expr] = rule(expr if same else expr.with_children(new))
+        else:
+            done[expr] = rule(expr)
+    return done[root]
+
+
+def fold(root: Expr, fn: Callable[[Expr, tuple[R, ...]], R]) -> R:
+    """Compute a value bottom-up: `fn(node, values of its children)`, once per distinct node."""
+    done: dict[Expr, R] = {}
+    stack = [(root, False)]
+    while stack:
+        expr, children_done = stack.pop()
+        if expr in done:
+            continue
+        children = expr.children()
+        if children and not children_done:
+            stack.append((expr, True))
+            stack.extend((child, False) for child in children)
+            continue
+        done[expr] = fn(expr, tuple([done[child] for child in children]))
+    return done[root]
+
+
+def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
+    """Replace variables, folding constants on the way up."""
+    if not mapping:
+        return root
+    return rewrite(root, rebuild, dict(mapping.items()))
+
+
+def free_vars(*roots: Expr) -> dict[Var, None]:
+    """The variables used, in order of first appearance."""
+    return {node: None for node in walk(*roots) if isinstance(node, Var)}
+
+
+def uses_var(root: Expr, variables: Mapping[Var, object] | set[Var]) -> bool:
+    """Whether any of the variables occurs."""
+    return any(node in variables for node in walk(root) if isinstance(node, Var))

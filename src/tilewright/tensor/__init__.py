@@ -1,0 +1,9 @@
+"""The loop IR: text, verifier, interpreter, schedules, lowering."""
+
+from tilewright.tensor.calls import call
+from tilewright.tensor.ir import (
+    Buffer,
+    Function,
+)
+from tilewright.tensor.parser import parse, parse_all
+from tilewright.tensor.printer import format_function
