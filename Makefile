@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup
-NATIVE := $(wildcard CMakeLists.txt src/tilewright/runtime/native/*.[ch])
+NATIVE := cmake/CMakeLists.txt $(wildcard src/tilewright/runtime/native/*.[ch])
 
 .PHONY: help setup test lint unit clean
 

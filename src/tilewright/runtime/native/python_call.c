@@ -1,0 +1,346 @@
+/* Calls from Python into compiled code: signatures, arguments, functions. */
+#include <string.h>
+
+#include "python_native.h"
+
+/* ---- signatures ---- */
+
+typedef struct {
+  PyObject_HEAD
+  tw_signature signature;
+  char *text; /* all names, one after another */
+  tw_param *params;
+  int64_t *extents;
+  const char **symbols;
+} Signature;
+
+static PyTypeObject *signature_type, *function_type;
+
+static void signature_dealloc(Signature *self) {
+  PyTypeObject *type = Py_TYPE(self);
+  PyMem_Free(self->text);
+  PyMem_Free(self->params);
+  PyMem_Free(self->extents);
+  PyMem_Free(self->symbols);
+  freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+  release(self);
+  Py_DECREF(type);
+}
+
+/* Append a name to `text`, which has room for it. */
+static const char *keep_name(char **text, const char *name) {
+  char *kept = *text;
+  size_t size = strlen(name) + 1;
+  memcpy(kept, name, size);
+  *text += size;
+  return kept;
+}
+
+/* One parameter: (name, code, bits, lanes, extents, device_type, flags, align). */
+static bool read_param(tw_param *param, PyObject *tuple, int32_t n_symbols, char **text,
+                       int64_t **extents) {
+  const char *name;
+  PyObject *shape;
+  if (!PyArg_ParseTuple(tuple, "sbbHO!iii", &name, &param->dtype.code, &param->dtype.bits,
+                        &param->dtype.lanes, &PyTuple_Type, &shape, &param->device_type,
+                        &param->flags, &param->align)) {
+    return false;
+  }
+  param->name = keep_name(text, name);
+  param->shape = *extents;
+  param->ndim = (int32_t)PyTuple_Size(shape);
+  for (int32_t axis = 0; axis < param->ndim; ++axis) {
+    int64_t extent = PyLong_AsLongLong(PyTuple_GetItem(shape, axis));
+    if (PyErr_Occurred()) return false;
+    if (extent <= TW_DIM_SYMBOL(n_symbols)) {
+      PyErr_Format(PyExc_ValueError, "parameter %s names symbol %lld of %d", name,
+                   (long long)(-2 - extent), n_symbols);
+      return false;
+    }
+    *(*extents)++ = extent;
+  }
+  return true;
+}
+
+/* Measure first, so that every name and extent finds room. */
+static bool measure(PyObject *params, PyObject *symbols, size_t *text_size, size_t *n_extents) {
+  for (Py_ssize_t i = 0; i < PyTuple_Size(symbols); ++i) {
+    Py_ssize_t size = 0;
+    if (!PyUnicode_AsUTF8AndSize(PyTuple_GetItem(symbols, i), &size)) return false;
+    *text_size += (size_t)size + 1;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_Size(params); ++i) {
+    PyObject *param = PyTuple_GetItem(params, i);
+    if (!PyTuple_Check(param) || PyTuple_Size(param) != 8 ||
+        !PyTuple_Check(PyTuple_GetItem(param, 4))) {
+      PyErr_SetString(PyExc_TypeError, "a parameter is a tuple of 8 with a tuple of extents");
+      return false;
+    }
+    Py_ssize_t size = 0;
+    if (!PyUnicode_AsUTF8AndSize(PyTuple_GetItem(param, 0), &size)) return false;
+    *text_size += (size_t)size + 1;
+    *n_extents += (size_t)PyTuple_Size(PyTuple_GetItem(param, 4));
+  }
+  return true;
+}
+
+PyDoc_STRVAR(signature_doc,
+             "Signature(name, params, symbols)\n--\n\nWhat a compiled function expects. A parameter "
+             "is (name, code, bits, lanes, extents, device_type, flags, align).");
+
+static PyObject *signature_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+  const char *name;
+  PyObject *params, *symbols;
+  if (kwargs && PyDict_Size(kwargs) > 0) {
+    PyErr_SetString(PyExc_TypeError, "Signature takes positional arguments");
+    return NULL;
+  }
+  if (!PyArg_ParseTuple(args, "sO!O!", &name, &PyTuple_Type, &params, &PyTuple_Type, &symbols)) {
+    return NULL;
+  }
+  size_t text_size = strlen(name) + 1, n_extents = 0;
+  if (!measure(params, symbols, &text_size, &n_extents)) return NULL;
+  int32_t n_params = (int32_t)PyTuple_Size(params), n_symbols = (int32_t)PyTuple_Size(symbols);
+
+  allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+  Signature *self = (Signature *)allocate(type, 0);
+  if (!self) return NULL;
+  self->text = PyMem_Malloc(text_size);
+  self->params = PyMem_Calloc((size_t)n_params + 1, sizeof *self->params);
+  self->extents = PyMem_Calloc(n_extents + 1, sizeof *self->extents);
+  self->symbols = PyMem_Calloc((size_t)n_symbols + 1, sizeof *self->symbols);
+  if (!self->text || !self->params || !self->extents || !self->symbols) {
+    Py_DECREF(self);
+    return PyErr_NoMemory();
+  }
+  char *text = self->text;
+  int64_t *extents = self->extents;
+  self->signature = (tw_signature){keep_name(&text, name), self->params, self->symbols, n_params,
+                                   n_symbols};
+  for (int32_t i = 0; i < n_symbols; ++i) {
+    self->symbols[i] =
+        keep_name(&text, PyUnicode_AsUTF8AndSize(PyTuple_GetItem(symbols, i), NULL));
+  }
+  for (int32_t i = 0; i < n_params; ++i) {
+    if (!read_param(&self->params[i], PyTuple_GetItem(params, i), n_symbols, &text, &extents)) {
+      Py_DECREF(self);
+      return NULL;
+    }
+  }
+  return (PyObject *)self;
+}
+
+/* ---- running ---- */
+
+enum { FEW = 8, FEW_SYMBOLS = 16 };
+
+/* Borrow argument `i`; a Tensor lends itself without a loan. */
+static const DLTensor *open_argument(PyObject *object, const tw_signature *signature, int32_t i,
+                                     loan *l, bool *loaned) {
+  blame who = {signature->name, signature->params[i].name};
+  const DLTensor *tensor;
+  bool read_only;
+  *loaned = false;
+  if (PyObject_TypeCheck(object, tensor_type)) {
+    tensor = &((Tensor *)object)->tensor;
+    read_only = ((Tensor *)object)->read_only;
+  } else {
+    if (!loan_open(l, object, who)) return NULL;
+    *loaned = true;
+    tensor = &l->tensor;
+    read_only = l->read_only;
+  }
+  if (read_only && signature->params[i].flags & TW_PARAM_WRITABLE) {
+    tw_errorf(TW_ERROR_READ_ONLY, "%s: argument %s: it is an output, yet read-only", who.function,
+              who.argument);
+    raise_last();
+    return NULL; /* the caller closes the loan */
+  }
+  return tensor;
+}
+
+static PyObject *run(tw_kernel kernel, const tw_signature *signature, PyObject *args, int threads) {
+  int32_t n_args = (int32_t)PyTuple_Size(args);
+  if (n_args != signature->n_params) {
+    tw_errorf(TW_ERROR_ARGUMENTS, "%s: it takes %d arguments, got %d", signature->name,
+              signature->n_params, n_args);
+    return raise_last();
+  }
+  loan few_loans[FEW], *loans = few_loans;
+  bool few_loaned[FEW], *loaned = few_loaned;
+  const DLTensor *few_tensors[FEW], **tensors = few_tensors;
+  int64_t few_symbols[FEW_SYMBOLS], *symbols = few_symbols;
+  char *many = NULL;
+  if (n_args > FEW || signature->n_symbols > FEW_SYMBOLS) {
+    size_t loans_size = (size_t)n_args * sizeof *loans;
+    size_t tensors_size = (size_t)n_args * sizeof *tensors;
+    size_t symbols_size = (size_t)signature->n_symbols * sizeof *symbols;
+    many = PyMem_Malloc(loans_size + tensors_size + symbols_size + (size_t)n_args);
+    if (!many) return PyErr_NoMemory();
+    loans = (loan *)(void *)many;
+    tensors = (const DLTensor **)(void *)(many + loans_size);
+    symbols = (int64_t *)(void *)(many + loans_size + tensors_size);
+    loaned = (bool *)(many + loans_size + tensors_size + symbols_size);
+  }
+
+  int32_t opened = 0;
+  for (; opened < n_args; ++opened) {
+    tensors[opened] = open_argument(PyTuple_GetItem(args, opened), signature, opened,
+                                    &loans[opened], &loaned[opened]);
+    if (!tensors[opened]) break;
+  }
+  PyObject *result = NULL;
+  if (opened == n_args) {
+    int32_t code = tw_check_args(signature, tensors, n_args, symbols);
+    if (code == TW_OK) {
+      PyThreadState *state = PyEval_SaveThread();
+      int32_t before = threads > 0 ? tw_set_own_threads(threads) : 0;
+      code = kernel(tensors, n_args);
+      if (threads > 0) tw_set_own_threads(before);
+      PyEval_RestoreThread(state);
+    }
+    if (code == TW_OK) {
+      result = Py_None;
+      Py_INCREF(result);
+    } else {
+      raise_code(code, tw_last_error());
+    }
+  } else {
+    opened++; /* the argument at fault may have opened its loan */
+  }
+  for (int32_t i = 0; i < opened; ++i) {
+    if (loaned[i]) loan_close(&loans[i]);
+  }
+  PyMem_Free(many);
+  return result;
+}
+
+PyObject *call_kernel(PyObject *module, PyObject *args) {
+  (void)module;
+  unsigned long long address;
+  PyObject *signature, *arrays;
+  int threads = 0;
+  if (!PyArg_ParseTuple(args, "KO!O!|i", &address, signature_type, &signature, &PyTuple_Type,
+                        &arrays, &threads)) {
+    return NULL;
+  }
+  return run((tw_kernel)(uintptr_t)address, &((Signature *)signature)->signature, arrays, threads);
+}
+
+/* ---- functions ---- */
+
+typedef struct {
+  PyObject_HEAD
+  tw_kernel kernel;
+  Signature *signature;
+  PyObject *owner; /* keeps the code in memory */
+} Function;
+
+PyDoc_STRVAR(function_doc,
+             "Function(address, signature, owner)\n--\n\nA compiled function: call it with arrays, "
+             "and with threads=N to limit its threads.");
+
+static PyObject *function_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+  (void)kwargs;
+  unsigned long long address;
+  PyObject *signature, *owner;
+  if (!PyArg_ParseTuple(args, "KO!O", &address, signature_type, &signature, &owner)) return NULL;
+  if (address == 0) {
+    PyErr_SetString(PyExc_ValueError, "a function's address is not 0");
+    return NULL;
+  }
+  allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+  Function *self = (Function *)allocate(type, 0);
+  if (!self) return NULL;
+  self->kernel = (tw_kernel)(uintptr_t)address;
+  Py_INCREF(signature);
+  self->signature = (Signature *)signature;
+  Py_INCREF(owner);
+  self->owner = owner;
+  return (PyObject *)self;
+}
+
+static int function_traverse(Function *self, visitproc visit, void *arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(self->owner);
+  return 0;
+}
+
+static void function_dealloc(Function *self) {
+  PyTypeObject *type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
+  Py_XDECREF(self->signature);
+  Py_XDECREF(self->owner);
+  freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+  release(self);
+  Py_DECREF(type);
+}
+
+static PyObject *function_call(Function *self, PyObject *args, PyObject *kwargs) {
+  int threads = 0;
+  if (kwargs) {
+    static char *names[] = {"threads", NULL};
+    PyObject *none = PyTuple_New(0);
+    bool parsed = none && PyArg_ParseTupleAndKeywords(none, kwargs, "|$i", names, &threads);
+    Py_XDECREF(none);
+    if (!parsed) return NULL;
+  }
+  return run(self->kernel, &self->signature->signature, args, threads);
+}
+
+static PyObject *get_address(Function *self, void *unused) {
+  (void)unused;
+  return PyLong_FromUnsignedLongLong((uintptr_t)self->kernel);
+}
+
+static PyObject *get_name(Function *self, void *unused) {
+  (void)unused;
+  return PyUnicode_FromString(self->signature->signature.name);
+}
+
+static PyGetSetDef function_attributes[] = {
+    {"address", (getter)get_address, NULL, "The address of the native function.", NULL},
+    {"name", (getter)get_name, NULL, "The name that errors give.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+/* ---- types ---- */
+
+static PyType_Slot signature_slots[] = {
+    {Py_tp_doc, (void *)signature_doc},
+    {Py_tp_new, signature_new},
+    {Py_tp_dealloc, signature_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec signature_spec = {
+    .name = "tilewright.runtime._native.Signature",
+    .basicsize = sizeof(Signature),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = signature_slots,
+};
+
+static PyType_Slot function_slots[] = {
+    {Py_tp_doc, (void *)function_doc},
+    {Py_tp_new, function_new},
+    {Py_tp_dealloc, function_dealloc},
+    {Py_tp_traverse, function_traverse},
+    {Py_tp_call, function_call},
+    {Py_tp_getset, function_attributes},
+    {0, NULL},
+};
+
+static PyType_Spec function_spec = {
+    .name = "tilewright.runtime._native.Function",
+    .basicsize = sizeof(Function),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = function_slots,
+};
+
+bool call_init(PyObject *module) {
+  signature_type = (PyTypeObject *)PyType_FromSpec(&signature_spec);
+  function_type = (PyTypeObject *)PyType_FromSpec(&function_spec);
+  return signature_type && function_type &&
+         PyModule_AddObjectRef(module, "Signature", (PyObject *)signature_type) == 0 &&
+         PyModule_AddObjectRef(module, "Function", (PyObject *)function_type) == 0;
+}

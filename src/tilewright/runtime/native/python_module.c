@@ -1,0 +1,127 @@
+/* The extension module `tilewright.runtime._native`. Its types are described in _native.pyi. */
+#include "python_native.h"
+
+/* What compiled code may call, by name: the just-in-time linker binds these. */
+#define SYMBOL(name) {#name, (uintptr_t)name}
+static PyObject *symbols(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  const struct {
+    const char *name;
+    uintptr_t address;
+  } all[] = {
+      SYMBOL(tw_error),         SYMBOL(tw_errorf),          SYMBOL(tw_error_dim),
+      SYMBOL(tw_last_error),    SYMBOL(tw_last_code),       SYMBOL(tw_check_args),
+      SYMBOL(tw_alloc),         SYMBOL(tw_free),            SYMBOL(tw_workspace_alloc),
+      SYMBOL(tw_workspace_free), SYMBOL(tw_workspace_trim), SYMBOL(tw_parallel_for),
+      SYMBOL(tw_threads),       SYMBOL(tw_set_threads),     SYMBOL(tw_set_own_threads),
+      SYMBOL(tw_profile_begin), SYMBOL(tw_profile_end),     SYMBOL(tw_request_tiles),
+  };
+  PyObject *dict = PyDict_New();
+  for (size_t i = 0; dict && i < sizeof all / sizeof *all; ++i) {
+    PyObject *address = PyLong_FromUnsignedLongLong(all[i].address);
+    if (!address || PyDict_SetItemString(dict, all[i].name, address) != 0) Py_CLEAR(dict);
+    Py_XDECREF(address);
+  }
+  return dict;
+}
+
+static PyObject *threads(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  return PyLong_FromLong(tw_threads());
+}
+
+static PyObject *set_threads(PyObject *module, PyObject *count) {
+  (void)module;
+  long value = PyLong_AsLong(count);
+  if (value == -1 && PyErr_Occurred()) return NULL;
+  if (value < 0 || value > INT32_MAX) {
+    PyErr_SetString(PyExc_ValueError, "a number of threads is 0 (the default) or more");
+    return NULL;
+  }
+  tw_set_threads((int32_t)value);
+  Py_RETURN_NONE;
+}
+
+static PyObject *shut_down(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  PyThreadState *state = PyEval_SaveThread();
+  tw_shutdown();
+  PyEval_RestoreThread(state);
+  Py_RETURN_NONE;
+}
+
+static PyObject *request_tiles(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  return PyBool_FromLong(tw_request_tiles() == TW_OK);
+}
+
+static PyObject *profile_start(PyObject *module, PyObject *capacity) {
+  (void)module;
+  long long value = PyLong_AsLongLong(capacity);
+  if (value == -1 && PyErr_Occurred()) return NULL;
+  if (tw_profile_start(value) != TW_OK) return raise_last();
+  Py_RETURN_NONE;
+}
+
+static PyObject *profile_stop(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  tw_profile_stop();
+  Py_RETURN_NONE;
+}
+
+static PyObject *to_list(const tw_profile_event *events, int64_t count) {
+  PyObject *list = PyList_New((Py_ssize_t)count);
+  for (int64_t i = 0; list && i < count; ++i) {
+    const tw_profile_event *e = &events[i];
+    PyObject *item =
+        Py_BuildValue("sLLLLL", e->kernel, (long long)e->begin_ns, (long long)e->end_ns,
+                      (long long)e->flops, (long long)e->size_bytes, (long long)e->thread);
+    if (!item) Py_CLEAR(list);
+    else PyList_SetItem(list, (Py_ssize_t)i, item);
+  }
+  return list;
+}
+
+static PyObject *profile_read(PyObject *module, PyObject *limit) {
+  (void)module;
+  long long count = PyLong_AsLongLong(limit);
+  if (count == -1 && PyErr_Occurred()) return NULL;
+  if (count < 0 || count > PY_SSIZE_T_MAX / (long long)sizeof(tw_profile_event)) {
+    PyErr_SetString(PyExc_ValueError, "a limit is 0 or more, and fits memory");
+    return NULL;
+  }
+  tw_profile_event *events = PyMem_Malloc((size_t)count * sizeof *events);
+  if (!events) return PyErr_NoMemory();
+  int64_t lost, read = tw_profile_read(events, count, &lost);
+  PyObject *list = to_list(events, read);
+  PyMem_Free(events);
+  return list ? Py_BuildValue("NL", list, (long long)lost) : NULL;
+}
+
+static PyMethodDef functions[] = {
+    {"call", call_kernel, METH_VARARGS, "call(address, signature, arrays, threads=0)"},
+    {"symbols", symbols, METH_NOARGS, "The runtime's functions: name to address."},
+    {"threads", threads, METH_NOARGS, "The default number of threads."},
+    {"set_threads", set_threads, METH_O, "Set it; 0 restores the machine's."},
+    {"shut_down", shut_down, METH_NOARGS, "End the idle worker threads."},
+    {"request_tiles", request_tiles, METH_NOARGS, "Whether the system grants AMX tiles."},
+    {"profile_start", profile_start, METH_O, "Record kernels from now on."},
+    {"profile_stop", profile_stop, METH_NOARGS, "Record no more."},
+    {"profile_read", profile_read, METH_O, "At most so many events, and how many were lost."},
+    {"register_dtype", register_dtype, METH_VARARGS, "register_dtype(numpy_dtype, code, bits)"},
+    {"set_error_factory", set_error_factory, METH_O, "Set (code, message) -> exception."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "tilewright.runtime._native", "Tilewright's C runtime.", -1, functions,
+    NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__native(void) {
+  PyObject *module = PyModule_Create(&definition);
+  if (!module) return NULL;
+  if (loan_init() && tensor_init(module) && call_init(module)) return module;
+  Py_DECREF(module);
+  return NULL;
+}
