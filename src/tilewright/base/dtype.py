@@ -2,6 +2,7 @@
 
     dtype("f32"), dtype("bf16"), dtype("f8e4m3"), dtype("i4"), dtype("bool"), dtype("index")
     dtype("f32x16")   a vector of sixteen f32
+    dtype("float32"), dtype("bfloat16"), dtype("int8x4")   NumPy's names mean the same types
 
 `index` is the type of loop variables and sizes; it is a signed 64-bit integer in memory.
 """
@@ -38,7 +39,13 @@ _SCALARS: dict[str, tuple[str, int, Any]] = {
     "bool": ("bool", 8, np.bool_),
     "index": ("int", 64, np.int64),
 }
-_VECTOR = re.compile(r"(?P<scalar>[a-z0-9]+?)(x(?P<lanes>[1-9][0-9]*))?")
+# NumPy's names, as TVM and ONNX write them too; programs are printed with the short ones.
+_ALIASES: dict[str, str] = {
+    np.dtype(numpy_type).name: name
+    for name, (_, _, numpy_type) in _SCALARS.items()
+    if name not in ("bool", "index")
+}
+_VECTOR = re.compile(r"(?P<scalar>[a-z0-9_]+?)(x(?P<lanes>[1-9][0-9]*))?")
 _known: dict[str, DType] = {}
 
 
@@ -142,9 +149,10 @@ def is_dtype_name(text: str) -> bool:
 
 def _parse(text: str) -> DType:
     match = _VECTOR.fullmatch(text)
-    if match is None or match["scalar"] not in _SCALARS:
+    scalar = "" if match is None else _ALIASES.get(match["scalar"], match["scalar"])
+    if match is None or scalar not in _SCALARS:
         raise UserError("TW0001", f"unknown data type {text!r}", help=f"use one of {_names()}")
-    scalar, lanes = match["scalar"], int(match["lanes"] or 1)
+    lanes = int(match["lanes"] or 1)
     kind, bits, numpy_type = _SCALARS[scalar]
     name = scalar if lanes == 1 else f"{scalar}x{lanes}"
     if name in _known:
