@@ -383,7 +383,15 @@ class Alloc(Stmt):
 
 @node
 class For(Stmt):
-    """`body` for every `var` in start..stop. A loop is known by its variable."""
+    """`body` for every `var` in start..stop. A loop is known by its variable.
+
+    parallel, vector: iterations are independent. An intermediate buffer that is used only inside
+    such a loop is private to each iteration.
+    thread: iterations are threads. Loops on one axis within a kernel are one axis: a loop on
+    threadIdx.x inside another on threadIdx.x runs just the iteration of the thread it is in.
+    Before lowering inserts barriers, threads of a block run in lock step, statement by statement.
+    `shared` buffers belong to a block of threads, `local` ones to a thread.
+    """
 
     var: Var
     start: Expr

@@ -1,0 +1,174 @@
+"""Rewriting from the outside in, knowing what holds at every point.
+
+`visit.rewrite` goes children first and sees no surroundings; a `Rewriter` goes parents first and
+carries a `sym.Context` with the ranges of the loops and the conditions around. Statements nest as
+deep as loops do, so it recurses; expressions are left to `sym`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tilewright import sym
+from tilewright.base.dtype import INDEX
+from tilewright.sym import Context, Expr, Var, var
+from tilewright.tensor.ir import (
+    Alloc,
+    Block,
+    Buffer,
+    For,
+    If,
+    Iter,
+    Let,
+    Load,
+    Seq,
+    Stmt,
+    seq,
+)
+from tilewright.tensor.visit import replace_buffers, rewrite, walk
+
+
+class Rewriter:
+    """Visits statements by kind: a subclass overrides what it treats. None drops a statement.
+
+    `self.ctx` holds at the statement being visited. A statement whose parts stay the same objects
+    is returned as it is.
+    """
+
+    def __init__(self, ctx: Context = sym.EMPTY) -> None:
+        self.ctx = ctx
+
+    def __call__(self, stmt: Stmt) -> Stmt | None:
+        name = _METHODS.get(type(stmt), "visit_leaf")
+        result: Stmt | None = getattr(self, name)(stmt)
+        return result
+
+    def scoped(self, ctx: Context, stmt: Stmt) -> Stmt | None:
+        """Visit `stmt` where `ctx` holds."""
+        outer, self.ctx = self.ctx, ctx
+        try:
+            return self(stmt)
+        finally:
+            self.ctx = outer
+
+    def visit_leaf(self, stmt: Stmt) -> Stmt | None:
+        return stmt
+
+    def visit_seq(self, stmt: Seq) -> Stmt | None:
+        done = [self(child) for child in stmt.stmts]
+        if all(a is b for a, b in zip(stmt.stmts, done, strict=True)):
+            return stmt
+        kept = [child for child in done if child is not None]
+        return seq(*kept) if kept else None
+
+    def visit_for(self, loop: For) -> Stmt | None:
+        body = self.scoped(self.ctx.bind(loop.var, loop.start, loop.stop), loop.body)
+        return with_body(loop, body)
+
+    def visit_if(self, stmt: If) -> Stmt | None:
+        then = self.scoped(self.ctx.assume(stmt.cond), stmt.then)
+        if stmt.otherwise is None:
+            return with_branches(stmt, then, None)
+        no = self.ctx.assume(sym.logical_not(stmt.cond))
+        return with_branches(stmt, then, self.scoped(no, stmt.otherwise))
+
+    def visit_let(self, stmt: Let) -> Stmt | None:
+        inner = self.ctx
+        if stmt.var.dtype is INDEX:
+            inner = inner.assume(sym.eq(stmt.var, stmt.value))
+        return with_body(stmt, self.scoped(inner, stmt.body))
+
+    def visit_alloc(self, stmt: Alloc) -> Stmt | None:
+        return with_body(stmt, self(stmt.body))
+
+    def visit_block(self, block: Block) -> Stmt | None:
+        body = self(block.body)
+        init = None if block.init is None else self(block.init)
+        if body is block.body and init is block.init:
+            return block
+        return None if body is None else replace(block, body=body, init=init)
+
+
+_METHODS: dict[type[Stmt], str] = {
+    Seq: "visit_seq",
+    For: "visit_for",
+    If: "visit_if",
+    Let: "visit_let",
+    Alloc: "visit_alloc",
+    Block: "visit_block",
+}
+
+
+def with_body(stmt: For | Let | Alloc, body: Stmt | None) -> Stmt | None:
+    """The loop or binder over another body; nothing over nothing."""
+    if body is stmt.body:
+        return stmt
+    return None if body is None else stmt.with_children((body,))
+
+
+def with_branches(stmt: If, then: Stmt | None, otherwise: Stmt | None) -> Stmt | None:
+    """The branch over other statements; an empty side goes."""
+    if then is stmt.then and otherwise is stmt.otherwise:
+        return stmt
+    if then is None:
+        if otherwise is None:
+            return None
+        return If(sym.logical_not(stmt.cond), otherwise, None, stmt.loc)
+    return If(stmt.cond, then, otherwise, stmt.loc)
+
+
+def join(*stmts: Stmt | None) -> Stmt | None:
+    """A sequence of what is there."""
+    kept = [stmt for stmt in stmts if stmt is not None]
+    return seq(*kept) if kept else None
+
+
+def conjuncts(cond: Expr) -> list[Expr]:
+    """The conditions whose conjunction this is."""
+    found: list[Expr] = []
+    stack = [cond]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, sym.And):
+            stack += [one.b, one.a]
+        elif one is not sym.TRUE:
+            found.append(one)
+    return found
+
+
+def fresh_copy(root: Stmt, mapping: Mapping[Var, Expr] | None = None) -> Stmt:
+    """A copy with variables and buffers of its own, `mapping` substituted on the way.
+
+    Loops are known by their variables and buffers by identity, so code that is duplicated needs it.
+    """
+    memo: dict[Expr, Expr] = dict(mapping or {})
+    buffers: dict[Buffer, Buffer] = {}
+    for stmt in walk(root):
+        kind = type(stmt)
+        if kind is For or kind is Let:
+            bound: Var = stmt.var  # type: ignore[attr-defined]
+            memo[bound] = var(bound.name, bound.dtype)
+        elif kind is Block:
+            for it in stmt.iters:  # type: ignore[attr-defined]
+                memo[it.var] = var(it.var.name, it.var.dtype)
+        elif kind is Alloc:
+            old: Buffer = stmt.buffer  # type: ignore[attr-defined]
+            shape = tuple([sym.rewrite(dim, sym.rebuild, memo) for dim in old.shape])
+            buffers[old] = replace(old, shape=shape)
+    if not memo and not buffers:
+        return root
+
+    def rebind(stmt: Stmt) -> Stmt:
+        exprs = stmt.exprs()
+        if exprs:
+            stmt = stmt.with_exprs(tuple([sym.rewrite(x, sym.rebuild, memo) for x in exprs]))
+        if isinstance(stmt, (For, Let)):
+            return replace(stmt, var=memo[stmt.var])
+        if isinstance(stmt, Block):
+            iters = [replace(it, var=memo[it.var]) for it in stmt.iters]
+            return replace(stmt, iters=tuple(iters))
+        return stmt
+
+    return replace_buffers(rewrite(root, rebind), buffers)

@@ -1,0 +1,59 @@
+"""bind: iterations become the threads of an accelerator, or virtual threads of one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.sym import Var
+from tilewright.tensor.ir import THREAD, VTHREAD, For, Function
+from tilewright.tensor.schedule.concurrency import (
+    check_concurrent,
+    check_constant_extent,
+    check_serial,
+)
+from tilewright.tensor.schedule.refusal import path_to_loop, refuse
+from tilewright.tensor.schedule.tree import Path, all_loops, replace_at, with_body
+
+THREAD_AXES = tuple(f"{level}.{axis}" for level in ("blockIdx", "threadIdx") for axis in "xyz")
+VTHREAD_AXES = ("vthread", "vthread.x", "vthread.y", "vthread.z")
+
+
+def bind(fn: Function, var: Var, thread: str) -> Function:
+    """
+    Before: for i in 0..128
+    After:  for i in thread(threadIdx.x) 0..128
+
+    Loops bound to one axis inside one kernel are one and the same axis: they must have one extent,
+    and an inner one runs the iteration of the thread it is in.
+    """
+    path, loop = path_to_loop(fn, var, "bind")
+    check_serial(fn, loop, "bind")
+    if thread in VTHREAD_AXES:
+        check_constant_extent(fn, loop, "bind")
+        check_concurrent(fn, loop, "bind")
+        return with_body(fn, replace_at(path, replace(loop, kind=VTHREAD)))
+    if thread not in THREAD_AXES:
+        known = ", ".join((*THREAD_AXES, "vthread"))
+        raise refuse(
+            fn, "TW2110", f"cannot bind loop %{var.name} to {thread!r}", var, help=f"use {known}"
+        )
+    check_concurrent(fn, loop, "bind")
+    _check_one_extent(fn, path, loop, thread)
+    return with_body(fn, replace_at(path, replace(loop, kind=THREAD, thread=thread)))
+
+
+def _check_one_extent(fn: Function, path: Path, loop: For, thread: str) -> None:
+    kernel = next((stmt for stmt in path if isinstance(stmt, For)), loop)
+    for other in all_loops(kernel):
+        if other.thread != thread or other is loop:
+            continue
+        if not sym.equal(other.extent, loop.extent, sym.Context()):
+            raise refuse(
+                fn,
+                "TW2110",
+                f"cannot bind loop %{loop.var.name} to {thread}: its extent {loop.extent} differs "
+                f"from that of %{other.var.name}, {other.extent}",
+                loop.var,
+                help="split one of them so that the extents agree",
+            )

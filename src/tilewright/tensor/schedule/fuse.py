@@ -1,0 +1,60 @@
+"""fuse: a perfect nest of loops becomes one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright import sym
+from tilewright.sym import ZERO, Expr, Var
+from tilewright.tensor.ir import SERIAL, For, Function
+from tilewright.tensor.schedule.refusal import path_to_loop, refuse
+from tilewright.tensor.schedule.tree import replace_at, with_body
+from tilewright.tensor.visit import substitute
+
+
+def fuse(fn: Function, variables: Sequence[Var]) -> tuple[Function, Var]:
+    """
+    Before: for i in 0..n { for j in 0..m { body(i, j) } }
+    After:  for i_j in 0..n*m { body(i_j // m, i_j % m) }
+    """
+    if len(variables) < 2:
+        raise refuse(fn, "TW2105", f"cannot fuse {len(variables)} loops: give two or more")
+    path, outer = path_to_loop(fn, variables[0], "fuse")
+    loops = [outer]
+    for var in variables[1:]:
+        inner = loops[-1].body
+        path_to_loop(fn, var, "fuse")
+        if not isinstance(inner, For) or inner.var is not var:
+            raise refuse(
+                fn,
+                "TW2105",
+                f"cannot fuse: loop %{var.name} is not directly inside %{loops[-1].var.name}",
+                var,
+                help="reorder the loops so that they nest perfectly, outermost first",
+            )
+        loops.append(inner)
+    for loop in loops:
+        if loop.kind != SERIAL:
+            raise refuse(
+                fn, "TW2103", f"cannot fuse loop %{loop.var.name}: it is {loop.kind}", loop.var
+            )
+        if sym.uses_var(loop.extent, set(variables)):
+            raise refuse(
+                fn,
+                "TW2105",
+                f"cannot fuse loop %{loop.var.name}: its extent {loop.extent} varies with the others",
+                loop.var,
+            )
+    fused = sym.var("_".join(loop.var.name for loop in loops))
+    mapping: dict[Var, Expr] = {}
+    rest: Expr = fused
+    for loop in reversed(loops[1:]):
+        mapping[loop.var] = sym.floormod(rest, loop.extent)
+        rest = sym.floordiv(rest, loop.extent)
+    mapping[outer.var] = rest
+    extent: Expr = sym.ONE
+    for loop in loops:
+        extent = extent * loop.extent
+    body = substitute(loops[-1].body, mapping)
+    made = For(fused, ZERO, sym.simplify(extent), body, SERIAL, "", (), outer.loc)
+    return with_body(fn, replace_at(path, made)), fused

@@ -1,0 +1,45 @@
+"""What a schedule's methods hand out and take: references to loops, blocks and decisions.
+
+A reference names a thing of the program; it never holds a statement, so it stays good for as long
+as that thing exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.sym import Var
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRef:
+    """A loop, by its variable."""
+
+    var: Var
+
+    def __repr__(self) -> str:
+        return f"<loop %{self.var.name}>"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRef:
+    """A block, by its name."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"<block @{self.name}>"
+
+
+class Decision(int):
+    """A sampled integer: usable as a number, and known to the trace that drew it."""
+
+    __slots__ = ()
+
+    def __new__(cls, value: int) -> Decision:
+        return super().__new__(cls, value)
+
+
+Ref = LoopRef | BlockRef | Decision
+Argument = Any  # a Ref, a number, a string, None, or nested lists of these

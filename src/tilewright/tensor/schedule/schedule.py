@@ -1,0 +1,246 @@
+"""Schedule: a program, and the trace of primitives that made it.
+
+    sch = Schedule(fn)
+    i, j, k = sch.get_loops(sch.get_block("C"))
+    io, ii = sch.split(i, [None, 8])
+    sch.parallel(io)
+    sch.function            the program now
+    sch.trace               what was done, replayable on another Schedule
+
+Every primitive is a pure function in a file of its own; the methods here resolve references,
+record the step and put the step's number into a refusal. A refused primitive changes nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from tilewright.base.errors import ScheduleError, UserTypeError
+from tilewright.sym import Var
+from tilewright.tensor.ir import SCHEDULED, Function, Value
+from tilewright.tensor.schedule import queries
+from tilewright.tensor.schedule.annotate import annotate, unannotate
+from tilewright.tensor.schedule.bind import bind
+from tilewright.tensor.schedule.fuse import fuse
+from tilewright.tensor.schedule.parallel import parallel
+from tilewright.tensor.schedule.refs import BlockRef, Decision, LoopRef
+from tilewright.tensor.schedule.reorder import reorder
+from tilewright.tensor.schedule.sample import sample_choice, sample_tile
+from tilewright.tensor.schedule.split import split
+from tilewright.tensor.schedule.trace import Recorder, Trace
+from tilewright.tensor.schedule.unroll import unroll
+from tilewright.tensor.schedule.vectorize import vectorize
+
+R = TypeVar("R")
+
+
+class Schedule:
+    """A tensor function under transformation. Primitives are methods."""
+
+    def __init__(self, function: Function, *, seed: int = 0) -> None:
+        if not isinstance(function, Function):
+            raise UserTypeError("TW2193", f"cannot schedule a {type(function).__name__}")
+        if function.stage != SCHEDULED:
+            raise UserTypeError("TW2193", f"cannot schedule a function at stage {function.stage}")
+        self._function = function
+        self._recorder = Recorder()
+        self._random = random.Random(seed)
+
+    @property
+    def function(self) -> Function:
+        """The program as it is now."""
+        return self._function
+
+    @property
+    def trace(self) -> Trace:
+        """Everything done so far."""
+        return Trace(self._recorder.steps)
+
+    def copy(self) -> Schedule:
+        """An independent schedule at the same point, with the same references."""
+        other = Schedule(self._function)
+        other._recorder = self._recorder.copy()
+        other._random.setstate(self._random.getstate())
+        return other
+
+    def checkpoint(self) -> tuple[Function, Recorder]:
+        """The present point, for `restore`."""
+        return self._function, self._recorder.copy()
+
+    def restore(self, point: tuple[Function, Recorder]) -> None:
+        """Go back to a checkpoint."""
+        self._function, self._recorder = point[0], point[1].copy()
+
+    # ------------------------------------------------------------------ finding things
+
+    def get_block(self, name: str) -> BlockRef:
+        """The block called `name`."""
+        found = self._run("get_block", queries.get_block, name)
+        return self._record("get_block", {"name": name}, BlockRef(found))
+
+    def get_loops(self, block: BlockRef) -> list[LoopRef]:
+        """The loops around a block, outermost first."""
+        found = self._run("get_loops", queries.get_loops, _name(block))
+        return self._record("get_loops", {"block": block}, [LoopRef(v) for v in found])
+
+    def get_child_blocks(self, loop: LoopRef) -> list[BlockRef]:
+        """The blocks under a loop, in program order."""
+        found = self._run("get_child_blocks", queries.get_child_blocks, _var(loop))
+        return self._record("get_child_blocks", {"loop": loop}, [BlockRef(n) for n in found])
+
+    def get_producers(self, block: BlockRef) -> list[BlockRef]:
+        """The blocks that write what this one reads."""
+        found = self._run("get_producers", queries.get_producers, _name(block))
+        return self._record("get_producers", {"block": block}, [BlockRef(n) for n in found])
+
+    def get_consumers(self, block: BlockRef) -> list[BlockRef]:
+        """The blocks that read what this one writes."""
+        found = self._run("get_consumers", queries.get_consumers, _name(block))
+        return self._record("get_consumers", {"block": block}, [BlockRef(n) for n in found])
+
+    def get_output_blocks(self) -> list[BlockRef]:
+        """The blocks that write the function's results."""
+        found = self._run("get_output_blocks", queries.get_output_blocks)
+        return self._record("get_output_blocks", {}, [BlockRef(n) for n in found])
+
+    # ------------------------------------------------------------------ decisions
+
+    def sample_tile(
+        self,
+        loop: LoopRef,
+        n: int,
+        max_innermost: int = 64,
+        decision: Sequence[int] | None = None,
+    ) -> list[Decision]:
+        """`n` factors of the loop's extent; drawn at random unless `decision` gives them."""
+        drawn = self._run(
+            "sample_tile", sample_tile, _var(loop), n, max_innermost, self._random, decision
+        )
+        arguments = {"loop": loop, "n": n, "max_innermost": max_innermost}
+        return self._record("sample_tile", arguments, [Decision(d) for d in drawn], drawn)
+
+    def sample_choice(
+        self,
+        candidates: Sequence[int],
+        weights: Sequence[float] | None = None,
+        decision: Sequence[int] | None = None,
+    ) -> Decision:
+        """One of the candidates; `decision` is its position."""
+        at = self._run("sample_choice", sample_choice, candidates, weights, self._random, decision)
+        arguments = {
+            "candidates": list(candidates),
+            "weights": None if weights is None else list(weights),
+        }
+        return self._record("sample_choice", arguments, Decision(candidates[at]), [at])
+
+    # ------------------------------------------------------------------ loops
+
+    def split(self, loop: LoopRef, factors: Sequence[int | None]) -> list[LoopRef]:
+        """One loop becomes a nest; one factor may be None."""
+        new = self._apply("split", split, _var(loop), factors)
+        return self._record("split", {"loop": loop, "factors": factors}, _loops(new))
+
+    def fuse(self, *loops: LoopRef) -> LoopRef:
+        """A perfect nest becomes one loop."""
+        new = self._apply("fuse", fuse, [_var(loop) for loop in loops])
+        return self._record("fuse", {"loops": loops}, LoopRef(new))
+
+    def reorder(self, *loops: LoopRef) -> None:
+        """The loops take each other's places, in the order given."""
+        self._apply("reorder", reorder, [_var(loop) for loop in loops])
+        self._record("reorder", {"loops": loops}, None)
+
+    def tile(
+        self, y: LoopRef, x: LoopRef, y_factor: int, x_factor: int
+    ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
+        """Two loops become outer and inner pairs: split both, then reorder."""
+        yo, yi = self.split(y, [None, y_factor])
+        xo, xi = self.split(x, [None, x_factor])
+        self.reorder(yo, xo, yi, xi)
+        return yo, xo, yi, xi
+
+    def parallel(self, loop: LoopRef) -> None:
+        """Iterations run on the threads of a pool."""
+        self._apply("parallel", parallel, _var(loop))
+        self._record("parallel", {"loop": loop}, None)
+
+    def vectorize(self, loop: LoopRef) -> None:
+        """Iterations become the lanes of vectors."""
+        self._apply("vectorize", vectorize, _var(loop))
+        self._record("vectorize", {"loop": loop}, None)
+
+    def unroll(self, loop: LoopRef) -> None:
+        """The body is repeated once per iteration."""
+        self._apply("unroll", unroll, _var(loop))
+        self._record("unroll", {"loop": loop}, None)
+
+    def bind(self, loop: LoopRef, thread: str) -> None:
+        """Iterations become the threads of an axis: blockIdx.x, threadIdx.y, vthread, ..."""
+        self._apply("bind", bind, _var(loop), thread)
+        self._record("bind", {"loop": loop, "thread": thread}, None)
+
+    def annotate(self, at: LoopRef | BlockRef, key: str, value: Value) -> None:
+        """Keep a hint with a loop or block."""
+        where = _var(at) if isinstance(at, LoopRef) else _name(at)
+        self._apply("annotate", annotate, where, key, _value(value))
+        self._record("annotate", {"at": at, "key": key, "value": value}, None)
+
+    def unannotate(self, at: LoopRef | BlockRef, key: str) -> None:
+        """Remove a hint."""
+        where = _var(at) if isinstance(at, LoopRef) else _name(at)
+        self._apply("unannotate", unannotate, where, key)
+        self._record("unannotate", {"at": at, "key": key}, None)
+
+    # ------------------------------------------------------------------ machinery
+
+    def _run(self, step: str, primitive: Callable[..., R], *args: Any) -> R:
+        """Call a primitive on the program; a refusal learns where in the trace it happened."""
+        try:
+            return primitive(self._function, *args)
+        except ScheduleError as error:
+            if self._recorder.steps:
+                last = self._recorder.steps[-1]
+                error.context += f", after schedule step {len(self._recorder.steps)}: {last}"
+            error.context += f", in {step}"
+            raise
+
+    def _apply(self, step: str, primitive: Callable[..., Any], *args: Any) -> Any:
+        """Call a primitive that returns a new program, or (new program, results)."""
+        out = self._run(step, primitive, *args)
+        if isinstance(out, tuple):
+            self._function, results = out
+            return results
+        self._function = out
+        return None
+
+    def _record(
+        self,
+        step: str,
+        arguments: dict[str, Any],
+        results: R,
+        decision: Sequence[int] | None = None,
+    ) -> R:
+        self._recorder.record(step, arguments, results, decision)
+        return results
+
+
+def _var(loop: LoopRef) -> Var:
+    if not isinstance(loop, LoopRef):
+        raise UserTypeError("TW2194", f"expected a loop, got {loop!r}")
+    return loop.var
+
+
+def _name(block: BlockRef) -> str:
+    if not isinstance(block, BlockRef):
+        raise UserTypeError("TW2194", f"expected a block, got {block!r}")
+    return block.name
+
+
+def _loops(variables: Sequence[Var]) -> list[LoopRef]:
+    return [LoopRef(v) for v in variables]
+
+
+def _value(value: Any) -> Value:
+    return tuple(_value(item) for item in value) if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,266 @@
+"""Traces: what was done to a program, as data.
+
+Each step names a primitive, its arguments and its results. Arguments refer to earlier results by
+name (`l3` a loop, `b1` a block, `d2` a decision), so a trace replays on any program of the same
+shape, with the same or with other decisions. Text and JSON both round-trip.
+
+    b0 = get_block("C")
+    l0, l1, l2 = get_loops(b0)
+    d0, d1 = sample_tile(l0, n=2, max_innermost=64) @ [16, 8]
+    l3, l4 = split(l0, [d0, d1])
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright.base.errors import UserError
+from tilewright.tensor.schedule.refs import BlockRef, Decision, LoopRef
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A reference to an earlier result, inside a step."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One primitive: its arguments by keyword, the names of its results, its decision if any."""
+
+    primitive: str
+    arguments: tuple[tuple[str, Any], ...]
+    results: tuple[str, ...]
+    decision: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{key}={value!r}" for key, value in self.arguments)
+        left = f"{', '.join(self.results)} = " if self.results else ""
+        right = "" if self.decision is None else f" @ {list(self.decision)}"
+        return f"{left}{self.primitive}({arguments}){right}"
+
+
+class Trace:
+    """An immutable list of steps."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: Sequence[Step] = ()) -> None:
+        self.steps = tuple(steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Trace) and self.steps == other.steps
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __str__(self) -> str:
+        return "".join(f"{step}\n" for step in self.steps)
+
+    def __repr__(self) -> str:
+        return f"<Trace of {len(self.steps)} steps>"
+
+    def with_decisions(self, decisions: Mapping[int, Sequence[int]]) -> Trace:
+        """The trace with the decisions of some steps (by position) replaced."""
+        return Trace(
+            [
+                replace(step, decision=tuple(decisions[at])) if at in decisions else step
+                for at, step in enumerate(self.steps)
+            ]
+        )
+
+    @property
+    def decisions(self) -> dict[int, tuple[int, ...]]:
+        """Position of each sampling step -> what it decided."""
+        return {
+            at: step.decision for at, step in enumerate(self.steps) if step.decision is not None
+        }
+
+    def apply(self, schedule: Any) -> None:
+        """Replay every step on another schedule; all of it or, on a refusal, none."""
+        before = schedule.checkpoint()
+        values: dict[str, Any] = {}
+        try:
+            for step in self.steps:
+                method: Callable[..., Any] = getattr(schedule, step.primitive)
+                arguments = {key: _resolve(value, values) for key, value in step.arguments}
+                if step.decision is not None:
+                    arguments["decision"] = list(step.decision)
+                loops = arguments.pop("loops", ())  # of fuse and reorder, which take any number
+                results = method(*loops, **arguments)
+                _bind(step.results, results, values)
+        except BaseException:
+            schedule.restore(before)
+            raise
+
+    # ------------------------------------------------------------------ text and JSON
+
+    def to_json(self) -> str:
+        """A JSON list, one object per step."""
+        rows = []
+        for step in self.steps:
+            row: dict[str, Any] = {
+                "primitive": step.primitive,
+                "arguments": {key: _to_data(value) for key, value in step.arguments},
+                "results": list(step.results),
+            }
+            if step.decision is not None:
+                row["decision"] = list(step.decision)
+            rows.append(row)
+        return json.dumps(rows)
+
+    @staticmethod
+    def from_json(text: str) -> Trace:
+        """Reads what `to_json` wrote."""
+        try:
+            rows = json.loads(text)
+            steps = [
+                Step(
+                    row["primitive"],
+                    tuple((key, _from_data(value)) for key, value in row["arguments"].items()),
+                    tuple(row["results"]),
+                    tuple(row["decision"]) if "decision" in row else None,
+                )
+                for row in rows
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError("TW2190", f"not a trace in JSON: {error}") from error
+        return Trace(steps)
+
+    @staticmethod
+    def parse(text: str) -> Trace:
+        """Reads the text form back: `Trace.parse(str(trace)) == trace`."""
+        return Trace([_parse_line(line) for line in text.splitlines() if line.strip()])
+
+
+def _resolve(value: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(value, Name):
+        return values[value.name]
+    if isinstance(value, list):
+        return [_resolve(item, values) for item in value]
+    return value
+
+
+def _bind(names: Sequence[str], results: Any, values: dict[str, Any]) -> None:
+    if not names:
+        return
+    items = list(results) if isinstance(results, (list, tuple)) else [results]
+    if len(items) != len(names):
+        raise UserError(
+            "TW2191", f"the trace expects {len(names)} results, this program gives {len(items)}"
+        )
+    values.update(zip(names, items, strict=True))
+
+
+def _to_data(value: Any) -> Any:
+    if isinstance(value, Name):
+        return {"ref": value.name}
+    if isinstance(value, list):
+        return [_to_data(item) for item in value]
+    return value
+
+
+def _from_data(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Name(value["ref"])
+    if isinstance(value, list):
+        return [_from_data(item) for item in value]
+    return value
+
+
+def _parse_line(line: str) -> Step:
+    try:
+        (stmt,) = ast.parse(line.strip()).body
+        results: list[str] = []
+        if isinstance(stmt, ast.Assign):
+            (target,) = stmt.targets
+            items = target.elts if isinstance(target, ast.Tuple) else [target]
+            results = [item.id for item in items if isinstance(item, ast.Name)]
+            value = stmt.value
+        else:
+            assert isinstance(stmt, ast.Expr)
+            value = stmt.value
+        decision = None
+        if isinstance(value, ast.BinOp):  # call @ [decision]
+            decision = tuple(ast.literal_eval(value.right))
+            value = value.left
+        assert isinstance(value, ast.Call)
+        assert isinstance(value.func, ast.Name)
+        arguments = tuple((str(word.arg), _from_ast(word.value)) for word in value.keywords)
+        return Step(value.func.id, arguments, tuple(results), decision)
+    except (SyntaxError, ValueError, AssertionError) as error:
+        raise UserError("TW2190", f"not a line of a trace: {line.strip()}") from error
+
+
+def _from_ast(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name):
+        return Name(node.id)
+    if isinstance(node, ast.List):
+        return [_from_ast(item) for item in node.elts]
+    return ast.literal_eval(node)
+
+
+class Recorder:
+    """Names results as they come, and turns live references back into names."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._names: dict[object, str] = {}
+        self._kept: list[object] = []  # decisions are known by identity: keep them alive
+        self._counts = {"l": 0, "b": 0, "d": 0}
+
+    def copy(self) -> Recorder:
+        other = Recorder()
+        other.steps = list(self.steps)
+        other._names = dict(self._names)
+        other._kept = list(self._kept)
+        other._counts = dict(self._counts)
+        return other
+
+    def record(
+        self,
+        primitive: str,
+        arguments: Mapping[str, Any],
+        results: Any,
+        decision: Sequence[int] | None = None,
+    ) -> None:
+        named = tuple((key, self._name_of(value)) for key, value in arguments.items())
+        items = [] if results is None else results
+        items = list(items) if isinstance(items, (list, tuple)) else [items]
+        outputs = tuple([self._new_name(item) for item in items])
+        taken = None if decision is None else tuple(int(value) for value in decision)
+        self.steps.append(Step(primitive, named, outputs, taken))
+
+    def _key(self, value: Any) -> object:
+        return ("decision", id(value)) if isinstance(value, Decision) else value
+
+    def _new_name(self, value: Any) -> str:
+        letter = {LoopRef: "l", BlockRef: "b", Decision: "d"}[type(value)]
+        name = f"{letter}{self._counts[letter]}"
+        self._counts[letter] += 1
+        self._names[self._key(value)] = name
+        self._kept.append(value)
+        return name
+
+    def _name_of(self, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self._name_of(item) for item in value]
+        if isinstance(value, (LoopRef, BlockRef, Decision)):
+            name = self._names.get(self._key(value))
+            if name is not None:
+                return Name(name)
+            if isinstance(value, Decision):
+                return int(value)
+            raise UserError("TW2192", f"{value!r} does not come from this schedule")
+        return value

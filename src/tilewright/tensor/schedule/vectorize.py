@@ -1,0 +1,27 @@
+"""vectorize: iterations become the lanes of vectors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.sym import Var
+from tilewright.tensor.ir import VECTOR, Function
+from tilewright.tensor.schedule.concurrency import (
+    check_concurrent,
+    check_constant_extent,
+    check_serial,
+)
+from tilewright.tensor.schedule.refusal import path_to_loop
+from tilewright.tensor.schedule.tree import replace_at, with_body
+
+
+def vectorize(fn: Function, var: Var) -> Function:
+    """
+    Before: for i in 0..16
+    After:  for i in vector 0..16
+    """
+    path, loop = path_to_loop(fn, var, "vectorize")
+    check_serial(fn, loop, "vectorize")
+    check_constant_extent(fn, loop, "vectorize")
+    check_concurrent(fn, loop, "vectorize")
+    return with_body(fn, replace_at(path, replace(loop, kind=VECTOR)))
