@@ -1,5 +1,10 @@
 """Scalar expressions and what can be proved about the integer ones."""
 
+from tilewright.sym.affine import is_bijective, linear, split_terms
+from tilewright.sym.bounds import bounds
+from tilewright.sym.context import EMPTY, Context, Interval
+from tilewright.sym.evaluate import evaluate
+from tilewright.sym import extend as _extend  # installs Context.bind and assume
 from tilewright.sym.expr import (
     FALSE,
     ONE,
@@ -57,5 +62,8 @@ from tilewright.sym.ops import (
     select,
     sub,
 )
+from tilewright.sym.prove import equal, prove
+from tilewright.sym.region import symbolic_bounds
+from tilewright.sym.simplify import simplify
 from tilewright.sym.text import format_expr
 from tilewright.sym.visit import fold, free_vars, rewrite, substitute, uses_var, walk

@@ -14,43 +14,52 @@ from collections.abc import Mapping
 from functools import reduce
 from math import gcd
 
-from tilewright.sym.expr import ZERO, Add, Const, Expr, Mul, Sub, const
+from tilewright.sym.expr import ZERO, Add, Const, Expr, Mul, Size, Sub, Var, const
+from tilewright.sym.visit import walk
 
 
-class Product(tuple[Expr, ...]):
-    """Two or more factors, in the order they were written; equal in whatever order."""
-
-    __slots__ = ()
-
-    def __hash__(self) -> int:
-        return hash(sum(map(hash, self)))
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, Product) or len(self) != len(other):
-            return False
-        return tuple.__eq__(self, other) or sorted(map(id, self)) == sorted(map(id, other))
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-
+Product = tuple[Expr, ...]  # two or more factors, in the order of `rank`
 Monomial = Expr | Product
 NO_TERMS: Mapping[Monomial, int] = {}
+_KEEP = 1 << 16
+
+_ranks: dict[Expr, tuple[object, ...]] = {}
+
+
+def rank(expr: Expr) -> tuple[object, ...]:
+    """The place of a factor in a product: loop variables, other atoms, sizes, sums.
+
+    Variables come in the order of their creation, which does not vary between runs.
+    """
+    found = _ranks.get(expr)
+    if found is None:
+        if len(_ranks) > _KEEP:
+            _ranks.clear()
+        if isinstance(expr, Var):
+            found = (2 if isinstance(expr, Size) else 0, expr.uid, "")
+        else:
+            order = 3 if type(expr) in _SUMS else 1
+            oldest = min((v.uid for v in walk(expr) if isinstance(v, Var)), default=0)
+            found = (order, oldest, str(expr))
+        _ranks[expr] = found
+    return found
 
 
 def factors(monomial: Monomial) -> tuple[Expr, ...]:
-    return monomial if isinstance(monomial, Product) else (monomial,)
+    return monomial if isinstance(monomial, tuple) else (monomial,)
 
 
 def monomial_of(parts: tuple[Expr, ...]) -> Monomial:
-    return parts[0] if len(parts) == 1 else Product(parts)
+    return parts[0] if len(parts) == 1 else tuple(sorted(parts, key=rank))
 
 
 def divide_monomial(whole: Monomial, part: Monomial) -> tuple[Expr, ...] | None:
     """The factors of `whole` that are left when those of `part` are taken out."""
-    left = list(factors(whole))
+    if whole is part:
+        return ()
+    if not isinstance(whole, tuple):
+        return () if (whole,) == part else None
+    left = list(whole)
     for factor in factors(part):
         if factor not in left:
             return None
@@ -129,7 +138,7 @@ class Poly:
             return other.scaled(self.const)
         a_scale, a_parts = self._as_factors()
         b_scale, b_parts = other._as_factors()
-        return Poly({Product(a_parts + b_parts): a_scale * b_scale}, 0)
+        return Poly({monomial_of(a_parts + b_parts): a_scale * b_scale}, 0)
 
     def _as_factors(self) -> tuple[int, tuple[Expr, ...]]:
         if self.const == 0 and len(self.terms) == 1:
@@ -146,7 +155,9 @@ class Poly:
     def multiplied_out(self, other: Poly) -> Poly:
         """The product with both sums multiplied out term by term."""
         terms: dict[Monomial, int] = {}
-        a_terms: list[tuple[tuple[Expr, ...], int]] = [(factors(m), c) for m, c in self.terms.items()]
+        a_terms: list[tuple[tuple[Expr, ...], int]] = [
+            (factors(m), c) for m, c in self.terms.items()
+        ]
         b_terms: list[tuple[tuple[Expr, ...], int]] = [
             (factors(m), c) for m, c in other.terms.items()
         ]
@@ -171,7 +182,7 @@ class Poly:
 
     def has_factored_sums(self) -> bool:
         for monomial in self.terms:
-            if isinstance(monomial, Product) and any(type(f) in _SUMS for f in monomial):
+            if isinstance(monomial, tuple) and any(type(f) in _SUMS for f in monomial):
                 return True
         return False
 
@@ -206,7 +217,7 @@ class Poly:
         """How many operations the expression takes, about."""
         total = len(self.terms) + (1 if self.const else 0)
         for monomial, coefficient in self.terms.items():
-            if isinstance(monomial, Product):
+            if isinstance(monomial, tuple):
                 total += sum(len(poly_of(f).terms) + 1 if type(f) in _SUMS else 1 for f in monomial)
             if coefficient not in (1, -1):
                 total += 1
@@ -243,7 +254,7 @@ class Poly:
 
 def _term(monomial: Monomial, coefficient: int) -> Expr:
     result: Expr
-    if isinstance(monomial, Product):
+    if isinstance(monomial, tuple):
         result = reduce(Mul, monomial)
     else:
         result = monomial
@@ -254,7 +265,6 @@ _SUMS: frozenset[type[Expr]] = frozenset((Add, Sub))
 NIL = Poly(NO_TERMS, 0)
 UNIT = Poly(NO_TERMS, 1)
 _known: dict[Expr, Poly] = {ZERO: NIL}
-_KEEP = 1 << 16
 
 
 def constant(value: int) -> Poly:

@@ -1,0 +1,29 @@
+"""`prove` and `equal`: certain answers, or none."""
+
+from __future__ import annotations
+
+from tilewright.base.dtype import INDEX
+from tilewright.sym.context import EMPTY, Context
+from tilewright.sym.deduce import THOROUGH, nonnegative
+from tilewright.sym.expr import TRUE, Expr
+from tilewright.sym.ops import ExprLike, as_expr, sub
+from tilewright.sym.poly import poly_of
+from tilewright.sym.simplify import simplify
+
+
+def prove(cond: Expr, ctx: Context = EMPTY) -> bool:
+    """True only if `cond` holds for every assignment that satisfies `ctx`."""
+    return simplify(cond, ctx) is TRUE
+
+
+def equal(a: ExprLike, b: ExprLike, ctx: Context = EMPTY) -> bool:
+    """True only if `a` and `b` have the same value wherever `ctx` holds."""
+    x, y = as_expr(a), as_expr(b)
+    if x is y:
+        return True
+    if x.dtype is not INDEX or y.dtype is not INDEX:
+        return simplify(x, ctx) is simplify(y, ctx)
+    gap = poly_of(simplify(sub(x, y), ctx)).expanded()
+    if gap.is_const:
+        return gap.const == 0
+    return nonnegative(gap, ctx, THOROUGH) and nonnegative(gap.scaled(-1), ctx, THOROUGH)
