@@ -42,7 +42,7 @@ def fuse(fn: Function, variables: Sequence[Var]) -> tuple[Function, Var]:
             raise refuse(
                 fn,
                 "TW2105",
-                f"cannot fuse loop %{loop.var.name}: its extent {loop.extent} varies with the others",
+                f"cannot fuse loop %{loop.var.name}: its extent {loop.extent} varies with the rest",
                 loop.var,
             )
     fused = sym.var("_".join(loop.var.name for loop in loops))

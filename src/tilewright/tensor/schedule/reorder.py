@@ -9,7 +9,13 @@ from tilewright import sym
 from tilewright.sym import Var
 from tilewright.tensor.ir import REDUCE, SCAN, SPATIAL, Block, For, Function
 from tilewright.tensor.schedule.refusal import path_to_loop, refuse
-from tilewright.tensor.schedule.tree import replace_at, scope_blocks, vars_of_kind, with_body
+from tilewright.tensor.schedule.tree import (
+    Path,
+    replace_at,
+    scope_blocks,
+    vars_of_kind,
+    with_body,
+)
 from tilewright.tensor.visit import loads
 
 
@@ -42,7 +48,7 @@ def reorder(fn: Function, variables: Sequence[Var]) -> Function:
     return with_body(fn, replace_at(chain_path, body))
 
 
-def _chain(fn: Function, variables: Sequence[Var]) -> tuple[tuple, list[For]]:  # type: ignore[type-arg]
+def _chain(fn: Function, variables: Sequence[Var]) -> tuple[Path, list[For]]:
     """The loops from the outermost named one to the innermost, which must nest perfectly."""
     paths = [path_to_loop(fn, var, "reorder")[0] for var in variables]
     top = min(paths, key=len)

@@ -18,7 +18,7 @@ def split(fn: Function, var: Var, factors: Sequence[int | None]) -> tuple[Functi
     Before: for i in 0..n { body(i) }
     After:  for i_0 in 0..ceil(n / f) { for i_1 in 0..f { body(i_0 * f + i_1) where it is < n } }
 
-    One factor may be None: it is made large enough. The condition is left out where it always holds.
+    One factor may be None: it is made large enough. Where it always holds there is no condition.
     """
     path, loop = path_to_loop(fn, var, "split")
     sizes = _resolve(fn, loop, factors)

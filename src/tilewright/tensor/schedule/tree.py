@@ -6,7 +6,7 @@ so handles need no forwarding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from tilewright import sym
@@ -46,7 +46,7 @@ def find_block(fn: Function, name: str) -> Path | None:
     return _search(fn.body, lambda stmt: isinstance(stmt, Block) and stmt.name == name)
 
 
-def _search(root: Stmt, test) -> Path | None:  # type: ignore[no-untyped-def]
+def _search(root: Stmt, test: Callable[[Stmt], bool]) -> Path | None:
     stack: list[tuple[Stmt, int]] = [(root, 0)]
     path: list[Stmt] = []
     while stack:
@@ -88,7 +88,7 @@ def loops_on(path: Path) -> tuple[For, ...]:
 
 
 def scope_root(fn: Function, path: Path) -> Stmt:
-    """The statement tree in which a path's last statement lives: the function's or a block's body."""
+    """The tree in which a path's last statement lives: the function's or a block's body."""
     for stmt in reversed(path[:-1]):
         if isinstance(stmt, Block):
             return stmt.body
