@@ -439,6 +439,8 @@ class Parser(ExprParser):
         return found
 
     def _check_rank(self, buffer: Buffer, index: tuple[Expr, ...], token: Token) -> None:
+        if self.stage != ir.SCHEDULED and len(index) == 1:
+            return  # the row-major offset
         if len(index) != buffer.rank:
             self.tokens.fail(
                 f"{token.text} has {buffer.rank} dimensions, indexed with {len(index)}", token
