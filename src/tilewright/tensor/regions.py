@@ -184,9 +184,7 @@ def are_disjoint(a: Region, b: Region, ctx: Context) -> bool:
 # --------------------------------------------------------------------------- blocks
 
 
-def access_regions(
-    body: Stmt, init: Stmt | None, iters: Iterable[Iter]
-) -> tuple[Regions, Regions]:
+def access_regions(body: Stmt, init: Stmt | None, iters: Iterable[Iter]) -> tuple[Regions, Regions]:
     """What a block reads and writes: one box per buffer, in order of first access.
 
     Accesses of one buffer are joined where the box's extent is the same for all iterations
