@@ -110,8 +110,9 @@ int64_t tw_profile_read(tw_profile_event *events, int64_t limit, int64_t *lost) 
   if (from) {
     int64_t next = atomic_load(&from->next), first = atomic_load(&oldest);
     recorded = next - first;
-    if (first < next - from->capacity) first = next - from->capacity;
-    for (int64_t number = first; number < next && copied < limit; ++number) {
+    if (limit > from->capacity) limit = from->capacity;
+    if (first < next - limit) first = next - limit;
+    for (int64_t number = first; number < next; ++number) {
       if (read_entry(from, number, &events[copied])) copied++;
     }
   }

@@ -16,15 +16,13 @@ typedef struct {
 
 static PyTypeObject *signature_type, *function_type;
 
-static void signature_dealloc(Signature *self) {
-  PyTypeObject *type = Py_TYPE(self);
+static void signature_dealloc(PyObject *object) {
+  Signature *self = (Signature *)object;
   PyMem_Free(self->text);
   PyMem_Free(self->params);
   PyMem_Free(self->extents);
   PyMem_Free(self->symbols);
-  freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-  release(self);
-  Py_DECREF(type);
+  free_object(object);
 }
 
 /* Append a name to `text`, which has room for it. */
@@ -102,8 +100,7 @@ static PyObject *signature_new(PyTypeObject *type, PyObject *args, PyObject *kwa
   if (!measure(params, symbols, &text_size, &n_extents)) return NULL;
   int32_t n_params = (int32_t)PyTuple_Size(params), n_symbols = (int32_t)PyTuple_Size(symbols);
 
-  allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-  Signature *self = (Signature *)allocate(type, 0);
+  Signature *self = (Signature *)new_object(type);
   if (!self) return NULL;
   self->text = PyMem_Malloc(text_size);
   self->params = PyMem_Calloc((size_t)n_params + 1, sizeof *self->params);
@@ -232,7 +229,7 @@ PyObject *call_kernel(PyObject *module, PyObject *args) {
 typedef struct {
   PyObject_HEAD
   tw_kernel kernel;
-  Signature *signature;
+  PyObject *signature;
   PyObject *owner; /* keeps the code in memory */
 } Function;
 
@@ -249,34 +246,35 @@ static PyObject *function_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     PyErr_SetString(PyExc_ValueError, "a function's address is not 0");
     return NULL;
   }
-  allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-  Function *self = (Function *)allocate(type, 0);
+  Function *self = (Function *)new_object(type);
   if (!self) return NULL;
   self->kernel = (tw_kernel)(uintptr_t)address;
   Py_INCREF(signature);
-  self->signature = (Signature *)signature;
+  self->signature = signature;
   Py_INCREF(owner);
   self->owner = owner;
   return (PyObject *)self;
 }
 
-static int function_traverse(Function *self, visitproc visit, void *arg) {
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(self->owner);
+static int function_traverse(PyObject *object, visitproc visit, void *arg) {
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(((Function *)object)->owner);
   return 0;
 }
 
-static void function_dealloc(Function *self) {
-  PyTypeObject *type = Py_TYPE(self);
-  PyObject_GC_UnTrack(self);
-  Py_XDECREF(self->signature);
-  Py_XDECREF(self->owner);
-  freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-  release(self);
-  Py_DECREF(type);
+static void function_dealloc(PyObject *object) {
+  PyObject_GC_UnTrack(object);
+  Py_XDECREF(((Function *)object)->signature);
+  Py_XDECREF(((Function *)object)->owner);
+  free_object(object);
 }
 
-static PyObject *function_call(Function *self, PyObject *args, PyObject *kwargs) {
+static const tw_signature *signature_of(const Function *self) {
+  return &((const Signature *)self->signature)->signature;
+}
+
+static PyObject *function_call(PyObject *object, PyObject *args, PyObject *kwargs) {
+  const Function *self = (const Function *)object;
   int threads = 0;
   if (kwargs) {
     static char *names[] = {"threads", NULL};
@@ -285,22 +283,22 @@ static PyObject *function_call(Function *self, PyObject *args, PyObject *kwargs)
     Py_XDECREF(none);
     if (!parsed) return NULL;
   }
-  return run(self->kernel, &self->signature->signature, args, threads);
+  return run(self->kernel, signature_of(self), args, threads);
 }
 
-static PyObject *get_address(Function *self, void *unused) {
+static PyObject *get_address(PyObject *object, void *unused) {
   (void)unused;
-  return PyLong_FromUnsignedLongLong((uintptr_t)self->kernel);
+  return PyLong_FromUnsignedLongLong((uintptr_t)((const Function *)object)->kernel);
 }
 
-static PyObject *get_name(Function *self, void *unused) {
+static PyObject *get_name(PyObject *object, void *unused) {
   (void)unused;
-  return PyUnicode_FromString(self->signature->signature.name);
+  return PyUnicode_FromString(signature_of((const Function *)object)->name);
 }
 
 static PyGetSetDef function_attributes[] = {
-    {"address", (getter)get_address, NULL, "The address of the native function.", NULL},
-    {"name", (getter)get_name, NULL, "The name that errors give.", NULL},
+    {"address", get_address, NULL, "The address of the native function.", NULL},
+    {"name", get_name, NULL, "The name that errors give.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

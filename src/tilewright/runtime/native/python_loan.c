@@ -3,6 +3,8 @@
  * NumPy arrays come through `__array_struct__`, the C side of NumPy's array interface: it costs
  * less than half of the buffer protocol and, unlike it, serves the extension dtypes of ml_dtypes.
  */
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "python_native.h"

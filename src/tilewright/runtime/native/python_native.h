@@ -6,7 +6,9 @@
 #ifndef TILEWRIGHT_PYTHON_NATIVE_H
 #define TILEWRIGHT_PYTHON_NATIVE_H
 
+#ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030B0000
+#endif
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdbool.h>
@@ -16,6 +18,19 @@
 _Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "a shape serves DLPack and buffers alike");
 
 enum { MAX_NDIM = 16 };
+
+/* ---- objects of our types ---- */
+
+static inline PyObject *new_object(PyTypeObject *type) {
+  return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+}
+
+/* Free an object whose members are gone already. */
+static inline void free_object(PyObject *self) {
+  PyTypeObject *type = Py_TYPE(self);
+  ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
 
 /* ---- errors: python_errors.c ---- */
 

@@ -3,7 +3,7 @@
  * It owns aligned memory or keeps another array's alive, and lends itself through the buffer
  * protocol and DLPack. Everything that is not about memory lives in Python, in array.py.
  */
-#include <string.h>
+#include <stdlib.h>
 
 #include "python_native.h"
 
@@ -18,8 +18,7 @@ static int64_t element_bytes(DLDataType dtype) {
 /* A tensor without memory yet; NULL strides mean compact. */
 static Tensor *make(PyTypeObject *type, int32_t ndim, const int64_t *shape, const int64_t *strides,
                     DLDataType dtype, DLDevice device) {
-  allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-  Tensor *self = (Tensor *)allocate(type, 0);
+  Tensor *self = (Tensor *)new_object(type);
   if (!self) return NULL;
   self->dims = PyMem_Malloc((size_t)(3 * ndim + 1) * sizeof *self->dims);
   if (!self->dims) {
@@ -75,7 +74,7 @@ static int32_t read_dims(PyObject *sequence, int64_t values[MAX_NDIM]) {
   return (int32_t)count;
 }
 
-PyDoc_STRVAR(empty_doc, "empty(shape, code, bits, lanes=1)\n--\n\nNew, uncleared CPU memory.");
+PyDoc_STRVAR(empty_doc, "_empty(shape, code, bits, lanes=1)\n--\n\nNew, uncleared CPU memory.");
 
 static PyObject *tensor_empty(PyObject *type, PyObject *args) {
   PyObject *sequence;
@@ -97,7 +96,7 @@ static PyObject *tensor_empty(PyObject *type, PyObject *args) {
 }
 
 PyDoc_STRVAR(borrow_doc,
-             "borrow(array)\n--\n\nAnother array's memory, without a copy: anything of NumPy, with "
+             "_borrow(array)\n--\n\nAnother array's memory, without a copy: anything of NumPy, with "
              "__dlpack__ or with a buffer.");
 
 static PyObject *tensor_borrow(PyObject *type, PyObject *array) {
@@ -124,7 +123,7 @@ static PyObject *tensor_borrow(PyObject *type, PyObject *array) {
 }
 
 PyDoc_STRVAR(from_address_doc,
-             "from_address(address, shape, strides, code, bits, lanes, device, read_only, base)\n"
+             "_from_address(address, shape, strides, code, bits, lanes, device, read_only, base)\n"
              "--\n\nMemory at an address that `base` keeps alive. `strides` counts elements, or is "
              "None; `device` is a pair of DLPack device type and number.");
 
@@ -159,8 +158,8 @@ static PyObject *tensor_from_address(PyObject *type, PyObject *args) {
   return (PyObject *)self;
 }
 
-static void tensor_dealloc(Tensor *self) {
-  PyTypeObject *type = Py_TYPE(self);
+static void tensor_dealloc(PyObject *object) {
+  Tensor *self = (Tensor *)object;
   if (self->borrowed) {
     loan_close(self->borrowed);
     PyMem_Free(self->borrowed);
@@ -168,9 +167,7 @@ static void tensor_dealloc(Tensor *self) {
   tw_free(self->memory);
   PyMem_Free(self->dims);
   Py_XDECREF(self->base);
-  freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-  release(self);
-  Py_DECREF(type);
+  free_object(object);
 }
 
 /* ---- lending: the buffer protocol ---- */
@@ -209,7 +206,8 @@ static int refuse_buffer(const char *why) {
   return -1;
 }
 
-static int tensor_getbuffer(Tensor *self, Py_buffer *view, int flags) {
+static int tensor_getbuffer(PyObject *object, Py_buffer *view, int flags) {
+  const Tensor *self = (const Tensor *)object;
   view->obj = NULL;
   const char *format = format_of(self->tensor.dtype);
   if (!format) return refuse_buffer("the buffer protocol has no such element type; use DLPack");
@@ -232,8 +230,8 @@ static int tensor_getbuffer(Tensor *self, Py_buffer *view, int flags) {
   view->strides = wants_strides ? (Py_ssize_t *)self->dims + 2 * ndim : NULL;
   view->suboffsets = NULL;
   view->internal = NULL;
-  Py_INCREF(self);
-  view->obj = (PyObject *)self;
+  Py_INCREF(object);
+  view->obj = object;
   return 0;
 }
 
@@ -247,12 +245,12 @@ static void let_go(void *self) {
 
 static void delete_legacy(DLManagedTensor *managed) {
   let_go(managed->manager_ctx);
-  PyMem_RawFree(managed);
+  free(managed);
 }
 
 static void delete_versioned(DLManagedTensorVersioned *managed) {
   let_go(managed->manager_ctx);
-  PyMem_RawFree(managed);
+  free(managed);
 }
 
 /* A consumer renames the capsule and deletes the tensor itself. */
@@ -264,9 +262,10 @@ static void delete_unconsumed(PyObject *capsule) {
   }
 }
 
-PyDoc_STRVAR(export_doc, "export(versioned)\n--\n\nA DLPack capsule that keeps this tensor alive.");
+PyDoc_STRVAR(export_doc, "_export(versioned)\n--\n\nA DLPack capsule that keeps this tensor alive.");
 
-static PyObject *tensor_export(Tensor *self, PyObject *versioned) {
+static PyObject *tensor_export(PyObject *object, PyObject *versioned) {
+  const Tensor *self = (const Tensor *)object;
   int modern = PyObject_IsTrue(versioned);
   if (modern < 0) return NULL;
   bool padded = self->tensor.dtype.bits < 8;
@@ -278,24 +277,24 @@ static PyObject *tensor_export(Tensor *self, PyObject *versioned) {
   }
   void *managed;
   if (modern) {
-    DLManagedTensorVersioned *made = managed = PyMem_RawMalloc(sizeof *made);
+    DLManagedTensorVersioned *made = managed = malloc(sizeof *made);
     if (!made) return PyErr_NoMemory();
     uint64_t flags = (self->read_only ? DLPACK_FLAG_BITMASK_READ_ONLY : 0) |
                      (padded ? DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED : 0);
     *made = (DLManagedTensorVersioned){
-        {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION}, self, delete_versioned, flags, self->tensor};
+        {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION}, object, delete_versioned, flags, self->tensor};
   } else {
-    DLManagedTensor *made = managed = PyMem_RawMalloc(sizeof *made);
+    DLManagedTensor *made = managed = malloc(sizeof *made);
     if (!made) return PyErr_NoMemory();
-    *made = (DLManagedTensor){self->tensor, self, delete_legacy};
+    *made = (DLManagedTensor){self->tensor, object, delete_legacy};
   }
   PyObject *capsule =
       PyCapsule_New(managed, modern ? "dltensor_versioned" : "dltensor", delete_unconsumed);
   if (!capsule) {
-    PyMem_RawFree(managed);
+    free(managed);
     return NULL;
   }
-  Py_INCREF(self);
+  Py_INCREF(object);
   return capsule;
 }
 
@@ -311,66 +310,74 @@ static PyObject *to_tuple(const int64_t *values, int32_t count) {
   return tuple;
 }
 
-static PyObject *get_shape(Tensor *self, void *unused) {
+static PyObject *get_shape(PyObject *object, void *unused) {
   (void)unused;
+  const Tensor *self = (const Tensor *)object;
   return to_tuple(self->tensor.shape, self->tensor.ndim);
 }
 
-static PyObject *get_strides(Tensor *self, void *unused) {
+static PyObject *get_strides(PyObject *object, void *unused) {
   (void)unused;
+  const Tensor *self = (const Tensor *)object;
   return to_tuple(self->tensor.strides, self->tensor.ndim);
 }
 
-static PyObject *get_address(Tensor *self, void *unused) {
+static PyObject *get_address(PyObject *object, void *unused) {
   (void)unused;
+  const Tensor *self = (const Tensor *)object;
   return PyLong_FromUnsignedLongLong((uintptr_t)self->tensor.data + self->tensor.byte_offset);
 }
 
-static PyObject *get_dtype_code(Tensor *self, void *unused) {
+static PyObject *get_dtype_code(PyObject *object, void *unused) {
   (void)unused;
+  const Tensor *self = (const Tensor *)object;
   DLDataType dtype = self->tensor.dtype;
   return Py_BuildValue("iii", dtype.code, dtype.bits, dtype.lanes);
 }
 
-static PyObject *get_device_code(Tensor *self, void *unused) {
+static PyObject *get_device_code(PyObject *object, void *unused) {
   (void)unused;
+  const Tensor *self = (const Tensor *)object;
   return Py_BuildValue("ii", self->tensor.device.device_type, self->tensor.device.device_id);
 }
 
-static PyObject *get_read_only(Tensor *self, void *unused) {
+static PyObject *get_read_only(PyObject *object, void *unused) {
   (void)unused;
+  const Tensor *self = (const Tensor *)object;
   return PyBool_FromLong(self->read_only);
 }
 
-static PyObject *get_is_contiguous(Tensor *self, void *unused) {
+static PyObject *get_is_contiguous(PyObject *object, void *unused) {
   (void)unused;
+  const Tensor *self = (const Tensor *)object;
   return PyBool_FromLong(is_compact(self));
 }
 
-static PyObject *get_base(Tensor *self, void *unused) {
+static PyObject *get_base(PyObject *object, void *unused) {
   (void)unused;
+  const Tensor *self = (const Tensor *)object;
   PyObject *base = self->base ? self->base : Py_None;
   Py_INCREF(base);
   return base;
 }
 
 static PyGetSetDef tensor_attributes[] = {
-    {"shape", (getter)get_shape, NULL, "The extents.", NULL},
-    {"strides", (getter)get_strides, NULL, "The strides, in elements.", NULL},
-    {"address", (getter)get_address, NULL, "Where the first element lies.", NULL},
-    {"dtype_code", (getter)get_dtype_code, NULL, "DLPack's code, bits and lanes.", NULL},
-    {"device_code", (getter)get_device_code, NULL, "DLPack's device type and number.", NULL},
-    {"read_only", (getter)get_read_only, NULL, "Whether writing is forbidden.", NULL},
-    {"is_contiguous", (getter)get_is_contiguous, NULL, "Whether it is compact, row major.", NULL},
-    {"base", (getter)get_base, NULL, "What keeps borrowed memory alive, or None.", NULL},
+    {"shape", get_shape, NULL, "The extents.", NULL},
+    {"strides", get_strides, NULL, "The strides, in elements.", NULL},
+    {"address", get_address, NULL, "Where the first element lies.", NULL},
+    {"_dtype_code", get_dtype_code, NULL, "DLPack's code, bits and lanes.", NULL},
+    {"_device_code", get_device_code, NULL, "DLPack's device type and number.", NULL},
+    {"read_only", get_read_only, NULL, "Whether writing is forbidden.", NULL},
+    {"is_contiguous", get_is_contiguous, NULL, "Whether it is compact, row major.", NULL},
+    {"base", get_base, NULL, "What keeps borrowed memory alive, or None.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef tensor_methods[] = {
-    {"empty", tensor_empty, METH_VARARGS | METH_CLASS, empty_doc},
-    {"borrow", tensor_borrow, METH_O | METH_CLASS, borrow_doc},
-    {"from_address", tensor_from_address, METH_VARARGS | METH_CLASS, from_address_doc},
-    {"export", (PyCFunction)tensor_export, METH_O, export_doc},
+    {"_empty", tensor_empty, METH_VARARGS | METH_CLASS, empty_doc},
+    {"_borrow", tensor_borrow, METH_O | METH_CLASS, borrow_doc},
+    {"_from_address", tensor_from_address, METH_VARARGS | METH_CLASS, from_address_doc},
+    {"_export", tensor_export, METH_O, export_doc},
     {NULL, NULL, 0, NULL},
 };
 

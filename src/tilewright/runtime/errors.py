@@ -1,0 +1,41 @@
+"""From the C runtime's error codes to typed Python errors.
+
+The codes are those of `enum tw_code` in native/tilewright.h; messages come from C, which knows the
+function and the argument. Here each code gets its number, its class and a way out.
+"""
+
+from __future__ import annotations
+
+from tilewright.base.errors import CompilerBug, TilewrightError, UserError, UserTypeError
+from tilewright.runtime import _native
+
+
+class OutOfMemory(TilewrightError, MemoryError):
+    """An allocation failed."""
+
+
+_KINDS: dict[int, tuple[str, type[TilewrightError], str]] = {
+    1: ("TW4001", UserTypeError, "convert the array, for example with numpy's astype"),
+    2: ("TW4002", UserError, "reshape the array to the declared number of dimensions"),
+    3: ("TW4003", UserError, "pass an array of the declared shape"),
+    4: ("TW4004", UserError, "pass a contiguous array; numpy.ascontiguousarray(x) makes one"),
+    5: ("TW4005", UserError, "copy the array to the device that the function was built for"),
+    6: ("TW4006", UserError, "pass a writable array as the output"),
+    7: ("TW4007", UserError, "copy the array: tilewright.array(x, copy=True) is aligned"),
+    8: ("TW4008", UserError, "pass an output of its own, for example tilewright.empty(...)"),
+    9: ("TW4009", UserTypeError, "pass every input and every output, in the declared order"),
+    10: ("TW4010", UserTypeError, "pass a NumPy array, or any object with __dlpack__ or a buffer"),
+    11: ("TW4011", OutOfMemory, ""),
+    12: ("TW4012", UserError, ""),
+    13: ("TW4013", CompilerBug, "please report this with the program that caused it"),
+}
+_CHECK = 12  # what a code of a kernel's own counts as
+
+
+def error_of(code: int, message: str) -> TilewrightError:
+    """The exception for a code and message of the C runtime."""
+    number, kind, help = _KINDS.get(code) or _KINDS[_CHECK]
+    return kind(number, message, help=help)
+
+
+_native.set_error_factory(error_of)

@@ -1,0 +1,147 @@
+"""The profiler: how long each kernel ran, and what it did.
+
+    with profile() as record:
+        model(x)
+    print(record)
+    record.write_trace("trace.json")    # for Perfetto or chrome://tracing
+
+Compiled code reports every kernel's run to a ring in the C runtime. Off, a report costs one load.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from tilewright.base.errors import UserError
+from tilewright.runtime import _native
+
+CAPACITY = 1 << 16
+_running = Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One run of one kernel."""
+
+    kernel: str
+    begin_ns: int
+    end_ns: int
+    flops: int
+    size_bytes: int
+    thread: int
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.begin_ns
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTotals:
+    """All runs of one kernel."""
+
+    kernel: str
+    calls: int
+    total_ns: int
+    min_ns: int
+    max_ns: int
+    flops: int
+    size_bytes: int
+
+    @property
+    def gflops(self) -> float:
+        """Billions of operations per second."""
+        return self.flops / self.total_ns if self.total_ns else 0.0
+
+    @property
+    def gbytes(self) -> float:
+        """Billions of bytes per second."""
+        return self.size_bytes / self.total_ns if self.total_ns else 0.0
+
+
+@dataclass(slots=True)
+class Record:
+    """What ran while profiling. Empty until the `with` block ends."""
+
+    events: tuple[Event, ...] = ()
+    lost: int = field(default=0)  # events that the ring had no room for
+
+    def kernels(self) -> tuple[KernelTotals, ...]:
+        """Totals per kernel, the costliest first."""
+        runs: dict[str, list[Event]] = {}
+        for event in self.events:
+            runs.setdefault(event.kernel, []).append(event)
+        totals = (_total(kernel, events) for kernel, events in runs.items())
+        return tuple(sorted(totals, key=lambda total: -total.total_ns))
+
+    def trace(self) -> dict[str, object]:
+        """The events in the Trace Event format."""
+        return {
+            "displayTimeUnit": "ns",
+            "traceEvents": [
+                {
+                    "name": event.kernel,
+                    "ph": "X",
+                    "ts": event.begin_ns / 1000,
+                    "dur": event.duration_ns / 1000,
+                    "pid": 0,
+                    "tid": event.thread,
+                    "args": {"flops": event.flops, "bytes": event.size_bytes},
+                }
+                for event in self.events
+            ],
+        }
+
+    def write_trace(self, path: str | Path) -> None:
+        """Write the events for Perfetto or chrome://tracing."""
+        Path(path).write_text(json.dumps(self.trace()), encoding="utf-8")
+
+    def __str__(self) -> str:
+        lines = [f"{'kernel':<40} {'calls':>7} {'total ms':>10} {'mean us':>10} {'GFLOP/s':>9}"]
+        lines += [
+            f"{total.kernel:<40} {total.calls:>7} {total.total_ns / 1e6:>10.3f}"
+            f" {total.total_ns / total.calls / 1e3:>10.2f} {total.gflops:>9.1f}"
+            for total in self.kernels()
+        ]
+        if self.lost:
+            lines.append(f"({self.lost} runs were not recorded: the ring was full)")
+        return "\n".join(lines)
+
+
+@contextmanager
+def profile(capacity: int = CAPACITY) -> Iterator[Record]:
+    """Record the kernels that run inside the block, on every thread; the newest `capacity` ones."""
+    if not _running.acquire(blocking=False):
+        raise UserError(
+            "TW4017",
+            "the profiler is already running",
+            help="there is one profiler per process: end the other `with profile()` block first",
+        )
+    record = Record()
+    try:
+        _native.profile_start(capacity)
+        try:
+            yield record
+        finally:
+            _native.profile_stop()
+            raw, record.lost = _native.profile_read(capacity)
+            record.events = tuple(Event(*fields) for fields in raw)
+    finally:
+        _running.release()
+
+
+def _total(kernel: str, events: list[Event]) -> KernelTotals:
+    durations = [event.duration_ns for event in events]
+    return KernelTotals(
+        kernel,
+        len(events),
+        sum(durations),
+        min(durations),
+        max(durations),
+        sum(event.flops for event in events),
+        sum(event.size_bytes for event in events),
+    )

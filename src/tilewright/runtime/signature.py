@@ -1,0 +1,95 @@
+"""Signatures: what a compiled function expects of its arguments.
+
+    Signature("matmul", (
+        Param("A", F32, ("n", "k")),
+        Param("B", F32, ("k", 64)),
+        Param("C", F32, ("n", 64), writable=True),
+    ))
+
+An extent is a number, a symbol's name or None for anything. A symbol takes its value from the first
+dimension that mentions it; every other one must agree. The same description is checked by the C
+runtime before native code runs, whoever the caller is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tilewright.base.dtype import DType
+from tilewright.runtime import _native
+from tilewright.runtime.device import CPU, Device
+from tilewright.runtime.dlpack import code_of
+
+# As in native/tilewright.h.
+DIM_ANY = -1
+WRITABLE, STRIDED, ALIAS = 1, 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """What is expected of one argument."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int | str | None, ...]
+    writable: bool = False  # an output
+    strided: bool = False  # any strides will do; otherwise contiguous
+    may_alias: bool = False  # an output that may share memory with other arguments
+    align: int = 0  # bytes; 0 is the natural alignment of an element
+    device: Device = CPU
+
+    @property
+    def flags(self) -> int:
+        return WRITABLE * self.writable | STRIDED * self.strided | ALIAS * self.may_alias
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A function's name and parameters."""
+
+    name: str
+    params: tuple[Param, ...]
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The symbols, in the order of their first mention."""
+        extents = (extent for param in self.params for extent in param.shape)
+        return tuple(dict.fromkeys(extent for extent in extents if isinstance(extent, str)))
+
+    def extents(self, param: Param) -> tuple[int, ...]:
+        """The shape as the C runtime spells it: symbol k is -2 - k, anything is -1."""
+        return tuple(self._encode(extent) for extent in param.shape)
+
+    def _encode(self, extent: int | str | None) -> int:
+        match extent:
+            case None:
+                return DIM_ANY
+            case str():
+                return -2 - self.symbols.index(extent)
+            case _:
+                return extent
+
+    @cached_property
+    def native(self) -> _native.Signature:
+        """The signature in the form that calls use."""
+        raw = tuple(
+            (
+                param.name,
+                *code_of(param.dtype),
+                self.extents(param),
+                param.device.type_code,
+                param.flags,
+                param.align,
+            )
+            for param in self.params
+        )
+        return _native.Signature(self.name, raw, self.symbols)
+
+    def bind(self, address: int, owner: object) -> _native.Function:
+        """The function at an address as a callable. It keeps `owner`, the code's memory, alive."""
+        return _native.Function(address, self.native, owner)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Signature, (self.name, self.params))

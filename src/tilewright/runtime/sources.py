@@ -1,0 +1,13 @@
+"""Where the C runtime's sources lie: exported models are linked with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "native"
+HEADERS = ("dlpack.h", "tilewright.h")
+
+
+def runtime_sources() -> tuple[Path, ...]:
+    """The C files that a model needs, without the Python binding. Compile them with `-I FOLDER`."""
+    return tuple(sorted(p for p in FOLDER.glob("*.c") if not p.name.startswith("python_")))
