@@ -13,6 +13,7 @@ from math import gcd
 
 from tilewright.base.dtype import INDEX
 from tilewright.sym import expr as e
+from tilewright.sym.bounds import poly_bounds
 from tilewright.sym.context import Context
 from tilewright.sym.expr import Const, Expr, Mul, Var
 from tilewright.sym.poly import (
@@ -34,11 +35,12 @@ Build = Callable[[Expr, Env], Value]
 class Matcher:
     """Matches patterns in one context; `build` evaluates a pattern whose variables are bound."""
 
-    __slots__ = ("build", "ctx")
+    __slots__ = ("build", "ctx", "dividing")
 
-    def __init__(self, ctx: Context, build: Build) -> None:
+    def __init__(self, ctx: Context, build: Build, *, dividing: bool = False) -> None:
         self.ctx = ctx
         self.build = build
+        self.dividing = dividing  # whether the patterns are quotients
 
     def children(
         self, patterns: tuple[Expr, ...], subjects: tuple[Value, ...], env: Env
@@ -98,7 +100,10 @@ class Matcher:
             if isinstance(scale, Var) and scale in env:
                 divisor = env[scale]
                 assert isinstance(divisor, Poly)
-                quotient, rest = split(subject, divisor, self.ctx)
+                # Known remainders make more terms divide; a remainder just drops those, while a
+                # quotient would get more divisions for it: see `without_small_rest`.
+                whole = len(env) == 1 and not self.dividing
+                quotient, rest = split(subject, divisor, self.ctx if whole else None)
                 if not _is_nil(quotient):
                     yield from self._rest(others, rest, {**env, kernel: quotient})
             return
@@ -156,7 +161,7 @@ class Matcher:
             if quotient is not None:
                 yield {**env, k: quotient}
             return
-        for part in common_divisors(dividend, divisor, self.ctx):
+        for part in common_divisors(dividend, divisor):
             quotient = exact_quotient(divisor, part)
             if quotient is not None:
                 yield {**env, d: part, k: quotient}
@@ -278,18 +283,51 @@ def _split_by_sum(whole: Poly, divisor: Poly) -> tuple[Poly, Poly]:
     return quotient, rest
 
 
-def common_divisors(dividend: Poly, divisor: Poly, ctx: Context) -> list[Poly]:
+def without_small_rest(whole: Poly, divisor: int, ctx: Context) -> Poly:
+    """A sum with the same quotient by `divisor` > 0, as far as known remainders shorten it.
+
+    Let g divide `divisor`, and let T be the terms whose sum is known modulo g: T == s (mod g).
+    The others and the constant are R + c. With s + c == g*q + t, 0 <= t < g:
+    if 0 <= R + t < g, then the quotient depends on T and q alone. The constant that stands for q
+    is 0 where it can be, else the least.
+    """
+    moduli = {
+        gcd(coefficient * ctx.residues[monomial][0], divisor)
+        for monomial, coefficient in whole.terms.items()
+        if monomial in ctx.residues
+    }
+    for g in sorted(moduli, reverse=True):
+        if g == 1:
+            break
+        kept: dict[Monomial, int] = {}
+        others: dict[Monomial, int] = {}
+        residue = 0
+        for monomial, coefficient in whole.terms.items():
+            modulus, rest = ctx.residues.get(monomial, (1, 0))  # type: ignore[call-overload]
+            if coefficient * modulus % g == 0:
+                kept[monomial] = coefficient
+                residue = (residue + coefficient * rest) % g
+            else:
+                others[monomial] = coefficient
+        count, low = divmod(residue + whole.const, g)
+        shift = g * count - residue if count else 0
+        if shift == whole.const and not others:
+            continue
+        span = poly_bounds(Poly(others, low), ctx)
+        if span.lower is not None and span.upper is not None and 0 <= span.lower <= span.upper < g:
+            whole = Poly(kept, shift)
+    return whole
+
+
+def common_divisors(dividend: Poly, divisor: Poly) -> list[Poly]:
     """Proper parts of the divisor that divide some term of the dividend, greatest first."""
     if divisor.const or len(divisor.terms) > 1:
         if not divisor.is_const:
             return []
     if divisor.is_const:
         found: set[int] = set()
-        for monomial, coefficient in dividend.terms.items():
+        for coefficient in dividend.terms.values():
             found.add(gcd(coefficient, divisor.const))
-            known = ctx.residues.get(monomial) if isinstance(monomial, Expr) else None
-            if known is not None:
-                found.add(gcd(coefficient * known[0], divisor.const))
         return [constant(g) for g in sorted(found, reverse=True) if 1 < g < abs(divisor.const)]
     ((whole, scale),) = divisor.terms.items()
     parts: list[Poly] = []

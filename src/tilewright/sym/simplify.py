@@ -24,7 +24,7 @@ from tilewright.sym.bounds import bounds, lower_bound, monomial_bounds, poly_bou
 from tilewright.sym.context import EMPTY, Context
 from tilewright.sym.deduce import QUICK, THOROUGH, is_positive_divisor, nonnegative
 from tilewright.sym.expr import FALSE, TRUE, Const, Expr, Size, Var, const
-from tilewright.sym.match import Env, Matcher, Value, exact_quotient, orders
+from tilewright.sym.match import Env, Matcher, Value, exact_quotient, orders, without_small_rest
 from tilewright.sym.poly import NO_TERMS, UNIT, Monomial, Poly, constant, factors, poly_of
 from tilewright.sym.rules import TABLE, Rule
 from tilewright.sym.visit import walk
@@ -50,13 +50,14 @@ def simplify(expr: Expr, ctx: Context = EMPTY) -> Expr:
 class _Simplifier:
     """One run: the context, the remaining budget, the rules fired last."""
 
-    __slots__ = ("budget", "ctx", "fired", "matcher")
+    __slots__ = ("budget", "ctx", "dividing", "fired", "matcher")
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self.budget = _BUDGET
         self.fired: deque[str] = deque(maxlen=8)
         self.matcher = Matcher(ctx, self.build)
+        self.dividing = Matcher(ctx, self.build, dividing=True)
 
     def run(self, root: Expr) -> Expr:
         memo = self.ctx._normal
@@ -138,12 +139,10 @@ class _Simplifier:
         known = self.ctx.values.get(node)
         if known is not None:
             return poly_of(known)
-        if type(node) is Const:
-            return poly_of(node)
-        inner = monomial_bounds(node, self.ctx)
+        inner = bounds(node, self.ctx)
         if inner.lower is not None and inner.lower == inner.upper:
             return constant(inner.lower)
-        return Poly({node: 1}, 0)
+        return poly_of(node)
 
     # ---- values
 
@@ -174,7 +173,7 @@ class _Simplifier:
 
     def apply(self, kind: type[Expr], subjects: tuple[Value, ...]) -> Value | None:
         """The right side of the first rule that fits, or None."""
-        matcher = self.matcher
+        matcher = self.dividing if kind is e.FloorDiv else self.matcher
         for rule, patterns in _COMPILED[kind]:
             if kind is e.Add:
                 matches = matcher.one(rule.lhs, subjects[0], {})
@@ -255,6 +254,8 @@ class _Simplifier:
             return x
         if divisor.is_const and divisor.const == 0:
             return self.atom(e.FloorDiv(x.expr(), divisor.expr()))
+        if self.ctx.residues and divisor.is_const and divisor.const > 0:
+            x = without_small_rest(x, divisor.const, self.ctx)
         found = self.apply(e.FloorDiv, (x, divisor))
         if found is None:
             return self.atom(e.FloorDiv(x.expr(), divisor.expr()))
