@@ -1,6 +1,7 @@
 """The loop IR: text, verifier, interpreter, schedules, lowering."""
 
 from tilewright.tensor.calls import call
+from tilewright.tensor.interp import interpret
 from tilewright.tensor.ir import (
     Buffer,
     Function,

@@ -1,0 +1,50 @@
+"""The interpreter: what a tensor program means, with everything checked that native code is not.
+
+    interpret(fn, a, b, c)     runs `fn` on NumPy arrays; outputs are the caller's arrays
+
+`docs/internals/tensor.md` tells the semantics, the modules here carry them out:
+
+- arguments.py   checks the arguments, takes sizes from their shapes
+- placement.py   where the intermediates of a scheduled program come into being
+- emit.py        generates the Python code that runs, with every check in it
+- values.py      what constants and conversions mean
+- memory.py      the storage behind a buffer
+- failures.py    the errors, each showing the statement at fault
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.tensor.interp.arguments import bind_arguments
+from tilewright.tensor.interp.emit import Emitter
+from tilewright.tensor.ir import Buffer, Function, sizes_of
+
+
+def interpret(fn: Function, *args: Any, seed: int = 0) -> None:
+    """Run `fn` on NumPy arrays and numbers; arrays that it writes change in place.
+
+    Sizes come from the shapes of the arguments. `seed` picks the order in which iterations of
+    parallel loops, thread blocks and the like run. Raises `ExecutionError` when the program does
+    what native code must never do; then no argument has changed.
+    """
+    bound = bind_arguments(fn, args)
+    emitter = Emitter(fn)
+    source = emitter.program()
+    namespace = emitter.globals
+    exec(compile(source, f"<interpreter of @{fn.name}>", "exec"), namespace)
+    values = [
+        bound.memory[param] if isinstance(param, Buffer) else bound.values[param]
+        for param in fn.params
+    ]
+    values += [bound.values[size] for size in sizes_of(fn) if size not in fn.params]
+    with np.errstate(all="ignore"):
+        namespace["program"](*values, seed)
+    bound.write_back()
+
+
+def source(fn: Function) -> str:
+    """The Python code that `interpret` runs for `fn`."""
+    return Emitter(fn).program()

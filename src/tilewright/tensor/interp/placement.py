@@ -1,0 +1,95 @@
+"""Where the intermediates of a scheduled program live.
+
+A scheduled function lists its intermediates at the top, and says nothing of who shares them. The
+rule, which lowering follows too: an intermediate whose accesses all lie inside a parallel, vector,
+thread or virtual-thread loop is private to each iteration of it; else there is one for all.
+In a kernel the memory scope has the last word, see `lanes.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewright import sym
+from tilewright.tensor.ir import (
+    SERIAL,
+    UNROLL,
+    Address,
+    Block,
+    Buffer,
+    ExternCall,
+    For,
+    Function,
+    Load,
+    MaskedLoad,
+    Stmt,
+    Store,
+    TensorCall,
+    Update,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """The statements from the body of the function down to one, and which child each step took."""
+
+    stmts: tuple[Stmt, ...]
+    steps: tuple[int, ...]
+
+    def common(self, other: _Path) -> _Path:
+        shared = 0
+        for mine, theirs in zip(self.steps, other.steps, strict=False):
+            if mine != theirs:
+                break
+            shared += 1
+        return _Path(self.stmts[: shared + 1], self.steps[:shared])
+
+    def home(self) -> Stmt:
+        """The body of the innermost concurrent loop on the way, or of the function."""
+        home = self.stmts[0]
+        for stmt, child in zip(self.stmts, self.stmts[1:], strict=False):
+            if isinstance(stmt, For) and stmt.kind not in (SERIAL, UNROLL):
+                home = child
+        return home
+
+
+def homes(fn: Function) -> dict[Stmt, list[Buffer]]:
+    """The statements around which the function's intermediates come into being."""
+    found: dict[Buffer, _Path] = {}
+    for path in _paths(fn.body):
+        for buffer in accessed(path.stmts[-1]):
+            found[buffer] = found[buffer].common(path) if buffer in found else path
+    result: dict[Stmt, list[Buffer]] = {}
+    for buffer in fn.allocs:
+        home = found[buffer].home() if buffer in found else fn.body
+        result.setdefault(home, []).append(buffer)
+    return result
+
+
+def _paths(root: Stmt) -> Iterator[_Path]:
+    stack = [_Path((root,), ())]
+    while stack:
+        path = stack.pop()
+        yield path
+        children = path.stmts[-1].children()
+        stack.extend(
+            _Path((*path.stmts, children[step]), (*path.steps, step))
+            for step in reversed(range(len(children)))
+        )
+
+
+def accessed(stmt: Stmt) -> dict[Buffer, None]:
+    """The buffers a statement touches itself, its children aside; declared regions do not count."""
+    found: dict[Buffer, None] = {}
+    exprs = (*stmt.bindings, stmt.predicate) if isinstance(stmt, Block) else stmt.exprs()
+    for node in sym.walk(*exprs):
+        if isinstance(node, (Load, MaskedLoad, Address)):
+            found[node.buffer] = None
+    if isinstance(stmt, Store):
+        found[stmt.buffer] = None
+    elif isinstance(stmt, Update):
+        found.update(dict.fromkeys(stmt.buffers))
+    elif isinstance(stmt, (TensorCall, ExternCall)):
+        found.update(dict.fromkeys(region.buffer for region in stmt.regions))
+    return found
