@@ -1,0 +1,167 @@
+"""How an operator is declared: once, and everything else reads the declaration.
+
+    RELU = Op(
+        "relu", "max(x, 0).", inputs=(Input("x", NUMBER),), infer=same_type,
+        reference=lambda call, x: np.maximum(x, 0), pattern=ELEMENTWISE,
+    )
+
+`infer` gives the output types; `reference` is the meaning, on NumPy arrays. Both get a `Call`:
+the attributes (defaults filled in), the input types, and, where they are known at compile time,
+the contents of small integer inputs as expressions, for operators such as reshape whose output
+shape depends on a value. One file per family in `ops/`, one table of all in `ops/__init__.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.dtype import DType
+from tilewright.base.errors import UserError
+from tilewright.base.loc import UNKNOWN, Loc
+from tilewright.graph.ir import Attribute, Graph
+from tilewright.graph.types import TensorType, Type
+from tilewright.sym import Const, Expr
+
+# How an operator touches its elements; fusion and lowering read this.
+ELEMENTWISE = "elementwise"  # out[i] from in[i]
+BROADCAST = "broadcast"  # out[i] from in[some of i]
+INJECTIVE = "injective"  # out[i] from in[f(i)]: transpose, slice, concat, gather
+REDUCTION = "reduction"  # out[i] from in[i, *]
+COMPLEX = "complex"  # matmul, conv: elementwise work can be fused behind it
+OPAQUE = "opaque"  # nothing fuses: sort, control flow, sequences
+PATTERNS = (ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, COMPLEX, OPAQUE)
+
+FLOAT, INTEGER, NUMBER, BOOLEAN, ANY = "float", "integer", "number", "boolean", "any"
+
+Known = tuple[Expr, ...]  # the elements of a small integer tensor, flattened
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A parameter of an operator."""
+
+    name: str
+    kind: str = ANY  # which dtypes: FLOAT, INTEGER, NUMBER, BOOLEAN, ANY
+    optional: bool = False
+    variadic: bool = False  # the last input may repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """An attribute; REQUIRED has no default."""
+
+    name: str
+    kind: type | tuple[type, ...]
+    default: Any = None
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One use of an operator, as its rules see it."""
+
+    op: str
+    types: tuple[Type | None, ...]
+    attributes: Mapping[str, Any]
+    known: tuple[Known | None, ...] = ()  # contents of inputs, where known
+    bodies: tuple[Graph, ...] = ()
+    loc: Loc = UNKNOWN
+    outputs: int = 1  # how many outputs the user asked for
+
+    def __getitem__(self, name: str) -> Any:
+        return self.attributes[name]
+
+    def tensor(self, at: int) -> TensorType:
+        """The type of input `at`, which must be a tensor."""
+        found = self.types[at] if at < len(self.types) else None
+        if not isinstance(found, TensorType):
+            raise self.error("TW1003", f"input {at} of {self.op} is not a tensor")
+        return found
+
+    def shape(self, at: int) -> tuple[Expr, ...]:
+        """The shape of input `at`; its rank must be known."""
+        shape = self.tensor(at).shape
+        if shape is None:
+            raise self.error("TW1004", f"the rank of input {at} of {self.op} is not known")
+        return shape
+
+    def has(self, at: int) -> bool:
+        """Whether input `at` is given."""
+        return at < len(self.types) and self.types[at] is not None
+
+    def value(self, at: int) -> Known | None:
+        """The elements of input `at`, if known at compile time."""
+        return self.known[at] if at < len(self.known) else None
+
+    def ints(self, at: int) -> tuple[int, ...] | None:
+        """The elements of input `at` as numbers, if all are."""
+        value = self.value(at)
+        if value is None or not all(isinstance(x, Const) for x in value):
+            return None
+        return tuple(int(x.value) for x in value if isinstance(x, Const))
+
+    def error(self, code: str, message: str, help: str = "") -> UserError:
+        return UserError(code, message, self.loc, help=help)
+
+
+Infer = Callable[[Call], Sequence[Type]]
+Reference = Callable[..., Any]  # (call, *arrays) -> array or tuple of arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """The declaration of an operator."""
+
+    name: str
+    doc: str
+    inputs: tuple[Input, ...]
+    infer: Infer
+    reference: Reference
+    pattern: str = OPAQUE
+    attributes: tuple[Attr, ...] = ()
+    # The contents of an integer output from known contents of inputs: shape arithmetic.
+    evaluate: Callable[[Call], Known | None] | None = None
+    native: bool = True  # False: strings, sequences of strings: runs as a fallback
+    aliases: tuple[str, ...] = field(default=())
+
+    @property
+    def variadic(self) -> bool:
+        return bool(self.inputs) and self.inputs[-1].variadic
+
+    def fill(self, given: Mapping[str, Attribute], loc: Loc = UNKNOWN) -> dict[str, Any]:
+        """The attributes with defaults filled in; unknown or missing ones are errors."""
+        known = {attr.name: attr for attr in self.attributes}
+        for name in given:
+            if name not in known:
+                raise UserError("TW1001", f"{self.name} has no attribute {name!r}", loc)
+        out: dict[str, Any] = {}
+        for attr in self.attributes:
+            if attr.name in given:
+                out[attr.name] = given[attr.name]
+            elif attr.required:
+                raise UserError("TW1002", f"{self.name} needs the attribute {attr.name!r}", loc)
+            else:
+                out[attr.name] = attr.default
+        return out
+
+
+def accepts(kind: str, of: DType) -> bool:
+    """Whether a dtype belongs to an input kind."""
+    return {
+        FLOAT: of.is_float,
+        INTEGER: of.is_int,
+        NUMBER: of.is_float or of.is_int,
+        BOOLEAN: of.is_bool,
+        ANY: True,
+    }[kind]
+
+
+def as_arrays(result: Any) -> tuple[Any, ...]:
+    """A reference's result as a tuple of outputs; a list is one output, a sequence."""
+    if isinstance(result, tuple):
+        return result
+    return (result if result is None or isinstance(result, list) else np.asarray(result),)

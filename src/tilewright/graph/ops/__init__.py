@@ -1,0 +1,7 @@
+"""All operators, one family per file, in one table."""
+
+from tilewright.graph.op import Op
+from tilewright.graph.ops import elementwise
+
+FAMILIES = (elementwise,)
+OPS: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}

@@ -1,0 +1,83 @@
+"""Type rules that many operators share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright import sym
+from tilewright.base.dtype import BOOL
+from tilewright.base.errors import UserTypeError
+from tilewright.graph.op import Call
+from tilewright.graph.types import TensorType, Type
+from tilewright.sym import ONE, Const, Expr
+
+EMPTY = sym.Context()
+
+
+def same_type(call: Call) -> Sequence[Type]:
+    """The output is like the first input."""
+    return (call.tensor(0),)
+
+
+def broadcast_dims(a: Expr, b: Expr) -> Expr | None:
+    """The dimension two dimensions broadcast to; None if they cannot."""
+    if a is b or b is ONE:
+        return a
+    if a is ONE:
+        return b
+    if isinstance(a, Const) and isinstance(b, Const):
+        return None
+    # One of them is symbolic: it is 1 or equal to the other. A number above 1 decides.
+    if isinstance(a, Const):
+        return a
+    if isinstance(b, Const):
+        return b
+    return a if sym.equal(a, b, EMPTY) else sym.simplify(sym.maximum(a, b))
+
+
+def broadcast_shapes(call: Call, shapes: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
+    """NumPy's broadcasting over symbolic shapes."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    out: list[Expr] = []
+    for axis in range(-rank, 0):
+        dim: Expr = ONE
+        for shape in shapes:
+            if len(shape) < -axis:
+                continue
+            joined = broadcast_dims(dim, shape[axis])
+            if joined is None:
+                shown = " and ".join(_show(shape) for shape in shapes)
+                raise call.error("TW1011", f"{call.op} cannot broadcast {shown}")
+            dim = joined
+        out.append(dim)
+    return tuple(out)
+
+
+def _show(shape: tuple[Expr, ...]) -> str:
+    return "[" + ", ".join(str(dim) for dim in shape) + "]"
+
+
+def broadcast(call: Call) -> Sequence[Type]:
+    """All inputs broadcast together; one element type."""
+    check_one_dtype(call)
+    shapes = [call.shape(at) for at in range(len(call.types)) if call.has(at)]
+    return (TensorType(call.tensor(0).dtype, broadcast_shapes(call, shapes)),)
+
+
+def broadcast_to_bool(call: Call) -> Sequence[Type]:
+    """Comparisons: like `broadcast`, the result boolean."""
+    (out,) = broadcast(call)
+    assert isinstance(out, TensorType)
+    return (TensorType(BOOL, out.shape),)
+
+
+def check_one_dtype(call: Call) -> None:
+    """All tensor inputs have the element type of the first."""
+    first = call.tensor(0).dtype
+    for at in range(1, len(call.types)):
+        if call.has(at) and call.tensor(at).dtype is not first:
+            raise UserTypeError(
+                "TW1012",
+                f"{call.op} needs one element type, got {first} and {call.tensor(at).dtype}",
+                call.loc,
+            )

@@ -1,0 +1,164 @@
+"""Models as text; `parser.py` reads it back. Grammar: `docs/internals/graph.md`.
+
+    graph @main(%x: f32[n, 4]) -> (f32[n, 4]) {
+      %w: f32[4] = constant {data = f32[4](1.0, 2.0, 3.0, 4.0)}
+      %y: f32[n, 4] = add(%x, %w)
+      return %y
+    }
+
+Constants of up to 32 elements are written out; larger ones appear by name, as `@name`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.dtype import DType, from_numpy
+from tilewright.base.text import Names, Writer
+from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
+from tilewright.graph.types import OptionalType, SequenceType, TensorType, Type
+from tilewright.sym import Expr, Var, free_vars
+from tilewright.sym.text import ExprPrinter
+from tilewright.tensor.printer import Printer as TensorPrinter
+
+INLINE_ELEMENTS = 32
+
+
+class Printer:
+    """Writes a module; `canonical` numbers all names, for structural comparison."""
+
+    def __init__(self, constants: Any, *, canonical: bool = False) -> None:
+        self.out = Writer()
+        self.sizes = Names()
+        self.constants = constants
+        self.canonical = canonical
+        self.expr = ExprPrinter(self.sizes)
+
+    def module(self, module: Module) -> str:
+        self.out.line(f"module stage {module.stage} {{")
+        with self.out.indented():
+            for name, graph in module.graphs.items():
+                self.graph(graph, f"graph @{name}")
+        self.out.line("}")
+        text = self.out.text()
+        for fn in module.functions.values():
+            text += TensorPrinter(canonical=self.canonical).function(fn)
+        return text
+
+    def graph(self, graph: Graph, header: str, names: Names | None = None) -> None:
+        names = names or Names()
+        params = ", ".join(f"{self._value(p, names)}: {self.type(p.type)}" for p in graph.params)
+        results = ", ".join(self.type(result.type) for result in graph.results)
+        self.out.line(f"{header}({params}) -> ({results}) {{")
+        with self.out.indented():
+            for node in graph.nodes:
+                self._node(node, names)
+            returned = ", ".join(self._value(result, names) for result in graph.results)
+            self.out.line(f"return {returned}".rstrip())
+        self.out.line("}")
+
+    def _node(self, node: Node, names: Names) -> None:
+        inputs = ", ".join("none" if v is None else self._value(v, names) for v in node.inputs)
+        attributes = ", ".join(f"{key} = {self._attribute(v)}" for key, v in node.attributes)
+        if node.op == "constant":
+            attributes = f"data = {self._constant(node)}"
+        attributes = f" {{{attributes}}}" if attributes else ""
+        outputs = ", ".join(f"{self._value(v, names)}: {self.type(v.type)}" for v in node.outputs)
+        head = f"{outputs} = {node.op}({inputs}){attributes}"
+        if not node.bodies:
+            self.out.line(head, node)
+            return
+        self.out.line(f"{head} do {{", node)
+        with self.out.indented():
+            for body in node.bodies:
+                self.graph(body, "graph", Names())
+        self.out.line("}")
+
+    def _value(self, value: Value, names: Names) -> str:
+        return f"%{names(value, 'v' if self.canonical else value.name)}"
+
+    def type(self, of: Type) -> str:
+        if isinstance(of, SequenceType):
+            return f"seq<{self.type(of.element)}>"
+        if isinstance(of, OptionalType):
+            return f"opt<{self.type(of.element)}>"
+        if of.shape is None:
+            return f"{of.dtype}[*]"
+        return f"{of.dtype}[{', '.join(self._dim(dim) for dim in of.shape)}]"
+
+    def _dim(self, dim: Expr) -> str:
+        if self.canonical:
+            for variable in free_vars(dim):
+                self.sizes(variable, "s")
+        return self.expr(dim)
+
+    def _constant(self, node: Node) -> str:
+        array = self.constants[node["data"]]
+        if array.size > INLINE_ELEMENTS or array.dtype == object:
+            return f"@{node['data']}"
+        return format_array(array)
+
+    def _attribute(self, value: Attribute) -> str:
+        if value is None:
+            return "none"
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, str):
+            return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        if isinstance(value, tuple):
+            return "(" + "".join(f"{self._attribute(item)}, " for item in value).rstrip() + ")"
+        if isinstance(value, DType):
+            return f"dtype {value}"
+        if isinstance(value, Expr):
+            return f"expr {self._dim(value)}"
+        return repr(value)
+
+
+def format_array(array: np.ndarray[Any, Any]) -> str:
+    """A small constant in full: f32[2](1.0, 2.0)."""
+    dims = ", ".join(str(dim) for dim in array.shape)
+    items = [
+        str(item).lower() if isinstance(item, bool) else repr(item)
+        for item in array.ravel().tolist()
+    ]
+    return f"{from_numpy(array.dtype)}[{dims}]({', '.join(items)})"
+
+
+def format_module(module: Module) -> str:
+    return Printer(module.constants).module(module)
+
+
+def canonical_text(module: Module) -> str:
+    """A text equal for exactly the modules of equal structure."""
+    return Printer(module.constants, canonical=True).module(module)
+
+
+def _equal(self: Module, other: object) -> bool:
+    return self is other or (
+        isinstance(other, Module)
+        and canonical_text(self) == canonical_text(other)
+        and _same_constants(self, other)
+    )
+
+
+def _same_constants(a: Module, b: Module) -> bool:
+    shared = a.constants.keys() & b.constants.keys()
+    return all(np.array_equal(a.constants[k], b.constants[k], equal_nan=True) for k in shared)
+
+
+def _hash(self: Module) -> int:
+    return hash((self.stage, tuple(self.graphs)))
+
+
+Module.__str__ = format_module  # type: ignore[method-assign, assignment]  # see ir.py
+Module.__eq__ = _equal  # type: ignore[method-assign, assignment]
+Module.__hash__ = _hash  # type: ignore[method-assign, assignment]
+
+
+def sizes_of(of: Type) -> dict[Var, None]:
+    """The size variables a type mentions, in order."""
+    if isinstance(of, TensorType):
+        return free_vars(*of.shape) if of.shape else {}
+    return sizes_of(of.element)
