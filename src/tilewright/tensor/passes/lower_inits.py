@@ -10,37 +10,32 @@ reduction over nothing gives its identity.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
-from tilewright.sym import TRUE, Expr, Var, var
+from tilewright.sym import Context, Expr, Var, var
 from tilewright.tensor.ir import (
-    PARALLEL,
     REDUCE,
-    UNROLL,
     Block,
     Buffer,
     For,
     Function,
     If,
-    Iter,
     Stmt,
     annotated,
     annotation,
     seq,
 )
 from tilewright.tensor.passes.rewriter import Rewriter, fresh_copy
-from tilewright.tensor.regions import substitute_region
 from tilewright.tensor.visit import blocks, loads, walk, written_buffers
 
 
 def lower_inits(fn: Function, ctx: PassContext) -> Function:
-    if not any(block.init is not None for block in blocks(fn.body)):
+    names = {block.name: block.init is not None for block in blocks(fn.body)}
+    if not any(names.values()):
         return fn
-    names = {block.name for block in blocks(fn.body)}
-    body = _LowerInits(names)(fn.body)
+    body = _LowerInits(set(names))(fn.body)
     assert body is not None
     return replace(fn, body=body)
 
@@ -48,7 +43,7 @@ def lower_inits(fn: Function, ctx: PassContext) -> Function:
 class _Frame:
     """A loop on the way to the current block, and the inits that go in front of it."""
 
-    def __init__(self, loop: For, ctx: sym.Context) -> None:
+    def __init__(self, loop: For, ctx: Context) -> None:
         self.loop = loop
         self.ctx = ctx  # what holds in front of the loop
         self.before: list[Stmt] = []
@@ -58,7 +53,7 @@ class _LowerInits(Rewriter):
     def __init__(self, names: set[str]) -> None:
         super().__init__()
         self.names = names
-        self.frames: list[_Frame] = []  # loops between the enclosing block and here
+        self.frames: list[_Frame] = []  # the loops an init may cross from here, outermost first
 
     def visit_for(self, loop: For) -> Stmt | None:
         frame = _Frame(loop, self.ctx)
@@ -69,23 +64,134 @@ class _LowerInits(Rewriter):
         return seq(*frame.before, lowered) if frame.before else lowered
 
     def visit_if(self, stmt: If) -> Stmt | None:
-        return self._enclosed(lambda: super(_LowerInits, self).visit_if(stmt))
+        outer, self.frames = self.frames, []
+        lowered = super().visit_if(stmt)
+        self.frames = outer
+        return lowered
 
     def visit_block(self, block: Block) -> Stmt | None:
-        body = self._enclosed(lambda: self(block.body))
-        assert body is not None
-        lowered = block if body is block.body else replace(block, body=body)
-        if block.init is None:
-            return lowered
-        init = self._enclosed(lambda: self(block.init))  # type: ignore[arg-type]
-        assert init is not None
-        lowered = replace(lowered, init=init)
-        return self._hoisted(lowered) or self._guarded(lowered)
-
-    def _enclosed(self, visit):  # type: ignore[no-untyped-def]
-        """Inits of what is visited do not leave it."""
         outer, self.frames = self.frames, []
-        try:
-            return visit()
-        finally:
-            self.frames = outer
+        ctx = self.ctx.bind_all({it.var: (0, it.extent) for it in block.iters})
+        outer_ctx, self.ctx = self.ctx, ctx
+        lowered = super().visit_block(block)
+        self.frames, self.ctx = outer, outer_ctx
+        assert isinstance(lowered, Block)
+        if lowered.init is None:
+            return lowered
+        for at in range(len(self.frames)):
+            init = self._init_before(lowered, block, self.frames[at:])
+            if init is not None:
+                self.frames[at].before.append(init)
+                return replace(lowered, init=None)
+        return _guarded(lowered)
+
+    def _init_before(self, block: Block, original: Block, frames: list[_Frame]) -> Stmt | None:
+        """The loops and the block that initialise everything in front of the first frame."""
+        first = frames[0]
+        reduce_bindings = [
+            at for it, at in zip(block.iters, block.bindings, strict=True) if it.kind == REDUCE
+        ]
+        spatial = {
+            it: at for it, at in zip(block.iters, block.bindings, strict=True) if it.kind != REDUCE
+        }
+        reducing = sym.free_vars(*reduce_bindings)
+        if first.loop.var not in reducing:
+            return None
+        dropped = {f.loop.var: f.loop.start for f in frames if f.loop.var in reducing}
+        if any(sym.uses_var(at, dropped) for at in spatial.values()):
+            return None
+        if not _stands_alone(original, first.loop):
+            return None
+        # The instance with all dropped loops at their start is the one where every reduce
+        # iterator is 0, provided that the start gives the least value and that is not negative.
+        conditions = []
+        for binding in reduce_bindings:
+            at_start = sym.simplify(sym.substitute(binding, dropped), self.ctx)
+            if not sym.prove(sym.le(at_start, binding), self.ctx):
+                return None
+            if not sym.prove(sym.le(0, at_start), self.ctx):
+                return None
+            conditions.append(sym.eq(at_start, 0))
+        predicate = sym.all_of(sym.substitute(block.predicate, dropped), *conditions)
+        # Loops that stay are copied with variables of their own.
+        renamed: dict[Var, Expr] = dict(dropped)
+        kept = [f.loop for f in frames if f.loop.var not in dropped]
+        for loop in kept:
+            renamed[loop.var] = var(loop.var.name)
+        result: Stmt = self._init_block(block, renamed, predicate)
+        for loop in reversed(kept):
+            unroll = annotation(loop, "unroll")
+            made = renamed[loop.var]
+            assert isinstance(made, Var)
+            result = replace(
+                loop,
+                var=made,
+                start=sym.substitute(loop.start, renamed),
+                stop=sym.substitute(loop.stop, renamed),
+                body=result,
+                annotations=annotated((), "unroll", unroll),
+            )
+        return result
+
+    def _init_block(self, block: Block, renamed: dict[Var, Expr], predicate: Expr) -> Block:
+        name = f"{block.name}_init"
+        while name in self.names:
+            name += "_"
+        self.names.add(name)
+        assert block.init is not None
+        kept = [it.kind != REDUCE for it in block.iters]
+        loaded = _loaded(block.init)
+        made = replace(
+            block,
+            name=name,
+            iters=tuple([it for it, keep in zip(block.iters, kept, strict=True) if keep]),
+            bindings=tuple(
+                [
+                    sym.substitute(at, renamed)
+                    for at, keep in zip(block.bindings, kept, strict=True)
+                    if keep
+                ]
+            ),
+            reads=tuple([region for region in block.reads if region.buffer in loaded]),
+            body=block.init,
+            init=None,
+            predicate=sym.substitute(predicate, renamed),
+            annotations=(),
+        )
+        copied = fresh_copy(made)
+        assert isinstance(copied, Block)
+        return copied
+
+
+def _guarded(block: Block) -> Block:
+    """The init in place, run by the first instance of each reduction."""
+    assert block.init is not None
+    first = sym.all_of(*[sym.eq(it.var, 0) for it in block.iters if it.kind == REDUCE])
+    init = block.init if first is sym.TRUE else If(first, block.init, None, block.loc)
+    return replace(block, body=seq(init, block.body), init=None)
+
+
+def _stands_alone(block: Block, loop: For) -> bool:
+    """Whether nothing else inside the loop would see that the init comes early."""
+    assert block.init is not None
+    written = written_buffers(block.init)
+    loaded = _loaded(block.init)
+    stack: list[Stmt] = [loop.body]
+    while stack:
+        stmt = stack.pop()
+        if isinstance(stmt, Block):
+            touched = {region.buffer for region in stmt.writes}
+            if stmt is not block:
+                if any(region.buffer in written for region in (*stmt.reads, *stmt.writes)):
+                    return False
+                touched |= _loaded(stmt.init).keys() if stmt.init is not None else set()
+            if any(buffer in loaded for buffer in touched):
+                return False
+            continue
+        stack.extend(stmt.children())
+    return True
+
+
+def _loaded(stmt: Stmt) -> dict[Buffer, None]:
+    exprs = [expr for inner in walk(stmt) for expr in inner.exprs()]
+    return {load.buffer: None for load in loads(*exprs)}

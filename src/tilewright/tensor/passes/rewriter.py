@@ -7,9 +7,8 @@ deep as loops do, so it recurses; expressions are left to `sym`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from tilewright import sym
 from tilewright.base.dtype import INDEX
@@ -20,9 +19,7 @@ from tilewright.tensor.ir import (
     Buffer,
     For,
     If,
-    Iter,
     Let,
-    Load,
     Seq,
     Stmt,
     seq,
@@ -143,16 +140,18 @@ def fresh_copy(root: Stmt, mapping: Mapping[Var, Expr] | None = None) -> Stmt:
 
     Loops are known by their variables and buffers by identity, so code that is duplicated needs it.
     """
-    memo: dict[Expr, Expr] = dict(mapping or {})
+    memo: dict[Expr, Expr] = {}
+    memo.update((mapping or {}).items())
+    renamed: dict[Var, Var] = {}
     buffers: dict[Buffer, Buffer] = {}
     for stmt in walk(root):
         kind = type(stmt)
         if kind is For or kind is Let:
             bound: Var = stmt.var  # type: ignore[attr-defined]
-            memo[bound] = var(bound.name, bound.dtype)
+            memo[bound] = renamed[bound] = var(bound.name, bound.dtype)
         elif kind is Block:
             for it in stmt.iters:  # type: ignore[attr-defined]
-                memo[it.var] = var(it.var.name, it.var.dtype)
+                memo[it.var] = renamed[it.var] = var(it.var.name, it.var.dtype)
         elif kind is Alloc:
             old: Buffer = stmt.buffer  # type: ignore[attr-defined]
             shape = tuple([sym.rewrite(dim, sym.rebuild, memo) for dim in old.shape])
@@ -165,9 +164,9 @@ def fresh_copy(root: Stmt, mapping: Mapping[Var, Expr] | None = None) -> Stmt:
         if exprs:
             stmt = stmt.with_exprs(tuple([sym.rewrite(x, sym.rebuild, memo) for x in exprs]))
         if isinstance(stmt, (For, Let)):
-            return replace(stmt, var=memo[stmt.var])
+            return replace(stmt, var=renamed[stmt.var])
         if isinstance(stmt, Block):
-            iters = [replace(it, var=memo[it.var]) for it in stmt.iters]
+            iters = [replace(it, var=renamed[it.var]) for it in stmt.iters]
             return replace(stmt, iters=tuple(iters))
         return stmt
 

@@ -1,0 +1,43 @@
+"""Lowering passes, one per file; what runs is the tuple.
+
+flat = lower(fn)                 # stage scheduled -> flat
+run_passes(fn, LOWER_CPU[:4])    # any prefix is a program that prints and runs
+"""
+
+from __future__ import annotations
+
+from tilewright.base.passes import Pass, PassContext, run_passes
+from tilewright.tensor.ir import Function
+from tilewright.tensor.passes.compact_buffers import compact_buffers
+from tilewright.tensor.passes.expand_updates import expand_updates
+from tilewright.tensor.passes.flatten_buffers import flatten_buffers
+from tilewright.tensor.passes.lower_blocks import lower_blocks
+from tilewright.tensor.passes.lower_inits import lower_inits
+from tilewright.tensor.passes.place_allocations import place_allocations
+from tilewright.tensor.passes.simplify_program import simplify_program
+from tilewright.tensor.passes.unroll_loops import unroll_loops
+from tilewright.tensor.passes.vectorize_loops import vectorize_loops
+
+TensorPass = Pass[Function]
+
+LOWER_CPU: tuple[TensorPass, ...] = (
+    lower_inits,
+    expand_updates,
+    lower_blocks,
+    place_allocations,
+    compact_buffers,
+    simplify_program,
+    flatten_buffers,
+    vectorize_loops,
+    unroll_loops,
+    simplify_program,
+)
+PIPELINES: dict[str, tuple[TensorPass, ...]] = {"cpu": LOWER_CPU}
+PASSES: dict[str, TensorPass] = {
+    step.__name__: step for pipeline in PIPELINES.values() for step in pipeline
+}
+
+
+def lower(fn: Function, target_kind: str = "cpu", ctx: PassContext | None = None) -> Function:
+    """A scheduled function in the form its code generator takes."""
+    return run_passes(fn, PIPELINES[target_kind], ctx)

@@ -1,0 +1,198 @@
+"""Every access of the buffers a pass cares about, with its place in the program.
+
+`collect(body, buffers)` walks once and lists, per buffer and in the order of execution of one
+iteration, what is read and written where. A `Place` knows its parent, so the loops and conditions
+between two statements are found by climbing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tilewright import sym
+from tilewright.sym import ONE, Context, Expr, Select
+from tilewright.tensor.intrin import UPDATE
+from tilewright.tensor.ir import (
+    Address,
+    Buffer,
+    ExternCall,
+    For,
+    If,
+    Let,
+    Load,
+    MaskedLoad,
+    Range,
+    Stmt,
+    Store,
+    TensorCall,
+    Update,
+)
+from tilewright.tensor.regions import called_regions
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """A statement on the path from the root."""
+
+    stmt: Stmt
+    parent: Place | None
+    position: int  # among the parent's children
+    depth: int
+
+    def ancestors(self) -> Iterator[Place]:
+        """This place and those around it, innermost first."""
+        at: Place | None = self
+        while at is not None:
+            yield at
+            at = at.parent
+
+    def below(self, top: Place | None) -> list[Place]:
+        """The places from just inside `top` down to this one."""
+        path = []
+        for place in self.ancestors():
+            if place is top:
+                break
+            path.append(place)
+        path.reverse()
+        return path
+
+
+def common(a: Place, b: Place) -> Place:
+    """The innermost place around both."""
+    while a is not b:
+        if a.depth >= b.depth:
+            assert a.parent is not None
+            a = a.parent
+        else:
+            assert b.parent is not None
+            b = b.parent
+    return a
+
+
+@dataclass(eq=False, slots=True)
+class Access:
+    """A box of a buffer touched at a place; `guards` are conditions inside the expression."""
+
+    buffer: Buffer
+    ranges: tuple[Range, ...]
+    place: Place
+    is_write: bool
+    guards: tuple[Expr, ...] = ()
+    is_opaque: bool = False  # through its address: anything may be read or written
+
+
+def collect(root: Stmt, wanted: Collection[Buffer]) -> dict[Buffer, list[Access]]:
+    """The accesses of the wanted buffers below `root`."""
+    found: dict[Buffer, list[Access]] = {buffer: [] for buffer in wanted}
+    stack = [Place(root, None, 0, 0)]
+    while stack:
+        place = stack.pop()
+        stmt = place.stmt
+        for buffer, ranges, guards, opaque in _reads(stmt):
+            if buffer in found:
+                found[buffer].append(Access(buffer, ranges, place, False, guards, opaque))
+        for buffer, ranges in _writes(stmt):
+            if buffer in found:
+                found[buffer].append(Access(buffer, ranges, place, True))
+        children = stmt.children()
+        depth = place.depth + 1
+        stack += [Place(child, place, at, depth) for at, child in enumerate(children)][::-1]
+    return found
+
+
+def _points(index: tuple[Expr, ...]) -> tuple[Range, ...]:
+    return tuple([Range(at, ONE) for at in index])
+
+
+_Read = tuple[Buffer, tuple[Range, ...], tuple[Expr, ...], bool]
+
+
+def _reads(stmt: Stmt) -> Iterator[_Read]:
+    if isinstance(stmt, (TensorCall, ExternCall)):
+        inputs, outputs = called_regions(stmt)
+        for region in inputs:
+            yield region.buffer, region.ranges, (), False
+        if isinstance(stmt, ExternCall) or stmt.phase == UPDATE:
+            for region in outputs:
+                yield region.buffer, region.ranges, (), False
+    elif isinstance(stmt, Update):
+        for buffer in stmt.buffers:
+            yield buffer, _points(stmt.index), (), False
+    has_select = False
+    plain: list[Expr] = []
+    for node in sym.walk(*stmt.exprs()):
+        if isinstance(node, (Load, MaskedLoad, Address)):
+            plain.append(node)
+        elif isinstance(node, Select):
+            has_select = True
+    if not has_select:
+        for node in plain:
+            yield _read(node, ())
+    elif plain:
+        yield from _guarded_reads(stmt.exprs())
+
+
+def _read(node: Expr, guards: tuple[Expr, ...]) -> _Read:
+    assert isinstance(node, (Load, MaskedLoad, Address))
+    return node.buffer, _points(node.index), guards, isinstance(node, Address)
+
+
+def _guarded_reads(roots: tuple[Expr, ...]) -> Iterator[_Read]:
+    """Loads with the conditions of the selects that choose them."""
+    seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
+    stack: list[tuple[Expr, tuple[Expr, ...]]] = [(root, ()) for root in reversed(roots)]
+    while stack:
+        item = stack.pop()
+        if item in seen:
+            continue
+        seen.add(item)
+        node, guards = item
+        if isinstance(node, Select):
+            stack.append((node.b, (*guards, sym.logical_not(node.cond))))
+            stack.append((node.a, (*guards, node.cond)))
+            stack.append((node.cond, guards))
+            continue
+        if isinstance(node, (Load, MaskedLoad, Address)):
+            yield _read(node, guards)
+        stack.extend((child, guards) for child in reversed(node.children()))
+
+
+def _writes(stmt: Stmt) -> Iterator[tuple[Buffer, tuple[Range, ...]]]:
+    if isinstance(stmt, Store):
+        yield stmt.buffer, _points(stmt.index)
+    elif isinstance(stmt, Update):
+        for buffer in stmt.buffers:
+            yield buffer, _points(stmt.index)
+    elif isinstance(stmt, (TensorCall, ExternCall)):
+        for region in called_regions(stmt)[1]:
+            yield region.buffer, region.ranges
+
+
+def conditions_between(path: list[Place]) -> list[Expr]:
+    """The conditions under which control gets from the first place of a path to its last."""
+    found = []
+    for outer, inner in pairwise(path):
+        if isinstance(outer.stmt, If):
+            cond = outer.stmt.cond
+            found.append(cond if inner.position == 0 else sym.logical_not(cond))
+    return found
+
+
+def context_at(access: Access, ctx: Context = sym.EMPTY) -> Context:
+    """What holds where an access happens."""
+    path = access.place.below(None)
+    for outer, inner in zip(path, [*path[1:], None], strict=True):
+        stmt = outer.stmt
+        if inner is None:
+            break
+        if isinstance(stmt, For):
+            ctx = ctx.bind(stmt.var, stmt.start, stmt.stop)
+        elif isinstance(stmt, If):
+            ctx = ctx.assume(stmt.cond if inner.position == 0 else sym.logical_not(stmt.cond))
+        elif isinstance(stmt, Let) and stmt.var.dtype is sym.ZERO.dtype:
+            ctx = ctx.assume(sym.eq(stmt.var, stmt.value))
+    for guard in access.guards:
+        ctx = ctx.assume(guard)
+    return ctx

@@ -1,0 +1,173 @@
+"""Shrinks each intermediate buffer to the box that lives at its allocation.
+
+    for i in 0..64 { alloc T: f32[64, 64]; for j { T[i, j] = .. } .. }
+    for i in 0..64 { alloc T: f32[1, 64];  for j { T[0, j] = .. } .. }
+
+The box is the union of all accesses while the loops inside the allocation run; indices are taken
+relative to its start. A dimension keeps its size where that box is not known to be smaller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.base.passes import PassContext
+from tilewright.sym import ZERO, Const, Context, Expr, Var
+from tilewright.tensor.ir import (
+    THREAD,
+    Address,
+    Alloc,
+    Buffer,
+    ExternCall,
+    For,
+    Function,
+    Load,
+    MaskedLoad,
+    Range,
+    Region,
+    Stmt,
+    Store,
+    TensorCall,
+)
+from tilewright.tensor.passes.accesses import Access, Place, collect
+from tilewright.tensor.regions import is_data_dependent, region_over
+from tilewright.tensor.visit import rewrite, walk
+
+Box = tuple[Buffer, tuple[Expr, ...]]  # the smaller buffer, where it starts in the old one
+
+
+def compact_buffers(fn: Function, ctx: PassContext) -> Function:
+    buffers = [stmt.buffer for stmt in walk(fn.body) if isinstance(stmt, Alloc)]
+    if not buffers:
+        return fn
+    boxes: dict[Buffer, Box] = {}
+    for buffer, accesses in collect(fn.body, buffers).items():
+        box = _box(buffer, accesses)
+        if box is not None:
+            boxes[buffer] = box
+    if not boxes:
+        return fn
+    return replace(fn, body=_rebased(fn.body, boxes))
+
+
+def _box(buffer: Buffer, accesses: list[Access]) -> Box | None:
+    if not accesses or any(access.is_opaque for access in accesses):
+        return None
+    home = next(
+        place
+        for place in accesses[0].place.ancestors()
+        if isinstance(place.stmt, Alloc) and place.stmt.buffer is buffer
+    )
+    ctx, running_outside = _surroundings(home, buffer.scope)
+    seen: set[tuple[object, ...]] = set()
+    boxes: list[Region] = []
+    for access in accesses:
+        running = dict(running_outside)
+        for place in access.place.below(home):
+            if isinstance(place.stmt, For) and place is not access.place:
+                running[place.stmt.var] = (place.stmt.start, place.stmt.stop)
+        key = tuple(x for r in access.ranges for x in (r.start, r.extent))
+        if (key, tuple(running)) not in seen:
+            seen.add((key, tuple(running)))
+            boxes.append(_region(access, running, ctx))
+    dims = [
+        _dimension(dim, [box.ranges[axis] for box in boxes], ctx)
+        for axis, dim in enumerate(buffer.shape)
+    ]
+    shape = tuple([extent for _, extent in dims])
+    if all(a is b for a, b in zip(shape, buffer.shape, strict=True)):
+        return None
+    return replace(buffer, shape=shape), tuple([start for start, _ in dims])
+
+
+def _surroundings(home: Place, scope: str) -> tuple[Context, dict[Var, tuple[Expr, Expr]]]:
+    """What holds at the allocation; threads around it that share the buffer count as running."""
+    ctx = Context()
+    shared: dict[Var, tuple[Expr, Expr]] = {}
+    for place in home.below(None):
+        loop = place.stmt
+        if isinstance(loop, For):
+            if is_shared_between(scope, loop):
+                shared[loop.var] = (loop.start, loop.stop)
+            else:
+                ctx = ctx.bind(loop.var, loop.start, loop.stop)
+    return ctx, shared
+
+
+def is_shared_between(scope: str, loop: For) -> bool:
+    """Whether all iterations of a thread loop see the same buffer of this scope."""
+    if loop.kind != THREAD:
+        return False
+    return scope == "global" or (scope.startswith("shared") and loop.thread.startswith("threadIdx"))
+
+
+def _region(access: Access, running: dict[Var, tuple[Expr, Expr]], ctx: Context) -> Region:
+    ranges = tuple(
+        [
+            Range(ZERO, dim) if is_data_dependent(r.start) or is_data_dependent(r.extent) else r
+            for r, dim in zip(access.ranges, access.buffer.shape, strict=True)
+        ]
+    )
+    return region_over(Region(access.buffer, ranges), running, ctx)
+
+
+def _dimension(dim: Expr, ranges: list[Range], ctx: Context) -> tuple[Expr, Expr]:
+    """Start and extent of the union of ranges, or the whole dimension."""
+    start = sym.simplify(ranges[0].start, ctx)
+    stop = sym.simplify(sym.add(start, ranges[0].extent), ctx)
+    for r in ranges[1:]:
+        first = sym.simplify(r.start, ctx)
+        last = sym.simplify(sym.add(first, r.extent), ctx)
+        if first is not start:
+            start = sym.simplify(sym.minimum(start, first), ctx)
+        if last is not stop:
+            stop = sym.simplify(sym.maximum(stop, last), ctx)
+    extent = sym.simplify(sym.sub(stop, start), ctx)
+    if not isinstance(extent, Const):
+        limit = sym.bounds(extent, ctx).upper
+        if limit is not None:  # a constant size is worth some slack
+            extent = sym.const(limit)
+    if isinstance(extent, Const):
+        smaller = not isinstance(dim, Const) or extent.value < dim.value
+    else:
+        smaller = extent is not dim and sym.prove(sym.le(extent, dim), ctx)
+    return (start, extent) if smaller else (ZERO, dim)
+
+
+def _rebased(body: Stmt, boxes: dict[Buffer, Box]) -> Stmt:
+    def moved(box: Box, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple([sym.sub(at, start) for at, start in zip(index, box[1], strict=True)])
+
+    def expr_rule(expr: Expr) -> Expr:
+        if isinstance(expr, (Load, MaskedLoad, Address)):
+            box = boxes.get(expr.buffer)
+            if box is not None:
+                index = moved(box, expr.index)
+                if isinstance(expr, MaskedLoad):
+                    return MaskedLoad(box[0], index, expr.mask)
+                return type(expr)(box[0], index)
+        return expr
+
+    def region_rule(region: Region) -> Region:
+        box = boxes.get(region.buffer)
+        if box is None:
+            return region
+        starts = moved(box, tuple([r.start for r in region.ranges]))
+        ranges = [Range(at, r.extent) for at, r in zip(starts, region.ranges, strict=True)]
+        return Region(box[0], tuple(ranges))
+
+    def rule(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Store):
+            box = boxes.get(stmt.buffer)
+            if box is not None:
+                return replace(stmt, buffer=box[0], index=moved(box, stmt.index))
+        elif isinstance(stmt, (TensorCall, ExternCall)):
+            return replace(stmt, regions=tuple([region_rule(r) for r in stmt.regions]))
+        elif isinstance(stmt, Alloc):
+            box = boxes.get(stmt.buffer)
+            if box is not None:
+                return replace(stmt, buffer=box[0])
+        return stmt
+
+    return rewrite(body, rule, expr_rule)

@@ -1,0 +1,65 @@
+"""Dissolves blocks: iterators become their bindings, predicates become branches.
+
+block @C(%vi: spatial n = %io * 8 + %ii) {      if %io * 8 + %ii < n {
+  where %io * 8 + %ii < n                          C[%io * 8 + %ii] = ...
+  C[%vi] = ...                                   }
+}
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.base.passes import PassContext
+from tilewright.sym import TRUE, Expr
+from tilewright.tensor.ir import Block, For, Function, If, Let, Seq, Stmt
+from tilewright.tensor.passes.rewriter import Rewriter, with_body, with_branches
+
+
+def lower_blocks(fn: Function, ctx: PassContext) -> Function:
+    body = _LowerBlocks()(fn.body)
+    if body is fn.body:
+        return fn
+    return replace(fn, body=Seq(()) if body is None else body)
+
+
+class _LowerBlocks(Rewriter):
+    """`self.memo` maps the iterators in scope, and expressions already met, to their values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memo: dict[Expr, Expr] = {}
+
+    def __call__(self, stmt: Stmt) -> Stmt | None:
+        if self.memo and not isinstance(stmt, Block):
+            old = stmt.exprs()
+            if old:
+                new = tuple([sym.rewrite(expr, sym.rebuild, self.memo) for expr in old])
+                if any(a is not b for a, b in zip(old, new, strict=True)):
+                    stmt = stmt.with_exprs(new)
+        return super().__call__(stmt)
+
+    def visit_block(self, block: Block) -> Stmt | None:
+        outer = self.memo
+        values = [sym.rewrite(at, sym.rebuild, outer) for at in block.bindings]
+        predicate = sym.rewrite(block.predicate, sym.rebuild, outer)
+        self.memo = dict(outer)
+        self.memo.update(zip([it.var for it in block.iters], values, strict=True))
+        body = self(block.body)
+        self.memo = outer
+        if predicate is TRUE or body is None:
+            return body
+        return If(predicate, body, None, block.loc)
+
+    # Ranges are of no interest here.
+
+    def visit_for(self, loop: For) -> Stmt | None:
+        return with_body(loop, self(loop.body))
+
+    def visit_let(self, stmt: Let) -> Stmt | None:
+        return with_body(stmt, self(stmt.body))
+
+    def visit_if(self, stmt: If) -> Stmt | None:
+        otherwise = None if stmt.otherwise is None else self(stmt.otherwise)
+        return with_branches(stmt, self(stmt.then), otherwise)

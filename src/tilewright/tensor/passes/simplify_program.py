@@ -1,0 +1,70 @@
+"""Simplifies every expression by what the loops and branches around it tell.
+
+Conditions that always hold go, code that never runs goes, and so do loops of one iteration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.base.passes import PassContext
+from tilewright.sym import FALSE, ONE, TRUE, Const, Context
+from tilewright.tensor.ir import THREAD, For, Function, If, Let, Seq, Stmt
+from tilewright.tensor.passes.rewriter import Rewriter, with_body
+from tilewright.tensor.visit import substitute
+
+
+def simplify_program(fn: Function, ctx: PassContext) -> Function:
+    body = _Simplify(known(fn))(fn.body)
+    if body is fn.body:
+        return fn
+    return replace(fn, body=Seq(()) if body is None else body)
+
+
+def known(fn: Function) -> Context:
+    """What holds in the whole function: its requirements."""
+    ctx = Context()
+    for cond in fn.requires:
+        ctx = ctx.assume(cond)
+    return ctx
+
+
+class _Simplify(Rewriter):
+    def _exprs(self, stmt: Stmt) -> Stmt:
+        old = stmt.exprs()
+        if not old:
+            return stmt
+        new = tuple([sym.simplify(expr, self.ctx) for expr in old])
+        if all(a is b for a, b in zip(old, new, strict=True)):
+            return stmt
+        return stmt.with_exprs(new)
+
+    def visit_leaf(self, stmt: Stmt) -> Stmt | None:
+        return self._exprs(stmt)
+
+    def visit_let(self, stmt: Let) -> Stmt | None:
+        done = self._exprs(stmt)
+        assert isinstance(done, Let)
+        # Not `super()`: a let names a value on purpose, so its variable stays.
+        return with_body(done, self(done.body))
+
+    def visit_if(self, stmt: If) -> Stmt | None:
+        done = self._exprs(stmt)
+        assert isinstance(done, If)
+        if done.cond is TRUE:
+            return self(done.then)
+        if done.cond is FALSE:
+            return None if done.otherwise is None else self(done.otherwise)
+        return super().visit_if(done)
+
+    def visit_for(self, loop: For) -> Stmt | None:
+        done = self._exprs(loop)
+        assert isinstance(done, For)
+        extent = sym.simplify(done.extent, self.ctx)
+        if isinstance(extent, Const) and extent.value <= 0:
+            return None
+        lowered = super().visit_for(done)
+        if extent is ONE and done.kind != THREAD and isinstance(lowered, For):
+            return substitute(lowered.body, {lowered.var: lowered.start})
+        return lowered
