@@ -1,1 +1,225 @@
-"""What all tests share."""
+"""What all tests share: frozen nodes, and the collector of text tests.
+
+A `*.tw` file below `tests/` holds cases, separated by lines `// ====`:
+
+    // test: a tail is guarded                     (optional: names the case)
+    // passes: unroll_loops{limit = 4}             (or `schedule:`, or `verify:`)
+    func @f(...) stage scheduled { ... }
+    // ---- becomes
+    func @f(...) stage scheduled { ... }
+
+`// schedule:` takes lines of calls of the primitives, as methods of a Schedule without its name:
+
+    // schedule:
+    //   i, j, k = get_loops(get_block("C"))
+    //   split(i, [None, 8])
+
+In place of the second program, `// error TW2104 @5:8: message` expects a refusal, at this line and
+column of the program it shows. Both halves are parsed and compared by structure. `pytest --bless`
+writes what comes out as the second half.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import os
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+os.environ["TILEWRIGHT_CHECKED"] = "1"  # before tilewright is imported: freezes every node
+
+import pytest
+
+from tilewright.base.errors import TilewrightError
+from tilewright.base.passes import PassContext, parse_passes, run_passes
+from tilewright.tensor import parse_all
+
+SEPARATOR = re.compile(r"(?m)^// ={4,}.*\n")
+BECOMES = "// ---- becomes\n"
+ERROR = re.compile(r"(?ms)^// error (?P<text>.*)\Z")
+DIRECTIVE = re.compile(r"^// (?P<word>test|passes|schedule|verify|target):(?P<text>.*)$")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--bless", action="store_true", help="rewrite the outcome of text tests")
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    if file_path.suffix == ".tw":
+        return TextFile.from_parent(parent, path=file_path)
+    return None
+
+
+class TextFile(pytest.File):
+    def collect(self) -> Iterator[pytest.Item]:
+        line = 1
+        for number, text in enumerate(SEPARATOR.split(self.path.read_text())):
+            case = Case(text)
+            name = case.directives.get("test", "").strip() or f"line {line}"
+            yield TextItem.from_parent(self, name=name, number=number, case=case, line=line)
+            line += text.count("\n") + 1
+
+
+class Case:
+    """One case of a file: what to do, with which program, and what should come of it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        error = ERROR.search(text)
+        if error is not None:
+            self.given, self.expected = text[: error.start()], None
+            self.error = "\n".join(
+                line.removeprefix("//").strip() for line in error["text"].strip().splitlines()
+            )
+        else:
+            self.given, _, expected = text.partition(BECOMES)
+            self.expected, self.error = expected, ""
+        self.directives = _directives(self.given)
+
+    def run(self) -> str:
+        """The outcome: the text of the resulting program, or of an error."""
+        try:
+            return "\n".join(str(fn) for fn in self._result())
+        except TilewrightError as error:
+            if self.expected:
+                raise
+            return _describe(error)
+
+    def _result(self) -> list[Any]:
+        functions = parse_all(self.given)
+        if "verify" in self.directives:
+            for fn in functions:
+                _verify(fn)
+            return functions
+        if "schedule" in self.directives:
+            return [self._schedule(fn) for fn in functions]
+        passes, options = parse_passes(self.directives.get("passes", ""), KnownPasses())
+        ctx = PassContext(
+            target=self._target(),
+            options=options,
+            observers=(lambda name, before, after: _verify(after),),
+        )
+        return [run_passes(fn, passes, ctx) for fn in functions]
+
+    def _target(self) -> Any:
+        if "target" not in self.directives:
+            return None
+        return importlib.import_module("tilewright.base.target").Target(self.directives["target"])
+
+    def _schedule(self, fn: Any) -> Any:
+        schedule = importlib.import_module("tilewright.tensor.schedule").Schedule(fn)
+        methods = {
+            name: getattr(schedule, name)
+            for name in dir(schedule)
+            if not name.startswith("_") and callable(getattr(schedule, name))
+        }
+        exec(
+            textwrap.dedent(self.directives["schedule"]).strip(), {**methods, "schedule": schedule}
+        )
+        _verify(schedule.function)
+        return schedule.function
+
+
+class KnownPasses(Mapping[str, Callable[..., Any]]):
+    """The passes by name: each is a function in a file of its own name."""
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        module = importlib.import_module(f"tilewright.tensor.passes.{name}")
+        found: Callable[..., Any] = getattr(module, name)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return importlib.util.find_spec(f"tilewright.tensor.passes.{name}") is not None
+
+    def __iter__(self) -> Iterator[str]:
+        package = importlib.import_module("tilewright.tensor.passes")
+        return (path.stem for path in sorted(Path(package.__path__[0]).glob("*.py")))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+class TextItem(pytest.Item):
+    def __init__(self, number: int, case: Case, line: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.number, self.case, self.line = number, case, line
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, self.line - 1, self.name
+
+    def runtest(self) -> None:
+        bless = self.config.getoption("--bless")
+        if bless:
+            self.case.expected, self.case.error = "", ""
+        outcome = self.case.run()
+        if bless:
+            self._bless(outcome)
+            return
+        if self.case.expected is None:
+            _compare(self.case.error, outcome)
+            return
+        expected = "\n".join(str(fn) for fn in parse_all(self.case.expected))
+        if not self.case.expected.strip():
+            pytest.fail("the case has no outcome: run pytest --bless", pytrace=False)
+        if parse_all(self.case.expected) != parse_all(outcome):
+            _compare(expected, outcome)
+            pytest.fail("the programs differ in what the text does not show", pytrace=False)
+
+    def _bless(self, outcome: str) -> None:
+        if outcome.startswith("TW"):
+            second = "".join(f"// {line}\n" for line in f"error {outcome}".splitlines())
+        else:
+            second = BECOMES + outcome
+        parts = SEPARATOR.split(self.path.read_text())
+        lines = SEPARATOR.findall(self.path.read_text())
+        parts[self.number] = self.case.given + second
+        texts = [parts[0]]
+        for line, part in zip(lines, parts[1:], strict=True):
+            texts += [line, part]
+        self.path.write_text("".join(texts))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        if isinstance(excinfo.value, TilewrightError):
+            return f"{self.path.name}, {self.name}:\n{excinfo.value}"
+        return super().repr_failure(excinfo, style)
+
+
+def _directives(text: str) -> dict[str, str]:
+    """The `// word: text` lines, each with the comment lines that continue it."""
+    found: dict[str, str] = {}
+    word = ""
+    for line in text.splitlines():
+        match = DIRECTIVE.match(line)
+        if match is not None:
+            word = match["word"]
+            found[word] = match["text"].strip()
+        elif line.startswith("//") and word:
+            found[word] += "\n" + line.removeprefix("//").rstrip()
+        else:
+            word = ""
+    return found
+
+
+def _describe(error: TilewrightError) -> str:
+    place = ""
+    if error.excerpt is not None:
+        place = f" @{error.excerpt.line}:{error.excerpt.column + 1}"
+    return f"{error.code}{place}: {error.message}"
+
+
+def _compare(expected: str, outcome: str) -> None:
+    if expected.split() == outcome.split():
+        return
+    diff = difflib.unified_diff(
+        expected.splitlines(), outcome.splitlines(), "expected", "found", lineterm=""
+    )
+    pytest.fail("\n".join(diff), pytrace=False)
+
+
+def _verify(fn: Any) -> None:
+    verify = getattr(importlib.import_module("tilewright.tensor"), "verify", None)
+    if verify is not None:
+        verify(fn)
