@@ -5,9 +5,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup
-NATIVE := cmake/CMakeLists.txt $(wildcard src/tilewright/runtime/native/*.[ch])
+C := src/tilewright/runtime/native
+NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch])
 
-.PHONY: help setup test lint unit clean
+.PHONY: help setup test lint unit sanitize clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -22,7 +23,7 @@ $(SETUP): pyproject.toml $(NATIVE) | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@
 
-test: lint unit  ## lint, then all tests
+test: lint unit sanitize  ## lint, then all tests
 
 lint: $(SETUP)  ## ruff, mypy, import layers
 	$(BIN)/ruff check .
@@ -32,6 +33,19 @@ lint: $(SETUP)  ## ruff, mypy, import layers
 
 unit: $(SETUP)  ## the tests
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# The C runtime without Python, under the sanitizers. Threads after a fork are what one test is about.
+RUNTIME := $(filter-out $(wildcard $(C)/python_*),$(wildcard $(C)/*.c))
+SANITIZED := build/sanitize/thread build/sanitize/address,undefined
+
+sanitize: $(SANITIZED)  ## the C runtime's tests under the thread, address and undefined sanitizers
+	TSAN_OPTIONS=die_after_fork=0 build/sanitize/thread
+	build/sanitize/address,undefined
+
+$(SANITIZED): build/sanitize/%: tests/native/runtime_test.c $(NATIVE)
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -O1 -g -Wall -Wextra -Werror -fsanitize=$* -fno-sanitize-recover=all -pthread \
+		-I $(C) $< $(RUNTIME) -o $@
 
 clean:  ## remove the environment, builds and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

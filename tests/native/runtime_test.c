@@ -296,6 +296,8 @@ static void test_bad_arguments_are_refused_by_name(void) {
           "matmul: argument C: more elements than memory: dimension 1 is 9223372036854775807");
   REFUSED(c.strides[0][0] = 4, TW_ERROR_STRIDES,
           "matmul: argument A: it is not contiguous: dimension 0 has stride 4, expected 3");
+  REFUSED(c.strides[1][0] = INT64_MAX, TW_ERROR_STRIDES,
+          "matmul: argument B: dimension 0 steps out of memory: stride 9223372036854775807");
   REFUSED(c.tensors[0].data = NULL, TW_ERROR_NO_ARRAY, "matmul: argument A: it has no data");
   REFUSED(c.args[2] = NULL, TW_ERROR_NO_ARRAY, "matmul: argument C: it is NULL");
   REFUSED(c.tensors[2].data = c.data[0], TW_ERROR_OVERLAP,

@@ -87,6 +87,10 @@ class Signature:
         )
         return _native.Signature(self.name, raw, self.symbols)
 
+    def check(self, *arrays: object) -> dict[str, int]:
+        """Check arguments as a call would, and return the symbols' values."""
+        return dict(zip(self.symbols, _native.check(self.native, arrays), strict=True))
+
     def bind(self, address: int, owner: object) -> _native.Function:
         """The function at an address as a callable. It keeps `owner`, the code's memory, alive."""
         return _native.Function(address, self.native, owner)

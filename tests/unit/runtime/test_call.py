@@ -212,6 +212,18 @@ def test_wrong_argument_is_refused_by_name_before_the_call(seen, case):
     assert notes == []
 
 
+@pytest.mark.parametrize("case", REFUSALS)
+def test_check_refuses_what_a_call_would(case):
+    change, kind, message = REFUSALS[case]
+    with pytest.raises(kind) as caught:
+        MATMUL.check(*refusal(change))
+    assert message in str(caught.value)
+
+
+def test_check_gives_the_symbols_values():
+    assert MATMUL.check(*arguments()) == {"n": 2, "k": 3}
+
+
 def test_refused_calls_give_all_memory_back(seen):
     (address, owner), _ = seen
     function = MATMUL.bind(address, owner)

@@ -113,10 +113,13 @@ static int32_t check_extents(argument *arg, int64_t *symbols) {
   return TW_OK;
 }
 
+/* Strides that reach further, in elements, can only be mistakes; nearer ones cannot overflow. */
+#define MAX_REACH (INT64_C(1) << 47)
+
 static int32_t check_strides(const argument *arg) {
   const DLTensor *tensor = arg->tensor;
   if (arg->empty || !tensor->strides) return TW_OK;
-  int64_t compact = 1;
+  int64_t compact = 1, reach = 0, step;
   for (int32_t axis = tensor->ndim - 1; axis >= 0; --axis) {
     int64_t extent = tensor->shape[axis], stride = tensor->strides[axis];
     if (extent == 1) continue; /* never stepped over */
@@ -127,6 +130,11 @@ static int32_t check_strides(const argument *arg) {
     }
     if (arg->param->flags & TW_PARAM_WRITABLE && stride == 0) {
       return REFUSE(TW_ERROR_STRIDES, "it is an output, yet dimension %d has stride 0", axis);
+    }
+    if (__builtin_mul_overflow(extent - 1, stride, &step) || step < -MAX_REACH ||
+        step > MAX_REACH || (reach += step < 0 ? -step : step) > MAX_REACH) {
+      return REFUSE(TW_ERROR_STRIDES, "dimension %d steps out of memory: stride %" PRId64, axis,
+                    stride);
     }
     compact *= extent;
   }

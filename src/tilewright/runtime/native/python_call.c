@@ -127,89 +127,131 @@ static PyObject *signature_new(PyTypeObject *type, PyObject *args, PyObject *kwa
   return (PyObject *)self;
 }
 
-/* ---- running ---- */
+/* ---- arguments ---- */
 
 enum { FEW = 8, FEW_SYMBOLS = 16 };
 
-/* Borrow argument `i`; a Tensor lends itself without a loan. */
-static const DLTensor *open_argument(PyObject *object, const tw_signature *signature, int32_t i,
-                                     loan *l, bool *loaned) {
-  blame who = {signature->name, signature->params[i].name};
-  const DLTensor *tensor;
-  bool read_only;
-  *loaned = false;
-  if (PyObject_TypeCheck(object, tensor_type)) {
-    tensor = &((Tensor *)object)->tensor;
-    read_only = ((Tensor *)object)->read_only;
-  } else {
-    if (!loan_open(l, object, who)) return NULL;
-    *loaned = true;
-    tensor = &l->tensor;
-    read_only = l->read_only;
+/* The arguments of one call, on the C stack unless there are many. */
+typedef struct {
+  const tw_signature *signature;
+  int32_t n_args;
+  int32_t opened; /* loans to close, among the first so many arguments */
+  const DLTensor **tensors;
+  int64_t *symbols;
+  loan *loans;
+  bool *loaned;
+  void *many; /* their memory when it is not below */
+  const DLTensor *few_tensors[FEW];
+  int64_t few_symbols[FEW_SYMBOLS];
+  loan few_loans[FEW];
+  bool few_loaned[FEW];
+} frame;
+
+static bool find_room(frame *f) {
+  size_t n_args = (size_t)f->n_args, n_symbols = (size_t)f->signature->n_symbols;
+  if (n_args <= FEW && n_symbols <= FEW_SYMBOLS) {
+    f->tensors = f->few_tensors;
+    f->symbols = f->few_symbols;
+    f->loans = f->few_loans;
+    f->loaned = f->few_loaned;
+    return true;
   }
-  if (read_only && signature->params[i].flags & TW_PARAM_WRITABLE) {
-    tw_errorf(TW_ERROR_READ_ONLY, "%s: argument %s: it is an output, yet read-only", who.function,
-              who.argument);
-    raise_last();
-    return NULL; /* the caller closes the loan */
+  f->many = PyMem_Malloc(n_args * (sizeof *f->loans + sizeof *f->tensors + sizeof *f->loaned) +
+                         n_symbols * sizeof *f->symbols);
+  if (!f->many) {
+    PyErr_NoMemory();
+    return false;
   }
-  return tensor;
+  f->loans = f->many;
+  f->tensors = (const DLTensor **)(f->loans + n_args);
+  f->symbols = (int64_t *)(f->tensors + n_args);
+  f->loaned = (bool *)(f->symbols + n_symbols);
+  return true;
 }
 
-static PyObject *run(tw_kernel kernel, const tw_signature *signature, PyObject *args, int threads) {
-  int32_t n_args = (int32_t)PyTuple_Size(args);
-  if (n_args != signature->n_params) {
-    tw_errorf(TW_ERROR_ARGUMENTS, "%s: it takes %d arguments, got %d", signature->name,
-              signature->n_params, n_args);
-    return raise_last();
-  }
-  loan few_loans[FEW], *loans = few_loans;
-  bool few_loaned[FEW], *loaned = few_loaned;
-  const DLTensor *few_tensors[FEW], **tensors = few_tensors;
-  int64_t few_symbols[FEW_SYMBOLS], *symbols = few_symbols;
-  char *many = NULL;
-  if (n_args > FEW || signature->n_symbols > FEW_SYMBOLS) {
-    size_t loans_size = (size_t)n_args * sizeof *loans;
-    size_t tensors_size = (size_t)n_args * sizeof *tensors;
-    size_t symbols_size = (size_t)signature->n_symbols * sizeof *symbols;
-    many = PyMem_Malloc(loans_size + tensors_size + symbols_size + (size_t)n_args);
-    if (!many) return PyErr_NoMemory();
-    loans = (loan *)(void *)many;
-    tensors = (const DLTensor **)(void *)(many + loans_size);
-    symbols = (int64_t *)(void *)(many + loans_size + tensors_size);
-    loaned = (bool *)(many + loans_size + tensors_size + symbols_size);
-  }
-
-  int32_t opened = 0;
-  for (; opened < n_args; ++opened) {
-    tensors[opened] = open_argument(PyTuple_GetItem(args, opened), signature, opened,
-                                    &loans[opened], &loaned[opened]);
-    if (!tensors[opened]) break;
-  }
-  PyObject *result = NULL;
-  if (opened == n_args) {
-    int32_t code = tw_check_args(signature, tensors, n_args, symbols);
-    if (code == TW_OK) {
-      PyThreadState *state = PyEval_SaveThread();
-      int32_t before = threads > 0 ? tw_set_own_threads(threads) : 0;
-      code = kernel(tensors, n_args);
-      if (threads > 0) tw_set_own_threads(before);
-      PyEval_RestoreThread(state);
-    }
-    if (code == TW_OK) {
-      result = Py_None;
-      Py_INCREF(result);
-    } else {
-      raise_code(code, tw_last_error());
-    }
+/* Borrow argument `i`; a Tensor lends itself without a loan. */
+static bool open_argument(frame *f, PyObject *object, int32_t i) {
+  blame who = {f->signature->name, f->signature->params[i].name};
+  bool read_only;
+  f->loaned[i] = !PyObject_TypeCheck(object, tensor_type);
+  if (!f->loaned[i]) {
+    f->tensors[i] = &((Tensor *)object)->tensor;
+    read_only = ((Tensor *)object)->read_only;
   } else {
-    opened++; /* the argument at fault may have opened its loan */
+    if (!loan_open(&f->loans[i], object, who)) return false;
+    f->tensors[i] = &f->loans[i].tensor;
+    read_only = f->loans[i].read_only;
   }
-  for (int32_t i = 0; i < opened; ++i) {
-    if (loaned[i]) loan_close(&loans[i]);
+  f->opened++;
+  if (!read_only || !(f->signature->params[i].flags & TW_PARAM_WRITABLE)) return true;
+  tw_errorf(TW_ERROR_READ_ONLY, "%s: argument %s: it is an output, yet read-only", who.function,
+            who.argument);
+  raise_last();
+  return false;
+}
+
+static void close_frame(frame *f) {
+  for (int32_t i = 0; i < f->opened; ++i) {
+    if (f->loaned[i]) loan_close(&f->loans[i]);
   }
-  PyMem_Free(many);
-  return result;
+  PyMem_Free(f->many);
+}
+
+/* Borrow and check all arguments. On failure an exception is set and the frame is closed. */
+static bool open_frame(frame *f, const tw_signature *signature, PyObject *args) {
+  f->signature = signature;
+  f->n_args = (int32_t)PyTuple_Size(args);
+  f->opened = 0;
+  f->many = NULL;
+  if (f->n_args != signature->n_params) {
+    tw_errorf(TW_ERROR_ARGUMENTS, "%s: it takes %d arguments, got %d", signature->name,
+              signature->n_params, f->n_args);
+    raise_last();
+    return false;
+  }
+  bool good = find_room(f);
+  for (int32_t i = 0; good && i < f->n_args; ++i) {
+    good = open_argument(f, PyTuple_GetItem(args, i), i);
+  }
+  if (good && tw_check_args(signature, f->tensors, f->n_args, f->symbols) != TW_OK) {
+    raise_last();
+    good = false;
+  }
+  if (!good) close_frame(f);
+  return good;
+}
+
+/* ---- running ---- */
+
+static PyObject *run(tw_kernel kernel, const tw_signature *signature, PyObject *args, int threads) {
+  frame f;
+  if (!open_frame(&f, signature, args)) return NULL;
+  PyThreadState *state = PyEval_SaveThread();
+  int32_t before = threads > 0 ? tw_set_own_threads(threads) : 0;
+  int32_t code = kernel(f.tensors, f.n_args);
+  if (threads > 0) tw_set_own_threads(before);
+  PyEval_RestoreThread(state);
+  close_frame(&f);
+  if (code != TW_OK) return raise_code(code, tw_last_error());
+  Py_RETURN_NONE;
+}
+
+PyObject *check_arrays(PyObject *module, PyObject *args) {
+  (void)module;
+  PyObject *signature, *arrays;
+  if (!PyArg_ParseTuple(args, "O!O!", signature_type, &signature, &PyTuple_Type, &arrays)) {
+    return NULL;
+  }
+  frame f;
+  if (!open_frame(&f, &((Signature *)signature)->signature, arrays)) return NULL;
+  PyObject *values = PyTuple_New(f.signature->n_symbols);
+  for (int32_t k = 0; values && k < f.signature->n_symbols; ++k) {
+    PyObject *value = PyLong_FromLongLong(f.symbols[k]);
+    if (!value) Py_CLEAR(values);
+    else PyTuple_SetItem(values, k, value);
+  }
+  close_frame(&f);
+  return values;
 }
 
 PyObject *call_kernel(PyObject *module, PyObject *args) {

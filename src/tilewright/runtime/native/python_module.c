@@ -100,6 +100,7 @@ static PyObject *profile_read(PyObject *module, PyObject *limit) {
 
 static PyMethodDef functions[] = {
     {"call", call_kernel, METH_VARARGS, "call(address, signature, arrays, threads=0)"},
+    {"check", check_arrays, METH_VARARGS, "check(signature, arrays): the symbols' values"},
     {"symbols", symbols, METH_NOARGS, "The runtime's functions: name to address."},
     {"threads", threads, METH_NOARGS, "The default number of threads."},
     {"set_threads", set_threads, METH_O, "Set it; 0 restores the machine's."},

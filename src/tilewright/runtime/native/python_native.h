@@ -83,5 +83,6 @@ bool tensor_init(PyObject *module);
 
 bool call_init(PyObject *module);
 PyObject *call_kernel(PyObject *module, PyObject *args);
+PyObject *check_arrays(PyObject *module, PyObject *args);
 
 #endif
