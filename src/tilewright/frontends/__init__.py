@@ -1,0 +1,1 @@
+"""Importers: from a model in a file or a framework to a graph module."""

@@ -1,0 +1,332 @@
+"""From an ONNX model to a graph module.
+
+Every node is translated by a rule: a function in `rules/`, one family per file, one table of all.
+An operator without a rule that ONNX itself defines by a function is expanded from that function.
+Everything unsupported in a model is reported at once, with the names of the nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from tilewright.base.dtype import DType, from_numpy
+from tilewright.base.errors import TilewrightError, Unsupported, UserError
+from tilewright.base.loc import Loc, ModelNode
+from tilewright.frontends.onnx.rules import RULES
+from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
+from tilewright.graph import Builder, Graph, Module, Value
+from tilewright.graph.types import OptionalType, SequenceType, TensorType, Type
+from tilewright.sym import Expr, Size, const, size
+
+Array = np.ndarray[Any, Any]
+
+
+def import_model(model: onnx.ModelProto, *, name: str = "model") -> Module:
+    """The graph module of a model already in memory, external data loaded."""
+    importer = Importer(model, name)
+    main = importer.main()
+    if importer.problems:
+        raise _report(name, importer.problems)
+    return Module({"main": main, **importer.graphs}, importer.constants)
+
+
+def _report(model: str, problems: Mapping[str, list[str]]) -> Unsupported:
+    lines = []
+    for reason, nodes in problems.items():
+        shown = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
+        lines.append(f"{reason} ({shown})")
+    return Unsupported("TW1101", f"{model} needs what is not supported: " + "; ".join(lines))
+
+
+@dataclass
+class Importer:
+    """State of one import."""
+
+    model: onnx.ModelProto
+    name: str
+    constants: dict[str, Array] = field(default_factory=dict)
+    graphs: dict[str, Graph] = field(default_factory=dict)
+    problems: dict[str, list[str]] = field(default_factory=dict)
+    sizes: dict[str, Size] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.opsets = {
+            entry.domain or "ai.onnx": entry.version for entry in self.model.opset_import
+        }
+        self.functions = {(f.domain or "ai.onnx", f.name): f for f in self.model.functions}
+
+    def main(self) -> Graph:
+        proto = self.model.graph
+        builder = Builder(self.constants)
+        given = {tensor.name for tensor in proto.initializer}
+        given |= {tensor.values.name for tensor in proto.sparse_initializer}
+        scope: dict[str, Value] = {}
+        scope |= {
+            info.name: builder.param(info.name, self.type_of(info.type, info.name))
+            for info in proto.input
+            if info.name not in given
+        }
+        self.body(proto, builder, scope)
+        results = self.results(proto.output, scope)
+        return builder.graph(*results)
+
+    def body(
+        self, proto: onnx.GraphProto | onnx.FunctionProto, builder: Builder, scope: dict[str, Value]
+    ) -> None:
+        """Translate initializers and nodes into `builder`, extending `scope`."""
+        if isinstance(proto, onnx.GraphProto):
+            for tensor in proto.initializer:
+                loc = ModelNode(self.name, tensor.name)
+                scope[tensor.name] = builder.constant(to_array(tensor), tensor.name, loc)
+            for sparse in proto.sparse_initializer:
+                dense = dense_array(sparse)
+                scope[sparse.values.name] = builder.constant(dense, sparse.values.name)
+        for node in proto.node:
+            self.node(node, builder, scope)
+
+    def node(self, node: onnx.NodeProto, builder: Builder, scope: dict[str, Value]) -> None:
+        label = node.name or (node.output[0] if node.output else node.op_type)
+        loc = ModelNode(self.name, label)
+        domain = node.domain or "ai.onnx"
+        inputs: list[Value | None] = []
+        for name in node.input:
+            if name and name not in scope:
+                if self.problems:  # its producer was reported already
+                    return
+                raise UserError("TW1102", f"node uses {name!r}, which nothing defines", loc)
+            inputs.append(scope[name] if name else None)
+        try:
+            outputs = self.translate(domain, node, inputs, builder, loc, scope)
+        except (Unsupported, Skip) as error:
+            reason = error.message if isinstance(error, Unsupported) else str(error)
+            self.problems.setdefault(reason, []).append(label)
+            return
+        for name, value in zip(node.output, outputs, strict=False):
+            if name and value is not None:
+                scope[name] = value
+
+    def translate(
+        self,
+        domain: str,
+        node: onnx.NodeProto,
+        inputs: Sequence[Value | None],
+        builder: Builder,
+        loc: Loc,
+        scope: dict[str, Value],
+    ) -> Sequence[Value | None]:
+        """The values of a node's outputs."""
+        function = self.functions.get((domain, node.op_type))
+        if function is not None:
+            return self.expand(function, node, inputs, builder, scope)
+        rule: Rule | None = RULES.get((domain, node.op_type))
+        version = self.opsets.get(domain, 1)
+        if rule is None:
+            body = schema_function(node, domain, version, inputs)
+            if body is None:
+                raise Skip(f"operator {domain}.{node.op_type} at opset {version}")
+            return self.expand(body, node, inputs, builder, scope)
+        context = Context(node, list(inputs), builder, version, loc, self, scope)
+        made = rule(context)
+        return made if isinstance(made, (tuple, list)) else (made,)
+
+    def expand(
+        self,
+        function: onnx.FunctionProto,
+        node: onnx.NodeProto,
+        inputs: Sequence[Value | None],
+        builder: Builder,
+        outer: dict[str, Value],
+    ) -> Sequence[Value | None]:
+        """Translate a function's body in place of the node that calls it."""
+        del outer  # a function sees only its own arguments
+        scope = {
+            name: value
+            for name, value in zip(function.input, inputs, strict=False)
+            if value is not None
+        }
+        absent = set(function.input) - scope.keys()
+        given = {attribute.name: attribute for attribute in node.attribute}
+        for default in function.attribute_proto:
+            given.setdefault(default.name, default)
+        saved = self.opsets
+        self.opsets = {**saved, **{e.domain or "ai.onnx": e.version for e in function.opset_import}}
+        try:
+            for inner in function.node:
+                bound = bind_attributes(inner, given)
+                present = ["" if name in absent else name for name in bound.input]
+                del bound.input[:]
+                bound.input.extend(present)
+                self.node(bound, builder, scope)
+        finally:
+            self.opsets = saved
+        return [scope.get(name) for name in function.output]
+
+    def subgraph(
+        self,
+        proto: onnx.GraphProto,
+        param_types: Sequence[Type],
+        scope: Mapping[str, Value],
+    ) -> tuple[Graph, list[Value]]:
+        """A body graph, and the outer values it captures: they become its last parameters."""
+        builder = Builder(self.constants)
+        inner: dict[str, Value] = {}
+        for info, of in zip(proto.input, param_types, strict=True):
+            inner[info.name] = builder.param(info.name, of)
+        captured: list[Value] = []
+        for name in free_names(proto):
+            if name in scope:
+                value = scope[name]
+                inner[name] = builder.param(name, value.type)
+                captured.append(value)
+        self.body(proto, builder, inner)
+        return builder.graph(*self.results(proto.output, inner), name="body"), captured
+
+    def results(
+        self, outputs: Sequence[onnx.ValueInfoProto], scope: Mapping[str, Value]
+    ) -> list[Value]:
+        missing = [info.name for info in outputs if info.name not in scope]
+        if missing and not self.problems:
+            raise UserError("TW1102", f"nothing defines the output {missing[0]!r} of {self.name}")
+        return [scope[info.name] for info in outputs if info.name in scope]
+
+    # ------------------------------------------------------------------ types
+
+    def type_of(self, proto: onnx.TypeProto, name: str) -> Type:
+        """The type an input is declared with; a named dimension is one size everywhere."""
+        if proto.HasField("sequence_type"):
+            return SequenceType(self.type_of(proto.sequence_type.elem_type, name))
+        if proto.HasField("optional_type"):
+            return OptionalType(self.type_of(proto.optional_type.elem_type, name))
+        if not proto.HasField("tensor_type"):
+            raise Unsupported("TW1103", f"input {name!r} has a type that is not supported")
+        tensor = proto.tensor_type
+        of = element_type(tensor.elem_type)
+        if not tensor.HasField("shape"):
+            return TensorType(of, None)
+        dims: list[Expr] = []
+        for at, dim in enumerate(tensor.shape.dim):
+            if dim.HasField("dim_value"):
+                dims.append(const(dim.dim_value))
+            else:
+                dims.append(self.size_named(dim.dim_param or f"{name}_{at}"))
+        return TensorType(of, tuple(dims))
+
+    def size_named(self, name: str) -> Size:
+        word = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+        word = word if word and not word[0].isdigit() else f"d{word}"
+        if word not in self.sizes:
+            self.sizes[word] = size(word)
+        return self.sizes[word]
+
+
+def element_type(code: int) -> DType:
+    """The element type of an ONNX type code."""
+    try:
+        return from_numpy(helper.tensor_dtype_to_np_dtype(code))
+    except (TilewrightError, KeyError) as error:
+        label = onnx.TensorProto.DataType.Name(code)
+        raise Unsupported("TW1104", f"element type {label}") from error
+
+
+def to_array(tensor: onnx.TensorProto) -> Array:
+    """The contents of an initializer."""
+    try:
+        return np.asarray(numpy_helper.to_array(tensor))
+    except Exception as error:
+        raise UserError("TW1105", f"initializer {tensor.name!r} is damaged: {error}") from error
+
+
+def dense_array(sparse: onnx.SparseTensorProto) -> Array:
+    """A sparse initializer written out."""
+    values, indices = to_array(sparse.values), to_array(sparse.indices)
+    out = np.zeros(tuple(sparse.dims), values.dtype)
+    if indices.ndim == 1:
+        out.ravel()[indices] = values
+    else:
+        out[tuple(indices.T)] = values
+    return out
+
+
+def free_names(proto: onnx.GraphProto) -> list[str]:
+    """Names a graph uses but does not define, in order of first use; bodies included."""
+    defined = {info.name for info in proto.input}
+    defined |= {tensor.name for tensor in proto.initializer}
+    defined |= {tensor.values.name for tensor in proto.sparse_initializer}
+    free: dict[str, None] = {}
+    for node in proto.node:
+        used = list(node.input)
+        for attribute in node.attribute:
+            bodies = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+            for body in bodies:
+                used.extend(free_names(body))
+        free.update(dict.fromkeys(name for name in used if name and name not in defined))
+        defined.update(node.output)
+    free.update(dict.fromkeys(info.name for info in proto.output if info.name not in defined))
+    return list(free)
+
+
+def bind_attributes(
+    node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]
+) -> onnx.NodeProto:
+    """A function's node with references to the function's attributes filled in."""
+    bound = onnx.NodeProto()
+    bound.CopyFrom(node)
+    del bound.attribute[:]
+    for attribute in node.attribute:
+        if attribute.ref_attr_name:
+            source = given.get(attribute.ref_attr_name)
+            if source is None:
+                continue
+            copy = onnx.AttributeProto()
+            copy.CopyFrom(source)
+            copy.name = attribute.name
+            bound.attribute.append(copy)
+            continue
+        copy = onnx.AttributeProto()
+        copy.CopyFrom(attribute)
+        bodies = [copy.g] if copy.HasField("g") else list(copy.graphs)
+        for body in bodies:
+            inner = [bind_attributes(n, given) for n in body.node]
+            del body.node[:]
+            body.node.extend(inner)
+        bound.attribute.append(copy)
+    return bound
+
+
+def schema_function(
+    node: onnx.NodeProto, domain: str, version: int, inputs: Sequence[Value | None]
+) -> onnx.FunctionProto | None:
+    """The body by which ONNX defines an operator, if it does."""
+    key = "" if domain == "ai.onnx" else domain
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, key)
+    except onnx.defs.SchemaError:
+        return None
+    if schema.has_function:  # type: ignore[attr-defined]  # missing from onnx's stubs
+        return schema.function_body
+    if not schema.has_context_dependent_function:  # type: ignore[attr-defined]
+        return None
+    types = [
+        b"" if value is None else type_proto(value.type).SerializeToString() for value in inputs
+    ]
+    body = onnx.FunctionProto()
+    body.ParseFromString(schema.get_context_dependent_function(node.SerializeToString(), types))
+    return body
+
+
+def type_proto(of: Type) -> onnx.TypeProto:
+    """A type in ONNX's terms, for its context-dependent functions."""
+    if isinstance(of, SequenceType):
+        return helper.make_sequence_type_proto(type_proto(of.element))
+    if isinstance(of, OptionalType):
+        return helper.make_optional_type_proto(type_proto(of.element))
+    dims = None
+    if of.shape is not None:
+        dims = [int(d.value) if hasattr(d, "value") else str(d) for d in of.shape]
+    return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(of.dtype.numpy), dims)

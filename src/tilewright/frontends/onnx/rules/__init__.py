@@ -1,0 +1,12 @@
+"""Rules by which ONNX operators become ours: (domain, operator) -> rule."""
+
+from tilewright.frontends.onnx.rules import elementwise
+from tilewright.frontends.onnx.rules.base import Rule
+
+FAMILIES = {"ai.onnx": (elementwise,)}
+RULES: dict[tuple[str, str], Rule] = {
+    (domain, name): rule
+    for domain, families in FAMILIES.items()
+    for family in families
+    for name, rule in family.RULES.items()
+}

@@ -1,0 +1,121 @@
+"""What a rule sees of a node: inputs, attributes, opset, and a builder to emit with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import onnx
+
+from tilewright.base.errors import UserError
+from tilewright.base.loc import Loc
+from tilewright.graph import Builder, Graph, Value
+from tilewright.graph.types import TensorType, Type
+from tilewright.sym import Const
+
+Array = np.ndarray[Any, Any]
+
+
+class Skip(Exception):
+    """Raised by a rule for what it does not support; the message says what."""
+
+
+class Bodies(Protocol):
+    """The part of the importer that rules for control flow need."""
+
+    def subgraph(
+        self, proto: onnx.GraphProto, param_types: Sequence[Type], scope: Mapping[str, Value]
+    ) -> tuple[Graph, list[Value]]: ...
+
+
+@dataclass
+class Context:
+    """One node under translation."""
+
+    node: onnx.NodeProto
+    inputs: list[Value | None]
+    builder: Builder
+    opset: int
+    loc: Loc
+    importer: Bodies
+    scope: Mapping[str, Value]
+
+    @property
+    def op_type(self) -> str:
+        return str(self.node.op_type)
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs the node names."""
+        return len(self.node.output)
+
+    def wants(self, at: int) -> bool:
+        """Whether output `at` is used by name."""
+        return at < len(self.node.output) and bool(self.node.output[at])
+
+    def has(self, at: int) -> bool:
+        return at < len(self.inputs) and self.inputs[at] is not None
+
+    def __getitem__(self, at: int) -> Value:
+        """Input `at`, which must be given."""
+        value = self.inputs[at] if at < len(self.inputs) else None
+        if value is None:
+            raise UserError("TW1106", f"{self.op_type} needs input {at}", self.loc)
+        return value
+
+    def get(self, at: int) -> Value | None:
+        """Input `at`, or None."""
+        return self.inputs[at] if at < len(self.inputs) else None
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute as Python data: numbers, str, tuples, arrays, GraphProto."""
+        for attribute in self.node.attribute:
+            if attribute.name == name:
+                value = onnx.helper.get_attribute_value(attribute)
+                if isinstance(value, bytes):
+                    return value.decode()
+                if isinstance(value, onnx.TensorProto):
+                    return np.asarray(onnx.numpy_helper.to_array(value))
+                if attribute.type in (
+                    onnx.AttributeProto.INTS,
+                    onnx.AttributeProto.FLOATS,
+                    onnx.AttributeProto.STRINGS,
+                ):
+                    return tuple(v.decode() if isinstance(v, bytes) else v for v in value)
+                return value
+        return default
+
+    def emit(self, op: str, *inputs: Value | None, **attributes: Any) -> Value:
+        """A node with one output."""
+        return self.builder.add(op, *inputs, loc=self.loc, **attributes)
+
+    def emit_many(
+        self, op: str, *inputs: Value | None, outputs: int, **attributes: Any
+    ) -> tuple[Value, ...]:
+        return self.builder.add_many(op, *inputs, outputs=outputs, loc=self.loc, **attributes)
+
+    def constant(self, array: Any, name: str = "c") -> Value:
+        return self.builder.constant(array, name, self.loc)
+
+    def like(self, value: Value, number: float) -> Value:
+        """A scalar constant of another value's element type."""
+        return self.constant(np.asarray(number).astype(value.tensor.dtype.numpy))
+
+    def ints(self, at: int) -> tuple[int, ...] | None:
+        """The contents of an integer input, if they are known numbers."""
+        value = self.get(at)
+        known = None if value is None else self.builder.known.get(value)
+        if known is None or not all(isinstance(x, Const) for x in known):
+            return None
+        return tuple(int(x.value) for x in known if isinstance(x, Const))
+
+    def rank(self, at: int = 0) -> int:
+        of = self[at].type
+        if not isinstance(of, TensorType) or of.rank is None:
+            raise Skip(f"{self.op_type} on a tensor of unknown rank")
+        return of.rank
+
+
+Rule = Callable[[Context], Value | Sequence[Value | None]]
