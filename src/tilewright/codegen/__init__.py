@@ -1,0 +1,1 @@
+"""Tensor IR to machine code: emission of LLVM IR, optimization, loading, artifacts."""

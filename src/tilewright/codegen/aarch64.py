@@ -1,0 +1,18 @@
+"""AArch64: NEON, with half-precision arithmetic where the processor has it."""
+
+from __future__ import annotations
+
+from tilewright.base.target import Target
+from tilewright.codegen.machine import Machine
+
+
+def machine(target: Target, cpu: str, features: str) -> Machine:
+    return Machine(
+        triple=target.triple,
+        cpu=cpu or "generic",
+        features=features,
+        converts_f16=True,
+        converts_bf16=target.has("bf16"),
+        computes_f16=target.has("fullfp16"),
+        vector_bits=target.vector_bits,
+    )

@@ -1,0 +1,17 @@
+"""Arm, 32 bits: A profile with NEON, M profile (Thumb) without."""
+
+from __future__ import annotations
+
+from tilewright.base.target import Target
+from tilewright.codegen.machine import Machine
+
+
+def machine(target: Target, cpu: str, features: str) -> Machine:
+    base = "+neon" if target.has("neon") else ""
+    return Machine(
+        triple=target.triple.replace("arm-", "armv7-", 1),
+        cpu=cpu or "generic",
+        features=",".join(part for part in (base, features) if part),
+        pointer_bits=32,
+        vector_bits=target.vector_bits,
+    )

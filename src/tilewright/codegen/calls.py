@@ -1,0 +1,157 @@
+"""Calls of the known scalar functions as LLVM instructions.
+
+Transcendental functions are not here: `math` expands them into arithmetic beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright.base.dtype import DType
+from tilewright.codegen.arith import Arithmetic
+from tilewright.codegen.builder import Value, i32, splat
+from tilewright.codegen.types import float_literal, is_small_float, register_type
+
+Rule = Callable[[Arithmetic, DType, DType, tuple[Value, ...]], Value]
+
+
+def _unary(name: str) -> Rule:
+    def rule(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+        return arith.in_float(of, lambda x: arith.b.intrinsic(name, x.type, x), *args)
+
+    return rule
+
+
+def _copysign(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    return arith.in_float(of, lambda x, y: arith.b.intrinsic("copysign", x.type, x, y), *args)
+
+
+def _fma(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    return arith.in_float(of, lambda x, y, z: arith.b.intrinsic("fma", x.type, x, y, z), *args)
+
+
+def _fmod(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    return arith.in_float(of, lambda x, y: arith.b.op("frem", x, y), *args)
+
+
+def _rsqrt(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    def op(x: Value) -> Value:
+        one = splat(x.type, "1.0")
+        return arith.b.op("fdiv", one, arith.b.intrinsic("sqrt", x.type, x))
+
+    return arith.in_float(of, op, *args)
+
+
+def _abs(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    (x,) = args
+    b = arith.b
+    if of.kind in ("uint", "bool"):
+        return x
+    if of.kind == "int":
+        callee = b.module.declare(x.type, f"llvm.abs.{_name(x)}", [x.type, "i1"])
+        return arith.convert.wrap(b.value(x.type, f"call {x.type} {callee}({x}, i1 false)"), of)
+    if is_small_float(of):
+        return b.op("and", x, splat(x.type, str((1 << (of.bits - 1)) - 1)))
+    return b.intrinsic("fabs", x.type, x)
+
+
+def _isnan(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    x = arith.convert.widen(args[0], of)
+    return arith.b.compare("fcmp uno", x, x)
+
+
+def _isinf(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    x = arith.convert.widen(args[0], of)
+    size = arith.b.intrinsic("fabs", x.type, x)
+    return arith.b.compare("fcmp oeq", size, splat(x.type, float_literal(float("inf"), of)))
+
+
+def _bitwise(name: str) -> Rule:
+    def rule(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+        return arith.b.op(name, *args)
+
+    return rule
+
+
+def _bit_not(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    (x,) = args
+    ones = "true" if of.is_bool else "-1"
+    return arith.convert.wrap(arith.b.op("xor", x, splat(x.type, ones)), of)
+
+
+def _shift_left(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    x, count = args
+    b = arith.b
+    zero = splat(x.type, "0")
+    fits = b.compare("icmp ult", count, splat(x.type, str(of.bits)))
+    safe = b.select(fits, count, zero)
+    return arith.convert.wrap(b.select(fits, b.op("shl", x, safe), zero), of)
+
+
+def _shift_right(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    x, count = args
+    b = arith.b
+    most = splat(x.type, str(of.bits - 1))
+    if of.kind == "int":  # shifting by more leaves copies of the sign
+        return b.op("ashr", x, b.intrinsic("umin", x.type, count, most))
+    fits = b.compare("icmp ule", count, most)
+    zero = splat(x.type, "0")
+    return b.select(fits, b.op("lshr", x, b.select(fits, count, zero)), zero)
+
+
+def _popcount(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    size = _abs(arith, of, result, args)  # NumPy counts the bits of the absolute value
+    return arith.b.intrinsic("ctpop", size.type, size)
+
+
+def _truncdiv(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    return arith.truncdivmod("div", args[0], args[1], of)
+
+
+def _truncmod(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    return arith.truncdivmod("mod", args[0], args[1], of)
+
+
+def _bits(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    return arith.b.convert("bitcast", args[0], register_type(result))
+
+
+def _prefetch(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    # for reading, to be kept in every level, into the data cache
+    return arith.b.call("llvm.prefetch.p0", "void", args[0], i32(0), i32(3), i32(1))
+
+
+def _nothing(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    return Value("i1", "false")
+
+
+def _name(value: Value) -> str:
+    return f"v{value.lanes}{value.type.split(' x ')[-1][:-1]}" if value.lanes > 1 else value.type
+
+
+RULES: dict[str, Rule] = {
+    "sqrt": _unary("sqrt"),
+    "floor": _unary("floor"),
+    "ceil": _unary("ceil"),
+    "trunc": _unary("trunc"),
+    "round": _unary("roundeven"),
+    "rsqrt": _rsqrt,
+    "copysign": _copysign,
+    "fma": _fma,
+    "fmod": _fmod,
+    "abs": _abs,
+    "isnan": _isnan,
+    "isinf": _isinf,
+    "truncdiv": _truncdiv,
+    "truncmod": _truncmod,
+    "bit_and": _bitwise("and"),
+    "bit_or": _bitwise("or"),
+    "bit_xor": _bitwise("xor"),
+    "bit_not": _bit_not,
+    "shift_left": _shift_left,
+    "shift_right": _shift_right,
+    "popcount": _popcount,
+    "bits_of": _bits,
+    "from_bits": _bits,
+    "prefetch": _prefetch,
+}

@@ -1,0 +1,566 @@
+"""The core: one tensor function of stage `flat` as LLVM functions.
+
+`Emitter` writes one LLVM function; a parallel loop's body becomes a function of its own, written
+by an emitter of its own. Expressions are emitted once per statement and distinct node; what only
+one arm of a `select` may touch is emitted inside that arm (scalars) or under a mask (vectors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tilewright import sym
+from tilewright.base.dtype import INDEX, U64
+from tilewright.base.errors import CompilerBug, Unsupported
+from tilewright.codegen import hardware
+from tilewright.codegen.arith import Arithmetic
+from tilewright.codegen.builder import NULL, FunctionText, ModuleText, Value, i1, i32, i64, splat
+from tilewright.codegen.calls import RULES
+from tilewright.codegen.captures import captures
+from tilewright.codegen.facts import as_ramp, divisor, is_non_negative
+from tilewright.codegen.machine import Machine
+from tilewright.codegen.memory import Accesses, Memory, Place
+from tilewright.codegen.types import literal, memory_type, register_type, vector
+from tilewright.sym import Const, Expr, Var
+from tilewright.tensor import ir
+from tilewright.tensor.ir import Address, Broadcast, Buffer, Call, Load, MaskedLoad, Ramp, Stmt
+
+WORKSPACE_ALIGN = 64
+STACK_LIMIT_BYTES = 32 * 1024  # of one buffer; larger ones come from the runtime
+
+
+class Emitter:
+    """Writes the body of one LLVM function that returns 0 or an error code."""
+
+    def __init__(self, module: ModuleText, machine: Machine, builder: FunctionText, name: str):
+        self.module = module
+        self.machine = machine
+        self.b = builder
+        self.name = name
+        self.arith = Arithmetic(builder, machine)
+        self.access = Accesses(builder)
+        self.variables: dict[Var, Value] = {}
+        self.memories: dict[Buffer, Memory] = {}
+        self.aliases: dict[Buffer, str] = {}
+        self.non_negative: dict[Var, None] = {}
+        self.is_task = False  # inside a parallel loop: further ones run serially
+        self.lines: dict[object, str] = {}  # debug locations of statements
+        self._workspaces: list[Value] = []
+        self._memo: dict[Expr, Value] = {}
+        self._mask: Value | None = None
+        self._loads: dict[Expr, bool] = {}
+
+    # ------------------------------------------------------------------ statements
+
+    def stmt(self, stmt: Stmt) -> None:
+        """A statement; chains of lets and sequences are followed without recursion."""
+        while True:
+            self._memo = {}
+            self.b.debug = self.lines.get(_mark(stmt), self.b.debug)
+            if isinstance(stmt, ir.Let):
+                self.variables[stmt.var] = self.expr(stmt.value)
+                if stmt.var.dtype is INDEX and is_non_negative(stmt.value, self.non_negative):
+                    self.non_negative[stmt.var] = None
+                stmt = stmt.body
+            elif isinstance(stmt, ir.Seq):
+                if not stmt.stmts:
+                    return
+                for child in stmt.stmts[:-1]:
+                    self.stmt(child)
+                stmt = stmt.stmts[-1]
+            else:
+                _STMTS[type(stmt)](self, stmt)
+                return
+
+    def _store(self, stmt: ir.Store) -> None:
+        place, lanes = self._place(stmt.buffer, stmt.index)
+        value = self._spread(self.expr(stmt.value), lanes)
+        mask = None if stmt.mask is None else self.expr(stmt.mask)
+        if mask is not None and lanes == 1:
+            with self.b.when(mask):
+                self.access.store(value, place, 1)
+            return
+        self.access.store(value, place, lanes, None if mask is None else self._spread(mask, lanes))
+
+    def _update(self, stmt: ir.Update) -> None:
+        lanes = max((i.dtype.lanes for i in stmt.index), default=1)
+        places = [self._place(buffer, stmt.index)[0] for buffer in stmt.buffers]
+        values = [self.expr(value) for value in stmt.values]
+        for var, place in zip(stmt.reducer.lhs, places, strict=True):
+            self.variables[var] = self.access.load(place, lanes)
+        for var, value in zip(stmt.reducer.rhs, values, strict=True):
+            self.variables[var] = self._spread(value, lanes)
+        self._memo = {}
+        results = [self.expr(result) for result in stmt.reducer.result]
+        for place, result in zip(places, results, strict=True):
+            self.access.store(result, place, lanes)
+
+    def _eval(self, stmt: ir.Eval) -> None:
+        value = stmt.value
+        if isinstance(value, Call) and hardware.is_hardware(value.op):
+            hardware.emit(self, value, is_statement=True)
+        elif isinstance(value, Call) and value.op.startswith("barrier."):
+            return  # one thread: nothing to wait for
+        else:
+            self.expr(value)
+
+    def _if(self, stmt: ir.If) -> None:
+        cond = self.expr(stmt.cond)
+        if stmt.otherwise is None:
+            with self.b.when(cond):
+                self.stmt(stmt.then)
+            return
+        with self.b.branch(cond) as (then, otherwise):
+            with then:
+                self.stmt(stmt.then)
+            with otherwise:
+                self.stmt(stmt.otherwise)
+
+    def _for(self, loop: ir.For) -> None:
+        if loop.kind in (ir.THREAD, ir.VTHREAD):
+            raise Unsupported(
+                "TW3010",
+                f"loop %{loop.var.name} of kind {loop.kind} has no meaning on a CPU",
+                loop.loc,
+                help="bind it to no thread axis, or compile for cuda",
+            )
+        if loop.kind == ir.PARALLEL and not self.is_task:
+            self._parallel(loop)
+            return
+        start, stop = self.expr(loop.start), self.expr(loop.stop)
+        count = _trip_count(loop)
+        if is_non_negative(loop.start, self.non_negative):
+            self.non_negative[loop.var] = None
+        if count == 1:
+            self.variables[loop.var] = start
+            self.stmt(loop.body)
+            return
+        notes = self._loop_notes(loop, count)
+        some = count is not None and count > 0
+        with self.b.loop(start, stop, hint=loop.var.name, some=some, notes=notes) as index:
+            self.variables[loop.var] = index
+            self.stmt(loop.body)
+
+    def _loop_notes(self, loop: ir.For, count: int | None) -> str:
+        wishes = []
+        if loop.kind == ir.UNROLL and count is not None:
+            wishes.append('!{!"llvm.loop.unroll.full"}')
+        elif loop.kind == ir.UNROLL:
+            wishes.append('!{!"llvm.loop.unroll.enable"}')
+        elif loop.kind == ir.VECTOR:
+            wishes.append('!{!"llvm.loop.vectorize.enable", i1 true}')
+        if not wishes:
+            return ""
+        nodes = "".join(f", {self.module.metadata(wish)}" for wish in wishes)
+        return f", !llvm.loop {self.module.distinct(f'!{{@{nodes}}}')}"
+
+    def _alloc(self, stmt: ir.Alloc) -> None:
+        buffer = stmt.buffer
+        alias = self.aliases.get(buffer, "")
+        size = _constant_bytes(buffer)
+        if (
+            size is not None
+            and (buffer.scope != "global" or size == 0)
+            and (size <= STACK_LIMIT_BYTES)
+        ):
+            count = max(1, size // buffer.dtype.size_bytes)
+            pointer = self.b.alloca(
+                f"[{count} x {memory_type(buffer.dtype)}]",
+                align=WORKSPACE_ALIGN,
+                hint=buffer.name,
+            )
+            self.memories[buffer] = Memory(pointer, WORKSPACE_ALIGN, alias)
+            self.b.call("llvm.lifetime.start.p0", "void", pointer)
+            self.stmt(stmt.body)
+            self.b.call("llvm.lifetime.end.p0", "void", pointer)
+            return
+        pointer = self.b.call("tw_workspace_alloc", "ptr", self._size_bytes(buffer))
+        failed = self.b.compare("icmp eq", pointer, NULL)
+        with self.b.when(failed, unlikely=True):
+            self.fail(i32(hardware.NO_MEMORY))
+        self.memories[buffer] = Memory(pointer, WORKSPACE_ALIGN, alias)
+        self._workspaces.append(pointer)
+        self.stmt(stmt.body)
+        self._workspaces.pop()
+        self.b.call("tw_workspace_free", "void", pointer)
+
+    def _size_bytes(self, buffer: Buffer) -> Value:
+        """The bytes of a buffer, -1 when that overflows: the runtime then refuses."""
+        total = i64(buffer.dtype.size_bytes)
+        flawed = i1(False)
+        for dim in buffer.shape:
+            extent = self.expr(dim)
+            pair = self.b.call("llvm.smul.with.overflow.i64", "{ i64, i1 }", total, extent)
+            total = self.b.value("i64", f"extractvalue {pair}, 0")
+            over = self.b.value("i1", f"extractvalue {pair}, 1")
+            flawed = self.b.op("or", flawed, over)
+        return self.b.select(flawed, i64(-1), total)
+
+    def fail(self, code: Value) -> None:
+        """Leave the function with an error, giving scratch memory back."""
+        for pointer in reversed(self._workspaces):
+            self.b.call("tw_workspace_free", "void", pointer)
+        self.b.ret(code)
+
+    def check(self, code: Value) -> None:
+        """Go on only if the code is 0."""
+        with self.b.when(self.b.compare("icmp ne", code, i32(0)), unlikely=True):
+            self.fail(code)
+
+    # ------------------------------------------------------------------ parallel loops
+
+    def _parallel(self, loop: ir.For) -> None:
+        """The body becomes a function of (environment, begin, end) that the runtime calls."""
+        used = captures(loop.body, (loop.var,))
+        start, stop = self.expr(loop.start), self.expr(loop.stop)
+        values = [self.variables[var] for var in used.variables]
+        values += [self.memories[buffer].pointer for buffer in used.buffers]
+        values.append(start)
+        types = [value.type for value in values]
+        struct = "{ " + ", ".join(types) + " }"
+        environment = self.b.alloca(struct, align=WORKSPACE_ALIGN, hint="environment")
+        for at, value in enumerate(values):
+            self.b.store(value, self.b.member(struct, environment, at))
+        task = f"{self.name}.{loop.var.name}.{len(self.module.functions)}"
+        self._task(task, loop, used.variables, used.buffers, struct, types)
+        count = self.b.op("sub nsw", stop, start)
+        threads = ir.annotation(loop, "threads", 0)
+        code = self.b.call(
+            "tw_parallel_for", "i32", Value("ptr", f"@{task}"), environment, count, i32(threads)
+        )
+        self.check(code)
+
+    def _task(
+        self,
+        name: str,
+        loop: ir.For,
+        variables: tuple[Var, ...],
+        buffers: tuple[Buffer, ...],
+        struct: str,
+        types: list[str],
+    ) -> None:
+        params = (("ptr noalias readonly", "environment"), ("i64", "begin"), ("i64", "end"))
+        suffix = self.lines.get("function", "")
+        with self.module.function("i32", name, params, linkage="internal", suffix=suffix) as (
+            b,
+            (environment, begin, end),
+        ):
+            inner = Emitter(self.module, self.machine, b, self.name)
+            inner.is_task = True
+            inner.aliases, inner.lines = self.aliases, self.lines
+            b.debug = self.b.debug
+            members = [
+                b.load(type_, b.member(struct, environment, at)) for at, type_ in enumerate(types)
+            ]
+            inner.variables = dict(zip(variables, members, strict=False))
+            inner.non_negative = {var: None for var in variables if var in self.non_negative}
+            for buffer, pointer in zip(buffers, members[len(variables) :], strict=False):
+                inner.memories[buffer] = replace(self.memories[buffer], pointer=pointer)
+            if is_non_negative(loop.start, self.non_negative):
+                inner.non_negative[loop.var] = None
+            first = b.op("add nsw", begin, members[-1])
+            last = b.op("add nsw", end, members[-1])
+            with b.loop(first, last, hint=loop.var.name) as index:
+                inner.variables[loop.var] = index
+                inner.stmt(loop.body)
+            b.ret(i32(0))
+
+    # ------------------------------------------------------------------ expressions
+
+    def expr(self, root: Expr) -> Value:
+        """The value of an expression, each distinct node emitted once."""
+        memo = self._memo
+        stack = [(root, False)]
+        while stack:
+            node, ready = stack.pop()
+            if node in memo:
+                continue
+            if not ready:
+                direct = self._direct(node)
+                if direct is not None:
+                    memo[node] = direct
+                    continue
+                stack.append((node, True))
+                stack.extend((child, False) for child in reversed(node.children()))
+                continue
+            args = tuple([memo[child] for child in node.children()])
+            memo[node] = _EXPRS[type(node)](self, node, args)
+        return memo[root]
+
+    def _direct(self, node: Expr) -> Value | None:
+        """Nodes that do not simply take the values of their children."""
+        kind = type(node)
+        if kind is Const:
+            assert isinstance(node, Const)
+            return Value(register_type(node.dtype), literal(node))
+        if isinstance(node, Var):
+            return self.variables[node]
+        if kind is Load or kind is MaskedLoad:
+            return self._load(node)
+        if kind is Address:
+            return self.b.convert("ptrtoint", self.pointer(node), register_type(U64))
+        if kind is Call:
+            assert isinstance(node, Call)
+            if hardware.is_hardware(node.op):
+                return hardware.emit(self, node)
+            if node.op == "prefetch":
+                return RULES["prefetch"](
+                    self.arith, node.dtype, node.dtype, (self.pointer(node.args[0]),)
+                )
+        if isinstance(node, sym.Select) and (self._has_load(node.a) or self._has_load(node.b)):
+            return self._guarded(node.cond, node.a, node.b)
+        if isinstance(node, (sym.And, sym.Or)) and self._has_load(node.b):
+            lanes = node.dtype.lanes
+            fixed: Expr = sym.const(isinstance(node, sym.Or), sym.FALSE.dtype)
+            fixed = fixed if lanes == 1 else Broadcast(fixed, lanes)
+            if isinstance(node, sym.And):
+                return self._guarded(node.a, node.b, fixed)
+            return self._guarded(node.a, fixed, node.b)
+        return None
+
+    def pointer(self, node: Expr) -> Value:
+        """The address an expression stands for, as a pointer."""
+        if isinstance(node, Address):
+            return self.access.address(self._place(node.buffer, node.index)[0])
+        return self.b.convert("inttoptr", self.expr(node), "ptr")
+
+    def _has_load(self, expr: Expr) -> bool:
+        found = self._loads.get(expr)
+        if found is None:
+
+            def fact(node: Expr, of: tuple[bool, ...]) -> bool:
+                return isinstance(node, (Load, MaskedLoad)) or any(of)
+
+            found = self._loads[expr] = sym.fold(expr, fact)
+        return found
+
+    # ------------------------------------------------------------------ guarded evaluation
+
+    def _guarded(self, cond: Expr, a: Expr, b: Expr) -> Value:
+        """`a` or `b`, neither of which may be evaluated where the condition chooses the other."""
+        test = self.expr(cond)
+        if test.lanes > 1:
+            masked_a = self._under(test, a)
+            masked_b = self._under(self.b.op("xor", test, splat(test.type, "true")), b)
+            return self.b.select(test, masked_a, masked_b)
+        with self.b.branch(test) as (then, otherwise):
+            with then:
+                value_a = self._apart(a)
+            with otherwise:
+                value_b = self._apart(b)
+        return self.b.phi((value_a, then.end), (value_b, otherwise.end))
+
+    def _apart(self, expr: Expr) -> Value:
+        """Evaluate in a block of its own: nothing emitted there is known elsewhere."""
+        outer = self._memo
+        self._memo = dict(outer)
+        value = self.expr(expr)
+        self._memo = outer
+        return value
+
+    def _under(self, mask: Value, expr: Expr) -> Value:
+        """Evaluate with memory touched only in lanes of the mask."""
+        if not self._has_load(expr):
+            return self.expr(expr)
+        outer = self._mask
+        self._mask = mask if outer is None else self.b.op("and", outer, mask)
+        value = self._apart(expr)
+        self._mask = outer
+        return value
+
+    # ------------------------------------------------------------------ memory
+
+    def _load(self, node: Expr) -> Value:
+        assert isinstance(node, (Load, MaskedLoad))
+        place, lanes = self._place(node.buffer, node.index)
+        mask = self._spread(self.expr(node.mask), lanes) if isinstance(node, MaskedLoad) else None
+        if self._mask is not None and lanes == self._mask.lanes:
+            mask = self._mask if mask is None else self.b.op("and", self._mask, mask)
+        if lanes == 1 and (mask is not None or self._mask is not None):
+            return self._load_if(place, mask)
+        return self.access.load(place, lanes, mask)
+
+    def _load_if(self, place: Place, mask: Value | None) -> Value:
+        """One element, if its mask holds and any lane of the surrounding one does."""
+        if self._mask is not None:
+            lanes = self._mask.lanes
+            name = f"llvm.vector.reduce.or.v{lanes}i1"
+            some = self.b.call(name, "i1", self._mask)
+            mask = some if mask is None else self.b.op("and", some, mask)
+        assert mask is not None
+        with self.b.branch(mask) as (then, otherwise):
+            with then:
+                loaded = self.access.load(place, 1)
+            with otherwise:
+                pass
+        zero = Value(loaded.type, "0.0" if loaded.type in ("float", "double") else "0")
+        if loaded.type == "i1":
+            zero = i1(False)
+        return self.b.phi((loaded, then.end), (zero, otherwise.end))
+
+    def _place(self, buffer: Buffer, index: tuple[Expr, ...]) -> tuple[Place, int]:
+        """Where an access goes, and its number of lanes."""
+        memory = self.memories.get(buffer)
+        if memory is None:
+            raise CompilerBug("TW3902", f"buffer %{buffer.name} has no memory here")
+        flat = flat_index(buffer, index)
+        lanes = flat.dtype.lanes
+        ramp = as_ramp(flat) if lanes > 1 else (flat, sym.ZERO)
+        if ramp is not None and isinstance(ramp[1], Const):
+            base, stride = ramp[0], int(ramp[1].value)
+            place = Place(memory, self.expr(base), divisor(base), buffer.dtype, stride)
+            return place, lanes
+        return Place(memory, self.expr(flat), 1, buffer.dtype), lanes
+
+    def _spread(self, value: Value, lanes: int) -> Value:
+        """A scalar stored to a vector place goes to every lane."""
+        return self.b.splat(value, lanes) if value.lanes == 1 and lanes > 1 else value
+
+
+def flat_index(buffer: Buffer, index: tuple[Expr, ...]) -> Expr:
+    """The position of an element in row-major order."""
+    if len(index) == 1:
+        return index[0]
+    lanes = max((i.dtype.lanes for i in index), default=1)
+
+    def wide(expr: Expr) -> Expr:
+        return expr if lanes == expr.dtype.lanes else Broadcast(expr, lanes)
+
+    position: Expr = wide(sym.ZERO)
+    for dim, part in zip(buffer.shape, index, strict=True):
+        scaled = sym.mul(position, wide(dim)) if lanes == 1 else sym.Mul(position, wide(dim))
+        position = sym.add(scaled, part) if lanes == 1 else sym.Add(scaled, wide(part))
+    return position
+
+
+def _mark(stmt: Stmt) -> object:
+    """What the printer remembers a statement's line under."""
+    if isinstance(stmt, ir.For):
+        return stmt.var
+    if isinstance(stmt, ir.Alloc):
+        return stmt.buffer
+    return stmt
+
+
+def _trip_count(loop: ir.For) -> int | None:
+    extent = loop.extent
+    return int(extent.value) if isinstance(extent, Const) else None
+
+
+def _constant_bytes(buffer: Buffer) -> int | None:
+    total = buffer.dtype.size_bytes
+    for dim in buffer.shape:
+        if not isinstance(dim, Const):
+            return None
+        total *= int(dim.value)
+    return total
+
+
+_STMTS: dict[type[Stmt], Callable[[Emitter, Any], None]] = {
+    ir.Store: Emitter._store,
+    ir.Update: Emitter._update,
+    ir.Eval: Emitter._eval,
+    ir.If: Emitter._if,
+    ir.For: Emitter._for,
+    ir.Alloc: Emitter._alloc,
+    ir.ExternCall: hardware.extern_call,
+}
+
+
+# --------------------------------------------------------------------------- expression rules
+
+
+def _arithmetic(name: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
+    return lambda e, node, args: e.arith.binary(name, args[0], args[1], node.dtype)
+
+
+def _minmax(name: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
+    return lambda e, node, args: e.arith.minmax(name, args[0], args[1], node.dtype)
+
+
+def _compare(name: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
+    return lambda e, node, args: e.arith.compare(name, args[0], args[1], node.a.dtype)
+
+
+def _division(want: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
+    def rule(e: Emitter, node: sym.Binary, args: tuple[Value, ...]) -> Value:
+        a, by = args
+        positive = is_non_negative(node.a, e.non_negative)
+        number = node.b.value if isinstance(node.b, Broadcast) else node.b
+        if isinstance(number, Const):
+            return e.arith.divmod_const(want, a, int(number.value), node.dtype, positive)
+        positive = positive and is_non_negative(node.b, e.non_negative)
+        return e.arith.divmod(want, a, by, node.dtype, positive)
+
+    return rule
+
+
+def _not(e: Emitter, node: sym.Not, args: tuple[Value, ...]) -> Value:
+    return e.b.op("xor", args[0], splat(args[0].type, "true"))
+
+
+def _logical(name: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
+    return lambda e, node, args: e.b.op(name, *args)
+
+
+def _select(e: Emitter, node: sym.Select, args: tuple[Value, ...]) -> Value:
+    return e.b.select(*args)
+
+
+def _cast(e: Emitter, node: sym.Cast, args: tuple[Value, ...]) -> Value:
+    return e.arith.convert.cast(args[0], node.value.dtype, node.dtype)
+
+
+def _ramp(e: Emitter, node: Ramp, args: tuple[Value, ...]) -> Value:
+    base, stride = args
+    lanes = node.lanes
+    type_ = vector(base.type, lanes)
+    steps = ", ".join(f"{base.type} {lane}" for lane in range(lanes))
+    scaled = e.b.op("mul", Value(type_, f"<{steps}>"), e.b.splat(stride, lanes))
+    return e.b.op("add", e.b.splat(base, lanes), scaled)
+
+
+def _broadcast(e: Emitter, node: Broadcast, args: tuple[Value, ...]) -> Value:
+    (value,) = args
+    if value.lanes == 1:
+        return e.b.splat(value, node.lanes)
+    picks = [lane % value.lanes for lane in range(node.lanes)]
+    return e.b.shuffle(value, picks)
+
+
+def _call(e: Emitter, node: Call, args: tuple[Value, ...]) -> Value:
+    rule = RULES.get(node.op)
+    if rule is None:
+        raise Unsupported(
+            "TW3011",
+            f"no code for the function {node.op}",
+            help=f"known here: {', '.join(sorted(RULES))}",
+        )
+    of = node.args[0].dtype if node.args else node.dtype
+    return rule(e.arith, of, node.dtype, args)
+
+
+_EXPRS: dict[type[Expr], Callable[[Emitter, Any, tuple[Value, ...]], Value]] = {
+    sym.Add: _arithmetic("add"),
+    sym.Sub: _arithmetic("sub"),
+    sym.Mul: _arithmetic("mul"),
+    sym.Div: _arithmetic("div"),
+    sym.FloorDiv: _division("div"),
+    sym.FloorMod: _division("mod"),
+    sym.Min: _minmax("min"),
+    sym.Max: _minmax("max"),
+    sym.Eq: _compare("eq"),
+    sym.Ne: _compare("ne"),
+    sym.Lt: _compare("lt"),
+    sym.Le: _compare("le"),
+    sym.And: _logical("and"),
+    sym.Or: _logical("or"),
+    sym.Not: _not,
+    sym.Select: _select,
+    sym.Cast: _cast,
+    Ramp: _ramp,
+    Broadcast: _broadcast,
+    Call: _call,
+}

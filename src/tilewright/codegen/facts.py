@@ -1,0 +1,93 @@
+"""Small facts about index expressions that make better instructions: signs, divisors, ramps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from tilewright.sym import (
+    Add,
+    Cast,
+    Const,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    Max,
+    Min,
+    Mul,
+    Select,
+    Size,
+    Sub,
+    Var,
+    add,
+    fold,
+    mul,
+    sub,
+)
+from tilewright.tensor.ir import Broadcast, Ramp
+
+
+def is_non_negative(expr: Expr, known: Mapping[Var, object]) -> bool:
+    """Whether an integer is certainly not below 0, given variables that are not."""
+
+    def fact(node: Expr, of: tuple[bool, ...]) -> bool:
+        if isinstance(node, Const):
+            return bool(node.value >= 0)
+        if isinstance(node, Var):
+            return isinstance(node, Size) or node in known
+        if isinstance(node, FloorMod):
+            return of[1]
+        if isinstance(node, Max):
+            return of[0] or of[1]
+        if isinstance(node, (Add, Mul, FloorDiv, Min, Ramp)):
+            return of[0] and of[1]
+        if isinstance(node, Select):
+            return of[1] and of[2]
+        if isinstance(node, Broadcast):
+            return of[0]
+        if isinstance(node, Cast):
+            return node.value.dtype.kind in ("uint", "bool") and node.dtype.bits == 64
+        return False
+
+    return expr.dtype.kind == "uint" or fold(expr, fact)
+
+
+def divisor(expr: Expr) -> int:
+    """A number that divides the integer, the larger the better; 0 for the constant 0."""
+
+    def fact(node: Expr, of: tuple[int, ...]) -> int:
+        if isinstance(node, Const):
+            return abs(int(node.value))
+        if isinstance(node, (Add, Sub, Min, Max)):
+            return math.gcd(of[0], of[1])
+        if isinstance(node, Mul):
+            return of[0] * of[1]
+        if isinstance(node, Select):
+            return math.gcd(of[1], of[2])
+        if isinstance(node, FloorMod):
+            return math.gcd(of[0], of[1])
+        if isinstance(node, Broadcast):
+            return of[0]
+        return 1
+
+    return fold(expr, fact)
+
+
+def as_ramp(index: Expr) -> tuple[Expr, Expr] | None:
+    """(base, stride) when a vector of integers is base, base + stride, ...; None otherwise."""
+    if isinstance(index, Ramp) and index.base.dtype.lanes == 1:
+        return index.base, index.stride
+    if isinstance(index, Broadcast) and index.value.dtype.lanes == 1:
+        return index.value, sub(index.value, index.value)
+    if isinstance(index, (Add, Sub, Mul)):
+        a, b = as_ramp(index.a), as_ramp(index.b)
+        if a is None or b is None:
+            return None
+        if isinstance(index, Mul):
+            for (base, stride), (factor, step) in ((a, b), (b, a)):
+                if isinstance(step, Const) and step.value == 0:
+                    return mul(base, factor), mul(stride, factor)
+            return None
+        combine = add if isinstance(index, Add) else sub
+        return combine(a[0], b[0]), combine(a[1], b[1])
+    return None

@@ -1,0 +1,119 @@
+"""Calls that leave the language: LLVM intrinsics, inline assembly, external kernels.
+
+`llvm.NAME` calls the intrinsic of that name with the operands as they are; an `address(...)`
+operand is a pointer. As a statement (`eval`) with type bool it returns nothing. `asm.NAME` is
+inline assembly declared by `declare_assembly`. An `extern` statement calls a kernel with the ABI of
+our own functions, one DLTensor per region.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilewright.base.errors import Unsupported
+from tilewright.codegen.builder import NULL, Value, i32, i64
+from tilewright.codegen.types import memory_type, register_type
+from tilewright.runtime.dlpack import code_of
+from tilewright.tensor.ir import Address, Call, ExternCall, Region
+from tilewright.tensor.passes.flatten_buffers import strides_of
+
+if TYPE_CHECKING:
+    from tilewright.codegen.emitter import Emitter
+
+NO_MEMORY = 11  # TW_ERROR_NO_MEMORY of the runtime
+
+DLTENSOR = "{ ptr, { i32, i32 }, i32, { i8, i8, i16 }, ptr, ptr, i64 }"
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """An instruction sequence: LLVM's template and constraints."""
+
+    name: str
+    template: str
+    constraints: str
+    has_effects: bool = True
+
+
+_assembly: dict[str, Assembly] = {}
+
+
+def declare_assembly(assembly: Assembly) -> Assembly:
+    """Make `asm.NAME` callable from tensor programs; the last declaration counts."""
+    _assembly[assembly.name] = assembly
+    return assembly
+
+
+def is_hardware(op: str) -> bool:
+    return op.startswith(("llvm.", "asm."))
+
+
+def emit(e: Emitter, node: Call, *, is_statement: bool = False) -> Value:
+    """A hardware call."""
+    args = [e.pointer(arg) if isinstance(arg, Address) else e.expr(arg) for arg in node.args]
+    result = "void" if is_statement and node.dtype.is_bool else register_type(node.dtype)
+    if node.op.startswith("llvm."):
+        return e.b.call(node.op, result, *args)
+    assembly = _assembly.get(node.op.removeprefix("asm."))
+    if assembly is None:
+        raise Unsupported(
+            "TW3012",
+            f"no inline assembly named {node.op}",
+            help=f"declared: {', '.join(sorted(_assembly)) or 'none'}",
+        )
+    effects = " sideeffect" if assembly.has_effects else ""
+    shown = ", ".join(str(arg) for arg in args)
+    text = (
+        f'call {result} asm{effects} "{_escaped(assembly.template)}", '
+        f'"{_escaped(assembly.constraints)}"({shown})'
+    )
+    if result == "void":
+        e.b.line(text)
+        return Value("void", "")
+    return e.b.value(result, text)
+
+
+def _escaped(text: str) -> str:
+    return "".join(c if 32 <= ord(c) < 127 and c not in '"\\' else f"\\{ord(c):02X}" for c in text)
+
+
+def extern_call(e: Emitter, stmt: ExternCall) -> None:
+    """Build one DLTensor per region on the stack and call the kernel."""
+    count = len(stmt.regions)
+    pointers = e.b.alloca(f"[{count} x ptr]", align=8, hint="tensors")
+    for at, region in enumerate(stmt.regions):
+        tensor = _tensor(e, region)
+        e.b.store(tensor, e.b.member(f"[{count} x ptr]", pointers, at))
+    e.check(e.b.call(stmt.symbol, "i32", pointers, i32(count)))
+
+
+def _tensor(e: Emitter, region: Region) -> Value:
+    """A DLTensor that describes a region."""
+    b, buffer = e.b, region.buffer
+    rank = len(region.ranges)
+    tensor = b.alloca(DLTENSOR, align=8, hint=f"{buffer.name}.tensor")
+    dims = b.alloca(f"[{max(1, 2 * rank)} x i64]", align=8, hint=f"{buffer.name}.dims")
+    offset = i64(0)
+    for axis, (r, step) in enumerate(zip(region.ranges, strides_of(buffer), strict=True)):
+        stride = e.expr(step)
+        offset = b.op("add nsw", offset, b.op("mul nsw", e.expr(r.start), stride))
+        b.store(e.expr(r.extent), b.offset("i64", dims, i64(axis)))
+        b.store(stride, b.offset("i64", dims, i64(rank + axis)))
+    data = b.offset(memory_type(buffer.dtype), e.memories[buffer].pointer, offset)
+    code, bits, lanes = code_of(buffer.dtype)
+    fields = (
+        (data, (0,)),
+        (i32(1), (1, 0)),  # the CPU
+        (i32(0), (1, 1)),
+        (i32(rank), (2,)),
+        (Value("i8", str(code)), (3, 0)),
+        (Value("i8", str(bits)), (3, 1)),
+        (Value("i16", str(lanes)), (3, 2)),
+        (dims if rank else NULL, (4,)),
+        (b.offset("i64", dims, i64(rank)) if rank else NULL, (5,)),
+        (i64(0), (6,)),
+    )
+    for value, path in fields:
+        b.store(value, b.member(DLTENSOR, tensor, *path))
+    return tensor

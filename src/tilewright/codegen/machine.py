@@ -1,0 +1,27 @@
+"""What the emitter must know about the machine it writes for; one small file per family.
+
+x86.py, aarch64.py, riscv.py, arm.py and wasm.py each turn a `Target` into a `Machine`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A target as LLVM is told about it."""
+
+    triple: str
+    cpu: str
+    features: str  # "+avx2,-sse4a"
+    pointer_bits: int = 64
+    relocation: str = "pic"
+    abi: str = ""
+    converts_f16: bool = False  # instructions convert between f16 and f32
+    converts_bf16: bool = False
+    computes_f16: bool = False  # arithmetic on f16 itself
+    has_masks: bool = False  # masked loads and stores are instructions
+    has_gather: bool = False
+    vector_bits: int = 128
+    function_attributes: tuple[str, ...] = ()  # LLVM's, beyond cpu and features

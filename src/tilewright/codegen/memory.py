@@ -1,0 +1,183 @@
+"""Loads and stores: whole vectors, strided and scattered ones, under masks.
+
+A vector index that is base, base + 1, ... becomes one vector access; other constant strides one
+wide load and a shuffle; the rest are gathers and scatters. A mask keeps lanes from touching memory.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tilewright.base.dtype import DType
+from tilewright.codegen.builder import FunctionText, Value, i64, splat
+from tilewright.codegen.types import element_of, mangled, memory_type, register_type, vector
+
+WIDEST_SHUFFLE = 4  # strides up to this are loaded whole and shuffled
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Where a buffer lies, and what the optimizer may assume about it."""
+
+    pointer: Value
+    align: int  # of the first element, in bytes
+    alias: str = ""  # metadata of every access
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One access: an index in elements, and a number that divides it."""
+
+    memory: Memory
+    index: Value
+    divisor: int
+    element: DType
+    stride: int | None = None  # between lanes when constant; None: the index is a vector
+
+    @property
+    def align(self) -> int:
+        size = self.element.size_bytes
+        known = math.gcd(self.memory.align, self.divisor * size)
+        return known & -known or 1
+
+
+class Accesses:
+    """Memory accesses written to one function."""
+
+    def __init__(self, builder: FunctionText) -> None:
+        self.b = builder
+
+    def address(self, place: Place) -> Value:
+        return self.b.offset(memory_type(place.element), place.memory.pointer, place.index)
+
+    # ------------------------------------------------------------------ loads
+
+    def load(self, place: Place, lanes: int, mask: Value | None = None) -> Value:
+        """`lanes` elements from a place; lanes whose mask is false are zero."""
+        if lanes == 1:
+            loaded = self._load_one(place)
+        elif place.stride is None:
+            loaded = self._gather(place, place.index, lanes, mask)
+        elif place.stride == 0:
+            loaded = self._load_equal(place, lanes, mask)
+        elif place.stride == 1:
+            loaded = self._load_run(place, lanes, mask)
+        elif mask is None and 0 < abs(place.stride) <= WIDEST_SHUFFLE:
+            loaded = self._load_strided(place, place.stride, lanes)
+        else:
+            loaded = self._gather(place, self._indices(place, lanes), lanes, mask)
+        return self._to_register(loaded, place.element)
+
+    def _load_one(self, place: Place) -> Value:
+        extra = place.memory.alias
+        return self.b.load(
+            memory_type(place.element), self.address(place), align=place.align, extra=extra
+        )
+
+    def _load_equal(self, place: Place, lanes: int, mask: Value | None) -> Value:
+        if mask is not None:
+            return self._gather(place, self.b.splat(place.index, lanes), lanes, mask)
+        return self.b.splat(self._load_one(place), lanes)
+
+    def _load_run(self, place: Place, lanes: int, mask: Value | None) -> Value:
+        type_ = vector(memory_type(place.element), lanes)
+        pointer, alias = self.address(place), place.memory.alias
+        if mask is None:
+            return self.b.load(type_, pointer, align=place.align, extra=alias)
+        callee = self.b.module.declare(
+            type_, f"llvm.masked.load.{mangled(type_)}.p0", ["ptr", mask.type, type_]
+        )
+        where = f"ptr align {place.align} {pointer.text}"
+        return self.b.value(
+            type_, f"call {type_} {callee}({where}, {mask}, {type_} zeroinitializer){alias}"
+        )
+
+    def _load_strided(self, place: Place, stride: int, lanes: int) -> Value:
+        """Everything from the first to the last lane, then the lanes picked out."""
+        span = (lanes - 1) * abs(stride) + 1
+        picks = [lane * abs(stride) for lane in range(lanes)]
+        first = place.index
+        if stride < 0:
+            picks.reverse()
+            first = self.b.op("add nsw", first, i64((lanes - 1) * stride))
+        type_ = vector(memory_type(place.element), span)
+        pointer = self.b.offset(memory_type(place.element), place.memory.pointer, first)
+        align = place.element.size_bytes & -place.element.size_bytes
+        whole = self.b.load(type_, pointer, align=align, extra=place.memory.alias)
+        return self.b.shuffle(whole, picks)
+
+    def _gather(self, place: Place, indices: Value, lanes: int, mask: Value | None) -> Value:
+        type_ = vector(memory_type(place.element), lanes)
+        pointers = self.b.offset(memory_type(place.element), place.memory.pointer, indices)
+        mask = mask or splat(vector("i1", lanes), "true")
+        name = f"llvm.masked.gather.{mangled(type_)}.v{lanes}p0"
+        callee = self.b.module.declare(type_, name, [pointers.type, mask.type, type_])
+        align = place.element.size_bytes & -place.element.size_bytes
+        where = f"{pointers.type} align {align} {pointers.text}"
+        return self.b.value(
+            type_,
+            f"call {type_} {callee}({where}, {mask}, {type_} zeroinitializer){place.memory.alias}",
+        )
+
+    # ------------------------------------------------------------------ stores
+
+    def store(self, value: Value, place: Place, lanes: int, mask: Value | None = None) -> None:
+        """Store lanes; those whose mask is false are left alone."""
+        value = self._to_memory(value, place.element)
+        alias = place.memory.alias
+        if lanes == 1:
+            self.b.store(value, self.address(place), align=place.align, extra=alias)
+        elif place.stride == 1:
+            self._store_run(value, place, mask)
+        elif place.stride == -1 and mask is None:
+            reversed_value = self.b.shuffle(value, range(lanes - 1, -1, -1))
+            first = self.b.op("add nsw", place.index, i64(1 - lanes))
+            self._store_run(reversed_value, Place(place.memory, first, 1, place.element, 1), None)
+        else:
+            indices = place.index if place.stride is None else self._indices(place, lanes)
+            self._scatter(value, place, indices, mask)
+
+    def _store_run(self, value: Value, place: Place, mask: Value | None) -> None:
+        pointer, alias = self.address(place), place.memory.alias
+        if mask is None:
+            self.b.store(value, pointer, align=place.align, extra=alias)
+            return
+        name = f"llvm.masked.store.{mangled(value.type)}.p0"
+        callee = self.b.module.declare("void", name, [value.type, "ptr", mask.type])
+        where = f"ptr align {place.align} {pointer.text}"
+        self.b.line(f"call void {callee}({value}, {where}, {mask}){alias}")
+
+    def _scatter(self, value: Value, place: Place, indices: Value, mask: Value | None) -> None:
+        lanes = value.lanes
+        pointers = self.b.offset(memory_type(place.element), place.memory.pointer, indices)
+        mask = mask or splat(vector("i1", lanes), "true")
+        name = f"llvm.masked.scatter.{mangled(value.type)}.v{lanes}p0"
+        callee = self.b.module.declare("void", name, [value.type, pointers.type, mask.type])
+        align = place.element.size_bytes & -place.element.size_bytes
+        where = f"{pointers.type} align {align} {pointers.text}"
+        self.b.line(f"call void {callee}({value}, {where}, {mask}){place.memory.alias}")
+
+    # ------------------------------------------------------------------ pieces
+
+    def _indices(self, place: Place, lanes: int) -> Value:
+        """The index of every lane."""
+        assert place.stride is not None
+        steps = ", ".join(f"i64 {lane * place.stride}" for lane in range(lanes))
+        base = self.b.splat(place.index, lanes)
+        return self.b.op("add nsw", base, Value(base.type, f"<{steps}>"))
+
+    def _to_register(self, value: Value, of: DType) -> Value:
+        if not of.is_bool:
+            return value
+        return self.b.compare("icmp ne", value, splat(value.type, "0"))
+
+    def _to_memory(self, value: Value, of: DType) -> Value:
+        if not of.is_bool:
+            return value
+        return self.b.convert("zext", value, vector("i8", value.lanes))
+
+
+def stored_type(of: DType, lanes: int) -> str:
+    """The register type of `lanes` elements."""
+    return vector(element_of(register_type(of)), lanes)

@@ -1,0 +1,20 @@
+"""RISC-V, 64 bits, with double-precision floats; vectors where asked for."""
+
+from __future__ import annotations
+
+from tilewright.base.target import Target
+from tilewright.codegen.machine import Machine
+
+
+def machine(target: Target, cpu: str, features: str) -> Machine:
+    base = ",".join(f"+{name}" for name in ("m", "a", "f", "d", "c"))
+    return Machine(
+        triple=target.triple,
+        cpu=cpu or "generic-rv64",
+        features=f"{base},{features}".rstrip(","),
+        abi="lp64d",
+        converts_f16=target.has("zfh"),
+        has_masks=target.has("v"),
+        has_gather=target.has("v"),
+        vector_bits=target.vector_bits,
+    )

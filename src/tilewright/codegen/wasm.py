@@ -1,0 +1,18 @@
+"""WebAssembly: 32-bit addresses, 128-bit vectors, one thread."""
+
+from __future__ import annotations
+
+from tilewright.base.target import Target
+from tilewright.codegen.machine import Machine
+
+
+def machine(target: Target, cpu: str, features: str) -> Machine:
+    base = ",".join(f"+{name}" for name in sorted(target.features))
+    return Machine(
+        triple=target.triple,
+        cpu="generic",
+        features=f"{base},{features}".rstrip(","),
+        pointer_bits=32,
+        relocation="static",
+        vector_bits=target.vector_bits,
+    )

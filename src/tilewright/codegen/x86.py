@@ -1,0 +1,24 @@
+"""x86-64: SSE2 up to AVX-512."""
+
+from __future__ import annotations
+
+from tilewright.base.target import Target
+from tilewright.codegen.machine import Machine
+
+
+def machine(target: Target, cpu: str, features: str) -> Machine:
+    wide = target.has("avx512f")
+    # Explicit 512-bit vectors stay whole, whatever width LLVM's tuning of the processor prefers.
+    attributes = ('"prefer-vector-width"="512"', '"min-legal-vector-width"="512"') if wide else ()
+    return Machine(
+        triple=target.triple,
+        cpu=cpu or "x86-64",
+        features=features,
+        converts_f16=target.has("f16c") or wide,
+        converts_bf16=target.has("avx512bf16") and target.has("avx512vl"),
+        computes_f16=target.has("avx512fp16"),
+        has_masks=target.has("avx"),
+        has_gather=target.has("avx2"),
+        vector_bits=target.vector_bits,
+        function_attributes=attributes,
+    )
