@@ -1,10 +1,10 @@
 """Scalar expressions and what can be proved about the integer ones."""
 
+from tilewright.sym import extend as _extend  # installs Context.bind and assume
 from tilewright.sym.affine import is_bijective, linear, split_terms
 from tilewright.sym.bounds import bounds
 from tilewright.sym.context import EMPTY, Context, Interval
 from tilewright.sym.evaluate import evaluate
-from tilewright.sym import extend as _extend  # installs Context.bind and assume
 from tilewright.sym.expr import (
     FALSE,
     ONE,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tilewright.sym import expr as e
 from tilewright.sym.context import EMPTY, Context
+from tilewright.sym.divide import exact_quotient
 from tilewright.sym.expr import Expr, Size, Var
-from tilewright.sym.match import exact_quotient
 from tilewright.sym.ops import as_expr
 from tilewright.sym.poly import UNIT, Monomial, Poly, constant, factors, monomial_of, poly_of
 from tilewright.sym.prove import equal

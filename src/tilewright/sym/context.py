@@ -36,9 +36,9 @@ class Interval:
 
     def meet(self, other: Interval) -> Interval:
         """What lies in both."""
-        lower = _tighter(max, self.lower, other.lower)
-        upper = _tighter(min, self.upper, other.upper)
-        return Interval(lower, upper)
+        lowers = [end for end in (self.lower, other.lower) if end is not None]
+        uppers = [end for end in (self.upper, other.upper) if end is not None]
+        return Interval(max(lowers, default=None), min(uppers, default=None))
 
     def join(self, other: Interval) -> Interval:
         """The least interval that holds both."""
@@ -52,13 +52,6 @@ class Interval:
         return self.lower if self.lower == self.upper else None
 
 
-def _tighter(pick: type[max] | type[min], a: int | None, b: int | None) -> int | None:  # type: ignore[valid-type]
-    if a is None or b is None:
-        return b if a is None else a
-    chosen: int = pick(a, b)
-    return chosen
-
-
 ANY = Interval(None, None)
 NATURAL = Interval(0, None)
 
@@ -68,6 +61,7 @@ class Context:
 
     __slots__ = (
         "__weakref__",
+        "_axioms",
         "_bounded",
         "_children",
         "_indexed",
@@ -91,8 +85,9 @@ class Context:
         self.residues: Mapping[Expr, tuple[int, int]] = {}
         # polynomials known to be >= 0, besides the ranges
         self.facts: tuple[Poly, ...] = ()
-        self._children: WeakValueDictionary[tuple[object, ...], Context] = WeakValueDictionary()
+        self._children: WeakValueDictionary[tuple[object, ...], Context] | None = None
         self._normal: dict[Expr, Expr] = {}
+        self._axioms: dict[Expr, list[Poly]] = {}
         self._bounded: dict[Monomial, Interval] = {}
         self._proved: dict[tuple[object, ...], bool] = {}
         self._indexed: dict[Monomial, list[Poly]] | None = None
@@ -103,6 +98,17 @@ class Context:
         parts += [f"{a} % {m} == {r}" for a, (m, r) in self.residues.items()]
         parts += [f"0 <= {fact.expr()}" for fact in self.facts]
         return f"<Context {', '.join(parts)}>"
+
+    def _child(self, key: tuple[object, ...]) -> Context | None:
+        """The context that this one was extended to by the same facts before."""
+        return None if self._children is None else self._children.get(key)
+
+    def _adopt(self, key: tuple[object, ...], child: Context) -> Context:
+        if self._children is None:
+            self._children = WeakValueDictionary()
+        self._children[key] = child
+        _recent.append(child)  # keeps the tables of the contexts used last alive
+        return child
 
     def _extended(self) -> Context:
         """A context that knows the same, with memo tables of its own."""
@@ -124,12 +130,5 @@ class Context:
 
 
 _recent: deque[Context] = deque(maxlen=256)
-
-
-def keep_warm(ctx: Context) -> Context:
-    """Keep the memo tables of the contexts used last alive."""
-    _recent.append(ctx)
-    return ctx
-
 
 EMPTY = Context()

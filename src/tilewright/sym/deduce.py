@@ -1,24 +1,24 @@
 """Proofs that a polynomial is never negative: the engine under `simplify` and `prove`.
 
 Facts are polynomials f >= 0: ranges of variables, assumptions, and the axioms of atoms, such as
-d * (x // d) <= x <= d * (x // d) + d - 1 for d > 0. To show p >= 0, pick a term that has no constant
-lower bound and cancel it with a fact that bounds it:
+d * (x // d) <= x <= d * (x // d) + d - 1 for d > 0. To show p >= 0, pick a term that has no
+constant lower bound and cancel it with a fact that bounds it:
 
     b * p == a * c * f + rest,   a, b > 0,   c >= 0,   f >= 0     so   rest >= 0   gives   p >= 0
 
-(a Fourier-Motzkin step; `c` is a product of non-negative factors, which covers i * m <= (n - 1) * m).
-Then go on with the rest, until constant bounds settle it or the effort is spent.
+(a Fourier-Motzkin step; `c` is a product of non-negative factors: i * m <= (n - 1) * m). Then go
+on with the rest, until constant bounds settle it or the effort is spent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import reduce
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilewright.sym import expr as e
-from tilewright.sym.bounds import lower_bound, monomial_bounds, poly_bounds
+from tilewright.sym.bounds import lower_bound, monomial_bounds
 from tilewright.sym.context import Context
 from tilewright.sym.expr import Expr
 from tilewright.sym.poly import (
@@ -38,13 +38,24 @@ def nonnegative(poly: Poly, ctx: Context, effort: int = QUICK) -> bool:
     low = lower_bound(poly, ctx)
     if low is not None and low >= 0:
         return True
-    if not poly.terms:
+    if not poly.terms or not _can_reason(poly, ctx):
         return False
     key = (effort, *poly.key())
     found = ctx._proved.get(key)
     if found is None:
         found = ctx._proved[key] = _Proof(ctx, effort).attempt(tightened(poly.expanded()))
     return found
+
+
+def _can_reason(poly: Poly, ctx: Context) -> bool:
+    """Whether anything but constant bounds is known about the terms."""
+    indexed = ctx._indexed
+    if indexed is None:
+        indexed = ctx._indexed = _index(ctx)
+    for monomial in poly.terms:
+        if monomial in indexed or type(monomial) is tuple or type(monomial) in _REASONED:
+            return True
+    return False
 
 
 def tightened(poly: Poly) -> Poly:
@@ -55,8 +66,21 @@ def tightened(poly: Poly) -> Poly:
     return Poly({m: c // divisor for m, c in poly.terms.items()}, poly.const // divisor)
 
 
+class _Way(NamedTuple):
+    """A fact that cancels a term: `part` of `target` is in it with coefficient `own`."""
+
+    target: Monomial
+    coefficient: int
+    fact: Poly
+    own: int
+    cofactor: Monomial | None
+    sign: int
+
+
 class _Proof:
     """One attempt with its remaining effort and the goals already seen."""
+
+    __slots__ = ("axioms", "ctx", "effort", "opened", "seen")
 
     def __init__(self, ctx: Context, effort: int) -> None:
         self.ctx = ctx
@@ -67,110 +91,145 @@ class _Proof:
         self.axioms: dict[Monomial, list[Poly]] = {}
         self.opened: set[Expr] = set()
 
-    def attempt(self, goal: Poly) -> bool:
+    def attempt(self, goal: Poly, least: int | None = None) -> bool:
+        """Whether goal >= 0; gives up where the constant bound falls below `least`."""
         ctx = self.ctx
-        total: int | None = goal.const
+        low, high = goal.const, goal.const
+        unbounded = False
         open_terms: list[Monomial] = []
         for monomial, coefficient in goal.terms.items():
             inner = monomial_bounds(monomial, ctx)
-            end = inner.lower if coefficient > 0 else inner.upper
-            if end is None:
+            least_end, most_end = inner.lower, inner.upper
+            if coefficient < 0:
+                least_end, most_end = most_end, least_end
+            if least_end is None:
                 open_terms.append(monomial)
-            elif total is not None:
-                total += coefficient * end
-        if not open_terms and total is not None and total >= 0:
-            return True
-        if not goal.terms:
-            return False
-        upper = poly_bounds(goal, ctx).upper
-        if upper is not None and upper < 0:
+            else:
+                low += coefficient * least_end
+            if most_end is None:
+                unbounded = True
+            else:
+                high += coefficient * most_end
+        if not open_terms:
+            if low >= 0:
+                return True
+            if least is not None and low < least:
+                return False
+        if not goal.terms or (not unbounded and high < 0) or self.effort <= 0:
             return False
         key = goal.key()
-        if self.effort <= 0 or key in self.seen:
+        if key in self.seen:
             return False
         self.effort -= 1
         self.seen.add(key)
-        case = self._split_cases(goal)
-        if case is not None:
-            share = self.effort // len(case)
-            return all(_Proof(ctx, share).attempt(part) for part in case)
-        if open_terms:
-            # Every proof has to cancel each of these: the one with the fewest ways decides.
-            ways = [list(self._ways(goal, monomial)) for monomial in open_terms]
-            chosen = min(ways, key=len)
-        else:
-            chosen = [way for monomial in goal.terms for way in self._ways(goal, monomial)]
-        return any(self.attempt(rest) for rest in chosen)
+        cases = _cases(goal)
+        if cases is not None:
+            share = self.effort // len(cases)
+            return all(_Proof(ctx, share).attempt(part) for part in cases)
+        for monomial in goal.terms:
+            for atom in factors(monomial):
+                if type(atom) in _AXIOMS and atom not in self.opened:
+                    self._open(atom)
+        if not open_terms:
+            ways = [way for monomial in goal.terms for way in self._ways(goal, monomial)]
+            return any(self.attempt(self._rest(goal, way), low) for way in ways)
+        # Every proof has to cancel each of these: the one with the fewest ways decides.
+        chosen: list[_Way] | None = None
+        for monomial in open_terms:
+            ways = self._ways(goal, monomial)
+            if chosen is None or len(ways) < len(chosen):
+                chosen = ways
+            if not chosen:
+                return False
+        return any(self.attempt(self._rest(goal, way)) for way in chosen or ())
 
-    def _split_cases(self, goal: Poly) -> list[Poly] | None:
-        """p with +min(a, b) is >= 0 when it is with a and with b; so with -max and with select."""
-        for monomial, coefficient in goal.terms.items():
-            if not isinstance(monomial, (e.Min, e.Max, e.Select)):
-                continue
-            if isinstance(monomial, e.Select) or (coefficient > 0) == isinstance(monomial, e.Min):
-                rest = goal.without(monomial)
-                return [
-                    tightened(rest.plus(poly_of(arm).expanded(), coefficient))
-                    for arm in (monomial.a, monomial.b)
-                ]
-        return None
-
-    def _ways(self, goal: Poly, monomial: Monomial) -> Iterator[Poly]:
-        """What remains to prove after cancelling the term by each fact that can."""
-        coefficient = goal.terms[monomial]
-        for atom in dict.fromkeys(factors(monomial)):
-            for fact in self._facts(atom):
-                yield from self._cancel(goal, monomial, coefficient, fact, atom)
-        if isinstance(monomial, tuple):
-            for fact in self._facts(monomial):
-                yield from self._cancel(goal, monomial, coefficient, fact, monomial)
-        # -m against +n*m: what bounds n bounds the pair, (n - 1) * m >= 0.
-        for other, scale in goal.terms.items():
-            if isinstance(other, tuple) and other != monomial:
-                left = divide_monomial(other, monomial)
-                if left is not None and len(left) == 1:
-                    for fact in self._facts(left[0]):
-                        yield from self._cancel(goal, other, scale, fact, left[0])
-
-    def _cancel(
-        self, goal: Poly, target: Monomial, coefficient: int, fact: Poly, part: Monomial
-    ) -> Iterator[Poly]:
-        own = fact.terms.get(part)
-        if own is None:
-            return
-        left = divide_monomial(target, part)
-        if left is None:
-            return
-        used = fact
-        if left:
-            cofactor = monomial_bounds(monomial_of(left), self.ctx)
-            if cofactor.lower is not None and cofactor.lower >= 0:
-                used = fact.multiplied_out(Poly({monomial_of(left): 1}, 0))
-            elif cofactor.upper is not None and cofactor.upper <= 0:
-                used = fact.multiplied_out(Poly({monomial_of(left): -1}, 0))
-                own = -own
-            else:
-                return
-        if (own > 0) != (coefficient > 0):
-            return
-        yield tightened(goal.scaled(abs(own)).plus(used, -abs(coefficient)))
+    def _open(self, atom: Expr) -> None:
+        self.opened.add(atom)
+        known = self.ctx._axioms.get(atom)
+        if known is None:
+            found: list[Poly] = _AXIOMS[type(atom)](atom, self.ctx)
+            known = self.ctx._axioms[atom] = [fact.expanded() for fact in found]
+        for fact in known:
+            for monomial in fact.terms:
+                self.axioms.setdefault(monomial, []).append(fact)
 
     def _facts(self, about: Monomial) -> list[Poly]:
-        ctx = self.ctx
-        if ctx._indexed is None:
-            ctx._indexed = _index(ctx)
-        if isinstance(about, Expr) and about not in self.opened:
-            self.opened.add(about)
-            for fact in _axioms(about, ctx):
-                for monomial in fact.terms:
-                    listed = self.axioms.setdefault(monomial, [])
-                    if not any(fact.same(other) for other in listed):
-                        listed.append(fact)
-        return ctx._indexed.get(about, []) + self.axioms.get(about, [])
+        assert self.ctx._indexed is not None
+        found = self.ctx._indexed.get(about)
+        more = self.axioms.get(about)
+        if found is None or more is None:
+            return found or more or _NONE
+        return found + more
+
+    def _ways(self, goal: Poly, monomial: Monomial) -> list[_Way]:
+        """The facts that can cancel the term."""
+        found: list[_Way] = []
+        coefficient = goal.terms[monomial]
+        if type(monomial) is not tuple:
+            for fact in self._facts(monomial):
+                own = fact.terms[monomial]
+                if (own > 0) == (coefficient > 0):
+                    found.append(_Way(monomial, coefficient, fact, own, None, 1))
+        else:
+            for fact in self._facts(monomial):
+                own = fact.terms[monomial]
+                if (own > 0) == (coefficient > 0):
+                    found.append(_Way(monomial, coefficient, fact, own, None, 1))
+            for atom in dict.fromkeys(monomial):
+                self._product_ways(monomial, coefficient, atom, found)
+        # -m against +n*m: what bounds n bounds the pair, (n - 1) * m >= 0.
+        for other, scale in goal.terms.items():
+            if type(other) is tuple and other != monomial:
+                left = divide_monomial(other, monomial)
+                if left is not None and len(left) == 1:
+                    self._product_ways(other, scale, left[0], found)
+        return found
+
+    def _product_ways(
+        self, target: Monomial, coefficient: int, atom: Expr, found: list[_Way]
+    ) -> None:
+        """Facts about one factor of a product, times the others, if their sign is known."""
+        left = divide_monomial(target, atom)
+        assert left
+        cofactor = monomial_of(left)
+        inner = monomial_bounds(cofactor, self.ctx)
+        if inner.lower is not None and inner.lower >= 0:
+            sign = 1
+        elif inner.upper is not None and inner.upper <= 0:
+            sign = -1
+        else:
+            return
+        for fact in self._facts(atom) + _constant_facts(atom, self.ctx):
+            own = fact.terms[atom]
+            if (own * sign > 0) == (coefficient > 0):
+                found.append(_Way(target, coefficient, fact, own, cofactor, sign))
+
+    def _rest(self, goal: Poly, way: _Way) -> Poly:
+        used = way.fact
+        if way.cofactor is not None:
+            used = used.multiplied_out(Poly({way.cofactor: way.sign}, 0))
+        return tightened(goal.scaled(abs(way.own)).plus(used, -abs(way.coefficient)))
+
+
+_NONE: list[Poly] = []
+
+
+def _cases(goal: Poly) -> list[Poly] | None:
+    """p with +min(a, b) is >= 0 when it is with a and with b; so with -max and with select."""
+    for monomial, coefficient in goal.terms.items():
+        if not isinstance(monomial, (e.Min, e.Max, e.Select)):
+            continue
+        if isinstance(monomial, e.Select) or (coefficient > 0) == isinstance(monomial, e.Min):
+            rest = goal.without(monomial)
+            return [
+                tightened(rest.plus(poly_of(arm).expanded(), coefficient))
+                for arm in (monomial.a, monomial.b)
+            ]
+    return None
 
 
 def _index(ctx: Context) -> dict[Monomial, list[Poly]]:
-    """The facts by the terms that occur in them."""
+    """The facts by the terms that occur in them; constant bounds are known without."""
     table: dict[Monomial, list[Poly]] = {}
     known = list(ctx.facts)
     for var, (start, stop) in ctx.ranges.items():
@@ -179,28 +238,26 @@ def _index(ctx: Context) -> dict[Monomial, list[Poly]]:
         known.append(poly_of(stop).plus(it, -1).shifted(-1))
     for fact in known:
         spread = fact.expanded()
-        for monomial in spread.terms:
-            table.setdefault(monomial, []).append(spread)
+        if len(spread.terms) > 1:
+            for monomial in spread.terms:
+                table.setdefault(monomial, []).append(spread)
     return table
 
 
-def _axioms(atom: Expr, ctx: Context) -> list[Poly]:
-    """What holds of the atom by its meaning, and its constant bounds."""
-    rule = _AXIOMS.get(type(atom))
-    found = rule(atom, ctx) if rule is not None else []
-    this = Poly({atom: 1}, 0)
+def _constant_facts(atom: Expr, ctx: Context) -> list[Poly]:
     inner = monomial_bounds(atom, ctx)
+    found: list[Poly] = []
     if inner.lower is not None:
-        found.append(this.shifted(-inner.lower))
+        found.append(Poly({atom: 1}, -inner.lower))
     if inner.upper is not None:
-        found.append(this.scaled(-1).shifted(inner.upper))
-    return [fact.expanded() for fact in found]
+        found.append(Poly({atom: -1}, inner.upper))
+    return found
 
 
 def is_positive_divisor(divisor: Poly, ctx: Context) -> bool:
     """Whether d > 0, given that something is divided by it: a size is then at least 1."""
     low = lower_bound(divisor, ctx)
-    return low is not None and low >= 0
+    return low is not None and low >= (1 if divisor.is_const else 0)
 
 
 def _floordiv_axioms(atom: e.FloorDiv, ctx: Context) -> list[Poly]:
@@ -248,3 +305,4 @@ _AXIOMS: dict[type[Expr], Callable[[Any, Context], list[Poly]]] = {
     e.Min: _min_axioms,
     e.Max: _max_axioms,
 }
+_REASONED = frozenset((*_AXIOMS, e.Select))

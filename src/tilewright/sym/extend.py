@@ -8,7 +8,7 @@ from tilewright.base.dtype import INDEX
 from tilewright.sym import expr as e
 from tilewright.sym import ops
 from tilewright.sym.bounds import monomial_bounds
-from tilewright.sym.context import Context, Interval, keep_warm
+from tilewright.sym.context import Context, Interval
 from tilewright.sym.expr import FALSE, TRUE, Const, Expr, Size, Var, const
 from tilewright.sym.poly import Poly, poly_of
 from tilewright.sym.simplify import simplify
@@ -19,7 +19,7 @@ def bind(ctx: Context, var: Var, start: Expr | int, stop: Expr | int) -> Context
     low = const(start) if isinstance(start, int) else start
     high = const(stop) if isinstance(stop, int) else stop
     key = (var, low, high)
-    found = ctx._children.get(key)
+    found = ctx._child(key)
     if found is not None:
         return found
     child = ctx._extended()
@@ -28,8 +28,7 @@ def bind(ctx: Context, var: Var, start: Expr | int, stop: Expr | int) -> Context
     extent = poly_of(last).plus(poly_of(first), -1)
     if extent.is_const and extent.const == 1 and not uses_var(first, {var}):
         child.values = {**ctx.values, var: first}  # the only value there is
-    ctx._children[key] = child
-    return keep_warm(child)
+    return ctx._adopt(key, child)
 
 
 def bind_all(ctx: Context, ranges: Mapping[Var, tuple[Expr | int, Expr | int]]) -> Context:
@@ -39,15 +38,13 @@ def bind_all(ctx: Context, ranges: Mapping[Var, tuple[Expr | int, Expr | int]]) 
 
 
 def assume(ctx: Context, cond: Expr) -> Context:
-    found = ctx._children.get((cond,))
+    found = ctx._child((cond,))
     if found is not None:
         return found
     child = ctx
     for part in _conjuncts(cond):
         child = _assume_one(child, simplify(part, child))
-    if child is not ctx:
-        ctx._children[(cond,)] = child
-    return keep_warm(child)
+    return ctx if child is ctx else ctx._adopt((cond,), child)
 
 
 def _conjuncts(cond: Expr) -> list[Expr]:
@@ -151,7 +148,7 @@ def _rewritten(ctx: Context) -> None:
         for var, (start, stop) in ctx.ranges.items()
     }
     ctx.facts = tuple([poly_of(simplify(fact.expr(), ctx)) for fact in ctx.facts])
-    for table in (ctx._normal, ctx._bounded, ctx._proved):
+    for table in (ctx._normal, ctx._bounded, ctx._proved, ctx._axioms):
         table.clear()
     ctx._indexed = None
 

@@ -1,349 +1,382 @@
-"""Matching the left sides of rules against normal forms.
+"""Rules compiled to closures: matching their left sides against normal forms, checking, building.
 
 Integer subjects are polynomials, conditions are expressions; a match gives the variables of the
 rule their values. A sum in a pattern is matched as a sum: one of its terms anchors the match (a
 quotient or remainder with its coefficient, or a multiple `x * d`), the others follow from what is
 bound then, and a lone variable takes the rest.
+
+The closures are handed the running simplifier, which builds normal forms and proves conditions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from math import gcd
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from tilewright.base.dtype import INDEX
 from tilewright.sym import expr as e
-from tilewright.sym.bounds import poly_bounds
 from tilewright.sym.context import Context
-from tilewright.sym.expr import Const, Expr, Mul, Var
-from tilewright.sym.poly import (
-    NIL,
-    Monomial,
-    Poly,
-    constant,
-    divide_monomial,
-    factors,
-    monomial_of,
-    poly_of,
-)
+from tilewright.sym.divide import common_divisors, exact_quotient, split
+from tilewright.sym.expr import TRUE, ZERO, Const, Expr, Mul, Var
+from tilewright.sym.poly import Poly, constant, divide_monomial, factors, monomial_of, poly_of
+from tilewright.sym.rules import Rule
+from tilewright.sym.visit import walk
 
 Value = Poly | Expr
 Env = dict[Var, Value]
-Build = Callable[[Expr, Env], Value]
 
 
-class Matcher:
-    """Matches patterns in one context; `build` evaluates a pattern whose variables are bound."""
+class Engine(Protocol):
+    """What the closures need of the simplifier."""
 
-    __slots__ = ("build", "ctx", "dividing")
+    ctx: Context
 
-    def __init__(self, ctx: Context, build: Build, *, dividing: bool = False) -> None:
-        self.ctx = ctx
-        self.build = build
-        self.dividing = dividing  # whether the patterns are quotients
-
-    def children(
-        self, patterns: tuple[Expr, ...], subjects: tuple[Value, ...], env: Env
-    ) -> Iterator[Env]:
-        """Match several patterns at once, the last first: divisors bind before dividends."""
-        if not patterns:
-            yield env
-            return
-        *fronts, last = patterns
-        if isinstance(last, Mul) and len(patterns) == 2 and isinstance(subjects[-1], Poly):
-            bound = self._factored(last, subjects, env)
-        else:
-            bound = self.one(last, subjects[-1], env)
-        for found in bound:
-            yield from self.children(tuple(fronts), subjects[:-1], found)
-
-    def one(self, pattern: Expr, subject: Value, env: Env) -> Iterator[Env]:
-        if isinstance(pattern, Var):
-            if pattern in env:
-                if _same(env[pattern], subject):
-                    yield env
-            elif pattern.name[0] != "c" or (isinstance(subject, Poly) and subject.is_const):
-                if (pattern.dtype is INDEX) == isinstance(subject, Poly):
-                    yield {**env, pattern: subject}
-        elif isinstance(pattern, Const):
-            if isinstance(subject, Poly):
-                if subject.is_const and subject.const == pattern.value:
-                    yield env
-            elif subject is pattern:
-                yield env
-        elif isinstance(pattern, (e.Add, Mul)):
-            if isinstance(subject, Poly):
-                yield from self.sum(addends(pattern), subject, env)
-        else:
-            node = subject.atom() if isinstance(subject, Poly) else subject
-            if type(node) is type(pattern):
-                assert node is not None
-                yield from self.node(pattern, node, env)
-
-    def node(self, pattern: Expr, node: Expr, env: Env) -> Iterator[Env]:
-        """Match the operands of a node of the same kind."""
-        subjects = tuple(
-            [poly_of(child) if child.dtype is INDEX else child for child in node.children()]
-        )
-        for patterns in orders(pattern):
-            yield from self.children(patterns, subjects, env)
-
-    def sum(self, parts: tuple[Expr, ...], subject: Poly, env: Env) -> Iterator[Env]:
-        """Match the terms of a sum: an anchor, what follows from it, the rest."""
-        anchor, *others = parts
-        scale: Expr | None = None
-        kernel = anchor
-        if isinstance(anchor, Mul):
-            kernel, scale = anchor.a, anchor.b
-        if isinstance(kernel, Var):
-            assert scale is not None
-            if isinstance(scale, Var) and scale in env:
-                divisor = env[scale]
-                assert isinstance(divisor, Poly)
-                # Known remainders make more terms divide; a remainder just drops those, while a
-                # quotient would get more divisions for it: see `without_small_rest`.
-                whole = len(env) == 1 and not self.dividing
-                quotient, rest = split(subject, divisor, self.ctx if whole else None)
-                if not _is_nil(quotient):
-                    yield from self._rest(others, rest, {**env, kernel: quotient})
-            return
-        for monomial, coefficient in list(subject.terms.items()):
-            for atom in factors(monomial):
-                if type(atom) is not type(kernel):
-                    continue
-                left = divide_monomial(monomial, atom)
-                assert left is not None
-                times = Poly({monomial_of(left): coefficient}, 0) if left else constant(coefficient)
-                rest = subject.without(monomial)
-                for bound in self.node(kernel, atom, env):
-                    for found in self._scaled(scale, times, bound):
-                        yield from self._rest(others, rest, found)
-
-    def _scaled(self, scale: Expr | None, times: Poly, env: Env) -> Iterator[Env]:
-        """Match the coefficient of an anchor: nothing, `z`, or `d * z` with `d` bound."""
-        if scale is None:
-            if times.is_const and times.const == 1:
-                yield env
-        elif isinstance(scale, Mul):
-            assert isinstance(scale.a, Var) and isinstance(scale.b, Var)
-            divisor = env[scale.a]
-            assert isinstance(divisor, Poly)
-            quotient = exact_quotient(times, divisor)
-            if quotient is not None:
-                yield from self.one(scale.b, quotient, env)
-        else:
-            yield from self.one(scale, times, env)
-
-    def _rest(self, parts: list[Expr], subject: Poly, env: Env) -> Iterator[Env]:
-        left = subject
-        for part in parts:
-            if isinstance(part, Var) and part not in env:
-                yield from self.one(part, left, env)
-                return
-            known = self.build(part, env)
-            assert isinstance(known, Poly)
-            left = left.plus(known, -1)
-            if known.is_const or any(monomial in left.terms for monomial in known.terms):
-                return
-        if _is_nil(left):
-            yield env
-
-    def _factored(self, pattern: Mul, subjects: tuple[Value, ...], env: Env) -> Iterator[Env]:
-        """A divisor `k * d`: by every `d` that also divides part of the dividend."""
-        k, d = pattern.a, pattern.b
-        assert isinstance(k, Var) and isinstance(d, Var)
-        divisor, dividend = subjects[-1], subjects[0]
-        assert isinstance(divisor, Poly) and isinstance(dividend, Poly)
-        if d in env:
-            known = env[d]
-            assert isinstance(known, Poly)
-            quotient = exact_quotient(divisor, known)
-            if quotient is not None:
-                yield {**env, k: quotient}
-            return
-        for part in common_divisors(dividend, divisor):
-            quotient = exact_quotient(divisor, part)
-            if quotient is not None:
-                yield {**env, d: part, k: quotient}
+    def count(self, rule: Rule) -> None: ...
+    def finish(self, poly: Poly) -> Poly: ...
+    def is_within(self, value: Poly, stop: Poly) -> bool: ...
+    def is_nonnegative(self, poly: Poly) -> bool: ...
+    def is_positive_divisor(self, divisor: Poly) -> bool: ...
+    def divides(self, divisor: Poly, whole: Poly) -> bool: ...
 
 
-_orders: dict[Expr, tuple[tuple[Expr, ...], ...]] = {}
+Match = Callable[[Engine, Any, Env], Sequence[Env]]
+Test = Callable[[Engine, Env], bool]
+Build = Callable[[Engine, Env], Any]
+Apply = Callable[[Engine, Any], Value | None]
+Handlers = dict[type[Expr], Callable[..., Any]]
+NO_MATCH: tuple[Env, ...] = ()
 
 
-def orders(pattern: Expr) -> tuple[tuple[Expr, ...], ...]:
+def compile_rule(rule: Rule, handlers: Handlers) -> list[Apply]:
+    """Functions from the operands of a node (for a sum: the sum) to the right side, if it fits."""
+    compiler = _Compiler(rule, handlers)
+    build = compiler.build(rule.rhs)
+    test = compiler.test(rule.when)
+    if isinstance(rule.lhs, e.Add):
+        return [_applier(rule, compiler.sum(rule.lhs, set()), test, build)]
+    return [
+        _applier(rule, compiler.operands(patterns, set()), test, build)
+        for patterns in orders(rule.lhs)
+    ]
+
+
+def _applier(rule: Rule, match: Match, test: Test | None, build: Build) -> Apply:
+    def apply(engine: Engine, subject: Any) -> Value | None:
+        for env in match(engine, subject, {}):
+            if test is None or test(engine, env):
+                engine.count(rule)
+                made: Value = build(engine, env)
+                return made
+        return None
+
+    return apply
+
+
+def orders(pattern: Expr) -> list[tuple[Expr, ...]]:
     """The orders in which operands may come: both, for min, max, and, or."""
-    found = _orders.get(pattern)
-    if found is None:
-        operands = pattern.children()
-        found = (operands,)
-        if isinstance(pattern, (e.Min, e.Max, e.And, e.Or, e.Eq, e.Ne)):
-            found = (operands, operands[::-1])
-        _orders[pattern] = found
-    return found
+    operands = pattern.children()
+    if isinstance(pattern, (e.Min, e.Max, e.And, e.Or, e.Eq, e.Ne)):
+        return [operands, operands[::-1]]
+    return [operands]
 
 
-_addends: dict[Expr, tuple[Expr, ...]] = {}
+class _Compiler:
+    """Compiles one rule. `bound` is the set of variables that have a value at that point."""
+
+    def __init__(self, rule: Rule, handlers: Handlers) -> None:
+        self.rule = rule
+        self.handlers = handlers
+        divisors = [n.children()[1] for n in walk(rule.lhs) if isinstance(n, _DIVISIONS)]
+        self.divisors = {v for node in divisors for v in walk(node) if isinstance(v, Var)}
+
+    # ---- left sides
+
+    def operands(self, patterns: tuple[Expr, ...], bound: set[Var]) -> Match:
+        """Match several operands, the last first: divisors bind before dividends."""
+        *fronts, last = patterns
+        if isinstance(last, Mul) and not bound:
+            return self._factored(last, fronts[0], bound)
+        steps = [(len(patterns) - 1, self.pattern(last, bound))]
+        for place in range(len(fronts) - 1, -1, -1):
+            steps.append((place, self.pattern(fronts[place], bound)))
+        return _in_turn(steps)
+
+    def _factored(self, divisor: Mul, dividend: Expr, bound: set[Var]) -> Match:
+        """A divisor `k * d`: by every `d` that also divides part of the dividend."""
+        k, d = divisor.a, divisor.b
+        assert isinstance(k, Var) and isinstance(d, Var)
+        bound |= {k, d}
+        inner = self.pattern(dividend, bound)
+
+        def match(engine: Engine, subject: Any, env: Env) -> Sequence[Env]:
+            found: list[Env] = []
+            for part in common_divisors(subject[0], subject[1]):
+                times = exact_quotient(subject[1], part)
+                if times is not None:
+                    found.extend(inner(engine, subject[0], {**env, d: part, k: times}))
+            return found
+
+        return match
+
+    def pattern(self, pattern: Expr, bound: set[Var]) -> Match:
+        if isinstance(pattern, Var):
+            return self._variable(pattern, bound)
+        if isinstance(pattern, Const):
+            return _constant(pattern)
+        if isinstance(pattern, e.Add):
+            return self.sum(pattern, bound)
+        if isinstance(pattern, Mul):
+            return self._multiple_of_bound(pattern, bound)
+        return self._node(pattern, bound)
+
+    def _variable(self, pattern: Var, bound: set[Var]) -> Match:
+        if pattern in bound:
+            return lambda engine, subject, env: (env,) if _same(env[pattern], subject) else NO_MATCH
+        bound.add(pattern)
+        if pattern.name[0] == "c":
+            return lambda engine, subject, env: (
+                NO_MATCH if subject.terms else ({**env, pattern: subject},)
+            )
+        if pattern.dtype is INDEX:
+            return lambda engine, subject, env: (
+                ({**env, pattern: subject},) if type(subject) is Poly else NO_MATCH
+            )
+        return lambda engine, subject, env: ({**env, pattern: subject},)
+
+    def _multiple_of_bound(self, pattern: Mul, bound: set[Var]) -> Match:
+        """`k * d` with `d` bound."""
+        k, d = pattern.a, pattern.b
+        assert isinstance(k, Var) and isinstance(d, Var) and d in bound
+        inner = self.pattern(k, bound)
+
+        def match(engine: Engine, subject: Any, env: Env) -> Sequence[Env]:
+            times = exact_quotient(subject, _poly(env[d]))
+            return NO_MATCH if times is None else inner(engine, times, env)
+
+        return match
+
+    def _node(self, pattern: Expr, bound: set[Var]) -> Match:
+        kind = type(pattern)
+        before = set(bound)
+        choices = []
+        for patterns in orders(pattern):
+            bound.clear()
+            bound |= before
+            choices.append(self.operands(patterns, bound))
+
+        def match(engine: Engine, subject: Any, env: Env) -> Sequence[Env]:
+            node = subject.atom() if type(subject) is Poly else subject
+            if type(node) is not kind:
+                return NO_MATCH
+            operands = _operands(node)
+            if len(choices) == 1:
+                return choices[0](engine, operands, env)
+            return [found for one in choices for found in one(engine, operands, env)]
+
+        return match
+
+    def sum(self, pattern: Expr, bound: set[Var]) -> Match:
+        """Match the terms of a sum: an anchor, what follows from it, the rest."""
+        anchor, *others = _addends(pattern)
+        kernel, scale = (anchor.a, anchor.b) if isinstance(anchor, Mul) else (anchor, None)
+        if isinstance(kernel, Var):
+            assert isinstance(scale, Var) and scale in bound
+            return self._split(kernel, scale, others, bound)
+        return self._anchored(kernel, scale, others, bound)
+
+    def _split(self, kernel: Var, scale: Var, others: list[Expr], bound: set[Var]) -> Match:
+        # Known remainders make more terms divide; a remainder just drops those, while a quotient
+        # would get more divisions for it: see `without_small_rest`.
+        use_context = len(bound) == 1 and isinstance(self.rule.lhs, e.FloorMod)
+        bound.add(kernel)
+        rest = self._rest(others, bound)
+
+        def match(engine: Engine, subject: Any, env: Env) -> Sequence[Env]:
+            known = engine.ctx if use_context else None
+            quotient, left = split(subject, _poly(env[scale]), known)
+            if quotient.is_nil:
+                return NO_MATCH
+            return rest(engine, left, {**env, kernel: quotient})
+
+        return match
+
+    def _anchored(
+        self, kernel: Expr, scale: Expr | None, others: list[Expr], bound: set[Var]
+    ) -> Match:
+        kind = type(kernel)
+        inner = self.operands(kernel.children(), bound)
+        times_match = _is_one if scale is None else self._scale(scale, bound)
+        rest = self._rest(others, bound)
+
+        def match(engine: Engine, subject: Any, env: Env) -> Sequence[Env]:
+            results: list[Env] = []
+            for monomial, coefficient in subject.terms.items():
+                for atom in factors(monomial):
+                    if type(atom) is not kind:
+                        continue
+                    left = divide_monomial(monomial, atom)
+                    times = (
+                        Poly({monomial_of(left): coefficient}, 0) if left else constant(coefficient)
+                    )
+                    others_of_it: Poly | None = None
+                    for found in inner(engine, _operands(atom), env):
+                        for scaled in times_match(engine, times, found):
+                            if others_of_it is None:
+                                others_of_it = subject.without(monomial)
+                            results.extend(rest(engine, others_of_it, scaled))
+            return results
+
+        return match
+
+    def _scale(self, scale: Expr, bound: set[Var]) -> Match:
+        """The coefficient of an anchor: `z`, or `d * z` with `d` bound."""
+        if isinstance(scale, Mul):
+            return self._multiple_of_bound(Mul(scale.b, scale.a), bound)
+        return self.pattern(scale, bound)
+
+    def _rest(self, parts: list[Expr], bound: set[Var]) -> Match:
+        *known, last = parts
+        builds = [self.build(part) for part in known]
+        assert isinstance(last, (Var, Const))
+        take = self.pattern(last, bound)
+
+        def match(engine: Engine, subject: Any, env: Env) -> Sequence[Env]:
+            left = subject
+            for build in builds:
+                part = build(engine, env)
+                left = left.plus(part, -1)
+                if part.is_const or any(monomial in left.terms for monomial in part.terms):
+                    return NO_MATCH
+            return take(engine, left, env)
+
+        return match
+
+    # ---- conditions
+
+    def test(self, cond: Expr) -> Test | None:
+        """None where nothing is left to prove."""
+        if cond is TRUE or isinstance(cond, e.Ne):
+            return None  # a divisor of the left side is not 0: the left side has a value
+        if isinstance(cond, e.And):
+            within = self._within(cond)
+            return within if within is not None else self._both(cond)
+        if isinstance(cond, e.Eq):  # x % d == 0
+            assert isinstance(cond.a, e.FloorMod) and cond.b is ZERO
+            whole, divisor = self.build(cond.a.a), self.build(cond.a.b)
+            return lambda engine, env: engine.divides(divisor(engine, env), whole(engine, env))
+        assert isinstance(cond, (e.Lt, e.Le))
+        if isinstance(cond, e.Lt) and cond.a is ZERO and cond.b in self.divisors:
+            positive = cond.b
+            return lambda engine, env: engine.is_positive_divisor(_poly(env[positive]))  # type: ignore[index]
+        low, high = self.build(cond.a), self.build(cond.b)
+        least = 1 if isinstance(cond, e.Lt) else 0
+        return lambda engine, env: engine.is_nonnegative(
+            high(engine, env).plus(low(engine, env), -1).shifted(-least)
+        )
+
+    def _both(self, cond: e.And) -> Test | None:
+        first, second = self.test(cond.a), self.test(cond.b)
+        if first is None or second is None:
+            return second if first is None else first
+        return lambda engine, env: first(engine, env) and second(engine, env)
+
+    def _within(self, cond: e.And) -> Test | None:
+        """0 <= x and x < d, which is asked most."""
+        low, high = cond.a, cond.b
+        if not (isinstance(low, e.Le) and low.a is ZERO and isinstance(high, e.Lt)):
+            return None
+        x, d = high.a, high.b
+        if low.b is not x or not isinstance(x, Var) or not isinstance(d, Var):
+            return None
+        return lambda engine, env: engine.is_within(_poly(env[x]), _poly(env[d]))
+
+    # ---- right sides
+
+    def build(self, pattern: Expr) -> Build:
+        if isinstance(pattern, Var):
+            return lambda engine, env: env[pattern]
+        if isinstance(pattern, Const):
+            value = poly_of(pattern) if pattern.dtype is INDEX else pattern
+            return lambda engine, env: value
+        parts = [self.build(child) for child in pattern.children()]
+        if isinstance(pattern, (e.Add, e.Sub, Mul)):
+            a, b = parts
+            if isinstance(pattern, Mul):
+                return lambda engine, env: a(engine, env).times(b(engine, env))
+            sign = 1 if isinstance(pattern, e.Add) else -1
+            return lambda engine, env: a(engine, env).plus(b(engine, env), sign)
+        handler = self.handlers[type(pattern)]
+
+        def build(engine: Engine, env: Env) -> Any:
+            values = []
+            for part in parts:
+                value = part(engine, env)
+                values.append(engine.finish(value) if type(value) is Poly else value)
+            return handler(engine, *values)
+
+        return build
 
 
-def addends(pattern: Expr) -> tuple[Expr, ...]:
-    """The terms of a sum in a pattern, in order."""
-    found = _addends.get(pattern)
-    if found is None:
-        parts: list[Expr] = []
-        node = pattern
-        while isinstance(node, e.Add):
-            parts.append(node.b)
-            node = node.a
-        parts.append(node)
-        found = _addends[pattern] = tuple(reversed(parts))
-    return found
+_DIVISIONS = (e.FloorDiv, e.FloorMod)
+
+
+def _in_turn(steps: list[tuple[int, Match]]) -> Match:
+    if len(steps) == 1:
+        ((place, only),) = steps
+        return lambda engine, subject, env: only(engine, subject[place], env)
+    if len(steps) == 2:
+        (first_place, first), (second_place, second) = steps
+
+        def match_two(engine: Engine, subject: Any, env: Env) -> Sequence[Env]:
+            found = first(engine, subject[first_place], env)
+            if not found:
+                return NO_MATCH
+            if len(found) == 1:
+                return second(engine, subject[second_place], found[0])
+            return [last for one in found for last in second(engine, subject[second_place], one)]
+
+        return match_two
+
+    def match(engine: Engine, subject: Any, env: Env) -> Sequence[Env]:
+        found: Sequence[Env] = (env,)
+        for place, step in steps:
+            found = [last for one in found for last in step(engine, subject[place], one)]
+        return found
+
+    return match
+
+
+def _constant(pattern: Const) -> Match:
+    if pattern.dtype is INDEX:
+        return lambda engine, subject, env: (
+            (env,) if not subject.terms and subject.const == pattern.value else NO_MATCH
+        )
+    return lambda engine, subject, env: (env,) if subject is pattern else NO_MATCH
+
+
+def _is_one(engine: Engine, subject: Any, env: Env) -> Sequence[Env]:
+    return (env,) if not subject.terms and subject.const == 1 else NO_MATCH
+
+
+def _operands(node: Expr) -> list[Value]:
+    return [poly_of(child) if child.dtype is INDEX else child for child in node.children()]
+
+
+def _addends(pattern: Expr) -> list[Expr]:
+    parts: list[Expr] = []
+    while isinstance(pattern, e.Add):
+        parts.append(pattern.b)
+        pattern = pattern.a
+    parts.append(pattern)
+    return parts[::-1]
+
+
+def _poly(value: Value) -> Poly:
+    assert type(value) is Poly
+    return value
 
 
 def _same(a: Value, b: Value) -> bool:
-    if isinstance(a, Poly):
-        return isinstance(b, Poly) and a.same(b)
+    if type(a) is Poly:
+        return type(b) is Poly and a.same(b)
     return a is b
-
-
-def _is_nil(poly: Poly) -> bool:
-    return poly.const == 0 and not poly.terms
-
-
-def exact_quotient(whole: Poly, divisor: Poly) -> Poly | None:
-    """whole / divisor where every term divides, without a look at the context."""
-    quotient, rest = split(whole, divisor, None)
-    return quotient if _is_nil(rest) else None
-
-
-def split(whole: Poly, divisor: Poly, ctx: Context | None) -> tuple[Poly, Poly]:
-    """(q, r) with whole == q * divisor + r, as much in q as divides term by term."""
-    if divisor.is_const:
-        return _split_by_constant(whole, divisor.const, ctx)
-    if divisor.const == 0 and len(divisor.terms) == 1:
-        ((monomial, scale),) = divisor.terms.items()
-        return _split_by_monomial(whole, monomial, scale)
-    return _split_by_sum(whole, divisor)
-
-
-def _split_by_constant(whole: Poly, by: int, ctx: Context | None) -> tuple[Poly, Poly]:
-    residues = ctx.residues if ctx is not None else None
-    quotient: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {}
-    shift = 0
-    for monomial, coefficient in whole.terms.items():
-        if coefficient % by == 0:
-            quotient[monomial] = quotient.get(monomial, 0) + coefficient // by
-            continue
-        if residues and monomial in residues:
-            # n == m*j + s:  a*n == by * a' * (n // by') + a * (s % by')  where by = g*by', a = g*a'
-            assert isinstance(monomial, Expr)
-            modulus, residue = residues[monomial]
-            part = by // gcd(coefficient, by)
-            if modulus % part == 0:
-                node = e.FloorDiv(monomial, e.const(part))
-                factor = coefficient * part // by
-                quotient[node] = quotient.get(node, 0) + factor
-                shift += coefficient * (residue % part)
-                continue
-        rest[monomial] = coefficient
-    total = whole.const + shift
-    return Poly(_clean(quotient), total // by), Poly(rest, total % by)
-
-
-def _clean(terms: dict[Monomial, int]) -> dict[Monomial, int]:
-    return {m: c for m, c in terms.items() if c} if 0 in terms.values() else terms
-
-
-def _split_by_monomial(whole: Poly, by: Monomial, scale: int) -> tuple[Poly, Poly]:
-    quotient: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {}
-    shift = 0
-    for monomial, coefficient in whole.terms.items():
-        left = divide_monomial(monomial, by) if coefficient % scale == 0 else None
-        if left is None:
-            rest[monomial] = coefficient
-        elif left:
-            quotient[monomial_of(left)] = coefficient // scale
-        else:
-            shift = coefficient // scale
-    return Poly(quotient, shift), Poly(rest, whole.const)
-
-
-def _split_by_sum(whole: Poly, divisor: Poly) -> tuple[Poly, Poly]:
-    content = divisor.content()
-    base = divisor if content == 1 else divisor.divided(content)
-    quotient, rest = _split_by_monomial(whole, base.expr(), content)
-    # The divisor may also lie there in the open, term by term.
-    first, scale = next(iter(divisor.terms.items()))
-    times, left_over = divmod(rest.terms.get(first, 0), scale)
-    if times and not left_over:
-        less = rest.plus(divisor, -times)
-        if not any(monomial in less.terms for monomial in divisor.terms):
-            quotient, rest = quotient.shifted(times), less
-    return quotient, rest
-
-
-def without_small_rest(whole: Poly, divisor: int, ctx: Context) -> Poly:
-    """A sum with the same quotient by `divisor` > 0, as far as known remainders shorten it.
-
-    Let g divide `divisor`, and let T be the terms whose sum is known modulo g: T == s (mod g).
-    The others and the constant are R + c. With s + c == g*q + t, 0 <= t < g:
-    if 0 <= R + t < g, then the quotient depends on T and q alone. The constant that stands for q
-    is 0 where it can be, else the least.
-    """
-    moduli = {
-        gcd(coefficient * ctx.residues[monomial][0], divisor)
-        for monomial, coefficient in whole.terms.items()
-        if monomial in ctx.residues
-    }
-    for g in sorted(moduli, reverse=True):
-        if g == 1:
-            break
-        kept: dict[Monomial, int] = {}
-        others: dict[Monomial, int] = {}
-        residue = 0
-        for monomial, coefficient in whole.terms.items():
-            modulus, rest = ctx.residues.get(monomial, (1, 0))  # type: ignore[call-overload]
-            if coefficient * modulus % g == 0:
-                kept[monomial] = coefficient
-                residue = (residue + coefficient * rest) % g
-            else:
-                others[monomial] = coefficient
-        count, low = divmod(residue + whole.const, g)
-        shift = g * count - residue if count else 0
-        if shift == whole.const and not others:
-            continue
-        span = poly_bounds(Poly(others, low), ctx)
-        if span.lower is not None and span.upper is not None and 0 <= span.lower <= span.upper < g:
-            whole = Poly(kept, shift)
-    return whole
-
-
-def common_divisors(dividend: Poly, divisor: Poly) -> list[Poly]:
-    """Proper parts of the divisor that divide some term of the dividend, greatest first."""
-    if divisor.const or len(divisor.terms) > 1:
-        if not divisor.is_const:
-            return []
-    if divisor.is_const:
-        found: set[int] = set()
-        for coefficient in dividend.terms.values():
-            found.add(gcd(coefficient, divisor.const))
-        return [constant(g) for g in sorted(found, reverse=True) if 1 < g < abs(divisor.const)]
-    ((whole, scale),) = divisor.terms.items()
-    parts: list[Poly] = []
-    for monomial, coefficient in dividend.terms.items():
-        left, shared = list(factors(whole)), []
-        for factor in factors(monomial):
-            if factor in left:
-                left.remove(factor)
-                shared.append(factor)
-        common = gcd(coefficient, scale)
-        if (not shared and common == 1) or (not left and common == abs(scale)):
-            continue
-        part = Poly({monomial_of(tuple(shared)): common}, 0) if shared else constant(common)
-        if not any(part.same(other) for other in parts):
-            parts.append(part)
-    return sorted(parts, key=lambda part: -sum(len(factors(m)) for m in part.terms))
-
-
-__all__ = ["NIL", "Env", "Matcher", "Value", "common_divisors", "exact_quotient", "split"]

@@ -17,7 +17,6 @@ from math import gcd
 from tilewright.sym.expr import ZERO, Add, Const, Expr, Mul, Size, Sub, Var, const
 from tilewright.sym.visit import walk
 
-
 Product = tuple[Expr, ...]  # two or more factors, in the order of `rank`
 Monomial = Expr | Product
 NO_TERMS: Mapping[Monomial, int] = {}
@@ -82,6 +81,10 @@ class Poly:
     @property
     def is_const(self) -> bool:
         return not self.terms
+
+    @property
+    def is_nil(self) -> bool:
+        return not self.terms and self.const == 0
 
     def same(self, other: Poly) -> bool:
         return self.const == other.const and self.terms == other.terms
@@ -227,7 +230,7 @@ class Poly:
         """The expression: a positive term first, the others in order, the constant last."""
         terms = self.terms
         if not terms:
-            return const(self.const)
+            return number(self.const)
         result: Expr | None = None
         constant = self.const
         ordered = list(terms.items())
@@ -236,7 +239,7 @@ class Poly:
             if first is not None:
                 ordered.insert(0, ordered.pop(first))
             elif constant > 0:
-                result, constant = const(constant), 0
+                result, constant = number(constant), 0
         for monomial, coefficient in ordered:
             if result is None:
                 result = _term(monomial, coefficient)
@@ -246,9 +249,9 @@ class Poly:
                 result = Add(result, _term(monomial, coefficient))
         assert result is not None
         if constant > 0:
-            result = Add(result, const(constant))
+            result = Add(result, number(constant))
         elif constant < 0:
-            result = Sub(result, const(-constant))
+            result = Sub(result, number(-constant))
         return result
 
 
@@ -258,13 +261,26 @@ def _term(monomial: Monomial, coefficient: int) -> Expr:
         result = reduce(Mul, monomial)
     else:
         result = monomial
-    return result if coefficient == 1 else Mul(result, const(coefficient))
+    return result if coefficient == 1 else Mul(result, number(coefficient))
 
 
 _SUMS: frozenset[type[Expr]] = frozenset((Add, Sub))
 NIL = Poly(NO_TERMS, 0)
 UNIT = Poly(NO_TERMS, 1)
 _known: dict[Expr, Poly] = {ZERO: NIL}
+
+
+_numbers: dict[int, Const] = {}
+
+
+def number(value: int) -> Const:
+    """The index constant; those in use are kept at hand."""
+    found = _numbers.get(value)
+    if found is None:
+        if len(_numbers) > _KEEP:
+            _numbers.clear()
+        found = _numbers[value] = const(value)
+    return found
 
 
 def constant(value: int) -> Poly:

@@ -51,7 +51,7 @@ ZERO, MINUS_ONE = const(0), const(-1)
 
 
 def _within(value: Expr, stop: Expr) -> Expr:
-    return logical_and(ZERO <= value, value < stop)
+    return logical_and(value >= ZERO, value < stop)
 
 
 FLOORDIV = (

@@ -10,7 +10,6 @@ reassociated: inside them and inside nodes of other layers only the integer oper
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import reduce
 from math import gcd
@@ -20,14 +19,14 @@ from tilewright.base.dtype import INDEX
 from tilewright.base.errors import CompilerBug
 from tilewright.sym import expr as e
 from tilewright.sym import ops
-from tilewright.sym.bounds import bounds, lower_bound, monomial_bounds, poly_bounds
+from tilewright.sym.bounds import bounds, monomial_bounds, poly_bounds
 from tilewright.sym.context import EMPTY, Context
 from tilewright.sym.deduce import QUICK, THOROUGH, is_positive_divisor, nonnegative
-from tilewright.sym.expr import FALSE, TRUE, Const, Expr, Size, Var, const
-from tilewright.sym.match import Env, Matcher, Value, exact_quotient, orders, without_small_rest
-from tilewright.sym.poly import NO_TERMS, UNIT, Monomial, Poly, constant, factors, poly_of
+from tilewright.sym.divide import exact_quotient, without_small_rest
+from tilewright.sym.expr import FALSE, TRUE, Const, Expr, Size, Var
+from tilewright.sym.match import Apply, Value, compile_rule
+from tilewright.sym.poly import Monomial, Poly, constant, number, poly_of
 from tilewright.sym.rules import TABLE, Rule
-from tilewright.sym.visit import walk
 
 _KEEP = 1 << 15
 _BUDGET = 2000
@@ -50,14 +49,12 @@ def simplify(expr: Expr, ctx: Context = EMPTY) -> Expr:
 class _Simplifier:
     """One run: the context, the remaining budget, the rules fired last."""
 
-    __slots__ = ("budget", "ctx", "dividing", "fired", "matcher")
+    __slots__ = ("budget", "ctx", "fired")
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self.budget = _BUDGET
-        self.fired: deque[str] = deque(maxlen=8)
-        self.matcher = Matcher(ctx, self.build)
-        self.dividing = Matcher(ctx, self.build, dividing=True)
+        self.fired: list[str] = []
 
     def run(self, root: Expr) -> Expr:
         memo = self.ctx._normal
@@ -68,55 +65,64 @@ class _Simplifier:
             if node in done:
                 stack.pop()
                 continue
-            known = memo.get(node)
-            if known is not None:
-                done[node] = poly_of(known) if known.dtype is INDEX else known
+            children = node.children()
+            ready = True
+            for child in children:
+                if child in done:
+                    continue
+                kind = type(child)
+                if kind is Var or kind is Size:
+                    done[child] = self.variable(child)
+                elif kind is Const:
+                    done[child] = poly_of(child) if child.dtype is INDEX else child
+                else:
+                    known = memo.get(child)
+                    if known is None:
+                        stack.append(child)
+                        ready = False
+                    else:
+                        done[child] = poly_of(known) if known.dtype is INDEX else known
+            if ready:
                 stack.pop()
-                continue
-            missing = [child for child in node.children() if child not in done]
-            if missing:
-                stack.extend(missing)
-                continue
-            stack.pop()
-            done[node] = self.node(node, done)
+                done[node] = self.node(node, children, done)
         return self.expr(done[root])
 
     # ---- one node over operands in normal form
 
-    def node(self, node: Expr, done: dict[Expr, Value]) -> Value:
+    def node(self, node: Expr, children: tuple[Expr, ...], done: dict[Expr, Value]) -> Value:
         kind = type(node)
-        if kind in _ARITHMETIC and node.dtype is INDEX:
-            a, b = done[node.a], done[node.b]  # type: ignore[attr-defined]
+        if node.dtype is INDEX and kind in _ARITHMETIC:
+            a, b = done[children[0]], done[children[1]]
+            assert type(a) is Poly and type(b) is Poly
             if kind is e.Add:
-                return a.plus(b)  # type: ignore[union-attr, arg-type]
+                return a.plus(b)
             if kind is e.Sub:
-                return a.plus(b, -1)  # type: ignore[union-attr, arg-type]
-            return a.times(b)  # type: ignore[union-attr, arg-type]
-        if kind is Var or kind is Size:
-            return self.variable(node)
-        if kind is Const:
-            return constant(node.value) if node.dtype is INDEX else node  # type: ignore[attr-defined]
-        handler = _HANDLERS.get(kind)
-        old = node.children()
-        if handler is not None and old[-1].dtype is INDEX:
-            found = handler(self, *[self.finish(done[child]) for child in old])  # type: ignore[arg-type]
+                return a.plus(b, -1)
+            return a.times(b)
+        found: Value
+        if kind in _HANDLERS and children[-1].dtype is INDEX:
+            values = [self.value(done[child]) for child in children]
+            found = _HANDLERS[kind](self, *values)
         elif kind in _LOGIC and not node.dtype.is_vector:
-            found = _LOGIC[kind](self, *[self.value(done[child]) for child in old])
+            found = _LOGIC[kind](self, *[self.value(done[child]) for child in children])
+        elif not children:
+            found = self.variable(node) if isinstance(node, Var) else self.opaque(node, ())
         else:
-            found = self.opaque(node, tuple([self.expr(done[child]) for child in old]))
-        if kind is not e.Not:
-            self.ctx._normal[node] = self.expr(found)
+            found = self.opaque(node, tuple([self.expr(done[child]) for child in children]))
+        self.ctx._normal[node] = self.expr(found)
         return found
 
     def variable(self, node: Expr) -> Value:
-        known = self.ctx.values.get(node)
+        ctx = self.ctx
+        known = ctx.values.get(node)
         if known is not None:
             return poly_of(known) if node.dtype is INDEX else known
         if node.dtype is not INDEX:
             return node
-        inner = monomial_bounds(node, self.ctx)
-        if inner.lower is not None and inner.lower == inner.upper:
-            return constant(inner.lower)
+        if node in ctx.intervals:
+            only = monomial_bounds(node, ctx).value
+            if only is not None:
+                return constant(only)
         return poly_of(node)
 
     def opaque(self, node: Expr, new: tuple[Expr, ...]) -> Value:
@@ -124,7 +130,8 @@ class _Simplifier:
         old = node.children()
         if any(a is not b for a, b in zip(old, new, strict=True)):
             node = node.with_children(new)
-        node = ops.rebuild(node)
+        if not _divides_by_zero(node):
+            node = ops.rebuild(node)
         if isinstance(node, e.Compare) and node.a.dtype.is_int:
             certain = bounds(node, self.ctx).value
             if certain is not None:
@@ -139,20 +146,16 @@ class _Simplifier:
         known = self.ctx.values.get(node)
         if known is not None:
             return poly_of(known)
-        inner = bounds(node, self.ctx)
-        if inner.lower is not None and inner.lower == inner.upper:
-            return constant(inner.lower)
-        return poly_of(node)
+        only = bounds(node, self.ctx).value
+        return poly_of(node) if only is None else constant(only)
 
     # ---- values
 
     def expr(self, value: Value) -> Expr:
-        if isinstance(value, Poly):
-            return self.finish(value).expr()
-        return value
+        return self.finish(value).expr() if type(value) is Poly else value  # type: ignore[return-value]
 
     def value(self, value: Value) -> Value:
-        return self.finish(value) if isinstance(value, Poly) else value
+        return self.finish(value) if type(value) is Poly else value
 
     def finish(self, poly: Poly) -> Poly:
         """A complete sum: quotients and remainders joined, multiplied out where that is shorter."""
@@ -160,10 +163,13 @@ class _Simplifier:
             spread = poly.expanded()
             if spread.cost() < poly.cost():
                 poly = spread
-        if not any(type(atom) in _DIVISIONS for m in poly.terms for atom in factors(m)):
+        if not any(  # every rule about sums joins a quotient with something
+            type(m) is e.FloorDiv or (type(m) is tuple and any(type(f) is e.FloorDiv for f in m))
+            for m in poly.terms
+        ):
             return poly
         while True:
-            found = self.apply(e.Add, (poly,))
+            found = self.apply(e.Add, poly)
             if found is None:
                 return poly
             assert isinstance(found, Poly)
@@ -171,76 +177,48 @@ class _Simplifier:
 
     # ---- rules
 
-    def apply(self, kind: type[Expr], subjects: tuple[Value, ...]) -> Value | None:
+    def apply(self, kind: type[Expr], subject: Any) -> Value | None:
         """The right side of the first rule that fits, or None."""
-        matcher = self.dividing if kind is e.FloorDiv else self.matcher
-        for rule, patterns in _COMPILED[kind]:
-            if kind is e.Add:
-                matches = matcher.one(rule.lhs, subjects[0], {})
-            else:
-                matches = matcher.children(patterns, subjects, {})
-            for env in matches:
-                if rule.when is TRUE or self.holds(rule.when, rule, env):
-                    self.count(rule)
-                    return self.build(rule.rhs, env)
+        for rule in _COMPILED[kind]:
+            found = rule(self, subject)
+            if found is not None:
+                return found
         return None
 
     def count(self, rule: Rule) -> None:
         self.fired.append(rule.name)
-        self.budget -= 1
-        if self.budget < 0:
-            raise CompilerBug(
-                "TW0107",
-                f"simplification does not end: the last rules were {', '.join(self.fired)}",
-            )
+        if len(self.fired) > self.budget:
+            last = ", ".join(self.fired[-8:])
+            raise CompilerBug("TW0107", f"simplification does not end: the last rules were {last}")
 
-    def holds(self, cond: Expr, rule: Rule, env: Env) -> bool:
-        """Whether the condition of a rule is proved for these values."""
-        if isinstance(cond, e.And):
-            return self.holds(cond.a, rule, env) and self.holds(cond.b, rule, env)
-        if isinstance(cond, e.Ne):
-            return True  # a divisor of the left side, which has a value
-        assert isinstance(cond, e.Binary)
-        if isinstance(cond, e.Eq):  # x % d == 0
-            assert isinstance(cond.a, e.FloorMod)
-            whole, divisor = self.build(cond.a.a, env), self.build(cond.a.b, env)
-            assert isinstance(whole, Poly) and isinstance(divisor, Poly)
-            return self.divides(divisor, whole)
-        low, high = self.build(cond.a, env), self.build(cond.b, env)
-        assert isinstance(low, Poly) and isinstance(high, Poly)
-        gap = high.plus(low, -1)
-        if isinstance(cond, e.Lt):
-            gap = gap.shifted(-1)
-            if isinstance(cond.b, Var) and cond.b in _divisors(rule):
-                # A divisor that is not negative is at least 1.
-                if low.is_const and low.const <= 0 and is_positive_divisor(high, self.ctx):
+    def is_within(self, value: Poly, stop: Poly) -> bool:
+        """0 <= value < stop, where something is divided by `stop`."""
+        ctx = self.ctx
+        if value.is_const:
+            if value.const == 0:  # a divisor that is not negative is at least 1
+                return is_positive_divisor(stop, ctx)
+            return value.const > 0 and nonnegative(stop.shifted(-value.const - 1), ctx, QUICK)
+        if stop.is_const:
+            span = poly_bounds(value, ctx)
+            if span.lower is not None and span.upper is not None:
+                if span.lower >= 0 and span.upper < stop.const:
                     return True
-        return nonnegative(gap, self.ctx, QUICK)
+        return nonnegative(stop.plus(value, -1).shifted(-1), ctx, QUICK) and nonnegative(
+            value, ctx, QUICK
+        )
+
+    def is_nonnegative(self, poly: Poly) -> bool:
+        return nonnegative(poly, self.ctx, QUICK)
+
+    def is_positive_divisor(self, divisor: Poly) -> bool:
+        return is_positive_divisor(divisor, self.ctx)
 
     def divides(self, divisor: Poly, whole: Poly) -> bool:
         if exact_quotient(whole, divisor) is not None:
             return True
         if not divisor.is_const or not self.ctx.residues:
             return False
-        rest = self.mod(whole, divisor)
-        return rest.is_const and rest.const == 0
-
-    def build(self, pattern: Expr, env: Env) -> Value:
-        """A pattern with its variables replaced, in normal form."""
-        if isinstance(pattern, Var):
-            return env[pattern]
-        if isinstance(pattern, Const):
-            return poly_of(pattern) if pattern.dtype is INDEX else pattern
-        parts = [self.build(child, env) for child in pattern.children()]
-        kind = type(pattern)
-        if kind is e.Add:
-            return parts[0].plus(parts[1])  # type: ignore[union-attr, arg-type]
-        if kind is e.Sub:
-            return parts[0].plus(parts[1], -1)  # type: ignore[union-attr, arg-type]
-        if kind is e.Mul:
-            return parts[0].times(parts[1])  # type: ignore[union-attr, arg-type]
-        handler = _HANDLERS.get(kind) or _LOGIC[kind]
-        return handler(self, *[self.value(part) for part in parts])
+        return self.mod(whole, divisor).is_nil
 
     # ---- normalising constructors
 
@@ -308,7 +286,7 @@ class _Simplifier:
             return FALSE
         left, right = _sides(gap)
         if not left.terms:
-            node: Expr = e.Le(const(-gap.const), right.expr())
+            node: Expr = e.Le(number(-gap.const), right.expr())
         elif gap.const == 0 and right.terms:
             node = e.Le(left.expr(), right.expr())
         elif gap.const < 0 and right.terms:
@@ -414,6 +392,12 @@ class _Simplifier:
         return self.atom(node) if node.dtype is INDEX else node
 
 
+def _divides_by_zero(node: Expr) -> bool:
+    if isinstance(node, (e.FloorDiv, e.FloorMod)):
+        return isinstance(node.b, Const) and node.b.value == 0
+    return False
+
+
 def _sides(gap: Poly) -> tuple[Poly, Poly]:
     """(left, right) without the constant: gap == right - left + constant, all signs positive."""
     left: dict[Monomial, int] = {}
@@ -427,7 +411,6 @@ def _sides(gap: Poly) -> tuple[Poly, Poly]:
 
 
 _ARITHMETIC = frozenset((e.Add, e.Sub, e.Mul))
-_DIVISIONS = frozenset((e.FloorDiv, e.FloorMod))
 _HANDLERS: dict[type[Expr], Callable[..., Any]] = {
     e.FloorDiv: _Simplifier.div,
     e.FloorMod: _Simplifier.mod,
@@ -444,21 +427,7 @@ _LOGIC: dict[type[Expr], Callable[..., Any]] = {
     e.Not: _Simplifier.invert,
     e.Select: _Simplifier.select,
 }
-_COMPILED: dict[type[Expr], tuple[tuple[Rule, tuple[Expr, ...]], ...]] = {
-    kind: tuple((rule, patterns) for rule in rules for patterns in orders(rule.lhs))
+_COMPILED: dict[type[Expr], tuple[Apply, ...]] = {
+    kind: tuple(apply for rule in rules for apply in compile_rule(rule, {**_HANDLERS, **_LOGIC}))
     for kind, rules in TABLE.items()
 }
-_divisor_table: dict[Rule, frozenset[Var]] = {}
-
-
-def _divisors(rule: Rule) -> frozenset[Var]:
-    """Variables of a rule that are divisors on its left side, alone or as a factor."""
-    found = _divisor_table.get(rule)
-    if found is None:
-        nodes = [n.children()[1] for n in walk(rule.lhs) if type(n) in _DIVISIONS]
-        found = frozenset(v for node in nodes for v in walk(node) if isinstance(v, Var))
-        _divisor_table[rule] = found
-    return found
-
-
-__all__ = ["NO_TERMS", "UNIT", "lower_bound", "simplify"]
