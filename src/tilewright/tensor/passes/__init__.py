@@ -13,7 +13,9 @@ from tilewright.tensor.passes.expand_updates import expand_updates
 from tilewright.tensor.passes.flatten_buffers import flatten_buffers
 from tilewright.tensor.passes.lower_blocks import lower_blocks
 from tilewright.tensor.passes.lower_inits import lower_inits
+from tilewright.tensor.passes.partition_loops import partition_loops
 from tilewright.tensor.passes.place_allocations import place_allocations
+from tilewright.tensor.passes.remove_no_ops import remove_no_ops
 from tilewright.tensor.passes.simplify_program import simplify_program
 from tilewright.tensor.passes.unroll_loops import unroll_loops
 from tilewright.tensor.passes.vectorize_loops import vectorize_loops
@@ -26,11 +28,12 @@ LOWER_CPU: tuple[TensorPass, ...] = (
     lower_blocks,
     place_allocations,
     compact_buffers,
-    simplify_program,
     flatten_buffers,
+    simplify_program,
+    partition_loops,
     vectorize_loops,
     unroll_loops,
-    simplify_program,
+    remove_no_ops,
 )
 PIPELINES: dict[str, tuple[TensorPass, ...]] = {"cpu": LOWER_CPU}
 PASSES: dict[str, TensorPass] = {
