@@ -25,9 +25,10 @@ $(SETUP): pyproject.toml $(NATIVE) | $(BIN)/python
 
 test: lint unit sanitize  ## lint, then all tests
 
-lint: $(SETUP)  ## ruff, mypy, import layers
+lint: $(SETUP)  ## ruff, clang-format, mypy, import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(wildcard $(C)/*.[ch] tests/native/*.c bench/native/*.c)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 

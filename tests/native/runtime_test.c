@@ -16,12 +16,12 @@
 
 static int failures; /* of the running test; tests check on the main thread only */
 
-#define EXPECT(condition)                                                  \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);      \
-      failures++;                                                          \
-    }                                                                      \
+#define EXPECT(condition)                                             \
+  do {                                                                \
+    if (!(condition)) {                                               \
+      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+      failures++;                                                     \
+    }                                                                 \
   } while (0)
 
 static bool has_text(const char *text) { return strstr(tw_last_error(), text) != NULL; }
@@ -248,8 +248,7 @@ static void prepare(call *c) {
     for (int axis = 0; axis < 2; ++axis) c->shape[i][axis] = shapes[i][axis];
     c->strides[i][0] = shapes[i][1];
     c->strides[i][1] = 1;
-    c->tensors[i] =
-        (DLTensor){c->data[i], {kDLCPU, 0}, 2, F32, c->shape[i], c->strides[i], 0};
+    c->tensors[i] = (DLTensor){c->data[i], {kDLCPU, 0}, 2, F32, c->shape[i], c->strides[i], 0};
     c->args[i] = &c->tensors[i];
   }
 }
@@ -265,14 +264,14 @@ static void test_good_arguments_give_the_symbols(void) {
   EXPECT(check(&c) == TW_OK);
 }
 
-#define REFUSED(change, code, text)                            \
-  do {                                                         \
-    call c;                                                    \
-    prepare(&c);                                               \
-    change;                                                    \
-    EXPECT(check(&c) == code);                                 \
-    EXPECT(tw_last_code() == code);                            \
-    EXPECT(strcmp(tw_last_error(), text) == 0);                \
+#define REFUSED(change, code, text)                                                     \
+  do {                                                                                  \
+    call c;                                                                             \
+    prepare(&c);                                                                        \
+    change;                                                                             \
+    EXPECT(check(&c) == code);                                                          \
+    EXPECT(tw_last_code() == code);                                                     \
+    EXPECT(strcmp(tw_last_error(), text) == 0);                                         \
     if (strcmp(tw_last_error(), text)) fprintf(stderr, "  got: %s\n", tw_last_error()); \
   } while (0)
 
@@ -289,8 +288,7 @@ static void test_bad_arguments_are_refused_by_name(void) {
           "matmul: argument A: it is on a device of DLPack type 2, expected type 1 (the CPU)");
   REFUSED(c.shape[1][0] = 7, TW_ERROR_SHAPE,
           "matmul: argument B: dimension 0 is 7, expected k = 3");
-  REFUSED(c.shape[1][1] = 5, TW_ERROR_SHAPE,
-          "matmul: argument B: dimension 1 is 5, expected 4");
+  REFUSED(c.shape[1][1] = 5, TW_ERROR_SHAPE, "matmul: argument B: dimension 1 is 5, expected 4");
   REFUSED(c.shape[2][1] = -1, TW_ERROR_SHAPE, "matmul: argument C: dimension 1 is negative: -1");
   REFUSED(c.shape[2][1] = INT64_MAX, TW_ERROR_SHAPE,
           "matmul: argument C: more elements than memory: dimension 1 is 9223372036854775807");

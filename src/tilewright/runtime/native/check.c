@@ -8,7 +8,7 @@
 
 const char *tw_dtype_name(DLDataType dtype, char text[TW_DTYPE_NAME_SIZE]) {
   static const char *const PREFIXES[] = {
-      [kDLInt] = "i",  [kDLUInt] = "u",    [kDLFloat] = "f",
+      [kDLInt] = "i",     [kDLUInt] = "u",    [kDLFloat] = "f",
       [kDLBfloat] = "bf", [kDLComplex] = "c", [kDLOpaqueHandle] = "handle",
   };
   static const char *const NAMES[] = {
@@ -56,7 +56,7 @@ typedef struct {
   bool empty; /* some extent is 0: there is no memory to worry about */
 } argument;
 
-#define REFUSE(code, format, ...)                                                             \
+#define REFUSE(code, format, ...) \
   tw_errorf(code, "%s: argument %s: " format, arg->signature->name, arg->param->name, __VA_ARGS__)
 
 static int32_t check_dtype(const argument *arg) {

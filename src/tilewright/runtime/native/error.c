@@ -19,9 +19,7 @@ int32_t tw_errorf(int32_t code, const char *format, ...) {
   return code;
 }
 
-int32_t tw_error(int32_t code, const char *message) {
-  return tw_errorf(code, "%s", message);
-}
+int32_t tw_error(int32_t code, const char *message) { return tw_errorf(code, "%s", message); }
 
 int32_t tw_error_dim(const char *function, const char *name, int32_t axis, int64_t got,
                      int64_t want) {

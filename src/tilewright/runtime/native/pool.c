@@ -39,12 +39,12 @@ static const int64_t IDLE_NS = 60 * 1000; /* pausing and yielding; then sleep */
 
 /* The word that describes a slot; 0 means free. */
 enum {
-  OWNED = 1 << 30,                  /* a caller has it */
-  OPEN = 1 << 29,                   /* workers may join */
-  WAITING = 1 << 28,                /* the caller sleeps until the last worker leaves */
-  SEAT = 1 << 12,                   /* one more worker may join (bits 12..23) */
-  SEATS = ((1 << 12) - 1) * SEAT,   /* how many may */
-  INSIDE = SEAT - 1                 /* workers that have joined and not left */
+  OWNED = 1 << 30,                /* a caller has it */
+  OPEN = 1 << 29,                 /* workers may join */
+  WAITING = 1 << 28,              /* the caller sleeps until the last worker leaves */
+  SEAT = 1 << 12,                 /* one more worker may join (bits 12..23) */
+  SEATS = ((1 << 12) - 1) * SEAT, /* how many may */
+  INSIDE = SEAT - 1               /* workers that have joined and not left */
 };
 
 typedef struct {

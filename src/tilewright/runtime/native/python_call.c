@@ -82,9 +82,10 @@ static bool measure(PyObject *params, PyObject *symbols, size_t *text_size, size
   return true;
 }
 
-PyDoc_STRVAR(signature_doc,
-             "Signature(name, params, symbols)\n--\n\nWhat a compiled function expects. A parameter "
-             "is (name, code, bits, lanes, extents, device_type, flags, align).");
+PyDoc_STRVAR(
+    signature_doc,
+    "Signature(name, params, symbols)\n--\n\nWhat a compiled function expects. A parameter "
+    "is (name, code, bits, lanes, extents, device_type, flags, align).");
 
 static PyObject *signature_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
   const char *name;
@@ -112,11 +113,10 @@ static PyObject *signature_new(PyTypeObject *type, PyObject *args, PyObject *kwa
   }
   char *text = self->text;
   int64_t *extents = self->extents;
-  self->signature = (tw_signature){keep_name(&text, name), self->params, self->symbols, n_params,
-                                   n_symbols};
+  self->signature =
+      (tw_signature){keep_name(&text, name), self->params, self->symbols, n_params, n_symbols};
   for (int32_t i = 0; i < n_symbols; ++i) {
-    self->symbols[i] =
-        keep_name(&text, PyUnicode_AsUTF8AndSize(PyTuple_GetItem(symbols, i), NULL));
+    self->symbols[i] = keep_name(&text, PyUnicode_AsUTF8AndSize(PyTuple_GetItem(symbols, i), NULL));
   }
   for (int32_t i = 0; i < n_params; ++i) {
     if (!read_param(&self->params[i], PyTuple_GetItem(params, i), n_symbols, &text, &extents)) {
@@ -244,12 +244,7 @@ PyObject *check_arrays(PyObject *module, PyObject *args) {
   }
   frame f;
   if (!open_frame(&f, &((Signature *)signature)->signature, arrays)) return NULL;
-  PyObject *values = PyTuple_New(f.signature->n_symbols);
-  for (int32_t k = 0; values && k < f.signature->n_symbols; ++k) {
-    PyObject *value = PyLong_FromLongLong(f.symbols[k]);
-    if (!value) Py_CLEAR(values);
-    else PyTuple_SetItem(values, k, value);
-  }
+  PyObject *values = tuple_of(f.symbols, f.signature->n_symbols);
   close_frame(&f);
   return values;
 }

@@ -25,7 +25,7 @@ typedef struct {
 enum { NATIVE_ORDER = 0x200, WRITEABLE = 0x400 };
 
 static PyObject *ndarray_type;
-static PyObject *dtype_codes;  /* extension dtypes: numpy.dtype -> code << 8 | bits */
+static PyObject *dtype_codes; /* extension dtypes: numpy.dtype -> code << 8 | bits */
 static PyObject *no_args, *dlpack_kwargs;
 static PyObject *str_array_struct, *str_dtype, *str_dlpack;
 
@@ -36,8 +36,8 @@ bool loan_init(void) {
   Py_DECREF(numpy);
   dtype_codes = PyDict_New();
   no_args = PyTuple_New(0);
-  dlpack_kwargs = Py_BuildValue("{s(ii)}", "max_version", DLPACK_MAJOR_VERSION,
-                                DLPACK_MINOR_VERSION);
+  dlpack_kwargs =
+      Py_BuildValue("{s(ii)}", "max_version", DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION);
   str_array_struct = PyUnicode_InternFromString("__array_struct__");
   str_dtype = PyUnicode_InternFromString("dtype");
   str_dlpack = PyUnicode_InternFromString("__dlpack__");
@@ -81,8 +81,8 @@ static bool refuse(blame who, int32_t code, const char *format, ...) {
 static bool refuse_dtype(blame who, PyObject *dtype) {
   PyObject *text = PyObject_Str(dtype);
   PyObject *bytes = text ? PyUnicode_AsUTF8String(text) : NULL;
-  if (bytes) refuse(who, TW_ERROR_DTYPE, "its dtype is %s, which no kernel takes",
-                    PyBytes_AsString(bytes));
+  if (bytes)
+    refuse(who, TW_ERROR_DTYPE, "its dtype is %s, which no kernel takes", PyBytes_AsString(bytes));
   Py_XDECREF(text);
   Py_XDECREF(bytes);
   return false;
@@ -187,8 +187,8 @@ static bool open_dlpack(loan *l, PyObject *export, blame who) {
     if (managed->version.major == DLPACK_MAJOR_VERSION) {
       from = &managed->dl_tensor;
       l->read_only = managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY;
-      packed = from->dtype.bits < 8 &&
-               !(managed->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
+      packed =
+          from->dtype.bits < 8 && !(managed->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
     }
   } else if (PyCapsule_IsValid(capsule, "dltensor")) {
     from = &((DLManagedTensor *)PyCapsule_GetPointer(capsule, "dltensor"))->dl_tensor;
@@ -284,7 +284,8 @@ bool loan_open(loan *l, PyObject *array, blame who) {
 
   PyObject *name = PyType_GetName(Py_TYPE(array));
   PyObject *bytes = name ? PyUnicode_AsUTF8String(name) : NULL;
-  if (bytes) refuse(who, TW_ERROR_NO_ARRAY, "it is no array but of type %s", PyBytes_AsString(bytes));
+  if (bytes)
+    refuse(who, TW_ERROR_NO_ARRAY, "it is no array but of type %s", PyBytes_AsString(bytes));
   Py_XDECREF(name);
   Py_XDECREF(bytes);
   return false;

@@ -9,12 +9,12 @@ static PyObject *symbols(PyObject *module, PyObject *unused) {
     const char *name;
     uintptr_t address;
   } all[] = {
-      SYMBOL(tw_error),         SYMBOL(tw_errorf),          SYMBOL(tw_error_dim),
-      SYMBOL(tw_last_error),    SYMBOL(tw_last_code),       SYMBOL(tw_check_args),
-      SYMBOL(tw_alloc),         SYMBOL(tw_free),            SYMBOL(tw_workspace_alloc),
+      SYMBOL(tw_error),          SYMBOL(tw_errorf),         SYMBOL(tw_error_dim),
+      SYMBOL(tw_last_error),     SYMBOL(tw_last_code),      SYMBOL(tw_check_args),
+      SYMBOL(tw_alloc),          SYMBOL(tw_free),           SYMBOL(tw_workspace_alloc),
       SYMBOL(tw_workspace_free), SYMBOL(tw_workspace_trim), SYMBOL(tw_parallel_for),
-      SYMBOL(tw_threads),       SYMBOL(tw_set_threads),     SYMBOL(tw_set_own_threads),
-      SYMBOL(tw_profile_begin), SYMBOL(tw_profile_end),     SYMBOL(tw_request_tiles),
+      SYMBOL(tw_threads),        SYMBOL(tw_set_threads),    SYMBOL(tw_set_own_threads),
+      SYMBOL(tw_profile_begin),  SYMBOL(tw_profile_end),    SYMBOL(tw_request_tiles),
   };
   PyObject *dict = PyDict_New();
   for (size_t i = 0; dict && i < sizeof all / sizeof *all; ++i) {
@@ -76,8 +76,7 @@ static PyObject *to_list(const tw_profile_event *events, int64_t count) {
     PyObject *item =
         Py_BuildValue("sLLLLL", e->kernel, (long long)e->begin_ns, (long long)e->end_ns,
                       (long long)e->flops, (long long)e->size_bytes, (long long)e->thread);
-    if (!item) Py_CLEAR(list);
-    else PyList_SetItem(list, (Py_ssize_t)i, item);
+    if (!item || PyList_SetItem(list, (Py_ssize_t)i, item) != 0) Py_CLEAR(list);
   }
   return list;
 }
@@ -115,8 +114,15 @@ static PyMethodDef functions[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "tilewright.runtime._native", "Tilewright's C runtime.", -1, functions,
-    NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT,
+    "tilewright.runtime._native",
+    "Tilewright's C runtime.",
+    -1,
+    functions,
+    NULL,
+    NULL,
+    NULL,
+    NULL,
 };
 
 PyMODINIT_FUNC PyInit__native(void) {

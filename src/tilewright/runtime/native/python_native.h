@@ -68,15 +68,16 @@ PyObject *register_dtype(PyObject *module, PyObject *args);
 
 typedef struct {
   PyObject_HEAD
-  DLTensor tensor;     /* its shape and strides point into `dims` */
-  int64_t *dims;       /* shape, strides in elements, strides in bytes: ndim each */
-  void *memory;        /* owned, or NULL */
-  loan *borrowed;      /* from another array, or NULL */
-  PyObject *base;      /* keeps foreign memory alive, or NULL */
+  DLTensor tensor; /* its shape and strides point into `dims` */
+  int64_t *dims;   /* shape, strides in elements, strides in bytes: ndim each */
+  void *memory;    /* owned, or NULL */
+  loan *borrowed;  /* from another array, or NULL */
+  PyObject *base;  /* keeps foreign memory alive, or NULL */
   bool read_only;
 } Tensor;
 
 extern PyTypeObject *tensor_type;
+PyObject *tuple_of(const int64_t *values, int32_t count);
 bool tensor_init(PyObject *module);
 
 /* ---- calls: python_call.c ---- */

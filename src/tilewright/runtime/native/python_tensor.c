@@ -95,9 +95,10 @@ static PyObject *tensor_empty(PyObject *type, PyObject *args) {
   return raise_last();
 }
 
-PyDoc_STRVAR(borrow_doc,
-             "_borrow(array)\n--\n\nAnother array's memory, without a copy: anything of NumPy, with "
-             "__dlpack__ or with a buffer.");
+PyDoc_STRVAR(
+    borrow_doc,
+    "_borrow(array)\n--\n\nAnother array's memory, without a copy: anything of NumPy, with "
+    "__dlpack__ or with a buffer.");
 
 static PyObject *tensor_borrow(PyObject *type, PyObject *array) {
   loan *from = PyMem_Malloc(sizeof *from);
@@ -262,7 +263,8 @@ static void delete_unconsumed(PyObject *capsule) {
   }
 }
 
-PyDoc_STRVAR(export_doc, "_export(versioned)\n--\n\nA DLPack capsule that keeps this tensor alive.");
+PyDoc_STRVAR(export_doc,
+             "_export(versioned)\n--\n\nA DLPack capsule that keeps this tensor alive.");
 
 static PyObject *tensor_export(PyObject *object, PyObject *versioned) {
   const Tensor *self = (const Tensor *)object;
@@ -270,9 +272,8 @@ static PyObject *tensor_export(PyObject *object, PyObject *versioned) {
   if (modern < 0) return NULL;
   bool padded = self->tensor.dtype.bits < 8;
   if (!modern && (self->read_only || padded)) {
-    PyErr_SetString(PyExc_BufferError,
-                    padded ? "padded elements under 8 bits need DLPack 1.1"
-                           : "a read-only array needs DLPack 1.0");
+    PyErr_SetString(PyExc_BufferError, padded ? "padded elements under 8 bits need DLPack 1.1"
+                                              : "a read-only array needs DLPack 1.0");
     return NULL;
   }
   void *managed;
@@ -281,8 +282,11 @@ static PyObject *tensor_export(PyObject *object, PyObject *versioned) {
     if (!made) return PyErr_NoMemory();
     uint64_t flags = (self->read_only ? DLPACK_FLAG_BITMASK_READ_ONLY : 0) |
                      (padded ? DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED : 0);
-    *made = (DLManagedTensorVersioned){
-        {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION}, object, delete_versioned, flags, self->tensor};
+    *made = (DLManagedTensorVersioned){{DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION},
+                                       object,
+                                       delete_versioned,
+                                       flags,
+                                       self->tensor};
   } else {
     DLManagedTensor *made = managed = malloc(sizeof *made);
     if (!made) return PyErr_NoMemory();
@@ -300,12 +304,11 @@ static PyObject *tensor_export(PyObject *object, PyObject *versioned) {
 
 /* ---- attributes ---- */
 
-static PyObject *to_tuple(const int64_t *values, int32_t count) {
+PyObject *tuple_of(const int64_t *values, int32_t count) {
   PyObject *tuple = PyTuple_New(count);
   for (int32_t i = 0; tuple && i < count; ++i) {
     PyObject *value = PyLong_FromLongLong(values[i]);
-    if (!value) Py_CLEAR(tuple);
-    else PyTuple_SetItem(tuple, i, value);
+    if (!value || PyTuple_SetItem(tuple, i, value) != 0) Py_CLEAR(tuple);
   }
   return tuple;
 }
@@ -313,13 +316,13 @@ static PyObject *to_tuple(const int64_t *values, int32_t count) {
 static PyObject *get_shape(PyObject *object, void *unused) {
   (void)unused;
   const Tensor *self = (const Tensor *)object;
-  return to_tuple(self->tensor.shape, self->tensor.ndim);
+  return tuple_of(self->tensor.shape, self->tensor.ndim);
 }
 
 static PyObject *get_strides(PyObject *object, void *unused) {
   (void)unused;
   const Tensor *self = (const Tensor *)object;
-  return to_tuple(self->tensor.strides, self->tensor.ndim);
+  return tuple_of(self->tensor.strides, self->tensor.ndim);
 }
 
 static PyObject *get_address(PyObject *object, void *unused) {

@@ -149,8 +149,8 @@ typedef struct {
 
 TW_API int32_t tw_profile_start(int64_t capacity); /* forgets earlier events */
 TW_API void tw_profile_stop(void);
-/* Copy the newest `limit` events, oldest first, and return how many. `*lost` counts all others since
- * the start. */
+/* Copy the newest `limit` events, oldest first, and return how many. `*lost` counts all others
+ * since the start. */
 TW_API int64_t tw_profile_read(tw_profile_event *events, int64_t limit, int64_t *lost);
 
 /* ---- processor ---------------------------------------------------------------------------- */
