@@ -1,0 +1,273 @@
+"""Index bounds, derived symbolically over a block's whole domain, as Halide does.
+
+For every read: proved inside, nothing is left to do. Proved outside, the program is refused at
+once. Otherwise the least and the greatest index over the domain give conditions on the sizes, which
+are checked when the function is entered. Conditions of `select` around a read are relied upon. An
+index that is itself read from memory cannot be checked beforehand; the interpreter does it as it
+runs.
+
+    C[y, x] = sum of A[k, y] * B[k, x],  A: (m, h), k in 0..h, y in 0..m        h <= m, m <= h
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright import sym
+from tilewright.base.dtype import INDEX
+from tilewright.base.loc import Loc
+from tilewright.sym import ZERO, Const, Context, Expr, Size, Var
+from tilewright.te.guards import Guards, guarded
+from tilewright.te.source import value_error
+from tilewright.tensor.ir import Call, Iter, Load
+from tilewright.tensor.regions import is_data_dependent
+
+Domain = dict[Var, tuple[Expr, Expr]]
+
+
+class EntryChecks:
+    """The conditions on sizes collected so far; each may rely on those before it."""
+
+    def __init__(self) -> None:
+        self._conditions: list[Expr] = []
+        self.ctx = Context()
+
+    @property
+    def requires(self) -> tuple[Expr, ...]:
+        """What to check at entry, each needed besides the others."""
+        kept = list(self._conditions)
+        for cond in reversed(self._conditions):
+            others = [other for other in kept if other is not cond]
+            if sym.prove(cond, _assuming(Context(), others)):
+                kept = others
+        return tuple(kept)
+
+    def add(self, cond: Expr) -> None:
+        """One more condition, unless the others imply it."""
+        for part in _conjuncts(cond):
+            if not sym.prove(part, self.ctx):
+                self._conditions.append(part)
+                self.ctx = self.ctx.assume(part)
+
+    # ------------------------------------------------------------------ shapes
+
+    def add_shape(self, what: str, shape: Iterable[Expr], loc: Loc, *, given: bool) -> None:
+        """Dimensions are not negative; those of arguments (`given`) are what they are."""
+        for dim in shape:
+            self._add_divisors(what, dim, self.ctx, (), loc)
+            if given or sym.prove(sym.le(ZERO, dim), self.ctx):
+                continue
+            if sym.prove(sym.lt(dim, ZERO), self.ctx):
+                raise value_error("TW2402", f"a dimension of {what} is {dim}, below zero", loc=loc)
+            self.add(_at_most(ZERO, dim, self.ctx))
+
+    def add_steps(self, name: str, steps: Expr, total: Expr, loc: Loc) -> None:
+        """A scan is at least as long as what its init gives."""
+        if sym.prove(sym.lt(total, steps), self.ctx):
+            raise value_error(
+                "TW2415", f"{name} has {total} steps, its init gives {steps}", loc=loc
+            )
+        self.add(_at_most(steps, total, self.ctx))
+
+    # ------------------------------------------------------------------ accesses
+
+    def add_reads(
+        self, name: str, iters: tuple[Iter, ...], exprs: tuple[Expr, ...], loc: Loc
+    ) -> None:
+        """What the reads inside `exprs` need, the iterators running over their domains."""
+        if any(isinstance(it.extent, Const) and it.extent.value <= 0 for it in iters):
+            return  # nothing runs
+        domain: Domain = {it.var: (ZERO, it.extent) for it in iters}
+        extents = tuple([it.extent for it in iters])
+        for part, guards in guarded(*exprs):
+            if isinstance(part, Load):
+                for axis in range(len(part.index)):
+                    self._add_read(name, part, axis, domain, guards, loc)
+            elif _is_index_division(part):
+                ctx = _assuming(self.ctx.bind_all(domain), guards)
+                self._add_divisor(name, part.children()[1], ctx, extents, loc)
+
+    def _add_read(
+        self, name: str, load: Load, axis: int, domain: Domain, guards: Guards, loc: Loc
+    ) -> None:
+        index, dim = load.index[axis], load.buffer.shape[axis]
+        if is_data_dependent(index):
+            return
+        inside = _assuming(self.ctx.bind_all(domain), guards)
+        above = sym.prove(sym.le(ZERO, index), inside)
+        below = sym.prove(sym.lt(index, dim), inside)
+        if above and below:
+            return
+        tightened = _tightened(domain, guards, self.ctx)
+        found = sym.symbolic_bounds(index, tightened, self.ctx)
+        if found is None:
+            raise value_error(
+                "TW2421",
+                f"cannot tell whether {name} reads inside {load.buffer.name}: no bounds are known "
+                f"for index {axis} of {load}",
+                loc=loc,
+                help=_guard_help(index, dim),
+            )
+        first, last = found
+        wanted = []
+        if not above:
+            wanted.append(_at_most(ZERO, first, self.ctx))
+        if not below:
+            wanted.append(_at_most(sym.add(last, 1), dim, self.ctx))
+        running = [sym.le(1, stop) for _, stop in domain.values()]
+        nonempty = _assuming(self.ctx, running)
+        for cond in wanted:
+            if sym.prove(sym.logical_not(cond), nonempty):
+                exact = not guards and _is_affine(index, domain)
+                self._refuse(name, load, axis, found, exact, loc)
+        for cond in wanted:
+            self.add(cond)
+
+    def _refuse(
+        self, name: str, load: Load, axis: int, found: tuple[Expr, Expr], exact: bool, loc: Loc
+    ) -> None:
+        index, dim = load.index[axis], load.buffer.shape[axis]
+        first, last = found
+        span = f"runs from {first} to {last}" if first is not last else f"is {first}"
+        if exact:
+            raise value_error(
+                "TW2420",
+                f"{name} reads outside {load.buffer.name}: index {axis} of {load} {span}, "
+                f"the dimension has extent {dim}",
+                loc=loc,
+                help=_guard_help(index, dim),
+            )
+        raise value_error(
+            "TW2421",
+            f"cannot show that {name} reads inside {load.buffer.name}: index {axis} of {load} "
+            f"{span} for all we can tell, the dimension has extent {dim}",
+            loc=loc,
+            help=_guard_help(index, dim),
+        )
+
+    # ------------------------------------------------------------------ divisors
+
+    def _add_divisors(
+        self, name: str, expr: Expr, ctx: Context, extents: tuple[Expr, ...], loc: Loc
+    ) -> None:
+        for part in sym.walk(expr):
+            if _is_index_division(part):
+                self._add_divisor(name, part.children()[1], ctx, extents, loc)
+
+    def _add_divisor(
+        self, name: str, divisor: Expr, ctx: Context, extents: tuple[Expr, ...], loc: Loc
+    ) -> None:
+        """Division by zero must not happen; by a size, unless nothing runs at all."""
+        if isinstance(divisor, Const) or is_data_dependent(divisor):
+            return
+        if sym.prove(sym.le(1, divisor), ctx) or sym.prove(sym.le(divisor, -1), ctx):
+            return
+        if not all(isinstance(v, Size) for v in sym.free_vars(divisor)):
+            raise value_error(
+                "TW2421",
+                f"cannot show that the divisor {divisor} in {name} is not zero",
+                loc=loc,
+                help=f"write te.max({divisor}, 1), or guard it with te.if_then_else",
+            )
+        empty = [sym.eq(extent, 0) for extent in extents if not isinstance(extent, Const)]
+        self.add(sym.any_of(sym.le(1, divisor), *dict.fromkeys(empty)))
+
+
+def _is_index_division(expr: Expr) -> bool:
+    if expr.dtype is not INDEX:
+        return False
+    if isinstance(expr, Call):
+        return expr.op in ("truncdiv", "truncmod")
+    return isinstance(expr, (sym.FloorDiv, sym.FloorMod))
+
+
+def _guard_help(index: Expr, dim: Expr) -> str:
+    return (
+        f"guard the read: te.if_then_else(te.all({index} >= 0, {index} < {dim}), ..., 0)".replace(
+            "%", ""
+        )
+    )
+
+
+def _assuming(ctx: Context, conditions: Iterable[Expr]) -> Context:
+    for cond in conditions:
+        ctx = ctx.assume(cond)
+    return ctx
+
+
+def _at_most(a: Expr, b: Expr, ctx: Context) -> Expr:
+    """a <= b with both sides in normal form."""
+    return sym.simplify(sym.le(sym.simplify(a, ctx), sym.simplify(b, ctx)), ctx)
+
+
+def _conjuncts(cond: Expr) -> list[Expr]:
+    found, stack = [], [cond]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, sym.And):
+            stack += [part.b, part.a]
+        else:
+            found.append(part)
+    return found
+
+
+def _is_affine(index: Expr, domain: Domain) -> bool:
+    """Whether bounds taken variable by variable are reached: each occurs once, plainly."""
+    seen: set[Expr] = set()
+    stack = [sym.simplify(index, Context())]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, (sym.Add, sym.Sub)):
+            stack += [part.a, part.b]
+            continue
+        if isinstance(part, sym.Mul):
+            moving = [x for x in (part.a, part.b) if sym.uses_var(x, set(domain))]
+            if len(moving) == 2:
+                return False
+            stack += moving
+            continue
+        if not sym.uses_var(part, set(domain)):
+            continue
+        if part not in domain or part in seen:
+            return False
+        seen.add(part)
+    return True
+
+
+def _tightened(domain: Domain, guards: Guards, ctx: Context) -> Domain:
+    """The domain with the limits that conditions put on single variables."""
+    found = dict(domain)
+    running = set(domain)
+    for guard in guards:
+        for part in _conjuncts(sym.simplify(guard, ctx)):
+            if not isinstance(part, (sym.Lt, sym.Le)) or part.a.dtype is not INDEX:
+                continue
+            strict = isinstance(part, sym.Lt)
+            for var in running:
+                limit = _limit(part.a, part.b, var, ctx)
+                if limit is None or sym.uses_var(limit[1], running):
+                    continue
+                upper, end = limit
+                start, stop = found[var]
+                if upper:  # var < end, or var <= end
+                    end = end if strict else sym.add(end, 1)
+                    found[var] = (start, sym.simplify(sym.minimum(stop, end), ctx))
+                else:  # end < var, or end <= var
+                    end = sym.add(end, 1) if strict else end
+                    found[var] = (sym.simplify(sym.maximum(start, end), ctx), stop)
+    return found
+
+
+def _limit(a: Expr, b: Expr, var: Var, ctx: Context) -> tuple[bool, Expr] | None:
+    """a < b solved for `var`: (True, e) for var < e, (False, e) for e < var."""
+    gap = sym.sub(b, a)  # positive
+    rest = sym.substitute(gap, {var: ZERO})
+    slope = sym.simplify(sym.sub(sym.substitute(gap, {var: sym.ONE}), rest), ctx)
+    if not isinstance(slope, Const) or slope.value not in (1, -1):
+        return None
+    if not sym.equal(gap, sym.add(rest, sym.mul(slope, var)), ctx):
+        return None
+    rest = sym.simplify(rest, ctx)
+    if slope.value == -1:
+        return True, rest
+    return False, sym.simplify(sym.mul(rest, -1), ctx)

@@ -1,0 +1,185 @@
+"""`te.extern`: tensors that a kernel from elsewhere computes.
+
+    C = te.extern((n, m), [A, B], "cblas_sgemm", name="C",
+                  behavior=lambda a, b, c: np.matmul(a, b, out=c))
+
+The kernel sees whole tensors, inputs first. As in TVM the third argument may be a function of the
+input and output buffers that returns the statement; `te.call_packed` makes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tilewright import sym
+from tilewright.base.dtype import DType, dtype
+from tilewright.sym import Expr
+from tilewright.te.compute import annotations_of
+from tilewright.te.operation import ExternOp, Shape, Tensor, shape_of
+from tilewright.te.scalar import DTypeLike
+from tilewright.te.source import clean_name, type_error, user_loc, value_error
+from tilewright.tensor import externs
+from tilewright.tensor.ir import Address, Buffer, ExternCall, Load, Stmt, Value
+from tilewright.tensor.regions import whole
+from tilewright.tensor.visit import written_buffers
+
+_dtype = dtype
+
+
+class BufferView:
+    """A buffer as `fcompute` of an extern and `lower` of an intrinsic see it."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+
+    @property
+    def name(self) -> str:
+        return self.buffer.name
+
+    @property
+    def shape(self) -> Shape:
+        return self.buffer.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.buffer.rank
+
+    def access_ptr(self, access_mask: str = "rw", *index: Any) -> Expr:
+        """The address of the first element, or of the element at `index`.
+
+        `access_mask` says what the pointer is for: "r", "w" or "rw". It is a remark: the statement
+        around it says what is read and written.
+        """
+        if access_mask not in ("r", "w", "rw"):
+            raise value_error("TW2418", f"access_ptr takes r, w or rw, got {access_mask!r}")
+        return Address(self.buffer, self._at(index or (0,) * self.ndim))
+
+    @property
+    def strides(self) -> Shape:
+        """The distance, in elements, between neighbours along each dimension."""
+        origin = self.access_ptr("r")
+        found = []
+        for axis in range(self.ndim):
+            unit = [0] * self.ndim
+            unit[axis] = 1
+            gap = sym.sub(self.access_ptr("r", *unit), origin)
+            found.append(sym.floordiv(gap, self.dtype.size_bytes))
+        return tuple(found)
+
+    def __getitem__(self, index: Any) -> Expr:
+        return Load(self.buffer, self._at(index if isinstance(index, tuple) else (index,)))
+
+    def _at(self, index: tuple[Any, ...]) -> tuple[Expr, ...]:
+        if len(index) != self.ndim:
+            raise value_error(
+                "TW2404", f"{self.name} has {self.ndim} dimensions, indexed with {len(index)}"
+            )
+        return tuple([sym.as_expr(i) for i in index])
+
+    def __repr__(self) -> str:
+        return f"<view of {self.buffer!r}>"
+
+
+def call_packed(symbol: str, *buffers: Any, outputs: int = 1) -> Stmt:
+    """A call of the kernel `symbol` on whole buffers, the last `outputs` of which it writes."""
+    _check_symbol(symbol)
+    for buffer in buffers:
+        if not isinstance(buffer, BufferView):
+            raise type_error(
+                "TW2418",
+                f"{symbol} is called with {type(buffer).__name__}, not a buffer",
+                help="pass the ins and outs that the function was given",
+            )
+    return ExternCall(symbol, tuple([whole(view.buffer) for view in buffers]), outputs)
+
+
+def extern(
+    shape: Any,
+    inputs: Sequence[Tensor],
+    fcompute: str | Callable[[list[BufferView], list[BufferView]], Stmt],
+    name: str = "extern",
+    dtype: DTypeLike | Sequence[DTypeLike] | None = None,
+    tag: str = "",
+    attrs: Mapping[str, Value] | None = None,
+    behavior: Callable[..., Any] | None = None,
+) -> Any:
+    """One tensor, or with several shapes a tuple of tensors, from a kernel over whole tensors.
+
+    `fcompute` is the kernel's symbol, or a function (ins, outs) that returns the statement.
+    `behavior` says, over NumPy arrays, what the symbol does: inputs first, then outputs to fill.
+    """
+    name, loc = clean_name(name), user_loc()
+    several = (
+        isinstance(shape, (list, tuple)) and bool(shape) and isinstance(shape[0], (list, tuple))
+    )
+    shapes = [shape_of(s, name) for s in (shape if several else [shape])]
+    sources = _inputs(inputs, name)
+    ins = [Buffer(t.name, t.shape, t.dtype) for t in sources]
+    suffix = [f"{name}.v{k}" for k in range(len(shapes))] if several else [name]
+    types = _dtypes(dtype, sources, len(shapes), name)
+    outs = [Buffer(n, s, of) for n, s, of in zip(suffix, shapes, types, strict=True)]
+    if isinstance(fcompute, str):
+        body: Any = call_packed(
+            fcompute, *(BufferView(b) for b in (*ins, *outs)), outputs=len(outs)
+        )
+        if behavior is not None:
+            externs.register(fcompute, behavior)
+    else:
+        if behavior is not None:
+            raise type_error("TW2418", f"{name} has a behavior but names no symbol")
+        body = fcompute([BufferView(b) for b in ins], [BufferView(b) for b in outs])
+    _check_body(name, body, ins, outs)
+    op = ExternOp(name, sources, tuple(ins), tuple(outs), body, annotations_of(tag, attrs), loc)
+    return op.outputs if several else op.output(0)
+
+
+def _inputs(inputs: Any, name: str) -> tuple[Tensor, ...]:
+    sources = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    for source in sources:
+        if not isinstance(source, Tensor):
+            raise type_error("TW2418", f"{name} has the input {source!r}, not a tensor")
+    return sources
+
+
+def _dtypes(given: Any, inputs: tuple[Tensor, ...], count: int, name: str) -> list[DType]:
+    if given is None:
+        kinds = {tensor.dtype for tensor in inputs}
+        if len(kinds) != 1:
+            raise type_error(
+                "TW2418",
+                f"the type of {name} does not follow from its inputs",
+                help='pass dtype="f32" or another',
+            )
+        return [inputs[0].dtype] * count
+    if not isinstance(given, (tuple, list)):
+        return [_dtype(given)] * count
+    if len(given) != count:
+        raise value_error("TW2418", f"{name} has {count} outputs and {len(given)} types")
+    return [_dtype(one) for one in given]
+
+
+def _check_symbol(symbol: Any) -> None:
+    if not isinstance(symbol, str) or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", symbol):
+        raise type_error("TW2418", f"{symbol!r} is not the name of a kernel")
+
+
+def _check_body(name: str, body: Any, ins: list[Buffer], outs: list[Buffer]) -> None:
+    if not isinstance(body, Stmt):
+        raise type_error(
+            "TW2418",
+            f"the function of {name} returns {type(body).__name__}, not a statement",
+            help="return te.call_packed(symbol, *ins, *outs)",
+        )
+    written = written_buffers(body)
+    for buffer in outs:
+        if buffer not in written:
+            raise value_error("TW2418", f"the statement of {name} does not write {buffer.name}")
+    for buffer in ins:
+        if buffer in written:
+            raise value_error("TW2418", f"the statement of {name} writes its input {buffer.name}")
