@@ -395,7 +395,8 @@ class Parser(ExprParser):
             self.tokens.expect(")")
             return ir.Ramp(base, stride, lanes)
         if name == "broadcast":
-            value = self.expr(F32)
+            token = self.tokens.current
+            value = self.expr(F32 if token.kind == "float" else INDEX)
             self.tokens.expect(",")
             lanes = self._int()
             self.tokens.expect(")")
