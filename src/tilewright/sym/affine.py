@@ -8,11 +8,10 @@ is_bijective((f // m, f % m), {f: n * m})              True
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tilewright.sym import expr as e
 from tilewright.sym.context import EMPTY, Context
-from tilewright.sym.divide import exact_quotient
 from tilewright.sym.expr import Expr, Size, Var
 from tilewright.sym.ops import as_expr
 from tilewright.sym.poly import UNIT, Monomial, Poly, constant, factors, monomial_of, poly_of
@@ -83,15 +82,6 @@ def split_terms(expr: Expr, inner: set[Var] | Mapping[Var, object]) -> tuple[Exp
     return Poly(outside, poly.const).expr(), Poly(inside, 0).expr()
 
 
-@dataclass(frozen=True, slots=True)
-class _Digit:
-    """(source // low) % extent: one digit of a variable, or of a sum that counts like one."""
-
-    source: Expr
-    low: Poly
-    extent: Poly | None  # None: all that is above `low`
-
-
 def is_bijective(
     exprs: Sequence[Expr], extents: Mapping[Var, Expr | int], ctx: Context = EMPTY
 ) -> bool:
@@ -99,107 +89,102 @@ def is_bijective(
     runs over 0..extent. True only when certain."""
     inner = ctx.bind_all({v: (0, as_expr(extent)) for v, extent in extents.items()})
     sizes = {v: poly_of(simplify(as_expr(extent), ctx)) for v, extent in extents.items()}
-    cover = _Cover(sizes, ctx, inner)
-    if not all(cover.take_index(simplify(expr, inner)) for expr in exprs):
+    cover = _Cover(sizes, ctx)
+    if any(cover.extent(poly_of(simplify(expr, inner))) is None for expr in exprs):
         return False
     return cover.is_complete()
 
 
-class _Cover:
-    """Collects the digits that indices are made of, then checks that nothing is left or doubled."""
+class _Digit(NamedTuple):
+    """(source // low) % extent."""
 
-    def __init__(self, sizes: dict[Var, Poly], ctx: Context, inner: Context) -> None:
-        self.sizes = sizes
+    low: Poly
+    extent: Poly
+
+
+class _Cover:
+    """Collects the digits that indices are made of, then checks that nothing is left or doubled.
+
+    A source of digits is a variable, or a mixed-radix sum that counts like one: the fused
+    io * 8 + ii may be taken apart again as (io * 8 + ii) // m and (io * 8 + ii) % m.
+    """
+
+    def __init__(self, sizes: dict[Var, Poly], ctx: Context) -> None:
         self.ctx = ctx
-        self.inner = inner
-        self.digits: dict[Expr, list[_Digit]] = {}
+        self.variables = set(sizes)
+        self.sizes: dict[Expr, Poly] = dict(sizes.items())
+        self.digits: dict[Expr, list[_Digit]] = {v: [] for v in sizes}
 
     def same(self, a: Poly, b: Poly) -> bool:
         return a.same(b) or equal(a.expr(), b.expr(), self.ctx)
 
-    def is_one(self, poly: Poly) -> bool:
-        return poly.is_const and poly.const == 1
+    def product(self, a: Poly, b: Poly) -> Poly:
+        return poly_of(simplify(a.times(b).expr(), self.ctx))
 
-    def take_index(self, expr: Expr) -> bool:
-        return self.extent_of(poly_of(expr)) is not None
-
-    def extent_of(self, index: Poly) -> Poly | None:
+    def extent(self, index: Poly) -> Poly | None:
         """How many values a mixed-radix number takes, its digits taken note of; None if it is not
-        one. Terms must be digit * scale with scale_0 = 1, scale_(k+1) = scale_k * extent_k."""
-        terms: list[tuple[Poly, Poly]] = []  # scale, extent
+        one: the terms must be digit * scale with scale_0 = 1, scale_(k+1) = scale_k * extent_k."""
+        terms: list[tuple[Poly, Poly]] = []
         for monomial, coefficient in index.expanded().terms.items():
-            moving = [atom for atom in factors(monomial) if uses_var(atom, self.sizes)]  # type: ignore[arg-type]
+            parts = factors(monomial)
+            moving = [atom for atom in parts if uses_var(atom, self.variables)]
             if not moving:
                 continue  # an offset moves the box
-            if len(moving) > 1:
-                return None
-            others = tuple(atom for atom in factors(monomial) if atom is not moving[0])
-            scale = Poly({monomial_of(others): coefficient}, 0) if others else constant(coefficient)
-            extent = self.digit(moving[0])
+            others = tuple(atom for atom in parts if atom is not moving[0])
+            extent = self.take(moving[0]) if len(moving) == 1 else None
             if extent is None:
                 return None
+            scale = Poly({monomial_of(others): coefficient}, 0) if others else constant(coefficient)
             terms.append((scale, extent))
         total = UNIT
         while terms:
-            place = next((k for k, (scale, _) in enumerate(terms) if self.same(scale, total)), None)
+            # A negative scale counts downwards: the same values, the box moved.
+            place = next(
+                (
+                    k
+                    for k, (scale, _) in enumerate(terms)
+                    if self.same(scale, total) or self.same(scale.scaled(-1), total)
+                ),
+                None,
+            )
             if place is None:
                 return None
-            total = poly_of(simplify(total.times(terms.pop(place)[1]).expr(), self.ctx))
+            total = self.product(total, terms.pop(place)[1])
         return total
 
-    def digit(self, atom: Expr) -> Poly | None:
-        """Note the digit an atom is; its extent."""
-        low: Poly = UNIT
+    def take(self, atom: Expr) -> Poly | None:
+        """Note which digit of which source an atom is; its extent."""
+        source, low = atom, UNIT
         extent: Poly | None = None
-        source = atom
         if isinstance(source, e.FloorMod):
-            extent, source = poly_of(source.b), source.a
+            source, extent = source.a, poly_of(source.b)
         if isinstance(source, e.FloorDiv):
-            low, source = poly_of(source.b), source.a
-        if any(uses_var(bound.expr(), self.sizes) for bound in (low, extent or UNIT)):  # type: ignore[arg-type]
+            source, low = source.a, poly_of(source.b)
+        if any(uses_var(bound.expr(), self.variables) for bound in (low, extent or UNIT)):
             return None
-        whole = self.source_extent(source)
+        whole = self.sizes.get(source)
         if whole is None:
-            return None
-        if extent is None:
-            extent = exact_quotient(whole, low)
-            if extent is None:
-                quotient = simplify(e.FloorDiv(whole.expr(), low.expr()), self.ctx)
-                extent = poly_of(quotient)
-                if not self.same(extent.times(low), whole):
-                    return None
-        self.digits.setdefault(source, []).append(_Digit(source, low, extent))
+            if isinstance(source, Var) or source is atom:
+                return None
+            whole = self.extent(poly_of(source))
+            if whole is None:
+                return None
+            self.sizes[source] = whole
+            self.digits[source] = []
+        if extent is None:  # the topmost digit: what is left of the source
+            extent = poly_of(simplify(e.FloorDiv(whole.expr(), low.expr()), self.ctx))
+        self.digits[source].append(_Digit(low, extent))
         return extent
 
-    def source_extent(self, source: Expr) -> Poly | None:
-        """How many values a source of digits takes: a variable, or a mixed-radix sum of others."""
-        if isinstance(source, Var):
-            return self.sizes.get(source)
-        known = self.digits.get(source)
-        if known:
-            return _total(known, self.ctx)
-        return None
-
     def is_complete(self) -> bool:
-        for var, size in self.sizes.items():
-            found = self.digits.get(var)
-            if found is None:
-                if not self.same(size, UNIT):
-                    return False
-                continue
-            reached = UNIT
-            left = list(found)
+        """Whether the digits of every source multiply up to its size, each used once."""
+        for source, digits in self.digits.items():
+            reached, left = UNIT, list(digits)
             while left:
                 place = next((k for k, one in enumerate(left) if self.same(one.low, reached)), None)
                 if place is None:
                     return False
-                extent = left.pop(place).extent
-                assert extent is not None
-                reached = poly_of(simplify(reached.times(extent).expr(), self.ctx))
-            if not self.same(reached, size):
+                reached = self.product(reached, left.pop(place).extent)
+            if not self.same(reached, self.sizes[source]):
                 return False
         return True
-
-
-def _total(digits: list[_Digit], ctx: Context) -> Poly | None:
-    return None

@@ -66,6 +66,7 @@ class Context:
         "_children",
         "_indexed",
         "_normal",
+        "_parent",
         "_proved",
         "facts",
         "intervals",
@@ -85,6 +86,7 @@ class Context:
         self.residues: Mapping[Expr, tuple[int, int]] = {}
         # polynomials known to be >= 0, besides the ranges
         self.facts: tuple[Poly, ...] = ()
+        self._parent: Context | None = None  # kept alive, so that it finds its children again
         self._children: WeakValueDictionary[tuple[object, ...], Context] | None = None
         self._normal: dict[Expr, Expr] = {}
         self._axioms: dict[Expr, list[Poly]] = {}
@@ -113,6 +115,7 @@ class Context:
     def _extended(self) -> Context:
         """A context that knows the same, with memo tables of its own."""
         child = Context()
+        child._parent = self
         child.ranges, child.values, child.intervals = self.ranges, self.values, self.intervals
         child.residues, child.facts = self.residues, self.facts
         return child

@@ -30,6 +30,7 @@ from tilewright.sym.poly import (
     poly_of,
 )
 
+_DEGREE, _TERMS = 4, 16  # no proof is looked for among larger goals
 QUICK, THOROUGH = 12, 64  # steps of effort: inside a simplification, and when asked for a proof
 
 
@@ -115,7 +116,9 @@ class _Proof:
                 return True
             if least is not None and low < least:
                 return False
-        if not goal.terms or (not unbounded and high < 0) or self.effort <= 0:
+        if not goal.terms or (not unbounded and high < 0):
+            return False
+        if self.effort <= 0 or len(goal.terms) > _TERMS:
             return False
         key = goal.key()
         if key in self.seen:
@@ -191,6 +194,9 @@ class _Proof:
         """Facts about one factor of a product, times the others, if their sign is known."""
         left = divide_monomial(target, atom)
         assert left
+        room = _DEGREE - len(left)
+        if room < 1:
+            return
         cofactor = monomial_of(left)
         inner = monomial_bounds(cofactor, self.ctx)
         if inner.lower is not None and inner.lower >= 0:
@@ -201,7 +207,7 @@ class _Proof:
             return
         for fact in self._facts(atom) + _constant_facts(atom, self.ctx):
             own = fact.terms[atom]
-            if (own * sign > 0) == (coefficient > 0):
+            if (own * sign > 0) == (coefficient > 0) and _degree(fact) <= room:
                 found.append(_Way(target, coefficient, fact, own, cofactor, sign))
 
     def _rest(self, goal: Poly, way: _Way) -> Poly:
@@ -212,6 +218,10 @@ class _Proof:
 
 
 _NONE: list[Poly] = []
+
+
+def _degree(poly: Poly) -> int:
+    return max(len(m) if type(m) is tuple else 1 for m in poly.terms)
 
 
 def _cases(goal: Poly) -> list[Poly] | None:

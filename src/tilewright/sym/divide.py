@@ -9,6 +9,7 @@ from tilewright.sym.bounds import poly_bounds
 from tilewright.sym.context import Context
 from tilewright.sym.expr import Expr
 from tilewright.sym.poly import (
+    NIL,
     Monomial,
     Poly,
     constant,

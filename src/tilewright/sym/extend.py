@@ -9,15 +9,15 @@ from tilewright.sym import expr as e
 from tilewright.sym import ops
 from tilewright.sym.bounds import monomial_bounds
 from tilewright.sym.context import Context, Interval
-from tilewright.sym.expr import FALSE, TRUE, Const, Expr, Size, Var, const
-from tilewright.sym.poly import Poly, poly_of
+from tilewright.sym.expr import FALSE, TRUE, Const, Expr, Size, Var
+from tilewright.sym.poly import Poly, number, poly_of
 from tilewright.sym.simplify import simplify
 from tilewright.sym.visit import uses_var
 
 
 def bind(ctx: Context, var: Var, start: Expr | int, stop: Expr | int) -> Context:
-    low = const(start) if isinstance(start, int) else start
-    high = const(stop) if isinstance(stop, int) else stop
+    low = number(start) if isinstance(start, int) else start
+    high = number(stop) if isinstance(stop, int) else stop
     key = (var, low, high)
     found = ctx._child(key)
     if found is not None:
@@ -99,8 +99,17 @@ def _assume_nonnegative(ctx: Context, gap: Poly) -> None:
             if scale > 0
             else Interval(None, gap.const // -scale)
         )
-        known = ctx.intervals.get(atom)
-        ctx.intervals = {**ctx.intervals, atom: limit if known is None else known.meet(limit)}
+        _limit(ctx, atom, limit)
+
+
+def _limit(ctx: Context, atom: Expr, limit: Interval) -> None:
+    known = ctx.intervals.get(atom)
+    ctx.intervals = {**ctx.intervals, atom: limit if known is None else known.meet(limit)}
+    only = monomial_bounds(atom, ctx).value
+    if only is not None:
+        ctx.values = {**ctx.values, atom: number(only)}
+        _rewritten(ctx)
+    ctx._bounded.clear()
 
 
 def _exclude(ctx: Context, fact: e.Ne) -> None:
@@ -116,8 +125,7 @@ def _exclude(ctx: Context, fact: e.Ne) -> None:
     elif inner.upper == value:
         limit = Interval(None, value - 1)
     if limit is not None:
-        known = ctx.intervals.get(fact.a)
-        ctx.intervals = {**ctx.intervals, fact.a: limit if known is None else known.meet(limit)}
+        _limit(ctx, fact.a, limit)
 
 
 def _assume_equal(ctx: Context, child: Context, fact: e.Eq) -> Context:

@@ -5,15 +5,24 @@ from __future__ import annotations
 from tilewright.base.dtype import INDEX
 from tilewright.sym.context import EMPTY, Context
 from tilewright.sym.deduce import THOROUGH, nonnegative
-from tilewright.sym.expr import TRUE, Expr
-from tilewright.sym.ops import ExprLike, as_expr, sub
+from tilewright.sym.expr import TRUE, And, Eq, Expr, Or
+from tilewright.sym.ops import ExprLike, as_expr, logical_not, sub
 from tilewright.sym.poly import poly_of
 from tilewright.sym.simplify import simplify
 
 
 def prove(cond: Expr, ctx: Context = EMPTY) -> bool:
     """True only if `cond` holds for every assignment that satisfies `ctx`."""
-    return simplify(cond, ctx) is TRUE
+    goal = simplify(cond, ctx)
+    if goal is TRUE:
+        return True
+    if isinstance(goal, And):
+        return prove(goal.a, ctx) and prove(goal.b, ctx)
+    if isinstance(goal, Or):
+        return prove(goal.b, ctx.assume(logical_not(goal.a)))
+    if isinstance(goal, Eq) and goal.a.dtype is INDEX:
+        return equal(goal.a, goal.b, ctx)
+    return False
 
 
 def equal(a: ExprLike, b: ExprLike, ctx: Context = EMPTY) -> bool:

@@ -361,16 +361,51 @@ class _Simplifier:
         return self._logical(e.Or, ops.logical_or, a, b)
 
     def _logical(
-        self, kind: type[Expr], make: Callable[[Expr, Expr], Expr], a: Expr, b: Expr
+        self, kind: type[e.Binary], make: Callable[[Expr, Expr], Expr], a: Expr, b: Expr
     ) -> Expr:
         node = make(a, b)
-        if type(node) is not kind:
+        if node is a or node is b:
             return node
         found = self.apply(kind, (a, b))
-        if found is None:
-            return self.known_condition(node)
-        assert isinstance(found, Expr)
-        return found
+        if found is not None:
+            assert isinstance(found, Expr)
+            return found
+        parts: list[Expr] = []
+        for part in (*_chain(kind, a), *_chain(kind, b)):
+            if not self._merge(kind, parts, part):
+                return FALSE if kind is e.And else TRUE
+        return self.known_condition(reduce(kind, parts))
+
+    def _merge(self, kind: type[e.Binary], parts: list[Expr], new: Expr) -> bool:
+        """Add a condition to a conjunction or disjunction, less what it or another makes needless.
+
+        False if they settle the whole: a conjunction that cannot hold, a disjunction that must.
+        Written as gaps, a: f >= 0 and b: g >= 0, `a` implies `b` where f <= g; both cannot hold
+        where f + g < 0, and one must where f + g >= -1.
+        """
+        gap = _gap(new)
+        if gap is None:
+            if new not in parts:
+                parts.append(new)
+            return True
+        for place, old in enumerate(parts):
+            other = _gap(old)
+            if other is None or not any(m in other.terms for m in gap.terms):
+                continue
+            total = gap.plus(other)
+            settled = total.scaled(-1).shifted(-1) if kind is e.And else total.shifted(1)
+            if self.is_nonnegative(settled):
+                return False
+            weaker = gap.plus(other, -1)  # >= 0: the old one implies the new one
+            if kind is e.Or:
+                weaker = weaker.scaled(-1)
+            if self.is_nonnegative(weaker):
+                return True
+            if self.is_nonnegative(weaker.scaled(-1)):
+                del parts[place]
+                return self._merge(kind, parts, new)
+        parts.append(new)
+        return True
 
     def invert(self, a: Expr) -> Expr:
         node = ops.logical_not(a)
@@ -390,6 +425,27 @@ class _Simplifier:
             if found is not None:
                 return found
         return self.atom(node) if node.dtype is INDEX else node
+
+
+def _chain(kind: type[e.Binary], cond: Expr) -> list[Expr]:
+    """The members of a conjunction or disjunction, in order."""
+    parts: list[Expr] = []
+    stack = [cond]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, kind):
+            stack += [node.b, node.a]
+        else:
+            parts.append(node)
+    return parts
+
+
+def _gap(cond: Expr) -> Poly | None:
+    """The polynomial that is >= 0 just when an index comparison holds."""
+    if isinstance(cond, (e.Lt, e.Le)) and cond.a.dtype is INDEX:
+        gap = poly_of(cond.b).plus(poly_of(cond.a), -1)
+        return gap.shifted(-1) if isinstance(cond, e.Lt) else gap
+    return None
 
 
 def _divides_by_zero(node: Expr) -> bool:
