@@ -5,11 +5,11 @@
     for io in 0..n // 8 { for ii in 0..8 { S } }
     for io in n // 8..ceil(n / 8) { for ii in 0..n - io * 8 { S } }
 
-A condition on one side of a linear bound holds for all inner iterations up to some iteration of a
-loop, for none from another one on, and may go either way between: up to three loops. Where the
-guarded code is all there is, the part in which the condition fails is empty, and the split has
-merely tightened the bounds. Iterations of a parallel loop choose by a branch instead. What is left
-open becomes masks when the inner loop is vectorised.
+A linear condition holds from some iteration of a loop on, or up to one, whatever the loops inside
+do. So a loop has a prologue, a steady part in which all its conditions hold, and an epilogue; each
+may be missing. Where a condition guards all there is, the part in which it fails is empty, and the
+split has merely tightened the bounds. Iterations of a parallel loop choose by a branch instead.
+What stays open becomes masks when the inner loop is vectorised.
 
 A condition is settled at the innermost loop where at most about two iterations stay open; vector
 and unrolled loops keep their constant extent as long as another loop will do.
@@ -17,13 +17,13 @@ and unrolled loops keep their constant extent as long as another loop will do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.base.dtype import INDEX
 from tilewright.base.passes import PassContext
-from tilewright.sym import FALSE, TRUE, Const, Eq, Expr, Le, Lt, Select, Var, const
+from tilewright.sym import FALSE, TRUE, Const, Eq, Expr, Le, Lt, Select, const
 from tilewright.tensor.ir import (
     SERIAL,
     UNROLL,
@@ -45,8 +45,6 @@ from tilewright.tensor.passes.rewriter import (
 )
 from tilewright.tensor.passes.simplify_program import known
 from tilewright.tensor.visit import rewrite, walk
-
-Span = tuple[Expr, Expr]  # start, stop
 
 
 def partition_loops(fn: Function, ctx: PassContext) -> Function:
@@ -75,20 +73,23 @@ def _conditions_of(stmt: Stmt) -> list[Expr]:
 
 
 @dataclass(eq=False, slots=True)
-class _Gap:
-    """A condition as slope * var + rest >= 0, with bounds of the rest over the inner loops."""
+class _Bound:
+    """Where a condition holds along a loop, for all iterations of the loops inside.
 
-    slope: int
-    lowest: Expr
-    highest: Expr
-    is_equality: bool
+    `certain` is the first iteration from which it holds (rising) or from which it may fail
+    (falling). It is exact when it depends on no loop inside.
+    """
+
+    cond: Expr
+    certain: Expr
+    is_rising: bool
+    is_exact: bool
 
 
 class _Partition(Rewriter):
     def __init__(self, limit: int, ctx: sym.Context) -> None:
         super().__init__(ctx)
         self.room = limit  # statements that may still be copied
-        self.settled: set[tuple[Var, Expr]] = set()  # nothing more to gain at this loop
         self.rolled_up = 0  # unrolled loops that lost their constant extent
 
     def visit_if(self, stmt: If) -> Stmt | None:
@@ -103,91 +104,143 @@ class _Partition(Rewriter):
             return super().visit_for(loop)
         if loop.kind not in (SERIAL, UNROLL):
             outer, self.ctx = self.ctx, self.ctx.bind(loop.var, loop.start, loop.stop)
-            body = self._versions(loop, loop.body, frozenset())
+            body = self._versions(loop)
             self.ctx = outer
             return with_body(loop, body)
-        for cond, inner in _conditions_below(loop.var, loop.body):
-            if (loop.var, cond) in self.settled or not self._belongs_here(cond, loop, inner):
-                continue
-            self.settled.add((loop.var, cond))
-            split = self._split(loop, cond, inner)
-            if split is not loop:
-                return None if split is None else self(split)
+        parts = self._parts(loop)
+        if len(parts) == 1 and parts[0] is loop:
+            return self._whole(loop)
+        return join(*[self._whole(part) for part in parts])
+
+    def _whole(self, loop: For) -> Stmt | None:
         before = self.rolled_up
         done = super().visit_for(loop)
         if loop.kind == UNROLL and self.rolled_up > before and isinstance(done, For):
             return replace(done, kind=SERIAL)  # a tail: repeating it would only make code
         return done
 
-    # ------------------------------------------------------------------ where
+    # ------------------------------------------------------------------ which conditions
 
-    def _belongs_here(self, cond: Expr, loop: For, inner: list[For]) -> bool:
-        """Whether no loop further in is a better place to settle the condition."""
-        for at in range(len(inner) - 1, -1, -1):
-            deeper = inner[at]
-            if (deeper.var, cond) in self.settled or not sym.uses_var(cond, {deeper.var}):
-                continue
-            if deeper.kind not in (VECTOR, UNROLL, VTHREAD) and self._is_sharp(
-                cond, deeper, inner[at + 1 :], [loop, *inner[:at]]
-            ):
-                return False
-        return self._is_sharp(cond, loop, inner, [])
+    def _conditions(self, loop: For) -> list[tuple[Expr, list[For]]]:
+        """The conditions to settle at this loop, each with the loops inside around it."""
+        found = []
+        for cond, inner in _conditions_below(loop):
+            if not any(self._is_better_at(cond, loop, inner, at) for at in range(len(inner))):
+                found.append((cond, inner))
+        return found
 
-    def _is_sharp(self, cond: Expr, loop: For, inner: list[For], outer: list[For]) -> bool:
-        """Whether the condition is open for a few iterations only."""
-        found = self._gap(cond, loop, inner, outer)
-        if found is None:
-            return loop.kind not in (SERIAL, UNROLL)  # an iteration can still choose
-        width = sym.bounds(sym.sub(found.highest, found.lowest), self.ctx).upper
-        return width is not None and width <= 2 * abs(found.slope)
+    def _is_better_at(self, cond: Expr, loop: For, inner: list[For], at: int) -> bool:
+        """Whether a loop further in will settle the condition for all but a few iterations."""
+        deeper = inner[at]
+        if deeper.kind in (VECTOR, UNROLL, VTHREAD) or not sym.uses_var(cond, {deeper.var}):
+            return False
+        ctx = self.ctx
+        for around in (loop, *inner[:at]):
+            ctx = ctx.bind(around.var, around.start, around.stop)
+        return self._bound(cond, deeper, inner[at + 1 :], ctx) is not None
 
-    def _gap(self, cond: Expr, loop: For, inner: list[For], outer: list[For]) -> _Gap | None:
+    def _bound(self, cond: Expr, loop: For, inner: list[For], ctx: sym.Context) -> _Bound | None:
         assert isinstance(cond, (Lt, Le, Eq))
         gap = sym.sub(cond.b, cond.a)
         if isinstance(cond, Lt):
             gap = sym.sub(gap, 1)
+        # The condition is gap == slope * var + rest >= 0 (or == 0).
         found = sym.linear(gap, (loop.var,))
-        slope = None if found is None else found[0].get(loop.var)
-        if found is None or not isinstance(slope, Const):
+        slope_expr = None if found is None else found[0].get(loop.var)
+        if found is None or not isinstance(slope_expr, Const):
             return None
-        ctx = self.ctx
-        for around in outer:
-            ctx = ctx.bind(around.var, around.start, around.stop)
+        slope, rest = int(slope_expr.value), found[1]
         ctx = ctx.bind(loop.var, loop.start, loop.stop)
         running = {one.var: (one.start, one.stop) for one in inner}
-        rest = found[1]
-        if sym.uses_var(rest, running):
-            bounds = sym.symbolic_bounds(rest, running, ctx)
-            if bounds is None or any(sym.uses_var(end, {loop.var}) for end in bounds):
+        is_exact = not sym.uses_var(rest, running)
+        if isinstance(cond, Eq):
+            if not is_exact or abs(slope) != 1:
                 return None
+            return _Bound(cond, sym.simplify(sym.mul(rest, -slope), ctx), False, True)
+        if not is_exact:
+            ends = sym.symbolic_bounds(rest, running, ctx)
+            if ends is None or sym.uses_var(ends[0], {loop.var}):
+                return None
+            width = sym.bounds(sym.sub(ends[1], ends[0]), ctx).upper
+            if width is None or width > 2 * abs(slope):
+                return None  # open for too long to be worth it
+            rest = ends[0]
+        if slope > 0:
+            # slope * var + rest >= 0  just when  var >= ceil(-rest / slope)
+            certain = sym.ceildiv(sym.mul(rest, -1), slope)
         else:
-            bounds = (rest, rest)
-        is_equality = isinstance(cond, Eq)
-        if is_equality and (bounds[0] is not bounds[1] or abs(int(slope.value)) != 1):
+            # slope * var + rest >= 0  just when  var < rest // -slope + 1
+            certain = sym.add(sym.floordiv(rest, -slope), 1)
+        return _Bound(cond, sym.simplify(certain, self.ctx), slope > 0, is_exact)
+
+    # ------------------------------------------------------------------ serial loops
+
+    def _parts(self, loop: For) -> list[For]:
+        """Prologue, steady part and epilogue, as far as there are any; or the loop itself."""
+        bounds: list[_Bound] = []
+        for cond, inner in self._conditions(loop):
+            found = self._bound(cond, loop, inner, self.ctx)
+            if found is None:
+                continue
+            if isinstance(cond, Eq):
+                peeled = self._peeled(loop, found)
+                if peeled is not None:
+                    return [part for piece in peeled for part in self._parts(piece)]
+                continue
+            bounds.append(found)
+        if not bounds:
+            return [loop]
+        rising = [bound for bound in bounds if bound.is_rising]
+        falling = [bound for bound in bounds if not bound.is_rising]
+        first, last = loop.start, loop.stop
+        for bound in rising:
+            first = sym.maximum(first, bound.certain)
+        first = sym.simplify(sym.minimum(first, loop.stop) if rising else first, self.ctx)
+        for bound in falling:
+            last = sym.minimum(last, bound.certain)
+        last = sym.simplify(sym.maximum(last, first) if falling else last, self.ctx)
+        spans: list[tuple[Expr, Expr, list[_Bound] | None]] = [
+            (start, stop, failing)
+            for start, stop, failing in (
+                (loop.start, first, rising),
+                (first, last, None),
+                (last, loop.stop, falling),
+            )
+            if start is not stop and not sym.prove(sym.le(stop, start), self.ctx)
+        ]
+        if all(failing is not None for _, _, failing in spans):
+            return [loop]
+        if len(spans) > 1 and not self._afford(loop.body, len(spans) - 1):
+            return [loop]
+        parts = []
+        for start, stop, failing in spans:
+            body: Stmt | None = loop.body
+            if failing is None:
+                body = _assuming(loop.body, {bound.cond: TRUE for bound in bounds})
+            elif len(failing) == 1 and failing[0].is_exact:
+                body = _assuming(loop.body, {failing[0].cond: FALSE})
+            if body is not None:
+                parts.append(self._with_range(loop, start, stop, body))
+        return _renamed(parts)
+
+    def _peeled(self, loop: For, bound: _Bound) -> list[For] | None:
+        """The loop in three: before, at and after the one iteration where the condition holds."""
+        if not self._afford(loop.body, 2):
             return None
-        return _Gap(int(slope.value), *bounds, is_equality)
-
-    # ------------------------------------------------------------------ how
-
-    def _split(self, loop: For, cond: Expr, inner: list[For]) -> Stmt | None:
-        """The loop in parts, or the loop itself where that gains nothing."""
-        gap = self._gap(cond, loop, inner, [])
-        if gap is None:
-            return loop
-        parts = [(value, span) for value, span in self._zones(loop, gap) if self._may_run(span)]
-        copies = len(parts) - 1
-        if all(value is None for value, _ in parts) or not (copies < 1 or self._afford(loop.body)):
-            return loop
-        made: list[Stmt] = []
-        for value, (start, stop) in parts:
-            if value is None:
-                made.append(self._with_range(loop, start, stop, loop.body))
-            else:
-                body = _assuming(loop.body, cond, value)
-                if body is not None:
-                    part = self._with_range(loop, start, stop, body)
-                    made.append(fresh_copy(part) if len(parts) > 1 else part)
-        return join(*made)
+        hit = self._clamped(bound.certain, loop.start, loop.stop)
+        after = self._clamped(sym.add(bound.certain, 1), hit, loop.stop)
+        parts = []
+        for start, stop, value in (
+            (loop.start, hit, FALSE),
+            (hit, after, TRUE),
+            (after, loop.stop, FALSE),
+        ):
+            if start is stop or sym.prove(sym.le(stop, start), self.ctx):
+                continue
+            body = _assuming(loop.body, {bound.cond: value})
+            if body is not None:
+                parts.append(self._with_range(loop, start, stop, body))
+        return _renamed(parts)
 
     def _with_range(self, loop: For, start: Expr, stop: Expr, body: Stmt) -> For:
         made = replace(loop, start=start, stop=stop, body=body)
@@ -196,68 +249,46 @@ class _Partition(Rewriter):
             return replace(made, kind=SERIAL)
         return made
 
-    def _zones(self, loop: For, gap: _Gap) -> Iterator[tuple[Const | None, Span]]:
-        """Parts of the range in which the condition is true, false or open (None)."""
-        if gap.is_equality:
-            # slope * v + rest == 0 with slope 1 or -1.
-            hit = self._clamped(sym.mul(gap.lowest, -gap.slope), loop.start, loop.stop)
-            after = self._clamped(sym.add(sym.mul(gap.lowest, -gap.slope), 1), hit, loop.stop)
-            yield FALSE, (loop.start, hit)
-            yield TRUE, (hit, after)
-            yield FALSE, (after, loop.stop)
-        elif gap.slope < 0:
-            # slope * v + rest >= 0  just when  v <= rest // -slope
-            steep = -gap.slope
-            true_until = sym.add(sym.floordiv(gap.lowest, steep), 1)
-            false_from = sym.add(sym.floordiv(gap.highest, steep), 1)
-            first = self._clamped(true_until, loop.start, loop.stop)
-            second = self._clamped(false_from, first, loop.stop)
-            yield TRUE, (loop.start, first)
-            yield None, (first, second)
-            yield FALSE, (second, loop.stop)
-        else:
-            # slope * v + rest >= 0  just when  v >= ceil(-rest / slope)
-            false_until = sym.ceildiv(sym.mul(gap.highest, -1), gap.slope)
-            true_from = sym.ceildiv(sym.mul(gap.lowest, -1), gap.slope)
-            first = self._clamped(false_until, loop.start, loop.stop)
-            second = self._clamped(true_from, first, loop.stop)
-            yield FALSE, (loop.start, first)
-            yield None, (first, second)
-            yield TRUE, (second, loop.stop)
-
     def _clamped(self, value: Expr, low: Expr, high: Expr) -> Expr:
-        inside = sym.maximum(low, sym.minimum(value, high))
-        return sym.simplify(inside, self.ctx)
+        return sym.simplify(sym.maximum(low, sym.minimum(value, high)), self.ctx)
 
-    def _may_run(self, span: Span) -> bool:
-        return not sym.prove(sym.le(span[1], span[0]), self.ctx)
+    def _afford(self, body: Stmt, copies: int) -> bool:
+        """Whether there is room for more copies of the body; if so, it is taken."""
+        size = copies * sum(1 for _ in walk(body))
+        if size > self.room:
+            return False
+        self.room -= size
+        return True
 
-    def _versions(self, loop: For, body: Stmt, tried: frozenset[Expr]) -> Stmt | None:
-        """Each iteration chooses between code that assumes a condition and code that does not."""
-        for cond, inner in _conditions_below(loop.var, body):
-            if cond in tried or not self._belongs_here(cond, loop, inner):
+    # ------------------------------------------------------------------ other loops
+
+    def _versions(self, loop: For) -> Stmt | None:
+        """The body; where conditions decide, once assuming that they hold and once not."""
+        holding: dict[Expr, Const] = {}
+        always: Expr = TRUE
+        all_exact = True
+        for cond, inner in self._conditions(loop):
+            found = self._for_all(cond, inner)
+            if found is None or found is FALSE:
                 continue
-            always = self._for_all(cond, inner)
-            if always is None or always is FALSE:
-                continue
-            if always is not TRUE and not self._afford(body):
-                continue
-            then = _assuming(body, cond, TRUE)
-            if then is None:
-                continue
-            tried |= {cond}
-            if always is TRUE:
-                return self._versions(loop, then, tried)
-            is_exact = not any(sym.uses_var(cond, {one.var}) for one in inner)
-            otherwise = _assuming(body, cond, FALSE) if is_exact else body
-            outer = self.ctx
-            self.ctx = outer.assume(always)
-            yes = self._versions(loop, fresh_copy(then), tried)
-            self.ctx = outer.assume(sym.logical_not(always))
-            no = None if otherwise is None else self._versions(loop, otherwise, tried)
-            self.ctx = outer
-            return with_branches(If(always, body, body, loop.loc), yes, no)
-        return self(body)
+            holding[cond] = TRUE
+            always = sym.logical_and(always, found)
+            all_exact = all_exact and not any(sym.uses_var(cond, {one.var}) for one in inner)
+        then = _assuming(loop.body, holding) if holding else loop.body
+        if always is TRUE:
+            return None if then is None else self(then)
+        if not self._afford(loop.body, 1):
+            return self(loop.body)
+        otherwise: Stmt | None = loop.body
+        if all_exact and len(holding) == 1:
+            otherwise = _assuming(loop.body, dict.fromkeys(holding, FALSE))
+        outer = self.ctx
+        self.ctx = outer.assume(always)
+        yes = None if then is None else self(fresh_copy(then))
+        self.ctx = outer.assume(sym.logical_not(always))
+        no = None if otherwise is None else self(otherwise)
+        self.ctx = outer
+        return with_branches(If(always, loop.body, loop.body, loop.loc), yes, no)
 
     def _for_all(self, cond: Expr, inner: list[For]) -> Expr | None:
         """The condition that `cond` holds in all iterations of the inner loops."""
@@ -267,29 +298,21 @@ class _Partition(Rewriter):
         if sym.uses_var(cond, running):
             if isinstance(cond, Eq):
                 return None
-            bounds = sym.symbolic_bounds(sym.sub(cond.b, cond.a), running, self.ctx)
-            if bounds is None:
+            ends = sym.symbolic_bounds(sym.sub(cond.b, cond.a), running, self.ctx)
+            if ends is None:
                 return None
-            always = sym.le(const(1 if isinstance(cond, Lt) else 0), bounds[0])
+            always = sym.le(const(1 if isinstance(cond, Lt) else 0), ends[0])
         return sym.simplify(always, self.ctx)
 
-    def _afford(self, body: Stmt) -> bool:
-        """Whether there is room for another copy of the body; if so, it is taken."""
-        size = sum(1 for _ in walk(body))
-        if size > self.room:
-            return False
-        self.room -= size
-        return True
 
-
-def _conditions_below(variable: Var, body: Stmt) -> Iterator[tuple[Expr, list[For]]]:
-    """Conditions on the variable, each with the loops that run inside around it."""
-    stack: list[tuple[Stmt, list[For]]] = [(body, [])]
+def _conditions_below(loop: For) -> Iterator[tuple[Expr, list[For]]]:
+    """Conditions on the loop's variable, each with the loops that run inside around it."""
+    stack: list[tuple[Stmt, list[For]]] = [(loop.body, [])]
     seen: set[Expr] = set()
     while stack:
         stmt, inner = stack.pop()
         for cond in _conditions_of(stmt):
-            if cond not in seen and sym.uses_var(cond, {variable}):
+            if cond not in seen and sym.uses_var(cond, {loop.var}):
                 seen.add(cond)
                 yield cond, inner
         if isinstance(stmt, For):
@@ -297,9 +320,15 @@ def _conditions_below(variable: Var, body: Stmt) -> Iterator[tuple[Expr, list[Fo
         stack.extend((child, inner) for child in reversed(stmt.children()))
 
 
-def _assuming(root: Stmt, cond: Expr, value: Const) -> Stmt | None:
-    """The statement where `cond` is known; None when nothing is left to do."""
-    memo: dict[Expr, Expr] = {cond: value}
+def _renamed(parts: list[For]) -> list[For]:
+    """Parts of one loop with variables of their own; the last keeps the old ones."""
+    copies = [fresh_copy(part) for part in parts[:-1]]
+    return [part for part in (*copies, *parts[-1:]) if isinstance(part, For)]
+
+
+def _assuming(root: Stmt, known_values: Mapping[Expr, Expr]) -> Stmt | None:
+    """The statement where some conditions are known; None when nothing is left to do."""
+    memo: dict[Expr, Expr] = dict(known_values)
 
     def rule(stmt: Stmt) -> Stmt | None:
         old = stmt.exprs()

@@ -278,12 +278,12 @@ class _Lanes:
                 if slope is None:
                     return None if isinstance(node, Load) else self._without_lanes(node)
                 base = sym.substitute(node, {self.var: self.start})
-                if not any(loads(base, slope)):
+                if not _loads_any(base, slope):
                     return Ramp(sym.simplify(base, self.ctx), slope, self.lanes)
         return None
 
     def _without_lanes(self, node: Expr) -> Expr | None:
-        return None if any(loads(node)) else node
+        return None if _loads_any(node) else node
 
     def _node(self, node: Expr, children: tuple[Expr, ...]) -> Expr:
         lanes = self.lanes
@@ -318,7 +318,7 @@ class _Lanes:
         cond = self.expr(node.cond)
         if not cond.dtype.is_vector:
             return None
-        if not any(loads(node.a, node.b)) and not _divides(node):
+        if not _loads_any(node.a, node.b) and not _divides(node):
             return None
         # Both arms are evaluated, so what each loads is masked by its own condition.
         return Select(cond, self._arm(cond, node.a), self._arm(self._negated(node.cond), node.b))
@@ -339,6 +339,10 @@ class _Lanes:
 
 def _has_effect(expr: Expr) -> bool:
     return any(isinstance(node, (Call, Address)) for node in sym.walk(expr))
+
+
+def _loads_any(*exprs: Expr) -> bool:
+    return next(loads(*exprs), None) is not None
 
 
 def _divides(expr: Expr) -> bool:

@@ -1,0 +1,146 @@
+"""Puts an intrinsic's implementation in place of each tensor call.
+
+    call gemm8x8.update(A[i +: 8, k +: 8], ..)      eval gemm8x8_step(address(A[i, k]), ...)
+
+The tiles in the implementation become the regions of the call: an element of a tile is an element
+of the buffer behind it, and `stride(address, axis)` asks for the stride of the axis of the buffer
+that the tile's axis runs along. A phase without an implementation becomes the loops of the
+declared behaviour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.base.errors import Unsupported
+from tilewright.base.passes import PassContext, run_passes
+from tilewright.sym import ONE, Const, Expr, Size, Var
+from tilewright.tensor.intrin import COMPUTE, RESET, TensorIntrin, intrinsic
+from tilewright.tensor.ir import (
+    Address,
+    Alloc,
+    Block,
+    Buffer,
+    Call,
+    Function,
+    Load,
+    MaskedLoad,
+    Region,
+    Stmt,
+    Store,
+    TensorCall,
+)
+from tilewright.tensor.passes.expand_updates import expand_updates
+from tilewright.tensor.passes.flatten_buffers import STRIDE
+from tilewright.tensor.passes.lower_blocks import lower_blocks
+from tilewright.tensor.passes.lower_inits import lower_inits
+from tilewright.tensor.passes.rewriter import fresh_copy
+from tilewright.tensor.visit import blocks, rewrite, substitute, walk
+
+
+def lower_tensor_calls(fn: Function, ctx: PassContext) -> Function:
+    if not any(isinstance(stmt, TensorCall) for stmt in walk(fn.body)):
+        return fn
+    implementations: dict[tuple[str, str], Stmt] = {}
+
+    def rule(stmt: Stmt) -> Stmt:
+        if not isinstance(stmt, TensorCall):
+            return stmt
+        intrin = intrinsic(stmt.intrin)
+        key = (stmt.intrin, stmt.phase)
+        if key not in implementations:
+            implementations[key] = _implementation(intrin, stmt.phase)
+        return _instantiated(implementations[key], intrin, stmt)
+
+    return replace(fn, body=rewrite(fn.body, rule))
+
+
+def _implementation(intrin: TensorIntrin, phase: str) -> Stmt:
+    given = intrin.implementation(phase)
+    if given is not None:
+        return given
+    behavior = intrin.behavior
+    names = {block.name for block in blocks(behavior.body)}
+    if phase != COMPUTE:
+        split = lower_inits(behavior, PassContext())
+        body = rewrite(split.body, lambda stmt: stmt if _is_wanted(stmt, names, phase) else None)
+        behavior = replace(behavior, body=body)
+    lowered = run_passes(behavior, (lower_inits, expand_updates, lower_blocks))
+    body = lowered.body
+    for buffer in lowered.allocs:
+        body = Alloc(buffer, body)
+    return body
+
+
+def _is_wanted(stmt: Stmt, names: set[str], phase: str) -> bool:
+    """Whether a block of a behaviour, its inits set apart, belongs to reset or to update."""
+    return not isinstance(stmt, Block) or (stmt.name in names) != (phase == RESET)
+
+
+def _instantiated(stmt: Stmt, intrin: TensorIntrin, call: TensorCall) -> Stmt:
+    tiles: dict[Buffer, tuple[Region, dict[int, int]]] = {}
+    sizes: dict[Var, Expr] = {}
+    for tile, region in zip(intrin.behavior.buffers, call.regions, strict=True):
+        axes = _matched_axes(tile, region, call)
+        tiles[tile] = (region, axes)
+        for axis, dim in enumerate(tile.shape):
+            if isinstance(dim, Size):
+                sizes[dim] = region.ranges[axes[axis]].extent
+
+    def strides(expr: Expr) -> Expr:
+        if isinstance(expr, Call) and expr.op == STRIDE:
+            address, axis = expr.args
+            if isinstance(address, Address) and address.buffer in tiles:
+                assert isinstance(axis, Const)
+                behind = tiles[address.buffer][1][int(axis.value)]
+                return Call(STRIDE, (address, sym.const(behind)), expr.dtype)
+        return expr
+
+    def moved(tile: Buffer, index: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
+        region, axes = tiles[tile]
+        full = [r.start for r in region.ranges]
+        for axis, at in enumerate(index):
+            full[axes[axis]] = sym.add(full[axes[axis]], at)
+        return region.buffer, tuple(full)
+
+    def elements(expr: Expr) -> Expr:
+        if isinstance(expr, (Load, Address)) and expr.buffer in tiles:
+            return type(expr)(*moved(expr.buffer, expr.index))
+        if isinstance(expr, MaskedLoad) and expr.buffer in tiles:
+            return MaskedLoad(*moved(expr.buffer, expr.index), expr.mask)
+        return expr
+
+    def stores(inner: Stmt) -> Stmt:
+        if isinstance(inner, Store) and inner.buffer in tiles:
+            buffer, index = moved(inner.buffer, inner.index)
+            return replace(inner, buffer=buffer, index=index)
+        return inner
+
+    done = fresh_copy(stmt)
+    steps: tuple[tuple[Callable[[Stmt], Stmt] | None, Callable[[Expr], Expr]], ...]
+    steps = ((None, strides), (stores, elements))
+    for stmt_rule, expr_rule in steps:
+        done = rewrite(done, stmt_rule, expr_rule)
+    return substitute(done, sizes)
+
+
+def _matched_axes(tile: Buffer, region: Region, call: TensorCall) -> dict[int, int]:
+    """The axis of the region that each axis of the tile runs along; the others have extent 1."""
+    spare = len(region.ranges) - tile.rank
+    kept = []
+    for axis, r in enumerate(region.ranges):
+        if spare > 0 and r.extent is ONE:
+            spare -= 1
+        else:
+            kept.append(axis)
+    if len(kept) != tile.rank:
+        raise Unsupported(
+            "TW2201",
+            f"tile %{tile.name} of {call.intrin} has {tile.rank} dimensions, "
+            f"its region in %{region.buffer.name} has {len(kept)}",
+            call.loc,
+            help="tensorize a block whose region has as many non-unit dimensions as the tile",
+        )
+    return dict(enumerate(kept))
