@@ -11,6 +11,7 @@ from tilewright.tensor.schedule.concurrency import (
     check_concurrent,
     check_constant_extent,
     check_serial,
+    check_threads,
 )
 from tilewright.tensor.schedule.refusal import path_to_loop, refuse
 from tilewright.tensor.schedule.tree import Path, all_loops, replace_at, with_body
@@ -31,14 +32,14 @@ def bind(fn: Function, var: Var, thread: str) -> Function:
     check_serial(fn, loop, "bind")
     if thread in VTHREAD_AXES:
         check_constant_extent(fn, loop, "bind")
-        check_concurrent(fn, loop, "bind")
+        check_concurrent(fn, path, loop, "bind")
         return with_body(fn, replace_at(path, replace(loop, kind=VTHREAD)))
     if thread not in THREAD_AXES:
         known = ", ".join((*THREAD_AXES, "vthread"))
         raise refuse(
             fn, "TW2110", f"cannot bind loop %{var.name} to {thread!r}", var, help=f"use {known}"
         )
-    check_concurrent(fn, loop, "bind")
+    check_threads(fn, path, loop, thread)
     _check_one_extent(fn, path, loop, thread)
     return with_body(fn, replace_at(path, replace(loop, kind=THREAD, thread=thread)))
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from tilewright.sym import Const
-from tilewright.tensor.ir import SERIAL, For, Function
+from tilewright import sym
+from tilewright.sym import Const, Context, Var
+from tilewright.tensor.ir import SERIAL, SPATIAL, Block, Buffer, For, Function
+from tilewright.tensor.schedule.flow import conflict, private_buffers
 from tilewright.tensor.schedule.refusal import refuse
-from tilewright.tensor.schedule.tree import ordered_vars, scope_blocks
+from tilewright.tensor.schedule.tree import (
+    Path,
+    all_loops,
+    loop_ranges,
+    ordered_vars,
+    scope_blocks,
+    writes_of,
+)
 
 
 def check_serial(fn: Function, loop: For, primitive: str) -> None:
@@ -19,8 +28,72 @@ def check_serial(fn: Function, loop: For, primitive: str) -> None:
         )
 
 
-def check_concurrent(fn: Function, loop: For, primitive: str) -> None:
-    """No block below may accumulate or scan along the loop: its iterations are independent."""
+def check_constant_extent(fn: Function, loop: For, primitive: str) -> None:
+    """Vectors and unrolled code have a size known now."""
+    if not isinstance(loop.extent, Const):
+        raise refuse(
+            fn,
+            "TW2109",
+            f"cannot {primitive} loop %{loop.var.name}: its extent {loop.extent} is not a constant",
+            loop.var,
+            help="split it by a constant factor and use the inner loop",
+        )
+
+
+def check_concurrent(fn: Function, path: Path, loop: For, primitive: str) -> None:
+    """Iterations are independent; an intermediate used only inside is private to each of them."""
+    _check_unordered(fn, loop, primitive)
+    found = conflict(
+        [loop], context_at(fn, path), body=loop.body, private=private_buffers(fn, loop)
+    )
+    if found is not None:
+        raise _shared(fn, loop, primitive, found.buffer, found.writer, found.other)
+
+
+def check_threads(fn: Function, path: Path, loop: For, thread: str) -> None:
+    """Threads of one block run in lock step: they may also store the same values together.
+
+    Memory in `shared` scope belongs to the threads of one block, in `local` scope to one thread.
+    """
+    _check_unordered(fn, loop, "bind")
+    _check_one_axis(fn, path, loop, thread)
+    own = {"blockIdx": ("shared", "local"), "threadIdx": ("local",)}[thread.split(".")[0]]
+    touched = private_buffers(fn, loop)
+    private = {buffer for buffer in touched if buffer.scope.split(".")[0] in own}
+    ctx = context_at(fn, path)
+    found = conflict([loop], ctx, body=loop.body, private=private)
+    if found is None:
+        return
+    if thread.startswith("blockIdx"):
+        raise _shared(fn, loop, "bind", found.buffer, found.writer, found.other)
+    # What all threads of a block store alike needs no owner, as long as nobody adds to it.
+    adding = [b for b in scope_blocks(loop.body) if any(it.kind != SPATIAL for it in b.iters)]
+    common = {
+        buffer
+        for block in scope_blocks(loop.body)
+        for buffer in writes_of(block)
+        if not any(buffer in writes_of(other) for other in adding)
+    }
+    found = conflict([loop], ctx, body=loop.body, private={*private, *common})
+    if found is not None:
+        raise _shared(fn, loop, "bind", found.buffer, found.writer, found.other)
+
+
+def context_at(fn: Function, path: Path) -> Context:
+    """What is known around the last statement of `path`: loops and iterators of blocks."""
+    ctx = sym.Context()
+    for cond in fn.requires:
+        ctx = ctx.assume(cond)
+    for stmt in path[:-1]:
+        if isinstance(stmt, For):
+            ctx = ctx.bind_all(loop_ranges([stmt]))
+        elif isinstance(stmt, Block):
+            ctx = ctx.bind_all({it.var: (sym.ZERO, it.extent) for it in stmt.iters})
+    return ctx
+
+
+def _check_unordered(fn: Function, loop: For, primitive: str) -> None:
+    """No block below may accumulate or scan along the loop."""
     for block in scope_blocks(loop.body):
         if loop.var in ordered_vars(block):
             raise refuse(
@@ -33,13 +106,53 @@ def check_concurrent(fn: Function, loop: For, primitive: str) -> None:
             )
 
 
-def check_constant_extent(fn: Function, loop: For, primitive: str) -> None:
-    """Vectors and unrolled code have a size known now."""
-    if not isinstance(loop.extent, Const):
-        raise refuse(
-            fn,
-            "TW2109",
-            f"cannot {primitive} loop %{loop.var.name}: its extent {loop.extent} is not a constant",
-            loop.var,
-            help="split it by a constant factor and use the inner loop",
+def _shared(
+    fn: Function, loop: For, primitive: str, buffer: Buffer, writer: Block, other: Block
+) -> Exception:
+    if other is writer:
+        why = f"iterations may write the same elements of %{buffer.name} in @{writer.name}"
+    else:
+        why = (
+            f"@{other.name} may use elements of %{buffer.name} that other iterations write in "
+            f"@{writer.name}"
         )
+    return refuse(
+        fn,
+        "TW2113",
+        f"cannot {primitive} loop %{loop.var.name}: {why}",
+        loop.var,
+        help="compute_at the loop what it needs, or move what it should not hold out of it",
+    )
+
+
+def _check_one_axis(fn: Function, path: Path, loop: For, thread: str) -> None:
+    """Of loops on one axis inside each other, each thread runs the iteration it is in: what is
+    inside both may depend on the inner one alone, and others must see what it stores."""
+    around = [s for s in path[:-1] if isinstance(s, For) and s.thread == thread]
+    inside = [s for s in all_loops(loop.body) if s.thread == thread]
+    pairs = [(outer, loop) for outer in around] + [(loop, inner) for inner in inside]
+    for outer, inner in pairs:
+        for block in scope_blocks(inner.body):
+            if _uses(block, outer.var):
+                raise refuse(
+                    fn,
+                    "TW2110",
+                    f"cannot bind loop %{loop.var.name} to {thread}: @{block.name} runs for all "
+                    f"pairs of %{outer.var.name} and %{inner.var.name}, which would be one thread",
+                    loop.var,
+                )
+            kept = private_buffers(fn, inner)
+            for buffer in writes_of(block):
+                if buffer.scope.split(".")[0] == "local" and buffer not in kept:
+                    raise refuse(
+                        fn,
+                        "TW2110",
+                        f"cannot bind loop %{loop.var.name} to {thread}: each thread would hold "
+                        f"just its part of %{buffer.name}, which is in {buffer.scope} memory",
+                        loop.var,
+                        help=f"let the threads share it: set_scope({block.name!r}, 0, 'shared')",
+                    )
+
+
+def _uses(block: Block, var: Var) -> bool:
+    return any(sym.uses_var(x, {var}) for x in (*block.bindings, block.predicate))

@@ -125,9 +125,11 @@ class _Inference:
         low: Expr = ONE
         extent: Expr | None = None
         if isinstance(source, FloorMod):
-            source, extent = source.a, source.b
+            extent = source.b
+            source = source.a
         while isinstance(source, FloorDiv):  # x // a // b == x // (a * b)
-            source, low = source.a, sym.mul(low, source.b)
+            low = sym.mul(low, source.b)
+            source = source.a
         if source is not atom and not _moves(low, ONE if extent is None else extent, self.ranges):
             self.digits.setdefault(source, []).append((low, extent))
 

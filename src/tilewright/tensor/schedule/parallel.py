@@ -18,5 +18,5 @@ def parallel(fn: Function, var: Var) -> Function:
     """
     path, loop = path_to_loop(fn, var, "parallelize")
     check_serial(fn, loop, "parallelize")
-    check_concurrent(fn, loop, "parallelize")
+    check_concurrent(fn, path, loop, "parallelize")
     return with_body(fn, replace_at(path, replace(loop, kind=PARALLEL)))

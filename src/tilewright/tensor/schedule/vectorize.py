@@ -23,5 +23,5 @@ def vectorize(fn: Function, var: Var) -> Function:
     path, loop = path_to_loop(fn, var, "vectorize")
     check_serial(fn, loop, "vectorize")
     check_constant_extent(fn, loop, "vectorize")
-    check_concurrent(fn, loop, "vectorize")
+    check_concurrent(fn, path, loop, "vectorize")
     return with_body(fn, replace_at(path, replace(loop, kind=VECTOR)))
