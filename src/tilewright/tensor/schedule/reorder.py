@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tilewright import sym
 from tilewright.sym import Var
-from tilewright.tensor.ir import REDUCE, SCAN, SPATIAL, Block, For, Function
+from tilewright.tensor.ir import Block, For, Function
+from tilewright.tensor.schedule.concurrency import context_at
+from tilewright.tensor.schedule.flow import conflict
+from tilewright.tensor.schedule.nests import roles_of, visits_once, writes_apart
 from tilewright.tensor.schedule.refusal import path_to_loop, refuse
 from tilewright.tensor.schedule.tree import (
     Path,
+    find_path,
+    nest,
     replace_at,
     scope_blocks,
-    vars_of_kind,
     with_body,
 )
-from tilewright.tensor.visit import loads
 
 
 def reorder(fn: Function, variables: Sequence[Var]) -> Function:
@@ -28,24 +30,24 @@ def reorder(fn: Function, variables: Sequence[Var]) -> Function:
     """
     if len(set(variables)) != len(variables):
         raise refuse(fn, "TW2106", "cannot reorder: a loop is named twice")
-    chain_path, chain = _chain(fn, variables)
-    if len(variables) < 2:
+    if not variables:
         return fn
+    path, chain = _chain(fn, variables)
     wanted = iter(variables)
     by_var = {loop.var: loop for loop in chain}
     order = [by_var[next(wanted)] if loop.var in variables else loop for loop in chain]
-    if all(a is b for a, b in zip(chain, order, strict=True)):
+    moved = [at for at, (a, b) in enumerate(zip(chain, order, strict=True)) if a is not b]
+    if not moved:
         return fn
-    _check_extents(fn, order)
-    for block in scope_blocks(chain[-1].body):
+    # Loops outside of the moved ones run as before, whatever they are.
+    path = (*path, *chain[1 : moved[0] + 1])
+    chain, order = chain[moved[0] : moved[-1] + 1], order[moved[0] : moved[-1] + 1]
+    _check_ranges(fn, order)
+    blocks = scope_blocks(chain[-1].body)
+    for block in blocks:
         _check_block(fn, block, chain, order)
-    blocks_below = scope_blocks(chain[-1].body)
-    if len(blocks_below) > 1:
-        _check_shared_nest(fn, blocks_below, order)
-    body = chain[-1].body
-    for loop in reversed(order):
-        body = replace(loop, body=body)
-    return with_body(fn, replace_at(chain_path, body))
+    _check_between_blocks(fn, path, blocks, chain)
+    return with_body(fn, replace_at(path, nest(order, chain[-1].body)))
 
 
 def _chain(fn: Function, variables: Sequence[Var]) -> tuple[Path, list[For]]:
@@ -76,37 +78,35 @@ def _chain(fn: Function, variables: Sequence[Var]) -> tuple[Path, list[For]]:
     return top, chain
 
 
-def _check_extents(fn: Function, order: Sequence[For]) -> None:
+def _check_ranges(fn: Function, order: Sequence[For]) -> None:
     for at, loop in enumerate(order):
         inner = {other.var for other in order[at:]}
-        if sym.uses_var(loop.extent, inner):
+        if any(sym.uses_var(end, inner) for end in (loop.start, loop.stop)):
             raise refuse(
                 fn,
                 "TW2106",
-                f"cannot reorder: the extent of %{loop.var.name}, {loop.extent}, "
+                f"cannot reorder: the range of %{loop.var.name}, {loop.start}..{loop.stop}, "
                 "would come before the loops it depends on",
                 loop.var,
             )
 
 
 def _check_block(fn: Function, block: Block, chain: Sequence[For], order: Sequence[For]) -> None:
-    reduce, scan = vars_of_kind(block, REDUCE), vars_of_kind(block, SCAN)
-    spatial = vars_of_kind(block, SPATIAL)
-    mixed = [
-        loop for loop in chain if loop.var in spatial and (loop.var in reduce or loop.var in scan)
-    ]
-    if mixed:
-        # The first visit of an element must be the one that initialises it.
-        raise refuse(
-            fn,
-            "TW2107",
-            f"cannot reorder: loop %{mixed[0].var.name} drives both what @{block.name} computes "
-            "and the order it is computed in",
-            mixed[0].var,
-            help="fuse spatial with spatial and reduce with reduce loops only",
-        )
-    before = [loop.var for loop in chain if loop.var in scan]
-    after = [loop.var for loop in order if loop.var in scan]
+    """The block does the same in any order of its instances that the new order can give."""
+    roles = roles_of(block)
+    for loop in chain:
+        if roles.is_mixed(loop.var):
+            # The first visit of an element must be the one that initialises it.
+            raise refuse(
+                fn,
+                "TW2107",
+                f"cannot reorder: loop %{loop.var.name} drives both what @{block.name} computes "
+                "and the order it is computed in",
+                loop.var,
+                help="fuse spatial with spatial and reduce with reduce loops only",
+            )
+    before = [loop.var for loop in chain if loop.var in roles.scan]
+    after = [loop.var for loop in order if loop.var in roles.scan]
     if before != after:
         raise refuse(
             fn,
@@ -114,57 +114,43 @@ def _check_block(fn: Function, block: Block, chain: Sequence[For], order: Sequen
             f"cannot reorder: @{block.name} scans along %{before[0].name}, whose order is fixed",
             before[0],
         )
-    if before and _crosses_scan(chain, order, scan) and not _lanes_are_independent(block):
+    if any(loop.var in roles.reduce for loop in chain) and block.init is not None:
+        path = find_path(chain[0], block)
+        assert path is not None
+        inside = [stmt for stmt in path if isinstance(stmt, For)]
+        if not visits_once(fn, path, block, inside):
+            raise refuse(
+                fn,
+                "TW2107",
+                f"cannot reorder: iterations of the nest may compute the same element in "
+                f"@{block.name}, each time from its init",
+                chain[0].var,
+            )
+    elif not writes_apart(block):
         raise refuse(
             fn,
             "TW2107",
-            f"cannot reorder: a step of @{block.name} reads what other iterations of the step "
-            "before have written",
-            before[0],
-            help="keep the loops over the state inside the loop over time",
+            f"cannot reorder: instances of @{block.name} may write the same element, and the last "
+            "one counts",
+            chain[0].var,
         )
 
 
-def _crosses_scan(chain: Sequence[For], order: Sequence[For], scan: dict[Var, None]) -> bool:
-    """Whether a loop changes from inside to outside of a scan loop."""
-
-    def outside(loops: Sequence[For]) -> set[tuple[Var, Var]]:
-        return {
-            (a.var, b.var)
-            for at, a in enumerate(loops)
-            for b in loops[at + 1 :]
-            if b.var in scan and a.var not in scan
-        }
-
-    return bool(outside(order) - outside(chain))
-
-
-def _lanes_are_independent(block: Block) -> bool:
-    """Whether each instance reads of its own outputs only its own spatial place."""
-    spatial = {it.var for it in block.iters if it.kind == SPATIAL}
-    own = {region.buffer: region for region in block.writes}
-    for stmt in (block.body,):
-        for load in loads(*stmt.exprs()):
-            region = own.get(load.buffer)
-            if region is None:
-                continue
-            for mine, theirs in zip(region.ranges, load.index, strict=True):
-                uses_spatial = sym.uses_var(mine.start, spatial) or sym.uses_var(theirs, spatial)
-                if uses_spatial and mine.start is not theirs:
-                    return False
-    return True
-
-
-def _check_shared_nest(fn: Function, blocks_below: Sequence[Block], order: Sequence[For]) -> None:
-    """Several blocks under one nest: none may carry a value from one iteration to another."""
-    for block in blocks_below:
-        ordered = {**vars_of_kind(block, REDUCE), **vars_of_kind(block, SCAN)}
-        for loop in order:
-            if loop.var in ordered:
-                raise refuse(
-                    fn,
-                    "TW2107",
-                    f"cannot reorder: @{block.name} accumulates along %{loop.var.name} "
-                    "beside other blocks in the same nest",
-                    loop.var,
-                )
+def _check_between_blocks(
+    fn: Function, path: Path, blocks: Sequence[Block], chain: Sequence[For]
+) -> None:
+    """No value passes from one iteration to another, except along scans, whose order is kept."""
+    scans = {var for block in blocks for var in roles_of(block).scan}
+    moving = [loop for loop in chain if loop.var not in scans]
+    kept = [loop for loop in chain if loop.var in scans]
+    if len(blocks) < 2 and not kept:
+        return
+    found = conflict(moving, context_at(fn, path), body=chain[-1].body, inside=kept)
+    if found is not None:
+        raise refuse(
+            fn,
+            "TW2107",
+            f"cannot reorder: @{found.other.name} may use elements of %{found.buffer.name} that "
+            f"other iterations write in @{found.writer.name}",
+            chain[0].var,
+        )

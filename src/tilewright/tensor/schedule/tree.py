@@ -89,9 +89,9 @@ def loops_on(path: Path) -> tuple[For, ...]:
 
 def scope_root(fn: Function, path: Path) -> Stmt:
     """The tree in which a path's last statement lives: the function's or a block's body."""
-    for stmt in reversed(path[:-1]):
-        if isinstance(stmt, Block):
-            return stmt.body
+    for at in range(len(path) - 2, -1, -1):
+        if isinstance(path[at], Block):
+            return path[at + 1]
     return fn.body
 
 
