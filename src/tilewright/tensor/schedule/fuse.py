@@ -49,9 +49,12 @@ def fuse(fn: Function, variables: Sequence[Var]) -> tuple[Function, Var]:
     mapping: dict[Var, Expr] = {}
     rest: Expr = fused
     for loop in reversed(loops[1:]):
-        mapping[loop.var] = sym.floormod(rest, loop.extent)
+        if loop.extent is ZERO:  # nothing ever runs: any value will do
+            mapping[loop.var] = loop.start
+            continue
+        mapping[loop.var] = loop.start + sym.floormod(rest, loop.extent)
         rest = sym.floordiv(rest, loop.extent)
-    mapping[outer.var] = rest
+    mapping[outer.var] = outer.start + rest
     extent: Expr = sym.ONE
     for loop in loops:
         extent = extent * loop.extent

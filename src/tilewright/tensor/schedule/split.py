@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from tilewright import sym
 from tilewright.sym import ZERO, Const, Expr, Var
 from tilewright.tensor.ir import SERIAL, Block, For, Function, Stmt
 from tilewright.tensor.schedule.refusal import path_to_loop, refuse
-from tilewright.tensor.schedule.tree import loop_context, loops_on, replace_at, with_body
+from tilewright.tensor.schedule.tree import (
+    loop_context,
+    loops_on,
+    replace_at,
+    scope_blocks,
+    with_body,
+)
 from tilewright.tensor.visit import rewrite, substitute
 
 
@@ -28,19 +35,27 @@ def split(fn: Function, var: Var, factors: Sequence[int | None]) -> tuple[Functi
     index: Expr = variables[0]
     for new, extent in zip(variables[1:], sizes[1:], strict=True):
         index = index * extent + new
+    index = loop.start + index
     body = substitute(loop.body, {var: index})
     within = sym.lt(index, loop.stop)
     if not sym.prove(within, inner):
-        body = rewrite(body, lambda stmt: _guard(stmt, within))
+        body = _guarded(body, within)
     for new, extent in zip(reversed(variables), reversed(sizes), strict=True):
         body = For(new, ZERO, extent, body, SERIAL, "", (), loop.loc)
     return with_body(fn, replace_at(path, body)), variables
 
 
-def _guard(stmt: Stmt, condition: Expr) -> Stmt:
-    if not isinstance(stmt, Block):
-        return stmt
-    return replace(stmt, predicate=sym.logical_and(stmt.predicate, condition))
+def _guarded(body: Stmt, condition: Expr) -> Stmt:
+    """The body with the blocks of this scope run only where the condition holds."""
+    here = set(scope_blocks(body))  # not the blocks inside them, which speak of no loop
+
+    def guard(stmt: Stmt) -> Stmt:
+        if stmt not in here:
+            return stmt
+        assert isinstance(stmt, Block)
+        return replace(stmt, predicate=sym.logical_and(stmt.predicate, condition))
+
+    return rewrite(body, guard)
 
 
 def _resolve(fn: Function, loop: For, factors: Sequence[int | None]) -> list[Expr]:
@@ -62,7 +77,8 @@ def _resolve(fn: Function, loop: For, factors: Sequence[int | None]) -> list[Exp
         raise refuse(
             fn, "TW2104", f"cannot split loop {name}: only one factor may be None", loop.var
         )
-    bad = [f for f in factors if f is not None and (not isinstance(f, int) or f < 1)]
+    given: list[Any] = list(factors)
+    bad = [f for f in given if f is not None and (not isinstance(f, int) or f < 1)]
     if bad:
         raise refuse(
             fn,
