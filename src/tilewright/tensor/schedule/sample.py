@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from math import isfinite, prod
 
 from tilewright.sym import Const, Var
 from tilewright.tensor.ir import Function
@@ -37,11 +38,17 @@ def sample_tile(
     if n < 1 or max_innermost < 1:
         raise refuse(fn, "TW2112", "cannot sample a tile: n and max_innermost are at least 1", var)
     total = int(extent.value)
+    if total < 1 or (n == 1 and total > max_innermost):
+        raise refuse(
+            fn,
+            "TW2112",
+            f"cannot sample a tile of loop %{var.name}: extent {total} has no {n} factors, the "
+            f"last at most {max_innermost}",
+            var,
+        )
     if decision is not None:
-        product = 1
-        for factor in decision:
-            product *= factor
-        if len(decision) != n or product != total or decision[-1] > max_innermost:
+        fits = len(decision) == n and all(factor >= 1 for factor in decision)
+        if not fits or prod(decision) != total or decision[-1] > max_innermost:
             raise refuse(
                 fn,
                 "TW2112",
@@ -72,11 +79,17 @@ def sample_choice(
     """The position of the chosen candidate."""
     if not candidates:
         raise refuse(fn, "TW2112", "cannot choose: there are no candidates")
-    if weights is not None and len(weights) != len(candidates):
-        raise refuse(fn, "TW2112", "cannot choose: give one weight per candidate")
+    if weights is not None:
+        if len(weights) != len(candidates):
+            raise refuse(fn, "TW2112", "cannot choose: give one weight per candidate")
+        if not all(w >= 0 and isfinite(w) for w in weights) or not any(weights):
+            raise refuse(fn, "TW2112", "cannot choose: weights are not negative, and not all 0")
     if decision is not None:
-        (at,) = decision
-        if not 0 <= at < len(candidates):
-            raise refuse(fn, "TW2112", f"{at} is not a position among {len(candidates)} candidates")
-        return at
+        if len(decision) != 1 or not 0 <= decision[0] < len(candidates):
+            raise refuse(
+                fn,
+                "TW2112",
+                f"{list(decision)} is not a position among {len(candidates)} candidates",
+            )
+        return decision[0]
     return rng.choices(range(len(candidates)), weights)[0]
