@@ -29,7 +29,7 @@ class IterVar(Var):
 
     @property
     def extent(self) -> Expr:
-        return sym.simplify(sym.sub(self.stop, self.start), sym.Context())
+        return sym.simplify(sym.sub(self.stop, self.start))
 
     @property
     def dom(self) -> Range:
@@ -108,7 +108,7 @@ def bound(value: Any, what: str) -> Expr:
                 f"{what} depends on {node}, which is computed at run time",
                 help="it may depend on sizes and constants only",
             )
-    return expr
+    return sym.simplify(expr)
 
 
 _ARITHMETIC = (Var, sym.Const, sym.Binary, sym.Not, sym.Select, sym.Cast)

@@ -170,7 +170,9 @@ class EntryChecks:
                 help=f"write te.max({divisor}, 1), or guard it with te.if_then_else",
             )
         empty = [sym.eq(extent, 0) for extent in extents if not isinstance(extent, Const)]
-        self.add(sym.any_of(sym.le(1, divisor), *dict.fromkeys(empty)))
+        zero = self.ctx.assume(sym.le(divisor, 0))
+        if not any(sym.prove(cond, zero) for cond in empty):  # else nothing runs where it is zero
+            self.add(sym.any_of(sym.le(1, divisor), *dict.fromkeys(empty)))
 
 
 def _is_index_division(expr: Expr) -> bool:

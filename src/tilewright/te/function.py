@@ -229,7 +229,7 @@ class _Lowering:
             if isinstance(expr, Read):
                 index = expr.index
                 if nest.shifted:
-                    index = tuple([sym.simplify(i, sym.Context()) for i in index])
+                    index = tuple([sym.simplify(i) for i in index])
                 return Load(self.buffers[expr.tensor], index)
             return sym.rebuild(expr)
 

@@ -1,0 +1,246 @@
+"""Index bounds: proved, refused, or left as conditions on the sizes for the entry."""
+
+import pytest
+
+from tilewright import te
+from tilewright.base.errors import UserError
+
+
+def requires(args):
+    return [str(cond) for cond in te.function(args).requires]
+
+
+def message(args):
+    with pytest.raises(UserError) as caught:
+        te.function(args)
+    return caught.value.code, caught.value.message
+
+
+def sizes(names):
+    return [te.var(name) for name in names.split()]
+
+
+def transposed_matmul(declare_a, declare_b):
+    m, n, h = sizes("m n h")
+    A = te.placeholder(declare_a(m, n, h), name="A")
+    B = te.placeholder(declare_b(m, n, h), name="B")
+    k = te.reduce_axis((0, h), name="k")
+    C = te.compute((m, n), lambda y, x: te.sum(A[k, y] * B[k, x], axis=k), name="C")
+    return [A, B, C]
+
+
+def test_the_transposed_matmul_needs_no_check():
+    args = transposed_matmul(lambda m, n, h: (h, m), lambda m, n, h: (h, n))
+    assert requires(args) == []
+
+
+def test_the_transposed_matmul_as_the_paper_prints_it_is_checked_at_entry():
+    args = transposed_matmul(lambda m, n, h: (m, h), lambda m, n, h: (n, h))
+    assert requires(args) == ["h <= m", "m <= h", "h <= n", "n <= h"]
+
+
+def test_an_offset_by_a_parameter():
+    n, m, offset = sizes("n m offset")
+    A = te.placeholder((n,), name="A")
+    B = te.compute((m,), lambda i: A[i + offset], name="B")
+    assert requires([offset, A, B]) == ["m + offset <= n"]
+
+
+def test_a_guard_is_relied_upon():
+    (n,) = sizes("n")
+    A = te.placeholder((n,), name="A")
+    B = te.compute(
+        (n + 2,), lambda i: te.if_then_else(te.all(i >= 1, i < n + 1), A[i - 1], 0.0), name="B"
+    )
+    assert requires([A, B]) == []
+
+
+def test_the_other_arm_relies_on_the_opposite():
+    n, m = sizes("n m")
+    A, B = te.placeholder((n,), name="A"), te.placeholder((m,), name="B")
+    C = te.compute((n + m,), lambda i: te.if_then_else(i < n, A[i], B[i - n]), name="C")
+    assert requires([A, B, C]) == []
+
+
+def test_a_guard_that_is_not_enough_limits_the_check():
+    n, m, p = sizes("n m p")
+    A, P = te.placeholder((n,), name="A"), te.placeholder((p,), name="P")
+    B = te.compute((m,), lambda i: te.if_then_else(i < p, A[i], 0.0), name="B")
+    assert requires([A, P, B]) == ["min(m, p) <= n"]
+
+
+def test_the_condition_of_a_reduction_is_relied_upon():
+    n, m = sizes("n m")
+    A = te.placeholder((n,), name="A")
+    k = te.reduce_axis((0, m), name="k")
+    B = te.compute((1,), lambda i: te.sum(A[k], axis=k, where=k < n), name="B")
+    assert requires([A, B, te.placeholder((m,), name="M")]) == []
+
+
+def test_a_guard_around_a_nested_reduction_is_relied_upon():
+    A, k = te.placeholder((4, 8), name="A"), te.reduce_axis((0, 8), name="k")
+    B = te.compute(
+        (4,), lambda i: te.if_then_else(i >= 1, te.sum(A[i - 1, k], axis=k), 0.0), name="B"
+    )
+    assert requires([A, B]) == []
+
+
+def test_clamped_indices_are_inside():
+    (n,) = sizes("n")
+    A = te.placeholder((n,), name="A")
+    B = te.compute((n,), lambda i: A[te.max(te.min(i + 1, n - 1), 0)], name="B")
+    assert requires([A, B]) == []
+
+
+def test_a_padded_convolution_needs_no_check():
+    h, w = sizes("h w")
+    X, K = te.placeholder((h, w), name="X"), te.placeholder((3, 3), name="K")
+    P = te.compute(
+        (h + 2, w + 2),
+        lambda y, x: te.if_then_else(
+            te.all(y >= 1, y - 1 < h, x >= 1, x - 1 < w), X[y - 1, x - 1], 0.0
+        ),
+        name="P",
+    )
+    p, q = te.reduce_axis((0, 3), name="p"), te.reduce_axis((0, 3), name="q")
+    Y = te.compute((h, w), lambda y, x: te.sum(P[y + p, x + q] * K[p, q], axis=[p, q]), name="Y")
+    assert requires([X, K, Y]) == []
+
+
+def test_a_strided_read_needs_no_check():
+    (n,) = sizes("n")
+    A = te.placeholder((n,), name="A")
+    B = te.compute(((n - 1) // 2 + 1,), lambda i: A[i * 2], name="B")
+    assert requires([A, B]) == []
+
+
+def test_flattening_needs_no_check():
+    n, m = sizes("n m")
+    A = te.placeholder((n, m), name="A")
+    B = te.compute((n * m,), lambda i: A[i // m, i % m], name="B")
+    assert requires([A, B]) == []
+
+
+def test_a_remainder_by_a_size_needs_it_not_to_be_zero():
+    n, m = sizes("n m")
+    A = te.placeholder((m,), name="A")
+    B = te.compute((n,), lambda i: A[i % m], name="B")
+    assert requires([A, B]) == ["1 <= m or n == 0"]
+
+
+def test_a_shape_divided_by_a_size():
+    n, m = sizes("n m")
+    A, M = te.placeholder((n,), name="A"), te.placeholder((m,), name="M")
+    B = te.compute((n // m,), lambda i: A[i], name="B")
+    assert requires([A, M, B])[0] == "1 <= m"
+
+
+def test_an_intermediate_needs_a_shape_that_is_not_negative():
+    (n,) = sizes("n")
+    A = te.placeholder((n,), name="A")
+    B = te.compute((n - 2,), lambda i: A[i] + A[i + 2], name="B")
+    C = te.compute((n - 2,), lambda i: B[i] * 2.0, name="C")
+    assert requires([A, C]) == ["2 <= n"]
+    # As an argument its shape is what the caller passes, hence not negative.
+    assert requires([A, B, C]) == []
+
+
+def test_conditions_are_not_repeated():
+    n, m = sizes("n m")
+    A = te.placeholder((n,), name="A")
+    B = te.compute((m,), lambda i: A[i] + A[i] * 2.0, name="B")
+    C = te.compute((m,), lambda i: A[i] + B[i], name="C")
+    assert requires([A, B, C]) == ["m <= n"]
+
+
+def test_the_stronger_condition_stays():
+    n, m = sizes("n m")
+    A = te.placeholder((n,), name="A")
+    B = te.compute((m,), lambda i: A[i] + A[i + 2], name="B")
+    assert requires([A, B]) == ["m + 1 < n"]
+
+
+def test_an_index_read_from_memory_is_left_to_run_time():
+    n, m = sizes("n m")
+    A, I = te.placeholder((n,), name="A"), te.placeholder((m,), "int32", name="I")
+    B = te.compute((m,), lambda i: A[I[i]], name="B")
+    assert requires([A, I, B]) == []
+
+
+def test_the_read_inside_such_an_index_is_checked():
+    n, m = sizes("n m")
+    A, I = te.placeholder((n,), name="A"), te.placeholder((m,), "int32", name="I")
+    B = te.compute((n,), lambda i: A[I[i]], name="B")
+    assert requires([A, I, B]) == ["n <= m"]
+
+
+def test_reading_past_the_end_is_refused_at_once():
+    A = te.placeholder((8,), name="A")
+    B = te.compute((8,), lambda i: A[i + 1], name="B")
+    assert message([A, B]) == (
+        "TW2420",
+        "B reads outside A: index 0 of %A[%vi + 1] runs from 1 to 8, the dimension has extent 8",
+    )
+
+
+def test_reading_before_the_start_is_refused_at_once():
+    n = te.var("n")
+    A = te.placeholder((n,), name="A")
+    B = te.compute((n,), lambda i: A[i - 1], name="B")
+    assert message([A, B]) == (
+        "TW2420",
+        "B reads outside A: index 0 of %A[%vi - 1] runs from -1 to n - 2, "
+        "the dimension has extent n",
+    )
+
+
+def test_a_constant_index_past_the_end_is_refused():
+    A = te.placeholder((8,), name="A")
+    B = te.compute((2,), lambda i: A[8], name="B")
+    assert message([A, B])[1] == (
+        "B reads outside A: index 0 of %A[8] is 8, the dimension has extent 8"
+    )
+
+
+def test_reading_outside_whenever_anything_runs_is_refused():
+    n = te.var("n")
+    A = te.placeholder((n,), name="A")
+    B = te.compute((n,), lambda i: A[i + n], name="B")
+    assert message([A, B])[0] == "TW2420"
+
+
+def test_nothing_is_read_over_an_empty_domain():
+    A = te.placeholder((8,), name="A")
+    B = te.compute((0,), lambda i: A[i + 100], name="B")
+    assert requires([A, B]) == []
+
+
+def test_a_guard_that_cannot_be_used_is_told_apart():
+    A = te.placeholder((8,), name="A")
+    C = te.placeholder((8,), "bool", name="C")
+    B = te.compute((8,), lambda i: te.if_then_else(C[i], A[i + 1], 0.0), name="B")
+    assert message([A, C, B]) == (
+        "TW2421",
+        "cannot show that B reads inside A: index 0 of %A[%vi + 1] runs from 1 to 8 for all we "
+        "can tell, the dimension has extent 8",
+    )
+
+
+def test_bounds_that_nobody_knows():
+    A = te.placeholder((8,), name="A")
+    B = te.compute((8,), lambda i: A[te.popcount(i)], name="B")
+    assert message([A, B]) == (
+        "TW2421",
+        "cannot tell whether B reads inside A: no bounds are known for index 0 of "
+        "%A[popcount(%vi)]",
+    )
+
+
+def test_a_divisor_that_may_be_zero():
+    n = te.var("n")
+    A = te.placeholder((n,), name="A")
+    B = te.compute((n, n), lambda i, j: A[i % j], name="B")
+    assert message([A, B]) == (
+        "TW2421",
+        "cannot show that the divisor %vj in B is not zero",
+    )
