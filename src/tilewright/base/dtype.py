@@ -25,17 +25,23 @@ _SCALARS: dict[str, tuple[str, int, Any]] = {
     "f16": ("float", 16, np.float16),
     "bf16": ("float", 16, ml_dtypes.bfloat16),
     "f8e4m3": ("float", 8, ml_dtypes.float8_e4m3fn),
+    "f8e4m3fnuz": ("float", 8, ml_dtypes.float8_e4m3fnuz),
     "f8e5m2": ("float", 8, ml_dtypes.float8_e5m2),
+    "f8e5m2fnuz": ("float", 8, ml_dtypes.float8_e5m2fnuz),
+    "f8e8m0": ("float", 8, ml_dtypes.float8_e8m0fnu),  # powers of two: scales of blocks
+    "f4e2m1": ("float", 4, ml_dtypes.float4_e2m1fn),
     "i64": ("int", 64, np.int64),
     "i32": ("int", 32, np.int32),
     "i16": ("int", 16, np.int16),
     "i8": ("int", 8, np.int8),
     "i4": ("int", 4, ml_dtypes.int4),
+    "i2": ("int", 2, ml_dtypes.int2),
     "u64": ("uint", 64, np.uint64),
     "u32": ("uint", 32, np.uint32),
     "u16": ("uint", 16, np.uint16),
     "u8": ("uint", 8, np.uint8),
     "u4": ("uint", 4, ml_dtypes.uint4),
+    "u2": ("uint", 2, ml_dtypes.uint2),
     "bool": ("bool", 8, np.bool_),
     "index": ("int", 64, np.int64),
 }
@@ -78,12 +84,17 @@ class DType:
         return self.kind == "bool"
 
     @property
+    def has_inf(self) -> bool:
+        """Whether a float type has infinities; most of those below 16 bits do not."""
+        return self.is_float and (self.bits >= 16 or self.scalar_name == "f8e5m2")
+
+    @property
     def is_vector(self) -> bool:
         return self.lanes > 1
 
     @property
     def size_bytes(self) -> int:
-        """Storage of one value. Four-bit integers take a byte each in memory."""
+        """Storage of one value. Types of less than a byte take a byte each in memory."""
         return self.lanes * max(1, self.bits // 8)
 
     @property
@@ -95,16 +106,16 @@ class DType:
 
     @property
     def min(self) -> int | float:
-        """The least value: -inf for floats."""
+        """The least value: -inf for floats that have it."""
         if self.is_float:
-            return float("-inf") if self.scalar_name != "f8e4m3" else -448.0
+            return float("-inf") if self.has_inf else float(ml_dtypes.finfo(self.numpy).min)
         return -(1 << (self.bits - 1)) if self.kind == "int" else 0
 
     @property
     def max(self) -> int | float:
-        """The greatest value: inf for floats."""
+        """The greatest value: inf for floats that have it."""
         if self.is_float:
-            return float("inf") if self.scalar_name != "f8e4m3" else 448.0
+            return float("inf") if self.has_inf else float(ml_dtypes.finfo(self.numpy).max)
         if self.is_bool:
             return 1
         return (1 << (self.bits - (1 if self.kind == "int" else 0))) - 1
