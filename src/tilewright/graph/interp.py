@@ -1,4 +1,8 @@
-"""The meaning of a model: every operator by its NumPy reference, node by node."""
+"""The meaning of a model: every operator by its NumPy reference, node by node.
+
+Sizes get their values from the arguments and from what operators produce, so that attributes may
+be expressions of sizes. With `check`, every result is held against its inferred type.
+"""
 
 from __future__ import annotations
 
@@ -7,43 +11,70 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.errors import UserError
+from tilewright.base.errors import CompilerBug, UserError
 from tilewright.graph.build import make_call
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import as_arrays
+from tilewright.graph.types import TensorType, Type
+from tilewright.sym import Expr, Size, Var, evaluate, free_vars
 
 
-def interpret(module: Module, *args: Any, graph: str = "main") -> tuple[Any, ...]:
+def interpret(
+    module: Module, *args: Any, graph: str = "main", check: bool = False
+) -> tuple[Any, ...]:
     """Run a graph of the module on arrays (or lists for sequences, None for absent optionals)."""
-    return Interpreter(module).run(module.graphs[graph], args)
+    return Interpreter(module, check=check).run(module.graphs[graph], args)
 
 
 class Interpreter:
     """Runs graphs; control-flow operators call back into `run` for their bodies."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, *, check: bool = False) -> None:
         self.module = module
+        self.check = check
+        self.sizes: dict[Var, int] = {}
 
     def run(self, graph: Graph, args: Sequence[Any]) -> tuple[Any, ...]:
         if len(args) != len(graph.params):
             raise UserError(
                 "TW1010", f"@{graph.name} takes {len(graph.params)} arguments, got {len(args)}"
             )
-        values: dict[Value, Any] = dict(zip(graph.params, args, strict=True))
-        for node in graph.nodes:
-            inputs = [None if v is None else values[v] for v in node.inputs]
-            values.update(zip(node.outputs, self._node(node, inputs), strict=True))
-        return tuple(values[result] for result in graph.results)
+        outer, self.sizes = self.sizes, dict(self.sizes)
+        try:
+            for param, arg in zip(graph.params, args, strict=True):
+                self._bind(param.type, arg)
+                if not self._fits(param.type, arg):
+                    raise UserError(
+                        "TW1013", f"%{param.name} of @{graph.name} is {param.type}, got {_of(arg)}"
+                    )
+            values: dict[Value, Any] = dict(zip(graph.params, args, strict=True))
+            for node in graph.nodes:
+                inputs = [None if v is None else values[v] for v in node.inputs]
+                made = self._node(node, inputs)
+                for value, array in zip(node.outputs, made, strict=True):
+                    self._bind(value.type, array)
+                    if self.check and not self._fits(value.type, array):
+                        raise CompilerBug(
+                            "TW1014",
+                            f"{node.op} should give {value.type}, its reference gave {_of(array)}",
+                            node.loc,
+                        )
+                    values[value] = array
+            return tuple(values[result] for result in graph.results)
+        finally:
+            self.sizes = outer
 
     def _node(self, node: Node, inputs: list[Any]) -> tuple[Any, ...]:
         if node.op == "constant":
             return (self.module.constants[node["data"]],)
         if node.op == "call":
-            return self.run(self.module.graphs[node["graph"]], inputs)
+            return Interpreter(self.module, check=self.check).run(
+                self.module.graphs[node["graph"]], inputs
+            )
         op, call = make_call(
             node.op,
             node.inputs,
-            dict(node.attributes),
+            {name: self._number(value) for name, value in node.attributes},
             bodies=node.bodies,
             loc=node.loc,
             outputs=len(node.outputs),
@@ -52,3 +83,35 @@ class Interpreter:
             if node.bodies:
                 return as_arrays(op.reference(call, self.run, *inputs))
             return as_arrays(op.reference(call, *inputs))
+
+    def _number(self, value: Any) -> Any:
+        """An attribute with expressions of sizes replaced by their values."""
+        if isinstance(value, Expr):
+            return evaluate(value, self.sizes)
+        return tuple(self._number(item) for item in value) if isinstance(value, tuple) else value
+
+    def _bind(self, of: Type, array: Any) -> None:
+        """Sizes that appear bare in a type take their values from the array."""
+        if isinstance(of, TensorType) and of.shape is not None and array is not None:
+            for dim, extent in zip(of.shape, np.shape(array), strict=False):
+                if isinstance(dim, Size):
+                    self.sizes.setdefault(dim, extent)
+
+    def _fits(self, of: Type, array: Any) -> bool:
+        if not isinstance(of, TensorType) or not isinstance(array, np.ndarray):
+            return True
+        if array.dtype != of.dtype.numpy:
+            return False
+        if of.shape is None:
+            return True
+        return len(of.shape) == array.ndim and all(
+            extent == evaluate(dim, self.sizes)
+            for dim, extent in zip(of.shape, array.shape, strict=True)
+            if all(variable in self.sizes for variable in free_vars(dim))
+        )
+
+
+def _of(array: Any) -> str:
+    if isinstance(array, (np.ndarray, np.generic)):
+        return f"{array.dtype}{list(array.shape)}"
+    return type(array).__name__
