@@ -1,15 +1,21 @@
 """The interpreter: what a tensor program means, with everything checked that native code is not.
 
     interpret(fn, a, b, c)     runs `fn` on NumPy arrays; outputs are the caller's arrays
+    source(fn)                 the Python code that runs
 
 `docs/internals/tensor.md` tells the semantics, the modules here carry them out:
 
-- arguments.py   checks the arguments, takes sizes from their shapes
-- placement.py   where the intermediates of a scheduled program come into being
-- emit.py        generates the Python code that runs, with every check in it
-- values.py      what constants and conversions mean
-- memory.py      the storage behind a buffer
-- failures.py    the errors, each showing the statement at fault
+- arguments.py      checks the arguments, takes sizes from their shapes
+- placement.py      where the intermediates of a scheduled program come into being
+- program.py        generates the Python code of a function, on top of
+  writer.py, exprs.py, accesses.py, emit.py      for one thread of control, and
+  kernels.py                                     for threads in lock step
+- tensor_calls.py   a tensor intrinsic as the statements of its declared behaviour
+- values.py         what constants and conversions mean
+- memory.py         the storage behind a buffer
+- lanes.py          threads in lock step, races and barriers
+- outside.py        external kernels and instructions
+- failures.py       the errors, each showing the statement at fault
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.tensor.interp.arguments import bind_arguments
-from tilewright.tensor.interp.emit import Emitter
+from tilewright.tensor.interp.program import Program
 from tilewright.tensor.ir import Buffer, Function, sizes_of
 
 
@@ -27,24 +33,23 @@ def interpret(fn: Function, *args: Any, seed: int = 0) -> None:
     """Run `fn` on NumPy arrays and numbers; arrays that it writes change in place.
 
     Sizes come from the shapes of the arguments. `seed` picks the order in which iterations of
-    parallel loops, thread blocks and the like run. Raises `ExecutionError` when the program does
-    what native code must never do; then no argument has changed.
+    parallel loops and thread blocks run. Raises `ExecutionError` when the program does what native
+    code must never do; then no argument has changed.
     """
     bound = bind_arguments(fn, args)
-    emitter = Emitter(fn)
-    source = emitter.program()
-    namespace = emitter.globals
-    exec(compile(source, f"<interpreter of @{fn.name}>", "exec"), namespace)
+    program = Program(fn)
+    code = compile(program.source(), f"<interpreter of @{fn.name}>", "exec")
+    exec(code, program.globals)
     values = [
         bound.memory[param] if isinstance(param, Buffer) else bound.values[param]
         for param in fn.params
     ]
     values += [bound.values[size] for size in sizes_of(fn) if size not in fn.params]
     with np.errstate(all="ignore"):
-        namespace["program"](*values, seed)
+        program.globals["program"](*values, seed)
     bound.write_back()
 
 
 def source(fn: Function) -> str:
     """The Python code that `interpret` runs for `fn`."""
-    return Emitter(fn).program()
+    return Program(fn).source()

@@ -11,8 +11,11 @@ from typing import Any, NoReturn
 
 from tilewright.base.errors import Excerpt, ExecutionError
 from tilewright.sym import Size, Var
-from tilewright.tensor.ir import Buffer, Function
+from tilewright.tensor.interp.memory import Memory
+from tilewright.tensor.ir import Function
 from tilewright.tensor.printer import format_with_spans
+
+Values = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +42,13 @@ class Failures:
             self.sites.append(site)
         return self._numbers[site]
 
-    def fail(
-        self, code: str, message: str, at: int, values: tuple[Any, ...], help: str
-    ) -> NoReturn:
+    def fail(self, code: str, message: str, at: int, values: Values, help: str) -> NoReturn:
         site = self.sites[at]
         text, spans = format_with_spans(self.fn)
         excerpt = None
         if site.mark in spans:
             line, column, width = spans[site.mark]
-            excerpt = Excerpt(tuple(text.split("\n")), line, column, width)
+            excerpt = Excerpt(tuple(text.rstrip("\n").split("\n")), line, column, width)
         shown = ", ".join(
             f"{_name(v)} = {int(x)}" for v, x in zip(site.variables, values, strict=True)
         )
@@ -55,52 +56,49 @@ class Failures:
         loc = getattr(site.mark, "loc", self.fn.loc)
         raise ExecutionError(code, message, loc, context=context, excerpt=excerpt, help=help)
 
-    # ------------------------------------------------------------------ what can go wrong
+    # ------------------------------------------------------------------ memory
 
     def bounds(
-        self,
-        at: int,
-        values: tuple[Any, ...],
-        what: str,
-        buffer: Buffer,
-        index: tuple[int, ...],
-        shape: tuple[int, ...],
+        self, at: int, values: Values, what: str, memory: Memory, index: tuple[int, ...]
     ) -> NoReturn:
+        shape = memory.shape if len(memory.shape) == len(index) else (memory.size,)
         axis = next(d for d, (i, n) in enumerate(zip(index, shape, strict=True)) if not 0 <= i < n)
+        has = (
+            f"dimension {axis} has {shape[axis]}" if shape is memory.shape else f"it has {shape[0]}"
+        )
         self.fail(
             "TW2301",
-            f"{what} %{buffer.name}{list(map(int, index))} is out of bounds: "
-            f"dimension {axis} has {shape[axis]} elements",
+            f"{what} {_element(memory, index)} is out of bounds: {has} elements",
             at,
             values,
             "guard the access with select, if or a block predicate, or enlarge the buffer",
         )
 
-    def uninitialised(
-        self, at: int, values: tuple[Any, ...], buffer: Buffer, index: tuple[int, ...]
-    ) -> NoReturn:
+    def uninitialised(self, at: int, values: Values, memory: Memory, element: int) -> NoReturn:
         self.fail(
             "TW2302",
-            f"%{buffer.name}{list(map(int, index))} is read before anything is stored there",
+            f"{_element(memory, element)} is read before anything is stored there",
             at,
             values,
             "store to it first; a reduction needs an init, or a block of its own that clears it",
         )
 
+    # ------------------------------------------------------------------ concurrency
+
     def race(
         self,
         at: int,
-        values: tuple[Any, ...],
+        values: Values,
         kind: str,
-        loop: Var,
-        buffer: Buffer,
-        index: tuple[int, ...],
+        loop: str,
+        memory: Memory,
+        element: int,
         mine: tuple[str, int],
         other: tuple[str, int],
     ) -> NoReturn:
         self.fail(
             "TW2303",
-            f"race in {kind} loop %{loop.name}: %{buffer.name}{list(map(int, index))} is "
+            f"race in {kind} loop %{loop}: {_element(memory, element)} is "
             f"{other[0]} by iteration {other[1]} and {mine[0]} by iteration {mine[1]}",
             at,
             values,
@@ -108,19 +106,72 @@ class Failures:
             "each iteration elements of its own",
         )
 
+    def thread_race(
+        self,
+        at: int,
+        values: Values,
+        memory: Memory,
+        element: int,
+        kind: str,
+        mine: tuple[str, str],
+        other: tuple[str, str],
+    ) -> NoReturn:
+        is_block = kind == "block"
+        self.fail(
+            "TW2305" if is_block else "TW2304",
+            f"race between {kind}s: {_element(memory, element)} is {other[0]} by {other[1]} and "
+            f"{mine[0]} by {mine[1]}" + ("" if is_block else " with no barrier between"),
+            at,
+            values,
+            "blocks run in any order: let each write elements of its own, or use two kernels"
+            if is_block
+            else "let all threads of the block meet in between: eval barrier.shared()",
+        )
+
+    def divergence(self, at: int, values: Values, present: str, absent: str) -> NoReturn:
+        self.fail(
+            "TW2306",
+            f"divergent barrier: {present} waits here, {absent} of the same block does not come",
+            at,
+            values,
+            "put the barrier where every thread of the block passes: outside conditions and loops "
+            "that depend on the thread",
+        )
+
+    def stray_barrier(self, at: int, values: Values, place: str) -> NoReturn:
+        self.fail(
+            "TW2311",
+            f"a barrier {place} has no threads to wait for",
+            at,
+            values,
+            "barriers belong inside the thread loops of a kernel",
+        )
+
+    def extents(self, at: int, values: Values, axis: str, extent: int, other: int) -> NoReturn:
+        self.fail(
+            "TW2314",
+            f"thread axis {axis} has extent {int(extent)} here and {int(other)} elsewhere in the "
+            "same kernel",
+            at,
+            values,
+            "give all loops of one axis the same extent, and guard what fewer threads should do",
+        )
+
+    # ------------------------------------------------------------------ blocks
+
     def region(
         self,
         at: int,
-        values: tuple[Any, ...],
+        values: Values,
         what: str,
-        buffer: Buffer,
+        memory: Memory,
         index: tuple[int, ...],
         block: str,
     ) -> NoReturn:
         word = "reads" if what == "load of" else "writes"
         self.fail(
             "TW2307",
-            f"{what} %{buffer.name}{list(map(int, index))} lies outside what block @{block} "
+            f"{what} {_element(memory, index)} lies outside what block @{block} "
             f"declares under `{word}`",
             at,
             values,
@@ -128,11 +179,11 @@ class Failures:
         )
 
     def domain(
-        self, at: int, values: tuple[Any, ...], var: Var, value: int, extent: int, block: str
+        self, at: int, values: Values, var: str, value: int, extent: int, block: str
     ) -> NoReturn:
         self.fail(
             "TW2308",
-            f"iterator %{var.name} of block @{block} is {int(value)}, outside 0..{int(extent)}",
+            f"iterator %{var} of block @{block} is {int(value)}, outside 0..{int(extent)}",
             at,
             values,
             "bind it within its extent, or exclude the instance by a predicate (`where`)",
@@ -141,23 +192,39 @@ class Failures:
     def repeated(
         self,
         at: int,
-        values: tuple[Any, ...],
-        buffer: Buffer,
-        index: tuple[int, ...],
+        values: Values,
+        memory: Memory,
+        element: int,
         block: str,
         point: tuple[int, ...],
     ) -> NoReturn:
         self.fail(
             "TW2309",
-            f"block @{block} adds to %{buffer.name}{list(map(int, index))} twice with iterators "
+            f"block @{block} adds to {_element(memory, element)} twice with iterators "
             f"{list(map(int, point))}",
             at,
             values,
             "an instance of a reduction may run again only after its result was initialised again",
         )
 
-    def division(self, at: int, values: tuple[Any, ...]) -> NoReturn:
+    # ------------------------------------------------------------------ other
+
+    def unknown(self, at: int, values: Values, symbol: str) -> NoReturn:
+        self.fail(
+            "TW2312",
+            f"nobody said what {symbol} does",
+            at,
+            values,
+            f"tensor.externs.register({symbol!r}, function) tells the interpreter",
+        )
+
+    def division(self, at: int, values: Values) -> NoReturn:
         self.fail("TW2310", "integer division by zero", at, values, "guard the divisor with select")
+
+
+def _element(memory: Memory, at: int | tuple[int, ...]) -> str:
+    index = at if isinstance(at, tuple) else memory.index(at)
+    return f"%{memory.buffer.name}[{', '.join(str(int(i)) for i in index)}]"
 
 
 def _name(var: Var) -> str:

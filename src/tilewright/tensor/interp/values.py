@@ -28,6 +28,12 @@ def constant(expr: Const) -> Any:
     return number(expr.value, expr.dtype)
 
 
+def broadcast(value: Any, lanes: int) -> Any:
+    """A short vector of equal elements per row."""
+    rows = len(value) if isinstance(value, np.ndarray) else 1
+    return np.broadcast_to(value, (rows, lanes))
+
+
 def convert(value: Any, source: DType, target: DType) -> Any:
     """Conversion by value. Float to integer truncates and saturates, NaN gives 0; integers wrap."""
     if isinstance(value, np.ndarray):

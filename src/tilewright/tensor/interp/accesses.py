@@ -1,0 +1,235 @@
+"""Code for touching memory: the checks around every load and store.
+
+Checked in this order: the index lies in the buffer; in a scheduled program, the element lies in a
+region that each block around declares; what is loaded holds a value; no iteration of a concurrent
+loop touches what another one stores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright import sym
+from tilewright.base.dtype import INDEX
+from tilewright.sym import ONE, Expr, Var
+from tilewright.tensor import ir
+from tilewright.tensor.interp.exprs import Exprs
+from tilewright.tensor.interp.placement import homes
+from tilewright.tensor.interp.writer import tuple_text
+from tilewright.tensor.ir import Block, Buffer, For, Function, Load
+from tilewright.tensor.visit import walk
+
+LOAD, STORE = "load of", "store to"
+Index = tuple[Expr, ...]
+
+
+@dataclass(slots=True)
+class OpenBlock:
+    """A block around the statement being emitted."""
+
+    block: Block
+    loops_inside: int = 0  # between the block and the current statement
+
+    def declared(self, buffer: Buffer, what: str) -> list[ir.Region]:
+        """The regions that allow an access. A reduction may read what it writes."""
+        block = self.block
+        regions = block.writes if what == STORE else block.reads
+        if what == LOAD and (
+            block.init is not None or any(it.kind == ir.REDUCE for it in block.iters)
+        ):
+            regions = (*regions, *block.writes)
+        return [region for region in regions if region.buffer is buffer]
+
+
+@dataclass(slots=True)
+class OpenLoop:
+    """A parallel or vector loop around the statement being emitted, with its access logs."""
+
+    loop: For
+    logs: dict[Buffer, str] = field(default_factory=dict)
+
+
+class Accesses(Exprs):
+    """Emits loads and stores."""
+
+    def __init__(self, fn: Function) -> None:
+        super().__init__(fn)
+        self.extents: dict[Var, Expr] = {}  # variables known to lie in 0..extent
+        self.blocks: list[OpenBlock] = []
+        self.concurrent: list[OpenLoop] = []
+        self.intermediates: set[Buffer] = set()
+        self.tracked: set[Buffer] = set()  # buffers whose accesses by lanes are remembered
+        self.homes = homes(fn)
+        self.stamped = {
+            buffer
+            for stmt in walk(fn.body)
+            if isinstance(stmt, (ir.Update, ir.TensorCall))
+            for buffer in _accumulators(stmt)
+        }
+
+    # ------------------------------------------------------------------ scalars
+
+    def load(self, expr: Load, mask: str) -> str:
+        if self.is_wide(expr):
+            place = self.locate(expr.buffer, expr.index, LOAD, mask)
+            return self.read(expr.buffer, place)
+        element = self.element(expr.buffer, expr.index, LOAD)
+        self.check_written(expr.buffer, element)
+        self.log_read(expr.buffer, element)
+        text = f"{self.name(expr.buffer)}[{element}]"
+        return f"int({text})" if expr.dtype is INDEX else text
+
+    def element(self, buffer: Buffer, index: Index, what: str) -> str:
+        """Emit the checks of an access; the text of the element's position."""
+        name = self.name(buffer)
+        texts = [self.expr(i) for i in index]
+        if len(index) == buffer.rank:
+            dims: list[Expr | None] = list(buffer.shape)
+            extents = [f"n{axis}_{name}" for axis in range(buffer.rank)]
+        else:  # the row-major offset
+            dims, extents = [None], [f"m_{name}.size"]
+        tests = [
+            f"0 <= {text} < {extent}"
+            for text, i, dim, extent in zip(texts, index, dims, extents, strict=True)
+            if not (isinstance(i, Var) and self.extents.get(i) is dim)
+        ]
+        if tests:
+            args = (repr(what), f"m_{name}", tuple_text(texts))
+            self.check(" and ".join(tests), "fail_bounds", *args, wide=False)
+        self.check_regions(buffer, index, texts, what)
+        position = texts[0] if texts else "0"
+        for text, extent in zip(texts[1:], extents[1:], strict=True):
+            position = f"({position}) * {extent} + {text}"
+        return position if position.isidentifier() or position.isdigit() else self.fresh(position)
+
+    def check_written(self, buffer: Buffer, element: str) -> None:
+        if buffer in self.intermediates:
+            name = self.name(buffer)
+            self.check(
+                f"w_{name}[{element}]", "fail_uninitialised", f"m_{name}", element, wide=False
+            )
+
+    def put(self, buffer: Buffer, element: str, value: str) -> None:
+        """Emit a store of a scalar."""
+        name = self.name(buffer)
+        self.line(f"{name}[{element}] = {value}")
+        if buffer in self.intermediates:
+            self.line(f"w_{name}[{element}] = 1")
+
+    # ------------------------------------------------------------------ arrays
+
+    def locate(self, buffer: Buffer, index: Index, what: str, mask: str) -> str:
+        """Emit the checks of a wide access; the variable holding its place."""
+        texts = [self.expr(i) for i in index]
+        place = self.fresh(
+            f"{self.lanes}.locate(m_{self.name(buffer)}, {tuple_text(texts)}, {mask}, "
+            f"{what!r}, {self.where()})",
+            "p",
+        )
+        self.check_regions(buffer, index, texts, what)
+        return place
+
+    def read(self, buffer: Buffer, place: str) -> str:
+        """Emit a wide load; the text of the value."""
+        self._log_all(buffer, place, is_write=False)
+        tracked = buffer in self.tracked
+        return self.fresh(
+            f"{self.lanes}.load(m_{self.name(buffer)}, {place}, {tracked}, {self.where()})"
+        )
+
+    def write(self, buffer: Buffer, place: str, value: str) -> None:
+        """Emit a wide store."""
+        self._log_all(buffer, place, is_write=True)
+        tracked = buffer in self.tracked
+        self.line(
+            f"{self.lanes}.store(m_{self.name(buffer)}, {place}, {value}, {tracked}, "
+            f"{self.where()})"
+        )
+
+    def _log_all(self, buffer: Buffer, place: str, *, is_write: bool) -> None:
+        if not any(buffer in around.logs for around in self.concurrent):
+            return
+        with self.indented(f"for e in {place}.positions.tolist():"):
+            (self.log_write if is_write else self.log_read)(buffer, "e")
+
+    # ------------------------------------------------------------------ checks
+
+    def check_regions(self, buffer: Buffer, index: Index, texts: list[str], what: str) -> None:
+        """The access lies in a region that every block around declares."""
+        for around in self.blocks:
+            regions = around.declared(buffer, what)
+            if any(_is_exactly(region, index) for region in regions):
+                continue
+            wide = any(self.is_wide(i) for i in index)
+            args = (repr(what), f"m_{self.name(buffer)}", tuple_text(texts))
+            tests = []
+            for region in regions:
+                bounds = [
+                    (self.expr(r.start), self.expr(sym.Add(r.start, r.extent)))
+                    for r in region.ranges
+                ]
+                wide = wide or any(self.is_wide(r.start) for r in region.ranges)
+                inside = [
+                    test
+                    for (low, high), text in zip(bounds, texts, strict=True)
+                    for test in (f"({low} <= {text})", f"({text} < {high})")
+                ]
+                tests.append("(" + (" & ".join(inside) or "True") + ")")
+            ok = " | ".join(tests) or "False"
+            self.check(ok, "fail_region", *args, repr(around.block.name), wide=wide)
+
+    def log_read(self, buffer: Buffer, element: str) -> None:
+        """No other iteration of a concurrent loop has stored what is loaded."""
+        for around in self.concurrent:
+            log = around.logs.get(buffer)
+            if log is None:
+                continue
+            me = self.name(around.loop.var)
+            fail = self._race(around, buffer, element, "read")
+            self.line(f"if w_{log}.get({element}, {me}) != {me}:")
+            self.line(f"    {fail}, ('written', w_{log}[{element}]))")
+            self.line(f"if r_{log}.setdefault({element}, {me}) != {me}: q_{log}[{element}] = {me}")
+
+    def log_write(self, buffer: Buffer, element: str) -> None:
+        """No other iteration of a concurrent loop has loaded or stored what is stored."""
+        for around in self.concurrent:
+            log = around.logs.get(buffer)
+            if log is None:
+                continue
+            me = self.name(around.loop.var)
+            fail = self._race(around, buffer, element, "written")
+            self.line(f"if w_{log}.setdefault({element}, {me}) != {me}:")
+            self.line(f"    {fail}, ('written', w_{log}[{element}]))")
+            self.line(f"if r_{log}.get({element}, {me}) != {me}:")
+            self.line(f"    {fail}, ('read', r_{log}[{element}]))")
+            self.line(f"if {element} in q_{log}:")
+            self.line(f"    {fail}, ('read', q_{log}[{element}]))")
+
+    def _race(self, around: OpenLoop, buffer: Buffer, element: str, what: str) -> str:
+        loop = around.loop
+        return (
+            f"fail_race({self.where()}, {loop.kind!r}, {loop.var.name!r}, "
+            f"m_{self.name(buffer)}, {element}, ({what!r}, {self.name(loop.var)})"
+        )
+
+    def iteration_number(self) -> tuple[str, str, tuple[str, ...]]:
+        """The instance of the blocks around: a number, how many there are, the iterators."""
+        number, count = "0", "1"
+        point: tuple[str, ...] = ()
+        for around in self.blocks:
+            for it in around.block.iters:
+                text, extent = self.name(it.var), self.expr(it.extent)
+                number = text if number == "0" else f"({number}) * {extent} + {text}"
+                count = f"{count} * {extent}"
+                point = (*point, text)
+        return self.fresh(number), count, point
+
+
+def _is_exactly(region: ir.Region, index: Index) -> bool:
+    return all(r.start is i and r.extent is ONE for r, i in zip(region.ranges, index, strict=True))
+
+
+def _accumulators(stmt: ir.Update | ir.TensorCall) -> tuple[Buffer, ...]:
+    if isinstance(stmt, ir.Update):
+        return stmt.buffers
+    return tuple(region.buffer for region in stmt.regions)

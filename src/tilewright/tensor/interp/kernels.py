@@ -1,0 +1,261 @@
+"""Code for threads in lock step: the same statements, over arrays with one row per thread.
+
+A kernel is an outermost loop bound to a thread axis. All axes bound anywhere inside it span its
+grid: a statement runs on every thread of the grid, and a loop bound to an axis only gives its
+variable the thread's position. Expressions that are the same for all threads stay numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tilewright import sym
+from tilewright.base.errors import ExecutionError
+from tilewright.sym import Expr, Var
+from tilewright.tensor import ir
+from tilewright.tensor.interp.accesses import STORE
+from tilewright.tensor.interp.emit import Statements
+from tilewright.tensor.interp.writer import tuple_text
+from tilewright.tensor.ir import Block, Buffer, Call, For, Load, MaskedLoad
+from tilewright.tensor.visit import exprs, walk, written_buffers
+
+
+class LockStep(Statements):
+    """Emits what lanes do together. Shares everything with the emitter of the code around."""
+
+    def __init__(self, around: Statements) -> None:
+        self.__dict__.update(around.__dict__)
+        self.varying: set[Var] = set()
+        self.wide = {}
+        self.threaded = 0  # threadIdx loops around
+
+    def is_wide_itself(self, expr: Expr) -> bool:
+        return (
+            expr in self.varying
+            or isinstance(expr, (Load, MaskedLoad))
+            or super().is_wide_itself(expr)
+        )
+
+    def vary(self, var: Var) -> None:
+        """From here on the variable differs between lanes."""
+        self.varying.add(var)
+        self.wide.pop(var, None)
+
+    # ------------------------------------------------------------------ loops
+
+    def kernel(self, loop: For) -> None:
+        """Emit a whole kernel, launched by the code around."""
+        extents: dict[str, str] = {}
+        inside = _bound(loop)
+        for stmt in walk(loop):
+            if isinstance(stmt, For) and stmt.kind == ir.THREAD and stmt.thread not in extents:
+                self._check_known_at_launch(stmt, inside)
+                extents[stmt.thread] = self.expr(stmt.extent)
+        has_grid_barrier = any(
+            isinstance(x, Call) and x.op == "barrier.global" for x in exprs(loop)
+        )
+        self.tracked = set(written_buffers(loop))
+        self.lanes = self.fresh_name("lanes")
+        axes = ", ".join(f"{axis!r}: {extent}" for axis, extent in extents.items())
+        with self.indented(
+            f"for {self.lanes} in launch(failures, random, {{{axes}}}, {has_grid_barrier}):"
+        ):
+            self._for(loop)
+
+    def _check_known_at_launch(self, loop: For, inside: set[Var]) -> None:
+        if sym.uses_var(loop.start, inside) or sym.uses_var(loop.stop, inside):
+            raise ExecutionError(
+                "TW2314",
+                f"the extent of thread axis {loop.thread} depends on variables of its own kernel",
+                loop.loc,
+                help="a grid has one shape: guard what fewer threads should do by a condition",
+            )
+
+    def _for(self, loop: For) -> None:
+        if loop.kind == ir.THREAD:
+            self._thread_loop(loop)
+        elif loop.kind in (ir.VTHREAD, ir.VECTOR, ir.PARALLEL):
+            self.expanded_loop(loop)
+        elif self.is_wide(loop.start) or self.is_wide(loop.stop):
+            self._varying_loop(loop)
+        else:
+            super()._for(loop)
+
+    def _thread_loop(self, loop: For) -> None:
+        axis = repr(loop.thread)
+        self.check(
+            f"{self.lanes}.extents[{axis}] == {self.expr(loop.extent)}",
+            "fail_extents",
+            axis,
+            self.expr(loop.extent),
+            f"{self.lanes}.extents[{axis}]",
+            wide=False,
+        )
+        self.vary(loop.var)
+        position = f"{self.lanes}.axes[{axis}]"
+        start = "" if loop.start is sym.ZERO else f" + {self.expr(loop.start)}"
+        self.line(f"{self.name(loop.var)} = {position}{start}")
+        if loop.start is sym.ZERO:
+            self.extents[loop.var] = loop.stop
+        threaded = loop.thread.startswith("threadIdx")
+        self.variables.append(loop.var)
+        self.threaded += threaded
+        with self.scope():
+            self.stmt(loop.body)
+        self.threaded -= threaded
+        self.variables.pop()
+
+    def _varying_loop(self, loop: For) -> None:
+        trips = f"{self.lanes}.loop({self.expr(loop.start)}, {self.expr(loop.stop)}, {self.mask})"
+        self.vary(loop.var)
+        mask = self.fresh_name("m")
+        with self.masked(mask):
+            self.body_of_loop(loop, f"for {self.name(loop.var)}, {mask} in {trips}:")
+
+    def expanded_loop(self, loop: For) -> None:
+        """A lane per iteration, for as long as the loop lasts."""
+        start, stop = self.expr(loop.start), self.expr(loop.stop)
+        if self.lanes == "one":  # a virtual-thread loop outside kernels
+            self.tracked = set(written_buffers(loop))
+        kind = ir.VTHREAD if loop.kind == ir.VTHREAD else ir.VECTOR
+        outer = self.lanes, self.mask, self.renamed
+        self.lanes, self.mask = self.fresh_name("lanes"), self.fresh_name("m")
+        name = self.name(loop.var)
+        self.line(
+            f"{self.lanes}, {name}, {self.mask} = {outer[0]}.expand({kind!r}, "
+            f"{loop.var.name!r}, {start}, {stop}, {outer[1]})"
+        )
+        self.renamed = dict(outer[2])
+        for var in self._in_scope(loop):
+            self.renamed[var] = self.fresh(f"{self.lanes}.grown({self.name(var)})", "v")
+        self.vary(loop.var)
+        if loop.start is sym.ZERO:
+            self.extents[loop.var] = loop.stop
+        self.variables.append(loop.var)
+        with self.scope(closed=True), self.indented(f"if {self.lanes}.count:"):
+            self.stmt(loop.body)
+        self.variables.pop()
+        self.lanes, self.mask, self.renamed = outer
+
+    def _in_scope(self, loop: For) -> dict[Var, None]:
+        """The varying variables from outside a loop that code for its body may mention."""
+        bound = _bound(loop)
+        used = dict.fromkeys(x for x in exprs(loop) if isinstance(x, Var))
+        used.update(dict.fromkeys(self.variables))
+        used.update(dict.fromkeys(it.var for around in self.blocks for it in around.block.iters))
+        return {var: None for var in used if var in self.varying and var not in bound}
+
+    # ------------------------------------------------------------------ masks
+
+    @contextmanager
+    def masked(self, mask: str) -> Iterator[None]:
+        """Statements meanwhile run on the lanes of `mask` alone."""
+        outer, self.mask = self.mask, mask
+        yield
+        self.mask = outer
+
+    @contextmanager
+    def where_true(self, cond: str) -> Iterator[None]:
+        """A suite for the lanes where a wide condition holds."""
+        mask = self.fresh(f"{self.lanes}.narrow({self.mask}, {cond})", "m")
+        with self.indented(f"if {mask}.any():"), self.masked(mask):
+            yield
+
+    def _if(self, stmt: ir.If) -> None:
+        if not self.is_wide(stmt.cond):
+            super()._if(stmt)
+            return
+        cond = self.expr(stmt.cond)
+        with self.where_true(cond):
+            self.stmt(stmt.then)
+        if stmt.otherwise is not None:
+            with self.where_true(f"np.logical_not({cond})"):
+                self.stmt(stmt.otherwise)
+
+    def _let(self, stmt: ir.Let) -> None:
+        if self.is_wide(stmt.value):
+            self.vary(stmt.var)
+        super()._let(stmt)
+
+    # ------------------------------------------------------------------ memory
+
+    def alloc(self, buffer: Buffer) -> None:
+        shape = tuple_text(self.expr(dim) for dim in buffer.shape)
+        self.line(
+            f"m_{self.name(buffer)} = {self.lanes}.alloc({self.constant(buffer)}, {shape}, "
+            f"{self.threaded > 0}, {buffer in self.stamped})"
+        )
+        self.intermediates.add(buffer)
+        self.tracked.add(buffer)
+
+    def _store(self, stmt: ir.Store) -> None:
+        self.wide_store(stmt, self.expr(stmt.value))
+
+    def _update(self, stmt: ir.Update) -> None:
+        added = [self.expr(value) for value in stmt.values]
+        places = [self.locate(buffer, stmt.index, STORE, self.mask) for buffer in stmt.buffers]
+        if self.blocks and not self.blocks[-1].loops_inside:
+            number, count, point = self.iteration_number()
+            self.line(
+                f"{self.lanes}.check_repeated({self.constant({}, ('done', stmt))}, {count}, "
+                f"{number}, m_{self.name(stmt.buffers[0])}, {places[0]}, "
+                f"{self.blocks[-1].block.name!r}, {tuple_text(point)}, {self.where()})"
+            )
+        old = [self.read(to, place) for to, place in zip(stmt.buffers, places, strict=True)]
+        for var in (*stmt.reducer.lhs, *stmt.reducer.rhs):
+            self.vary(var)
+        for part in sym.walk(*stmt.reducer.result):
+            self.wide.pop(part, None)
+        results = self.combine(stmt.reducer, old, added)
+        for buffer, place, value in zip(stmt.buffers, places, results, strict=True):
+            self.write(buffer, place, value)
+
+    # ------------------------------------------------------------------ blocks, barriers, calls
+
+    def _block(self, block: Block) -> None:
+        if self.is_wide(block.predicate):
+            with self.where_true(self.expr(block.predicate)):
+                self.instance(block)
+        else:
+            super()._block(block)
+        if not self.pinned:
+            self.line(f"{self.lanes}.settle()")
+
+    def bind_iterator(self, it: ir.Iter, binding: Expr, name: str) -> None:
+        if self.is_wide(binding):
+            self.vary(it.var)
+        super().bind_iterator(it, binding, name)
+
+    def initialise(self, block: Block) -> None:
+        tests = [it.var for it in block.iters if it.kind == ir.REDUCE]
+        assert block.init is not None
+        if not any(self.is_wide(var) for var in tests):
+            super().initialise(block)
+            return
+        cond = " & ".join(f"({self.name(var)} == 0)" for var in tests)
+        with self.where_true(cond):
+            self.stmt(block.init)
+
+    def barrier(self, scope: str) -> None:
+        self.line(f"{self.lanes}.barrier({self.mask}, {scope!r}, {self.where()})")
+
+    def address(self, expr: ir.Address) -> str:
+        return self.locate(expr.buffer, expr.index, "address of", self.mask)
+
+    def call_outside(self, function: str, *args: str) -> None:
+        self.line(
+            f"{self.lanes}.call_each({function}, {self.mask}, ({', '.join(args)},), failures, "
+            f"{self.where()})"
+        )
+
+
+def _bound(root: ir.Stmt) -> set[Var]:
+    """The variables that come into being inside a statement."""
+    bound: set[Var] = set()
+    for stmt in walk(root):
+        if isinstance(stmt, (For, ir.Let)):
+            bound.add(stmt.var)
+        elif isinstance(stmt, Block):
+            bound.update(it.var for it in stmt.iters)
+    return bound

@@ -1,0 +1,575 @@
+"""Threads in lock step: every value is a NumPy array with one row per thread.
+
+A kernel runs all threads of several blocks at once, statement by statement; a mask tells which of
+them take part. That hides nothing: what a missing barrier would break is found by remembering, for
+every element, who touched it since the last barrier.
+
+Concurrency is nested in *levels*: the blocks of a kernel, the threads of a block, and below them
+the iterations of virtual-thread and vector loops. At each level a lane has an identity, and
+everything between two barriers is one *phase*. Two lanes of different identity at some level race
+when they touch one element in the same phase of that level, and one of them stores a value that
+the other does not store too.
+
+A lane's column dimension holds the elements of short vectors: a scalar is of shape (lanes, 1).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.tensor.interp.failures import Failures
+from tilewright.tensor.interp.memory import Memory, Shadow, next_stamp
+from tilewright.tensor.ir import Buffer
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_] | None  # None: every lane
+BLOCK, THREAD, VTHREAD, VECTOR = "block", "thread", "vthread", "vector"
+
+_MOST_LANES = 8192  # run together, unless one block has more
+
+
+class Level:
+    """One level of concurrency. `phases` holds the current phase of each group of lanes."""
+
+    __slots__ = ("kind", "name", "phases")
+    _next = itertools.count().__next__  # no two groups are ever in the same phase
+
+    def __init__(self, kind: str, name: str, groups: int) -> None:
+        self.kind = kind
+        self.name = name
+        self.phases = np.empty(groups, np.int64)
+        self.advance()
+
+    def advance(self, groups: Ints | None = None) -> None:
+        """What these groups did so far is over."""
+        if groups is None:
+            groups = np.arange(len(self.phases))
+        self.phases[groups] = (Level._next() << 32) + groups
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The elements an access touches: positions for the lanes that take part."""
+
+    positions: Ints
+    mask: Mask  # of shape `shape`
+    shape: tuple[int, int]
+    lanes: Ints  # the lane of each position
+    size: int  # of one copy of the buffer
+
+
+class Lanes:
+    """A set of lanes: `ids[k]` their identities at level k, `slots[k]` numbered from zero."""
+
+    def __init__(
+        self,
+        failures: Failures,
+        count: int,
+        levels: tuple[Level, ...] = (),
+        ids: tuple[Ints, ...] = (),
+        slots: tuple[Ints, ...] = (),
+        axes: dict[str, Ints] | None = None,
+        extents: dict[str, int] | None = None,
+        starts: tuple[int, ...] = (),
+        trips: int = 1,
+    ) -> None:
+        self.failures = failures
+        self.count = count
+        self.levels = levels
+        self.ids = ids
+        self.slots = slots
+        self.axes = {} if axes is None else axes  # positions along thread axes
+        self.extents = {} if extents is None else extents
+        self.starts = starts  # of iterations, where a level is a loop
+        self.trips = trips  # lanes per lane of the set this one was expanded from
+        self.all = np.arange(count)
+        self.memories: dict[object, Memory] = {}
+
+    # ------------------------------------------------------------------ control
+
+    def narrow(self, mask: Mask, cond: Any) -> NDArray[np.bool_]:
+        """The lanes of `mask` where `cond` holds."""
+        wide = np.broadcast_to(cond, np.broadcast_shapes(np.shape(cond), (self.count, 1)))
+        return wide if mask is None else wide & mask
+
+    def loop(self, start: Any, stop: Any, mask: Mask) -> Iterator[tuple[Ints, NDArray[np.bool_]]]:
+        """Iterations of a serial loop whose bounds differ between lanes."""
+        first = np.broadcast_to(start, (self.count, 1))
+        trips = np.broadcast_to(stop, (self.count, 1)) - first
+        longest = int(np.max(trips if mask is None else trips[mask], initial=0))
+        for trip in range(longest):
+            yield first + trip, self.narrow(mask, trips > trip)
+
+    def expand(
+        self, kind: str, name: str, start: int, stop: int, mask: Mask
+    ) -> tuple[Lanes, Ints, Mask]:
+        """A lane per iteration of a loop, all of them concurrent: lanes, loop variable, mask."""
+        trips = max(0, stop - start)
+        count = self.count * trips
+        groups = int(self.slots[-1].max(initial=-1)) + 1 if self.slots else 1
+        iteration = np.tile(np.arange(trips), self.count)
+        owner = np.repeat(self.slots[-1] if self.slots else np.zeros(self.count, np.int64), trips)
+        inner = Lanes(
+            self.failures,
+            count,
+            (*self.levels, Level(kind, name, groups)),
+            (*(np.repeat(x, trips) for x in self.ids), iteration),
+            (*(np.repeat(x, trips) for x in self.slots), owner * trips + iteration),
+            {axis: np.repeat(x, trips, axis=0) for axis, x in self.axes.items()},
+            self.extents,
+            (*self.starts, start),
+            trips,
+        )
+        inner.memories = self.memories
+        wider = None if mask is None else np.repeat(mask, trips, axis=0)
+        return inner, (iteration + start)[:, None], wider
+
+    def grown(self, value: Any) -> Any:
+        """A value of the lanes that these were expanded from."""
+        return np.repeat(value, self.trips, axis=0) if isinstance(value, np.ndarray) else value
+
+    # ------------------------------------------------------------------ memory
+
+    def alloc(
+        self, buffer: Buffer, shape: tuple[int, ...], is_threaded: bool, is_stamped: bool
+    ) -> Memory:
+        """Memory of a buffer that comes into being here.
+
+        The same storage serves whenever the statement runs again, as it does on a machine: who
+        touched it since the last barrier is remembered, what it holds is not.
+        """
+        key = (buffer, self.count, shape)
+        found = self.memories.get(key)
+        if found is not None:
+            found.forget()
+            return found
+        owner = self._owner(buffer.scope, is_threaded)
+        copies = int(self.slots[owner - 1].max(initial=-1)) + 1 if owner else 1
+        made = Memory(buffer, shape, copies=copies, owner=owner)
+        self.memories[key] = made.with_stamps() if is_stamped else made
+        return made
+
+    def _owner(self, scope: str, is_threaded: bool) -> int:
+        """At how many levels each has a copy: shared memory belongs to a block, the rest to where
+        it comes into being (a thread, an iteration), local memory at least to a thread.
+        """
+        in_kernel = self.levels[0].kind == BLOCK
+        if scope.startswith("shared"):
+            return 1 if in_kernel else 0
+        if not in_kernel or len(self.levels) > 2:
+            return len(self.levels)
+        return 1 if scope == "global" and not is_threaded else 2
+
+    def locate(
+        self,
+        memory: Memory,
+        index: tuple[Any, ...],
+        mask: Mask,
+        what: str,
+        at: int,
+        values: tuple[Any, ...],
+    ) -> Place:
+        """The elements an access touches, checked to exist."""
+        shape = memory.shape if len(memory.shape) == len(index) else (memory.size,)
+        position: Any = 0
+        for i, extent in zip(index, shape, strict=True):
+            self._check_bounds(memory, index, i, extent, mask, what, at, values)
+            position = position * extent + i
+        columns = max((np.shape(x)[1] for x in (*index, mask) if np.ndim(x) == 2), default=1)
+        full = (self.count, columns)
+        if memory.owner:
+            position = position + (self.slots[memory.owner - 1] * memory.size)[:, None]
+        lanes = self.all if columns == 1 else np.repeat(self.all, columns)
+        positions = np.broadcast_to(position, full)
+        if mask is None:
+            return Place(positions.reshape(-1), None, full, lanes, memory.size)
+        active = np.broadcast_to(mask, full)
+        return Place(positions[active], active, full, lanes[active.reshape(-1)], memory.size)
+
+    def _check_bounds(
+        self,
+        memory: Memory,
+        index: tuple[Any, ...],
+        i: Any,
+        extent: int,
+        mask: Mask,
+        what: str,
+        at: int,
+        values: tuple[Any, ...],
+    ) -> None:
+        if not isinstance(i, np.ndarray):
+            if 0 <= i < extent or (mask is not None and not mask.any()):
+                return
+            bad: Any = True
+        else:
+            bad = (i < 0) | (i >= extent)
+        wrong = self.first(bad, mask)
+        if wrong is not None:
+            picked = tuple(pick(x, *wrong) for x in index)
+            self.failures.bounds(at, picks(values, wrong), what, memory, picked)
+
+    def first(self, bad: Any, mask: Mask) -> tuple[int, int] | None:
+        """The row and column of the first active lane where `bad` holds."""
+        if mask is None and not np.any(bad):
+            return None
+        wrong = np.argwhere(self.narrow(mask, bad))
+        return (int(wrong[0][0]), int(wrong[0][1])) if len(wrong) else None
+
+    def require(
+        self, ok: Any, mask: Mask, fail: Any, at: int, values: tuple[Any, ...], *args: Any
+    ) -> None:
+        """Call `fail` for the first active lane where `ok` is false, with what that lane sees."""
+        lane = self.first(np.logical_not(ok), mask)
+        if lane is not None:
+            seen = [
+                picks(arg, lane)
+                if isinstance(arg, tuple)
+                else pick(arg, *lane)
+                if isinstance(arg, np.ndarray)
+                else arg
+                for arg in args
+            ]
+            fail(at, picks(values, lane), *seen)
+
+    def _lane_of(self, place: Place, number: int) -> tuple[int, int]:
+        """The row and column of one of the positions of a place."""
+        if place.mask is None:
+            return int(place.lanes[number]), number % place.shape[1]
+        row, column = np.argwhere(place.mask)[number]
+        return int(row), int(column)
+
+    def load(
+        self, memory: Memory, place: Place, tracked: bool, at: int, values: tuple[Any, ...]
+    ) -> Any:
+        """What the lanes that take part read; zero for the others."""
+        positions = place.positions
+        if memory.is_written is not None and not memory.is_written[positions].all():
+            wrong = int(np.argmin(memory.is_written[positions]))
+            shown = picks(values, self._lane_of(place, wrong))
+            self.failures.uninitialised(at, shown, memory, int(positions[wrong]))
+        if tracked:
+            for level in range(memory.owner, len(self.levels)):
+                self._note_read(memory, place, level, at, values)
+        found = memory.data[positions]
+        if place.mask is None:
+            return found.reshape(place.shape)
+        result = np.zeros(place.shape, found.dtype)
+        result[place.mask] = found
+        return result
+
+    def store(
+        self,
+        memory: Memory,
+        place: Place,
+        value: Any,
+        tracked: bool,
+        at: int,
+        values: tuple[Any, ...],
+    ) -> None:
+        """Store a value per lane."""
+        positions = place.positions
+        wide = np.broadcast_to(value, place.shape)
+        flat = (wide.reshape(-1) if place.mask is None else wide[place.mask]).astype(
+            memory.data.dtype, copy=False
+        )
+        if tracked:
+            for level in range(memory.owner, len(self.levels)):
+                self._note_write(memory, place, level, flat, at, values)
+        memory.data[positions] = flat
+        if tracked and memory.owner < len(self.levels):
+            self._check_same_store(memory, place, flat, at, values)
+        if memory.is_written is not None:
+            memory.is_written[positions] = True
+
+    def stamp(self, memory: Memory, place: Place) -> None:
+        """Number the stored values, see `Memory.stamps`."""
+        assert memory.stamps is not None
+        stamps = np.frombuffer(memory.stamps, np.int64)
+        stamps[place.positions] = (next_stamp() << 32) + np.arange(len(place.positions))
+
+    def check_repeated(
+        self,
+        done: dict[str, Ints],
+        domain: int,
+        key: Any,
+        memory: Memory,
+        place: Place,
+        block: str,
+        point: tuple[Any, ...],
+        at: int,
+        values: tuple[Any, ...],
+    ) -> None:
+        """No lane adds twice to the same value with the same iterators."""
+        if "stamps" not in done:
+            done["stamps"] = np.zeros(domain, np.int64)
+        assert memory.stamps is not None
+        stamps = np.frombuffer(memory.stamps, np.int64)[place.positions]
+        keys = np.broadcast_to(key, (self.count, 1))[place.lanes, 0]
+        again = done["stamps"][keys] == stamps
+        if again.any():
+            wrong = int(np.argmax(again))
+            lane = self._lane_of(place, wrong)
+            element = int(place.positions[wrong])
+            self.failures.repeated(
+                at, picks(values, lane), memory, element, block, picks(point, lane)
+            )
+        done["stamps"][keys] = stamps
+
+    def call_each(
+        self,
+        function: Any,
+        mask: Mask,
+        args: tuple[Any, ...],
+        failures: Failures,
+        at: int,
+        values: tuple[Any, ...],
+    ) -> None:
+        """Call something outside once per lane."""
+        for row in self.all if mask is None else np.flatnonzero(mask[:, 0]):
+            mine = [self._of_lane(arg, int(row)) for arg in args]
+            function(*mine, failures, at, picks(values, (int(row), 0)))
+
+    def _of_lane(self, value: Any, row: int) -> Any:
+        """What one lane sees of an argument, nested tuples included."""
+        if isinstance(value, tuple):
+            return tuple(self._of_lane(item, row) for item in value)
+        if isinstance(value, Memory):
+            return value.copy_of(int(self.slots[value.owner - 1][row]) if value.owner else 0)
+        if isinstance(value, Place):
+            return int(value.positions[np.flatnonzero(value.lanes == row)[0]]) % value.size
+        return value[row, 0] if isinstance(value, np.ndarray) else value
+
+    # ------------------------------------------------------------------ races
+
+    def _phase_and_id(self, place: Place, level: int) -> tuple[Ints, Ints]:
+        lanes = place.lanes
+        group = self.slots[level - 1][lanes] if level else 0
+        phase = np.broadcast_to(self.levels[level].phases[group], lanes.shape)
+        return phase, self.ids[level][lanes]
+
+    def _note_read(
+        self, memory: Memory, place: Place, level: int, at: int, values: tuple[Any, ...]
+    ) -> None:
+        shadow, e = memory.shadow(level), place.positions
+        phase, me = self._phase_and_id(place, level)
+        clash = (shadow.write_phase[e] == phase) & (shadow.writer[e] != me)
+        if clash.any():
+            wrong = int(np.argmax(clash))
+            other = int(shadow.writer[e[wrong]])
+            self._race(memory, place, level, wrong, "read", other, "written", at, values)
+        fresh = shadow.read_phase[e] != phase
+        first = e[fresh]
+        shadow.read_phase[first] = phase[fresh]
+        shadow.reader[first] = me[fresh]
+        shadow.reader_too[first] = -1
+        others = shadow.reader[e] != me
+        shadow.reader_too[e[others]] = me[others]
+
+    def _note_write(
+        self,
+        memory: Memory,
+        place: Place,
+        level: int,
+        value: NDArray[Any],
+        at: int,
+        values: tuple[Any, ...],
+    ) -> None:
+        shadow, e = memory.shadow(level), place.positions
+        phase, me = self._phase_and_id(place, level)
+        clash = (shadow.write_phase[e] == phase) & (shadow.writer[e] != me)
+        if self.levels[level].kind in (BLOCK, THREAD):  # storing the same value again is harmless
+            clash &= ~_same(memory.data[e], value)
+        if clash.any():
+            wrong = int(np.argmax(clash))
+            other = int(shadow.writer[e[wrong]])
+            self._race(memory, place, level, wrong, "written", other, "written", at, values)
+        clash = (shadow.read_phase[e] == phase) & (
+            (shadow.reader[e] != me) | (shadow.reader_too[e] >= 0)
+        )
+        if clash.any():
+            wrong = int(np.argmax(clash))
+            other = _other_reader(shadow, int(e[wrong]), int(me[wrong]))
+            self._race(memory, place, level, wrong, "written", other, "read", at, values)
+        shadow.write_phase[e] = phase
+        shadow.writer[e] = me
+
+    def _check_same_store(
+        self, memory: Memory, place: Place, value: NDArray[Any], at: int, values: tuple[Any, ...]
+    ) -> None:
+        """Lanes that store to one element in the same statement store the same value."""
+        lost = ~_same(memory.data[place.positions], value)
+        if not lost.any():
+            return
+        wrong = int(np.argmax(lost))
+        same_place = np.flatnonzero(place.positions == place.positions[wrong])
+        winner = int(place.lanes[same_place[-1]])
+        loser = int(place.lanes[wrong])
+        for level in range(memory.owner, len(self.levels)):
+            other = int(self.ids[level][winner])
+            if other != self.ids[level][loser]:
+                self._race(memory, place, level, wrong, "written", other, "written", at, values)
+
+    def _race(
+        self,
+        memory: Memory,
+        place: Place,
+        level: int,
+        wrong: int,
+        mine: str,
+        other: int,
+        others: str,
+        at: int,
+        values: tuple[Any, ...],
+    ) -> None:
+        lane = self._lane_of(place, wrong)
+        element = int(place.positions[wrong])
+        shown = picks(values, lane)
+        me = int(self.ids[level][lane[0]])
+        kind = self.levels[level].kind
+        if kind in (BLOCK, THREAD):
+            self.failures.thread_race(
+                at,
+                shown,
+                memory,
+                element,
+                kind,
+                (mine, self.describe(level, me)),
+                (others, self.describe(level, other)),
+            )
+        start = self.starts[level - len(self.levels)]
+        self.failures.race(
+            at,
+            shown,
+            kind,
+            self.levels[level].name,
+            memory,
+            element,
+            (mine, me + start),
+            (others, other + start),
+        )
+
+    def describe(self, level: int, identity: int) -> str:
+        """A block or thread by its coordinates."""
+        rows = np.flatnonzero(self.ids[level] == identity)
+        prefix = "blockIdx" if self.levels[level].kind == BLOCK else "threadIdx"
+        if not len(rows):
+            return f"{self.levels[level].kind} {identity}"
+        shown = ", ".join(
+            f"{axis} = {int(x[rows[0], 0])}"
+            for axis, x in sorted(self.axes.items())
+            if axis.startswith(prefix)
+        )
+        return f"{self.levels[level].kind} ({shown})"
+
+    # ------------------------------------------------------------------ barriers
+
+    def barrier(self, mask: Mask, scope: str, at: int, values: tuple[Any, ...]) -> None:
+        """All lanes of a block (of the grid, for scope global) meet here."""
+        if any(level.kind == VECTOR for level in self.levels):
+            self.failures.stray_barrier(at, picks(values, (0, 0)), "inside a vector loop")
+        if not self.count:
+            return
+        is_grid = scope == "global" or self.levels[0].kind != BLOCK
+        group = np.zeros(self.count, np.int64) if is_grid else self.slots[0]
+        if mask is not None:
+            arrived = np.bincount(group, mask[:, 0])
+            missing = (arrived > 0) & (arrived < np.bincount(group))
+            if missing.any():
+                absent = int(np.flatnonzero(missing[group] & ~mask[:, 0])[0])
+                present = int(np.flatnonzero(missing[group] & mask[:, 0])[0])
+                self.failures.divergence(
+                    at,
+                    picks(values, (present, 0)),
+                    self._describe_lane(present),
+                    self._describe_lane(absent),
+                )
+        here = self.all if mask is None else np.flatnonzero(mask[:, 0])
+        self._advance(here, with_blocks=scope == "global")
+
+    def _describe_lane(self, row: int) -> str:
+        level = max(k for k, level in enumerate(self.levels) if level.kind in (THREAD, VTHREAD))
+        identity = int(self.ids[level][row])
+        if self.levels[level].kind == THREAD:
+            return self.describe(level, identity)
+        return f"virtual thread {identity + self.starts[level - len(self.levels)]}"
+
+    def settle(self) -> None:
+        """A block of a scheduled program is done everywhere: lowering puts barriers as needed."""
+        for level in self.levels:
+            if level.kind in (THREAD, VTHREAD):
+                level.advance()
+
+    def _advance(self, here: Ints, with_blocks: bool) -> None:
+        for k, level in enumerate(self.levels):
+            if level.kind in (THREAD, VTHREAD) or (with_blocks and level.kind == BLOCK):
+                groups = np.unique(self.slots[k - 1][here]) if k else np.zeros(1, np.int64)
+                level.advance(groups)
+
+
+def launch(
+    failures: Failures,
+    random: np.random.Generator,
+    extents: dict[str, int],
+    has_grid_barrier: bool,
+) -> Iterator[Lanes]:
+    """The threads of a kernel, some blocks at a time, blocks in random order."""
+    blocks = {axis: n for axis, n in extents.items() if axis.startswith("blockIdx")}
+    threads = {axis: n for axis, n in extents.items() if axis.startswith("threadIdx")}
+    block_at, thread_at = _grid(blocks), _grid(threads)
+    block_count, thread_count = len(block_at), len(thread_at)
+    if not block_count or not thread_count:
+        return
+    order = random.permutation(block_count)
+    together = block_count if has_grid_barrier else max(1, _MOST_LANES // thread_count)
+    grid = Level(BLOCK, "", 1)
+    for begin in range(0, block_count, together):
+        some = order[begin : begin + together]
+        block = np.repeat(some, thread_count)
+        thread = np.tile(np.arange(thread_count), len(some))
+        slot = np.repeat(np.arange(len(some)), thread_count)
+        axes = {axis: block_at[block, k][:, None] for k, axis in enumerate(blocks)}
+        axes |= {axis: thread_at[thread, k][:, None] for k, axis in enumerate(threads)}
+        yield Lanes(
+            failures,
+            len(block),
+            (grid, Level(THREAD, "", len(some))),
+            (block, block * thread_count + thread),
+            (slot, slot * thread_count + thread),
+            axes,
+            extents,
+        )
+
+
+def _grid(extents: dict[str, int]) -> Ints:
+    """Every point of a box, one per row."""
+    axes = [np.arange(max(0, n)) for n in extents.values()]
+    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1) if axes else np.zeros((1, 0))
+    return points.reshape(-1, len(axes)).astype(np.int64)
+
+
+def _same(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
+    """Elementwise: the same value; NaN is the same as NaN."""
+    result: NDArray[np.bool_] = (a == b) | ((a != a) & (b != b))
+    return result
+
+
+def _other_reader(shadow: Shadow, element: int, me: int) -> int:
+    first = int(shadow.reader[element])
+    return first if first != me else int(shadow.reader_too[element])
+
+
+def pick(value: Any, row: int, column: int) -> int:
+    """The value of one lane."""
+    if not isinstance(value, np.ndarray):
+        return int(value)
+    return int(value[row if len(value) > 1 else 0, column if value.shape[1] > 1 else 0])
+
+
+def picks(values: Sequence[Any], lane: tuple[int, int]) -> tuple[int, ...]:
+    return tuple(pick(value, *lane) for value in values)
