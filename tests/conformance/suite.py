@@ -1,0 +1,152 @@
+"""ONNX's own backend tests: where they come from, how one is run, what counts as right.
+
+Every test that ships inside the `onnx` package: a model, inputs, expected outputs, tolerances.
+A model is imported and interpreted; every value on the way is held against its inferred type.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.loader import load_model_tests
+
+from tilewright.frontends.onnx import import_model
+from tilewright.graph import interpret
+
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
+PASSED, FAILED, UNSUPPORTED = "passed", "failed", "unsupported"
+
+# What these draw is theirs to choose: only shapes and element types are compared.
+RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"}
+RANDOM |= {"RandomUniform", "RandomUniformLike"}
+RANDOM_NAME = re.compile(r"training_dropout(?!.*zero_ratio)")
+
+Run = Callable[[onnx.ModelProto, Sequence[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a test ended: one of PASSED, FAILED, UNSUPPORTED, and why not passed."""
+
+    status: str
+    message: str = ""
+
+
+@functools.cache
+def tests(kind: str) -> dict[str, Any]:
+    """The tests of a kind, by name."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return {test.name: test for test in sorted(load_model_tests(kind=kind), key=_name)}
+
+
+def _name(test: Any) -> str:
+    return str(test.name)
+
+
+def interpreted(model: onnx.ModelProto, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The outputs by way of our importer and the references of our operators."""
+    return interpret(import_model(model), *inputs, check=True)
+
+
+def run_test(test: Any, run: Run = interpreted) -> Outcome:
+    """Run one test on all its data."""
+    try:
+        model, data = _materialise(test)
+        values = not _draws(model.graph) and not RANDOM_NAME.search(test.name)
+        for inputs, expected in data:
+            outputs = run(model, inputs)
+            with np.errstate(all="ignore"):
+                _compare(expected, outputs, test.rtol, test.atol, values=values)
+    except NotImplementedError as error:
+        return Outcome(UNSUPPORTED, str(error))
+    except Exception as error:
+        return Outcome(FAILED, f"{type(error).__name__}: {error}")
+    return Outcome(PASSED)
+
+
+def _materialise(test: Any) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
+    """The model and its data sets, each inputs and expected outputs."""
+    if test.model is not None:
+        sets = [([_value(v) for v in i], [_value(v) for v in o]) for i, o in test.data_sets]
+        return test.model, sets
+    folder = Path(test.model_dir)
+    model = onnx.load(folder / "model.onnx")
+    sets = [
+        (
+            list(_read_all(data, "input", model.graph.input)),
+            list(_read_all(data, "output", model.graph.output)),
+        )
+        for data in sorted(folder.glob("test_data_set*"))
+    ]
+    return model, sets
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    if value is None or isinstance(value, (list, tuple, np.ndarray)):
+        return value
+    return np.asarray(value)
+
+
+def _read_all(folder: Path, side: str, infos: Sequence[onnx.ValueInfoProto]) -> Iterator[Any]:
+    for at in range(len(list(folder.glob(f"{side}_*.pb")))):
+        data = (folder / f"{side}_{at}.pb").read_bytes()
+        of = infos[at].type
+        if of.HasField("sequence_type"):
+            yield numpy_helper.to_list(onnx.SequenceProto.FromString(data))
+        elif of.HasField("optional_type"):
+            yield numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
+        else:
+            yield numpy_helper.to_array(onnx.TensorProto.FromString(data))
+
+
+def _draws(graph: onnx.GraphProto) -> bool:
+    """Whether any node draws random numbers, bodies included."""
+    for node in graph.node:
+        if node.op_type in RANDOM:
+            return True
+        for attribute in node.attribute:
+            bodies = [attribute.g] if attribute.HasField("g") else attribute.graphs
+            if any(_draws(body) for body in bodies):
+                return True
+    return False
+
+
+def _compare(
+    expected: Sequence[Any], given: Sequence[Any], rtol: float, atol: float, *, values: bool
+) -> None:
+    assert len(expected) == len(given), f"{len(given)} outputs, expected {len(expected)}"
+    for want, got in zip(expected, given, strict=True):
+        if want is None:
+            assert got is None, "expected an absent optional"
+        elif isinstance(want, (list, tuple)):
+            assert isinstance(got, (list, tuple)), "expected a sequence"
+            _compare(want, got, rtol, atol, values=values)
+        else:
+            _compare_arrays(np.asarray(want), np.asarray(got), rtol, atol, values=values)
+
+
+def _compare_arrays(want: Any, got: Any, rtol: float, atol: float, *, values: bool) -> None:
+    assert got.shape == want.shape, f"shape {got.shape}, expected {want.shape}"
+    if want.dtype.kind in "OSU":
+        np.testing.assert_array_equal(got.astype(object), want.astype(object))
+        return
+    assert got.dtype == want.dtype, f"element type {got.dtype}, expected {want.dtype}"
+    if not values:
+        return
+    if want.dtype.name == "bfloat16":
+        rtol = max(rtol, 2**-6)
+    if want.dtype.type.__module__ != "numpy":  # types NumPy cannot compare by itself
+        want, got = want.astype(np.float32), got.astype(np.float32)
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
