@@ -22,7 +22,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "conformance"))
 
-from suite import FAILED, KINDS, PASSED, UNSUPPORTED, Outcome, run_test, tests
+from suite import FAILED, KINDS, PASSED, UNSUPPORTED, Outcome, cases, run_test
 
 STATUSES = (PASSED, FAILED, UNSUPPORTED)
 WANT = 1950  # of all 2,024
@@ -32,7 +32,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     chosen = [
         (kind, test)
         for kind in KINDS
-        for name, test in tests(kind).items()
+        for name, test in cases(kind).items()
         if re.search(options.filter, name)
     ]
     outcomes: dict[str, dict[str, Outcome]] = {kind: {} for kind in KINDS}

@@ -42,7 +42,7 @@ class Outcome:
 
 
 @functools.cache
-def tests(kind: str) -> dict[str, Any]:
+def cases(kind: str) -> dict[str, Any]:
     """The tests of a kind, by name."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")

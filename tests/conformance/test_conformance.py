@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from suite import FAILED, run_test, tests
+from suite import FAILED, cases, run_test
 
 
 def is_sampled(name):
@@ -15,7 +15,7 @@ def is_sampled(name):
 
 
 def test_a_sample_of_the_node_tests_is_never_wrong():
-    chosen = [test for name, test in tests("node").items() if is_sampled(name)]
+    chosen = [test for name, test in cases("node").items() if is_sampled(name)]
     assert len(chosen) > 80
     outcomes = {test.name: run_test(test) for test in chosen}
     wrong = {name: end.message for name, end in outcomes.items() if end.status == FAILED}
@@ -23,6 +23,6 @@ def test_a_sample_of_the_node_tests_is_never_wrong():
 
 
 def test_pytorch_operators_are_never_wrong():
-    outcomes = {name: run_test(test) for name, test in tests("pytorch-operator").items()}
+    outcomes = {name: run_test(test) for name, test in cases("pytorch-operator").items()}
     wrong = {name: end.message for name, end in outcomes.items() if end.status == FAILED}
     assert not wrong
