@@ -11,7 +11,10 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
 
 from tilewright import sym
 from tilewright.base.dtype import INDEX
@@ -23,6 +26,21 @@ from tilewright.tensor.ir import Call, Iter, Load
 from tilewright.tensor.regions import is_data_dependent
 
 Domain = dict[Var, tuple[Expr, Expr]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What runs: its iterators, and what the user calls them."""
+
+    name: str
+    iters: tuple[Iter, ...]
+    axes: Mapping[Var, Expr]  # iterator -> its value in terms of the axes
+    loc: Loc
+
+    def spoken(self, expr: Expr) -> str:
+        """The expression as the user wrote it, about."""
+        text = str(sym.simplify(sym.substitute(expr, self.axes)))
+        return re.sub(r"%(?=[A-Za-z_])", "", text)
 
 
 class EntryChecks:
@@ -52,10 +70,15 @@ class EntryChecks:
     # ------------------------------------------------------------------ shapes
 
     def add_shape(self, what: str, shape: Iterable[Expr], loc: Loc, *, given: bool) -> None:
-        """Dimensions are not negative; those of arguments (`given`) are what they are."""
+        """Dimensions are not negative; those of arguments (`given`) never are."""
         for dim in shape:
-            self._add_divisors(what, dim, self.ctx, (), loc)
-            if given or sym.prove(sym.le(ZERO, dim), self.ctx):
+            for part in sym.walk(dim):
+                if _is_index_division(part):
+                    self._add_divisor(Stage(what, (), {}, loc), part.children()[1], self.ctx, ())
+            if sym.prove(sym.le(ZERO, dim), self.ctx):
+                continue
+            if given:  # some array has it, and arrays are compared with the shape first
+                self.ctx = self.ctx.assume(sym.le(ZERO, dim))
                 continue
             if sym.prove(sym.lt(dim, ZERO), self.ctx):
                 raise value_error("TW2402", f"a dimension of {what} is {dim}, below zero", loc=loc)
@@ -71,10 +94,9 @@ class EntryChecks:
 
     # ------------------------------------------------------------------ accesses
 
-    def add_reads(
-        self, name: str, iters: tuple[Iter, ...], exprs: tuple[Expr, ...], loc: Loc
-    ) -> None:
+    def add_reads(self, stage: Stage, exprs: tuple[Expr, ...]) -> None:
         """What the reads inside `exprs` need, the iterators running over their domains."""
+        iters = stage.iters
         if any(isinstance(it.extent, Const) and it.extent.value <= 0 for it in iters):
             return  # nothing runs
         domain: Domain = {it.var: (ZERO, it.extent) for it in iters}
@@ -82,13 +104,13 @@ class EntryChecks:
         for part, guards in guarded(*exprs):
             if isinstance(part, Load):
                 for axis in range(len(part.index)):
-                    self._add_read(name, part, axis, domain, guards, loc)
+                    self._add_read(stage, part, axis, domain, guards)
             elif _is_index_division(part):
                 ctx = _assuming(self.ctx.bind_all(domain), guards)
-                self._add_divisor(name, part.children()[1], ctx, extents, loc)
+                self._add_divisor(stage, part.children()[1], ctx, extents)
 
     def _add_read(
-        self, name: str, load: Load, axis: int, domain: Domain, guards: Guards, loc: Loc
+        self, stage: Stage, load: Load, axis: int, domain: Domain, guards: Guards
     ) -> None:
         index, dim = load.index[axis], load.buffer.shape[axis]
         if is_data_dependent(index):
@@ -103,10 +125,10 @@ class EntryChecks:
         if found is None:
             raise value_error(
                 "TW2421",
-                f"cannot tell whether {name} reads inside {load.buffer.name}: no bounds are known "
-                f"for index {axis} of {load}",
-                loc=loc,
-                help=_guard_help(index, dim),
+                f"cannot tell whether {stage.name} reads inside {load.buffer.name}: no bounds are "
+                f"known for index {axis} of {stage.spoken(load)}",
+                loc=stage.loc,
+                help=_guard_help(stage.spoken(index), dim),
             )
         first, last = found
         wanted = []
@@ -119,43 +141,14 @@ class EntryChecks:
         for cond in wanted:
             if sym.prove(sym.logical_not(cond), nonempty):
                 exact = not guards and _is_affine(index, domain)
-                self._refuse(name, load, axis, found, exact, loc)
+                _refuse_read(stage, load, axis, found, exact)
         for cond in wanted:
             self.add(cond)
 
-    def _refuse(
-        self, name: str, load: Load, axis: int, found: tuple[Expr, Expr], exact: bool, loc: Loc
-    ) -> None:
-        index, dim = load.index[axis], load.buffer.shape[axis]
-        first, last = found
-        span = f"runs from {first} to {last}" if first is not last else f"is {first}"
-        if exact:
-            raise value_error(
-                "TW2420",
-                f"{name} reads outside {load.buffer.name}: index {axis} of {load} {span}, "
-                f"the dimension has extent {dim}",
-                loc=loc,
-                help=_guard_help(index, dim),
-            )
-        raise value_error(
-            "TW2421",
-            f"cannot show that {name} reads inside {load.buffer.name}: index {axis} of {load} "
-            f"{span} for all we can tell, the dimension has extent {dim}",
-            loc=loc,
-            help=_guard_help(index, dim),
-        )
-
     # ------------------------------------------------------------------ divisors
 
-    def _add_divisors(
-        self, name: str, expr: Expr, ctx: Context, extents: tuple[Expr, ...], loc: Loc
-    ) -> None:
-        for part in sym.walk(expr):
-            if _is_index_division(part):
-                self._add_divisor(name, part.children()[1], ctx, extents, loc)
-
     def _add_divisor(
-        self, name: str, divisor: Expr, ctx: Context, extents: tuple[Expr, ...], loc: Loc
+        self, stage: Stage, divisor: Expr, ctx: Context, extents: tuple[Expr, ...]
     ) -> None:
         """Division by zero must not happen; by a size, unless nothing runs at all."""
         if isinstance(divisor, Const) or is_data_dependent(divisor):
@@ -165,9 +158,9 @@ class EntryChecks:
         if not all(isinstance(v, Size) for v in sym.free_vars(divisor)):
             raise value_error(
                 "TW2421",
-                f"cannot show that the divisor {divisor} in {name} is not zero",
-                loc=loc,
-                help=f"write te.max({divisor}, 1), or guard it with te.if_then_else",
+                f"cannot show that the divisor {stage.spoken(divisor)} in {stage.name} is not zero",
+                loc=stage.loc,
+                help=f"write te.max({stage.spoken(divisor)}, 1), or guard it with te.if_then_else",
             )
         empty = [sym.eq(extent, 0) for extent in extents if not isinstance(extent, Const)]
         zero = self.ctx.assume(sym.le(divisor, 0))
@@ -183,12 +176,32 @@ def _is_index_division(expr: Expr) -> bool:
     return isinstance(expr, (sym.FloorDiv, sym.FloorMod))
 
 
-def _guard_help(index: Expr, dim: Expr) -> str:
-    return (
-        f"guard the read: te.if_then_else(te.all({index} >= 0, {index} < {dim}), ..., 0)".replace(
-            "%", ""
+def _refuse_read(
+    stage: Stage, load: Load, axis: int, found: tuple[Expr, Expr], exact: bool
+) -> NoReturn:
+    index, dim = stage.spoken(load.index[axis]), load.buffer.shape[axis]
+    first, last = found
+    span = f"runs from {first} to {last}" if first is not last else f"is {first}"
+    place = f"index {axis} of {stage.spoken(load)}"
+    if exact:
+        raise value_error(
+            "TW2420",
+            f"{stage.name} reads outside {load.buffer.name}: {place} {span}, "
+            f"the dimension has extent {dim}",
+            loc=stage.loc,
+            help=_guard_help(index, dim),
         )
+    raise value_error(
+        "TW2421",
+        f"cannot show that {stage.name} reads inside {load.buffer.name}: {place} {span} "
+        f"for all we can tell, the dimension has extent {dim}",
+        loc=stage.loc,
+        help=_guard_help(index, dim),
     )
+
+
+def _guard_help(index: str, dim: Expr) -> str:
+    return f"guard the read: te.if_then_else(te.all({index} >= 0, {index} < {dim}), ..., 0)"
 
 
 def _assuming(ctx: Context, conditions: Iterable[Expr]) -> Context:

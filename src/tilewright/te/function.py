@@ -17,7 +17,7 @@ from tilewright.base.loc import Loc
 from tilewright.base.text import Names
 from tilewright.sym import ZERO, Const, Expr, Size, Var
 from tilewright.te.axis import IterVar
-from tilewright.te.bounds import EntryChecks
+from tilewright.te.bounds import EntryChecks, Stage
 from tilewright.te.operation import (
     ComputeOp,
     ExternOp,
@@ -207,18 +207,18 @@ class _Lowering:
         whole = op.reduction
         if whole is None:
             values = tuple([self._lower(value, nest) for value in op.body])
-            self.checks.add_reads(op.name, tuple(nest.iters), values, op.loc)
+            self.checks.add_reads(nest.stage(op.name), values)
             return self._block(op, nest, _stores(targets, index, values, op.loc), None)
         inits = whole.init or whole.reducer.identity
         first = tuple([self._lower(value, nest) for value in inits])
-        self.checks.add_reads(op.name, tuple(nest.iters), first, op.loc)
+        self.checks.add_reads(nest.stage(op.name), first)
         init = _stores(targets, index, first, op.loc)
         if any(isinstance(axis.extent, Const) and axis.extent.value == 0 for axis in whole.axes):
             return self._block(op, nest, init, None)  # nothing is combined: what is left is init
         for axis in whole.axes:
             nest.add(axis, axis.extent, axis.start, REDUCE)
         values = tuple([self._lower(source, nest) for source in _guarded_sources(whole)])
-        self.checks.add_reads(op.name, tuple(nest.iters), values, op.loc)
+        self.checks.add_reads(nest.stage(op.name), values)
         body = Update(whole.reducer, targets, index, values, op.loc)
         return self._block(op, nest, body, init)
 
@@ -303,7 +303,11 @@ class _Nest:
         self.iters: list[Iter] = []
         self.bindings: list[Expr] = []
         self.values: dict[Expr, Expr] = {}  # axis -> its value in terms of the iterators
+        self.axes: dict[Var, Expr] = {}  # and the other way round
         self.shifted = False
+
+    def stage(self, name: str) -> Stage:
+        return Stage(name, tuple(self.iters), dict(self.axes), self.loc)
 
     def add(
         self, axis: IterVar, extent: Expr, start: Expr, kind: str, loop: Var | None = None
@@ -316,6 +320,7 @@ class _Nest:
         self.iters.append(Iter(inner, extent, kind))
         self.bindings.append(loop)
         self.values[axis] = sym.add(inner, start)
+        self.axes[inner] = sym.sub(axis, start)
         self.shifted |= start is not ZERO
 
     def around(self, stmt: Stmt) -> Stmt:

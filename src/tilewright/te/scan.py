@@ -78,6 +78,10 @@ def scan(
             f"a scan takes one init, update and placeholder per state, got {len(inits)}, "
             f"{len(updates)} and {len(states)}",
         )
+    for what, tensors in (("update", updates), ("placeholder", states)):
+        for tensor in tensors:
+            if tensors.count(tensor) > 1:
+                raise value_error("TW2415", f"{tensor.name} is the {what} of two states")
     for one in zip(inits, updates, states, strict=True):
         _check_state(*one)
     steps, total = inits[0].shape[0], states[0].shape[0]

@@ -136,13 +136,14 @@ def test_a_shape_divided_by_a_size():
 
 
 def test_an_intermediate_needs_a_shape_that_is_not_negative():
-    (n,) = sizes("n")
-    A = te.placeholder((n,), name="A")
-    B = te.compute((n - 2,), lambda i: A[i] + A[i + 2], name="B")
-    C = te.compute((n - 2,), lambda i: B[i] * 2.0, name="C")
-    assert requires([A, C]) == ["2 <= n"]
+    n, m = sizes("n m")
+    A, M = te.placeholder((n,), name="A"), te.placeholder((m,), name="M")
+    B = te.compute((n - m,), lambda i: A[i] + A[i + m], name="B")
+    k = te.reduce_axis((0, n - m), name="k")
+    C = te.compute((), lambda: te.sum(B[k], axis=k), name="C")
+    assert requires([A, M, C]) == ["m <= n"]
     # As an argument its shape is what the caller passes, hence not negative.
-    assert requires([A, B, C]) == []
+    assert requires([A, M, B, C]) == []
 
 
 def test_conditions_are_not_repeated():
@@ -179,7 +180,7 @@ def test_reading_past_the_end_is_refused_at_once():
     B = te.compute((8,), lambda i: A[i + 1], name="B")
     assert message([A, B]) == (
         "TW2420",
-        "B reads outside A: index 0 of %A[%vi + 1] runs from 1 to 8, the dimension has extent 8",
+        "B reads outside A: index 0 of A[i + 1] runs from 1 to 8, the dimension has extent 8",
     )
 
 
@@ -189,8 +190,7 @@ def test_reading_before_the_start_is_refused_at_once():
     B = te.compute((n,), lambda i: A[i - 1], name="B")
     assert message([A, B]) == (
         "TW2420",
-        "B reads outside A: index 0 of %A[%vi - 1] runs from -1 to n - 2, "
-        "the dimension has extent n",
+        "B reads outside A: index 0 of A[i - 1] runs from -1 to n - 2, the dimension has extent n",
     )
 
 
@@ -198,7 +198,7 @@ def test_a_constant_index_past_the_end_is_refused():
     A = te.placeholder((8,), name="A")
     B = te.compute((2,), lambda i: A[8], name="B")
     assert message([A, B])[1] == (
-        "B reads outside A: index 0 of %A[8] is 8, the dimension has extent 8"
+        "B reads outside A: index 0 of A[8] is 8, the dimension has extent 8"
     )
 
 
@@ -221,7 +221,7 @@ def test_a_guard_that_cannot_be_used_is_told_apart():
     B = te.compute((8,), lambda i: te.if_then_else(C[i], A[i + 1], 0.0), name="B")
     assert message([A, C, B]) == (
         "TW2421",
-        "cannot show that B reads inside A: index 0 of %A[%vi + 1] runs from 1 to 8 for all we "
+        "cannot show that B reads inside A: index 0 of A[i + 1] runs from 1 to 8 for all we "
         "can tell, the dimension has extent 8",
     )
 
@@ -231,8 +231,7 @@ def test_bounds_that_nobody_knows():
     B = te.compute((8,), lambda i: A[te.popcount(i)], name="B")
     assert message([A, B]) == (
         "TW2421",
-        "cannot tell whether B reads inside A: no bounds are known for index 0 of "
-        "%A[popcount(%vi)]",
+        "cannot tell whether B reads inside A: no bounds are known for index 0 of A[popcount(i)]",
     )
 
 
@@ -242,5 +241,5 @@ def test_a_divisor_that_may_be_zero():
     B = te.compute((n, n), lambda i, j: A[i % j], name="B")
     assert message([A, B]) == (
         "TW2421",
-        "cannot show that the divisor %vj in B is not zero",
+        "cannot show that the divisor j in B is not zero",
     )
