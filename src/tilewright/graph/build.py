@@ -1,4 +1,4 @@
-"""Building graphs: nodes with inferred types, and what is known of integer contents.
+"""Building graphs: nodes with inferred types, and what is known of contents.
 
 b = Builder()
 x = b.param("x", TensorType(F32, (n, 4)))
@@ -8,6 +8,7 @@ module = b.module(y)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,12 +19,14 @@ from tilewright.base.errors import Unsupported, UserError, UserTypeError
 from tilewright.base.loc import UNKNOWN, Loc
 from tilewright.graph import ir
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
-from tilewright.graph.op import Call, Known, Op, accepts
+from tilewright.graph.op import Call, Known, Op, accepts, as_arrays
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType, Type
-from tilewright.sym import const
+from tilewright.sym import Const, const
 
-KNOWN_ELEMENTS = 1024  # integer contents are followed for tensors of at most this size
+KNOWN_ELEMENTS = 1024  # contents are followed for tensors of at most this size
+
+Array = np.ndarray[Any, Any]
 
 Constants = Mapping[str, np.ndarray[Any, Any]]
 
@@ -44,13 +47,14 @@ def make_call(
     bodies: tuple[Graph, ...] = (),
     loc: Loc = UNKNOWN,
     outputs: int = 1,
+    data: Sequence[Array | None] = (),
 ) -> tuple[Op, Call]:
     """An operator with its call, checked against the declaration."""
     op = operator(name, loc)
     _check_inputs(op, inputs, loc)
     types = tuple(None if value is None else value.type for value in inputs)
     filled = op.fill(attributes, loc)
-    return op, Call(name, types, filled, tuple(known), bodies, loc, outputs)
+    return op, Call(name, types, filled, tuple(known), bodies, loc, outputs, tuple(data))
 
 
 def _check_inputs(op: Op, inputs: Sequence[Value | None], loc: Loc) -> None:
@@ -90,6 +94,17 @@ def infer_node(
     return list(op.infer(call))
 
 
+def numbers_of(contents: Known) -> list[int] | None:
+    """Known contents as numbers, if all are."""
+    numbers = [int(x.value) for x in contents if isinstance(x, Const)]
+    return numbers if len(numbers) == len(contents) else None
+
+
+def _is_small(of: Type) -> bool:
+    shape = of.static_shape if isinstance(of, TensorType) else None
+    return shape is not None and math.prod(shape) <= KNOWN_ELEMENTS
+
+
 def constant_type(array: np.ndarray[Any, Any]) -> TensorType:
     return TensorType(from_numpy(array.dtype), tuple(const(dim) for dim in array.shape))
 
@@ -101,7 +116,8 @@ class Builder:
         self.constants = {} if constants is None else constants
         self.params: list[Value] = []
         self.nodes: list[Node] = []
-        self.known: dict[Value, Known] = {}
+        self.known: dict[Value, Known] = {}  # integers, as expressions of sizes
+        self.data: dict[Value, Array] = {}  # numbers of any type: constants, what follows from them
 
     def param(self, name: str, of: Type) -> Value:
         value = Value(name, of)
@@ -118,9 +134,16 @@ class Builder:
         self.constants[key] = array
         value = Value(name, constant_type(array))
         self.nodes.append(Node("constant", (), (value,), ir.attributes(data=key), (), loc))
-        if array.dtype.kind in "iub" and array.size <= KNOWN_ELEMENTS:
-            self.known[value] = tuple(const(int(x), INDEX) for x in array.ravel().tolist())
+        self._learn(value, array)
         return value
+
+    def _learn(self, value: Value, array: Array) -> None:
+        """Remember the contents of a small tensor."""
+        if array.size > KNOWN_ELEMENTS or array.dtype == object:
+            return
+        self.data[value] = array
+        if array.dtype.kind in "iub":
+            self.known[value] = tuple(const(int(x), INDEX) for x in array.ravel().tolist())
 
     def add(
         self,
@@ -149,18 +172,43 @@ class Builder:
     ) -> tuple[Value, ...]:
         """A node with several outputs."""
         known = tuple(None if v is None else self.known.get(v) for v in inputs)
-        spec, call = make_call(op, inputs, attributes, known, bodies, loc, outputs)
+        data = tuple(None if v is None else self.data.get(v) for v in inputs)
+        spec, call = make_call(op, inputs, attributes, known, bodies, loc, outputs, data)
         types = list(spec.infer(call))
         values = tuple(
             Value(name or (op if outputs == 1 else f"{op}_{at}"), of) for at, of in enumerate(types)
         )
         given = ir.attributes(**attributes)
         self.nodes.append(Node(op, tuple(inputs), values, given, bodies, loc))
-        if spec.evaluate is not None:
-            contents = spec.evaluate(call)
-            if contents is not None:
-                self.known[values[0]] = contents
+        self._follow(spec, call, inputs, values)
         return values
+
+    def _follow(
+        self, op: Op, call: Call, inputs: Sequence[Value | None], values: tuple[Value, ...]
+    ) -> None:
+        """Learn the contents of a node's outputs, where its inputs' contents tell them."""
+        contents = None if op.evaluate is None else op.evaluate(call)
+        if contents is not None:
+            numbers = numbers_of(contents)
+            of = values[0].type
+            if numbers is not None and isinstance(of, TensorType) and of.static_shape is not None:
+                array = np.array(numbers, np.int64).astype(of.dtype.numpy)
+                self._learn(values[0], array.reshape(of.static_shape))
+            self.known[values[0]] = contents
+            return
+        given = [value for value in inputs if value is not None]
+        if not given or call.bodies or not all(value in self.data for value in given):
+            return
+        if not all(_is_small(value.type) for value in values):
+            return
+        try:
+            with np.errstate(all="ignore"):
+                made = as_arrays(op.reference(call, *call.data))
+        except (ArithmeticError, LookupError, ValueError):
+            return  # a fault in the data is found when the model runs
+        for value, array in zip(values, made, strict=True):
+            if isinstance(array, np.ndarray):
+                self._learn(value, array)
 
     def graph(self, *results: Value, name: str = "main") -> Graph:
         return Graph(name, tuple(self.params), tuple(self.nodes), tuple(results))

@@ -71,6 +71,7 @@ class Call:
     bodies: tuple[Graph, ...] = ()
     loc: Loc = UNKNOWN
     outputs: int = 1  # how many outputs the user asked for
+    data: tuple[np.ndarray[Any, Any] | None, ...] = ()  # contents in numbers, where known
 
     def __getitem__(self, name: str) -> Any:
         return self.attributes[name]
@@ -96,6 +97,10 @@ class Call:
     def value(self, at: int) -> Known | None:
         """The elements of input `at`, if known at compile time."""
         return self.known[at] if at < len(self.known) else None
+
+    def array(self, at: int) -> np.ndarray[Any, Any] | None:
+        """The contents of input `at` in numbers, if known at compile time."""
+        return self.data[at] if at < len(self.data) else None
 
     def ints(self, at: int) -> tuple[int, ...] | None:
         """The elements of input `at` as numbers, if all are."""
