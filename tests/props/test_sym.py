@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tilewright.base.dtype import BOOL, INDEX
+from tilewright.base.dtype import BOOL
 from tilewright.base.text import Names, Tokens
 from tilewright.sym import (
     Context,
@@ -46,7 +46,7 @@ from tilewright.sym.rules import RULES, Rule
 from tilewright.sym.text import ExprParser, ExprPrinter
 
 quick = settings(
-    max_examples=150,
+    max_examples=100,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
@@ -62,7 +62,7 @@ COEFFICIENTS = [-8, -4, -3, -2, -1, 1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 24]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=attrgetter("name"))
-@settings(quick, max_examples=60)
+@settings(quick, max_examples=25)
 @given(data=st.data())
 def test_rule_preserves_value(rule: Rule, data: st.DataObject) -> None:
     env = {v: data.draw(_values(v)) for v in rule.variables}
@@ -144,7 +144,7 @@ class World:
 
     def context(self) -> Context:
         """Built anew, so that no memo table of an earlier one helps."""
-        ctx = Context().bind_all(self.ranges)
+        ctx = Context._fresh().bind_all(self.ranges)
         for fact in self.facts:
             ctx = ctx.assume(fact)
         return ctx
@@ -397,7 +397,7 @@ def values(draw: st.DrawFn, depth: int = 3) -> Expr:
             return const(draw(st.booleans()), "bool")
         if of.startswith("f"):
             return const(draw(st.floats(width=32)), of)
-        return const(draw(st.integers(0, 100)), of)
+        return const(draw(st.integers(0 if of == "u8" else -9, 100)), of)
     kind = draw(st.sampled_from(["integer", "condition", "cast", "float", "select", "wide"]))
     if kind == "integer":
         return draw(integers(depth=depth - 1))
@@ -426,7 +426,7 @@ def _as(x: Expr, of: str) -> Expr:
     return x if x.dtype is to else expr.Cast(x, to)
 
 
-@settings(quick, max_examples=300)
+@settings(quick, max_examples=200)
 @given(values())
 def test_text_reads_back_as_the_same_expression(x: Expr) -> None:
     names = Names()
@@ -486,7 +486,3 @@ def test_symbolic_bounds_hold_for_long(world: World, x: Expr, data: st.DataObjec
 @given(values(depth=4))
 def test_text_reads_back_for_long(x: Expr) -> None:
     test_text_reads_back_as_the_same_expression.hypothesis.inner_test(x)
-
-
-assert example is not None
-assert INDEX is not None

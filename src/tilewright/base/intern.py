@@ -38,13 +38,13 @@ class Interned(type):
             return node
 
 
-@dataclass_transform(eq_default=False, frozen_default=True)
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(dataclasses.field,))
 def interned(cls: type[T]) -> type[T]:
     """Frozen for the type checker; frozen at run time only in the test suite."""
     return dataclasses.dataclass(eq=False, repr=False, slots=True, frozen=CHECKED)(cls)
 
 
-@dataclass_transform(eq_default=False, frozen_default=True)
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(dataclasses.field,))
 def node(cls: type[T]) -> type[T]:
     """Compared by identity; frozen for the type checker, at run time only in the test suite."""
     made = dataclasses.dataclass(eq=False, repr=False, slots=True, frozen=CHECKED)

@@ -154,12 +154,15 @@ class _Cover:
 
     def take(self, atom: Expr) -> Poly | None:
         """Note which digit of which source an atom is; its extent."""
-        source, low = atom, UNIT
+        source = atom
+        low = UNIT
         extent: Poly | None = None
         if isinstance(source, e.FloorMod):
-            source, extent = source.a, poly_of(source.b)
+            extent = poly_of(source.b)
+            source = source.a
         if isinstance(source, e.FloorDiv):
-            source, low = source.a, poly_of(source.b)
+            low = poly_of(source.b)
+            source = source.a
         if any(uses_var(bound.expr(), self.variables) for bound in (low, extent or UNIT)):
             return None
         whole = self.sizes.get(source)

@@ -185,7 +185,7 @@ def div_interval(a: Interval, b: Interval) -> Interval:
     # Divisors of one sign at a time: there the quotient is monotone in both operands.
     positive = b.meet(Interval(1, None))
     negative = b.meet(Interval(None, -1))
-    for part, sign in ((positive, 1), (negative, -1)):
+    for part in (positive, negative):
         low, high = _ends(part)
         if low > high:
             continue
@@ -217,11 +217,11 @@ def _floormod_bounds(expr: e.Binary, ctx: Context) -> Interval:
 
 def mod_interval(x: Interval, y: Interval) -> Interval:
     """All a % b with a in `x` and b in `y`, b not 0: b's sign, and nearer to zero than b."""
-    divisor = y.value
-    if divisor is not None and divisor != 0 and x.lower is not None and x.upper is not None:
-        if x.lower // divisor == x.upper // divisor:  # within one period
-            ends = (x.lower % divisor, x.upper % divisor)
-            return Interval(min(ends), max(ends))
+    divisor = y.value or None  # 0 divides nothing
+    first = None if divisor is None or x.lower is None else divmod(x.lower, divisor)
+    last = None if divisor is None or x.upper is None else divmod(x.upper, divisor)
+    if first is not None and last is not None and first[0] == last[0]:  # within one period
+        return Interval(min(first[1], last[1]), max(first[1], last[1]))
     # The divisor is not zero, so a bound of zero is one step off.
     lower = 0 if y.lower is not None and y.lower >= 0 else None
     if lower is None and y.lower is not None:

@@ -74,32 +74,46 @@ class Context:
         "residues",
         "values",
     )
+    _parent: Context | None
+    _children: WeakValueDictionary[tuple[object, ...], Context] | None
+    _normal: dict[Expr, Expr]
+    _bounded: dict[Monomial, Interval]
+    _axioms: dict[Expr, list[Poly]]
+    _proved: dict[tuple[object, ...], bool]
+    _indexed: dict[Monomial, list[Poly]] | None
 
-    def __init__(self) -> None:
-        # start <= var < stop, both simplified
-        self.ranges: Mapping[Var, tuple[Expr, Expr]] = {}
-        # atom -> what it equals: variables with a known value, conditions known to hold or not
-        self.values: Mapping[Expr, Expr] = {}
-        # constant bounds of atoms that were assumed
-        self.intervals: Mapping[Expr, Interval] = {}
-        # atom -> (modulus, residue): atom % modulus == residue
-        self.residues: Mapping[Expr, tuple[int, int]] = {}
-        # polynomials known to be >= 0, besides the ranges
-        self.facts: tuple[Poly, ...] = ()
-        self._parent: Context | None = None  # kept alive, so that it finds its children again
-        self._children: WeakValueDictionary[tuple[object, ...], Context] | None = None
-        self._normal: dict[Expr, Expr] = {}
-        self._axioms: dict[Expr, list[Poly]] = {}
-        self._bounded: dict[Monomial, Interval] = {}
-        self._proved: dict[tuple[object, ...], bool] = {}
-        self._indexed: dict[Monomial, list[Poly]] | None = None
+    # start <= var < stop, both simplified
+    ranges: Mapping[Var, tuple[Expr, Expr]]
+    # atom -> what it equals: variables with a known value, conditions known to hold or not
+    values: Mapping[Expr, Expr]
+    # constant bounds of atoms that were assumed
+    intervals: Mapping[Expr, Interval]
+    # atom -> (modulus, residue): atom % modulus == residue
+    residues: Mapping[Expr, tuple[int, int]]
+    # polynomials known to be >= 0, besides the ranges
+    facts: tuple[Poly, ...]
 
-    def __repr__(self) -> str:
-        parts = [f"{start} <= {v} < {stop}" for v, (start, stop) in self.ranges.items()]
-        parts += [f"{a} == {b}" for a, b in self.values.items()]
-        parts += [f"{a} % {m} == {r}" for a, (m, r) in self.residues.items()]
-        parts += [f"0 <= {fact.expr()}" for fact in self.facts]
-        return f"<Context {', '.join(parts)}>"
+    def __new__(cls) -> Context:
+        """The context that knows nothing: always the same, so that its memo tables serve all."""
+        return EMPTY
+
+    @classmethod
+    def _fresh(cls) -> Context:
+        ctx = object.__new__(cls)
+        ctx.ranges, ctx.values, ctx.intervals, ctx.residues, ctx.facts = {}, {}, {}, {}, ()
+        ctx._parent = None
+        ctx._children = None
+        ctx._normal, ctx._bounded, ctx._axioms, ctx._proved = {}, {}, {}, {}
+        ctx._indexed = None
+        return ctx
+
+    def _extended(self) -> Context:
+        """A context that knows the same, with memo tables of its own."""
+        child = Context._fresh()
+        child._parent = self  # kept alive, so that it finds its children again
+        child.ranges, child.values, child.intervals = self.ranges, self.values, self.intervals
+        child.residues, child.facts = self.residues, self.facts
+        return child
 
     def _child(self, key: tuple[object, ...]) -> Context | None:
         """The context that this one was extended to by the same facts before."""
@@ -112,13 +126,12 @@ class Context:
         _recent.append(child)  # keeps the tables of the contexts used last alive
         return child
 
-    def _extended(self) -> Context:
-        """A context that knows the same, with memo tables of its own."""
-        child = Context()
-        child._parent = self
-        child.ranges, child.values, child.intervals = self.ranges, self.values, self.intervals
-        child.residues, child.facts = self.residues, self.facts
-        return child
+    def __repr__(self) -> str:
+        parts = [f"{start} <= {v} < {stop}" for v, (start, stop) in self.ranges.items()]
+        parts += [f"{a} == {b}" for a, b in self.values.items()]
+        parts += [f"{a} % {m} == {r}" for a, (m, r) in self.residues.items()]
+        parts += [f"0 <= {fact.expr()}" for fact in self.facts]
+        return f"<Context {', '.join(parts)}>"
 
     if TYPE_CHECKING:  # installed by extend.py, which needs the simplifier
 
@@ -134,4 +147,4 @@ class Context:
 
 _recent: deque[Context] = deque(maxlen=256)
 
-EMPTY = Context()
+EMPTY = Context._fresh()

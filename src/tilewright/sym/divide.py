@@ -104,7 +104,7 @@ def without_small_rest(whole: Poly, divisor: int, ctx: Context) -> Poly:
     moduli = {
         gcd(coefficient * ctx.residues[monomial][0], divisor)
         for monomial, coefficient in whole.terms.items()
-        if monomial in ctx.residues
+        if isinstance(monomial, Expr) and monomial in ctx.residues
     }
     for g in sorted(moduli, reverse=True):
         if g == 1:
@@ -113,7 +113,8 @@ def without_small_rest(whole: Poly, divisor: int, ctx: Context) -> Poly:
         others: dict[Monomial, int] = {}
         residue = 0
         for monomial, coefficient in whole.terms.items():
-            modulus, rest = ctx.residues.get(monomial, (1, 0))  # type: ignore[call-overload]
+            known = ctx.residues.get(monomial) if isinstance(monomial, Expr) else None
+            modulus, rest = (1, 0) if known is None else known
             if coefficient * modulus % g == 0:
                 kept[monomial] = coefficient
                 residue = (residue + coefficient * rest) % g

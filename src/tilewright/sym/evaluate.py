@@ -45,7 +45,7 @@ def evaluate(expr: Expr, env: Mapping[Var, Any]) -> Any:
     An arm of a select that is not chosen is not evaluated, so it may divide by zero; with arrays
     the elements of it that are not chosen are computed and dropped.
     """
-    done: dict[Expr, Any] = dict(env)
+    done: dict[Expr, Any] = dict(env.items())
     arrays = any(isinstance(value, np.ndarray) for value in done.values())
     with np.errstate(divide="ignore") if arrays else _NOTHING:
         return _evaluate(expr, done, _ARRAY if arrays else _SCALAR)

@@ -96,15 +96,12 @@ class _Compiler:
         *fronts, last = patterns
         if isinstance(last, Mul) and not bound:
             return self._factored(last, fronts[0], bound)
-        steps = [(len(patterns) - 1, self.pattern(last, bound))]
-        for place in range(len(fronts) - 1, -1, -1):
-            steps.append((place, self.pattern(fronts[place], bound)))
-        return _in_turn(steps)
+        places = range(len(patterns) - 1, -1, -1)
+        return _in_turn([(place, self.pattern(patterns[place], bound)) for place in places])
 
     def _factored(self, divisor: Mul, dividend: Expr, bound: set[Var]) -> Match:
         """A divisor `k * d`: by every `d` that also divides part of the dividend."""
-        k, d = divisor.a, divisor.b
-        assert isinstance(k, Var) and isinstance(d, Var)
+        k, d = _variables(divisor)
         bound |= {k, d}
         inner = self.pattern(dividend, bound)
 
@@ -145,8 +142,8 @@ class _Compiler:
 
     def _multiple_of_bound(self, pattern: Mul, bound: set[Var]) -> Match:
         """`k * d` with `d` bound."""
-        k, d = pattern.a, pattern.b
-        assert isinstance(k, Var) and isinstance(d, Var) and d in bound
+        k, d = _variables(pattern)
+        assert d in bound
         inner = self.pattern(k, bound)
 
         def match(engine: Engine, subject: Any, env: Env) -> Sequence[Env]:
@@ -180,7 +177,7 @@ class _Compiler:
         anchor, *others = _addends(pattern)
         kernel, scale = (anchor.a, anchor.b) if isinstance(anchor, Mul) else (anchor, None)
         if isinstance(kernel, Var):
-            assert isinstance(scale, Var) and scale in bound
+            assert isinstance(scale, Var)
             return self._split(kernel, scale, others, bound)
         return self._anchored(kernel, scale, others, bound)
 
@@ -261,13 +258,13 @@ class _Compiler:
             within = self._within(cond)
             return within if within is not None else self._both(cond)
         if isinstance(cond, e.Eq):  # x % d == 0
-            assert isinstance(cond.a, e.FloorMod) and cond.b is ZERO
+            assert isinstance(cond.a, e.FloorMod)
             whole, divisor = self.build(cond.a.a), self.build(cond.a.b)
             return lambda engine, env: engine.divides(divisor(engine, env), whole(engine, env))
         assert isinstance(cond, (e.Lt, e.Le))
         if isinstance(cond, e.Lt) and cond.a is ZERO and cond.b in self.divisors:
             positive = cond.b
-            return lambda engine, env: engine.is_positive_divisor(_poly(env[positive]))  # type: ignore[index]
+            return lambda engine, env: engine.is_positive_divisor(_poly(env[positive]))
         low, high = self.build(cond.a), self.build(cond.b)
         least = 1 if isinstance(cond, e.Lt) else 0
         return lambda engine, env: engine.is_nonnegative(
@@ -318,6 +315,13 @@ class _Compiler:
 
 
 _DIVISIONS = (e.FloorDiv, e.FloorMod)
+
+
+def _variables(product: Mul) -> tuple[Var, Var]:
+    a, b = product.a, product.b
+    assert isinstance(a, Var)
+    assert isinstance(b, Var)
+    return a, b
 
 
 def _in_turn(steps: list[tuple[int, Match]]) -> Match:

@@ -49,12 +49,12 @@ class _Region:
     def __init__(
         self, running: Mapping[Var, tuple[Expr, Expr]], ctx: Context, inner: Context
     ) -> None:
-        self.running = running
+        self.running = dict(running)
         self.ctx = ctx  # about the variables that stay
         self.inner = inner  # about all of them
 
     def moves(self, expr: Expr) -> bool:
-        return uses_var(expr, self.running)  # type: ignore[arg-type]
+        return uses_var(expr, self.running)
 
     def bounds(self, poly: Poly) -> Span | None:
         poly = poly.expanded() if any(self._mixed(m) for m in poly.terms) else poly

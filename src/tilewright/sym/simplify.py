@@ -93,7 +93,8 @@ class _Simplifier:
         kind = type(node)
         if node.dtype is INDEX and kind in _ARITHMETIC:
             a, b = done[children[0]], done[children[1]]
-            assert type(a) is Poly and type(b) is Poly
+            assert type(a) is Poly
+            assert type(b) is Poly
             if kind is e.Add:
                 return a.plus(b)
             if kind is e.Sub:
@@ -200,9 +201,9 @@ class _Simplifier:
             return value.const > 0 and nonnegative(stop.shifted(-value.const - 1), ctx, QUICK)
         if stop.is_const:
             span = poly_bounds(value, ctx)
-            if span.lower is not None and span.upper is not None:
-                if span.lower >= 0 and span.upper < stop.const:
-                    return True
+            low, high = span.lower, span.upper
+            if low is not None and low >= 0 and high is not None and high < stop.const:
+                return True
         return nonnegative(stop.plus(value, -1).shifted(-1), ctx, QUICK) and nonnegative(
             value, ctx, QUICK
         )

@@ -42,8 +42,7 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr], done: dict[Expr, Expr] | N
         old = expr.children()
         if old and not children_done:
             stack.append((expr, True))
-            for child in old:
-                stack.append((child, False))
+            stack.extend([(child, False) for child in old])
             continue
         if old:
             new = tuple([done[child] for child in old])
