@@ -15,11 +15,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from tilewright.base.dtype import DType, from_numpy
-from tilewright.base.errors import TilewrightError, Unsupported, UserError
+from tilewright.base.errors import Unsupported, UserError
 from tilewright.base.loc import Loc, ModelNode
 from tilewright.frontends.onnx.rules import RULES
-from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
+from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, element_type
 from tilewright.graph import Builder, Graph, Module, Value
 from tilewright.graph.types import OptionalType, SequenceType, TensorType, Type
 from tilewright.sym import Expr, Size, const, size
@@ -223,15 +222,6 @@ class Importer:
         if word not in self.sizes:
             self.sizes[word] = size(word)
         return self.sizes[word]
-
-
-def element_type(code: int) -> DType:
-    """The element type of an ONNX type code."""
-    try:
-        return from_numpy(helper.tensor_dtype_to_np_dtype(code))
-    except (TilewrightError, KeyError) as error:
-        label = onnx.TensorProto.DataType.Name(code)
-        raise Unsupported("TW1104", f"element type {label}") from error
 
 
 def to_array(tensor: onnx.TensorProto) -> Array:

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import onnx
 
-from tilewright.base.errors import UserError
+from tilewright.base.dtype import DType, from_numpy
+from tilewright.base.errors import TilewrightError, Unsupported, UserError
 from tilewright.base.loc import Loc
 from tilewright.graph import Builder, Graph, Value
 from tilewright.graph.types import TensorType, Type
@@ -116,6 +117,15 @@ class Context:
         if not isinstance(of, TensorType) or of.rank is None:
             raise Skip(f"{self.op_type} on a tensor of unknown rank")
         return of.rank
+
+
+def element_type(code: int) -> DType:
+    """The element type of an ONNX type code."""
+    try:
+        return from_numpy(onnx.helper.tensor_dtype_to_np_dtype(code))
+    except (TilewrightError, KeyError) as error:
+        label = onnx.TensorProto.DataType.Name(code)
+        raise Unsupported("TW1104", f"element type {label}") from error
 
 
 Rule = Callable[[Context], Value | Sequence[Value | None]]
