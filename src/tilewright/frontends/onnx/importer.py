@@ -106,9 +106,8 @@ class Importer:
             reason = error.message if isinstance(error, Unsupported) else str(error)
             self.problems.setdefault(reason, []).append(label)
             return
-        for name, value in zip(node.output, outputs, strict=False):
-            if name and value is not None:
-                scope[name] = value
+        named = zip(node.output, outputs, strict=False)
+        scope.update((name, value) for name, value in named if name and value is not None)
 
     def translate(
         self,
@@ -306,7 +305,10 @@ def schema_function(
         b"" if value is None else type_proto(value.type).SerializeToString() for value in inputs
     ]
     body = onnx.FunctionProto()
-    body.ParseFromString(schema.get_context_dependent_function(node.SerializeToString(), types))
+    made = schema.get_context_dependent_function(  # type: ignore[attr-defined]
+        node.SerializeToString(), types
+    )
+    body.ParseFromString(made)
     return body
 
 
