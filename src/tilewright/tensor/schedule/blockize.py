@@ -1,0 +1,264 @@
+"""blockize: the nest under a loop becomes one block around a smaller one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tilewright import sym
+from tilewright.sym import ONE, ZERO, Expr, Var
+from tilewright.tensor.ir import REDUCE, SCAN, Block, For, Function, Iter, Region, Stmt
+from tilewright.tensor.passes.rewriter import conjuncts, fresh_copy
+from tilewright.tensor.regions import access_regions, region_over, substitute_region
+from tilewright.tensor.schedule.nests import copy_nest, is_unit, perfect_chain, roles_of
+from tilewright.tensor.schedule.refusal import path_to_loop, refuse
+from tilewright.tensor.schedule.tree import (
+    fresh_block_name,
+    loop_context,
+    loop_ranges,
+    loops_on,
+    nest,
+    replace_at,
+    with_body,
+)
+from tilewright.tensor.visit import substitute
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """An iterator of the block, divided: its value is outer * tile + inner."""
+
+    it: Iter
+    tile: Expr  # the inner extent
+    outer: Expr  # over the loops around, None of them inside
+    inner: Expr  # over the loops inside
+    outer_iter: Iter | None
+    inner_iter: Iter | None
+
+    @property
+    def value(self) -> Expr:
+        """The old iterator, told by the new ones."""
+        if self.outer_iter is None:
+            return ZERO if self.inner_iter is None else self.inner_iter.var
+        if self.inner_iter is None:
+            return self.outer_iter.var
+        return self.outer_iter.var * self.tile + self.inner_iter.var
+
+
+def blockize(fn: Function, var: Var) -> tuple[Function, str]:
+    """
+    Before: for io { for ii in 0..8 { block B(vi = io * 8 + ii) { B[vi] = ... } } }
+    After:  for io { block B_o(vio = io) {
+              for ii in 0..8 { block B(vii = ii) { B[vio * 8 + vii] = ... } } } }
+
+    If a reduction goes on outside, its init becomes a nest of its own in the outer block's init.
+    """
+    path, loop = path_to_loop(fn, var, "blockize")
+    chain, block = perfect_chain(loop)
+    if not isinstance(block, Block):
+        raise refuse(
+            fn,
+            "TW2160",
+            f"cannot blockize loop %{var.name}: it does not hold one block in a perfect nest",
+            var,
+        )
+    around = loops_on(path)[:-1]
+    _check_chain(fn, chain, block)
+    parts = [
+        _divided(fn, block, it, binding, around, chain)
+        for it, binding in zip(block.iters, block.bindings, strict=True)
+    ]
+    outer_predicate, inner_predicate = _predicates(fn, block, chain)
+    name = fresh_block_name(fn, f"{block.name}_o")
+    inner = _inner_block(block, parts, inner_predicate)
+    init: Stmt | None = None
+    if block.init is not None and any(
+        part.it.kind == REDUCE and part.outer_iter is not None for part in parts
+    ):
+        init = _outer_init(fn, block, parts, chain, inner_predicate)
+        inner = replace(inner, init=None)
+    outer_iters = tuple([part.outer_iter for part in parts if part.outer_iter is not None])
+    made = Block(
+        name,
+        outer_iters,
+        tuple([part.outer for part in parts if part.outer_iter is not None]),
+        _over(inner.reads, inner, chain, outer_iters),
+        _over(inner.writes, inner, chain, outer_iters),
+        nest(chain, inner),
+        init,
+        outer_predicate,
+        (),
+        block.loc,
+    )
+    return with_body(fn, replace_at(path, made)), name
+
+
+def _inner_block(block: Block, parts: Sequence[_Part], predicate: Expr) -> Block:
+    mapping: dict[Var, Expr] = {part.it.var: part.value for part in parts}
+    kept = [part for part in parts if part.inner_iter is not None]
+    body = substitute(block.body, mapping)
+    init = None if block.init is None else substitute(block.init, mapping)
+    return replace(
+        block,
+        iters=tuple([part.inner_iter for part in kept if part.inner_iter is not None]),
+        bindings=tuple([part.inner for part in kept]),
+        reads=tuple([substitute_region(region, mapping) for region in block.reads]),
+        writes=tuple([substitute_region(region, mapping) for region in block.writes]),
+        body=body,
+        init=init,
+        predicate=predicate,
+    )
+
+
+def _outer_init(
+    fn: Function, block: Block, parts: Sequence[_Part], chain: Sequence[For], predicate: Expr
+) -> Stmt:
+    """The init of all elements the outer block computes, in copies of the inner spatial loops."""
+    roles = roles_of(block)
+    at_start = {loop.var: loop.start for loop in chain if loop.var in roles.reduce}
+    renamed: dict[Var, Expr] = dict(at_start)
+    loops = copy_nest([loop for loop in chain if loop.var not in at_start], renamed)
+    mapping: dict[Var, Expr] = {part.it.var: part.value for part in parts}
+    kept = [part for part in parts if part.inner_iter is not None and part.it.kind != REDUCE]
+    assert block.init is not None
+    iters = tuple([part.inner_iter for part in kept if part.inner_iter is not None])
+    body = substitute(block.init, mapping)
+    reads, writes = access_regions(body, None, iters)
+    made = Block(
+        fresh_block_name(fn, f"{block.name}_init"),
+        iters,
+        tuple([sym.substitute(part.inner, renamed) for part in kept]),
+        reads,
+        writes,
+        body,
+        None,
+        sym.simplify(sym.substitute(predicate, renamed)),
+        (),
+        block.loc,
+    )
+    return nest(loops, fresh_copy(made))
+
+
+def _over(
+    regions: Sequence[Region], inner: Block, chain: Sequence[For], outer: Sequence[Iter]
+) -> tuple[Region, ...]:
+    """What the inner block touches while its loops run."""
+    bound = {it.var: value for it, value in zip(inner.iters, inner.bindings, strict=True)}
+    ctx = sym.Context().bind_all({it.var: (ZERO, it.extent) for it in outer})
+    return tuple(
+        [
+            region_over(substitute_region(region, bound), loop_ranges(chain), ctx)
+            for region in regions
+        ]
+    )
+
+
+# --------------------------------------------------------------------------- division
+
+
+def _divided(
+    fn: Function,
+    block: Block,
+    it: Iter,
+    binding: Expr,
+    around: Sequence[For],
+    chain: Sequence[For],
+) -> _Part:
+    inside = loop_ranges(chain)
+    ctx = loop_context(fn, (*around, *chain))
+
+    def no(reason: str) -> Exception:
+        return refuse(
+            fn,
+            "TW2161",
+            f"cannot divide @{block.name} at loop %{chain[0].var.name}: %{it.var.name} = "
+            f"{binding} {reason}",
+            block.name,
+            help="split loops by factors that divide their extents, and keep the parts unfused",
+        )
+
+    parts = sym.split_terms(binding, inside)
+    if parts is None:
+        parts = sym.split_terms(sym.simplify(binding, ctx), inside)
+    if parts is None:
+        raise no("mixes loops inside with loops outside")
+    outer, inner = parts
+    bounds = sym.symbolic_bounds(inner, inside, loop_context(fn, around))
+    if bounds is None or not sym.equal(bounds[0], 0, ctx):
+        raise no("does not start from 0 inside")
+    tile = sym.simplify(bounds[1] + 1, loop_context(fn, ()))
+    if inner is ZERO:
+        made = Iter(sym.var(f"{it.var.name}_o"), it.extent, it.kind)
+        return _Part(it, ONE, binding, ZERO, made, None)
+    if sym.equal(outer, 0, ctx):
+        if not sym.equal(tile, it.extent, ctx):
+            raise no(f"runs over {tile} inside, of {it.extent} in all")
+        made = Iter(sym.var(f"{it.var.name}_i"), tile, it.kind)
+        return _Part(it, tile, ZERO, inner, None, made)
+    quotient = sym.simplify(sym.floordiv(outer, tile), ctx)
+    extent = sym.simplify(sym.floordiv(it.extent, tile), ctx)
+    if not sym.equal(quotient * tile, outer, ctx):
+        raise no(f"does not step by its inner extent {tile} outside")
+    if not sym.equal(extent * tile, it.extent, ctx):
+        raise no(f"has extent {it.extent}, not a multiple of {tile}")
+    return _Part(
+        it,
+        tile,
+        quotient,
+        inner,
+        Iter(sym.var(f"{it.var.name}_o"), extent, it.kind),
+        Iter(sym.var(f"{it.var.name}_i"), tile, it.kind),
+    )
+
+
+def _predicates(fn: Function, block: Block, chain: Sequence[For]) -> tuple[Expr, Expr]:
+    """The conditions about loops outside, and those about loops inside."""
+    inside = {loop.var for loop in chain}
+    outer: list[Expr] = []
+    inner: list[Expr] = []
+    for cond in conjuncts(block.predicate):
+        if not sym.uses_var(cond, inside):
+            outer.append(cond)
+        elif all(v in inside or isinstance(v, sym.Size) for v in sym.free_vars(cond)):
+            inner.append(cond)
+        else:
+            raise refuse(
+                fn,
+                "TW2162",
+                f"cannot divide @{block.name} at loop %{chain[0].var.name}: its condition {cond} "
+                "ties loops inside to loops outside",
+                block.name,
+                help="split loops by factors that divide their extents, or pad the block first",
+            )
+    return sym.all_of(*outer), sym.all_of(*inner)
+
+
+def _check_chain(fn: Function, chain: Sequence[For], block: Block) -> None:
+    inside = {loop.var for loop in chain}
+    roles = roles_of(block)
+    for loop in chain:
+        reason = ""
+        if any(
+            v not in inside and not isinstance(v, sym.Size)
+            for v in sym.free_vars(loop.start, loop.stop)
+        ):
+            reason = f"its range {loop.start}..{loop.stop} depends on loops outside"
+        elif roles.is_idle(loop.var) and not is_unit(loop):
+            reason = f"it drives no iterator of @{block.name}"
+        elif block.init is not None and roles.is_mixed(loop.var):
+            reason = "it drives both spatial and reduce iterators"
+        if reason:
+            raise refuse(
+                fn,
+                "TW2160",
+                f"cannot blockize loop %{chain[0].var.name}: loop %{loop.var.name} cannot go into "
+                f"a block, {reason}",
+                loop.var,
+            )
+    if any(it.kind == SCAN for it in block.iters):
+        raise refuse(
+            fn,
+            "TW2160",
+            f"cannot blockize loop %{chain[0].var.name}: @{block.name} scans",
+            block.name,
+        )
