@@ -1,0 +1,190 @@
+"""tensorize: a computation becomes a call of a tensor intrinsic that does the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright import sym
+from tilewright.sym import TRUE, Var
+from tilewright.tensor.intrin import COMPUTE, RESET, UPDATE, TensorIntrin, intrinsic
+from tilewright.tensor.ir import (
+    REDUCE,
+    Block,
+    For,
+    Function,
+    Region,
+    Stmt,
+    Store,
+    TensorCall,
+    Update,
+)
+from tilewright.tensor.regions import access_regions, stop_of
+from tilewright.tensor.schedule.blockize import blockize
+from tilewright.tensor.schedule.matching import (
+    EXTENTS,
+    INDEX,
+    OPERATION,
+    START,
+    Match,
+    Mismatch,
+    match_block,
+    match_init,
+)
+from tilewright.tensor.schedule.nests import perfect_chain
+from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop, refuse
+from tilewright.tensor.schedule.tree import replace_at, with_body
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """What takes the place of the computation."""
+
+    body: Stmt
+    init: Stmt | None
+    tiles: tuple[Region, ...]
+
+
+def tensorize(fn: Function, at: Var | str, name: str) -> Function:
+    """
+    Before: for io { for ii in 0..8 { block C(io * 8 + ii) { C[...] = A[...] + B[...] } } }
+    After:  for io { block C(io) {
+              call add8.compute(A[io * 8 +: 8], B[io * 8 +: 8], C[io * 8 +: 8]) } }
+
+    A reduction that goes on outside becomes init { call X.reset(...) } call X.update(...).
+    `at` is the outermost loop of the tile, or a block made by `blockize`.
+    """
+    intrin = intrinsic(name)
+    declared = _declared_block(fn, intrin)
+    if isinstance(at, Var):
+        _, loop = path_to_loop(fn, at, "tensorize")
+        _, inner = perfect_chain(loop)
+        new_fn, block_name = blockize(fn, at)
+        assert isinstance(inner, Block)
+        kept_name = inner.name
+    else:
+        path_to_block(fn, at, "tensorize")
+        new_fn, block_name, kept_name = fn, at, at
+    path, block = path_to_block(new_fn, block_name, "tensorize")
+    try:
+        calls = _matched(intrin, declared, block)
+        _check_inside(calls.tiles, block)
+    except Mismatch as mismatch:
+        raise refuse(
+            fn,
+            mismatch.code,
+            f"cannot tensorize @{kept_name} with {name}: {mismatch}",
+            at if isinstance(at, Var) else kept_name,
+            help="the intrinsic is:\n" + str(intrin.behavior).rstrip(),
+        ) from None
+    reads, writes = access_regions(calls.body, calls.init, block.iters)
+    made = replace(
+        block, name=kept_name, reads=reads, writes=writes, body=calls.body, init=calls.init
+    )
+    return with_body(new_fn, replace_at(path, made))
+
+
+def _declared_block(fn: Function, intrin: TensorIntrin) -> Block:
+    """The one block that an intrinsic's behaviour must be."""
+    body = intrin.behavior.body
+    block = perfect_chain(body)[1] if isinstance(body, For) else body
+    if (
+        not isinstance(block, Block)
+        or not isinstance(block.body, (Store, Update))
+        or block.predicate is not TRUE
+        or not all(isinstance(it.extent, sym.Const) for it in block.iters)
+    ):
+        raise refuse(
+            fn,
+            "TW2166",
+            f"cannot tensorize with {intrin.name}: it is not declared as one block over a tile of "
+            "constant extents",
+            help="declare it by a single te.compute over constant shapes",
+        )
+    return block
+
+
+def _tile_of(stmt: Stmt) -> Block:
+    """The block that a blockized nest holds."""
+    inner = perfect_chain(stmt)[1] if isinstance(stmt, For) else stmt
+    if not isinstance(inner, Block):
+        raise Mismatch(EXTENTS, "it is not a nest of loops around one block; blockize it first")
+    if inner.predicate is not TRUE:
+        raise Mismatch(EXTENTS, f"its tile is not full: it has the condition {inner.predicate}")
+    return inner
+
+
+def _matched(intrin: TensorIntrin, declared: Block, block: Block) -> _Calls:
+    """The calls that stand for the block, or `Mismatch`."""
+    tile = _tile_of(block.body)
+    if isinstance(declared.body, Update) and isinstance(tile.body, Store):
+        return _reset(intrin, declared, block, tile)
+    match = match_block(declared, tile)
+    regions = tuple([match.tiles[buffer] for buffer in intrin.behavior.buffers])
+    written = {match.tiles[buffer].buffer for buffer in intrin.outputs}
+    for buffer in intrin.inputs:
+        if match.tiles[buffer].buffer in written:
+            name = match.tiles[buffer].buffer.name
+            raise Mismatch(INDEX, f"it reads %{name} while it writes it")
+    if not isinstance(declared.body, Update):
+        return _Calls(TensorCall(intrin.name, COMPUTE, regions, block.loc), None, regions)
+    goes_on = any(it.kind == REDUCE for it in block.iters)
+    if tile.init is not None:
+        _check_init(declared, tile.init, tile, match)
+        if goes_on:
+            raise Mismatch(START, "every tile starts anew while a reduction goes on around it")
+        return _Calls(TensorCall(intrin.name, COMPUTE, regions, block.loc), None, regions)
+    update = TensorCall(intrin.name, UPDATE, regions, block.loc)
+    if block.init is None:
+        return _Calls(update, None, regions)
+    start = _tile_of(block.init)
+    _check_init(declared, start.body, start, match)
+    reset = TensorCall(intrin.name, RESET, _outputs(intrin, match), block.loc)
+    return _Calls(update, reset, regions)
+
+
+def _reset(intrin: TensorIntrin, declared: Block, block: Block, tile: Block) -> _Calls:
+    if declared.init is None:
+        raise Mismatch(OPERATION, "it is a plain store, the intrinsic a reduction without init")
+    match = match_init(declared, tile.body, tile)
+    regions = _outputs(intrin, match)
+    return _Calls(TensorCall(intrin.name, RESET, regions, block.loc), None, regions)
+
+
+def _outputs(intrin: TensorIntrin, match: Match) -> tuple[Region, ...]:
+    return tuple([match.tiles[buffer] for buffer in intrin.outputs])
+
+
+def _check_init(declared: Block, init: Stmt, tile: Block, match: Match) -> None:
+    """The tile starts from what the declared reduction starts from."""
+    if declared.init is None:
+        raise Mismatch(
+            START, "it has an init, the intrinsic only updates; decompose_reduction first"
+        )
+    spatial = tuple([it for it in tile.iters if it.kind != REDUCE])
+    try:
+        found = match_init(declared, init, replace(tile, iters=spatial))
+    except Mismatch as mismatch:
+        raise Mismatch(START, f"it starts differently: {mismatch}") from None
+    for buffer, region in found.tiles.items():
+        other = match.tiles[buffer]
+        same = region.buffer is other.buffer and all(
+            sym.equal(a.start, b.start) for a, b in zip(region.ranges, other.ranges, strict=True)
+        )
+        if not same:
+            raise Mismatch(START, f"its init sets other elements of %{region.buffer.name}")
+
+
+def _check_inside(tiles: tuple[Region, ...], block: Block) -> None:
+    """Tiles lie inside their buffers, also where the intrinsic does not look."""
+    ctx = sym.Context().bind_all({it.var: (sym.ZERO, it.extent) for it in block.iters})
+    for region in tiles:
+        for axis, (r, dim) in enumerate(zip(region.ranges, region.buffer.shape, strict=True)):
+            if r.extent is sym.ONE:
+                continue
+            inside = sym.logical_and(sym.le(0, r.start), sym.le(stop_of(r), dim))
+            if not sym.prove(inside, ctx):
+                raise Mismatch(
+                    INDEX,
+                    f"the tile {r.start} +: {r.extent} may reach outside of dimension {axis} of "
+                    f"%{region.buffer.name}, which is {dim}",
+                )
