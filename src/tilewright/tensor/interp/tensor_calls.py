@@ -82,6 +82,8 @@ class _Tile:
 
 def _match_tiles(intrin: TensorIntrin, stmt: TensorCall) -> dict[Buffer, _Tile]:
     params = intrin.behavior.buffers
+    if stmt.phase == RESET and len(stmt.regions) == len(intrin.outputs):
+        params = intrin.outputs  # nothing else is touched
     if len(params) != len(stmt.regions):
         raise ExecutionError(
             "TW2313",
