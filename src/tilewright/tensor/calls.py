@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.dtype import BOOL, DType
+from tilewright.base.dtype import BOOL, DType, dtype
 from tilewright.base.errors import UserTypeError
 from tilewright.sym import Expr, as_expr
 from tilewright.tensor.ir import Call
@@ -20,13 +20,15 @@ from tilewright.tensor.ir import Call
 
 @dataclass(frozen=True, slots=True)
 class CallSpec:
-    """A known function. The result has the type of the first argument unless `boolean`."""
+    """A known function. The result has the type of the first argument unless `boolean`, or unless
+    `same_bits` names the kind of type, int or float, that the same bits are read as."""
 
     name: str
     arity: int
     numpy: Callable[..., Any] | None  # None: has an effect, no value
     domain: str = "float"  # float, int, any
     boolean: bool = False
+    same_bits: str = ""
 
 
 _vector_erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -55,6 +57,14 @@ def _truncmod(a: Any, b: Any) -> Any:
 
 def _fma(a: Any, b: Any, c: Any) -> Any:
     return a * b + c
+
+
+def _bits_of(x: Any) -> Any:
+    return x.view(f"i{x.dtype.itemsize}")
+
+
+def _from_bits(x: Any) -> Any:
+    return x.view(f"f{x.dtype.itemsize}")
 
 
 _SPECS = (
@@ -102,6 +112,8 @@ _SPECS = (
     CallSpec("shift_left", 2, np.left_shift, "int"),
     CallSpec("shift_right", 2, np.right_shift, "int"),
     CallSpec("popcount", 1, np.bitwise_count, "int"),
+    CallSpec("bits_of", 1, _bits_of, same_bits="int"),  # f64 f32 f16 to a signed integer
+    CallSpec("from_bits", 1, _from_bits, "int", same_bits="float"),
     CallSpec("barrier.shared", 0, None),  # all threads of a block meet; shared memory is visible
     CallSpec("barrier.global", 0, None),
     CallSpec("prefetch", 1, None, "any"),  # of an Address
@@ -113,7 +125,10 @@ def result_type(spec: CallSpec, args: tuple[Expr, ...]) -> DType:
     """The type a call of a known function has."""
     if not args:
         return BOOL
-    return BOOL.with_lanes(args[0].dtype.lanes) if spec.boolean else args[0].dtype
+    of = args[0].dtype
+    if spec.same_bits:
+        return dtype(f"{spec.same_bits[0]}{of.bits}").with_lanes(of.lanes)
+    return BOOL.with_lanes(of.lanes) if spec.boolean else of
 
 
 def call(op: str, *args: Any) -> Expr:
