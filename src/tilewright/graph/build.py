@@ -190,11 +190,12 @@ class Builder:
         contents = None if op.evaluate is None else op.evaluate(call)
         if contents is not None:
             numbers = numbers_of(contents)
-            of = values[0].type
-            if numbers is not None and isinstance(of, TensorType) and of.static_shape is not None:
+            of = values[0].tensor
+            if numbers is None or of.static_shape is None:
+                self.known[values[0]] = contents
+            else:
                 array = np.array(numbers, np.int64).astype(of.dtype.numpy)
                 self._learn(values[0], array.reshape(of.static_shape))
-            self.known[values[0]] = contents
             return
         given = [value for value in inputs if value is not None]
         if not given or call.bodies or not all(value in self.data for value in given):

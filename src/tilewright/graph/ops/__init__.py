@@ -1,7 +1,7 @@
 """All operators, one family per file, in one table."""
 
 from tilewright.graph.op import Op
-from tilewright.graph.ops import elementwise
+from tilewright.graph.ops import cast, elementwise
 
-FAMILIES = (elementwise,)
+FAMILIES = (elementwise, cast)
 OPS: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}

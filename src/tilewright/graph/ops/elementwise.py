@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.dtype import BOOL, DType
+from tilewright.base.dtype import BOOL
 from tilewright.graph.op import (
     ANY,
     BOOLEAN,
@@ -17,20 +18,20 @@ from tilewright.graph.op import (
     FLOAT,
     INTEGER,
     NUMBER,
-    Attr,
     Call,
     Input,
     Known,
     Op,
 )
 from tilewright.graph.ops.rules import (
+    EMPTY,
     broadcast,
     broadcast_shapes,
     broadcast_to_bool,
     same_type,
 )
 from tilewright.graph.types import TensorType, Type
-from tilewright.sym import Expr
+from tilewright.sym import Const, Expr, const
 from tilewright.tensor.calls import CALLS
 
 Array = np.ndarray[Any, Any]
@@ -49,23 +50,69 @@ def _in_f32(fn: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _unary(name: str, doc: str, fn: Callable[..., Any], kind: str = FLOAT) -> Op:
-    inputs = (Input("x", kind),)
-    return Op(name, doc, inputs, same_type, _in_f32(fn), ELEMENTWISE)
+def _unary(
+    name: str,
+    doc: str,
+    fn: Callable[..., Any],
+    kind: str = FLOAT,
+    fold: Callable[[Any], Expr] | None = None,
+) -> Op:
+    evaluate = None if fold is None else _fold(fold)
+    return Op(
+        name, doc, (Input("x", kind),), same_type, _in_f32(fn), ELEMENTWISE, evaluate=evaluate
+    )
 
 
-def _fold(build: Callable[[Any, Any], Expr]) -> Callable[[Call], Known | None]:
-    """Shape arithmetic: apply to known contents, element by element."""
+def _fold(build: Callable[..., Expr | None]) -> Callable[[Call], Known | None]:
+    """Shape arithmetic: apply to known contents, element by element, with broadcasting."""
 
     def run(call: Call) -> Known | None:
-        a, b = call.value(0), call.value(1)
-        if a is None or b is None or not (len(a) == len(b) or 1 in (len(a), len(b))):
-            return None
-        count = max(len(a), len(b))
-        left, right = (v * count if len(v) == 1 else v for v in (a, b))
-        return tuple(sym.simplify(build(x, y)) for x, y in zip(left, right, strict=True))
+        columns = []
+        for at in range(len(call.types)):
+            contents, shape = call.value(at), call.tensor(at).static_shape
+            if contents is None or shape is None:
+                return None
+            column = np.empty(len(contents), object)
+            column[:] = contents
+            columns.append(column.reshape(shape))
+        rows = zip(*map(np.ravel, np.broadcast_arrays(*columns)), strict=True)
+        made = [build(*row) for row in rows]
+        found = tuple(sym.simplify(expr) for expr in made if expr is not None)
+        return found if len(found) == len(made) else None
 
     return run
+
+
+def _known_truncdiv(a: Expr, b: Expr) -> Expr | None:
+    """Integer division as ONNX has it; rounding down is the same where neither is negative."""
+    if isinstance(a, Const) and isinstance(b, Const) and b.value:
+        quotient = abs(int(a.value)) // abs(int(b.value))
+        return const(quotient if (a.value < 0) == (b.value < 0) else -quotient)
+    if sym.prove(sym.le(0, a), EMPTY) and sym.prove(sym.lt(0, b), EMPTY):
+        return sym.floordiv(a, b)
+    return None
+
+
+def _known_divisor(build: Callable[[Any, Any], Expr]) -> Callable[[Expr, Expr], Expr | None]:
+    return lambda a, b: build(a, b) if sym.prove(sym.ne(b, 0), EMPTY) else None
+
+
+def _decide(build: Callable[[Any, Any], Expr]) -> Callable[[Expr, Expr], Expr | None]:
+    """A comparison of known contents: 1, 0, or None where it depends on sizes."""
+
+    def run(a: Expr, b: Expr) -> Expr | None:
+        test = build(a, b)
+        if sym.prove(test, EMPTY):
+            return const(1)
+        return const(0) if sym.prove(sym.logical_not(test), EMPTY) else None
+
+    return run
+
+
+def _choose(cond: Expr, a: Expr, b: Expr) -> Expr | None:
+    if isinstance(cond, Const):
+        return a if cond.value else b
+    return None
 
 
 def _binary(
@@ -73,17 +120,28 @@ def _binary(
     doc: str,
     fn: Callable[..., Any],
     kind: str = NUMBER,
-    fold: Callable[[Any, Any], Expr] | None = None,
+    fold: Callable[[Any, Any], Expr | None] | None = None,
 ) -> Op:
     inputs = (Input("a", kind), Input("b", kind))
     evaluate = None if fold is None else _fold(fold)
     return Op(name, doc, inputs, broadcast, _in_f32(fn), BROADCAST, evaluate=evaluate)
 
 
-def _compare(name: str, doc: str, fn: Callable[..., Any], kind: str = ANY) -> Op:
-    inputs = (Input("a", kind), Input("b", kind))
+def _compare(
+    name: str,
+    doc: str,
+    fn: Callable[..., Any],
+    kind: str = ANY,
+    fold: Callable[[Any, Any], Expr | None] | None = None,
+) -> Op:
     return Op(
-        name, doc, inputs, broadcast_to_bool, lambda call, a, b: np.asarray(fn(a, b)), BROADCAST
+        name,
+        doc,
+        (Input("a", kind), Input("b", kind)),
+        broadcast_to_bool,
+        lambda call, a, b: np.asarray(fn(a, b)),
+        BROADCAST,
+        evaluate=None if fold is None else _fold(fold),
     )
 
 
@@ -94,28 +152,17 @@ def _divide(a: Array, b: Array) -> Array:
     return np.asarray(a / b)
 
 
+def _power(a: Array, b: Array) -> Array:
+    """NumPy refuses integers to negative powers: they truncate to -1, 0 or 1."""
+    if a.dtype.kind not in "iu" or b.dtype.kind != "i" or not np.any(b < 0):
+        return np.asarray(np.power(a, b))
+    unit = np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b & 1), 0)).astype(a.dtype)
+    return np.where(b < 0, unit, np.power(a, np.maximum(b, 0)))
+
+
 def _where_type(call: Call) -> tuple[Type, ...]:
     shapes = [call.shape(at) for at in range(3)]
     return (TensorType(call.tensor(1).dtype, broadcast_shapes(call, shapes)),)
-
-
-def _cast_type(call: Call) -> tuple[Type, ...]:
-    to = call["to"]
-    assert isinstance(to, DType)
-    return (TensorType(to, call.tensor(0).shape),)
-
-
-def cast_array(array: Array, to: DType, *, saturate: bool = True) -> Array:
-    """Conversion by value: floats to integers truncate and saturate, NaN becomes 0."""
-    if to.is_bool:
-        return np.asarray(array != 0)
-    if array.dtype.kind not in "iub" and to.is_int and saturate:
-        wide = np.nan_to_num(array.astype(np.float64), nan=0.0)
-        clipped = np.clip(np.trunc(wide), float(to.min), float(to.max))
-        high = clipped >= float(to.max)
-        out = np.where(high, 0, clipped).astype(np.int64 if to.bits < 64 else to.numpy)
-        return np.where(high, to.numpy.type(to.max), out.astype(to.numpy)).astype(to.numpy)
-    return array.astype(to.numpy)
 
 
 def _clip(call: Call, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
@@ -125,7 +172,7 @@ def _clip(call: Call, x: Array, low: Array | None = None, high: Array | None = N
 
 _UNARY = (
     _unary("relu", "max(x, 0).", lambda x: np.maximum(x, np.zeros((), x.dtype)), NUMBER),
-    _unary("neg", "-x.", np.negative, NUMBER),
+    _unary("neg", "-x.", np.negative, NUMBER, fold=lambda x: sym.mul(x, -1)),
     _unary("abs", "|x|.", np.abs, NUMBER),
     _unary("sign", "-1, 0 or 1.", np.sign, NUMBER),
     _unary("reciprocal", "1 / x.", np.reciprocal),
@@ -143,27 +190,28 @@ _BINARY = (
     _binary("add", "a + b.", np.add, fold=sym.add),
     _binary("sub", "a - b.", np.subtract, fold=sym.sub),
     _binary("mul", "a * b.", np.multiply, fold=sym.mul),
-    _binary("div", "a / b; integers truncate.", _divide, fold=sym.floordiv),
-    _binary("floordiv", "a // b, rounded down.", np.floor_divide, fold=sym.floordiv),
+    _binary("div", "a / b; integers truncate.", _divide, fold=_known_truncdiv),
+    _binary("floordiv", "a // b, rounded down.", np.floor_divide, fold=_known_truncdiv),
     _binary("mod", "a - b * floor(a / b).", np.mod, fold=sym.floormod),
     _binary("fmod", "The remainder with the sign of a.", np.fmod),
-    _binary("pow", "a to the power b.", np.power),
+    _binary("pow", "a to the power b.", _power),
     _binary("minimum", "The lesser; NaN wins.", np.minimum, fold=sym.minimum),
     _binary("maximum", "The greater; NaN wins.", np.maximum, fold=sym.maximum),
     _binary("atan2", "The angle of (b, a).", np.arctan2, FLOAT),
     _binary("bit_and", "Bitwise and.", np.bitwise_and, INTEGER),
     _binary("bit_or", "Bitwise or.", np.bitwise_or, INTEGER),
     _binary("bit_xor", "Bitwise exclusive or.", np.bitwise_xor, INTEGER),
+    # A count below zero or past the width shifts every bit out.
     _binary("shift_left", "a << b.", np.left_shift, INTEGER),
-    _binary("shift_right", "a >> b.", np.right_shift, INTEGER),
+    _binary("shift_right", "a >> b, the sign bit repeated.", np.right_shift, INTEGER),
 )
 _COMPARE = (
-    _compare("equal", "a == b.", np.equal),
-    _compare("not_equal", "a != b.", np.not_equal),
-    _compare("less", "a < b.", np.less, NUMBER),
-    _compare("less_equal", "a <= b.", np.less_equal, NUMBER),
-    _compare("greater", "a > b.", np.greater, NUMBER),
-    _compare("greater_equal", "a >= b.", np.greater_equal, NUMBER),
+    _compare("equal", "a == b.", np.equal, fold=_decide(sym.eq)),
+    _compare("not_equal", "a != b.", np.not_equal, fold=_decide(sym.ne)),
+    _compare("less", "a < b.", np.less, NUMBER, _decide(sym.lt)),
+    _compare("less_equal", "a <= b.", np.less_equal, NUMBER, _decide(sym.le)),
+    _compare("greater", "a > b.", np.greater, NUMBER, _decide(operator.gt)),
+    _compare("greater_equal", "a >= b.", np.greater_equal, NUMBER, _decide(operator.ge)),
     _compare("logical_and", "a and b.", np.logical_and, BOOLEAN),
     _compare("logical_or", "a or b.", np.logical_or, BOOLEAN),
     _compare("logical_xor", "a xor b.", np.logical_xor, BOOLEAN),
@@ -192,16 +240,7 @@ _OTHERS = (
         _where_type,
         lambda call, cond, a, b: np.where(cond, a, b),
         BROADCAST,
-    ),
-    Op(
-        "cast",
-        "x converted to another element type.",
-        (Input("x"),),
-        _cast_type,
-        lambda call, x: cast_array(x, call["to"]),
-        ELEMENTWISE,
-        (Attr("to", DType, required=True),),
-        evaluate=lambda call: call.value(0) if call["to"].is_int else None,
+        evaluate=_fold(_choose),
     ),
     Op(
         "clip",

@@ -1,0 +1,136 @@
+"""Conversion between element types: by value, and by bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tilewright.base.dtype import DType, from_numpy
+from tilewright.graph.op import ELEMENTWISE, Attr, Call, Input, Known, Op
+from tilewright.graph.types import TensorType, Type
+
+Array = np.ndarray[Any, Any]
+
+
+def _converted_type(call: Call) -> tuple[Type, ...]:
+    to = call["to"]
+    assert isinstance(to, DType)
+    return (TensorType(to, call.tensor(0).shape),)
+
+
+def _same_contents(call: Call) -> Known | None:
+    """Integers keep their value unless the target is too narrow for a size."""
+    to = call["to"]
+    return call.value(0) if to.is_int and to.bits >= 32 else None
+
+
+def cast_array(array: Array, to: DType, *, saturate: bool = True, round_mode: str = "up") -> Array:
+    """Conversion by value.
+
+    Floats to integers truncate and saturate, NaN becomes 0; integers to integers keep the low
+    bits; floats to floats round to the nearest even and overflow to infinity. The eight-bit
+    floats saturate if asked to, and become what the format has for too large otherwise.
+    """
+    array = np.asarray(array)
+    have = from_numpy(array.dtype)
+    if have is to:
+        return array
+    if to.is_bool:
+        return np.asarray(array != 0)
+    if to.is_int:
+        return _saturated(array, to) if have.is_float else _wrapped(array, to)
+    if to.scalar_name == "f8e8m0":
+        return _power_of_two(array.astype(np.float64), to, saturate=saturate, mode=round_mode)
+    if have.bits < 8 or (have.is_float and have.bits < 32):
+        array = array.astype(np.float32)
+    out = array.astype(to.numpy)
+    if to.bits == 8 and saturate:
+        lost = ~np.isfinite(out) & ~np.isnan(array)
+        most = np.copysign(largest(to), array).astype(to.numpy)
+        out = np.where(lost, most, out)
+    return out
+
+
+def largest(of: DType) -> float:
+    """The greatest finite number of a float type."""
+    return float(ml_dtypes.finfo(of.numpy).max)  # type: ignore[no-untyped-call]
+
+
+def _wrapped(array: Array, to: DType) -> Array:
+    """Integers to integers: the low bits."""
+    if to.bits >= 8 and array.dtype.kind in "iub":
+        return array.astype(to.numpy)
+    low = array.astype(np.int64) & ((1 << to.bits) - 1) if to.bits < 64 else array.astype(np.int64)
+    if to.kind == "int" and to.bits < 64:
+        half = 1 << (to.bits - 1)
+        low = (low ^ half) - half
+    return low.astype(to.numpy)
+
+
+def _saturated(array: Array, to: DType) -> Array:
+    """Floats to integers: truncated, kept within the type."""
+    wide = np.trunc(np.nan_to_num(array.astype(np.float64), nan=0.0))
+    high = wide >= float(to.max)
+    inside = np.where(high, 0, np.maximum(wide, float(to.min)))
+    out = inside.astype(np.uint64 if to.kind == "uint" else np.int64)
+    return np.where(high, np.array(to.max, out.dtype), out).astype(to.numpy)
+
+
+def _power_of_two(x: Array, to: DType, *, saturate: bool, mode: str) -> Array:
+    """The exponent of x, rounded: `up`, `down`, or `nearest` with ties up."""
+    mantissa, exponent = np.frexp(x)  # x = mantissa * 2**exponent, mantissa in [0.5, 1)
+    limit = {"up": 0.5, "down": 1.0, "nearest": 0.75}[mode]
+    above = mantissa > limit if mode == "up" else mantissa >= limit
+    power = exponent - 1 + above
+    power = np.where(x == np.inf, 128, np.where(x > 0, power, -128))
+    out = np.ldexp(1.0, np.clip(power, -127, 127))
+    lost = np.isnan(x) if saturate else np.isnan(x) | (power < -127) | (power > 127)
+    return np.where(lost, np.nan, out).astype(to.numpy)
+
+
+def _cast(call: Call, x: Array) -> Array:
+    return cast_array(x, call["to"], saturate=call["saturate"], round_mode=call["round_mode"])
+
+
+def _bitcast_type(call: Call) -> tuple[Type, ...]:
+    have, to = call.tensor(0).dtype, call["to"]
+    if have.bits != to.bits:
+        raise call.error(
+            "TW1201",
+            f"bitcast takes {have} of {have.bits} bits to {to} of {to.bits}",
+            help="choose a type of the same width",
+        )
+    return _converted_type(call)
+
+
+def _bitcast(call: Call, x: Array) -> Array:
+    return np.asarray(np.ascontiguousarray(x).view(call["to"].numpy).reshape(x.shape))
+
+
+OPS = (
+    Op(
+        "cast",
+        "x converted to another element type.",
+        (Input("x"),),
+        _converted_type,
+        _cast,
+        ELEMENTWISE,
+        (
+            Attr("to", DType, required=True),
+            Attr("saturate", bool, True),  # f8 only: too large is the greatest value
+            Attr("round_mode", str, "up"),  # f8e8m0 only: up, down, nearest
+        ),
+        evaluate=_same_contents,
+    ),
+    Op(
+        "bitcast",
+        "The bits of x read as another element type of the same width.",
+        (Input("x"),),
+        _bitcast_type,
+        _bitcast,
+        ELEMENTWISE,
+        (Attr("to", DType, required=True),),
+    ),
+)
