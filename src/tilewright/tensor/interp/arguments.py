@@ -12,9 +12,9 @@ from tilewright.base.dtype import INDEX, DType
 from tilewright.base.errors import ExecutionError, UserTypeError
 from tilewright.sym import Const, Size, Var
 from tilewright.tensor.interp.memory import Memory
+from tilewright.tensor.interp.placement import written
 from tilewright.tensor.interp.values import evaluate, number
 from tilewright.tensor.ir import Buffer, Function
-from tilewright.tensor.visit import written_buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +41,22 @@ def bind_arguments(fn: Function, args: tuple[Any, ...]) -> Arguments:
             fn.loc,
             help=f"its parameters are {names}",
         )
-    written = written_buffers(fn.body)
+    changed = written(fn.body)
     values: dict[Var, Any] = {}
     arrays: dict[Buffer, NDArray[Any]] = {}
     for param, arg in zip(fn.params, args, strict=True):
         if isinstance(param, Buffer):
-            arrays[param] = _check_array(fn, param, arg, param in written)
+            arrays[param] = _check_array(fn, param, arg, param in changed)
         else:
             values[param] = _scalar(fn, param, arg)
     _bind_sizes(fn, arrays, values)
-    _check_overlap(fn, arrays, written)
+    _check_overlap(fn, arrays, changed)
     _check_requires(fn, values)
     memory = {
         buffer: Memory(buffer, array.shape, np.array(array, order="C").reshape(-1))
         for buffer, array in arrays.items()
     }
-    outputs = tuple((arrays[buffer], memory[buffer]) for buffer in arrays if buffer in written)
+    outputs = tuple((arrays[buffer], memory[buffer]) for buffer in arrays if buffer in changed)
     return Arguments(memory, values, outputs)
 
 
@@ -66,7 +66,7 @@ def _describe(param: Buffer | Var) -> str:
     return f"%{param.name}: {param.dtype}[{', '.join(str(dim) for dim in param.shape)}]"
 
 
-def _check_array(fn: Function, buffer: Buffer, arg: Any, written: bool) -> NDArray[Any]:
+def _check_array(fn: Function, buffer: Buffer, arg: Any, changes: bool) -> NDArray[Any]:
     if not isinstance(arg, np.ndarray):
         raise UserTypeError(
             "TW2321",
@@ -90,7 +90,7 @@ def _check_array(fn: Function, buffer: Buffer, arg: Any, written: bool) -> NDArr
             fn.loc,
             help=f"it is declared {_describe(buffer)}",
         )
-    if written and not arg.flags.writeable:
+    if changes and not arg.flags.writeable:
         raise ExecutionError(
             "TW2324",
             f"@{fn.name} writes argument %{buffer.name}, but the array is read-only",
@@ -153,12 +153,12 @@ def _bind_sizes(fn: Function, arrays: dict[Buffer, NDArray[Any]], values: dict[V
 
 
 def _check_overlap(
-    fn: Function, arrays: dict[Buffer, NDArray[Any]], written: dict[Buffer, None]
+    fn: Function, arrays: dict[Buffer, NDArray[Any]], changed: dict[Buffer, None]
 ) -> None:
     items = list(arrays.items())
     for position, (first, a) in enumerate(items):
         for second, b in items[position + 1 :]:
-            if (first in written or second in written) and _overlap(a, b):
+            if (first in changed or second in changed) and _overlap(a, b):
                 raise ExecutionError(
                     "TW2326",
                     f"arguments %{first.name} and %{second.name} of @{fn.name} share memory, "

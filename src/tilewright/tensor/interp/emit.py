@@ -10,11 +10,11 @@ from tilewright.tensor.interp import lanes
 from tilewright.tensor.interp.accesses import STORE, Accesses, OpenBlock, OpenLoop
 from tilewright.tensor.interp.memory import Memory, next_stamp
 from tilewright.tensor.interp.outside import call_extern, call_instruction
-from tilewright.tensor.interp.placement import accessed
+from tilewright.tensor.interp.placement import accessed, written
 from tilewright.tensor.interp.tensor_calls import expand_tensor_call
 from tilewright.tensor.interp.writer import mark_of, tuple_text
 from tilewright.tensor.ir import Block, Buffer, Call, For, Function, Stmt
-from tilewright.tensor.visit import walk, written_buffers
+from tilewright.tensor.visit import walk
 
 _DEEPEST = 12  # Python refuses more than 20 nested loops: go on in a nested function
 
@@ -246,9 +246,9 @@ class Statements(Accesses):
         inside = list(walk(loop.body))
         private = {buffer for stmt in inside for buffer in self.homes.get(stmt, ())}
         private.update(stmt.buffer for stmt in inside if isinstance(stmt, ir.Alloc))
-        written = written_buffers(loop.body)
+        changed = written(loop.body)
         for buffer in {buffer: None for stmt in inside for buffer in accessed(stmt)}:
-            if buffer in written and buffer not in private:
+            if buffer in changed and buffer not in private:
                 log = around.logs[buffer] = self.fresh_name("log")
                 self.line(f"w_{log}, r_{log}, q_{log} = {{}}, {{}}, {{}}")
         return around

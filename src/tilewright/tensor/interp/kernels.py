@@ -16,9 +16,10 @@ from tilewright.sym import Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.interp.accesses import STORE
 from tilewright.tensor.interp.emit import Statements
+from tilewright.tensor.interp.placement import written
 from tilewright.tensor.interp.writer import tuple_text
 from tilewright.tensor.ir import Block, Buffer, Call, For, Load, MaskedLoad
-from tilewright.tensor.visit import exprs, walk, written_buffers
+from tilewright.tensor.visit import exprs, walk
 
 
 class LockStep(Statements):
@@ -28,6 +29,7 @@ class LockStep(Statements):
         self.__dict__.update(around.__dict__)
         self.varying: set[Var] = set()
         self.wide = {}
+        self.axes: dict[str, str] = {}  # the thread axes of the kernel and their extents
         self.threaded = 0  # threadIdx loops around
 
     def is_wide_itself(self, expr: Expr) -> bool:
@@ -36,6 +38,9 @@ class LockStep(Statements):
             or isinstance(expr, (Load, MaskedLoad))
             or super().is_wide_itself(expr)
         )
+
+    def check(self, ok: str, fail: str, *args: str, wide: bool) -> None:
+        super().check(ok, fail, *args, wide=True)  # it is about one of the lanes in any case
 
     def vary(self, var: Var) -> None:
         """From here on the variable differs between lanes."""
@@ -46,18 +51,18 @@ class LockStep(Statements):
 
     def kernel(self, loop: For) -> None:
         """Emit a whole kernel, launched by the code around."""
-        extents: dict[str, str] = {}
         inside = _bound(loop)
         for stmt in walk(loop):
-            if isinstance(stmt, For) and stmt.kind == ir.THREAD and stmt.thread not in extents:
+            if isinstance(stmt, For) and stmt.kind == ir.THREAD:
                 self._check_known_at_launch(stmt, inside)
-                extents[stmt.thread] = self.expr(stmt.extent)
+                if stmt.thread not in self.axes:
+                    self.axes[stmt.thread] = self.expr(stmt.extent)
         has_grid_barrier = any(
             isinstance(x, Call) and x.op == "barrier.global" for x in exprs(loop)
         )
-        self.tracked = set(written_buffers(loop))
+        self.tracked = set(written(loop))
         self.lanes = self.fresh_name("lanes")
-        axes = ", ".join(f"{axis!r}: {extent}" for axis, extent in extents.items())
+        axes = ", ".join(f"{axis!r}: {extent}" for axis, extent in self.axes.items())
         with self.indented(
             f"for {self.lanes} in launch(failures, random, {{{axes}}}, {has_grid_barrier}):"
         ):
@@ -83,15 +88,10 @@ class LockStep(Statements):
             super()._for(loop)
 
     def _thread_loop(self, loop: For) -> None:
-        axis = repr(loop.thread)
-        self.check(
-            f"{self.lanes}.extents[{axis}] == {self.expr(loop.extent)}",
-            "fail_extents",
-            axis,
-            self.expr(loop.extent),
-            f"{self.lanes}.extents[{axis}]",
-            wide=False,
-        )
+        axis, extent = repr(loop.thread), self.expr(loop.extent)
+        if extent != self.axes[loop.thread]:
+            known = self.axes[loop.thread]
+            self.check(f"{extent} == {known}", "fail_extents", axis, extent, known, wide=True)
         self.vary(loop.var)
         position = f"{self.lanes}.axes[{axis}]"
         start = "" if loop.start is sym.ZERO else f" + {self.expr(loop.start)}"
@@ -117,7 +117,7 @@ class LockStep(Statements):
         """A lane per iteration, for as long as the loop lasts."""
         start, stop = self.expr(loop.start), self.expr(loop.stop)
         if self.lanes == "one":  # a virtual-thread loop outside kernels
-            self.tracked = set(written_buffers(loop))
+            self.tracked = set(written(loop))
         kind = ir.VTHREAD if loop.kind == ir.VTHREAD else ir.VECTOR
         outer = self.lanes, self.mask, self.renamed
         self.lanes, self.mask = self.fresh_name("lanes"), self.fresh_name("m")

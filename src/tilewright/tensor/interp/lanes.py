@@ -75,7 +75,6 @@ class Lanes:
         ids: tuple[Ints, ...] = (),
         slots: tuple[Ints, ...] = (),
         axes: dict[str, Ints] | None = None,
-        extents: dict[str, int] | None = None,
         starts: tuple[int, ...] = (),
         trips: int = 1,
     ) -> None:
@@ -85,7 +84,6 @@ class Lanes:
         self.ids = ids
         self.slots = slots
         self.axes = {} if axes is None else axes  # positions along thread axes
-        self.extents = {} if extents is None else extents
         self.starts = starts  # of iterations, where a level is a loop
         self.trips = trips  # lanes per lane of the set this one was expanded from
         self.all = np.arange(count)
@@ -122,7 +120,6 @@ class Lanes:
             (*(np.repeat(x, trips) for x in self.ids), iteration),
             (*(np.repeat(x, trips) for x in self.slots), owner * trips + iteration),
             {axis: np.repeat(x, trips, axis=0) for axis, x in self.axes.items()},
-            self.extents,
             (*self.starts, start),
             trips,
         )
@@ -216,7 +213,7 @@ class Lanes:
 
     def first(self, bad: Any, mask: Mask) -> tuple[int, int] | None:
         """The row and column of the first active lane where `bad` holds."""
-        if mask is None and not np.any(bad):
+        if not np.any(bad):
             return None
         wrong = np.argwhere(self.narrow(mask, bad))
         return (int(wrong[0][0]), int(wrong[0][1])) if len(wrong) else None
@@ -542,15 +539,15 @@ def launch(
             (block, block * thread_count + thread),
             (slot, slot * thread_count + thread),
             axes,
-            extents,
         )
 
 
 def _grid(extents: dict[str, int]) -> Ints:
     """Every point of a box, one per row."""
-    axes = [np.arange(max(0, n)) for n in extents.values()]
-    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1) if axes else np.zeros((1, 0))
-    return points.reshape(-1, len(axes)).astype(np.int64)
+    if not extents:
+        return np.zeros((1, 0), np.int64)
+    axes = np.meshgrid(*(np.arange(max(0, n)) for n in extents.values()), indexing="ij")
+    return np.stack([axis.reshape(-1) for axis in axes], axis=-1)
 
 
 def _same(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:

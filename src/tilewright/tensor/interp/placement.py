@@ -1,4 +1,4 @@
-"""Where the intermediates of a scheduled program live.
+"""What a program touches, and where the intermediates of a scheduled one live.
 
 A scheduled function lists its intermediates at the top, and says nothing of who shares them. The
 rule, which lowering follows too: an intermediate whose accesses all lie inside a parallel, vector,
@@ -28,6 +28,8 @@ from tilewright.tensor.ir import (
     TensorCall,
     Update,
 )
+from tilewright.tensor.regions import called_regions
+from tilewright.tensor.visit import exprs, walk, written_buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,8 @@ def _paths(root: Stmt) -> Iterator[_Path]:
 def accessed(stmt: Stmt) -> dict[Buffer, None]:
     """The buffers a statement touches itself, its children aside; declared regions do not count."""
     found: dict[Buffer, None] = {}
-    exprs = (*stmt.bindings, stmt.predicate) if isinstance(stmt, Block) else stmt.exprs()
-    for node in sym.walk(*exprs):
+    roots = (*stmt.bindings, stmt.predicate) if isinstance(stmt, Block) else stmt.exprs()
+    for node in sym.walk(*roots):
         if isinstance(node, (Load, MaskedLoad, Address)):
             found[node.buffer] = None
     if isinstance(stmt, Store):
@@ -92,4 +94,15 @@ def accessed(stmt: Stmt) -> dict[Buffer, None]:
         found.update(dict.fromkeys(stmt.buffers))
     elif isinstance(stmt, (TensorCall, ExternCall)):
         found.update(dict.fromkeys(region.buffer for region in stmt.regions))
+    return found
+
+
+def written(root: Stmt) -> dict[Buffer, None]:
+    """The buffers that may change below a statement."""
+    found = written_buffers(root)
+    for stmt in walk(root):
+        if isinstance(stmt, TensorCall):
+            found.update(dict.fromkeys(region.buffer for region in called_regions(stmt)[1]))
+    # An instruction may write through any address that it is given.
+    found.update(dict.fromkeys(x.buffer for x in exprs(root) if isinstance(x, Address)))
     return found
