@@ -1,0 +1,212 @@
+"""Boxes that are certain: what a block writes, to the element, while the loops around it run.
+
+    for ax0 in 0..3 { for ax1 in 0..4 {
+      block T(v = y * 8 + (ax0 * 4 + ax1)) where ax0 * 4 + ax1 < 10 { T[v] = ... } } }
+
+    written_box(T, ...)                                 T[y * 8 +: 10]
+
+`regions.py` gives boxes that are large enough. Here the box is neither larger nor smaller than what
+is written; where that is not certain there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright import sym
+from tilewright.sym import ONE, TRUE, ZERO, And, Context, Expr, Le, Lt, Var
+from tilewright.sym.affine import is_bijective, linear, split_terms
+from tilewright.tensor.ir import Block, For, Range, Region
+from tilewright.tensor.regions import clipped, contains, region_over, substitute_region
+from tilewright.tensor.schedule.inverse import is_injective
+
+Ranges = dict[Var, tuple[Expr, Expr]]
+
+
+def bindings_of(block: Block) -> dict[Var, Expr]:
+    """Iterator -> its value in terms of the loops."""
+    return {it.var: at for it, at in zip(block.iters, block.bindings, strict=True)}
+
+
+def bound_region(block: Block, region: Region) -> Region:
+    """A region of the block in terms of the loops around it."""
+    return substitute_region(region, bindings_of(block))
+
+
+def written_box(block: Block, region: Region, loops: Sequence[For], ctx: Context) -> Region | None:
+    """The box that `block` writes through `region` while `loops` run; None if it may not be one.
+
+    `ctx` knows of the loops around `loops`.
+    """
+    ranges: Ranges = {}
+    shift: dict[Var, Expr] = {}
+    for loop in loops:
+        if sym.uses_var(loop.start, ranges) or sym.uses_var(loop.stop, ranges):
+            return None
+        if loop.start is not ZERO:
+            shift[loop.var] = sym.add(loop.var, loop.start)
+        ranges[loop.var] = (ZERO, loop.extent)
+    box = substitute_region(bound_region(block, region), shift)
+    restricted = _restricted(box, sym.substitute(block.predicate, shift), ranges, ctx)
+    if restricted is None:
+        return None
+    box, ranges = restricted
+    return box if not ranges else _image(box, ranges, ctx)
+
+
+def _image(box: Region, ranges: Ranges, ctx: Context) -> Region | None:
+    """The box touched while the variables run, if nothing inside it is left out."""
+    inner = ctx.bind_all(ranges)
+    indices: list[Expr] = []
+    extents: dict[Var, Expr] = {}
+    for r in box.ranges:
+        start = sym.simplify(r.start, inner)
+        if r.extent is not ONE:  # a tile: one more digit
+            if sym.uses_var(r.extent, ranges):
+                return None
+            digit = sym.var("x")
+            extents[digit] = r.extent
+            start = sym.add(start, digit)
+        indices.append(start)
+    zeros = {}
+    for variable, (first, stop) in ranges.items():
+        if any(sym.uses_var(index, {variable}) for index in indices):
+            extents[variable] = sym.sub(stop, first)
+            if first is not ZERO:
+                zeros[variable] = sym.add(variable, first)
+    if not is_bijective([sym.substitute(index, zeros) for index in indices], extents, ctx):
+        return None
+    return region_over(box, ranges, ctx)
+
+
+# --------------------------------------------------------------------------- predicates
+
+
+@dataclass(slots=True)
+class _Digit:
+    """A sum of variables that counts 0..count; the predicate lets it run over least..limit."""
+
+    total: Expr
+    variables: dict[Var, Expr]  # with their scales
+    least: Expr
+    limit: Expr
+
+
+def conjuncts(cond: Expr) -> list[Expr]:
+    """The conditions that `cond` is the conjunction of."""
+    found: list[Expr] = []
+    stack = [cond]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, And):
+            stack += [node.b, node.a]
+        elif node is not TRUE:
+            found.append(node)
+    return found
+
+
+def _restricted(
+    box: Region, predicate: Expr, ranges: Ranges, ctx: Context
+) -> tuple[Region, Ranges] | None:
+    """The region over fewer variables, whose ranges say what the predicate said.
+
+    A condition such as `a * 4 + b < 10` puts one variable, running over 0..10, in the place of the
+    sum, if the region knows a and b in no other way.
+    """
+    inner = ctx.bind_all(ranges)
+    digits: dict[tuple[Var, ...], _Digit] = {}
+    for cond in conjuncts(predicate):
+        if not sym.prove(cond, inner) and not _note(cond, ranges, ctx, digits):
+            return None
+    if not digits:
+        return box, ranges
+    taken = [variable for digit in digits.values() for variable in digit.variables]
+    if len(set(taken)) != len(taken):
+        return None
+    left = {v: span for v, span in ranges.items() if v not in taken}
+    mapping: dict[Var, Expr] = {}
+    for digit in digits.values():
+        unit = next((v for v, scale in digit.variables.items() if scale is ONE), None)
+        if unit is None:
+            return None
+        whole = sym.var(unit.name)
+        left[whole] = (sym.simplify(digit.least, ctx), sym.simplify(digit.limit, ctx))
+        others = sym.simplify(sym.sub(digit.total, unit))
+        mapping[unit] = sym.sub(whole, others)
+    narrow = ctx.bind_all({**ranges, **left})
+    replaced = substitute_region(box, mapping)
+    starts = [sym.simplify(r.start, narrow) for r in replaced.ranges]
+    gone = set(taken)
+    if any(sym.uses_var(start, gone) for start in starts):
+        return None
+    kept = [Range(start, r.extent) for start, r in zip(starts, replaced.ranges, strict=True)]
+    return Region(box.buffer, tuple(kept)), left
+
+
+def _note(cond: Expr, ranges: Ranges, ctx: Context, digits: dict[tuple[Var, ...], _Digit]) -> bool:
+    """Take a condition into account; False if it is not a limit of one sum of loop variables."""
+    if not isinstance(cond, (Lt, Le)):
+        return False
+    gap = sym.sub(cond.b, cond.a)  # > 0 or >= 0
+    parts = split_terms(sym.simplify(gap), ranges)
+    if parts is None:
+        return False
+    outer, moving = parts
+    found = linear(moving, ranges)
+    if found is None or not found[0]:
+        return False
+    scales, _ = found
+    rises = all(sym.prove(sym.lt(0, scale), ctx) for scale in scales.values())
+    if not rises:
+        moving = sym.simplify(sym.mul(moving, -1))
+        scales = {v: sym.simplify(sym.mul(scale, -1)) for v, scale in scales.items()}
+        if not all(sym.prove(sym.lt(0, scale), ctx) for scale in scales.values()):
+            return False
+    extents = {v: sym.sub(ranges[v][1], ranges[v][0]) for v in scales}
+    if not is_bijective((moving,), extents, ctx):
+        return False
+    key = tuple(scales)
+    digit = digits.get(key)
+    if digit is None:
+        count: Expr = ONE
+        for extent in extents.values():
+            count = sym.mul(count, extent)
+        digit = digits[key] = _Digit(moving, scales, ZERO, count)
+    elif digit.total is not moving:
+        return False
+    strict = isinstance(cond, Lt)
+    if rises:  # outer + total > 0: total >= 1 - outer
+        digit.least = sym.maximum(digit.least, sym.sub(ONE if strict else ZERO, outer))
+    else:  # outer - total > 0: total < outer
+        digit.limit = sym.minimum(digit.limit, outer if strict else sym.add(outer, 1))
+    return True
+
+
+# --------------------------------------------------------------------------- coverage
+
+
+def read_box(block: Block, region: Region, loops: Sequence[For], ctx: Context) -> Region:
+    """A box that holds all of the buffer that `block` reads through `region` while `loops` run."""
+    ranges = {loop.var: (loop.start, loop.stop) for loop in loops}
+    return clipped(region_over(bound_region(block, region), ranges, ctx), ctx)
+
+
+def holds(outer: Region, inner: Region, ctx: Context) -> bool:
+    """Whether `outer`, inside the buffer, certainly holds `inner`, which is clipped to it."""
+    return contains(outer, inner, ctx) or contains(clipped(outer, ctx), inner, ctx)
+
+
+def are_apart(region: Region, ranges: Mapping[Var, tuple[Expr, Expr]], ctx: Context) -> bool:
+    """Whether the boxes for different values of the variables certainly share no element."""
+    inner = ctx.bind_all(ranges)
+    places: list[Expr] = []
+    for r in region.ranges:
+        if r.extent is ONE:
+            places.append(r.start)
+            continue
+        # Boxes that start at multiples of their extent, counted from a common point.
+        rest = sym.simplify(sym.floormod(r.start, r.extent), inner)
+        if not sym.uses_var(r.extent, ranges) and not sym.uses_var(rest, ranges):
+            places.append(sym.floordiv(r.start, r.extent))
+    return is_injective(places, ranges, ctx)

@@ -1,0 +1,133 @@
+"""Nests of loops over a box, one loop `ax0`, `ax1`, ... per dimension.
+
+A box derived from what others need may reach out of the domain 0..limit: around padding, at the end
+of a loop that its tile does not divide. Where it does,
+
+- the box is cut to the domain, if that leaves its extent the same in every iteration of the loops
+  around, or makes it the whole domain;
+- otherwise a predicate skips what lies outside, and the extent stays as simple as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright import sym
+from tilewright.base.loc import Loc, Synthetic
+from tilewright.sym import ZERO, Context, Expr, Var
+from tilewright.tensor.ir import (
+    SERIAL,
+    SPATIAL,
+    Block,
+    Buffer,
+    For,
+    Iter,
+    Load,
+    Range,
+    Region,
+    Seq,
+    Stmt,
+    Store,
+)
+from tilewright.tensor.regions import point, stop_of
+from tilewright.tensor.schedule.tree import nest
+
+
+class Cover:
+    """Loops under construction: `values` are the indices they run through."""
+
+    def __init__(self, ctx: Context, around: set[Var]) -> None:
+        self.ctx = ctx
+        self.around = around  # variables of the loops around
+        self.loops: list[For] = []
+        self.values: list[Expr] = []
+        self.conditions: list[Expr] = []
+
+    def over(self, r: Range, limit: Expr, step: int = 1) -> None:
+        """One more loop, over the part of a range that lies in 0..limit, every `step`th element."""
+        r, from_zero, to_limit = _fitted(r, limit, self.ctx, self.around)
+        variable = sym.var(f"ax{len(self.loops)}")
+        count = r.extent if step == 1 else sym.simplify(sym.ceildiv(r.extent, step), self.ctx)
+        value = sym.add(r.start, sym.mul(variable, step))
+        if not from_zero:
+            self.conditions.append(sym.le(0, value))
+        if not to_limit:
+            self.conditions.append(sym.lt(value, limit))
+        elif step != 1:
+            self._within(value, variable, count, limit)
+        self._add(variable, count, value)
+
+    def all_of(self, extent: Expr) -> None:
+        """One more loop, over all of 0..extent."""
+        variable = sym.var(f"ax{len(self.loops)}")
+        self._add(variable, extent, variable)
+
+    def _within(self, value: Expr, variable: Var, count: Expr, limit: Expr) -> None:
+        inner = self.ctx.bind(variable, ZERO, count)
+        if not sym.prove(sym.lt(value, limit), inner):
+            self.conditions.append(sym.lt(value, limit))
+
+    def _add(self, variable: Var, extent: Expr, value: Expr) -> None:
+        self.loops.append(For(variable, ZERO, extent, Seq(()), SERIAL))  # `nest` fills it
+        self.values.append(value)
+
+    @property
+    def predicate(self) -> Expr:
+        return sym.all_of(*self.conditions)
+
+    def around_stmt(self, body: Stmt) -> Stmt:
+        return nest(self.loops, body)
+
+
+def _fitted(r: Range, limit: Expr, ctx: Context, around: set[Var]) -> tuple[Range, bool, bool]:
+    """The range, and whether its ends certainly lie inside 0..limit."""
+    stop = stop_of(r)
+    from_zero = sym.prove(sym.le(0, r.start), ctx)
+    to_limit = sym.prove(sym.le(stop, limit), ctx)
+    if from_zero and to_limit:
+        return r, True, True
+    if sym.prove(sym.le(limit, r.extent), ctx):
+        return Range(ZERO, limit), True, True
+    if not sym.uses_var(r.start, around) and not sym.uses_var(r.extent, around):
+        start = sym.simplify(sym.maximum(r.start, 0), ctx)
+        stop = sym.simplify(sym.minimum(stop, limit), ctx)
+        return Range(start, sym.simplify(sym.sub(stop, start), ctx)), True, True
+    return r, from_zero, to_limit
+
+
+def copy_nest(
+    name: str,
+    source: Buffer,
+    target: Buffer,
+    box: Region,
+    ctx: Context,
+    around: Sequence[For],
+    primitive: str,
+) -> Stmt:
+    """Loops around a block that copies a box of one buffer to the same place in another."""
+    loc: Loc = Synthetic(primitive)
+    cover = Cover(ctx, {loop.var for loop in around})
+    for r, dim in zip(box.ranges, source.shape, strict=True):
+        cover.over(r, dim)
+    iters = tuple(
+        [Iter(sym.var(f"v{axis}"), dim, SPATIAL) for axis, dim in enumerate(source.shape)]
+    )
+    index = tuple([it.var for it in iters])
+    block = Block(
+        name,
+        iters,
+        tuple(cover.values),
+        (point(source, index),),
+        (point(target, index),),
+        Store(target, index, Load(source, index), None, loc),
+        None,
+        cover.predicate,
+        (),
+        loc,
+    )
+    return cover.around_stmt(block)
+
+
+def cache_name(buffer: Buffer, memory: str) -> str:
+    """The name of a copy of a buffer in another memory, and of the block that copies."""
+    return f"{buffer.name}_{memory}"

@@ -1,0 +1,347 @@
+"""What must hold of a block before it may run elsewhere, at another time, or more than once.
+
+Complete and reduction blocks compute each element from finished inputs alone, so an instance may be
+repeated and its neighbours may run before or after it. What remains to check is that the inputs are
+finished, and not yet overwritten, where the block goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from tilewright import sym
+from tilewright.sym import Context, Var
+from tilewright.tensor.intrin import UPDATE
+from tilewright.tensor.ir import (
+    REDUCE,
+    SCAN,
+    SPATIAL,
+    Block,
+    Buffer,
+    For,
+    Function,
+    Stmt,
+    TensorCall,
+    Update,
+)
+from tilewright.tensor.schedule.boxes import holds, read_box, written_box
+from tilewright.tensor.schedule.inverse import is_injective
+from tilewright.tensor.schedule.refusal import refuse
+from tilewright.tensor.schedule.sites import (
+    Scope,
+    Site,
+    inside_scope,
+    is_touched_outside,
+    region_of,
+    scope_context,
+    shared_loops,
+)
+from tilewright.tensor.schedule.tree import Path, loop_ranges, ordered_vars, reads_of, writes_of
+
+
+def check_repeatable(fn: Function, scope: Scope, block: Block, what: str) -> None:
+    """The block is complete or a reduction: the only writer, from its own init, in any order."""
+    reason = _not_repeatable(fn, scope, block)
+    if reason:
+        raise refuse(
+            fn,
+            "TW2120",
+            f"cannot {what}: {reason}",
+            block.name,
+            help="to move, a block must compute every element by itself, from finished inputs",
+        )
+
+
+def _not_repeatable(fn: Function, scope: Scope, block: Block) -> str:
+    made, me = writes_of(block), f"@{block.name}"
+    if any(it.kind == SCAN for it in block.iters):
+        return f"{me} scans, and every step starts from the one before"
+    for buffer in made:
+        others = scope.writers(buffer, but=block)
+        if others:
+            return f"@{others[0].block.name} writes %{buffer.name} as well"
+        if buffer in reads_of(block):
+            return f"{me} reads %{buffer.name}, which it also writes"
+        if is_touched_outside(fn, scope, buffer):
+            return f"%{buffer.name} is used outside of @{_holder_name(scope)}"
+    if block.init is None and _accumulates(block):
+        return f"{me} adds to what is there already, without an init of its own"
+    if block.init is not None and all(it.kind == SPATIAL for it in block.iters):
+        return f"{me} has an init but no reduce iterator"
+    return ""
+
+
+def _holder_name(scope: Scope) -> str:
+    assert scope.holder is not None
+    return scope.holder.name
+
+
+def _accumulates(block: Block) -> bool:
+    """Whether a statement adds to an element that nothing inside the block has set before."""
+    if any(it.kind == REDUCE for it in block.iters):
+        return True
+    stack: list[Stmt] = [block.body]
+    while stack:
+        stmt = stack.pop()
+        if isinstance(stmt, Update) or (isinstance(stmt, TensorCall) and stmt.phase == UPDATE):
+            return True
+        if not (isinstance(stmt, Block) and stmt.init is not None):
+            stack.extend(stmt.children())
+    return False
+
+
+def check_intermediate(fn: Function, buffer: Buffer, at: str, what: str) -> None:
+    """The buffer belongs to the function alone."""
+    if buffer in fn.buffers:
+        raise refuse(
+            fn,
+            "TW2121",
+            f"cannot {what}: %{buffer.name} is a parameter of the function",
+            at,
+            help="the caller sees every element of a parameter; this is for intermediates",
+        )
+
+
+# --------------------------------------------------------------------------- inputs
+
+
+def check_inputs_late(
+    fn: Function,
+    scope: Scope,
+    block: Block,
+    old: Site,
+    first_reader: int,
+    place: Path,
+    what: str,
+) -> None:
+    """The block may run later than it did: nothing overwrites its inputs in between.
+
+    `place` leads to where it goes, right before the block of order `first_reader`.
+    """
+    for buffer in reads_of(block):
+        for writer in scope.writers(buffer, but=block):
+            if writer.order < old.order:
+                continue
+            if writer.order <= first_reader or shared_loops(writer.path, place):
+                raise refuse(
+                    fn,
+                    "TW2125",
+                    f"cannot {what}: @{writer.block.name} overwrites "
+                    f"%{buffer.name}, which it reads, before its new place",
+                    writer.block.name,
+                )
+
+
+def check_inputs_there(
+    fn: Function,
+    scope: Scope,
+    moved: Block,
+    inner: Sequence[For],
+    place: Path,
+    old: Path,
+    what: str,
+    but: Container[Buffer] = (),
+) -> None:
+    """All that the block reads at its new place has been computed there.
+
+    `moved` is the block as it will be, `inner` the loops around it at the new place inside the last
+    statement of `place`; `old` leads to its old place, where it was right. Buffers in `but` were
+    read there before.
+    """
+    for region in moved.reads:
+        if region.buffer in but:
+            continue
+        writers = [s for s in scope.writers(region.buffer) if s.block.name != moved.name]
+        for writer in writers:
+            shared = shared_loops(writer.path, place)
+            if region.buffer not in fn.buffers:
+                _check_home(fn, moved, region.buffer, writer, old, shared, what)
+            if not shared:
+                continue
+            check_finished(fn, writer, shared, what)
+            _check_covered(fn, scope, moved, inner, writer, shared, place, region.buffer, what)
+        if not writers and scope.holder is not None and region.buffer not in fn.buffers:
+            _check_declared(fn, scope, moved, inner, place, region.buffer, what)
+
+
+def _check_home(
+    fn: Function,
+    moved: Block,
+    buffer: Buffer,
+    writer: Site,
+    old: Path,
+    shared: Sequence[For],
+    what: str,
+) -> None:
+    """Values computed for one iteration are not read outside of it."""
+    for loop in shared_loops(writer.path, old):
+        if loop not in shared:
+            raise refuse(
+                fn,
+                "TW2126",
+                f"cannot {what}: it reads %{buffer.name}, which @{writer.block.name} "
+                f"computes inside loop %{loop.var.name}",
+                loop.var,
+                help=f"keep it inside %{loop.var.name}, or move @{writer.block.name} first",
+            )
+
+
+def check_finished(fn: Function, writer: Site, shared: Sequence[For], what: str) -> None:
+    """No loop around both still adds to what the writer computes."""
+    ordered = ordered_vars(writer.block)
+    for loop in shared:
+        if loop.var in ordered:
+            raise refuse(
+                fn,
+                "TW2127",
+                f"cannot {what}: inside loop %{loop.var.name} the results of "
+                f"@{writer.block.name} are not finished",
+                loop.var,
+                help="choose a loop outside of the reduction",
+            )
+
+
+def _check_covered(
+    fn: Function,
+    scope: Scope,
+    moved: Block,
+    inner: Sequence[For],
+    writer: Site,
+    shared: Sequence[For],
+    place: Path,
+    buffer: Buffer,
+    what: str,
+) -> None:
+    ctx = scope_context(fn, scope, shared)
+    loops = [loop for loop in writer.loops if loop not in shared]
+    region = region_of(writer.block.writes, buffer)
+    produced = written_box(writer.block, region, loops, ctx)
+    inside = inside_scope(place)
+    around = [stmt for stmt in inside if isinstance(stmt, For) and stmt not in shared]
+    needed = read_box(moved, region_of(moved.reads, buffer), [*around, *inner], ctx)
+    if produced is None or not holds(produced, needed, ctx):
+        raise refuse(
+            fn,
+            "TW2128",
+            f"cannot {what}: it is not certain that @{writer.block.name} has "
+            f"computed all of %{buffer.name} that is needed there",
+            writer.block.name,
+            help=f"move @{writer.block.name} further out first, or @{moved.name} less far in",
+        )
+
+
+def _check_declared(
+    fn: Function,
+    scope: Scope,
+    moved: Block,
+    inner: Sequence[For],
+    place: Path,
+    buffer: Buffer,
+    what: str,
+) -> None:
+    """What comes from outside of an enclosing block is within what that block reads."""
+    assert scope.holder is not None
+    ctx = scope_context(fn, scope, ())
+    around = [stmt for stmt in inside_scope(place) if isinstance(stmt, For)]
+    needed = read_box(moved, region_of(moved.reads, buffer), [*around, *inner], ctx)
+    declared = [region for region in scope.holder.reads if region.buffer is buffer]
+    if not declared or not holds(declared[0], needed, ctx):
+        raise refuse(
+            fn,
+            "TW2128",
+            f"cannot {what}: it would need more of %{buffer.name} than @{scope.holder.name} reads",
+            scope.holder.name,
+        )
+
+
+def check_outputs_there(
+    fn: Function,
+    scope: Scope,
+    moved: Block,
+    inner: Sequence[For],
+    place: Path,
+    what: str,
+) -> None:
+    """Whoever reads the block's results in the same iteration finds them all computed."""
+    around = [stmt for stmt in inside_scope(place) if isinstance(stmt, For)]
+    for region in moved.writes:
+        for reader in scope.readers(region.buffer):
+            shared = shared_loops(reader.path, place)
+            if reader.block.name == moved.name or not shared:
+                continue
+            ctx = scope_context(fn, scope, shared)
+            loops = [loop for loop in around if loop not in shared]
+            produced = written_box(moved, region, [*loops, *inner], ctx)
+            wanted = region_of(reader.block.reads, region.buffer)
+            rest = [loop for loop in reader.loops if loop not in shared]
+            if produced is None or not holds(
+                produced, read_box(reader.block, wanted, rest, ctx), ctx
+            ):
+                raise refuse(
+                    fn,
+                    "TW2128",
+                    f"cannot {what}: it is not certain that it would have computed "
+                    f"all of %{region.buffer.name} that @{reader.block.name} needs there",
+                    reader.block.name,
+                )
+
+
+def check_runs_once(
+    fn: Function, scope: Scope, runner: Site, inner: Sequence[For], block: Block, what: str
+) -> None:
+    """No two iterations of the loops around `runner` meet one instance of it.
+
+    Then `block`, which is to run along with it, runs once per instance too. Loops of `inner` that
+    drive no spatial iterator are the runner's own reduction.
+    """
+    indices = [
+        at
+        for it, at in zip(runner.block.iters, runner.block.bindings, strict=True)
+        if it.kind == SPATIAL
+    ]
+    ctx = scope_context(fn, scope, ())
+    driving = [loop for loop in runner.loops if any(sym.uses_var(at, {loop.var}) for at in indices)]
+    repeating = [
+        loop
+        for loop in runner.loops
+        if loop not in driving and loop not in inner and not _runs_once(loop, ctx)
+    ]
+    if not repeating and is_injective(indices, loop_ranges(driving), ctx):
+        return
+    loop = (repeating or driving)[0]
+    raise refuse(
+        fn,
+        "TW2134",
+        f"cannot {what}: iterations of %{loop.var.name} may compute the same "
+        f"elements in @{runner.block.name}, so that @{block.name} would run more than once",
+        loop.var,
+    )
+
+
+def _runs_once(loop: For, ctx: Context) -> bool:
+    return sym.prove(sym.le(loop.extent, 1), ctx)
+
+
+def own_axes(block: Block) -> dict[int, Var] | None:
+    """Dimension -> the spatial iterator that is its index in everything the block writes.
+
+    None unless each spatial iterator stands alone in one dimension. Dimensions at a constant index
+    are left out.
+    """
+    spatial = {it.var for it in block.iters if it.kind == SPATIAL}
+    found: dict[int, Var] | None = None
+    for region in block.writes:
+        axes: dict[int, Var] = {}
+        for axis, r in enumerate(region.ranges):
+            if r.extent is not sym.ONE:
+                return None
+            if isinstance(r.start, Var) and r.start in spatial:
+                axes[axis] = r.start
+            elif not isinstance(r.start, sym.Const):
+                return None
+        if sorted(v.uid for v in axes.values()) != sorted(v.uid for v in spatial):
+            return None
+        if found is not None and found != axes:
+            return None
+        found = axes
+    return found
