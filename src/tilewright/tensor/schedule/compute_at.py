@@ -1,0 +1,275 @@
+"""compute_at: a producer moves under a loop of its consumers, and computes just what they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.base.errors import ScheduleError
+from tilewright.sym import Context, Expr, Var
+from tilewright.tensor.ir import (
+    REDUCE,
+    SPATIAL,
+    THREAD,
+    VTHREAD,
+    Block,
+    Buffer,
+    For,
+    Function,
+    Range,
+    Region,
+    Stmt,
+)
+from tilewright.tensor.regions import region_over, union
+from tilewright.tensor.schedule.boxes import are_apart, bound_region
+from tilewright.tensor.schedule.cover import Cover
+from tilewright.tensor.schedule.movable import (
+    check_inputs_late,
+    check_inputs_there,
+    check_intermediate,
+    check_repeatable,
+    own_axes,
+)
+from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop, refuse
+from tilewright.tensor.schedule.sites import (
+    Scope,
+    Site,
+    child_holding,
+    inside_scope,
+    is_under,
+    known_variables,
+    loops_below,
+    put,
+    region_of,
+    same_scope,
+    scope_context,
+    scope_of,
+    speaks_only_of,
+)
+from tilewright.tensor.schedule.tree import (
+    Path,
+    find_loop,
+    insert_before,
+    loop_ranges,
+    reads_of,
+    with_body,
+    writes_of,
+)
+
+
+def compute_at(fn: Function, name: str, var: Var) -> Function:
+    """
+    Before: for i { B[i] = A[i] }  for y { for x in 0..8 { C[y * 8 + x] = B[y * 8 + x] } }
+    After:  for y { for ax0 in 0..8 { B[y * 8 + ax0] = A[y * 8 + ax0] }
+                    for x in 0..8 { C[y * 8 + x] = B[y * 8 + x] } }     by compute_at(B, y)
+
+    The producer computes, in every iteration, a box that holds all its consumers read there. Boxes
+    of different iterations may overlap: then elements are computed again. A `shared` buffer holds
+    what all threads of a block need, so the box is that of all of them together, and each computes
+    it until the new loops are bound to threads. `local` memory is a thread's own, and `global`
+    memory is filled by each thread for itself; there a reduction is refused where threads' boxes
+    are not known to lie apart, since they would add to the same elements.
+    """
+    path, block = path_to_block(fn, name, "compute at a loop")
+    loop_path, loop = path_to_loop(fn, var, "compute at the loop")
+    check_same_scope(fn, block, path, loop, loop_path)
+    scope = scope_of(fn, path)
+    site = scope.site(name)
+    what = f"compute @{name} at %{var.name}"
+    check_repeatable(fn, scope, block, what)
+    for buffer in writes_of(block):
+        check_intermediate(fn, buffer, name, what)
+    axes = own_axes(block)
+    if axes is None:
+        raise refuse(
+            fn,
+            "TW2122",
+            f"cannot {what}: it does not write at its spatial iterators, one per dimension",
+            name,
+            help="the box to compute cannot be told from the box that is read",
+        )
+    readers = _readers(fn, scope, block, loop)
+    check_inputs_late(fn, scope, block, site, readers[0].order, loop_path, what)
+    around = tuple([stmt for stmt in inside_scope(loop_path) if isinstance(stmt, For)])
+    ranges = _needed(fn, scope, block, axes, readers, loop, around)
+    moved, cover = _moved(fn, scope, block, axes, ranges, around)
+    check_inputs_there(fn, scope, moved, cover.loops, loop_path, path, what)
+    body = put(path, None)
+    assert body is not None
+    return _placed(with_body(fn, body), var, readers[0].block, cover.around_stmt(moved))
+
+
+def check_same_scope(fn: Function, block: Block, path: Path, loop: For, loop_path: Path) -> None:
+    if not same_scope(path, loop_path):
+        raise refuse(
+            fn,
+            "TW2124",
+            f"cannot compute @{block.name} at %{loop.var.name}: they are not inside the same block",
+            loop.var,
+        )
+
+
+def _readers(fn: Function, scope: Scope, block: Block, loop: For) -> list[Site]:
+    made = writes_of(block)
+    readers = [
+        site
+        for site in scope.sites
+        if site.block is not block and any(buffer in made for buffer in reads_of(site.block))
+    ]
+    if not readers:
+        raise refuse(
+            fn,
+            "TW2123",
+            f"cannot compute @{block.name} at %{loop.var.name}: nothing reads its results",
+            block.name,
+        )
+    for reader in readers:
+        if not is_under(reader.path, loop):
+            raise refuse(
+                fn,
+                "TW2123",
+                f"cannot compute @{block.name} at %{loop.var.name}: @{reader.block.name}, "
+                "which reads its results, is not under that loop",
+                reader.block.name,
+                help="choose a loop around all consumers",
+            )
+    return readers
+
+
+# --------------------------------------------------------------------------- the box
+
+
+def _needed(
+    fn: Function,
+    scope: Scope,
+    block: Block,
+    axes: dict[int, Var],
+    readers: Sequence[Site],
+    loop: For,
+    around: Sequence[For],
+) -> dict[Var, Range]:
+    """Spatial iterator -> the range of it that one iteration of `loop` needs."""
+    shared = _threads_sharing(fn, scope, block, around)
+    ctx = scope_context(fn, scope, [outer for outer in around if outer not in shared])
+    known = known_variables(fn, scope, [outer for outer in around if outer not in shared])
+    needed: dict[Var, Range] = {}
+    for buffer in writes_of(block):
+        box: Region | None = None
+        for reader in readers:
+            if buffer not in reads_of(reader.block):
+                continue
+            region = bound_region(reader.block, region_of(reader.block.reads, buffer))
+            running = {
+                each.var: (each.start, each.stop)
+                for each in (*shared, *loops_below(reader.path, loop))
+            }
+            touched = _spoken(region_over(region, running, ctx), known)
+            box = touched if box is None else union(box, touched, ctx)
+        if box is None:
+            continue
+        _check_apart(fn, scope, block, box, around)
+        for axis, iterator in axes.items():
+            r = box.ranges[axis]
+            if iterator in needed:  # of several outputs: all that any of them needs
+                r = _both(needed[iterator], r, buffer.shape[axis], ctx)
+            needed[iterator] = r
+    return needed
+
+
+def _spoken(region: Region, known: set[Var]) -> Region:
+    """A dimension whose range speaks of things unknown outside is taken whole."""
+    ranges = [
+        r
+        if speaks_only_of(r.start, known) and speaks_only_of(r.extent, known)
+        else Range(sym.ZERO, dim)
+        for r, dim in zip(region.ranges, region.buffer.shape, strict=True)
+    ]
+    return Region(region.buffer, tuple(ranges))
+
+
+def _both(a: Range, b: Range, dim: Expr, ctx: Context) -> Range:
+    line = Buffer("line", (dim,), sym.ZERO.dtype)
+    return union(Region(line, (a,)), Region(line, (b,)), ctx).ranges[0]
+
+
+def _threads_sharing(fn: Function, scope: Scope, block: Block, around: Sequence[For]) -> list[For]:
+    """The thread loops around that see one and the same `shared` buffer."""
+    shared = [buffer for buffer in writes_of(block) if buffer.scope.startswith("shared")]
+    if not shared:
+        return []
+    if any(isinstance(stmt, For) and stmt.kind == THREAD for stmt in scope.prefix):
+        assert scope.holder is not None
+        raise refuse(
+            fn,
+            "TW2129",
+            f"cannot compute @{block.name} at a loop: threads around @{scope.holder.name} share "
+            f"%{shared[0].name}, and what they need together cannot be told inside of it",
+            block.name,
+        )
+    threads = [
+        each for each in around if each.kind == VTHREAD or each.thread.startswith("threadIdx")
+    ]
+    if threads and block.init is not None:
+        raise _rivals(fn, block, threads[0], shared[0])
+    return threads
+
+
+def _check_apart(
+    fn: Function, scope: Scope, block: Block, box: Region, around: Sequence[For]
+) -> None:
+    """Threads may compute the same elements of `global` memory, but not add to the same ones."""
+    threads = [each for each in around if each.kind == THREAD]
+    if not threads or box.buffer.scope != "global" or block.init is None:
+        return
+    ctx = scope_context(fn, scope, [each for each in around if each.kind != THREAD])
+    if not are_apart(box, loop_ranges(threads), ctx):
+        raise _rivals(fn, block, threads[0], box.buffer)
+
+
+def _rivals(fn: Function, block: Block, loop: For, buffer: Buffer) -> ScheduleError:
+    return refuse(
+        fn,
+        "TW2129",
+        f"cannot compute @{block.name} at a loop: threads of %{loop.var.name} would add to the "
+        f"same elements of %{buffer.name}, which is in {buffer.scope} memory",
+        loop.var,
+        help='give each its own: set_scope(block, 0, "local"), or rfactor the reduction',
+    )
+
+
+# --------------------------------------------------------------------------- building
+
+
+def _moved(
+    fn: Function,
+    scope: Scope,
+    block: Block,
+    axes: dict[int, Var],
+    ranges: dict[Var, Range],
+    around: Sequence[For],
+) -> tuple[Block, Cover]:
+    """The block at its new place, and the loops over what it computes there."""
+    ctx = scope_context(fn, scope, around)
+    cover = Cover(ctx, {each.var for each in around})
+    values: dict[Var, Expr] = {}
+    for kind in (SPATIAL, REDUCE):
+        for it in block.iters:
+            if it.kind != kind:
+                continue
+            if kind == SPATIAL:
+                cover.over(ranges[it.var], it.extent)
+            else:
+                cover.all_of(it.extent)
+            values[it.var] = cover.values[-1]
+    bindings = tuple([values[it.var] for it in block.iters])
+    return replace(block, bindings=bindings, predicate=cover.predicate), cover
+
+
+def _placed(fn: Function, var: Var, reader: Block, nest: Stmt) -> Function:
+    path = find_loop(fn, var)
+    assert path is not None
+    loop = path[-1]
+    assert isinstance(loop, For)
+    body = insert_before(loop.body, child_holding(loop.body, reader), nest)
+    return with_body(fn, put(path, replace(loop, body=body)))

@@ -1,0 +1,333 @@
+"""reverse_compute_at: a consumer moves under a loop of its producers, right behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.sym import ONE, ZERO, Context, Expr, Var
+from tilewright.tensor.ir import (
+    REDUCE,
+    SPATIAL,
+    THREAD,
+    Block,
+    Buffer,
+    For,
+    Function,
+    Range,
+    Region,
+    Stmt,
+)
+from tilewright.tensor.regions import clipped, contains, region_over
+from tilewright.tensor.schedule.boxes import (
+    bound_region,
+    holds,
+    written_box,
+)
+from tilewright.tensor.schedule.compute_at import check_same_scope
+from tilewright.tensor.schedule.cover import Cover
+from tilewright.tensor.schedule.movable import (
+    check_finished,
+    check_inputs_there,
+    check_outputs_there,
+    check_repeatable,
+    check_runs_once,
+)
+from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop, refuse
+from tilewright.tensor.schedule.sites import (
+    Scope,
+    Site,
+    child_holding,
+    inside_scope,
+    is_under,
+    loops_below,
+    put,
+    region_of,
+    scope_context,
+    scope_of,
+)
+from tilewright.tensor.schedule.tree import (
+    find_loop,
+    insert_after,
+    loop_ranges,
+    reads_of,
+    with_body,
+    writes_of,
+)
+
+
+def reverse_compute_at(fn: Function, name: str, var: Var) -> Function:
+    """
+    Before: for y { for x in 0..8 { B[y * 8 + x] = A[y * 8 + x] } }  for i { C[i] = B[i] }
+    After:  for y { for x in 0..8 { B[y * 8 + x] = A[y * 8 + x] }
+                    for ax0 in 0..8 { C[y * 8 + ax0] = B[y * 8 + ax0] } }
+            by reverse_compute_at(C, y)
+
+    In every iteration the consumer takes up the box that was just produced, so each of its
+    instances runs once, as before, only earlier. Iterators that do not index what was produced, and
+    reduce iterators, get loops over all of their extent.
+    """
+    path, block = path_to_block(fn, name, "compute at a loop")
+    loop_path, loop = path_to_loop(fn, var, "compute at the loop")
+    check_same_scope(fn, block, path, loop, loop_path)
+    scope = scope_of(fn, path)
+    site = scope.site(name)
+    what = f"compute @{name} at %{var.name}"
+    check_repeatable(fn, scope, block, what)
+    near = _producers_under(fn, scope, block, site, loop)
+    _check_nothing_reads_early(fn, scope, block, site, what)
+    around = tuple([stmt for stmt in inside_scope(loop_path) if isinstance(stmt, For)])
+    for producer in near:
+        check_finished(fn, producer, around, what)
+    ctx = scope_context(fn, scope, around)
+    ranges = _domain(fn, scope, block, near, loop, ctx)
+    moved, cover = _moved(block, ranges, around, ctx)
+    _check_threads(fn, block, near, loop)
+    check_inputs_there(fn, scope, moved, cover.loops, loop_path, path, what)
+    check_outputs_there(fn, scope, moved, cover.loops, loop_path, what)
+    body = put(path, None)
+    assert body is not None
+    return _placed(with_body(fn, body), var, near[-1].block, cover.around_stmt(moved))
+
+
+# --------------------------------------------------------------------------- order
+
+
+def _producers_under(fn: Function, scope: Scope, block: Block, site: Site, loop: For) -> list[Site]:
+    """The producers under the loop, in program order; all others are finished before it."""
+    read = reads_of(block)
+    producers = [
+        other
+        for other in scope.sites
+        if other.block is not block and any(buffer in read for buffer in writes_of(other.block))
+    ]
+    near = [other for other in producers if is_under(other.path, loop)]
+    if not near:
+        raise refuse(
+            fn,
+            "TW2130",
+            f"cannot compute @{block.name} at %{loop.var.name}: nothing under that loop "
+            "computes what it reads",
+            loop.var,
+            help="choose a loop around one of get_producers(block)",
+        )
+    for other in producers:
+        if not is_under(other.path, loop) and other.order > near[0].order:
+            raise refuse(
+                fn,
+                "TW2130",
+                f"cannot compute @{block.name} at %{loop.var.name}: it also reads what "
+                f"@{other.block.name} computes after that loop",
+                other.block.name,
+            )
+    if site.order < near[-1].order:
+        raise refuse(
+            fn,
+            "TW2130",
+            f"cannot compute @{block.name} at %{loop.var.name}: @{near[-1].block.name} comes "
+            "after it",
+            near[-1].block.name,
+        )
+    return near
+
+
+def _check_nothing_reads_early(
+    fn: Function, scope: Scope, block: Block, site: Site, what: str
+) -> None:
+    """Nobody before the block looks at what it will overwrite."""
+    for buffer in writes_of(block):
+        for other in scope.readers(buffer, but=block):
+            if other.order < site.order:
+                raise refuse(
+                    fn,
+                    "TW2125",
+                    f"cannot {what}: @{other.block.name} before it reads "
+                    f"%{buffer.name}, which it overwrites",
+                    other.block.name,
+                )
+
+
+def _check_threads(fn: Function, block: Block, near: Sequence[Site], loop: For) -> None:
+    """What threads inside the loop keep to themselves is not there for the others."""
+    read = reads_of(block)
+    for producer in near:
+        threads = [each for each in loops_below(producer.path, loop) if each.kind == THREAD]
+        private = [
+            buffer
+            for buffer in writes_of(producer.block)
+            if buffer in read and not _is_seen_by_all(buffer, threads)
+        ]
+        if private:
+            raise refuse(
+                fn,
+                "TW2129",
+                f"cannot compute @{block.name} at %{loop.var.name}: %{private[0].name} is in "
+                f"{private[0].scope} memory, of which every thread of %{threads[0].var.name} sees "
+                "its own",
+                threads[0].var,
+                help=f"choose a loop inside %{threads[0].var.name}",
+            )
+
+
+def _is_seen_by_all(buffer: Buffer, threads: Sequence[For]) -> bool:
+    if not threads or buffer.scope == "global":
+        return True
+    return buffer.scope.startswith("shared") and all(
+        each.thread.startswith("threadIdx") for each in threads
+    )
+
+
+# --------------------------------------------------------------------------- the box
+
+
+def _domain(
+    fn: Function,
+    scope: Scope,
+    block: Block,
+    near: Sequence[Site],
+    loop: For,
+    ctx: Context,
+) -> dict[Var, Range]:
+    """Iterator -> the range of it whose inputs one iteration of the loop produces."""
+    last = near[-1]
+    buffer = next(b for b in writes_of(last.block) if b in reads_of(block))
+    produced = _produced(fn, scope, block, last, buffer, loop, ctx)
+    for other in near[:-1]:
+        if buffer in writes_of(other.block):
+            twin = written_box(
+                other.block,
+                region_of(other.block.writes, buffer),
+                loops_below(other.path, loop),
+                ctx,
+            )
+            if twin is None or not (holds(twin, produced, ctx) and holds(produced, twin, ctx)):
+                raise refuse(
+                    fn,
+                    "TW2131",
+                    f"cannot compute @{block.name} at %{loop.var.name}: @{other.block.name} "
+                    f"and @{last.block.name} write different parts of %{buffer.name}",
+                    last.block.name,
+                )
+    ranges: dict[Var, Range] = {}
+    by_var = {it.var: it for it in block.iters}
+    produced = _loose(last, buffer, produced, loop, ctx)
+    for r, made, dim in zip(
+        region_of(block.reads, buffer).ranges, produced.ranges, buffer.shape, strict=True
+    ):
+        used = [v for v in by_var if sym.uses_var(r.start, {v})]
+        if not used:
+            continue
+        if _is_all(made, dim, ctx):
+            continue  # whatever it reads is there
+        iterator = by_var[used[0]]
+        offset = sym.simplify(sym.sub(r.start, iterator.var))
+        if len(used) > 1 or sym.uses_var(offset, by_var) or r.extent is not ONE:
+            raise refuse(
+                fn,
+                "TW2132",
+                f"cannot compute @{block.name} at %{loop.var.name}: it reads "
+                f"%{buffer.name} at {_shown(r)}, not at one iterator plus a constant",
+                block.name,
+                help="which of its instances an iteration can run cannot be told; try compute_at",
+            )
+        if iterator.kind == REDUCE:
+            continue  # all of it at once, if all of it is there
+        _check_all_read(fn, block, iterator.extent, offset, dim, buffer, loop, ctx)
+        if iterator.var not in ranges:
+            start = sym.simplify(sym.sub(made.start, offset), ctx)
+            ranges[iterator.var] = Range(start, made.extent)
+    return ranges
+
+
+def _shown(r: Range) -> str:
+    return f"{r.start}" if r.extent is ONE else f"{r.start} +: {r.extent}"
+
+
+def _is_all(made: Range, dim: Expr, ctx: Context) -> bool:
+    return sym.prove(sym.le(made.start, 0), ctx) and sym.prove(
+        sym.le(dim, sym.add(made.start, made.extent)), ctx
+    )
+
+
+def _check_all_read(
+    fn: Function,
+    block: Block,
+    extent: Expr,
+    offset: Expr,
+    dim: Expr,
+    buffer: Buffer,
+    loop: For,
+    ctx: Context,
+) -> None:
+    """Each instance reads an element that exists, so that there is an iteration to run it in."""
+    first = sym.prove(sym.le(0, offset), ctx)
+    if not first or not sym.prove(sym.le(sym.add(extent, offset), dim), ctx):
+        raise refuse(
+            fn,
+            "TW2133",
+            f"cannot compute @{block.name} at %{loop.var.name}: some of its instances read "
+            f"no element of %{buffer.name}, and would never run",
+            block.name,
+            help="it pads what it reads; compute the producer at a loop of this block instead",
+        )
+
+
+def _produced(
+    fn: Function,
+    scope: Scope,
+    block: Block,
+    producer: Site,
+    buffer: Buffer,
+    loop: For,
+    ctx: Context,
+) -> Region:
+    """The box that the producer writes in one iteration: exactly, and in no other iteration."""
+    inner = loops_below(producer.path, loop)
+    box = written_box(producer.block, region_of(producer.block.writes, buffer), inner, ctx)
+    if box is None:
+        raise refuse(
+            fn,
+            "TW2131",
+            f"cannot compute @{block.name} at %{loop.var.name}: what @{producer.block.name} "
+            "computes in one iteration is not a box of known size",
+            producer.block.name,
+            help="choose a loop further in or out; split loops before fusing them",
+        )
+    check_runs_once(fn, scope, producer, inner, block, f"compute @{block.name} at %{loop.var.name}")
+    return clipped(box, ctx)
+
+
+def _loose(producer: Site, buffer: Buffer, box: Region, loop: For, ctx: Context) -> Region:
+    """The box as the loops tell it, their predicate aside: its extents are simpler, and it is just
+    as good if it differs outside of the buffer only."""
+    running = loop_ranges(loops_below(producer.path, loop))
+    region = bound_region(producer.block, region_of(producer.block.writes, buffer))
+    loose = region_over(region, running, ctx)
+    return loose if contains(box, clipped(loose, ctx), ctx) else box
+
+
+# --------------------------------------------------------------------------- building
+
+
+def _moved(
+    block: Block, ranges: dict[Var, Range], around: Sequence[For], ctx: Context
+) -> tuple[Block, Cover]:
+    cover = Cover(ctx, {each.var for each in around})
+    values: dict[Var, Expr] = {}
+    for kind in (SPATIAL, REDUCE):
+        for it in block.iters:
+            if it.kind == kind:
+                cover.over(ranges.get(it.var, Range(ZERO, it.extent)), it.extent)
+                values[it.var] = cover.values[-1]
+    bindings = tuple([values[it.var] for it in block.iters])
+    return replace(block, bindings=bindings, predicate=cover.predicate), cover
+
+
+def _placed(fn: Function, var: Var, producer: Block, nest: Stmt) -> Function:
+    path = find_loop(fn, var)
+    assert path is not None
+    loop = path[-1]
+    assert isinstance(loop, For)
+    body = insert_after(loop.body, child_holding(loop.body, producer), nest)
+    return with_body(fn, put(path, replace(loop, body=body)))
