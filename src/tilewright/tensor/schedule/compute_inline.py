@@ -1,0 +1,168 @@
+"""compute_inline: a producer disappears into its consumers, which compute its values themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.sym import Expr, Var
+from tilewright.tensor.ir import (
+    Address,
+    Block,
+    Buffer,
+    ExternCall,
+    For,
+    Function,
+    Load,
+    MaskedLoad,
+    Stmt,
+    Store,
+    TensorCall,
+)
+from tilewright.tensor.schedule.movable import (
+    check_finished,
+    check_inputs_late,
+    check_intermediate,
+    check_repeatable,
+    own_axes,
+)
+from tilewright.tensor.schedule.refusal import path_to_block, refuse
+from tilewright.tensor.schedule.sites import Scope, Site, put, scope_of, shared_loops, with_regions
+from tilewright.tensor.schedule.tree import find_block, reads_of, with_body
+from tilewright.tensor.visit import exprs, map_exprs, rewrite, walk
+
+
+def compute_inline(fn: Function, name: str) -> Function:
+    """
+    Before: for i { B[i] = A[i] + 1 }  for i { C[i] = B[i] * B[i] }
+    After:  for i { C[i] = (A[i] + 1) * (A[i] + 1) }
+
+    Every load of the buffer becomes the value stored there, for the element loaded.
+    """
+    path, block = path_to_block(fn, name, "inline")
+    scope = scope_of(fn, path)
+    store = check_single_store(fn, scope, block, f"inline @{name}")
+    check_intermediate(fn, store.buffer, name, f"inline @{name}")
+    axes = own_axes(block)
+    if axes is None:
+        raise refuse(
+            fn,
+            "TW2122",
+            f"cannot inline @{name}: it does not write at its spatial iterators, one per dimension",
+            name,
+            help="which instance computed an element cannot be told from its index",
+        )
+    readers = scope.readers(store.buffer, but=block)
+    if not readers:
+        raise refuse(fn, "TW2123", f"cannot inline @{name}: nothing reads its results", name)
+    for reader in readers:
+        check_loads_only(fn, reader.block, store.buffer, f"inline @{name}")
+    _check_inputs(fn, scope, scope.site(name), readers)
+
+    def value_at(index: tuple[Expr, ...]) -> Expr:
+        mapping: dict[Var, Expr] = {axes[axis]: index[axis] for axis in axes}
+        return sym.substitute(store.value, mapping)
+
+    body = put(path, None)
+    assert body is not None
+    made = with_body(fn, body)
+    for reader in readers:
+        where = find_block(made, reader.block.name)
+        assert where is not None
+        made = with_body(made, put(where, _with_values(reader.block, store.buffer, value_at)))
+    return replace(made, allocs=tuple([b for b in made.allocs if b is not store.buffer]))
+
+
+def check_single_store(fn: Function, scope: Scope, block: Block, what: str) -> Store:
+    """The block does nothing but store one value per instance."""
+    if block.init is not None:
+        raise refuse(
+            fn,
+            "TW2135",
+            f"cannot {what}: @{block.name} is a reduction, whose value is not one expression",
+            block.name,
+            help="compute_at moves a reduction next to its consumers",
+        )
+    if not isinstance(block.body, Store):
+        raise refuse(
+            fn,
+            "TW2135",
+            f"cannot {what}: @{block.name} does more than store one value",
+            block.name,
+        )
+    check_repeatable(fn, scope, block, what)
+    return block.body
+
+
+def check_loads_only(fn: Function, block: Block, buffer: Buffer, what: str) -> None:
+    """The block reads the buffer element by element, in expressions."""
+    opaque = any(
+        region.buffer is buffer
+        for stmt in walk(block)
+        if isinstance(stmt, (TensorCall, ExternCall))
+        for region in stmt.regions
+    ) or any(
+        isinstance(node, (Address, MaskedLoad)) and node.buffer is buffer for node in exprs(block)
+    )
+    if opaque:
+        raise refuse(
+            fn,
+            "TW2136",
+            f"cannot {what}: @{block.name} hands %{buffer.name} to an instruction or an external "
+            "kernel",
+            block.name,
+            help="there it must exist in memory",
+        )
+
+
+def _check_inputs(fn: Function, scope: Scope, site: Site, readers: list[Site]) -> None:
+    """What the value reads is still there, finished and unchanged, where it is computed instead."""
+    block = site.block
+    for reader in readers:
+        check_inputs_late(
+            fn,
+            scope,
+            block,
+            site,
+            reader.order,
+            reader.path,
+            f"inline @{block.name} into @{reader.block.name}",
+        )
+        for buffer in reads_of(block):
+            for writer in scope.writers(buffer):
+                shared = shared_loops(writer.path, site.path)
+                check_finished(fn, writer, shared, f"inline @{block.name}")
+                apart = [loop for loop in shared if loop not in reader.loops]
+                if apart and buffer not in fn.buffers:
+                    _refuse_apart(fn, block, buffer, writer, apart[0], reader)
+
+
+def _refuse_apart(
+    fn: Function, block: Block, buffer: Buffer, writer: Site, loop: For, reader: Site
+) -> None:
+    raise refuse(
+        fn,
+        "TW2126",
+        f"cannot inline @{block.name}: it reads %{buffer.name}, which @{writer.block.name} "
+        f"computes inside loop %{loop.var.name}, and @{reader.block.name} is outside",
+        loop.var,
+        help=f"inline @{writer.block.name} first, or move it out of %{loop.var.name}",
+    )
+
+
+def _with_values(block: Block, buffer: Buffer, value_at) -> Stmt:  # type: ignore[no-untyped-def]
+    """The block with loads of the buffer replaced, its regions found anew."""
+
+    def expr_rule(expr: Expr) -> Expr:
+        if isinstance(expr, Load) and expr.buffer is buffer:
+            value: Expr = value_at(expr.index)
+            return value
+        return expr
+
+    def rule(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Block):
+            return with_regions(stmt)
+        return map_exprs(stmt, expr_rule, memo)
+
+    memo: dict[Expr, Expr] = {}
+    return rewrite(block, rule)

@@ -1,0 +1,205 @@
+"""reverse_compute_inline: an elementwise consumer disappears into its producer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.base.loc import fuse
+from tilewright.sym import ZERO, Const, Context, Expr, Var
+from tilewright.tensor.ir import Block, Buffer, Function, Iter, Load, Store
+from tilewright.tensor.regions import access_regions
+from tilewright.tensor.schedule.boxes import bindings_of
+from tilewright.tensor.schedule.compute_inline import check_loads_only, check_single_store
+from tilewright.tensor.schedule.movable import (
+    check_inputs_there,
+    check_intermediate,
+    check_outputs_there,
+    check_runs_once,
+    own_axes,
+)
+from tilewright.tensor.schedule.refusal import path_to_block, refuse
+from tilewright.tensor.schedule.sites import Scope, Site, put, scope_context, scope_of
+from tilewright.tensor.schedule.tree import find_block, reads_of, with_body
+from tilewright.tensor.visit import loads
+
+
+def reverse_compute_inline(fn: Function, name: str) -> Function:
+    """
+    Before: block B: B[i] = A[i] + 1      block C: C[i] = B[i] * 2
+    After:  block B: C[i] = (A[i] + 1) * 2
+
+    The producer keeps its name and its loops, and writes what the consumer wrote.
+    """
+    path, block = path_to_block(fn, name, "inline")
+    scope = scope_of(fn, path)
+    what = f"inline @{name} into its producer"
+    store = check_single_store(fn, scope, block, what)
+    producer, buffer = _producer(fn, scope, block)
+    check_intermediate(fn, buffer, producer.block.name, what)
+    check_loads_only(fn, block, buffer, what)
+    made = check_single_store(fn, scope, producer.block, what)
+    axes = own_axes(producer.block)
+    if axes is None:
+        raise refuse(
+            fn,
+            "TW2122",
+            f"cannot {what}: @{producer.block.name} does not write at its spatial iterators, one "
+            "per dimension",
+            producer.block.name,
+        )
+    index = _index(fn, block, buffer)
+    _check_order(fn, scope, block, producer)
+    check_runs_once(fn, scope, producer, (), block, what)
+    ctx = scope_context(fn, scope, ())
+    moved = _fused(fn, producer.block, block, store, made, index, axes, ctx)
+    known = [b for b in reads_of(producer.block) if b not in reads_of(block)]
+    check_inputs_there(fn, scope, moved, (), producer.path, path, what, known)
+    check_outputs_there(fn, scope, moved, (), producer.path, what)
+    body = put(path, None)
+    assert body is not None
+    new = with_body(fn, body)
+    where = find_block(new, producer.block.name)
+    assert where is not None
+    new = with_body(new, put(where, moved))
+    return replace(new, allocs=tuple([b for b in new.allocs if b is not buffer]))
+
+
+def _producer(fn: Function, scope: Scope, block: Block) -> tuple[Site, Buffer]:
+    """The one block that computes what this one reads, and the buffer between them."""
+    found = [
+        (site, buffer)
+        for buffer in reads_of(block)
+        if buffer not in fn.buffers
+        for site in scope.writers(buffer, but=block)
+    ]
+    alone = [
+        (site, buffer)
+        for site, buffer in found
+        if all(other.block is block for other in scope.readers(buffer, but=site.block))
+    ]
+    if not alone:
+        reason = "nothing computes what it reads"
+        at = block.name
+        if found:
+            site, buffer = found[0]
+            others = [s for s in scope.readers(buffer, but=site.block) if s.block is not block]
+            reason = f"@{others[0].block.name} reads %{buffer.name} as well"
+            at = others[0].block.name
+        raise refuse(fn, "TW2137", f"cannot inline @{block.name} into its producer: {reason}", at)
+    if len(alone) > 1:
+        raise refuse(
+            fn,
+            "TW2137",
+            f"cannot inline @{block.name} into its producer: @{alone[0][0].block.name} and "
+            f"@{alone[1][0].block.name} both compute what it reads",
+            block.name,
+            help="compute_inline one of them first",
+        )
+    return alone[0]
+
+
+def _index(fn: Function, block: Block, buffer: Buffer) -> tuple[Expr, ...]:
+    """Where the consumer reads: at its own iterators, each of them once."""
+    found = {load.index for load in loads(*block.body.exprs()) if load.buffer is buffer}
+    index = next(iter(found))
+    spatial = {it.var: it for it in block.iters}
+    used = [at for at in index if isinstance(at, Var) and at in spatial]
+    plain = all((isinstance(at, Var) and at in spatial) or isinstance(at, Const) for at in index)
+    missing = [it for v, it in spatial.items() if v not in used and not _is_one(it)]
+    if len(found) > 1 or not plain or len(set(used)) != len(used) or missing:
+        raise refuse(
+            fn,
+            "TW2138",
+            f"cannot inline @{block.name} into its producer: it does not read %{buffer.name} "
+            "element by element, at its own iterators",
+            block.name,
+            help="reverse_compute_at can move it next to the producer",
+        )
+    return index
+
+
+def _is_one(it: Iter) -> bool:
+    return isinstance(it.extent, Const) and it.extent.value == 1
+
+
+def _check_order(fn: Function, scope: Scope, block: Block, producer: Site) -> None:
+    """The consumer's other inputs are there early enough, its output is not needed as it was."""
+    site = scope.site(block.name)
+    for buffer in reads_of(block):
+        for writer in scope.writers(buffer, but=block):
+            if writer.block is not producer.block and writer.order > producer.order:
+                raise refuse(
+                    fn,
+                    "TW2125",
+                    f"cannot inline @{block.name} into @{producer.block.name}: it reads "
+                    f"%{buffer.name}, which @{writer.block.name} computes later",
+                    writer.block.name,
+                )
+    for region in block.writes:
+        for other in scope.readers(region.buffer, but=block):
+            if other.order < site.order:
+                raise refuse(
+                    fn,
+                    "TW2125",
+                    f"cannot inline @{block.name} into @{producer.block.name}: "
+                    f"@{other.block.name} before it reads %{region.buffer.name}, which it "
+                    "overwrites",
+                    other.block.name,
+                )
+
+
+def _fused(
+    fn: Function,
+    producer: Block,
+    block: Block,
+    store: Store,
+    inner: Store,
+    index: tuple[Expr, ...],
+    axes: dict[int, Var],
+    ctx: Context,
+) -> Block:
+    """The producer, storing the consumer's value in the consumer's place."""
+    consumed = {it.var: it.extent for it in block.iters}
+    extents = {it.var: it.extent for it in producer.iters}
+    mapping: dict[Var, Expr] = dict.fromkeys(consumed, ZERO)  # those of extent 1
+    limits: dict[Var, Expr] = {}
+    for axis, at in enumerate(index):
+        own = axes.get(axis, inner.index[axis])
+        if isinstance(at, Var):
+            mapping[at] = own
+        wanted = consumed[at] if isinstance(at, Var) else sym.add(at, 1)
+        made = extents[own] if isinstance(own, Var) else sym.add(own, 1)
+        single = isinstance(at, Var) or sym.equal(made, 1, ctx)
+        if not sym.prove(sym.le(wanted, made), ctx) or not single:
+            raise refuse(
+                fn,
+                "TW2138",
+                f"cannot inline @{block.name} into its producer: it does not run over the elements "
+                f"that @{producer.name} computes",
+                block.name,
+            )
+        if isinstance(own, Var) and not sym.equal(wanted, made, ctx):
+            limits[own] = wanted
+
+    def value_rule(expr: Expr) -> Expr:
+        loaded = isinstance(expr, Load) and expr.buffer is inner.buffer
+        return inner.value if loaded else sym.rebuild(expr)
+
+    memo: dict[Expr, Expr] = dict(mapping.items())
+    value = sym.rewrite(store.value, value_rule, memo)
+    at_index = tuple([sym.substitute(at, mapping) for at in store.index])
+    body = Store(store.buffer, at_index, value, None, fuse(inner.loc, store.loc))
+    iters = tuple([replace(it, extent=limits.get(it.var, it.extent)) for it in producer.iters])
+    reads, writes = access_regions(body, None, iters)
+    values = bindings_of(producer)
+    within = [sym.lt(values[v], limit) for v, limit in limits.items()]
+    return replace(
+        producer,
+        iters=iters,
+        reads=reads,
+        writes=writes,
+        body=body,
+        predicate=sym.all_of(producer.predicate, *within),
+        loc=fuse(producer.loc, block.loc),
+    )
