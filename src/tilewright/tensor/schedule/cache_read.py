@@ -1,0 +1,147 @@
+"""cache_read: a consumer reads a copy of its input, held in another memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.tensor.ir import Block, Buffer, For, Function, Region, Seq, seq
+from tilewright.tensor.regions import clipped, region_over, whole
+from tilewright.tensor.schedule.boxes import bound_region, holds, written_box
+from tilewright.tensor.schedule.cover import cache_name, copy_nest
+from tilewright.tensor.schedule.memory import check_memory, chosen
+from tilewright.tensor.schedule.movable import own_axes
+from tilewright.tensor.schedule.refusal import path_to_block, refuse
+from tilewright.tensor.schedule.sites import (
+    Scope,
+    Site,
+    common_depth,
+    put,
+    region_of,
+    scope_context,
+    scope_of,
+)
+from tilewright.tensor.schedule.tree import (
+    Path,
+    find_block,
+    fresh_block_name,
+    loop_ranges,
+    with_body,
+    writes_of,
+)
+from tilewright.tensor.visit import blocks, replace_buffers
+
+
+def cache_read(fn: Function, name: str, index: int, memory: str) -> tuple[Function, str]:
+    """
+    Before: for i { C[i] = A[i] + 1 }
+    After:  for ax0 { A_shared[ax0] = A[ax0] }  for i { C[i] = A_shared[i] + 1 }
+
+    The copy block bears the name of the new buffer. It stands as far out as it can: before the
+    consumer's outermost loop and over the whole buffer, unless the buffer is computed inside a loop
+    that is around the consumer too; then inside that loop, over what the consumer needs there. Only
+    this consumer reads the copy.
+    """
+    path, block = path_to_block(fn, name, "cache a read")
+    check_memory(fn, memory, name, "cache a read")
+    buffer = chosen(fn, block, block.reads, index, "read", "cache a read").buffer
+    if buffer in writes_of(block):
+        raise refuse(
+            fn,
+            "TW2140",
+            f"cannot cache a read of @{name}: it writes %{buffer.name} as well, and would not see "
+            "its own results in a copy",
+            name,
+        )
+    scope = scope_of(fn, path)
+    place = _place(scope, scope.site(name), buffer)
+    loops = loops_above(scope, path, place)
+    box = _box(fn, scope, scope.site(name), buffer, place)
+    cache = replace(buffer, name=cache_name(buffer, memory), scope=memory, align=())
+    copy_name = fresh_block_name(fn, cache.name)
+    ctx = scope_context(fn, scope, loops)
+    nest = copy_nest(copy_name, buffer, cache, box, ctx, loops, "cache_read")
+    made = with_body(fn, put(path, replace_buffers(block, {buffer: cache})))
+    where = find_block(made, name)
+    assert where is not None
+    made = with_body(made, put(where[: place + 1], seq(nest, where[place])))
+    return replace(made, allocs=(*made.allocs, cache)), copy_name
+
+
+def loops_above(scope: Scope, path: Path, place: int) -> list[For]:
+    """The loops of the scope around `path[place]`."""
+    return [stmt for stmt in path[len(scope.prefix) : place] if isinstance(stmt, For)]
+
+
+def top_place(scope: Scope, path: Path) -> int:
+    """The position on a path of the statement that stands at the top of the scope."""
+    top = len(scope.prefix)
+    return top + 1 if isinstance(path[top], Seq) else top
+
+
+def _place(scope: Scope, site: Site, buffer: Buffer) -> int:
+    """Which statement on the way to the consumer the copy goes before.
+
+    No writer of the buffer is inside that statement, so the copy stays good while it runs.
+    """
+    shared = [common_depth(other.path, site.path) for other in scope.writers(buffer)]
+    return max(shared, default=top_place(scope, site.path))
+
+
+def _box(fn: Function, scope: Scope, site: Site, buffer: Buffer, place: int) -> Region:
+    """The box to copy, every element of which has a value."""
+    above = loops_above(scope, site.path, place)
+    is_top = not above and scope.holder is None
+    if is_top and (
+        buffer in fn.buffers or any(_is_filled(fn, w, buffer) for w in _all(scope, buffer))
+    ):
+        return whole(buffer)
+    ctx = scope_context(fn, scope, above)
+    below = [stmt for stmt in site.path[place:] if isinstance(stmt, For)]
+    region = bound_region(site.block, region_of(site.block.reads, buffer))
+    needed = region_over(region, loop_ranges(below), ctx)
+    if buffer in fn.buffers:
+        return needed
+    inside = clipped(needed, ctx)
+    for writer in scope.writers(buffer):
+        if writer.order > site.order:
+            continue
+        shared = site.path[: common_depth(writer.path, site.path)]
+        rest = [loop for loop in writer.loops if loop not in shared]
+        box = written_box(writer.block, region_of(writer.block.writes, buffer), rest, ctx)
+        if box is not None and holds(box, inside, ctx):
+            return needed
+    if not scope.writers(buffer) and _comes_whole(fn, scope, buffer):
+        return needed
+    raise refuse(
+        fn,
+        "TW2128",
+        f"cannot cache a read of @{site.block.name}: it is not certain that all of %{buffer.name} "
+        "that would be copied has been computed",
+        site.block.name,
+    )
+
+
+def _all(scope: Scope, buffer: Buffer) -> list[Block]:
+    return [site.block for site in scope.writers(buffer)]
+
+
+def _is_filled(fn: Function, writer: Block, buffer: Buffer) -> bool:
+    """Whether a block, wherever its loops stand at the top, writes every element."""
+    axes = own_axes(writer)
+    if axes is None:
+        return False
+    extents = {it.var: it.extent for it in writer.iters}
+    ctx = scope_context(fn, scope_of(fn, (fn.body,)), ())
+    return all(
+        axis in axes and sym.equal(extents[axes[axis]], dim, ctx)
+        for axis, dim in enumerate(buffer.shape)
+    )
+
+
+def _comes_whole(fn: Function, scope: Scope, buffer: Buffer) -> bool:
+    """Whether a buffer from outside of the enclosing block was filled before its loops began."""
+    top = scope.prefix[: 2 if isinstance(fn.body, Seq) else 1]
+    inside = set(blocks(top[-1]))
+    writers = [b for b in blocks(fn.body) if buffer in writes_of(b)]
+    return any(_is_filled(fn, b, buffer) for b in writers) and not any(b in inside for b in writers)

@@ -1,0 +1,83 @@
+"""cache_write: a block computes into another memory, and a copy block brings the results back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.tensor.ir import Buffer, For, Function, Region, seq
+from tilewright.tensor.regions import whole
+from tilewright.tensor.schedule.boxes import written_box
+from tilewright.tensor.schedule.cache_read import loops_above, top_place
+from tilewright.tensor.schedule.cover import cache_name, copy_nest
+from tilewright.tensor.schedule.memory import check_memory, chosen
+from tilewright.tensor.schedule.movable import check_repeatable, own_axes
+from tilewright.tensor.schedule.refusal import path_to_block, refuse
+from tilewright.tensor.schedule.sites import (
+    Scope,
+    Site,
+    common_depth,
+    put,
+    region_of,
+    scope_context,
+    scope_of,
+)
+from tilewright.tensor.schedule.tree import find_block, fresh_block_name, with_body
+from tilewright.tensor.visit import replace_buffers
+
+
+def cache_write(fn: Function, name: str, index: int, memory: str) -> tuple[Function, str]:
+    """
+    Before: for i { C[i] = A[i] + 1 }
+    After:  for i { C_local[i] = A[i] + 1 }  for ax0 { C[ax0] = C_local[ax0] }
+
+    The copy block bears the name of the new buffer; everyone else goes on reading the old one. It
+    stands as far out as it can: behind the block's outermost loop, or inside the loops that are
+    around a consumer too.
+    """
+    path, block = path_to_block(fn, name, "cache a write")
+    check_memory(fn, memory, name, "cache a write")
+    buffer = chosen(fn, block, block.writes, index, "write", "cache a write").buffer
+    scope = scope_of(fn, path)
+    check_repeatable(fn, scope, block, f"cache a write of @{name}")
+    site = scope.site(name)
+    shared = [common_depth(other.path, path) for other in scope.readers(buffer, but=block)]
+    place = max(shared, default=top_place(scope, path))
+    loops = loops_above(scope, path, place)
+    ctx = scope_context(fn, scope, loops)
+    box = _box(fn, scope, site, buffer, place, ctx)
+    cache = replace(buffer, name=cache_name(buffer, memory), scope=memory, align=())
+    copy_name = fresh_block_name(fn, cache.name)
+    nest = copy_nest(copy_name, cache, buffer, box, ctx, loops, "cache_write")
+    made = with_body(fn, put(path, replace_buffers(block, {buffer: cache})))
+    where = find_block(made, name)
+    assert where is not None
+    made = with_body(made, put(where[: place + 1], seq(where[place], nest)))
+    return replace(made, allocs=(*made.allocs, cache)), copy_name
+
+
+def _box(
+    fn: Function, scope: Scope, site: Site, buffer: Buffer, place: int, ctx: sym.Context
+) -> Region:
+    """What the block has written, to the element, where the copy runs."""
+    block = site.block
+    above = loops_above(scope, site.path, place)
+    if not above and scope.holder is None:
+        axes = own_axes(block)
+        extents = {it.var: it.extent for it in block.iters}
+        if axes is not None and all(
+            axis in axes and sym.equal(extents[axes[axis]], dim, ctx)
+            for axis, dim in enumerate(buffer.shape)
+        ):
+            return whole(buffer)
+    below = [stmt for stmt in site.path[place:] if isinstance(stmt, For)]
+    box = written_box(block, region_of(block.writes, buffer), below, ctx)
+    if box is None:
+        raise refuse(
+            fn,
+            "TW2131",
+            f"cannot cache a write of @{block.name}: what it has written of %{buffer.name} before "
+            "the copy is not a box of known size",
+            block.name,
+        )
+    return box

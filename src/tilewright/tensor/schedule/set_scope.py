@@ -1,0 +1,33 @@
+"""set_scope: an intermediate buffer moves to another memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.tensor.ir import Buffer, Function
+from tilewright.tensor.schedule.memory import check_memory, chosen
+from tilewright.tensor.schedule.movable import check_intermediate
+from tilewright.tensor.schedule.refusal import path_to_block
+from tilewright.tensor.visit import replace_buffers
+
+
+def set_scope(fn: Function, name: str, index: int, memory: str) -> Function:
+    """
+    Before: alloc B: f32[n]
+    After:  alloc B: f32[n] in shared
+
+    `index` is a position among the buffers the block writes.
+    """
+    _, block = path_to_block(fn, name, "set the memory")
+    check_memory(fn, memory, name, "set the memory")
+    buffer = chosen(fn, block, block.writes, index, "write", "set the memory").buffer
+    check_intermediate(fn, buffer, name, f"set the memory of @{name}")
+    if buffer.scope == memory:
+        return fn
+    return with_buffer(fn, buffer, replace(buffer, scope=memory))
+
+
+def with_buffer(fn: Function, old: Buffer, new: Buffer) -> Function:
+    """The function with an intermediate replaced by one of the same shape."""
+    allocs = tuple([new if buffer is old else buffer for buffer in fn.allocs])
+    return replace(fn, body=replace_buffers(fn.body, {old: new}), allocs=allocs)

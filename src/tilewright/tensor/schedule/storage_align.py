@@ -1,0 +1,46 @@
+"""storage_align: rows of an intermediate are padded, so that threads hit different memory banks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.tensor.ir import Function
+from tilewright.tensor.schedule.memory import chosen
+from tilewright.tensor.schedule.movable import check_intermediate
+from tilewright.tensor.schedule.refusal import path_to_block, refuse
+from tilewright.tensor.schedule.set_scope import with_buffer
+
+
+def storage_align(
+    fn: Function, name: str, index: int, axis: int, factor: int, offset: int
+) -> Function:
+    """
+    Before: alloc B: f32[32, 32] in shared
+    After:  alloc B: f32[32, 32] in shared align(0, 32, 1)
+
+    The distance in memory between neighbours along `axis` becomes the least number, not smaller
+    than it was, that leaves remainder `offset` when divided by `factor`.
+    """
+    _, block = path_to_block(fn, name, "align a buffer")
+    buffer = chosen(fn, block, block.writes, index, "write", "align a buffer").buffer
+    check_intermediate(fn, buffer, name, f"align a buffer of @{name}")
+    if not -buffer.rank <= axis < buffer.rank:
+        raise refuse(
+            fn,
+            "TW2142",
+            f"cannot align %{buffer.name}: it has {buffer.rank} dimensions, and no axis {axis}",
+            name,
+        )
+    if factor < 1 or not 0 <= offset < factor:
+        raise refuse(
+            fn,
+            "TW2142",
+            f"cannot align %{buffer.name}: no number leaves remainder {offset} when divided by "
+            f"{factor}",
+            name,
+            help="factor is at least 1, offset from 0 to factor - 1",
+        )
+    at = axis % buffer.rank
+    kept = [entry for entry in buffer.align if entry[0] != at]
+    align = tuple(sorted([*kept, (at, factor, offset)]))
+    return fn if align == buffer.align else with_buffer(fn, buffer, replace(buffer, align=align))
