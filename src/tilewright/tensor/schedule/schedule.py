@@ -23,12 +23,23 @@ from tilewright.tensor.ir import SCHEDULED, Function, Value
 from tilewright.tensor.schedule import queries
 from tilewright.tensor.schedule.annotate import annotate, unannotate
 from tilewright.tensor.schedule.bind import bind
+from tilewright.tensor.schedule.cache_read import cache_read
+from tilewright.tensor.schedule.cache_write import cache_write
+from tilewright.tensor.schedule.compute_at import compute_at
+from tilewright.tensor.schedule.compute_inline import compute_inline
+from tilewright.tensor.schedule.double_buffer import double_buffer
 from tilewright.tensor.schedule.fuse import fuse
 from tilewright.tensor.schedule.parallel import parallel
+from tilewright.tensor.schedule.prefetch import prefetch
 from tilewright.tensor.schedule.refs import BlockRef, Decision, LoopRef
 from tilewright.tensor.schedule.reorder import reorder
+from tilewright.tensor.schedule.reverse_compute_at import reverse_compute_at
+from tilewright.tensor.schedule.reverse_compute_inline import reverse_compute_inline
 from tilewright.tensor.schedule.sample import sample_choice, sample_tile
+from tilewright.tensor.schedule.set_scope import set_scope
+from tilewright.tensor.schedule.software_pipeline import software_pipeline
 from tilewright.tensor.schedule.split import split
+from tilewright.tensor.schedule.storage_align import storage_align
 from tilewright.tensor.schedule.trace import Recorder, Trace
 from tilewright.tensor.schedule.unroll import unroll
 from tilewright.tensor.schedule.vectorize import vectorize
@@ -192,6 +203,72 @@ class Schedule:
         where = _var(at) if isinstance(at, LoopRef) else _name(at)
         self._apply("unannotate", unannotate, where, key)
         self._record("unannotate", {"at": at, "key": key}, None)
+
+    # ------------------------------------------------------------------ where things are computed
+
+    def compute_at(self, block: BlockRef, loop: LoopRef) -> None:
+        """A producer moves under a loop of its consumers, and computes what they need there."""
+        self._apply("compute_at", compute_at, _name(block), _var(loop))
+        self._record("compute_at", {"block": block, "loop": loop}, None)
+
+    def reverse_compute_at(self, block: BlockRef, loop: LoopRef) -> None:
+        """A consumer moves under a loop of its producers, and uses what they made there."""
+        self._apply("reverse_compute_at", reverse_compute_at, _name(block), _var(loop))
+        self._record("reverse_compute_at", {"block": block, "loop": loop}, None)
+
+    def compute_inline(self, block: BlockRef) -> None:
+        """A producer disappears into its consumers."""
+        self._apply("compute_inline", compute_inline, _name(block))
+        self._record("compute_inline", {"block": block}, None)
+
+    def reverse_compute_inline(self, block: BlockRef) -> None:
+        """An elementwise consumer disappears into its producer."""
+        self._apply("reverse_compute_inline", reverse_compute_inline, _name(block))
+        self._record("reverse_compute_inline", {"block": block}, None)
+
+    def prefetch(self, block: BlockRef, index: int, loop: LoopRef, offset: int) -> BlockRef:
+        """Ask memory for what the block's read number `index` needs `offset` iterations later."""
+        made = self._apply("prefetch", prefetch, _name(block), index, _var(loop), offset)
+        arguments = {"block": block, "index": index, "loop": loop, "offset": offset}
+        return self._record("prefetch", arguments, BlockRef(made))
+
+    def double_buffer(self, block: BlockRef) -> None:
+        """The block fills its buffer for the next iteration while this one uses it."""
+        self._apply("double_buffer", double_buffer, _name(block))
+        self._record("double_buffer", {"block": block}, None)
+
+    def software_pipeline(self, loop: LoopRef, stages: Sequence[int], order: Sequence[int]) -> None:
+        """Statement j of the loop's body runs `stages[j]` iterations late, in order `order[j]`."""
+        self._apply("software_pipeline", software_pipeline, _var(loop), stages, order)
+        arguments = {"loop": loop, "stages": stages, "order": order}
+        self._record("software_pipeline", arguments, None)
+
+    # ------------------------------------------------------------------ memory
+
+    def cache_read(self, block: BlockRef, index: int, scope: str) -> BlockRef:
+        """The block's read number `index` goes through a copy in memory `scope`."""
+        made = self._apply("cache_read", cache_read, _name(block), index, scope)
+        arguments = {"block": block, "index": index, "scope": scope}
+        return self._record("cache_read", arguments, BlockRef(made))
+
+    def cache_write(self, block: BlockRef, index: int, scope: str) -> BlockRef:
+        """The block's write number `index` goes to memory `scope`, and is copied back."""
+        made = self._apply("cache_write", cache_write, _name(block), index, scope)
+        arguments = {"block": block, "index": index, "scope": scope}
+        return self._record("cache_write", arguments, BlockRef(made))
+
+    def set_scope(self, block: BlockRef, index: int, scope: str) -> None:
+        """The buffer of the block's write number `index` moves to memory `scope`."""
+        self._apply("set_scope", set_scope, _name(block), index, scope)
+        self._record("set_scope", {"block": block, "index": index, "scope": scope}, None)
+
+    def storage_align(
+        self, block: BlockRef, index: int, axis: int, factor: int, offset: int
+    ) -> None:
+        """Pad the buffer of write number `index`: stride of `axis` % factor == offset."""
+        arguments = {"index": index, "axis": axis, "factor": factor, "offset": offset}
+        self._apply("storage_align", storage_align, _name(block), *arguments.values())
+        self._record("storage_align", {"block": block, **arguments}, None)
 
     # ------------------------------------------------------------------ machinery
 
