@@ -28,6 +28,7 @@ from tilewright.graph.ops.rules import (
     broadcast,
     broadcast_shapes,
     broadcast_to_bool,
+    check_one_dtype,
     same_type,
 )
 from tilewright.graph.types import TensorType, Type
@@ -162,6 +163,7 @@ def _power(a: Array, b: Array) -> Array:
 
 def _where_type(call: Call) -> tuple[Type, ...]:
     shapes = [call.shape(at) for at in range(3)]
+    check_one_dtype(call, 1)
     return (TensorType(call.tensor(1).dtype, broadcast_shapes(call, shapes)),)
 
 

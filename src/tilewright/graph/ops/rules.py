@@ -71,10 +71,10 @@ def broadcast_to_bool(call: Call) -> Sequence[Type]:
     return (TensorType(BOOL, out.shape),)
 
 
-def check_one_dtype(call: Call) -> None:
-    """All tensor inputs have the element type of the first."""
-    first = call.tensor(0).dtype
-    for at in range(1, len(call.types)):
+def check_one_dtype(call: Call, start: int = 0) -> None:
+    """All tensor inputs from `start` on have one element type."""
+    first = call.tensor(start).dtype
+    for at in range(start + 1, len(call.types)):
         if call.has(at) and call.tensor(at).dtype is not first:
             raise UserTypeError(
                 "TW1012",

@@ -88,9 +88,11 @@ class Context:
                 return value
         return default
 
-    def emit(self, op: str, *inputs: Value | None, **attributes: Any) -> Value:
-        """A node with one output."""
-        return self.builder.add(op, *inputs, loc=self.loc, **attributes)
+    def emit(self, op: str, *inputs: Value | float | None, **attributes: Any) -> Value:
+        """A node with one output; numbers become constants of the first value's element type."""
+        like = next(x for x in inputs if isinstance(x, Value))
+        given = [self.like(like, x) if isinstance(x, (int, float)) else x for x in inputs]
+        return self.builder.add(op, *given, loc=self.loc, **attributes)
 
     def emit_many(
         self, op: str, *inputs: Value | None, outputs: int, **attributes: Any

@@ -1,0 +1,106 @@
+"""Activation functions, written out in arithmetic: fusion makes one kernel of them again."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.frontends.onnx.rules.base import Context, Rule
+from tilewright.graph import Value
+
+
+def _where_negative(node: Context, negative: Value, otherwise: Value) -> Value:
+    """One value below zero, another elsewhere (NaN included)."""
+    return node.emit("where", node.emit("less", node[0], 0.0), negative, otherwise)
+
+
+def _leaky_relu(node: Context) -> Value:
+    return _where_negative(node, node.emit("mul", node[0], node.attr("alpha", 0.01)), node[0])
+
+
+def _prelu(node: Context) -> Value:
+    return _where_negative(node, node.emit("mul", node[0], node[1]), node[0])
+
+
+def _elu(node: Context) -> Value:
+    below = node.emit("mul", node.emit("expm1", node[0]), node.attr("alpha", 1.0))
+    return _where_negative(node, below, node[0])
+
+
+def _selu(node: Context) -> Value:
+    alpha = node.attr("alpha", 1.67326319217681884765625)
+    gamma = node.attr("gamma", 1.05070102214813232421875)
+    below = node.emit("mul", node.emit("expm1", node[0]), alpha)
+    return node.emit("mul", _where_negative(node, below, node[0]), gamma)
+
+
+def _celu(node: Context) -> Value:
+    x, alpha = node[0], node.attr("alpha", 1.0)
+    below = node.emit("mul", node.emit("expm1", node.emit("div", x, alpha)), alpha)
+    return _where_negative(node, below, x)
+
+
+def gelu(node: Context, x: Value, *, tanh: bool = False) -> Value:
+    """x times the normal distribution function at x, or its approximation by tanh."""
+    if not tanh:
+        normal = node.emit("erf", node.emit("mul", x, math.sqrt(0.5)))
+    else:
+        cube = node.emit("mul", node.emit("mul", x, x), x)
+        inner = node.emit("add", x, node.emit("mul", cube, 0.044715))
+        normal = node.emit("tanh", node.emit("mul", inner, math.sqrt(2 / math.pi)))
+    return node.emit("mul", node.emit("mul", x, 0.5), node.emit("add", normal, 1.0))
+
+
+def _hard_sigmoid(node: Context, alpha: float, beta: float) -> Value:
+    x = node[0]
+    line = node.emit("add", node.emit("mul", x, alpha), beta)
+    return node.emit("clip", line, node.like(x, 0.0), node.like(x, 1.0))
+
+
+def swish(node: Context, x: Value, alpha: float = 1.0) -> Value:
+    """x * sigmoid(alpha * x)."""
+    scaled = x if alpha == 1.0 else node.emit("mul", x, alpha)
+    return node.emit("mul", x, node.emit("sigmoid", scaled))
+
+
+def _softplus(node: Context) -> Value:
+    """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)), which cannot overflow."""
+    x = node[0]
+    tail = node.emit("log1p", node.emit("exp", node.emit("neg", node.emit("abs", x))))
+    return node.emit("add", node.emit("relu", x), tail)
+
+
+def _softsign(node: Context) -> Value:
+    return node.emit("div", node[0], node.emit("add", node.emit("abs", node[0]), 1.0))
+
+
+def _thresholded_relu(node: Context) -> Value:
+    x = node[0]
+    above = node.emit("greater", x, node.attr("alpha", 1.0))
+    return node.emit("where", above, x, node.like(x, 0.0))
+
+
+def _shrink(node: Context) -> Value:
+    x, bias, limit = node[0], node.attr("bias", 0.0), node.attr("lambd", 0.5)
+    above = node.emit("greater", x, limit)
+    kept = node.emit("where", above, node.emit("sub", x, bias), node.like(x, 0.0))
+    return node.emit("where", node.emit("less", x, -limit), node.emit("add", x, bias), kept)
+
+
+RULES: dict[str, Rule] = {
+    "LeakyRelu": _leaky_relu,
+    "PRelu": _prelu,
+    "Elu": _elu,
+    "Selu": _selu,
+    "Celu": _celu,
+    "Gelu": lambda node: gelu(node, node[0], tanh=node.attr("approximate", "none") == "tanh"),
+    "HardSigmoid": lambda node: _hard_sigmoid(
+        node, node.attr("alpha", 0.2), node.attr("beta", 0.5)
+    ),
+    "HardSwish": lambda node: node.emit("mul", node[0], _hard_sigmoid(node, 1 / 6, 0.5)),
+    "Mish": lambda node: node.emit("mul", node[0], node.emit("tanh", _softplus(node))),
+    "Swish": lambda node: swish(node, node[0], node.attr("alpha", 1.0)),
+    "Softplus": _softplus,
+    "Softsign": _softsign,
+    "ThresholdedRelu": _thresholded_relu,
+    "Shrink": _shrink,
+}
