@@ -359,9 +359,7 @@ def _read_attrs(text: str, value: str) -> tuple[str, ...]:
     return attrs
 
 
-def _machine(
-    text: str, kind: str, triple: str, given: dict[str, str], *, is_host: bool
-) -> Target:
+def _machine(text: str, kind: str, triple: str, given: dict[str, str], *, is_host: bool) -> Target:
     arch = _ARCHES[triple.split("-")[0]]
     mcpu = given.get("-mcpu", "")
     attrs = _read_attrs(text, given.get("-mattr", ""))

@@ -15,6 +15,7 @@ from tilewright.codegen import jit, llvm
 from tilewright.codegen.builder import ModuleText
 from tilewright.codegen.entry import emit_function, signature_of
 from tilewright.codegen.machine import Machine
+from tilewright.codegen.math import expand_math
 from tilewright.runtime.signature import Signature
 from tilewright.tensor import ir
 from tilewright.tensor.ir import Function
@@ -33,7 +34,7 @@ def emit_module(fn: Function, machine: Machine) -> str:
         *machine.function_attributes,
     ]
     module = ModuleText(machine.triple, llvm.data_layout(machine), " ".join(attributes))
-    emit_function(module, machine, fn, {})
+    emit_function(module, machine, expand_math(fn), {})
     return module.text()
 
 

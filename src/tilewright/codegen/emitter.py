@@ -309,9 +309,10 @@ class Emitter:
                 return RULES["prefetch"](
                     self.arith, node.dtype, node.dtype, (self.pointer(node.args[0]),)
                 )
-        if isinstance(node, sym.Select) and (self._has_load(node.a) or self._has_load(node.b)):
-            return self._guarded(node.cond, node.a, node.b)
-        if isinstance(node, (sym.And, sym.Or)) and self._has_load(node.b):
+        if isinstance(node, sym.Select):
+            if self._has_load(node.a) or self._has_load(node.b):
+                return self._guarded(node.cond, node.a, node.b)
+        elif isinstance(node, (sym.And, sym.Or)) and self._has_load(node.b):
             lanes = node.dtype.lanes
             fixed: Expr = sym.const(isinstance(node, sym.Or), sym.FALSE.dtype)
             fixed = fixed if lanes == 1 else Broadcast(fixed, lanes)
@@ -326,21 +327,29 @@ class Emitter:
             return self.access.address(self._place(node.buffer, node.index)[0])
         return self.b.convert("inttoptr", self.expr(node), "ptr")
 
-    def _has_load(self, expr: Expr) -> bool:
-        found = self._loads.get(expr)
-        if found is None:
-
-            def fact(node: Expr, of: tuple[bool, ...]) -> bool:
-                return isinstance(node, (Load, MaskedLoad)) or any(of)
-
-            found = self._loads[expr] = sym.fold(expr, fact)
-        return found
+    def _has_load(self, root: Expr) -> bool:
+        """Whether the expression reads memory; remembered for every node below it."""
+        known = self._loads
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if node not in known and not isinstance(node, (Load, MaskedLoad)):
+                unknown = [child for child in node.children() if child not in known]
+                if unknown:
+                    stack.extend(unknown)
+                    continue
+                known[node] = any(known[child] for child in node.children())
+            known.setdefault(node, True)
+            stack.pop()
+        return known[root]
 
     # ------------------------------------------------------------------ guarded evaluation
 
     def _guarded(self, cond: Expr, a: Expr, b: Expr) -> Value:
         """`a` or `b`, neither of which may be evaluated where the condition chooses the other."""
         test = self.expr(cond)
+        if not self._reads_more(a) and not self._reads_more(b):
+            return self.b.select(test, self.expr(a), self.expr(b))
         if test.lanes > 1:
             masked_a = self._under(test, a)
             masked_b = self._under(self.b.op("xor", test, splat(test.type, "true")), b)
@@ -351,6 +360,20 @@ class Emitter:
             with otherwise:
                 value_b = self._apart(b)
         return self.b.phi((value_a, then.end), (value_b, otherwise.end))
+
+    def _reads_more(self, root: Expr) -> bool:
+        """Whether emitting the expression would load what this statement has not loaded yet."""
+        seen: set[Expr] = set()
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if node in seen or node in self._memo or not self._has_load(node):
+                continue
+            if isinstance(node, (Load, MaskedLoad)):
+                return True
+            seen.add(node)
+            stack.extend(node.children())
+        return False
 
     def _apart(self, expr: Expr) -> Value:
         """Evaluate in a block of its own: nothing emitted there is known elsewhere."""

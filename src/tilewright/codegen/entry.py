@@ -202,7 +202,7 @@ def _data(b: FunctionText, tensor: Value) -> Value:
 
 def _scalar(emitter: Emitter, param: Var, pointer: Value) -> Value:
     loaded = emitter.b.load(memory_type(param.dtype), pointer)
-    return emitter.access._to_register(loaded, param.dtype)
+    return emitter.access.to_register(loaded, param.dtype)
 
 
 def _check_dimensions(emitter: Emitter, fn: Function, tensors: list[Value]) -> None:

@@ -67,7 +67,7 @@ class Accesses:
             loaded = self._load_strided(place, place.stride, lanes)
         else:
             loaded = self._gather(place, self._indices(place, lanes), lanes, mask)
-        return self._to_register(loaded, place.element)
+        return self.to_register(loaded, place.element)
 
     def _load_one(self, place: Place) -> Value:
         extra = place.memory.alias
@@ -124,7 +124,7 @@ class Accesses:
 
     def store(self, value: Value, place: Place, lanes: int, mask: Value | None = None) -> None:
         """Store lanes; those whose mask is false are left alone."""
-        value = self._to_memory(value, place.element)
+        value = self.to_memory(value, place.element)
         alias = place.memory.alias
         if lanes == 1:
             self.b.store(value, self.address(place), align=place.align, extra=alias)
@@ -167,12 +167,20 @@ class Accesses:
         base = self.b.splat(place.index, lanes)
         return self.b.op("add nsw", base, Value(base.type, f"<{steps}>"))
 
-    def _to_register(self, value: Value, of: DType) -> Value:
+    def to_register(self, value: Value, of: DType) -> Value:
+        """A loaded value as computations take it."""
+        if of.bits == 4:  # the upper half of the byte is anybody's
+            four = splat(value.type, "4")
+            high = self.b.op("shl", value, four)
+            return self.b.op("ashr" if of.kind == "int" else "lshr", high, four)
         if not of.is_bool:
             return value
         return self.b.compare("icmp ne", value, splat(value.type, "0"))
 
-    def _to_memory(self, value: Value, of: DType) -> Value:
+    def to_memory(self, value: Value, of: DType) -> Value:
+        """A computed value as it is stored; four bits with zeros above, as ml_dtypes does."""
+        if of.bits == 4 and of.kind == "int":
+            return self.b.op("and", value, splat(value.type, "15"))
         if not of.is_bool:
             return value
         return self.b.convert("zext", value, vector("i8", value.lanes))

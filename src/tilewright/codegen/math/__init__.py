@@ -1,0 +1,68 @@
+"""Transcendental functions as arithmetic: they vectorize wherever arithmetic does.
+
+`expand_math` replaces calls such as `exp(x)` by range reduction and a polynomial, in the type of x
+for f32 and f64 and in f32 for narrower floats. `docs/internals/math.md` lists the error bounds,
+`tests/diff/test_math.py` holds them, `tools/minimax.py` finds the coefficients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.base.dtype import F32
+from tilewright.codegen.math.error_function import erf
+from tilewright.codegen.math.exponential import exp, exp2, expm1, sigmoid
+from tilewright.codegen.math.hyperbolic import acosh, asinh, atanh, cosh, sinh, tanh
+from tilewright.codegen.math.logarithm import log, log1p, log2, log10
+from tilewright.codegen.math.power import pow_
+from tilewright.codegen.math.trigonometric import acos, asin, atan, atan2, cos, sin, tan
+from tilewright.codegen.math.value import Real
+from tilewright.sym import Expr
+from tilewright.tensor.ir import Call, Function
+from tilewright.tensor.visit import rewrite
+
+FORMULAS: dict[str, Callable[..., Real]] = {
+    "exp": exp,
+    "exp2": exp2,
+    "expm1": expm1,
+    "sigmoid": sigmoid,
+    "log": log,
+    "log2": log2,
+    "log10": log10,
+    "log1p": log1p,
+    "tanh": tanh,
+    "sinh": sinh,
+    "cosh": cosh,
+    "asinh": asinh,
+    "acosh": acosh,
+    "atanh": atanh,
+    "sin": sin,
+    "cos": cos,
+    "tan": tan,
+    "asin": asin,
+    "acos": acos,
+    "atan": atan,
+    "atan2": atan2,
+    "erf": erf,
+    "pow": pow_,
+}
+
+
+def expand_math(fn: Function) -> Function:
+    """The function with transcendental calls replaced by arithmetic."""
+    body = rewrite(fn.body, None, expand_call)
+    return fn if body is fn.body else replace(fn, body=body)
+
+
+def expand_call(expr: Expr) -> Expr:
+    """One call replaced, or the expression itself."""
+    formula = FORMULAS.get(expr.op) if isinstance(expr, Call) else None
+    if formula is None:
+        return expr
+    assert isinstance(expr, Call)
+    if expr.dtype.bits >= 32:
+        return formula(*(Real(arg) for arg in expr.args)).expr
+    wide = F32.with_lanes(expr.dtype.lanes)
+    return sym.Cast(formula(*(Real(sym.Cast(arg, wide)) for arg in expr.args)).expr, expr.dtype)

@@ -1,0 +1,138 @@
+"""exp, exp2, expm1, sigmoid, and the scaling by powers of two that they share.
+
+    x = n ln 2 + r,  |r| <= ln 2 / 2;     exp(x) = 2**n exp(r)
+
+n is found by adding a number so large that its unit in the last place is 1: the sum rounds to an
+integer, which also stands in its low bits. n ln 2 is subtracted in two parts, the first of which
+has so few bits that its product with n is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.codegen.math import coefficients as c
+from tilewright.codegen.math.value import Real, Whole, polynomial
+
+LOG2E = 1.4426950408889634
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What depends on the float type."""
+
+    magic: float  # 1.5 * 2**mantissa
+    magic_bits: int
+    mantissa: int
+    bias: int
+    ln2_high: float
+    ln2_low: float
+    least: float  # exp of anything below is 0
+    most: float  # exp of anything above is inf
+    exp: tuple[float, ...]
+    exp2: tuple[float, ...]
+
+
+F32 = Limits(
+    magic=12582912.0,
+    magic_bits=0x4B400000,
+    mantissa=23,
+    bias=127,
+    ln2_high=0.693145751953125,
+    ln2_low=1.4286068203094172e-06,
+    least=-105.0,
+    most=90.0,
+    exp=c.EXP_F32,
+    exp2=c.EXP2_F32,
+)
+F64 = Limits(
+    magic=6755399441055744.0,
+    magic_bits=0x4338000000000000,
+    mantissa=52,
+    bias=1023,
+    ln2_high=0.6931471803691238,
+    ln2_low=1.9082149292705877e-10,
+    least=-750.0,
+    most=711.0,
+    exp=c.EXP_F64,
+    exp2=c.EXP2_F64,
+)
+
+
+def limits(x: Real) -> Limits:
+    return F32 if x.is_f32 else F64
+
+
+def power_of_two(n: Whole, of: Limits) -> Real:
+    """2**n, for n of a normal number."""
+    return ((n + of.bias) << of.mantissa).real()
+
+
+def scale(y: Real, n: Whole) -> Real:
+    """y * 2**n in two steps, each a normal number: the result rounds once, to subnormals too."""
+    of = limits(y)
+    half = n >> 1
+    return y * power_of_two(half, of) * power_of_two(n - half, of)
+
+
+def nearest(x: Real) -> tuple[Real, Whole]:
+    """The integer nearest to x, as a float and as an integer; |x| < 2**22 or 2**51."""
+    of = limits(x)
+    shifted = x + of.magic
+    return shifted - of.magic, shifted.bits() - of.magic_bits
+
+
+def reduce(x: Real) -> tuple[Real, Whole]:
+    """(r, n) with x = n ln 2 + r."""
+    of = limits(x)
+    n, n_int = nearest(x * LOG2E)
+    return (x - n * of.ln2_high) - n * of.ln2_low, n_int
+
+
+def _exp_reduced(r: Real) -> Real:
+    """exp(r) - 1 for |r| <= ln 2 / 2."""
+    return polynomial(r, limits(r).exp) * (r * r) + r
+
+
+def _clamp(x: Real, low: float, high: float) -> Real:
+    return x.at_most(high).at_least(low)
+
+
+def exp(x: Real) -> Real:
+    of = limits(x)
+    r, n = reduce(_clamp(x, of.least, of.most))
+    return scale(_exp_reduced(r) + 1.0, n)
+
+
+def half_exp(x: Real) -> Real:
+    """exp(x) / 2, which is finite a little longer than exp(x)."""
+    of = limits(x)
+    r, n = reduce(_clamp(x, of.least, of.most))
+    return scale(_exp_reduced(r) + 1.0, n - 1)
+
+
+def exp2(x: Real) -> Real:
+    of = limits(x)
+    x = _clamp(x, of.least * LOG2E, of.most * LOG2E)
+    n, n_int = nearest(x)
+    r = x - n
+    return scale(polynomial(r, of.exp2) * r + 1.0, n_int)
+
+
+def expm1(x: Real) -> Real:
+    """2**n (exp(r) - 1) + (2**n - 1), where the second term is exact or dominates.
+
+    Worked out for n - 1 and doubled, so that 2**n does not overflow before the result does.
+    """
+    of = limits(x)
+    low, high = (-20.0, 89.0) if x.is_f32 else (-40.0, 710.0)
+    r, n = reduce(_clamp(x, low, high))
+    factor = power_of_two(n - 1, of)
+    result = (_exp_reduced(r) * factor + (factor - 0.5)) * 2.0
+    return (x.abs() < (1e-8 if x.is_f32 else 1e-17)).choose(x, result)
+
+
+def sigmoid(x: Real) -> Real:
+    """1 / (1 + exp(-x)) with an exponential that cannot overflow."""
+    small = exp(-x.abs())
+    return (x < 0.0).choose(small, 1.0) / (small + 1.0)
