@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from tilewright.base.passes import Pass, PassContext, run_passes
 from tilewright.tensor.ir import Function
+from tilewright.tensor.passes.assign_memory import assign_memory
+from tilewright.tensor.passes.bind_threads import bind_threads
 from tilewright.tensor.passes.compact_buffers import compact_buffers
+from tilewright.tensor.passes.enter_device import enter_device
 from tilewright.tensor.passes.expand_updates import expand_updates
 from tilewright.tensor.passes.flatten_buffers import flatten_buffers
+from tilewright.tensor.passes.hoist_allocations import hoist_allocations
+from tilewright.tensor.passes.inject_virtual_threads import inject_virtual_threads
+from tilewright.tensor.passes.insert_barriers import insert_barriers
 from tilewright.tensor.passes.lower_blocks import lower_blocks
 from tilewright.tensor.passes.lower_inits import lower_inits
+from tilewright.tensor.passes.lower_tensor_calls import lower_tensor_calls
 from tilewright.tensor.passes.partition_loops import partition_loops
+from tilewright.tensor.passes.pipeline_loops import pipeline_loops
 from tilewright.tensor.passes.place_allocations import place_allocations
+from tilewright.tensor.passes.plan_double_buffers import plan_double_buffers
 from tilewright.tensor.passes.remove_no_ops import remove_no_ops
 from tilewright.tensor.passes.simplify_program import simplify_program
 from tilewright.tensor.passes.unroll_loops import unroll_loops
@@ -24,18 +33,45 @@ TensorPass = Pass[Function]
 
 LOWER_CPU: tuple[TensorPass, ...] = (
     lower_inits,
+    plan_double_buffers,
     expand_updates,
     lower_blocks,
     place_allocations,
     compact_buffers,
+    inject_virtual_threads,
+    pipeline_loops,
+    lower_tensor_calls,
+    hoist_allocations,
     flatten_buffers,
+    assign_memory,
     simplify_program,
     partition_loops,
     vectorize_loops,
     unroll_loops,
     remove_no_ops,
 )
-PIPELINES: dict[str, tuple[TensorPass, ...]] = {"cpu": LOWER_CPU}
+LOWER_GPU: tuple[TensorPass, ...] = (
+    lower_inits,
+    plan_double_buffers,
+    expand_updates,
+    lower_blocks,
+    bind_threads,
+    place_allocations,
+    compact_buffers,
+    inject_virtual_threads,
+    pipeline_loops,
+    insert_barriers,
+    lower_tensor_calls,
+    hoist_allocations,
+    flatten_buffers,
+    simplify_program,
+    partition_loops,
+    vectorize_loops,
+    unroll_loops,
+    remove_no_ops,
+    enter_device,
+)
+PIPELINES: dict[str, tuple[TensorPass, ...]] = {"cpu": LOWER_CPU, "gpu": LOWER_GPU}
 PASSES: dict[str, TensorPass] = {
     step.__name__: step for pipeline in PIPELINES.values() for step in pipeline
 }

@@ -7,6 +7,7 @@ between two statements are found by climbing.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +16,7 @@ from tilewright import sym
 from tilewright.sym import ONE, Context, Expr, Select
 from tilewright.tensor.intrin import UPDATE
 from tilewright.tensor.ir import (
+    THREAD,
     Address,
     Buffer,
     ExternCall,
@@ -83,18 +85,20 @@ class Access:
     is_opaque: bool = False  # through its address: anything may be read or written
 
 
-def collect(root: Stmt, wanted: Collection[Buffer]) -> dict[Buffer, list[Access]]:
-    """The accesses of the wanted buffers below `root`."""
-    found: dict[Buffer, list[Access]] = {buffer: [] for buffer in wanted}
+def collect(root: Stmt, wanted: Collection[Buffer] | None) -> dict[Buffer, list[Access]]:
+    """The accesses of the wanted buffers (None: of all) below `root`."""
+    found: dict[Buffer, list[Access]] = defaultdict(list) if wanted is None else {}
+    if wanted is not None:
+        found.update((buffer, []) for buffer in wanted)
     stack = [Place(root, None, 0, 0)]
     while stack:
         place = stack.pop()
         stmt = place.stmt
-        for buffer, ranges, guards, opaque in _reads(stmt):
-            if buffer in found:
+        for buffer, ranges, guards, opaque in reads_of(stmt):
+            if wanted is None or buffer in found:
                 found[buffer].append(Access(buffer, ranges, place, False, guards, opaque))
-        for buffer, ranges in _writes(stmt):
-            if buffer in found:
+        for buffer, ranges in writes_of(stmt):
+            if wanted is None or buffer in found:
                 found[buffer].append(Access(buffer, ranges, place, True))
         children = stmt.children()
         depth = place.depth + 1
@@ -106,10 +110,11 @@ def _points(index: tuple[Expr, ...]) -> tuple[Range, ...]:
     return tuple([Range(at, ONE) for at in index])
 
 
-_Read = tuple[Buffer, tuple[Range, ...], tuple[Expr, ...], bool]
+Read = tuple[Buffer, tuple[Range, ...], tuple[Expr, ...], bool]
 
 
-def _reads(stmt: Stmt) -> Iterator[_Read]:
+def reads_of(stmt: Stmt) -> Iterator[Read]:
+    """Buffer, box, guards and whether by address, of all a statement itself reads."""
     if isinstance(stmt, (TensorCall, ExternCall)):
         inputs, outputs = called_regions(stmt)
         for region in inputs:
@@ -134,12 +139,12 @@ def _reads(stmt: Stmt) -> Iterator[_Read]:
         yield from _guarded_reads(stmt.exprs())
 
 
-def _read(node: Expr, guards: tuple[Expr, ...]) -> _Read:
+def _read(node: Expr, guards: tuple[Expr, ...]) -> Read:
     assert isinstance(node, (Load, MaskedLoad, Address))
     return node.buffer, _points(node.index), guards, isinstance(node, Address)
 
 
-def _guarded_reads(roots: tuple[Expr, ...]) -> Iterator[_Read]:
+def _guarded_reads(roots: tuple[Expr, ...]) -> Iterator[Read]:
     """Loads with the conditions of the selects that choose them."""
     seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
     stack: list[tuple[Expr, tuple[Expr, ...]]] = [(root, ()) for root in reversed(roots)]
@@ -159,7 +164,8 @@ def _guarded_reads(roots: tuple[Expr, ...]) -> Iterator[_Read]:
         stack.extend((child, guards) for child in reversed(node.children()))
 
 
-def _writes(stmt: Stmt) -> Iterator[tuple[Buffer, tuple[Range, ...]]]:
+def writes_of(stmt: Stmt) -> Iterator[tuple[Buffer, tuple[Range, ...]]]:
+    """The boxes that a statement itself writes."""
     if isinstance(stmt, Store):
         yield stmt.buffer, _points(stmt.index)
     elif isinstance(stmt, Update):
@@ -196,3 +202,10 @@ def context_at(access: Access, ctx: Context = sym.EMPTY) -> Context:
     for guard in access.guards:
         ctx = ctx.assume(guard)
     return ctx
+
+
+def is_shared_between(scope: str, loop: For) -> bool:
+    """Whether all iterations of a thread loop see the same buffer of this scope."""
+    if loop.kind != THREAD:
+        return False
+    return scope == "global" or (scope.startswith("shared") and loop.thread.startswith("threadIdx"))

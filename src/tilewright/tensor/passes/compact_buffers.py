@@ -15,7 +15,6 @@ from tilewright import sym
 from tilewright.base.passes import PassContext
 from tilewright.sym import ZERO, Const, Context, Expr, Var
 from tilewright.tensor.ir import (
-    THREAD,
     Address,
     Alloc,
     Buffer,
@@ -30,7 +29,7 @@ from tilewright.tensor.ir import (
     Store,
     TensorCall,
 )
-from tilewright.tensor.passes.accesses import Access, Place, collect
+from tilewright.tensor.passes.accesses import Access, Place, collect, is_shared_between
 from tilewright.tensor.regions import is_data_dependent, region_over
 from tilewright.tensor.visit import rewrite, walk
 
@@ -93,13 +92,6 @@ def _surroundings(home: Place, scope: str) -> tuple[Context, dict[Var, tuple[Exp
             else:
                 ctx = ctx.bind(loop.var, loop.start, loop.stop)
     return ctx, shared
-
-
-def is_shared_between(scope: str, loop: For) -> bool:
-    """Whether all iterations of a thread loop see the same buffer of this scope."""
-    if loop.kind != THREAD:
-        return False
-    return scope == "global" or (scope.startswith("shared") and loop.thread.startswith("threadIdx"))
 
 
 def _region(access: Access, running: dict[Var, tuple[Expr, Expr]], ctx: Context) -> Region:

@@ -13,8 +13,9 @@ from dataclasses import replace
 from tilewright import sym
 from tilewright.base.passes import PassContext
 from tilewright.sym import TRUE, Expr
-from tilewright.tensor.ir import Block, For, Function, If, Let, Seq, Stmt
-from tilewright.tensor.passes.rewriter import Rewriter, with_body, with_branches
+from tilewright.tensor.ir import Block, For, Function, If, Let, Seq, Stmt, annotation
+from tilewright.tensor.passes.pipeline_loops import STAGE, expanded_plan
+from tilewright.tensor.passes.rewriter import Rewriter, as_list, with_body, with_branches
 
 
 def lower_blocks(fn: Function, ctx: PassContext) -> Function:
@@ -55,7 +56,10 @@ class _LowerBlocks(Rewriter):
     # Ranges are of no interest here.
 
     def visit_for(self, loop: For) -> Stmt | None:
-        return with_body(loop, self(loop.body))
+        if annotation(loop, STAGE) is None:
+            return with_body(loop, self(loop.body))
+        groups = [self(stmt) for stmt in as_list(loop.body)]
+        return expanded_plan(loop, [[] if done is None else as_list(done) for done in groups])
 
     def visit_let(self, stmt: Let) -> Stmt | None:
         return with_body(stmt, self(stmt.body))

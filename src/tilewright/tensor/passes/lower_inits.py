@@ -27,7 +27,8 @@ from tilewright.tensor.ir import (
     annotation,
     seq,
 )
-from tilewright.tensor.passes.rewriter import Rewriter, fresh_copy
+from tilewright.tensor.passes.pipeline_loops import STAGE, expanded_plan
+from tilewright.tensor.passes.rewriter import Rewriter, as_list, fresh_copy
 from tilewright.tensor.visit import blocks, loads, walk, written_buffers
 
 
@@ -58,7 +59,12 @@ class _LowerInits(Rewriter):
     def visit_for(self, loop: For) -> Stmt | None:
         frame = _Frame(loop, self.ctx)
         self.frames.append(frame)
-        lowered = super().visit_for(loop)
+        if annotation(loop, STAGE) is None:
+            lowered = super().visit_for(loop)
+        else:
+            inside = self.ctx.bind(loop.var, loop.start, loop.stop)
+            groups = [self.scoped(inside, stmt) for stmt in as_list(loop.body)]
+            lowered = expanded_plan(loop, [as_list(done) for done in groups if done is not None])
         self.frames.pop()
         assert lowered is not None
         return seq(*frame.before, lowered) if frame.before else lowered

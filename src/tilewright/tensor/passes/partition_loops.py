@@ -23,9 +23,11 @@ from dataclasses import dataclass, replace
 from tilewright import sym
 from tilewright.base.dtype import INDEX
 from tilewright.base.passes import PassContext
-from tilewright.sym import FALSE, TRUE, Const, Eq, Expr, Le, Lt, Select, const
+from tilewright.sym import FALSE, TRUE, Const, Eq, Expr, Le, Lt, Select, Var, const
 from tilewright.tensor.ir import (
+    PARALLEL,
     SERIAL,
+    THREAD,
     UNROLL,
     VECTOR,
     VTHREAD,
@@ -45,6 +47,8 @@ from tilewright.tensor.passes.rewriter import (
 )
 from tilewright.tensor.passes.simplify_program import known
 from tilewright.tensor.visit import rewrite, walk
+
+_KEPT = (VECTOR, VTHREAD, THREAD)  # kinds of loops that stay whole
 
 
 def partition_loops(fn: Function, ctx: PassContext) -> Function:
@@ -91,6 +95,7 @@ class _Partition(Rewriter):
         super().__init__(ctx)
         self.room = limit  # statements that may still be copied
         self.rolled_up = 0  # unrolled loops that lost their constant extent
+        self.threads: set[Var] = set()
 
     def visit_if(self, stmt: If) -> Stmt | None:
         if stmt.cond is TRUE:
@@ -100,9 +105,11 @@ class _Partition(Rewriter):
         return super().visit_if(stmt)
 
     def visit_for(self, loop: For) -> Stmt | None:
-        if loop.kind in (VECTOR, VTHREAD):
+        if loop.kind == THREAD and loop.thread.startswith("threadIdx"):
+            self.threads.add(loop.var)
+        if loop.kind in _KEPT:
             return super().visit_for(loop)
-        if loop.kind not in (SERIAL, UNROLL):
+        if loop.kind == PARALLEL:
             outer, self.ctx = self.ctx, self.ctx.bind(loop.var, loop.start, loop.stop)
             body = self._versions(loop)
             self.ctx = outer
@@ -132,7 +139,7 @@ class _Partition(Rewriter):
     def _is_better_at(self, cond: Expr, loop: For, inner: list[For], at: int) -> bool:
         """Whether a loop further in will settle the condition for all but a few iterations."""
         deeper = inner[at]
-        if deeper.kind in (VECTOR, UNROLL, VTHREAD) or not sym.uses_var(cond, {deeper.var}):
+        if deeper.kind in (UNROLL, *_KEPT) or not sym.uses_var(cond, {deeper.var}):
             return False
         ctx = self.ctx
         for around in (loop, *inner[:at]):
@@ -180,7 +187,7 @@ class _Partition(Rewriter):
         bounds: list[_Bound] = []
         for cond, inner in self._conditions(loop):
             found = self._bound(cond, loop, inner, self.ctx)
-            if found is None:
+            if found is None or self._differs(found, loop):
                 continue
             if isinstance(cond, Eq):
                 peeled = self._peeled(loop, found)
@@ -222,6 +229,12 @@ class _Partition(Rewriter):
             if body is not None:
                 parts.append(self._with_range(loop, start, stop, body))
         return _renamed(parts)
+
+    def _differs(self, bound: _Bound, loop: For) -> bool:
+        """Whether threads would split the loop at different points, or unroll no longer."""
+        if not self.threads:
+            return False
+        return loop.kind == UNROLL or sym.uses_var(bound.certain, self.threads)
 
     def _peeled(self, loop: For, bound: _Bound) -> list[For] | None:
         """The loop in three: before, at and after the one iteration where the condition holds."""

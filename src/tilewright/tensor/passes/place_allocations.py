@@ -10,12 +10,12 @@ parallel loop cannot talk to each other, so a buffer used only inside one is pri
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
-from tilewright.sym import ONE, ZERO, Const, Context, Expr, Var
-from tilewright.sym.poly import Poly, poly_of
+from tilewright.sym import ONE, ZERO, Const, Context, Expr, FloorDiv, FloorMod, Var
+from tilewright.sym.poly import Monomial, Poly, poly_of
 from tilewright.tensor.ir import (
     PARALLEL,
     THREAD,
@@ -34,6 +34,7 @@ from tilewright.tensor.passes.accesses import (
     common,
     conditions_between,
     context_at,
+    is_shared_between,
 )
 from tilewright.tensor.passes.rewriter import Rewriter
 
@@ -72,8 +73,14 @@ def _place(accesses: list[Access]) -> Place:
                 break
             loops.append(around)
     if loops and not _all_covered(accesses):
-        return loops[-1]
-    return place
+        place = loops[-1]
+    return _outside_threads(place) if accesses[0].buffer.scope == "global" else place
+
+
+def _outside_threads(place: Place) -> Place:
+    """All threads of a kernel share what lives in global memory."""
+    kernels = [p for p in place.ancestors() if isinstance(p.stmt, For) and p.stmt.kind == THREAD]
+    return kernels[-1] if kernels else place
 
 
 def _all_covered(accesses: list[Access]) -> bool:
@@ -89,82 +96,145 @@ def _all_covered(accesses: list[Access]) -> bool:
 def _covers(write: Access, read: Access) -> bool:
     """Whether the write, done earlier, has certainly stored all that is read.
 
-    It looks for the iteration of the write's own loops that stores the element read: each index
-    must be a sum of its own variables in a mixed radix, which division and remainder take apart.
+    It looks for the iteration of the write's own loops that stores the element read. For a buffer
+    that threads share, the writing thread is one of the unknowns, too.
     """
     if len(write.ranges) != len(read.ranges) or write.guards:
         return False
     top = common(write.place, read.place)
     path = write.place.below(top)
-    own = {p.stmt.var: p.stmt for p in path[:-1] if isinstance(p.stmt, For)}
+    own = [p.stmt for p in path[:-1] if isinstance(p.stmt, For)]
+    renamed: dict[Var, Expr] = {}
+    for place in top.ancestors():
+        loop = place.stmt
+        if isinstance(loop, For) and is_shared_between(write.buffer.scope, loop):
+            other = replace(loop, var=sym.var(loop.var.name))
+            renamed[loop.var] = other.var
+            own.append(other)
     ctx = context_at(read)
-    solution: dict[Var, Expr] = {}
+    inside = ctx.bind_all({loop.var: (loop.start, loop.stop) for loop in own})
+    equation = _Equation({loop.var: loop for loop in own}, ctx)
     for target, source in zip(read.ranges, write.ranges, strict=True):
-        solved = _solve(source.start, source.extent, target.start, target.extent, own, ctx)
-        if solved is None or any(v in solution for v in solved):
+        start = sym.simplify(sym.substitute(source.start, renamed), inside)
+        if not equation.add(start, source.extent, target.start, target.extent):
             return False
-        solution.update(solved)
-    for variable, loop in own.items():
-        if variable not in solution:
-            if not sym.prove(sym.lt(loop.start, loop.stop), ctx):
+    solution = equation.solution()
+    if solution is None:
+        return False
+    conditions = [sym.substitute(c, renamed) for c in conditions_between([top, *path])]
+    return all(sym.prove(sym.substitute(cond, solution), equation.ctx) for cond in conditions)
+
+
+class _Equation:
+    """Finds values of the `own` variables for which given indices take given values.
+
+    Each index must be a sum of digits in a mixed radix, plus something fixed; a digit is a
+    variable or one of its own digits, (v // low) % count. Division and remainder take it apart.
+    """
+
+    def __init__(self, own: dict[Var, For], ctx: Context) -> None:
+        self.own = own
+        self.ctx = ctx
+        self.digits: dict[Var, dict[int, tuple[int | None, Expr]]] = {v: {} for v in own}
+
+    def add(self, index: Expr, width: Expr, target: Expr, target_width: Expr) -> bool:
+        """Ask for index <= target < index + width, for every element of the target's range."""
+        if target_width is not ONE:
+            offset = sym.var("x")
+            self.ctx = self.ctx.bind(offset, ZERO, target_width)
+            target = sym.add(target, offset)
+        poly = poly_of(index)
+        found: list[tuple[int, _Digit | None, Expr]] = []  # weight, digit, extent
+        rest: dict[Monomial, int] = {}
+        for monomial, coefficient in poly.terms.items():
+            digit = self._digit(monomial) if isinstance(monomial, Expr) else None
+            if digit is None:
+                rest[monomial] = coefficient
+            elif coefficient < 1:
                 return False
-            solution[variable] = loop.start
-    conditions = conditions_between([top, *path])
-    return all(sym.prove(sym.substitute(cond, solution), ctx) for cond in conditions)
+            else:
+                found.append((coefficient, digit, digit.extent))
+        fixed = Poly(rest, poly.const).expr()
+        if sym.uses_var(fixed, self.own):
+            return False
+        if width is not ONE:
+            found.append((1, None, width))
+        found.sort(key=lambda part: part[0])
+        left = sym.simplify(sym.sub(target, fixed), self.ctx)
+        if not sym.prove(sym.le(0, left), self.ctx):
+            return False
+        if not found:
+            return sym.prove(sym.eq(left, 0), self.ctx)
+        return self._take_apart(left, found)
+
+    def _take_apart(self, left: Expr, found: list[tuple[int, _Digit | None, Expr]]) -> bool:
+        weight = 1
+        for at, (coefficient, digit, extent) in enumerate(found):
+            if coefficient != weight:
+                return False
+            value = sym.floordiv(left, weight)
+            if at < len(found) - 1:
+                if not isinstance(extent, Const):
+                    return False
+                value = sym.floormod(value, extent)
+                weight *= int(extent.value)
+            elif not sym.prove(sym.lt(value, extent), self.ctx):
+                return False
+            if digit is not None:
+                if digit.low in self.digits[digit.var]:
+                    return False
+                self.digits[digit.var][digit.low] = (digit.count, value)
+        return True
+
+    def _digit(self, atom: Expr) -> _Digit | None:
+        """(v // low) % count of an own variable that starts at 0."""
+        count: int | None = None
+        low = 1
+        inner: Expr = atom
+        if isinstance(inner, FloorMod) and isinstance(inner.b, Const):
+            count = int(inner.b.value)
+            inner = inner.a
+        if isinstance(inner, FloorDiv) and isinstance(inner.b, Const):
+            low = int(inner.b.value)
+            inner = inner.a
+        loop = self.own.get(inner) if isinstance(inner, Var) else None
+        if loop is None or sym.uses_var(loop.stop, self.own) or loop.start is not ZERO:
+            return None
+        extent = loop.stop if low == 1 else sym.simplify(sym.ceildiv(loop.stop, low))
+        if count is not None:
+            if not isinstance(loop.stop, Const) or int(loop.stop.value) % (low * count) != 0:
+                return None
+            extent = sym.const(count)
+        return _Digit(loop.var, low, count, extent)
+
+    def solution(self) -> dict[Var, Expr] | None:
+        """Values of all own variables; one that no index depends on takes its first value."""
+        values: dict[Var, Expr] = {}
+        for variable, digits in self.digits.items():
+            loop = self.own[variable]
+            total: Expr = ZERO
+            reached: int | None = 1
+            for low, (count, value) in sorted(digits.items(), key=lambda item: item[0]):
+                if reached is None or low % reached != 0:
+                    return None  # the digits overlap
+                total = sym.add(total, sym.mul(value, low))
+                reached = None if count is None else low * count
+            if not digits:
+                if not sym.prove(sym.lt(loop.start, loop.stop), self.ctx):
+                    return None
+                total = loop.start
+            values[variable] = sym.simplify(total, self.ctx)
+            if len(digits) > 1 and not sym.prove(sym.lt(values[variable], loop.stop), self.ctx):
+                return None
+        return values
 
 
-def _solve(
-    index: Expr, width: Expr, target: Expr, target_width: Expr, own: dict[Var, For], ctx: Context
-) -> dict[Var, Expr] | None:
-    """Values of `own` variables that give `index` the value `target`, if there always are some."""
-    if target_width is not ONE:
-        if target_width is width and index is target:
-            return {} if not sym.uses_var(index, own) else None
-        offset = sym.var("x")
-        ctx = ctx.bind(offset, ZERO, target_width)
-        target = sym.add(target, offset)
-    poly = poly_of(index)
-    digits: list[tuple[int, Var | None, Expr, Expr]] = []  # weight, variable, start, extent
-    rest: dict[object, int] = {}
-    for monomial, coefficient in poly.terms.items():
-        if isinstance(monomial, Var) and monomial in own:
-            loop = own[monomial]
-            if sym.uses_var(loop.start, own) or sym.uses_var(loop.stop, own) or coefficient < 1:
-                return None
-            digits.append((coefficient, monomial, loop.start, loop.extent))
-        else:
-            rest[monomial] = coefficient
-    fixed = Poly(rest, poly.const).expr()  # type: ignore[arg-type]
-    if sym.uses_var(fixed, own):
-        return None
-    if width is not ONE:
-        digits.append((1, None, ZERO, width))
-    digits.sort(key=lambda digit: digit[0])
-    left = sym.sub(target, fixed)
-    for weight, _, start, _ in digits:
-        left = sym.sub(left, sym.mul(start, weight))
-    left = sym.simplify(left, ctx)
-    if not sym.prove(sym.le(0, left), ctx):
-        return None
-    solution: dict[Var, Expr] = {}
-    weight = 1
-    for at, (coefficient, variable, start, extent) in enumerate(digits):
-        if coefficient != weight:
-            return None
-        is_last = at == len(digits) - 1
-        value = sym.floordiv(left, weight)
-        if not is_last:
-            if not isinstance(extent, Const):
-                return None
-            value = sym.floormod(value, extent)
-            weight *= int(extent.value)
-        elif not sym.prove(sym.lt(value, extent), ctx):
-            return None
-        if variable is not None:
-            solution[variable] = sym.simplify(sym.add(start, value), ctx)
-    if not digits and not sym.prove(sym.eq(left, 0), ctx):
-        return None
-    return solution
+@dataclass(frozen=True, slots=True)
+class _Digit:
+    var: Var
+    low: int
+    count: int | None  # None: all that is left above `low`
+    extent: Expr
 
 
 class _Insert(Rewriter):

@@ -122,6 +122,11 @@ def join(*stmts: Stmt | None) -> Stmt | None:
     return seq(*kept) if kept else None
 
 
+def as_list(stmt: Stmt) -> list[Stmt]:
+    """The statements of a sequence; another statement alone."""
+    return list(stmt.stmts) if isinstance(stmt, Seq) else [stmt]
+
+
 def conjuncts(cond: Expr) -> list[Expr]:
     """The conditions whose conjunction this is."""
     found: list[Expr] = []

@@ -1,0 +1,12 @@
+"""Marks a flat function as code for a device: its outermost thread loops are kernels to launch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.base.passes import PassContext
+from tilewright.tensor.ir import DEVICE, Function
+
+
+def enter_device(fn: Function, ctx: PassContext) -> Function:
+    return replace(fn, stage=DEVICE)

@@ -1,0 +1,76 @@
+"""Moves allocations out of loops, so that memory is taken once and not per iteration.
+
+    for k { alloc S in shared; .. }      alloc S in shared; for k { .. }
+
+Memory of scope `local` stays: it is a thread's own and costs nothing. Other memory goes up to the
+function, to the parallel loop whose iterations each need their own, or to the block of threads
+that shares it. A size that depends on a loop holds the allocation inside that loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.base.passes import PassContext
+from tilewright.tensor.ir import PARALLEL, THREAD, Alloc, Buffer, For, Function, Seq, Stmt, seq
+from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.visit import walk
+
+
+def hoist_allocations(fn: Function, ctx: PassContext) -> Function:
+    if not any(isinstance(s, Alloc) and s.buffer.scope != "local" for s in walk(fn.body)):
+        return fn
+    body = _Hoist()(fn.body)
+    return fn if body is fn.body or body is None else replace(fn, body=body)
+
+
+class _Hoist(Rewriter):
+    """`self.lifted` holds the buffers on their way out of the loops around."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lifted: list[Buffer] = []
+        self.loops = 0  # that an allocation here may leave
+
+    def visit_for(self, loop: For) -> Stmt | None:
+        outer, self.lifted = self.lifted, []
+        depth = self.loops
+        self.loops = depth + 1
+        body = self(loop.body)
+        self.loops = depth
+        assert body is not None
+        kept = [buffer for buffer in self.lifted if _stays_inside(buffer, loop)]
+        for buffer in reversed(kept):
+            body = Alloc(buffer, body, loop.loc)
+        self.lifted = outer + [buffer for buffer in self.lifted if buffer not in kept]
+        done: Stmt = loop if body is loop.body else replace(loop, body=body)
+        return done if self.loops else self._landed(done)
+
+    def visit_alloc(self, stmt: Alloc) -> Stmt | None:
+        body = self(stmt.body)
+        assert body is not None
+        if self.loops and stmt.buffer.scope != "local":
+            self.lifted.append(stmt.buffer)
+            return body
+        return stmt if body is stmt.body else replace(stmt, body=body)
+
+    def visit_seq(self, stmt: Seq) -> Stmt | None:
+        done = [self(child) for child in stmt.stmts]
+        if all(a is b for a, b in zip(stmt.stmts, done, strict=True)):
+            return stmt
+        return seq(*[child for child in done if child is not None])
+
+    def _landed(self, stmt: Stmt) -> Stmt:
+        for buffer in reversed(self.lifted):
+            stmt = Alloc(buffer, stmt, stmt.loc)
+        self.lifted = []
+        return stmt
+
+
+def _stays_inside(buffer: Buffer, loop: For) -> bool:
+    if any(sym.uses_var(dim, {loop.var}) for dim in buffer.shape):
+        return True
+    if loop.kind == THREAD:
+        return buffer.scope.startswith("shared") and loop.thread.startswith("blockIdx")
+    return loop.kind == PARALLEL

@@ -1,0 +1,285 @@
+"""Inserts barriers where threads of a block exchange values through shared memory.
+
+    S[t] = A[t]                 S[t] = A[t]
+    B[t] = S[63 - t]            eval barrier.shared()
+                                B[t] = S[63 - t]
+
+Two accesses of a shared buffer, one of them a write, need a barrier between them unless each thread
+touches only elements that no other thread touches. Loops are followed once around, so that the
+next iteration does not overwrite what a slower thread still reads. Barriers stand only where all
+threads come by: code under a condition that differs between threads is kept whole, or cut in two
+under the same condition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright import sym
+from tilewright.base.dtype import BOOL
+from tilewright.base.errors import Unsupported
+from tilewright.base.passes import PassContext
+from tilewright.sym import Const, Context, Expr, FloorMod, Var
+from tilewright.tensor.ir import (
+    THREAD,
+    Alloc,
+    Buffer,
+    Call,
+    Eval,
+    For,
+    Function,
+    If,
+    Let,
+    Range,
+    Seq,
+    Stmt,
+    seq,
+)
+from tilewright.tensor.passes.accesses import reads_of, writes_of
+from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.visit import walk
+
+BARRIER = Call("barrier.shared", (), BOOL)
+_LOOKBACK = 4  # iterations followed exactly; more versions of a buffer in flight are rare
+
+
+def insert_barriers(fn: Function, ctx: PassContext) -> Function:
+    has_shared = any(
+        isinstance(stmt, Alloc) and stmt.buffer.scope.startswith("shared") for stmt in walk(fn.body)
+    )
+    if not has_shared:
+        return fn
+    body = _Kernels()(fn.body)
+    return fn if body is fn.body or body is None else replace(fn, body=body)
+
+
+class _Kernels(Rewriter):
+    def visit_for(self, loop: For) -> Stmt | None:
+        if loop.kind != THREAD:
+            return super().visit_for(loop)
+        threads: dict[Var, Expr] = {}
+        nest: list[For] = []
+        body: Stmt = loop
+        while isinstance(body, For) and body.kind == THREAD:
+            nest.append(body)
+            if body.thread.startswith("threadIdx"):
+                threads[body.var] = body.extent
+            body = body.body
+        body = _Sync(threads, body).stmt(body)
+        for around in reversed(nest):
+            body = replace(around, body=body)
+        return body
+
+
+@dataclass(eq=False, slots=True)
+class _Touch:
+    """An access of shared memory."""
+
+    buffer: Buffer
+    ranges: tuple[Range, ...]
+    is_write: bool
+    stmt: Stmt
+
+    def at(self, variable: Var, value: Expr) -> _Touch:
+        """The same access seen when the variable has another value."""
+        moved = {variable: value}
+        if not any(sym.uses_var(x, moved) for r in self.ranges for x in (r.start, r.extent)):
+            return self
+        ranges = [
+            Range(sym.substitute(r.start, moved), sym.substitute(r.extent, moved))
+            for r in self.ranges
+        ]
+        return _Touch(self.buffer, tuple(ranges), self.is_write, self.stmt)
+
+
+class _Sync:
+    """Walks a kernel's body in order of execution; `open` holds the accesses since a barrier."""
+
+    def __init__(self, threads: dict[Var, Expr], body: Stmt) -> None:
+        self.threads = threads
+        self.varying: set[Var] = set(threads)  # variables that differ between threads
+        self.ctx = Context()  # the ranges of all loops; their variables are distinct
+        for variable, extent in threads.items():
+            self.ctx = self.ctx.bind(variable, 0, extent)
+        for stmt in walk(body):
+            if isinstance(stmt, For):
+                self.ctx = self.ctx.bind(stmt.var, stmt.start, stmt.stop)
+        self.open: list[_Touch] = []
+        self.touched: dict[Stmt, list[_Touch]] = {}
+        self.conflicts: dict[tuple[_Touch, _Touch], bool] = {}
+
+    def stmt(self, stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Seq):
+            return seq(*[self.stmt(child) for child in stmt.stmts])
+        if isinstance(stmt, Alloc):
+            return replace(stmt, body=self.stmt(stmt.body))
+        if isinstance(stmt, Let):
+            if self.differs(stmt.value):
+                self.varying.add(stmt.var)
+            return replace(stmt, body=self.stmt(stmt.body))
+        if isinstance(stmt, Eval) and stmt.value is BARRIER:
+            self.open = []
+            return stmt
+        touches = self.touches(stmt)
+        if not touches:
+            return stmt
+        # The barrier stands outside as many loops as possible.
+        needed = any(self.conflict(old, new) for old in self.open for new in touches)
+        if needed:
+            self.open = []
+        done = self._inside(stmt, touches)
+        return seq(Eval(BARRIER, stmt.loc), done) if needed else done
+
+    def _inside(self, stmt: Stmt, touches: list[_Touch]) -> Stmt:
+        """The statement with the barriers that it needs inside."""
+        is_settled = not any(touch.is_write for touch in touches) or len(touches) == 1
+        if isinstance(stmt, For) and not is_settled and not self.differs(stmt.start, stmt.stop):
+            return self._loop(stmt)
+        if isinstance(stmt, If) and not is_settled:
+            if not self.differs(stmt.cond):
+                return self._branch(stmt)
+            inner = stmt.then
+            if isinstance(inner, Seq) and stmt.otherwise is None and self._exchange(touches):
+                parts = [If(stmt.cond, part, None, stmt.loc) for part in inner.stmts]
+                return seq(*[self.stmt(part) for part in parts])
+        exchanged = self._exchange(touches) if isinstance(stmt, (For, If)) else None
+        if exchanged is not None and not is_settled:
+            raise Unsupported(
+                "TW2205",
+                f"threads exchange values through %{exchanged.name} inside code that "
+                "not all of them run, where no barrier can stand",
+                stmt.loc,
+                help="move the condition or the uneven loop inside the two statements",
+            )
+        self.open = self.open + touches
+        return stmt
+
+    def differs(self, *exprs: Expr) -> bool:
+        return any(sym.uses_var(expr, self.varying) for expr in exprs)
+
+    def _loop(self, loop: For) -> Stmt:
+        body = self.stmt(loop.body)
+        # Go around again: the next iteration meets what the ones before left open.
+        for _ in range(_LOOKBACK):
+            earlier = [touch.at(loop.var, sym.sub(loop.var, 1)) for touch in self.open]
+            self.open = earlier
+            body = self.stmt(body)
+            left = set(self.open)
+            if not any(touch in left for touch in earlier):
+                break
+        else:  # some iteration long ago
+            self._forget(loop)
+            body = self.stmt(body)
+        self._forget(loop)
+        return replace(loop, body=body)
+
+    def _forget(self, loop: For) -> None:
+        """What is open happened in some iteration, it is no longer known in which."""
+        some = sym.var(loop.var.name)
+        self.ctx = self.ctx.bind(some, loop.start, loop.stop)
+        self.open = [touch.at(loop.var, some) for touch in self.open]
+
+    def _branch(self, stmt: If) -> Stmt:
+        before = self.open
+        then = self.stmt(stmt.then)
+        after_then, self.open = self.open, before
+        otherwise = None if stmt.otherwise is None else self.stmt(stmt.otherwise)
+        self.open = list(dict.fromkeys((*after_then, *self.open)))
+        return replace(stmt, then=then, otherwise=otherwise)
+
+    # ------------------------------------------------------------------ accesses
+
+    def touches(self, root: Stmt) -> list[_Touch]:
+        """The accesses of shared memory at and below a statement."""
+        found = self.touched.get(root)
+        if found is None:
+            found = [
+                _Touch(buffer, ranges, False, root)
+                for buffer, ranges, _, _ in reads_of(root)
+                if buffer.scope.startswith("shared")
+            ]
+            found += [
+                _Touch(buffer, ranges, True, root)
+                for buffer, ranges in writes_of(root)
+                if buffer.scope.startswith("shared")
+            ]
+            for child in root.children():
+                found += self.touches(child)
+            self.touched[root] = found
+        return found
+
+    def _exchange(self, touches: list[_Touch]) -> Buffer | None:
+        """A buffer through which threads exchange values among these accesses."""
+        for at, later in enumerate(touches):
+            for earlier in touches[:at]:
+                if earlier.stmt is not later.stmt and self.conflict(earlier, later):
+                    return later.buffer
+        return None
+
+    def conflict(self, old: _Touch, new: _Touch) -> bool:
+        """Whether another thread may touch the same element, and one of the two writes it."""
+        if old.buffer is not new.buffer or not (old.is_write or new.is_write):
+            return False
+        if old.stmt is new.stmt and old.is_write and new.is_write:
+            return False  # the program itself promises that its threads write different elements
+        found = self.conflicts.get((old, new))
+        if found is None:
+            found = self.conflicts[old, new] = self._meet(old, new)
+        return found
+
+    def _meet(self, old: _Touch, new: _Touch) -> bool:
+        pairs = list(zip(old.ranges, new.ranges, strict=True))
+        if any(self._apart(a, b) for a, b in pairs):
+            return False
+        own = {thread for a, b in pairs for thread in self._told_apart(a, b)}
+        return any(
+            thread not in own and not (isinstance(extent, Const) and extent.value == 1)
+            for thread, extent in self.threads.items()
+        )
+
+    def _told_apart(self, a: Range, b: Range) -> list[Var]:
+        """Threads that this dimension tells apart: equal indices mean equal threads.
+
+        Both indices must be sum(weight * thread) + rest with the same weights, each weight at
+        least what the threads of lesser weight and the rest can add up to.
+        """
+        if a.extent is not sym.ONE or b.extent is not sym.ONE:
+            return []
+        left = sym.linear(a.start, self.threads)
+        right = sym.linear(b.start, self.threads)
+        if left is None or right is None or not left[0] or left[0] != right[0]:
+            return []
+        if self.differs(left[1], right[1]):
+            return []
+        both = sym.bounds(left[1], self.ctx).join(sym.bounds(right[1], self.ctx))
+        if both.lower is None or both.upper is None:
+            return []
+        reach = both.upper - both.lower
+        found: list[Var] = []
+        weights = sorted(left[0].items(), key=lambda item: getattr(item[1], "value", 0))
+        for thread, weight in weights:
+            extent = self.threads[thread]
+            if not isinstance(weight, Const) or not isinstance(extent, Const):
+                return found
+            if weight.value <= reach:
+                return []
+            found.append(thread)
+            reach += int(weight.value) * (int(extent.value) - 1)
+        return found
+
+    def _apart(self, a: Range, b: Range) -> bool:
+        """Whether no index is in both ranges, for any two threads."""
+        if self.differs(a.start, a.extent, b.start, b.extent):
+            return False
+        x, y = a.start, b.start
+        one = a.extent is sym.ONE and b.extent is sym.ONE
+        if one and isinstance(x, FloorMod) and isinstance(y, FloorMod) and x.b is y.b:
+            gap = sym.simplify(sym.sub(x.a, y.a))
+            if isinstance(gap, Const) and isinstance(x.b, Const):
+                return gap.value % x.b.value != 0  # different slots of a ring of versions
+        gap = sym.simplify(sym.sub(x, y))
+        if not isinstance(gap, Const):
+            return False
+        extents = [r.extent.value if isinstance(r.extent, Const) else None for r in (a, b)]
+        lower = extents[1] if gap.value >= 0 else extents[0]  # of the range that starts first
+        return lower is not None and abs(gap.value) >= lower

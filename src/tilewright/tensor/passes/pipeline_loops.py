@@ -1,0 +1,212 @@
+"""Overlaps iterations of a loop: software pipelining, with double buffering as its simplest case.
+
+    for k in 0..n [software_pipeline_stage = (0, 1)] { L(k); C(k) }
+
+    L(0)
+    for k in 1..n { L(k); C(k - 1) }
+    C(n - 1)
+
+Statement j of the body runs `stage[j]` iterations late; in each iteration the statements run in
+the order of `order`. A buffer of the body that is written in one stage and read in a later one
+gets a version per iteration in flight. `double_buffer_scope` on a block means: the statement that
+fills its output runs one iteration ahead of the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright import sym
+from tilewright.base.errors import UserError
+from tilewright.base.loc import Loc
+from tilewright.base.passes import PassContext
+from tilewright.sym import FALSE, TRUE, Context, Expr, const
+from tilewright.tensor.ir import (
+    Alloc,
+    Buffer,
+    For,
+    Function,
+    If,
+    Seq,
+    Stmt,
+    annotated,
+    annotation,
+    seq,
+)
+from tilewright.tensor.passes.accesses import collect
+from tilewright.tensor.passes.inject_virtual_threads import add_leading_index
+from tilewright.tensor.passes.rewriter import Rewriter, fresh_copy, join
+from tilewright.tensor.visit import walk
+
+STAGE, ORDER = "software_pipeline_stage", "software_pipeline_order"
+
+
+def pipeline_loops(fn: Function, ctx: PassContext) -> Function:
+    if not any(isinstance(s, For) and annotation(s, STAGE) for s in walk(fn.body)):
+        return fn
+    body = _Pipeline()(fn.body)
+    return fn if body is fn.body or body is None else replace(fn, body=body)
+
+
+def expanded_plan(loop: For, groups: list[list[Stmt]]) -> For:
+    """The loop over `groups`, statement j having become group j, with its plan to match."""
+    stages, orders = annotation(loop, STAGE), annotation(loop, ORDER)
+    if stages is not None:
+        sizes = [len(group) for group in groups]
+        _check_length(loop, len(groups))
+        by_order = sorted(range(len(groups)), key=lambda j: orders[j] if orders else j)
+        first: dict[int, int] = {}
+        count = 0
+        for j in by_order:
+            first[j] = count
+            count += sizes[j]
+        new_stages = tuple([stages[j] for j, size in enumerate(sizes) for _ in range(size)])
+        new_orders = tuple([first[j] + k for j, size in enumerate(sizes) for k in range(size)])
+        notes = annotated(annotated(loop.annotations, STAGE, new_stages), ORDER, new_orders)
+        loop = replace(loop, annotations=notes)
+    return replace(loop, body=seq(*[stmt for group in groups for stmt in group]))
+
+
+def _check_length(loop: For, statements: int) -> None:
+    for key in (STAGE, ORDER):
+        plan = annotation(loop, key)
+        if plan is not None and len(plan) != statements:
+            raise _bad_plan(
+                f"{key} of loop %{loop.var.name} names {len(plan)} statements, "
+                f"the body has {statements}",
+                loop.loc,
+            )
+
+
+def _bad_plan(message: str, loc: Loc) -> UserError:
+    return UserError(
+        "TW2204",
+        message,
+        loc,
+        help="give one stage and one place in the order per statement of the loop's body, so that "
+        "what is read was written in an earlier stage, or earlier in the same one",
+    )
+
+
+@dataclass(slots=True)
+class _Step:
+    """A statement of the body with its place in the plan."""
+
+    stmt: Stmt
+    stage: int
+    order: int
+
+
+class _Pipeline(Rewriter):
+    def visit_for(self, loop: For) -> Stmt | None:
+        done = super().visit_for(loop)
+        if not isinstance(done, For) or annotation(done, STAGE) is None:
+            return done
+        allocs: list[Alloc] = []
+        steps: list[Stmt] = []
+        _spread(done.body, allocs, steps)
+        _check_length(done, len(steps))
+        stages = annotation(done, STAGE)
+        orders = annotation(done, ORDER, tuple(range(len(steps))))
+        plan = [_Step(*parts) for parts in zip(steps, stages, orders, strict=True)]
+        return _pipelined(done, [a.buffer for a in allocs], plan, self.ctx)
+
+
+def _spread(body: Stmt, allocs: list[Alloc], steps: list[Stmt]) -> None:
+    """The statements of a body and the allocations around some of them, in order."""
+    while True:
+        if isinstance(body, Alloc):
+            allocs.append(body)
+            body = body.body
+        elif isinstance(body, Seq):
+            *before, last = body.stmts
+            for stmt in before:
+                if isinstance(stmt, Alloc):
+                    _spread(stmt, allocs, steps)
+                else:
+                    steps.append(stmt)
+            body = last
+        else:
+            steps.append(body)
+            return
+
+
+def _pipelined(loop: For, own: list[Buffer], plan: list[_Step], ctx: Context) -> Stmt:
+    depth = max(step.stage for step in plan)
+    versions = _versions(loop, own, plan)
+    several = {
+        buffer: replace(buffer, shape=(const(count), *buffer.shape), align=_shifted(buffer))
+        for buffer, count in versions.items()
+        if count > 1
+    }
+    for step in plan:
+        for buffer, made in several.items():
+            slot = sym.floormod(sym.sub(loop.var, loop.start), versions[buffer])
+            step.stmt = add_leading_index(step.stmt, {buffer: made}, slot)
+    plan.sort(key=lambda step: step.order)
+    notes = annotated(annotated(loop.annotations, STAGE, None), ORDER, None)
+
+    def iteration(at: Expr, ctx: Context) -> Stmt | None:
+        """Each statement at its own, earlier iteration, where that is one of the loop's."""
+        done: list[Stmt] = []
+        for step in plan:
+            its = sym.simplify(sym.sub(at, step.stage), ctx)
+            inside = sym.all_of(sym.le(loop.start, its), sym.lt(its, loop.stop))
+            inside = sym.simplify(inside, ctx)
+            if inside is FALSE:
+                continue
+            copy = fresh_copy(step.stmt, {loop.var: its})
+            done.append(copy if inside is TRUE else If(inside, copy, None, loop.loc))
+        return join(*done)
+
+    steady_start = sym.simplify(sym.add(loop.start, depth), ctx)
+    prologue = [iteration(sym.add(loop.start, k), ctx) for k in range(depth)]
+    # A loop shorter than the pipeline has no steady part, and its epilogue starts later.
+    epilogue_start = sym.simplify(sym.maximum(loop.stop, steady_start), ctx)
+    epilogue = [iteration(sym.add(epilogue_start, k), ctx) for k in range(depth)]
+    inner = iteration(loop.var, ctx.bind(loop.var, steady_start, loop.stop))
+    steady = None if inner is None else replace(loop, start=steady_start, body=inner)
+    if steady is not None:
+        steady = replace(steady, annotations=notes)
+    result = join(*prologue, steady, *epilogue)
+    assert result is not None
+    for buffer in reversed(own):
+        result = Alloc(several.get(buffer, buffer), result)
+    return result
+
+
+def _shifted(buffer: Buffer) -> tuple[tuple[int, int, int], ...]:
+    return tuple([(a if a < 0 else a + 1, factor, offset) for a, factor, offset in buffer.align])
+
+
+def _versions(loop: For, own: list[Buffer], plan: list[_Step]) -> dict[Buffer, int]:
+    """How many iterations' contents of each buffer of the body exist at once; checks the plan."""
+    versions = dict.fromkeys(own, 1)
+    touched = [_touched(step.stmt) for step in plan]
+    for later in range(len(plan)):
+        for earlier in range(later):
+            a, b = plan[earlier], plan[later]
+            for buffer, writes in touched[earlier].items():
+                if buffer not in touched[later] or not (writes or touched[later][buffer]):
+                    continue
+                if (a.stage, a.order) > (b.stage, b.order) or (
+                    a.stage < b.stage and buffer not in versions
+                ):
+                    raise _bad_plan(
+                        f"the plan of loop %{loop.var.name} puts statements {earlier} and {later} "
+                        f"in stages {a.stage} and {b.stage}, but both use %{buffer.name}",
+                        loop.loc,
+                    )
+                if buffer in versions:
+                    # The slot read last is free for the next write only after the read.
+                    extra = 1 if a.order < b.order and a.stage < b.stage else 0
+                    versions[buffer] = max(versions[buffer], b.stage - a.stage + extra)
+    return versions
+
+
+def _touched(stmt: Stmt) -> dict[Buffer, bool]:
+    """The buffers a statement uses, and whether it writes them."""
+    found: dict[Buffer, bool] = {}
+    for buffer, accesses in collect(stmt, None).items():
+        found[buffer] = any(access.is_write or access.is_opaque for access in accesses)
+    return found
