@@ -115,6 +115,8 @@ class EntryChecks:
         index, dim = load.index[axis], load.buffer.shape[axis]
         if is_data_dependent(index):
             return
+        if isinstance(index, Var) and index in domain and domain[index][1] is dim:
+            return  # A[i] with i over the very dimension
         inside = _assuming(self.ctx.bind_all(domain), guards)
         above = sym.prove(sym.le(ZERO, index), inside)
         below = sym.prove(sym.lt(index, dim), inside)

@@ -379,3 +379,13 @@ def shift_right(x: Any, y: Any) -> Expr:
 
 def popcount(x: Any) -> Expr:
     return _call1("popcount", x)
+
+
+def bits_of(x: Any) -> Expr:
+    """The bits of a float as a signed integer of the same width."""
+    return _call1("bits_of", x)
+
+
+def from_bits(x: Any) -> Expr:
+    """The float that has the bits of an integer of the same width."""
+    return _call1("from_bits", x)
