@@ -175,12 +175,9 @@ class _Lowering:
         return found
 
     def _place_states(self, scan: ScanOp) -> None:
-        """A state, its placeholder, its update and an init of no other use share one buffer."""
-        for k, state in enumerate(scan.outputs):
+        """An init of no other use writes straight into its state."""
+        for init, state in zip(scan.init, scan.outputs, strict=True):
             buffer = self._target(state)
-            self.buffers[scan.state[k]] = buffer
-            self.buffers[scan.update[k]] = buffer
-            init = scan.init[k]
             computed = isinstance(init.op, ComputeOp)
             if computed and init not in self.buffers and self.stages.uses[init] == 1:
                 self.buffers[init] = buffer
@@ -271,6 +268,10 @@ class _Lowering:
             if self.buffers[init] is not self.buffers[state]:
                 before.append(self._copied_init(scan, init, self.buffers[state]))
         inner = recurrent_stages(scan)
+        for tensor in (tensor for op in inner for tensor in op.outputs):
+            self.buffers.pop(tensor, None)  # another scan may have used the same stages
+        for k, state in enumerate(scan.outputs):
+            self.buffers[scan.state[k]] = self.buffers[scan.update[k]] = self.buffers[state]
         first = inner[-1]
         assert isinstance(first, ComputeOp)
         step = _Step(first.axis[0].name, scan)

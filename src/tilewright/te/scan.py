@@ -94,8 +94,10 @@ def scan(
         )
     axis = make_axis("t", steps, total, SCAN)
     op = ScanOp(name, axis, inits, updates, states, annotations_of(tag, attrs), loc)
-    for stage in recurrent_stages(op):
-        _check_recurrence(op, stage)
+    stages = recurrent_stages(op)
+    inner = {tensor for stage in stages for tensor in stage.outputs}
+    for stage in stages:
+        _check_recurrence(op, stage, inner)
     return op.output(0) if single else op.outputs
 
 
@@ -161,7 +163,7 @@ def recurrent_stages(scan: ScanOp) -> tuple[Operation, ...]:
     return tuple(order)
 
 
-def _check_recurrence(scan: ScanOp, stage: Operation) -> None:
+def _check_recurrence(scan: ScanOp, stage: Operation, inner: set[Tensor]) -> None:
     """Every read of a state is of an earlier step, every read of a stage inside of this step."""
     where = scan.loc
     if not isinstance(stage, ComputeOp):
@@ -181,7 +183,6 @@ def _check_recurrence(scan: ScanOp, stage: Operation) -> None:
     time = stage.axis[0]
     plain = sym.var(time.name)
     ctx = Context().bind(plain, scan.scan_axis.start, total)
-    inner = {tensor for op in recurrent_stages(scan) for tensor in op.outputs}
     for part in sym.walk(*stage.body):
         if not isinstance(part, Read):
             continue

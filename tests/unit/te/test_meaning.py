@@ -159,6 +159,24 @@ def test_two_coupled_recurrences():
     assert second.tolist() == [1, 1, 2, 3, 5, 8, 13, 21, 34, 55]
 
 
+def test_two_scans_may_share_their_stages():
+    m = te.var("m")
+    X, state = te.placeholder((m,), name="X"), te.placeholder((m,), name="state")
+    twice = te.compute((m,), lambda t: state[t - 1] * 2.0, name="twice")
+    update = te.compute((m,), lambda t: twice[t] + X[t], name="update")
+    zero = te.compute((1,), lambda _: 0.0, name="zero")
+    one = te.compute((1,), lambda _: 1.0, name="one")
+    A = te.scan(zero, update, state, name="A")
+    B = te.scan(one, update, state, name="B")
+    x = values(5)
+    out = np.zeros((2, 5), np.float32)
+    interpret(te.function([X, A, B]), x, out[0], out[1])
+    wanted = np.array([[0.0] * 5, [1.0] * 5], np.float32)
+    for t in range(1, 5):
+        wanted[:, t] = wanted[:, t - 1] * 2 + x[t]
+    np.testing.assert_allclose(out, wanted, rtol=1e-5)
+
+
 def test_an_external_kernel():
     n, m, k = te.var("n"), te.var("m"), te.var("k")
     A, B = te.placeholder((n, k), name="A"), te.placeholder((k, m), name="B")

@@ -5,6 +5,7 @@ import pytest
 from tilewright import sym
 from tilewright.sym import Context
 from tilewright.tensor import parse
+from tilewright.tensor.intrin import TensorIntrin, declare
 from tilewright.tensor.ir import Block, Range, Region
 from tilewright.tensor.printer import Printer
 from tilewright.tensor.regions import (
@@ -200,6 +201,32 @@ def test_external_calls_count_by_their_regions():
         "%A[0 +: n, 0 +: n], %B[0 +: n, 0 +: n]",
         "%C[0 +: n, 0 +: n]",
     )
+
+
+@pytest.mark.parametrize(
+    ("phase", "reads"),
+    [("compute", "%A[0 +: 4]"), ("update", "%A[0 +: 4]"), ("reset", "")],
+)
+def test_calls_of_intrinsics_count_by_their_regions(phase, reads):
+    behavior = parse(
+        body_of(
+            """
+            for %i in 0..4 {
+              block @total(%vi: reduce 4 = %i) {
+                writes %o[]
+                init { %o[] = 0.0 }
+                %o[] sum= %a[%vi]
+              }
+            }""",
+            "%a: f32[4], %o: f32[]",
+        )
+    )
+    declare(TensorIntrin("regions_test_total", behavior))
+    text = body_of(
+        f"block @B() {{ call regions_test_total.{phase}(%A[0 +: 4], %B[]) }}",
+        "%A: f32[8], %B: f32[]",
+    )
+    assert regions_of(text) == (reads, "%B[]")
 
 
 def test_no_dimensions_no_ranges():
