@@ -21,7 +21,6 @@ from tilewright.tensor.ir import (
     For,
     Function,
     If,
-    Let,
     Stmt,
     Store,
 )
@@ -37,6 +36,8 @@ def bind_threads(fn: Function, ctx: PassContext) -> Function:
 
 
 class _FindKernels(Rewriter):
+    tracks = False
+
     def visit_for(self, loop: For) -> Stmt | None:
         axes: dict[str, _Axis] = {}
         for stmt in walk(loop):
@@ -77,6 +78,8 @@ def _note(axes: dict[str, _Axis], loop: For) -> None:
 class _Bind(Rewriter):
     """Puts the kernel's thread indices in place of thread loops."""
 
+    tracks = False
+
     def __init__(self, axes: dict[str, _Axis]) -> None:
         super().__init__()
         self.axes = axes
@@ -101,15 +104,6 @@ class _Bind(Rewriter):
         self.bound.pop()
         self.memo = outer
         return body
-
-    def visit_if(self, stmt: If) -> Stmt | None:
-        then = self(stmt.then)
-        otherwise = None if stmt.otherwise is None else self(stmt.otherwise)
-        assert then is not None
-        return replace(stmt, then=then, otherwise=otherwise)
-
-    def visit_let(self, stmt: Let) -> Stmt | None:
-        return with_body(stmt, self(stmt.body))
 
     def visit_leaf(self, stmt: Stmt) -> Stmt | None:
         if isinstance(stmt, Store) and stmt.buffer.scope != "local":

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
-from tilewright.tensor.ir import PARALLEL, THREAD, Alloc, Buffer, For, Function, Seq, Stmt, seq
+from tilewright.tensor.ir import PARALLEL, THREAD, Alloc, Buffer, For, Function, Stmt
 from tilewright.tensor.passes.rewriter import Rewriter
 from tilewright.tensor.visit import walk
 
@@ -27,6 +27,8 @@ def hoist_allocations(fn: Function, ctx: PassContext) -> Function:
 
 class _Hoist(Rewriter):
     """`self.lifted` holds the buffers on their way out of the loops around."""
+
+    tracks = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,12 +56,6 @@ class _Hoist(Rewriter):
             self.lifted.append(stmt.buffer)
             return body
         return stmt if body is stmt.body else replace(stmt, body=body)
-
-    def visit_seq(self, stmt: Seq) -> Stmt | None:
-        done = [self(child) for child in stmt.stmts]
-        if all(a is b for a, b in zip(stmt.stmts, done, strict=True)):
-            return stmt
-        return seq(*[child for child in done if child is not None])
 
     def _landed(self, stmt: Stmt) -> Stmt:
         for buffer in reversed(self.lifted):

@@ -54,6 +54,8 @@ def insert_barriers(fn: Function, ctx: PassContext) -> Function:
 
 
 class _Kernels(Rewriter):
+    tracks = False
+
     def visit_for(self, loop: For) -> Stmt | None:
         if loop.kind != THREAD:
             return super().visit_for(loop)

@@ -13,9 +13,9 @@ from dataclasses import replace
 from tilewright import sym
 from tilewright.base.passes import PassContext
 from tilewright.sym import TRUE, Expr
-from tilewright.tensor.ir import Block, For, Function, If, Let, Seq, Stmt, annotation
+from tilewright.tensor.ir import Block, For, Function, If, Seq, Stmt, annotation
 from tilewright.tensor.passes.pipeline_loops import STAGE, expanded_plan
-from tilewright.tensor.passes.rewriter import Rewriter, as_list, with_body, with_branches
+from tilewright.tensor.passes.rewriter import Rewriter, as_list, with_body
 
 
 def lower_blocks(fn: Function, ctx: PassContext) -> Function:
@@ -27,6 +27,8 @@ def lower_blocks(fn: Function, ctx: PassContext) -> Function:
 
 class _LowerBlocks(Rewriter):
     """`self.memo` maps the iterators in scope, and expressions already met, to their values."""
+
+    tracks = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,17 +55,8 @@ class _LowerBlocks(Rewriter):
             return body
         return If(predicate, body, None, block.loc)
 
-    # Ranges are of no interest here.
-
     def visit_for(self, loop: For) -> Stmt | None:
         if annotation(loop, STAGE) is None:
             return with_body(loop, self(loop.body))
         groups = [self(stmt) for stmt in as_list(loop.body)]
         return expanded_plan(loop, [[] if done is None else as_list(done) for done in groups])
-
-    def visit_let(self, stmt: Let) -> Stmt | None:
-        return with_body(stmt, self(stmt.body))
-
-    def visit_if(self, stmt: If) -> Stmt | None:
-        otherwise = None if stmt.otherwise is None else self(stmt.otherwise)
-        return with_branches(stmt, self(stmt.then), otherwise)

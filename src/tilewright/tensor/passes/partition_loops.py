@@ -102,7 +102,8 @@ class _Partition(Rewriter):
             return self(stmt.then)
         if stmt.cond is FALSE:
             return None if stmt.otherwise is None else self(stmt.otherwise)
-        return super().visit_if(stmt)
+        otherwise = None if stmt.otherwise is None else self(stmt.otherwise)
+        return with_branches(stmt, self(stmt.then), otherwise)
 
     def visit_for(self, loop: For) -> Stmt | None:
         if loop.kind == THREAD and loop.thread.startswith("threadIdx"):
@@ -189,6 +190,8 @@ class _Partition(Rewriter):
             found = self._bound(cond, loop, inner, self.ctx)
             if found is None or self._differs(found, loop):
                 continue
+            if loop.kind == UNROLL and not found.is_exact:
+                continue  # masks will do, and the copies keep their constants
             if isinstance(cond, Eq):
                 peeled = self._peeled(loop, found)
                 if peeled is not None:
@@ -213,7 +216,7 @@ class _Partition(Rewriter):
                 (first, last, None),
                 (last, loop.stop, falling),
             )
-            if start is not stop and not sym.prove(sym.le(stop, start), self.ctx)
+            if start is not stop  # simplify has made the ends of an empty part one
         ]
         if all(failing is not None for _, _, failing in spans):
             return [loop]
@@ -248,7 +251,7 @@ class _Partition(Rewriter):
             (hit, after, TRUE),
             (after, loop.stop, FALSE),
         ):
-            if start is stop or sym.prove(sym.le(stop, start), self.ctx):
+            if start is stop:
                 continue
             body = _assuming(loop.body, {bound.cond: value})
             if body is not None:

@@ -238,7 +238,9 @@ class _Digit:
 
 
 class _Insert(Rewriter):
-    """Wraps the chosen statements. Ranges are of no interest, so contexts stay empty."""
+    """Wraps the chosen statements."""
+
+    tracks = False
 
     def __init__(
         self,
@@ -255,11 +257,6 @@ class _Insert(Rewriter):
         for buffer in reversed(self.around.get(stmt, ())):
             result = Alloc(buffer, result)
         return result
-
-    def visit_for(self, loop: For) -> Stmt | None:
-        body = self(loop.body)
-        assert body is not None
-        return loop if body is loop.body else loop.with_children((body,))
 
     def visit_seq(self, stmt: Seq) -> Stmt | None:
         done: list[Stmt] = []

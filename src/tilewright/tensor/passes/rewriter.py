@@ -30,9 +30,11 @@ from tilewright.tensor.visit import replace_buffers, rewrite, walk
 class Rewriter:
     """Visits statements by kind: a subclass overrides what it treats. None drops a statement.
 
-    `self.ctx` holds at the statement being visited. A statement whose parts stay the same objects
-    is returned as it is.
+    `self.ctx` holds at the statement being visited, unless the subclass says that it does not
+    track what holds. A statement whose parts stay the same objects is returned as it is.
     """
+
+    tracks = True
 
     def __init__(self, ctx: Context = sym.EMPTY) -> None:
         self.ctx = ctx
@@ -61,10 +63,15 @@ class Rewriter:
         return seq(*kept) if kept else None
 
     def visit_for(self, loop: For) -> Stmt | None:
+        if not self.tracks:
+            return with_body(loop, self(loop.body))
         body = self.scoped(self.ctx.bind(loop.var, loop.start, loop.stop), loop.body)
         return with_body(loop, body)
 
     def visit_if(self, stmt: If) -> Stmt | None:
+        if not self.tracks:
+            otherwise = None if stmt.otherwise is None else self(stmt.otherwise)
+            return with_branches(stmt, self(stmt.then), otherwise)
         then = self.scoped(self.ctx.assume(stmt.cond), stmt.then)
         if stmt.otherwise is None:
             return with_branches(stmt, then, None)
@@ -73,7 +80,7 @@ class Rewriter:
 
     def visit_let(self, stmt: Let) -> Stmt | None:
         inner = self.ctx
-        if stmt.var.dtype is INDEX:
+        if self.tracks and stmt.var.dtype is INDEX:
             inner = inner.assume(sym.eq(stmt.var, stmt.value))
         return with_body(stmt, self.scoped(inner, stmt.body))
 
