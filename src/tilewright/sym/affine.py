@@ -14,7 +14,7 @@ from tilewright.sym import expr as e
 from tilewright.sym.context import EMPTY, Context
 from tilewright.sym.expr import Expr, Size, Var
 from tilewright.sym.ops import as_expr
-from tilewright.sym.poly import UNIT, Monomial, Poly, constant, factors, monomial_of, poly_of
+from tilewright.sym.poly import NIL, UNIT, Monomial, Poly, constant, factors, poly_of, term
 from tilewright.sym.prove import equal
 from tilewright.sym.simplify import simplify
 from tilewright.sym.visit import free_vars, uses_var
@@ -49,14 +49,9 @@ def linear(expr: Expr, variables: Iterable[Var]) -> tuple[dict[Var, Expr], Expr]
             continue
         var = found[0]
         assert isinstance(var, Var)
-        one = Poly({monomial_of(others): coefficient}, 0) if others else constant(coefficient)
-        slopes[var] = slopes.get(var, constant(0)).plus(one)
-    ordered = {v: slopes[v].expr() for v in wanted if v in slopes and not _is_nil(slopes[v])}
+        slopes[var] = slopes.get(var, NIL).plus(term(others, coefficient))
+    ordered = {v: slopes[v].expr() for v in wanted if v in slopes and not slopes[v].is_nil}
     return ordered, rest.expr()
-
-
-def _is_nil(poly: Poly) -> bool:
-    return poly.is_const and poly.const == 0
 
 
 def split_terms(expr: Expr, inner: set[Var] | Mapping[Var, object]) -> tuple[Expr, Expr] | None:
@@ -134,8 +129,7 @@ class _Cover:
             extent = self.take(moving[0]) if len(moving) == 1 else None
             if extent is None:
                 return None
-            scale = Poly({monomial_of(others): coefficient}, 0) if others else constant(coefficient)
-            terms.append((scale, extent))
+            terms.append((term(others, coefficient), extent))
         total = UNIT
         while terms:
             # A negative scale counts downwards: the same values, the box moved.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from tilewright.sym.expr import Expr, Var
@@ -56,6 +56,13 @@ ANY = Interval(None, None)
 NATURAL = Interval(0, None)
 
 
+class FactTable(NamedTuple):
+    """Facts by the terms that occur in them, and the atoms whose axioms are among them."""
+
+    by_term: Mapping[Monomial, list[Poly]]
+    opened: set[Expr]
+
+
 class Context:
     """Ranges of variables and assumed facts. Build with `bind`, `bind_all` and `assume`."""
 
@@ -80,10 +87,10 @@ class Context:
     _bounded: dict[Monomial, Interval]
     _axioms: dict[Expr, list[Poly]]
     _proved: dict[tuple[object, ...], bool]
-    _indexed: dict[Monomial, list[Poly]] | None
+    _indexed: FactTable | None
 
     # start <= var < stop, both simplified
-    ranges: Mapping[Var, tuple[Expr, Expr]]
+    ranges: dict[Var, tuple[Expr, Expr]]
     # atom -> what it equals: variables with a known value, conditions known to hold or not
     values: Mapping[Expr, Expr]
     # constant bounds of atoms that were assumed

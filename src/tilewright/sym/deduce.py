@@ -12,15 +12,16 @@ on with the rest, until constant bounds settle it or the effort is spent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import reduce
 from math import gcd
 from typing import Any, NamedTuple
 
+from tilewright.base.dtype import INDEX
 from tilewright.sym import expr as e
 from tilewright.sym.bounds import lower_bound, monomial_bounds
-from tilewright.sym.context import Context
-from tilewright.sym.expr import Expr
+from tilewright.sym.context import Context, FactTable
+from tilewright.sym.expr import Const, Expr, Var
 from tilewright.sym.poly import (
     Monomial,
     Poly,
@@ -31,7 +32,7 @@ from tilewright.sym.poly import (
 )
 
 _DEGREE, _TERMS = 4, 16  # no proof is looked for among larger goals
-QUICK, THOROUGH = 12, 64  # steps of effort: inside a simplification, and when asked for a proof
+QUICK, THOROUGH = 12, 48  # steps of effort: inside a simplification, and when asked for a proof
 
 
 def nonnegative(poly: Poly, ctx: Context, effort: int = QUICK) -> bool:
@@ -54,7 +55,7 @@ def _can_reason(poly: Poly, ctx: Context) -> bool:
     if indexed is None:
         indexed = ctx._indexed = _index(ctx)
     for monomial in poly.terms:
-        if monomial in indexed or type(monomial) is tuple or type(monomial) in _REASONED:
+        if monomial in indexed.by_term or type(monomial) is tuple or type(monomial) in _REASONED:
             return True
     return False
 
@@ -65,6 +66,9 @@ def tightened(poly: Poly) -> Poly:
     if divisor <= 1:
         return poly
     return Poly({m: c // divisor for m, c in poly.terms.items()}, poly.const // divisor)
+
+
+_NONE: list[Poly] = []
 
 
 class _Way(NamedTuple):
@@ -83,17 +87,21 @@ class _Proof:
 
     __slots__ = ("axioms", "ctx", "effort", "opened", "seen")
 
-    def __init__(self, ctx: Context, effort: int) -> None:
+    def __init__(self, ctx: Context, effort: int, given: list[Poly] = _NONE) -> None:
         self.ctx = ctx
         self.effort = effort
-        self.seen: set[tuple[object, ...]] = set()
+        self.seen: dict[frozenset[tuple[Monomial, int]], int] = {}
         # Axioms of a quotient say that its divisor is not 0: they hold where it is evaluated,
         # hence for this goal, and are not facts of the context.
         self.axioms: dict[Monomial, list[Poly]] = {}
         self.opened: set[Expr] = set()
+        for fact in given:
+            for monomial in fact.terms:
+                self.axioms.setdefault(monomial, []).append(fact)
 
-    def attempt(self, goal: Poly, least: int | None = None) -> bool:
-        """Whether goal >= 0; gives up where the constant bound falls below `least`."""
+    def attempt(self, goal: Poly, most: int = 99, least: int | None = None) -> bool:
+        """Whether goal >= 0. Gives up where a step made it worse: with more than `most` terms that
+        have no bound, or a constant bound below `least`."""
         ctx = self.ctx
         low, high = goal.const, goal.const
         unbounded = False
@@ -116,35 +124,50 @@ class _Proof:
                 return True
             if least is not None and low < least:
                 return False
+        elif len(open_terms) > most:
+            return False
         if not goal.terms or (not unbounded and high < 0):
             return False
         if self.effort <= 0 or len(goal.terms) > _TERMS:
             return False
-        key = goal.key()
-        if key in self.seen:
-            return False
+        key = frozenset(goal.terms.items())
+        tried = self.seen.get(key)
+        if tried is not None and goal.const <= tried:
+            return False  # no easier than what failed before
         self.effort -= 1
-        self.seen.add(key)
+        self.seen[key] = goal.const
         cases = _cases(goal)
         if cases is not None:
-            share = self.effort // len(cases)
-            return all(_Proof(ctx, share).attempt(part) for part in cases)
+            kept, self.effort = self.effort // 2, self.effort // 2
+            if self._cancel(goal, open_terms, low):
+                return True
+            share = kept // len(cases)
+            return all(_Proof(ctx, share, given).attempt(part) for part, given in cases)
+        return self._cancel(goal, open_terms, low)
+
+    def _cancel(self, goal: Poly, open_terms: list[Monomial], low: int) -> bool:
+        """Whether the goal follows from a fact and a goal with a term less."""
         for monomial in goal.terms:
             for atom in factors(monomial):
                 if type(atom) in _AXIOMS and atom not in self.opened:
                     self._open(atom)
-        if not open_terms:
-            ways = [way for monomial in goal.terms for way in self._ways(goal, monomial)]
-            return any(self.attempt(self._rest(goal, way), low) for way in ways)
-        # Every proof has to cancel each of these: the one with the fewest ways decides.
-        chosen: list[_Way] | None = None
-        for monomial in open_terms:
-            ways = self._ways(goal, monomial)
-            if chosen is None or len(ways) < len(chosen):
-                chosen = ways
-            if not chosen:
-                return False
-        return any(self.attempt(self._rest(goal, way)) for way in chosen or ())
+        for rest in _without_quotients(goal, self.ctx):
+            if self.attempt(rest):
+                return True
+        # Terms without a bound first, those with the fewest ways to cancel them before others.
+        if open_terms:
+            ways = [self._ways(goal, monomial) for monomial in open_terms]
+            ways.sort(key=len)
+            most = max(1, len(open_terms))
+            if any(self.attempt(self._rest(goal, way), most) for some in ways for way in some):
+                return True
+        least = None if open_terms else low
+        return any(
+            self.attempt(self._rest(goal, way), len(open_terms), least)
+            for monomial in goal.terms
+            if monomial not in open_terms
+            for way in self._ways(goal, monomial)
+        )
 
     def _open(self, atom: Expr) -> None:
         self.opened.add(atom)
@@ -158,7 +181,7 @@ class _Proof:
 
     def _facts(self, about: Monomial) -> list[Poly]:
         assert self.ctx._indexed is not None
-        found = self.ctx._indexed.get(about)
+        found = self.ctx._indexed.by_term.get(about)
         more = self.axioms.get(about)
         if found is None or more is None:
             return found or more or _NONE
@@ -217,41 +240,100 @@ class _Proof:
         return tightened(goal.scaled(abs(way.own)).plus(used, -abs(way.coefficient)))
 
 
-_NONE: list[Poly] = []
-
-
 def _degree(poly: Poly) -> int:
     return max(len(m) if type(m) is tuple else 1 for m in poly.terms)
 
 
-def _cases(goal: Poly) -> list[Poly] | None:
-    """p with +min(a, b) is >= 0 when it is with a and with b; so with -max and with select."""
+def _cases(goal: Poly) -> list[tuple[Poly, list[Poly]]] | None:
+    """p with +min(a, b) is >= 0 when it is with a where a <= b and with b where b <= a; so with
+    -max, and with select by its condition."""
     for monomial, coefficient in goal.terms.items():
-        if not isinstance(monomial, (e.Min, e.Max, e.Select)):
+        if isinstance(monomial, e.Select):
+            facts = [_facts_of(monomial.cond, True), _facts_of(monomial.cond, False)]
+        elif isinstance(monomial, (e.Min, e.Max)):
+            if (coefficient > 0) != isinstance(monomial, e.Min):
+                continue
+            gap = poly_of(monomial.b).plus(poly_of(monomial.a), -1).expanded()
+            facts = [[gap], [gap.scaled(-1)]]
+            if isinstance(monomial, e.Max):
+                facts.reverse()
+        else:
             continue
-        if isinstance(monomial, e.Select) or (coefficient > 0) == isinstance(monomial, e.Min):
-            rest = goal.without(monomial)
-            return [
-                tightened(rest.plus(poly_of(arm).expanded(), coefficient))
-                for arm in (monomial.a, monomial.b)
-            ]
+        rest = goal.without(monomial)
+        arms = (monomial.a, monomial.b)
+        return [
+            (tightened(rest.plus(poly_of(arm).expanded(), coefficient)), given)
+            for arm, given in zip(arms, facts, strict=True)
+        ]
     return None
 
 
-def _index(ctx: Context) -> dict[Monomial, list[Poly]]:
+def _facts_of(cond: Expr, holds: bool) -> list[Poly]:
+    """The inequalities that follow from a condition, or from its contrary."""
+    if isinstance(cond, (e.And, e.Or)):
+        if isinstance(cond, e.And) == holds:
+            return _facts_of(cond.a, holds) + _facts_of(cond.b, holds)
+    elif isinstance(cond, e.Not):
+        return _facts_of(cond.a, not holds)
+    elif isinstance(cond, (e.Lt, e.Le)) and cond.a.dtype is INDEX:
+        gap = poly_of(cond.b).plus(poly_of(cond.a), -1).expanded()
+        if isinstance(cond, e.Lt):
+            gap = gap.shifted(-1)
+        return [gap if holds else gap.scaled(-1).shifted(-1)]
+    return []
+
+
+def _without_quotients(goal: Poly, ctx: Context) -> Iterator[Poly]:
+    """x // d <= r just when x < (r + 1) * d, and x // d >= r just when x >= r * d, for d > 0."""
+    for atom, coefficient in goal.terms.items():
+        if not isinstance(atom, e.FloorDiv) or isinstance(atom.b, Const):
+            continue  # by a constant the axioms do as well
+        divisor = poly_of(atom.b).expanded()
+        if coefficient in (1, -1) and is_positive_divisor(divisor, ctx):
+            rest = goal.without(atom)
+            x = poly_of(atom.a).expanded()
+            if coefficient < 0:
+                yield tightened(rest.shifted(1).multiplied_out(divisor).plus(x, -1).shifted(-1))
+            else:
+                yield tightened(x.plus(rest.multiplied_out(divisor)))
+
+
+def _index(ctx: Context) -> FactTable:
     """The facts by the terms that occur in them; constant bounds are known without."""
-    table: dict[Monomial, list[Poly]] = {}
-    known = list(ctx.facts)
-    for var, (start, stop) in ctx.ranges.items():
-        it = poly_of(ctx.values.get(var, var))
-        known.append(it.plus(poly_of(start), -1))
-        known.append(poly_of(stop).plus(it, -1).shifted(-1))
-    for fact in known:
-        spread = fact.expanded()
+    parent = ctx._parent
+    if (
+        parent is not None
+        and parent.values is ctx.values
+        and parent.facts is ctx.facts
+        and len(parent.ranges) + 1 == len(ctx.ranges)
+    ):  # one more range: add to what the parent knows
+        if parent._indexed is None:
+            parent._indexed = _index(parent)
+        table, opened = dict(parent._indexed.by_term), set(parent._indexed.opened)
+        known = _range_facts(next(reversed(ctx.ranges.items())), ctx)
+    else:
+        table, opened = {}, set()
+        known = list(ctx.facts)
+        for item in ctx.ranges.items():
+            known += _range_facts(item, ctx)
+    while known:
+        spread = known.pop(0).expanded()
         if len(spread.terms) > 1:
             for monomial in spread.terms:
-                table.setdefault(monomial, []).append(spread)
-    return table
+                table[monomial] = [*table.get(monomial, ()), spread]
+        for monomial in spread.terms:
+            for atom in factors(monomial):
+                if type(atom) in _AXIOMS and atom not in opened:
+                    opened.add(atom)
+                    if not isinstance(atom, _DIVISIONS) or isinstance(atom.b, Const):
+                        known += _AXIOMS[type(atom)](atom, ctx)
+    return FactTable(table, opened)
+
+
+def _range_facts(item: tuple[Var, tuple[Expr, Expr]], ctx: Context) -> list[Poly]:
+    var, (start, stop) = item
+    it = poly_of(ctx.values.get(var, var))
+    return [it.plus(poly_of(start), -1), poly_of(stop).plus(it, -1).shifted(-1)]
 
 
 def _constant_facts(atom: Expr, ctx: Context) -> list[Poly]:
@@ -315,4 +397,5 @@ _AXIOMS: dict[type[Expr], Callable[[Any, Context], list[Poly]]] = {
     e.Min: _min_axioms,
     e.Max: _max_axioms,
 }
+_DIVISIONS = (e.FloorDiv, e.FloorMod)
 _REASONED = frozenset((*_AXIOMS, e.Select))

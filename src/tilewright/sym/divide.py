@@ -7,7 +7,7 @@ from math import gcd
 from tilewright.sym import expr as e
 from tilewright.sym.bounds import poly_bounds
 from tilewright.sym.context import Context
-from tilewright.sym.expr import Expr
+from tilewright.sym.expr import Const
 from tilewright.sym.poly import (
     NIL,
     Monomial,
@@ -15,7 +15,8 @@ from tilewright.sym.poly import (
     constant,
     divide_monomial,
     factors,
-    monomial_of,
+    number,
+    term,
 )
 
 
@@ -36,7 +37,6 @@ def split(whole: Poly, divisor: Poly, ctx: Context | None) -> tuple[Poly, Poly]:
 
 
 def _split_by_constant(whole: Poly, by: int, ctx: Context | None) -> tuple[Poly, Poly]:
-    residues = ctx.residues if ctx is not None else None
     quotient: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
     shift = 0
@@ -44,20 +44,38 @@ def _split_by_constant(whole: Poly, by: int, ctx: Context | None) -> tuple[Poly,
         if coefficient % by == 0:
             quotient[monomial] = quotient.get(monomial, 0) + coefficient // by
             continue
-        if residues and monomial in residues:
+        known = residue_of(monomial, ctx) if ctx is not None and ctx.residues else None
+        if known is not None:
             # n == m*j + s:  a*n == by * a' * (n // by') + a * (s % by')  where by = g*by', a = g*a'
-            assert isinstance(monomial, Expr)
-            modulus, residue = residues[monomial]
             part = by // gcd(coefficient, by)
-            if modulus % part == 0:
-                node = e.FloorDiv(monomial, e.const(part))
-                factor = coefficient * part // by
-                quotient[node] = quotient.get(node, 0) + factor
-                shift += coefficient * (residue % part)
+            if known[0] % part == 0:
+                whole_term = Poly({monomial: 1}, 0).expr()
+                node = e.FloorDiv(whole_term, number(part))
+                quotient[node] = quotient.get(node, 0) + coefficient * part // by
+                shift += coefficient * (known[1] % part)
                 continue
         rest[monomial] = coefficient
     total = whole.const + shift
     return Poly(_clean(quotient), total // by), Poly(rest, total % by)
+
+
+def residue_of(monomial: Monomial, ctx: Context) -> tuple[int, int] | None:
+    """(modulus, residue) of a term, where something is known of its atoms."""
+    if isinstance(monomial, tuple):
+        modulus = 1
+        for factor in monomial:
+            known = residue_of(factor, ctx)
+            if known is not None and known[1] == 0:
+                modulus *= known[0]
+        return None if modulus == 1 else (modulus, 0)
+    known = ctx.residues.get(monomial)
+    if known is None and isinstance(monomial, e.FloorDiv) and isinstance(monomial.b, Const):
+        # x == m*j + s with c dividing m:  x // c == (m // c) * j + s // c
+        inner = residue_of(monomial.a, ctx)
+        by = int(monomial.b.value)
+        if inner is not None and by > 0 and inner[0] % by == 0 and inner[0] > by:
+            return inner[0] // by, inner[1] // by
+    return known
 
 
 def _clean(terms: dict[Monomial, int]) -> dict[Monomial, int]:
@@ -65,18 +83,15 @@ def _clean(terms: dict[Monomial, int]) -> dict[Monomial, int]:
 
 
 def _split_by_monomial(whole: Poly, by: Monomial, scale: int) -> tuple[Poly, Poly]:
-    quotient: dict[Monomial, int] = {}
+    quotient = NIL
     rest: dict[Monomial, int] = {}
-    shift = 0
     for monomial, coefficient in whole.terms.items():
         left = divide_monomial(monomial, by) if coefficient % scale == 0 else None
         if left is None:
             rest[monomial] = coefficient
-        elif left:
-            quotient[monomial_of(left)] = coefficient // scale
         else:
-            shift = coefficient // scale
-    return Poly(quotient, shift), Poly(rest, whole.const)
+            quotient = quotient.plus(term(left, coefficient // scale))
+    return quotient, Poly(rest, whole.const)
 
 
 def _split_by_sum(whole: Poly, divisor: Poly) -> tuple[Poly, Poly]:
@@ -101,10 +116,11 @@ def without_small_rest(whole: Poly, divisor: int, ctx: Context) -> Poly:
     if 0 <= R + t < g, then the quotient depends on T and q alone. The constant that stands for q
     is 0 where it can be, else the least.
     """
+    residues = {monomial: residue_of(monomial, ctx) for monomial in whole.terms}
     moduli = {
-        gcd(coefficient * ctx.residues[monomial][0], divisor)
+        gcd(coefficient * known[0], divisor)
         for monomial, coefficient in whole.terms.items()
-        if isinstance(monomial, Expr) and monomial in ctx.residues
+        if (known := residues[monomial]) is not None
     }
     for g in sorted(moduli, reverse=True):
         if g == 1:
@@ -113,8 +129,7 @@ def without_small_rest(whole: Poly, divisor: int, ctx: Context) -> Poly:
         others: dict[Monomial, int] = {}
         residue = 0
         for monomial, coefficient in whole.terms.items():
-            known = ctx.residues.get(monomial) if isinstance(monomial, Expr) else None
-            modulus, rest = (1, 0) if known is None else known
+            modulus, rest = residues[monomial] or (1, 0)
             if coefficient * modulus % g == 0:
                 kept[monomial] = coefficient
                 residue = (residue + coefficient * rest) % g
@@ -150,7 +165,7 @@ def common_divisors(dividend: Poly, divisor: Poly) -> list[Poly]:
         common = gcd(coefficient, scale)
         if (not shared and common == 1) or (not left and common == abs(scale)):
             continue
-        part = Poly({monomial_of(tuple(shared)): common}, 0) if shared else constant(common)
+        part = term(tuple(shared), common)
         if not any(part.same(other) for other in parts):
             parts.append(part)
     return sorted(parts, key=lambda part: -sum(len(factors(m)) for m in part.terms))

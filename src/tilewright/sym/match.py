@@ -18,7 +18,7 @@ from tilewright.sym import expr as e
 from tilewright.sym.context import Context
 from tilewright.sym.divide import common_divisors, exact_quotient, split
 from tilewright.sym.expr import TRUE, ZERO, Const, Expr, Mul, Var
-from tilewright.sym.poly import Poly, constant, divide_monomial, factors, monomial_of, poly_of
+from tilewright.sym.poly import Poly, divide_monomial, factors, poly_of, term
 from tilewright.sym.rules import Rule
 from tilewright.sym.visit import walk
 
@@ -212,9 +212,8 @@ class _Compiler:
                     if type(atom) is not kind:
                         continue
                     left = divide_monomial(monomial, atom)
-                    times = (
-                        Poly({monomial_of(left): coefficient}, 0) if left else constant(coefficient)
-                    )
+                    assert left is not None
+                    times = term(left, coefficient)
                     others_of_it: Poly | None = None
                     for found in inner(engine, _operands(atom), env):
                         for scaled in times_match(engine, times, found):

@@ -26,7 +26,7 @@ _ranks: dict[Expr, tuple[object, ...]] = {}
 
 
 def rank(expr: Expr) -> tuple[object, ...]:
-    """The place of a factor in a product: loop variables, other atoms, sizes, sums.
+    """The place of a factor in a product: what moves with loops, then sizes; sums last of each.
 
     Variables come in the order of their creation, which does not vary between runs.
     """
@@ -35,11 +35,12 @@ def rank(expr: Expr) -> tuple[object, ...]:
         if len(_ranks) > _KEEP:
             _ranks.clear()
         if isinstance(expr, Var):
-            found = (2 if isinstance(expr, Size) else 0, expr.uid, "")
+            found = (2 if isinstance(expr, Size) else 0, 0, expr.uid, "")
         else:
-            order = 3 if type(expr) in _SUMS else 1
-            oldest = min((v.uid for v in walk(expr) if isinstance(v, Var)), default=0)
-            found = (order, oldest, str(expr))
+            inside = [v for v in walk(expr) if isinstance(v, Var)]
+            order = 2 if type(expr) in _SUMS and all(isinstance(v, Size) for v in inside) else 0
+            oldest = min((v.uid for v in inside), default=0)
+            found = (order, 2 if type(expr) in _SUMS else 1, oldest, str(expr))
         _ranks[expr] = found
     return found
 
@@ -50,6 +51,15 @@ def factors(monomial: Monomial) -> tuple[Expr, ...]:
 
 def monomial_of(parts: tuple[Expr, ...]) -> Monomial:
     return parts[0] if len(parts) == 1 else tuple(sorted(parts, key=rank))
+
+
+def term(parts: tuple[Expr, ...], coefficient: int) -> Poly:
+    """The product of the factors times an integer; no factors make 1, a lone sum stays a sum."""
+    if not parts:
+        return constant(coefficient)
+    if len(parts) == 1 and type(parts[0]) in _SUMS:
+        return poly_of(parts[0]).scaled(coefficient)
+    return Poly({monomial_of(parts): coefficient}, 0)
 
 
 def divide_monomial(whole: Monomial, part: Monomial) -> tuple[Expr, ...] | None:

@@ -18,7 +18,7 @@ from tilewright.sym.context import EMPTY, Context, Interval
 from tilewright.sym.deduce import THOROUGH, is_positive_divisor, nonnegative
 from tilewright.sym.expr import Expr, Var, const
 from tilewright.sym.ops import as_expr, floordiv, floormod, maximum, minimum
-from tilewright.sym.poly import Monomial, Poly, constant, factors, monomial_of, poly_of
+from tilewright.sym.poly import Monomial, Poly, constant, factors, poly_of, term
 from tilewright.sym.simplify import simplify
 from tilewright.sym.visit import uses_var
 
@@ -106,8 +106,7 @@ class _Region:
             parts.remove(var)
             if var in parts:
                 return None
-            one = Poly({monomial_of(tuple(parts)): 1}, 0) if parts else constant(1)
-            slope = slope.plus(one, coefficient)
+            slope = slope.plus(term(tuple(parts), coefficient))
         start, stop = self.running[var]
         if nonnegative(slope, self.inner, THOROUGH):
             rising = True
