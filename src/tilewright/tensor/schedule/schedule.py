@@ -17,30 +17,38 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from tilewright.base.errors import ScheduleError, UserTypeError
+from tilewright.base.errors import ScheduleError, UserError, UserTypeError
 from tilewright.sym import Var
+from tilewright.tensor.intrin import TensorIntrin
 from tilewright.tensor.ir import SCHEDULED, Function, Value
 from tilewright.tensor.schedule import queries
 from tilewright.tensor.schedule.annotate import annotate, unannotate
 from tilewright.tensor.schedule.bind import bind
+from tilewright.tensor.schedule.blockize import blockize
 from tilewright.tensor.schedule.cache_read import cache_read
 from tilewright.tensor.schedule.cache_write import cache_write
 from tilewright.tensor.schedule.compute_at import compute_at
 from tilewright.tensor.schedule.compute_inline import compute_inline
+from tilewright.tensor.schedule.decompose_reduction import decompose_reduction
 from tilewright.tensor.schedule.double_buffer import double_buffer
 from tilewright.tensor.schedule.fuse import fuse
+from tilewright.tensor.schedule.index_map import IndexMap
+from tilewright.tensor.schedule.pad import pad
 from tilewright.tensor.schedule.parallel import parallel
 from tilewright.tensor.schedule.prefetch import prefetch
 from tilewright.tensor.schedule.refs import BlockRef, Decision, LoopRef
 from tilewright.tensor.schedule.reorder import reorder
 from tilewright.tensor.schedule.reverse_compute_at import reverse_compute_at
 from tilewright.tensor.schedule.reverse_compute_inline import reverse_compute_inline
+from tilewright.tensor.schedule.rfactor import rfactor
 from tilewright.tensor.schedule.sample import sample_choice, sample_tile
 from tilewright.tensor.schedule.set_scope import set_scope
 from tilewright.tensor.schedule.software_pipeline import software_pipeline
 from tilewright.tensor.schedule.split import split
 from tilewright.tensor.schedule.storage_align import storage_align
+from tilewright.tensor.schedule.tensorize import tensorize
 from tilewright.tensor.schedule.trace import Recorder, Trace
+from tilewright.tensor.schedule.transform_layout import find_buffer, transform_layout
 from tilewright.tensor.schedule.unroll import unroll
 from tilewright.tensor.schedule.vectorize import vectorize
 
@@ -56,6 +64,7 @@ class Schedule:
         if function.stage != SCHEDULED:
             raise UserTypeError("TW2193", f"cannot schedule a function at stage {function.stage}")
         self._function = function
+        self._before = function  # the program before the primitive that is being recorded
         self._recorder = Recorder()
         self._random = random.Random(seed)
 
@@ -82,7 +91,8 @@ class Schedule:
 
     def restore(self, point: tuple[Function, Recorder]) -> None:
         """Go back to a checkpoint."""
-        self._function, self._recorder = point[0], point[1].copy()
+        self._function = self._before = point[0]
+        self._recorder = point[1].copy()
 
     # ------------------------------------------------------------------ finding things
 
@@ -243,7 +253,57 @@ class Schedule:
         arguments = {"loop": loop, "stages": stages, "order": order}
         self._record("software_pipeline", arguments, None)
 
+    # ------------------------------------------------------------------ what blocks compute
+
+    def decompose_reduction(self, block: BlockRef, loop: LoopRef) -> BlockRef:
+        """The init of a reduction becomes a block of its own, in front of the loop."""
+        made = self._apply("decompose_reduction", decompose_reduction, _name(block), _var(loop))
+        return self._record("decompose_reduction", {"block": block, "loop": loop}, BlockRef(made))
+
+    def rfactor(self, loop: LoopRef, factor_axis: int) -> BlockRef:
+        """Each iteration of a reduce loop gets a result of its own; a final block reduces those."""
+        made = self._apply("rfactor", rfactor, _var(loop), factor_axis)
+        return self._record("rfactor", {"loop": loop, "factor_axis": factor_axis}, BlockRef(made))
+
+    def blockize(self, loop: LoopRef) -> BlockRef:
+        """The nest under a loop becomes one block around a smaller one."""
+        made = self._apply("blockize", blockize, _var(loop))
+        return self._record("blockize", {"loop": loop}, BlockRef(made))
+
+    def tensorize(
+        self, block_or_loop: BlockRef | LoopRef, tensor_intrin: str | TensorIntrin
+    ) -> None:
+        """The computation of a block, or under a loop, becomes a call of an intrinsic."""
+        at = _var(block_or_loop) if isinstance(block_or_loop, LoopRef) else _name(block_or_loop)
+        name = tensor_intrin.name if isinstance(tensor_intrin, TensorIntrin) else tensor_intrin
+        self._apply("tensorize", tensorize, at, name)
+        arguments = {"block_or_loop": block_or_loop, "tensor_intrin": name}
+        self._record("tensorize", arguments, None)
+
+    def pad(self, block: BlockRef, multiples: Sequence[int]) -> None:
+        """Round the extents of the block's iterators up, on zero-padded copies of its inputs."""
+        self._apply("pad", pad, _name(block), multiples)
+        self._record("pad", {"block": block, "multiples": multiples}, None)
+
     # ------------------------------------------------------------------ memory
+
+    def transform_layout(
+        self,
+        block: BlockRef,
+        buffer: Sequence[str | int] | str,
+        index_map: str | Callable[..., Any],
+    ) -> None:
+        """Elements of the buffer, ("read", 0), ("write", 0) or a name, move to other places."""
+        where: Any = buffer if isinstance(buffer, str) else tuple(buffer)
+        found = self._run("transform_layout", find_buffer, _name(block), where)
+        made = (
+            IndexMap.parse(index_map)
+            if isinstance(index_map, str)
+            else IndexMap.of(index_map, found.rank)
+        )
+        self._apply("transform_layout", transform_layout, _name(block), where, made)
+        arguments = {"block": block, "buffer": buffer, "index_map": str(made)}
+        self._record("transform_layout", arguments, None)
 
     def cache_read(self, block: BlockRef, index: int, scope: str) -> BlockRef:
         """The block's read number `index` goes through a copy in memory `scope`."""
@@ -285,6 +345,7 @@ class Schedule:
 
     def _apply(self, step: str, primitive: Callable[..., Any], *args: Any) -> Any:
         """Call a primitive that returns a new program, or (new program, results)."""
+        self._before = self._function
         out = self._run(step, primitive, *args)
         if isinstance(out, tuple):
             self._function, results = out
@@ -299,7 +360,12 @@ class Schedule:
         results: R,
         decision: Sequence[int] | None = None,
     ) -> R:
-        self._recorder.record(step, arguments, results, decision)
+        try:
+            self._recorder.record(step, arguments, results, decision)
+        except UserError:
+            self._function = self._before
+            raise
+        self._before = self._function
         return results
 
 

@@ -13,6 +13,7 @@ shape, with the same or with other decisions. Text and JSON both round-trip.
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -93,7 +94,7 @@ class Trace:
         values: dict[str, Any] = {}
         try:
             for step in self.steps:
-                method: Callable[..., Any] = getattr(schedule, step.primitive)
+                method = _method(schedule, step)
                 arguments = {key: _resolve(value, values) for key, value in step.arguments}
                 if step.decision is not None:
                     arguments["decision"] = list(step.decision)
@@ -144,8 +145,32 @@ class Trace:
         return Trace([_parse_line(line) for line in text.splitlines() if line.strip()])
 
 
+_NO_STEPS = ("apply", "checkpoint", "copy", "function", "restore", "tile", "trace")
+
+
+def _method(schedule: Any, step: Step) -> Callable[..., Any]:
+    """The method that a step stands for, whose arguments fit."""
+    name = step.primitive
+    method = None if name.startswith("_") or name in _NO_STEPS else getattr(schedule, name, None)
+    if method is None:
+        raise UserError("TW2191", f"the trace has an unknown step: {step}")
+    words = {key for key, _ in step.arguments if key != "loops"}
+    if step.decision is not None:
+        words.add("decision")
+    params = inspect.signature(method).parameters
+    needed = {
+        key for key, p in params.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL
+    }
+    if not words <= set(params) or not needed <= words:
+        raise UserError("TW2191", f"the trace has a step with other arguments: {step}")
+    found: Callable[..., Any] = method
+    return found
+
+
 def _resolve(value: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(value, Name):
+        if value.name not in values:
+            raise UserError("TW2191", f"the trace uses {value.name} before anything gives it")
         return values[value.name]
     if isinstance(value, list):
         return [_resolve(item, values) for item in value]
@@ -205,7 +230,7 @@ def _parse_line(line: str) -> Step:
 
 def _from_ast(node: ast.expr) -> Any:
     if isinstance(node, ast.Name):
-        return Name(node.id)
+        return float(node.id) if node.id in ("inf", "nan") else Name(node.id)
     if isinstance(node, ast.List):
         return [_from_ast(item) for item in node.elts]
     return ast.literal_eval(node)
@@ -263,4 +288,8 @@ class Recorder:
             if isinstance(value, Decision):
                 return int(value)
             raise UserError("TW2192", f"{value!r} does not come from this schedule")
+        if hasattr(value, "item"):  # a NumPy number
+            value = value.item()
+        if not isinstance(value, (str, int, float, type(None))):
+            raise UserError("TW2192", f"{value!r} cannot be kept in a trace")
         return value
