@@ -49,12 +49,13 @@ def simplify(expr: Expr, ctx: Context = EMPTY) -> Expr:
 class _Simplifier:
     """One run: the context, the remaining budget, the rules fired last."""
 
-    __slots__ = ("budget", "ctx", "fired")
+    __slots__ = ("budget", "ctx", "finished", "fired")
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self.budget = _BUDGET
         self.fired: list[str] = []
+        self.finished: dict[int, Poly] = {}  # sums no rule fits, by id, kept alive here
 
     def run(self, root: Expr) -> Expr:
         memo = self.ctx._normal
@@ -160,21 +161,28 @@ class _Simplifier:
 
     def finish(self, poly: Poly) -> Poly:
         """A complete sum: quotients and remainders joined, multiplied out where that is shorter."""
-        if len(poly.terms) > 1 and poly.has_factored_sums():
-            spread = poly.expanded()
-            if spread.cost() < poly.cost():
-                poly = spread
-        if not any(  # every rule about sums joins a quotient with something
-            type(m) is e.FloorDiv or (type(m) is tuple and any(type(f) is e.FloorDiv for f in m))
-            for m in poly.terms
-        ):
+        several = len(poly.terms) > 1
+        quotients = 0
+        for monomial in poly.terms:
+            if type(monomial) is tuple:
+                quotients += e.FloorDiv in map(type, monomial)
+                if several and _SUMS.intersection(map(type, monomial)):
+                    spread = poly.expanded()
+                    if spread.cost() < poly.cost():
+                        return self.finish(spread)
+                    several = False
+            elif type(monomial) is e.FloorDiv:
+                quotients += 1
+        # Every rule about sums joins a quotient with something.
+        if not quotients or id(poly) in self.finished:
             return poly
-        while True:
-            found = self.apply(e.Add, poly)
-            if found is None:
-                return poly
+        found: Value | None = poly
+        while found is not None:
             assert isinstance(found, Poly)
             poly = found
+            found = self.apply(e.Add, poly)
+        self.finished[id(poly)] = poly
+        return poly
 
     # ---- rules
 
@@ -468,6 +476,7 @@ def _sides(gap: Poly) -> tuple[Poly, Poly]:
 
 
 _ARITHMETIC = frozenset((e.Add, e.Sub, e.Mul))
+_SUMS = frozenset((e.Add, e.Sub))
 _HANDLERS: dict[type[Expr], Callable[..., Any]] = {
     e.FloorDiv: _Simplifier.div,
     e.FloorMod: _Simplifier.mod,
