@@ -8,11 +8,13 @@ import pytest
 from tilewright import te, tensor
 from tilewright.base.loc import File
 from tilewright.tensor.ir import Block, For
+from tilewright.tensor.verify import verify
 from tilewright.tensor.visit import walk
 
 
 def text_of(args, name="f"):
     fn = te.function(args, name=name)
+    verify(fn)
     assert tensor.parse(str(fn)) == fn
     return str(fn)
 

@@ -8,6 +8,7 @@ import pytest
 from tilewright import te
 from tilewright.base.errors import TilewrightError
 from tilewright.tensor import interpret
+from tilewright.tensor.verify import verify
 
 rng = np.random.default_rng(0)
 
@@ -15,7 +16,9 @@ rng = np.random.default_rng(0)
 def run(args, *arrays, shape, dtype=np.float32):
     """The function's last argument, computed from the arrays."""
     out = np.full(shape, 99, dtype)
-    interpret(te.function(args), *arrays, out)
+    fn = te.function(args)
+    verify(fn)
+    interpret(fn, *arrays, out)
     return out
 
 

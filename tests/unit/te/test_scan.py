@@ -3,10 +3,12 @@
 import textwrap
 
 from tilewright import te, tensor
+from tilewright.tensor.verify import verify
 
 
 def text_of(args, name="f"):
     fn = te.function(args, name=name)
+    verify(fn)
     assert tensor.parse(str(fn)) == fn
     return str(fn)
 
