@@ -35,7 +35,7 @@ import pytest
 
 from tilewright.base.errors import TilewrightError
 from tilewright.base.passes import PassContext, parse_passes, run_passes
-from tilewright.tensor import parse_all
+from tilewright.tensor import parse_all, verify
 
 SEPARATOR = re.compile(r"(?m)^// ={4,}.*\n")
 BECOMES = "// ---- becomes\n"
@@ -92,7 +92,7 @@ class Case:
         functions = parse_all(self.given)
         if "verify" in self.directives:
             for fn in functions:
-                _verify(fn)
+                verify(fn)
             return functions
         if "schedule" in self.directives:
             return [self._schedule(fn) for fn in functions]
@@ -100,7 +100,7 @@ class Case:
         ctx = PassContext(
             target=self._target(),
             options=options,
-            observers=(lambda name, before, after: _verify(after),),
+            observers=(lambda name, before, after: verify(after),),
         )
         return [run_passes(fn, passes, ctx) for fn in functions]
 
@@ -119,7 +119,7 @@ class Case:
         exec(
             textwrap.dedent(self.directives["schedule"]).strip(), {**methods, "schedule": schedule}
         )
-        _verify(schedule.function)
+        verify(schedule.function)
         return schedule.function
 
 
@@ -217,9 +217,3 @@ def _compare(expected: str, outcome: str) -> None:
         expected.splitlines(), outcome.splitlines(), "expected", "found", lineterm=""
     )
     pytest.fail("\n".join(diff), pytrace=False)
-
-
-def _verify(fn: Any) -> None:
-    verify = getattr(importlib.import_module("tilewright.tensor"), "verify", None)
-    if verify is not None:
-        verify(fn)

@@ -8,3 +8,4 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.parser import parse, parse_all
 from tilewright.tensor.printer import format_function
+from tilewright.tensor.verify import VerifyError, verify

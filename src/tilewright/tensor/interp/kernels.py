@@ -18,8 +18,10 @@ from tilewright.tensor.interp.accesses import STORE
 from tilewright.tensor.interp.emit import Statements
 from tilewright.tensor.interp.placement import written
 from tilewright.tensor.interp.writer import tuple_text
-from tilewright.tensor.ir import Block, Buffer, Call, For, Load, MaskedLoad
+from tilewright.tensor.ir import Block, Buffer, Call, For, Load, MaskedLoad, Stmt
 from tilewright.tensor.visit import exprs, walk
+
+_LEAVES = (ir.Store, ir.Update, ir.TensorCall, ir.ExternCall)
 
 
 class LockStep(Statements):
@@ -46,6 +48,12 @@ class LockStep(Statements):
         """From here on the variable differs between lanes."""
         self.varying.add(var)
         self.wide.pop(var, None)
+
+    def stmt(self, stmt: Stmt) -> None:
+        super().stmt(stmt)
+        # Barriers are lowering's to insert: until it has, threads meet after every statement.
+        if self.fn.stage == ir.SCHEDULED and not self.pinned and isinstance(stmt, _LEAVES):
+            self.line(f"{self.lanes}.settle()")
 
     # ------------------------------------------------------------------ loops
 
@@ -219,8 +227,6 @@ class LockStep(Statements):
                 self.instance(block)
         else:
             super()._block(block)
-        if not self.pinned:
-            self.line(f"{self.lanes}.settle()")
 
     def bind_iterator(self, it: ir.Iter, binding: Expr, name: str) -> None:
         if self.is_wide(binding):
@@ -250,7 +256,7 @@ class LockStep(Statements):
         )
 
 
-def _bound(root: ir.Stmt) -> set[Var]:
+def _bound(root: Stmt) -> set[Var]:
     """The variables that come into being inside a statement."""
     bound: set[Var] = set()
     for stmt in walk(root):

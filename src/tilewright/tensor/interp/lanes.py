@@ -497,7 +497,7 @@ class Lanes:
         return f"virtual thread {identity + self.starts[level - len(self.levels)]}"
 
     def settle(self) -> None:
-        """A block of a scheduled program is done everywhere: lowering puts barriers as needed."""
+        """Threads meet, as they do after every statement of a scheduled program."""
         for level in self.levels:
             if level.kind in (THREAD, VTHREAD):
                 level.advance()

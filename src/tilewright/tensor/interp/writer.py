@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.base.text import Names
 from tilewright.sym import Expr, Var
 from tilewright.tensor.interp.failures import Failures
-from tilewright.tensor.ir import Block, Buffer, For, Function, Stmt
+from tilewright.tensor.ir import Alloc, Block, Buffer, For, Function, Stmt
 
 
 class Scope:
@@ -126,4 +126,6 @@ def mark_of(stmt: Stmt) -> object:
     """What the printer remembers the place of a statement by."""
     if isinstance(stmt, For):
         return stmt.var
+    if isinstance(stmt, Alloc):
+        return stmt.buffer
     return stmt.name if isinstance(stmt, Block) else stmt
