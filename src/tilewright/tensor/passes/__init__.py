@@ -15,6 +15,7 @@ from tilewright.tensor.passes.enter_device import enter_device
 from tilewright.tensor.passes.expand_updates import expand_updates
 from tilewright.tensor.passes.flatten_buffers import flatten_buffers
 from tilewright.tensor.passes.hoist_allocations import hoist_allocations
+from tilewright.tensor.passes.hoist_invariants import hoist_invariants
 from tilewright.tensor.passes.inject_virtual_threads import inject_virtual_threads
 from tilewright.tensor.passes.insert_barriers import insert_barriers
 from tilewright.tensor.passes.lower_blocks import lower_blocks
@@ -25,6 +26,7 @@ from tilewright.tensor.passes.pipeline_loops import pipeline_loops
 from tilewright.tensor.passes.place_allocations import place_allocations
 from tilewright.tensor.passes.plan_double_buffers import plan_double_buffers
 from tilewright.tensor.passes.remove_no_ops import remove_no_ops
+from tilewright.tensor.passes.reuse_storage import reuse_storage
 from tilewright.tensor.passes.simplify_program import simplify_program
 from tilewright.tensor.passes.unroll_loops import unroll_loops
 from tilewright.tensor.passes.vectorize_loops import vectorize_loops
@@ -43,11 +45,13 @@ LOWER_CPU: tuple[TensorPass, ...] = (
     lower_tensor_calls,
     hoist_allocations,
     flatten_buffers,
+    reuse_storage,
     assign_memory,
     simplify_program,
     partition_loops,
     vectorize_loops,
     unroll_loops,
+    hoist_invariants,
     remove_no_ops,
 )
 LOWER_GPU: tuple[TensorPass, ...] = (
@@ -68,6 +72,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     partition_loops,
     vectorize_loops,
     unroll_loops,
+    hoist_invariants,
     remove_no_ops,
     enter_device,
 )

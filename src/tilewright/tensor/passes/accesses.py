@@ -19,6 +19,8 @@ from tilewright.tensor.ir import (
     THREAD,
     Address,
     Buffer,
+    Call,
+    Eval,
     ExternCall,
     For,
     If,
@@ -125,6 +127,8 @@ def reads_of(stmt: Stmt) -> Iterator[Read]:
     elif isinstance(stmt, Update):
         for buffer in stmt.buffers:
             yield buffer, _points(stmt.index), (), False
+    if isinstance(stmt, Eval) and isinstance(stmt.value, Call) and stmt.value.op == "prefetch":
+        return  # brings data nearer, reads nothing
     has_select = False
     plain: list[Expr] = []
     for node in sym.walk(*stmt.exprs()):

@@ -104,7 +104,7 @@ class _Pipeline(Rewriter):
             return done
         allocs: list[Alloc] = []
         steps: list[Stmt] = []
-        _spread(done.body, allocs, steps)
+        spread(done.body, allocs, steps)
         _check_length(done, len(steps))
         stages = annotation(done, STAGE)
         orders = annotation(done, ORDER, tuple(range(len(steps))))
@@ -112,7 +112,7 @@ class _Pipeline(Rewriter):
         return _pipelined(done, [a.buffer for a in allocs], plan, self.ctx)
 
 
-def _spread(body: Stmt, allocs: list[Alloc], steps: list[Stmt]) -> None:
+def spread(body: Stmt, allocs: list[Alloc], steps: list[Stmt]) -> None:
     """The statements of a body and the allocations around some of them, in order."""
     while True:
         if isinstance(body, Alloc):
@@ -122,7 +122,7 @@ def _spread(body: Stmt, allocs: list[Alloc], steps: list[Stmt]) -> None:
             *before, last = body.stmts
             for stmt in before:
                 if isinstance(stmt, Alloc):
-                    _spread(stmt, allocs, steps)
+                    spread(stmt, allocs, steps)
                 else:
                     steps.append(stmt)
             body = last

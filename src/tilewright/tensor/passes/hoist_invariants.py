@@ -1,0 +1,128 @@
+"""Names index arithmetic where its value is first known, outside the loops that repeat it.
+
+    for i { for k { C[i] = C[i] + A[i * n + k] } }
+    for i { let t = i * n; for k { C[i] = C[i] + A[t + k] } }
+
+Only arithmetic worth a name moves: products of variables, divisions, remainders. Equal expressions
+share a name. Loads stay where they are: whether one may move is for the optimizer to see, which
+knows that buffers do not overlap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.base.dtype import INDEX
+from tilewright.base.passes import PassContext
+from tilewright.sym import Const, Expr, FloorDiv, FloorMod, Mul, Size, Var, var
+from tilewright.tensor.ir import THREAD, Alloc, For, Function, Let, Load, MaskedLoad, Stmt
+from tilewright.tensor.passes.rewriter import Rewriter
+
+_EVERYWHERE, _NOWHERE = 0, 1 << 30
+
+
+def hoist_invariants(fn: Function, ctx: PassContext) -> Function:
+    hoist = _Hoist(fn)
+    body = hoist(fn.body)
+    assert body is not None
+    body = hoist.with_names(0, body)
+    return fn if body is fn.body else replace(fn, body=body)
+
+
+class _Hoist(Rewriter):
+    """Depth 0 is the function, depth d the body of the d-th loop around."""
+
+    tracks = False
+
+    def __init__(self, fn: Function) -> None:
+        super().__init__()
+        self.depth = 0
+        self.least = 0  # what is known further out is named here: a kernel stands alone
+        self.depth_of: dict[Expr, int] = {
+            param: _EVERYWHERE for param in fn.params if isinstance(param, Var)
+        }
+        self.names: list[dict[Expr, Var]] = [{}]
+
+    def __call__(self, stmt: Stmt) -> Stmt | None:
+        old = stmt.exprs()
+        if old and self.depth > self.least:
+            new = tuple([self.expr(expr, self.depth) for expr in old])
+            if any(a is not b for a, b in zip(old, new, strict=True)):
+                stmt = stmt.with_exprs(new)
+        return super().__call__(stmt)
+
+    def visit_for(self, loop: For) -> Stmt | None:
+        is_outer_thread = loop.kind == THREAD and _holds_threads(loop.body)
+        self.depth_of[loop.var] = self.depth + 1
+        if is_outer_thread:
+            body = self(loop.body)
+            return loop if body is loop.body or body is None else replace(loop, body=body)
+        outer_least = self.least
+        self.depth += 1
+        self.names.append({})
+        if loop.kind == THREAD:
+            self.least = self.depth
+        body = self(loop.body)
+        assert body is not None
+        body = self.with_names(self.depth, body)
+        self.least = outer_least
+        self.names.pop()
+        self.depth -= 1
+        return loop if body is loop.body else replace(loop, body=body)
+
+    def visit_let(self, stmt: Let) -> Stmt | None:
+        self.depth_of[stmt.var] = _NOWHERE
+        return super().visit_let(stmt)
+
+    def with_names(self, depth: int, body: Stmt) -> Stmt:
+        for expr, name in reversed(self.names[depth].items()):
+            body = Let(name, self.expr(expr, depth), body)
+        return body
+
+    def expr(self, expr: Expr, here: int) -> Expr:
+        """The expression with names in place of what is known further out than `here`."""
+        found: dict[Expr, Expr] = {}
+        stack = [expr]
+        while stack:
+            node = stack.pop()
+            children = node.children()
+            if not children or node in found:
+                continue
+            if node.dtype is INDEX and _is_worth_a_name(node):
+                depth = max(self._known_at(node), self.least)
+                if depth < here:
+                    names = self.names[depth]
+                    if node not in names:
+                        names[node] = var("t")
+                    found[node] = names[node]
+                    continue
+            stack.extend(children)
+        if not found:
+            return expr
+        return sym.rewrite(expr, lambda node: node, found)
+
+    def _known_at(self, expr: Expr) -> int:
+        """The depth at which all variables of the expression have their values."""
+        depth = self.depth_of.get(expr)
+        if depth is None:
+            depth = _EVERYWHERE
+            for node in sym.walk(expr):
+                if isinstance(node, (Load, MaskedLoad)):
+                    depth = _NOWHERE
+                elif isinstance(node, Var) and not isinstance(node, Size):
+                    depth = max(depth, self.depth_of.get(node, _NOWHERE))
+            self.depth_of[expr] = depth
+        return depth
+
+
+def _holds_threads(body: Stmt) -> bool:
+    while isinstance(body, Alloc):
+        body = body.body
+    return isinstance(body, For) and body.kind == THREAD
+
+
+def _is_worth_a_name(node: Expr) -> bool:
+    if isinstance(node, (FloorDiv, FloorMod)):
+        return isinstance(node.b, Const)  # another divisor might be zero where nobody divides
+    return isinstance(node, Mul) and not isinstance(node.a, Const) and not isinstance(node.b, Const)
