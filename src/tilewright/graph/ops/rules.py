@@ -19,6 +19,24 @@ def same_type(call: Call) -> Sequence[Type]:
     return (call.tensor(0),)
 
 
+def same_dim(call: Call, a: Expr, b: Expr, what: str) -> Expr:
+    """Two dimensions that must agree, as one; a number is preferred to an expression."""
+    if isinstance(a, Const) and isinstance(b, Const) and a is not b:
+        raise call.error("TW1015", f"{what} of {call.op} differ: {a} and {b}")
+    return a if isinstance(a, Const) else b
+
+
+def contents_or_sizes(call: Call, at: int, name: str) -> tuple[Expr, ...]:
+    """A shape given by input `at`: its contents if known, else new sizes, as many as it has."""
+    contents = call.value(at)
+    if contents is not None:
+        return contents
+    shape = call.tensor(at).static_shape
+    if shape is None or len(shape) != 1:
+        raise call.error("TW1016", f"how many dimensions input {at} of {call.op} gives is unknown")
+    return tuple(sym.size(f"{name}_{axis}") for axis in range(shape[0]))
+
+
 def broadcast_dims(a: Expr, b: Expr) -> Expr | None:
     """The dimension two dimensions broadcast to; None if they cannot."""
     if a is b or b is ONE:
