@@ -59,17 +59,13 @@ def compute_inline(fn: Function, name: str) -> Function:
         check_loads_only(fn, reader.block, store.buffer, f"inline @{name}")
     _check_inputs(fn, scope, scope.site(name), readers)
 
-    def value_at(index: tuple[Expr, ...]) -> Expr:
-        mapping: dict[Var, Expr] = {axes[axis]: index[axis] for axis in axes}
-        return sym.substitute(store.value, mapping)
-
     body = put(path, None)
     assert body is not None
     made = with_body(fn, body)
     for reader in readers:
         where = find_block(made, reader.block.name)
         assert where is not None
-        made = with_body(made, put(where, _with_values(reader.block, store.buffer, value_at)))
+        made = with_body(made, put(where, _with_values(reader.block, store, axes)))
     return replace(made, allocs=tuple([b for b in made.allocs if b is not store.buffer]))
 
 
@@ -150,19 +146,20 @@ def _refuse_apart(
     )
 
 
-def _with_values(block: Block, buffer: Buffer, value_at) -> Stmt:  # type: ignore[no-untyped-def]
-    """The block with loads of the buffer replaced, its regions found anew."""
+def _with_values(block: Block, store: Store, axes: dict[int, Var]) -> Stmt:
+    """The block with loads replaced by the value stored there, its regions found anew."""
+    ctx = sym.EMPTY.bind_all({it.var: (sym.ZERO, it.extent) for it in block.iters})
 
     def expr_rule(expr: Expr) -> Expr:
-        if isinstance(expr, Load) and expr.buffer is buffer:
-            value: Expr = value_at(expr.index)
-            return value
-        return expr
+        if not isinstance(expr, Load) or expr.buffer is not store.buffer:
+            return expr
+        mapping: dict[Var, Expr] = {axes[axis]: expr.index[axis] for axis in axes}
+        value = sym.substitute(store.value, mapping)
+        is_plain = all(isinstance(at, (Var, sym.Const)) for at in expr.index)
+        return value if is_plain else sym.simplify(value, ctx)
 
     def rule(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, Block):
-            return with_regions(stmt)
-        return map_exprs(stmt, expr_rule, memo)
+        return with_regions(stmt) if isinstance(stmt, Block) else map_exprs(stmt, expr_rule, memo)
 
     memo: dict[Expr, Expr] = {}
     return rewrite(block, rule)

@@ -57,15 +57,15 @@ def prefetch(fn: Function, name: str, index: int, var: Var, offset: int) -> tupl
             var,
         )
     scope = scope_of(fn, path)
-    for writer in scope.writers(buffer):
-        if is_under(writer.path, loop):
-            raise refuse(
-                fn,
-                "TW2143",
-                f"cannot prefetch %{buffer.name} at loop %{var.name}: @{writer.block.name} "
-                "computes it inside that loop, so later iterations' part is not there yet",
-                writer.block.name,
-            )
+    if buffer not in fn.buffers or scope.writers(buffer):
+        raise refuse(
+            fn,
+            "TW2143",
+            f"cannot prefetch %{buffer.name} at loop %{var.name}: it is computed by the function, "
+            "and later iterations' part may not be there yet",
+            name,
+            help="only parameters that are read can be prefetched",
+        )
     around = [stmt for stmt in inside_scope(loop_path) if isinstance(stmt, For)]
     ctx = scope_context(fn, scope, around)
     region = region_over(bound_region(block, read), loop_ranges(loops_below(path, loop)), ctx)
