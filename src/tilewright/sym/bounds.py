@@ -217,7 +217,9 @@ def _floormod_bounds(expr: e.Binary, ctx: Context) -> Interval:
 
 def mod_interval(x: Interval, y: Interval) -> Interval:
     """All a % b with a in `x` and b in `y`, b not 0: b's sign, and nearer to zero than b."""
-    divisor = y.value or None  # 0 divides nothing
+    divisor = y.value
+    if divisor == 0:
+        return ANY
     first = None if divisor is None or x.lower is None else divmod(x.lower, divisor)
     last = None if divisor is None or x.upper is None else divmod(x.upper, divisor)
     if first is not None and last is not None and first[0] == last[0]:  # within one period
