@@ -2,30 +2,68 @@
 
 run = build(fn, target="cpu")
 run(a, b, c)            # fills c; sizes come from the arguments
+run.save("fn.so")       # for C programs; load_library("fn.so")["fn"] in Python
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tilewright.base.errors import UserError
+from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
-from tilewright.codegen import jit, llvm
+from tilewright.codegen import cache, jit, llvm
+from tilewright.codegen.artifact import SUFFIXES, header, write_library, write_text
 from tilewright.codegen.builder import ModuleText
+from tilewright.codegen.cache import write_atomically
+from tilewright.codegen.debug import DebugInfo
 from tilewright.codegen.entry import emit_function, signature_of
+from tilewright.codegen.hardware import assembly_key
 from tilewright.codegen.machine import Machine
-from tilewright.codegen.math import expand_math
+from tilewright.runtime.library import MANIFEST, to_manifest
 from tilewright.runtime.signature import Signature
+from tilewright.sym import Var
 from tilewright.tensor import ir
 from tilewright.tensor.ir import Function
+from tilewright.tensor.passes import lower
 from tilewright.tensor.visit import walk
 
 
-def emit_module(fn: Function, machine: Machine) -> str:
-    """The LLVM IR of a flat function."""
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How code is made, beyond the target."""
+
+    optimize: bool = True
+    debug: bool = False  # debug information: instructions point at lines of the tensor program
+    cache: bool = True
+
+    @property
+    def key(self) -> str:
+        return f"optimize={self.optimize} debug={self.debug}"
+
+
+def emit_module(fn: Function, machine: Machine, options: Options = Options()) -> str:  # noqa: B008
+    """The LLVM IR of a flat function, before optimization."""
     if fn.stage != ir.FLAT:
-        raise UserError("TW3004", f"@{fn.name} is of stage {fn.stage}, expected flat")
+        raise UserError(
+            "TW3004",
+            f"@{fn.name} is of stage {fn.stage}, expected flat",
+            fn.loc,
+            help="lower it first: tensor.passes.lower(fn)",
+        )
+    module = new_module(machine)
+    debug = DebugInfo(module, fn) if options.debug else None
+    emit_function(module, machine, fn, debug)
+    return module.text()
+
+
+def new_module(machine: Machine) -> ModuleText:
+    """An empty LLVM module whose functions are compiled for the machine."""
     attributes = [
         "nounwind",
         "mustprogress",
@@ -33,26 +71,50 @@ def emit_module(fn: Function, machine: Machine) -> str:
         f'"target-features"="{machine.features}"',
         *machine.function_attributes,
     ]
-    module = ModuleText(machine.triple, llvm.data_layout(machine), " ".join(attributes))
-    emit_function(module, machine, expand_math(fn), {})
-    return module.text()
+    return ModuleText(machine.triple, llvm.data_layout(machine), " ".join(attributes))
 
 
 @dataclass(eq=False)
 class CompiledFunction:
     """Native code of one tensor function: call it with arrays, outputs among them."""
 
-    function: Function
+    function: Function  # as it was given
     target: Target
     signature: Signature
-    image: bytes
-    _native: Any
+    image: bytes  # the object code
+    options: Options
+    _native: Any = field(repr=False)
+    _scalars: tuple[int, ...] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.function.name
 
     def __call__(self, *args: Any, threads: int = 0) -> None:
+        if self._scalars:
+            args = self._with_scalars(args)
         if threads:
-            self._native(*args, threads=threads)
+            self._run(*args, threads=threads)
         else:
-            self._native(*args)
+            self._run(*args)
+
+    def _run(self, *args: Any, **kwargs: Any) -> None:
+        if self._native is None:
+            raise UserError(
+                "TW3005",
+                f"@{self.name} is compiled for {self.target}, which is not this machine",
+                help="save it, and run it there",
+            )
+        self._native(*args, **kwargs)
+
+    def _with_scalars(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Numbers as arrays of no dimensions."""
+        wrapped = list(args)
+        for at in self._scalars:
+            if at < len(wrapped) and isinstance(wrapped[at], (int, float, np.generic)):
+                of = self.signature.params[at].dtype
+                wrapped[at] = np.asarray(wrapped[at]).astype(of.numpy)
+        return tuple(wrapped)
 
     @property
     def address(self) -> int:
@@ -60,18 +122,125 @@ class CompiledFunction:
         address: int = self._native.address
         return address
 
+    @cached_property
+    def _optimized(self) -> Any:
+        machine = llvm.machine_of(self.target)
+        flat = lower_for(self.function, self.target)
+        module = llvm.parse(emit_module(flat, machine, self.options))
+        if self.options.optimize:
+            llvm.optimize(module, machine)
+        return module
 
-def build(fn: Function, target: str | Target = "cpu") -> CompiledFunction:
-    """Compile a tensor function for this machine and load it."""
+    @property
+    def llvm_ir(self) -> str:
+        """The LLVM IR after optimization."""
+        return str(self._optimized)
+
+    @property
+    def assembly(self) -> str:
+        """The machine code as text."""
+        return llvm.to_assembly(self._optimized, llvm.machine_of(self.target))
+
+    def save(self, path: str | Path) -> Path:
+        """Write a file of the kind that the suffix names: .o .so .h .ll .s"""
+        path = Path(path)
+        if path.suffix not in SUFFIXES:
+            raise UserError(
+                "TW3032",
+                f"cannot write {path.name}: the suffix tells no kind of file",
+                help=f"use one of {', '.join(SUFFIXES)}",
+            )
+        signatures = (self.signature,)
+        match path.suffix:
+            case ".o":
+                write_atomically(path, self.image)
+            case ".h":
+                write_text(path, header(signatures, self.target))
+            case ".ll":
+                write_text(path, self.llvm_ir)
+            case ".s":
+                write_text(path, self.assembly)
+            case _:
+                images = [self.image, manifest_object(signatures, self.target)]
+                write_library(path, images, signatures, self.target)
+        return path
+
+
+def build(
+    fn: Function,
+    target: str | Target = "cpu",
+    *,
+    optimize: bool = True,
+    debug: bool = False,
+    use_cache: bool = True,
+) -> CompiledFunction:
+    """Compile a tensor function and, if it is for this machine, load it.
+
+    The object comes from the cache on disk if the very same program was compiled for the same
+    machine before.
+    """
+    options = Options(optimize, debug, use_cache and not debug)
     chosen = Target.parse(target)
-    machine = llvm.machine_of(chosen)
-    module = llvm.parse(emit_module(fn, machine))
-    llvm.optimize(module, machine)
-    image = llvm.to_object(module, machine)
-    externs = tuple(
-        dict.fromkeys(stmt.symbol for stmt in walk(fn.body) if isinstance(stmt, ir.ExternCall))
-    )
-    loaded = jit.load(image, (fn.name,), externs, machine)
+    image = compile_object(fn, chosen, options)
     signature = signature_of(fn)
-    native = signature.bind(loaded.addresses[fn.name], loaded)
-    return CompiledFunction(fn, chosen, signature, image, native)
+    native = None
+    if can_run(chosen):
+        externs = dict.fromkeys(
+            stmt.symbol for stmt in walk(fn.body) if isinstance(stmt, ir.ExternCall)
+        )
+        loaded = jit.load(image, (fn.name,), tuple(externs), llvm.machine_of(chosen))
+        native = signature.bind(loaded.addresses[fn.name], loaded)
+    scalars = tuple(at for at, param in enumerate(fn.params) if isinstance(param, Var))
+    return CompiledFunction(fn, chosen, signature, image, options, native, scalars)
+
+
+def compile_object(fn: Function, target: Target, options: Options = Options()) -> bytes:  # noqa: B008
+    """The object code of a function. Needs nothing but its arguments: call it in any process."""
+    machine = llvm.machine_of(target)
+    flat = fn
+    if any(isinstance(stmt, ir.TensorCall) for stmt in walk(fn.body)):
+        flat = lower_for(fn, target)  # what an intrinsic stands for belongs to the key
+    key = object_key(flat, machine, options)
+    image = cache.try_read(key) if options.cache else None
+    if image is not None:
+        return image
+    module = llvm.parse(emit_module(lower_for(flat, target), machine, options))
+    if options.optimize:
+        llvm.optimize(module, machine)
+    image = llvm.to_object(module, machine)
+    if options.cache:
+        cache.write(key, image)
+    return image
+
+
+def object_key(fn: Function, machine: Machine, options: Options) -> str:
+    """Everything the object code depends on."""
+    parts = (
+        cache.compiler_fingerprint(),
+        f"LLVM {llvm.VERSION}",
+        repr(machine),
+        options.key,
+        assembly_key(fn),
+        str(fn),
+    )
+    return "\n".join(parts)
+
+
+def lower_for(fn: Function, target: Target) -> Function:
+    """The function in stage flat."""
+    return lower(fn, "cpu", PassContext(target=target)) if fn.stage == ir.SCHEDULED else fn
+
+
+def can_run(target: Target) -> bool:
+    """Whether code for the target runs here: the same architecture, no feature missing."""
+    host = Target.host()
+    return target.triple == host.triple and target.features <= host.features
+
+
+def manifest_object(signatures: tuple[Signature, ...], target: Target) -> bytes:
+    """An object that holds the manifest of a library."""
+    machine = llvm.machine_of(target)
+    module = new_module(machine)
+    text = module.string(to_manifest(signatures, str(target)))
+    module.global_lines.append(f"@{MANIFEST} = constant {text}")
+    return llvm.to_object(llvm.parse(module.text()), machine)

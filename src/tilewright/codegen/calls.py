@@ -1,6 +1,6 @@
 """Calls of the known scalar functions as LLVM instructions.
 
-Transcendental functions are not here: `math` expands them into arithmetic beforehand.
+Transcendental functions are not here: `math` expands them into arithmetic.
 """
 
 from __future__ import annotations

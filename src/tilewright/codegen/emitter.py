@@ -19,8 +19,10 @@ from tilewright.codegen.arith import Arithmetic
 from tilewright.codegen.builder import NULL, FunctionText, ModuleText, Value, i1, i32, i64, splat
 from tilewright.codegen.calls import RULES
 from tilewright.codegen.captures import captures
+from tilewright.codegen.debug import FUNCTION, DebugInfo
 from tilewright.codegen.facts import as_ramp, divisor, is_non_negative
 from tilewright.codegen.machine import Machine
+from tilewright.codegen.math import FORMULAS, expand_call
 from tilewright.codegen.memory import Accesses, Memory, Place
 from tilewright.codegen.types import literal, memory_type, register_type, vector
 from tilewright.sym import Const, Expr, Var
@@ -34,11 +36,19 @@ STACK_LIMIT_BYTES = 32 * 1024  # of one buffer; larger ones come from the runtim
 class Emitter:
     """Writes the body of one LLVM function that returns 0 or an error code."""
 
-    def __init__(self, module: ModuleText, machine: Machine, builder: FunctionText, name: str):
+    def __init__(
+        self,
+        module: ModuleText,
+        machine: Machine,
+        builder: FunctionText,
+        name: str,
+        debug: DebugInfo | None = None,
+    ) -> None:
         self.module = module
         self.machine = machine
         self.b = builder
         self.name = name
+        self.debug = debug
         self.arith = Arithmetic(builder, machine)
         self.access = Accesses(builder)
         self.variables: dict[Var, Value] = {}
@@ -242,15 +252,16 @@ class Emitter:
         types: list[str],
     ) -> None:
         params = (("ptr noalias readonly", "environment"), ("i64", "begin"), ("i64", "end"))
-        suffix = self.lines.get("function", "")
+        lines = self.debug.lines(name) if self.debug is not None else {}
+        suffix = lines.get(FUNCTION, "")
         with self.module.function("i32", name, params, linkage="internal", suffix=suffix) as (
             b,
             (environment, begin, end),
         ):
-            inner = Emitter(self.module, self.machine, b, self.name)
+            inner = Emitter(self.module, self.machine, b, self.name, self.debug)
             inner.is_task = True
-            inner.aliases, inner.lines = self.aliases, self.lines
-            b.debug = self.b.debug
+            inner.aliases, inner.lines = self.aliases, lines
+            b.debug = lines.get(loop.var, "")
             members = [
                 b.load(type_, b.member(struct, environment, at)) for at, type_ in enumerate(types)
             ]
@@ -554,12 +565,14 @@ def _broadcast(e: Emitter, node: Broadcast, args: tuple[Value, ...]) -> Value:
 
 
 def _call(e: Emitter, node: Call, args: tuple[Value, ...]) -> Value:
+    if node.op in FORMULAS:
+        return e.expr(expand_call(node))
     rule = RULES.get(node.op)
     if rule is None:
         raise Unsupported(
             "TW3011",
             f"no code for the function {node.op}",
-            help=f"known here: {', '.join(sorted(RULES))}",
+            help=f"known here: {', '.join(sorted((*RULES, *FORMULAS)))}",
         )
     of = node.args[0].dtype if node.args else node.dtype
     return rule(e.arith, of, node.dtype, args)

@@ -10,6 +10,7 @@ from tilewright import sym
 from tilewright.base.errors import UserError
 from tilewright.base.text import Names
 from tilewright.codegen.builder import FunctionText, ModuleText, Value, i32, i64
+from tilewright.codegen.debug import FUNCTION, START, DebugInfo
 from tilewright.codegen.emitter import Emitter
 from tilewright.codegen.hardware import DLTENSOR
 from tilewright.codegen.machine import Machine
@@ -58,11 +59,11 @@ def symbol_sizes(fn: Function) -> tuple[Size, ...]:
 
 
 def emit_function(
-    module: ModuleText, machine: Machine, fn: Function, lines: dict[object, str]
+    module: ModuleText, machine: Machine, fn: Function, debug: DebugInfo | None = None
 ) -> None:
     """Write the kernel of a flat function and its checked entry."""
     _check_sizes_known(fn)
-    kernel = _emit_kernel(module, machine, fn, lines)
+    kernel = _emit_kernel(module, machine, fn, debug)
     _emit_entry(module, machine, fn, kernel)
 
 
@@ -83,7 +84,7 @@ def _check_sizes_known(fn: Function) -> None:
 
 
 def _emit_kernel(
-    module: ModuleText, machine: Machine, fn: Function, lines: dict[object, str]
+    module: ModuleText, machine: Machine, fn: Function, debug: DebugInfo | None
 ) -> str:
     """`NAME_kernel(pointers..., scalars..., sizes...)`: the loops themselves."""
     name = f"{fn.name}_kernel"
@@ -95,12 +96,13 @@ def _emit_kernel(
         params.append((f"ptr noalias{access}", buffer.name))
     params += [(register_type(scalar.dtype), scalar.name) for scalar in scalars]
     params += [("i64", size.name) for size in symbol_sizes(fn)]
-    suffix = lines.get("function", "")
+    lines = debug.lines(name) if debug is not None else {}
+    suffix = lines.get(FUNCTION, "")
     with module.function("i32", name, params, linkage="internal", suffix=suffix) as (b, values):
-        emitter = Emitter(module, machine, b, fn.name)
+        emitter = Emitter(module, machine, b, fn.name, debug)
         emitter.aliases = _alias_scopes(module, fn)
         emitter.lines = lines
-        b.debug = lines.get("start", "")
+        b.debug = lines.get(START, "")
         rest = values[len(fn.buffers) :]
         for buffer, pointer in zip(fn.buffers, values, strict=False):
             align = buffer.dtype.scalar.size_bytes

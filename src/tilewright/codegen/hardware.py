@@ -15,8 +15,9 @@ from tilewright.base.errors import Unsupported
 from tilewright.codegen.builder import NULL, Value, i32, i64
 from tilewright.codegen.types import memory_type, register_type
 from tilewright.runtime.dlpack import code_of
-from tilewright.tensor.ir import Address, Call, ExternCall, Region
+from tilewright.tensor.ir import Address, Call, ExternCall, Function, Region
 from tilewright.tensor.passes.flatten_buffers import strides_of
+from tilewright.tensor.visit import exprs
 
 if TYPE_CHECKING:
     from tilewright.codegen.emitter import Emitter
@@ -43,6 +44,13 @@ def declare_assembly(assembly: Assembly) -> Assembly:
     """Make `asm.NAME` callable from tensor programs; the last declaration counts."""
     _assembly[assembly.name] = assembly
     return assembly
+
+
+def assembly_key(fn: Function) -> str:
+    """What the inline assembly of a function says, beyond its names."""
+    names = {node.op for node in exprs(fn.body) if isinstance(node, Call)}
+    known = sorted(name for name in names if name.startswith("asm."))
+    return "\n".join(repr(_assembly.get(name.removeprefix("asm."))) for name in known)
 
 
 def is_hardware(op: str) -> bool:

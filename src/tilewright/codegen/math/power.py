@@ -51,8 +51,8 @@ def _pow_f64(size: Real, y: Real) -> Real:
     log_low = ((e - log_high) + product) + product_low
     exponent = y * log_high
     exponent_low = y.fma(log_high, -exponent) + y * log_low
-    exponent_low = (exponent.abs() < 3000.0).choose(exponent_low, 0.0)
-    exponent = exponent.at_most(3000.0).at_least(-3000.0)
+    exponent_low = (exponent.abs() < 2000.0).choose(exponent_low, 0.0)
+    exponent = exponent.at_most(2000.0).at_least(-2000.0)
     n, n_int = nearest(exponent)
     r = (exponent - n) + exponent_low
     return scale(polynomial(r, F64.exp2) * r + 1.0, n_int)

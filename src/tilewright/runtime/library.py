@@ -1,0 +1,124 @@
+"""Compiled functions from a shared library on disk, without the compiler.
+
+A library that Tilewright wrote carries a manifest: a string constant in JSON that tells the
+functions and their signatures. It also carries a runtime of its own, so that C programs can use it;
+errors and the number of threads are therefore asked of the library itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from pathlib import Path
+from typing import Any
+
+from tilewright.base.dtype import dtype
+from tilewright.base.errors import TilewrightError, UserError
+from tilewright.runtime.errors import error_of
+from tilewright.runtime.signature import Param, Signature
+
+MANIFEST = "tilewright_manifest"
+VERSION = 1
+
+
+def to_manifest(signatures: tuple[Signature, ...], target: str) -> str:
+    """The manifest of a library with these functions."""
+    functions = [
+        {
+            "name": signature.name,
+            "params": [
+                {
+                    "name": param.name,
+                    "dtype": str(param.dtype),
+                    "shape": list(param.shape),
+                    "writable": param.writable,
+                    "may_alias": param.may_alias,
+                }
+                for param in signature.params
+            ],
+        }
+        for signature in signatures
+    ]
+    return json.dumps({"version": VERSION, "target": target, "functions": functions})
+
+
+def from_manifest(text: str) -> tuple[Signature, ...]:
+    """The signatures that a manifest tells."""
+    data = json.loads(text)
+    if data["version"] != VERSION:
+        raise UserError("TW4031", f"the manifest has version {data['version']}, not {VERSION}")
+    return tuple(
+        Signature(
+            function["name"],
+            tuple(
+                Param(
+                    param["name"],
+                    dtype(param["dtype"]),
+                    tuple(param["shape"]),
+                    writable=param["writable"],
+                    may_alias=param["may_alias"],
+                )
+                for param in function["params"]
+            ),
+        )
+        for function in data["functions"]
+    )
+
+
+class LoadedFunction:
+    """A function of a loaded library: call it with arrays, outputs among them."""
+
+    def __init__(self, library: Library, signature: Signature) -> None:
+        self.library = library
+        self.signature = signature
+        address = ctypes.cast(library.handle[signature.name], ctypes.c_void_p).value
+        assert address is not None
+        self._native = signature.bind(address, library)
+
+    def __call__(self, *args: Any, threads: int = 0) -> None:
+        handle = self.library.handle
+        before = handle.tw_set_own_threads(threads) if threads else 0
+        try:
+            self._native(*args)
+        except TilewrightError:
+            self.signature.check(*args)  # raises again if an argument is at fault
+            message = handle.tw_last_error().decode(errors="replace")
+            raise error_of(handle.tw_last_code(), message) from None
+        finally:
+            if threads:
+                handle.tw_set_own_threads(before)
+
+
+class Library:
+    """A loaded shared library; its functions by name."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise UserError("TW4030", f"there is no library {self.path}")
+        try:
+            self.handle = ctypes.CDLL(str(self.path.resolve()))
+            text = ctypes.c_char_p.in_dll(self.handle, MANIFEST).value
+        except (OSError, ValueError) as error:
+            raise UserError(
+                "TW4030",
+                f"{self.path} is not a library of compiled functions for this machine: {error}",
+                help="write one with save('name.so')",
+            ) from error
+        assert text is not None
+        self.handle.tw_last_error.restype = ctypes.c_char_p
+        self.functions = {
+            signature.name: LoadedFunction(self, signature)
+            for signature in from_manifest(text.decode())
+        }
+
+    def __getitem__(self, name: str) -> LoadedFunction:
+        if name not in self.functions:
+            known = ", ".join(self.functions)
+            raise UserError("TW4032", f"{self.path} has no function {name}", help=f"it has {known}")
+        return self.functions[name]
+
+
+def load_library(path: str | Path) -> Library:
+    """Load a shared library that Tilewright wrote."""
+    return Library(path)
