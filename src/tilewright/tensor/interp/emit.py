@@ -55,8 +55,7 @@ class Statements(Accesses):
 
     def alloc(self, buffer: Buffer) -> None:
         shape = tuple_text(self.expr(dim) for dim in buffer.shape)
-        stamps = ".with_stamps()" if buffer in self.stamped else ""
-        self.line(f"m_{self.name(buffer)} = Memory({self.constant(buffer)}, {shape}){stamps}")
+        self.line(f"m_{self.name(buffer)} = Memory({self.constant(buffer)}, {shape})")
         self.intermediates.add(buffer)
         self.unpack(buffer)
 
@@ -65,10 +64,9 @@ class Statements(Accesses):
         name = self.name(buffer)
         self.line(f"{name} = m_{name}.data")
         if buffer in self.intermediates:
-            self.line(f"w_{name} = m_{name}.written")
+            self.line(f"w_{name} = m_{name}.plain_written")
         if buffer in self.stamped:
-            prefix = "" if buffer in self.intermediates else f"m_{name}.with_stamps(); "
-            self.line(f"{prefix}s_{name} = m_{name}.stamps")
+            self.line(f"s_{name} = m_{name}.plain_stamps")
         if buffer.shape:
             dims = ", ".join(f"n{axis}_{name}" for axis in range(buffer.rank))
             self.line(f"{dims}, = m_{name}.shape")

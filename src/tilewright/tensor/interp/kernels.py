@@ -72,9 +72,22 @@ class LockStep(Statements):
         self.lanes = self.fresh_name("lanes")
         axes = ", ".join(f"{axis!r}: {extent}" for axis, extent in self.axes.items())
         with self.indented(
-            f"for {self.lanes} in launch(failures, random, {{{axes}}}, {has_grid_barrier}):"
+            f"for {self.lanes} in launch(failures, random, {{{axes}}}, "
+            f"{self._private_size(loop)}, {has_grid_barrier}):"
         ):
             self._for(loop)
+
+    def _private_size(self, loop: For) -> str:
+        """How many elements a thread has to itself, as far as is known at launch."""
+        buffers = [b for stmt in walk(loop) for b in self.homes.get(stmt, ())]
+        buffers += [stmt.buffer for stmt in walk(loop) if isinstance(stmt, ir.Alloc)]
+        inside = _bound(loop)
+        sizes = ["0"]
+        for buffer in buffers:
+            known = not any(sym.uses_var(dim, inside) for dim in buffer.shape)
+            if known and not buffer.scope.startswith("shared"):
+                sizes.append(" * ".join(["1", *(self.expr(dim) for dim in buffer.shape)]))
+        return " + ".join(sizes)
 
     def _check_known_at_launch(self, loop: For, inside: set[Var]) -> None:
         if sym.uses_var(loop.start, inside) or sym.uses_var(loop.stop, inside):
@@ -192,7 +205,7 @@ class LockStep(Statements):
         shape = tuple_text(self.expr(dim) for dim in buffer.shape)
         self.line(
             f"m_{self.name(buffer)} = {self.lanes}.alloc({self.constant(buffer)}, {shape}, "
-            f"{self.threaded > 0}, {buffer in self.stamped})"
+            f"{self.threaded > 0})"
         )
         self.intermediates.add(buffer)
         self.tracked.add(buffer)

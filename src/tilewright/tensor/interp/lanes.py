@@ -32,6 +32,7 @@ Mask = NDArray[np.bool_] | None  # None: every lane
 BLOCK, THREAD, VTHREAD, VECTOR = "block", "thread", "vthread", "vector"
 
 _MOST_LANES = 8192  # run together, unless one block has more
+_MOST_ELEMENTS = 1 << 25  # of memory private to threads
 
 
 class Level:
@@ -133,9 +134,7 @@ class Lanes:
 
     # ------------------------------------------------------------------ memory
 
-    def alloc(
-        self, buffer: Buffer, shape: tuple[int, ...], is_threaded: bool, is_stamped: bool
-    ) -> Memory:
+    def alloc(self, buffer: Buffer, shape: tuple[int, ...], is_threaded: bool) -> Memory:
         """Memory of a buffer that comes into being here.
 
         The same storage serves whenever the statement runs again, as it does on a machine: who
@@ -148,8 +147,7 @@ class Lanes:
             return found
         owner = self._owner(buffer.scope, is_threaded)
         copies = int(self.slots[owner - 1].max(initial=-1)) + 1 if owner else 1
-        made = Memory(buffer, shape, copies=copies, owner=owner)
-        self.memories[key] = made.with_stamps() if is_stamped else made
+        made = self.memories[key] = Memory.of_lanes(buffer, shape, owner, copies)
         return made
 
     def _owner(self, scope: str, is_threaded: bool) -> int:
@@ -286,9 +284,8 @@ class Lanes:
 
     def stamp(self, memory: Memory, place: Place) -> None:
         """Number the stored values, see `Memory.stamps`."""
-        assert memory.stamps is not None
-        stamps = np.frombuffer(memory.stamps, np.int64)
-        stamps[place.positions] = (next_stamp() << 32) + np.arange(len(place.positions))
+        stamp = next_stamp() << 32
+        memory.stamps[place.positions] = stamp + np.arange(len(place.positions))
 
     def check_repeated(
         self,
@@ -304,9 +301,8 @@ class Lanes:
     ) -> None:
         """No lane adds twice to the same value with the same iterators."""
         if "stamps" not in done:
-            done["stamps"] = np.zeros(domain, np.int64)
-        assert memory.stamps is not None
-        stamps = np.frombuffer(memory.stamps, np.int64)[place.positions]
+            done["stamps"] = np.full(domain, -1, np.int64)
+        stamps = memory.stamps[place.positions]
         keys = np.broadcast_to(key, (self.count, 1))[place.lanes, 0]
         again = done["stamps"][keys] == stamps
         if again.any():
@@ -513,9 +509,13 @@ def launch(
     failures: Failures,
     random: np.random.Generator,
     extents: dict[str, int],
+    private: int,
     has_grid_barrier: bool,
 ) -> Iterator[Lanes]:
-    """The threads of a kernel, some blocks at a time, blocks in random order."""
+    """The threads of a kernel, some blocks at a time, blocks in random order.
+
+    `private` is how many elements of memory a thread has to itself.
+    """
     blocks = {axis: n for axis, n in extents.items() if axis.startswith("blockIdx")}
     threads = {axis: n for axis, n in extents.items() if axis.startswith("threadIdx")}
     block_at, thread_at = _grid(blocks), _grid(threads)
@@ -523,7 +523,8 @@ def launch(
     if not block_count or not thread_count:
         return
     order = random.permutation(block_count)
-    together = block_count if has_grid_barrier else max(1, _MOST_LANES // thread_count)
+    most = min(_MOST_LANES, _MOST_ELEMENTS // max(1, private)) // thread_count
+    together = block_count if has_grid_barrier else max(1, most)
     grid = Level(BLOCK, "", 1)
     for begin in range(0, block_count, together):
         some = order[begin : begin + together]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from array import array
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -21,56 +22,58 @@ class Memory:
     """Elements in row-major order and what is known about them.
 
     `copies` of the buffer lie one after another: each of the lanes, grouped as `owner` levels of
-    concurrency tell (see `lanes.py`), has its own. `written` marks the elements that hold a value;
-    None where every element does (parameters).
+    concurrency tell (see `lanes.py`), has its own. `is_written` marks the elements that hold a
+    value; None where every element does (parameters). `stamps` numbers the stored values of a
+    buffer that reductions accumulate into. Both can also be indexed from plain Python at speed.
     """
 
     __slots__ = (
         "buffer",
-        "copies",
         "data",
         "is_written",
         "owner",
+        "plain_stamps",
+        "plain_written",
         "shadows",
         "shape",
         "size",
         "stamps",
-        "written",
     )
 
     def __init__(
-        self,
-        buffer: Buffer,
-        shape: tuple[int, ...],
-        data: NDArray[Any] | None = None,
-        *,
-        copies: int = 1,
-        owner: int = 0,
+        self, buffer: Buffer, shape: tuple[int, ...], data: NDArray[Any] | None = None
     ) -> None:
         self.buffer = buffer
         self.shape = shape
         self.size = math.prod(shape)
-        self.copies = copies
-        self.owner = owner
-        self.written: bytearray | None = None
-        self.is_written: NDArray[Any] | None = None  # the same flags, as NumPy sees them
-        self.stamps: array[int] | None = None
+        self.owner = 0
         self.shadows: dict[int, Shadow] = {}
+        self.is_written: NDArray[np.bool_] | None = None
+        self.plain_written: bytearray | None = None
         if data is None:
-            data = np.full(copies * self.size, _garbage(buffer))
-            self.written = bytearray(copies * self.size)
-            self.is_written = np.frombuffer(self.written, np.bool_)
+            data = np.full(self.size, garbage(buffer))
+            self.plain_written = bytearray(self.size)
+            self.is_written = np.frombuffer(self.plain_written, np.bool_)
         self.data = data
+        self.plain_stamps = array("q", bytes(8 * self.size))
+        self.stamps = np.frombuffer(self.plain_stamps, np.int64)
 
-    def with_stamps(self) -> Memory:
-        """Number the elements, for a buffer that reductions accumulate into."""
-        self.stamps = array("q", [next_stamp()]) * len(self.data)
-        return self
+    @classmethod
+    def of_lanes(cls, buffer: Buffer, shape: tuple[int, ...], owner: int, copies: int) -> Memory:
+        """Memory of which every group of lanes has a copy. Pages nobody touches cost nothing."""
+        made = cls(buffer, shape, np.empty(0, buffer.dtype.numpy))
+        made.owner = owner
+        made.data = np.empty(copies * made.size, buffer.dtype.numpy)
+        made.is_written = np.zeros(copies * made.size, np.bool_)
+        made.stamps = np.zeros(copies * made.size, np.int64)
+        return made
 
     def copy_of(self, slot: int) -> Memory:
         """One of the copies as a memory of its own."""
         inside = slice(slot * self.size, (slot + 1) * self.size)
-        view = Memory(self.buffer, self.shape, self.data[inside])
+        view = copy(self)
+        view.owner = 0
+        view.data = self.data[inside]
         view.is_written = None if self.is_written is None else self.is_written[inside]
         return view
 
@@ -81,10 +84,7 @@ class Memory:
 
     def forget(self) -> None:
         """The buffer comes into being again in the same place: its elements hold no value."""
-        assert self.is_written is not None
-        self.is_written[:] = False
-        if self.stamps is not None:
-            self.with_stamps()
+        self.is_written = np.zeros(len(self.data), np.bool_)
 
     def shadow(self, level: int) -> Shadow:
         """Who touched each element last, at one level of concurrency."""
@@ -106,7 +106,7 @@ class Shadow:
         self.reader_too = np.full(size, -1)  # another reader of the same phase, -1 if none
 
 
-def _garbage(buffer: Buffer) -> Any:
+def garbage(buffer: Buffer) -> Any:
     """What uninitialised memory holds, should a check ever let it through."""
     of = buffer.dtype
     value = float("nan") if of.is_float else of.max

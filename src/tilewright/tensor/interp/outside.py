@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tilewright.tensor.externs import Behavior, behavior
 from tilewright.tensor.interp.failures import Failures
-from tilewright.tensor.interp.memory import Memory
+from tilewright.tensor.interp.memory import Memory, garbage
 
 Box = tuple[Memory, tuple[int, ...], tuple[int, ...]]  # memory, starts, extents
 
@@ -57,22 +57,25 @@ def call_instruction(
     """Run an instruction on numbers and addresses; what it changed counts as written."""
     function = _behavior(symbol, failures, at, values)
     actual: list[Any] = []
-    before: list[tuple[Memory, int, NDArray[Any]]] = []
+    before: list[tuple[NDArray[np.bool_], NDArray[Any], NDArray[Any]]] = []
     for arg in args:
-        if isinstance(arg, tuple):
-            memory, element = arg
-            actual.append(memory.data[element:])
-            before.append((memory, element, actual[-1].copy()))
-        else:
+        if not isinstance(arg, tuple):
             actual.append(arg)
-    function(*actual)
-    for memory, element, old in before:
+            continue
+        memory, element = arg
+        data = memory.data[element:]
         if memory.is_written is not None:
-            new = memory.data[element : element + len(old)]
-            changed = old.view(np.uint8).reshape(len(old), -1) != new.view(np.uint8).reshape(
-                len(new), -1
-            )
-            memory.is_written[element : element + len(old)] |= changed.any(axis=1)
+            flags = memory.is_written[element:]
+            data[~flags] = garbage(memory.buffer)  # so that what is stored there shows
+            before.append((flags, data, data.copy()))
+        actual.append(data)
+    function(*actual)
+    for flags, new, old in before:
+        flags |= (_bytes(new) != _bytes(old)).any(axis=1)
+
+
+def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return array.view(np.uint8).reshape(len(array), -1)
 
 
 def _behavior(symbol: str, failures: Failures, at: int, values: tuple[Any, ...]) -> Behavior:
