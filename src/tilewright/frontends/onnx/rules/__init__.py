@@ -1,9 +1,9 @@
 """Rules by which ONNX operators become ours: (domain, operator) -> rule."""
 
-from tilewright.frontends.onnx.rules import activation, conv, elementwise, quantize
+from tilewright.frontends.onnx.rules import activation, conv, elementwise, pool, quantize
 from tilewright.frontends.onnx.rules.base import Rule
 
-FAMILIES = {"ai.onnx": (elementwise, activation, conv, quantize)}
+FAMILIES = {"ai.onnx": (elementwise, activation, conv, pool, quantize)}
 RULES: dict[tuple[str, str], Rule] = {
     (domain, name): rule
     for domain, families in FAMILIES.items()

@@ -1,0 +1,72 @@
+"""Pooling over windows, over whole images and over regions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.frontends.onnx.rules.base import Context, Rule
+from tilewright.frontends.onnx.rules.windows import window
+from tilewright.graph import Value
+
+
+def _attributes(node: Context) -> dict[str, Any]:
+    kernel = tuple(node.attr("kernel_shape"))
+    # Automatic pads give a number of windows of their own, whatever the rounding.
+    ceil = bool(node.attr("ceil_mode", 0)) and node.attr("auto_pad", "NOTSET") == "NOTSET"
+    return {"kernel": kernel, "ceil_mode": ceil, **window(node, kernel)}
+
+
+def _max_pool(node: Context) -> tuple[Value, ...]:
+    order = bool(node.attr("storage_order", 0))
+    outputs = 2 if node.wants(1) else 1
+    return node.emit_many(
+        "max_pool", node[0], outputs=outputs, column_major=order, **_attributes(node)
+    )
+
+
+def _avg_pool(node: Context) -> Value:
+    include = bool(node.attr("count_include_pad", 0))
+    return node.emit("avg_pool", node[0], include_pad=include, **_attributes(node))
+
+
+def _max_unpool(node: Context) -> Value:
+    made = _attributes(node)
+    del made["ceil_mode"]
+    return node.emit("max_unpool", node[0], node[1], node.get(2), **made)
+
+
+def _roi_align(node: Context) -> Value:
+    # Before opset 16 there was no attribute: coordinates were not shifted.
+    default = "half_pixel" if node.opset >= 16 else "output_half_pixel"
+    shift = node.attr("coordinate_transformation_mode", default) == "half_pixel"
+    return node.emit(
+        "roi_align",
+        node[0],
+        node[1],
+        node[2],
+        size=(node.attr("output_height", 1), node.attr("output_width", 1)),
+        scale=node.attr("spatial_scale", 1.0),
+        sampling_ratio=node.attr("sampling_ratio", 0),
+        mode=node.attr("mode", "avg"),
+        half_pixel=shift,
+    )
+
+
+def _max_roi_pool(node: Context) -> Value:
+    return node.emit(
+        "max_roi_pool",
+        node[0],
+        node[1],
+        size=tuple(node.attr("pooled_shape")),
+        scale=node.attr("spatial_scale", 1.0),
+    )
+
+
+RULES: dict[str, Rule] = {
+    "MaxPool": _max_pool,
+    "AveragePool": _avg_pool,
+    "LpPool": lambda node: node.emit("lp_pool", node[0], p=node.attr("p", 2), **_attributes(node)),
+    "MaxUnpool": _max_unpool,
+    "RoiAlign": _roi_align,
+    "MaxRoiPool": _max_roi_pool,
+}
