@@ -1,0 +1,228 @@
+"""Transcendental functions: error bounds in units in the last place, and special values.
+
+The bounds are the ones `docs/internals/math.md` promises.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import special
+
+from tilewright.base.dtype import dtype
+from tilewright.codegen.build import build
+from tilewright.codegen.math import FORMULAS, expand_math
+from tilewright.tensor import parse
+from tilewright.tensor.interp import interpret
+
+INF, NAN = np.inf, np.nan
+
+# name: (reference, range of arguments for f32 and for f64, bound in ulps for both)
+UNARY: dict[str, tuple[Any, tuple[float, float], tuple[float, float], float]] = {
+    "exp": (np.exp, (-104, 89), (-745, 710), 1.5),
+    "exp2": (np.exp2, (-150, 129), (-1075, 1025), 1.5),
+    "expm1": (np.expm1, (-20, 89), (-40, 710), 2.5),
+    "sigmoid": (special.expit, (-104, 104), (-700, 700), 2.5),
+    "log": (np.log, (0, 1e4), (0, 1e4), 1.0),
+    "log2": (np.log2, (0, 1e4), (0, 1e4), 1.5),
+    "log10": (np.log10, (0, 1e4), (0, 1e4), 1.5),
+    "log1p": (np.log1p, (-1, 100), (-1, 100), 1.5),
+    "tanh": (np.tanh, (-10, 10), (-20, 20), 2.0),
+    "sinh": (np.sinh, (-90, 90), (-711, 711), 2.0),
+    "cosh": (np.cosh, (-90, 90), (-711, 711), 2.0),
+    "asinh": (np.arcsinh, (-1e3, 1e3), (-1e3, 1e3), 2.5),
+    "acosh": (np.arccosh, (1, 1e3), (1, 1e3), 2.5),
+    "atanh": (np.arctanh, (-1, 1), (-1, 1), 2.5),
+    "sin": (np.sin, (-3e7, 3e7), (-1e6, 1e6), 2.5),
+    "cos": (np.cos, (-3e7, 3e7), (-1e6, 1e6), 2.5),
+    "tan": (np.tan, (-3e7, 3e7), (-1e6, 1e6), 4.0),
+    "asin": (np.arcsin, (-1, 1), (-1, 1), 3.0),
+    "acos": (np.arccos, (-1, 1), (-1, 1), 2.0),
+    "atan": (np.arctan, (-50, 50), (-50, 50), 2.5),
+    "erf": (special.erf, (-4.5, 4.5), (-6.5, 6.5), 1.5),
+}
+BINARY: dict[str, tuple[Any, float]] = {"pow": (np.power, 2.5), "atan2": (np.arctan2, 3.0)}
+
+
+def program(op: str, of: str, *, vector: bool = True) -> str:
+    args = ("%x", "%y") if op in BINARY else ("%x",)
+    index = "ramp(%i * 16, 1, 16)" if vector else "%i"
+    params = ", ".join(f"{name}: {of}[n]" for name in args)
+    values = ", ".join(f"{name}[{index}]" for name in args)
+    return f"""
+    func @f({params}, %z: {of}[n]) stage flat {{
+      for %i in 0..{"n // 16" if vector else "n"} {{
+        %z[{index}] = {op}({values})
+      }}
+    }}"""
+
+
+def arguments(low: float, high: float, of: Any, n: int) -> Any:
+    """Spread over the range, over all magnitudes inside it, and dense near 0 and 1."""
+    rng = np.random.default_rng(7)
+    sign = rng.choice([-1.0, 1.0], n)
+    limit = max(abs(low), abs(high))
+    parts = [
+        rng.uniform(low, high, n),
+        sign * np.exp(rng.uniform(-80, np.log(limit), n)),
+        sign * rng.uniform(0, 2, n),
+        1 + sign * np.exp(rng.uniform(-30, 0, n)),
+    ]
+    values = np.concatenate(parts).astype(of)
+    values = values[(values >= low) & (values <= high)]
+    return values[: len(values) // 16 * 16]
+
+
+def ulps(got: Any, exact: Any) -> float:
+    """The greatest error in units in the last place of the exact result."""
+    with np.errstate(all="ignore"):
+        rounded = exact.astype(got.dtype)
+        error = np.abs(got.astype(exact.dtype) - exact) / np.spacing(np.abs(rounded))
+        same = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
+        finite = np.isfinite(got) & np.isfinite(rounded)
+    return float(np.max(np.where(finite, error, np.where(same, 0, INF)), initial=0))
+
+
+def exact_of(op: str, *args: Any) -> Any:
+    """The function in a wider type."""
+    wide = [arg.astype(np.float64 if arg.dtype != np.float64 else np.longdouble) for arg in args]
+    reference = UNARY[op][0] if op in UNARY else BINARY[op][0]
+    with np.errstate(all="ignore"):
+        if op == "sigmoid" and wide[0].dtype == np.longdouble:
+            return 1 / (1 + np.exp(-wide[0]))
+        return reference(*wide)
+
+
+needs_long_double = pytest.mark.skipif(
+    np.finfo(np.longdouble).nmant <= 52, reason="no type wider than f64 to compare with"
+)
+
+
+@pytest.mark.parametrize("op", UNARY)
+def test_f32_error_bound(op: str) -> None:
+    _, (low, high), _, bound = UNARY[op]
+    x = arguments(low, high, np.float32, 20000)
+    z = np.zeros_like(x)
+    build(parse(program(op, "f32")))(x, z)
+    assert ulps(z, exact_of(op, x)) <= bound
+
+
+@needs_long_double
+@pytest.mark.parametrize("op", [op for op in UNARY if op != "erf"])
+def test_f64_error_bound(op: str) -> None:
+    _, _, (low, high), bound = UNARY[op]
+    x = arguments(low, high, np.float64, 5000)
+    z = np.zeros_like(x)
+    build(parse(program(op, "f64")))(x, z)
+    assert ulps(z, exact_of(op, x)) <= bound
+
+
+def test_f64_erf_is_as_good_as_scipys() -> None:
+    x = arguments(-6.5, 6.5, np.float64, 5000)
+    z = np.zeros_like(x)
+    build(parse(program("erf", "f64")))(x, z)
+    assert ulps(z, special.erf(x)) <= 4  # either may be off by a unit or two
+
+
+@pytest.mark.parametrize("of", ["f32", "f64"])
+@pytest.mark.parametrize("op", BINARY)
+def test_binary_error_bound(op: str, of: str) -> None:
+    kind = dtype(of).numpy
+    if of == "f64" and np.finfo(np.longdouble).nmant <= 52:
+        pytest.skip("no type wider than f64 to compare with")
+    rng = np.random.default_rng(3)
+    n = 16000
+    x = np.concatenate([np.exp(rng.uniform(-9, 9, n)), rng.uniform(0.9, 1.1, n)]).astype(kind)
+    y = np.concatenate([rng.uniform(-9, 9, n), rng.uniform(-800, 800, n)]).astype(kind)
+    z = np.zeros_like(x)
+    build(parse(program(op, of)))(x, y, z)
+    assert ulps(z, exact_of(op, x, y)) <= BINARY[op][1]
+
+
+@pytest.mark.parametrize("of", ["f16", "bf16"])
+@pytest.mark.parametrize("op", UNARY)
+def test_narrow_floats_round_once_from_f32(op: str, of: str) -> None:
+    kind = dtype(of).numpy
+    low, high = UNARY[op][1]
+    with np.errstate(all="ignore"):
+        bits = np.arange(1 << 16, dtype=np.uint16).view(kind)
+        bits = bits[(bits >= low) & (bits <= high)]
+    x = bits[: len(bits) // 16 * 16]
+    z = np.zeros_like(x)
+    build(parse(program(op, of)))(x, z)
+    with np.errstate(all="ignore"):
+        exact = exact_of(op, x.astype(np.float32))
+        want = exact.astype(np.float32).astype(kind).astype(np.float64)
+        # Adjacent values where f32's own error crosses a rounding boundary; subnormal bf16 flush.
+        step = np.maximum(np.abs(want) * 2.0 ** (-9 if of == "f16" else -6), 1.2e-38)
+        close = np.abs(z.astype(np.float64) - want) <= step
+        same = (z.astype(np.float64) == want) | (np.isnan(z.astype(np.float64)) & np.isnan(want))
+    assert (close | same).all()
+
+
+SPECIAL = [0.0, -0.0, INF, -INF, NAN, 1.0, -1.0, 0.5, 2.0, 1e-40, -1e-40, 88.0, -200.0, 3e38, -3e38]
+
+
+@pytest.mark.parametrize("of", ["f32", "f64"])
+@pytest.mark.parametrize("op", UNARY)
+def test_special_values(op: str, of: str) -> None:
+    kind = dtype(of).numpy
+    values = [v for v in SPECIAL if not (op in ("sin", "cos", "tan") and 1e8 < abs(v) < INF)]
+    x = np.array((values * 16)[:16], kind)
+    z = np.zeros_like(x)
+    build(parse(program(op, of)))(x, z)
+    with np.errstate(all="ignore"):
+        want = UNARY[op][0](x)
+    np.testing.assert_allclose(z, want, rtol=1e-6)
+    zeros = (want == 0) & ~np.isnan(z)
+    np.testing.assert_array_equal(np.signbit(z[zeros]), np.signbit(want[zeros]))
+
+
+@pytest.mark.parametrize("of", ["f32", "f64"])
+@pytest.mark.parametrize("op", BINARY)
+def test_special_pairs(op: str, of: str) -> None:
+    kind = dtype(of).numpy
+    some = np.array(
+        [0.0, -0.0, INF, -INF, NAN, 1, -1, 2, -2, 0.5, -0.5, 3, -3, 1e-40, -1e-40, 1e30, 2.5, 1e5],
+        kind,
+    )
+    x, y = (a.ravel() for a in np.meshgrid(some, some))
+    pad = -len(x) % 16
+    x, y = np.append(x, x[:pad]), np.append(y, y[:pad])
+    z = np.zeros_like(x)
+    build(parse(program(op, of)))(x, y, z)
+    with np.errstate(all="ignore"):
+        want = BINARY[op][0](x, y)
+    np.testing.assert_allclose(z, want, rtol=1e-6, atol=1e-44 if of == "f32" else 0)
+    zeros = (want == 0) & (z == 0)
+    np.testing.assert_array_equal(np.signbit(z[zeros]), np.signbit(want[zeros]))
+
+
+@pytest.mark.parametrize("op", FORMULAS)
+def test_scalars_give_the_same_bits_as_vectors(op: str) -> None:
+    rng = np.random.default_rng(0)
+    args = [rng.uniform(1.0, 3.0, 64).astype(np.float32) for _ in range(2 if op in BINARY else 1)]
+    one, many = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    build(parse(program(op, "f32", vector=False)))(*args, one)
+    build(parse(program(op, "f32", vector=True)))(*args, many)
+    np.testing.assert_array_equal(one, many)
+
+
+@pytest.mark.parametrize("op", ["exp", "log", "tanh", "erf", "sin", "pow"])
+def test_expanded_functions_mean_the_same_to_the_interpreter(op: str) -> None:
+    rng = np.random.default_rng(0)
+    args = [rng.uniform(0.1, 3.0, 16).astype(np.float32) for _ in range(2 if op in BINARY else 1)]
+    plain, expanded = np.zeros(16, np.float32), np.zeros(16, np.float32)
+    fn = parse(program(op, "f32", vector=False))
+    interpret(fn, *args, plain)
+    interpret(expand_math(fn), *args, expanded)
+    np.testing.assert_allclose(expanded, plain, rtol=1e-6)
+
+
+@pytest.mark.parametrize("op", ["exp", "log", "tanh", "erf"])
+def test_the_bound_holds_without_fused_multiply_add(op: str) -> None:
+    _, (low, high), _, bound = UNARY[op]
+    x = arguments(low, high, np.float32, 20000)
+    z = np.zeros_like(x)
+    build(parse(program(op, "f32")), "cpu -mcpu=x86-64")(x, z)
+    assert ulps(z, exact_of(op, x)) <= max(2.0, bound)
