@@ -1,0 +1,232 @@
+"""Matrix multiplication by schedules written here, against NumPy (OpenBLAS) and torch.
+
+    python bench/gemm.py [--json FILE] [--threads 1 2] [--only SUBSTRING]
+
+The peak is measured in the same run, by a kernel generated here that only multiplies and adds in
+registers. Contenders take turns, and the least time counts: on a shared machine only such ratios
+mean anything. torch is compared where it is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import report
+
+from tilewright import te, tensor
+from tilewright.base.target import Target
+from tilewright.codegen.build import CompiledFunction, build
+from tilewright.tensor.ir import Function
+from tilewright.tensor.schedule import Schedule
+
+SQUARES = (512, 1024, 2048)
+SKINNY = ((1, 4096, 4096), (8, 4096, 4096), (64, 4096, 4096))
+LANES = Target.parse("cpu").vector_bits // 32
+
+
+# --------------------------------------------------------------------------- the peak
+
+
+def peak_kernel(accumulators: int = 24) -> Function:
+    """Independent multiply-adds on registers, `n` rounds of them."""
+    rows = [f"ramp({at * LANES}, 1, {LANES})" for at in range(accumulators)]
+    clear = "\n".join(f"%t[{row}] = broadcast(f32(0.0), {LANES})" for row in rows)
+    step = "\n".join(f"%t[{row}] = %t[{row}] + %x * %y" for row in rows)
+    out = "\n".join(f"%C[{row}] = %t[{row}]" for row in rows)
+    return tensor.parse(
+        f"""
+        func @peak(%A: f32[{2 * LANES}], %N: f32[n], %C: f32[{accumulators * LANES}]) stage flat {{
+          alloc %t: f32[{accumulators * LANES}] in local
+          let %x: f32x{LANES} = %A[ramp(0, 1, {LANES})]
+          let %y: f32x{LANES} = %A[ramp({LANES}, 1, {LANES})]
+          {clear}
+          for %r in 0..n {{
+            {step}
+          }}
+          {out}
+        }}
+        """
+    )
+
+
+def peak_run() -> tuple[Callable[[], None], float]:
+    """The peak kernel ready to run on one core, and its floating-point operations."""
+    kernel, rounds = build(peak_kernel()), 50_000
+    a, n = np.ones(2 * LANES, np.float32), np.zeros(rounds, np.float32)
+    c = np.zeros(24 * LANES, np.float32)
+    return lambda: kernel(a, n, c), 2.0 * 24 * LANES * rounds
+
+
+# --------------------------------------------------------------------------- the schedules
+
+
+def matmul(m: int, n: int, k: int) -> Function:
+    """C = A B."""
+    A = te.placeholder((m, k), name="A")
+    B = te.placeholder((k, n), name="B")
+    r = te.reduce_axis((0, k), name="r")
+    C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[r, j], axis=r), name="C")
+    return te.function([A, B, C], name="matmul")
+
+
+def tiled(fn: Function, *, rows: int, vectors: int, parallel: bool) -> Function:
+    """Panels of B packed as wide as a register tile; one tile of C at a time in registers."""
+    sch = Schedule(fn)
+    width = vectors * LANES
+    c = sch.get_block("C")
+    panel = sch.cache_read(c, 1, "global")
+    store = sch.cache_write(c, 0, "local")
+    i, j, r = sch.get_loops(c)
+    io, ii = sch.split(i, [None, rows])
+    jo, ji, jv = sch.split(j, [None, vectors, LANES])
+    sch.reorder(jo, io, r, ii, ji, jv)
+    sch.unroll(ii)
+    sch.unroll(ji)
+    sch.vectorize(jv)
+    sch.reverse_compute_at(store, io)
+    _vectorize_copy(sch, store)
+    sch.decompose_reduction(c, r)
+    sch.compute_at(panel, jo)
+    sch.transform_layout(panel, ("write", 0), f"(k, j) -> (j // {width}, k, j % {width})")
+    _vectorize_copy(sch, panel, unroll_rows=False)
+    if parallel:
+        sch.parallel(jo)
+    return sch.function
+
+
+def streamed(fn: Function, *, width: int, depth: int, parallel: bool) -> Function:
+    """Few rows: B is read once, in order; a strip of C stays in the first cache."""
+    sch = Schedule(fn)
+    c = sch.get_block("C")
+    store = sch.cache_write(c, 0, "local")
+    i, j, r = sch.get_loops(c)
+    jo, ji, jv = sch.split(j, [None, width // LANES, LANES])
+    ro, ri = sch.split(r, [None, depth])
+    sch.reorder(jo, ro, ji, i, ri, jv)
+    sch.unroll(i)
+    sch.unroll(ri)
+    sch.vectorize(jv)
+    sch.reverse_compute_at(store, jo)
+    _vectorize_copy(sch, store, unroll_rows=False, unroll_vectors=False)
+    sch.decompose_reduction(c, ro)
+    if parallel:
+        sch.parallel(jo)
+    return sch.function
+
+
+def _vectorize_copy(
+    sch: Schedule, block: object, *, unroll_rows: bool = True, unroll_vectors: bool = True
+) -> None:
+    """A copy moves whole vectors along its last loop."""
+    *_, row, column = sch.get_loops(block)
+    vectors, lane = sch.split(column, [None, LANES])
+    sch.vectorize(lane)
+    if unroll_vectors:
+        sch.unroll(vectors)
+    if unroll_rows:
+        sch.unroll(row)
+
+
+def schedule(m: int, n: int, k: int, threads: int) -> Function:
+    """The schedule for a shape, chosen by how often an element of B is used."""
+    fn = matmul(m, n, k)
+    if m <= 8:
+        return streamed(
+            fn, width=n // threads if threads > 1 else 2048, depth=8, parallel=threads > 1
+        )
+    return tiled(fn, rows=6, vectors=4, parallel=threads > 1)
+
+
+# --------------------------------------------------------------------------- the contest
+
+
+@dataclass
+class Case:
+    m: int
+    n: int
+    k: int
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.m * self.n * self.k
+
+    @property
+    def name(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+
+def contenders(
+    case: Case, threads: int
+) -> tuple[dict[str, Callable[[], object]], CompiledFunction]:
+    """The same multiplication by everybody, after ours has been checked."""
+    random = np.random.default_rng(0)
+    a = random.standard_normal((case.m, case.k), dtype=np.float32)
+    b = random.standard_normal((case.k, case.n), dtype=np.float32)
+    c, d = np.empty((case.m, case.n), np.float32), np.empty((case.m, case.n), np.float32)
+    ours = build(schedule(case.m, case.n, case.k, threads))
+    ours(a, b, c, threads=threads)
+    np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-3)
+    runs: dict[str, Callable[[], object]] = {
+        "tilewright": lambda: ours(a, b, c, threads=threads),
+        "numpy": lambda: np.matmul(a, b, out=d),
+    }
+    try:
+        import torch
+    except ImportError:
+        return runs, ours
+    torch.set_num_threads(threads)
+    ta, tb, td = (torch.from_numpy(x) for x in (a, b, d))
+    runs["torch"] = lambda: torch.matmul(ta, tb, out=td)
+    return runs, ours
+
+
+def measure(options: argparse.Namespace) -> list[report.Figure]:
+    figures = []
+    peak, peak_flops = peak_run()
+    cases = [Case(n, n, n) for n in SQUARES] + [Case(*shape) for shape in SKINNY]
+    for threads in options.threads:
+        limit_numpy(threads)
+        for case in cases:
+            if options.only not in case.name:
+                continue
+            runs, _ = contenders(case, threads)
+            best = report.interleaved({**runs, "peak": peak}, rounds=options.rounds)
+            ours = case.flops / best["tilewright"] / 1e9
+            ceiling = peak_flops / best["peak"] / 1e9 * threads
+            others = {name: best[name] for name in runs if name != "tilewright"}
+            rival = min(others, key=lambda name: others[name])
+            label = f"f32 {case.name}, {threads} thread{'s' if threads > 1 else ''}"
+            figures.append(report.Figure(label, ours, "GFLOP/s"))
+            share = ours / ceiling
+            if case.m == case.n:
+                figures.append(report.at_least(f"{label}: of the peak", share, "", 0.88))
+            else:
+                figures.append(report.Figure(f"{label}: of the peak", share, ""))
+            ratio = others[rival] / best["tilewright"]
+            figures.append(report.at_least(f"{label}: against {rival}", ratio, "x", 1.0))
+    return figures
+
+
+def limit_numpy(threads: int) -> None:
+    """NumPy's BLAS on as many threads as ours."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        if os.environ.get("OPENBLAS_NUM_THREADS") != str(threads):
+            print(f"threadpoolctl is missing: set OPENBLAS_NUM_THREADS={threads}")
+        return
+    threadpool_limits(threads, user_api="blas")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--only", default="", help="shapes whose name contains this")
+    parser.add_argument("--rounds", type=int, default=15)
+
+
+if __name__ == "__main__":
+    report.run(__doc__, measure, arguments)
