@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright import sym
-from tilewright.base.errors import ScheduleError
 from tilewright.sym import Context, Expr, Var
 from tilewright.tensor.ir import (
     REDUCE,
@@ -25,11 +24,13 @@ from tilewright.tensor.regions import region_over, union
 from tilewright.tensor.schedule.boxes import are_apart, bound_region
 from tilewright.tensor.schedule.cover import Cover
 from tilewright.tensor.schedule.movable import (
+    check_alone,
     check_inputs_late,
     check_inputs_there,
     check_intermediate,
     check_repeatable,
     own_axes,
+    rivals,
 )
 from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop, refuse
 from tilewright.tensor.schedule.sites import (
@@ -91,6 +92,7 @@ def compute_at(fn: Function, name: str, var: Var) -> Function:
         )
     readers = _readers(fn, scope, block, loop)
     check_inputs_late(fn, scope, block, site, readers[0].order, loop_path, what)
+    check_alone(fn, scope, block, loop_path, what)
     around = tuple([stmt for stmt in inside_scope(loop_path) if isinstance(stmt, For)])
     ranges = _needed(fn, scope, block, axes, readers, loop, around)
     moved, cover = _moved(fn, scope, block, axes, ranges, around)
@@ -211,7 +213,7 @@ def _threads_sharing(fn: Function, scope: Scope, block: Block, around: Sequence[
         each for each in around if each.kind == VTHREAD or each.thread.startswith("threadIdx")
     ]
     if threads and block.init is not None:
-        raise _rivals(fn, block, threads[0], shared[0])
+        raise rivals(fn, threads[0], shared[0], f"compute @{block.name} at a loop")
     return threads
 
 
@@ -224,18 +226,7 @@ def _check_apart(
         return
     ctx = scope_context(fn, scope, [each for each in around if each.kind != THREAD])
     if not are_apart(box, loop_ranges(threads), ctx):
-        raise _rivals(fn, block, threads[0], box.buffer)
-
-
-def _rivals(fn: Function, block: Block, loop: For, buffer: Buffer) -> ScheduleError:
-    return refuse(
-        fn,
-        "TW2129",
-        f"cannot compute @{block.name} at a loop: threads of %{loop.var.name} would add to the "
-        f"same elements of %{buffer.name}, which is in {buffer.scope} memory",
-        loop.var,
-        help='give each its own: set_scope(block, 0, "local"), or rfactor the reduction',
-    )
+        raise rivals(fn, threads[0], box.buffer, f"compute @{block.name} at a loop")
 
 
 # --------------------------------------------------------------------------- building

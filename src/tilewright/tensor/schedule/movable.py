@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from tilewright import sym
+from tilewright.base.errors import ScheduleError
 from tilewright.sym import Context, Var
 from tilewright.tensor.intrin import UPDATE
 from tilewright.tensor.ir import (
     REDUCE,
     SCAN,
     SPATIAL,
+    THREAD,
     Block,
     Buffer,
     For,
@@ -30,13 +32,22 @@ from tilewright.tensor.schedule.refusal import refuse
 from tilewright.tensor.schedule.sites import (
     Scope,
     Site,
+    common_depth,
     inside_scope,
     is_touched_outside,
+    is_under,
     region_of,
     scope_context,
     shared_loops,
 )
-from tilewright.tensor.schedule.tree import Path, loop_ranges, ordered_vars, reads_of, writes_of
+from tilewright.tensor.schedule.tree import (
+    Path,
+    all_loops,
+    loop_ranges,
+    ordered_vars,
+    reads_of,
+    writes_of,
+)
 
 
 def check_repeatable(fn: Function, scope: Scope, block: Block, what: str) -> None:
@@ -154,6 +165,7 @@ def check_inputs_there(
         writers = [s for s in scope.writers(region.buffer) if s.block.name != moved.name]
         for writer in writers:
             shared = shared_loops(writer.path, place)
+            check_seen(fn, region.buffer, region.buffer.scope, writer.path, place, what)
             if region.buffer not in fn.buffers:
                 _check_home(fn, moved, region.buffer, writer, old, shared, what)
             if not shared:
@@ -254,6 +266,63 @@ def _check_declared(
         )
 
 
+def check_seen(
+    fn: Function, buffer: Buffer, memory: str, writer: Path, reader: Path, what: str
+) -> None:
+    """What is written in `memory` at one place of a kernel is there for the reader at another.
+
+    A statement runs on every thread of the loops it is not inside of, so only a writer deeper in
+    thread loops than its reader leaves something out.
+    """
+    if memory == "global":
+        return
+    depth = common_depth(writer, reader)
+    if not any(isinstance(stmt, For) and stmt.kind == THREAD for stmt in writer[:depth]):
+        return
+    own = "blockIdx" if memory.startswith("shared") else ""
+    for stmt in writer[depth:]:
+        if isinstance(stmt, For) and stmt.kind == THREAD and stmt.thread.startswith(own):
+            raise refuse(
+                fn,
+                "TW2129",
+                f"cannot {what}: %{buffer.name} is in {memory} memory, of which each iteration of "
+                f"%{stmt.var.name} sees its own",
+                stmt.var,
+                help=f"keep everything that uses it inside %{stmt.var.name}",
+            )
+
+
+def check_alone(fn: Function, scope: Scope, block: Block, place: Path, what: str) -> None:
+    """A reduction does not add to the same elements from several threads.
+
+    Inside a kernel a statement runs on all threads of the axes that are bound elsewhere in it.
+    """
+    kernel = next((s for s in place if isinstance(s, For) and s.kind == THREAD), None)
+    if kernel is None or block.init is None:
+        return
+    around = {stmt.thread for stmt in place if isinstance(stmt, For)}
+    repeating = [loop for loop in all_loops(kernel) if loop.thread and loop.thread not in around]
+    for buffer in writes_of(block):
+        is_local = buffer.scope != "global" and not buffer.scope.startswith("shared")
+        if is_local and all(is_under(reader.path, kernel) for reader in scope.readers(buffer)):
+            continue
+        for loop in repeating:
+            if buffer.scope.startswith("shared") and loop.thread.startswith("blockIdx"):
+                continue
+            raise rivals(fn, loop, buffer, what)
+
+
+def rivals(fn: Function, loop: For, buffer: Buffer, what: str) -> ScheduleError:
+    return refuse(
+        fn,
+        "TW2129",
+        f"cannot {what}: threads of %{loop.var.name} would add to the same elements of "
+        f"%{buffer.name}, which is in {buffer.scope} memory",
+        loop.var,
+        help='give each its own: set_scope(block, 0, "local"), or rfactor the reduction',
+    )
+
+
 def check_outputs_there(
     fn: Function,
     scope: Scope,
@@ -266,8 +335,11 @@ def check_outputs_there(
     around = [stmt for stmt in inside_scope(place) if isinstance(stmt, For)]
     for region in moved.writes:
         for reader in scope.readers(region.buffer):
+            if reader.block.name == moved.name:
+                continue
+            check_seen(fn, region.buffer, region.buffer.scope, place, reader.path, what)
             shared = shared_loops(reader.path, place)
-            if reader.block.name == moved.name or not shared:
+            if not shared:
                 continue
             ctx = scope_context(fn, scope, shared)
             loops = [loop for loop in around if loop not in shared]

@@ -10,7 +10,6 @@ from tilewright.sym import ONE, ZERO, Context, Expr, Var
 from tilewright.tensor.ir import (
     REDUCE,
     SPATIAL,
-    THREAD,
     Block,
     Buffer,
     For,
@@ -28,6 +27,7 @@ from tilewright.tensor.schedule.boxes import (
 from tilewright.tensor.schedule.compute_at import check_same_scope
 from tilewright.tensor.schedule.cover import Cover
 from tilewright.tensor.schedule.movable import (
+    check_alone,
     check_finished,
     check_inputs_there,
     check_outputs_there,
@@ -77,13 +77,13 @@ def reverse_compute_at(fn: Function, name: str, var: Var) -> Function:
     check_repeatable(fn, scope, block, what)
     near = _producers_under(fn, scope, block, site, loop)
     _check_nothing_reads_early(fn, scope, block, site, what)
+    check_alone(fn, scope, block, loop_path, what)
     around = tuple([stmt for stmt in inside_scope(loop_path) if isinstance(stmt, For)])
     for producer in near:
         check_finished(fn, producer, around, what)
     ctx = scope_context(fn, scope, around)
     ranges = _domain(fn, scope, block, near, loop, ctx)
     moved, cover = _moved(block, ranges, around, ctx)
-    _check_threads(fn, block, near, loop)
     check_inputs_there(fn, scope, moved, cover.loops, loop_path, path, what)
     check_outputs_there(fn, scope, moved, cover.loops, loop_path, what)
     body = put(path, None)
@@ -146,36 +146,6 @@ def _check_nothing_reads_early(
                     f"%{buffer.name}, which it overwrites",
                     other.block.name,
                 )
-
-
-def _check_threads(fn: Function, block: Block, near: Sequence[Site], loop: For) -> None:
-    """What threads inside the loop keep to themselves is not there for the others."""
-    read = reads_of(block)
-    for producer in near:
-        threads = [each for each in loops_below(producer.path, loop) if each.kind == THREAD]
-        private = [
-            buffer
-            for buffer in writes_of(producer.block)
-            if buffer in read and not _is_seen_by_all(buffer, threads)
-        ]
-        if private:
-            raise refuse(
-                fn,
-                "TW2129",
-                f"cannot compute @{block.name} at %{loop.var.name}: %{private[0].name} is in "
-                f"{private[0].scope} memory, of which every thread of %{threads[0].var.name} sees "
-                "its own",
-                threads[0].var,
-                help=f"choose a loop inside %{threads[0].var.name}",
-            )
-
-
-def _is_seen_by_all(buffer: Buffer, threads: Sequence[For]) -> bool:
-    if not threads or buffer.scope == "global":
-        return True
-    return buffer.scope.startswith("shared") and all(
-        each.thread.startswith("threadIdx") for each in threads
-    )
 
 
 # --------------------------------------------------------------------------- the box

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from tilewright.tensor.ir import Buffer, Function
 from tilewright.tensor.schedule.memory import check_memory, chosen
-from tilewright.tensor.schedule.movable import check_intermediate
+from tilewright.tensor.schedule.movable import check_intermediate, check_seen
 from tilewright.tensor.schedule.refusal import path_to_block
+from tilewright.tensor.schedule.sites import scope_of
 from tilewright.tensor.visit import replace_buffers
 
 
@@ -18,12 +19,17 @@ def set_scope(fn: Function, name: str, index: int, memory: str) -> Function:
 
     `index` is a position among the buffers the block writes.
     """
-    _, block = path_to_block(fn, name, "set the memory")
+    path, block = path_to_block(fn, name, "set the memory")
     check_memory(fn, memory, name, "set the memory")
     buffer = chosen(fn, block, block.writes, index, "write", "set the memory").buffer
     check_intermediate(fn, buffer, name, f"set the memory of @{name}")
     if buffer.scope == memory:
         return fn
+    scope = scope_of(fn, path)
+    for writer in scope.writers(buffer):
+        for reader in scope.readers(buffer):
+            what = f"set the memory of %{buffer.name}"
+            check_seen(fn, buffer, memory, writer.path, reader.path, what)
     return with_buffer(fn, buffer, replace(buffer, scope=memory))
 
 
