@@ -29,7 +29,8 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.pipeline_loops import STAGE, expanded_plan
 from tilewright.tensor.passes.rewriter import Rewriter, as_list, fresh_copy
-from tilewright.tensor.visit import blocks, loads, walk, written_buffers
+from tilewright.tensor.regions import substitute_region
+from tilewright.tensor.visit import blocks, loads, substitute, walk, written_buffers
 
 
 def lower_inits(fn: Function, ctx: PassContext) -> Function:
@@ -147,6 +148,7 @@ class _LowerInits(Rewriter):
         assert block.init is not None
         kept = [it.kind != REDUCE for it in block.iters]
         loaded = _loaded(block.init)
+        first: dict[Var, Expr] = {it.var: sym.ZERO for it in block.iters if it.kind == REDUCE}
         made = replace(
             block,
             name=name,
@@ -158,8 +160,9 @@ class _LowerInits(Rewriter):
                     if keep
                 ]
             ),
-            reads=tuple([region for region in block.reads if region.buffer in loaded]),
-            body=block.init,
+            reads=tuple([substitute_region(r, first) for r in block.reads if r.buffer in loaded]),
+            writes=tuple([substitute_region(r, first) for r in block.writes]),
+            body=substitute(block.init, first),
             init=None,
             predicate=sym.substitute(predicate, renamed),
             annotations=(),
