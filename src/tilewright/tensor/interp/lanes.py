@@ -376,7 +376,7 @@ class Lanes:
         shadow, e = memory.shadow(level), place.positions
         phase, me = self._phase_and_id(place, level)
         clash = (shadow.write_phase[e] == phase) & (shadow.writer[e] != me)
-        if self.levels[level].kind in (BLOCK, THREAD):  # storing the same value again is harmless
+        if self.levels[level].kind != VECTOR:  # storing the same value again is harmless
             clash &= ~_same(memory.data[e], value)
         if clash.any():
             wrong = int(np.argmax(clash))
@@ -391,6 +391,12 @@ class Lanes:
             self._race(memory, place, level, wrong, "written", other, "read", at, values)
         shadow.write_phase[e] = phase
         shadow.writer[e] = me
+        if self.levels[level].kind == VECTOR:  # several iterations in this very statement
+            clash = (shadow.writer[e] != me) & (shadow.write_phase[e] == phase)
+            if clash.any():
+                wrong = int(np.argmax(clash))
+                other = int(shadow.writer[e[wrong]])
+                self._race(memory, place, level, wrong, "written", other, "written", at, values)
 
     def _check_same_store(
         self, memory: Memory, place: Place, value: NDArray[Any], at: int, values: tuple[Any, ...]
