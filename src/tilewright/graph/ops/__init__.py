@@ -1,7 +1,7 @@
 """All operators, one family per file, in one table."""
 
 from tilewright.graph.op import Op
-from tilewright.graph.ops import cast, conv, elementwise, linalg, pool, quantize
+from tilewright.graph.ops import cast, conv, elementwise, linalg, norm, pool, quantize
 
-FAMILIES = (elementwise, cast, linalg, conv, pool, quantize)
+FAMILIES = (elementwise, cast, linalg, conv, pool, norm, quantize)
 OPS: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}

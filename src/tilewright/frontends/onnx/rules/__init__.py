@@ -1,9 +1,17 @@
 """Rules by which ONNX operators become ours: (domain, operator) -> rule."""
 
-from tilewright.frontends.onnx.rules import activation, conv, elementwise, pool, quantize
+from tilewright.frontends.onnx.rules import (
+    activation,
+    conv,
+    elementwise,
+    linalg,
+    norm,
+    pool,
+    quantize,
+)
 from tilewright.frontends.onnx.rules.base import Rule
 
-FAMILIES = {"ai.onnx": (elementwise, activation, conv, pool, quantize)}
+FAMILIES = {"ai.onnx": (elementwise, activation, linalg, conv, pool, norm, quantize)}
 RULES: dict[tuple[str, str], Rule] = {
     (domain, name): rule
     for domain, families in FAMILIES.items()

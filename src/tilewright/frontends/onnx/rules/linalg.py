@@ -1,0 +1,98 @@
+"""Products of matrices."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+
+from tilewright.base.dtype import F32
+from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
+from tilewright.graph import Value
+
+
+def _gemm(node: Context) -> Value:
+    """alpha * A @ B + beta * C."""
+    a, b = node[0], node[1]
+    if node.attr("transA", 0):
+        a = node.emit("transpose", a, perm=(1, 0))
+    if node.attr("transB", 0):
+        b = node.emit("transpose", b, perm=(1, 0))
+    alpha, beta = node.attr("alpha", 1.0), node.attr("beta", 1.0)
+    product = node.emit("matmul", a, b)
+    if alpha != 1.0:
+        product = node.emit("mul", product, alpha)
+    c = node.get(2)
+    if c is None or beta == 0.0:
+        return product
+    return node.emit("add", product, c if beta == 1.0 else node.emit("mul", c, beta))
+
+
+def _matmul_integer(node: Context) -> Value:
+    zeros = (_by_row(node, node.get(2)), node.get(3))
+    return node.emit("matmul_integer", node[0], node[1], *zeros)
+
+
+def _by_row(node: Context, zero: Value | None) -> Value | None:
+    """A vector of zero points or scales that belong to rows, made to broadcast with the matrix."""
+    if zero is None or zero.tensor.rank != 1 or zero.tensor.static_shape == (1,):
+        return zero
+    return node.emit("unsqueeze", zero, axes=(1,))
+
+
+def _qlinear_matmul(node: Context) -> Value:
+    """Accumulate in i32 (for floats, in f32), scale to a real number, quantize."""
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node[at] for at in range(8))
+    if a.tensor.dtype.is_float:
+        reals = [
+            node.emit("dequantize", x, scale, zero, to=F32)
+            for x, scale, zero in ((a, a_scale, a_zero), (b, b_scale, b_zero))
+        ]
+        real = node.emit("matmul", *reals)
+    else:
+        total = node.emit("matmul_integer", a, b, _by_row(node, a_zero), b_zero)
+        rows = _by_row(node, a_scale)
+        scale = node.emit("cast", node.emit("mul", rows, b_scale), to=F32)
+        real = node.emit("mul", node.emit("cast", total, to=F32), scale)
+    return node.emit("quantize", real, y_scale, y_zero, to=y_zero.tensor.dtype)
+
+
+def _einsum(node: Context) -> Value:
+    terms, result = _spelt_out(node)
+    return node.emit("einsum", *node.inputs, equation=f"{','.join(terms)}->{result}")
+
+
+def _spelt_out(node: Context) -> tuple[list[str], str]:
+    """The terms of an equation with ellipses replaced by letters and the result named."""
+    text = node.attr("equation").replace(" ", "")
+    left, arrow, result = text.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(node.inputs):
+        raise Skip(f"Einsum {text} with {len(node.inputs)} operands")
+    free = [c for c in string.ascii_letters if c not in text]
+    hidden = [
+        node.rank(at) - (len(term) - 3) if "..." in term else 0 for at, term in enumerate(terms)
+    ]
+    letters = "".join(free[: max(hidden)])
+    terms = [
+        term.replace("...", letters[len(letters) - count :])
+        for term, count in zip(terms, hidden, strict=True)
+    ]
+    if arrow:
+        return terms, result.replace("...", letters)
+    return terms, letters + _once(terms, letters)
+
+
+def _once(terms: Sequence[str], hidden: str) -> str:
+    """Without an arrow: the letters that occur once, in order."""
+    every = "".join(terms)
+    return "".join(c for c in sorted(set(every)) if every.count(c) == 1 and c not in hidden)
+
+
+RULES: dict[str, Rule] = {
+    "Gemm": _gemm,
+    "MatMul": lambda node: node.emit("matmul", node[0], node[1]),
+    "MatMulInteger": _matmul_integer,
+    "QLinearMatMul": _qlinear_matmul,
+    "Einsum": _einsum,
+    "Det": lambda node: node.emit("det", node[0]),
+}
