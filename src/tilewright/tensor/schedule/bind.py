@@ -10,6 +10,7 @@ from tilewright.tensor.ir import THREAD, VTHREAD, For, Function
 from tilewright.tensor.schedule.concurrency import (
     check_concurrent,
     check_constant_extent,
+    check_nesting,
     check_serial,
     check_threads,
 )
@@ -33,19 +34,23 @@ def bind(fn: Function, var: Var, thread: str) -> Function:
     if thread in VTHREAD_AXES:
         check_constant_extent(fn, loop, "bind")
         check_concurrent(fn, path, loop, "bind")
-        return with_body(fn, replace_at(path, replace(loop, kind=VTHREAD)))
+        made = replace(loop, kind=VTHREAD)
+        check_nesting(fn, path, made, "bind")
+        return with_body(fn, replace_at(path, made))
     if thread not in THREAD_AXES:
         known = ", ".join((*THREAD_AXES, "vthread"))
         raise refuse(
             fn, "TW2110", f"cannot bind loop %{var.name} to {thread!r}", var, help=f"use {known}"
         )
-    check_threads(fn, path, loop, thread)
+    made = replace(loop, kind=THREAD, thread=thread)
+    check_nesting(fn, path, made, "bind")
     _check_one_extent(fn, path, loop, thread)
-    return with_body(fn, replace_at(path, replace(loop, kind=THREAD, thread=thread)))
+    check_threads(fn, path, loop, thread)
+    return with_body(fn, replace_at(path, made))
 
 
 def _check_one_extent(fn: Function, path: Path, loop: For, thread: str) -> None:
-    kernel = next((stmt for stmt in path if isinstance(stmt, For)), loop)
+    kernel = next((s for s in path if isinstance(s, For) and s.kind == THREAD), loop)
     for other in all_loops(kernel):
         if other.thread != thread or other is loop:
             continue

@@ -21,7 +21,6 @@ from tilewright.tensor.schedule.tree import (
     replace_at,
     with_body,
 )
-from tilewright.tensor.visit import substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +28,24 @@ class _Part:
     """An iterator of the block, divided: its value is outer * tile + inner."""
 
     it: Iter
-    tile: Expr  # the inner extent
-    outer: Expr  # over the loops around, None of them inside
+    tile: Expr  # how many values it takes inside
+    outer: Expr  # over the loops around
     inner: Expr  # over the loops inside
-    outer_iter: Iter | None
-    inner_iter: Iter | None
+    outer_iter: Iter | None  # None: it does not move outside
 
     @property
-    def value(self) -> Expr:
-        """The old iterator, told by the new ones."""
+    def binding(self) -> Expr:
+        """Its value inside the outer block."""
         if self.outer_iter is None:
-            return ZERO if self.inner_iter is None else self.inner_iter.var
-        if self.inner_iter is None:
-            return self.outer_iter.var
-        return self.outer_iter.var * self.tile + self.inner_iter.var
+            return self.inner
+        return self.outer_iter.var * self.tile + self.inner
 
 
 def blockize(fn: Function, var: Var) -> tuple[Function, str]:
     """
     Before: for io { for ii in 0..8 { block B(vi = io * 8 + ii) { B[vi] = ... } } }
     After:  for io { block B_o(vio = io) {
-              for ii in 0..8 { block B(vii = ii) { B[vio * 8 + vii] = ... } } } }
+              for ii in 0..8 { block B(vi = vio * 8 + ii) { B[vi] = ... } } } }
 
     If a reduction goes on outside, its init becomes a nest of its own in the outer block's init.
     """
@@ -70,7 +66,8 @@ def blockize(fn: Function, var: Var) -> tuple[Function, str]:
     ]
     outer_predicate, inner_predicate = _predicates(fn, block, chain)
     name = fresh_block_name(fn, f"{block.name}_o")
-    inner = _inner_block(block, parts, inner_predicate)
+    bindings = tuple([part.binding for part in parts])
+    inner = replace(block, bindings=bindings, predicate=inner_predicate)
     init: Stmt | None = None
     if block.init is not None and any(
         part.it.kind == REDUCE and part.outer_iter is not None for part in parts
@@ -93,23 +90,6 @@ def blockize(fn: Function, var: Var) -> tuple[Function, str]:
     return with_body(fn, replace_at(path, made)), name
 
 
-def _inner_block(block: Block, parts: Sequence[_Part], predicate: Expr) -> Block:
-    mapping: dict[Var, Expr] = {part.it.var: part.value for part in parts}
-    kept = [part for part in parts if part.inner_iter is not None]
-    body = substitute(block.body, mapping)
-    init = None if block.init is None else substitute(block.init, mapping)
-    return replace(
-        block,
-        iters=tuple([part.inner_iter for part in kept if part.inner_iter is not None]),
-        bindings=tuple([part.inner for part in kept]),
-        reads=tuple([substitute_region(region, mapping) for region in block.reads]),
-        writes=tuple([substitute_region(region, mapping) for region in block.writes]),
-        body=body,
-        init=init,
-        predicate=predicate,
-    )
-
-
 def _outer_init(
     fn: Function, block: Block, parts: Sequence[_Part], chain: Sequence[For], predicate: Expr
 ) -> Stmt:
@@ -118,19 +98,17 @@ def _outer_init(
     at_start = {loop.var: loop.start for loop in chain if loop.var in roles.reduce}
     renamed: dict[Var, Expr] = dict(at_start)
     loops = copy_nest([loop for loop in chain if loop.var not in at_start], renamed)
-    mapping: dict[Var, Expr] = {part.it.var: part.value for part in parts}
-    kept = [part for part in parts if part.inner_iter is not None and part.it.kind != REDUCE]
+    kept = [part for part in parts if part.it.kind != REDUCE]
+    iters = tuple([part.it for part in kept])
     assert block.init is not None
-    iters = tuple([part.inner_iter for part in kept if part.inner_iter is not None])
-    body = substitute(block.init, mapping)
-    reads, writes = access_regions(body, None, iters)
+    reads, writes = access_regions(block.init, None, iters)
     made = Block(
         fresh_block_name(fn, f"{block.name}_init"),
         iters,
-        tuple([sym.substitute(part.inner, renamed) for part in kept]),
+        tuple([sym.substitute(part.binding, renamed) for part in kept]),
         reads,
         writes,
-        body,
+        block.init,
         None,
         sym.simplify(sym.substitute(predicate, renamed)),
         (),
@@ -188,27 +166,19 @@ def _divided(
         raise no("does not start from 0 inside")
     tile = sym.simplify(bounds[1] + 1, loop_context(fn, ()))
     if inner is ZERO:
-        made = Iter(sym.var(f"{it.var.name}_o"), it.extent, it.kind)
-        return _Part(it, ONE, binding, ZERO, made, None)
+        return _Part(it, ONE, binding, ZERO, Iter(sym.var(f"{it.var.name}_o"), it.extent, it.kind))
     if sym.equal(outer, 0, ctx):
         if not sym.equal(tile, it.extent, ctx):
             raise no(f"runs over {tile} inside, of {it.extent} in all")
-        made = Iter(sym.var(f"{it.var.name}_i"), tile, it.kind)
-        return _Part(it, tile, ZERO, inner, None, made)
+        return _Part(it, tile, ZERO, inner, None)
     quotient = sym.simplify(sym.floordiv(outer, tile), ctx)
     extent = sym.simplify(sym.floordiv(it.extent, tile), ctx)
     if not sym.equal(quotient * tile, outer, ctx):
         raise no(f"does not step by its inner extent {tile} outside")
     if not sym.equal(extent * tile, it.extent, ctx):
         raise no(f"has extent {it.extent}, not a multiple of {tile}")
-    return _Part(
-        it,
-        tile,
-        quotient,
-        inner,
-        Iter(sym.var(f"{it.var.name}_o"), extent, it.kind),
-        Iter(sym.var(f"{it.var.name}_i"), tile, it.kind),
-    )
+    made = Iter(sym.var(f"{it.var.name}_o"), extent, it.kind)
+    return _Part(it, tile, quotient, inner, made)
 
 
 def _predicates(fn: Function, block: Block, chain: Sequence[For]) -> tuple[Expr, Expr]:

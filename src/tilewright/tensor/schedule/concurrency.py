@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from tilewright import sym
 from tilewright.sym import Const, Context, Var
-from tilewright.tensor.ir import SERIAL, SPATIAL, Block, Buffer, For, Function
+from tilewright.tensor.ir import (
+    PARALLEL,
+    SERIAL,
+    SPATIAL,
+    THREAD,
+    VECTOR,
+    VTHREAD,
+    Block,
+    Buffer,
+    For,
+    Function,
+    Stmt,
+)
 from tilewright.tensor.schedule.flow import conflict, private_buffers
 from tilewright.tensor.schedule.refusal import refuse
 from tilewright.tensor.schedule.tree import (
@@ -77,6 +89,46 @@ def check_threads(fn: Function, path: Path, loop: For, thread: str) -> None:
     found = conflict([loop], ctx, body=loop.body, private={*private, *common})
     if found is not None:
         raise _shared(fn, loop, "bind", found.buffer, found.writer, found.other)
+
+
+def check_nesting(fn: Function, path: Path, new: Stmt, primitive: str) -> None:
+    """Loops of all kinds may stand where they would if `new` replaced the last of `path`.
+
+    A kernel, that is an outermost thread loop with all inside, starts from a single thread, and its
+    axes have one extent each, known when it starts.
+    """
+    around = [stmt for stmt in path[:-1] if isinstance(stmt, For)]
+    stack: list[tuple[Stmt, tuple[For, ...]]] = [(new, tuple(around))]
+    while stack:
+        stmt, outer = stack.pop()
+        if isinstance(stmt, For):
+            problem = _misplaced(stmt, outer)
+            if problem:
+                at = path[-1]
+                name = f"loop %{at.var.name}" if isinstance(at, For) else "loops"
+                raise refuse(fn, "TW2114", f"cannot {primitive} {name}: {problem}", stmt.var)
+            outer = (*outer, stmt)
+        stack.extend((child, outer) for child in reversed(stmt.children()))
+
+
+def _misplaced(loop: For, outer: tuple[For, ...]) -> str:
+    """Why a loop cannot stand inside others; empty if it can."""
+    root = next((at for at, each in enumerate(outer) if each.kind == THREAD), None)
+    if loop.kind == PARALLEL and root is not None:
+        return f"parallel loop %{loop.var.name} would be inside a kernel"
+    if loop.kind != THREAD:
+        return ""
+    for at, each in enumerate(outer):
+        outside = root is None or at < root
+        if each.kind in (PARALLEL, VECTOR) or (each.kind == VTHREAD and outside):
+            return f"thread loop %{loop.var.name} would be inside {each.kind} loop %{each.var.name}"
+    inside = {each.var for each in outer[root:]} if root is not None else set()
+    if any(sym.uses_var(end, inside) for end in (loop.start, loop.stop)):
+        return (
+            f"the extent {loop.extent} of %{loop.var.name} would not be known where the kernel "
+            "starts"
+        )
+    return ""
 
 
 def context_at(fn: Function, path: Path) -> Context:

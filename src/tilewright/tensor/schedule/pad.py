@@ -152,7 +152,7 @@ def _crop(found: _Padding, outputs: dict[Buffer, Buffer]) -> Stmt:
     mapping: dict[Var, Expr] = {}
     for it in found.block.iters:
         if it.kind == SPATIAL:
-            var = sym.var(it.var.name.removeprefix("v") or it.var.name)
+            var = sym.var(f"c{len(loops)}")
             loops.append(For(var, ZERO, it.extent, Seq(())))
             iters.append(Iter(sym.var(it.var.name), it.extent, SPATIAL))
             mapping[it.var] = iters[-1].var
@@ -242,6 +242,9 @@ def _outputs(found: _Padding) -> dict[Buffer, Buffer]:
     for at in index:
         if found.grows(at) and not isinstance(at, Var):
             raise found.refusal("TW2178", f"it writes at index {at}, not at an iterator alone")
+    for var in growing:
+        if var not in index:
+            raise found.refusal("TW2178", f"where it writes does not depend on %{var.name}")
     if not growing:
         return {}
     made: dict[Buffer, Buffer] = {}
@@ -269,6 +272,8 @@ def _check(fn: Function, name: str, multiples: Sequence[int]) -> _Padding:
         )
     loops = found.loops
     scope = scope_root(fn, path)
+    if any(isinstance(stmt, Block) for stmt in path[:-1]):
+        raise found.refusal("TW2177", "it is inside another block", help="pad before blockize")
     if not loops or perfect_chain(loops[0])[1] is not block:
         raise found.refusal("TW2177", "it does not stand alone in a nest of loops")
     if not (is_complete(scope, block) or is_reduction(scope, block)):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tilewright.sym import Var
 from tilewright.tensor.ir import PARALLEL, Function
-from tilewright.tensor.schedule.concurrency import check_concurrent, check_serial
+from tilewright.tensor.schedule.concurrency import check_concurrent, check_nesting, check_serial
 from tilewright.tensor.schedule.refusal import path_to_loop
 from tilewright.tensor.schedule.tree import replace_at, with_body
 
@@ -19,4 +19,6 @@ def parallel(fn: Function, var: Var) -> Function:
     path, loop = path_to_loop(fn, var, "parallelize")
     check_serial(fn, loop, "parallelize")
     check_concurrent(fn, path, loop, "parallelize")
-    return with_body(fn, replace_at(path, replace(loop, kind=PARALLEL)))
+    made = replace(loop, kind=PARALLEL)
+    check_nesting(fn, path, made, "parallelize")
+    return with_body(fn, replace_at(path, made))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilewright import sym
 from tilewright.sym import Var
 from tilewright.tensor.ir import Block, For, Function
-from tilewright.tensor.schedule.concurrency import context_at
+from tilewright.tensor.schedule.concurrency import check_nesting, context_at
 from tilewright.tensor.schedule.flow import conflict
 from tilewright.tensor.schedule.nests import roles_of, visits_once, writes_apart
 from tilewright.tensor.schedule.refusal import path_to_loop, refuse
@@ -47,7 +47,9 @@ def reorder(fn: Function, variables: Sequence[Var]) -> Function:
     for block in blocks:
         _check_block(fn, block, chain, order)
     _check_between_blocks(fn, path, blocks, chain)
-    return with_body(fn, replace_at(path, nest(order, chain[-1].body)))
+    made = nest(order, chain[-1].body)
+    check_nesting(fn, path, made, "reorder")
+    return with_body(fn, replace_at(path, made))
 
 
 def _chain(fn: Function, variables: Sequence[Var]) -> tuple[Path, list[For]]:

@@ -38,7 +38,6 @@ from tilewright.tensor.schedule.tree import (
     Path,
     find_path,
     fresh_block_name,
-    loop_context,
     loops_on,
     nest,
     reads_of,
@@ -84,8 +83,8 @@ def rfactor(fn: Function, var: Var, factor_axis: int) -> tuple[Function, str]:
             for i { for ki { block B(i, ki) {
               init { B[i] = 0 }  B[i] += B_rf[ki, i] } } }
 
-    The loop becomes dimension `factor_axis` of `B_rf`. Where a condition would leave parts without
-    any value, it moves into the value: select(condition, value, identity).
+    The loop becomes dimension `factor_axis` of `B_rf`. A condition about the loops that reduce
+    moves into the value: select(condition, value, identity).
     """
     found = _check(fn, var, factor_axis)
     parts = tuple([_part_buffer(found, buffer) for buffer in found.update.buffers])
@@ -204,20 +203,15 @@ def _iter(loop: For, kind: str) -> Iter:
 def _conditions(fn: Function, found: _Factoring) -> tuple[list[Expr], list[Expr]]:
     """The parts of the predicate that may stay one, and those that must go into the value.
 
-    One may stay if it holds in the first instance of every part: then all are initialised.
+    A predicate only cuts off what lies outside of the iterators' extents. So one that speaks of
+    the new iterators cannot stay: every part gets a value, and all that is cut off counts as the
+    identity.
     """
-    first = {loop.var: loop.start for loop in found.reducing}
-    reduced = {found.loop.var, *first}
-    ctx = loop_context(fn, [loop for loop in found.loops if loop.var not in first])
-    parts = conjuncts(found.block.predicate)
-    outside = [cond for cond in parts if not sym.uses_var(cond, reduced)]
-    for cond in outside:
-        ctx = ctx.assume(cond)
+    reduced = {found.loop.var, *(loop.var for loop in found.reducing)}
     kept: list[Expr] = []
     folded: list[Expr] = []
-    for cond in parts:
-        stays = cond in outside or sym.prove(sym.substitute(cond, first), ctx)
-        (kept if stays else folded).append(cond)
+    for cond in conjuncts(found.block.predicate):
+        (folded if sym.uses_var(cond, reduced) else kept).append(cond)
     known = {
         *reduced,
         *(binding for binding in found.block.bindings if isinstance(binding, Var)),
@@ -299,6 +293,15 @@ def _the_reduction(fn: Function, loop: For) -> tuple[Path, Block]:
         )
     path = find_path(fn.body, blocks[0])
     assert path is not None
+    outside = [stmt.name for stmt in path[:-1] if isinstance(stmt, Block)]
+    if outside:
+        raise refuse(
+            fn,
+            "TW2155",
+            f"cannot rfactor loop {name}: it is inside @{outside[-1]}, which declares what it uses",
+            loop.var,
+            help="rfactor before blockize",
+        )
     return path, blocks[0]
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright import sym
-from tilewright.sym import TRUE, Var
+from tilewright.sym import TRUE, Expr, Var
 from tilewright.tensor.intrin import COMPUTE, RESET, UPDATE, TensorIntrin, intrinsic
 from tilewright.tensor.ir import (
     REDUCE,
     Block,
     For,
     Function,
+    Iter,
     Region,
     Stmt,
     Store,
@@ -32,7 +33,8 @@ from tilewright.tensor.schedule.matching import (
 )
 from tilewright.tensor.schedule.nests import perfect_chain
 from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop, refuse
-from tilewright.tensor.schedule.tree import replace_at, with_body
+from tilewright.tensor.schedule.tree import loop_ranges, replace_at, with_body
+from tilewright.tensor.visit import substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +106,29 @@ def _declared_block(fn: Function, intrin: TensorIntrin) -> Block:
 
 
 def _tile_of(stmt: Stmt) -> Block:
-    """The block that a blockized nest holds."""
-    inner = perfect_chain(stmt)[1] if isinstance(stmt, For) else stmt
+    """The block that a blockized nest holds, its iterators counting from the tile's corner."""
+    chain, inner = perfect_chain(stmt) if isinstance(stmt, For) else ([], stmt)
     if not isinstance(inner, Block):
         raise Mismatch(EXTENTS, "it is not a nest of loops around one block; blockize it first")
     if inner.predicate is not TRUE:
         raise Mismatch(EXTENTS, f"its tile is not full: it has the condition {inner.predicate}")
-    return inner
+    inside = loop_ranges(chain)
+    corner: dict[Var, Expr] = {}
+    iters: list[Iter] = []
+    for it, binding in zip(inner.iters, inner.bindings, strict=True):
+        parts = sym.split_terms(binding, inside)
+        bounds = None if parts is None else sym.symbolic_bounds(parts[1], inside)
+        if parts is None or bounds is None or bounds[0] is not sym.ZERO:
+            raise Mismatch(EXTENTS, f"%{it.var.name} = {binding} does not divide into tiles")
+        if bounds[1] is sym.ZERO:
+            corner[it.var] = parts[0]
+            continue
+        moved = Iter(sym.var(it.var.name), sym.simplify(bounds[1] + 1), it.kind)
+        corner[it.var] = sym.add(parts[0], moved.var)
+        iters.append(moved)
+    body = substitute(inner.body, corner)
+    init = None if inner.init is None else substitute(inner.init, corner)
+    return Block(inner.name, tuple(iters), (), (), (), body, init, TRUE, (), inner.loc)
 
 
 def _matched(intrin: TensorIntrin, declared: Block, block: Block) -> _Calls:

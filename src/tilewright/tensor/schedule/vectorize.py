@@ -9,6 +9,7 @@ from tilewright.tensor.ir import VECTOR, Function
 from tilewright.tensor.schedule.concurrency import (
     check_concurrent,
     check_constant_extent,
+    check_nesting,
     check_serial,
 )
 from tilewright.tensor.schedule.refusal import path_to_loop
@@ -24,4 +25,6 @@ def vectorize(fn: Function, var: Var) -> Function:
     check_serial(fn, loop, "vectorize")
     check_constant_extent(fn, loop, "vectorize")
     check_concurrent(fn, path, loop, "vectorize")
-    return with_body(fn, replace_at(path, replace(loop, kind=VECTOR)))
+    made = replace(loop, kind=VECTOR)
+    check_nesting(fn, path, made, "vectorize")
+    return with_body(fn, replace_at(path, made))
