@@ -201,3 +201,45 @@ def test_an_instruction_on_addresses(loop: str) -> None:
     x, y = random(16), np.zeros(16, np.float32)
     interpret(parse(text), x, y)
     np.testing.assert_array_equal(y, 2 * x)
+
+
+def test_external_kernels_race_and_leave_their_regions_too() -> None:
+    externs.register("test_fill", lambda y: y.fill(1))
+    text = """
+    func @f(%y: f32[8]) stage scheduled {
+      for %i in parallel 0..2 {
+        block @F(%v: spatial 2 = %i) {
+          writes %y[%v * 4 +: 4]
+          extern test_fill() -> (%y[%v * 4 +: 4])
+        }
+      }
+    }
+    """
+    y = np.zeros(8, np.float32)
+    interpret(parse(text), y)
+    assert (y == 1).all()
+    outside = text.replace("-> (%y[%v * 4 +: 4])", "-> (%y[%v * 4 +: 4 + %v])")
+    assert failure(outside.replace("f32[8]", "f32[9]"), np.zeros(9, np.float32)).code == "TW2307"
+    wide = text.replace("%v * 4 +: 4", "%v * 3 +: 4")
+    assert failure(wide, y).message.startswith("race in parallel loop %i: %y[3]")
+
+
+def test_a_reduction_may_start_over_after_an_external_kernel() -> None:
+    externs.register("test_clear", lambda y: y.fill(0))
+    text = """
+    func @f(%x: f32[4], %y: f32[1]) stage scheduled {
+      for %again in 0..2 {
+        extern test_clear() -> (%y[0])
+        for %k in 0..4 {
+          block @S(%v: reduce 4 = %k) {
+            reads %x[%v]
+            writes %y[0]
+            %y[0] sum= %x[%v]
+          }
+        }
+      }
+    }
+    """
+    x, y = random(4), np.zeros(1, np.float32)
+    interpret(parse(text), x, y)
+    np.testing.assert_allclose(y[0], x.sum(), rtol=1e-5)

@@ -497,3 +497,33 @@ def test_more_threads_than_run_together(seed: int) -> None:
     np.testing.assert_array_equal(
         y.reshape(20, 1024), np.arange(20 * 1024).reshape(20, 1024)[:, ::-1]
     )
+
+
+def test_virtual_threads_around_a_kernel() -> None:
+    text = """
+    func @f(%x: f32[8], %y: f32[8]) stage scheduled {
+      for %v in vthread 0..2 {
+        for %t in thread(threadIdx.x) 0..4 {
+          block @Y(%w: spatial 8 = %v * 4 + %t) {
+            reads %x[%w]
+            writes %y[%w]
+            %y[%w] = %x[%w]
+          }
+        }
+      }
+    }
+    """
+    x, y = random(8), zeros(8)
+    interpret(parse(text), x, y)
+    np.testing.assert_array_equal(y, x)
+
+
+def test_vector_iterations_must_not_share_an_element_even_for_one_value() -> None:
+    text = """
+    func @f(%y: f32[4]) stage device {
+      for %t in thread(threadIdx.x) 0..4 {
+        for %v in vector 0..2 { %y[%t] = 1.0 }
+      }
+    }
+    """
+    assert "race in vector loop %v: %y[0]" in failure(text, zeros(4)).message

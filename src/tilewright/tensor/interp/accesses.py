@@ -164,10 +164,7 @@ class Accesses(Exprs):
             args = (repr(what), f"m_{self.name(buffer)}", tuple_text(texts))
             tests = []
             for region in regions:
-                bounds = [
-                    (self.expr(r.start), self.expr(sym.Add(r.start, r.extent)))
-                    for r in region.ranges
-                ]
+                bounds = [(self.expr(r.start), self.expr(end_of(r))) for r in region.ranges]
                 wide = wide or any(self.is_wide(r.start) for r in region.ranges)
                 inside = [
                     test
@@ -177,6 +174,21 @@ class Accesses(Exprs):
                 tests.append("(" + (" & ".join(inside) or "True") + ")")
             ok = " | ".join(tests) or "False"
             self.check(ok, "fail_region", *args, repr(around.block.name), wide=wide)
+
+    def check_box(self, region: ir.Region, starts: list[str], what: str) -> None:
+        """A whole region lies in what every block around declares."""
+        for around in self.blocks:
+            tests = []
+            for declared in around.declared(region.buffer, what):
+                inside = [
+                    f"({self.expr(mine.start)} >= {self.expr(r.start)}) & "
+                    f"({self.expr(end_of(mine))} <= {self.expr(end_of(r))})"
+                    for mine, r in zip(region.ranges, declared.ranges, strict=True)
+                ]
+                tests.append("(" + (" & ".join(inside) or "True") + ")")
+            args = (repr(what), f"m_{self.name(region.buffer)}", tuple_text(starts))
+            ok = " | ".join(tests) or "False"
+            self.check(ok, "fail_region", *args, repr(around.block.name), wide=False)
 
     def log_read(self, buffer: Buffer, element: str) -> None:
         """No other iteration of a concurrent loop has stored what is loaded."""
@@ -223,6 +235,10 @@ class Accesses(Exprs):
                 count = f"{count} * {extent}"
                 point = (*point, text)
         return self.fresh(number), count, point
+
+
+def end_of(r: ir.Range) -> Expr:
+    return sym.add(r.start, r.extent)
 
 
 def _is_exactly(region: ir.Region, index: Index) -> bool:

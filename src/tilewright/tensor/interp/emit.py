@@ -7,9 +7,9 @@ from tilewright.sym import TRUE, ZERO, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.calls import CALLS
 from tilewright.tensor.interp import lanes
-from tilewright.tensor.interp.accesses import STORE, Accesses, OpenBlock, OpenLoop
+from tilewright.tensor.interp.accesses import LOAD, STORE, Accesses, OpenBlock, OpenLoop
 from tilewright.tensor.interp.memory import Memory, next_stamp
-from tilewright.tensor.interp.outside import call_extern, call_instruction
+from tilewright.tensor.interp.outside import call_extern, call_instruction, elements
 from tilewright.tensor.interp.placement import accessed, written
 from tilewright.tensor.interp.tensor_calls import expand_tensor_call
 from tilewright.tensor.interp.writer import mark_of, tuple_text
@@ -34,6 +34,7 @@ class Statements(Accesses):
             one=lanes.Lanes(self.failures, 1),
             call_extern=call_extern,
             call_instruction=call_instruction,
+            elements=elements,
         )
         for name in dir(self.failures):
             if not name.startswith("_"):
@@ -168,12 +169,22 @@ class Statements(Accesses):
         return self.element(expr.buffer, expr.index, "address of")
 
     def _extern_call(self, stmt: ir.ExternCall) -> None:
-        regions = []
-        for region in stmt.regions:
-            starts = tuple_text(self.expr(r.start) for r in region.ranges)
+        first_output = len(stmt.regions) - stmt.outputs
+        boxes = []
+        for number, region in enumerate(stmt.regions):
+            starts = [self.expr(r.start) for r in region.ranges]
             extents = tuple_text(self.expr(r.extent) for r in region.ranges)
-            regions.append(f"(m_{self.name(region.buffer)}, {starts}, {extents})")
-        self.call_outside("call_extern", repr(stmt.symbol), tuple_text(regions), repr(stmt.outputs))
+            name = self.name(region.buffer)
+            box = self.fresh(f"(m_{name}, {tuple_text(starts)}, {extents})", "box")
+            boxes.append(box)
+            self.check_box(region, starts, STORE if number >= first_output else LOAD)
+            if any(region.buffer in around.logs for around in self.concurrent):
+                with self.indented(f"for e in elements({box}):"):
+                    self.log_read(region.buffer, "e")
+                    if number >= first_output:
+                        self.log_write(region.buffer, "e")
+        args = (repr(stmt.symbol), tuple_text(boxes), repr(stmt.outputs))
+        self.call_outside("call_extern", *args)
 
     def call_outside(self, function: str, *args: str) -> None:
         self.line(f"{function}({', '.join(args)}, failures, {self.where()})")

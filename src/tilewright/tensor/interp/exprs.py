@@ -161,6 +161,11 @@ class Exprs(Writer):
         source, target = expr.value.dtype, expr.dtype
         if source is target:
             return value
+        if not self.is_wide(expr):
+            if target is INDEX and not source.is_float:
+                return f"int({value})"
+            if values.is_constructor(source, target):
+                return f"{self.constant(target.numpy.type, ('type', target))}({value})"
         return f"convert({value}, {self.dtype(source)}, {self.dtype(target)})"
 
     def _ramp(self, expr: ir.Ramp) -> str:

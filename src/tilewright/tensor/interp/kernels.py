@@ -44,10 +44,10 @@ class LockStep(Statements):
     def check(self, ok: str, fail: str, *args: str, wide: bool) -> None:
         super().check(ok, fail, *args, wide=True)  # it is about one of the lanes in any case
 
-    def vary(self, var: Var) -> None:
-        """From here on the variable differs between lanes."""
-        self.varying.add(var)
-        self.wide.pop(var, None)
+    def vary(self, *variables: Var) -> None:
+        """From here on the variables differ between lanes."""
+        self.varying.update(variables)
+        self.wide.clear()
 
     def stmt(self, stmt: Stmt) -> None:
         super().stmt(stmt)
@@ -224,10 +224,7 @@ class LockStep(Statements):
                 f"{self.blocks[-1].block.name!r}, {tuple_text(point)}, {self.where()})"
             )
         old = [self.read(to, place) for to, place in zip(stmt.buffers, places, strict=True)]
-        for var in (*stmt.reducer.lhs, *stmt.reducer.rhs):
-            self.vary(var)
-        for part in sym.walk(*stmt.reducer.result):
-            self.wide.pop(part, None)
+        self.vary(*stmt.reducer.lhs, *stmt.reducer.rhs)
         results = self.combine(stmt.reducer, old, added)
         for buffer, place, value in zip(stmt.buffers, places, results, strict=True):
             self.write(buffer, place, value)

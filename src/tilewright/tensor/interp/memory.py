@@ -74,6 +74,7 @@ class Memory:
         view = copy(self)
         view.owner = 0
         view.data = self.data[inside]
+        view.stamps = self.stamps[inside]
         view.is_written = None if self.is_written is None else self.is_written[inside]
         return view
 

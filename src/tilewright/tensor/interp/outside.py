@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tilewright.tensor.externs import Behavior, behavior
 from tilewright.tensor.interp.failures import Failures
-from tilewright.tensor.interp.memory import Memory, garbage
+from tilewright.tensor.interp.memory import Memory, garbage, next_stamp
 
 Box = tuple[Memory, tuple[int, ...], tuple[int, ...]]  # memory, starts, extents
 
@@ -34,6 +34,8 @@ def call_extern(
                 wrong = starts if start < 0 else last
                 failures.bounds(at, values, "region of", memory, wrong)
         view = memory.data.reshape(memory.shape)[inside]
+        if number >= first_output:
+            memory.stamps.reshape(memory.shape)[inside] = next_stamp()
         if memory.is_written is not None:
             flags = memory.is_written.reshape(memory.shape)[inside]
             if number >= first_output:
@@ -45,6 +47,15 @@ def call_extern(
                 failures.uninitialised(at, values, memory, element)
         views.append(view)
     function(*views)
+
+
+def elements(box: Box) -> list[int]:
+    """The positions of the elements of a region."""
+    memory, starts, extents = box
+    inside = tuple(slice(max(0, a), a + n) for a, n in zip(starts, extents, strict=True))
+    positions = np.arange(memory.size).reshape(memory.shape)[inside]
+    found: list[int] = positions.reshape(-1).tolist()
+    return found
 
 
 def call_instruction(

@@ -17,6 +17,7 @@ from tilewright.tensor import ir
 from tilewright.tensor.interp.emit import Statements
 from tilewright.tensor.interp.kernels import LockStep
 from tilewright.tensor.ir import Buffer, For
+from tilewright.tensor.visit import walk
 
 
 class Program(Statements):
@@ -37,7 +38,9 @@ class Program(Statements):
         return "\n".join([f"def program({', '.join([*params, 'seed'])}):", *self.lines, ""])
 
     def _for(self, loop: For) -> None:
-        if loop.kind == ir.THREAD:
+        if loop.kind in (ir.THREAD, ir.VTHREAD) and any(
+            isinstance(stmt, For) and stmt.kind == ir.THREAD for stmt in walk(loop)
+        ):
             LockStep(self).kernel(loop)
         elif loop.kind == ir.VTHREAD:
             LockStep(self).expanded_loop(loop)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.dtype import INDEX, DType
+from tilewright.base.dtype import F16, F32, F64, INDEX, DType
 from tilewright.sym import Const, Expr, Var
 
 
@@ -32,6 +32,16 @@ def broadcast(value: Any, lanes: int) -> Any:
     """A short vector of equal elements per row."""
     rows = len(value) if isinstance(value, np.ndarray) else 1
     return np.broadcast_to(value, (rows, lanes))
+
+
+def is_constructor(source: DType, target: DType) -> bool:
+    """Whether `target`'s NumPy type, called on a scalar, converts it, which is faster."""
+    if target in (F64, F32, F16):
+        return True
+    if target.is_float:
+        return source in (F32, F16)  # anything wider would be rounded twice
+    fits = source.is_int and target.min <= source.min and source.max <= target.max
+    return fits and source is not INDEX and source.bits >= 8
 
 
 def convert(value: Any, source: DType, target: DType) -> Any:

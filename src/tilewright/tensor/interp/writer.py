@@ -90,7 +90,7 @@ class Writer:
             return self.renamed[thing]
         found = self.names.get(thing)
         if found is None:
-            hint = "".join(c if c.isalnum() else "_" for c in thing.name)
+            hint = "".join(c if c.isascii() and c.isalnum() else "_" for c in thing.name)
             found = self.names(thing, f"{'b' if isinstance(thing, Buffer) else 'v'}_{hint}")
         return found
 
