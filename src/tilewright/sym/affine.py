@@ -163,6 +163,8 @@ class _Cover:
         if whole is None:
             if isinstance(source, Var) or source is atom:
                 return None
+            if not self.counts_from_zero(poly_of(source)):
+                return None  # digits of what starts elsewhere do not fill a box
             whole = self.extent(poly_of(source))
             if whole is None:
                 return None
@@ -172,6 +174,13 @@ class _Cover:
             extent = poly_of(simplify(e.FloorDiv(whole.expr(), low.expr()), self.ctx))
         self.digits[source].append(_Digit(low, extent))
         return extent
+
+    def counts_from_zero(self, source: Poly) -> bool:
+        """Whether a sum has no offset, and no term that counts downwards."""
+        return source.const == 0 and all(
+            coefficient > 0 and any(uses_var(atom, self.variables) for atom in factors(monomial))
+            for monomial, coefficient in source.expanded().terms.items()
+        )
 
     def is_complete(self) -> bool:
         """Whether the digits of every source multiply up to its size, each used once."""

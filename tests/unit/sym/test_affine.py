@@ -92,6 +92,8 @@ NOT_BIJECTIVE: list[tuple[Sequence[Expr], dict[Var, Expr | int]]] = [
     ((a * b,), {a: n, b: m}),
     ((minimum(a, 3),), {a: 8}),
     ((a // b,), {a: 8, b: 2}),
+    (((a + c) // 2, (a + c) % 2), {a: 2}),  # c may be odd
+    (((3 - a) // 2, a % 2), {a: 4}),
 ]
 
 
