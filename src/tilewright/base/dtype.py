@@ -44,12 +44,13 @@ _SCALARS: dict[str, tuple[str, int, Any]] = {
     "u2": ("uint", 2, ml_dtypes.uint2),
     "bool": ("bool", 8, np.bool_),
     "index": ("int", 64, np.int64),
+    "str": ("str", 64, np.object_),  # text, in models alone; native code has none
 }
 # NumPy's names, as TVM and ONNX write them too; programs are printed with the short ones.
 _ALIASES: dict[str, str] = {
     np.dtype(numpy_type).name: name
     for name, (_, _, numpy_type) in _SCALARS.items()
-    if name not in ("bool", "index")
+    if name not in ("bool", "index", "str")
 }
 _VECTOR = re.compile(r"(?P<scalar>[a-z0-9_]+?)(x(?P<lanes>[1-9][0-9]*))?")
 _known: dict[str, DType] = {}
@@ -82,6 +83,10 @@ class DType:
     @property
     def is_bool(self) -> bool:
         return self.kind == "bool"
+
+    @property
+    def is_str(self) -> bool:
+        return self.kind == "str"
 
     @property
     def has_inf(self) -> bool:
@@ -180,4 +185,4 @@ def _names() -> str:
 F64, F32, F16, BF16 = dtype("f64"), dtype("f32"), dtype("f16"), dtype("bf16")
 I64, I32, I16, I8 = dtype("i64"), dtype("i32"), dtype("i16"), dtype("i8")
 U64, U32, U16, U8 = dtype("u64"), dtype("u32"), dtype("u16"), dtype("u8")
-BOOL, INDEX = dtype("bool"), dtype("index")
+BOOL, INDEX, STR = dtype("bool"), dtype("index"), dtype("str")

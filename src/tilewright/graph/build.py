@@ -8,23 +8,21 @@ module = b.module(y)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tilewright.base.dtype import INDEX, from_numpy
+from tilewright.base.dtype import from_numpy
 from tilewright.base.errors import Unsupported, UserError, UserTypeError
 from tilewright.base.loc import UNKNOWN, Loc
 from tilewright.graph import ir
+from tilewright.graph.contents import Contents, fold_inputs
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
-from tilewright.graph.op import Call, Known, Op, accepts, as_arrays
+from tilewright.graph.op import Call, Known, Op, accepts, unfold
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType, Type
-from tilewright.sym import Const, const
-
-KNOWN_ELEMENTS = 1024  # contents are followed for tensors of at most this size
+from tilewright.sym import const
 
 Array = np.ndarray[Any, Any]
 
@@ -51,13 +49,24 @@ def make_call(
 ) -> tuple[Op, Call]:
     """An operator with its call, checked against the declaration."""
     op = operator(name, loc)
-    _check_inputs(op, inputs, loc)
-    types = tuple(None if value is None else value.type for value in inputs)
-    filled = op.fill(attributes, loc)
-    return op, Call(name, types, filled, tuple(known), bodies, loc, outputs, tuple(data))
+    folded = {key: at for key, at in op.foldable.items() if key in attributes}
+    _check_inputs(op, inputs, folded, loc)
+    count = len(inputs) if op.variadic else len(op.inputs)
+    types: list[Type | None] = [None if value is None else value.type for value in inputs]
+    contents, numbers = list(known), list(data)
+    for column in (types, contents, numbers):
+        column.extend([None] * (count - len(column)))
+    for key, at in folded.items():
+        types[at], contents[at], numbers[at] = unfold(attributes[key])  # type: ignore[arg-type]
+    filled = op.fill({k: v for k, v in attributes.items() if k not in folded}, loc)
+    return op, Call(
+        name, tuple(types), filled, tuple(contents), bodies, loc, outputs, tuple(numbers)
+    )
 
 
-def _check_inputs(op: Op, inputs: Sequence[Value | None], loc: Loc) -> None:
+def _check_inputs(
+    op: Op, inputs: Sequence[Value | None], folded: Mapping[str, int], loc: Loc
+) -> None:
     declared = list(op.inputs)
     if op.variadic:
         declared += [op.inputs[-1]] * (len(inputs) - len(op.inputs))
@@ -65,6 +74,10 @@ def _check_inputs(op: Op, inputs: Sequence[Value | None], loc: Loc) -> None:
         raise UserError("TW1006", f"{op.name} takes {len(declared)} inputs, got {len(inputs)}", loc)
     for at, spec in enumerate(declared):
         value = inputs[at] if at < len(inputs) else None
+        if spec.name in folded:
+            if value is not None:
+                raise UserError("TW1006", f"{spec.name!r} of {op.name} is given twice", loc)
+            continue
         if value is None:
             if not spec.optional and not spec.variadic:
                 raise UserError("TW1006", f"{op.name} needs the input {spec.name!r}", loc)
@@ -94,17 +107,6 @@ def infer_node(
     return list(op.infer(call))
 
 
-def numbers_of(contents: Known) -> list[int] | None:
-    """Known contents as numbers, if all are."""
-    numbers = [int(x.value) for x in contents if isinstance(x, Const)]
-    return numbers if len(numbers) == len(contents) else None
-
-
-def _is_small(of: Type) -> bool:
-    shape = of.static_shape if isinstance(of, TensorType) else None
-    return shape is not None and math.prod(shape) <= KNOWN_ELEMENTS
-
-
 def constant_type(array: np.ndarray[Any, Any]) -> TensorType:
     return TensorType(from_numpy(array.dtype), tuple(const(dim) for dim in array.shape))
 
@@ -116,8 +118,8 @@ class Builder:
         self.constants = {} if constants is None else constants
         self.params: list[Value] = []
         self.nodes: list[Node] = []
-        self.known: dict[Value, Known] = {}  # integers, as expressions of sizes
-        self.data: dict[Value, Array] = {}  # numbers of any type: constants, what follows from them
+        self.contents = Contents()
+        self.known, self.data = self.contents.known, self.contents.data
 
     def param(self, name: str, of: Type) -> Value:
         value = Value(name, of)
@@ -134,16 +136,8 @@ class Builder:
         self.constants[key] = array
         value = Value(name, constant_type(array))
         self.nodes.append(Node("constant", (), (value,), ir.attributes(data=key), (), loc))
-        self._learn(value, array)
+        self.contents.learn(value, array)
         return value
-
-    def _learn(self, value: Value, array: Array) -> None:
-        """Remember the contents of a small tensor."""
-        if array.size > KNOWN_ELEMENTS or array.dtype == object:
-            return
-        self.data[value] = array
-        if array.dtype.kind in "iub":
-            self.known[value] = tuple(const(int(x), INDEX) for x in array.ravel().tolist())
 
     def add(
         self,
@@ -171,45 +165,16 @@ class Builder:
         **attributes: Attribute,
     ) -> tuple[Value, ...]:
         """A node with several outputs."""
-        known = tuple(None if v is None else self.known.get(v) for v in inputs)
-        data = tuple(None if v is None else self.data.get(v) for v in inputs)
-        spec, call = make_call(op, inputs, attributes, known, bodies, loc, outputs, data)
+        inputs, given = fold_inputs(operator(op, loc), inputs, attributes, self.known)
+        known, data = self.contents.of(inputs)
+        spec, call = make_call(op, inputs, given, known, bodies, loc, outputs, data)
         types = list(spec.infer(call))
         values = tuple(
             Value(name or (op if outputs == 1 else f"{op}_{at}"), of) for at, of in enumerate(types)
         )
-        given = ir.attributes(**attributes)
-        self.nodes.append(Node(op, tuple(inputs), values, given, bodies, loc))
-        self._follow(spec, call, inputs, values)
+        self.nodes.append(Node(op, inputs, values, ir.attributes(**given), bodies, loc))
+        self.contents.follow(spec, call, values)
         return values
-
-    def _follow(
-        self, op: Op, call: Call, inputs: Sequence[Value | None], values: tuple[Value, ...]
-    ) -> None:
-        """Learn the contents of a node's outputs, where its inputs' contents tell them."""
-        contents = None if op.evaluate is None else op.evaluate(call)
-        if contents is not None:
-            numbers = numbers_of(contents)
-            of = values[0].tensor
-            if numbers is None or of.static_shape is None:
-                self.known[values[0]] = contents
-            else:
-                array = np.array(numbers, np.int64).astype(of.dtype.numpy)
-                self._learn(values[0], array.reshape(of.static_shape))
-            return
-        given = [value for value in inputs if value is not None]
-        if not given or call.bodies or not all(value in self.data for value in given):
-            return
-        if not all(_is_small(value.type) for value in values):
-            return
-        try:
-            with np.errstate(all="ignore"):
-                made = as_arrays(op.reference(call, *call.data))
-        except (ArithmeticError, LookupError, ValueError):
-            return  # a fault in the data is found when the model runs
-        for value, array in zip(values, made, strict=True):
-            if isinstance(array, np.ndarray):
-                self._learn(value, array)
 
     def graph(self, *results: Value, name: str = "main") -> Graph:
         return Graph(name, tuple(self.params), tuple(self.nodes), tuple(results))

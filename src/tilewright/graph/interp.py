@@ -79,10 +79,12 @@ class Interpreter:
             loc=node.loc,
             outputs=len(node.outputs),
         )
+        inputs += [None] * (len(call.types) - len(inputs))
+        arguments = [call.array(at) if given is None else given for at, given in enumerate(inputs)]
         with np.errstate(all="ignore"):
             if node.bodies:
-                return as_arrays(op.reference(call, self.run, *inputs))
-            return as_arrays(op.reference(call, *inputs))
+                return as_arrays(op.reference(call, self.run, *arguments))
+            return as_arrays(op.reference(call, *arguments))
 
     def _number(self, value: Any) -> Any:
         """An attribute with expressions of sizes replaced by their values."""

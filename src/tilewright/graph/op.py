@@ -9,6 +9,10 @@
 the attributes (defaults filled in), the input types, and, where they are known at compile time,
 the contents of small integer inputs as expressions, for operators such as reshape whose output
 shape depends on a value. One file per family in `ops/`, one table of all in `ops/__init__.py`.
+
+An input that `folds` is an integer scalar or list which usually is known at compile time, such as
+the axes of a reduction. Where it is, a node has an attribute of its name in its place, whose items
+are numbers or expressions of sizes; rules and references see an input either way.
 """
 
 from __future__ import annotations
@@ -19,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.dtype import DType
-from tilewright.base.errors import UserError
+from tilewright.base.dtype import I64, DType
+from tilewright.base.errors import Unsupported, UserError, UserTypeError
 from tilewright.base.loc import UNKNOWN, Loc
 from tilewright.graph.ir import Attribute, Graph
 from tilewright.graph.types import TensorType, Type
-from tilewright.sym import Const, Expr
+from tilewright.sym import Const, Expr, as_expr, const
 
 # How an operator touches its elements; fusion and lowering read this.
 ELEMENTWISE = "elementwise"  # out[i] from in[i]
@@ -48,6 +52,7 @@ class Input:
     kind: str = ANY  # which dtypes: FLOAT, INTEGER, NUMBER, BOOLEAN, ANY
     optional: bool = False
     variadic: bool = False  # the last input may repeat
+    folds: bool = False  # known contents become the attribute of this name
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,9 @@ class Call:
         """The shape of input `at`; its rank must be known."""
         shape = self.tensor(at).shape
         if shape is None:
-            raise self.error("TW1004", f"the rank of input {at} of {self.op} is not known")
+            raise Unsupported(
+                "TW1004", f"{self.op} of a tensor whose number of dimensions is not known", self.loc
+            )
         return shape
 
     def has(self, at: int) -> bool:
@@ -131,11 +138,17 @@ class Op:
     # The contents of an integer output from known contents of inputs: shape arithmetic.
     evaluate: Callable[[Call], Known | None] | None = None
     native: bool = True  # False: strings, sequences of strings: runs as a fallback
+    pure: bool = True  # False: not to be run at compile time, though all inputs are known
     aliases: tuple[str, ...] = field(default=())
 
     @property
     def variadic(self) -> bool:
         return bool(self.inputs) and self.inputs[-1].variadic
+
+    @property
+    def foldable(self) -> dict[str, int]:
+        """Where the inputs are that may be attributes."""
+        return {spec.name: at for at, spec in enumerate(self.inputs) if spec.folds}
 
     def fill(self, given: Mapping[str, Attribute], loc: Loc = UNKNOWN) -> dict[str, Any]:
         """The attributes with defaults filled in; unknown or missing ones are errors."""
@@ -146,12 +159,38 @@ class Op:
         out: dict[str, Any] = {}
         for attr in self.attributes:
             if attr.name in given:
-                out[attr.name] = given[attr.name]
+                out[attr.name] = self._checked(attr, given[attr.name], loc)
             elif attr.required:
                 raise UserError("TW1002", f"{self.name} needs the attribute {attr.name!r}", loc)
             else:
                 out[attr.name] = attr.default
         return out
+
+    def _checked(self, attr: Attr, value: Any, loc: Loc) -> Any:
+        kinds = attr.kind if isinstance(attr.kind, tuple) else (attr.kind,)
+        fits = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
+        if isinstance(value, bool) and bool not in kinds:
+            fits = False
+        if not fits and not (value is None and not attr.required and attr.default is None):
+            names = " or ".join(kind.__name__ for kind in kinds)
+            raise UserTypeError(
+                "TW1008", f"attribute {attr.name!r} of {self.name} is {value!r}, not {names}", loc
+            )
+        return value
+
+
+Items = int | Expr | tuple[int | Expr, ...]  # a folded input, as an attribute
+
+
+def unfold(items: Items) -> tuple[TensorType, Known, np.ndarray[Any, Any] | None]:
+    """What an attribute in place of an input stands for: its type, contents, and numbers."""
+    contents = tuple(as_expr(x) for x in (items if isinstance(items, tuple) else (items,)))
+    shape = (const(len(contents)),) if isinstance(items, tuple) else ()
+    numbers = [int(x.value) for x in contents if isinstance(x, Const)]
+    data = None
+    if len(numbers) == len(contents):
+        data = np.array(numbers, np.int64).reshape(-1 if shape else ())
+    return TensorType(I64, shape), contents, data
 
 
 def accepts(kind: str, of: DType) -> bool:

@@ -1,0 +1,109 @@
+"""What is known, at compile time, of the contents of small tensors.
+
+Shapes are computed by models themselves: `Shape`, `Gather`, `Concat`, then `Reshape`. Following
+such contents through the operators' `evaluate` (integers, as expressions of sizes) and `reference`
+(numbers of any type) tells the shapes they compute.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.dtype import INDEX
+from tilewright.graph.ir import Attribute, Value
+from tilewright.graph.op import Call, Known, Op, as_arrays
+from tilewright.graph.types import TensorType, Type
+from tilewright.sym import Const, const
+
+KNOWN_ELEMENTS = 1024  # contents are followed for tensors of at most this size
+
+Array = np.ndarray[Any, Any]
+
+
+class Contents:
+    """Known contents of the values of one graph."""
+
+    def __init__(self) -> None:
+        self.known: dict[Value, Known] = {}  # integers, as expressions of sizes
+        self.data: dict[Value, Array] = {}  # numbers of any type: constants, what follows from them
+
+    def learn(self, value: Value, array: Array) -> None:
+        """Remember the contents of a small tensor."""
+        if array.size > KNOWN_ELEMENTS or array.dtype == object:
+            return
+        self.data[value] = array
+        if array.dtype.kind in "iub":
+            self.known[value] = tuple(const(int(x), INDEX) for x in array.ravel().tolist())
+
+    def of(
+        self, inputs: Sequence[Value | None]
+    ) -> tuple[tuple[Known | None, ...], tuple[Array | None, ...]]:
+        """What is known of a node's inputs: as expressions, and in numbers."""
+        known = tuple(None if v is None else self.known.get(v) for v in inputs)
+        data = tuple(None if v is None else self.data.get(v) for v in inputs)
+        return known, data
+
+    def follow(self, op: Op, call: Call, outputs: Sequence[Value]) -> None:
+        """Learn the contents of a node's outputs, where its inputs' contents tell them."""
+        contents = None if op.evaluate is None else op.evaluate(call)
+        if contents is not None:
+            if len(contents) > KNOWN_ELEMENTS:
+                return
+            numbers = numbers_of(contents)
+            of = outputs[0].tensor
+            if numbers is None or of.static_shape is None:
+                self.known[outputs[0]] = contents
+            else:
+                array = np.array(numbers, np.int64).astype(of.dtype.numpy)
+                self.learn(outputs[0], array.reshape(of.static_shape))
+            return
+        if not op.pure or call.bodies or not any(call.has(at) for at in range(len(call.types))):
+            return
+        if any(call.has(at) and call.array(at) is None for at in range(len(call.types))):
+            return
+        if not all(_is_small(value.type) for value in outputs):
+            return
+        try:
+            with np.errstate(all="ignore"):
+                made = as_arrays(op.reference(call, *call.data))
+        except (ArithmeticError, LookupError, ValueError):
+            return  # a fault in the data is found when the model runs
+        for value, array in zip(outputs, made, strict=True):
+            if isinstance(array, np.ndarray):
+                self.learn(value, array)
+
+
+def numbers_of(contents: Known) -> list[int] | None:
+    """Known contents as numbers, if all are."""
+    numbers = [int(x.value) for x in contents if isinstance(x, Const)]
+    return numbers if len(numbers) == len(contents) else None
+
+
+def _is_small(of: Type) -> bool:
+    shape = of.static_shape if isinstance(of, TensorType) else None
+    return shape is not None and math.prod(shape) <= KNOWN_ELEMENTS
+
+
+def fold_inputs(
+    op: Op,
+    inputs: Sequence[Value | None],
+    attributes: Mapping[str, Attribute],
+    known: Mapping[Value, Known],
+) -> tuple[tuple[Value | None, ...], dict[str, Attribute]]:
+    """Inputs whose contents are known, moved into the attributes of their names."""
+    left, given = list(inputs), dict(attributes)
+    for name, at in op.foldable.items():
+        value = left[at] if at < len(left) else None
+        contents = None if value is None else known.get(value)
+        if value is None or contents is None or value.tensor.rank not in (0, 1):
+            continue
+        items = tuple(int(x.value) if isinstance(x, Const) else x for x in contents)
+        given[name] = items if value.tensor.rank == 1 else items[0]
+        left[at] = None
+    while left and left[-1] is None:
+        left.pop()
+    return tuple(left), given
