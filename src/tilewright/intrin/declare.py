@@ -1,0 +1,45 @@
+"""Declaring an intrinsic from the text of its behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright import sym
+from tilewright.base.dtype import BOOL, INDEX
+from tilewright.sym import ZERO, Expr
+from tilewright.tensor import intrin
+from tilewright.tensor.intrin import TensorIntrin
+from tilewright.tensor.ir import Address, Buffer, Call, Eval, Stmt
+from tilewright.tensor.parser import parse
+
+Lower = Callable[..., Stmt]  # from the behaviour's buffers, in order
+
+
+def declare(
+    behavior: str,
+    *,
+    compute: Lower | None = None,
+    reset: Lower | None = None,
+    update: Lower | None = None,
+) -> TensorIntrin:
+    """Declare what `behavior` computes, carried out by one statement per phase."""
+    fn = parse(behavior)
+    made = [None if lower is None else lower(*fn.buffers) for lower in (compute, reset, update)]
+    return intrin.declare(TensorIntrin(fn.name, fn, *made))
+
+
+def address(buffer: Buffer, *index: int) -> Expr:
+    """The address of an element, the first one by default."""
+    at = tuple(sym.const(i) for i in index) if index else (ZERO,) * buffer.rank
+    return Address(buffer, at)
+
+
+def stride_bytes(buffer: Buffer, axis: int = 0) -> Expr:
+    """The distance in memory between neighbours along an axis of the tile."""
+    elements = Call("stride", (address(buffer), sym.const(axis)), INDEX)
+    return elements * buffer.dtype.size_bytes
+
+
+def instruction(name: str, *args: Expr) -> Stmt:
+    """A call of an LLVM intrinsic for its effect."""
+    return Eval(Call(name, args, BOOL))
