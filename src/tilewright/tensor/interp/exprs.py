@@ -164,8 +164,9 @@ class Exprs(Writer):
         if not self.is_wide(expr):
             if target is INDEX and not source.is_float:
                 return f"int({value})"
-            if values.is_constructor(source, target):
-                return f"{self.constant(target.numpy.type, ('type', target))}({value})"
+            plain = values.plain_conversion(source, target)
+            if plain:
+                return f"{self.constant(target.numpy.type, ('type', target))}({plain}({value}))"
         return f"convert({value}, {self.dtype(source)}, {self.dtype(target)})"
 
     def _ramp(self, expr: ir.Ramp) -> str:

@@ -34,14 +34,14 @@ def broadcast(value: Any, lanes: int) -> Any:
     return np.broadcast_to(value, (rows, lanes))
 
 
-def is_constructor(source: DType, target: DType) -> bool:
-    """Whether `target`'s NumPy type, called on a scalar, converts it, which is faster."""
-    if target in (F64, F32, F16):
-        return True
-    if target.is_float:
-        return source in (F32, F16)  # anything wider would be rounded twice
+def plain_conversion(source: DType, target: DType) -> str:
+    """The Python type by way of which a scalar is converted exactly and fast, if there is one."""
+    if target in (F64, F32, F16) or (target.is_float and source in (F32, F16)):
+        # No rounding on the way; positions and sizes stay far below 2**53.
+        is_double = source.is_float or source.bits <= 32 or source is INDEX
+        return "float" if is_double else ""
     fits = source.is_int and target.min <= source.min and source.max <= target.max
-    return fits and source is not INDEX and source.bits >= 8
+    return "int" if fits and target.is_int else ""
 
 
 def convert(value: Any, source: DType, target: DType) -> Any:
