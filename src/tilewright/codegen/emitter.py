@@ -200,8 +200,8 @@ class Emitter:
         """The bytes of a buffer, -1 when that overflows: the runtime then refuses."""
         total = i64(buffer.dtype.size_bytes)
         flawed = i1(False)
-        for dim in buffer.shape:
-            extent = self.expr(dim)
+        for factor in _factors(buffer.shape):
+            extent = self.expr(factor)
             pair = self.b.call("llvm.smul.with.overflow.i64", "{ i64, i1 }", total, extent)
             total = self.b.value("i64", f"extractvalue {pair}, 0")
             over = self.b.value("i1", f"extractvalue {pair}, 1")
@@ -490,6 +490,19 @@ def _constant_bytes(buffer: Buffer) -> int | None:
             return None
         total *= int(dim.value)
     return total
+
+
+def _factors(dims: tuple[Expr, ...]) -> list[Expr]:
+    """What the dimensions multiply, so that each product can be checked for overflow."""
+    found: list[Expr] = []
+    stack = list(reversed(dims))
+    while stack:
+        dim = stack.pop()
+        if isinstance(dim, sym.Mul):
+            stack += [dim.b, dim.a]
+        else:
+            found.append(dim)
+    return found
 
 
 _STMTS: dict[type[Stmt], Callable[[Emitter, Any], None]] = {

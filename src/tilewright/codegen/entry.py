@@ -64,7 +64,7 @@ def emit_function(
     """Write the kernel of a flat function and its checked entry."""
     _check_sizes_known(fn)
     kernel = _emit_kernel(module, machine, fn, debug)
-    _emit_entry(module, machine, fn, kernel)
+    _emit_entry(module, machine, fn, kernel, debug)
 
 
 def _check_sizes_known(fn: Function) -> None:
@@ -133,10 +133,15 @@ def _alias_scopes(module: ModuleText, fn: Function) -> dict[Buffer, str]:
 # --------------------------------------------------------------------------- entry
 
 
-def _emit_entry(module: ModuleText, machine: Machine, fn: Function, kernel: str) -> None:
+def _emit_entry(
+    module: ModuleText, machine: Machine, fn: Function, kernel: str, debug: DebugInfo | None
+) -> None:
     signature = _emit_signature(module, signature_of(fn))
     params = (("ptr", "args"), ("i32", "n_args"))
-    with module.function("i32", fn.name, params) as (b, (args, n_args)):
+    lines = debug.lines(fn.name) if debug is not None else {}
+    suffix = lines.get(FUNCTION, "")
+    with module.function("i32", fn.name, params, suffix=suffix) as (b, (args, n_args)):
+        b.debug = lines.get(START, "")
         count = max(1, len(symbol_sizes(fn)))
         symbols = b.alloca(f"[{count} x i64]", align=8, hint="symbols")
         emitter = Emitter(module, machine, b, fn.name)

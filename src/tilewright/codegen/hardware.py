@@ -70,6 +70,12 @@ def emit(e: Emitter, node: Call, *, is_statement: bool = False) -> Value:
             f"no inline assembly named {node.op}",
             help=f"declared: {', '.join(sorted(_assembly)) or 'none'}",
         )
+    if not e.machine.assembles:
+        raise Unsupported(
+            "TW3013",
+            f"inline assembly cannot be put into objects for {e.machine.triple} here",
+            help="compile on a machine of that architecture",
+        )
     effects = " sideeffect" if assembly.has_effects else ""
     shown = ", ".join(str(arg) for arg in args)
     text = (

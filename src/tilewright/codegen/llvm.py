@@ -6,6 +6,7 @@ everything here therefore works from strings and bytes that travel between them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -35,6 +36,7 @@ _FAMILIES = {
 def _start() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()  # inline assembly, of this architecture alone
 
 
 @cache
@@ -55,7 +57,8 @@ def machine_of(target: Target) -> Machine:
     cpu, features = host_cpu() if target.is_host else (target.mcpu, "")
     asked = ",".join(target.attrs)
     features = ",".join(part for part in (features, asked) if part)
-    return _FAMILIES[target.arch](target, cpu, features)
+    machine = _FAMILIES[target.arch](target, cpu, features)
+    return replace(machine, assembles=target.arch == Target.host().arch)
 
 
 @cache

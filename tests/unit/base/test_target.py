@@ -1,0 +1,163 @@
+"""Targets: parsed from text, printed back, read from the host."""
+
+import pickle
+
+import pytest
+
+from tilewright.base import target as module
+from tilewright.base.errors import UserError
+from tilewright.base.target import ACCEL, CPU, CUDA, EXAMPLES, WASM, Target
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_the_text_of_a_target_parses_back_to_it(text):
+    target = Target.parse(text)
+    assert str(target) == text
+    assert Target.parse(str(target)) == target
+    assert pickle.loads(pickle.dumps(target)) == target
+
+
+def test_a_target_stands_for_itself():
+    host = Target.host()
+    assert Target.parse(host) is host
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "arch"),
+    [
+        ("cpu", CPU, Target.host().arch),
+        ("x86_64-linux-gnu", CPU, "x86_64"),
+        ("aarch64-linux-gnu", CPU, "aarch64"),
+        ("riscv64-linux-gnu", CPU, "riscv64"),
+        ("arm-linux-gnueabihf", CPU, "arm"),
+        ("cuda", CUDA, "nvptx64"),
+        ("wasm32", WASM, "wasm32"),
+        ("vta-sim", ACCEL, Target.host().arch),
+    ],
+)
+def test_kinds_and_architectures(text, kind, arch):
+    target = Target.parse(text)
+    assert (target.kind, target.arch) == (kind, arch)
+
+
+def test_a_triple_gets_its_vendor():
+    assert Target.parse("aarch64-linux-gnu").triple == "aarch64-unknown-linux-gnu"
+    assert Target.parse("aarch64-unknown-linux-gnu").triple == "aarch64-unknown-linux-gnu"
+
+
+def test_the_order_of_options_does_not_matter():
+    a = Target.parse("x86_64-linux-gnu -mattr=+avx2   -mcpu=x86-64")
+    b = Target.parse("x86_64-linux-gnu -mcpu=x86-64 -mattr=+avx2")
+    assert a == b
+
+
+@pytest.mark.parametrize(
+    ("text", "bits", "registers"),
+    [
+        ("x86_64-linux-gnu", 128, 16),
+        ("x86_64-linux-gnu -mcpu=haswell", 256, 16),
+        ("x86_64-linux-gnu -mcpu=skylake-avx512", 512, 32),
+        ("x86_64-linux-gnu -mcpu=skylake-avx512 -mattr=-avx512f", 256, 16),
+        ("aarch64-linux-gnu", 128, 32),
+        ("riscv64-linux-gnu", 64, 32),
+        ("riscv64-linux-gnu -mattr=+v", 128, 32),
+        ("wasm32", 128, 16),
+        ("arm-none-eabi -mcpu=cortex-m4", 32, 16),
+    ],
+)
+def test_vector_registers(text, bits, registers):
+    target = Target.parse(text)
+    assert (target.vector_bits, target.vector_registers) == (bits, registers)
+
+
+def test_features_by_llvms_and_by_common_names():
+    spr = Target.parse("x86_64-linux-gnu -mcpu=sapphirerapids")
+    for name in ("avx2", "avx512f", "avx512vnni", "vnni", "bf16", "amx", "amx-int8", "fma"):
+        assert spr.has(name)
+    skylake = Target.parse("x86_64-linux-gnu -mcpu=skylake")
+    assert skylake.has("avx2")
+    assert not any(skylake.has(name) for name in ("avx512f", "vnni", "bf16", "amx"))
+    assert Target.parse("aarch64-linux-gnu -mcpu=neoverse-n1").has("dot")
+    assert Target.parse("cuda -arch=sm_90a").has("wgmma")
+    assert not Target.parse("cuda -arch=sm_90").has("wgmma")
+
+
+def test_switching_a_feature_takes_along_what_depends_on_it():
+    off = Target.parse("x86_64-linux-gnu -mcpu=sapphirerapids -mattr=-avx512f")
+    assert not any(off.has(name) for name in ("avx512bw", "avx512vnni", "avx512bf16"))
+    assert off.has("avx2")
+    on = Target.parse("x86_64-linux-gnu -mattr=+avx512vnni")
+    assert all(on.has(name) for name in ("avx512f", "avx2", "avx"))
+
+
+def test_sizes_and_cores_can_be_told():
+    target = Target.parse("aarch64-linux-gnu -cores=8 -l1d=64K -l2=1M -l3=12M")
+    assert (target.cores, target.l1d_bytes) == (8, 65536)
+    assert (target.l2_bytes, target.l3_bytes) == (1 << 20, 12 << 20)
+
+
+def test_the_key_tells_machines_apart():
+    keys = {Target.parse(text).key for text in EXAMPLES}
+    assert len(keys) == len(EXAMPLES)
+
+
+def test_the_host_is_read_from_the_machine():
+    host = Target.host()
+    assert host.is_host
+    assert host.cores >= 1
+    assert host.l1d_bytes >= 8 * 1024
+    assert host.l2_bytes >= host.l1d_bytes
+    assert host.vector_bits >= 32
+    assert not Target.parse("cpu -mcpu=x86-64").is_host
+
+
+def test_a_system_that_tells_nothing_gives_the_baseline(monkeypatch):
+    monkeypatch.setattr(module, "_cpuinfo", lambda: ())
+    module.host_features.cache_clear()
+    try:
+        assert "avx512f" not in module.host_features()
+    finally:
+        monkeypatch.undo()
+        module.host_features.cache_clear()
+
+
+def test_arm_and_riscv_descriptions_are_understood(monkeypatch):
+    for machine, lines, has in (
+        ("aarch64", ("Features : fp asimd asimddp atomics",), {"neon", "dotprod", "lse"}),
+        ("riscv64", ("isa : rv64imafdcv_zba_zbb",), {"v", "zba", "zbb"}),
+    ):
+        monkeypatch.setattr(module.platform, "machine", lambda name=machine: name)
+        monkeypatch.setattr(module, "_cpuinfo", lambda text=lines: text)
+        module.host_features.cache_clear()
+        assert has <= module.host_features()
+    monkeypatch.undo()
+    module.host_features.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("", "TW0301", "the target is empty"),
+        ("gpu", "TW0301", "unknown target 'gpu'"),
+        ("x86_64", "TW0301", "unknown target 'x86_64'"),
+        ("cpu -march=x", "TW0302", "target 'cpu -march=x': unknown option '-march=x'"),
+        ("cpu -mcpu", "TW0302", "target 'cpu -mcpu': unknown option '-mcpu'"),
+        ("vta-sim -mcpu=x", "TW0302", "target 'vta-sim -mcpu=x': unknown option '-mcpu=x'"),
+        ("cpu -l2=1M -l2=2M", "TW0302", "target 'cpu -l2=1M -l2=2M': -l2 is given twice"),
+        ("cpu -l2=big", "TW0303", "target 'cpu -l2=big': -l2=big is not a size"),
+        ("cpu -cores=0", "TW0303", "target 'cpu -cores=0': -cores=0 is not a size"),
+        ("cpu -mattr=avx", "TW0303", "target 'cpu -mattr=avx': the feature 'avx' has no sign"),
+        ("cuda -arch=90", "TW0304", "target 'cuda -arch=90': unknown architecture '90'"),
+    ],
+)
+def test_bad_targets_are_refused(text, code, message):
+    with pytest.raises(UserError) as caught:
+        Target.parse(text)
+    assert (caught.value.code, caught.value.message) == (code, message)
+    assert caught.value.help
+
+
+def test_the_help_of_an_unknown_target_lists_targets():
+    with pytest.raises(UserError) as caught:
+        Target.parse("tpu")
+    assert all(example in caught.value.help for example in EXAMPLES)

@@ -1,0 +1,139 @@
+"""The object cache: exact keys, damage noticed, shared by processes."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tilewright.base.target import Target
+from tilewright.codegen import cache, llvm
+from tilewright.codegen.build import Options, build, compile_object, object_key
+from tilewright.tensor import parse
+
+FN = """
+func @twice(%x: f32[n], %y: f32[n]) stage flat {
+  for %i in 0..n {
+    %y[%i] = %x[%i] * 2
+  }
+}"""
+
+
+def entries():
+    folder = cache.cache_folder()
+    return sorted(folder.iterdir()) if folder.exists() else []
+
+
+def test_what_was_written_is_read_back():
+    assert cache.try_read("key") is None
+    cache.write("key", b"payload")
+    assert cache.try_read("key") == b"payload"
+    cache.write("key", b"other")
+    assert cache.try_read("key") == b"other"
+    assert len(entries()) == 1
+
+
+def test_the_whole_key_is_compared_not_only_its_hash():
+    cache.write("key", b"payload")
+    (path,) = entries()
+    cache._path("another").write_bytes(path.read_bytes())
+    assert cache.try_read("another") is None
+    assert cache.try_read("key") == b"payload"
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, 30, 60, -1])
+def test_a_truncated_file_is_a_miss_and_goes(cut):
+    cache.write("key", b"payload" * 100)
+    (path,) = entries()
+    path.write_bytes(path.read_bytes()[:cut])
+    assert cache.try_read("key") is None
+    assert entries() == []
+
+
+def test_a_damaged_file_is_a_miss():
+    cache.write("key", b"payload" * 100)
+    (path,) = entries()
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(bytes(data))
+    assert cache.try_read("key") is None
+
+
+def test_no_folder_means_no_cache(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "")
+    cache.write("key", b"payload")
+    assert cache.try_read("key") is None
+    assert cache.cache_folder() is None
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(blocked))
+    cache.write("key", b"payload")
+    assert cache.try_read("key") is None
+
+
+def test_pruning_keeps_what_was_used_last():
+    for name in ("old", "used", "new"):
+        cache.write(name, bytes(1000))
+    for at, name in enumerate(("used", "old", "new")):
+        os.utime(cache._path(name), (at, at))
+    assert cache.try_read("used") is not None
+    cache.prune(limit_bytes=2500)
+    assert cache.try_read("old") is None
+    assert cache.try_read("used") is not None
+    assert cache.try_read("new") is not None
+
+
+def test_nothing_half_written_is_left_behind(monkeypatch):
+    def fail(*args):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    cache.write("key", b"payload")
+    assert entries() == []
+
+
+def test_a_program_is_compiled_once(monkeypatch):
+    first = compile_object(parse(FN), Target.host())
+    monkeypatch.setattr(llvm, "parse", lambda text: pytest.fail("compiled again"))
+    assert compile_object(parse(FN), Target.host()) == first
+
+
+def test_the_key_depends_on_program_machine_and_options():
+    host, other = Target.host(), Target.parse("cpu -mcpu=x86-64")
+    changed = parse(FN.replace("* 2", "* 3"))
+    keys = {
+        object_key(parse(FN), llvm.machine_of(host), Options()),
+        object_key(changed, llvm.machine_of(host), Options()),
+        object_key(parse(FN), llvm.machine_of(other), Options()),
+        object_key(parse(FN), llvm.machine_of(host), Options(optimize=False)),
+    }
+    assert len(keys) == 4
+
+
+def test_damaged_objects_are_compiled_again():
+    build(parse(FN))
+    (path,) = entries()
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    x, y = np.ones(4, np.float32), np.zeros(4, np.float32)
+    build(parse(FN))(x, y)
+    assert (y == 2).all()
+
+
+def test_processes_share_the_cache():
+    code = (
+        "import sys\n"
+        "from tilewright.codegen.build import build\n"
+        "from tilewright.tensor import parse\n"
+        "for k in range(6):\n"
+        "    build(parse(sys.argv[1].replace('* 2', f'* {k % 3}')))\n"
+    )
+    command = [sys.executable, "-c", code, FN]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(3)]
+    for process in running:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors.decode()
+    assert len(entries()) == 3

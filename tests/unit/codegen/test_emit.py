@@ -1,0 +1,192 @@
+"""What is emitted, by ordered substrings of LLVM IR and assembly."""
+
+import re
+
+import pytest
+
+from tilewright.base.target import Target
+from tilewright.codegen import llvm
+from tilewright.codegen.build import Options, build, emit_module
+from tilewright.tensor import parse
+
+ADD = """
+func @add(%x: f32[n], %y: f32[n], %z: f32[n]) stage flat {
+  for %i in 0..n {
+    %z[%i] = %x[%i] + %y[%i]
+  }
+}"""
+
+
+def emitted(program, target="x86_64-linux-gnu -mcpu=skylake-avx512", **options):
+    machine = llvm.machine_of(Target.parse(target))
+    text = emit_module(parse(program), machine, Options(**options))
+    llvm.parse(text)
+    return text
+
+
+def check(text, *parts):
+    at = 0
+    for part in parts:
+        found = text.find(part, at)
+        assert found >= 0, f"{part!r} is missing after:\n{text[max(0, at - 300) : at]}"
+        at = found + len(part)
+
+
+def test_a_loop_has_one_header_one_body_and_no_checks_inside():
+    check(
+        emitted(ADD),
+        "define internal i32 @add_kernel(ptr noalias readonly %x, ptr noalias readonly %y",
+        "icmp slt i64 0, %n",
+        "i.loop:",
+        "phi i64",
+        "load float",
+        "load float",
+        "fadd contract float",
+        "store float",
+        "i.next:",
+        "ret i32 0",
+        "define i32 @add(ptr %args, i32 %n_args)",
+        "call i32 @tw_check_args",
+        "call i32 @add_kernel",
+    )
+
+
+def test_every_buffer_has_an_alias_scope_of_its_own():
+    text = emitted(ADD)
+    loads = re.findall(r"load float.*!alias.scope (!\d+), !noalias (!\d+)", text)
+    assert len(set(loads)) == 2
+
+
+def test_only_contraction_is_allowed_of_fast_math():
+    text = emitted(ADD.replace("%x[%i] + %y[%i]", "%x[%i] * %y[%i] + %x[%i] / %y[%i]"))
+    for flag in ("fast", "reassoc", "nnan", "ninf", "arcp", "afn"):
+        assert not re.search(rf"\bf(add|mul|div|sub) [^=]*\b{flag}\b", text)
+
+
+def test_functions_name_their_processor():
+    text = emitted(ADD, "aarch64-linux-gnu -mcpu=cortex-a53")
+    check(text, 'target triple = "aarch64-unknown-linux-gnu"', '"target-cpu"="cortex-a53"')
+
+
+def test_local_buffers_are_on_the_stack_and_large_ones_are_not():
+    program = """
+    func @f(%x: f32[n]) stage flat {
+      alloc %small: f32[16] in local
+      alloc %large: f32[n * 4]
+      for %i in 0..n {
+        %small[0] = %x[%i]
+        %large[%i] = %small[0]
+        %x[%i] = %large[%i]
+      }
+    }"""
+    check(
+        emitted(program),
+        "%small = alloca [16 x float], align 64",
+        "call ptr @tw_workspace_alloc",
+        "call void @tw_workspace_free",
+    )
+
+
+def test_parallel_loops_are_outlined_and_inner_ones_are_not():
+    program = """
+    func @f(%x: f32[n, m]) stage flat {
+      for %i in parallel 0..n {
+        for %j in parallel 0..m {
+          %x[%i, %j] = 0
+        }
+      }
+    }"""
+    text = emitted(program)
+    assert text.count("call i32 @tw_parallel_for") == 1
+    check(text, "define internal i32 @f.i.", "define internal i32 @f_kernel", "tw_parallel_for")
+
+
+@pytest.mark.parametrize(
+    ("expr", "instruction"),
+    [
+        ("%i // 8", "ashr i64"),
+        ("%i % 8", "and i64"),
+        ("%i // 7", "udiv i64"),
+        ("(%i - 9) // 7", "sdiv i64"),
+    ],
+)
+def test_divisions_by_constants(expr, instruction):
+    program = f"""
+    func @f(%x: index[n]) stage flat {{
+      for %i in 0..n {{
+        %x[%i] = {expr}
+      }}
+    }}"""
+    assert instruction in emitted(program)
+
+
+def test_a_loop_invariant_select_without_loads_is_no_branch():
+    text = emitted(ADD.replace("%x[%i] + %y[%i]", "select(%i < 3, 1, 0)"))
+    check(text, "i.loop:", "select i1")
+
+
+def test_a_guarded_load_is_behind_a_branch():
+    text = emitted(ADD.replace("%x[%i] + %y[%i]", "select(%i < 3, %x[%i + 1], 0)"))
+    check(text, "i.loop:", "br i1", "then:", "load float", "phi float")
+
+
+def test_relu_is_one_instruction():
+    program = """
+    func @relu(%x: f32[n], %y: f32[n]) stage flat {
+      for %i in 0..n // 16 {
+        let %zero: f32x16 = broadcast(f32(0), 16)
+        %y[ramp(%i * 16, 1, 16)] = max(%x[ramp(%i * 16, 1, 16)], %zero)
+      }
+    }"""
+    text = build(parse(program), "x86_64-linux-gnu -mcpu=skylake-avx512").assembly
+    assert "vmaxps" in text
+    assert "vcmp" not in text
+
+
+def test_wide_vectors_stay_whole():
+    program = """
+    func @f(%x: f32[n], %y: f32[n]) stage flat {
+      for %i in 0..n // 16 {
+        %y[ramp(%i * 16, 1, 16)] = %x[ramp(%i * 16, 1, 16)] * %x[ramp(%i * 16, 1, 16)]
+      }
+    }"""
+    text = build(parse(program), "x86_64-linux-gnu -mcpu=skylake-avx512").assembly
+    assert re.search(r"vmulps.*%zmm", text)
+
+
+def test_debug_information_points_at_lines_of_the_program():
+    fn = parse(ADD)
+    lines = str(fn).splitlines()
+    text = build(fn, debug=True).assembly
+    numbers = {int(n) for n in re.findall(r"\.loc\s+\d+\s+(\d+)", text)}
+    store = next(k for k, line in enumerate(lines, 1) if "+" in line)
+    assert store in numbers
+    assert "add.tw" in text
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "x86_64-linux-gnu",
+        "aarch64-linux-gnu",
+        "riscv64-linux-gnu",
+        "riscv64-linux-gnu -mattr=+v",
+        "arm-linux-gnueabihf",
+        "arm-none-eabi -mcpu=cortex-m7",
+        "wasm32",
+    ],
+)
+def test_every_target_compiles_vectors_masks_and_small_floats(target):
+    program = """
+    func @f(%x: f16[n], %y: bf16[n], %z: f32[n]) stage flat {
+      for %i in parallel 0..(n + 7) // 8 {
+        let %m: boolx8 = ramp(%i * 8, 1, 8) < broadcast(n, 8)
+        let %a: f32x8 = f32x8(masked(%x[ramp(%i * 8, 1, 8)], %m))
+        let %b: f32x8 = f32x8(masked(%y[ramp(%i * 8, 1, 8)], %m))
+        %z[ramp(%i * 8, 1, 8)] = exp(%a) + tanh(%b) where %m
+      }
+    }"""
+    run = build(parse(program), target)
+    undefined = set(re.findall(r"(?:bl|call|callq|jal)\s+_*([a-z]\w*)", run.assembly))
+    helpers = {name for name in undefined if name.endswith(("hf2", "bf2", "hf", "f"))}
+    assert not helpers & {"expf", "tanhf", "extendhfsf2", "truncsfhf2", "fmaf"}
