@@ -8,7 +8,7 @@ SETUP := $(VENV)/.setup
 C := src/tilewright/runtime/native
 NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch])
 
-.PHONY: help setup test lint unit sanitize clean
+.PHONY: help setup test lint unit fuzz sanitize clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -34,6 +34,9 @@ lint: $(SETUP)  ## ruff, clang-format, mypy, import layers
 
 unit: $(SETUP)  ## the tests
 	$(BIN)/pytest -n 2 --dist worksteal
+
+fuzz: $(SETUP)  ## 5,000 random programs under random schedules
+	$(BIN)/python tests/fuzz/run.py --programs 5000 --jobs 2
 
 # The C runtime without Python, under the sanitizers. Threads after a fork are what one test is about.
 RUNTIME := $(filter-out $(wildcard $(C)/python_*),$(wildcard $(C)/*.c))

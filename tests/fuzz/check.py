@@ -1,0 +1,160 @@
+"""What must hold of a schedule, and the smallest trace for which it does not.
+
+failure = check(program, trace)         None, or what went wrong
+smallest(program, trace, failure)       fewer steps that fail the same way
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+
+import numpy as np
+from programs import Program
+
+from tilewright.base.errors import TilewrightError, UserError
+from tilewright.tensor import Function, interpret, parse, verify
+from tilewright.tensor.ir import THREAD, For
+from tilewright.tensor.passes import lower
+from tilewright.tensor.schedule import Schedule, Trace
+from tilewright.tensor.visit import walk
+
+SHAPES = 2  # how many sets of sizes a symbolic program is run with
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A kind to compare failures by, and the whole story."""
+
+    kind: str
+    story: str
+
+
+def expected(program: Program, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Arguments, and what they become."""
+    arguments = program.arguments(seed)
+    results = [array.copy() for array in arguments]
+    interpret(program.function, *results)
+    return arguments, results
+
+
+def check(program: Program, trace: Trace, *, seed: int = 0, lowered: bool = True) -> Failure | None:
+    """Replay the trace and look for anything that is not as it was."""
+    schedule = Schedule(program.function)
+    try:
+        trace.apply(schedule)
+    except Exception as error:
+        return _failed("replay", error)
+    return check_function(program, schedule.function, trace, seed=seed, lowered=lowered)
+
+
+def check_function(
+    program: Program, fn: Function, trace: Trace, *, seed: int = 0, lowered: bool = True
+) -> Failure | None:
+    """The same for a schedule that is there already: also that its trace gives it again."""
+    for step in (_text, _replay):
+        found = step(program, fn, trace)
+        if found is not None:
+            return found
+    found = _answer("schedule", program, fn, seed)
+    if found is not None or not lowered:
+        return found
+    try:
+        flat = lower(fn, "gpu" if _has_threads(fn) else "cpu")
+    except Exception as error:
+        return _failed("lower", error)
+    try:
+        verify(flat)
+    except Exception as error:
+        return _failed("verify lowered", error)
+    return _answer("lowered", program, flat, seed)
+
+
+def _has_threads(fn: Function) -> bool:
+    return any(isinstance(stmt, For) and stmt.kind == THREAD for stmt in walk(fn.body))
+
+
+def _failed(kind: str, error: Exception) -> Failure:
+    code = error.code if isinstance(error, TilewrightError) else ""
+    shown = str(error) if code else traceback.format_exc(limit=-6)
+    where = "" if code else str(error)[:60]
+    return Failure(f"{kind}: {type(error).__name__} {code}{where}", shown)
+
+
+def _text(program: Program, fn: Function, trace: Trace) -> Failure | None:
+    try:
+        verify(fn)
+    except Exception as error:
+        return _failed("verify", error)
+    try:
+        same = parse(str(fn)) == fn
+    except Exception as error:
+        return _failed("parse", error)
+    return None if same else Failure("round trip", f"parse(str(fn)) differs from\n{fn}")
+
+
+def _replay(program: Program, fn: Function, trace: Trace) -> Failure | None:
+    for form, again in (
+        ("JSON", lambda: Trace.from_json(trace.to_json())),
+        ("text", lambda: Trace.parse(str(trace))),
+    ):
+        try:
+            copy = again()
+            if copy != trace:
+                return Failure(f"trace {form}", f"the trace read back differs\n{trace}\n{copy}")
+            schedule = Schedule(program.function)
+            copy.apply(schedule)
+        except Exception as error:
+            return _failed(f"trace {form}", error)
+        if schedule.function != fn:
+            return Failure(f"trace {form}", f"replay gives\n{schedule.function}\ninstead of\n{fn}")
+    return None
+
+
+def _answer(what: str, program: Program, fn: Function, seed: int) -> Failure | None:
+    for at in range(SHAPES):
+        arguments, wanted = expected(program, seed + at)
+        try:
+            interpret(fn, *arguments, seed=seed + at)
+        except Exception as error:
+            return _failed(f"{what} run", error)
+        for buffer, have, want in zip(program.function.buffers, arguments, wanted, strict=True):
+            if not np.array_equal(have, want, equal_nan=have.dtype.kind == "f"):
+                shapes = [array.shape for array in arguments]
+                return Failure(
+                    f"{what} answer",
+                    f"%{buffer.name} differs for shapes {shapes}\nhave {have}\nwant {want}\n{fn}",
+                )
+    return None
+
+
+def smallest(program: Program, trace: Trace, failure: Failure, *, seed: int = 0) -> Trace:
+    """A trace with fewer steps that fails in the same way."""
+    steps = list(trace.steps)
+    size = max(1, len(steps) // 2)
+    while size >= 1:
+        at = 0
+        while at < len(steps):
+            fewer = replayable(program.function, [*steps[:at], *steps[at + size :]])
+            if len(fewer) < len(steps):
+                found = check(program, fewer, seed=seed)
+                if found is not None and found.kind == failure.kind:
+                    steps = list(fewer.steps)
+                    continue
+            at += size
+        size //= 2
+    return Trace(steps)
+
+
+def replayable(fn: Function, steps: list) -> Trace:
+    """The steps that still apply when others are left out."""
+    kept = []
+    for step in steps:
+        try:
+            Trace([*kept, step]).apply(Schedule(fn))
+        except UserError:
+            continue
+        except Exception:
+            pass  # a crash is what is looked for
+        kept.append(step)
+    return Trace(kept)

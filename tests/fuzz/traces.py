@@ -1,0 +1,359 @@
+"""Random legal traces: primitives of all kinds are tried, those accepted are kept.
+
+    outcome = random_trace(function, seed)
+    outcome.schedule        the schedule with its trace
+    outcome.applied         how often each primitive was accepted
+    outcome.refused         how often each was refused
+
+A refusal must be a `ScheduleError` (or a `UserError` of an argument) and leave no mark; anything
+else that is raised is a bug and passes through.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from programs import DECLARED, declare_intrinsics
+
+from tilewright.base.errors import UserError
+from tilewright.sym import Const
+from tilewright.tensor.ir import REDUCE, SPATIAL, Block, For, Function
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.schedule.tree import find_block, find_loop
+from tilewright.tensor.visit import blocks
+
+
+@dataclass
+class Outcome:
+    schedule: Schedule
+    applied: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    codes: Counter[str] = field(default_factory=Counter)
+
+
+class Nothing(Exception):
+    """The move finds nothing to try in this program."""
+
+
+def random_trace(
+    fn: Function, seed: int, wanted: int = 12, attempts: int = 80, style: str | None = None
+) -> Outcome:
+    """A schedule of `fn` with at least `wanted` primitives applied, if so many are found."""
+    declare_intrinsics()
+    rng = random.Random(seed)
+    style = style or rng.choice(("cpu", "cpu", "cpu", "gpu"))
+    out = Outcome(Schedule(fn, seed=seed))
+    goal = wanted + rng.randint(0, 8)
+    for _ in range(attempts):
+        if sum(out.applied.values()) >= goal:
+            break
+        weights = [weight for _, weight in MOVES[style].values()]
+        name = rng.choices(list(MOVES[style]), weights)[0]
+        move, _ = MOVES[style][name]
+        point = out.schedule.checkpoint()
+        steps = len(out.schedule.trace)
+        try:
+            move(Moves(out.schedule, rng))
+        except Nothing:
+            out.schedule.restore(point)
+        except UserError as error:
+            out.schedule.restore(point)
+            out.refused[name] += 1
+            out.codes[error.code] += 1
+        else:
+            for step in out.schedule.trace.steps[steps:]:
+                if not step.primitive.startswith("get_"):
+                    out.applied[step.primitive] += 1
+    return out
+
+
+class Moves:
+    """Draws the arguments of primitives from the present program."""
+
+    def __init__(self, sch: Schedule, rng: random.Random) -> None:
+        self.sch = sch
+        self.rng = rng
+
+    # ------------------------------------------------------------------ drawing
+
+    def block(self, test: Callable[[Block], bool] = lambda block: True) -> BlockRef:
+        found = [block.name for block in blocks(self.sch.function.body) if test(block)]
+        if not found:
+            raise Nothing
+        return self.sch.get_block(self.rng.choice(found))
+
+    def at(self, ref: BlockRef) -> Block:
+        path = find_block(self.sch.function, ref.name)
+        assert path is not None
+        block = path[-1]
+        assert isinstance(block, Block)
+        return block
+
+    def extent(self, ref: LoopRef) -> int | None:
+        path = find_loop(self.sch.function, ref.var)
+        assert path is not None
+        loop = path[-1]
+        assert isinstance(loop, For)
+        return int(loop.extent.value) if isinstance(loop.extent, Const) else None
+
+    def loops(self, block: BlockRef | None = None) -> list[LoopRef]:
+        found = self.sch.get_loops(self.block() if block is None else block)
+        if not found:
+            raise Nothing
+        return found
+
+    def loop(self) -> LoopRef:
+        return self.rng.choice(self.loops())
+
+    def factor(self) -> int:
+        return self.rng.choice((1, 2, 2, 3, 4, 4, 5, 8))
+
+    def index(self, count: int) -> int:
+        if not count:
+            raise Nothing
+        return self.rng.randrange(count)
+
+    # ------------------------------------------------------------------ loops
+
+    def split(self) -> None:
+        loop = self.loop()
+        parts = self.rng.choice((2, 2, 2, 3))
+        factors: list[int | None] = [self.factor() for _ in range(parts)]
+        if self.rng.random() < 0.9:
+            factors[self.rng.randrange(parts)] = None
+        self.sch.split(loop, factors)
+
+    def fuse(self) -> None:
+        loops = self.loops()
+        if len(loops) < 2:
+            raise Nothing
+        first = self.rng.randrange(len(loops) - 1)
+        self.sch.fuse(*loops[first : first + self.rng.choice((2, 2, 3))])
+
+    def reorder(self) -> None:
+        loops = self.loops()
+        if len(loops) < 2:
+            raise Nothing
+        count = self.rng.randint(2, len(loops))
+        self.sch.reorder(*self.rng.sample(loops, count))
+
+    def tile(self) -> None:
+        loops = self.loops()
+        if len(loops) < 2:
+            raise Nothing
+        at = self.rng.randrange(len(loops) - 1)
+        self.sch.tile(loops[at], loops[at + 1], self.factor(), self.factor())
+
+    def parallel(self) -> None:
+        self.sch.parallel(self.loop())
+
+    def small(self) -> LoopRef:
+        """A loop of few iterations."""
+        found = [loop for loop in self.loops() if (self.extent(loop) or 99) <= 16]
+        if not found:
+            raise Nothing
+        return self.rng.choice(found)
+
+    def vectorize(self) -> None:
+        self.sch.vectorize(self.small())
+
+    def unroll(self) -> None:
+        self.sch.unroll(self.small())
+
+    def vthread(self) -> None:
+        self.sch.bind(self.small(), "vthread")
+
+    def bind(self) -> None:
+        axis = self.rng.choice(
+            ("blockIdx.x", "blockIdx.y", "threadIdx.x", "threadIdx.x", "threadIdx.y")
+        )
+        self.sch.bind(self.loop(), axis)
+
+    def annotate(self) -> None:
+        at = self.loop() if self.rng.random() < 0.5 else self.block()
+        key = self.rng.choice(("note", "level", "shape"))
+        self.sch.annotate(at, key, self.rng.choice((1, 2.5, "text", (1, "two", 3.0))))
+        if self.rng.random() < 0.3:
+            self.sch.unannotate(at, key)
+
+    def sample_tile(self) -> None:
+        loop = self.loop()
+        factors = self.sch.sample_tile(loop, self.rng.choice((2, 3)))
+        self.sch.split(loop, factors)
+
+    def sample_choice(self) -> None:
+        loop = self.loop()
+        self.sch.split(loop, [None, self.sch.sample_choice([1, 2, 4, 3])])
+
+    # ------------------------------------------------------------------ where to compute
+
+    def compute_at(self) -> None:
+        self.sch.compute_at(self.block(), self.loop())
+
+    def compute_at_consumer(self) -> None:
+        block = self.block()
+        consumers = self.sch.get_consumers(block)
+        if not consumers:
+            raise Nothing
+        self.sch.compute_at(block, self.rng.choice(self.loops(self.rng.choice(consumers))))
+
+    def reverse_compute_at(self) -> None:
+        block = self.block()
+        producers = self.sch.get_producers(block)
+        if not producers:
+            raise Nothing
+        self.sch.reverse_compute_at(block, self.rng.choice(self.loops(self.rng.choice(producers))))
+
+    def compute_inline(self) -> None:
+        self.sch.compute_inline(self.block())
+
+    def reverse_compute_inline(self) -> None:
+        self.sch.reverse_compute_inline(self.block())
+
+    # ------------------------------------------------------------------ what blocks compute
+
+    def decompose_reduction(self) -> None:
+        block = self.block(lambda b: b.init is not None)
+        self.sch.decompose_reduction(block, self.rng.choice(self.loops(block)))
+
+    def rfactor(self) -> None:
+        block = self.block(lambda b: any(it.kind == REDUCE for it in b.iters))
+        self.sch.rfactor(self.rng.choice(self.loops(block)), self.rng.choice((0, 0, 1, -1)))
+
+    def split_rfactor(self) -> None:
+        block = self.block(lambda b: any(it.kind == REDUCE for it in b.iters))
+        loops = self.loops(block)
+        parts = self.sch.split(self.rng.choice(loops), [None, self.factor()])
+        self.sch.rfactor(self.rng.choice(parts), 0)
+
+    def blockize(self) -> None:
+        self.sch.blockize(self.loop())
+
+    def tensorize(self) -> None:
+        block = self.block()
+        name, tile = self.rng.choice(DECLARED)
+        kinds = [it.kind for it in self.at(block).iters]
+        if tile == (4,):
+            self.sch.tensorize(self.rng.choice(self.loops(block)), name)
+            return
+        if kinds.count(SPATIAL) < 2 or kinds.count(REDUCE) < 1:
+            raise Nothing
+        loops = self.loops(block)
+        if len(loops) < 3:
+            raise Nothing
+        outer, inner = [], []
+        for loop, size in zip(loops[-3:], tile, strict=True):
+            o, i = self.sch.split(loop, [None, size])
+            outer.append(o)
+            inner.append(i)
+        self.sch.reorder(*outer, *inner)
+        self.sch.tensorize(inner[0], name)
+
+    def pad(self) -> None:
+        block = self.block()
+        count = len(self.at(block).iters)
+        self.sch.pad(block, [self.rng.choice((1, 2, 4)) for _ in range(count)])
+
+    # ------------------------------------------------------------------ memory
+
+    def cache_read(self) -> None:
+        block = self.block()
+        self.sch.cache_read(block, self.index(len(self.at(block).reads)), self.scope())
+
+    def cache_write(self) -> None:
+        block = self.block()
+        self.sch.cache_write(block, self.index(len(self.at(block).writes)), self.scope())
+
+    def set_scope(self) -> None:
+        block = self.block()
+        self.sch.set_scope(block, self.index(len(self.at(block).writes)), self.scope())
+
+    def scope(self) -> str:
+        return self.rng.choice(("global", "local", "shared"))
+
+    def storage_align(self) -> None:
+        block = self.block()
+        at = self.index(len(self.at(block).writes))
+        rank = self.at(block).writes[at].buffer.rank
+        self.sch.storage_align(block, at, self.index(rank), self.factor(), self.rng.choice((0, 1)))
+
+    def transform_layout(self) -> None:
+        block = self.block()
+        at = self.index(len(self.at(block).writes))
+        rank = self.at(block).writes[at].buffer.rank
+        names = [f"i{axis}" for axis in range(rank)]
+        places = list(names)
+        self.rng.shuffle(places)
+        if places and self.rng.random() < 0.5:
+            axis, factor = self.rng.randrange(len(places)), self.rng.choice((2, 4))
+            name = places[axis]
+            places[axis : axis + 1] = [f"{name} // {factor}", f"{name} % {factor}"]
+            if self.rng.random() < 0.5:
+                self.rng.shuffle(places)
+        text = f"({', '.join(names)}) -> ({', '.join(places)})"
+        self.sch.transform_layout(block, ("write", at), text)
+
+    def double_buffer(self) -> None:
+        self.sch.double_buffer(self.block())
+
+    def software_pipeline(self) -> None:
+        loop = self.loop()
+        path = find_loop(self.sch.function, loop.var)
+        assert path is not None
+        count = len(getattr(path[-1].children()[0], "stmts", (0,)))
+        stages = sorted(self.rng.choice((0, 0, 1)) for _ in range(count))
+        self.sch.software_pipeline(loop, stages, list(range(count)))
+
+    def prefetch(self) -> None:
+        block = self.block()
+        at = self.index(len(self.at(block).reads))
+        self.sch.prefetch(block, at, self.rng.choice(self.loops(block)), self.rng.choice((0, 1, 2)))
+
+
+Move = Callable[[Moves], None]
+COMMON: dict[str, tuple[Move, int]] = {
+    "split": (Moves.split, 10),
+    "fuse": (Moves.fuse, 5),
+    "reorder": (Moves.reorder, 8),
+    "tile": (Moves.tile, 2),
+    "unroll": (Moves.unroll, 2),
+    "annotate": (Moves.annotate, 1),
+    "sample_tile": (Moves.sample_tile, 2),
+    "sample_choice": (Moves.sample_choice, 1),
+    "compute_at": (Moves.compute_at, 2),
+    "compute_at_consumer": (Moves.compute_at_consumer, 6),
+    "reverse_compute_at": (Moves.reverse_compute_at, 6),
+    "compute_inline": (Moves.compute_inline, 3),
+    "reverse_compute_inline": (Moves.reverse_compute_inline, 3),
+    "cache_read": (Moves.cache_read, 4),
+    "cache_write": (Moves.cache_write, 4),
+    "set_scope": (Moves.set_scope, 2),
+    "storage_align": (Moves.storage_align, 1),
+    "transform_layout": (Moves.transform_layout, 4),
+    "pad": (Moves.pad, 3),
+    "rfactor": (Moves.rfactor, 2),
+    "split_rfactor": (Moves.split_rfactor, 3),
+    "decompose_reduction": (Moves.decompose_reduction, 4),
+    "blockize": (Moves.blockize, 3),
+    "tensorize": (Moves.tensorize, 4),
+    "double_buffer": (Moves.double_buffer, 2),
+    "software_pipeline": (Moves.software_pipeline, 2),
+    "prefetch": (Moves.prefetch, 1),
+}
+MOVES: dict[str, dict[str, tuple[Move, int]]] = {
+    "cpu": {
+        **COMMON,
+        "parallel": (Moves.parallel, 5),
+        "vectorize": (Moves.vectorize, 5),
+        "vthread": (Moves.vthread, 1),
+    },
+    "gpu": {
+        **COMMON,
+        "bind": (Moves.bind, 14),
+        "vthread": (Moves.vthread, 2),
+        "vectorize": (Moves.vectorize, 2),
+    },
+}
