@@ -320,7 +320,11 @@ OPS = (
     Op(
         "col2im",
         "Blocks, one per column, added up to the image they cover.",
-        (Input("x", NUMBER), Input("image_shape", INTEGER), Input("block_shape", INTEGER)),
+        (
+            Input("x", NUMBER),
+            Input("image_shape", INTEGER, folds=True),
+            Input("block_shape", INTEGER, folds=True),
+        ),
         _col2im_type,
         _col2im,
         OPAQUE,

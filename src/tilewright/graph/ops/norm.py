@@ -14,7 +14,7 @@ from tilewright.graph.op import ELEMENTWISE, FLOAT, OPAQUE, REDUCTION, Attr, Cal
 from tilewright.graph.ops.linalg import wide
 from tilewright.graph.ops.rules import same_dim, same_type
 from tilewright.graph.types import TensorType, Type
-from tilewright.sym import ONE, Const
+from tilewright.sym import ONE, Const, Expr
 
 Array = np.ndarray[Any, Any]
 
@@ -231,7 +231,7 @@ OPS = (
         _group_norm_type,
         _group_norm,
         REDUCTION,
-        (Attr("groups", int, required=True), _EPSILON),
+        (Attr("groups", (int, Expr), required=True), _EPSILON),
     ),
     Op(
         "batch_norm",

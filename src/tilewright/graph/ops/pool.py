@@ -302,7 +302,11 @@ OPS = (
     Op(
         "max_unpool",
         "Elements put back where max_pool took them from, zeros elsewhere.",
-        (Input("x", NUMBER), Input("indices", INTEGER), Input("shape", INTEGER, optional=True)),
+        (
+            Input("x", NUMBER),
+            Input("indices", INTEGER),
+            Input("shape", INTEGER, optional=True, folds=True),
+        ),
         _max_unpool_type,
         _max_unpool,
         OPAQUE,

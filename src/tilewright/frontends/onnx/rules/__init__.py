@@ -4,6 +4,7 @@ from tilewright.frontends.onnx.rules import (
     activation,
     conv,
     elementwise,
+    image,
     linalg,
     norm,
     pool,
@@ -11,7 +12,7 @@ from tilewright.frontends.onnx.rules import (
 )
 from tilewright.frontends.onnx.rules.base import Rule
 
-FAMILIES = {"ai.onnx": (elementwise, activation, linalg, conv, pool, norm, quantize)}
+FAMILIES = {"ai.onnx": (elementwise, activation, linalg, conv, pool, norm, quantize, image)}
 RULES: dict[tuple[str, str], Rule] = {
     (domain, name): rule
     for domain, families in FAMILIES.items()

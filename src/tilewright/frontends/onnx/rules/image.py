@@ -1,0 +1,79 @@
+"""Resizing and sampling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.frontends.onnx.rules.base import Context, Rule
+from tilewright.graph import Value
+
+
+def _present(node: Context, at: int) -> Value | None:
+    """Input `at`, unless it is empty, which means absent."""
+    value = node.get(at)
+    if value is None or value.tensor.static_shape == (0,):
+        return None
+    return value
+
+
+def _resize(node: Context) -> Value:
+    rank = node.rank()
+    if node.opset < 11:  # no region, and new places map by their left edges
+        made: dict[str, Any] = {"coordinates": "asymmetric", "nearest": "floor"}
+        return _emit(node, None, node[1], None, **made)
+    coordinates = node.attr("coordinate_transformation_mode", "half_pixel")
+    crop = coordinates == "tf_crop_and_resize"
+    axes = tuple(axis % rank for axis in node.attr("axes", range(rank)))
+    return _emit(
+        node,
+        _present(node, 1) if crop else None,
+        _present(node, 2),
+        _present(node, 3),
+        axes=axes,
+        coordinates=coordinates,
+        nearest=node.attr("nearest_mode", "round_prefer_floor"),
+        cubic_a=node.attr("cubic_coeff_a", -0.75),
+        exclude_outside=bool(node.attr("exclude_outside", 0)),
+        antialias=bool(node.attr("antialias", 0)),
+        policy=node.attr("keep_aspect_ratio_policy", "stretch"),
+        crop=crop,
+        extrapolation=node.attr("extrapolation_value", 0.0),
+    )
+
+
+def _emit(
+    node: Context, roi: Value | None, scales: Value | None, sizes: Value | None, **attributes: Any
+) -> Value:
+    attributes.setdefault("axes", tuple(range(node.rank())))
+    mode = node.attr("mode", "nearest")
+    mode = {"bilinear": "linear", "trilinear": "linear"}.get(mode, mode)
+    return node.emit("resize", node[0], roi, scales, sizes, mode=mode, **attributes)
+
+
+def _upsample(node: Context) -> Value:
+    if node.opset < 9:
+        scales = node.constant(np.array(node.attr("scales"), np.float32))
+    else:
+        scales = node[1]
+    return _emit(node, None, scales, None, coordinates="asymmetric", nearest="floor")
+
+
+def _grid_sample(node: Context) -> Value:
+    mode = node.attr("mode", "linear")
+    return node.emit(
+        "grid_sample",
+        node[0],
+        node[1],
+        mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode),
+        padding=node.attr("padding_mode", "zeros"),
+        align_corners=bool(node.attr("align_corners", 0)),
+    )
+
+
+RULES: dict[str, Rule] = {
+    "Resize": _resize,
+    "Upsample": _upsample,
+    "GridSample": _grid_sample,
+}
