@@ -26,8 +26,6 @@ from tilewright.sym import const
 
 Array = np.ndarray[Any, Any]
 
-Constants = Mapping[str, np.ndarray[Any, Any]]
-
 
 def operator(name: str, loc: Loc = UNKNOWN) -> Op:
     """The declaration of an operator."""
@@ -42,10 +40,10 @@ def make_call(
     inputs: Sequence[Value | None],
     attributes: Mapping[str, Attribute],
     known: Sequence[Known | None] = (),
+    data: Sequence[Array | None] = (),
     bodies: tuple[Graph, ...] = (),
     loc: Loc = UNKNOWN,
     outputs: int = 1,
-    data: Sequence[Array | None] = (),
 ) -> tuple[Op, Call]:
     """An operator with its call, checked against the declaration."""
     op = operator(name, loc)
@@ -87,24 +85,6 @@ def _check_inputs(
             raise UserTypeError(
                 "TW1007", f"input {spec.name!r} of {op.name} does not take {of.dtype}", loc
             )
-
-
-def infer_node(
-    name: str,
-    inputs: tuple[Value | None, ...],
-    attributes: Mapping[str, Attribute],
-    constants: Constants,
-    known: Sequence[Known | None] = (),
-    bodies: tuple[Graph, ...] = (),
-    loc: Loc = UNKNOWN,
-    outputs: int = 1,
-) -> list[Type]:
-    """The output types of a node."""
-    if name == "constant":
-        array = constants[str(attributes["data"])]
-        return [constant_type(array)]
-    op, call = make_call(name, inputs, attributes, known, bodies, loc, outputs)
-    return list(op.infer(call))
 
 
 def constant_type(array: np.ndarray[Any, Any]) -> TensorType:
@@ -165,9 +145,9 @@ class Builder:
         **attributes: Attribute,
     ) -> tuple[Value, ...]:
         """A node with several outputs."""
-        inputs, given = fold_inputs(operator(op, loc), inputs, attributes, self.known)
+        inputs, given = fold_inputs(operator(op, loc), inputs, attributes, self.contents)
         known, data = self.contents.of(inputs)
-        spec, call = make_call(op, inputs, given, known, bodies, loc, outputs, data)
+        spec, call = make_call(op, inputs, given, known, data, bodies, loc, outputs)
         types = list(spec.infer(call))
         values = tuple(
             Value(name or (op if outputs == 1 else f"{op}_{at}"), of) for at, of in enumerate(types)

@@ -17,7 +17,7 @@ from tilewright.base.dtype import INDEX
 from tilewright.graph.ir import Attribute, Value
 from tilewright.graph.op import Call, Known, Op, as_arrays
 from tilewright.graph.types import TensorType, Type
-from tilewright.sym import Const, const
+from tilewright.sym import ZERO, Const, const
 
 KNOWN_ELEMENTS = 1024  # contents are followed for tensors of at most this size
 
@@ -43,9 +43,15 @@ class Contents:
         self, inputs: Sequence[Value | None]
     ) -> tuple[tuple[Known | None, ...], tuple[Array | None, ...]]:
         """What is known of a node's inputs: as expressions, and in numbers."""
-        known = tuple(None if v is None else self.known.get(v) for v in inputs)
+        known = tuple(None if v is None else self._known(v) for v in inputs)
         data = tuple(None if v is None else self.data.get(v) for v in inputs)
         return known, data
+
+    def _known(self, value: Value) -> Known | None:
+        of = value.type
+        if isinstance(of, TensorType) and of.dtype.is_int and of.shape and ZERO in of.shape:
+            return ()  # nothing is in it
+        return self.known.get(value)
 
     def follow(self, op: Op, call: Call, outputs: Sequence[Value]) -> None:
         """Learn the contents of a node's outputs, where its inputs' contents tell them."""
@@ -92,16 +98,16 @@ def fold_inputs(
     op: Op,
     inputs: Sequence[Value | None],
     attributes: Mapping[str, Attribute],
-    known: Mapping[Value, Known],
+    contents: Contents,
 ) -> tuple[tuple[Value | None, ...], dict[str, Attribute]]:
     """Inputs whose contents are known, moved into the attributes of their names."""
     left, given = list(inputs), dict(attributes)
     for name, at in op.foldable.items():
         value = left[at] if at < len(left) else None
-        contents = None if value is None else known.get(value)
-        if value is None or contents is None or value.tensor.rank not in (0, 1):
+        ((known,), _) = contents.of((value,))
+        if value is None or known is None or value.tensor.rank not in (0, 1):
             continue
-        items = tuple(int(x.value) if isinstance(x, Const) else x for x in contents)
+        items = tuple(int(x.value) if isinstance(x, Const) else x for x in known)
         given[name] = items if value.tensor.rank == 1 else items[0]
         left[at] = None
     while left and left[-1] is None:

@@ -28,7 +28,7 @@ IMPORTED, CANONICAL, FUSED, LOWERED = "imported", "canonical", "fused", "lowered
 STAGES = (IMPORTED, CANONICAL, FUSED, LOWERED)
 
 # Attributes hold data only; a tuple may nest.
-Attribute = int | float | str | bool | DType | Expr | tuple["Attribute", ...] | None
+Attribute = int | float | str | bool | DType | Expr | Type | tuple["Attribute", ...] | None
 Attributes = tuple[tuple[str, Attribute], ...]  # sorted by name
 
 

@@ -12,8 +12,10 @@ import numpy as np
 
 from tilewright.base.text import Token, Tokens
 from tilewright.graph import ir
-from tilewright.graph.build import infer_node
+from tilewright.graph.build import constant_type, make_call
+from tilewright.graph.contents import Contents
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
+from tilewright.graph.printer import unquoted
 from tilewright.graph.types import OptionalType, SequenceType, TensorType, Type
 from tilewright.sym import Expr, Size, size
 from tilewright.sym.text import ExprParser
@@ -44,6 +46,7 @@ class _Parser(ExprParser):
         super().__init__(tokens, _Sizes(), {})
         self.constants: dict[str, np.ndarray[Any, Any]] = dict(constants)
         self.values: dict[str, Value] = {}
+        self.contents = Contents()
 
     def module(self) -> Module:
         tokens = self.tokens
@@ -74,6 +77,7 @@ class _Parser(ExprParser):
     def _graph(self, name: str) -> Graph:
         tokens = self.tokens
         outer, self.values = self.values, {}
+        known, self.contents = self.contents, Contents()
         loc = tokens.location()
         params = []
         tokens.expect("(")
@@ -100,7 +104,7 @@ class _Parser(ExprParser):
             results.append(self._use(tokens.next()))
             tokens.accept(",")
         tokens.expect("}")
-        self.values = outer
+        self.values, self.contents = outer, known
         return Graph(name, tuple(params), tuple(nodes), tuple(results), loc)
 
     def _node(self) -> Node:
@@ -136,19 +140,29 @@ class _Parser(ExprParser):
                 bodies.append(self._graph("body"))
             tokens.expect("}")
         types = [of for _, of in outputs if of is not None]
-        if len(types) < len(outputs):
-            types = infer_node(
+        infer = len(types) < len(outputs)
+        if word.text == "constant":
+            types = types or [constant_type(self.constants[str(attributes["data"])])]
+        elif infer:
+            if word.text == "call":
+                tokens.fail("the types of what a call gives must be written", word)
+            op, call = make_call(
                 word.text,
-                tuple(inputs),
+                inputs,
                 attributes,
-                self.constants,
+                *self.contents.of(inputs),
                 bodies=tuple(bodies),
                 loc=loc,
                 outputs=len(outputs),
             )
+            types = list(op.infer(call))
         values = tuple(
             self._define(token, of) for (token, _), of in zip(outputs, types, strict=True)
         )
+        if word.text == "constant":
+            self.contents.learn(values[0], self.constants[str(attributes["data"])])
+        elif infer:
+            self.contents.follow(op, call, values)
         return Node(
             word.text, tuple(inputs), values, ir.attributes(**attributes), tuple(bodies), loc
         )
@@ -182,13 +196,15 @@ class _Parser(ExprParser):
             return token.text[1:]
         if token.kind == "string":
             tokens.next()
-            return token.text[1:-1].replace('\\"', '"').replace("\\\\", "\\")
+            return unquoted(token.text)
         if tokens.accept("none"):
             return None
         if tokens.accept("dtype"):
             return self.dtype()
         if tokens.accept("expr"):
             return self.expr()
+        if tokens.accept("type"):
+            return self.type()
         if token.text in ("true", "false"):
             tokens.next()
             return token.text == "true"
@@ -224,6 +240,8 @@ class _Parser(ExprParser):
         while not self.tokens.at(")"):
             if self.tokens.current.text in ("true", "false"):
                 items.append(self.tokens.next().text == "true")
+            elif self.tokens.current.kind == "string":
+                items.append(unquoted(self.tokens.next().text))
             else:
                 items.append(self._number())
             if not self.tokens.accept(","):

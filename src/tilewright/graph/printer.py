@@ -6,11 +6,13 @@
       return %y
     }
 
-Constants of up to 32 elements are written out; larger ones appear by name, as `@name`.
+Constants of up to 32 elements are written out; larger ones appear by name, as `@name`. Names of
+values are hints: what the grammar does not take in a name is written as `_`.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from tilewright.sym.text import ExprPrinter
 from tilewright.tensor.printer import Printer as TensorPrinter
 
 INLINE_ELEMENTS = 32
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class Printer:
@@ -64,6 +67,8 @@ class Printer:
         attributes = ", ".join(f"{key} = {self._attribute(v)}" for key, v in node.attributes)
         if node.op == "constant":
             attributes = f"data = {self._constant(node)}"
+        elif node.op == "call":
+            attributes = f"graph = @{node['graph']}"
         attributes = f" {{{attributes}}}" if attributes else ""
         outputs = ", ".join(f"{self._value(v, names)}: {self.type(v.type)}" for v in node.outputs)
         head = f"{outputs} = {node.op}({inputs}){attributes}"
@@ -77,7 +82,7 @@ class Printer:
         self.out.line("}")
 
     def _value(self, value: Value, names: Names) -> str:
-        return f"%{names(value, 'v' if self.canonical else value.name)}"
+        return f"%{names(value, 'v' if self.canonical else word(value.name))}"
 
     def type(self, of: Type) -> str:
         if isinstance(of, SequenceType):
@@ -96,9 +101,10 @@ class Printer:
 
     def _constant(self, node: Node) -> str:
         array = self.constants[node["data"]]
-        if array.size > INLINE_ELEMENTS or array.dtype == object:
-            return f"@{node['data']}"
-        return format_array(array)
+        if array.size <= INLINE_ELEMENTS:
+            return format_array(array)
+        name: str = node["data"]
+        return f"@{name}" if _NAME.fullmatch(name) else quoted(name)
 
     def _attribute(self, value: Attribute) -> str:
         if value is None:
@@ -106,24 +112,49 @@ class Printer:
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, str):
-            return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+            return quoted(value)
         if isinstance(value, tuple):
             return "(" + "".join(f"{self._attribute(item)}, " for item in value).rstrip() + ")"
         if isinstance(value, DType):
             return f"dtype {value}"
         if isinstance(value, Expr):
             return f"expr {self._dim(value)}"
+        if isinstance(value, (TensorType, SequenceType, OptionalType)):
+            return f"type {self.type(value)}"
         return repr(value)
+
+
+def word(hint: str) -> str:
+    """A hint as the grammar takes a name."""
+    if _NAME.fullmatch(hint):
+        return hint
+    made = re.sub(r"\W", "_", hint, flags=re.ASCII)
+    return made if made and not made[0].isdigit() else f"v{made}"
+
+
+def quoted(text: str) -> str:
+    """Text in quotes, on one line."""
+    made = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + made.replace("\n", "\\n").replace("\r", "\\r") + '"'
+
+
+def unquoted(text: str) -> str:
+    """What `quoted` wrote."""
+    plain = {"n": "\n", "r": "\r"}
+    return re.sub(r"\\(.)", lambda found: plain.get(found[1], found[1]), text[1:-1])
 
 
 def format_array(array: np.ndarray[Any, Any]) -> str:
     """A small constant in full: f32[2](1.0, 2.0)."""
     dims = ", ".join(str(dim) for dim in array.shape)
-    items = [
-        str(item).lower() if isinstance(item, bool) else repr(item)
-        for item in array.ravel().tolist()
-    ]
+    items = [_item(item) for item in array.ravel().tolist()]
     return f"{from_numpy(array.dtype)}[{dims}]({', '.join(items)})"
+
+
+def _item(item: Any) -> str:
+    if isinstance(item, str):
+        return quoted(item)
+    return str(item).lower() if isinstance(item, bool) else repr(item)
 
 
 def format_module(module: Module) -> str:
