@@ -166,6 +166,7 @@ class FunctionText:
         self.debug = ""  # appended to every instruction
         self.block = "entry"
         self.ended = False  # the current block has its terminator
+        self.before_return: list[str] = []  # functions to call on every way out
         self._allocas: list[str] = []
         self._lines: list[str] = []
         self._names = Names()
@@ -286,6 +287,8 @@ class FunctionText:
         return self.value(arms[0][0].type, f"phi {arms[0][0].type} {shown}")
 
     def ret(self, value: Value | None = None) -> None:
+        for callee in self.before_return:
+            self.line(f"call void {callee}()")
         self.line("ret void" if value is None else f"ret {value}")
         self.ended = True
 

@@ -14,7 +14,7 @@ from typing import Any
 from tilewright import sym
 from tilewright.base.dtype import INDEX, U64
 from tilewright.base.errors import CompilerBug, Unsupported
-from tilewright.codegen import hardware
+from tilewright.codegen import hardware, tiles
 from tilewright.codegen.arith import Arithmetic
 from tilewright.codegen.builder import NULL, FunctionText, ModuleText, Value, i1, i32, i64, splat
 from tilewright.codegen.calls import RULES
@@ -24,6 +24,7 @@ from tilewright.codegen.facts import as_ramp, divisor, is_non_negative
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.math import FORMULAS, expand_call
 from tilewright.codegen.memory import Accesses, Memory, Place
+from tilewright.codegen.tiles import TileRegisters
 from tilewright.codegen.types import literal, memory_type, register_type, vector
 from tilewright.sym import Const, Expr, Var
 from tilewright.tensor import ir
@@ -54,6 +55,7 @@ class Emitter:
         self.variables: dict[Var, Value] = {}
         self.memories: dict[Buffer, Memory] = {}
         self.aliases: dict[Buffer, str] = {}
+        self.tiles = TileRegisters()
         self.non_negative: dict[Var, None] = {}
         self.is_task = False  # inside a parallel loop: further ones run serially
         self.lines: dict[object, str] = {}  # debug locations of statements
@@ -168,6 +170,11 @@ class Emitter:
 
     def _alloc(self, stmt: ir.Alloc) -> None:
         buffer = stmt.buffer
+        if buffer.scope == tiles.SCOPE:
+            self.tiles.take(buffer)
+            self.stmt(stmt.body)
+            self.tiles.free(buffer)
+            return
         alias = self.aliases.get(buffer, "")
         size = _constant_bytes(buffer)
         if (
@@ -271,6 +278,8 @@ class Emitter:
                 inner.memories[buffer] = replace(self.memories[buffer], pointer=pointer)
             if is_non_negative(loop.start, self.non_negative):
                 inner.non_negative[loop.var] = None
+            if tiles.uses_tiles(loop.body):
+                tiles.configure(self.module, b)
             first = b.op("add nsw", begin, members[-1])
             last = b.op("add nsw", end, members[-1])
             with b.loop(first, last, hint=loop.var.name) as index:

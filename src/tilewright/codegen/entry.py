@@ -9,6 +9,7 @@ from __future__ import annotations
 from tilewright import sym
 from tilewright.base.errors import UserError
 from tilewright.base.text import Names
+from tilewright.codegen import tiles
 from tilewright.codegen.builder import FunctionText, ModuleText, Value, i32, i64
 from tilewright.codegen.debug import FUNCTION, START, DebugInfo
 from tilewright.codegen.emitter import Emitter
@@ -21,7 +22,7 @@ from tilewright.runtime.signature import Param, Signature
 from tilewright.sym import Const, Expr, Size, Var
 from tilewright.tensor import ir
 from tilewright.tensor.ir import Buffer, Function
-from tilewright.tensor.visit import walk, written_buffers
+from tilewright.tensor.visit import output_buffers, walk
 
 CHECK_FAILED = 12  # TW_ERROR_CHECK of the runtime
 PARAM = "{ ptr, ptr, i32, { i8, i8, i16 }, i32, i32, i32, i32 }"
@@ -31,7 +32,7 @@ SIGNATURE = "{ ptr, ptr, ptr, i32, i32 }"
 def signature_of(fn: Function) -> Signature:
     """What callers must know of a function. A scalar is an array of no dimensions."""
     names = size_names(fn)
-    written = written_buffers(fn.body)
+    written = output_buffers(fn)
     params = []
     for param in fn.params:
         shape = param.shape if isinstance(param, Buffer) else ()
@@ -89,7 +90,7 @@ def _emit_kernel(
     """`NAME_kernel(pointers..., scalars..., sizes...)`: the loops themselves."""
     name = f"{fn.name}_kernel"
     scalars = [param for param in fn.params if isinstance(param, Var)]
-    written = written_buffers(fn.body)
+    written = output_buffers(fn)
     params = []
     for buffer in fn.buffers:
         access = "" if buffer in written else " readonly"
@@ -109,6 +110,9 @@ def _emit_kernel(
             emitter.memories[buffer] = Memory(pointer, align, emitter.aliases[buffer])
         for var, value in zip((*scalars, *symbol_sizes(fn)), rest, strict=True):
             emitter.variables[var] = value
+        if tiles.uses_tiles(fn.body):
+            emitter.check(b.call("tw_request_tiles", "i32"))
+            tiles.configure(module, b)
         emitter.stmt(fn.body)
         b.ret(i32(0))
     return name

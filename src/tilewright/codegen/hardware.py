@@ -2,8 +2,8 @@
 
 `llvm.NAME` calls the intrinsic of that name with the operands as they are; an `address(...)`
 operand is a pointer. As a statement (`eval`) with type bool it returns nothing. `asm.NAME` is
-inline assembly declared by `declare_assembly`. An `extern` statement calls a kernel with the ABI of
-our own functions, one DLTensor per region.
+inline assembly declared by `declare_assembly`; `reinterpret` takes bits as another type. An
+`extern` statement calls a kernel with the ABI of our own functions, one DLTensor per region.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewright.base.errors import Unsupported
+from tilewright.codegen import tiles
 from tilewright.codegen.builder import NULL, Value, i32, i64
-from tilewright.codegen.types import memory_type, register_type
+from tilewright.codegen.types import element_of, memory_type, register_type, vector
 from tilewright.runtime.dlpack import code_of
+from tilewright.sym import Expr
 from tilewright.tensor.ir import Address, Call, ExternCall, Function, Region
 from tilewright.tensor.passes.flatten_buffers import strides_of
 from tilewright.tensor.visit import exprs
@@ -53,15 +55,36 @@ def assembly_key(fn: Function) -> str:
     return "\n".join(repr(_assembly.get(name.removeprefix("asm."))) for name in known)
 
 
+REINTERPRET = "reinterpret"  # the same bits as another type of the same size
+
+
 def is_hardware(op: str) -> bool:
-    return op.startswith(("llvm.", "asm."))
+    return op.startswith(("llvm.", "asm.")) or op == REINTERPRET
+
+
+def _operand(e: Emitter, arg: Expr) -> Value:
+    if not isinstance(arg, Address):
+        return e.expr(arg)
+    if arg.buffer.scope == tiles.SCOPE:
+        return e.tiles.number(arg.buffer, arg.index)
+    return e.pointer(arg)
+
+
+def _as_bfloat(e: Emitter, arg: Value) -> Value:
+    if element_of(arg.type) != "i16":
+        return arg
+    return e.b.convert("bitcast", arg, vector("bfloat", arg.lanes))
 
 
 def emit(e: Emitter, node: Call, *, is_statement: bool = False) -> Value:
     """A hardware call."""
-    args = [e.pointer(arg) if isinstance(arg, Address) else e.expr(arg) for arg in node.args]
+    args = [_operand(e, arg) for arg in node.args]
     result = "void" if is_statement and node.dtype.is_bool else register_type(node.dtype)
+    if node.op == REINTERPRET:
+        return e.b.convert("bitcast", args[0], result)
     if node.op.startswith("llvm."):
+        if "bf16" in node.op:  # our registers hold bf16 as integers
+            args = [_as_bfloat(e, arg) for arg in args]
         return e.b.call(node.op, result, *args)
     assembly = _assembly.get(node.op.removeprefix("asm."))
     if assembly is None:

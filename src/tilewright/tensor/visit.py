@@ -20,6 +20,7 @@ from tilewright.tensor.ir import (
     Buffer,
     ExternCall,
     For,
+    Function,
     If,
     Let,
     Load,
@@ -188,3 +189,17 @@ def written_buffers(root: Stmt) -> dict[Buffer, None]:
         elif isinstance(stmt, ExternCall):
             found.update(dict.fromkeys(r.buffer for r in stmt.regions[-stmt.outputs :]))
     return found
+
+
+OUTPUTS = "outputs"  # attribute: positions of the parameters written, where statements hide it
+
+
+def output_buffers(fn: Function) -> dict[Buffer, None]:
+    """The parameters a function writes."""
+    for key, positions in fn.attrs:
+        if key == OUTPUTS:
+            assert isinstance(positions, tuple)
+            chosen = [fn.params[at] for at in positions if isinstance(at, int)]
+            return {param: None for param in chosen if isinstance(param, Buffer)}
+    written = written_buffers(fn.body)
+    return {buffer: None for buffer in fn.buffers if buffer in written}

@@ -31,13 +31,14 @@ from tilewright.tensor.ir import (
     Stmt,
     Store,
     TensorCall,
+    annotated,
 )
 from tilewright.tensor.passes.expand_updates import expand_updates
 from tilewright.tensor.passes.flatten_buffers import STRIDE
 from tilewright.tensor.passes.lower_blocks import lower_blocks
 from tilewright.tensor.passes.lower_inits import lower_inits
 from tilewright.tensor.passes.rewriter import fresh_copy
-from tilewright.tensor.visit import blocks, rewrite, substitute, walk
+from tilewright.tensor.visit import OUTPUTS, blocks, rewrite, substitute, walk, written_buffers
 
 
 def lower_tensor_calls(fn: Function, ctx: PassContext) -> Function:
@@ -54,7 +55,19 @@ def lower_tensor_calls(fn: Function, ctx: PassContext) -> Function:
             implementations[key] = _implementation(intrin, stmt.phase)
         return _instantiated(implementations[key], intrin, stmt)
 
-    return replace(fn, body=rewrite(fn.body, rule))
+    outputs = _written_params(fn)
+    attrs = annotated(fn.attrs, OUTPUTS, outputs)
+    return replace(fn, body=rewrite(fn.body, rule), attrs=attrs)
+
+
+def _written_params(fn: Function) -> tuple[int, ...]:
+    """Positions of the parameters written: an instruction on addresses does not show it."""
+    written = written_buffers(fn.body)
+    for stmt in walk(fn.body):
+        if isinstance(stmt, TensorCall):
+            outputs = len(intrinsic(stmt.intrin).outputs)
+            written.update({region.buffer: None for region in stmt.regions[-outputs:]})
+    return tuple(at for at, param in enumerate(fn.params) if param in written)
 
 
 def _implementation(intrin: TensorIntrin, phase: str) -> Stmt:
@@ -67,7 +80,7 @@ def _implementation(intrin: TensorIntrin, phase: str) -> Stmt:
         split = lower_inits(behavior, PassContext())
         body = rewrite(split.body, lambda stmt: stmt if _is_wanted(stmt, names, phase) else None)
         behavior = replace(behavior, body=body)
-    lowered = run_passes(behavior, (lower_inits, expand_updates, lower_blocks))
+    lowered = run_passes(behavior, (lower_inits, lower_blocks, expand_updates))
     body = lowered.body
     for buffer in lowered.allocs:
         body = Alloc(buffer, body)
@@ -82,7 +95,9 @@ def _is_wanted(stmt: Stmt, names: set[str], phase: str) -> bool:
 def _instantiated(stmt: Stmt, intrin: TensorIntrin, call: TensorCall) -> Stmt:
     tiles: dict[Buffer, tuple[Region, dict[int, int]]] = {}
     sizes: dict[Var, Expr] = {}
-    for tile, region in zip(intrin.behavior.buffers, call.regions, strict=True):
+    buffers = intrin.behavior.buffers
+    named = buffers[-len(call.regions) :] if call.phase == RESET else buffers
+    for tile, region in zip(named, call.regions, strict=True):
         axes = _matched_axes(tile, region, call)
         tiles[tile] = (region, axes)
         for axis, dim in enumerate(tile.shape):
