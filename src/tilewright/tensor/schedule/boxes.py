@@ -55,6 +55,18 @@ def written_box(block: Block, region: Region, loops: Sequence[For], ctx: Context
     return box if not ranges else _image(box, ranges, ctx)
 
 
+def loose_box(
+    block: Block, region: Region, box: Region, loops: Sequence[For], ctx: Context
+) -> Region:
+    """The box as the loops alone tell it, if it differs from `box` outside of the buffer only.
+
+    Its extents do not speak of the predicate, so they are simpler.
+    """
+    ranges = {loop.var: (loop.start, loop.stop) for loop in loops}
+    loose = region_over(bound_region(block, region), ranges, ctx)
+    return loose if contains(box, clipped(loose, ctx), ctx) else box
+
+
 def _image(box: Region, ranges: Ranges, ctx: Context) -> Region | None:
     """The box touched while the variables run, if nothing inside it is left out."""
     inner = ctx.bind_all(ranges)

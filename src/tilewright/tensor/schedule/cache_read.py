@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright import sym
 from tilewright.tensor.ir import Block, Buffer, For, Function, Region, Seq, seq
 from tilewright.tensor.regions import clipped, region_over, whole
 from tilewright.tensor.schedule.boxes import bound_region, holds, written_box
 from tilewright.tensor.schedule.cover import cache_name, copy_nest
 from tilewright.tensor.schedule.memory import check_memory, chosen
-from tilewright.tensor.schedule.movable import check_seen, own_axes
+from tilewright.tensor.schedule.movable import check_seen, fills
 from tilewright.tensor.schedule.refusal import path_to_block, refuse
 from tilewright.tensor.schedule.sites import (
     Scope,
     Site,
     common_depth,
+    loops_above,
     put,
     region_of,
     scope_context,
@@ -71,11 +71,6 @@ def cache_read(fn: Function, name: str, index: int, memory: str) -> tuple[Functi
     return replace(made, allocs=(*made.allocs, cache)), copy_name
 
 
-def loops_above(scope: Scope, path: Path, place: int) -> list[For]:
-    """The loops of the scope around `path[place]`."""
-    return [stmt for stmt in path[len(scope.prefix) : place] if isinstance(stmt, For)]
-
-
 def top_place(scope: Scope, path: Path) -> int:
     """The position on a path of the statement that stands at the top of the scope."""
     top = len(scope.prefix)
@@ -95,9 +90,7 @@ def _box(fn: Function, scope: Scope, site: Site, buffer: Buffer, place: int) -> 
     """The box to copy, every element of which has a value."""
     above = loops_above(scope, site.path, place)
     is_top = not above and scope.holder is None
-    if is_top and (
-        buffer in fn.buffers or any(_is_filled(fn, w, buffer) for w in _all(scope, buffer))
-    ):
+    if is_top and (buffer in fn.buffers or any(fills(fn, w, buffer) for w in _all(scope, buffer))):
         return whole(buffer)
     ctx = scope_context(fn, scope, above)
     below = [stmt for stmt in site.path[place:] if isinstance(stmt, For)]
@@ -129,22 +122,9 @@ def _all(scope: Scope, buffer: Buffer) -> list[Block]:
     return [site.block for site in scope.writers(buffer)]
 
 
-def _is_filled(fn: Function, writer: Block, buffer: Buffer) -> bool:
-    """Whether a block, wherever its loops stand at the top, writes every element."""
-    axes = own_axes(writer)
-    if axes is None:
-        return False
-    extents = {it.var: it.extent for it in writer.iters}
-    ctx = scope_context(fn, scope_of(fn, (fn.body,)), ())
-    return all(
-        axis in axes and sym.equal(extents[axes[axis]], dim, ctx)
-        for axis, dim in enumerate(buffer.shape)
-    )
-
-
 def _comes_whole(fn: Function, scope: Scope, buffer: Buffer) -> bool:
     """Whether a buffer from outside of the enclosing block was filled before its loops began."""
     top = scope.prefix[: 2 if isinstance(fn.body, Seq) else 1]
     inside = set(blocks(top[-1]))
     writers = [b for b in blocks(fn.body) if buffer in writes_of(b)]
-    return any(_is_filled(fn, b, buffer) for b in writers) and not any(b in inside for b in writers)
+    return any(fills(fn, b, buffer) for b in writers) and not any(b in inside for b in writers)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright import sym
+from tilewright.sym import Context
 from tilewright.tensor.ir import Buffer, For, Function, Region, seq
 from tilewright.tensor.regions import whole
-from tilewright.tensor.schedule.boxes import written_box
-from tilewright.tensor.schedule.cache_read import loops_above, top_place
+from tilewright.tensor.schedule.boxes import loose_box, written_box
+from tilewright.tensor.schedule.cache_read import top_place
 from tilewright.tensor.schedule.cover import cache_name, copy_nest
 from tilewright.tensor.schedule.memory import check_memory, chosen
-from tilewright.tensor.schedule.movable import check_repeatable, check_seen, own_axes
+from tilewright.tensor.schedule.movable import check_repeatable, check_seen, fills
 from tilewright.tensor.schedule.refusal import path_to_block, refuse
 from tilewright.tensor.schedule.sites import (
     Scope,
     Site,
     common_depth,
+    loops_above,
     put,
     region_of,
     scope_context,
@@ -58,19 +59,13 @@ def cache_write(fn: Function, name: str, index: int, memory: str) -> tuple[Funct
 
 
 def _box(
-    fn: Function, scope: Scope, site: Site, buffer: Buffer, place: int, ctx: sym.Context
+    fn: Function, scope: Scope, site: Site, buffer: Buffer, place: int, ctx: Context
 ) -> Region:
     """What the block has written, to the element, where the copy runs."""
     block = site.block
     above = loops_above(scope, site.path, place)
-    if not above and scope.holder is None:
-        axes = own_axes(block)
-        extents = {it.var: it.extent for it in block.iters}
-        if axes is not None and all(
-            axis in axes and sym.equal(extents[axes[axis]], dim, ctx)
-            for axis, dim in enumerate(buffer.shape)
-        ):
-            return whole(buffer)
+    if not above and scope.holder is None and fills(fn, block, buffer):
+        return whole(buffer)
     below = [stmt for stmt in site.path[place:] if isinstance(stmt, For)]
     box = written_box(block, region_of(block.writes, buffer), below, ctx)
     if box is None:
@@ -81,4 +76,4 @@ def _box(
             "the copy is not a box of known size",
             block.name,
         )
-    return box
+    return loose_box(block, region_of(block.writes, buffer), box, below, ctx)

@@ -94,7 +94,7 @@ def compute_at(fn: Function, name: str, var: Var) -> Function:
     check_inputs_late(fn, scope, block, site, readers[0].order, loop_path, what)
     check_alone(fn, scope, block, loop_path, what)
     around = tuple([stmt for stmt in inside_scope(loop_path) if isinstance(stmt, For)])
-    ranges = _needed(fn, scope, block, axes, readers, loop, around)
+    ranges = _needed(fn, scope, block, axes, readers, loop, around, what)
     moved, cover = _moved(fn, scope, block, axes, ranges, around)
     check_inputs_there(fn, scope, moved, cover.loops, loop_path, path, what)
     body = put(path, None)
@@ -150,9 +150,10 @@ def _needed(
     readers: Sequence[Site],
     loop: For,
     around: Sequence[For],
+    what: str,
 ) -> dict[Var, Range]:
     """Spatial iterator -> the range of it that one iteration of `loop` needs."""
-    shared = _threads_sharing(fn, scope, block, around)
+    shared = _threads_sharing(fn, scope, block, around, what)
     ctx = scope_context(fn, scope, [outer for outer in around if outer not in shared])
     known = known_variables(fn, scope, [outer for outer in around if outer not in shared])
     needed: dict[Var, Range] = {}
@@ -170,7 +171,7 @@ def _needed(
             box = touched if box is None else union(box, touched, ctx)
         if box is None:
             continue
-        _check_apart(fn, scope, block, box, around)
+        _check_apart(fn, scope, block, box, around, what)
         for axis, iterator in axes.items():
             r = box.ranges[axis]
             if iterator in needed:  # of several outputs: all that any of them needs
@@ -195,7 +196,9 @@ def _both(a: Range, b: Range, dim: Expr, ctx: Context) -> Range:
     return union(Region(line, (a,)), Region(line, (b,)), ctx).ranges[0]
 
 
-def _threads_sharing(fn: Function, scope: Scope, block: Block, around: Sequence[For]) -> list[For]:
+def _threads_sharing(
+    fn: Function, scope: Scope, block: Block, around: Sequence[For], what: str
+) -> list[For]:
     """The thread loops around that see one and the same `shared` buffer."""
     shared = [buffer for buffer in writes_of(block) if buffer.scope.startswith("shared")]
     if not shared:
@@ -205,7 +208,7 @@ def _threads_sharing(fn: Function, scope: Scope, block: Block, around: Sequence[
         raise refuse(
             fn,
             "TW2129",
-            f"cannot compute @{block.name} at a loop: threads around @{scope.holder.name} share "
+            f"cannot {what}: threads around @{scope.holder.name} share "
             f"%{shared[0].name}, and what they need together cannot be told inside of it",
             block.name,
         )
@@ -213,12 +216,12 @@ def _threads_sharing(fn: Function, scope: Scope, block: Block, around: Sequence[
         each for each in around if each.kind == VTHREAD or each.thread.startswith("threadIdx")
     ]
     if threads and block.init is not None:
-        raise rivals(fn, threads[0], shared[0], f"compute @{block.name} at a loop")
+        raise rivals(fn, threads[0], shared[0], what)
     return threads
 
 
 def _check_apart(
-    fn: Function, scope: Scope, block: Block, box: Region, around: Sequence[For]
+    fn: Function, scope: Scope, block: Block, box: Region, around: Sequence[For], what: str
 ) -> None:
     """Threads may compute the same elements of `global` memory, but not add to the same ones."""
     threads = [each for each in around if each.kind == THREAD]
@@ -226,7 +229,7 @@ def _check_apart(
         return
     ctx = scope_context(fn, scope, [each for each in around if each.kind != THREAD])
     if not are_apart(box, loop_ranges(threads), ctx):
-        raise rivals(fn, threads[0], box.buffer, f"compute @{block.name} at a loop")
+        raise rivals(fn, threads[0], box.buffer, what)
 
 
 # --------------------------------------------------------------------------- building

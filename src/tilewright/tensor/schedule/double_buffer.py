@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.tensor.ir import SERIAL, For, Function, annotated, annotation
+from tilewright.tensor.ir import SERIAL, Function, annotated, annotation
 from tilewright.tensor.schedule.movable import check_intermediate
 from tilewright.tensor.schedule.refusal import path_to_block, refuse
-from tilewright.tensor.schedule.sites import common_depth, inside_scope, put, scope_of
+from tilewright.tensor.schedule.sites import common_depth, loops_above, put, scope_of
 from tilewright.tensor.schedule.software_pipeline import STAGE
 from tilewright.tensor.schedule.tree import ordered_vars, with_body, writes_of
 
@@ -35,7 +35,7 @@ def double_buffer(fn: Function, name: str) -> Function:
     scope = scope_of(fn, path)
     others = [*scope.readers(made[0], but=block), *scope.writers(made[0], but=block)]
     depth = min([common_depth(site.path, path) for site in others], default=0)
-    around = [stmt for stmt in inside_scope(path[: depth + 1]) if isinstance(stmt, For)]
+    around = loops_above(scope, path, depth)
     if not others or not around:
         raise refuse(
             fn,

@@ -199,10 +199,10 @@ def _check_home(
 
 
 def check_finished(fn: Function, writer: Site, shared: Sequence[For], what: str) -> None:
-    """No loop around both still adds to what the writer computes."""
+    """No loop around both still adds to what the writer computes, or computes it again."""
     ordered = ordered_vars(writer.block)
     for loop in shared:
-        if loop.var in ordered:
+        if loop.var in ordered or not _assigns_once(writer.block):
             raise refuse(
                 fn,
                 "TW2127",
@@ -211,6 +211,16 @@ def check_finished(fn: Function, writer: Site, shared: Sequence[For], what: str)
                 loop.var,
                 help="choose a loop outside of the reduction",
             )
+
+
+def _assigns_once(block: Block) -> bool:
+    """Whether an element gets its value from one instance alone, reduce iterators aside."""
+    if own_axes(block) is not None:
+        return True
+    ranges = {it.var: (sym.ZERO, it.extent) for it in block.iters if it.kind != REDUCE}
+    return all(
+        is_injective([r.start for r in region.ranges], ranges, sym.EMPTY) for region in block.writes
+    )
 
 
 def _check_covered(
@@ -285,8 +295,8 @@ def check_seen(
             raise refuse(
                 fn,
                 "TW2129",
-                f"cannot {what}: %{buffer.name} is in {memory} memory, of which each iteration of "
-                f"%{stmt.var.name} sees its own",
+                f"cannot {what}: in {memory} memory, each iteration of %{stmt.var.name} has a "
+                f"%{buffer.name} of its own",
                 stmt.var,
                 help=f"keep everything that uses it inside %{stmt.var.name}",
             )
@@ -392,6 +402,21 @@ def check_runs_once(
 
 def _runs_once(loop: For, ctx: Context) -> bool:
     return sym.prove(sym.le(loop.extent, 1), ctx)
+
+
+def fills(fn: Function, writer: Block, buffer: Buffer) -> bool:
+    """Whether the instances of a block, all together, write every element of a buffer."""
+    axes = own_axes(writer)
+    if axes is None:
+        return False
+    extents = {it.var: it.extent for it in writer.iters}
+    ctx = sym.EMPTY
+    for cond in fn.requires:
+        ctx = ctx.assume(cond)
+    return all(
+        axis in axes and sym.equal(extents[axes[axis]], dim, ctx)
+        for axis, dim in enumerate(buffer.shape)
+    )
 
 
 def own_axes(block: Block) -> dict[int, Var] | None:

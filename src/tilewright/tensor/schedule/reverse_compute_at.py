@@ -18,10 +18,10 @@ from tilewright.tensor.ir import (
     Region,
     Stmt,
 )
-from tilewright.tensor.regions import clipped, contains, region_over
+from tilewright.tensor.regions import clipped, region_over
 from tilewright.tensor.schedule.boxes import (
-    bound_region,
     holds,
+    loose_box,
     written_box,
 )
 from tilewright.tensor.schedule.compute_at import check_same_scope
@@ -33,6 +33,7 @@ from tilewright.tensor.schedule.movable import (
     check_outputs_there,
     check_repeatable,
     check_runs_once,
+    fills,
 )
 from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop, refuse
 from tilewright.tensor.schedule.sites import (
@@ -50,11 +51,11 @@ from tilewright.tensor.schedule.sites import (
 from tilewright.tensor.schedule.tree import (
     find_loop,
     insert_after,
-    loop_ranges,
     reads_of,
     with_body,
     writes_of,
 )
+from tilewright.tensor.visit import blocks
 
 
 def reverse_compute_at(fn: Function, name: str, var: Var) -> Function:
@@ -179,9 +180,11 @@ def _domain(
                     f"and @{last.block.name} write different parts of %{buffer.name}",
                     last.block.name,
                 )
+    _check_all_produced(fn, scope, block, last, buffer, loop)
     ranges: dict[Var, Range] = {}
     by_var = {it.var: it for it in block.iters}
-    produced = _loose(last, buffer, produced, loop, ctx)
+    region = region_of(last.block.writes, buffer)
+    produced = loose_box(last.block, region, produced, loops_below(last.path, loop), ctx)
     for r, made, dim in zip(
         region_of(block.reads, buffer).ranges, produced.ranges, buffer.shape, strict=True
     ):
@@ -208,6 +211,31 @@ def _domain(
             start = sym.simplify(sym.sub(made.start, offset), ctx)
             ranges[iterator.var] = Range(start, made.extent)
     return ranges
+
+
+def _check_all_produced(
+    fn: Function, scope: Scope, block: Block, producer: Site, buffer: Buffer, loop: For
+) -> None:
+    """Whatever the block reads, some iteration of the producer's loops writes."""
+    writers = [other for other in blocks(fn.body) if buffer in writes_of(other)]
+    around = [stmt for stmt in scope.prefix if isinstance(stmt, Block)]
+    alone = all(other is producer.block or other in around for other in writers)
+    if alone and fills(fn, producer.block, buffer):
+        return
+    ctx = scope_context(fn, scope, ())
+    total = written_box(
+        producer.block, region_of(producer.block.writes, buffer), producer.loops, ctx
+    )
+    domain = {it.var: (ZERO, it.extent) for it in block.iters}
+    needed = clipped(region_over(region_of(block.reads, buffer), domain, ctx), ctx)
+    if total is None or not holds(total, needed, ctx):
+        raise refuse(
+            fn,
+            "TW2131",
+            f"cannot compute @{block.name} at %{loop.var.name}: it is not certain that "
+            f"@{producer.block.name} writes all of %{buffer.name} that it reads",
+            producer.block.name,
+        )
 
 
 def _shown(r: Range) -> str:
@@ -266,15 +294,6 @@ def _produced(
         )
     check_runs_once(fn, scope, producer, inner, block, f"compute @{block.name} at %{loop.var.name}")
     return clipped(box, ctx)
-
-
-def _loose(producer: Site, buffer: Buffer, box: Region, loop: For, ctx: Context) -> Region:
-    """The box as the loops tell it, their predicate aside: its extents are simpler, and it is just
-    as good if it differs outside of the buffer only."""
-    running = loop_ranges(loops_below(producer.path, loop))
-    region = bound_region(producer.block, region_of(producer.block.writes, buffer))
-    loose = region_over(region, running, ctx)
-    return loose if contains(box, clipped(loose, ctx), ctx) else box
 
 
 # --------------------------------------------------------------------------- building

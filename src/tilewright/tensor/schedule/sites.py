@@ -108,6 +108,11 @@ def loops_below(path: Path, top: Stmt) -> tuple[For, ...]:
     return tuple([stmt for stmt in path[at + 1 :] if isinstance(stmt, For)])
 
 
+def loops_above(scope: Scope, path: Path, place: int) -> list[For]:
+    """The loops of the scope around `path[place]`."""
+    return [stmt for stmt in path[len(scope.prefix) : place] if isinstance(stmt, For)]
+
+
 def is_under(path: Path, top: Stmt) -> bool:
     return any(stmt is top for stmt in path)
 
