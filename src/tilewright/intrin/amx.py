@@ -28,21 +28,29 @@ def _store(tile: Buffer, memory: Buffer) -> Stmt:
     )
 
 
-def _copy(name: str, of: str, shape: tuple[int, ...], source: str, target: str) -> str:
-    """The behaviour of a copy between memories."""
-    dims = ", ".join(str(dim) for dim in shape)
-    loops = [f"for %i{axis} in 0..{dim} {{" for axis, dim in enumerate(shape)]
-    iters = ", ".join(f"%v{axis}: spatial {dim} = %i{axis}" for axis, dim in enumerate(shape))
-    at = ", ".join(f"%v{axis}" for axis in range(len(shape)))
+def _copy(name: str, of: str, rows: int, columns: int, source: str, target: str) -> str:
+    """The behaviour of a copy between memories, row by row."""
+    return _behavior(name, of, f"{rows}, {columns}", rows, columns, "%v0, %v1", source, target)
+
+
+def _grouped(name: str, of: str, depth: int, group: int) -> str:
+    """The behaviour of a copy into a tile whose rows hold `group` steps of k side by side."""
+    shape, at = f"{depth // group}, 16, {group}", f"%v0 // {group}, %v1, %v0 % {group}"
+    return _behavior(name, of, shape, depth, 16, at, "global", SCOPE)
+
+
+def _behavior(
+    name: str, of: str, shape: str, outer: int, inner: int, at: str, source: str, target: str
+) -> str:
     return f"""
-    func @{name}(%X: {of}[{dims}] in {source}, %Y: {of}[{dims}] in {target}) stage scheduled {{
-      {" ".join(loops)}
-        block @Y({iters}) {{
+    func @{name}(%X: {of}[{shape}] in {source}, %Y: {of}[{shape}] in {target}) stage scheduled {{
+      for %i in 0..{outer} {{ for %j in 0..{inner} {{
+        block @Y(%v0: spatial {outer} = %i, %v1: spatial {inner} = %j) {{
           reads %X[{at}]
           writes %Y[{at}]
           %Y[{at}] = %X[{at}]
         }}
-      {"}" * len(shape)}
+      }} }}
     }}
     """
 
@@ -80,8 +88,8 @@ def _product(name: str, a: str, b: str, c: str, group: int) -> TensorIntrin:
 
 def _loads(prefix: str, of: str, group: int) -> tuple[TensorIntrin, TensorIntrin]:
     depth = ROW_BYTES if group == 4 else ROW_BYTES // 2
-    rows = _copy(f"{prefix}_rows", of, (16, depth), "global", SCOPE)
-    groups = _copy(f"{prefix}_groups", of, (16, 16, group), "global", SCOPE)
+    rows = _copy(f"{prefix}_rows", of, 16, depth, "global", SCOPE)
+    groups = _grouped(f"{prefix}_groups", of, depth, group)
     return declare(rows, compute=_load), declare(groups, compute=_load)
 
 
@@ -91,5 +99,5 @@ I8_DOT = _product("amx_i8_dot", "i8", "i8", "i32", 4)
 LOAD_BF16_ROWS, LOAD_BF16_GROUPS = _loads("amx_load_bf16", "bf16", 2)
 LOAD_U8_ROWS, LOAD_U8_GROUPS = _loads("amx_load_u8", "u8", 4)
 LOAD_I8_ROWS, LOAD_I8_GROUPS = _loads("amx_load_i8", "i8", 4)
-STORE_F32 = declare(_copy("amx_store_f32", "f32", (16, 16), SCOPE, "global"), compute=_store)
-STORE_I32 = declare(_copy("amx_store_i32", "i32", (16, 16), SCOPE, "global"), compute=_store)
+STORE_F32 = declare(_copy("amx_store_f32", "f32", 16, 16, SCOPE, "global"), compute=_store)
+STORE_I32 = declare(_copy("amx_store_i32", "i32", 16, 16, SCOPE, "global"), compute=_store)

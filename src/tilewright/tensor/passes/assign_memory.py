@@ -2,6 +2,7 @@
 
 Buffers of a small constant size go on the stack (scope `local`), where the optimizer can turn them
 into registers; all others on the heap (scope `global`), whatever scope the schedule asked for.
+Memories of a special unit, whose names have a dot (`amx.tile`), stay what they are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ def assign_memory(fn: Function, ctx: PassContext) -> Function:
     limit: int = ctx.option("assign_memory.limit", 32 * 1024)  # bytes, of one buffer
     room: int = ctx.option("assign_memory.total", 256 * 1024)
     moved: dict[Buffer, Buffer] = {}
-    allocs = [stmt.buffer for stmt in walk(fn.body) if isinstance(stmt, Alloc)]
+    allocs = [
+        stmt.buffer
+        for stmt in walk(fn.body)
+        if isinstance(stmt, Alloc) and "." not in stmt.buffer.scope
+    ]
     for buffer in sorted(allocs, key=lambda one: one.scope != "local"):
         size = 1
         for dim in buffer.shape:

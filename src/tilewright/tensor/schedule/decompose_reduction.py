@@ -37,9 +37,10 @@ def decompose_reduction(fn: Function, name: str, var: Var) -> tuple[Function, st
     """
     Before: for i { for k { block C(i, k) { init { C[i] = 0 }  C[i] += A[i, k] } } }
     After:  for i { block C_init(i) { C[i] = 0 } }
-            for i { for k { block C_update(i, k) { C[i] += A[i, k] } } }
+            for i { for k { block C(i, k) { C[i] += A[i, k] } } }
 
     The init goes right before the loop over `var`, inside copies of the spatial loops from there.
+    The block keeps its name, so references to it stay good.
     """
     path, block = path_to_block(fn, name, "decompose the reduction")
     loop_path, loop = path_to_loop(fn, var, "decompose the reduction")
@@ -63,7 +64,7 @@ def decompose_reduction(fn: Function, name: str, var: Var) -> tuple[Function, st
     mapping: dict[Var, Expr] = dict(at_start)
     copies = copy_nest([each for each in loops[at:] if each.var not in at_start], mapping)
     init = _init_block(block, fresh_block_name(fn, f"{name}_init"), mapping)
-    update = _update_block(block, fresh_block_name(fn, f"{name}_update"))
+    update = _update_block(block)
     below = replace_at(path[len(loop_path) - 1 :], update)
     assert below is not None
     body = replace_at(loop_path, seq(nest(copies, init), below))
@@ -97,11 +98,11 @@ def _init_block(block: Block, name: str, mapping: dict[Var, Expr]) -> Block:
     return copied
 
 
-def _update_block(block: Block, name: str) -> Block:
+def _update_block(block: Block) -> Block:
     reads, _ = access_regions(block.body, None, block.iters)
     used = {region.buffer for region in reads}
     kept = tuple([region for region in block.reads if region.buffer in used])
-    return replace(block, name=name, init=None, reads=kept)
+    return replace(block, init=None, reads=kept)
 
 
 # --------------------------------------------------------------------------- checks

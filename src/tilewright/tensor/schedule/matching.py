@@ -244,7 +244,7 @@ class _Matcher:
                 raise Mismatch(INDEX, f"index {at} of %{shown} mixes the tile with what is outside")
             offset, inner = parts
             if not sym.uses_var(inner, self.inside):
-                ranges.append(Range(at, ONE))
+                ranges.append(Range(sym.add(offset, inner), ONE))
                 continue
             if not left or not sym.equal(inner, left[0][1], self.ctx):
                 what = "none" if not left else str(want_index[left[0][0]])
