@@ -2,6 +2,7 @@
 
 from tilewright.graph.op import Op
 from tilewright.graph.ops import (
+    attention,
     cast,
     conv,
     elementwise,
@@ -11,7 +12,20 @@ from tilewright.graph.ops import (
     pool,
     quantize,
     recurrent,
+    signal,
 )
 
-FAMILIES = (elementwise, cast, linalg, conv, pool, norm, quantize, recurrent, image)
+FAMILIES = (
+    elementwise,
+    cast,
+    linalg,
+    conv,
+    pool,
+    norm,
+    quantize,
+    recurrent,
+    image,
+    attention,
+    signal,
+)
 OPS: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}

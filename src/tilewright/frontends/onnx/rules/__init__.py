@@ -9,10 +9,11 @@ from tilewright.frontends.onnx.rules import (
     norm,
     pool,
     quantize,
+    signal,
 )
 from tilewright.frontends.onnx.rules.base import Rule
 
-FAMILIES = {"ai.onnx": (elementwise, activation, linalg, conv, pool, norm, quantize, image)}
+FAMILIES = {"ai.onnx": (elementwise, activation, linalg, conv, pool, norm, quantize, image, signal)}
 RULES: dict[tuple[str, str], Rule] = {
     (domain, name): rule
     for domain, families in FAMILIES.items()

@@ -1,0 +1,195 @@
+"""Attention: values weighted by how well their keys match a query.
+
+Everything is [batch, heads, sequence, features]; several query heads may share a key head.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tilewright.graph.op import (
+    ANY,
+    COMPLEX,
+    FLOAT,
+    INTEGER,
+    OPAQUE,
+    Attr,
+    Call,
+    Input,
+    Op,
+)
+from tilewright.graph.ops.linalg import wide
+from tilewright.graph.ops.rules import broadcast_shapes, same_dim
+from tilewright.graph.types import TensorType, Type
+from tilewright.sym import Const, Expr
+
+Array = np.ndarray[Any, Any]
+
+# What the second output of attention shows: products, capped, with the mask, after softmax.
+SCORES = ("raw", "capped", "masked", "weights")
+
+
+def _check_heads(call: Call) -> tuple[tuple[Expr, ...], tuple[Expr, ...], tuple[Expr, ...]]:
+    """The shapes of queries, keys and values, which fit together."""
+    q, k, v = (call.shape(at) for at in range(3))
+    for name, shape in (("q", q), ("k", k), ("v", v)):
+        if len(shape) != 4:
+            raise call.error("TW1214", f"{name} of {call.op} has rank {len(shape)}, not 4")
+    same_dim(call, q[0], k[0], "the batches")
+    same_dim(call, k[1], v[1], "the heads of keys and values")
+    same_dim(call, k[2], v[2], "the lengths of keys and values")
+    same_dim(call, q[3], k[3], "the features of queries and keys")
+    if isinstance(q[1], Const) and isinstance(k[1], Const) and q[1].value % k[1].value:
+        raise call.error("TW1214", f"{q[1]} query heads cannot share {k[1]} key heads")
+    return q, k, v
+
+
+def _attention_type(call: Call) -> tuple[Type, ...]:
+    q, k, v = _check_heads(call)
+    if call["scores"] not in SCORES:
+        raise call.error("TW1214", f"attention has no scores {call['scores']!r}", f"use {SCORES}")
+    scores = (q[0], q[1], q[2], k[2])
+    if call.has(3):
+        broadcast_shapes(call, [scores, call.shape(3)])
+    of = call.tensor(0).dtype
+    return (TensorType(of, (*q[:3], v[3])), TensorType(of, scores))[: call.outputs]
+
+
+def _attention(
+    call: Call,
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None = None,
+    lengths: Array | None = None,
+) -> tuple[Array, ...]:
+    batch, heads, rows = q.shape[:3]
+    shared = k.shape[1]
+    scale = 1 / math.sqrt(q.shape[3]) if call["scale"] is None else call["scale"]
+    # Heads that share a key are rows of one product.
+    grouped = wide(q).reshape(batch, shared, heads // shared * rows, q.shape[3])
+    keys = np.swapaxes(wide(k), 2, 3)
+    raw = np.matmul(grouped * grouped.dtype.type(scale), keys).reshape(batch, heads, rows, -1)
+    cap = call["softcap"]
+    capped = np.tanh(raw / cap) * cap if cap else raw
+    scores = np.where(_allowed(call, q, k, lengths), capped, -np.inf)
+    if mask is not None:
+        added = np.where(mask, 0, -np.inf) if mask.dtype == bool else wide(mask)
+        scores = scores + added
+    scores = scores.astype(raw.dtype)
+    greatest = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
+    powers = np.exp(scores - np.where(np.isneginf(greatest), 0, greatest))
+    total = powers.sum(axis=-1, keepdims=True)
+    weights = powers / np.where(total == 0, 1, total)  # nothing to attend to gives zeros
+    values = np.matmul(weights.reshape(batch, shared, heads // shared * rows, -1), wide(v))
+    shown = {"raw": raw, "capped": capped, "masked": scores, "weights": weights}[call["scores"]]
+    out = values.reshape(batch, heads, rows, v.shape[3])
+    return (out.astype(q.dtype), shown.astype(q.dtype))[: call.outputs]
+
+
+def _allowed(call: Call, q: Array, k: Array, lengths: Array | None) -> Array:
+    """Which keys a query may see: causal, within a window, not behind the end. [b, 1, q, k]"""
+    rows, columns = q.shape[2], k.shape[2]
+    key = np.arange(columns)
+    if lengths is None:
+        offset = np.array([[[[call["past"]]]]])
+        allowed = np.ones((1, 1, rows, columns), bool)
+    else:
+        ends = lengths.reshape(-1, 1, 1, 1)
+        offset = ends - rows
+        allowed = np.broadcast_to(key < ends, (len(lengths), 1, rows, columns))
+    place = np.arange(rows)[:, None] + offset
+    if call["causal"]:
+        allowed = allowed & (key <= place)
+    left, right = call["window"]
+    if left >= 0:
+        allowed = allowed & (key >= place - left)
+    if right >= 0:
+        allowed = allowed & (key <= place + right)
+    return np.asarray(allowed)
+
+
+def _linear_attention_type(call: Call) -> tuple[Type, ...]:
+    q, k, v = _check_heads(call)
+    same_dim(call, q[2], k[2], "the lengths of queries and keys")
+    state = (k[0], k[1], k[3], v[3])
+    of = call.tensor(0).dtype
+    kept = call.tensor(3).dtype if call.has(3) else of
+    return (TensorType(of, (*q[:3], v[3])), TensorType(kept, state))[: call.outputs]
+
+
+def _linear_attention(
+    call: Call,
+    q: Array,
+    k: Array,
+    v: Array,
+    state: Array | None = None,
+    decay: Array | None = None,
+    beta: Array | None = None,
+) -> tuple[Array, ...]:
+    batch, heads, steps = q.shape[:3]
+    shared = k.shape[1]
+    kept = q.dtype if state is None else state.dtype
+    queries = wide(q).reshape(batch, shared, heads // shared, steps, q.shape[3])
+    keys, values = wide(k), wide(v)
+    memory = (
+        np.zeros((batch, shared, k.shape[3], v.shape[3]), keys.dtype)
+        if state is None
+        else wide(state)
+    )
+    out = np.zeros((batch, shared, heads // shared, steps, v.shape[3]), keys.dtype)
+    for step in range(steps):
+        key, value = keys[:, :, step], values[:, :, step]
+        if decay is not None:
+            memory = memory * np.exp(wide(decay)[:, :, step])[..., None]
+        if beta is not None:
+            found = np.einsum("bhk,bhkv->bhv", key, memory)
+            value = (value - found) * wide(beta)[:, :, step]
+        memory = memory + key[..., None] * value[..., None, :]
+        out[:, :, :, step] = np.matmul(queries[:, :, :, step], memory)
+    scale = 1 / math.sqrt(q.shape[3]) if call["scale"] is None else call["scale"]
+    result = (out * scale).reshape(batch, heads, steps, v.shape[3])
+    return (result.astype(q.dtype), memory.astype(kept))[: call.outputs]
+
+
+_HEADS = (Input("q", FLOAT), Input("k", FLOAT), Input("v", FLOAT))
+
+OPS = (
+    Op(
+        "attention",
+        "softmax(q @ k' * scale) @ v with a mask, true where a key may be seen or added to the "
+        "scores, and the number of keys that count in each sequence. A query that sees no key "
+        "gives zeros.",
+        (*_HEADS, Input("mask", ANY, optional=True), Input("lengths", INTEGER, optional=True)),
+        _attention_type,
+        _attention,
+        COMPLEX,
+        (
+            Attr("scale", float, None),  # by default the inverse root of the features
+            Attr("softcap", float, 0.0),  # scores become cap * tanh(score / cap)
+            Attr("causal", bool, False),
+            Attr("window", tuple, (-1, -1)),  # how many keys before and behind; -1: all
+            # How many keys precede those of the queries; with lengths, the rest of each.
+            Attr("past", (int, Expr), 0),
+            Attr("scores", str, "raw"),  # what a second output shows
+        ),
+    ),
+    Op(
+        "linear_attention",
+        "Attention with a state instead of all keys: state = state * exp(decay) + key x value, "
+        "read by each query. With beta, the value stored replaces beta of what the key finds.",
+        (
+            *_HEADS,
+            Input("state", FLOAT, optional=True),  # [batch, heads, features of k, of v]
+            Input("decay", FLOAT, optional=True),  # [batch, heads, sequence, 1 or features]
+            Input("beta", FLOAT, optional=True),  # [batch, heads or 1, sequence, 1]
+        ),
+        _linear_attention_type,
+        _linear_attention,
+        OPAQUE,
+        (Attr("scale", float, None),),
+    ),
+)
