@@ -51,7 +51,7 @@ quick = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-long = settings(quick, max_examples=20_000, derandomize=False)
+long = settings(quick, max_examples=10_000, derandomize=False)
 
 LOOPS = [var(name) for name in "ijkl"]
 SIZES = [size(name) for name in "nmp"]
@@ -482,7 +482,7 @@ def test_symbolic_bounds_hold_for_long(world: World, x: Expr, data: st.DataObjec
 
 
 @pytest.mark.fuzz
-@settings(long, max_examples=20_000)
+@long
 @given(values(depth=4))
 def test_text_reads_back_for_long(x: Expr) -> None:
     test_text_reads_back_as_the_same_expression.hypothesis.inner_test(x)

@@ -31,8 +31,8 @@ from tilewright.sym.poly import (
     poly_of,
 )
 
-_DEGREE, _TERMS = 4, 16  # no proof is looked for among larger goals
-QUICK, THOROUGH = 12, 48  # steps of effort: inside a simplification, and when asked for a proof
+_DEGREE, _TERMS = 3, 12  # no proof is looked for among larger goals
+QUICK, THOROUGH = 24, 80  # goals looked at: inside a simplification, and when asked for a proof
 
 
 def nonnegative(poly: Poly, ctx: Context, effort: int = QUICK) -> bool:
@@ -102,6 +102,9 @@ class _Proof:
     def attempt(self, goal: Poly, most: int = 99, least: int | None = None) -> bool:
         """Whether goal >= 0. Gives up where a step made it worse: with more than `most` terms that
         have no bound, or a constant bound below `least`."""
+        if self.effort <= 0:
+            return False
+        self.effort -= 1
         ctx = self.ctx
         low, high = goal.const, goal.const
         unbounded = False
@@ -128,13 +131,12 @@ class _Proof:
             return False
         if not goal.terms or (not unbounded and high < 0):
             return False
-        if self.effort <= 0 or len(goal.terms) > _TERMS:
+        if len(goal.terms) > _TERMS:
             return False
         key = frozenset(goal.terms.items())
         tried = self.seen.get(key)
         if tried is not None and goal.const <= tried:
             return False  # no easier than what failed before
-        self.effort -= 1
         self.seen[key] = goal.const
         cases = _cases(goal)
         if cases is not None:

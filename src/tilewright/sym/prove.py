@@ -5,10 +5,11 @@ from __future__ import annotations
 from tilewright.base.dtype import INDEX
 from tilewright.sym.context import EMPTY, Context
 from tilewright.sym.deduce import THOROUGH, nonnegative
-from tilewright.sym.expr import TRUE, And, Eq, Expr, Or
+from tilewright.sym.expr import TRUE, Add, And, Eq, Expr, Max, Min, Or, Sub, Var
 from tilewright.sym.ops import ExprLike, as_expr, logical_not, sub
-from tilewright.sym.poly import poly_of
+from tilewright.sym.poly import Poly, factors, poly_of, rank
 from tilewright.sym.simplify import simplify
+from tilewright.sym.visit import rewrite
 
 
 def prove(cond: Expr, ctx: Context = EMPTY) -> bool:
@@ -33,6 +34,21 @@ def equal(a: ExprLike, b: ExprLike, ctx: Context = EMPTY) -> bool:
     if x.dtype is not INDEX or y.dtype is not INDEX:
         return simplify(x, ctx) is simplify(y, ctx)
     gap = poly_of(simplify(sub(x, y), ctx)).expanded()
+    if not all(isinstance(atom, Var) for monomial in gap.terms for atom in factors(monomial)):
+        # Atoms that differ in nothing but the order of their terms are the same.
+        gap = poly_of(rewrite(gap.expr(), _sorted)).expanded()
     if gap.is_const:
         return gap.const == 0
     return nonnegative(gap, ctx, THOROUGH) and nonnegative(gap.scaled(-1), ctx, THOROUGH)
+
+
+def _sorted(node: Expr) -> Expr:
+    """Terms of a sum and operands of min and max in an order of their own."""
+    if node.dtype is INDEX:
+        if isinstance(node, (Add, Sub)):
+            poly = poly_of(node).expanded()
+            terms = sorted(poly.terms.items(), key=lambda item: [rank(f) for f in factors(item[0])])
+            return Poly(dict(terms), poly.const).expr()
+        if isinstance(node, (Min, Max)) and rank(node.b) < rank(node.a):
+            return type(node)(node.b, node.a)
+    return node

@@ -113,5 +113,7 @@ def test_equality_beyond_the_normal_form() -> None:
     assert equal(n, m, EMPTY.assume(n <= m).assume(m <= n))
     assert equal(ceildiv(n, 8) * 8, n, EMPTY.assume(eq(n % 8, 0)))
     assert equal(8, n, EMPTY.assume(eq(n, 8)))
+    assert equal((i + j) // 8, (j + i) // 8)
+    assert equal(minimum(i + j, n) % 3, minimum(n, j + i) % 3)
     assert not equal(n, m)
     assert not equal(n // 8 * 8, n)
