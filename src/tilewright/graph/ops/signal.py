@@ -61,8 +61,11 @@ def _dft_type(call: Call) -> tuple[Type, ...]:
 
 
 def _complex(x: Array) -> Array:
-    big = wide(x).astype(np.float64)
-    return np.asarray(big[..., 0] + 1j * big[..., 1] if x.shape[-1] == 2 else big[..., 0] + 0j)
+    big = wide(x)
+    out = big[..., 0].astype(np.complex128 if big.dtype == np.float64 else np.complex64)
+    if x.shape[-1] == 2:
+        out.imag = big[..., 1]
+    return out
 
 
 def _parts(x: Array, of: np.dtype[Any]) -> Array:
