@@ -278,6 +278,27 @@ class FunctionText:
         shown = f"shufflevector {value}, {value.type} poison, <{len(picks)} x i32> <{mask}>"
         return self.value(type_, shown)
 
+    def widen(self, value: Value, lanes: int) -> Value:
+        """The vector with lanes of no meaning added at its end."""
+        if value.lanes == lanes:
+            return value
+        if value.lanes == 1:
+            type_ = vector(value.type, lanes)
+            return self.value(type_, f"insertelement {type_} poison, {value}, i64 0")
+        type_ = vector(element_of(value.type), lanes)
+        picks = [str(i) if i < value.lanes else "poison" for i in range(lanes)]
+        mask = ", ".join(f"i32 {pick}" for pick in picks)
+        shown = f"shufflevector {value}, {value.type} poison, <{lanes} x i32> <{mask}>"
+        return self.value(type_, shown)
+
+    def concat(self, first: Value, second: Value | None = None) -> Value:
+        """Two vectors of one type in a row; the second has no meaning if absent."""
+        lanes = first.lanes * 2
+        rest = f"{first.type} poison" if second is None else str(second)
+        mask = ", ".join(f"i32 {i}" for i in range(lanes))
+        type_ = vector(element_of(first.type), lanes)
+        return self.value(type_, f"shufflevector {first}, {rest}, <{lanes} x i32> <{mask}>")
+
     def extract(self, value: Value, lane: int) -> Value:
         return self.value(element_of(value.type), f"extractelement {value}, i64 {lane}")
 

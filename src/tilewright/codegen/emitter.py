@@ -20,7 +20,7 @@ from tilewright.codegen.builder import NULL, FunctionText, ModuleText, Value, i1
 from tilewright.codegen.calls import RULES
 from tilewright.codegen.captures import captures
 from tilewright.codegen.debug import FUNCTION, DebugInfo
-from tilewright.codegen.facts import as_ramp, divisor, is_non_negative
+from tilewright.codegen.facts import as_offsets, as_ramp, divisor, is_non_negative
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.math import FORMULAS, expand_call
 from tilewright.codegen.memory import Accesses, Memory, Place
@@ -455,6 +455,10 @@ class Emitter:
             base, stride = ramp[0], int(ramp[1].value)
             place = Place(memory, self.expr(base), divisor(base), buffer.dtype, stride)
             return place, lanes
+        known = as_offsets(flat) if lanes > 1 else None
+        if known is not None:
+            base, offsets = known
+            return Place(memory, self.expr(base), 1, buffer.dtype, None, offsets), lanes
         return Place(memory, self.expr(flat), 1, buffer.dtype), lanes
 
     def _spread(self, value: Value, lanes: int) -> Value:

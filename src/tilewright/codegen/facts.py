@@ -91,3 +91,33 @@ def as_ramp(index: Expr) -> tuple[Expr, Expr] | None:
         combine = add if isinstance(index, Add) else sub
         return combine(a[0], b[0]), combine(a[1], b[1])
     return None
+
+
+def as_offsets(index: Expr) -> tuple[Expr, tuple[int, ...]] | None:
+    """(base, distances) when every lane lies at a known distance from a scalar; else None."""
+    if isinstance(index, Ramp) and index.base.dtype.lanes == 1:
+        if not isinstance(index.stride, Const):
+            return None
+        step = int(index.stride.value)
+        return index.base, tuple(lane * step for lane in range(index.lanes))
+    if isinstance(index, Broadcast) and index.value.dtype.lanes == 1:
+        return index.value, (0,) * index.lanes
+    if not isinstance(index, (Add, Sub, Mul, FloorDiv, FloorMod)):
+        return None
+    a, b = as_offsets(index.a), as_offsets(index.b)
+    if a is None or b is None:
+        return None
+    (x, xs), (y, ys) = a, b
+    if isinstance(index, (Add, Sub)):
+        sign = 1 if isinstance(index, Add) else -1
+        combine = add if sign == 1 else sub
+        return combine(x, y), tuple(i + sign * j for i, j in zip(xs, ys, strict=True))
+    if not isinstance(y, Const) or any(ys):
+        return None
+    number = int(y.value)
+    if isinstance(index, Mul):
+        return mul(x, number), tuple(i * number for i in xs)
+    if not isinstance(x, Const) or number == 0:
+        return None
+    pairs = [divmod(int(x.value) + i, number) for i in xs]
+    return mul(x, 0), tuple(pair[isinstance(index, FloorMod)] for pair in pairs)

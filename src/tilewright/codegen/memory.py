@@ -1,7 +1,8 @@
 """Loads and stores: whole vectors, strided and scattered ones, under masks.
 
 A vector index that is base, base + 1, ... becomes one vector access; other constant strides one
-wide load and a shuffle; the rest are gathers and scatters. A mask keeps lanes from touching memory.
+wide load and a shuffle; lanes in a few runs one load each and a shuffle; the rest are gathers and
+scatters. A mask keeps lanes from touching memory.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tilewright.codegen.builder import FunctionText, Value, i64, splat
 from tilewright.codegen.types import element_of, mangled, memory_type, register_type, vector
 
 WIDEST_SHUFFLE = 4  # strides up to this are loaded whole and shuffled
+MOST_RUNS = 4  # lanes scattered over more runs of elements are gathered
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class Place:
     index: Value
     divisor: int
     element: DType
-    stride: int | None = None  # between lanes when constant; None: the index is a vector
+    stride: int | None = None  # between lanes when constant
+    offsets: tuple[int, ...] = ()  # of the lanes from the index, when known; else it is a vector
 
     @property
     def align(self) -> int:
@@ -58,7 +61,7 @@ class Accesses:
         if lanes == 1:
             loaded = self._load_one(place)
         elif place.stride is None:
-            loaded = self._gather(place, place.index, lanes, mask)
+            loaded = self._load_pattern(place, lanes, mask)
         elif place.stride == 0:
             loaded = self._load_equal(place, lanes, mask)
         elif place.stride == 1:
@@ -107,6 +110,28 @@ class Accesses:
         whole = self.b.load(type_, pointer, align=align, extra=place.memory.alias)
         return self.b.shuffle(whole, picks)
 
+    def _load_pattern(self, place: Place, lanes: int, mask: Value | None) -> Value:
+        """Lanes at known distances: the few runs they lie in, then the lanes picked out."""
+        runs = _runs(place.offsets)
+        width = max((stop - start for start, stop in runs), default=1)
+        if mask is not None or width == 1 or len(runs) > MOST_RUNS:
+            return self._gather(place, self._indices(place, lanes), lanes, mask)
+        element = memory_type(place.element)
+        align = place.element.size_bytes & -place.element.size_bytes
+        parts: list[Value] = []
+        where: dict[int, int] = {}
+        for at, (start, stop) in enumerate(runs):
+            first = self.b.op("add nsw", place.index, i64(start))
+            pointer = self.b.offset(element, place.memory.pointer, first)
+            type_ = vector(element, stop - start)
+            part = self.b.load(type_, pointer, align=align, extra=place.memory.alias)
+            parts.append(self.b.widen(part, width))
+            where.update({start + i: at * width + i for i in range(stop - start)})
+        while len(parts) > 1:
+            pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
+            parts = [self.b.concat(*pair) for pair in pairs]
+        return self.b.shuffle(parts[0], [where[offset] for offset in place.offsets])
+
     def _gather(self, place: Place, indices: Value, lanes: int, mask: Value | None) -> Value:
         type_ = vector(memory_type(place.element), lanes)
         pointers = self.b.offset(memory_type(place.element), place.memory.pointer, indices)
@@ -135,8 +160,7 @@ class Accesses:
             first = self.b.op("add nsw", place.index, i64(1 - lanes))
             self._store_run(reversed_value, Place(place.memory, first, 1, place.element, 1), None)
         else:
-            indices = place.index if place.stride is None else self._indices(place, lanes)
-            self._scatter(value, place, indices, mask)
+            self._scatter(value, place, self._indices(place, lanes), mask)
 
     def _store_run(self, value: Value, place: Place, mask: Value | None) -> None:
         pointer, alias = self.address(place), place.memory.alias
@@ -162,8 +186,12 @@ class Accesses:
 
     def _indices(self, place: Place, lanes: int) -> Value:
         """The index of every lane."""
-        assert place.stride is not None
-        steps = ", ".join(f"i64 {lane * place.stride}" for lane in range(lanes))
+        offsets = place.offsets
+        if place.stride is not None:
+            offsets = tuple(lane * place.stride for lane in range(lanes))
+        if not offsets:
+            return place.index
+        steps = ", ".join(f"i64 {offset}" for offset in offsets)
         base = self.b.splat(place.index, lanes)
         return self.b.op("add nsw", base, Value(base.type, f"<{steps}>"))
 
@@ -184,6 +212,17 @@ class Accesses:
         if not of.is_bool:
             return value
         return self.b.convert("zext", value, vector("i8", value.lanes))
+
+
+def _runs(offsets: tuple[int, ...]) -> list[tuple[int, int]]:
+    """The ranges of consecutive elements that the offsets lie in."""
+    runs: list[tuple[int, int]] = []
+    for offset in sorted(set(offsets)):
+        if runs and offset == runs[-1][1]:
+            runs[-1] = (runs[-1][0], offset + 1)
+        else:
+            runs.append((offset, offset + 1))
+    return runs
 
 
 def stored_type(of: DType, lanes: int) -> str:
