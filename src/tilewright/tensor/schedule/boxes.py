@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright import sym
-from tilewright.sym import ONE, TRUE, ZERO, And, Context, Expr, Le, Lt, Var
+from tilewright.sym import ONE, TRUE, ZERO, And, Context, Expr, Le, Lt, Max, Min, Var
 from tilewright.sym.affine import is_bijective, linear, split_terms
+from tilewright.sym.poly import Poly, poly_of
 from tilewright.tensor.ir import Block, For, Range, Region
-from tilewright.tensor.regions import clipped, contains, region_over, substitute_region
+from tilewright.tensor.regions import clipped, region_over, stop_of, substitute_region
 from tilewright.tensor.schedule.inverse import is_injective
 
 Ranges = dict[Var, tuple[Expr, Expr]]
@@ -64,7 +65,7 @@ def loose_box(
     """
     ranges = {loop.var: (loop.start, loop.stop) for loop in loops}
     loose = region_over(bound_region(block, region), ranges, ctx)
-    return loose if contains(box, clipped(loose, ctx), ctx) else box
+    return loose if holds(box, clipped(loose, ctx), ctx) else box
 
 
 def _image(box: Region, ranges: Ranges, ctx: Context) -> Region | None:
@@ -205,8 +206,34 @@ def read_box(block: Block, region: Region, loops: Sequence[For], ctx: Context) -
 
 
 def holds(outer: Region, inner: Region, ctx: Context) -> bool:
-    """Whether `outer`, inside the buffer, certainly holds `inner`, which is clipped to it."""
-    return contains(outer, inner, ctx) or contains(clipped(outer, ctx), inner, ctx)
+    """Whether `inner` certainly lies inside `outer`."""
+    return all(
+        at_most(x.start, y.start, ctx) and at_most(stop_of(y), stop_of(x), ctx)
+        for x, y in zip(outer.ranges, inner.ranges, strict=True)
+    )
+
+
+def at_most(a: Expr, b: Expr, ctx: Context) -> bool:
+    """Whether a <= b for certain; the ends of clipped boxes are taken case by case.
+
+    rest + min(p, q) >= 0 if rest + p >= 0 and rest + q >= 0;
+    rest - min(p, q) >= 0 if rest - p >= 0 or  rest - q >= 0; max the other way round.
+    """
+    if sym.prove(sym.le(a, b), ctx):
+        return True
+    return _is_natural(poly_of(sym.simplify(sym.sub(b, a), ctx)), ctx, 4)
+
+
+def _is_natural(gap: Poly, ctx: Context, depth: int) -> bool:
+    for atom, sign in gap.terms.items():
+        if isinstance(atom, (Min, Max)) and sign in (1, -1) and depth:
+            rest = gap.without(atom)
+            cases = (
+                _is_natural(rest.plus(poly_of(end), sign), ctx, depth - 1)
+                for end in (atom.a, atom.b)
+            )
+            return all(cases) if isinstance(atom, Min) == (sign > 0) else any(cases)
+    return sym.prove(sym.le(0, gap.expr()), ctx)
 
 
 def are_apart(region: Region, ranges: Mapping[Var, tuple[Expr, Expr]], ctx: Context) -> bool:

@@ -30,6 +30,7 @@ from tilewright.tensor.ir import (
     Store,
 )
 from tilewright.tensor.regions import point, stop_of
+from tilewright.tensor.schedule.boxes import at_most
 from tilewright.tensor.schedule.tree import nest
 
 
@@ -82,8 +83,8 @@ class Cover:
 def _fitted(r: Range, limit: Expr, ctx: Context, around: set[Var]) -> tuple[Range, bool, bool]:
     """The range, and whether its ends certainly lie inside 0..limit."""
     stop = stop_of(r)
-    from_zero = sym.prove(sym.le(0, r.start), ctx)
-    to_limit = sym.prove(sym.le(stop, limit), ctx)
+    from_zero = at_most(ZERO, r.start, ctx)
+    to_limit = at_most(stop, limit, ctx)
     if from_zero and to_limit:
         return r, True, True
     if sym.prove(sym.le(limit, r.extent), ctx):
