@@ -1,4 +1,4 @@
-"""Every refusal of the primitives that move blocks and buffers has a page, whose example raises it."""
+"""Every refusal of the primitives that move blocks and buffers has a page that runs."""
 
 import re
 from pathlib import Path
