@@ -11,11 +11,11 @@ at the same time it does, unless each iteration has the buffer to itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tilewright import sym
-from tilewright.sym import ONE, TRUE, Context, Expr, Var
+from tilewright.sym import ONE, Context, Expr, Var
 from tilewright.tensor.ir import (
     REDUCE,
     Block,
@@ -31,6 +31,7 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.rewriter import conjuncts
 from tilewright.tensor.regions import region_over, stop_of, substitute_region
+from tilewright.tensor.schedule.boxes import holds, read_box, written_box
 from tilewright.tensor.schedule.inverse import told
 from tilewright.tensor.schedule.tree import loop_ranges
 from tilewright.tensor.visit import walk
@@ -50,8 +51,10 @@ class _Access:
     """What a block touches in one iteration of the loops in question."""
 
     block: Block
+    region: Region  # as the block declares it
+    bound: Region  # in terms of the loops
     loops: tuple[For, ...]  # between those loops and the block
-    box: Region
+    box: Region  # that holds it while these run
     place: int  # in program order
 
 
@@ -71,7 +74,6 @@ def conflict(
     reductions may go on from one to the next.
     """
     inner = ctx.bind_all(loop_ranges(loops))
-    variables = [loop.var for loop in loops]
     reads: dict[Buffer, list[_Access]] = {}
     writes: dict[Buffer, list[_Access]] = {}
     for place, (block, below) in enumerate(_blocks(body)):
@@ -86,9 +88,11 @@ def conflict(
             continue
         if _is_owned(written, read, loops, ctx):
             continue
+        if alone and not _reads_elsewhere(written, read) and _tells(written[0], loops, ctx):
+            continue
         if shared:
             return Conflict(buffer, written[0].block, (*read, *written)[0].block)
-        bad = _not_made_anew(written, read, variables, inner)
+        bad = _not_made_anew(written, read, inner)
         if bad is not None:
             return Conflict(buffer, written[0].block, bad.block)
     return None
@@ -105,15 +109,15 @@ def _note(
     bound = {it.var: value for it, value in zip(block.iters, block.bindings, strict=True)}
     ranges = loop_ranges(below)
 
-    def box(region: Region) -> Region:
-        return region_over(substitute_region(region, bound), ranges, ctx)
+    def touched(region: Region) -> _Access:
+        moved = substitute_region(region, bound)
+        return _Access(block, region, moved, below, region_over(moved, ranges, ctx), place)
 
     for region in block.reads:
-        access = _Access(block, below, box(region), place)
-        reads.setdefault(region.buffer, []).append(access)
+        reads.setdefault(region.buffer, []).append(touched(region))
     goes_on = block.init is None and any(it.kind == REDUCE for it in block.iters)
     for region in block.writes:
-        access = _Access(block, below, box(region), place)
+        access = touched(region)
         writes.setdefault(region.buffer, []).append(access)
         if goes_on or _updates(block, region.buffer):  # it reads what it adds to
             reads.setdefault(region.buffer, []).append(access)
@@ -123,6 +127,11 @@ def _updates(block: Block, buffer: Buffer) -> bool:
     return block.init is None and any(
         isinstance(stmt, Update) and buffer in stmt.buffers for stmt in walk(block.body)
     )
+
+
+def _reads_elsewhere(written: list[_Access], read: list[_Access]) -> bool:
+    """Whether a block reads other elements of the buffer than it is about to write."""
+    return any(all(access is not one for one in written) for access in read)
 
 
 def _only_adds(block: Block, buffer: Buffer) -> bool:
@@ -164,19 +173,9 @@ def _owns(
     """Whether the dimensions that move with the iterations tell them apart, for all accesses."""
     moving = {loop.var for loop in loops}
     axes = [axis for axis, r in enumerate(hull.ranges) if sym.uses_var(r.start, moving)]
-    ranges = dict(loop_ranges(loops))
-    known: list[Expr] = []
-    for axis in axes:
-        r = hull.ranges[axis]
-        if r.extent is ONE:
-            known.append(r.start)
-            continue
-        offset = sym.var("offset")
-        ranges[offset] = (sym.ZERO, r.extent)
-        known.append(sym.add(r.start, offset))
-    found = told(known, ranges, ctx)
-    single = [loop for loop in loops if loop.var not in found]
-    if any(not sym.prove(sym.le(loop.extent, 1), ctx) for loop in single):
+    ranges = loop_ranges(loops)
+    known = _places(hull, axes, ranges)
+    if not _all_told(loops, told(known, ranges, ctx), ctx):
         return False
     inner = ctx.bind_all(loop_ranges(loops))
     return all(_within(access.box, hull, axes, inner) for access in (*written, *read))
@@ -194,53 +193,70 @@ def _within(box: Region, hull: Region, axes: Sequence[int], ctx: Context) -> boo
     return True
 
 
+def _tells(access: _Access, loops: Sequence[For], ctx: Context) -> bool:
+    """Whether each single element that is touched tells the iteration."""
+    ranges = {**loop_ranges(loops), **loop_ranges(access.loops)}
+    known = _places(access.bound, range(access.bound.buffer.rank), ranges)
+    found = told(known, ranges, ctx)
+    return _all_told(loops, found, ctx)
+
+
+def _places(
+    region: Region, axes: Iterable[int], ranges: dict[Var, tuple[Expr, Expr]]
+) -> list[Expr]:
+    """The indices of any element of the region; `ranges` learns of the offsets inside it."""
+    known: list[Expr] = []
+    for axis in axes:
+        r = region.ranges[axis]
+        if r.extent is ONE:
+            known.append(r.start)
+            continue
+        offset = sym.var("offset")
+        ranges[offset] = (sym.ZERO, r.extent)
+        known.append(sym.add(r.start, offset))
+    return known
+
+
+def _all_told(loops: Sequence[For], found: set[Var], ctx: Context) -> bool:
+    return all(loop.var in found or sym.prove(sym.le(loop.extent, 1), ctx) for loop in loops)
+
+
 # --------------------------------------------------------------------------- made anew
 
 
-def _not_made_anew(
-    written: list[_Access], read: list[_Access], variables: Sequence[Var], ctx: Context
-) -> _Access | None:
+def _not_made_anew(written: list[_Access], read: list[_Access], ctx: Context) -> _Access | None:
     """A read of what the iteration may not have written before; None if there is none."""
     adding = {access.block for access in read}
     overwriting = [access for access in written if access.block not in adding]
     if len(overwriting) > 1:
         return overwriting[1]
     for access in read:
-        axes = range(access.box.buffer.rank)
-        if not any(
-            one.place < access.place
-            and _within(access.box, one.box, axes, ctx)
-            and _covers_its_box(one, variables)
-            for one in written
-        ):
+        before = [one for one in written if one.place < access.place]
+        if not any(_hands_over(one, access) or _fills(one, access, ctx) for one in before):
             return access
     return None
 
 
-def _covers_its_box(access: _Access, variables: Sequence[Var]) -> bool:
-    """Whether an element of the box that an iteration skips is skipped by every iteration.
+def _fills(writer: _Access, reader: _Access, ctx: Context) -> bool:
+    """Whether all that is read in an iteration is certainly written in it."""
+    filled = written_box(writer.block, writer.region, writer.loops, ctx)
+    if filled is None:
+        return False
+    return holds(filled, read_box(reader.block, reader.region, reader.loops, ctx), ctx)
 
-    So it is where each part of the predicate is about the block's iterators: their values say
-    which element it is, whatever the iteration.
-    """
-    block = access.block
-    if block.predicate is TRUE:
-        return True
-    moving = {*variables, *(loop.var for loop in access.loops)}
-    for part in conjuncts(block.predicate):
-        if not sym.uses_var(part, moving):
-            continue
-        if not isinstance(part, (sym.Lt, sym.Le)):
-            return False
-        gap = sym.sub(part.a, part.b)
-        remainders = [
-            sym.simplify(each)
-            for binding in block.bindings
-            for each in (sym.sub(gap, binding), sym.add(gap, binding))
-        ]
-        if all(sym.uses_var(rest, moving) for rest in remainders):
-            return False
-    return True
+
+def _hands_over(writer: _Access, reader: _Access) -> bool:
+    """Whether the reader takes, in the same iteration of all loops, what was just written."""
+    common = {a.var for a, b in zip(writer.loops, reader.loops, strict=False) if a is b}
+    own = {loop.var for loop in (*writer.loops, *reader.loops)} - common
+    return (
+        all(
+            a.start is b.start and a.extent is b.extent and not sym.uses_var(a.start, own)
+            for a, b in zip(writer.bound.ranges, reader.bound.ranges, strict=True)
+        )
+        and not sym.uses_var(writer.block.predicate, own)
+        and set(conjuncts(writer.block.predicate)) <= set(conjuncts(reader.block.predicate))
+    )
 
 
 # --------------------------------------------------------------------------- private

@@ -38,11 +38,12 @@ def fuse(fn: Function, variables: Sequence[Var]) -> tuple[Function, Var]:
             raise refuse(
                 fn, "TW2103", f"cannot fuse loop %{loop.var.name}: it is {loop.kind}", loop.var
             )
-        if sym.uses_var(loop.extent, set(variables)):
+        if any(sym.uses_var(end, set(variables)) for end in (loop.start, loop.stop)):
             raise refuse(
                 fn,
                 "TW2105",
-                f"cannot fuse loop %{loop.var.name}: its extent {loop.extent} varies with the rest",
+                f"cannot fuse loop %{loop.var.name}: its range {loop.start}..{loop.stop} varies "
+                "with the rest",
                 loop.var,
             )
     fused = sym.var("_".join(loop.var.name for loop in loops))

@@ -47,6 +47,7 @@ class IndexMap:
                     break
             tokens.expect(")")
             tokens.expect("->")
+            _check_names(tokens, sizes)
             parser = ExprParser(tokens, sizes, {})
             outputs: list[Expr] = []
             tokens.expect("(")
@@ -81,6 +82,16 @@ class IndexMap:
             ) from error
         items = found if isinstance(found, (tuple, list)) else (found,)
         return _checked(IndexMap(inputs, tuple([sym.as_expr(item) for item in items])))
+
+
+def _check_names(tokens: Tokens, sizes: dict[str, Size]) -> None:
+    """What follows uses only known indices, and the functions that expressions know."""
+    ahead = 0
+    while tokens.peek(ahead).kind != "end":
+        token = tokens.peek(ahead)
+        ahead += 1
+        if token.kind == "name" and token.text not in sizes and tokens.peek(ahead).text != "(":
+            tokens.fail(f"{token.text} is not one of its indices", token)
 
 
 def _checked(made: IndexMap) -> IndexMap:

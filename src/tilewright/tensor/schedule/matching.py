@@ -141,9 +141,15 @@ class _Matcher:
 
     def _stmt(self, declared: Stmt, found: Stmt) -> None:
         if isinstance(declared, Update) and isinstance(found, Update):
-            _check_reducer(declared.reducer, found.reducer)
+            if len(declared.buffers) != len(found.buffers):
+                raise Mismatch(
+                    OPERATION,
+                    f"it reduces {len(found.buffers)} values at once, the intrinsic "
+                    f"{len(declared.buffers)}",
+                )
             for a, b in zip(declared.buffers, found.buffers, strict=True):
                 self._access(a, declared.index, b, found.index)
+            _check_reducer(declared.reducer, found.reducer)
             for x, y in zip(declared.values, found.values, strict=True):
                 self._expr(x, y)
         elif isinstance(declared, Store) and isinstance(found, Store):

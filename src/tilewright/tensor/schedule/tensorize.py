@@ -163,6 +163,9 @@ def _matched(intrin: TensorIntrin, declared: Block, block: Block) -> _Calls:
 def _reset(intrin: TensorIntrin, declared: Block, block: Block, tile: Block) -> _Calls:
     if declared.init is None:
         raise Mismatch(OPERATION, "it is a plain store, the intrinsic a reduction without init")
+    assert isinstance(tile.body, Store)
+    if not isinstance(tile.body.value, sym.Const):
+        raise Mismatch(OPERATION, "it is a plain store, the intrinsic a reduction")
     match = match_init(declared, tile.body, tile)
     regions = _outputs(intrin, match)
     return _Calls(TensorCall(intrin.name, RESET, regions, block.loc), None, regions)
