@@ -2,18 +2,44 @@
 
 from tilewright.frontends.onnx.rules import (
     activation,
+    attention,
     conv,
     elementwise,
     image,
+    indexing,
     linalg,
+    loss,
     norm,
     pool,
     quantize,
+    recurrent,
+    reduction,
+    shape,
     signal,
+    sorting,
 )
 from tilewright.frontends.onnx.rules.base import Rule
 
-FAMILIES = {"ai.onnx": (elementwise, activation, linalg, conv, pool, norm, quantize, image, signal)}
+FAMILIES = {
+    "ai.onnx": (
+        elementwise,
+        activation,
+        linalg,
+        conv,
+        pool,
+        norm,
+        quantize,
+        attention,
+        recurrent,
+        image,
+        signal,
+        loss,
+        indexing,
+        reduction,
+        shape,
+        sorting,
+    )
+}
 RULES: dict[tuple[str, str], Rule] = {
     (domain, name): rule
     for domain, families in FAMILIES.items()
