@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from tilewright.base.errors import Unsupported, UserError
 from tilewright.base.loc import Loc, ModelNode
 from tilewright.frontends.onnx.rules import RULES
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, element_type
+from tilewright.frontends.onnx.tensors import dense_array, to_array
 from tilewright.graph import Builder, Graph, Module, Value
 from tilewright.graph.types import OptionalType, SequenceType, TensorType, Type
 from tilewright.sym import Expr, Size, const, size
@@ -128,7 +129,7 @@ class Importer:
             body = schema_function(node, domain, version, inputs)
             if body is None:
                 raise Skip(f"operator {domain}.{node.op_type} at opset {version}")
-            return self.expand(body, node, inputs, builder, scope)
+            return self.expand(body, node, inputs, builder, scope, version)
         context = Context(node, list(inputs), builder, version, loc, self, scope)
         made = rule(context)
         return made if isinstance(made, (tuple, list)) else (made,)
@@ -140,8 +141,12 @@ class Importer:
         inputs: Sequence[Value | None],
         builder: Builder,
         outer: dict[str, Value],
+        schema_version: int | None = None,
     ) -> Sequence[Value | None]:
-        """Translate a function's body in place of the node that calls it."""
+        """Translate a function's body in place of the node that calls it.
+
+        A function by which ONNX defines an operator takes its defaults from the operator.
+        """
         del outer  # a function sees only its own arguments
         scope = {
             name: value
@@ -152,6 +157,11 @@ class Importer:
         given = {attribute.name: attribute for attribute in node.attribute}
         for default in function.attribute_proto:
             given.setdefault(default.name, default)
+        if schema_version is not None:
+            schema = onnx.defs.get_schema(node.op_type, schema_version, node.domain)
+            for spec in schema.attributes.values():
+                if spec.default_value.type != onnx.AttributeProto.UNDEFINED:
+                    given.setdefault(spec.name, spec.default_value)
         saved = self.opsets
         self.opsets = {**saved, **{e.domain or "ai.onnx": e.version for e in function.opset_import}}
         try:
@@ -221,25 +231,6 @@ class Importer:
         if word not in self.sizes:
             self.sizes[word] = size(word)
         return self.sizes[word]
-
-
-def to_array(tensor: onnx.TensorProto) -> Array:
-    """The contents of an initializer."""
-    try:
-        return np.asarray(numpy_helper.to_array(tensor))
-    except Exception as error:
-        raise UserError("TW1105", f"initializer {tensor.name!r} is damaged: {error}") from error
-
-
-def dense_array(sparse: onnx.SparseTensorProto) -> Array:
-    """A sparse initializer written out."""
-    values, indices = to_array(sparse.values), to_array(sparse.indices)
-    out = np.zeros(tuple(sparse.dims), values.dtype)
-    if indices.ndim == 1:
-        out.ravel()[indices] = values
-    else:
-        out[tuple(indices.T)] = values
-    return out
 
 
 def free_names(proto: onnx.GraphProto) -> list[str]:

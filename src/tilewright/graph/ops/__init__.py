@@ -7,12 +7,16 @@ from tilewright.graph.ops import (
     conv,
     elementwise,
     image,
+    indexing,
     linalg,
     norm,
     pool,
     quantize,
     recurrent,
+    reduction,
+    shape,
     signal,
+    sorting,
 )
 
 FAMILIES = (
@@ -27,5 +31,9 @@ FAMILIES = (
     image,
     attention,
     signal,
+    indexing,
+    reduction,
+    shape,
+    sorting,
 )
 OPS: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}

@@ -13,8 +13,9 @@ from tilewright.base.dtype import DType, from_numpy
 from tilewright.base.errors import TilewrightError, Unsupported, UserError
 from tilewright.base.loc import Loc
 from tilewright.graph import Builder, Graph, Value
+from tilewright.graph.op import Known
 from tilewright.graph.types import TensorType, Type
-from tilewright.sym import Const
+from tilewright.sym import ONE, Const, Expr
 
 Array = np.ndarray[Any, Any]
 
@@ -90,8 +91,14 @@ class Context:
 
     def emit(self, op: str, *inputs: Value | float | None, **attributes: Any) -> Value:
         """A node with one output; numbers become constants of the first value's element type."""
-        like = next(x for x in inputs if isinstance(x, Value))
-        given = [self.like(like, x) if isinstance(x, (int, float)) else x for x in inputs]
+        first = next((x for x in inputs if isinstance(x, Value)), None)
+        given: list[Value | None] = []
+        for x in inputs:
+            if isinstance(x, (int, float)):
+                assert first is not None, "a number needs a value beside it"
+                given.append(self.like(first, x))
+            else:
+                given.append(x)
         return self.builder.add(op, *given, loc=self.loc, **attributes)
 
     def emit_many(
@@ -106,19 +113,50 @@ class Context:
         """A scalar constant of another value's element type."""
         return self.constant(np.asarray(number).astype(value.tensor.dtype.numpy))
 
+    def known(self, at: int) -> Known | None:
+        """The contents of an integer input, as expressions of sizes, if known."""
+        ((contents,), _) = self.builder.contents.of((self.get(at),))
+        return contents
+
+    def dims(self, of: Value | int = 0) -> tuple[Expr, ...]:
+        """The shape of a value or input; its rank must be known."""
+        value = self[of] if isinstance(of, int) else of
+        if not isinstance(value.type, TensorType) or value.type.shape is None:
+            raise Skip(f"{self.op_type} on a tensor of unknown rank")
+        return value.type.shape
+
+    def axis(self, axis: int, rank: int) -> int:
+        """An axis counted from the front."""
+        if not -rank <= axis < max(rank, 1):
+            message = f"axis {axis} of {self.op_type} is outside {rank} dimensions"
+            raise UserError("TW1107", message, self.loc)
+        return axis + rank if axis < 0 else axis
+
+    def reshape(self, x: Value, dims: Sequence[Expr | int]) -> Value:
+        """x in another shape, known as expressions of sizes."""
+        return self.emit("reshape", x, shape=items(dims))
+
+    def unsqueeze(self, x: Value, *axes: int) -> Value:
+        """x with axes of one element, named as they are in the result."""
+        dims = list(self.dims(x))
+        for axis in sorted(self.axis(a, len(dims) + len(axes)) for a in axes):
+            dims.insert(axis, ONE)
+        return self.reshape(x, dims)
+
     def ints(self, at: int) -> tuple[int, ...] | None:
         """The contents of an integer input, if they are known numbers."""
-        value = self.get(at)
-        known = None if value is None else self.builder.known.get(value)
+        known = self.known(at)
         if known is None or not all(isinstance(x, Const) for x in known):
             return None
         return tuple(int(x.value) for x in known if isinstance(x, Const))
 
     def rank(self, at: int = 0) -> int:
-        of = self[at].type
-        if not isinstance(of, TensorType) or of.rank is None:
-            raise Skip(f"{self.op_type} on a tensor of unknown rank")
-        return of.rank
+        return len(self.dims(at))
+
+
+def items(dims: Sequence[Expr | int]) -> tuple[Expr | int, ...]:
+    """Expressions as the items of an attribute: numbers where they are."""
+    return tuple(int(dim.value) if isinstance(dim, Const) else dim for dim in dims)
 
 
 def element_type(code: int) -> DType:

@@ -1,0 +1,279 @@
+"""Elements picked and placed by index; indices below zero count from the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.dtype import I64
+from tilewright.graph.op import ANY, INJECTIVE, INTEGER, OPAQUE, Attr, Call, Input, Op
+from tilewright.graph.ops.moves import check_axis, moved
+from tilewright.graph.ops.rules import check_one_dtype, same_dim, same_type
+from tilewright.graph.types import TensorType, Type
+from tilewright.sym import Const, Expr, const
+
+Array = np.ndarray[Any, Any]
+
+# What an update does to the element in its place.
+REDUCTIONS: dict[str, Callable[..., Any] | None] = {
+    "none": None,
+    "add": np.add,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+def counted(indices: Array, dim: int) -> Array:
+    """Indices counted from the front; one outside the dimension is an error."""
+    if np.any((indices < -dim) | (indices >= dim)):
+        bad = indices[(indices < -dim) | (indices >= dim)].ravel()[0]
+        raise IndexError(f"index {bad} is outside a dimension of {dim}")
+    return np.where(indices < 0, indices + dim, indices)
+
+
+# ------------------------------------------------------------------------------------ gather
+
+
+def _gather_type(call: Call) -> tuple[Type, ...]:
+    shape, indices = call.shape(0), call.shape(1)
+    axis = check_axis(call, call["axis"], len(shape))
+    return (TensorType(call.tensor(0).dtype, (*shape[:axis], *indices, *shape[axis + 1 :])),)
+
+
+def _gather(call: Call, x: Array, indices: Array) -> Array:
+    axis = call["axis"]
+    return np.take(x, counted(indices, x.shape[axis]), axis=axis)
+
+
+def _gather_elements_type(call: Call) -> tuple[Type, ...]:
+    shape, indices = call.shape(0), call.shape(1)
+    _check_ranks(call, shape, indices)
+    check_axis(call, call["axis"], len(shape))
+    return (TensorType(call.tensor(0).dtype, indices),)
+
+
+def _check_ranks(call: Call, *shapes: tuple[Expr, ...]) -> None:
+    if len({len(shape) for shape in shapes}) > 1:
+        counts = ", ".join(str(len(shape)) for shape in shapes)
+        raise call.error("TW1304", f"{call.op} needs tensors of one rank, got {counts}")
+
+
+def _gather_elements(call: Call, x: Array, indices: Array) -> Array:
+    axis = call["axis"] % max(x.ndim, 1)
+    within = [slice(n) for n in indices.shape]
+    within[axis] = slice(None)
+    return np.take_along_axis(x[tuple(within)], counted(indices, x.shape[axis]), axis)
+
+
+def _index_depth(call: Call) -> int:
+    """How many leading dimensions the last axis of the indices addresses."""
+    indices = call.shape(1)
+    depth = indices[-1] if indices else None
+    if not isinstance(depth, Const):
+        raise call.error("TW1307", f"how many dimensions {call.op} addresses is not known")
+    return int(depth.value)
+
+
+def _gather_nd_type(call: Call) -> tuple[Type, ...]:
+    shape, indices, batch = call.shape(0), call.shape(1), call["batch_dims"]
+    depth = _index_depth(call)
+    if batch + depth > len(shape) or batch >= len(indices):
+        raise call.error(
+            "TW1307", f"gather_nd addresses {batch} + {depth} dimensions of {len(shape)}"
+        )
+    for axis in range(batch):
+        same_dim(call, shape[axis], indices[axis], f"batch dimensions {axis}")
+    return (TensorType(call.tensor(0).dtype, (*indices[:-1], *shape[batch + depth :])),)
+
+
+def _gather_nd(call: Call, x: Array, indices: Array) -> Array:
+    batch, depth = call["batch_dims"], indices.shape[-1]
+    grid = np.ogrid[tuple(slice(n) for n in indices.shape[:-1])][:batch]
+    where = [counted(indices[..., at], x.shape[batch + at]) for at in range(depth)]
+    shape = indices.shape[:-1]
+    return np.asarray(x[tuple(np.broadcast_to(part, shape) for part in (*grid, *where))])
+
+
+# ------------------------------------------------------------------------------------ scatter
+
+
+def _check_reduction(call: Call) -> None:
+    if call["reduction"] not in REDUCTIONS:
+        raise call.error(
+            "TW1308",
+            f"{call.op} has no reduction {call['reduction']!r}",
+            help=f"use {', '.join(REDUCTIONS)}",
+        )
+
+
+def _check_updates(call: Call) -> None:
+    _check_reduction(call)
+    if call.tensor(0).dtype is not call.tensor(2).dtype:
+        check_one_dtype(Call(call.op, (call.types[0], call.types[2]), {}, loc=call.loc))
+
+
+def _scatter_elements_type(call: Call) -> tuple[Type, ...]:
+    _check_updates(call)
+    shape, indices, updates = call.shape(0), call.shape(1), call.shape(2)
+    _check_ranks(call, shape, indices, updates)
+    check_axis(call, call["axis"], len(shape))
+    for axis, (a, b) in enumerate(zip(indices, updates, strict=True)):
+        same_dim(call, a, b, f"dimensions {axis} of indices and updates")
+    return same_type(call)  # type: ignore[return-value]
+
+
+def _scatter_elements(call: Call, x: Array, indices: Array, updates: Array) -> Array:
+    axis = call["axis"] % max(x.ndim, 1)
+    grid = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
+    grid[axis] = counted(indices, x.shape[axis])
+    return placed(x, tuple(grid), updates, call["reduction"])
+
+
+def placed(x: Array, where: tuple[Array, ...], updates: Array, reduction: str) -> Array:
+    """x with updates at the indices; several at one place reduce, or the last stays."""
+    combine = REDUCTIONS[reduction]
+    if combine is None:
+        out = x.copy()
+        out[where] = updates
+        return out
+    small = x.dtype.itemsize < 4 and x.dtype.kind not in "iub"
+    out = x.astype(np.float32) if small else x.copy()
+    if x.dtype == bool:
+        combine = {np.add: np.logical_or, np.multiply: np.logical_and}.get(combine, combine)  # type: ignore[call-overload]
+    combine.at(out, where, updates.astype(out.dtype))  # type: ignore[union-attr]
+    return out.astype(x.dtype)
+
+
+def _scatter_nd_type(call: Call) -> tuple[Type, ...]:
+    _check_updates(call)
+    shape, indices, updates = call.shape(0), call.shape(1), call.shape(2)
+    depth = _index_depth(call)
+    if depth > len(shape):
+        raise call.error("TW1307", f"scatter_nd addresses {depth} dimensions of {len(shape)}")
+    want = (*indices[:-1], *shape[depth:])
+    _check_ranks(call, want, updates)
+    for axis, (a, b) in enumerate(zip(want, updates, strict=True)):
+        same_dim(call, a, b, f"dimensions {axis} of the updates and what they replace")
+    return same_type(call)  # type: ignore[return-value]
+
+
+def _scatter_nd(call: Call, x: Array, indices: Array, updates: Array) -> Array:
+    where = tuple(counted(indices[..., at], x.shape[at]) for at in range(indices.shape[-1]))
+    return placed(x, where, updates, call["reduction"])
+
+
+# ------------------------------------------------------------------------------------ search
+
+
+def _nonzero(call: Call, x: Array) -> Array:
+    found = np.nonzero(x.astype(bool).reshape(x.shape or (1,)))
+    return np.stack(found).astype(np.int64)[: x.ndim]
+
+
+def _unique_type(call: Call) -> tuple[Type, ...]:
+    of, shape, axis = call.tensor(0), call.shape(0), call["axis"]
+    count, total = sym.size("unique"), sym.ONE
+    if axis is None:
+        dims: tuple[Expr, ...] = (count,)
+        for dim in shape:
+            total = sym.mul(total, dim)  # type: ignore[assignment]
+    else:
+        axis = check_axis(call, axis, len(shape))
+        dims = (*shape[:axis], count, *shape[axis + 1 :])
+        total = shape[axis]  # type: ignore[assignment]
+    one, every = TensorType(I64, (count,)), TensorType(I64, (sym.simplify(total),))
+    return (TensorType(of.dtype, dims), one, every, one)[: call.outputs]
+
+
+def _unique(call: Call, x: Array) -> tuple[Array, ...]:
+    axis = call["axis"]
+    values, first, inverse, counts = np.unique(
+        x, return_index=True, return_inverse=True, return_counts=True, axis=axis
+    )
+    if not call["sorted"]:
+        order = np.argsort(first, kind="stable")
+        rank = np.argsort(order, kind="stable")
+        values = np.take(values, order, axis=0 if axis is None else axis)
+        first, inverse, counts = first[order], rank[inverse], counts[order]
+    made = (values, first, np.ravel(inverse), counts)
+    return (made[0], *(part.astype(np.int64) for part in made[1:]))[: call.outputs]
+
+
+_AXIS = Attr("axis", int, required=True)
+_REDUCTION = Attr("reduction", str, "none")
+
+OPS = (
+    Op(
+        "gather",
+        "Slices of x along an axis, by index.",
+        (Input("x"), Input("indices", INTEGER)),
+        _gather_type,
+        _gather,
+        INJECTIVE,
+        (_AXIS,),
+        evaluate=moved(_gather, 0),
+    ),
+    Op(
+        "gather_elements",
+        "out[i, j, k] = x[i, indices[i, j, k], k], for axis 1.",
+        (Input("x"), Input("indices", INTEGER)),
+        _gather_elements_type,
+        _gather_elements,
+        INJECTIVE,
+        (_AXIS,),
+        evaluate=moved(_gather_elements, 0),
+    ),
+    Op(
+        "gather_nd",
+        "out[b, ...] = x[b, *indices[b, ...]]: each row of indices addresses leading dimensions.",
+        (Input("x"), Input("indices", INTEGER)),
+        _gather_nd_type,
+        _gather_nd,
+        INJECTIVE,
+        (Attr("batch_dims", int, 0),),
+        evaluate=moved(_gather_nd, 0),
+    ),
+    Op(
+        "scatter_elements",
+        "x with out[i, indices[i, j, k], k] = updates[i, j, k], for axis 1; several at one place "
+        "reduce, in any order.",
+        (Input("x"), Input("indices", INTEGER), Input("updates")),
+        _scatter_elements_type,
+        _scatter_elements,
+        OPAQUE,
+        (_AXIS, _REDUCTION),
+        evaluate=moved(_scatter_elements, 0, 2),
+    ),
+    Op(
+        "scatter_nd",
+        "x with out[*indices[b]] = updates[b]; several at one place reduce, in any order.",
+        (Input("x"), Input("indices", INTEGER), Input("updates")),
+        _scatter_nd_type,
+        _scatter_nd,
+        OPAQUE,
+        (_REDUCTION,),
+        evaluate=moved(_scatter_nd, 0, 2),
+    ),
+    Op(
+        "nonzero",
+        "The indices of all elements that are not zero, a column each, in order.",
+        (Input("x", ANY),),
+        lambda call: (TensorType(I64, (const(len(call.shape(0))), sym.size("nonzero"))),),
+        _nonzero,
+        OPAQUE,
+    ),
+    Op(
+        "unique",
+        "The distinct elements (or slices along an axis), sorted or by first occurrence; then "
+        "where each is first, which one each element is, and how often each occurs.",
+        (Input("x"),),
+        _unique_type,
+        _unique,
+        OPAQUE,
+        (Attr("axis", int, None), Attr("sorted", bool, True)),
+    ),
+)
