@@ -151,13 +151,12 @@ def _partial_block(fn: Function, found: _Factoring, parts: tuple[Buffer, ...]) -
         moved = sym.substitute(value, inside)
         values.append(sym.select(condition, moved, identity))
     index = found.index(part.var)
-    body = Update(update.reducer, parts, index, tuple(values), update.loc)
-    init = seq(
-        *[
-            Store(buffer, index, identity, None, update.loc)
-            for buffer, identity in zip(parts, update.reducer.identity, strict=True)
-        ]
-    )
+    init: Stmt | None = None
+    if reducing:
+        body: Stmt = Update(update.reducer, parts, index, tuple(values), update.loc)
+        init = _stores(parts, index, update.reducer.identity)
+    else:  # each part is one value, and combined with the identity still is
+        body = _stores(parts, index, values)
     reads, writes = access_regions(body, init, iters)
     name = fresh_block_name(fn, f"{block.name}_rf")
     predicate = sym.all_of(*kept)
@@ -165,6 +164,10 @@ def _partial_block(fn: Function, found: _Factoring, parts: tuple[Buffer, ...]) -
     copied = fresh_copy(made)
     assert isinstance(copied, Block)
     return copied
+
+
+def _stores(buffers: Sequence[Buffer], index: tuple[Expr, ...], values: Sequence[Expr]) -> Stmt:
+    return seq(*[Store(b, index, value) for b, value in zip(buffers, values, strict=True)])
 
 
 def _final_block(found: _Factoring, parts: tuple[Buffer, ...], mapping: dict[Var, Expr]) -> Block:
