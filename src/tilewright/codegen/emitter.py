@@ -29,9 +29,11 @@ from tilewright.codegen.types import literal, memory_type, register_type, vector
 from tilewright.sym import Const, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.ir import Address, Broadcast, Buffer, Call, Load, MaskedLoad, Ramp, Stmt
+from tilewright.tensor.visit import walk
 
 WORKSPACE_ALIGN = 64
 STACK_LIMIT_BYTES = 32 * 1024  # of one buffer; larger ones come from the runtime
+SHORT_LOOP = 16  # LLVM may unroll loops of up to so many steps whole, whatever is in them
 
 
 class Emitter:
@@ -163,6 +165,8 @@ class Emitter:
             wishes.append('!{!"llvm.loop.unroll.enable"}')
         elif loop.kind == ir.VECTOR:
             wishes.append('!{!"llvm.loop.vectorize.enable", i1 true}')
+        elif (count is None or count > SHORT_LOOP) and _is_shaped(loop.body):
+            wishes.append('!{!"llvm.loop.unroll.disable"}')
         if not wishes:
             return ""
         nodes = "".join(f", {self.module.metadata(wish)}" for wish in wishes)
@@ -489,6 +493,17 @@ def _mark(stmt: Stmt) -> object:
     if isinstance(stmt, ir.Alloc):
         return stmt.buffer
     return stmt
+
+
+def _is_shaped(body: Stmt) -> bool:
+    """Whether a loop's body is as its schedule wants it: it has loops, or vectors, in it.
+
+    Plain innermost loops are left to LLVM's vectorizer and unroller.
+    """
+    return any(
+        isinstance(stmt, ir.For) or any(expr.dtype.is_vector for expr in stmt.exprs())
+        for stmt in walk(body)
+    )
 
 
 def _trip_count(loop: ir.For) -> int | None:
