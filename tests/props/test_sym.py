@@ -346,8 +346,13 @@ def test_split_terms_add_up(x: Expr, inner: set[Var], data: st.DataObject) -> No
 def digits(draw: st.DrawFn) -> tuple[list[Expr], dict[Var, int]]:
     """Indices made of digits of variables, mostly from splits and fusions."""
     extents = {v: draw(st.sampled_from([1, 2, 3, 4, 6, 8])) for v in LOOPS[:3]}
+    sources: list[tuple[Expr, int]] = list(extents.items())
+    if draw(st.booleans()):  # two loops fused, then taken apart again
+        (a, n), (b, m), *rest = draw(st.permutations(sources))
+        fused = a * m + b + draw(st.sampled_from([0, 0, 1]))
+        sources = [(draw(st.sampled_from([fused, fused, a * m - b])), n * m), *rest]
     parts: list[tuple[Expr, int]] = []
-    for v, n in extents.items():
+    for v, n in sources:
         by = draw(st.sampled_from([1, 2, 3, 4]))
         if by == 1:
             parts.append((v, n))
