@@ -1,0 +1,74 @@
+"""A graph whose every node has a lowering, as one tensor function.
+
+    lower_graph(graph, constants, "k0") -> func @k0(inputs..., outputs..., sizes...)
+
+Sizes that the shapes mention are passed as scalars: kernels of a model are called by the model
+itself, which knows them.
+"""
+
+from __future__ import annotations
+
+from tilewright import te
+from tilewright.base.errors import Unsupported
+from tilewright.graph.build import make_call
+from tilewright.graph.ir import Graph, Node, Value
+from tilewright.graph.types import TensorType
+from tilewright.lower import LOWERINGS
+from tilewright.lower.base import Use, shape_of
+from tilewright.sym import Size, Var, free_vars
+from tilewright.te import Tensor
+from tilewright.tensor.ir import Function
+
+
+def lower_graph(graph: Graph, name: str) -> Function:
+    """The tensor function that computes a graph's results from its parameters."""
+    tensors: dict[Value, Tensor] = {}
+    params: list[Tensor | Var] = []
+    for value in graph.params:
+        of = value.tensor
+        tensors[value] = te.placeholder(shape_of(of), of.dtype, name=value.name)
+        params.append(tensors[value])
+    for node in graph.nodes:
+        made = lower_node(node, [None if v is None else tensors[v] for v in node.inputs])
+        tensors.update(zip(node.outputs, made, strict=True))
+    results: list[Tensor] = []
+    for value in graph.results:
+        tensor = tensors[value]
+        if tensor in params or tensor in results:  # a result needs memory of its own
+            tensor = _copy(tensor, value.name)
+        results.append(tensor)
+    return te.function([*params, *results, *sizes_of(graph)], name=name)
+
+
+def lower_node(node: Node, inputs: list[Tensor | None]) -> tuple[Tensor, ...]:
+    """The tensors of a node's outputs."""
+    lowering = LOWERINGS.get(node.op)
+    if lowering is None:
+        raise Unsupported("TW1302", f"no native code for the operator {node.op}", node.loc)
+    _, call = make_call(
+        node.op,
+        node.inputs,
+        dict(node.attributes),
+        bodies=node.bodies,
+        loc=node.loc,
+        outputs=len(node.outputs),
+    )
+    types = tuple(value.type for value in node.outputs)
+    assert all(isinstance(of, TensorType) for of in types)
+    use = Use(call, types, node.outputs[0].name)  # type: ignore[arg-type]  # all are tensors
+    made = lowering(use, *inputs)
+    return made if isinstance(made, tuple) else (made,)
+
+
+def sizes_of(graph: Graph) -> list[Size]:
+    """The sizes that types in the graph mention, in order."""
+    values = [*graph.params, *(value for node in graph.nodes for value in node.outputs)]
+    found: dict[Var, None] = {}
+    for value in values:
+        if isinstance(value.type, TensorType) and value.type.shape is not None:
+            found.update(free_vars(*value.type.shape))
+    return [size for size in found if isinstance(size, Size)]
+
+
+def _copy(tensor: Tensor, name: str) -> Tensor:
+    return te.compute(tensor.shape, lambda *index: tensor[index], name=name)
