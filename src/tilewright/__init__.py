@@ -1,5 +1,10 @@
 """Tilewright: an end-to-end optimizing compiler for deep learning."""
 
 from tilewright import te, tensor
+from tilewright.base.errors import TilewrightError
+from tilewright.base.target import Target
+from tilewright.codegen.build import CompiledFunction, build
+from tilewright.runtime.array import Array, array
+from tilewright.tensor import Schedule, Trace, interpret
 
 __version__ = "0.1.0"

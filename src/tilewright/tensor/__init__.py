@@ -7,5 +7,7 @@ from tilewright.tensor.ir import (
     Function,
 )
 from tilewright.tensor.parser import parse, parse_all
+from tilewright.tensor.passes import lower
 from tilewright.tensor.printer import format_function
+from tilewright.tensor.schedule import BlockRef, Decision, LoopRef, Schedule, Trace
 from tilewright.tensor.verify import VerifyError, verify
