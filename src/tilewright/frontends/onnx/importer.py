@@ -288,19 +288,29 @@ def schema_function(
         schema = onnx.defs.get_schema(node.op_type, version, key)
     except onnx.defs.SchemaError:
         return None
+    body = onnx.FunctionProto()
     if schema.has_function:  # type: ignore[attr-defined]  # missing from onnx's stubs
-        return schema.function_body
-    if not schema.has_context_dependent_function:  # type: ignore[attr-defined]
+        body.CopyFrom(schema.function_body)
+    elif schema.has_context_dependent_function:  # type: ignore[attr-defined]
+        body.ParseFromString(_dependent_function(schema, node, inputs))
+    else:
         return None
+    defaults = [attribute.default_value for attribute in schema.attributes.values()]
+    body.attribute_proto.extend(default for default in defaults if default.name)
+    return body
+
+
+def _dependent_function(
+    schema: onnx.defs.OpSchema, node: onnx.NodeProto, inputs: Sequence[Value | None]
+) -> bytes:
+    """A function body that depends on attributes and types."""
     types = [
         b"" if value is None else type_proto(value.type).SerializeToString() for value in inputs
     ]
-    body = onnx.FunctionProto()
-    made = schema.get_context_dependent_function(  # type: ignore[attr-defined]
+    made: bytes = schema.get_context_dependent_function(  # type: ignore[attr-defined]
         node.SerializeToString(), types
     )
-    body.ParseFromString(made)
-    return body
+    return made
 
 
 def type_proto(of: Type) -> onnx.TypeProto:

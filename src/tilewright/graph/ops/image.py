@@ -16,7 +16,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.graph.op import ANY, FLOAT, INTEGER, OPAQUE, Attr, Call, Input, Op
 from tilewright.graph.ops.linalg import wide
-from tilewright.graph.ops.rules import same_dim
+from tilewright.graph.ops.rules import contents_or_sizes, same_dim
 from tilewright.graph.types import TensorType, Type
 from tilewright.sym import Const, Expr
 
@@ -276,7 +276,41 @@ def _reflected(index: Array, size: int, *, align_corners: bool) -> Array:
     return low + np.where(folded > span, 2 * span - folded, folded)
 
 
+def _affine_grid_type(call: Call) -> tuple[Type, ...]:
+    theta = call.shape(0)
+    if len(theta) != 3:
+        raise call.error("TW1213", f"affine_grid takes matrices of rank 3, not {len(theta)}")
+    size = contents_or_sizes(call, 1, "grid")
+    return (TensorType(call.tensor(0).dtype, (size[0], *size[2:], sym.const(len(size) - 2))),)
+
+
+def _affine_grid(call: Call, theta: Array, size: Array) -> Array:
+    """Every place of an image of this size, innermost axis first, mapped by a matrix."""
+    spatial = size.tolist()[2:]
+    lines = []
+    for count in spatial:
+        steps = np.arange(count, dtype=np.float64)
+        if call["align_corners"]:
+            lines.append(steps * 2 / (count - 1) - 1 if count > 1 else np.zeros(count))
+        else:
+            lines.append((steps * 2 + 1) / count - 1)
+    places = np.stack([*np.meshgrid(*lines, indexing="ij")[::-1], np.ones(spatial)], axis=-1)
+    flat = places.reshape(-1, len(spatial) + 1)
+    out = np.matmul(flat, np.swapaxes(wide(theta).astype(np.float64), 1, 2))
+    return np.asarray(out.reshape(len(theta), *spatial, len(spatial))).astype(theta.dtype)
+
+
 OPS = (
+    Op(
+        "affine_grid",
+        "The places of an image of the size [batch, channels, *spatial], within [-1, 1], each "
+        "mapped by a matrix, for grid_sample.",
+        (Input("theta", FLOAT), Input("size", INTEGER, folds=True)),
+        _affine_grid_type,
+        _affine_grid,
+        OPAQUE,
+        (Attr("align_corners", bool, False),),
+    ),
     Op(
         "resize",
         "x resized along axes, by scales or to sizes, optionally from a region only.",

@@ -17,6 +17,7 @@ from tilewright.frontends.onnx.rules import (
     shape,
     signal,
     sorting,
+    training,
 )
 from tilewright.frontends.onnx.rules.base import Rule
 
@@ -38,7 +39,8 @@ FAMILIES = {
         reduction,
         shape,
         sorting,
-    )
+    ),
+    "ai.onnx.preview.training": (training,),
 }
 RULES: dict[tuple[str, str], Rule] = {
     (domain, name): rule

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from tilewright.frontends.onnx.rules.base import Context, Rule
+from tilewright.frontends.onnx.rules.tensors import reshape
 from tilewright.graph import Value
 
 
@@ -18,7 +19,10 @@ def _leaky_relu(node: Context) -> Value:
 
 
 def _prelu(node: Context) -> Value:
-    return _where_negative(node, node.emit("mul", node[0], node[1]), node[0])
+    slope = node[1]
+    if node.opset < 7 and node.rank(1) == 1:  # before broadcasting: one for each channel
+        slope = reshape(node, slope, -1, *[1] * (node.rank() - 2))
+    return _where_negative(node, node.emit("mul", node[0], slope), node[0])
 
 
 def _elu(node: Context) -> Value:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewright.base.dtype import I8, DType
 from tilewright.frontends.onnx.rules.base import Context, Rule, element_type
+from tilewright.frontends.onnx.rules.tensors import dims, reshape
 from tilewright.graph import Value
 
 _SAME = {
@@ -31,7 +32,18 @@ _SAME = {
 
 
 def _same(op: str) -> Rule:
-    return lambda node: node.emit(op, *node.inputs)
+    def rule(node: Context) -> Value:
+        if node.opset < 7 and node.attr("broadcast", 0) and node.attr("axis") is not None:
+            return node.emit(op, node[0], _aligned(node))
+        return node.emit(op, *node.inputs)
+
+    return rule
+
+
+def _aligned(node: Context) -> Value:
+    """Before opset 7: the axes of the second operand are those of the first from `axis` on."""
+    axis, have = node.attr("axis") % node.rank(), node.rank(1)
+    return reshape(node, node[1], *dims(node, node[1]), *[1] * (node.rank() - axis - have))
 
 
 def _fold_many(node: Context, op: str) -> Value:

@@ -72,7 +72,13 @@ def _grid_sample(node: Context) -> Value:
     )
 
 
+def _affine_grid(node: Context) -> Value:
+    align = bool(node.attr("align_corners", 0))
+    return node.emit("affine_grid", node[0], node[1], align_corners=align)
+
+
 RULES: dict[str, Rule] = {
+    "AffineGrid": _affine_grid,
     "Resize": _resize,
     "Upsample": _upsample,
     "GridSample": _grid_sample,

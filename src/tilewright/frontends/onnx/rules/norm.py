@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tilewright.base.dtype import F32
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
+from tilewright.frontends.onnx.rules.tensors import dims, reshape, unsqueeze
 from tilewright.graph import Value
 from tilewright.graph.ops.windows import as_number
 
@@ -53,10 +57,10 @@ def _instance_norm(node: Context) -> Value:
     return node.emit("group_norm", *node.inputs, groups=groups, epsilon=epsilon)
 
 
-def _batch_norm(node: Context) -> Value:
+def _batch_norm(node: Context) -> Value | Sequence[Value]:
     epsilon = node.attr("epsilon", 1e-5)
     if node.attr("training_mode", 0) or any(map(node.wants, range(1, 5))):
-        raise Skip("BatchNormalization in training mode")
+        return _trained_batch_norm(node)
     x, scale, bias, mean, variance = (node[at] for at in range(5))
     if node.attr("spatial", 1):
         return node.emit("batch_norm", x, scale, bias, mean, variance, epsilon=epsilon)
@@ -64,6 +68,55 @@ def _batch_norm(node: Context) -> Value:
     deviation = node.emit("sqrt", node.emit("add", variance, epsilon))
     centred = node.emit("div", node.emit("sub", x, mean), deviation)
     return node.emit("add", node.emit("mul", centred, scale), bias)
+
+
+def _trained_batch_norm(node: Context) -> Sequence[Value]:
+    """With the statistics of this batch, which also move the running ones."""
+    x, scale, bias, mean, variance = (node[at] for at in range(5))
+    axes = (0, *range(2, node.rank()))
+    wide = x if x.tensor.dtype.bits >= 32 else node.emit("cast", x, to=F32)
+    centre = node.emit("reduce_mean", wide, axes=axes, keepdims=True)
+    centred = node.emit("sub", wide, centre)
+    squares = node.emit("mul", centred, centred)
+    current = [
+        reshape(node, node.emit("reduce_mean", wide, axes=axes, keepdims=False), -1),
+        reshape(node, node.emit("reduce_mean", squares, axes=axes, keepdims=False), -1),
+    ]
+    current = [node.emit("cast", value, to=mean.tensor.dtype) for value in current]
+    out = node.emit("batch_norm", x, scale, bias, *current, epsilon=node.attr("epsilon", 1e-5))
+    momentum = node.attr("momentum", 0.9)
+    running = [
+        node.emit("add", node.emit("mul", old, momentum), node.emit("mul", new, 1 - momentum))
+        for old, new in zip((mean, variance), current, strict=True)
+    ]
+    return (out, *running, *current)
+
+
+def _group_norm(node: Context) -> Value:
+    x, scale, bias = (node[at] for at in range(3))
+    groups, channels = node.attr("num_groups"), dims(node, x)[1]
+    if node.opset < 21 and channels != groups:  # one number for each group, not each channel
+        if not isinstance(channels, int):
+            raise Skip("GroupNormalization with an unknown number of channels")
+        shape = (groups, channels // groups)
+        scale, bias = (
+            reshape(node, node.emit("expand", unsqueeze(node, v, 1), shape=shape), channels)
+            for v in (scale, bias)
+        )
+    epsilon = node.attr("epsilon", 1e-5)
+    return node.emit("group_norm", x, scale, bias, groups=groups, epsilon=epsilon)
+
+
+def _lp_normalization(node: Context) -> Value:
+    """x over its norm along an axis; nothing but zeros stays zeros."""
+    x, axes = node[0], (_axis(node, -1),)
+    if node.attr("p", 2) == 1:
+        norm = node.emit("reduce_sum", node.emit("abs", x), axes=axes, keepdims=True)
+    else:
+        squares = node.emit("mul", x, x)
+        norm = node.emit("sqrt", node.emit("reduce_sum", squares, axes=axes, keepdims=True))
+    none = node.emit("equal", norm, 0.0)
+    return node.emit("div", x, node.emit("where", none, node.like(x, 1.0), norm))
 
 
 def _lrn(node: Context) -> Value:
@@ -84,6 +137,8 @@ RULES: dict[str, Rule] = {
     "LayerNormalization": _layer_norm,
     "RMSNormalization": _rms_norm,
     "InstanceNormalization": _instance_norm,
+    "GroupNormalization": _group_norm,
     "BatchNormalization": _batch_norm,
+    "LpNormalization": _lp_normalization,
     "LRN": _lrn,
 }

@@ -62,10 +62,26 @@ def _max_roi_pool(node: Context) -> Value:
     )
 
 
+def _whole(node: Context, op: str) -> Value:
+    """One value for each image and channel."""
+    return node.emit(op, node[0], axes=tuple(range(2, node.rank())), keepdims=True)
+
+
+def _global_lp(node: Context) -> Value:
+    p = node.attr("p", 2)
+    powers = node.emit("pow", node.emit("abs", node[0]), float(p))
+    axes = tuple(range(2, node.rank()))
+    total = node.emit("reduce_sum", powers, axes=axes, keepdims=True)
+    return node.emit("pow", total, 1 / p)
+
+
 RULES: dict[str, Rule] = {
     "MaxPool": _max_pool,
     "AveragePool": _avg_pool,
     "LpPool": lambda node: node.emit("lp_pool", node[0], p=node.attr("p", 2), **_attributes(node)),
+    "GlobalMaxPool": lambda node: _whole(node, "reduce_max"),
+    "GlobalAveragePool": lambda node: _whole(node, "reduce_mean"),
+    "GlobalLpPool": _global_lp,
     "MaxUnpool": _max_unpool,
     "RoiAlign": _roi_align,
     "MaxRoiPool": _max_roi_pool,
