@@ -85,8 +85,12 @@ class Emitter:
                     self.stmt(child)
                 stmt = stmt.stmts[-1]
             else:
-                _STMTS[type(stmt)](self, stmt)
+                self.statement_rules()[type(stmt)](self, stmt)
                 return
+
+    def statement_rules(self) -> dict[type[Stmt], Callable[[Any, Any], None]]:
+        """How each kind of statement is written; a device has rules of its own."""
+        return STMTS
 
     def _store(self, stmt: ir.Store) -> None:
         place, lanes = self._place(stmt.buffer, stmt.index)
@@ -533,7 +537,7 @@ def _factors(dims: tuple[Expr, ...]) -> list[Expr]:
     return found
 
 
-_STMTS: dict[type[Stmt], Callable[[Emitter, Any], None]] = {
+STMTS: dict[type[Stmt], Callable[[Emitter, Any], None]] = {
     ir.Store: Emitter._store,
     ir.Update: Emitter._update,
     ir.Eval: Emitter._eval,

@@ -1,0 +1,223 @@
+"""NVIDIA GPUs: functions of stage `device` as PTX kernels.
+
+Each outermost thread loop is a kernel. Its loops over blockIdx and threadIdx become the launch's
+grid and block; their variables are read from special registers. Buffers in `shared` memory are
+module globals, `local` ones live in registers. What lies between kernels runs on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright import sym
+from tilewright.base.errors import Unsupported
+from tilewright.base.target import Target
+from tilewright.codegen import hardware, llvm
+from tilewright.codegen.builder import FunctionText, ModuleText, Value
+from tilewright.codegen.emitter import STMTS, Emitter
+from tilewright.codegen.machine import Machine
+from tilewright.codegen.memory import Memory
+from tilewright.codegen.types import memory_type, register_type
+from tilewright.sym import ONE, Const, Expr, Var
+from tilewright.tensor import ir
+from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
+from tilewright.tensor.visit import exprs, output_buffers, walk
+
+TRIPLE = "nvptx64-nvidia-cuda"
+AXES = ("x", "y", "z")
+REGISTERS = {"blockIdx": "ctaid", "threadIdx": "tid"}
+SHARED_ALIGN = 128  # of shared buffers: what bulk copies and matrix instructions ask for
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A launch: the kernel's name, its arguments, and its extents as expressions of sizes."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    scalars: tuple[Var, ...]
+    grid: tuple[Expr, Expr, Expr]
+    block: tuple[Expr, Expr, Expr]
+
+
+def machine(target: Target) -> Machine:
+    """The GPU as LLVM is told about it."""
+    return Machine(
+        triple=TRIPLE,
+        cpu=target.mcpu or "sm_90a",
+        features="+ptx83",
+        relocation="default",
+        converts_f16=True,
+        converts_bf16=True,
+    )
+
+
+def emit_kernels(fn: Function, gpu: Machine) -> tuple[str, list[Kernel]]:
+    """The LLVM IR of a device function's kernels, and how to launch them."""
+    if fn.stage != ir.DEVICE:
+        raise Unsupported("TW3050", f"@{fn.name} is of stage {fn.stage}, expected device", fn.loc)
+    module = ModuleText(gpu.triple, llvm.data_layout(gpu), "nounwind")
+    kernels = []
+    for at, loop in enumerate(_kernel_loops(fn.body)):
+        kernels.append(_emit_kernel(module, gpu, fn, loop, f"{fn.name}_{at}"))
+    return module.text(), kernels
+
+
+def to_ptx(fn: Function, target: str | Target = "cuda") -> tuple[str, list[Kernel]]:
+    """PTX of a device function, and its launches."""
+    gpu = machine(Target.parse(target))
+    text, kernels = emit_kernels(fn, gpu)
+    module = llvm.parse(text)
+    llvm.optimize(module, gpu)
+    return llvm.to_assembly(module, gpu), kernels
+
+
+def _kernel_loops(body: Stmt) -> list[For]:
+    stmts = body.stmts if isinstance(body, ir.Seq) else (body,)
+    for stmt in stmts:
+        if not isinstance(stmt, For) or stmt.kind != ir.THREAD:
+            raise Unsupported(
+                "TW3051",
+                "a device function is a sequence of thread loops; this statement is outside",
+                stmt.loc,
+                help="bind the loops of every block, outermost to blockIdx",
+            )
+    return [stmt for stmt in stmts if isinstance(stmt, For)]
+
+
+def _emit_kernel(
+    module: ModuleText, gpu: Machine, fn: Function, loop: For, name: str
+) -> Kernel:
+    used = _used_buffers(loop)
+    buffers = tuple(buffer for buffer in fn.buffers if buffer in used)
+    scalars = _free_scalars(loop, buffers)
+    written = output_buffers(fn)
+    params = []
+    for buffer in buffers:
+        access = "" if buffer in written else " readonly"
+        params.append((f"ptr noalias align 16{access}", buffer.name))
+    params += [(register_type(var.dtype), var.name) for var in scalars]
+    extents = _extents(loop)
+    with module.function("void", name, params, linkage="ptx_kernel") as (b, values):
+        emitter = DeviceEmitter(module, gpu, b, name)
+        for buffer, pointer in zip(buffers, values, strict=False):
+            emitter.memories[buffer] = Memory(pointer, 16)
+        for var, value in zip(scalars, values[len(buffers) :], strict=True):
+            emitter.variables[var] = value
+        emitter.stmt(loop)
+        b.ret()
+    module.functions[-1] = _with_launch_bound(module.functions[-1], extents)
+    grid = tuple(extents.get(f"blockIdx.{axis}", ONE) for axis in AXES)
+    block = tuple(extents.get(f"threadIdx.{axis}", ONE) for axis in AXES)
+    return Kernel(name, buffers, scalars, grid, block)  # type: ignore[arg-type]  # three axes each
+
+
+def _with_launch_bound(text: str, extents: dict[str, Expr]) -> str:
+    """Tell the assembler how many threads a block has, so that it can spend registers."""
+    threads = 1
+    for axis in AXES:
+        extent = extents.get(f"threadIdx.{axis}", ONE)
+        if not isinstance(extent, Const):
+            return text
+        threads *= int(extent.value)
+    return text.replace(" #0 {", f' #0 "nvvm.maxntid"="{threads}" {{', 1)
+
+
+def _extents(loop: For) -> dict[str, Expr]:
+    return {
+        stmt.thread: stmt.extent
+        for stmt in walk(loop)
+        if isinstance(stmt, For) and stmt.kind == ir.THREAD
+    }
+
+
+def _used_buffers(root: Stmt) -> set[Buffer]:
+    used = {node.buffer for node in exprs(root) if hasattr(node, "buffer")}
+    for stmt in walk(root):
+        if isinstance(stmt, ir.Store):
+            used.add(stmt.buffer)
+        elif isinstance(stmt, ir.Update):
+            used.update(stmt.buffers)
+    return used
+
+
+def _free_scalars(root: Stmt, buffers: tuple[Buffer, ...]) -> tuple[Var, ...]:
+    bound: set[Var] = set()
+    for stmt in walk(root):
+        if isinstance(stmt, (For, ir.Let)):
+            bound.add(stmt.var)
+    del buffers  # their shapes do not matter: indices are flat
+    found = {node: None for node in exprs(root) if isinstance(node, Var) and node not in bound}
+    return tuple(found)
+
+
+class DeviceEmitter(Emitter):
+    """Writes a kernel: threads instead of loops, shared memory, barriers."""
+
+    def stmt(self, stmt: Stmt) -> None:
+        if isinstance(stmt, For) and stmt.kind == ir.THREAD:
+            self.variables[stmt.var] = self._thread_index(stmt)
+            self.non_negative[stmt.var] = None
+            self.stmt(stmt.body)
+            return
+        super().stmt(stmt)
+
+    def _thread_index(self, loop: For) -> Value:
+        level, axis = loop.thread.split(".")
+        name = f"llvm.nvvm.read.ptx.sreg.{REGISTERS[level]}.{axis}"
+        index = self.b.convert("zext", self.b.call(name, "i32"), "i64")
+        return self.b.op("add nsw", index, self.expr(loop.start))
+
+    def statement_rules(self) -> dict[type[Stmt], Callable[[Any, Any], None]]:
+        return _DEVICE_STMTS
+
+    def _device_eval(self, stmt: ir.Eval) -> None:
+        value = stmt.value
+        if isinstance(value, Call) and value.op == "barrier.shared":
+            self.b.call("llvm.nvvm.barrier.cta.sync.aligned.all", "void", Value("i32", "0"))
+            return
+        self._eval(stmt)
+
+    def _device_alloc(self, stmt: ir.Alloc) -> None:
+        buffer = stmt.buffer
+        if buffer.scope == "local":
+            self._alloc(stmt)
+            return
+        if buffer.scope != "shared":
+            raise Unsupported(
+                "TW3052",
+                f"%{buffer.name} in {buffer.scope} memory cannot be made inside a kernel",
+                stmt.loc,
+                help="give it the scope shared or local, or pass it as an argument",
+            )
+        count = 1
+        for dim in buffer.shape:
+            size = sym.simplify(dim)
+            if not isinstance(size, Const):
+                raise Unsupported(
+                    "TW3053", f"shared %{buffer.name} has the symbolic size {size}", stmt.loc
+                )
+            count *= int(size.value)
+        name = f"{self.name}.{buffer.name}.{len(self.module.global_lines)}"
+        self.module.global_lines.append(
+            f"@{name} = internal addrspace(3) global "
+            f"[{count} x {memory_type(buffer.dtype)}] undef, align {SHARED_ALIGN}"
+        )
+        pointer = self.b.value(
+            "ptr", f"addrspacecast ptr addrspace(3) @{name} to ptr", hint=buffer.name
+        )
+        self.memories[buffer] = Memory(pointer, SHARED_ALIGN)
+        self.stmt(stmt.body)
+
+    def fail(self, code: Value) -> None:
+        """A kernel has no way to report: what can fail is checked on the host."""
+        self.b.ret()
+
+
+_DEVICE_STMTS: dict[type[Stmt], Callable[[Any, Any], None]] = {
+    **STMTS,
+    ir.Eval: DeviceEmitter._device_eval,
+    ir.Alloc: DeviceEmitter._device_alloc,
+}
