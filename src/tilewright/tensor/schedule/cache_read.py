@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.tensor.ir import Block, Buffer, For, Function, Region, Seq, seq
+from tilewright.sym import Context
+from tilewright.tensor.ir import Buffer, For, Function, Region, Seq, seq
 from tilewright.tensor.regions import clipped, region_over, whole
 from tilewright.tensor.schedule.boxes import bound_region, holds, written_box
 from tilewright.tensor.schedule.cover import cache_name, copy_nest
@@ -20,6 +21,7 @@ from tilewright.tensor.schedule.sites import (
     region_of,
     scope_context,
     scope_of,
+    shared_loops,
 )
 from tilewright.tensor.schedule.tree import (
     Path,
@@ -29,7 +31,7 @@ from tilewright.tensor.schedule.tree import (
     with_body,
     writes_of,
 )
-from tilewright.tensor.visit import blocks, replace_buffers
+from tilewright.tensor.visit import replace_buffers
 
 
 def cache_read(fn: Function, name: str, index: int, memory: str) -> tuple[Function, str]:
@@ -53,7 +55,7 @@ def cache_read(fn: Function, name: str, index: int, memory: str) -> tuple[Functi
             "its own results in a copy",
             name,
         )
-    scope = scope_of(fn, path)
+    scope = scope_of(path)
     place = _place(scope, scope.site(name), buffer)
     for writer in scope.writers(buffer):
         what = f"cache a read of @{name}"
@@ -89,25 +91,17 @@ def _place(scope: Scope, site: Site, buffer: Buffer) -> int:
 def _box(fn: Function, scope: Scope, site: Site, buffer: Buffer, place: int) -> Region:
     """The box to copy, every element of which has a value."""
     above = loops_above(scope, site.path, place)
-    is_top = not above and scope.holder is None
-    if is_top and (buffer in fn.buffers or any(fills(fn, w, buffer) for w in _all(scope, buffer))):
+    if (
+        not above
+        and scope.holder is None
+        and (buffer in fn.buffers or _fills(fn, scope, site, buffer))
+    ):
         return whole(buffer)
     ctx = scope_context(fn, scope, above)
     below = [stmt for stmt in site.path[place:] if isinstance(stmt, For)]
     region = bound_region(site.block, region_of(site.block.reads, buffer))
     needed = region_over(region, loop_ranges(below), ctx)
-    if buffer in fn.buffers:
-        return needed
-    inside = clipped(needed, ctx)
-    for writer in scope.writers(buffer):
-        if writer.order > site.order:
-            continue
-        shared = site.path[: common_depth(writer.path, site.path)]
-        rest = [loop for loop in writer.loops if loop not in shared]
-        box = written_box(writer.block, region_of(writer.block.writes, buffer), rest, ctx)
-        if box is not None and holds(box, inside, ctx):
-            return needed
-    if not scope.writers(buffer) and _comes_whole(fn, scope, buffer):
+    if buffer in fn.buffers or _is_computed(fn, scope, site, clipped(needed, ctx), ctx):
         return needed
     raise refuse(
         fn,
@@ -118,13 +112,37 @@ def _box(fn: Function, scope: Scope, site: Site, buffer: Buffer, place: int) -> 
     )
 
 
-def _all(scope: Scope, buffer: Buffer) -> list[Block]:
-    return [site.block for site in scope.writers(buffer)]
+def _fills(fn: Function, scope: Scope, site: Site, buffer: Buffer) -> bool:
+    """Whether a nest before the block, in no loop with it, has written the whole buffer."""
+    return any(
+        writer.order < site.order
+        and not shared_loops(writer.path, site.path)
+        and fills(fn, writer.block, buffer)
+        for writer in scope.writers(buffer)
+    )
 
 
-def _comes_whole(fn: Function, scope: Scope, buffer: Buffer) -> bool:
-    """Whether a buffer from outside of the enclosing block was filled before its loops began."""
-    top = scope.prefix[: 2 if isinstance(fn.body, Seq) else 1]
-    inside = set(blocks(top[-1]))
-    writers = [b for b in blocks(fn.body) if buffer in writes_of(b)]
-    return any(fills(fn, b, buffer) for b in writers) and not any(b in inside for b in writers)
+def _is_computed(fn: Function, scope: Scope, site: Site, box: Region, ctx: Context) -> bool:
+    """Whether every element of a box has a value when the block runs.
+
+    `ctx` knows of the loops around the block that the box speaks of.
+    """
+    buffer = box.buffer
+    writers = scope.writers(buffer)
+    for writer in writers:
+        if writer.order < site.order:
+            shared = shared_loops(writer.path, site.path)
+            rest = [loop for loop in writer.loops if loop not in shared]
+            done = written_box(writer.block, region_of(writer.block.writes, buffer), rest, ctx)
+            if done is not None and holds(done, box, ctx):
+                return True
+    if scope.holder is None:
+        return _fills(fn, scope, site, buffer)
+    declared = [region for region in scope.holder.reads if region.buffer is buffer]
+    if writers or not declared or not holds(declared[0], box, ctx):
+        return False
+    outer = scope_of(scope.prefix)
+    holder = outer.site(scope.holder.name)
+    ctx = scope_context(fn, outer, holder.loops)
+    region = clipped(bound_region(scope.holder, declared[0]), ctx)
+    return _is_computed(fn, outer, holder, region, ctx)

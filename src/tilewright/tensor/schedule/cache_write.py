@@ -39,7 +39,7 @@ def cache_write(fn: Function, name: str, index: int, memory: str) -> tuple[Funct
     path, block = path_to_block(fn, name, "cache a write")
     check_memory(fn, memory, name, "cache a write")
     buffer = chosen(fn, block, block.writes, index, "write", "cache a write").buffer
-    scope = scope_of(fn, path)
+    scope = scope_of(path)
     check_repeatable(fn, scope, block, f"cache a write of @{name}")
     site = scope.site(name)
     shared = [common_depth(other.path, path) for other in scope.readers(buffer, but=block)]

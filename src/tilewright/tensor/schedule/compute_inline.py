@@ -41,7 +41,7 @@ def compute_inline(fn: Function, name: str) -> Function:
     Every load of the buffer becomes the value stored there, for the element loaded.
     """
     path, block = path_to_block(fn, name, "inline")
-    scope = scope_of(fn, path)
+    scope = scope_of(path)
     store = check_single_store(fn, scope, block, f"inline @{name}")
     check_intermediate(fn, store.buffer, name, f"inline @{name}")
     axes = own_axes(block)

@@ -32,7 +32,7 @@ def double_buffer(fn: Function, name: str) -> Function:
             name,
         )
     check_intermediate(fn, made[0], name, f"double-buffer @{name}")
-    scope = scope_of(fn, path)
+    scope = scope_of(path)
     others = [*scope.readers(made[0], but=block), *scope.writers(made[0], but=block)]
     depth = min([common_depth(site.path, path) for site in others], default=0)
     around = loops_above(scope, path, depth)

@@ -56,7 +56,7 @@ def prefetch(fn: Function, name: str, index: int, var: Var, offset: int) -> tupl
             f"cannot prefetch at loop %{var.name}: {offset} iterations ahead is not ahead",
             var,
         )
-    scope = scope_of(fn, path)
+    scope = scope_of(path)
     if buffer not in fn.buffers or scope.writers(buffer):
         raise refuse(
             fn,

@@ -72,7 +72,7 @@ def reverse_compute_at(fn: Function, name: str, var: Var) -> Function:
     path, block = path_to_block(fn, name, "compute at a loop")
     loop_path, loop = path_to_loop(fn, var, "compute at the loop")
     check_same_scope(fn, block, path, loop, loop_path)
-    scope = scope_of(fn, path)
+    scope = scope_of(path)
     site = scope.site(name)
     what = f"compute @{name} at %{var.name}"
     check_repeatable(fn, scope, block, what)

@@ -32,7 +32,7 @@ def reverse_compute_inline(fn: Function, name: str) -> Function:
     The producer keeps its name and its loops, and writes what the consumer wrote.
     """
     path, block = path_to_block(fn, name, "inline")
-    scope = scope_of(fn, path)
+    scope = scope_of(path)
     what = f"inline @{name} into its producer"
     store = check_single_store(fn, scope, block, what)
     producer, buffer = _producer(fn, scope, block)

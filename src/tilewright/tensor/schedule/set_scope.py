@@ -25,7 +25,7 @@ def set_scope(fn: Function, name: str, index: int, memory: str) -> Function:
     check_intermediate(fn, buffer, name, f"set the memory of @{name}")
     if buffer.scope == memory:
         return fn
-    scope = scope_of(fn, path)
+    scope = scope_of(path)
     for writer in scope.writers(buffer):
         for reader in scope.readers(buffer):
             what = f"set the memory of %{buffer.name}"

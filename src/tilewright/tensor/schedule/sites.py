@@ -49,13 +49,13 @@ class Scope:
         return [s for s in self.sites if s.block is not but and buffer in writes_of(s.block)]
 
 
-def scope_of(fn: Function, path: Path) -> Scope:
+def scope_of(path: Path) -> Scope:
     """The scope in which the last statement of a path lives."""
     cut = scope_depth(path)
     prefix = path[:cut]
     holder = prefix[-1] if prefix else None
     assert holder is None or isinstance(holder, Block)
-    root = fn.body if holder is None else holder.body
+    root = path[cut]  # a block has two scopes, its body and its init
     found: list[Site] = []
     stack: list[tuple[Stmt, Path]] = [(root, prefix)]
     while stack:
@@ -83,7 +83,7 @@ def inside_scope(path: Path) -> Path:
 def same_scope(a: Path, b: Path) -> bool:
     """Whether two statements live in one scope."""
     cut = scope_depth(a)
-    return cut == scope_depth(b) and all(x is y for x, y in zip(a[:cut], b[:cut], strict=True))
+    return cut == scope_depth(b) and common_depth(a, b) > cut
 
 
 def common_depth(a: Path, b: Path) -> int:
@@ -122,7 +122,7 @@ def is_touched_outside(fn: Function, scope: Scope, buffer: Buffer) -> bool:
     if scope.holder is None:
         return False
     around = [stmt for stmt in scope.prefix if isinstance(stmt, Block)]
-    inside = set(blocks(scope.holder))
+    inside = set(blocks(scope.root))
     return any(
         buffer in reads_of(block) or buffer in writes_of(block)
         for block in blocks(fn.body)
