@@ -386,4 +386,7 @@ def _loops(variables: Sequence[Var]) -> list[LoopRef]:
 
 
 def _value(value: Any) -> Value:
-    return tuple(_value(item) for item in value) if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return tuple(_value(item) for item in value)
+    plain: Value = value.item() if hasattr(value, "item") else value  # a NumPy number
+    return plain

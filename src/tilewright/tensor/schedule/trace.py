@@ -126,6 +126,8 @@ class Trace:
         """Reads what `to_json` wrote."""
         try:
             rows = json.loads(text)
+            if not isinstance(rows, list):
+                raise ValueError("not a list")
             steps = [
                 Step(
                     row["primitive"],
