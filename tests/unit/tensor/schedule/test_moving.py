@@ -172,9 +172,12 @@ def sliding(s):
 
 
 def parallel_tiles(s):
-    overlapping_tiles(s)
-    s.cache_write(s.get_block("X"), 0, "local")
     s.parallel(s.get_loops(s.get_block("Y"))[0])
+    jo, _ = s.split(s.get_loops(s.get_block("Y"))[1], [None, 8])
+    s.reverse_compute_at(s.get_block("Z"), jo)
+    s.compute_at(s.get_block("X"), jo)
+    s.compute_at(s.get_block("P"), jo)
+    s.cache_write(s.get_block("X"), 0, "local")
 
 
 @both
