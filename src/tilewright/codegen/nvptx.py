@@ -14,8 +14,8 @@ from typing import Any
 from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.target import Target
-from tilewright.codegen import hardware, llvm
-from tilewright.codegen.builder import FunctionText, ModuleText, Value
+from tilewright.codegen import llvm
+from tilewright.codegen.builder import ModuleText, Value
 from tilewright.codegen.emitter import STMTS, Emitter
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.memory import Memory
@@ -87,9 +87,7 @@ def _kernel_loops(body: Stmt) -> list[For]:
     return [stmt for stmt in stmts if isinstance(stmt, For)]
 
 
-def _emit_kernel(
-    module: ModuleText, gpu: Machine, fn: Function, loop: For, name: str
-) -> Kernel:
+def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name: str) -> Kernel:
     used = _used_buffers(loop)
     buffers = tuple(buffer for buffer in fn.buffers if buffer in used)
     scalars = _free_scalars(loop, buffers)

@@ -1,0 +1,125 @@
+"""A tensor function on a GPU: PTX, checked arguments, launches.
+
+run = build_cuda(fn, "cuda -arch=sm_90a")
+run(a, b, c)        # arrays on the GPU by DLPack, or NumPy arrays, which are copied
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.errors import UserError, UserTypeError
+from tilewright.base.target import Target
+from tilewright.codegen.nvptx import Kernel, to_ptx
+from tilewright.runtime import cuda
+from tilewright.runtime.array import Array, from_dlpack
+from tilewright.sym import TRUE, Const, Expr, Var
+from tilewright.tensor import ir
+from tilewright.tensor.ir import Buffer, Function
+from tilewright.tensor.passes import lower
+from tilewright.tensor.visit import output_buffers
+
+
+@dataclass(eq=False)
+class CudaFunction:
+    """Kernels of one tensor function; loaded into the driver at the first call."""
+
+    function: Function  # of stage device
+    target: Target
+    ptx: str
+    kernels: list[Kernel]
+    _module: cuda.Module | None = field(default=None, repr=False)
+
+    def __call__(self, *args: Any) -> None:
+        """Run; returns when results in NumPy arrays are there, else when the work is queued."""
+        values = self._values(args)
+        arrays, copies = self._arrays(args)
+        for kernel in self.kernels:
+            numbers = [arrays[buffer].address for buffer in kernel.buffers]
+            numbers += [int(values[var]) for var in kernel.scalars]
+            self.module.launch(
+                kernel.name, _extents(kernel.grid, values), _extents(kernel.block, values), numbers
+            )
+        for buffer, host in copies.items():
+            cuda.to_host(arrays[buffer], host)
+
+    @property
+    def module(self) -> cuda.Module:
+        if self._module is None:
+            self._module = cuda.Module(self.ptx)
+        return self._module
+
+    def _values(self, args: tuple[Any, ...]) -> dict[Var, int]:
+        """The sizes and scalars, checked against every argument before anything runs."""
+        params = self.function.params
+        if len(args) != len(params):
+            raise UserTypeError(
+                "TW4009", f"{self.function.name} takes {len(params)} arguments, got {len(args)}"
+            )
+        values: dict[Var, int] = {}
+        for param, arg in zip(params, args, strict=True):
+            if isinstance(param, Var):
+                values[param] = int(arg)
+                continue
+            shape = tuple(arg.shape)
+            if len(shape) != param.rank:
+                raise UserError(
+                    "TW4002", f"{param.name} has {len(shape)} dimensions, expected {param.rank}"
+                )
+            for dim, got in zip(param.shape, shape, strict=True):
+                if isinstance(dim, Var):
+                    values.setdefault(dim, int(got))
+        for param, arg in zip(params, args, strict=True):
+            if isinstance(param, Buffer):
+                want = _extents(param.shape, values)
+                if tuple(arg.shape) != want:
+                    raise UserError(
+                        "TW4003", f"{param.name} has shape {tuple(arg.shape)}, expected {want}"
+                    )
+        for cond in self.function.requires:
+            if _known(cond, values) is not TRUE:
+                raise UserError("TW4012", f"{self.function.name} requires {cond}")
+        return values
+
+    def _arrays(self, args: tuple[Any, ...]) -> tuple[dict[Buffer, Array], dict[Buffer, Any]]:
+        written = output_buffers(self.function)
+        arrays: dict[Buffer, Array] = {}
+        copies: dict[Buffer, Any] = {}
+        for param, arg in zip(self.function.params, args, strict=True):
+            if not isinstance(param, Buffer):
+                continue
+            if isinstance(arg, np.ndarray):
+                arrays[param] = cuda.to_device(arg)
+                if param in written:
+                    copies[param] = arg
+            else:
+                arrays[param] = arg if isinstance(arg, Array) else from_dlpack(arg)
+            found = arrays[param]
+            if found.dtype.name != param.dtype.name:
+                raise UserTypeError(
+                    "TW4001", f"{param.name} is {found.dtype}, expected {param.dtype}"
+                )
+            if found.device.kind != "cuda":
+                raise UserError("TW4005", f"{param.name} is on {found.device}, expected cuda")
+        return arrays, copies
+
+
+def build_cuda(fn: Function, target: str | Target = "cuda") -> CudaFunction:
+    """Compile a scheduled or device function for an NVIDIA GPU; needs no GPU itself."""
+    chosen = Target.parse(target)
+    device = lower(fn, "gpu") if fn.stage == ir.SCHEDULED else fn
+    ptx, kernels = to_ptx(device, chosen)
+    return CudaFunction(device, chosen, ptx, kernels)
+
+
+def _known(expr: Expr, values: dict[Var, int]) -> Expr:
+    return sym.simplify(sym.substitute(expr, {v: sym.const(n) for v, n in values.items()}))
+
+
+def _extents(dims: tuple[Expr, ...], values: dict[Var, int]) -> Any:
+    known = [_known(dim, values) for dim in dims]
+    return tuple(int(dim.value) for dim in known if isinstance(dim, Const))

@@ -1,0 +1,192 @@
+"""The CUDA driver: memory, modules of PTX, launches. Nothing is linked; the driver loads the PTX.
+
+module = Module(ptx)
+with_copies = to_device(numpy_array)
+module.launch("kernel", grid, block, [array.address, 128])
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.base.dtype import DType, from_numpy
+from tilewright.base.dtype import dtype as as_dtype
+from tilewright.base.errors import TilewrightError, Unsupported
+from tilewright.runtime.array import Array
+from tilewright.runtime.device import Device
+from tilewright.runtime.dlpack import code_of
+
+SHARED_BYTES_BY_DEFAULT = 48 * 1024
+
+
+class CudaError(TilewrightError, RuntimeError):
+    """The driver refused a call."""
+
+
+class _Driver:
+    """The driver, initialised once, its device's primary context current."""
+
+    _instance: _Driver | None = None
+
+    def __init__(self) -> None:
+        try:
+            from cuda.bindings import driver
+        except ImportError as error:
+            raise Unsupported(
+                "TW4020",
+                "the CUDA driver cannot be reached: cuda-bindings is not installed",
+                help="pip install 'tilewright[cuda]' on a machine with an NVIDIA GPU",
+            ) from error
+        self.api: Any = driver
+        self.call("cuInit", 0)
+        (self.device,) = self.call("cuDeviceGet", 0)
+        (self.context,) = self.call("cuDevicePrimaryCtxRetain", self.device)
+        self.call("cuCtxSetCurrent", self.context)
+
+    @classmethod
+    def get(cls) -> _Driver:
+        if cls._instance is None:
+            cls._instance = cls()
+        return cls._instance
+
+    def call(self, name: str, *args: Any) -> tuple[Any, ...]:
+        """A driver call by name; its results without the error code."""
+        code, *results = getattr(self.api, name)(*args)
+        if code != self.api.CUresult.CUDA_SUCCESS:
+            _, text = self.api.cuGetErrorString(code)
+            raise CudaError("TW4021", f"{name} failed: {(text or b'unknown').decode()}")
+        return tuple(results)
+
+
+def is_available() -> bool:
+    """Whether a GPU can be used here."""
+    try:
+        _Driver.get()
+    except TilewrightError:
+        return False
+    return True
+
+
+class _Memory:
+    """Device memory, given back when nothing refers to it any more."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.driver = _Driver.get()
+        (pointer,) = self.driver.call("cuMemAlloc", max(1, size_bytes))
+        self.address = int(pointer)
+
+    def __del__(self) -> None:
+        if hasattr(self, "address"):
+            self.driver.api.cuMemFree(self.address)
+
+
+def empty(shape: Sequence[int], dtype: str | DType = "f32") -> Array:
+    """A new array on the GPU whose elements are not set."""
+    of = as_dtype(dtype)
+    memory = _Memory(math.prod(shape) * of.size_bytes)
+    device = Device("cuda")
+    return Array._from_address(
+        memory.address,
+        tuple(shape),
+        None,
+        *code_of(of),
+        (device.type_code, device.index),
+        False,
+        memory,
+    )
+
+
+def to_device(source: NDArray[Any]) -> Array:
+    """A copy of a NumPy array on the GPU."""
+    compact = np.ascontiguousarray(source)
+    made = empty(compact.shape, from_numpy(compact.dtype))
+    if compact.nbytes:
+        _Driver.get().call("cuMemcpyHtoD", made.address, compact.ctypes.data, compact.nbytes)
+    return made
+
+
+def to_host(source: Array, target: NDArray[Any] | None = None) -> NDArray[Any]:
+    """A copy of a GPU array in host memory."""
+    out = np.empty(source.shape, source.dtype.numpy)
+    if out.nbytes:
+        _Driver.get().call("cuMemcpyDtoH", out.ctypes.data, source.address, out.nbytes)
+    if target is None:
+        return out
+    target[...] = out
+    return target
+
+
+def synchronize() -> None:
+    """Wait until the GPU has done everything asked of it."""
+    _Driver.get().call("cuCtxSynchronize")
+
+
+class Module:
+    """Kernels loaded from PTX."""
+
+    def __init__(self, ptx: str) -> None:
+        self.driver = _Driver.get()
+        (self._handle,) = self.driver.call("cuModuleLoadData", ptx.encode() + b"\0")
+        self._kernels: dict[str, Any] = {}
+
+    def kernel(self, name: str) -> Any:
+        if name not in self._kernels:
+            (found,) = self.driver.call("cuModuleGetFunction", self._handle, name.encode())
+            self._kernels[name] = found
+        return self._kernels[name]
+
+    def launch(
+        self,
+        name: str,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        arguments: Sequence[int],
+        *,
+        shared_bytes: int = 0,
+        stream: int = 0,
+    ) -> None:
+        """Start a kernel; every argument is a pointer or a 64-bit integer."""
+        if 0 in grid or 0 in block:
+            return
+        values = [ctypes.c_uint64(value & (1 << 64) - 1) for value in arguments]
+        pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(v) for v in values))
+        kernel = self.kernel(name)
+        if shared_bytes > SHARED_BYTES_BY_DEFAULT:
+            attribute = self.driver.api.CUfunction_attribute
+            wanted = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self.driver.call("cuFuncSetAttribute", kernel, wanted, shared_bytes)
+        self.driver.call(
+            "cuLaunchKernel",
+            kernel,
+            *grid,
+            *block,
+            shared_bytes,
+            stream,
+            ctypes.addressof(pointers),
+            0,
+        )
+
+
+class Timer:
+    """Time on the GPU between two points of its stream."""
+
+    def __init__(self) -> None:
+        self.driver = _Driver.get()
+        (self._begin,) = self.driver.call("cuEventCreate", 0)
+        (self._end,) = self.driver.call("cuEventCreate", 0)
+
+    def start(self) -> None:
+        self.driver.call("cuEventRecord", self._begin, 0)
+
+    def stop(self) -> float:
+        """Milliseconds since `start`, once the GPU got here."""
+        self.driver.call("cuEventRecord", self._end, 0)
+        self.driver.call("cuEventSynchronize", self._end)
+        (elapsed,) = self.driver.call("cuEventElapsedTime_v2", self._begin, self._end)
+        return float(elapsed)
