@@ -22,7 +22,7 @@ from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
 from tilewright.graph.op import Call, Known, Op, accepts, unfold
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType, Type
-from tilewright.sym import const
+from tilewright.sym import Const, const
 
 Array = np.ndarray[Any, Any]
 
@@ -49,7 +49,7 @@ def make_call(
     op = operator(name, loc)
     folded = {key: at for key, at in op.foldable.items() if key in attributes}
     _check_inputs(op, inputs, folded, loc)
-    count = len(inputs) if op.variadic else len(op.inputs)
+    count = max(len(inputs), len(op.inputs) - op.variadic)
     types: list[Type | None] = [None if value is None else value.type for value in inputs]
     contents, numbers = list(known), list(data)
     for column in (types, contents, numbers):
@@ -94,11 +94,19 @@ def constant_type(array: np.ndarray[Any, Any]) -> TensorType:
 class Builder:
     """Collects nodes of one graph, inferring types and following integer contents."""
 
-    def __init__(self, constants: dict[str, np.ndarray[Any, Any]] | None = None) -> None:
-        self.constants = {} if constants is None else constants
+    def __init__(
+        self, constants: dict[str, Array] | None = None, outer: Builder | None = None
+    ) -> None:
+        """A builder; with `outer`, of a body inside another graph."""
+        if outer is None:
+            self.constants = {} if constants is None else constants
+            self.contents = Contents()
+            self.stored: dict[Value, str] = {}  # which constant a value is
+        else:
+            self.constants, self.contents = outer.constants, outer.contents
+            self.stored = outer.stored
         self.params: list[Value] = []
         self.nodes: list[Node] = []
-        self.contents = Contents()
         self.known, self.data = self.contents.known, self.contents.data
 
     def param(self, name: str, of: Type) -> Value:
@@ -114,10 +122,36 @@ class Builder:
             count += 1
             key = f"{name}_{count}"
         self.constants[key] = array
+        return self.stored_constant(key, name, loc)
+
+    def stored_constant(self, key: str, name: str = "c", loc: Loc = UNKNOWN) -> Value:
+        """A constant that is stored already."""
+        array = self.constants[key]
         value = Value(name, constant_type(array))
         self.nodes.append(Node("constant", (), (value,), ir.attributes(data=key), (), loc))
         self.contents.learn(value, array)
+        self.stored[value] = key
         return value
+
+    def can_restate(self, value: Value) -> bool:
+        """Whether `restate` can write a value anew."""
+        if value in self.stored:
+            return True
+        return value in self.known and value.tensor.rank in (0, 1)
+
+    def restate(self, value: Value) -> Value:
+        """In a body, a value of an outer graph whose contents are known."""
+        if value in self.stored:
+            return self.stored_constant(self.stored[value], value.name)
+        items = tuple(int(x.value) if isinstance(x, Const) else x for x in self.known[value])
+        values = items if value.tensor.rank == 1 else items[0]
+        return self.add("dims", values=values, to=value.tensor.dtype, name=value.name)
+
+    def call(self, graph: str, inputs: Sequence[Value], types: Sequence[Type]) -> list[Value]:
+        """The results, of given types, of another graph of the module."""
+        values = tuple(Value(graph, of) for of in types)
+        self.nodes.append(Node("call", tuple(inputs), values, ir.attributes(graph=graph)))
+        return list(values)
 
     def add(
         self,

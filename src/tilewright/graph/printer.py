@@ -21,7 +21,7 @@ from tilewright.base.dtype import DType, from_numpy
 from tilewright.base.text import Names, Writer
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
 from tilewright.graph.types import OptionalType, SequenceType, TensorType, Type
-from tilewright.sym import Expr, Var, free_vars
+from tilewright.sym import Expr, free_vars
 from tilewright.sym.text import ExprPrinter
 from tilewright.tensor.printer import Printer as TensorPrinter
 
@@ -186,10 +186,3 @@ def _hash(self: Module) -> int:
 Module.__str__ = format_module  # type: ignore[method-assign, assignment]  # see ir.py
 Module.__eq__ = _equal  # type: ignore[method-assign, assignment]
 Module.__hash__ = _hash  # type: ignore[method-assign, assignment]
-
-
-def sizes_of(of: Type) -> dict[Var, None]:
-    """The size variables a type mentions, in order."""
-    if isinstance(of, TensorType):
-        return free_vars(*of.shape) if of.shape else {}
-    return sizes_of(of.element)

@@ -4,14 +4,17 @@ f32[batch, 3, 224, 224]    dimensions are integer expressions over sizes
 i64[]                      a scalar
 f32[*]                     a tensor whose rank is not known
 seq<f32[n]>   opt<i64[]>   a sequence, an optional
+
+A size that only the elements of a sequence mention may differ from element to element.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from tilewright.base.dtype import DType
-from tilewright.sym import Const, Expr
+from tilewright.sym import Const, Expr, Var, free_vars, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +61,57 @@ class OptionalType:
 
 
 Type = TensorType | SequenceType | OptionalType
+
+
+def sizes_of(of: Type) -> dict[Var, None]:
+    """The sizes a type mentions, in order."""
+    while not isinstance(of, TensorType):
+        of = of.element
+    return free_vars(*of.shape) if of.shape else {}
+
+
+def map_dims(of: Type, change: Callable[[Expr], Expr]) -> Type:
+    """A type with every dimension changed; the same object if none is."""
+    if not isinstance(of, TensorType):
+        element = map_dims(of.element, change)
+        return of if element is of.element else type(of)(element)
+    if of.shape is None:
+        return of
+    dims = tuple(change(dim) for dim in of.shape)
+    return (
+        of
+        if all(a is b for a, b in zip(dims, of.shape, strict=True))
+        else TensorType(of.dtype, dims)
+    )
+
+
+def renewed(of: Type, keep: Container[Var] = (), name: str = "d") -> Type:
+    """A type with dimensions that mention other sizes than those of `keep` replaced by new ones.
+
+    That is what a type says once the sizes are out of sight: outside of a body, or of a sequence.
+    """
+
+    def change(dim: Expr) -> Expr:
+        hidden = [variable for variable in free_vars(dim) if variable not in keep]
+        return size(hidden[0].name if hidden else name) if hidden else dim
+
+    return map_dims(of, change)
+
+
+def join(a: Type, b: Type) -> Type | None:
+    """A type that covers both; dimensions that differ become new sizes. None if there is none."""
+    if isinstance(a, OptionalType) or isinstance(b, OptionalType):
+        inner = join(
+            a.element if isinstance(a, OptionalType) else a,
+            b.element if isinstance(b, OptionalType) else b,
+        )
+        return None if inner is None else OptionalType(inner)
+    if isinstance(a, SequenceType) and isinstance(b, SequenceType):
+        inner = join(a.element, b.element)
+        return None if inner is None else SequenceType(inner)
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType) or a.dtype is not b.dtype:
+        return None
+    if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+        return TensorType(a.dtype, None)
+    pairs = zip(a.shape, b.shape, strict=True)
+    return TensorType(a.dtype, tuple(x if x is y else size("d") for x, y in pairs))

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from tilewright.base.errors import Unsupported, UserError
+from tilewright.base.errors import TilewrightError, Unsupported, UserError
 from tilewright.base.loc import Loc, ModelNode
 from tilewright.frontends.onnx.rules import RULES
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, element_type
@@ -54,12 +54,15 @@ class Importer:
     graphs: dict[str, Graph] = field(default_factory=dict)
     problems: dict[str, list[str]] = field(default_factory=dict)
     sizes: dict[str, Size] = field(default_factory=dict)
+    expanding: list[tuple[str, str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.opsets = {
             entry.domain or "ai.onnx": entry.version for entry in self.model.opset_import
         }
-        self.functions = {(f.domain or "ai.onnx", f.name): f for f in self.model.functions}
+        self.functions = {
+            (f.domain or "ai.onnx", f.name, f.overload): f for f in self.model.functions
+        }
 
     def main(self) -> Graph:
         proto = self.model.graph
@@ -105,8 +108,14 @@ class Importer:
             outputs = self.translate(domain, node, inputs, builder, loc, scope)
         except (Unsupported, Skip) as error:
             reason = error.message if isinstance(error, Unsupported) else str(error)
-            self.problems.setdefault(reason, []).append(label)
+            if reason or not self.problems:
+                self.problems.setdefault(reason, []).append(label)
             return
+        except TilewrightError:
+            raise
+        except Exception as error:
+            message = f"{node.op_type} cannot be read: {type(error).__name__}: {error}"
+            raise UserError("TW1110", message, loc) from error
         named = zip(node.output, outputs, strict=False)
         scope.update((name, value) for name, value in named if name and value is not None)
 
@@ -120,16 +129,16 @@ class Importer:
         scope: dict[str, Value],
     ) -> Sequence[Value | None]:
         """The values of a node's outputs."""
-        function = self.functions.get((domain, node.op_type))
+        function = self.functions.get((domain, node.op_type, node.overload))
         if function is not None:
-            return self.expand(function, node, inputs, builder, scope)
+            return self.expand(function, node, inputs, builder)
         rule: Rule | None = RULES.get((domain, node.op_type))
         version = self.opsets.get(domain, 1)
         if rule is None:
             body = schema_function(node, domain, version, inputs)
             if body is None:
                 raise Skip(f"operator {domain}.{node.op_type} at opset {version}")
-            return self.expand(body, node, inputs, builder, scope, version)
+            return self.expand(body, node, inputs, builder, version)
         context = Context(node, list(inputs), builder, version, loc, self, scope)
         made = rule(context)
         return made if isinstance(made, (tuple, list)) else (made,)
@@ -140,14 +149,18 @@ class Importer:
         node: onnx.NodeProto,
         inputs: Sequence[Value | None],
         builder: Builder,
-        outer: dict[str, Value],
         schema_version: int | None = None,
     ) -> Sequence[Value | None]:
         """Translate a function's body in place of the node that calls it.
 
         A function by which ONNX defines an operator takes its defaults from the operator.
         """
-        del outer  # a function sees only its own arguments
+        if len(function.input) < len(inputs):
+            message = f"{function.name} takes {len(function.input)} inputs, got {len(inputs)}"
+            raise UserError("TW1106", message, ModelNode(self.name, node.name or node.op_type))
+        key = (function.domain, function.name, function.overload)
+        if key in self.expanding:
+            raise UserError("TW1108", f"function {function.name} of {self.name} calls itself")
         scope = {
             name: value
             for name, value in zip(function.input, inputs, strict=False)
@@ -163,6 +176,7 @@ class Importer:
                 if spec.default_value.type != onnx.AttributeProto.UNDEFINED:
                     given.setdefault(spec.name, spec.default_value)
         saved = self.opsets
+        self.expanding.append(key)
         self.opsets = {**saved, **{e.domain or "ai.onnx": e.version for e in function.opset_import}}
         try:
             for inner in function.node:
@@ -173,27 +187,36 @@ class Importer:
                 self.node(bound, builder, scope)
         finally:
             self.opsets = saved
+            self.expanding.pop()
         return [scope.get(name) for name in function.output]
 
     def subgraph(
         self,
         proto: onnx.GraphProto,
         param_types: Sequence[Type],
+        captured: Mapping[str, Value],
         scope: Mapping[str, Value],
-    ) -> tuple[Graph, list[Value]]:
-        """A body graph, and the outer values it captures: they become its last parameters."""
-        builder = Builder(self.constants)
+        outer: Builder,
+    ) -> Graph:
+        """A body graph. Captured values are its last parameters; what is known it holds itself."""
+        builder = Builder(outer=outer)
         inner: dict[str, Value] = {}
         for info, of in zip(proto.input, param_types, strict=True):
             inner[info.name] = builder.param(info.name, of)
-        captured: list[Value] = []
+        for name, value in captured.items():
+            inner[name] = builder.param(name, value.type)
         for name in free_names(proto):
-            if name in scope:
-                value = scope[name]
-                inner[name] = builder.param(name, value.type)
-                captured.append(value)
+            if name not in inner and name in scope:
+                inner[name] = builder.restate(scope[name])
         self.body(proto, builder, inner)
-        return builder.graph(*self.results(proto.output, inner), name="body"), captured
+        return builder.graph(*self.results(proto.output, inner), name="body")
+
+    def captures(
+        self, protos: Sequence[onnx.GraphProto], scope: Mapping[str, Value], outer: Builder
+    ) -> dict[str, Value]:
+        """The outer values that bodies use and that are not known at compile time."""
+        names = [name for proto in protos for name in free_names(proto) if name in scope]
+        return {name: scope[name] for name in names if not outer.can_restate(scope[name])}
 
     def results(
         self, outputs: Sequence[onnx.ValueInfoProto], scope: Mapping[str, Value]

@@ -4,6 +4,7 @@ from tilewright.graph.op import Op
 from tilewright.graph.ops import (
     attention,
     cast,
+    control,
     conv,
     elementwise,
     image,
@@ -12,8 +13,10 @@ from tilewright.graph.ops import (
     norm,
     pool,
     quantize,
+    random,
     recurrent,
     reduction,
+    sequences,
     shape,
     signal,
     sorting,
@@ -35,5 +38,8 @@ FAMILIES = (
     reduction,
     shape,
     sorting,
+    random,
+    sequences,
+    control,
 )
 OPS: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}

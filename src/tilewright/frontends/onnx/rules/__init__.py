@@ -3,6 +3,7 @@
 from tilewright.frontends.onnx.rules import (
     activation,
     attention,
+    control,
     conv,
     elementwise,
     image,
@@ -12,8 +13,10 @@ from tilewright.frontends.onnx.rules import (
     norm,
     pool,
     quantize,
+    random,
     recurrent,
     reduction,
+    sequences,
     shape,
     signal,
     sorting,
@@ -39,6 +42,9 @@ FAMILIES = {
         reduction,
         shape,
         sorting,
+        random,
+        sequences,
+        control,
     ),
     "ai.onnx.preview.training": (training,),
 }

@@ -27,9 +27,22 @@ class Skip(Exception):
 class Bodies(Protocol):
     """The part of the importer that rules for control flow need."""
 
+    problems: dict[str, list[str]]
+
     def subgraph(
-        self, proto: onnx.GraphProto, param_types: Sequence[Type], scope: Mapping[str, Value]
-    ) -> tuple[Graph, list[Value]]: ...
+        self,
+        proto: onnx.GraphProto,
+        param_types: Sequence[Type],
+        captured: Mapping[str, Value],
+        scope: Mapping[str, Value],
+        outer: Builder,
+    ) -> Graph: ...
+
+    def captures(
+        self, protos: Sequence[onnx.GraphProto], scope: Mapping[str, Value], outer: Builder
+    ) -> dict[str, Value]: ...
+
+    def type_of(self, proto: onnx.TypeProto, name: str) -> Type: ...
 
 
 @dataclass

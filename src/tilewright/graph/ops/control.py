@@ -1,0 +1,217 @@
+"""Control flow: bodies are graphs that receive everything they use as parameters.
+
+    if(cond, *values) do { graph(*values) -> ..., graph(*values) -> ... }
+    loop(trip, cond, *carried, *values) do { graph(i, cond, *carried, *values) ->
+        (cond, *carried, *scanned) }
+    scan(*states, *inputs, *values) do { graph(*states, *elements, *values) ->
+        (*states, *scanned) }
+
+What a body gives as `scanned` is stacked over the iterations along a new first axis. A body sees
+the sizes of the graph around it; sizes of its own are out of sight outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.errors import UserTypeError
+from tilewright.graph.ir import Graph, Value
+from tilewright.graph.op import ANY, BOOLEAN, INTEGER, OPAQUE, Attr, Call, Input, Op
+from tilewright.graph.ops.rules import same_dim
+from tilewright.graph.ops.sequences import joined
+from tilewright.graph.types import TensorType, Type, renewed, sizes_of
+from tilewright.sym import Expr, Var
+
+Array = np.ndarray[Any, Any]
+Run = Callable[[Graph, Sequence[Any]], tuple[Any, ...]]
+
+
+def _outer_sizes(call: Call) -> dict[Var, None]:
+    """The sizes in sight outside of the bodies."""
+    found: dict[Var, None] = {}
+    for of in call.types:
+        if of is not None:
+            found.update(sizes_of(of))
+    return found
+
+
+def _check_params(call: Call, body: Graph, count: int) -> None:
+    if len(body.params) != count:
+        raise call.error(
+            "TW1312", f"a body of {call.op} takes {len(body.params)} values, it is given {count}"
+        )
+
+
+# ------------------------------------------------------------------------------------ if
+
+
+def _if_type(call: Call) -> list[Type]:
+    if len(call.bodies) != 2 or len(call.bodies[0].results) != len(call.bodies[1].results):
+        raise call.error("TW1312", "if needs two bodies with as many results")
+    outer = _outer_sizes(call)
+    types: list[Type] = []
+    for body in call.bodies:
+        _check_params(call, body, len(call.types) - 1)
+    for a, b in zip(call.bodies[0].results, call.bodies[1].results, strict=True):
+        types.append(renewed(joined(call, a.type, b.type), outer))
+    return types
+
+
+def _if(call: Call, run: Run, cond: Array, *values: Any) -> tuple[Any, ...]:
+    return run(call.bodies[0 if _truth(cond) else 1], values)
+
+
+def _truth(cond: Array) -> bool:
+    return bool(np.ravel(cond)[0])
+
+
+# ------------------------------------------------------------------------------------ loop
+
+
+def _loop_type(call: Call) -> list[Type]:
+    (body,) = call.bodies
+    carried = call["carried"]
+    _check_params(call, body, len(call.types))
+    results = body.results
+    if len(results) < 1 + carried:
+        raise call.error("TW1312", f"a loop that carries {carried} values gives {len(results)}")
+    outer = _outer_sizes(call)
+    types = []
+    for at in range(carried):
+        start = call.types[2 + at]
+        assert start is not None
+        covered = joined(call, body.params[2 + at].type, results[1 + at].type)
+        types.append(renewed(joined(call, start, covered), outer))
+    count = _loop_count(call, body)
+    types += [_stacked(call, value, count, outer) for value in results[1 + carried :]]
+    return types
+
+
+def _loop_count(call: Call, body: Graph) -> Expr:
+    """How often a loop runs: known if it only counts."""
+    trip, cond = call.value(0), call.value(1)
+    starts = not call.has(1) or (cond is not None and sym.prove(sym.eq(cond[0], 1)))
+    if trip is not None and starts and body.results[0] is body.params[1]:
+        return sym.simplify(sym.maximum(trip[0], 0))
+    return sym.size("iterations")
+
+
+def _stacked(call: Call, value: Value, count: Expr, outer: dict[Var, None]) -> Type:
+    of = renewed(value.type, outer)
+    if not isinstance(of, TensorType):
+        raise UserTypeError("TW1313", f"{call.op} stacks tensors, not {of}", call.loc)
+    return TensorType(of.dtype, None if of.shape is None else (count, *of.shape))
+
+
+def _loop(
+    call: Call, run: Run, trip: Array | None, cond: Array | None, *values: Any
+) -> tuple[Any, ...]:
+    (body,) = call.bodies
+    carried, fixed = values[: call["carried"]], values[call["carried"] :]
+    limit = None if trip is None else int(np.ravel(trip)[0])
+    going = cond is None or _truth(cond)
+    rows: list[tuple[Any, ...]] = []
+    count = 0
+    while going and (limit is None or count < limit):
+        shape = _static(body.params[0])
+        step = np.full(shape, count, np.int64)
+        flag = np.full(_static(body.params[1]), True)
+        made = run(body, (step, flag, *carried, *fixed))
+        going = _truth(made[0])
+        carried = made[1 : 1 + len(carried)]
+        rows.append(made[1 + len(carried) :])
+        count += 1
+    return (*carried, *_stack(rows, body.results[1 + len(carried) :]))
+
+
+def _static(param: Value) -> tuple[int, ...]:
+    return param.tensor.static_shape or ()
+
+
+def _stack(rows: list[tuple[Any, ...]], results: Sequence[Value]) -> list[Array]:
+    """What each iteration gave, stacked; the body's types tell the shape of nothing."""
+    if rows:
+        return [np.stack(column) for column in zip(*rows, strict=True)]
+    out = []
+    for value in results:
+        of = value.tensor
+        dims = [int(d.value) if isinstance(d, sym.Const) else 0 for d in of.shape or ()]
+        out.append(np.zeros((0, *dims), of.dtype.numpy))
+    return out
+
+
+# ------------------------------------------------------------------------------------ scan
+
+
+def _scan_type(call: Call) -> list[Type]:
+    (body,) = call.bodies
+    states, inputs = call["states"], call["inputs"]
+    _check_params(call, body, len(call.types))
+    outer = _outer_sizes(call)
+    types: list[Type] = []
+    for at in range(states):
+        start = call.types[at]
+        assert start is not None
+        covered = joined(call, body.params[at].type, body.results[at].type)
+        types.append(renewed(joined(call, start, covered), outer))
+    if not inputs:
+        raise call.error("TW1312", "a scan needs something to scan")
+    count = call.shape(states)[0]
+    for at in range(states + 1, states + inputs):
+        count = same_dim(call, count, call.shape(at)[0], "the lengths scanned")
+    types += [_stacked(call, value, count, outer) for value in body.results[states:]]
+    return types
+
+
+def _scan(call: Call, run: Run, *values: Any) -> tuple[Any, ...]:
+    (body,) = call.bodies
+    states, inputs = call["states"], call["inputs"]
+    carried = values[:states]
+    scanned, fixed = values[states : states + inputs], values[states + inputs :]
+    lengths = {len(column) for column in scanned}
+    if len(lengths) > 1:
+        raise ValueError(f"scan over different lengths: {sorted(lengths)}")
+    rows = []
+    for elements in zip(*scanned, strict=True):
+        made = run(body, (*carried, *(np.asarray(element) for element in elements), *fixed))
+        carried = made[:states]
+        rows.append(made[states:])
+    return (*carried, *_stack(rows, body.results[states:]))
+
+
+OPS = (
+    Op(
+        "if",
+        "What the first body gives where the condition holds, else the second.",
+        (Input("cond", BOOLEAN), Input("values", ANY, variadic=True)),
+        _if_type,
+        _if,
+        OPAQUE,
+    ),
+    Op(
+        "loop",
+        "A body run `trip` times, while it gives true; each run gets what the last carried on.",
+        (
+            Input("trip", INTEGER, optional=True, folds=True),
+            Input("cond", BOOLEAN, optional=True),
+            Input("values", ANY, variadic=True),
+        ),
+        _loop_type,
+        _loop,
+        OPAQUE,
+        (Attr("carried", int, required=True),),
+    ),
+    Op(
+        "scan",
+        "A body run on every element along the first axis of the inputs.",
+        (Input("values", ANY, variadic=True),),
+        _scan_type,
+        _scan,
+        OPAQUE,
+        (Attr("states", int, required=True), Attr("inputs", int, required=True)),
+    ),
+)
