@@ -40,6 +40,12 @@ def written_box(block: Block, region: Region, loops: Sequence[For], ctx: Context
 
     `ctx` knows of the loops around `loops`.
     """
+    loose = loose_box(block, region, loops, ctx)
+    return loose if loose is None or block.predicate is TRUE else clipped(loose, ctx)
+
+
+def loose_box(block: Block, region: Region, loops: Sequence[For], ctx: Context) -> Region | None:
+    """A box that, cut to its buffer, is what is written: simpler at the ends of loops."""
     ranges: Ranges = {}
     shift: dict[Var, Expr] = {}
     for loop in loops:
@@ -49,23 +55,29 @@ def written_box(block: Block, region: Region, loops: Sequence[For], ctx: Context
             shift[loop.var] = sym.add(loop.var, loop.start)
         ranges[loop.var] = (ZERO, loop.extent)
     box = substitute_region(bound_region(block, region), shift)
-    restricted = _restricted(box, sym.substitute(block.predicate, shift), ranges, ctx)
+    conditions = [
+        cond
+        for cond in conjuncts(sym.substitute(block.predicate, shift))
+        if not _keeps_inside(cond, box)
+    ]
+    restricted = _restricted(box, conditions, ranges, ctx)
     if restricted is None:
         return None
     box, ranges = restricted
     return box if not ranges else _image(box, ranges, ctx)
 
 
-def loose_box(
-    block: Block, region: Region, box: Region, loops: Sequence[For], ctx: Context
-) -> Region:
-    """The box as the loops alone tell it, if it differs from `box` outside of the buffer only.
-
-    Its extents do not speak of the predicate, so they are simpler.
-    """
-    ranges = {loop.var: (loop.start, loop.stop) for loop in loops}
-    loose = region_over(bound_region(block, region), ranges, ctx)
-    return loose if holds(box, clipped(loose, ctx), ctx) else box
+def _keeps_inside(cond: Expr, box: Region) -> bool:
+    """Whether a condition says just that the element written is not before or behind its buffer."""
+    if not isinstance(cond, (Lt, Le)):
+        return False
+    gap = poly_of(cond.b).plus(poly_of(cond.a), -1).shifted(-1 if isinstance(cond, Lt) else 0)
+    for r, dim in zip(box.ranges, box.buffer.shape, strict=True):
+        start = poly_of(r.start)
+        behind = poly_of(dim).plus(start, -1).shifted(-1)
+        if r.extent is ONE and (gap.same(start) or gap.same(behind)):
+            return True
+    return False
 
 
 def _image(box: Region, ranges: Ranges, ctx: Context) -> Region | None:
@@ -120,16 +132,18 @@ def conjuncts(cond: Expr) -> list[Expr]:
 
 
 def _restricted(
-    box: Region, predicate: Expr, ranges: Ranges, ctx: Context
+    box: Region, conditions: Sequence[Expr], ranges: Ranges, ctx: Context
 ) -> tuple[Region, Ranges] | None:
-    """The region over fewer variables, whose ranges say what the predicate said.
+    """The region over fewer variables, whose ranges say what the conditions said.
 
     A condition such as `a * 4 + b < 10` puts one variable, running over 0..10, in the place of the
     sum, if the region knows a and b in no other way.
     """
+    if not conditions:
+        return box, ranges
     inner = ctx.bind_all(ranges)
     digits: dict[tuple[Var, ...], _Digit] = {}
-    for cond in conjuncts(predicate):
+    for cond in conditions:
         if not sym.prove(cond, inner) and not _note(cond, ranges, ctx, digits):
             return None
     if not digits:
@@ -205,6 +219,31 @@ def read_box(block: Block, region: Region, loops: Sequence[For], ctx: Context) -
     return clipped(region_over(bound_region(block, region), ranges, ctx), ctx)
 
 
+def covers(
+    writer: Block,
+    written: Region,
+    writer_loops: Sequence[For],
+    reader: Block,
+    read: Region,
+    reader_loops: Sequence[For],
+    ctx: Context,
+) -> bool:
+    """Whether all that is read while the reader's loops run has certainly been written while the
+    writer's did. `ctx` knows of the loops around both."""
+    made = loose_box(writer, written, writer_loops, ctx)
+    if made is None:
+        return False
+    ranges = {loop.var: (loop.start, loop.stop) for loop in reader_loops}
+    needed = region_over(bound_region(reader, read), ranges, ctx)
+    if _same_starts(made, needed) and holds(made, needed, ctx):
+        return True
+    return holds(clipped(made, ctx), clipped(needed, ctx), ctx)
+
+
+def _same_starts(a: Region, b: Region) -> bool:
+    return all(x.start is y.start for x, y in zip(a.ranges, b.ranges, strict=True))
+
+
 def holds(outer: Region, inner: Region, ctx: Context) -> bool:
     """Whether `inner` certainly lies inside `outer`."""
     return all(
@@ -221,7 +260,8 @@ def at_most(a: Expr, b: Expr, ctx: Context) -> bool:
     """
     if sym.prove(sym.le(a, b), ctx):
         return True
-    return _is_natural(poly_of(sym.simplify(sym.sub(b, a), ctx)), ctx, 4)
+    gap = poly_of(sym.simplify(sym.sub(b, a), ctx))
+    return any(isinstance(atom, (Min, Max)) for atom in gap.terms) and _is_natural(gap, ctx, 4)
 
 
 def _is_natural(gap: Poly, ctx: Context, depth: int) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tilewright.sym import Context
 from tilewright.tensor.ir import Buffer, For, Function, Region, seq
 from tilewright.tensor.regions import whole
-from tilewright.tensor.schedule.boxes import loose_box, written_box
+from tilewright.tensor.schedule.boxes import loose_box
 from tilewright.tensor.schedule.cache_read import top_place
 from tilewright.tensor.schedule.cover import cache_name, copy_nest
 from tilewright.tensor.schedule.memory import check_memory, chosen
@@ -67,7 +67,7 @@ def _box(
     if not above and scope.holder is None and fills(fn, block, buffer):
         return whole(buffer)
     below = [stmt for stmt in site.path[place:] if isinstance(stmt, For)]
-    box = written_box(block, region_of(block.writes, buffer), below, ctx)
+    box = loose_box(block, region_of(block.writes, buffer), below, ctx)
     if box is None:
         raise refuse(
             fn,
@@ -76,4 +76,4 @@ def _box(
             "the copy is not a box of known size",
             block.name,
         )
-    return loose_box(block, region_of(block.writes, buffer), box, below, ctx)
+    return box

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from tilewright import sym
 from tilewright.base.loc import Loc, Synthetic
-from tilewright.sym import ZERO, Context, Expr, Var
+from tilewright.sym import ZERO, Const, Context, Expr, Var
 from tilewright.tensor.ir import (
     SERIAL,
     SPATIAL,
@@ -87,13 +87,20 @@ def _fitted(r: Range, limit: Expr, ctx: Context, around: set[Var]) -> tuple[Rang
     to_limit = at_most(stop, limit, ctx)
     if from_zero and to_limit:
         return r, True, True
-    if sym.prove(sym.le(limit, r.extent), ctx):
+    if _is_as_large(r.extent, limit, ctx):
         return Range(ZERO, limit), True, True
     if not sym.uses_var(r.start, around) and not sym.uses_var(r.extent, around):
         start = sym.simplify(sym.maximum(r.start, 0), ctx)
         stop = sym.simplify(sym.minimum(stop, limit), ctx)
         return Range(start, sym.simplify(sym.sub(stop, start), ctx)), True, True
     return r, from_zero, to_limit
+
+
+def _is_as_large(extent: Expr, limit: Expr, ctx: Context) -> bool:
+    """Whether a range holds as many elements as there are; a constant against a size may not."""
+    if isinstance(extent, Const):
+        return isinstance(limit, Const) and limit.value <= extent.value
+    return sym.prove(sym.le(limit, extent), ctx)
 
 
 def copy_nest(

@@ -26,7 +26,7 @@ from tilewright.tensor.ir import (
     TensorCall,
     Update,
 )
-from tilewright.tensor.schedule.boxes import holds, read_box, written_box
+from tilewright.tensor.schedule.boxes import covers, holds, read_box
 from tilewright.tensor.schedule.inverse import is_injective
 from tilewright.tensor.schedule.refusal import refuse
 from tilewright.tensor.schedule.sites import (
@@ -151,17 +151,15 @@ def check_inputs_there(
     place: Path,
     old: Path,
     what: str,
-    but: Container[Buffer] = (),
+    certain: Container[Buffer] = (),
 ) -> None:
     """All that the block reads at its new place has been computed there.
 
     `moved` is the block as it will be, `inner` the loops around it at the new place inside the last
-    statement of `place`; `old` leads to its old place, where it was right. Buffers in `but` were
-    read there before.
+    statement of `place`; `old` leads to its old place, where it was right. Of buffers in `certain`
+    it is known that all that is read is there.
     """
     for region in moved.reads:
-        if region.buffer in but:
-            continue
         writers = [s for s in scope.writers(region.buffer) if s.block.name != moved.name]
         for writer in writers:
             shared = shared_loops(writer.path, place)
@@ -171,7 +169,8 @@ def check_inputs_there(
             if not shared:
                 continue
             check_finished(fn, writer, shared, what)
-            _check_covered(fn, scope, moved, inner, writer, shared, place, region.buffer, what)
+            if region.buffer not in certain:
+                _check_covered(fn, scope, moved, inner, writer, shared, place, region.buffer, what)
         if not writers and scope.holder is not None and region.buffer not in fn.buffers:
             _check_declared(fn, scope, moved, inner, place, region.buffer, what)
 
@@ -234,14 +233,16 @@ def _check_covered(
     buffer: Buffer,
     what: str,
 ) -> None:
-    ctx = scope_context(fn, scope, shared)
-    loops = [loop for loop in writer.loops if loop not in shared]
-    region = region_of(writer.block.writes, buffer)
-    produced = written_box(writer.block, region, loops, ctx)
-    inside = inside_scope(place)
-    around = [stmt for stmt in inside if isinstance(stmt, For) and stmt not in shared]
-    needed = read_box(moved, region_of(moved.reads, buffer), [*around, *inner], ctx)
-    if produced is None or not holds(produced, needed, ctx):
+    around = [stmt for stmt in inside_scope(place) if isinstance(stmt, For)]
+    if not covers(
+        writer.block,
+        region_of(writer.block.writes, buffer),
+        [loop for loop in writer.loops if loop not in shared],
+        moved,
+        region_of(moved.reads, buffer),
+        [*(loop for loop in around if loop not in shared), *inner],
+        scope_context(fn, scope, shared),
+    ):
         raise refuse(
             fn,
             "TW2128",
@@ -351,13 +352,14 @@ def check_outputs_there(
             shared = shared_loops(reader.path, place)
             if not shared:
                 continue
-            ctx = scope_context(fn, scope, shared)
-            loops = [loop for loop in around if loop not in shared]
-            produced = written_box(moved, region, [*loops, *inner], ctx)
-            wanted = region_of(reader.block.reads, region.buffer)
-            rest = [loop for loop in reader.loops if loop not in shared]
-            if produced is None or not holds(
-                produced, read_box(reader.block, wanted, rest, ctx), ctx
+            if not covers(
+                moved,
+                region,
+                [*(loop for loop in around if loop not in shared), *inner],
+                reader.block,
+                region_of(reader.block.reads, region.buffer),
+                [loop for loop in reader.loops if loop not in shared],
+                scope_context(fn, scope, shared),
             ):
                 raise refuse(
                     fn,

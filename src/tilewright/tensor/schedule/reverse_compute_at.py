@@ -83,9 +83,9 @@ def reverse_compute_at(fn: Function, name: str, var: Var) -> Function:
     for producer in near:
         check_finished(fn, producer, around, what)
     ctx = scope_context(fn, scope, around)
-    ranges = _domain(fn, scope, block, near, loop, ctx)
+    ranges, certain = _domain(fn, scope, block, near, loop, ctx)
     moved, cover = _moved(block, ranges, around, ctx)
-    check_inputs_there(fn, scope, moved, cover.loops, loop_path, path, what)
+    check_inputs_there(fn, scope, moved, cover.loops, loop_path, path, what, certain)
     check_outputs_there(fn, scope, moved, cover.loops, loop_path, what)
     body = put(path, None)
     assert body is not None
@@ -159,19 +159,18 @@ def _domain(
     near: Sequence[Site],
     loop: For,
     ctx: Context,
-) -> dict[Var, Range]:
-    """Iterator -> the range of it whose inputs one iteration of the loop produces."""
+) -> tuple[dict[Var, Range], list[Buffer]]:
+    """Iterator -> the range of it whose inputs one iteration of the loop produces.
+
+    Also the buffers of which it certainly has produced all that these instances read.
+    """
     last = near[-1]
     buffer = next(b for b in writes_of(last.block) if b in reads_of(block))
     produced = _produced(fn, scope, block, last, buffer, loop, ctx)
     for other in near[:-1]:
         if buffer in writes_of(other.block):
-            twin = written_box(
-                other.block,
-                region_of(other.block.writes, buffer),
-                loops_below(other.path, loop),
-                ctx,
-            )
+            region = region_of(other.block.writes, buffer)
+            twin = loose_box(other.block, region, loops_below(other.path, loop), ctx)
             if twin is None or not (holds(twin, produced, ctx) and holds(produced, twin, ctx)):
                 raise refuse(
                     fn,
@@ -183,16 +182,16 @@ def _domain(
     _check_all_produced(fn, scope, block, last, buffer, loop)
     ranges: dict[Var, Range] = {}
     by_var = {it.var: it for it in block.iters}
-    region = region_of(last.block.writes, buffer)
-    produced = loose_box(last.block, region, produced, loops_below(last.path, loop), ctx)
+    is_certain = True
     for r, made, dim in zip(
         region_of(block.reads, buffer).ranges, produced.ranges, buffer.shape, strict=True
     ):
-        used = [v for v in by_var if sym.uses_var(r.start, {v})]
-        if not used:
-            continue
         if _is_all(made, dim, ctx):
             continue  # whatever it reads is there
+        used = [v for v in by_var if sym.uses_var(r.start, {v})]
+        if not used:
+            is_certain = False
+            continue
         iterator = by_var[used[0]]
         offset = sym.simplify(sym.sub(r.start, iterator.var))
         if len(used) > 1 or sym.uses_var(offset, by_var) or r.extent is not ONE:
@@ -204,13 +203,13 @@ def _domain(
                 block.name,
                 help="which of its instances an iteration can run cannot be told; try compute_at",
             )
-        if iterator.kind == REDUCE:
-            continue  # all of it at once, if all of it is there
+        if iterator.kind == REDUCE or iterator.var in ranges:
+            is_certain = False  # it runs over all of it, or another dimension tells over what
+            continue
         _check_all_read(fn, block, iterator.extent, offset, dim, buffer, loop, ctx)
-        if iterator.var not in ranges:
-            start = sym.simplify(sym.sub(made.start, offset), ctx)
-            ranges[iterator.var] = Range(start, made.extent)
-    return ranges
+        start = sym.simplify(sym.sub(made.start, offset), ctx)
+        ranges[iterator.var] = Range(start, made.extent)
+    return ranges, [buffer] if is_certain else []
 
 
 def _check_all_produced(
@@ -280,9 +279,9 @@ def _produced(
     loop: For,
     ctx: Context,
 ) -> Region:
-    """The box that the producer writes in one iteration: exactly, and in no other iteration."""
+    """The (loose) box that the producer writes in one iteration, and in no other."""
     inner = loops_below(producer.path, loop)
-    box = written_box(producer.block, region_of(producer.block.writes, buffer), inner, ctx)
+    box = loose_box(producer.block, region_of(producer.block.writes, buffer), inner, ctx)
     if box is None:
         raise refuse(
             fn,
@@ -293,7 +292,7 @@ def _produced(
             help="choose a loop further in or out; split loops before fusing them",
         )
     check_runs_once(fn, scope, producer, inner, block, f"compute @{block.name} at %{loop.var.name}")
-    return clipped(box, ctx)
+    return box
 
 
 # --------------------------------------------------------------------------- building
