@@ -96,6 +96,13 @@ def region_over(region: Region, loops: Loops, ctx: Context) -> Region:
     return Region(region.buffer, tuple(ranges))
 
 
+def range_over(region: Region, axis: int, loops: Loops, ctx: Context) -> Range:
+    """One dimension of `region_over`."""
+    if not loops:
+        return region.ranges[axis]
+    return _range_over(region.ranges[axis], region.buffer.shape[axis], loops, ctx)
+
+
 def _range_over(r: Range, dim: Expr, loops: Loops, ctx: Context) -> Range:
     if not (sym.uses_var(r.start, loops) or sym.uses_var(r.extent, loops)):
         return r

@@ -54,7 +54,7 @@ def _check_one_extent(fn: Function, path: Path, loop: For, thread: str) -> None:
     for other in all_loops(kernel):
         if other.thread != thread or other is loop:
             continue
-        if not sym.equal(other.extent, loop.extent, sym.Context()):
+        if not sym.equal(other.extent, loop.extent, sym.EMPTY):
             raise refuse(
                 fn,
                 "TW2110",

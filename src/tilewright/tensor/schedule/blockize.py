@@ -122,7 +122,7 @@ def _over(
 ) -> tuple[Region, ...]:
     """What the inner block touches while its loops run."""
     bound = {it.var: value for it, value in zip(inner.iters, inner.bindings, strict=True)}
-    ctx = sym.Context().bind_all({it.var: (ZERO, it.extent) for it in outer})
+    ctx = sym.EMPTY.bind_all({it.var: (ZERO, it.extent) for it in outer})
     return tuple(
         [
             region_over(substitute_region(region, bound), loop_ranges(chain), ctx)

@@ -22,6 +22,7 @@ from tilewright.tensor.schedule.refusal import refuse
 from tilewright.tensor.schedule.tree import (
     Path,
     all_loops,
+    find_path,
     loop_ranges,
     ordered_vars,
     scope_blocks,
@@ -56,7 +57,7 @@ def check_concurrent(fn: Function, path: Path, loop: For, primitive: str) -> Non
     """Iterations are independent; an intermediate used only inside is private to each of them."""
     _check_unordered(fn, loop, primitive)
     found = conflict(
-        [loop], context_at(fn, path), body=loop.body, private=private_buffers(fn, loop)
+        [loop], context_at(fn, path), body=loop.body, private=private_buffers(fn, path)
     )
     if found is not None:
         raise _shared(fn, loop, primitive, found.buffer, found.writer, found.other)
@@ -70,7 +71,7 @@ def check_threads(fn: Function, path: Path, loop: For, thread: str) -> None:
     _check_unordered(fn, loop, "bind")
     _check_one_axis(fn, path, loop, thread)
     own = {"blockIdx": ("shared", "local"), "threadIdx": ("local",)}[thread.split(".")[0]]
-    touched = private_buffers(fn, loop)
+    touched = private_buffers(fn, path)
     private = {buffer for buffer in touched if buffer.scope.split(".")[0] in own}
     ctx = context_at(fn, path)
     found = conflict([loop], ctx, body=loop.body, private=private)
@@ -133,7 +134,7 @@ def _misplaced(loop: For, outer: tuple[For, ...]) -> str:
 
 def context_at(fn: Function, path: Path) -> Context:
     """What is known around the last statement of `path`: loops and iterators of blocks."""
-    ctx = sym.Context()
+    ctx = sym.EMPTY
     for cond in fn.requires:
         ctx = ctx.assume(cond)
     for stmt in path[:-1]:
@@ -193,9 +194,14 @@ def _check_one_axis(fn: Function, path: Path, loop: For, thread: str) -> None:
                     f"pairs of %{outer.var.name} and %{inner.var.name}, which would be one thread",
                     loop.var,
                 )
-            kept = private_buffers(fn, inner)
-            for buffer in writes_of(block):
-                if buffer.scope.split(".")[0] == "local" and buffer not in kept:
+            local = [b for b in writes_of(block) if b.scope.split(".")[0] == "local"]
+            if not local:
+                continue
+            where = find_path(fn.body, inner)
+            assert where is not None
+            kept = private_buffers(fn, where)
+            for buffer in local:
+                if buffer not in kept:
                     raise refuse(
                         fn,
                         "TW2110",

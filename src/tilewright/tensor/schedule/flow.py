@@ -22,18 +22,16 @@ from tilewright.tensor.ir import (
     Buffer,
     For,
     Function,
-    Load,
-    MaskedLoad,
+    Range,
     Region,
     Stmt,
-    Store,
     Update,
 )
 from tilewright.tensor.passes.rewriter import conjuncts
-from tilewright.tensor.regions import region_over, stop_of, substitute_region
+from tilewright.tensor.regions import range_over, stop_of, substitute_region
 from tilewright.tensor.schedule.boxes import holds, read_box, written_box
 from tilewright.tensor.schedule.inverse import told
-from tilewright.tensor.schedule.tree import loop_ranges
+from tilewright.tensor.schedule.tree import Path, loop_ranges, scope_blocks
 from tilewright.tensor.visit import walk
 
 
@@ -46,16 +44,27 @@ class Conflict:
     other: Block  # the writer itself, or one that reads or writes the same elements
 
 
-@dataclass(frozen=True, slots=True)
 class _Access:
     """What a block touches in one iteration of the loops in question."""
 
-    block: Block
-    region: Region  # as the block declares it
-    bound: Region  # in terms of the loops
-    loops: tuple[For, ...]  # between those loops and the block
-    box: Region  # that holds it while these run
-    place: int  # in program order
+    __slots__ = ("_box", "block", "bound", "loops", "place", "ranges", "region")
+
+    def __init__(
+        self, block: Block, region: Region, bound: Region, loops: tuple[For, ...], place: int
+    ) -> None:
+        self.block = block
+        self.region = region  # as the block declares it
+        self.bound = bound  # in terms of the loops
+        self.loops = loops  # between the loops in question and the block
+        self.place = place  # in program order
+        self._box: dict[int, Range] = {}
+
+    def range_of(self, axis: int, ctx: Context) -> Range:
+        """A range that holds one dimension of the region while the loops run."""
+        found = self._box.get(axis)
+        if found is None:
+            found = self._box[axis] = range_over(self.bound, axis, loop_ranges(self.loops), ctx)
+        return found
 
 
 def conflict(
@@ -74,10 +83,12 @@ def conflict(
     reductions may go on from one to the next.
     """
     inner = ctx.bind_all(loop_ranges(loops))
+    found = list(_blocks(body))
+    written_here = {region.buffer for block, _ in found for region in block.writes}
     reads: dict[Buffer, list[_Access]] = {}
     writes: dict[Buffer, list[_Access]] = {}
-    for place, (block, below) in enumerate(_blocks(body)):
-        _note(block, (*inside, *below), place, inner, reads, writes)
+    for place, (block, below) in enumerate(found):
+        _note(block, (*inside, *below), place, written_here, reads, writes)
     for buffer, written in writes.items():
         read = reads.get(buffer, [])
         shared = private is not None and buffer not in private
@@ -102,22 +113,19 @@ def _note(
     block: Block,
     below: tuple[For, ...],
     place: int,
-    ctx: Context,
+    written: set[Buffer],
     reads: dict[Buffer, list[_Access]],
     writes: dict[Buffer, list[_Access]],
 ) -> None:
     bound = {it.var: value for it, value in zip(block.iters, block.bindings, strict=True)}
-    ranges = loop_ranges(below)
-
-    def touched(region: Region) -> _Access:
-        moved = substitute_region(region, bound)
-        return _Access(block, region, moved, below, region_over(moved, ranges, ctx), place)
-
     for region in block.reads:
-        reads.setdefault(region.buffer, []).append(touched(region))
+        if region.buffer in written:
+            moved = substitute_region(region, bound)
+            access = _Access(block, region, moved, below, place)
+            reads.setdefault(region.buffer, []).append(access)
     goes_on = block.init is None and any(it.kind == REDUCE for it in block.iters)
     for region in block.writes:
-        access = touched(region)
+        access = _Access(block, region, substitute_region(region, bound), below, place)
         writes.setdefault(region.buffer, []).append(access)
         if goes_on or _updates(block, region.buffer):  # it reads what it adds to
             reads.setdefault(region.buffer, []).append(access)
@@ -160,11 +168,11 @@ def _is_owned(
     written: list[_Access], read: list[_Access], loops: Sequence[For], ctx: Context
 ) -> bool:
     """Whether the place of an element tells which iteration alone touches it."""
-    return any(_owns(one.box, written, read, loops, ctx) for one in written)
+    return any(_owns(one, written, read, loops, ctx) for one in written)
 
 
 def _owns(
-    hull: Region,
+    one: _Access,
     written: list[_Access],
     read: list[_Access],
     loops: Sequence[For],
@@ -172,18 +180,22 @@ def _owns(
 ) -> bool:
     """Whether the dimensions that move with the iterations tell them apart, for all accesses."""
     moving = {loop.var for loop in loops}
-    axes = [axis for axis, r in enumerate(hull.ranges) if sym.uses_var(r.start, moving)]
+    axes = [axis for axis, r in enumerate(one.bound.ranges) if sym.uses_var(r.start, moving)]
+    if not axes:
+        return _all_told(loops, set(), ctx)
+    inner = ctx.bind_all(loop_ranges(loops))
     ranges = loop_ranges(loops)
-    known = _places(hull, axes, ranges)
+    known = _places([one.range_of(axis, inner) for axis in axes], ranges)
     if not _all_told(loops, told(known, ranges, ctx), ctx):
         return False
-    inner = ctx.bind_all(loop_ranges(loops))
-    return all(_within(access.box, hull, axes, inner) for access in (*written, *read))
+    return all(_within(access, one, axes, inner) for access in (*written, *read))
 
 
-def _within(box: Region, hull: Region, axes: Sequence[int], ctx: Context) -> bool:
+def _within(access: _Access, hull: _Access, axes: Sequence[int], ctx: Context) -> bool:
+    if access is hull:
+        return True
     for axis in axes:
-        mine, theirs = box.ranges[axis], hull.ranges[axis]
+        mine, theirs = access.range_of(axis, ctx), hull.range_of(axis, ctx)
         if mine.start is theirs.start and mine.extent is theirs.extent:
             continue
         if not sym.prove(sym.le(theirs.start, mine.start), ctx):
@@ -196,18 +208,15 @@ def _within(box: Region, hull: Region, axes: Sequence[int], ctx: Context) -> boo
 def _tells(access: _Access, loops: Sequence[For], ctx: Context) -> bool:
     """Whether each single element that is touched tells the iteration."""
     ranges = {**loop_ranges(loops), **loop_ranges(access.loops)}
-    known = _places(access.bound, range(access.bound.buffer.rank), ranges)
+    known = _places(access.bound.ranges, ranges)
     found = told(known, ranges, ctx)
     return _all_told(loops, found, ctx)
 
 
-def _places(
-    region: Region, axes: Iterable[int], ranges: dict[Var, tuple[Expr, Expr]]
-) -> list[Expr]:
-    """The indices of any element of the region; `ranges` learns of the offsets inside it."""
+def _places(box: Iterable[Range], ranges: dict[Var, tuple[Expr, Expr]]) -> list[Expr]:
+    """The indices of any element of the box; `ranges` learns of the offsets inside it."""
     known: list[Expr] = []
-    for axis in axes:
-        r = region.ranges[axis]
+    for r in box:
         if r.extent is ONE:
             known.append(r.start)
             continue
@@ -262,29 +271,21 @@ def _hands_over(writer: _Access, reader: _Access) -> bool:
 # --------------------------------------------------------------------------- private
 
 
-def private_buffers(fn: Function, loop: For) -> set[Buffer]:
-    """The intermediates that nothing outside of the loop touches."""
-    inside = _touches(loop)
-    everywhere = _touches(fn.body)
-    return {
-        buffer for buffer in fn.allocs if inside.get(buffer, 0) == everywhere.get(buffer, 0) > 0
+def private_buffers(fn: Function, path: Path) -> set[Buffer]:
+    """The intermediates that nothing outside of the last statement of `path` touches."""
+    loop = path[-1]
+    inside = {
+        region.buffer for block in scope_blocks(loop) for region in (*block.reads, *block.writes)
     }
-
-
-def _touches(root: Stmt) -> dict[Buffer, int]:
-    """How many statements touch each buffer."""
-    found: dict[Buffer, int] = {}
-    for stmt in walk(root):
-        buffers: dict[Buffer, None] = {}
-        if isinstance(stmt, Block):
-            buffers.update(dict.fromkeys(r.buffer for r in (*stmt.reads, *stmt.writes)))
-        elif isinstance(stmt, Store):
-            buffers[stmt.buffer] = None
-        elif isinstance(stmt, Update):
-            buffers.update(dict.fromkeys(stmt.buffers))
-        for node in sym.walk(*stmt.exprs()):
-            if isinstance(node, (Load, MaskedLoad)):
-                buffers[node.buffer] = None
-        for buffer in buffers:
-            found[buffer] = found.get(buffer, 0) + 1
-    return found
+    around = set(path[:-1])
+    stack: list[Stmt] = [fn.body]
+    while stack:
+        stmt = stack.pop()
+        if stmt is loop:
+            continue
+        if isinstance(stmt, Block) and stmt not in around:
+            for region in (*stmt.reads, *stmt.writes):
+                inside.discard(region.buffer)
+        else:
+            stack.extend(stmt.children())
+    return {buffer for buffer in fn.allocs if buffer in inside}

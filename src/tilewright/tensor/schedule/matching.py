@@ -127,7 +127,7 @@ class _Matcher:
     def __init__(self, pairs: dict[Var, Expr], block: Block) -> None:
         self.pairs = pairs
         self.inside = {it.var for it in block.iters}
-        self.ctx = sym.Context().bind_all({it.var: (ZERO, it.extent) for it in block.iters})
+        self.ctx = sym.EMPTY.bind_all({it.var: (ZERO, it.extent) for it in block.iters})
         self.tiles: dict[Buffer, Region] = {}
 
     def stmts(self, declared: Stmt, found: Stmt) -> Match:

@@ -85,7 +85,7 @@ def is_kernel_edge(path: Path, at: int) -> bool:
 def writes_apart(block: Block) -> bool:
     """Whether instances that differ in a spatial iterator certainly write different elements."""
     spatial = {it.var: (sym.ZERO, it.extent) for it in block.iters if it.kind == SPATIAL}
-    ctx = sym.Context().bind_all(
+    ctx = sym.EMPTY.bind_all(
         {it.var: (sym.ZERO, it.extent) for it in block.iters if it.kind != SPATIAL}
     )
     for region in block.writes:

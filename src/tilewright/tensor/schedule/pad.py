@@ -385,7 +385,7 @@ def _exprs(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def _requirements(fn: Function) -> Context:
-    ctx = sym.Context()
+    ctx = sym.EMPTY
     for cond in fn.requires:
         ctx = ctx.assume(cond)
     return ctx

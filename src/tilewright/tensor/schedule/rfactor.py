@@ -137,7 +137,7 @@ def _partial_block(fn: Function, found: _Factoring, parts: tuple[Buffer, ...]) -
         loop.var: sym.add(loop.start, it.var)
         for loop, it in zip(around, (part, *reducing), strict=True)
     }
-    ctx = sym.Context().bind_all({it.var: (ZERO, it.extent) for it in iters})
+    ctx = sym.EMPTY.bind_all({it.var: (ZERO, it.extent) for it in iters})
     inside: dict[Var, Expr] = {
         it.var: sym.simplify(sym.substitute(binding, told), ctx)
         for it, binding in zip(block.iters, block.bindings, strict=True)

@@ -197,7 +197,7 @@ def _check_init(declared: Block, init: Stmt, tile: Block, match: Match) -> None:
 
 def _check_inside(tiles: tuple[Region, ...], block: Block) -> None:
     """Tiles lie inside their buffers, also where the intrinsic does not look."""
-    ctx = sym.Context().bind_all({it.var: (sym.ZERO, it.extent) for it in block.iters})
+    ctx = sym.EMPTY.bind_all({it.var: (sym.ZERO, it.extent) for it in block.iters})
     for region in tiles:
         for axis, (r, dim) in enumerate(zip(region.ranges, region.buffer.shape, strict=True)):
             if r.extent is sym.ONE:

@@ -86,7 +86,7 @@ def find_buffer(fn: Function, name: str, buffer: tuple[str, int] | str) -> Buffe
 
 def _everything_known(fn: Function) -> Context:
     """The ranges of all variables: each is bound once, so one context does."""
-    ctx = sym.Context()
+    ctx = sym.EMPTY
     for cond in fn.requires:
         ctx = ctx.assume(cond)
     for stmt in walk(fn.body):
@@ -202,7 +202,7 @@ def _new_shape(fn: Function, name: str, buffer: Buffer, index_map: IndexMap) -> 
             f"map {index_map} takes {len(index_map.inputs)}",
             name,
         )
-    ctx = sym.Context()
+    ctx = sym.EMPTY
     for cond in fn.requires:
         ctx = ctx.assume(cond)
     ranges: dict[Var, tuple[Expr, Expr]] = {

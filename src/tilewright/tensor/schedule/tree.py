@@ -115,7 +115,7 @@ def loop_ranges(loops: Iterable[For]) -> dict[Var, tuple[Expr, Expr]]:
 
 def loop_context(fn: Function, loops: Iterable[For]) -> sym.Context:
     """What is known inside these loops: their ranges and the function's requirements."""
-    ctx = sym.Context()
+    ctx = sym.EMPTY
     for cond in fn.requires:
         ctx = ctx.assume(cond)
     return ctx.bind_all(loop_ranges(loops))
