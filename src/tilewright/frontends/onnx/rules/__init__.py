@@ -10,6 +10,8 @@ from tilewright.frontends.onnx.rules import (
     indexing,
     linalg,
     loss,
+    microsoft,
+    microsoft_attention,
     norm,
     pool,
     quantize,
@@ -47,6 +49,7 @@ FAMILIES = {
         control,
     ),
     "ai.onnx.preview.training": (training,),
+    "com.microsoft": (microsoft, microsoft_attention),
 }
 RULES: dict[tuple[str, str], Rule] = {
     (domain, name): rule

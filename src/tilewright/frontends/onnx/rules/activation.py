@@ -9,38 +9,37 @@ from tilewright.frontends.onnx.rules.tensors import reshape
 from tilewright.graph import Value
 
 
-def _where_negative(node: Context, negative: Value, otherwise: Value) -> Value:
-    """One value below zero, another elsewhere (NaN included)."""
-    return node.emit("where", node.emit("less", node[0], 0.0), negative, otherwise)
+def _below_zero(node: Context, x: Value, negative: Value) -> Value:
+    """x, but something else where it is negative."""
+    return node.emit("where", node.emit("less", x, 0.0), negative, x)
 
 
-def _leaky_relu(node: Context) -> Value:
-    return _where_negative(node, node.emit("mul", node[0], node.attr("alpha", 0.01)), node[0])
+def leaky_relu(node: Context, x: Value, alpha: float = 0.01) -> Value:
+    return _below_zero(node, x, node.emit("mul", x, alpha))
 
 
 def _prelu(node: Context) -> Value:
     slope = node[1]
     if node.opset < 7 and node.rank(1) == 1:  # before broadcasting: one for each channel
         slope = reshape(node, slope, -1, *[1] * (node.rank() - 2))
-    return _where_negative(node, node.emit("mul", node[0], slope), node[0])
+    return _below_zero(node, node[0], node.emit("mul", node[0], slope))
 
 
-def _elu(node: Context) -> Value:
-    below = node.emit("mul", node.emit("expm1", node[0]), node.attr("alpha", 1.0))
-    return _where_negative(node, below, node[0])
+def elu(node: Context, x: Value, alpha: float = 1.0) -> Value:
+    return _below_zero(node, x, node.emit("mul", node.emit("expm1", x), alpha))
 
 
 def _selu(node: Context) -> Value:
     alpha = node.attr("alpha", 1.67326319217681884765625)
     gamma = node.attr("gamma", 1.05070102214813232421875)
     below = node.emit("mul", node.emit("expm1", node[0]), alpha)
-    return node.emit("mul", _where_negative(node, below, node[0]), gamma)
+    return node.emit("mul", _below_zero(node, node[0], below), gamma)
 
 
 def _celu(node: Context) -> Value:
     x, alpha = node[0], node.attr("alpha", 1.0)
     below = node.emit("mul", node.emit("expm1", node.emit("div", x, alpha)), alpha)
-    return _where_negative(node, below, x)
+    return _below_zero(node, x, below)
 
 
 def gelu(node: Context, x: Value, *, tanh: bool = False) -> Value:
@@ -54,8 +53,7 @@ def gelu(node: Context, x: Value, *, tanh: bool = False) -> Value:
     return node.emit("mul", node.emit("mul", x, 0.5), node.emit("add", normal, 1.0))
 
 
-def _hard_sigmoid(node: Context, alpha: float, beta: float) -> Value:
-    x = node[0]
+def hard_sigmoid(node: Context, x: Value, alpha: float = 0.2, beta: float = 0.5) -> Value:
     line = node.emit("add", node.emit("mul", x, alpha), beta)
     return node.emit("clip", line, node.like(x, 0.0), node.like(x, 1.0))
 
@@ -91,16 +89,16 @@ def _shrink(node: Context) -> Value:
 
 
 RULES: dict[str, Rule] = {
-    "LeakyRelu": _leaky_relu,
+    "LeakyRelu": lambda node: leaky_relu(node, node[0], node.attr("alpha", 0.01)),
     "PRelu": _prelu,
-    "Elu": _elu,
+    "Elu": lambda node: elu(node, node[0], node.attr("alpha", 1.0)),
     "Selu": _selu,
     "Celu": _celu,
     "Gelu": lambda node: gelu(node, node[0], tanh=node.attr("approximate", "none") == "tanh"),
-    "HardSigmoid": lambda node: _hard_sigmoid(
-        node, node.attr("alpha", 0.2), node.attr("beta", 0.5)
+    "HardSigmoid": lambda node: hard_sigmoid(
+        node, node[0], node.attr("alpha", 0.2), node.attr("beta", 0.5)
     ),
-    "HardSwish": lambda node: node.emit("mul", node[0], _hard_sigmoid(node, 1 / 6, 0.5)),
+    "HardSwish": lambda node: node.emit("mul", node[0], hard_sigmoid(node, node[0], 1 / 6)),
     "Mish": lambda node: node.emit("mul", node[0], node.emit("tanh", _softplus(node))),
     "Swish": lambda node: swish(node, node[0], node.attr("alpha", 1.0)),
     "Softplus": _softplus,

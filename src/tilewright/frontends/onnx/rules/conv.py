@@ -18,7 +18,7 @@ def _attributes(node: Context, weights: int = 1) -> dict[str, Any]:
     return {**made, "groups": node.attr("group", 1)}
 
 
-def _conv(node: Context) -> Value:
+def conv(node: Context) -> Value:
     return node.emit("conv", node[0], node[1], node.get(2), **_attributes(node))
 
 
@@ -96,7 +96,7 @@ def _col2im(node: Context) -> Value:
 
 
 RULES: dict[str, Rule] = {
-    "Conv": _conv,
+    "Conv": conv,
     "ConvInteger": _conv_integer,
     "QLinearConv": _qlinear_conv,
     "ConvTranspose": _conv_transpose,

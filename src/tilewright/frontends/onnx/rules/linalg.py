@@ -10,7 +10,7 @@ from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
 from tilewright.graph import Value
 
 
-def _gemm(node: Context) -> Value:
+def gemm(node: Context) -> Value:
     """alpha * A @ B + beta * C."""
     a, b = node[0], node[1]
     if node.attr("transA", 0):
@@ -28,11 +28,11 @@ def _gemm(node: Context) -> Value:
 
 
 def _matmul_integer(node: Context) -> Value:
-    zeros = (_by_row(node, node.get(2)), node.get(3))
+    zeros = (by_row(node, node.get(2)), node.get(3))
     return node.emit("matmul_integer", node[0], node[1], *zeros)
 
 
-def _by_row(node: Context, zero: Value | None) -> Value | None:
+def by_row(node: Context, zero: Value | None) -> Value | None:
     """A vector of zero points or scales that belong to rows, made to broadcast with the matrix."""
     if zero is None or zero.tensor.rank != 1 or zero.tensor.static_shape == (1,):
         return zero
@@ -49,8 +49,8 @@ def _qlinear_matmul(node: Context) -> Value:
         ]
         real = node.emit("matmul", *reals)
     else:
-        total = node.emit("matmul_integer", a, b, _by_row(node, a_zero), b_zero)
-        rows = _by_row(node, a_scale)
+        total = node.emit("matmul_integer", a, b, by_row(node, a_zero), b_zero)
+        rows = by_row(node, a_scale)
         scale = node.emit("cast", node.emit("mul", rows, b_scale), to=F32)
         real = node.emit("mul", node.emit("cast", total, to=F32), scale)
     return node.emit("quantize", real, y_scale, y_zero, to=y_zero.tensor.dtype)
@@ -89,7 +89,7 @@ def _once(terms: Sequence[str], hidden: str) -> str:
 
 
 RULES: dict[str, Rule] = {
-    "Gemm": _gemm,
+    "Gemm": gemm,
     "MatMul": lambda node: node.emit("matmul", node[0], node[1]),
     "MatMulInteger": _matmul_integer,
     "QLinearMatMul": _qlinear_matmul,

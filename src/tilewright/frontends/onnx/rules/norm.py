@@ -136,6 +136,7 @@ RULES: dict[str, Rule] = {
     "Hardmax": _along("hardmax"),
     "LayerNormalization": _layer_norm,
     "RMSNormalization": _rms_norm,
+    "SimplifiedLayerNormalization": _rms_norm,  # as ONNX Runtime named it before ONNX had it
     "InstanceNormalization": _instance_norm,
     "GroupNormalization": _group_norm,
     "BatchNormalization": _batch_norm,

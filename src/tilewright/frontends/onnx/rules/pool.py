@@ -24,9 +24,9 @@ def _max_pool(node: Context) -> tuple[Value, ...]:
     )
 
 
-def _avg_pool(node: Context) -> Value:
+def avg_pool(node: Context, x: Value) -> Value:
     include = bool(node.attr("count_include_pad", 0))
-    return node.emit("avg_pool", node[0], include_pad=include, **_attributes(node))
+    return node.emit("avg_pool", x, include_pad=include, **_attributes(node))
 
 
 def _max_unpool(node: Context) -> Value:
@@ -77,7 +77,7 @@ def _global_lp(node: Context) -> Value:
 
 RULES: dict[str, Rule] = {
     "MaxPool": _max_pool,
-    "AveragePool": _avg_pool,
+    "AveragePool": lambda node: avg_pool(node, node[0]),
     "LpPool": lambda node: node.emit("lp_pool", node[0], p=node.attr("p", 2), **_attributes(node)),
     "GlobalMaxPool": lambda node: _whole(node, "reduce_max"),
     "GlobalAveragePool": lambda node: _whole(node, "reduce_mean"),

@@ -37,4 +37,20 @@ def _dequantize(node: Context) -> Value:
     return node.emit("dequantize", node[0], node[1], node.get(2), to=to, **_granularity(node))
 
 
-RULES: dict[str, Rule] = {"QuantizeLinear": _quantize, "DequantizeLinear": _dequantize}
+def dynamic_quantize(node: Context, x: Value) -> tuple[Value, Value, Value]:
+    """x in u8 over the range it happens to have, zero included; its scale and zero point."""
+    low = node.emit("minimum", node.emit("reduce_min", x, keepdims=False), 0.0)
+    high = node.emit("maximum", node.emit("reduce_max", x, keepdims=False), 0.0)
+    scale = node.emit("div", node.emit("sub", high, low), 255.0)
+    # A scale of zero comes from nothing but zeros; their zero point, 0 / 0, is taken as 0.
+    start = node.emit("neg", node.emit("div", low, scale))
+    inside = node.emit("clip", start, node.like(x, 0.0), node.like(x, 255.0))
+    zero = node.emit("cast", node.emit("round", inside), to=U8)
+    return node.emit("quantize", x, scale, zero, to=U8), scale, zero
+
+
+RULES: dict[str, Rule] = {
+    "QuantizeLinear": _quantize,
+    "DequantizeLinear": _dequantize,
+    "DynamicQuantizeLinear": lambda node: dynamic_quantize(node, node[0]),
+}

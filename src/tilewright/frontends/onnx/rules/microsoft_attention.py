@@ -1,0 +1,256 @@
+"""ONNX Runtime's attention (com.microsoft): projections, masks and caches around one operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.base.dtype import I64
+from tilewright.frontends.onnx.rules.attention import rotate
+from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
+from tilewright.frontends.onnx.rules.microsoft import scaled_product
+from tilewright.frontends.onnx.rules.tensors import (
+    Dim,
+    dims,
+    item,
+    join_heads,
+    part,
+    split_heads,
+    stack,
+    transpose,
+    unsqueeze,
+)
+from tilewright.graph import Value
+
+
+def _scale(node: Context) -> float | None:
+    scale = node.attr("scale", 0.0)
+    return float(scale) if scale else None
+
+
+def _added_mask(node: Context, mask: Value | None, like: Value, total: Dim) -> Value | None:
+    """A mask of integers as numbers to add: none where a key is seen, a very negative one else.
+
+    One dimension holds, for each sequence, how many keys count (then perhaps where they start);
+    two are [batch, keys], three [batch, queries, keys].
+    """
+    if mask is None:
+        return None
+    rank, shape = len(dims(node, mask)), dims(node, mask)
+    if rank == 1:
+        batch = dims(node, like)[0]
+        keys = node.emit("range", start=0, limit=total, delta=1, to=I64)
+        ends = node.emit("cast", mask, to=I64)
+        if shape[0] == batch:
+            seen = node.emit("less", keys, unsqueeze(node, ends, 1))
+        elif isinstance(batch, int) and shape[0] == 2 * batch:
+            starts = part(node, ends, batch, 2 * batch, 0)
+            ends = part(node, ends, 0, batch, 0)
+            seen = node.emit(
+                "logical_and",
+                node.emit("less", keys, unsqueeze(node, ends, 1)),
+                node.emit("greater_equal", keys, unsqueeze(node, starts, 1)),
+            )
+        else:
+            raise Skip(f"{node.op_type} with a mask of shape {shape}")
+    elif rank in (2, 3):
+        seen = node.emit("greater", mask, 0)
+    else:
+        raise Skip(f"{node.op_type} with a mask of rank {rank}")
+    seen = unsqueeze(node, seen, 1) if rank == 3 else unsqueeze(node, seen, 1, 2)
+    hidden = node.like(like, node.attr("mask_filter_value", -10000.0))
+    return node.emit("where", seen, node.like(like, 0.0), hidden)
+
+
+def _sum(node: Context, a: Value | None, b: Value | None) -> Value | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return node.emit("add", a, b)
+
+
+def _attend(
+    node: Context, q: Value, k: Value, v: Value, mask: Value | None, past: Dim, **more: Any
+) -> Value:
+    causal = bool(node.attr("unidirectional", 0))
+    made = {"scale": _scale(node), "causal": causal, "past": past, **more}
+    return join_heads(node, node.emit("attention", q, k, v, mask, **made))
+
+
+# ------------------------------------------------------------------ one projection for all
+
+
+def _projected_attention(
+    node: Context, qkv: Value, mask: Value | None, past: Value | None, bias: Value | None
+) -> tuple[Value | None, ...]:
+    """Attention from projected queries, keys and values side by side."""
+    if node.attr("do_rotary", 0) or node.attr("past_present_share_buffer", 0):
+        raise Skip(f"{node.op_type} with rotation or a shared cache")
+    heads, width = node.attr("num_heads"), dims(node, qkv)[2]
+    if not isinstance(width, int):
+        raise Skip(f"{node.op_type} of unknown width")
+    sizes = node.attr("qkv_hidden_sizes") or (width // 3,) * 3
+    ends = (sizes[0], sizes[0] + sizes[1], sum(sizes))
+    q, k, v = (
+        split_heads(node, part(node, qkv, end - size, end, 2), heads)
+        for size, end in zip(sizes, ends, strict=True)
+    )
+    before: Dim = 0
+    if past is not None:
+        before = dims(node, past)[3]
+        k = node.emit("concat", item(node, past, 0), k, axis=2)
+        v = node.emit("concat", item(node, past, 1), v, axis=2)
+    added = _sum(node, _added_mask(node, mask, q, dims(node, k)[2]), bias)
+    out = _attend(node, q, k, v, added, before)
+    return (out, stack(node, (k, v), 0) if node.wants(1) else None)
+
+
+def _attention(node: Context) -> tuple[Value | None, ...]:
+    qkv = node.emit("matmul", node[0], node[1])
+    if node.has(2):
+        qkv = node.emit("add", qkv, node[2])
+    return _projected_attention(node, qkv, node.get(3), node.get(4), node.get(5))
+
+
+def _qattention(node: Context) -> tuple[Value | None, ...]:
+    zeros = (node.get(6), node.get(7))
+    scales = (node[3], node[4])
+    qkv = scaled_product(node, (node[0], node[1]), scales, zeros, node[2])
+    return _projected_attention(node, qkv, node.get(5), node.get(8), None)
+
+
+# ------------------------------------------------------------------ projected beforehand
+
+
+def _multi_head_attention(node: Context) -> tuple[Value | None, ...]:
+    heads = node.attr("num_heads")
+    if node.has(8) or node.has(9):
+        raise Skip("MultiHeadAttention with a shared cache")
+    q, k, v = _packed_heads(node, heads)
+    before: Dim = 0
+    if node.has(6):
+        before = dims(node, node[6])[2]
+        k = node.emit("concat", node[6], k, axis=2)
+        v = node.emit("concat", node[7], v, axis=2)
+    mask = _added_mask(node, node.get(4), q, dims(node, k)[2])
+    out = _attend(node, q, k, v, _sum(node, mask, node.get(5)), before)
+    return (out, k, v)
+
+
+def _packed_heads(node: Context, heads: int) -> tuple[Value, Value, Value]:
+    """Queries, keys and values [batch, heads, sequence, features], biases added."""
+    query = node[0]
+    if query.tensor.rank == 5:  # [batch, sequence, heads, 3, features]
+        return tuple(_piece(node, query, at) for at in range(3))  # type: ignore[return-value]
+    biases = _biases(node)
+    q = split_heads(node, _plus(node, query, biases[0]), heads)
+    key = node[1]
+    if key.tensor.rank == 5:
+        return q, _piece(node, key, 0), _piece(node, key, 1)
+    if key.tensor.rank == 4:
+        return q, key, node[2]
+    k, v = (
+        split_heads(node, _plus(node, node[at], bias), heads)
+        for at, bias in ((1, biases[1]), (2, biases[2]))
+    )
+    return q, k, v
+
+
+def _piece(node: Context, packed: Value, at: int) -> Value:
+    return transpose(node, item(node, packed, at, 3), 0, 2, 1, 3)
+
+
+def _plus(node: Context, value: Value, bias: Value | None) -> Value:
+    return value if bias is None else node.emit("add", value, bias)
+
+
+def _biases(node: Context) -> tuple[Value | None, ...]:
+    bias = node.get(3)
+    if bias is None:
+        return (None, None, None)
+    width, total = dims(node, node[0])[2], dims(node, bias)[0]
+    if not isinstance(width, int) or not isinstance(total, int):
+        raise Skip("MultiHeadAttention with a bias of unknown width")
+    ends = (width, 2 * width, total)
+    starts = (0, *ends[:2])
+    return tuple(part(node, bias, a, b, 0) for a, b in zip(starts, ends, strict=True))
+
+
+def _group_query_attention(node: Context) -> tuple[Value | None, ...]:
+    """A cache that grows by what comes in: every sequence of a batch has the same length."""
+    unusual = ("smooth_softmax", "sliding_window_cache", "qk_output")
+    if any(node.attr(name, 0) > 0 for name in unusual) or any(map(node.has, range(11, 16))):
+        raise Skip("GroupQueryAttention with sinks, norms or a quantized cache")
+    heads, shared = node.attr("num_heads"), node.attr("kv_num_heads")
+    q, k, v = _grouped_heads(node, heads, shared)
+    before: Dim = dims(node, node[3])[2] if node.has(3) else 0
+    if node.attr("do_rotary", 0):
+        length = dims(node, q)[2]
+        if node.has(9):
+            places = node[9]
+        else:
+            places = node.emit("range", start=before, limit=before + length, delta=1, to=I64)
+            places = unsqueeze(node, places, 0)
+        tables = [node.emit("gather", node[at], places, axis=0) for at in (7, 8)]
+        neighbours = bool(node.attr("rotary_interleaved", 0))
+        width = dims(node, node[7])[1]
+        features = 2 * width if isinstance(width, int) else 0
+        q, k = (rotate(node, x, *tables, interleaved=neighbours, features=features) for x in (q, k))
+    if node.has(3):
+        k = node.emit("concat", node[3], k, axis=2)
+        v = node.emit("concat", node[4], v, axis=2)
+    window = node.attr("local_window_size", -1)
+    out = _attend(
+        node,
+        q,
+        k,
+        v,
+        node.get(10),
+        before,
+        causal=bool(node.attr("causal", 1)),
+        softcap=float(node.attr("softcap", 0.0)),
+        window=(window, -1),
+    )
+    return (out, k, v)
+
+
+def _grouped_heads(node: Context, heads: int, shared: int) -> tuple[Value, Value, Value]:
+    if node.has(1):
+        counts = ((0, heads), (1, shared), (2, shared))
+        q, k, v = (split_heads(node, node[at], count) for at, count in counts)
+        return q, k, v
+    all_heads = split_heads(node, node[0], heads + 2 * shared)
+    ends = (heads, heads + shared, heads + 2 * shared)
+    starts = (0, *ends[:2])
+    q, k, v = (part(node, all_heads, a, b, 1) for a, b in zip(starts, ends, strict=True))
+    return q, k, v
+
+
+def _rotary_embedding(node: Context) -> Value:
+    """Like ONNX's, with positions before the tables; a single position is where to start."""
+    x, places, cos, sin = (node[at] for at in range(4))
+    if node.attr("is_packed_batching", 0) or node.attr("scale", 1.0) != 1.0:
+        raise Skip("RotaryEmbedding of packed batches or with a scale")
+    packed, features = x.tensor.rank == 3, node.attr("rotary_embedding_dim", 0)
+    if packed:
+        width, half = dims(node, x)[2], dims(node, cos)[1]
+        heads = node.attr("num_heads", 0)
+        if not heads:
+            if not isinstance(width, int) or not isinstance(half, int):
+                raise Skip("RotaryEmbedding with an unknown number of heads")
+            heads = width // (2 * half)
+        x = split_heads(node, x, heads)
+    if places.tensor.rank == 1:
+        steps = node.emit("range", start=0, limit=dims(node, x)[2], delta=1, to=I64)
+        places = unsqueeze(node, node.emit("add", steps, places), 0)
+    cos, sin = (node.emit("gather", table, places, axis=0) for table in (cos, sin))
+    neighbours = bool(node.attr("interleaved", 0))
+    out = rotate(node, x, cos, sin, interleaved=neighbours, features=features)
+    return join_heads(node, out) if packed else out
+
+
+RULES: dict[str, Rule] = {
+    "Attention": _attention,
+    "QAttention": _qattention,
+    "MultiHeadAttention": _multi_head_attention,
+    "GroupQueryAttention": _group_query_attention,
+    "RotaryEmbedding": _rotary_embedding,
+}
