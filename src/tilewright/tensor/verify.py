@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NoReturn
 
 from tilewright import sym
@@ -56,7 +57,7 @@ from tilewright.tensor.ir import (
     Region,
     Stmt,
 )
-from tilewright.tensor.printer import format_with_spans
+from tilewright.tensor.printer import Printer
 from tilewright.tensor.regions import are_disjoint, called_regions, point
 from tilewright.tensor.visit import blocks, walk
 
@@ -108,11 +109,10 @@ class _Verifier:
         self, code: str, message: str, mark: object = None, *, has_text: bool = True
     ) -> NoReturn:
         mark = self.mark if mark is None else mark
-        text, spans = format_with_spans(self.fn) if has_text else ("", {})
         excerpt = None
-        if mark in spans:
-            line, column, width = spans[mark]
-            excerpt = Excerpt(tuple(text.rstrip("\n").split("\n")), line, column, width)
+        if has_text and mark in self.printer.out.spans:
+            out = self.printer.out
+            excerpt = Excerpt(tuple(out.lines), *out.spans[mark])
         raise VerifyError(
             code,
             message,
@@ -120,6 +120,19 @@ class _Verifier:
             context=f"@{self.fn.name}, stage {self.fn.stage}",
             excerpt=excerpt,
         )
+
+    @cached_property
+    def printer(self) -> Printer:
+        """The program as an error shows it, with the names it has there."""
+        printer = Printer()
+        printer.function(self.fn)
+        return printer
+
+    def name(self, thing: Var | Buffer) -> str:
+        return f"%{self.printer.names.get(thing) or thing.name}"
+
+    def text(self, expr: Expr) -> str:
+        return self.printer.expr(expr)
 
     def run(self) -> None:
         fn = self.fn
@@ -131,7 +144,7 @@ class _Verifier:
         for cond in fn.requires:
             self._typed(cond, around, BOOL, "a requirement")
         if self.flat and fn.allocs:
-            self.fail("TW2045", f"%{fn.allocs[0].name} stands in allocs at stage {fn.stage}")
+            self.fail("TW2045", f"{self.name(fn.allocs[0])} stands in allocs at stage {fn.stage}")
         for buffer in fn.allocs:
             self._allocate(buffer, around)
         around = replace(around, buffers=around.buffers | dict.fromkeys(fn.allocs))
@@ -146,33 +159,38 @@ class _Verifier:
 
     def _buffer(self, buffer: Buffer, around: _Around) -> None:
         for dim in buffer.shape:
-            self._typed(dim, around, INDEX, f"a dimension of %{buffer.name}")
+            self._typed(dim, around, INDEX, "a dimension of", buffer)
         for axis, _, _ in buffer.align:
             if not 0 <= axis < buffer.rank:
-                self.fail("TW2034", f"%{buffer.name} is aligned along dimension {axis}", buffer)
+                self.fail(
+                    "TW2034", f"{self.name(buffer)} is aligned along dimension {axis}", buffer
+                )
 
     def _allocate(self, buffer: Buffer, around: _Around) -> None:
         if buffer in self.allocated:
-            self.fail("TW2032", f"%{buffer.name} is allocated twice", buffer)
+            self.fail("TW2032", f"{self.name(buffer)} is allocated twice", buffer)
         self.allocated.add(buffer)
         self._buffer(buffer, around)
 
     def _bind(self, var: Var) -> None:
         if var in self.bound:
-            self.fail("TW2031", f"%{var.name} is bound twice")
+            self.fail("TW2031", f"{self.name(var)} is bound twice")
         self.bound.add(var)
 
     def _use(self, buffer: Buffer, around: _Around) -> None:
         if buffer not in around.buffers:
-            self.fail("TW2032", f"%{buffer.name} is used where it does not exist")
+            self.fail("TW2032", f"{self.name(buffer)} is used where it does not exist")
 
     # ------------------------------------------------------------------ expressions
 
-    def _typed(self, expr: Expr, around: _Around, of: DType, what: str) -> None:
+    def _typed(
+        self, expr: Expr, around: _Around, of: DType, what: str, thing: Var | Buffer | None = None
+    ) -> None:
         """The expression is well formed, in scope, and of this type."""
         self._expr(expr, around)
         if expr.dtype is not of:
-            self.fail("TW2033", f"{what} is {expr}, of type {expr.dtype}, not {of}")
+            what = what if thing is None else f"{what} {self.name(thing)}"
+            self.fail("TW2033", f"{what} is {self.text(expr)}, of type {expr.dtype}, not {of}")
 
     def _expr(self, root: Expr, around: _Around) -> None:
         for expr in sym.walk(root):
@@ -197,32 +215,34 @@ class _Verifier:
         if around.block is not None and var in self.bound:
             self.fail(
                 "TW2042",
-                f"block @{around.block.name} uses %{var.name}, which is bound outside it",
+                f"block @{around.block.name} uses {self.name(var)}, which is bound outside it",
             )
-        self.fail("TW2030", f"%{var.name} is used where nothing binds it")
+        self.fail("TW2030", f"{self.name(var)} is used where nothing binds it")
 
     def _index(self, buffer: Buffer, index: tuple[Expr, ...]) -> None:
         want = 1 if self.flat else buffer.rank
         if len(index) != want:
             self.fail(
                 "TW2034",
-                f"%{buffer.name} is accessed with {len(index)} indices"
+                f"{self.name(buffer)} is accessed with {len(index)} indices"
                 + (", stage flat takes the row-major offset" if self.flat else f", it has {want}"),
             )
         lanes = max((i.dtype.lanes for i in index), default=1)
         for i in index:
             if i.dtype.scalar is not INDEX or i.dtype.lanes not in (1, lanes):
-                self.fail("TW2033", f"index {i} of %{buffer.name} has type {i.dtype}")
+                self.fail(
+                    "TW2033", f"index {self.text(i)} of {self.name(buffer)} has type {i.dtype}"
+                )
 
     def _check_types(self, expr: Expr) -> None:
         reason = _TYPES.get(type(expr), _no_reason)(expr)
         if reason:
-            self.fail("TW2033", f"in {expr}, {reason}")
+            self.fail("TW2033", f"in {self.text(expr)}, {reason}")
 
     def _check_no_effects(self, expr: Expr) -> None:
         for child in expr.children():
             if isinstance(child, Address):
-                self.fail("TW2039", f"{child} is not an argument of an instruction")
+                self.fail("TW2039", f"{self.text(child)} is not an argument of an instruction")
             if isinstance(child, Call) and child.op in CALLS and CALLS[child.op].numpy is None:
                 self.fail("TW2039", f"{child.op} has no value")
 
@@ -231,7 +251,7 @@ class _Verifier:
         is_instruction = spec is None or expr.op == "prefetch"
         for arg in expr.args:
             if isinstance(arg, Address) and not is_instruction:
-                self.fail("TW2039", f"{arg} is not an argument of an instruction")
+                self.fail("TW2039", f"{self.text(arg)} is not an argument of an instruction")
             if isinstance(arg, Call) and arg.op in CALLS and CALLS[arg.op].numpy is None:
                 self.fail("TW2039", f"{arg.op} has no value")
         if spec is None:
@@ -259,7 +279,7 @@ class _Verifier:
         if stmt.value.dtype is not want:
             self.fail(
                 "TW2033",
-                f"a value of type {stmt.value.dtype} is stored to %{stmt.buffer.name}, "
+                f"a value of type {stmt.value.dtype} is stored to {self.name(stmt.buffer)}, "
                 f"which takes {want}",
             )
         if stmt.mask is not None and stmt.mask.dtype is not BOOL.with_lanes(lanes):
@@ -285,7 +305,7 @@ class _Verifier:
                 if part.dtype is not buffer.dtype:
                     self.fail(
                         "TW2033",
-                        f"{reducer.name} of type {part.dtype} updates %{buffer.name}, "
+                        f"{reducer.name} of type {part.dtype} updates {self.name(buffer)}, "
                         f"which takes {buffer.dtype}",
                     )
             self._expr(reducer.result[k], own)
@@ -295,7 +315,7 @@ class _Verifier:
     def _eval(self, stmt: ir.Eval, around: _Around) -> list[_Around]:
         self._expr(stmt.value, around)
         if isinstance(stmt.value, Address):
-            self.fail("TW2039", f"{stmt.value} is not an argument of an instruction")
+            self.fail("TW2039", f"{self.text(stmt.value)} is not an argument of an instruction")
         if isinstance(stmt.value, Call) and stmt.value.op.startswith("barrier."):
             if not around.in_threads:
                 self.fail("TW2038", "a barrier stands outside the thread loops of a kernel")
@@ -324,12 +344,12 @@ class _Verifier:
         if len(region.ranges) != region.buffer.rank:
             self.fail(
                 "TW2034",
-                f"a region of %{region.buffer.name} has {len(region.ranges)} ranges, "
+                f"a region of {self.name(region.buffer)} has {len(region.ranges)} ranges, "
                 f"the buffer {region.buffer.rank} dimensions",
             )
         for r in region.ranges:
             for expr in (r.start, r.extent):
-                self._typed(expr, around, INDEX, f"the region of %{region.buffer.name}")
+                self._typed(expr, around, INDEX, "the region of", region.buffer)
 
     def _seq(self, stmt: ir.Seq, around: _Around) -> list[_Around]:
         if len(stmt.stmts) == 1:
@@ -345,7 +365,7 @@ class _Verifier:
         return [around] * len(stmt.children())
 
     def _let(self, stmt: ir.Let, around: _Around) -> list[_Around]:
-        self._typed(stmt.value, around, stmt.var.dtype, f"%{stmt.var.name}")
+        self._typed(stmt.value, around, stmt.var.dtype, "the value of", stmt.var)
         self._check_regions(stmt, [], around)
         self._bind(stmt.var)
         return [around.bind(stmt.var)]
@@ -353,11 +373,12 @@ class _Verifier:
     def _alloc(self, stmt: ir.Alloc, around: _Around) -> list[_Around]:
         if self.has_blocks:
             self.fail(
-                "TW2044", f"%{stmt.buffer.name} is allocated by a statement while there are blocks"
+                "TW2044",
+                f"{self.name(stmt.buffer)} is allocated by a statement while there are blocks",
             )
         self._allocate(stmt.buffer, around)
         if self.flat and stmt.buffer.rank != 1 and not self._is_handed_out(stmt.buffer):
-            self.fail("TW2046", f"%{stmt.buffer.name} has {stmt.buffer.rank} dimensions")
+            self.fail("TW2046", f"{self.name(stmt.buffer)} has {stmt.buffer.rank} dimensions")
         return [replace(around, buffers=around.buffers | {stmt.buffer: None})]
 
     def _is_handed_out(self, buffer: Buffer) -> bool:
@@ -367,10 +388,10 @@ class _Verifier:
         )
 
     def _for(self, loop: For, around: _Around) -> list[_Around]:
-        self._typed(loop.start, around, INDEX, f"the start of loop %{loop.var.name}")
-        self._typed(loop.stop, around, INDEX, f"the stop of loop %{loop.var.name}")
+        self._typed(loop.start, around, INDEX, "the start of loop", loop.var)
+        self._typed(loop.stop, around, INDEX, "the stop of loop", loop.var)
         if loop.var.dtype is not INDEX:
-            self.fail("TW2033", f"loop %{loop.var.name} runs over {loop.var.dtype}")
+            self.fail("TW2033", f"loop {self.name(loop.var)} runs over {loop.var.dtype}")
         self._bind(loop.var)
         self._check_kind(loop)
         inside = around.bind(loop.var)
@@ -378,7 +399,7 @@ class _Verifier:
         if loop.kind == ir.THREAD:
             return [self._thread_loop(loop, inside, around)]
         if loop.kind == ir.PARALLEL and around.kernel is not None:
-            self.fail("TW2037", f"parallel loop %{loop.var.name} stands inside a kernel")
+            self.fail("TW2037", f"parallel loop {self.name(loop.var)} stands inside a kernel")
         if loop.kind == ir.VTHREAD:
             return [replace(inside, in_threads=True)]
         if loop.kind in (ir.PARALLEL, ir.VECTOR):
@@ -386,23 +407,28 @@ class _Verifier:
         return [inside]
 
     def _check_kind(self, loop: For) -> None:
-        name = loop.var.name
+        var = loop.var
         if loop.kind not in ir.LOOP_KINDS:
-            self.fail("TW2036", f"loop %{name} is of unknown kind {loop.kind}")
+            self.fail("TW2036", f"loop {self.name(var)} is of unknown kind {loop.kind}")
         if loop.kind == ir.THREAD and loop.thread not in THREAD_AXES:
-            self.fail("TW2036", f"loop %{name} is bound to unknown axis {loop.thread!r}")
+            self.fail("TW2036", f"loop {self.name(var)} is bound to unknown axis {loop.thread!r}")
         if loop.kind != ir.THREAD and loop.thread:
-            self.fail("TW2036", f"{loop.kind} loop %{name} names thread axis {loop.thread}")
+            self.fail(
+                "TW2036", f"{loop.kind} loop {self.name(var)} names thread axis {loop.thread}"
+            )
         is_expanded = loop.kind in (ir.VECTOR, ir.UNROLL)
         if self.flat and is_expanded and not isinstance(sym.simplify(loop.extent), Const):
-            self.fail("TW2036", f"{loop.kind} loop %{name} has extent {loop.extent}, no constant")
+            extent = self.text(loop.extent)
+            self.fail(
+                "TW2036", f"{loop.kind} loop {self.name(var)} has extent {extent}, no constant"
+            )
 
     def _thread_loop(self, loop: For, inside: _Around, around: _Around) -> _Around:
         if around.kernel is None:
             if around.in_vector:
                 self.fail(
                     "TW2037",
-                    f"thread loop %{loop.var.name} stands inside a {around.in_vector} loop",
+                    f"thread loop {self.name(loop.var)} stands inside a {around.in_vector} loop",
                 )
             inside = replace(inside, kernel=loop, outside_kernel=around.variables)
             self.axes[loop] = {}
@@ -412,15 +438,16 @@ class _Verifier:
         if not sym.equal(first.extent, loop.extent):
             self.fail(
                 "TW2037",
-                f"loop %{loop.var.name} has extent {loop.extent}, loop %{first.var.name} of the "
-                f"same axis {loop.thread} has {first.extent}",
+                f"loop {self.name(loop.var)} has extent {self.text(loop.extent)}, loop "
+                f"{self.name(first.var)} of the same axis {loop.thread} has "
+                f"{self.text(first.extent)}",
             )
         for var in sym.free_vars(loop.start, loop.stop):
             if var not in inside.outside_kernel:
                 self.fail(
                     "TW2037",
-                    f"the extent of thread loop %{loop.var.name} depends on %{var.name}, which the "
-                    "kernel itself binds",
+                    f"the extent of thread loop {self.name(loop.var)} depends on "
+                    f"{self.name(var)}, which the kernel itself binds",
                 )
         return replace(inside, in_threads=True)
 
@@ -442,9 +469,9 @@ class _Verifier:
         own = replace(around, variables=dict(self.scalars), block=block)
         for it, value in zip(block.iters, block.bindings, strict=True):
             if it.kind not in ir.ITER_KINDS:
-                self.fail("TW2041", f"iterator %{it.var.name} is of unknown kind {it.kind}")
-            self._typed(value, around, INDEX, f"the binding of %{it.var.name}")
-            self._typed(it.extent, own, INDEX, f"the extent of %{it.var.name}")
+                self.fail("TW2041", f"iterator {self.name(it.var)} is of unknown kind {it.kind}")
+            self._typed(value, around, INDEX, "the binding of", it.var)
+            self._typed(it.extent, own, INDEX, "the extent of", it.var)
             self._bind(it.var)
             ctx = ctx.bind(it.var, sym.ZERO, it.extent)
         self._typed(block.predicate, around, BOOL, "the predicate")
@@ -466,7 +493,7 @@ class _Verifier:
                     self.fail(
                         "TW2043",
                         f"block @{outer.name} does not declare that it {word} "
-                        f"%{region.buffer.name}, as block @{block.name} inside it does",
+                        f"{self.name(region.buffer)}, as block @{block.name} inside it does",
                     )
 
     def _check_regions(
@@ -505,16 +532,16 @@ class _Verifier:
         if not mine:
             self.fail(
                 "TW2043",
-                f"block @{block.name} does not declare that it {word} %{region.buffer.name}",
+                f"block @{block.name} does not declare that it {word} {self.name(region.buffer)}",
             )
         if all(
             not _same(region, other) and are_disjoint(region, other, around.ctx) for other in mine
         ):
-            index = ", ".join(str(r.start) for r in region.ranges)
+            index = ", ".join(self.text(r.start) for r in region.ranges)
             self.fail(
                 "TW2043",
-                f"block @{block.name} {word} %{region.buffer.name}[{index}], outside the region "
-                "it declares",
+                f"block @{block.name} {word} {self.name(region.buffer)}[{index}], outside the "
+                "region it declares",
             )
 
     def _not_flat(self, stmt: Stmt, what: str) -> None:

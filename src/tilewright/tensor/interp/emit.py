@@ -8,6 +8,7 @@ from tilewright.tensor import ir
 from tilewright.tensor.calls import CALLS
 from tilewright.tensor.interp import lanes
 from tilewright.tensor.interp.accesses import LOAD, STORE, Accesses, OpenBlock, OpenLoop
+from tilewright.tensor.interp.failures import CHECKS
 from tilewright.tensor.interp.memory import Memory, next_stamp
 from tilewright.tensor.interp.outside import call_extern, call_instruction, elements
 from tilewright.tensor.interp.placement import accessed, written
@@ -36,9 +37,8 @@ class Statements(Accesses):
             call_instruction=call_instruction,
             elements=elements,
         )
-        for name in dir(self.failures):
-            if not name.startswith("_"):
-                self.globals[f"fail_{name}"] = getattr(self.failures, name)
+        for name in CHECKS:
+            self.globals[f"fail_{name}"] = getattr(self.failures, name)
 
     def stmt(self, stmt: Stmt) -> None:
         """Emit a statement, and before it the intermediates that live there."""
@@ -78,7 +78,9 @@ class Statements(Accesses):
 
     def _store(self, stmt: ir.Store) -> None:
         value = self.expr(stmt.value)
-        if any(self.is_wide(i) for i in stmt.index) or self.is_wide(stmt.value):
+        if stmt.mask is None and self.is_dense(stmt.buffer, stmt.index, self.mask):
+            self.dense_store(stmt, value)
+        elif any(self.is_wide(i) for i in stmt.index) or self.is_wide(stmt.value):
             self.wide_store(stmt, value)
         elif stmt.mask is None:
             self._scalar_store(stmt, value)
@@ -285,7 +287,7 @@ class Statements(Accesses):
             self.bind_iterator(it, binding, name)
             if not (isinstance(binding, Var) and self.extents.get(binding) is it.extent):
                 extent = self.expr(it.extent)
-                args = (repr(it.var.name), name, extent, repr(block.name))
+                args = (self.constant(it.var), name, extent, repr(block.name))
                 wide = self.is_wide(binding)
                 ok = f"(0 <= {name}) & ({name} < {extent})" if wide else f"0 <= {name} < {extent}"
                 self.check(ok, "fail_domain", *args, wide=wide)

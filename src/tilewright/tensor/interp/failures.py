@@ -7,15 +7,27 @@ hands that number here together with the values of the loops around.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NoReturn
 
 from tilewright.base.errors import Excerpt, ExecutionError
 from tilewright.sym import Size, Var
 from tilewright.tensor.interp.memory import Memory
-from tilewright.tensor.ir import Function
-from tilewright.tensor.printer import format_with_spans
+from tilewright.tensor.ir import Buffer, Function
+from tilewright.tensor.printer import Printer
 
 Values = tuple[Any, ...]
+CHECKS = (  # the methods of Failures that generated code calls
+    "bounds",
+    "uninitialised",
+    "race",
+    "stray_barrier",
+    "extents",
+    "region",
+    "domain",
+    "repeated",
+    "division",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +54,29 @@ class Failures:
             self.sites.append(site)
         return self._numbers[site]
 
+    @cached_property
+    def printer(self) -> Printer:
+        """The program as the error shows it, with the names it has there."""
+        printer = Printer()
+        printer.function(self.fn)
+        return printer
+
+    def name(self, thing: Var | Buffer) -> str:
+        name = self.printer.names.get(thing) or thing.name
+        return name if isinstance(thing, Size) else f"%{name}"
+
+    def element(self, memory: Memory, at: int | tuple[int, ...]) -> str:
+        index = at if isinstance(at, tuple) else memory.index(at)
+        return f"{self.name(memory.buffer)}[{', '.join(str(int(i)) for i in index)}]"
+
     def fail(self, code: str, message: str, at: int, values: Values, help: str) -> NoReturn:
         site = self.sites[at]
-        text, spans = format_with_spans(self.fn)
+        written = self.printer.out
         excerpt = None
-        if site.mark in spans:
-            line, column, width = spans[site.mark]
-            excerpt = Excerpt(tuple(text.rstrip("\n").split("\n")), line, column, width)
+        if site.mark in written.spans:
+            excerpt = Excerpt(tuple(written.lines), *written.spans[site.mark])
         shown = ", ".join(
-            f"{_name(v)} = {int(x)}" for v, x in zip(site.variables, values, strict=True)
+            f"{self.name(v)} = {int(x)}" for v, x in zip(site.variables, values, strict=True)
         )
         context = f"@{self.fn.name}" + (f", where {shown}" if shown else "")
         loc = getattr(site.mark, "loc", self.fn.loc)
@@ -68,7 +94,7 @@ class Failures:
         )
         self.fail(
             "TW2301",
-            f"{what} {_element(memory, index)} is out of bounds: {has} elements",
+            f"{what} {self.element(memory, index)} is out of bounds: {has} elements",
             at,
             values,
             "guard the access with select, if or a block predicate, or enlarge the buffer",
@@ -77,7 +103,7 @@ class Failures:
     def uninitialised(self, at: int, values: Values, memory: Memory, element: int) -> NoReturn:
         self.fail(
             "TW2302",
-            f"{_element(memory, element)} is read before anything is stored there",
+            f"{self.element(memory, element)} is read before anything is stored there",
             at,
             values,
             "store to it first; a reduction needs an init, or a block of its own that clears it",
@@ -90,7 +116,7 @@ class Failures:
         at: int,
         values: Values,
         kind: str,
-        loop: str,
+        loop: Var,
         memory: Memory,
         element: int,
         mine: tuple[str, int],
@@ -98,7 +124,7 @@ class Failures:
     ) -> NoReturn:
         self.fail(
             "TW2303",
-            f"race in {kind} loop %{loop}: {_element(memory, element)} is "
+            f"race in {kind} loop {self.name(loop)}: {self.element(memory, element)} is "
             f"{other[0]} by iteration {other[1]} and {mine[0]} by iteration {mine[1]}",
             at,
             values,
@@ -119,8 +145,8 @@ class Failures:
         is_block = kind == "block"
         self.fail(
             "TW2305" if is_block else "TW2304",
-            f"race between {kind}s: {_element(memory, element)} is {other[0]} by {other[1]} and "
-            f"{mine[0]} by {mine[1]}" + ("" if is_block else " with no barrier between"),
+            f"race between {kind}s: {self.element(memory, element)} is {other[0]} by {other[1]} "
+            f"and {mine[0]} by {mine[1]}" + ("" if is_block else " with no barrier between"),
             at,
             values,
             "blocks run in any order: let each write elements of its own, or use two kernels"
@@ -171,7 +197,7 @@ class Failures:
         word = "reads" if what == "load of" else "writes"
         self.fail(
             "TW2307",
-            f"{what} {_element(memory, index)} lies outside what block @{block} "
+            f"{what} {self.element(memory, index)} lies outside what block @{block} "
             f"declares under `{word}`",
             at,
             values,
@@ -179,11 +205,12 @@ class Failures:
         )
 
     def domain(
-        self, at: int, values: Values, var: str, value: int, extent: int, block: str
+        self, at: int, values: Values, var: Var, value: int, extent: int, block: str
     ) -> NoReturn:
         self.fail(
             "TW2308",
-            f"iterator %{var} of block @{block} is {int(value)}, outside 0..{int(extent)}",
+            f"iterator {self.name(var)} of block @{block} is {int(value)}, "
+            f"outside 0..{int(extent)}",
             at,
             values,
             "bind it within its extent, or exclude the instance by a predicate (`where`)",
@@ -200,7 +227,7 @@ class Failures:
     ) -> NoReturn:
         self.fail(
             "TW2309",
-            f"block @{block} adds to {_element(memory, element)} twice with iterators "
+            f"block @{block} adds to {self.element(memory, element)} twice with iterators "
             f"{list(map(int, point))}",
             at,
             values,
@@ -220,12 +247,3 @@ class Failures:
 
     def division(self, at: int, values: Values) -> NoReturn:
         self.fail("TW2310", "integer division by zero", at, values, "guard the divisor with select")
-
-
-def _element(memory: Memory, at: int | tuple[int, ...]) -> str:
-    index = at if isinstance(at, tuple) else memory.index(at)
-    return f"%{memory.buffer.name}[{', '.join(str(int(i)) for i in index)}]"
-
-
-def _name(var: Var) -> str:
-    return var.name if isinstance(var, Size) else f"%{var.name}"

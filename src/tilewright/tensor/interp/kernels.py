@@ -145,7 +145,7 @@ class LockStep(Statements):
         name = self.name(loop.var)
         self.line(
             f"{self.lanes}, {name}, {self.mask} = {outer[0]}.expand({kind!r}, "
-            f"{loop.var.name!r}, {start}, {stop}, {outer[1]})"
+            f"{self.constant(loop.var)}, {start}, {stop}, {outer[1]})"
         )
         self.renamed = dict(outer[2])
         for var in self._in_scope(loop):

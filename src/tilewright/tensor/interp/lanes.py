@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.sym import Var
 from tilewright.tensor.interp.failures import Failures
 from tilewright.tensor.interp.memory import Memory, Shadow, next_stamp
 from tilewright.tensor.ir import Buffer
@@ -38,12 +39,12 @@ _MOST_ELEMENTS = 1 << 25  # of memory private to threads
 class Level:
     """One level of concurrency. `phases` holds the current phase of each group of lanes."""
 
-    __slots__ = ("kind", "name", "phases")
+    __slots__ = ("kind", "loop", "phases")
     _next = itertools.count().__next__  # no two groups are ever in the same phase
 
-    def __init__(self, kind: str, name: str, groups: int) -> None:
+    def __init__(self, kind: str, groups: int, loop: Var | None = None) -> None:
         self.kind = kind
-        self.name = name
+        self.loop = loop  # of iterations
         self.phases = np.empty(groups, np.int64)
         self.advance()
 
@@ -106,7 +107,7 @@ class Lanes:
             yield first + trip, self.narrow(mask, trips > trip)
 
     def expand(
-        self, kind: str, name: str, start: int, stop: int, mask: Mask
+        self, kind: str, loop: Var, start: int, stop: int, mask: Mask
     ) -> tuple[Lanes, Ints, Mask]:
         """A lane per iteration of a loop, all of them concurrent: lanes, loop variable, mask."""
         trips = max(0, stop - start)
@@ -117,7 +118,7 @@ class Lanes:
         inner = Lanes(
             self.failures,
             count,
-            (*self.levels, Level(kind, name, groups)),
+            (*self.levels, Level(kind, groups, loop)),
             (*(np.repeat(x, trips) for x in self.ids), iteration),
             (*(np.repeat(x, trips) for x in self.slots), owner * trips + iteration),
             {axis: np.repeat(x, trips, axis=0) for axis, x in self.axes.items()},
@@ -441,12 +442,14 @@ class Lanes:
                 (mine, self.describe(level, me)),
                 (others, self.describe(level, other)),
             )
+        loop = self.levels[level].loop
+        assert loop is not None
         start = self.starts[level - len(self.levels)]
         self.failures.race(
             at,
             shown,
             kind,
-            self.levels[level].name,
+            loop,
             memory,
             element,
             (mine, me + start),
@@ -531,7 +534,7 @@ def launch(
     order = random.permutation(block_count)
     most = min(_MOST_LANES, _MOST_ELEMENTS // max(1, private)) // thread_count
     together = block_count if has_grid_barrier else max(1, most)
-    grid = Level(BLOCK, "", 1)
+    grid = Level(BLOCK, 1)
     for begin in range(0, block_count, together):
         some = order[begin : begin + together]
         block = np.repeat(some, thread_count)
@@ -542,7 +545,7 @@ def launch(
         yield Lanes(
             failures,
             len(block),
-            (grid, Level(THREAD, "", len(some))),
+            (grid, Level(THREAD, len(some))),
             (block, block * thread_count + thread),
             (slot, slot * thread_count + thread),
             axes,
