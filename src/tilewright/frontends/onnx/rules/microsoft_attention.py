@@ -197,7 +197,7 @@ def _group_query_attention(node: Context) -> tuple[Value | None, ...]:
     if node.has(3):
         k = node.emit("concat", node[3], k, axis=2)
         v = node.emit("concat", node[4], v, axis=2)
-    window = node.attr("local_window_size", -1)
+    window = max(node.attr("local_window_size", -1), 0) - 1  # the size counts the key itself
     out = _attend(
         node,
         q,
