@@ -77,11 +77,31 @@ def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
     return rewrite(root, rebuild, dict(mapping.items()))
 
 
+_KEEP = 1 << 16
+_free: dict[Expr, tuple[Var, ...]] = {}
+
+
+def _free_vars(root: Expr) -> tuple[Var, ...]:
+    """The variables of one expression, in order of first appearance; remembered."""
+    found = _free.get(root)
+    if found is None:
+        if len(_free) > _KEEP:
+            _free.clear()
+        found = tuple([node for node in walk(root) if isinstance(node, Var)])
+        _free[root] = found
+    return found
+
+
 def free_vars(*roots: Expr) -> dict[Var, None]:
     """The variables used, in order of first appearance."""
-    return {node: None for node in walk(*roots) if isinstance(node, Var)}
+    if len(roots) == 1:
+        return dict.fromkeys(_free_vars(roots[0]))
+    return {var: None for root in roots for var in _free_vars(root)}
 
 
 def uses_var(root: Expr, variables: Mapping[Var, object] | set[Var]) -> bool:
     """Whether any of the variables occurs."""
-    return any(node in variables for node in walk(root) if isinstance(node, Var))
+    for var in _free_vars(root):  # noqa: SIM110  a generator would cost more than the search
+        if var in variables:
+            return True
+    return False

@@ -410,13 +410,32 @@ class For(Stmt):
         return (self.body,)
 
     def with_children(self, children: tuple[Stmt, ...]) -> Stmt:
-        return replace(self, body=children[0])
+        return For(
+            self.var,
+            self.start,
+            self.stop,
+            children[0],
+            self.kind,
+            self.thread,
+            self.annotations,
+            self.loc,
+        )
 
     def exprs(self) -> tuple[Expr, ...]:
         return (self.start, self.stop)
 
     def with_exprs(self, exprs: tuple[Expr, ...]) -> Stmt:
-        return replace(self, start=exprs[0], stop=exprs[1])
+        start, stop = exprs
+        return For(
+            self.var,
+            start,
+            stop,
+            self.body,
+            self.kind,
+            self.thread,
+            self.annotations,
+            self.loc,
+        )
 
 
 @node

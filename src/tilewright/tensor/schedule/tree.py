@@ -38,12 +38,35 @@ def find_path(root: Stmt, wanted: Stmt) -> Path | None:
 
 def find_loop(fn: Function, var: Var) -> Path | None:
     """The way to the loop over `var`."""
-    return _search(fn.body, lambda stmt: isinstance(stmt, For) and stmt.var is var)
+    return _places_of(fn).get(var)
 
 
 def find_block(fn: Function, name: str) -> Path | None:
     """The way to the block `name`."""
-    return _search(fn.body, lambda stmt: isinstance(stmt, Block) and stmt.name == name)
+    return _places_of(fn).get(name)
+
+
+_recent: dict[Stmt, dict[Var | str, Path]] = {}  # of the programs looked at last
+
+
+def _places_of(fn: Function) -> dict[Var | str, Path]:
+    """The ways to all loops, by variable, and to all blocks, by name."""
+    found = _recent.get(fn.body)
+    if found is None:
+        found = {}
+        stack: list[tuple[Stmt, Path]] = [(fn.body, ())]
+        while stack:
+            stmt, above = stack.pop()
+            path = (*above, stmt)
+            if isinstance(stmt, For):
+                found.setdefault(stmt.var, path)
+            elif isinstance(stmt, Block):
+                found.setdefault(stmt.name, path)
+            stack.extend([(child, path) for child in reversed(stmt.children())])
+        while len(_recent) >= 4:
+            _recent.pop(next(iter(_recent)), None)
+        _recent[fn.body] = found
+    return found
 
 
 def _search(root: Stmt, test: Callable[[Stmt], bool]) -> Path | None:
