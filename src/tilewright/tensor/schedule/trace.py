@@ -17,6 +17,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from tilewright.base.errors import UserError
@@ -159,14 +160,22 @@ def _method(schedule: Any, step: Step) -> Callable[..., Any]:
     words = {key for key, _ in step.arguments if key != "loops"}
     if step.decision is not None:
         words.add("decision")
-    params = inspect.signature(method).parameters
-    needed = {
-        key for key, p in params.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL
-    }
-    if not words <= set(params) or not needed <= words:
+    known, needed = _parameters(type(schedule), name)
+    if not needed <= words <= known:
         raise UserError("TW2191", f"the trace has a step with other arguments: {step}")
     found: Callable[..., Any] = method
     return found
+
+
+@cache
+def _parameters(cls: type, name: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The parameters of a method, and those without a default."""
+    params = dict(inspect.signature(getattr(cls, name)).parameters)
+    params.pop("self", None)
+    needed = [
+        key for key, p in params.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL
+    ]
+    return frozenset(params), frozenset(needed)
 
 
 def _resolve(value: Any, values: Mapping[str, Any]) -> Any:
