@@ -43,7 +43,7 @@ from tilewright.tensor.schedule.reverse_compute_inline import reverse_compute_in
 from tilewright.tensor.schedule.rfactor import rfactor
 from tilewright.tensor.schedule.sample import sample_choice, sample_tile
 from tilewright.tensor.schedule.set_scope import set_scope
-from tilewright.tensor.schedule.software_pipeline import software_pipeline
+from tilewright.tensor.schedule.software_pipeline import check_plans, software_pipeline
 from tilewright.tensor.schedule.split import split
 from tilewright.tensor.schedule.storage_align import storage_align
 from tilewright.tensor.schedule.tensorize import tensorize
@@ -347,11 +347,10 @@ class Schedule:
         """Call a primitive that returns a new program, or (new program, results)."""
         self._before = self._function
         out = self._run(step, primitive, *args)
-        if isinstance(out, tuple):
-            self._function, results = out
-            return results
-        self._function = out
-        return None
+        function, results = out if isinstance(out, tuple) else (out, None)
+        self._run(step, check_plans, function)
+        self._function = function
+        return results
 
     def _record(
         self,

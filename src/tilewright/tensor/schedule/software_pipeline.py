@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tilewright.base.errors import ScheduleError
 from tilewright.sym import Var
-from tilewright.tensor.ir import SERIAL, Buffer, For, Function, Seq, Stmt, annotated
+from tilewright.tensor.ir import (
+    SERIAL,
+    Buffer,
+    For,
+    Function,
+    Seq,
+    Stmt,
+    annotated,
+    annotation,
+)
 from tilewright.tensor.schedule.refusal import path_to_loop, refuse
 from tilewright.tensor.schedule.tree import (
+    all_loops,
+    find_loop,
     ordered_vars,
     reads_of,
     replace_at,
@@ -33,15 +45,42 @@ def software_pipeline(
     as there are iterations in flight.
     """
     path, loop = path_to_loop(fn, var, "pipeline")
-    steps = loop.body.stmts if isinstance(loop.body, Seq) else (loop.body,)
-    _check_plan(fn, loop, len(steps), stages, order)
-    _check_dependences(fn, loop, [_touched(step) for step in steps], stages, order)
+    _check_plan(fn, loop, stages, order)
     notes = annotated(loop.annotations, STAGE, tuple(int(stage) for stage in stages))
     notes = annotated(notes, ORDER, tuple(int(place) for place in order))
     return with_body(fn, replace_at(path, replace(loop, annotations=notes)))
 
 
-def _check_plan(
+def check_plans(before: Function, after: Function) -> None:
+    """A primitive that changes the body of a pipelined loop leaves it a plan that still fits."""
+    for loop in all_loops(after.body):
+        stages = annotation(loop, STAGE)
+        if stages is None:
+            continue
+        path = find_loop(before, loop.var)
+        old = None if path is None else path[-1]
+        if isinstance(old, For) and old.body is loop.body:
+            continue
+        try:
+            _check_plan(after, loop, stages, annotation(loop, ORDER, range(len(stages))))
+        except ScheduleError as error:
+            raise refuse(
+                before,
+                "TW2147",
+                f"loop %{loop.var.name} is pipelined, and its plan would not fit any more: "
+                f"{error.message}",
+                loop.var,
+                help="pipeline a loop when its body is final",
+            ) from error
+
+
+def _check_plan(fn: Function, loop: For, stages: Sequence[int], order: Sequence[int]) -> None:
+    steps = loop.body.stmts if isinstance(loop.body, Seq) else (loop.body,)
+    _check_numbers(fn, loop, len(steps), stages, order)
+    _check_dependences(fn, loop, [_touched(step) for step in steps], stages, order)
+
+
+def _check_numbers(
     fn: Function, loop: For, count: int, stages: Sequence[int], order: Sequence[int]
 ) -> None:
     name = f"%{loop.var.name}"
@@ -50,8 +89,8 @@ def _check_plan(
         reason = f"it is {loop.kind}"
     elif len(stages) != count or len(order) != count:
         reason = (
-            f"its body has {count} statements, and there are {len(stages)} stages and "
-            f"{len(order)} places in the order"
+            f"{len(stages)} stages and {len(order)} places in the order do not fit the number of "
+            f"statements in its body, {count}"
         )
     elif any(stage < 0 for stage in stages):
         reason = f"stage {min(stages)} is negative"
