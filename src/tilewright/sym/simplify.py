@@ -375,10 +375,6 @@ class _Simplifier:
         node = make(a, b)
         if node is a or node is b:
             return node
-        found = self.apply(kind, (a, b))
-        if found is not None:
-            assert isinstance(found, Expr)
-            return found
         parts: list[Expr] = []
         for part in (*_chain(kind, a), *_chain(kind, b)):
             if not self._merge(kind, parts, part):
@@ -392,14 +388,21 @@ class _Simplifier:
         Written as gaps, a: f >= 0 and b: g >= 0, `a` implies `b` where f <= g; both cannot hold
         where f + g < 0, and one must where f + g >= -1.
         """
-        gap = _gap(new)
-        if gap is None:
-            if new not in parts:
-                parts.append(new)
+        if new in parts:
             return True
+        gap = _gap(new)
         for place, old in enumerate(parts):
             other = _gap(old)
-            if other is None or not any(m in other.terms for m in gap.terms):
+            if gap is None or other is None:
+                joined = self.apply(kind, (old, new))
+                if joined is None:
+                    continue
+                assert isinstance(joined, Expr)
+                if isinstance(joined, Const):
+                    return False
+                del parts[place]
+                return all(self._merge(kind, parts, part) for part in _chain(kind, joined))
+            if not any(m in other.terms for m in gap.terms):
                 continue
             total = gap.plus(other)
             settled = total.scaled(-1).shifted(-1) if kind is e.And else total.shifted(1)

@@ -293,6 +293,7 @@ def test_boolean_identities() -> None:
     check(logical_and(logical_and(a, b), a), logical_and(a, b))
     check(logical_and(logical_or(a, b), b), b)
     check(logical_or(logical_and(a, b), a), a)
+    check(logical_and(logical_or(a, b), logical_and(a, b)), logical_and(a, b))
     check(logical_and(a, logical_not(a)), FALSE)
     check(logical_or(logical_not(a), a), TRUE)
     check(logical_not(i < n), n <= i)
