@@ -5,7 +5,7 @@
     name.h    the C header alone
     name.ll   LLVM IR after optimization
     name.s    assembly
-    name.wasm a WebAssembly module
+    name.wasm a WebAssembly module that holds the runtime too; it exports malloc and free
 
 A library is linked by $CC, `cc`, or the `ziglang` package, whichever is there; a file appears whole
 or not at all.
@@ -23,12 +23,12 @@ import tempfile
 from pathlib import Path
 
 from tilewright.base.errors import UserError
-from tilewright.base.target import Target
+from tilewright.base.target import WASM, Target
 from tilewright.codegen.cache import write_atomically
 from tilewright.runtime.signature import Param, Signature
 from tilewright.runtime.sources import FOLDER, runtime_sources
 
-SUFFIXES = (".o", ".so", ".h", ".ll", ".s")
+SUFFIXES = (".o", ".so", ".wasm", ".h", ".ll", ".s")
 
 # What a library shows to the outside besides its functions; the rest of the runtime is its own.
 _EXPORTS = '-DTW_API=__attribute__((visibility("default")))'
@@ -84,24 +84,21 @@ def _dlpack_declarations() -> str:
 # --------------------------------------------------------------------------- linking
 
 
-def find_compiler(target: Target) -> list[str]:
-    """The command of a C compiler for a target."""
+def find_compiler(target: Target, *, static: bool = False) -> list[str]:
+    """The command of a C compiler for a target; `static`: one that makes programs of one file."""
     chosen = os.environ.get("CC")
-    if chosen and target.triple == Target.host().triple:
+    is_host = target.triple == Target.host().triple
+    if chosen and is_host:
         return shlex.split(chosen)
-    if target.triple == Target.host().triple:
-        found = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    names = ["cc", "gcc", "clang"] if is_host else [f"{_without_vendor(target)}-gcc"]
+    for name in names:
+        found = shutil.which(name)
         if found:
-            return [found]
-    else:
-        cross = shutil.which(f"{target.triple.replace('-unknown', '')}-gcc")
-        if cross:
-            return [cross]
+            return [found, "-static"] if static else [found]
     if importlib.util.find_spec("ziglang") is not None:
         zig = [sys.executable, "-m", "ziglang", "cc"]
-        if target.triple == Target.host().triple:
-            return zig
-        return [*zig, "-target", _zig_target(target)]
+        wanted = _zig_target(target, static=static)
+        return [*zig, "-target", wanted, *(["-static"] if static else [])]
     raise UserError(
         "TW3030",
         f"no C compiler links for {target}",
@@ -109,37 +106,55 @@ def find_compiler(target: Target) -> list[str]:
     )
 
 
-def _zig_target(target: Target) -> str:
-    """Zig leaves the vendor out, and its own C library links statically."""
-    parts = [part for part in target.triple.split("-") if part != "unknown"]
-    return "-".join(parts)
+def _without_vendor(target: Target) -> str:
+    return "-".join(part for part in target.triple.split("-") if part != "unknown")
 
 
-def link(
-    output: Path, objects: list[Path], target: Target, *flags: str, shared: bool = True
-) -> None:
-    """Link objects and the runtime into a shared library, or with `shared=False` a program."""
+def _zig_target(target: Target, *, static: bool) -> str:
+    """Zig leaves the vendor out. Of its C libraries, musl links statically."""
+    if target.kind == WASM:
+        return "wasm32-wasi"
+    name = _without_vendor(target)
+    return name.replace("-gnu", "-musl") if static else name
+
+
+def runtime_files(target: Target) -> tuple[Path, ...]:
+    """The runtime's C files for a target: without threads where there are none."""
+    if "linux" in target.triple or "darwin" in target.triple:
+        return runtime_sources()
+    return FOLDER / "check.c", FOLDER / "error.c", FOLDER / "plain" / "plain.c"
+
+
+def link_library(output: Path, objects: list[Path], target: Target) -> None:
+    """Link objects and the runtime into a shared library."""
     command = find_compiler(target)
-    kind = ["-shared", "-fPIC", "-fvisibility=hidden"] if shared else []
-    if shared and "ziglang" not in command:
-        kind.append("-Wl,-Bsymbolic")  # two libraries in one process keep to their own runtimes
-    run_compiler(
-        [
-            *command,
-            "-O2",
-            "-std=gnu11",
-            *kind,
-            _EXPORTS,
-            f"-I{FOLDER}",
-            "-o",
-            str(output),
-            *map(str, objects),
-            *map(str, runtime_sources()),
-            *flags,
-            "-lpthread",
-            "-lm",
-        ]
-    )
+    flags = ["-shared", "-fPIC", "-fvisibility=hidden"]
+    if "ziglang" not in command:
+        flags.append("-Wl,-Bsymbolic")  # two libraries in one process keep to their own runtimes
+    _link(output, objects, target, [*command, *flags], ["-lpthread", "-lm"])
+
+
+def link_wasm(
+    output: Path, objects: list[Path], target: Target, functions: tuple[str, ...]
+) -> None:
+    """Link objects and the runtime into a WebAssembly module."""
+    exports = [*functions, "tw_last_error", "tw_last_code", "malloc", "free"]
+    flags = ["-mexec-model=reactor", *(f"-Wl,--export={name}" for name in exports)]
+    _link(output, objects, target, [*find_compiler(target), *flags], [])
+
+
+def link_program(output: Path, objects: list[Path], target: Target, sources: list[Path]) -> None:
+    """Link objects, C files and the runtime into a program that needs no library."""
+    command = find_compiler(target, static=True)
+    _link(output, [*objects, *sources], target, command, ["-lpthread", "-lm"])
+
+
+def _link(
+    output: Path, inputs: list[Path], target: Target, command: list[str], libraries: list[str]
+) -> None:
+    files = [str(path) for path in (*inputs, *runtime_files(target))]
+    flags = ["-O2", "-std=gnu11", _EXPORTS, f"-I{FOLDER}", "-o", str(output)]
+    run_compiler([*command, *flags, *files, *libraries])
 
 
 def run_compiler(command: list[str]) -> None:
@@ -159,13 +174,22 @@ def write_text(path: Path, text: str) -> None:
 def write_library(
     path: Path, images: list[bytes], signatures: tuple[Signature, ...], target: Target
 ) -> None:
-    """A shared library and its header."""
+    """A shared library or WebAssembly module, and its header."""
+    if (path.suffix == ".wasm") != (target.kind == WASM):
+        raise UserError(
+            "TW3032",
+            f"cannot write {path.name} for {target}",
+            help="shared libraries are for CPUs, .wasm is for wasm32",
+        )
     with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
         objects = []
         for at, image in enumerate(images):
             objects.append(Path(folder) / f"{at}.o")
             objects[-1].write_bytes(image)
-        made = Path(folder) / "library.so"
-        link(made, objects, target)
+        made = Path(folder) / f"made{path.suffix}"
+        if target.kind == WASM:
+            link_wasm(made, objects, target, tuple(signature.name for signature in signatures))
+        else:
+            link_library(made, objects, target)
         write_atomically(path, made.read_bytes())
     write_text(path.with_suffix(".h"), header(signatures, target))

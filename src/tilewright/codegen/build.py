@@ -142,7 +142,7 @@ class CompiledFunction:
         return llvm.to_assembly(self._optimized, llvm.machine_of(self.target))
 
     def save(self, path: str | Path) -> Path:
-        """Write a file of the kind that the suffix names: .o .so .h .ll .s"""
+        """Write a file of the kind that the suffix names: .o .so .wasm .h .ll .s"""
         path = Path(path)
         if path.suffix not in SUFFIXES:
             raise UserError(

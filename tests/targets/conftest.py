@@ -1,0 +1,105 @@
+"""Running code for other machines: emulators, or a clear reason why not."""
+
+import importlib.util
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.base.dtype import from_numpy
+from tilewright.base.target import Target
+from tilewright.codegen import artifact
+from tilewright.codegen.build import build
+from tilewright.runtime.dlpack import code_of
+from tilewright.tensor import parse
+
+HARNESS = Path(__file__).parent / "harness.c"
+EMULATORS = {"aarch64": "qemu-aarch64", "riscv64": "qemu-riscv64", "arm": "qemu-arm"}
+
+
+def find_emulator(arch):
+    """The emulator's command; skips the test where there is none."""
+    for name in (f"{EMULATORS[arch]}-static", EMULATORS[arch]):
+        found = shutil.which(name)
+        if found:
+            return found
+    pytest.skip(f"{EMULATORS[arch]} is not installed (Debian: qemu-user-static)")
+
+
+def need_linker(target):
+    """Skips the test where no compiler links for the target."""
+    name = "-".join(part for part in target.triple.split("-") if part != "unknown")
+    if shutil.which(f"{name}-gcc") is None and importlib.util.find_spec("ziglang") is None:
+        pytest.skip(f"no compiler links for {target}: install {name}-gcc or the ziglang package")
+
+
+def packed(arrays):
+    parts = [struct.pack("<q", len(arrays))]
+    for array in arrays:
+        code, bits, _ = code_of(from_numpy(array.dtype))
+        data = array.tobytes()
+        head = (code, bits, array.ndim, *array.shape, len(data))
+        parts += [struct.pack(f"<{len(head)}q", *head), data]
+    return b"".join(parts)
+
+
+def unpacked(data, arrays):
+    (code,) = struct.unpack_from("<q", data)
+    assert code == 0
+    at, results = 8, []
+    for array in arrays:
+        piece = data[at : at + array.nbytes]
+        results.append(np.frombuffer(piece, array.dtype).reshape(array.shape))
+        at += array.nbytes
+    return results
+
+
+def compile_program(run, target, folder):
+    """A program that calls the function, linked for its machine."""
+    image = run.save(folder / "kernel.o")
+    source = folder / "harness.c"
+    source.write_text(HARNESS.read_text().replace("KERNEL", run.name))
+    program = folder / "program"
+    artifact.link_program(program, [image], target, [source])
+    return program
+
+
+@pytest.fixture
+def run_elsewhere(tmp_path):
+    """run_elsewhere(text, target, *arrays): the arrays after the program ran on that machine."""
+
+    def run(text, target, *arrays):
+        chosen = Target.parse(target)
+        if chosen.kind == "wasm":
+            command = find_node()
+        else:
+            command = [find_emulator(chosen.arch)]
+            if chosen.has("v") and chosen.arch == "riscv64":
+                command += ["-cpu", "rv64,v=true,vlen=128"]
+        need_linker(chosen)
+        program = compile_program(build(parse(text), chosen), chosen, tmp_path)
+        done = subprocess.run(
+            [*command, str(program)], input=packed(arrays), capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return unpacked(done.stdout, arrays)
+
+    return run
+
+
+def find_node():
+    """A command that runs a WebAssembly program; skips the test where there is none."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    script = (
+        "import {readFileSync} from 'node:fs'; import {WASI} from 'node:wasi';"
+        "const wasi = new WASI({version: 'preview1', args: [], env: {}});"
+        "const module = await WebAssembly.compile(readFileSync(process.argv[1]));"
+        "const made = await WebAssembly.instantiate(module, wasi.getImportObject());"
+        "process.exitCode = wasi.start(made);"
+    )
+    return [node, "--no-warnings", "--input-type=module", "-e", script]
