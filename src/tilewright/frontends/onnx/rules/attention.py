@@ -16,7 +16,6 @@ from tilewright.frontends.onnx.rules.tensors import (
     reshape,
     split_heads,
     transpose,
-    unsqueeze,
 )
 from tilewright.graph import Value
 from tilewright.graph.ops.attention import SCORES
@@ -90,7 +89,7 @@ def rotate(
     rest = None if turned == size else part(node, x, turned, size, 3)
     if rest is not None:
         x = part(node, x, 0, turned, 3)
-    cos, sin = (unsqueeze(node, angle, 1) for angle in (cos, sin))
+    cos, sin = (node.unsqueeze(angle, 1) for angle in (cos, sin))
     if interleaved:
         pairs = reshape(node, x, *dims(node, x)[:3], turned // 2, 2)
         halves = [part(node, pairs, at, at + 1, 4) for at in range(2)]
@@ -100,7 +99,7 @@ def rotate(
     real = node.emit("sub", node.emit("mul", cos, first), node.emit("mul", sin, second))
     imaginary = node.emit("add", node.emit("mul", sin, first), node.emit("mul", cos, second))
     if interleaved:
-        both = [unsqueeze(node, value, 4) for value in (real, imaginary)]
+        both = [node.unsqueeze(value, 4) for value in (real, imaginary)]
         out = reshape(node, node.emit("concat", *both, axis=4), *dims(node, x))
     else:
         out = node.emit("concat", real, imaginary, axis=3)
@@ -133,7 +132,7 @@ def _linear_attention(node: Context) -> tuple[Value | None, ...]:
     decay = split_heads(node, node[4], heads) if "gated" in rule else None
     beta = None
     if "delta" in rule:  # one for each head, or for all
-        beta = unsqueeze(node, transpose(node, node[5], 0, 2, 1), 3)
+        beta = node.unsqueeze(transpose(node, node[5], 0, 2, 1), 3)
     scale = node.attr("scale", 0.0)
     out, state = node.emit_many(
         "linear_attention",

@@ -36,7 +36,7 @@ def by_row(node: Context, zero: Value | None) -> Value | None:
     """A vector of zero points or scales that belong to rows, made to broadcast with the matrix."""
     if zero is None or zero.tensor.rank != 1 or zero.tensor.static_shape == (1,):
         return zero
-    return node.emit("unsqueeze", zero, axes=(1,))
+    return node.unsqueeze(zero, 1)
 
 
 def _qlinear_matmul(node: Context) -> Value:

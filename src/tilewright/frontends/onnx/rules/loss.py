@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.frontends.onnx.rules.base import Context, Rule
-from tilewright.frontends.onnx.rules.tensors import dims, reshape, unsqueeze
+from tilewright.frontends.onnx.rules.tensors import dims, reshape
 from tilewright.graph import Value
 
 
@@ -19,7 +19,7 @@ def _likelihood(node: Context, logs: Value, target: Value, weight: Value | None)
     if ignored is not None:
         ones = counts if counts is not None else node.like(logs, 1.0)
         counts = node.emit("where", valid, ones, node.like(logs, 0.0))
-    picked = node.emit("gather_elements", logs, unsqueeze(node, target, 1), axis=1)
+    picked = node.emit("gather_elements", logs, node.unsqueeze(target, 1), axis=1)
     loss = node.emit("neg", reshape(node, picked, *dims(node, target)))
     if counts is not None:
         loss = node.emit("mul", loss, counts)

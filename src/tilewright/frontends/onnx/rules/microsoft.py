@@ -18,7 +18,7 @@ from tilewright.frontends.onnx.rules.linalg import by_row, gemm
 from tilewright.frontends.onnx.rules.pool import avg_pool
 from tilewright.frontends.onnx.rules.quantize import RULES as QUANTIZE
 from tilewright.frontends.onnx.rules.quantize import dynamic_quantize
-from tilewright.frontends.onnx.rules.tensors import dims, part, reshape, transpose, unsqueeze
+from tilewright.frontends.onnx.rules.tensors import dims, part, reshape, transpose
 from tilewright.graph import Value
 
 # ------------------------------------------------------------------ activations behind others
@@ -276,7 +276,7 @@ def _unpacked(node: Context, packed: Value, bits: int) -> Value:
         for shift in range(0, 8, bits)
     ]
     last = len(dims(node, packed))
-    return node.emit("concat", *(unsqueeze(node, p, last) for p in pieces), axis=last)
+    return node.emit("concat", *(node.unsqueeze(p, last) for p in pieces), axis=last)
 
 
 def _rms_norm(node: Context) -> Value:

@@ -17,7 +17,6 @@ from tilewright.frontends.onnx.rules.tensors import (
     split_heads,
     stack,
     transpose,
-    unsqueeze,
 )
 from tilewright.graph import Value
 
@@ -41,14 +40,14 @@ def _added_mask(node: Context, mask: Value | None, like: Value, total: Dim) -> V
         keys = node.emit("range", start=0, limit=total, delta=1, to=I64)
         ends = node.emit("cast", mask, to=I64)
         if shape[0] == batch:
-            seen = node.emit("less", keys, unsqueeze(node, ends, 1))
+            seen = node.emit("less", keys, node.unsqueeze(ends, 1))
         elif isinstance(batch, int) and shape[0] == 2 * batch:
             starts = part(node, ends, batch, 2 * batch, 0)
             ends = part(node, ends, 0, batch, 0)
             seen = node.emit(
                 "logical_and",
-                node.emit("less", keys, unsqueeze(node, ends, 1)),
-                node.emit("greater_equal", keys, unsqueeze(node, starts, 1)),
+                node.emit("less", keys, node.unsqueeze(ends, 1)),
+                node.emit("greater_equal", keys, node.unsqueeze(starts, 1)),
             )
         else:
             raise Skip(f"{node.op_type} with a mask of shape {shape}")
@@ -56,7 +55,7 @@ def _added_mask(node: Context, mask: Value | None, like: Value, total: Dim) -> V
         seen = node.emit("greater", mask, 0)
     else:
         raise Skip(f"{node.op_type} with a mask of rank {rank}")
-    seen = unsqueeze(node, seen, 1) if rank == 3 else unsqueeze(node, seen, 1, 2)
+    seen = node.unsqueeze(seen, 1) if rank == 3 else node.unsqueeze(seen, 1, 2)
     hidden = node.like(like, node.attr("mask_filter_value", -10000.0))
     return node.emit("where", seen, node.like(like, 0.0), hidden)
 
@@ -188,7 +187,7 @@ def _group_query_attention(node: Context) -> tuple[Value | None, ...]:
             places = node[9]
         else:
             places = node.emit("range", start=before, limit=before + length, delta=1, to=I64)
-            places = unsqueeze(node, places, 0)
+            places = node.unsqueeze(places, 0)
         tables = [node.emit("gather", node[at], places, axis=0) for at in (7, 8)]
         neighbours = bool(node.attr("rotary_interleaved", 0))
         width = dims(node, node[7])[1]
@@ -240,7 +239,7 @@ def _rotary_embedding(node: Context) -> Value:
         x = split_heads(node, x, heads)
     if places.tensor.rank == 1:
         steps = node.emit("range", start=0, limit=dims(node, x)[2], delta=1, to=I64)
-        places = unsqueeze(node, node.emit("add", steps, places), 0)
+        places = node.unsqueeze(node.emit("add", steps, places), 0)
     cos, sin = (node.emit("gather", table, places, axis=0) for table in (cos, sin))
     neighbours = bool(node.attr("interleaved", 0))
     out = rotate(node, x, cos, sin, interleaved=neighbours, features=features)

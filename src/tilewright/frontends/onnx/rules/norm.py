@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilewright.base.dtype import F32
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
-from tilewright.frontends.onnx.rules.tensors import dims, reshape, unsqueeze
+from tilewright.frontends.onnx.rules.tensors import dims, reshape
 from tilewright.graph import Value
 from tilewright.graph.ops.windows import as_number
 
@@ -100,7 +100,7 @@ def _group_norm(node: Context) -> Value:
             raise Skip("GroupNormalization with an unknown number of channels")
         shape = (groups, channels // groups)
         scale, bias = (
-            reshape(node, node.emit("expand", unsqueeze(node, v, 1), shape=shape), channels)
+            reshape(node, node.emit("expand", node.unsqueeze(v, 1), shape=shape), channels)
             for v in (scale, bias)
         )
     epsilon = node.attr("epsilon", 1e-5)

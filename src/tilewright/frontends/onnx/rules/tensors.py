@@ -4,36 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.frontends.onnx.rules.base import Context, Skip
+from tilewright.frontends.onnx.rules.base import Context, items
 from tilewright.graph import Value
-from tilewright.graph.types import TensorType
-from tilewright.sym import Const, Expr, as_expr
+from tilewright.sym import Expr
 
 Dim = int | Expr
 
 
 def dims(node: Context, value: Value) -> tuple[Dim, ...]:
     """The dimensions of a value, numbers where known."""
-    of = value.type
-    if not isinstance(of, TensorType) or of.shape is None:
-        raise Skip(f"{node.op_type} on a tensor of unknown rank")
-    return tuple(int(dim.value) if isinstance(dim, Const) else dim for dim in of.shape)
+    return items(node.dims(value))
 
 
 def reshape(node: Context, value: Value, *shape: Dim) -> Value:
-    if all(as_expr(a) is as_expr(b) for a, b in zip(shape, dims(node, value), strict=False)) and (
-        len(shape) == len(dims(node, value))
-    ):
-        return value
-    return node.emit("reshape", value, shape=shape)
-
-
-def unsqueeze(node: Context, value: Value, *axes: int) -> Value:
-    """New axes of one element, numbered as they are in the result."""
-    shape = list(dims(node, value))
-    for axis in sorted(axes):
-        shape.insert(axis, 1)
-    return reshape(node, value, *shape)
+    return value if shape == dims(node, value) else node.reshape(value, shape)
 
 
 def item(node: Context, value: Value, at: int, axis: int = 0) -> Value:
@@ -52,7 +36,7 @@ def part(node: Context, value: Value, start: Dim, end: Dim, axis: int) -> Value:
 
 def stack(node: Context, values: Sequence[Value], axis: int) -> Value:
     """Values side by side along a new axis."""
-    parts = [unsqueeze(node, value, axis) for value in values]
+    parts = [node.unsqueeze(value, axis) for value in values]
     return parts[0] if len(parts) == 1 else node.emit("concat", *parts, axis=axis)
 
 
