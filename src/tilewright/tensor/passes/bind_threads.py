@@ -3,9 +3,11 @@
     for b in thread(blockIdx.x) 0..8 { for k in 0..n { for t in thread(threadIdx.x) 0..32 { S } } }
     for b in thread(blockIdx.x) 0..8 { for t in thread(threadIdx.x) 0..32 { for k in 0..n { S } } }
 
-A kernel is an outermost loop with thread loops inside. Loops bound to the same axis are the same
-threads at work, so each becomes the index of the one loop for its axis. A store to memory that
-threads share is done by one thread along the axes it is not bound to.
+A kernel is an outermost thread loop. Loops bound to the same axis are the same threads at work, so
+each becomes the index of the one loop for its axis; a statement runs on all threads of the axes
+that it is not bound to. An intermediate in global memory that is used inside one kernel only
+belongs to the thread, or the block of threads, whose loop holds all its uses: it moves to local or
+shared memory.
 """
 
 from __future__ import annotations
@@ -16,35 +18,65 @@ from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext
 from tilewright.sym import Context, Expr, Var, var
-from tilewright.tensor.ir import (
-    THREAD,
-    For,
-    Function,
-    If,
-    Stmt,
-    Store,
-)
+from tilewright.tensor.ir import SERIAL, THREAD, UNROLL, Buffer, For, Function, Stmt
+from tilewright.tensor.passes.accesses import Access, collect, common
 from tilewright.tensor.passes.rewriter import Rewriter, with_body
-from tilewright.tensor.visit import walk
+from tilewright.tensor.visit import replace_buffers, walk
 
 AXES = tuple(f"{level}.{axis}" for level in ("blockIdx", "threadIdx") for axis in "xyz")
 
 
 def bind_threads(fn: Function, ctx: PassContext) -> Function:
-    body = _FindKernels()(fn.body)
-    return fn if body is fn.body or body is None else replace(fn, body=body)
+    if not any(isinstance(stmt, For) and stmt.kind == THREAD for stmt in walk(fn.body)):
+        return fn
+    moved = _moved(fn)
+    body = _FindKernels()(replace_buffers(fn.body, moved))
+    assert body is not None
+    allocs = tuple([moved.get(buffer, buffer) for buffer in fn.allocs])
+    return replace(fn, body=body, allocs=allocs)
+
+
+def _moved(fn: Function) -> dict[Buffer, Buffer]:
+    """The intermediates in global memory that belong to a thread or to a block of threads."""
+    found: dict[Buffer, Buffer] = {}
+    for buffer, accesses in collect(fn.body, fn.allocs).items():
+        if buffer.scope == "global" and accesses:
+            scope = _owner(accesses)
+            if scope != "global":
+                found[buffer] = replace(buffer, scope=scope)
+    return found
+
+
+def _owner(accesses: list[Access]) -> str:
+    place = accesses[0].place
+    for access in accesses[1:]:
+        place = common(place, access.place)
+    loops = [p.stmt for p in place.ancestors() if p is not place and isinstance(p.stmt, For)]
+    concurrent = [loop for loop in loops if loop.kind not in (SERIAL, UNROLL)]
+    if not any(loop.kind == THREAD for loop in concurrent):
+        return "global"
+    is_one_threads = concurrent[0].kind != THREAD or any(
+        loop.thread.startswith("threadIdx") for loop in concurrent
+    )
+    return "local" if is_one_threads else "shared"
+
+
+@dataclass(slots=True)
+class _Axis:
+    var: Var
+    extent: Expr
 
 
 class _FindKernels(Rewriter):
     tracks = False
 
     def visit_for(self, loop: For) -> Stmt | None:
+        if loop.kind != THREAD:
+            return super().visit_for(loop)
         axes: dict[str, _Axis] = {}
         for stmt in walk(loop):
             if isinstance(stmt, For) and stmt.kind == THREAD:
                 _note(axes, stmt)
-        if not axes:
-            return loop
         body = _Bind(axes)(loop)
         assert body is not None
         for name in reversed(AXES):
@@ -52,12 +84,6 @@ class _FindKernels(Rewriter):
                 axis = axes[name]
                 body = For(axis.var, sym.ZERO, axis.extent, body, THREAD, name, (), loop.loc)
         return body
-
-
-@dataclass(slots=True)
-class _Axis:
-    var: Var
-    extent: Expr
 
 
 def _note(axes: dict[str, _Axis], loop: For) -> None:
@@ -84,7 +110,6 @@ class _Bind(Rewriter):
         super().__init__()
         self.axes = axes
         self.memo: dict[Expr, Expr] = {}
-        self.bound: list[str] = []
 
     def __call__(self, stmt: Stmt) -> Stmt | None:
         old = stmt.exprs()
@@ -99,16 +124,6 @@ class _Bind(Rewriter):
             return with_body(loop, self(loop.body))
         outer = self.memo
         self.memo = {**outer, loop.var: sym.add(self.axes[loop.thread].var, loop.start)}
-        self.bound.append(loop.thread)
         body = self(loop.body)
-        self.bound.pop()
         self.memo = outer
         return body
-
-    def visit_leaf(self, stmt: Stmt) -> Stmt | None:
-        if isinstance(stmt, Store) and stmt.buffer.scope != "local":
-            others = [axis for name, axis in self.axes.items() if name not in self.bound]
-            first = sym.all_of(*[sym.eq(axis.var, 0) for axis in others])
-            if first is not sym.TRUE:
-                return If(first, stmt, None, stmt.loc)
-        return stmt

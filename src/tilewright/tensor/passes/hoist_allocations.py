@@ -3,8 +3,8 @@
     for k { alloc S in shared; .. }      alloc S in shared; for k { .. }
 
 Memory of scope `local` stays: it is a thread's own and costs nothing. Other memory goes up to the
-function, to the parallel loop whose iterations each need their own, or to the block of threads
-that shares it. A size that depends on a loop holds the allocation inside that loop.
+function, to the parallel or vector loop whose iterations each need their own, or to the block of
+threads that shares it. A size that depends on a loop holds the allocation inside that loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
-from tilewright.tensor.ir import PARALLEL, THREAD, Alloc, Buffer, For, Function, Stmt
+from tilewright.tensor.ir import SERIAL, THREAD, UNROLL, Alloc, Buffer, For, Function, Stmt
 from tilewright.tensor.passes.rewriter import Rewriter
 from tilewright.tensor.visit import walk
 
@@ -69,4 +69,4 @@ def _stays_inside(buffer: Buffer, loop: For) -> bool:
         return True
     if loop.kind == THREAD:
         return buffer.scope.startswith("shared") and loop.thread.startswith("blockIdx")
-    return loop.kind == PARALLEL
+    return loop.kind not in (SERIAL, UNROLL)

@@ -161,17 +161,22 @@ class _Sync:
 
     def _loop(self, loop: For) -> Stmt:
         body = self.stmt(loop.body)
-        # Go around again: the next iteration meets what the ones before left open.
-        for _ in range(_LOOKBACK):
-            earlier = [touch.at(loop.var, sym.sub(loop.var, 1)) for touch in self.open]
-            self.open = earlier
-            body = self.stmt(body)
-            left = set(self.open)
-            if not any(touch in left for touch in earlier):
+        touches = self.touches(loop.body)
+        # The next iterations meet what this one leaves open.
+        for distance in range(1, _LOOKBACK + 1):
+            earlier = [touch.at(loop.var, sym.sub(loop.var, distance)) for touch in self.open]
+            if any(self.conflict(old, new) for old in earlier for new in touches):
+                self.open = earlier
+                body = self.stmt(body)
                 break
-        else:  # some iteration long ago
+        else:  # some iteration long ago; that stores do not overwrite each other, we trust
             self._forget(loop)
-            body = self.stmt(body)
+            if any(
+                old.is_write != new.is_write and self.conflict(old, new)
+                for old in self.open
+                for new in touches
+            ):
+                body = self.stmt(body)
         self._forget(loop)
         return replace(loop, body=body)
 

@@ -20,7 +20,7 @@ from tilewright import sym
 from tilewright.base.errors import UserError
 from tilewright.base.loc import Loc
 from tilewright.base.passes import PassContext
-from tilewright.sym import FALSE, TRUE, Context, Expr, const
+from tilewright.sym import FALSE, TRUE, Context, Expr, Var, const
 from tilewright.tensor.ir import (
     Alloc,
     Buffer,
@@ -33,10 +33,10 @@ from tilewright.tensor.ir import (
     annotation,
     seq,
 )
-from tilewright.tensor.passes.accesses import collect
+from tilewright.tensor.passes.accesses import collect, common
 from tilewright.tensor.passes.inject_virtual_threads import add_leading_index
 from tilewright.tensor.passes.rewriter import Rewriter, fresh_copy, join
-from tilewright.tensor.visit import walk
+from tilewright.tensor.visit import rewrite, walk
 
 STAGE, ORDER = "software_pipeline_stage", "software_pipeline_order"
 
@@ -44,8 +44,32 @@ STAGE, ORDER = "software_pipeline_stage", "software_pipeline_order"
 def pipeline_loops(fn: Function, ctx: PassContext) -> Function:
     if not any(isinstance(s, For) and annotation(s, STAGE) for s in walk(fn.body)):
         return fn
-    body = _Pipeline()(fn.body)
-    return fn if body is fn.body or body is None else replace(fn, body=body)
+    pipeline = _Pipeline(_private(fn.body))
+    body = pipeline(fn.body)
+    assert body is not None
+
+    def rule(stmt: Stmt) -> Stmt:
+        made = pipeline.made.get(stmt.buffer) if isinstance(stmt, Alloc) else None
+        return stmt if made is None or not isinstance(stmt, Alloc) else replace(stmt, buffer=made)
+
+    return replace(fn, body=rewrite(body, rule))
+
+
+def _private(root: Stmt) -> dict[Var, list[Buffer]]:
+    """Per pipelined loop, the buffers allocated outside that only its body uses."""
+    allocated = [stmt.buffer for stmt in walk(root) if isinstance(stmt, Alloc)]
+    found: dict[Var, list[Buffer]] = {}
+    for buffer, accesses in collect(root, allocated).items():
+        if accesses:
+            place = accesses[0].place
+            for access in accesses[1:]:
+                place = common(place, access.place)
+            for around in place.ancestors():
+                if isinstance(around.stmt, Alloc) and around.stmt.buffer is buffer:
+                    break
+                if isinstance(around.stmt, For) and around is not place:
+                    found.setdefault(around.stmt.var, []).append(buffer)
+    return found
 
 
 def expanded_plan(loop: For, groups: list[list[Stmt]]) -> For:
@@ -98,6 +122,11 @@ class _Step:
 
 
 class _Pipeline(Rewriter):
+    def __init__(self, private: dict[Var, list[Buffer]]) -> None:
+        super().__init__()
+        self.private = private
+        self.made: dict[Buffer, Buffer] = {}  # versions of buffers that are allocated outside
+
     def visit_for(self, loop: For) -> Stmt | None:
         done = super().visit_for(loop)
         if not isinstance(done, For) or annotation(done, STAGE) is None:
@@ -109,7 +138,14 @@ class _Pipeline(Rewriter):
         stages = annotation(done, STAGE)
         orders = annotation(done, ORDER, tuple(range(len(steps))))
         plan = [_Step(*parts) for parts in zip(steps, stages, orders, strict=True)]
-        return _pipelined(done, [a.buffer for a in allocs], plan, self.ctx)
+        own = [alloc.buffer for alloc in allocs]
+        outside = [self.made.get(b, b) for b in self.private.get(done.var, ())]
+        several = _several(done, [*own, *outside], plan)
+        self.made.update({b: several[b] for b in outside if b in several})
+        result = _pipelined(done, plan, self.ctx)
+        for buffer in reversed(own):
+            result = Alloc(several.get(buffer, buffer), result)
+        return result
 
 
 def spread(body: Stmt, allocs: list[Alloc], steps: list[Stmt]) -> None:
@@ -131,8 +167,8 @@ def spread(body: Stmt, allocs: list[Alloc], steps: list[Stmt]) -> None:
             return
 
 
-def _pipelined(loop: For, own: list[Buffer], plan: list[_Step], ctx: Context) -> Stmt:
-    depth = max(step.stage for step in plan)
+def _several(loop: For, own: list[Buffer], plan: list[_Step]) -> dict[Buffer, Buffer]:
+    """Buffers with a leading dimension for their versions, in place of those that need several."""
     versions = _versions(loop, own, plan)
     several = {
         buffer: replace(buffer, shape=(const(count), *buffer.shape), align=_shifted(buffer))
@@ -143,6 +179,11 @@ def _pipelined(loop: For, own: list[Buffer], plan: list[_Step], ctx: Context) ->
         for buffer, made in several.items():
             slot = sym.floormod(sym.sub(loop.var, loop.start), versions[buffer])
             step.stmt = add_leading_index(step.stmt, {buffer: made}, slot)
+    return several
+
+
+def _pipelined(loop: For, plan: list[_Step], ctx: Context) -> Stmt:
+    depth = max(step.stage for step in plan)
     plan.sort(key=lambda step: step.order)
     notes = annotated(annotated(loop.annotations, STAGE, None), ORDER, None)
 
@@ -170,8 +211,6 @@ def _pipelined(loop: For, own: list[Buffer], plan: list[_Step], ctx: Context) ->
         steady = replace(steady, annotations=notes)
     result = join(*prologue, steady, *epilogue)
     assert result is not None
-    for buffer in reversed(own):
-        result = Alloc(several.get(buffer, buffer), result)
     return result
 
 

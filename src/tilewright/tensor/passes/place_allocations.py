@@ -17,8 +17,8 @@ from tilewright.base.passes import PassContext
 from tilewright.sym import ONE, ZERO, Const, Context, Expr, FloorDiv, FloorMod, Var
 from tilewright.sym.poly import Monomial, Poly, poly_of
 from tilewright.tensor.ir import (
-    PARALLEL,
-    THREAD,
+    SERIAL,
+    UNROLL,
     Alloc,
     Buffer,
     For,
@@ -69,18 +69,12 @@ def _place(accesses: list[Access]) -> Place:
     for around in place.ancestors():
         loop = around.stmt
         if isinstance(loop, For) and around is not place:
-            if loop.kind in (PARALLEL, THREAD):
+            if loop.kind not in (SERIAL, UNROLL):
                 break
             loops.append(around)
     if loops and not _all_covered(accesses):
-        place = loops[-1]
-    return _outside_threads(place) if accesses[0].buffer.scope == "global" else place
-
-
-def _outside_threads(place: Place) -> Place:
-    """All threads of a kernel share what lives in global memory."""
-    kernels = [p for p in place.ancestors() if isinstance(p.stmt, For) and p.stmt.kind == THREAD]
-    return kernels[-1] if kernels else place
+        return loops[-1]
+    return place
 
 
 def _all_covered(accesses: list[Access]) -> bool:

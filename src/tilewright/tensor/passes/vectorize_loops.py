@@ -298,6 +298,8 @@ class _Lanes:
         if divides and self.mask is not None:
             raise _NoVectorForm  # a lane that is masked out might divide by zero
         wide = tuple([self.widened(child) for child in children])
+        if isinstance(node, Select) and not children[0].dtype.is_vector:
+            return Select(children[0], *wide[1:])  # all lanes take the same arm, and only that
         if isinstance(node, Cast):
             return Cast(wide[0], node.dtype.with_lanes(lanes))
         if isinstance(node, Call):

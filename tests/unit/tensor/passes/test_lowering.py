@@ -562,6 +562,7 @@ GPU: dict[str, tuple[str, list[dict[str, int]]]] = {
 # outside a block for a reduction done twice.
 UNFINISHED = (
     "lower_blocks",
+    "expand_updates",
     "bind_threads",
     "place_allocations",
     "compact_buffers",
