@@ -17,7 +17,7 @@ from tilewright.sym.bounds import monomial_bounds, poly_bounds
 from tilewright.sym.context import EMPTY, Context, Interval
 from tilewright.sym.deduce import THOROUGH, is_positive_divisor, nonnegative
 from tilewright.sym.expr import Expr, Var, const
-from tilewright.sym.ops import as_expr, floordiv, floormod, maximum, minimum
+from tilewright.sym.ops import as_expr, floordiv, floormod, maximum, minimum, sub
 from tilewright.sym.poly import Monomial, Poly, constant, factors, poly_of, term
 from tilewright.sym.simplify import simplify
 from tilewright.sym.visit import uses_var
@@ -32,6 +32,13 @@ def symbolic_bounds(
 
     A range may refer to variables before it in `ranges`. None where no bound can be told.
     """
+    if not uses_var(expr, ranges):
+        fixed = simplify(expr, ctx)
+        return fixed, fixed
+    if isinstance(expr, Var):
+        first, last = (as_expr(end) for end in ranges[expr])
+        if not uses_var(first, ranges) and not uses_var(last, ranges):
+            return simplify(first, ctx), simplify(sub(last, 1), ctx)
     inner = ctx
     for var, (start, stop) in ranges.items():
         inner = inner.bind(var, as_expr(start), as_expr(stop))
