@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewright import sym
-from tilewright.sym import ONE, ZERO, Expr, Var
+from tilewright.sym import ONE, ZERO, Context, Expr, Var
 from tilewright.tensor.ir import REDUCE, SCAN, Block, For, Function, Iter, Region, Stmt
 from tilewright.tensor.passes.rewriter import conjuncts, fresh_copy
 from tilewright.tensor.regions import access_regions, region_over, substitute_region
 from tilewright.tensor.schedule.nests import copy_nest, is_unit, perfect_chain, roles_of
-from tilewright.tensor.schedule.refusal import path_to_loop, refuse
+from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop, refuse
 from tilewright.tensor.schedule.tree import (
     fresh_block_name,
     loop_context,
@@ -49,6 +49,21 @@ def blockize(fn: Function, var: Var) -> tuple[Function, str]:
 
     If a reduction goes on outside, its init becomes a nest of its own in the outer block's init.
     """
+    made, name, inner, chain = divided(fn, var)
+    path, outer = path_to_block(made, name, "blockize")
+    whole = replace(
+        outer,
+        reads=_over(inner.reads, inner, chain, outer.iters),
+        writes=_over(inner.writes, inner, chain, outer.iters),
+    )
+    return with_body(made, replace_at(path, whole)), name
+
+
+def divided(fn: Function, var: Var) -> tuple[Function, str, Block, Sequence[For]]:
+    """What `blockize` makes, the regions of the outer block still to be found.
+
+    The new function, the name of the outer block, the inner block and the loops around it.
+    """
     path, loop = path_to_loop(fn, var, "blockize")
     chain, block = perfect_chain(loop)
     if not isinstance(block, Block):
@@ -60,8 +75,9 @@ def blockize(fn: Function, var: Var) -> tuple[Function, str]:
         )
     around = loops_on(path)[:-1]
     _check_chain(fn, chain, block)
+    outside, inside = loop_context(fn, around), loop_context(fn, (*around, *chain))
     parts = [
-        _divided(fn, block, it, binding, around, chain)
+        _part(fn, block, it, binding, chain, outside, inside)
         for it, binding in zip(block.iters, block.bindings, strict=True)
     ]
     outer_predicate, inner_predicate = _predicates(fn, block, chain)
@@ -79,15 +95,15 @@ def blockize(fn: Function, var: Var) -> tuple[Function, str]:
         name,
         outer_iters,
         tuple([part.outer for part in parts if part.outer_iter is not None]),
-        _over(inner.reads, inner, chain, outer_iters),
-        _over(inner.writes, inner, chain, outer_iters),
+        (),
+        (),
         nest(chain, inner),
         init,
         outer_predicate,
         (),
         block.loc,
     )
-    return with_body(fn, replace_at(path, made)), name
+    return with_body(fn, replace_at(path, made)), name, inner, chain
 
 
 def _outer_init(
@@ -134,16 +150,16 @@ def _over(
 # --------------------------------------------------------------------------- division
 
 
-def _divided(
+def _part(
     fn: Function,
     block: Block,
     it: Iter,
     binding: Expr,
-    around: Sequence[For],
     chain: Sequence[For],
+    outside: Context,
+    ctx: Context,
 ) -> _Part:
     inside = loop_ranges(chain)
-    ctx = loop_context(fn, (*around, *chain))
 
     def no(reason: str) -> Exception:
         return refuse(
@@ -161,12 +177,12 @@ def _divided(
     if parts is None:
         raise no("mixes loops inside with loops outside")
     outer, inner = parts
-    bounds = sym.symbolic_bounds(inner, inside, loop_context(fn, around))
-    if bounds is None or not sym.equal(bounds[0], 0, ctx):
-        raise no("does not start from 0 inside")
-    tile = sym.simplify(bounds[1] + 1, loop_context(fn, ()))
     if inner is ZERO:
         return _Part(it, ONE, binding, ZERO, Iter(sym.var(f"{it.var.name}_o"), it.extent, it.kind))
+    bounds = sym.symbolic_bounds(inner, inside, outside)
+    if bounds is None or not sym.equal(bounds[0], 0, ctx):
+        raise no("does not start from 0 inside")
+    tile = sym.simplify(bounds[1] + 1, outside)
     if sym.equal(outer, 0, ctx):
         if not sym.equal(tile, it.extent, ctx):
             raise no(f"runs over {tile} inside, of {it.extent} in all")

@@ -20,7 +20,7 @@ from tilewright.tensor.ir import (
     Update,
 )
 from tilewright.tensor.regions import access_regions, stop_of
-from tilewright.tensor.schedule.blockize import blockize
+from tilewright.tensor.schedule.blockize import divided
 from tilewright.tensor.schedule.matching import (
     EXTENTS,
     INDEX,
@@ -60,7 +60,7 @@ def tensorize(fn: Function, at: Var | str, name: str) -> Function:
     if isinstance(at, Var):
         _, loop = path_to_loop(fn, at, "tensorize")
         _, inner = perfect_chain(loop)
-        new_fn, block_name = blockize(fn, at)
+        new_fn, block_name, _, _ = divided(fn, at)
         assert isinstance(inner, Block)
         kept_name = inner.name
     else:

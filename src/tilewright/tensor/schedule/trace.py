@@ -160,7 +160,7 @@ def _method(schedule: Any, step: Step) -> Callable[..., Any]:
     words = {key for key, _ in step.arguments if key != "loops"}
     if step.decision is not None:
         words.add("decision")
-    known, needed = _parameters(type(schedule), name)
+    known, needed = _parameters(schedule.__class__, name)
     if not needed <= words <= known:
         raise UserError("TW2191", f"the trace has a step with other arguments: {step}")
     found: Callable[..., Any] = method
@@ -168,7 +168,7 @@ def _method(schedule: Any, step: Step) -> Callable[..., Any]:
 
 
 @cache
-def _parameters(cls: type, name: str) -> tuple[frozenset[str], frozenset[str]]:
+def _parameters(cls: type[object], name: str) -> tuple[frozenset[str], frozenset[str]]:
     """The parameters of a method, and those without a default."""
     params = dict(inspect.signature(getattr(cls, name)).parameters)
     params.pop("self", None)
