@@ -340,3 +340,34 @@ def test_nothing_is_written_when_execution_fails() -> None:
     with pytest.raises(ExecutionError):
         run("func @f(%y: f32[4]) stage scheduled { for %i in 0..5 { %y[%i] = 1.0 } }", y)
     assert (y == 0).all()
+
+
+@pytest.mark.parametrize("loop", ["", "thread(threadIdx.x) "])
+def test_and_and_or_guard_their_second_operand(loop: str) -> None:
+    x, y = np.array([1, -1, 2], np.float32), np.zeros(5, np.float32)
+    text = f"""
+    func @f(%x: f32[3], %y: f32[5]) stage flat {{
+      for %i in {loop}0..5 {{
+        %y[%i] = select(%i < 3 and %x[%i] > 0.0, 1.0, 0.0)
+          + select(%i >= 3 or %x[%i] > 1.0, 2.0, 0.0)
+      }}
+    }}
+    """
+    run(text, x, y)
+    assert y.tolist() == [1, 0, 3, 2, 2]
+
+
+@pytest.mark.parametrize("n", [0, 2])
+def test_a_number_under_a_vector_condition_is_evaluated_if_a_lane_needs_it(n: int) -> None:
+    text = """
+    func @f(%x: f32[2], %y: f32[4], %n: index) stage flat {
+      let %at: indexx4 = ramp(0, 1, 4)
+      let %m: boolx4 = %at < broadcast(%n, 4)
+      %y[%at] = select(%m, broadcast(%x[%n - 1] + f32(8 // %n), 4), broadcast(0.0, 4))
+    }
+    """
+    x, y = np.array([1, 2], np.float32), np.zeros(4, np.float32)
+    run(text, x, y, n)
+    assert y.tolist() == ([6, 6, 0, 0] if n else [0, 0, 0, 0])
+    with pytest.raises(ExecutionError, match="TW2301"):
+        run(text, x, y, 3)

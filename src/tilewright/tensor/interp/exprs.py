@@ -1,12 +1,15 @@
 """Code for expressions. A scalar is a number, a wide value an array, see `lanes.py`.
 
-Each operation becomes one assignment, operands first; both operands of `and` and `or` are
-evaluated, only the chosen arm of a select is. Arms of a wide select are evaluated under a mask.
+Each operation becomes one assignment, operands first. Only the chosen arm of a select is evaluated,
+and the second operand of `and` and `or` only where the first does not decide. Where the choice
+differs between lanes, that is done under a mask; what is one number for all lanes is evaluated if
+any lane of the mask needs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -82,6 +85,15 @@ class Exprs(Writer):
     def is_wide_itself(self, expr: Expr) -> bool:
         return expr.dtype.is_vector
 
+    @contextmanager
+    def under(self, cond: str) -> Iterator[None]:
+        """Expressions meanwhile are evaluated for the lanes where a wide condition holds."""
+        outer = self.mask
+        self.mask = self.fresh(f"{self.lanes}.narrow({outer}, {cond})", "m")
+        with self.scope():
+            yield
+        self.mask = outer
+
     def check(self, ok: str, fail: str, *args: str, wide: bool) -> None:
         """Emit a check: where `ok` is false, call `fail`."""
         if wide:
@@ -99,10 +111,24 @@ class Exprs(Writer):
         return f"{self.expr(expr.a)} {expr.symbol} {self.expr(expr.b)}"
 
     def _logical(self, expr: sym.Binary) -> str:
-        a, b = self.expr(expr.a), self.expr(expr.b)
+        a = self.expr(expr.a)
+        if self.can_fail(expr.b):
+            return self._short_circuit(expr, a)
+        b = self.expr(expr.b)
         if self.is_wide(expr):
             return f"np.logical_{expr.symbol}({a}, {b})"
         return f"{a} {expr.symbol} {b}"
+
+    def _short_circuit(self, expr: sym.Binary, a: str) -> str:
+        undecided = a if isinstance(expr, sym.And) else f"np.logical_not({a})"
+        if self.is_wide(expr.a):
+            with self.under(undecided):
+                b = self.expr(expr.b)
+            return f"np.logical_{expr.symbol}({a}, {b})"
+        name = self.fresh(a)
+        with self.indented(f"if {undecided}:"):
+            self.line(f"{name} = {self.expr(expr.b)}")
+        return name
 
     def _not(self, expr: sym.Not) -> str:
         a = self.expr(expr.a)
@@ -111,6 +137,8 @@ class Exprs(Writer):
     def _integer_division(self, expr: sym.Binary) -> str:
         a, b = self.expr(expr.a), self.expr(expr.b)
         self._check_divisor(expr.b, b)
+        if self.mask != "None" and not self.is_wide(expr):
+            return f"{a} {expr.symbol} {b} if {b} else {a}"  # no lane may have needed it
         return f"{a} {expr.symbol} {b}"
 
     def _check_divisor(self, divisor: Expr, text: str) -> None:
@@ -148,12 +176,11 @@ class Exprs(Writer):
     def _wide_select(self, expr: sym.Select, cond: str) -> str:
         arms = []
         for arm, chosen in ((expr.a, cond), (expr.b, f"np.logical_not({cond})")):
-            outer = self.mask
             if self.can_fail(arm):
-                self.mask = self.fresh(f"{self.lanes}.narrow({outer}, {chosen})", "m")
-            with self.scope():
+                with self.under(chosen):
+                    arms.append(self.expr(arm))
+            else:
                 arms.append(self.expr(arm))
-            self.mask = outer
         return self._retyped(f"np.where({cond}, {arms[0]}, {arms[1]})", expr)
 
     def _cast(self, expr: sym.Cast) -> str:
@@ -196,16 +223,24 @@ class Exprs(Writer):
         return f"{self.constant(expr.dtype.numpy.type, ('type', expr.dtype))}({text})"
 
     def _load(self, expr: Load) -> str:
-        return self.load(expr, self.mask)
+        if self.mask == "None" or self.is_wide(expr):
+            return self.load(expr, self.mask)
+        return self._load_if(f"{self.mask}.any()", expr)
 
     def _masked_load(self, expr: MaskedLoad) -> str:
         mask = self.expr(expr.mask)
         load = Load(expr.buffer, expr.index)
         if self.is_wide(expr):
             return self.load(load, self.fresh(f"{self.lanes}.narrow({self.mask}, {mask})", "m"))
+        return self._load_if(mask if self.mask == "None" else f"{mask} and {self.mask}.any()", load)
+
+    def _load_if(self, cond: str, expr: Load) -> str:
+        """Emit a load of one number that happens only if a condition holds; zero else."""
         name = self.fresh_name("t")
-        with self.indented(f"if {mask}:"):
-            self.line(f"{name} = {self.load(load, self.mask)}")
+        with self.indented(f"if {cond}:"):
+            outer, self.mask = self.mask, "None"
+            self.line(f"{name} = {self.load(expr, self.mask)}")
+            self.mask = outer
         self.line(f"else: {name} = {self.constant(values.number(0, expr.dtype))}")
         return name
 
