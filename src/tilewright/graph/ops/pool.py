@@ -253,9 +253,10 @@ def _max_roi_pool(call: Call, x: Array, rois: Array) -> Array:
     """Each bin is the greatest element of the whole pixels it covers."""
     rows, columns = call["size"]
     out = np.zeros((len(rois), x.shape[1], rows, columns), x.dtype)
-    for at, roi in enumerate(rois.astype(np.float64)):
+    scale = np.float32(call["scale"])
+    for at, roi in enumerate(wide(rois)):
         image = x[int(roi[0])]
-        x1, y1, x2, y2 = (math.floor(edge * call["scale"] + 0.5) for edge in roi[1:])
+        x1, y1, x2, y2 = (math.floor(edge * scale + 0.5) for edge in roi[1:])
         ys = _bins(y1, max(y2 - y1 + 1, 1), rows, x.shape[2])
         xs = _bins(x1, max(x2 - x1 + 1, 1), columns, x.shape[3])
         for row, (top, bottom) in enumerate(ys):

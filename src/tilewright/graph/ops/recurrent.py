@@ -58,11 +58,11 @@ def _state_type(call: Call, gates: int, states: int) -> tuple[Type, ...]:
     return (TensorType(of, (x[0], x[1], hidden)), *[last] * states)[: call.outputs]
 
 
-def _function(call: Call, at: int) -> Callable[[Array], Array]:
-    """Activation `at`, its input clipped if the layer clips."""
+def _function(call: Call, at: int, *, gate: bool = True) -> Callable[[Array], Array]:
+    """Activation `at`; the input of a gate is clipped if the layer clips."""
     name, alpha, beta = call["activations"][at]
     fn, clip = ACTIVATIONS[name][0], call["clip"]
-    if clip is None:
+    if clip is None or not gate:
         return lambda x: np.asarray(fn(x, alpha, beta))
     return lambda x: np.asarray(fn(np.clip(x, -clip, clip), alpha, beta))
 
@@ -144,7 +144,7 @@ def _lstm(
     x, weights, hidden = wide(gates), wide(r).T, r.shape[1]
     zeros = np.zeros(3 * hidden, x.dtype)
     pi, po, pf = np.split(zeros if peephole is None else wide(peephole), 3)
-    f, g, output = (_function(call, at) for at in range(3))
+    f, g, output = _function(call, 0), _function(call, 1), _function(call, 2, gate=False)
     h, c = _start(h0, x, hidden), _start(c0, x, hidden)
     out = np.zeros((*x.shape[:2], hidden), x.dtype)
     for step, running in _steps(call, len(x), lengths):
@@ -161,7 +161,7 @@ def _lstm(
 _COMMON = (
     Attr("activations", tuple, required=True),  # (name, alpha, beta) for each function
     Attr("reverse", bool, False),
-    Attr("clip", float, None),  # inputs of activations are kept within [-clip, clip]
+    Attr("clip", float, None),  # inputs of gates are kept within [-clip, clip]
 )
 _GATES = (Input("gates", FLOAT), Input("r", FLOAT))
 _LENGTHS = Input("lengths", INTEGER, optional=True)
