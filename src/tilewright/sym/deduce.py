@@ -160,6 +160,8 @@ class _Proof:
         if open_terms:
             ways = [self._ways(goal, monomial) for monomial in open_terms]
             ways.sort(key=len)
+            if not ways[0]:
+                return False  # nothing is known about that term
             most = max(1, len(open_terms))
             if any(self.attempt(self._rest(goal, way), most) for some in ways for way in some):
                 return True
