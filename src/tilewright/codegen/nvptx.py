@@ -14,7 +14,7 @@ from typing import Any
 from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.target import Target
-from tilewright.codegen import llvm
+from tilewright.codegen import llvm, wgmma
 from tilewright.codegen.builder import ModuleText, Value
 from tilewright.codegen.emitter import STMTS, Emitter
 from tilewright.codegen.machine import Machine
@@ -100,6 +100,7 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     extents = _extents(loop)
     with module.function("void", name, params, linkage="ptx_kernel") as (b, values):
         emitter = DeviceEmitter(module, gpu, b, name)
+        emitter.fences_shared = wgmma.uses_wgmma(loop)
         for buffer, pointer in zip(buffers, values, strict=False):
             emitter.memories[buffer] = Memory(pointer, 16)
         for var, value in zip(scalars, values[len(buffers) :], strict=True):
@@ -154,6 +155,8 @@ def _free_scalars(root: Stmt, buffers: tuple[Buffer, ...]) -> tuple[Var, ...]:
 class DeviceEmitter(Emitter):
     """Writes a kernel: threads instead of loops, shared memory, barriers."""
 
+    fences_shared = False  # matrix units read shared memory behind the threads' backs
+
     def stmt(self, stmt: Stmt) -> None:
         if isinstance(stmt, For) and stmt.kind == ir.THREAD:
             self.variables[stmt.var] = self._thread_index(stmt)
@@ -174,6 +177,8 @@ class DeviceEmitter(Emitter):
     def _device_eval(self, stmt: ir.Eval) -> None:
         value = stmt.value
         if isinstance(value, Call) and value.op == "barrier.shared":
+            if self.fences_shared:
+                self.b.line(wgmma.FENCE)
             self.b.call("llvm.nvvm.barrier.cta.sync.aligned.all", "void", Value("i32", "0"))
             return
         self._eval(stmt)
@@ -182,6 +187,9 @@ class DeviceEmitter(Emitter):
         buffer = stmt.buffer
         if buffer.scope == "local":
             self._alloc(stmt)
+            return
+        if buffer.scope == wgmma.SCOPE:
+            self._alloc_sum(stmt)
             return
         if buffer.scope != "shared":
             raise Unsupported(
@@ -207,6 +215,17 @@ class DeviceEmitter(Emitter):
             "ptr", f"addrspacecast ptr addrspace(3) @{name} to ptr", hint=buffer.name
         )
         self.memories[buffer] = Memory(pointer, SHARED_ALIGN)
+        self.stmt(stmt.body)
+
+    def _alloc_sum(self, stmt: ir.Alloc) -> None:
+        """Each thread of a warpgroup holds its part of every tile."""
+        count = 1
+        for dim in stmt.buffer.shape:
+            assert isinstance(dim, Const)
+            count *= int(dim.value)
+        part = f"[{count // wgmma.THREADS} x float]"
+        pointer = self.b.alloca(part, align=16, hint=stmt.buffer.name)
+        self.memories[stmt.buffer] = Memory(pointer, 16)
         self.stmt(stmt.body)
 
     def fail(self, code: Value) -> None:

@@ -1,3 +1,3 @@
 """Tensor intrinsics of real hardware: declared behaviour, and the instruction behind it."""
 
-from tilewright.intrin import amx, dot
+from tilewright.intrin import amx, dot, wgmma

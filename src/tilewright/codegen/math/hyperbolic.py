@@ -13,9 +13,15 @@ from tilewright.codegen.math.value import Real, polynomial
 LN2 = 0.6931471805599453
 
 
+def square_of(x: Real) -> Real:
+    """x**2, or a number that adds as little to 1: the square of a tiny one underflows slowly."""
+    large = x.abs().at_least(2.0**-14 if x.is_f32 else 2.0**-28)
+    return large * large
+
+
 def odd(x: Real, f32: tuple[float, ...], f64: tuple[float, ...]) -> Real:
     """x + x**3 P(x**2)."""
-    square = x * x
+    square = square_of(x)
     return polynomial(square, f32 if x.is_f32 else f64) * square * x + x
 
 
@@ -44,8 +50,9 @@ def cosh(x: Real) -> Real:
 def asinh(x: Real) -> Real:
     """log(a + sqrt(a**2 + 1)) = log1p(a + a**2 / (1 + sqrt(a**2 + 1))), a = |x|."""
     size = x.abs()
-    square = size * size
+    square = square_of(x)
     result = log1p(size + square / ((square + 1.0).sqrt() + 1.0))
+    result = (size < (2.0**-14 if x.is_f32 else 2.0**-28)).choose(size, result)
     large = log(size) + LN2  # where the square would overflow
     result = (size > (1e18 if x.is_f32 else 1e150)).choose(large, result)
     return result.with_sign_of(x)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tilewright.codegen.math import coefficients as c
 from tilewright.codegen.math.exponential import nearest
-from tilewright.codegen.math.hyperbolic import odd
+from tilewright.codegen.math.hyperbolic import odd, square_of
 from tilewright.codegen.math.logarithm import INF, NAN
 from tilewright.codegen.math.value import Real, Whole, polynomial
 
@@ -53,7 +53,7 @@ def _sin_reduced(r: Real) -> Real:
 
 def _cos_reduced(r: Real) -> Real:
     """1 - (r**2 / 2 - r**4 P(r**2)), where what 1 - r**2 / 2 loses is added back."""
-    square = r * r
+    square = square_of(r)
     half = square * 0.5
     rest = polynomial(square, c.COS_F32 if r.is_f32 else c.COS_F64) * (square * square)
     near_one = 1.0 - half
