@@ -2,9 +2,10 @@
 
     for k { alloc S in shared; .. }      alloc S in shared; for k { .. }
 
-Memory of scope `local` stays: it is a thread's own and costs nothing. Other memory goes up to the
-function, to the parallel or vector loop whose iterations each need their own, or to the block of
-threads that shares it. A size that depends on a loop holds the allocation inside that loop.
+Memory of scope `local` and registers of special units (`amx.tile`) stay: they cost nothing. Other
+memory goes up to the function, to the parallel or vector loop whose iterations each need their own,
+or to the block of threads that shares it. A size that depends on a loop holds the allocation inside
+that loop.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tilewright.tensor.visit import walk
 
 
 def hoist_allocations(fn: Function, ctx: PassContext) -> Function:
-    if not any(isinstance(s, Alloc) and s.buffer.scope != "local" for s in walk(fn.body)):
+    if not any(isinstance(s, Alloc) and _costs(s.buffer) for s in walk(fn.body)):
         return fn
     body = _Hoist()(fn.body)
     return fn if body is fn.body or body is None else replace(fn, body=body)
@@ -52,7 +53,7 @@ class _Hoist(Rewriter):
     def visit_alloc(self, stmt: Alloc) -> Stmt | None:
         body = self(stmt.body)
         assert body is not None
-        if self.loops and stmt.buffer.scope != "local":
+        if self.loops and _costs(stmt.buffer):
             self.lifted.append(stmt.buffer)
             return body
         return stmt if body is stmt.body else replace(stmt, body=body)
@@ -62,6 +63,11 @@ class _Hoist(Rewriter):
             stmt = Alloc(buffer, stmt, stmt.loc)
         self.lifted = []
         return stmt
+
+
+def _costs(buffer: Buffer) -> bool:
+    """Whether taking the memory is work: the heap, or a place in shared memory."""
+    return buffer.scope == "global" or buffer.scope.startswith("shared")
 
 
 def _stays_inside(buffer: Buffer, loop: For) -> bool:
