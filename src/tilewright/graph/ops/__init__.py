@@ -6,6 +6,7 @@ from tilewright.graph.ops import (
     cast,
     control,
     conv,
+    decode,
     elementwise,
     image,
     indexing,
@@ -20,6 +21,8 @@ from tilewright.graph.ops import (
     shape,
     signal,
     sorting,
+    strings,
+    trees,
 )
 
 FAMILIES = (
@@ -41,5 +44,8 @@ FAMILIES = (
     random,
     sequences,
     control,
+    strings,
+    trees,
+    decode,
 )
 OPS: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}

@@ -5,6 +5,7 @@ from tilewright.frontends.onnx.rules import (
     attention,
     control,
     conv,
+    dropout,
     elementwise,
     image,
     indexing,
@@ -12,6 +13,7 @@ from tilewright.frontends.onnx.rules import (
     loss,
     microsoft,
     microsoft_attention,
+    ml,
     norm,
     pool,
     quantize,
@@ -22,7 +24,9 @@ from tilewright.frontends.onnx.rules import (
     shape,
     signal,
     sorting,
+    strings,
     training,
+    trees,
 )
 from tilewright.frontends.onnx.rules.base import Rule
 
@@ -40,6 +44,7 @@ FAMILIES = {
         image,
         signal,
         loss,
+        dropout,
         indexing,
         reduction,
         shape,
@@ -47,7 +52,9 @@ FAMILIES = {
         random,
         sequences,
         control,
+        strings,
     ),
+    "ai.onnx.ml": (ml, trees),
     "ai.onnx.preview.training": (training,),
     "com.microsoft": (microsoft, microsoft_attention),
 }

@@ -1,0 +1,124 @@
+"""Text: split, joined, matched, mapped, counted; pictures in files."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.dtype import F32
+from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, items
+from tilewright.graph import Value
+from tilewright.sym import Const
+
+
+def _string_split(node: Context) -> tuple[Value, ...]:
+    made = {"delimiter": node.attr("delimiter", ""), "maxsplit": node.attr("maxsplit")}
+    return node.emit_many("string_split", node[0], outputs=2, **made)
+
+
+def _string_normalizer(node: Context) -> Value:
+    return node.emit(
+        "normalize_text",
+        node[0],
+        stopwords=tuple(node.attr("stopwords", ())),
+        case=node.attr("case_change_action", "NONE").lower(),
+        case_sensitive=bool(node.attr("is_case_sensitive", 0)),
+    )
+
+
+def _tfidf(node: Context) -> Value:
+    """How often each n-gram of a pool occurs in a row, by comparison of all windows with all."""
+    strings, integers = node.attr("pool_strings"), node.attr("pool_int64s")
+    pool = np.asarray(integers, np.int64) if strings is None else np.asarray(strings, object)
+    x, rank = node[0], node.rank()
+    if rank == 1:
+        x = node.unsqueeze(x, 0)
+    if strings is None and x.tensor.dtype.bits < 64:
+        pool = pool.astype(x.tensor.dtype.numpy)
+    rows, length = node.dims(x)
+    if not isinstance(length, Const):
+        raise Skip("TfIdfVectorizer on rows of unknown length")
+    starts, where = [*node.attr("ngram_counts"), len(pool)], node.attr("ngram_indexes")
+    least, most = node.attr("min_gram_length"), node.attr("max_gram_length")
+    skips, first, parts, targets = node.attr("max_skip_count"), 0, [], []
+    for size, (start, end) in enumerate(itertools.pairwise(starts), 1):
+        grams = pool[start:end].reshape(-1, size)
+        indexes, first = where[first : first + len(grams)], first + len(grams)
+        if not least <= size <= most or not len(grams):
+            continue
+        parts.append(_gram_counts(node, x, int(length.value), grams, skips))
+        targets.extend(indexes)
+    width = max(where) + 1
+    blank = node.emit("expand", node.constant(np.float32(0)), shape=(*items([rows]), width))
+    if parts:
+        counts = node.emit("concat", *parts, axis=1)
+        index = node.constant(np.asarray(targets, np.int64).reshape(1, -1))
+        index = node.emit("expand", index, shape=items(node.dims(counts)))
+        blank = node.emit("scatter_elements", blank, index, counts, axis=1, reduction="add")
+    scaled = _weighted(node, blank, where, width)
+    return node.reshape(scaled, (width,)) if rank == 1 else scaled
+
+
+def _gram_counts(node: Context, x: Value, length: int, grams: Any, skips: int) -> Value:
+    """How often each gram occurs, as f32[rows, grams]; single words have nothing to skip."""
+    size = grams.shape[1]
+    total: Value | None = None
+    for skip in range(skips + 1 if size > 1 else 1):
+        step = skip + 1
+        count = length - (size - 1) * step
+        if count <= 0:
+            break
+        hits: Value | None = None
+        for place in range(size):
+            start = place * step
+            window = node.emit("slice", x, starts=(start,), ends=(start + count,), axes=(1,))
+            words = node.constant(np.ascontiguousarray(grams[:, place]).reshape(-1, 1))
+            same = node.emit("equal", node.unsqueeze(window, 1), words)
+            hits = same if hits is None else node.emit("logical_and", hits, same)
+        assert hits is not None
+        found = node.emit("cast", hits, to=F32)
+        found = node.emit("reduce_sum", found, axes=(2,), keepdims=False)
+        total = found if total is None else node.emit("add", total, found)
+    if total is not None:
+        return total
+    shape = (*items(node.dims(x)[:1]), len(grams))
+    return node.emit("expand", node.constant(np.float32(0)), shape=shape)
+
+
+def _weighted(node: Context, counts: Value, where: tuple[int, ...], width: int) -> Value:
+    mode = node.attr("mode")
+    if mode == "TF":
+        return counts
+    if mode == "IDF":
+        counts = node.emit("minimum", counts, 1.0)
+    weights = np.ones(width, np.float32)
+    given = node.attr("weights")
+    if given is not None:
+        weights[list(where)] = given
+    return node.emit("mul", counts, node.constant(weights))
+
+
+def lookup(node: Context, x: Value, keys: Any, values: Any, default: Any) -> Value:
+    """Elements of x mapped from keys to values."""
+    parts = [np.ravel(keys), np.ravel(values), np.asarray(default).reshape(())]
+    return node.emit("lookup", x, *(node.constant(part) for part in parts))
+
+
+def _regex(node: Context) -> Value:
+    return node.emit("full_match", node[0], pattern=node.attr("pattern"))
+
+
+def _image_decoder(node: Context) -> Value:
+    return node.emit("decode_image", node[0], pixels=node.attr("pixel_format", "RGB"))
+
+
+RULES: dict[str, Rule] = {
+    "StringConcat": lambda node: node.emit("string_concat", node[0], node[1]),
+    "StringSplit": _string_split,
+    "StringNormalizer": _string_normalizer,
+    "RegexFullMatch": _regex,
+    "TfIdfVectorizer": _tfidf,
+    "ImageDecoder": _image_decoder,
+}

@@ -1,0 +1,81 @@
+"""Decision trees.
+
+All trees of an ensemble share one table of nodes. A child that is not negative is a node; a
+negative one is leaf -1 - child. Node modes compare x[feature] with the split.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.dtype import I64
+from tilewright.graph.op import BOOLEAN, INTEGER, NUMBER, OPAQUE, Call, Input, Op
+from tilewright.graph.ops.rules import check_one_dtype, same_dim
+from tilewright.graph.types import TensorType, Type
+
+Array = np.ndarray[Any, Any]
+
+LEQ, LT, GTE, GT, EQ, NEQ = range(6)
+
+
+def _leaves_type(call: Call) -> tuple[Type, ...]:
+    shape, roots = call.shape(0), call.shape(7)
+    if len(shape) != 2:
+        raise call.error("TW1304", f"tree_leaves takes [rows, features], not {call.tensor(0)}")
+    check_one_dtype(Call(call.op, (call.types[0], call.types[2]), {}, loc=call.loc))
+    for at in range(2, 7):
+        same_dim(call, call.shape(1)[0], call.shape(at)[0], "the columns of nodes")
+    return (TensorType(I64, (shape[0], roots[0])),)
+
+
+def _leaves(
+    call: Call,
+    x: Array,
+    features: Array,
+    splits: Array,
+    modes: Array,
+    yes: Array,
+    no: Array,
+    missing: Array,
+    roots: Array,
+) -> Array:
+    at = np.broadcast_to(roots.astype(np.int64), (len(x), len(roots))).copy()
+    rows = np.broadcast_to(np.arange(len(x))[:, None], at.shape)
+    for _ in range(len(features) + 1):
+        inner = at >= 0
+        if not inner.any():
+            return -1 - at
+        node = at[inner]
+        value, split, mode = x[rows[inner], features[node]], splits[node], modes[node]
+        tests = (
+            *(value <= split, value < split, value >= split),
+            *(value > split, value == split, value != split),
+        )
+        hit = np.choose(mode, tests)
+        if value.dtype.kind == "f":
+            hit = np.where(np.isnan(value), missing[node] | (mode == NEQ), hit)
+        at[inner] = np.where(hit, yes[node], no[node])
+    raise ValueError("a tree is not a tree: its nodes form a cycle")
+
+
+OPS = (
+    Op(
+        "tree_leaves",
+        "The leaf of each tree that each row comes to.",
+        (
+            Input("x", NUMBER),
+            Input("features", INTEGER),
+            Input("splits", NUMBER),
+            Input("modes", INTEGER),
+            Input("yes", INTEGER),
+            Input("no", INTEGER),
+            Input("missing", BOOLEAN),  # where NaN goes: yes or no
+            Input("roots", INTEGER),
+        ),
+        _leaves_type,
+        _leaves,
+        OPAQUE,
+    ),
+)
