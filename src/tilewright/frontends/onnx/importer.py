@@ -242,10 +242,11 @@ class Importer:
             return TensorType(of, None)
         dims: list[Expr] = []
         for at, dim in enumerate(tensor.shape.dim):
-            if dim.HasField("dim_value"):
+            if dim.HasField("dim_value") and dim.dim_value >= 0:
                 dims.append(const(dim.dim_value))
-            else:
-                dims.append(self.size_named(dim.dim_param or f"{name}_{at}"))
+            else:  # a negative number or a name without a letter, such as "?", is no name
+                named = any(c.isalnum() for c in dim.dim_param)
+                dims.append(self.size_named(dim.dim_param if named else f"{name}_{at}"))
         return TensorType(of, tuple(dims))
 
     def size_named(self, name: str) -> Size:
