@@ -39,10 +39,7 @@ def matmul(n: int) -> Function:
 def scheduled(fn: Function) -> tw.Schedule:
     sch = tw.Schedule(fn)
     c = sch.get_block("C")
-    sch.pad(c, [ROWS, COLUMNS, DEPTH])
-    a, b, crop = (sch.get_block(name) for name in ("A_pad", "B_pad", "C_crop"))
-    for block in (a, b, c):
-        sch.set_scope(block, 0, "shared")
+    a, b, crop = staged(sch, c)
     store = sch.cache_write(c, 0, "wgmma.sum")
 
     i, j, k = sch.get_loops(c)
@@ -71,6 +68,22 @@ def scheduled(fn: Function) -> tw.Schedule:
         sch.bind(ty, "threadIdx.y")
         sch.bind(tx, "threadIdx.x")
     return sch
+
+
+def staged(sch: tw.Schedule, c: tw.tensor.BlockRef) -> list[tw.tensor.BlockRef]:
+    """Blocks that bring A and B into shared memory, and C out of it."""
+    n = int(str(sch.function.buffers[0].shape[0]))
+    if all(n % tile == 0 for tile in (ROWS, COLUMNS, DEPTH)):
+        return [
+            sch.cache_read(c, 0, "shared"),
+            sch.cache_read(c, 1, "shared"),
+            sch.cache_write(c, 0, "shared"),
+        ]
+    sch.pad(c, [ROWS, COLUMNS, DEPTH])
+    a, b, crop = (sch.get_block(name) for name in ("A_pad", "B_pad", "C_crop"))
+    for block in (a, b, c):
+        sch.set_scope(block, 0, "shared")
+    return [a, b, crop]
 
 
 def assemble(ptx: str) -> str:

@@ -188,5 +188,5 @@ class Timer:
         """Milliseconds since `start`, once the GPU got here."""
         self.driver.call("cuEventRecord", self._end, 0)
         self.driver.call("cuEventSynchronize", self._end)
-        (elapsed,) = self.driver.call("cuEventElapsedTime_v2", self._begin, self._end)
+        (elapsed,) = self.driver.call("cuEventElapsedTime", self._begin, self._end)
         return float(elapsed)
