@@ -18,8 +18,27 @@ from tilewright import sym
 from tilewright.sym import ONE, TRUE, ZERO, And, Context, Expr, Le, Lt, Max, Min, Var
 from tilewright.sym.affine import is_bijective, linear, split_terms
 from tilewright.sym.poly import Poly, poly_of
-from tilewright.tensor.ir import Block, For, Range, Region
-from tilewright.tensor.regions import clipped, region_over, stop_of, substitute_region
+from tilewright.tensor.ir import (
+    Block,
+    ExternCall,
+    For,
+    Range,
+    Region,
+    Seq,
+    Stmt,
+    Store,
+    TensorCall,
+    Update,
+)
+from tilewright.tensor.regions import (
+    called_regions,
+    clipped,
+    is_data_dependent,
+    point,
+    region_over,
+    stop_of,
+    substitute_region,
+)
 from tilewright.tensor.schedule.inverse import is_injective
 
 Ranges = dict[Var, tuple[Expr, Expr]]
@@ -46,6 +65,8 @@ def written_box(block: Block, region: Region, loops: Sequence[For], ctx: Context
 
 def loose_box(block: Block, region: Region, loops: Sequence[For], ctx: Context) -> Region | None:
     """A box that, cut to its buffer, is what is written: simpler at the ends of loops."""
+    if not writes_surely(block, region):
+        return None
     ranges: Ranges = {}
     shift: dict[Var, Expr] = {}
     for loop in loops:
@@ -64,7 +85,48 @@ def loose_box(block: Block, region: Region, loops: Sequence[For], ctx: Context) 
     if restricted is None:
         return None
     box, ranges = restricted
-    return box if not ranges else _image(box, ranges, ctx)
+    return _image(box, ranges, ctx)
+
+
+def writes_surely(block: Block, region: Region) -> bool:
+    """Whether every instance of the block writes all of the region that it declares."""
+    if sum(other.buffer is region.buffer for other in block.writes) != 1:
+        return False
+    ctx = sym.EMPTY.bind_all({it.var: (ZERO, it.extent) for it in block.iters})
+    stack: list[tuple[Stmt, tuple[For, ...]]] = [(block.body, ())]
+    while stack:
+        stmt, loops = stack.pop()
+        if isinstance(stmt, Seq):
+            stack.extend((child, loops) for child in stmt.stmts)
+        elif isinstance(stmt, For):
+            stack.append((stmt.body, (*loops, stmt)))
+        elif any(_fills(written, region, loops, stmt, ctx) for written in _written(stmt)):
+            return True
+    return False
+
+
+def _written(stmt: Stmt) -> Sequence[Region]:
+    """What a statement writes, whatever the values are."""
+    if isinstance(stmt, Store):
+        return () if stmt.mask is not None else (point(stmt.buffer, stmt.index),)
+    if isinstance(stmt, Update):
+        return tuple([point(buffer, stmt.index) for buffer in stmt.buffers])
+    if isinstance(stmt, (TensorCall, ExternCall)):
+        return called_regions(stmt)[1]
+    return stmt.writes if isinstance(stmt, Block) else ()
+
+
+def _fills(written: Region, region: Region, loops: Sequence[For], stmt: Stmt, ctx: Context) -> bool:
+    """Whether a statement inside loops of the block's own writes all of the region."""
+    if written.buffer is not region.buffer:
+        return False
+    if isinstance(stmt, Block):
+        made = loose_box(stmt, written, loops, ctx)
+        return made is not None and holds(made, region, ctx)
+    if isinstance(stmt, (Store, Update)) and any(map(is_data_dependent, stmt.index)):
+        return False  # `point` takes such a dimension whole, one element of it is written
+    made = _image(written, {loop.var: (loop.start, loop.stop) for loop in loops}, ctx)
+    return made is not None and holds(made, region, ctx)
 
 
 def _keeps_inside(cond: Expr, box: Region) -> bool:
@@ -82,6 +144,8 @@ def _keeps_inside(cond: Expr, box: Region) -> bool:
 
 def _image(box: Region, ranges: Ranges, ctx: Context) -> Region | None:
     """The box touched while the variables run, if nothing inside it is left out."""
+    if not ranges:
+        return box
     inner = ctx.bind_all(ranges)
     indices: list[Expr] = []
     extents: dict[Var, Expr] = {}

@@ -10,7 +10,7 @@ from tilewright.tensor.regions import clipped, region_over, whole
 from tilewright.tensor.schedule.boxes import bound_region, holds, written_box
 from tilewright.tensor.schedule.cover import cache_name, copy_nest
 from tilewright.tensor.schedule.memory import check_memory, chosen
-from tilewright.tensor.schedule.movable import check_seen, fills
+from tilewright.tensor.schedule.movable import check_seen, check_straight, fills
 from tilewright.tensor.schedule.refusal import path_to_block, refuse
 from tilewright.tensor.schedule.sites import (
     Scope,
@@ -56,6 +56,7 @@ def cache_read(fn: Function, name: str, index: int, memory: str) -> tuple[Functi
             name,
         )
     scope = scope_of(path)
+    check_straight(fn, scope, f"cache a read of @{name}")
     place = _place(scope, scope.site(name), buffer)
     for writer in scope.writers(buffer):
         what = f"cache a read of @{name}"

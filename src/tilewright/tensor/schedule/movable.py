@@ -22,11 +22,13 @@ from tilewright.tensor.ir import (
     Buffer,
     For,
     Function,
+    If,
     Stmt,
     TensorCall,
     Update,
 )
-from tilewright.tensor.schedule.boxes import covers, holds, read_box
+from tilewright.tensor.regions import is_data_dependent
+from tilewright.tensor.schedule.boxes import are_apart, covers, holds, read_box, writes_surely
 from tilewright.tensor.schedule.inverse import is_injective
 from tilewright.tensor.schedule.refusal import refuse
 from tilewright.tensor.schedule.sites import (
@@ -52,6 +54,7 @@ from tilewright.tensor.schedule.tree import (
 
 def check_repeatable(fn: Function, scope: Scope, block: Block, what: str) -> None:
     """The block is complete or a reduction: the only writer, from its own init, in any order."""
+    check_straight(fn, scope, what)
     reason = _not_repeatable(fn, scope, block)
     if reason:
         raise refuse(
@@ -61,6 +64,23 @@ def check_repeatable(fn: Function, scope: Scope, block: Block, what: str) -> Non
             block.name,
             help="to move, a block must compute every element by itself, from finished inputs",
         )
+
+
+def check_straight(fn: Function, scope: Scope, what: str) -> None:
+    """Every block of the scope runs for certain, over ranges that nothing computes."""
+    for site in scope.sites:
+        for stmt in inside_scope(site.path)[:-1]:
+            branches = isinstance(stmt, If)
+            if branches or (isinstance(stmt, For) and any(map(is_data_dependent, stmt.exprs()))):
+                where = "in a branch" if branches else "in a loop whose range is read from memory"
+                raise refuse(
+                    fn,
+                    "TW2148",
+                    f"cannot {what}: @{site.block.name} stands {where}, so it is not certain what "
+                    "runs",
+                    site.block.name,
+                    help="move blocks before branches are made; a predicate takes their place",
+                )
 
 
 def _not_repeatable(fn: Function, scope: Scope, block: Block) -> str:
@@ -217,9 +237,7 @@ def _assigns_once(block: Block) -> bool:
     if own_axes(block) is not None:
         return True
     ranges = {it.var: (sym.ZERO, it.extent) for it in block.iters if it.kind != REDUCE}
-    return all(
-        is_injective([r.start for r in region.ranges], ranges, sym.EMPTY) for region in block.writes
-    )
+    return all(are_apart(region, ranges, sym.EMPTY) for region in block.writes)
 
 
 def _check_covered(
@@ -409,7 +427,8 @@ def _runs_once(loop: For, ctx: Context) -> bool:
 def fills(fn: Function, writer: Block, buffer: Buffer) -> bool:
     """Whether the instances of a block, all together, write every element of a buffer."""
     axes = own_axes(writer)
-    if axes is None:
+    region = region_of(writer.writes, buffer)
+    if axes is None or not writes_surely(writer, region):
         return False
     extents = {it.var: it.extent for it in writer.iters}
     ctx = sym.EMPTY

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from tilewright import sym
 from tilewright.sym import Context, Expr, Var
 from tilewright.tensor.ir import Block, Buffer, For, Function, If, Region, Seq, Stmt, seq
-from tilewright.tensor.regions import access_regions
+from tilewright.tensor.regions import access_regions, union
 from tilewright.tensor.schedule.tree import Path, reads_of, writes_of
 from tilewright.tensor.visit import blocks, walk
 
@@ -211,4 +212,6 @@ def speaks_only_of(expr: Expr, known: set[Var]) -> bool:
 
 
 def region_of(regions: Sequence[Region], buffer: Buffer) -> Region:
-    return next(region for region in regions if region.buffer is buffer)
+    """What a block declares about a buffer, as one box."""
+    found = [region for region in regions if region.buffer is buffer]
+    return reduce(lambda a, b: union(a, b, sym.EMPTY), found)
