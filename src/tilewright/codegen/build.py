@@ -93,19 +93,16 @@ class CompiledFunction:
     def __call__(self, *args: Any, threads: int = 0) -> None:
         if self._scalars:
             args = self._with_scalars(args)
-        if threads:
-            self._run(*args, threads=threads)
-        else:
-            self._run(*args)
-
-    def _run(self, *args: Any, **kwargs: Any) -> None:
         if self._native is None:
             raise UserError(
                 "TW3005",
                 f"@{self.name} is compiled for {self.target}, which is not this machine",
                 help="save it, and run it there",
             )
-        self._native(*args, **kwargs)
+        if threads:
+            self._native(*args, threads=threads)
+        else:
+            self._native(*args)
 
     def _with_scalars(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Numbers as arrays of no dimensions."""
