@@ -5,18 +5,21 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 
+from tilewright import sym
 from tilewright.base.dtype import F32
-from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
+from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, items
+from tilewright.frontends.onnx.rules.tensors import Dim, dims, reshape, transpose
 from tilewright.graph import Value
+from tilewright.sym import ONE
 
 
 def gemm(node: Context) -> Value:
     """alpha * A @ B + beta * C."""
     a, b = node[0], node[1]
     if node.attr("transA", 0):
-        a = node.emit("transpose", a, perm=(1, 0))
+        a = transpose(node, a, 1, 0)
     if node.attr("transB", 0):
-        b = node.emit("transpose", b, perm=(1, 0))
+        b = transpose(node, b, 1, 0)
     alpha, beta = node.attr("alpha", 1.0), node.attr("beta", 1.0)
     product = node.emit("matmul", a, b)
     if alpha != 1.0:
@@ -57,8 +60,51 @@ def _qlinear_matmul(node: Context) -> Value:
 
 
 def _einsum(node: Context) -> Value:
+    """A matrix product if it is one, else a sum of products."""
     terms, result = _spelt_out(node)
+    if len(terms) == 2:
+        product = _try_matmul(node, terms[0], terms[1], result)
+        if product is not None:
+            return product
     return node.emit("einsum", *node.inputs, equation=f"{','.join(terms)}->{result}")
+
+
+def _try_matmul(node: Context, a: str, b: str, result: str) -> Value | None:
+    """The letters sorted into batch, rows, summed and columns; None if they do not fit."""
+    if any(len(set(term)) < len(term) for term in (a, b, result)):
+        return None  # a diagonal
+    batch = [c for c in a if c in b and c in result]
+    summed = [c for c in a if c in b and c not in result]
+    rows, columns = [c for c in a if c not in b], [c for c in b if c not in a]
+    sizes = [dict(zip(t, dims(node, node[at]), strict=True)) for at, t in enumerate((a, b))]
+    if not summed or not set(rows + columns) <= set(result):
+        return None
+    if any(sizes[0][c] != sizes[1][c] for c in batch + summed):
+        return None  # one of them broadcasts
+    left = _grouped(node, 0, a, batch, rows, summed, sizes[0])
+    right = _grouped(node, 1, b, batch, summed, columns, sizes[1])
+    product = node.emit("matmul", left, right)
+    every = {**sizes[1], **sizes[0]}
+    order = [*batch, *rows, *columns]
+    product = reshape(node, product, *(every[c] for c in order))
+    return transpose(node, product, *(order.index(c) for c in result))
+
+
+def _grouped(
+    node: Context,
+    at: int,
+    term: str,
+    batch: list[str],
+    first: list[str],
+    second: list[str],
+    sizes: dict[str, Dim],
+) -> Value:
+    """An operand as a stack of matrices."""
+    moved = transpose(node, node[at], *(term.index(c) for c in (*batch, *first, *second)))
+    groups = [
+        functools.reduce(sym.mul, (as_expr(sizes[c]) for c in g), ONE) for g in (first, second)
+    ]
+    return reshape(node, moved, *(sizes[c] for c in batch), *items(groups))
 
 
 def _spelt_out(node: Context) -> tuple[list[str], str]:

@@ -41,7 +41,7 @@ def stack(node: Context, values: Sequence[Value], axis: int) -> Value:
 
 
 def transpose(node: Context, value: Value, *perm: int) -> Value:
-    return node.emit("transpose", value, perm=perm)
+    return value if perm == tuple(range(len(perm))) else node.emit("transpose", value, perm=perm)
 
 
 def split_heads(node: Context, value: Value, heads: int) -> Value:
