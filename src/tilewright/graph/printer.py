@@ -114,7 +114,8 @@ class Printer:
         if isinstance(value, str):
             return quoted(value)
         if isinstance(value, tuple):
-            return "(" + "".join(f"{self._attribute(item)}, " for item in value).rstrip() + ")"
+            items = ", ".join(self._attribute(item) for item in value)
+            return f"({items},)" if len(value) == 1 else f"({items})"
         if isinstance(value, DType):
             return f"dtype {value}"
         if isinstance(value, Expr):

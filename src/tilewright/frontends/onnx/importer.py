@@ -211,6 +211,14 @@ class Importer:
         self.body(proto, builder, inner)
         return builder.graph(*self.results(proto.output, inner), name="body")
 
+    def inline(
+        self, proto: onnx.GraphProto, scope: Mapping[str, Value], builder: Builder
+    ) -> list[Value]:
+        """The results of a body without parameters, translated in place."""
+        inner = dict(scope)
+        self.body(proto, builder, inner)
+        return self.results(proto.output, inner)
+
     def captures(
         self, protos: Sequence[onnx.GraphProto], scope: Mapping[str, Value], outer: Builder
     ) -> dict[str, Value]:
