@@ -101,10 +101,13 @@ def _grouped(
 ) -> Value:
     """An operand as a stack of matrices."""
     moved = transpose(node, node[at], *(term.index(c) for c in (*batch, *first, *second)))
-    groups = [
-        functools.reduce(sym.mul, (as_expr(sizes[c]) for c in g), ONE) for g in (first, second)
-    ]
-    return reshape(node, moved, *(sizes[c] for c in batch), *items(groups))
+    sides = []
+    for letters in (first, second):
+        count: Expr = ONE
+        for letter in letters:
+            count = sym.mul(count, sizes[letter])
+        sides.append(count)
+    return reshape(node, moved, *(sizes[c] for c in batch), *items(sides))
 
 
 def _spelt_out(node: Context) -> tuple[list[str], str]:
