@@ -10,7 +10,7 @@ from tilewright.base.dtype import F32
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, items
 from tilewright.frontends.onnx.rules.tensors import Dim, dims, reshape, transpose
 from tilewright.graph import Value
-from tilewright.sym import ONE
+from tilewright.sym import ONE, Expr
 
 
 def gemm(node: Context) -> Value:
