@@ -18,9 +18,10 @@ from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext
 from tilewright.sym import Context, Expr, Var, var
-from tilewright.tensor.ir import SERIAL, THREAD, UNROLL, Buffer, For, Function, Stmt
+from tilewright.tensor.ir import SERIAL, THREAD, UNROLL, Buffer, For, Function, Stmt, annotation
 from tilewright.tensor.passes.accesses import Access, collect, common
-from tilewright.tensor.passes.rewriter import Rewriter, with_body
+from tilewright.tensor.passes.pipeline_loops import STAGE, expanded_plan
+from tilewright.tensor.passes.rewriter import Rewriter, as_list, with_body
 from tilewright.tensor.visit import replace_buffers, walk
 
 AXES = tuple(f"{level}.{axis}" for level in ("blockIdx", "threadIdx") for axis in "xyz")
@@ -121,7 +122,10 @@ class _Bind(Rewriter):
 
     def visit_for(self, loop: For) -> Stmt | None:
         if loop.kind != THREAD:
-            return with_body(loop, self(loop.body))
+            if annotation(loop, STAGE) is None:
+                return with_body(loop, self(loop.body))
+            groups = [self(stmt) for stmt in as_list(loop.body)]
+            return expanded_plan(loop, [as_list(done) for done in groups if done is not None])
         outer = self.memo
         self.memo = {**outer, loop.var: sym.add(self.axes[loop.thread].var, loop.start)}
         body = self(loop.body)

@@ -1,14 +1,14 @@
-"""Inserts barriers where threads of a block exchange values through shared memory.
+"""Inserts barriers where threads of a block exchange values through memory.
 
     S[t] = A[t]                 S[t] = A[t]
     B[t] = S[63 - t]            eval barrier.shared()
                                 B[t] = S[63 - t]
 
-Two accesses of a shared buffer, one of them a write, need a barrier between them unless each thread
-touches only elements that no other thread touches. Loops are followed once around, so that the
-next iteration does not overwrite what a slower thread still reads. Barriers stand only where all
-threads come by: code under a condition that differs between threads is kept whole, or cut in two
-under the same condition.
+Two accesses of a buffer that threads share, one of them a write, need a barrier between them unless
+each thread touches only elements that no other thread touches. Loops are followed around, so that
+the next iteration does not overwrite what a slower thread still reads. Barriers stand only where
+all threads come by: code under a condition that differs between threads is kept whole, or cut in
+two under the same condition.
 """
 
 from __future__ import annotations
@@ -44,11 +44,6 @@ _LOOKBACK = 4  # iterations followed exactly; more versions of a buffer in fligh
 
 
 def insert_barriers(fn: Function, ctx: PassContext) -> Function:
-    has_shared = any(
-        isinstance(stmt, Alloc) and stmt.buffer.scope.startswith("shared") for stmt in walk(fn.body)
-    )
-    if not has_shared:
-        return fn
     body = _Kernels()(fn.body)
     return fn if body is fn.body or body is None else replace(fn, body=body)
 
@@ -73,9 +68,19 @@ class _Kernels(Rewriter):
         return body
 
 
+def _exchanged(kernel: Stmt) -> set[Buffer]:
+    """The buffers through which threads might pass values: written and read, not a thread's own."""
+    written: set[Buffer] = set()
+    read: set[Buffer] = set()
+    for stmt in walk(kernel):
+        written.update(buffer for buffer, _ in writes_of(stmt))
+        read.update(buffer for buffer, _, _, _ in reads_of(stmt))
+    return {b for b in written & read if b.scope == "global" or b.scope.startswith("shared")}
+
+
 @dataclass(eq=False, slots=True)
 class _Touch:
-    """An access of shared memory."""
+    """An access of memory that threads share."""
 
     buffer: Buffer
     ranges: tuple[Range, ...]
@@ -106,6 +111,8 @@ class _Sync:
         for stmt in walk(body):
             if isinstance(stmt, For):
                 self.ctx = self.ctx.bind(stmt.var, stmt.start, stmt.stop)
+        self.moving = {stmt.var for stmt in walk(body) if isinstance(stmt, For)}
+        self.exchanged = _exchanged(body)
         self.open: list[_Touch] = []
         self.touched: dict[Stmt, list[_Touch]] = {}
         self.conflicts: dict[tuple[_Touch, _Touch], bool] = {}
@@ -183,6 +190,7 @@ class _Sync:
     def _forget(self, loop: For) -> None:
         """What is open happened in some iteration, it is no longer known in which."""
         some = sym.var(loop.var.name)
+        self.moving.add(some)
         self.ctx = self.ctx.bind(some, loop.start, loop.stop)
         self.open = [touch.at(loop.var, some) for touch in self.open]
 
@@ -203,12 +211,12 @@ class _Sync:
             found = [
                 _Touch(buffer, ranges, False, root)
                 for buffer, ranges, _, _ in reads_of(root)
-                if buffer.scope.startswith("shared")
+                if buffer in self.exchanged
             ]
             found += [
                 _Touch(buffer, ranges, True, root)
                 for buffer, ranges in writes_of(root)
-                if buffer.scope.startswith("shared")
+                if buffer in self.exchanged
             ]
             for child in root.children():
                 found += self.touches(child)
@@ -258,10 +266,9 @@ class _Sync:
             return []
         if self.differs(left[1], right[1]):
             return []
-        both = sym.bounds(left[1], self.ctx).join(sym.bounds(right[1], self.ctx))
-        if both.lower is None or both.upper is None:
+        reach = self._reach(left[1], right[1])
+        if reach is None:
             return []
-        reach = both.upper - both.lower
         found: list[Var] = []
         weights = sorted(left[0].items(), key=lambda item: getattr(item[1], "value", 0))
         for thread, weight in weights:
@@ -273,6 +280,19 @@ class _Sync:
             found.append(thread)
             reach += int(weight.value) * (int(extent.value) - 1)
         return found
+
+    def _reach(self, a: Expr, b: Expr) -> int | None:
+        """How far apart the two can get; what is the same for all iterations drops out."""
+        a_split, b_split = sym.split_terms(a, self.moving), sym.split_terms(b, self.moving)
+        if a_split is None or b_split is None:
+            return None
+        gap = sym.simplify(sym.sub(a_split[0], b_split[0]))
+        x, y = sym.bounds(a_split[1], self.ctx), sym.bounds(b_split[1], self.ctx)
+        if not isinstance(gap, Const) or None in (x.lower, x.upper, y.lower, y.upper):
+            return None
+        first = int(gap.value) + x.upper - y.lower  # type: ignore[operator]
+        second = y.upper - x.lower - int(gap.value)  # type: ignore[operator]
+        return max(first, second, 0)
 
     def _apart(self, a: Range, b: Range) -> bool:
         """Whether no index is in both ranges, for any two threads."""

@@ -22,7 +22,9 @@ from tilewright.base.loc import Loc
 from tilewright.base.passes import PassContext
 from tilewright.sym import FALSE, TRUE, Context, Expr, Var, const
 from tilewright.tensor.ir import (
+    SERIAL,
     Alloc,
+    Annotations,
     Buffer,
     For,
     Function,
@@ -128,21 +130,27 @@ class _Pipeline(Rewriter):
         self.made: dict[Buffer, Buffer] = {}  # versions of buffers that are allocated outside
 
     def visit_for(self, loop: For) -> Stmt | None:
-        done = super().visit_for(loop)
-        if not isinstance(done, For) or annotation(done, STAGE) is None:
-            return done
+        if annotation(loop, STAGE) is None:
+            return super().visit_for(loop)
+        if loop.kind != SERIAL:  # its iterations run side by side as it is
+            return super().visit_for(replace(loop, annotations=_without_plan(loop)))
         allocs: list[Alloc] = []
         steps: list[Stmt] = []
-        spread(done.body, allocs, steps)
-        _check_length(done, len(steps))
-        stages = annotation(done, STAGE)
-        orders = annotation(done, ORDER, tuple(range(len(steps))))
-        plan = [_Step(*parts) for parts in zip(steps, stages, orders, strict=True)]
+        spread(loop.body, allocs, steps)
+        _check_length(loop, len(steps))
+        stages = annotation(loop, STAGE)
+        orders = annotation(loop, ORDER, tuple(range(len(steps))))
+        inside = self.ctx.bind(loop.var, loop.start, loop.stop)
+        plan = []
+        for step, stage, order in zip(steps, stages, orders, strict=True):
+            done = self.scoped(inside, step)
+            assert done is not None
+            plan.append(_Step(done, stage, order))
         own = [alloc.buffer for alloc in allocs]
-        outside = [self.made.get(b, b) for b in self.private.get(done.var, ())]
-        several = _several(done, [*own, *outside], plan)
+        outside = [self.made.get(b, b) for b in self.private.get(loop.var, ())]
+        several = _several(loop, [*own, *outside], plan)
         self.made.update({b: several[b] for b in outside if b in several})
-        result = _pipelined(done, plan, self.ctx)
+        result = _pipelined(loop, plan, self.ctx)
         for buffer in reversed(own):
             result = Alloc(several.get(buffer, buffer), result)
         return result
@@ -185,7 +193,6 @@ def _several(loop: For, own: list[Buffer], plan: list[_Step]) -> dict[Buffer, Bu
 def _pipelined(loop: For, plan: list[_Step], ctx: Context) -> Stmt:
     depth = max(step.stage for step in plan)
     plan.sort(key=lambda step: step.order)
-    notes = annotated(annotated(loop.annotations, STAGE, None), ORDER, None)
 
     def iteration(at: Expr, ctx: Context) -> Stmt | None:
         """Each statement at its own, earlier iteration, where that is one of the loop's."""
@@ -208,10 +215,14 @@ def _pipelined(loop: For, plan: list[_Step], ctx: Context) -> Stmt:
     inner = iteration(loop.var, ctx.bind(loop.var, steady_start, loop.stop))
     steady = None if inner is None else replace(loop, start=steady_start, body=inner)
     if steady is not None:
-        steady = replace(steady, annotations=notes)
+        steady = replace(steady, annotations=_without_plan(loop))
     result = join(*prologue, steady, *epilogue)
     assert result is not None
     return result
+
+
+def _without_plan(loop: For) -> Annotations:
+    return annotated(annotated(loop.annotations, STAGE, None), ORDER, None)
 
 
 def _shifted(buffer: Buffer) -> tuple[tuple[int, int, int], ...]:
