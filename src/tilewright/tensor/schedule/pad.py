@@ -200,9 +200,8 @@ def _inputs(found: _Padding) -> list[_Input]:
                 continue
             only = indices[0]
             if len(indices) == 1 and isinstance(only, Var):
-                limit = old[only]
                 shape.append(found.extents[only])
-                limits.append(limit)
+                limits.append(sym.simplify(sym.minimum(old[only], dim), ctx))
                 zeroed.add(only)
                 continue
             grown = _reach(found, buffer, indices, ranges, ctx)

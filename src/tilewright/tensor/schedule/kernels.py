@@ -1,0 +1,204 @@
+"""What all threads of a kernel do: every statement that no loop on an axis holds, each by itself.
+
+A kernel is an outermost thread loop with all inside. Binding one loop in it to an axis gives the
+whole kernel that axis: blocks beside the loop run once per thread. So, for each axis,
+
+- memory that belongs to one thread (`local` for threadIdx, `shared` and `local` for blockIdx) is
+  filled and used either under one loop on the axis, or by every thread for itself;
+- memory that threads have in common is not added to by a block which every thread runs;
+- what a block of threads reads from `global` memory, no other block writes: they never meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewright import sym
+from tilewright.sym import ONE, Expr, Var
+from tilewright.tensor.ir import (
+    SPATIAL,
+    THREAD,
+    Block,
+    Buffer,
+    For,
+    Function,
+    Region,
+    Stmt,
+    TensorCall,
+    Update,
+)
+from tilewright.tensor.regions import region_over, stop_of, substitute_region
+from tilewright.tensor.schedule.inverse import told
+from tilewright.tensor.schedule.refusal import refuse
+from tilewright.tensor.schedule.tree import loop_ranges, reads_of, writes_of
+from tilewright.tensor.visit import walk
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """A region of a buffer that a block in a kernel reads, writes, or adds to."""
+
+    block: Block
+    region: Region
+    loops: tuple[For, ...]  # from the kernel's root to the block
+    writes: bool
+    adds: bool
+
+    def loop_on(self, axis: str) -> For | None:
+        """The loop whose iteration is the thread: the innermost on the axis."""
+        return next((loop for loop in reversed(self.loops) if loop.thread == axis), None)
+
+
+def check_kernels(fn: Function, made: Function) -> None:
+    """The kernels of `made`, which is about to take the place of `fn`, mean what they meant."""
+    for root in _kernels(made.body):
+        accesses = list(_accesses(root))
+        for axis in _axes(root):
+            _check_axis(fn, axis, accesses)
+
+
+def _kernels(body: Stmt) -> Iterator[For]:
+    stack = [body]
+    while stack:
+        stmt = stack.pop()
+        if isinstance(stmt, For) and stmt.kind == THREAD:
+            yield stmt
+        else:
+            stack.extend(reversed(stmt.children()))
+
+
+def _axes(root: For) -> dict[str, None]:
+    """The axes along which the kernel has more than one thread."""
+    return {
+        stmt.thread: None
+        for stmt in walk(root)
+        if isinstance(stmt, For) and stmt.kind == THREAD and stmt.extent is not ONE
+    }
+
+
+def _accesses(root: For) -> Iterator[_Access]:
+    stack: list[tuple[Stmt, tuple[For, ...]]] = [(root, ())]
+    while stack:
+        stmt, loops = stack.pop()
+        if isinstance(stmt, Block):
+            adds = _adds(stmt)
+            for region in stmt.reads:
+                yield _Access(stmt, region, loops, writes=False, adds=False)
+            for region in stmt.writes:
+                yield _Access(stmt, region, loops, writes=True, adds=adds)
+            continue
+        inside = (*loops, stmt) if isinstance(stmt, For) else loops
+        stack.extend((child, inside) for child in reversed(stmt.children()))
+
+
+def _adds(block: Block) -> bool:
+    """Whether doing it twice, or by two threads at once, differs from doing it once."""
+    return (
+        any(it.kind != SPATIAL for it in block.iters)
+        or any(buffer in writes_of(block) for buffer in reads_of(block))
+        or any(
+            isinstance(stmt, Update) or (isinstance(stmt, TensorCall) and stmt.phase == "update")
+            for stmt in walk(block.body)
+        )
+    )
+
+
+def _check_axis(fn: Function, axis: str, accesses: list[_Access]) -> None:
+    own = ("shared", "local") if axis.startswith("blockIdx") else ("local",)
+    touched: dict[Buffer, list[_Access]] = {}
+    for access in accesses:
+        touched.setdefault(access.region.buffer, []).append(access)
+    for buffer, users in touched.items():
+        memory = buffer.scope.split(".")[0]
+        if not any(user.writes for user in users) or memory not in ("global", "shared", "local"):
+            continue  # memories of hardware are who knows whose
+        if memory in own:
+            problem = _split_up(axis, buffer, users)
+        elif axis.startswith("blockIdx"):
+            problem = _unordered(axis, buffer, users) or _repeated(axis, buffer, users)
+        else:
+            problem = _repeated(axis, buffer, users)
+        if problem is not None:
+            block, words = problem
+            raise refuse(fn, "TW2115", words, block.name, help=_HELP)
+
+
+_HELP = "bind the loops around a kernel's first block outermost, so that they hold all of it"
+
+
+def _split_up(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, str] | None:
+    """Memory of a thread's own is used under one loop on the axis, or under none."""
+    first = users[0].loop_on(axis)
+    for user in users[1:]:
+        if user.loop_on(axis) is not first:
+            return user.block, (
+                f"each thread of {axis} would hold just its part of %{buffer.name}, which is in "
+                f"{buffer.scope} memory and used beside the loop by @{user.block.name}"
+            )
+    return None
+
+
+def _repeated(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, str] | None:
+    """Memory in common is added to by the threads of one loop on the axis, or by them together."""
+    for user in users:
+        together = axis.startswith("threadIdx") and isinstance(user.block.body, TensorCall)
+        if user.adds and user.loop_on(axis) is None and not together:
+            return user.block, (
+                f"@{user.block.name} would run in every thread of {axis}, and all would add to "
+                f"%{buffer.name} in {buffer.scope} memory"
+            )
+    return None
+
+
+def _unordered(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, str] | None:
+    """Blocks of threads never meet: each reads only what it writes itself."""
+    if len(users) == 1 or not any(user.adds or not user.writes for user in users):
+        return None  # nobody reads it
+    thread = sym.var("thread")
+    boxes: list[Region] = []
+    for user in users:
+        loop = user.loop_on(axis)
+        if loop is None:
+            boxes = []
+            break
+        boxes.append(_box(user, loop, thread))
+    if boxes and _is_owned(boxes, thread):
+        return None
+    reader = next(user for user in users if user.adds or not user.writes)
+    return reader.block, (
+        f"@{reader.block.name} may read elements of %{buffer.name} that other blocks along {axis} "
+        "write, and blocks never wait for each other"
+    )
+
+
+def _box(user: _Access, loop: For, thread: Var) -> Region:
+    """What the user touches in one thread."""
+    block = user.block
+    bound = {it.var: at for it, at in zip(block.iters, block.bindings, strict=True)}
+    region = substitute_region(substitute_region(user.region, bound), {loop.var: thread})
+    inside = [each for each in user.loops if each is not loop]
+    return region_over(region, loop_ranges(inside), sym.EMPTY)
+
+
+def _is_owned(boxes: list[Region], thread: Var) -> bool:
+    """Whether a dimension tells the thread, the same for all boxes."""
+    for axis, r in enumerate(boxes[0].ranges):
+        if not sym.uses_var(r.start, {thread}):
+            continue
+        same = all(
+            box.ranges[axis].start is r.start
+            and sym.prove(sym.le(stop_of(box.ranges[axis]), stop_of(r)))
+            for box in boxes
+        )
+        if not same:
+            continue
+        ranges: dict[Var, tuple[Expr, Expr]] = {thread: (sym.ZERO, sym.var("threads"))}
+        known = r.start
+        if r.extent is not ONE:
+            offset = sym.var("offset")
+            ranges[offset] = (sym.ZERO, r.extent)
+            known = sym.add(r.start, offset)
+        if thread in told((known,), ranges, sym.EMPTY):
+            return True
+    return False
