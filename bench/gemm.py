@@ -1,5 +1,7 @@
 """Matrix multiplication by schedules written here, against NumPy (OpenBLAS) and torch.
 
+f32 on vector registers; bf16 and int8 on the tiles of AMX where the processor has them.
+
     python bench/gemm.py [--json FILE] [--threads 1 2] [--only SUBSTRING]
 
 The peak is measured in the same run, by a kernel generated here that only multiplies and adds in
@@ -13,7 +15,9 @@ import argparse
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
+import ml_dtypes
 import numpy as np
 import report
 
@@ -118,6 +122,93 @@ def streamed(fn: Function, *, width: int, depth: int, parallel: bool) -> Functio
     return sch.function
 
 
+@dataclass(frozen=True)
+class Tiles:
+    """How AMX multiplies a type: steps of k in a tile, steps side by side in a row of B."""
+
+    of: str
+    sum: str
+    depth: int
+    group: int
+
+
+TILES = {"bf16": Tiles("bf16", "f32", 32, 2), "i8": Tiles("i8", "i32", 64, 4)}
+
+
+def matmul_of(m: int, n: int, k: int, kind: Tiles) -> Function:
+    """C = A B, products and sums in the wider type."""
+    A = te.placeholder((m, k), kind.of, name="A")
+    B = te.placeholder((k, n), kind.of, name="B")
+    r = te.reduce_axis((0, k), name="r")
+    C = te.compute(
+        (m, n),
+        lambda i, j: te.sum(te.cast(A[i, r], kind.sum) * te.cast(B[r, j], kind.sum), axis=r),
+        name="C",
+    )
+    return te.function([A, B, C], name="matmul")
+
+
+def amx(fn: Function, kind: Tiles, *, strips: int, parallel: bool) -> Function:
+    """Two by two tiles of C in registers; panels of B packed as the instruction wants them.
+
+    A panel is `strips` register tiles wide, so that rows of A come from the second cache for all
+    but the first.
+    """
+    sch = Schedule(fn)
+    c = sch.get_block("C")
+    panel = sch.cache_read(c, 1, "global")
+    a = sch.cache_read(c, 0, "amx.tile")
+    b = sch.cache_read(c, 1, "amx.tile")
+    store = sch.cache_write(c, 0, "amx.tile")
+    i, j, r = sch.get_loops(c)
+    io, im, ii = sch.split(i, [None, 2, 16])
+    jo, js, jm, ji = sch.split(j, [None, strips, 2, 16])
+    ro, ri = sch.split(r, [None, kind.depth])
+    sch.reorder(jo, io, js, ro, im, jm, ii, ji, ri)
+    sch.unroll(im)
+    sch.unroll(jm)
+    sch.reverse_compute_at(store, js)
+    sch.compute_at(a, ro)
+    sch.compute_at(b, ro)
+    sch.compute_at(panel, jo)
+    grouped = f"(k, j) -> (j // 16, k // {kind.group}, j % 16, k % {kind.group})"
+    sch.transform_layout(panel, ("write", 0), grouped)
+    sch.transform_layout(b, ("write", 0), grouped)
+    deep = kind.depth
+    sch.transform_layout(a, ("write", 0), f"(i, k) -> (i // 16, k // {deep}, i % 16, k % {deep})")
+    sch.transform_layout(store, ("read", 0), "(i, j) -> (i // 16, j // 16, i % 16, j % 16)")
+    init = sch.decompose_reduction(c, ro)
+    sch.tensorize(sch.get_loops(c)[-3], f"amx_{kind.of}_dot")
+    sch.tensorize(sch.get_loops(init)[-2], f"amx_{kind.of}_dot")
+    _tensorize_tiles(sch, a, 0, f"amx_load_{kind.of}_rows")
+    _tensorize_tiles(sch, b, 1, f"amx_load_{kind.of}_groups")
+    _tensorize_tiles(sch, store, 2, f"amx_store_{kind.sum}")
+    *_, k, j = sch.get_loops(panel)
+    ko, kg = sch.split(k, [None, kind.group])
+    jo2, ji2 = sch.split(j, [None, 16])
+    sch.reorder(ko, jo2, ji2, kg)
+    sch.vectorize(sch.fuse(ji2, kg))
+    if parallel:
+        sch.parallel(jo)
+    return sch.function
+
+
+def _tensorize_tiles(sch: Schedule, block: object, axes: int, intrinsic: str) -> None:
+    """Split a copy into tiles of sixteen along its first, last or both loops; one call each."""
+    *_, y, x = sch.get_loops(block)
+    outer = []
+    if axes in (0, 2):
+        yo, y = sch.split(y, [None, 16])
+        outer.append(yo)
+    if axes in (1, 2):
+        xo, x = sch.split(x, [None, 16])
+        outer.append(xo)
+    sch.reorder(*outer, y, x)
+    for loop in outer:
+        sch.unroll(loop)
+    sch.tensorize(y, intrinsic)
+
+
 def _vectorize_copy(
     sch: Schedule, block: object, *, unroll_rows: bool = True, unroll_vectors: bool = True
 ) -> None:
@@ -184,14 +275,67 @@ def contenders(
     return runs, ours
 
 
+def tile_contenders(case: Case, kind: Tiles, threads: int) -> dict[str, Callable[[], object]]:
+    """The same multiplication of small types by us and by torch."""
+    import torch
+
+    random = np.random.default_rng(0)
+    if kind.of == "bf16":
+        a = random.standard_normal((case.m, case.k)).astype(ml_dtypes.bfloat16)
+        b = random.standard_normal((case.k, case.n)).astype(ml_dtypes.bfloat16)
+    else:
+        a = random.integers(-128, 128, (case.m, case.k), np.int8)
+        b = random.integers(-128, 128, (case.k, case.n), np.int8)
+    wide = np.float32 if kind.of == "bf16" else np.int32
+    c = np.empty((case.m, case.n), wide)
+    ours = build(amx(matmul_of(case.m, case.n, case.k, kind), kind, strips=8, parallel=threads > 1))
+    ours(a, b, c, threads=threads)
+    np.testing.assert_allclose(c, a.astype(wide) @ b.astype(wide), rtol=1e-3, atol=1e-2)
+    torch.set_num_threads(threads)
+    if kind.of == "bf16":
+        ta, tb = (torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) for x in (a, b))
+        td = torch.empty(case.m, case.n, dtype=torch.bfloat16)
+        theirs = lambda: torch.matmul(ta, tb, out=td)  # noqa: E731
+    else:
+        ta, tb = torch.from_numpy(a), torch.from_numpy(b)
+        td = torch.empty(case.m, case.n, dtype=torch.int32)
+        theirs = lambda: torch._int_mm(ta, tb, out=td)  # noqa: E731
+    return {"tilewright": lambda: ours(a, b, c, threads=threads), "torch": theirs}
+
+
+def measure_tiles(options: argparse.Namespace) -> list[report.Figure]:
+    """bf16 and int8, where the processor has tiles and torch is there to compare with."""
+    if not Target.parse("cpu").has("amx-bf16") or find_spec("torch") is None:
+        return []
+    figures = []
+    for threads in options.threads:
+        for kind in TILES.values():
+            for case in (Case(n, n, n) for n in SQUARES):
+                label = f"{kind.of} {case.name}, {threads} thread{'s' if threads > 1 else ''}"
+                if options.only not in label:
+                    continue
+                best = report.interleaved(
+                    tile_contenders(case, kind, threads), rounds=options.rounds
+                )
+                ours = case.flops / best["tilewright"] / 1e9
+                figures.append(report.Figure(label, ours, "GOP/s"))
+                ratio = best["torch"] / best["tilewright"]
+                figures.append(report.at_least(f"{label}: against torch", ratio, "x", 1.0))
+    return figures
+
+
 def measure(options: argparse.Namespace) -> list[report.Figure]:
+    return measure_f32(options) + measure_tiles(options)
+
+
+def measure_f32(options: argparse.Namespace) -> list[report.Figure]:
     figures = []
     peak, peak_flops = peak_run()
     cases = [Case(n, n, n) for n in SQUARES] + [Case(*shape) for shape in SKINNY]
     for threads in options.threads:
         limit_numpy(threads)
         for case in cases:
-            if options.only not in case.name:
+            if options.only not in f"f32 {case.name}":
                 continue
             runs, _ = contenders(case, threads)
             best = report.interleaved({**runs, "peak": peak}, rounds=options.rounds)

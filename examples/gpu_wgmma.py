@@ -15,7 +15,6 @@ import tempfile
 from pathlib import Path
 
 import tilewright as tw
-import tilewright.intrin  # declares the instructions
 from tilewright import te
 from tilewright.codegen.cuda import build_cuda
 from tilewright.tensor.ir import Function

@@ -1,6 +1,6 @@
 """Tilewright: an end-to-end optimizing compiler for deep learning."""
 
-from tilewright import te, tensor
+from tilewright import intrin, te, tensor
 from tilewright.base.errors import TilewrightError
 from tilewright.base.target import Target
 from tilewright.codegen.build import CompiledFunction, build
