@@ -42,20 +42,44 @@ class _Access:
     block: Block
     region: Region
     loops: tuple[For, ...]  # from the kernel's root to the block
+    threads: dict[str, For]  # those on axes: the innermost of each
     writes: bool
     adds: bool
 
-    def loop_on(self, axis: str) -> For | None:
-        """The loop whose iteration is the thread: the innermost on the axis."""
-        return next((loop for loop in reversed(self.loops) if loop.thread == axis), None)
+
+# The primitives after which other threads may run a block, or share what it touches.
+MOVING = frozenset(
+    (
+        "bind",
+        "cache_read",
+        "cache_write",
+        "compute_at",
+        "compute_inline",
+        "decompose_reduction",
+        "pad",
+        "reverse_compute_at",
+        "reverse_compute_inline",
+        "rfactor",
+        "set_scope",
+    )
+)
 
 
 def check_kernels(fn: Function, made: Function) -> None:
     """The kernels of `made`, which is about to take the place of `fn`, mean what they meant."""
     for root in _kernels(made.body):
-        accesses = list(_accesses(root))
-        for axis in _axes(root):
-            _check_axis(fn, axis, accesses)
+        touched: dict[Buffer, list[_Access]] = {}
+        axes: dict[str, None] = {}
+        for access in _accesses(root):
+            touched.setdefault(access.region.buffer, []).append(access)
+            for axis, loop in access.threads.items():
+                if loop.extent is not ONE:
+                    axes[axis] = None
+        for buffer, users in touched.items():
+            memory = buffer.scope.split(".")[0]
+            if memory in ("global", "shared", "local") and any(user.writes for user in users):
+                for axis in axes:  # memories of hardware are who knows whose
+                    _check_axis(fn, axis, buffer, memory, users)
 
 
 def _kernels(body: Stmt) -> Iterator[For]:
@@ -68,28 +92,22 @@ def _kernels(body: Stmt) -> Iterator[For]:
             stack.extend(reversed(stmt.children()))
 
 
-def _axes(root: For) -> dict[str, None]:
-    """The axes along which the kernel has more than one thread."""
-    return {
-        stmt.thread: None
-        for stmt in walk(root)
-        if isinstance(stmt, For) and stmt.kind == THREAD and stmt.extent is not ONE
-    }
-
-
 def _accesses(root: For) -> Iterator[_Access]:
-    stack: list[tuple[Stmt, tuple[For, ...]]] = [(root, ())]
+    stack: list[tuple[Stmt, tuple[For, ...], dict[str, For]]] = [(root, (), {})]
     while stack:
-        stmt, loops = stack.pop()
+        stmt, loops, threads = stack.pop()
         if isinstance(stmt, Block):
             adds = _adds(stmt)
             for region in stmt.reads:
-                yield _Access(stmt, region, loops, writes=False, adds=False)
+                yield _Access(stmt, region, loops, threads, writes=False, adds=False)
             for region in stmt.writes:
-                yield _Access(stmt, region, loops, writes=True, adds=adds)
+                yield _Access(stmt, region, loops, threads, writes=True, adds=adds)
             continue
-        inside = (*loops, stmt) if isinstance(stmt, For) else loops
-        stack.extend((child, inside) for child in reversed(stmt.children()))
+        if isinstance(stmt, For):
+            loops = (*loops, stmt)
+            if stmt.kind == THREAD:
+                threads = {**threads, stmt.thread: stmt}
+        stack.extend([(child, loops, threads) for child in reversed(stmt.children())])
 
 
 def _adds(block: Block) -> bool:
@@ -104,24 +122,16 @@ def _adds(block: Block) -> bool:
     )
 
 
-def _check_axis(fn: Function, axis: str, accesses: list[_Access]) -> None:
-    own = ("shared", "local") if axis.startswith("blockIdx") else ("local",)
-    touched: dict[Buffer, list[_Access]] = {}
-    for access in accesses:
-        touched.setdefault(access.region.buffer, []).append(access)
-    for buffer, users in touched.items():
-        memory = buffer.scope.split(".")[0]
-        if not any(user.writes for user in users) or memory not in ("global", "shared", "local"):
-            continue  # memories of hardware are who knows whose
-        if memory in own:
-            problem = _split_up(axis, buffer, users)
-        elif axis.startswith("blockIdx"):
-            problem = _unordered(axis, buffer, users) or _repeated(axis, buffer, users)
-        else:
-            problem = _repeated(axis, buffer, users)
-        if problem is not None:
-            block, words = problem
-            raise refuse(fn, "TW2115", words, block.name, help=_HELP)
+def _check_axis(fn: Function, axis: str, buffer: Buffer, memory: str, users: list[_Access]) -> None:
+    if memory == "local" or (memory == "shared" and axis.startswith("blockIdx")):
+        problem = _split_up(axis, buffer, users)
+    elif axis.startswith("blockIdx"):
+        problem = _unordered(axis, buffer, users) or _repeated(axis, buffer, users)
+    else:
+        problem = _repeated(axis, buffer, users)
+    if problem is not None:
+        block, words = problem
+        raise refuse(fn, "TW2115", words, block.name, help=_HELP)
 
 
 _HELP = "bind the loops around a kernel's first block outermost, so that they hold all of it"
@@ -129,9 +139,9 @@ _HELP = "bind the loops around a kernel's first block outermost, so that they ho
 
 def _split_up(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, str] | None:
     """Memory of a thread's own is used under one loop on the axis, or under none."""
-    first = users[0].loop_on(axis)
+    first = users[0].threads.get(axis)
     for user in users[1:]:
-        if user.loop_on(axis) is not first:
+        if user.threads.get(axis) is not first:
             return user.block, (
                 f"each thread of {axis} would hold just its part of %{buffer.name}, which is in "
                 f"{buffer.scope} memory and used beside the loop by @{user.block.name}"
@@ -143,7 +153,7 @@ def _repeated(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, s
     """Memory in common is added to by the threads of one loop on the axis, or by them together."""
     for user in users:
         together = axis.startswith("threadIdx") and isinstance(user.block.body, TensorCall)
-        if user.adds and user.loop_on(axis) is None and not together:
+        if user.adds and user.threads.get(axis) is None and not together:
             return user.block, (
                 f"@{user.block.name} would run in every thread of {axis}, and all would add to "
                 f"%{buffer.name} in {buffer.scope} memory"
@@ -158,7 +168,7 @@ def _unordered(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, 
     thread = sym.var("thread")
     boxes: list[Region] = []
     for user in users:
-        loop = user.loop_on(axis)
+        loop = user.threads.get(axis)
         if loop is None:
             boxes = []
             break

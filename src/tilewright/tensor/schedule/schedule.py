@@ -33,7 +33,7 @@ from tilewright.tensor.schedule.decompose_reduction import decompose_reduction
 from tilewright.tensor.schedule.double_buffer import double_buffer
 from tilewright.tensor.schedule.fuse import fuse
 from tilewright.tensor.schedule.index_map import IndexMap
-from tilewright.tensor.schedule.kernels import check_kernels
+from tilewright.tensor.schedule.kernels import MOVING, check_kernels
 from tilewright.tensor.schedule.pad import pad
 from tilewright.tensor.schedule.parallel import parallel
 from tilewright.tensor.schedule.prefetch import prefetch
@@ -350,7 +350,8 @@ class Schedule:
         out = self._run(step, primitive, *args)
         function, results = out if isinstance(out, tuple) else (out, None)
         self._run(step, check_plans, function)
-        self._run(step, check_kernels, function)
+        if step in MOVING:
+            self._run(step, check_kernels, function)
         self._function = function
         return results
 
