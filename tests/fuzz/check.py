@@ -9,12 +9,13 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass
 
+import native
 import numpy as np
 from programs import Program
 
 from tilewright.base.errors import TilewrightError, UserError
 from tilewright.tensor import Function, interpret, parse, verify
-from tilewright.tensor.ir import THREAD, For
+from tilewright.tensor.ir import FLAT, THREAD, For
 from tilewright.tensor.passes import lower
 from tilewright.tensor.schedule import Schedule, Trace
 from tilewright.tensor.visit import walk
@@ -67,7 +68,14 @@ def check_function(
         verify(flat)
     except Exception as error:
         return _failed("verify lowered", error)
-    return _answer("lowered", program, flat, seed)
+    found = _answer("lowered", program, flat, seed)
+    if found is not None or flat.stage != FLAT:
+        return found
+    try:
+        wrong = native.differs(program, flat, *expected(program, seed))
+    except Exception as error:
+        return _failed("native", error)
+    return Failure("native answer", wrong) if wrong else None
 
 
 def _has_threads(fn: Function) -> bool:

@@ -4,7 +4,8 @@
     python tests/fuzz/run.py --seed 4711            one of them again, with the smallest trace
 
 Each program is scheduled at random; the schedule is printed and parsed, its trace written and
-replayed, and it is run by the interpreter before and after lowering. The answer must not change.
+replayed, and it is run by the interpreter before and after lowering, and then as native code. The
+answer must not change.
 """
 
 from __future__ import annotations

@@ -1,0 +1,29 @@
+"""Native code must give the interpreter's answer, bit for bit: the data are small integers.
+
+Programs bound to threads of a GPU have no native form here.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+
+import numpy as np
+from programs import Program
+
+from tilewright.codegen.build import build
+from tilewright.tensor import Function
+
+faulthandler.enable()  # a crash names the program's seed no more: let it name the place at least
+
+
+def differs(
+    program: Program, flat: Function, inputs: list[np.ndarray], wanted: list[np.ndarray]
+) -> str:
+    """What the native code of `flat` gets wrong; empty if nothing."""
+    run = build(flat, use_cache=False)
+    have = [array.copy() for array in inputs]
+    run(*have)
+    for buffer, got, want in zip(program.function.buffers, have, wanted, strict=True):
+        if not np.array_equal(got, want, equal_nan=got.dtype.kind == "f"):
+            return f"%{buffer.name} differs\nhave {got}\nwant {want}\n{flat}"
+    return ""
