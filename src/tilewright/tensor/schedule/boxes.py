@@ -15,9 +15,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright import sym
-from tilewright.sym import ONE, TRUE, ZERO, And, Context, Expr, Le, Lt, Max, Min, Var
+from tilewright.sym import (
+    ONE,
+    TRUE,
+    ZERO,
+    And,
+    Const,
+    Context,
+    Expr,
+    FloorDiv,
+    Le,
+    Lt,
+    Max,
+    Min,
+    Var,
+)
 from tilewright.sym.affine import is_bijective, linear, split_terms
-from tilewright.sym.poly import Poly, poly_of
+from tilewright.sym.poly import Monomial, Poly, poly_of
 from tilewright.tensor.ir import (
     Block,
     ExternCall,
@@ -317,27 +331,46 @@ def holds(outer: Region, inner: Region, ctx: Context) -> bool:
 
 
 def at_most(a: Expr, b: Expr, ctx: Context) -> bool:
-    """Whether a <= b for certain; the ends of clipped boxes are taken case by case.
+    """Whether a <= b for certain; the ends of clipped and of split ranges are taken apart.
 
-    rest + min(p, q) >= 0 if rest + p >= 0 and rest + q >= 0;
-    rest - min(p, q) >= 0 if rest - p >= 0 or  rest - q >= 0; max the other way round.
+    rest + min(p, q) >= 0 just when rest + p >= 0 and rest + q >= 0;
+    rest - min(p, q) >= 0 just when rest - p >= 0 or  rest - q >= 0; max the other way round.
+    rest - x // c >= 0 just when rest * c + c - 1 - x >= 0;
+    rest + x // c >= 0 just when rest * c + x >= 0, for a constant c > 0.
     """
     if sym.prove(sym.le(a, b), ctx):
         return True
     gap = poly_of(sym.simplify(sym.sub(b, a), ctx))
-    return any(isinstance(atom, (Min, Max)) for atom in gap.terms) and _is_natural(gap, ctx, 4)
+    return any(map(_can_split, gap.terms.items())) and _is_natural(gap, ctx, 4)
+
+
+def _can_split(term: tuple[Monomial, int]) -> bool:
+    atom, sign = term
+    if sign not in (1, -1):
+        return False
+    if isinstance(atom, FloorDiv):
+        return isinstance(atom.b, Const) and atom.b.value > 0
+    return isinstance(atom, (Min, Max))
 
 
 def _is_natural(gap: Poly, ctx: Context, depth: int) -> bool:
-    for atom, sign in gap.terms.items():
-        if isinstance(atom, (Min, Max)) and sign in (1, -1) and depth:
-            rest = gap.without(atom)
-            cases = (
-                _is_natural(rest.plus(poly_of(end), sign), ctx, depth - 1)
-                for end in (atom.a, atom.b)
-            )
-            return all(cases) if isinstance(atom, Min) == (sign > 0) else any(cases)
-    return sym.prove(sym.le(0, gap.expr()), ctx)
+    if sym.prove(sym.le(0, gap.expr()), ctx):
+        return True
+    atom, sign = next(filter(_can_split, gap.terms.items()), (None, 0))
+    if atom is None or not depth:
+        return False
+    rest = gap.without(atom)
+    if isinstance(atom, FloorDiv):
+        divisor = atom.b
+        assert isinstance(divisor, Const)
+        by = int(divisor.value)
+        slack = 0 if sign > 0 else by - 1
+        return _is_natural(
+            rest.scaled(by).plus(poly_of(atom.a), sign).shifted(slack), ctx, depth - 1
+        )
+    assert isinstance(atom, (Min, Max))
+    cases = (_is_natural(rest.plus(poly_of(end), sign), ctx, depth - 1) for end in (atom.a, atom.b))
+    return all(cases) if isinstance(atom, Min) == (sign > 0) else any(cases)
 
 
 def are_apart(region: Region, ranges: Mapping[Var, tuple[Expr, Expr]], ctx: Context) -> bool:

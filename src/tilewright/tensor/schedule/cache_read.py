@@ -118,7 +118,7 @@ def _fills(fn: Function, scope: Scope, site: Site, buffer: Buffer) -> bool:
     return any(
         writer.order < site.order
         and not shared_loops(writer.path, site.path)
-        and fills(fn, writer.block, buffer)
+        and fills(fn, scope, writer, buffer)
         for writer in scope.writers(buffer)
     )
 

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 from tilewright.sym import Context
 from tilewright.tensor.ir import Buffer, For, Function, Region, seq
-from tilewright.tensor.regions import whole
 from tilewright.tensor.schedule.boxes import loose_box
 from tilewright.tensor.schedule.cache_read import top_place
 from tilewright.tensor.schedule.cover import cache_name, copy_nest
 from tilewright.tensor.schedule.memory import check_memory, chosen
-from tilewright.tensor.schedule.movable import check_repeatable, check_seen, fills
+from tilewright.tensor.schedule.movable import check_repeatable, check_seen
 from tilewright.tensor.schedule.refusal import path_to_block, refuse
 from tilewright.tensor.schedule.sites import (
     Scope,
@@ -63,9 +62,6 @@ def _box(
 ) -> Region:
     """What the block has written, to the element, where the copy runs."""
     block = site.block
-    above = loops_above(scope, site.path, place)
-    if not above and scope.holder is None and fills(fn, block, buffer):
-        return whole(buffer)
     below = [stmt for stmt in site.path[place:] if isinstance(stmt, For)]
     box = loose_box(block, region_of(block.writes, buffer), below, ctx)
     if box is None:

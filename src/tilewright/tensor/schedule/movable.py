@@ -27,8 +27,8 @@ from tilewright.tensor.ir import (
     TensorCall,
     Update,
 )
-from tilewright.tensor.regions import is_data_dependent
-from tilewright.tensor.schedule.boxes import are_apart, covers, holds, read_box, writes_surely
+from tilewright.tensor.regions import is_data_dependent, whole
+from tilewright.tensor.schedule.boxes import are_apart, covers, holds, loose_box, read_box
 from tilewright.tensor.schedule.inverse import is_injective
 from tilewright.tensor.schedule.refusal import refuse
 from tilewright.tensor.schedule.sites import (
@@ -424,20 +424,12 @@ def _runs_once(loop: For, ctx: Context) -> bool:
     return sym.prove(sym.le(loop.extent, 1), ctx)
 
 
-def fills(fn: Function, writer: Block, buffer: Buffer) -> bool:
-    """Whether the instances of a block, all together, write every element of a buffer."""
-    axes = own_axes(writer)
-    region = region_of(writer.writes, buffer)
-    if axes is None or not writes_surely(writer, region):
-        return False
-    extents = {it.var: it.extent for it in writer.iters}
-    ctx = sym.EMPTY
-    for cond in fn.requires:
-        ctx = ctx.assume(cond)
-    return all(
-        axis in axes and sym.equal(extents[axes[axis]], dim, ctx)
-        for axis, dim in enumerate(buffer.shape)
-    )
+def fills(fn: Function, scope: Scope, writer: Site, buffer: Buffer) -> bool:
+    """Whether a block, while all its loops run, certainly writes every element of a buffer."""
+    region = region_of(writer.block.writes, buffer)
+    ctx = scope_context(fn, scope, ())
+    total = loose_box(writer.block, region, writer.loops, ctx)
+    return total is not None and holds(total, whole(buffer), ctx)
 
 
 def own_axes(block: Block) -> dict[int, Var] | None:

@@ -22,7 +22,6 @@ from tilewright.tensor.regions import clipped, region_over
 from tilewright.tensor.schedule.boxes import (
     holds,
     loose_box,
-    written_box,
 )
 from tilewright.tensor.schedule.compute_at import check_same_scope
 from tilewright.tensor.schedule.cover import Cover
@@ -33,7 +32,6 @@ from tilewright.tensor.schedule.movable import (
     check_outputs_there,
     check_repeatable,
     check_runs_once,
-    fills,
 )
 from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop, refuse
 from tilewright.tensor.schedule.sites import (
@@ -55,7 +53,6 @@ from tilewright.tensor.schedule.tree import (
     with_body,
     writes_of,
 )
-from tilewright.tensor.visit import blocks
 
 
 def reverse_compute_at(fn: Function, name: str, var: Var) -> Function:
@@ -216,15 +213,9 @@ def _check_all_produced(
     fn: Function, scope: Scope, block: Block, producer: Site, buffer: Buffer, loop: For
 ) -> None:
     """Whatever the block reads, some iteration of the producer's loops writes."""
-    writers = [other for other in blocks(fn.body) if buffer in writes_of(other)]
-    around = [stmt for stmt in scope.prefix if isinstance(stmt, Block)]
-    alone = all(other is producer.block or other in around for other in writers)
-    if alone and fills(fn, producer.block, buffer):
-        return
     ctx = scope_context(fn, scope, ())
-    total = written_box(
-        producer.block, region_of(producer.block.writes, buffer), producer.loops, ctx
-    )
+    region = region_of(producer.block.writes, buffer)
+    total = loose_box(producer.block, region, producer.loops, ctx)
     domain = {it.var: (ZERO, it.extent) for it in block.iters}
     needed = clipped(region_over(region_of(block.reads, buffer), domain, ctx), ctx)
     if total is None or not holds(total, needed, ctx):
