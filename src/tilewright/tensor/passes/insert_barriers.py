@@ -78,6 +78,12 @@ def _exchanged(kernel: Stmt) -> set[Buffer]:
     return {b for b in written & read if b.scope == "global" or b.scope.startswith("shared")}
 
 
+def _starts_with_barrier(stmt: Stmt) -> bool:
+    while isinstance(stmt, (Seq, Alloc)):
+        stmt = stmt.children()[0]
+    return isinstance(stmt, Eval) and stmt.value is BARRIER
+
+
 @dataclass(eq=False, slots=True)
 class _Touch:
     """An access of memory that threads share."""
@@ -133,11 +139,17 @@ class _Sync:
         if not touches:
             return stmt
         # The barrier stands outside as many loops as possible.
-        needed = any(self.conflict(old, new) for old in self.open for new in touches)
+        before = self.open
+        needed = any(self.conflict(old, new) for old in before for new in touches)
         if needed:
             self.open = []
         done = self._inside(stmt, touches)
-        return seq(Eval(BARRIER, stmt.loc), done) if needed else done
+        if not needed:
+            return done
+        if isinstance(done, For) and _starts_with_barrier(done.body):
+            self.open = self._after(done, before)
+            return done
+        return seq(Eval(BARRIER, stmt.loc), done)
 
     def _inside(self, stmt: Stmt, touches: list[_Touch]) -> Stmt:
         """The statement with the barriers that it needs inside."""
@@ -166,7 +178,14 @@ class _Sync:
     def differs(self, *exprs: Expr) -> bool:
         return any(sym.uses_var(expr, self.varying) for expr in exprs)
 
+    def _after(self, loop: For, before: list[_Touch]) -> list[_Touch]:
+        """What is open after a loop; if it runs no iteration, that is what was open before."""
+        if sym.prove(sym.lt(loop.start, loop.stop), self.ctx):
+            return self.open
+        return list(dict.fromkeys((*before, *self.open)))
+
     def _loop(self, loop: For) -> Stmt:
+        before = self.open
         body = self.stmt(loop.body)
         touches = self.touches(loop.body)
         # The next iterations meet what this one leaves open.
@@ -185,6 +204,7 @@ class _Sync:
             ):
                 body = self.stmt(body)
         self._forget(loop)
+        self.open = self._after(loop, before)
         return replace(loop, body=body)
 
     def _forget(self, loop: For) -> None:

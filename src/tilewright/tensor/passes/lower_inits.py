@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
-from tilewright.sym import Context, Expr, Var, var
+from tilewright.sym import Context, Expr, Size, Var, var
 from tilewright.tensor.ir import (
     REDUCE,
     Block,
@@ -28,7 +28,7 @@ from tilewright.tensor.ir import (
     seq,
 )
 from tilewright.tensor.passes.pipeline_loops import STAGE, expanded_plan
-from tilewright.tensor.passes.rewriter import Rewriter, as_list, fresh_copy
+from tilewright.tensor.passes.rewriter import Rewriter, as_list, conjuncts, fresh_copy
 from tilewright.tensor.regions import substitute_region
 from tilewright.tensor.visit import blocks, loads, substitute, walk, written_buffers
 
@@ -119,7 +119,13 @@ class _LowerInits(Rewriter):
             if not sym.prove(sym.le(0, at_start), self.ctx):
                 return None
             conditions.append(sym.eq(at_start, 0))
-        predicate = sym.all_of(sym.substitute(block.predicate, dropped), *conditions)
+        # What limits the reduction alone does not limit the init.
+        limits = [
+            sym.substitute(part, dropped)
+            for part in conjuncts(block.predicate)
+            if not sym.uses_var(part, dropped) or any(v not in dropped for v in _variables(part))
+        ]
+        predicate = sym.all_of(*limits, *conditions)
         # Loops that stay are copied with variables of their own.
         renamed: dict[Var, Expr] = dict(dropped)
         kept = [f.loop for f in frames if f.loop.var not in dropped]
@@ -170,6 +176,10 @@ class _LowerInits(Rewriter):
         copied = fresh_copy(made)
         assert isinstance(copied, Block)
         return copied
+
+
+def _variables(cond: Expr) -> list[Var]:
+    return [v for v in sym.free_vars(cond) if not isinstance(v, Size)]
 
 
 def _guarded(block: Block) -> Block:
