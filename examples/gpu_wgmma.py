@@ -4,7 +4,8 @@ The product is padded to whole tiles; padded operands exist only in shared memor
 of a block put them in the order the instruction wants. Two warpgroups accumulate 64 by 64 tiles in
 registers, pass them through shared memory and write what is inside the result.
 
-    python examples/gpu_wgmma.py      shows the program; with ptxas installed, assembles it
+    python examples/gpu_wgmma.py      shows the program, runs a small one in the interpreter, and
+                                      assembles it where ptxas is installed
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+
+import ml_dtypes
+import numpy as np
 
 import tilewright as tw
 from tilewright import te
@@ -99,7 +103,18 @@ def assemble(ptx: str) -> str:
     return done.stderr
 
 
+def check(n: int) -> None:
+    """The interpreter, which knows what the instructions do, agrees with NumPy."""
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal((n, n)).astype(ml_dtypes.bfloat16) for _ in "ab")
+    c = np.empty((n, n), np.float32)
+    tw.interpret(scheduled(matmul(n)).function, a, b, c)
+    np.testing.assert_allclose(c, a.astype(np.float32) @ b.astype(np.float32), rtol=1e-4, atol=1e-4)
+    print(f"{n} x {n} x {n}: the scheduled program agrees with NumPy")
+
+
 def main(n: int = 1000) -> None:
+    check(72)
     kernel = build_cuda(scheduled(matmul(n)).function, "cuda -arch=sm_90a")
     print(kernel.function)
     assert "wgmma.mma_async" in kernel.ptx

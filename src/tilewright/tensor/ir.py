@@ -390,7 +390,9 @@ class For(Stmt):
     thread: iterations are threads. Loops on one axis within a kernel are one axis: a loop on
     threadIdx.x inside another on threadIdx.x runs just the iteration of the thread it is in.
     Before lowering inserts barriers, threads of a block run in lock step, statement by statement.
-    `shared` buffers belong to a block of threads, `local` ones to a thread.
+    `shared` buffers belong to a block of threads, `local` ones to a thread. A tensor call is
+    carried out once by all threads that the thread loops around it do not tell apart; memory of a
+    special unit (a scope with a dot, as `wgmma.sum`) belongs to such a group of threads.
     """
 
     var: Var

@@ -8,6 +8,7 @@ import pytest
 
 from tilewright.base.errors import ExecutionError
 from tilewright.tensor import interpret, parse
+from tilewright.tensor.intrin import TensorIntrin, declare
 
 BARRIER = "            eval barrier.shared()\n"
 MATMUL = f"""
@@ -527,3 +528,94 @@ def test_vector_iterations_must_not_share_an_element_even_for_one_value() -> Non
     }
     """
     assert "race in vector loop %v: %y[0]" in failure(text, zeros(4)).message
+
+
+COLLECTIVE = """
+func @collective(%x: f32[16], %y: f32[2, 16]) stage scheduled {{
+  alloc %s: f32[16] in shared
+  alloc %acc: f32[2, 16] in {scope}
+  for %b in thread(blockIdx.x) 0..1 {{
+    for %t in thread(threadIdx.y) 0..2 {{
+      for %u in thread(threadIdx.x) 0..16 {{
+        block @s(%v: spatial 16 = %u) {{
+          reads %x[%v]
+          writes %s[%v]
+          %s[%v] = %x[%v]
+        }}
+      }}
+      block @zero(%vt: spatial 2 = %t) {{
+        writes %acc[%vt, 0 +: 16]
+        call test.add16.reset(%acc[%vt, 0 +: 16])
+      }}
+      for %k in 0..3 {{
+        block @acc(%vt: spatial 2 = %t, %vk: reduce 3 = %k) {{
+          {where}
+          reads %s[0 +: 16], %acc[%vt, 0 +: 16]
+          writes %acc[%vt, 0 +: 16]
+          call test.add16.update(%s[0 +: 16], %acc[%vt, 0 +: 16])
+        }}
+      }}
+      for %u in thread(threadIdx.x) 0..16 {{
+        block @y(%vt: spatial 2 = %t, %vu: spatial 16 = %u) {{
+          reads %acc[%vt, %vu]
+          writes %y[%vt, %vu]
+          %y[%vt, %vu] = %acc[%vt, %vu]
+        }}
+      }}
+    }}
+  }}
+}}
+"""
+ADD16 = """
+func @add16(%x: f32[16], %y: f32[16]) stage scheduled {
+  for %i in 0..16 {
+    for %k in 0..1 {
+      block @y(%vi: spatial 16 = %i, %vk: reduce 1 = %k) {
+        reads %x[%vi]
+        writes %y[%vi]
+        init {
+          %y[%vi] = 0.0
+        }
+        %y[%vi] sum= %x[%vi]
+      }
+    }
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("scope", ["unit.sum", "shared", "local"])
+def test_a_tensor_call_is_carried_out_once_by_the_threads_of_a_group(scope: str) -> None:
+    declare(TensorIntrin("test.add16", parse(ADD16)))
+    x, y = random(16), zeros(2, 16)
+    interpret(parse(COLLECTIVE.format(scope=scope, where="")), x, y)
+    np.testing.assert_allclose(y, np.stack([3 * x] * 2), rtol=1e-6)
+
+
+def test_all_threads_of_a_group_come_to_a_tensor_call() -> None:
+    declare(TensorIntrin("test.add16", parse(ADD16)))
+    text = """
+func @some(%x: f32[16], %y: f32[16]) stage scheduled {
+  alloc %acc: f32[16] in unit.sum
+  alloc %mine: f32[1] in local
+  for %b in thread(blockIdx.x) 0..1 {
+    for %u in thread(threadIdx.x) 0..16 {
+      block @mine(%v: spatial 16 = %u) {
+        reads %x[%v]
+        writes %mine[0]
+        %mine[0] = %x[%v]
+      }
+    }
+    if %mine[0] < 3.0 {
+      block @zero(%z: spatial 1 = 0) {
+        writes %acc[0 +: 16]
+        call test.add16.reset(%acc[0 +: 16])
+      }
+    }
+  }
+}
+"""
+    interpret(parse(text), zeros(16), zeros(16))
+    error = failure(text, np.arange(16, dtype=np.float32), zeros(16))
+    assert error.code == "TW2306"
+    assert "divergent tensor call: thread (threadIdx.x = 0) waits here" in error.message

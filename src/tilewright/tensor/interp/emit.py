@@ -12,7 +12,7 @@ from tilewright.tensor.interp.failures import CHECKS
 from tilewright.tensor.interp.memory import Memory, next_stamp
 from tilewright.tensor.interp.outside import call_extern, call_instruction, elements
 from tilewright.tensor.interp.placement import accessed, written
-from tilewright.tensor.interp.tensor_calls import expand_tensor_call
+from tilewright.tensor.interp.tensor_calls import expand_tensor_call, spread
 from tilewright.tensor.interp.writer import mark_of, tuple_text
 from tilewright.tensor.ir import Block, Buffer, Call, For, Function, Stmt
 from tilewright.tensor.visit import walk
@@ -193,7 +193,7 @@ class Statements(Accesses):
 
     def _tensor_call(self, stmt: ir.TensorCall) -> None:
         self.pinned = True
-        self.stmt(expand_tensor_call(stmt))
+        self.stmt(spread(expand_tensor_call(stmt)))
         self.pinned = False
 
     # ------------------------------------------------------------------ structure

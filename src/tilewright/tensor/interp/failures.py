@@ -154,13 +154,13 @@ class Failures:
             else "let all threads of the block meet in between: eval barrier.shared()",
         )
 
-    def divergence(self, at: int, values: Values, present: str, absent: str) -> NoReturn:
+    def divergence(self, at: int, values: Values, what: str, present: str, absent: str) -> NoReturn:
         self.fail(
             "TW2306",
-            f"divergent barrier: {present} waits here, {absent} of the same block does not come",
+            f"divergent {what}: {present} waits here, {absent} of the same block does not come",
             at,
             values,
-            "put the barrier where every thread of the block passes: outside conditions and loops "
+            f"put the {what} where every thread of the block passes: outside conditions and loops "
             "that depend on the thread",
         )
 

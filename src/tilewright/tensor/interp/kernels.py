@@ -16,9 +16,11 @@ from tilewright.sym import Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.interp.accesses import STORE
 from tilewright.tensor.interp.emit import Statements
+from tilewright.tensor.interp.lanes import is_of_unit
 from tilewright.tensor.interp.placement import written
 from tilewright.tensor.interp.writer import tuple_text
 from tilewright.tensor.ir import Block, Buffer, Call, For, Load, MaskedLoad, Stmt
+from tilewright.tensor.regions import called_regions
 from tilewright.tensor.visit import exprs, walk
 
 _LEAVES = (ir.Store, ir.Update, ir.TensorCall, ir.ExternCall)
@@ -32,7 +34,7 @@ class LockStep(Statements):
         self.varying: set[Var] = set()
         self.wide = {}
         self.axes: dict[str, str] = {}  # the thread axes of the kernel and their extents
-        self.threaded = 0  # threadIdx loops around
+        self.bound: list[str] = []  # the axes of the thread loops around
 
     def is_wide_itself(self, expr: Expr) -> bool:
         return (
@@ -85,7 +87,7 @@ class LockStep(Statements):
         sizes = ["0"]
         for buffer in buffers:
             known = not any(sym.uses_var(dim, inside) for dim in buffer.shape)
-            if known and not buffer.scope.startswith("shared"):
+            if known and not buffer.scope.startswith("shared") and not is_of_unit(buffer.scope):
                 sizes.append(" * ".join(["1", *(self.expr(dim) for dim in buffer.shape)]))
         return " + ".join(sizes)
 
@@ -119,12 +121,11 @@ class LockStep(Statements):
         self.line(f"{self.name(loop.var)} = {position}{start}")
         if loop.start is sym.ZERO:
             self.extents[loop.var] = loop.stop
-        threaded = loop.thread.startswith("threadIdx")
         self.variables.append(loop.var)
-        self.threaded += threaded
+        self.bound.append(loop.thread)
         with self.scope():
             self.stmt(loop.body)
-        self.threaded -= threaded
+        self.bound.pop()
         self.variables.pop()
 
     def _varying_loop(self, loop: For) -> None:
@@ -140,29 +141,35 @@ class LockStep(Statements):
         if self.lanes == "one":  # a virtual-thread loop outside kernels
             self.tracked = set(written(loop))
         kind = ir.VTHREAD if loop.kind == ir.VTHREAD else ir.VECTOR
+        made = (
+            f"{self.lanes}.expand({kind!r}, {self.constant(loop.var)}, {start}, {stop}, "
+            f"{self.mask})"
+        )
+        with self._other_lanes(loop, made, self.name(loop.var)):
+            self.vary(loop.var)
+            if loop.start is sym.ZERO:
+                self.extents[loop.var] = loop.stop
+            self.variables.append(loop.var)
+            self.stmt(loop.body)
+            self.variables.pop()
+
+    @contextmanager
+    def _other_lanes(self, stmt: Stmt, made: str, *more: str) -> Iterator[None]:
+        """A suite in which a statement runs on other lanes: `made` gives them, their mask, more."""
         outer = self.lanes, self.mask, self.renamed
         self.lanes, self.mask = self.fresh_name("lanes"), self.fresh_name("m")
-        name = self.name(loop.var)
-        self.line(
-            f"{self.lanes}, {name}, {self.mask} = {outer[0]}.expand({kind!r}, "
-            f"{self.constant(loop.var)}, {start}, {stop}, {outer[1]})"
-        )
+        self.line(f"{', '.join((self.lanes, self.mask, *more))} = {made}")
         self.renamed = dict(outer[2])
-        for var in self._in_scope(loop):
-            self.renamed[var] = self.fresh(f"{self.lanes}.grown({self.name(var)})", "v")
-        self.vary(loop.var)
-        if loop.start is sym.ZERO:
-            self.extents[loop.var] = loop.stop
-        self.variables.append(loop.var)
+        for var in self._in_scope(stmt):
+            self.renamed[var] = self.fresh(f"{self.lanes}.seen({self.name(var)})", "v")
         with self.scope(closed=True), self.indented(f"if {self.lanes}.count:"):
-            self.stmt(loop.body)
-        self.variables.pop()
+            yield
         self.lanes, self.mask, self.renamed = outer
 
-    def _in_scope(self, loop: For) -> dict[Var, None]:
-        """The varying variables from outside a loop that code for its body may mention."""
-        bound = _bound(loop)
-        used = dict.fromkeys(x for x in exprs(loop) if isinstance(x, Var))
+    def _in_scope(self, root: Stmt) -> dict[Var, None]:
+        """The varying variables from outside a statement that code for it may mention."""
+        bound = _bound(root)
+        used = dict.fromkeys(x for x in exprs(root) if isinstance(x, Var))
         used.update(dict.fromkeys(self.variables))
         used.update(dict.fromkeys(it.var for around in self.blocks for it in around.block.iters))
         return {var: None for var in used if var in self.varying and var not in bound}
@@ -205,7 +212,7 @@ class LockStep(Statements):
         shape = tuple_text(self.expr(dim) for dim in buffer.shape)
         self.line(
             f"m_{self.name(buffer)} = {self.lanes}.alloc({self.constant(buffer)}, {shape}, "
-            f"{self.threaded > 0})"
+            f"{self._axes_around()})"
         )
         self.intermediates.add(buffer)
         self.tracked.add(buffer)
@@ -258,6 +265,21 @@ class LockStep(Statements):
 
     def address(self, expr: ir.Address) -> str:
         return self.locate(expr.buffer, expr.index, "address of", self.mask)
+
+    def _tensor_call(self, stmt: ir.TensorCall) -> None:
+        """All threads of the axes that the call is not bound to carry it out together."""
+        if not self.axes:  # outside kernels
+            super()._tensor_call(stmt)
+            return
+        outputs = tuple_text(f"m_{self.name(region.buffer)}" for region in called_regions(stmt)[1])
+        made = (
+            f"{self.lanes}.together({self._axes_around()}, {outputs}, {self.mask}, {self.where()})"
+        )
+        with self._other_lanes(stmt, made):
+            super()._tensor_call(stmt)
+
+    def _axes_around(self) -> str:
+        return repr(tuple(sorted(set(self.bound))))
 
     def call_outside(self, function: str, *args: str) -> None:
         self.line(

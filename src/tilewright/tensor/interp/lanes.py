@@ -16,6 +16,7 @@ A lane's column dimension holds the elements of short vectors: a scalar is of sh
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from tilewright.sym import Var
 from tilewright.tensor.interp.failures import Failures
-from tilewright.tensor.interp.memory import Memory, Shadow, next_stamp
+from tilewright.tensor.interp.memory import Memory, Radices, Shadow, next_stamp
 from tilewright.tensor.ir import Buffer
 
 Ints = NDArray[np.int64]
@@ -78,7 +79,7 @@ class Lanes:
         slots: tuple[Ints, ...] = (),
         axes: dict[str, Ints] | None = None,
         starts: tuple[int, ...] = (),
-        trips: int = 1,
+        origin: Ints | None = None,
     ) -> None:
         self.failures = failures
         self.count = count
@@ -87,7 +88,7 @@ class Lanes:
         self.slots = slots
         self.axes = {} if axes is None else axes  # positions along thread axes
         self.starts = starts  # of iterations, where a level is a loop
-        self.trips = trips  # lanes per lane of the set this one was expanded from
+        self.origin = origin  # the lanes of another set that these were made from
         self.all = np.arange(count)
         self.memories: dict[object, Memory] = {}
 
@@ -108,8 +109,8 @@ class Lanes:
 
     def expand(
         self, kind: str, loop: Var, start: int, stop: int, mask: Mask
-    ) -> tuple[Lanes, Ints, Mask]:
-        """A lane per iteration of a loop, all of them concurrent: lanes, loop variable, mask."""
+    ) -> tuple[Lanes, Mask, Ints]:
+        """A lane per iteration of a loop, all of them concurrent: lanes, mask, loop variable."""
         trips = max(0, stop - start)
         count = self.count * trips
         groups = int(self.slots[-1].max(initial=-1)) + 1 if self.slots else 1
@@ -123,33 +124,103 @@ class Lanes:
             (*(np.repeat(x, trips) for x in self.slots), owner * trips + iteration),
             {axis: np.repeat(x, trips, axis=0) for axis, x in self.axes.items()},
             (*self.starts, start),
-            trips,
+            np.repeat(self.all, trips),
         )
         inner.memories = self.memories
         wider = None if mask is None else np.repeat(mask, trips, axis=0)
-        return inner, (iteration + start)[:, None], wider
+        return inner, wider, (iteration + start)[:, None]
 
-    def grown(self, value: Any) -> Any:
-        """A value of the lanes that these were expanded from."""
-        return np.repeat(value, self.trips, axis=0) if isinstance(value, np.ndarray) else value
+    def seen(self, value: Any) -> Any:
+        """A value of the lanes that these were made from."""
+        if not isinstance(value, np.ndarray) or len(value) == 1:
+            return value
+        return value[self.origin]
+
+    def together(
+        self,
+        axes: tuple[str, ...],
+        outputs: tuple[Memory, ...],
+        mask: Mask,
+        at: int,
+        values: tuple[Any, ...],
+    ) -> tuple[Lanes, Mask]:
+        """One lane for each group of threads that does something together: lanes, mask.
+
+        The threads of a group have the same positions along `axes`. Where an output belongs to a
+        thread, each thread is a group.
+        """
+        if any(memory.owner > 1 for memory in outputs):
+            made = self._picked(self.all)
+            return made, mask
+        group = self._copies(self._radices(axes))
+        _, leaders, member = np.unique(group, return_index=True, return_inverse=True)
+        if mask is None:
+            return self._picked(leaders), None
+        arrived = np.bincount(member, mask[:, 0], len(leaders))
+        missing = (arrived > 0) & (arrived < np.bincount(member, minlength=len(leaders)))
+        if missing.any():
+            self._diverge("tensor call", missing[member], mask, at, values)
+        return self._picked(leaders[arrived > 0]), None
+
+    def _picked(self, rows: Ints) -> Lanes:
+        """Some of the lanes."""
+        made = Lanes(
+            self.failures,
+            len(rows),
+            self.levels,
+            tuple(x[rows] for x in self.ids),
+            tuple(x[rows] for x in self.slots),
+            {axis: x[rows] for axis, x in self.axes.items()},
+            self.starts,
+            rows,
+        )
+        made.memories = self.memories
+        return made
 
     # ------------------------------------------------------------------ memory
 
-    def alloc(self, buffer: Buffer, shape: tuple[int, ...], is_threaded: bool) -> Memory:
-        """Memory of a buffer that comes into being here.
+    def alloc(self, buffer: Buffer, shape: tuple[int, ...], axes: tuple[str, ...]) -> Memory:
+        """Memory of a buffer that comes into being here, inside loops on `axes`.
 
         The same storage serves whenever the statement runs again, as it does on a machine: who
         touched it since the last barrier is remembered, what it holds is not.
         """
-        key = (buffer, self.count, shape)
+        radices: Radices = ()
+        if is_of_unit(buffer.scope) and self.levels[0].kind == BLOCK:
+            owner, radices = 1, self._radices(axes)
+            copies = math.prod(radix for _, radix in radices)
+        else:
+            owner = self._owner(buffer.scope, any(axis.startswith("threadIdx") for axis in axes))
+            copies = int(self.slots[owner - 1].max(initial=-1)) + 1 if owner else 1
+        key = (buffer, shape, self.count, copies)
         found = self.memories.get(key)
         if found is not None:
             found.forget()
             return found
-        owner = self._owner(buffer.scope, is_threaded)
-        copies = int(self.slots[owner - 1].max(initial=-1)) + 1 if owner else 1
         made = self.memories[key] = Memory.of_lanes(buffer, shape, owner, copies)
+        made.radices = radices
         return made
+
+    def _radices(self, axes: tuple[str, ...]) -> Radices:
+        """What tells groups of threads apart: their block, their positions along `axes` and in
+        the loops below, each with the number of its values.
+        """
+        parts: list[tuple[str | int, Ints]] = [(0, self.slots[0])]
+        parts += [(axis, self.axes[axis]) for axis in axes if axis.startswith("threadIdx")]
+        parts += [(level, self.ids[level]) for level in range(2, len(self.levels))]
+        return tuple((part, int(numbers.max(initial=-1)) + 1) for part, numbers in parts)
+
+    def _copies(self, radices: Radices) -> Ints:
+        """The number of each lane's group."""
+        number = self.slots[0]
+        for part, radix in radices[1:]:
+            mine = self.axes[part][:, 0] if isinstance(part, str) else self.ids[part]
+            number = number * radix + mine
+        return number
+
+    def _copy(self, memory: Memory) -> Ints:
+        """The copy of a memory that each lane uses."""
+        return self._copies(memory.radices) if memory.radices else self.slots[memory.owner - 1]
 
     def _owner(self, scope: str, is_threaded: bool) -> int:
         """At how many levels each has a copy: shared memory belongs to a block, the rest to where
@@ -180,7 +251,7 @@ class Lanes:
         columns = max((np.shape(x)[1] for x in (*index, mask) if np.ndim(x) == 2), default=1)
         full = (self.count, columns)
         if memory.owner:
-            position = position + (self.slots[memory.owner - 1] * memory.size)[:, None]
+            position = position + (self._copy(memory) * memory.size)[:, None]
         lanes = self.all if columns == 1 else np.repeat(self.all, columns)
         positions = np.broadcast_to(position, full)
         if mask is None:
@@ -334,7 +405,7 @@ class Lanes:
         if isinstance(value, tuple):
             return tuple(self._of_lane(item, row) for item in value)
         if isinstance(value, Memory):
-            return value.copy_of(int(self.slots[value.owner - 1][row]) if value.owner else 0)
+            return value.copy_of(int(self._copy(value)[row]) if value.owner else 0)
         if isinstance(value, Place):
             return int(value.positions[np.flatnonzero(value.lanes == row)[0]]) % value.size
         return value[row, 0] if isinstance(value, np.ndarray) else value
@@ -483,16 +554,27 @@ class Lanes:
             arrived = np.bincount(group, mask[:, 0])
             missing = (arrived > 0) & (arrived < np.bincount(group))
             if missing.any():
-                absent = int(np.flatnonzero(missing[group] & ~mask[:, 0])[0])
-                present = int(np.flatnonzero(missing[group] & mask[:, 0])[0])
-                self.failures.divergence(
-                    at,
-                    picks(values, (present, 0)),
-                    self._describe_lane(present),
-                    self._describe_lane(absent),
-                )
+                self._diverge("barrier", missing[group], mask, at, values)
         here = self.all if mask is None else np.flatnonzero(mask[:, 0])
         self._advance(here, with_blocks=scope == "global")
+
+    def _diverge(
+        self,
+        what: str,
+        incomplete: NDArray[np.bool_],
+        mask: NDArray[np.bool_],
+        at: int,
+        values: tuple[Any, ...],
+    ) -> None:
+        absent = int(np.flatnonzero(incomplete & ~mask[:, 0])[0])
+        present = int(np.flatnonzero(incomplete & mask[:, 0])[0])
+        self.failures.divergence(
+            at,
+            picks(values, (present, 0)),
+            what,
+            self._describe_lane(present),
+            self._describe_lane(absent),
+        )
 
     def _describe_lane(self, row: int) -> str:
         level = max(k for k, level in enumerate(self.levels) if level.kind in (THREAD, VTHREAD))
@@ -550,6 +632,11 @@ def launch(
             (slot, slot * thread_count + thread),
             axes,
         )
+
+
+def is_of_unit(scope: str) -> bool:
+    """Whether memory of the scope belongs to a special unit, which threads drive together."""
+    return "." in scope and not scope.startswith("shared")
 
 
 def _grid(extents: dict[str, int]) -> Ints:

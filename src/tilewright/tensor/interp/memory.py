@@ -18,13 +18,17 @@ from tilewright.tensor.ir import Buffer
 next_stamp = itertools.count(1).__next__
 
 
+Radices = tuple[tuple[str | int, int], ...]  # thread axis or level, and how many values it has
+
+
 class Memory:
     """Elements in row-major order and what is known about them.
 
     `copies` of the buffer lie one after another: each of the lanes, grouped as `owner` levels of
-    concurrency tell (see `lanes.py`), has its own. `is_written` marks the elements that hold a
-    value; None where every element does (parameters). `stamps` numbers the stored values of a
-    buffer that reductions accumulate into. Both can also be indexed from plain Python at speed.
+    concurrency tell (see `lanes.py`), has its own; in a special unit each group of threads that
+    `radices` tell apart. `is_written` marks the elements that hold a value; None where every
+    element does (parameters). `stamps` numbers the stored values of a buffer that reductions
+    accumulate into. Both can also be indexed from plain Python at speed.
     """
 
     __slots__ = (
@@ -34,6 +38,7 @@ class Memory:
         "owner",
         "plain_stamps",
         "plain_written",
+        "radices",
         "shadows",
         "shape",
         "size",
@@ -47,6 +52,7 @@ class Memory:
         self.shape = shape
         self.size = math.prod(shape)
         self.owner = 0
+        self.radices: Radices = ()
         self.shadows: dict[int, Shadow] = {}
         self.is_written: NDArray[np.bool_] | None = None
         self.plain_written: bytearray | None = None

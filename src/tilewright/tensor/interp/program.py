@@ -42,7 +42,7 @@ class Program(Statements):
             isinstance(stmt, For) and stmt.kind == ir.THREAD for stmt in walk(loop)
         ):
             LockStep(self).kernel(loop)
-        elif loop.kind == ir.VTHREAD:
+        elif loop.kind == ir.VTHREAD or (loop.kind == ir.VECTOR and self.pinned):
             LockStep(self).expanded_loop(loop)
         else:
             super()._for(loop)

@@ -6,6 +6,7 @@ so that it combines into what the outputs hold.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -14,9 +15,13 @@ from tilewright.base.errors import ExecutionError
 from tilewright.sym import ONE, Const, Expr, Var
 from tilewright.tensor.intrin import COMPUTE, RESET, UPDATE, TensorIntrin, intrinsic
 from tilewright.tensor.ir import (
+    SERIAL,
+    SPATIAL,
+    VECTOR,
     Alloc,
     Block,
     Buffer,
+    For,
     Load,
     MaskedLoad,
     Range,
@@ -44,6 +49,39 @@ def expand_tensor_call(stmt: TensorCall) -> Stmt:
     for buffer in reversed(intrin.behavior.allocs):
         body = Alloc(buffer, body)
     return body
+
+
+_FEWEST = 128  # elements of a result that lanes are worth making for
+
+
+def spread(body: Stmt) -> Stmt:
+    """Loops over the elements of a large result as outer vector loops, the others inside.
+
+    Instances of a block that differ in spatial iterators do not depend on each other.
+    """
+    loops: list[For] = []
+    inner = body
+    while isinstance(inner, For) and inner.kind == SERIAL:
+        loops.append(inner)
+        inner = inner.body
+    if not isinstance(inner, Block):
+        return body
+    spatial = {
+        binding
+        for it, binding in zip(inner.iters, inner.bindings, strict=True)
+        if it.kind == SPATIAL
+    }
+    elements = [loop for loop in loops if loop.var in spatial]
+    extents = [loop.extent for loop in elements]
+    fixed = all(isinstance(x, Const) for loop in loops for x in (loop.start, loop.stop))
+    if not fixed or math.prod(int(str(n)) for n in extents) < _FEWEST:
+        return body
+    result: Stmt = inner
+    for loop in reversed([loop for loop in loops if loop.var not in spatial]):
+        result = replace(loop, body=result)
+    for loop in reversed(elements):
+        result = replace(loop, body=result, kind=VECTOR)
+    return result
 
 
 class _Tile:
