@@ -55,23 +55,21 @@ class Contents:
 
     def follow(self, op: Op, call: Call, outputs: Sequence[Value]) -> None:
         """Learn the contents of a node's outputs, where its inputs' contents tell them."""
+        if not all(_is_small(value.type) for value in outputs):
+            return
         contents = None if op.evaluate is None else op.evaluate(call)
         if contents is not None:
-            if len(contents) > KNOWN_ELEMENTS:
-                return
             numbers = numbers_of(contents)
             of = outputs[0].tensor
-            if numbers is None or of.static_shape is None:
+            if numbers is None:
                 self.known[outputs[0]] = contents
             else:
                 array = np.array(numbers, np.int64).astype(of.dtype.numpy)
-                self.learn(outputs[0], array.reshape(of.static_shape))
+                self.learn(outputs[0], array.reshape(of.static_shape or ()))
             return
         if not op.pure or call.bodies or not any(call.has(at) for at in range(len(call.types))):
             return
         if any(call.has(at) and call.array(at) is None for at in range(len(call.types))):
-            return
-        if not all(_is_small(value.type) for value in outputs):
             return
         try:
             with np.errstate(all="ignore"):

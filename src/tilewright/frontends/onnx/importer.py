@@ -7,7 +7,7 @@ Everything unsupported in a model is reported at once, with the names of the nod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +17,11 @@ from onnx import helper
 
 from tilewright.base.errors import TilewrightError, Unsupported, UserError
 from tilewright.base.loc import Loc, ModelNode
+from tilewright.frontends.onnx.check import check_node, schema_of
+from tilewright.frontends.onnx.load import Source, load_model
 from tilewright.frontends.onnx.rules import RULES
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, element_type
-from tilewright.frontends.onnx.tensors import dense_array, to_array
+from tilewright.frontends.onnx.tensors import Tensors
 from tilewright.graph import Builder, Graph, Module, Value
 from tilewright.graph.types import OptionalType, SequenceType, TensorType, Type
 from tilewright.sym import Expr, Size, const, size
@@ -27,12 +29,16 @@ from tilewright.sym import Expr, Size, const, size
 Array = np.ndarray[Any, Any]
 
 
-def import_model(model: onnx.ModelProto, *, name: str = "model") -> Module:
-    """The graph module of a model already in memory, external data loaded."""
-    importer = Importer(model, name)
+MAX_NODES = 1_000_000  # functions that call functions can multiply without end
+
+
+def import_model(source: Source, *, name: str = "") -> Module:
+    """The graph module of a model: a path, bytes, or an onnx.ModelProto."""
+    loaded = load_model(source, name=name)
+    importer = Importer(loaded.model, loaded.name, loaded.tensors)
     main = importer.main()
     if importer.problems:
-        raise _report(name, importer.problems)
+        raise _report(loaded.name, importer.problems)
     return Module({"main": main, **importer.graphs}, importer.constants)
 
 
@@ -50,11 +56,13 @@ class Importer:
 
     model: onnx.ModelProto
     name: str
+    tensors: Tensors
     constants: dict[str, Array] = field(default_factory=dict)
     graphs: dict[str, Graph] = field(default_factory=dict)
     problems: dict[str, list[str]] = field(default_factory=dict)
     sizes: dict[str, Size] = field(default_factory=dict)
     expanding: list[tuple[str, str, str]] = field(default_factory=list)
+    nodes: int = 0
 
     def __post_init__(self) -> None:
         self.opsets = {
@@ -86,14 +94,28 @@ class Importer:
         if isinstance(proto, onnx.GraphProto):
             for tensor in proto.initializer:
                 loc = ModelNode(self.name, tensor.name)
-                scope[tensor.name] = builder.constant(to_array(tensor), tensor.name, loc)
+                array = self.tensors.array(tensor)
+                scope[tensor.name] = builder.constant(array, tensor.name, loc)
             for sparse in proto.sparse_initializer:
-                dense = dense_array(sparse)
+                dense = self.tensors.dense(sparse)
                 scope[sparse.values.name] = builder.constant(dense, sparse.values.name)
+        later = {name for node in proto.node for name in node.output}
         for node in proto.node:
-            self.node(node, builder, scope)
+            self.node(node, builder, scope, later)
 
-    def node(self, node: onnx.NodeProto, builder: Builder, scope: dict[str, Value]) -> None:
+    def node(
+        self,
+        node: onnx.NodeProto,
+        builder: Builder,
+        scope: dict[str, Value],
+        later: Container[str] = (),
+    ) -> None:
+        """Translate a node; `later` names what nodes may define that are yet to come."""
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise UserError("TW1117", f"the functions of {self.name} expand to too many nodes")
+        if not isinstance(node.op_type, str):
+            raise UserError("TW1112", f"{self.name} has a node {node.op_type!r}: it is damaged")
         label = node.name or (node.output[0] if node.output else node.op_type)
         loc = ModelNode(self.name, label)
         domain = node.domain or "ai.onnx"
@@ -102,7 +124,8 @@ class Importer:
             if name and name not in scope:
                 if self.problems:  # its producer was reported already
                     return
-                raise UserError("TW1102", f"node uses {name!r}, which nothing defines", loc)
+                why = "only a later node defines" if name in later else "nothing defines"
+                raise UserError("TW1102", f"{node.op_type} uses {name!r}, which {why}", loc)
             inputs.append(scope[name] if name else None)
         try:
             outputs = self.translate(domain, node, inputs, builder, loc, scope)
@@ -134,11 +157,14 @@ class Importer:
             return self.expand(function, node, inputs, builder)
         rule: Rule | None = RULES.get((domain, node.op_type))
         version = self.opsets.get(domain, 1)
+        if domain == "ai.onnx" and version < 7 and _changed_since(node.op_type, version):
+            raise Skip(f"operator {domain}.{node.op_type} at opset {version}")
+        check_node(node, version, domain, loc)
         if rule is None:
             body = schema_function(node, domain, version, inputs)
             if body is None:
                 raise Skip(f"operator {domain}.{node.op_type} at opset {version}")
-            return self.expand(body, node, inputs, builder, version)
+            return self.expand(body, node, inputs, builder)
         context = Context(node, list(inputs), builder, version, loc, self, scope)
         made = rule(context)
         return made if isinstance(made, (tuple, list)) else (made,)
@@ -149,12 +175,8 @@ class Importer:
         node: onnx.NodeProto,
         inputs: Sequence[Value | None],
         builder: Builder,
-        schema_version: int | None = None,
     ) -> Sequence[Value | None]:
-        """Translate a function's body in place of the node that calls it.
-
-        A function by which ONNX defines an operator takes its defaults from the operator.
-        """
+        """Translate a function's body in place of the node that calls it."""
         if len(function.input) < len(inputs):
             message = f"{function.name} takes {len(function.input)} inputs, got {len(inputs)}"
             raise UserError("TW1106", message, ModelNode(self.name, node.name or node.op_type))
@@ -170,11 +192,6 @@ class Importer:
         given = {attribute.name: attribute for attribute in node.attribute}
         for default in function.attribute_proto:
             given.setdefault(default.name, default)
-        if schema_version is not None:
-            schema = onnx.defs.get_schema(node.op_type, schema_version, node.domain)
-            for spec in schema.attributes.values():
-                if spec.default_value.type != onnx.AttributeProto.UNDEFINED:
-                    given.setdefault(spec.name, spec.default_value)
         saved = self.opsets
         self.expanding.append(key)
         self.opsets = {**saved, **{e.domain or "ai.onnx": e.version for e in function.opset_import}}
@@ -265,6 +282,18 @@ class Importer:
         return self.sizes[word]
 
 
+# Operators whose form before opset 7 has a rule too.
+BEFORE_7 = {"Add", "Sub", "Mul", "Div", "Pow", "AveragePool", "BatchNormalization", "Gemm", "PRelu"}
+
+
+def _changed_since(op_type: str, version: int) -> bool:
+    """Whether an operator of an old opset means something else than at opset 7."""
+    old, new = schema_of(op_type, version, "ai.onnx"), schema_of(op_type, 7, "ai.onnx")
+    if op_type in BEFORE_7 or old is None or new is None:
+        return False
+    return bool(old.since_version != new.since_version)
+
+
 def free_names(proto: onnx.GraphProto) -> list[str]:
     """Names a graph uses but does not define, in order of first use; bodies included."""
     defined = {info.name for info in proto.input}
@@ -315,15 +344,13 @@ def schema_function(
     node: onnx.NodeProto, domain: str, version: int, inputs: Sequence[Value | None]
 ) -> onnx.FunctionProto | None:
     """The body by which ONNX defines an operator, if it does."""
-    key = "" if domain == "ai.onnx" else domain
-    try:
-        schema = onnx.defs.get_schema(node.op_type, version, key)
-    except onnx.defs.SchemaError:
+    schema = schema_of(node.op_type, version, domain)
+    if schema is None:
         return None
     body = onnx.FunctionProto()
-    if schema.has_function:  # type: ignore[attr-defined]  # missing from onnx's stubs
+    if schema.has_function:
         body.CopyFrom(schema.function_body)
-    elif schema.has_context_dependent_function:  # type: ignore[attr-defined]
+    elif schema.has_context_dependent_function:
         body.ParseFromString(_dependent_function(schema, node, inputs))
     else:
         return None

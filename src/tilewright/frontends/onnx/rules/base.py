@@ -12,6 +12,7 @@ import onnx
 from tilewright.base.dtype import DType, from_numpy
 from tilewright.base.errors import TilewrightError, Unsupported, UserError
 from tilewright.base.loc import Loc
+from tilewright.frontends.onnx.tensors import Tensors
 from tilewright.graph import Builder, Graph, Value
 from tilewright.graph.op import Known
 from tilewright.graph.types import TensorType, Type
@@ -28,6 +29,7 @@ class Bodies(Protocol):
     """The part of the importer that rules for control flow need."""
 
     problems: dict[str, list[str]]
+    tensors: Tensors
 
     def subgraph(
         self,
@@ -96,7 +98,9 @@ class Context:
                 if isinstance(value, bytes):
                     return value.decode()
                 if isinstance(value, onnx.TensorProto):
-                    return np.asarray(onnx.numpy_helper.to_array(value))
+                    return self.importer.tensors.array(value)
+                if isinstance(value, onnx.SparseTensorProto):
+                    return self.importer.tensors.dense(value)
                 if attribute.type in (
                     onnx.AttributeProto.INTS,
                     onnx.AttributeProto.FLOATS,
@@ -180,9 +184,9 @@ def element_type(code: int) -> DType:
     """The element type of an ONNX type code."""
     try:
         return from_numpy(onnx.helper.tensor_dtype_to_np_dtype(code))
-    except (TilewrightError, KeyError) as error:
-        label = onnx.TensorProto.DataType.Name(code)
-        raise Unsupported("TW1104", f"element type {label}") from error
+    except (TilewrightError, KeyError, TypeError) as error:
+        names = {value: name for name, value in onnx.TensorProto.DataType.items()}
+        raise Unsupported("TW1104", f"element type {names.get(code, code)}") from error
 
 
 Rule = Callable[[Context], Value | Sequence[Value | None]]

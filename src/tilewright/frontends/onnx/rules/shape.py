@@ -7,7 +7,6 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.dtype import BOOL, I64
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, element_type, items
-from tilewright.frontends.onnx.tensors import dense_array
 from tilewright.graph import Value
 from tilewright.graph.ops.shape import product
 from tilewright.sym import EMPTY, ONE, Const, Expr, const
@@ -19,7 +18,7 @@ def _constant(node: Context) -> Value:
     for attribute in node.node.attribute:
         value = node.attr(attribute.name)
         match attribute.name:
-            case "value":
+            case "value" | "sparse_value":
                 return node.constant(value)
             case "value_float" | "value_floats":
                 return node.constant(np.asarray(value, np.float32))
@@ -27,8 +26,6 @@ def _constant(node: Context) -> Value:
                 return node.constant(np.asarray(value, np.int64))
             case "value_string" | "value_strings":
                 return node.constant(np.asarray(value, object))
-            case "sparse_value":
-                return node.constant(dense_array(value))
     raise Skip("Constant without a value")
 
 

@@ -1,0 +1,45 @@
+"""Nodes held against ONNX's own declarations, so that rules may rely on what they read."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import onnx
+from onnx import AttributeProto
+
+from tilewright.base.errors import UserError
+from tilewright.base.loc import Loc
+
+
+@functools.cache
+def schema_of(op_type: str, version: int, domain: str) -> Any:
+    """The declaration of an operator, or None."""
+    key = "" if domain == "ai.onnx" else domain
+    try:
+        return onnx.defs.get_schema(op_type, version, key)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def check_node(node: onnx.NodeProto, version: int, domain: str, loc: Loc) -> None:
+    """The attributes and the numbers of inputs and outputs that an operator asks for."""
+    schema = schema_of(node.op_type, version, domain)
+    if schema is None:
+        return
+    given = {attribute.name: attribute for attribute in node.attribute}
+    for name, attribute in given.items():
+        spec = schema.attributes.get(name)
+        if spec is not None and attribute.type != int(spec.type.value):
+            kind = AttributeProto.AttributeType.Name(int(spec.type.value)).lower()
+            raise UserError("TW1106", f"attribute {name!r} of {node.op_type} is not {kind}", loc)
+    for name, spec in schema.attributes.items():
+        if spec.required and name not in given:
+            raise UserError("TW1106", f"{node.op_type} needs the attribute {name!r}", loc)
+    for what, count, least, most in (
+        ("inputs", len(node.input), schema.min_input, schema.max_input),
+        ("outputs", len(node.output), schema.min_output, schema.max_output),
+    ):
+        if not least <= count <= most:
+            wanted = f"{least}" if least == most else f"{least} to {most}"
+            raise UserError("TW1106", f"{node.op_type} has {wanted} {what}, not {count}", loc)

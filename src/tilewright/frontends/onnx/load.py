@@ -1,0 +1,105 @@
+"""Reading ONNX models, from files that may be damaged or hostile.
+
+A model comes from a path, from bytes, or is one already in memory. Whatever is wrong with it gives
+one error that says so: never a crash, never a file opened that the model has no business with.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs
+
+from tilewright.base.errors import Unsupported, UserError, UserTypeError
+from tilewright.frontends.onnx.external import ExternalData
+from tilewright.frontends.onnx.tensors import Tensors
+
+MAX_BYTES = (1 << 31) - 1  # what a protocol buffer can hold
+OLDEST = 1
+
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model, its name in messages, and what reads its tensors."""
+
+    model: onnx.ModelProto
+    name: str
+    tensors: Tensors
+
+
+def load_model(source: Source, *, name: str = "") -> Loaded:
+    """A model, read and found to be one that can be imported."""
+    folder: Path | None = None
+    if isinstance(source, onnx.ModelProto):
+        model, name = source, name or "model"
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        name = name or "model"
+        model = _parsed(bytes(source), name)
+    elif isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        name = name or path.name
+        model = _parsed(_bytes(path), name)
+        folder = path.parent
+    else:
+        raise UserTypeError(
+            "TW1111",
+            f"a model is a path, bytes or an onnx.ModelProto, not {type(source).__name__}",
+        )
+    _check(model, name)
+    return Loaded(model, name, Tensors(ExternalData(folder)))
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise UserError("TW1111", f"{str(path)!r} is not a file")
+        if found.st_size > MAX_BYTES:
+            raise UserError(
+                "TW1111",
+                f"{str(path)!r} has {found.st_size} bytes, more than a model file can have",
+                help="store weights as external data",
+            )
+        return path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or "it cannot be read"
+        raise UserError("TW1111", f"{str(path)!r}: {reason.lower()}") from error
+    except ValueError as error:  # a NUL in the name
+        if isinstance(error, UserError):
+            raise
+        raise UserError("TW1111", f"{str(path)!r}: {error}") from error
+
+
+def _parsed(data: bytes, name: str) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except (DecodeError, RecursionError) as error:
+        raise UserError(
+            "TW1112",
+            f"{name} is not an ONNX model, or it is damaged",
+            help="download or export it again",
+        ) from error
+    return model
+
+
+def _check(model: onnx.ModelProto, name: str) -> None:
+    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
+        raise UserError("TW1112", f"{name} holds no graph", help="download or export it again")
+    newest = onnx.defs.onnx_opset_version()
+    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    if not versions and any(node.domain in ("", "ai.onnx") for node in model.graph.node):
+        raise UserError("TW1113", f"{name} does not say which opset it uses")
+    for version in versions:
+        if not OLDEST <= version <= newest:
+            raise Unsupported(
+                "TW1114",
+                f"{name} uses opset {version}; opsets {OLDEST} to {newest} are known",
+                help="install a newer onnx package" if version > newest else "export it again",
+            )
