@@ -29,7 +29,7 @@ def find_emulator(arch):
     pytest.skip(f"{EMULATORS[arch]} is not installed (Debian: qemu-user-static)")
 
 
-def need_linker(target):
+def check_linker(target):
     """Skips the test where no compiler links for the target."""
     name = "-".join(part for part in target.triple.split("-") if part != "unknown")
     if shutil.which(f"{name}-gcc") is None and importlib.util.find_spec("ziglang") is None:
@@ -68,6 +68,11 @@ def compile_program(run, target, folder):
 
 
 @pytest.fixture
+def need_linker():
+    return check_linker
+
+
+@pytest.fixture
 def run_elsewhere(tmp_path):
     """run_elsewhere(text, target, *arrays): the arrays after the program ran on that machine."""
 
@@ -79,7 +84,7 @@ def run_elsewhere(tmp_path):
             command = [find_emulator(chosen.arch)]
             if chosen.has("v") and chosen.arch == "riscv64":
                 command += ["-cpu", "rv64,v=true,vlen=128"]
-        need_linker(chosen)
+        check_linker(chosen)
         program = compile_program(build(parse(text), chosen), chosen, tmp_path)
         done = subprocess.run(
             [*command, str(program)], input=packed(arrays), capture_output=True, check=False

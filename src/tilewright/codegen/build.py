@@ -25,7 +25,7 @@ from tilewright.codegen.debug import DebugInfo
 from tilewright.codegen.entry import emit_function, signature_of
 from tilewright.codegen.hardware import assembly_key
 from tilewright.codegen.machine import Machine
-from tilewright.runtime.library import MANIFEST, to_manifest
+from tilewright.runtime.library import MANIFEST, LoadedFunction, load_library, to_manifest
 from tilewright.runtime.signature import Signature
 from tilewright.sym import Var
 from tilewright.tensor import ir
@@ -178,17 +178,35 @@ def build(
     """
     options = Options(optimize, debug, use_cache and not debug)
     chosen = Target.parse(target)
-    image = compile_object(fn, chosen, options)
+    return load_object(fn, chosen, compile_object(fn, chosen, options), options)
+
+
+def load_object(
+    fn: Function,
+    target: Target,
+    image: bytes,
+    options: Options = Options(),  # noqa: B008
+) -> CompiledFunction:
+    """The function whose object code is at hand, loaded if it is for this machine.
+
+    `compile_object` may have run in another process: objects are bytes, and functions pickle.
+    """
     signature = signature_of(fn)
     native = None
-    if can_run(chosen):
+    if can_run(target):
         externs = dict.fromkeys(
             stmt.symbol for stmt in walk(fn.body) if isinstance(stmt, ir.ExternCall)
         )
-        loaded = jit.load(image, (fn.name,), tuple(externs), llvm.machine_of(chosen))
+        loaded = jit.load(image, (fn.name,), tuple(externs), llvm.machine_of(target))
         native = signature.bind(loaded.addresses[fn.name], loaded)
     scalars = tuple(at for at, param in enumerate(fn.params) if isinstance(param, Var))
-    return CompiledFunction(fn, chosen, signature, image, options, native, scalars)
+    return CompiledFunction(fn, target, signature, image, options, native, scalars)
+
+
+def load(path: str | Path, name: str = "") -> LoadedFunction:
+    """A function of a library that `save` wrote; its only one, unless named."""
+    library = load_library(path)
+    return library[name or next(iter(library.functions))]
 
 
 def compile_object(fn: Function, target: Target, options: Options = Options()) -> bytes:  # noqa: B008

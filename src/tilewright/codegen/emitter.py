@@ -33,6 +33,7 @@ from tilewright.tensor.visit import walk
 
 WORKSPACE_ALIGN = 64
 STACK_LIMIT_BYTES = 32 * 1024  # of one buffer; larger ones come from the runtime
+STACK_TOTAL_BYTES = 64 * 1024  # of one function; threads of small C libraries have 128 KB
 SHORT_LOOP = 16  # LLVM may unroll loops of up to so many steps whole, whatever is in them
 
 
@@ -62,6 +63,7 @@ class Emitter:
         self.is_task = False  # inside a parallel loop: further ones run serially
         self.lines: dict[object, str] = {}  # debug locations of statements
         self._workspaces: list[Value] = []
+        self._stack_bytes = 0
         self._memo: dict[Expr, Value] = {}
         self._mask: Value | None = None
         self._loads: dict[Expr, bool] = {}
@@ -185,11 +187,8 @@ class Emitter:
             return
         alias = self.aliases.get(buffer, "")
         size = _constant_bytes(buffer)
-        if (
-            size is not None
-            and (buffer.scope != "global" or size == 0)
-            and (size <= STACK_LIMIT_BYTES)
-        ):
+        if size is not None and self._fits_stack(buffer, size):
+            self._stack_bytes += size
             count = max(1, size // buffer.dtype.size_bytes)
             pointer = self.b.alloca(
                 f"[{count} x {memory_type(buffer.dtype)}]",
@@ -210,6 +209,14 @@ class Emitter:
         self.stmt(stmt.body)
         self._workspaces.pop()
         self.b.call("tw_workspace_free", "void", pointer)
+
+    def _fits_stack(self, buffer: Buffer, size: int) -> bool:
+        if size == 0:
+            return True
+        together = self._stack_bytes + size
+        return (
+            buffer.scope != "global" and size <= STACK_LIMIT_BYTES and together <= STACK_TOTAL_BYTES
+        )
 
     def _size_bytes(self, buffer: Buffer) -> Value:
         """The bytes of a buffer, -1 when that overflows: the runtime then refuses."""

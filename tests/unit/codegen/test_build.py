@@ -4,13 +4,16 @@ import ctypes
 import shutil
 import subprocess
 import threading
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
 
 from tilewright import runtime
 from tilewright.base.errors import TilewrightError, Unsupported, UserError, UserTypeError
-from tilewright.codegen.build import build
+from tilewright.base.target import Target
+from tilewright.codegen.build import build, compile_object, load, load_object
 from tilewright.codegen.externs import register_extern
 from tilewright.codegen.hardware import Assembly, declare_assembly
 from tilewright.runtime.library import load_library
@@ -362,3 +365,22 @@ def test_code_for_another_machine_is_saved_not_called(tmp_path):
         "@scale is compiled for aarch64-linux-gnu -mcpu=cortex-a53, which is not this machine"
     )
     assert run.save(tmp_path / "scale.o").read_bytes()[:4] == b"\x7fELF"
+
+
+# --------------------------------------------------------------------------- processes
+
+
+def test_objects_compiled_in_another_process_are_loaded_here():
+    fn = parse(SCALE)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        image = pool.submit(compile_object, fn, Target.host()).result()
+    x, y = arrays()
+    load_object(fn, Target.host(), image)(x, y)
+    np.testing.assert_array_equal(y, x * 2)
+
+
+@needs_compiler
+def test_load_gives_the_only_function(scale, tmp_path):
+    x, y = arrays()
+    load(scale.save(tmp_path / "scale.so"))(x, y)
+    np.testing.assert_array_equal(y, x * 2)
