@@ -18,6 +18,7 @@ from tilewright.tensor.ir import (
     Function,
     Range,
     Region,
+    Seq,
     Stmt,
 )
 from tilewright.tensor.regions import region_over, union
@@ -92,6 +93,7 @@ def compute_at(fn: Function, name: str, var: Var) -> Function:
         )
     readers = _readers(fn, scope, block, loop)
     check_inputs_late(fn, scope, block, site, readers[0].order, loop_path, what)
+    _check_inputs_early(fn, scope, block, readers[0], loop, what)
     check_alone(fn, scope, block, loop_path, what)
     around = tuple([stmt for stmt in inside_scope(loop_path) if isinstance(stmt, For)])
     ranges = _needed(fn, scope, block, axes, readers, loop, around, what)
@@ -137,6 +139,26 @@ def _readers(fn: Function, scope: Scope, block: Block, loop: For) -> list[Site]:
                 help="choose a loop around all consumers",
             )
     return readers
+
+
+def _check_inputs_early(
+    fn: Function, scope: Scope, block: Block, first: Site, loop: For, what: str
+) -> None:
+    """What the block reads is not made beside its first consumer, inside the very statement of the
+    loop's body that the block is going to stand in front of."""
+    below = first.path[next(at for at, s in enumerate(first.path) if s is loop) + 1 :]
+    anchor = below[1] if isinstance(below[0], Seq) else below[0]
+    for buffer in reads_of(block):
+        for writer in scope.writers(buffer, but=block):
+            if is_under(writer.path, anchor):
+                raise refuse(
+                    fn,
+                    "TW2125",
+                    f"cannot {what}: @{writer.block.name}, which writes %{buffer.name}, would come "
+                    "after it",
+                    writer.block.name,
+                    help="choose a loop further inside",
+                )
 
 
 # --------------------------------------------------------------------------- the box
