@@ -178,7 +178,7 @@ def _part(
         raise no("mixes loops inside with loops outside")
     outer, inner = parts
     if inner is ZERO:
-        return _Part(it, ONE, binding, ZERO, Iter(sym.var(f"{it.var.name}_o"), it.extent, it.kind))
+        return _Part(it, ONE, outer, ZERO, Iter(sym.var(f"{it.var.name}_o"), it.extent, it.kind))
     bounds = sym.symbolic_bounds(inner, inside, outside)
     if bounds is None or not sym.equal(bounds[0], 0, ctx):
         raise no("does not start from 0 inside")
