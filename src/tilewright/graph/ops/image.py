@@ -60,7 +60,10 @@ def _resized_dim(call: Call, at: int, size: Expr) -> Expr:
             return sym.const(after[at])
     scales = call.array(2)
     if scales is not None and not call["crop"]:
-        part = Fraction(float(scales.ravel()[at]))
+        scale = scales.ravel()[at]
+        if isinstance(size, Const):
+            return sym.const(int(np.float32(size.value) * np.float32(scale)))
+        part = Fraction(float(scale))
         if part.denominator <= 4096:  # exact in f32 for any size there is
             return sym.simplify(sym.floordiv(sym.mul(size, part.numerator), part.denominator))
     return sym.size("resized")
