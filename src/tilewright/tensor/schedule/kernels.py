@@ -43,6 +43,7 @@ class _Access:
     region: Region
     loops: tuple[For, ...]  # from the kernel's root to the block
     threads: dict[str, For]  # those on axes: the innermost of each
+    around: tuple[Block, ...]  # the blocks it is inside, outermost first
     writes: bool
     adds: bool
 
@@ -92,22 +93,28 @@ def _kernels(body: Stmt) -> Iterator[For]:
             stack.extend(reversed(stmt.children()))
 
 
+_Place = tuple[Stmt, tuple[For, ...], dict[str, For], tuple[Block, ...]]
+
+
 def _accesses(root: For) -> Iterator[_Access]:
-    stack: list[tuple[Stmt, tuple[For, ...], dict[str, For]]] = [(root, (), {})]
+    """What the kernel touches, by block; blocks that hold thread loops are looked into."""
+    stack: list[_Place] = [(root, (), {}, ())]
     while stack:
-        stmt, loops, threads = stack.pop()
+        stmt, loops, threads, around = stack.pop()
         if isinstance(stmt, Block):
-            adds = _adds(stmt)
-            for region in stmt.reads:
-                yield _Access(stmt, region, loops, threads, writes=False, adds=False)
-            for region in stmt.writes:
-                yield _Access(stmt, region, loops, threads, writes=True, adds=adds)
-            continue
-        if isinstance(stmt, For):
+            if not any(isinstance(s, For) and s.kind == THREAD for s in walk(stmt.body)):
+                adds = _adds(stmt)
+                for region in stmt.reads:
+                    yield _Access(stmt, region, loops, threads, around, writes=False, adds=False)
+                for region in stmt.writes:
+                    yield _Access(stmt, region, loops, threads, around, writes=True, adds=adds)
+                continue
+            around = (*around, stmt)
+        elif isinstance(stmt, For):
             loops = (*loops, stmt)
             if stmt.kind == THREAD:
                 threads = {**threads, stmt.thread: stmt}
-        stack.extend([(child, loops, threads) for child in reversed(stmt.children())])
+        stack.extend([(child, loops, threads, around) for child in reversed(stmt.children())])
 
 
 def _adds(block: Block) -> bool:
@@ -184,9 +191,11 @@ def _unordered(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, 
 
 def _box(user: _Access, loop: For, thread: Var) -> Region:
     """What the user touches in one thread."""
-    block = user.block
-    bound = {it.var: at for it, at in zip(block.iters, block.bindings, strict=True)}
-    region = substitute_region(substitute_region(user.region, bound), {loop.var: thread})
+    region = user.region
+    for block in (user.block, *reversed(user.around)):
+        bound = {it.var: at for it, at in zip(block.iters, block.bindings, strict=True)}
+        region = substitute_region(region, bound)
+    region = substitute_region(region, {loop.var: thread})
     inside = [each for each in user.loops if each is not loop]
     return region_over(region, loop_ranges(inside), sym.EMPTY)
 
