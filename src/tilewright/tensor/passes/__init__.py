@@ -28,6 +28,7 @@ from tilewright.tensor.passes.plan_double_buffers import plan_double_buffers
 from tilewright.tensor.passes.remove_no_ops import remove_no_ops
 from tilewright.tensor.passes.reuse_storage import reuse_storage
 from tilewright.tensor.passes.simplify_program import simplify_program
+from tilewright.tensor.passes.unmask_locals import unmask_locals
 from tilewright.tensor.passes.unroll_loops import unroll_loops
 from tilewright.tensor.passes.vectorize_loops import vectorize_loops
 
@@ -51,6 +52,7 @@ LOWER_CPU: tuple[TensorPass, ...] = (
     partition_loops,
     vectorize_loops,
     unroll_loops,
+    unmask_locals,
     hoist_invariants,
     remove_no_ops,
 )
@@ -72,6 +74,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     partition_loops,
     vectorize_loops,
     unroll_loops,
+    unmask_locals,
     hoist_invariants,
     remove_no_ops,
     enter_device,

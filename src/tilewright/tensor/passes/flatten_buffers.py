@@ -25,6 +25,7 @@ from tilewright.tensor.ir import (
     Function,
     Load,
     MaskedLoad,
+    Ramp,
     Stmt,
     Store,
 )
@@ -51,7 +52,11 @@ def flatten_buffers(fn: Function, ctx: PassContext) -> Function:
     def offset(buffer: Buffer, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
         total: Expr = ZERO
         for at, step in zip(index, strides[buffer], strict=True):
-            total = sym.add(total, sym.mul(at, step))
+            first = at.base if isinstance(at, Ramp) else at
+            total = sym.add(total, sym.mul(first, step))
+        for at, step in zip(index, strides[buffer], strict=True):
+            if isinstance(at, Ramp):  # of which there is one at most
+                total = Ramp(total, sym.mul(at.stride, step), at.lanes)
         return (total,)
 
     def expr_rule(expr: Expr) -> Expr:

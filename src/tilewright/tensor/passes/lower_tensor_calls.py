@@ -27,6 +27,7 @@ from tilewright.tensor.ir import (
     Function,
     Load,
     MaskedLoad,
+    Ramp,
     Region,
     Stmt,
     Store,
@@ -34,7 +35,7 @@ from tilewright.tensor.ir import (
     annotated,
 )
 from tilewright.tensor.passes.expand_updates import expand_updates
-from tilewright.tensor.passes.flatten_buffers import STRIDE
+from tilewright.tensor.passes.flatten_buffers import STRIDE, strides_of
 from tilewright.tensor.passes.lower_blocks import lower_blocks
 from tilewright.tensor.passes.lower_inits import lower_inits
 from tilewright.tensor.passes.rewriter import fresh_copy
@@ -117,7 +118,12 @@ def _instantiated(stmt: Stmt, intrin: TensorIntrin, call: TensorCall) -> Stmt:
         region, axes = tiles[tile]
         full = [r.start for r in region.ranges]
         for axis, at in enumerate(index):
-            full[axes[axis]] = sym.add(full[axes[axis]], at)
+            start = full[axes[axis]]
+            if isinstance(at, Ramp):
+                _check_in_a_row(tile, at.lanes, region, axes, call)
+                full[axes[axis]] = Ramp(sym.add(start, at.base), at.stride, at.lanes)
+            else:
+                full[axes[axis]] = sym.add(start, at)
         return region.buffer, tuple(full)
 
     def elements(expr: Expr) -> Expr:
@@ -139,6 +145,27 @@ def _instantiated(stmt: Stmt, intrin: TensorIntrin, call: TensorCall) -> Stmt:
     for stmt_rule, expr_rule in steps:
         done = rewrite(done, stmt_rule, expr_rule)
     return substitute(done, sizes)
+
+
+def _check_in_a_row(
+    tile: Buffer, count: int, region: Region, axes: dict[int, int], call: TensorCall
+) -> None:
+    """The last `count` elements of a tile, which one vector holds, lie in a row in memory."""
+    strides = strides_of(region.buffer)
+    width: Expr = ONE
+    for axis in reversed(range(tile.rank)):
+        if sym.prove(sym.le(count, width)):
+            return
+        behind = axes[axis]
+        if not sym.equal(strides[behind], width, sym.EMPTY):
+            raise Unsupported(
+                "TW2206",
+                f"{call.intrin} takes {count} elements of %{tile.name} in a row; along dimension "
+                f"{behind} of %{region.buffer.name} they lie {strides[behind]} apart, not {width}",
+                call.loc,
+                help="pack the operand: cache_read, then transform_layout of the copy",
+            )
+        width = sym.mul(width, tile.shape[axis])
 
 
 def _matched_axes(tile: Buffer, region: Region, call: TensorCall) -> dict[int, int]:
