@@ -45,3 +45,9 @@ def agree() -> Callable[..., None]:
             check_close(got, want, reduction)
 
     return check
+
+
+@pytest.fixture
+def close() -> Callable[..., None]:
+    """The comparison by the table of tolerances."""
+    return check_close

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import sym, te
-from tilewright.base.dtype import DType
+from tilewright.base.dtype import F32, INDEX, DType
 from tilewright.base.errors import Unsupported
 from tilewright.graph.op import Call
 from tilewright.graph.types import TensorType
@@ -86,3 +86,92 @@ def elementwise(use: Use, fn: Callable[..., Any], *operands: Tensor | None) -> T
 def static(dim: Expr) -> int | None:
     """A dimension as a number, if it is one."""
     return int(dim.value) if isinstance(dim, Const) else None
+
+
+# ------------------------------------------------------------------------------------ values
+
+
+def wide_type(of: DType) -> DType:
+    """What values of a type compute in: floats below 32 bits in f32."""
+    return F32 if of.is_float and of.bits < 32 else of
+
+
+def wide(value: Expr) -> Expr:
+    """A value in the type it computes in."""
+    return te.cast(value, wide_type(value.dtype))
+
+
+def number(value: Expr | int | float, of: DType) -> Expr:
+    """A number, or an expression of sizes, as a value of a type."""
+    return te.cast(value, of) if isinstance(value, Expr) else te.const(value, of)
+
+
+# ------------------------------------------------------------------------------------ indices
+
+
+def front_axis(axis: int, rank: int) -> int:
+    """An axis counted from the front."""
+    return axis + rank if axis < 0 else axis
+
+
+def product(dims: Sequence[Expr]) -> Expr:
+    """The number of elements of a shape."""
+    out: Expr = ONE
+    for dim in dims:
+        out = sym.mul(out, dim)
+    return sym.simplify(out)
+
+
+def flat_index(index: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
+    """Where an element stands in row-major order."""
+    out: Expr = ZERO
+    for at, dim in zip(index, shape, strict=True):
+        out = sym.add(sym.mul(out, dim), at)
+    return out
+
+
+def split_index(flat: Expr, shape: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The index of the element that stands at `flat` in row-major order."""
+    found: list[Expr] = []
+    below: Expr = ONE
+    for axis in reversed(range(len(shape))):
+        at = flat if below is ONE else sym.floordiv(flat, below)
+        found.append(at if axis == 0 else sym.floormod(at, shape[axis]))
+        below = sym.simplify(sym.mul(below, shape[axis]))
+    return tuple(reversed(found))
+
+
+def placed(index: Sequence[Expr], axis: int, at: Expr) -> tuple[Expr, ...]:
+    """An index with another position along one axis."""
+    return (*index[:axis], at, *index[axis + 1 :])
+
+
+def counted(index: Expr, dim: Expr) -> Expr:
+    """An index from memory, counted from the front where negative, kept inside the dimension."""
+    index = te.cast(index, INDEX)
+    front = te.select(index < 0, index + dim, index)
+    return sym.maximum(sym.minimum(front, sym.sub(dim, 1)), 0)
+
+
+def read_at(tensor: Tensor, index: Sequence[Expr], *from_memory: int) -> Expr:
+    """An element at positions that come from memory along some axes; 0 of an empty tensor."""
+    value = tensor[tuple(index)]
+    doubtful = [tensor.shape[axis] for axis in from_memory]
+    tests = [sym.lt(0, dim) for dim in doubtful if static(dim) is None]
+    if any(static(dim) == 0 for dim in doubtful):
+        return te.const(0, tensor.dtype)
+    return te.if_then_else(te.all(*tests), value, te.const(0, tensor.dtype)) if tests else value
+
+
+def item(use: Use, at: int, tensor: Tensor | None, position: int) -> Expr:
+    """An element of an integer scalar or list: known, or read from memory."""
+    known = use.call.value(at)
+    if known is not None:
+        return known[position]
+    assert tensor is not None
+    return te.cast(tensor[(position,) if tensor.ndim else ()], INDEX)
+
+
+def copied(tensor: Tensor, name: str) -> Tensor:
+    """The same elements in memory of their own."""
+    return te.compute(tensor.shape, lambda *index: tensor[index], name=name)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright import te
+from tilewright.base.dtype import STR
 from tilewright.lower.base import Lowering, Use, elementwise
 from tilewright.sym import Expr
 from tilewright.te import Tensor
@@ -47,9 +48,88 @@ def _mod(a: Expr, b: Expr) -> Expr:
     return te.floormod(a, b)
 
 
+def _floordiv(a: Expr, b: Expr) -> Expr:
+    if a.dtype.is_float:
+        return te.floor(a / b)
+    return te.floordiv(a, b)
+
+
+def _fmod(a: Expr, b: Expr) -> Expr:
+    return te.fmod(a, b) if a.dtype.is_float else te.truncmod(a, b)
+
+
+def _pow(a: Expr, b: Expr) -> Expr:
+    """Integers by repeated squaring over the lowest six bits of the exponent.
+
+    A larger exponent overflows for every base but 0, 1 and -1, of which the lowest bit says all.
+    """
+    if a.dtype.is_float:
+        return te.pow(a, b)
+    one, square, out = te.const(1, a.dtype), a, te.const(1, a.dtype)
+    for bit in range(6):
+        is_set = te.ne(te.bitwise_and(b, te.const(1 << bit, b.dtype)), _zero(b))
+        out = out * te.select(is_set, square, one)
+        square = square * square
+    if b.dtype.kind == "uint":
+        return out
+    odd = te.ne(te.bitwise_and(b, te.const(1, b.dtype)), _zero(b))
+    minus = te.select(te.eq(a, te.const(-1, a.dtype)), te.select(odd, a, one), _zero(a))
+    return te.select(b < _zero(b), te.select(te.eq(a, one), one, minus), out)
+
+
+def _cast(use: Use, x: Tensor) -> Tensor:
+    """The eight-bit floats saturate if asked to; all else is what conversion does."""
+    to = use.dtype
+    if to.scalar_name == "f8e8m0" or x.dtype.scalar_name == "f8e8m0" or STR in (to, x.dtype):
+        raise use.unsupported(f"from {x.dtype} to {to}")
+
+    def element(value: Expr) -> Expr:
+        if not (to.is_float and to.bits == 8 and use["saturate"]) or x.dtype is to:
+            return value
+        value = te.cast(value, "f64" if value.dtype.scalar_name == "f64" else "f32")
+        most = float(te.max_value(to).value)  # type: ignore[attr-defined]  # it is a constant
+        return te.max(te.min(value, te.const(most, value.dtype)), te.const(-most, value.dtype))
+
+    return elementwise(use, element, x)
+
+
+def _shift(left: bool) -> Callable[[Expr, Expr], Expr]:
+    """A count below zero or past the width shifts every bit out."""
+
+    def rule(a: Expr, b: Expr) -> Expr:
+        bits = a.dtype.bits
+        inside = b < te.const(bits, b.dtype)
+        if b.dtype.kind == "int":
+            inside = te.all(inside, b >= _zero(b))
+        if left:
+            return te.select(inside, te.shift_left(a, b), _zero(a))
+        gone = te.shift_right(a, te.const(bits - 1, b.dtype)) if a.dtype.kind == "int" else _zero(a)
+        return te.select(inside, te.shift_right(a, b), gone)
+
+    return rule
+
+
 def _clip(x: Expr, low: Expr | None, high: Expr | None) -> Expr:
     out = x if low is None else te.max(x, low)
     return out if high is None else te.min(out, high)
+
+
+def _bitcast(use: Use, x: Tensor) -> Tensor:
+    """Through the signed integer of the same width."""
+    have, to = x.dtype, use.dtype
+    floats = [of for of in (have, to) if of.is_float]
+    if any(of.scalar_name not in ("f64", "f32", "f16") for of in floats if have is not to):
+        raise use.unsupported(f"from {have} to {to}")
+
+    def element(value: Expr) -> Expr:
+        if have is to:
+            return value
+        bits = te.bits_of(value) if have.is_float else value
+        if to.is_float:
+            return te.from_bits(te.cast(bits, f"i{to.bits}"))
+        return te.cast(bits, to)
+
+    return elementwise(use, element, x)
 
 
 def _not_equal(a: Expr, b: Expr) -> Expr:
@@ -66,8 +146,10 @@ LOWERINGS: dict[str, Lowering] = {
     "sub": _of(lambda a, b: a - b),
     "mul": _of(lambda a, b: a * b),
     "div": _of(_divide),
+    "floordiv": _of(_floordiv),
     "mod": _of(_mod),
-    "pow": _of(te.pow),
+    "fmod": _of(_fmod),
+    "pow": _of(_pow),
     "minimum": _of(te.min),
     "maximum": _of(te.max),
     "equal": _of(te.eq),
@@ -82,17 +164,20 @@ LOWERINGS: dict[str, Lowering] = {
     "logical_not": _of(te.logical_not),
     "where": _of(te.select),
     "clip": _of(_clip),
-    "cast": _of(lambda x: x),
+    "cast": _cast,
     "bit_and": _of(te.bitwise_and),
     "bit_or": _of(te.bitwise_or),
     "bit_xor": _of(te.bitwise_xor),
     "bit_not": _of(te.bitwise_not),
+    "shift_left": _of(_shift(left=True)),
+    "shift_right": _of(_shift(left=False)),
+    "bitcast": _bitcast,
     **{
         name: _of(getattr(te, name))
         for name in (
             *("exp", "log", "sqrt", "rsqrt", "sigmoid", "erf", "floor", "ceil", "round", "trunc"),
             *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh"),
-            *("acosh", "atanh", "log1p", "expm1", "exp2", "log2", "isnan", "fmod", "atan2"),
+            *("acosh", "atanh", "log1p", "expm1", "exp2", "log2", "isnan", "atan2"),
         )
     },
 }

@@ -1,6 +1,6 @@
 """A graph whose every node has a lowering, as one tensor function.
 
-    lower_graph(graph, constants, "k0") -> func @k0(inputs..., outputs..., sizes...)
+    lower_graph(graph, "k0") -> func @k0(inputs..., outputs..., sizes...)
 
 Sizes that the shapes mention are passed as scalars: kernels of a model are called by the model
 itself, which knows them.
@@ -14,7 +14,7 @@ from tilewright.graph.build import make_call
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.types import TensorType
 from tilewright.lower import LOWERINGS
-from tilewright.lower.base import Use, shape_of
+from tilewright.lower.base import Use, copied, shape_of
 from tilewright.sym import Size, Var, free_vars
 from tilewright.te import Tensor
 from tilewright.tensor.ir import Function
@@ -35,7 +35,7 @@ def lower_graph(graph: Graph, name: str) -> Function:
     for value in graph.results:
         tensor = tensors[value]
         if tensor in params or tensor in results:  # a result needs memory of its own
-            tensor = _copy(tensor, value.name)
+            tensor = copied(tensor, value.name)
         results.append(tensor)
     return te.function([*params, *results, *sizes_of(graph)], name=name)
 
@@ -56,7 +56,7 @@ def lower_node(node: Node, inputs: list[Tensor | None]) -> tuple[Tensor, ...]:
     types = tuple(value.type for value in node.outputs)
     assert all(isinstance(of, TensorType) for of in types)
     use = Use(call, types, node.outputs[0].name)  # type: ignore[arg-type]  # all are tensors
-    made = lowering(use, *inputs)
+    made = lowering(use, *inputs, *[None] * (len(call.types) - len(inputs)))
     return made if isinstance(made, tuple) else (made,)
 
 
@@ -68,7 +68,3 @@ def sizes_of(graph: Graph) -> list[Size]:
         if isinstance(value.type, TensorType) and value.type.shape is not None:
             found.update(free_vars(*value.type.shape))
     return [size for size in found if isinstance(size, Size)]
-
-
-def _copy(tensor: Tensor, name: str) -> Tensor:
-    return te.compute(tensor.shape, lambda *index: tensor[index], name=name)

@@ -1,0 +1,194 @@
+"""Reductions and running sums along axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilewright import sym, te
+from tilewright.base.dtype import F64, I64, U8, DType
+from tilewright.lower.base import (
+    Lowering,
+    Use,
+    front_axis,
+    number,
+    placed,
+    product,
+    static,
+    wide,
+    wide_type,
+)
+from tilewright.sym import ONE, Expr
+from tilewright.te import Tensor
+
+
+def reduced(
+    x: Tensor,
+    axes: Sequence[int],
+    combine: te.Reduction,
+    *,
+    keep: bool,
+    name: str,
+    of: Callable[..., Any] = wide,
+) -> Tensor:
+    """of(x[...]) combined along axes, in the type that makes; an empty axis gives the identity."""
+    rest = [axis for axis in range(x.ndim) if axis not in axes]
+    shape = [ONE if axis in axes else x.shape[axis] for axis in range(x.ndim)]
+    if not keep:
+        shape = [x.shape[axis] for axis in rest]
+
+    def element(*index: Expr) -> Expr:
+        full: list[Expr] = list(index) if keep else [ONE] * x.ndim
+        if not keep:
+            for at, axis in zip(index, rest, strict=True):
+                full[axis] = at
+        if any(static(x.shape[axis]) == 0 for axis in axes):
+            return combine.reducer(wide_type(x.dtype)).identity[0]
+        ks = [te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in axes]
+        for axis, k in zip(axes, ks, strict=True):
+            full[axis] = k
+        value: Expr = of(x[tuple(full)])
+        return combine(value, axis=ks) if ks else value
+
+    return te.compute(shape, element, name=name)
+
+
+def _axes(use: Use, x: Tensor) -> list[int]:
+    """The axes of a reduction, in order."""
+    known = use.call.ints(1)
+    if known is None and use.call.has(1):
+        raise use.unsupported("along axes known only at run time")
+    named = range(x.ndim) if known is None else known
+    return sorted(front_axis(axis, x.ndim) for axis in named)
+
+
+def _reduce(combine: te.Reduction) -> Lowering:
+    def rule(use: Use, x: Tensor, axes: Tensor | None) -> Tensor:
+        through = _number if x.dtype.is_bool else wide
+        found = reduced(
+            x, _axes(use, x), combine, keep=use["keepdims"], name=f"{use.name}_wide", of=through
+        )
+        return _rounded(use, found)
+
+    return rule
+
+
+def _number(value: Expr) -> Expr:
+    return te.cast(value, U8)
+
+
+def _rounded(use: Use, x: Tensor) -> Tensor:
+    if x.dtype is use.dtype:
+        return x
+    return te.compute(use.shape, lambda *index: te.cast(x[index], use.dtype), name=use.name)
+
+
+def _mean(use: Use, x: Tensor, axes: Tensor | None) -> Tensor:
+    """Of integers, the quotient truncates; their sums are of 64 bits."""
+    named = _axes(use, x)
+    of = wide_type(x.dtype) if x.dtype.is_float else I64
+    total = reduced(
+        x,
+        named,
+        te.sum,
+        keep=use["keepdims"],
+        name=f"{use.name}_sum",
+        of=lambda value: te.cast(value, of),
+    )
+    count = product([x.shape[axis] for axis in named])
+
+    def element(*index: Expr) -> Expr:
+        if of.is_float:
+            return te.cast(total[index] / number(count, of), use.dtype)
+        return te.cast(te.trunc(te.cast(total[index], F64) / number(count, F64)), use.dtype)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+# ------------------------------------------------------------------------------------ arg
+
+
+def best(*, greatest: bool, last: bool) -> te.Reduction:
+    """(position, value): the greatest or least value, NaN above all; of equals first or last."""
+
+    def combine(a: Any, b: Any) -> tuple[Expr, Expr]:
+        (i, x), (j, y) = a, b
+        better, same = (y < x) if greatest else (x < y), te.eq(x, y)
+        if x.dtype.is_float:
+            neither = te.isnan(y)
+            better = te.any(better, te.all(te.isnan(x), te.logical_not(neither)))
+            same = te.any(same, te.all(te.isnan(x), neither))
+        keep = te.any(better, te.all(same, j < i if last else i < j))
+        return te.select(keep, i, j), te.select(keep, x, y)
+
+    def identity(index: DType, value: DType) -> tuple[Expr, Expr]:
+        worst = value.min if greatest else value.max
+        return te.const(-1 if last else index.max, index), te.const(worst, value)
+
+    name = f"arg{'max' if greatest else 'min'}_{'last' if last else 'first'}"
+    return te.comm_reducer(combine, identity, name=name)
+
+
+def _arg(*, greatest: bool) -> Lowering:
+    def rule(use: Use, x: Tensor) -> Tensor:
+        axis, keep = front_axis(use["axis"], x.ndim), use["keepdims"]
+        choose = best(greatest=greatest, last=use["last"])
+
+        def element(*index: Expr) -> tuple[Expr, ...]:
+            full = placed(index, axis, ONE) if keep else (*index[:axis], ONE, *index[axis:])
+            k = te.reduce_axis((0, x.shape[axis]), name="k")
+            value = wide(x[placed(full, axis, k)])
+            return choose((te.cast(k, I64), value), axis=k)
+
+        position, _ = te.compute(use.shape, element, name=use.name)
+        return position
+
+    return rule
+
+
+# ------------------------------------------------------------------------------------ running
+
+
+def _running(combine: Callable[[Expr, Expr], Expr], start: int) -> Lowering:
+    """A scan whose step t holds the first t elements: sums with and without the last of them."""
+
+    def rule(use: Use, x: Tensor, axis: Tensor | None) -> Tensor:
+        known = use.call.ints(1)
+        if known is None:
+            raise use.unsupported("along an axis known only at run time")
+        at, of = front_axis(known[0], x.ndim), wide_type(x.dtype)
+        length = x.shape[at]
+        rest = [dim for other, dim in enumerate(x.shape) if other != at]
+        steps = sym.simplify(sym.add(length, 1))
+        state = te.placeholder((steps, *rest), of, name=f"{use.name}_state")
+
+        def step(t: Expr, *index: Expr) -> Expr:
+            place = sym.sub(length, t) if use["reverse"] else sym.sub(t, 1)
+            element = x[(*index[:at], place, *index[at:])]
+            return combine(state[(t - 1, *index)], te.cast(element, of))
+
+        begin = te.compute((1, *rest), lambda *_: te.const(start, of), name=f"{use.name}_start")
+        update = te.compute((steps, *rest), step, name=f"{use.name}_step")
+        sums = te.scan(begin, update, state, name=f"{use.name}_sums")
+
+        def element(*index: Expr) -> Expr:
+            t = sym.sub(sym.sub(length, 1), index[at]) if use["reverse"] else index[at]
+            t = t if use["exclusive"] else sym.add(t, 1)
+            return te.cast(sums[(t, *index[:at], *index[at + 1 :])], use.dtype)
+
+        return te.compute(use.shape, element, name=use.name)
+
+    return rule
+
+
+LOWERINGS: dict[str, Lowering] = {
+    "reduce_sum": _reduce(te.sum),
+    "reduce_prod": _reduce(te.prod),
+    "reduce_mean": _mean,
+    "reduce_max": _reduce(te.max),
+    "reduce_min": _reduce(te.min),
+    "arg_max": _arg(greatest=True),
+    "arg_min": _arg(greatest=False),
+    "cumsum": _running(lambda a, b: a + b, 0),
+    "cumprod": _running(lambda a, b: a * b, 1),
+}

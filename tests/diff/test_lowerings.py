@@ -1,0 +1,414 @@
+"""Every operator as a tensor expression, interpreted and as native code, against its reference."""
+
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tilewright import sym
+from tilewright.base.dtype import dtype, from_numpy
+from tilewright.codegen.build import build
+from tilewright.graph import interpret
+from tilewright.graph.build import Builder
+from tilewright.graph.ops import OPS
+from tilewright.graph.types import TensorType
+from tilewright.lower import LOWERINGS
+from tilewright.lower.graph import lower_graph, sizes_of
+from tilewright.tensor import interpret as run_tensor
+
+BF16 = ml_dtypes.bfloat16
+
+# Operators declared native that have no tensor expression yet, so that the gap is visible.
+WITHOUT_LOWERING = {
+    "affine_grid",
+    "attention",
+    "avg_pool",
+    "batch_norm",
+    "col2im",
+    "concat_from_sequence",
+    "conv",
+    "conv_integer",
+    "conv_transpose",
+    "deform_conv",
+    "dequantize",
+    "det",
+    "dft",
+    "grid_sample",
+    "group_norm",
+    "gru",
+    "hardmax",
+    "if",
+    "layer_norm",
+    "linear_attention",
+    "log_softmax",
+    "lookup",
+    "loop",
+    "lp_pool",
+    "lrn",
+    "lstm",
+    "max_pool",
+    "max_roi_pool",
+    "max_unpool",
+    "mel_weights",
+    "non_max_suppression",
+    "nonzero",
+    "optional",
+    "optional_get_element",
+    "optional_has_element",
+    "quantize",
+    "random_bits",
+    "resize",
+    "rms_norm",
+    "rnn",
+    "roi_align",
+    "scan",
+    "scatter_elements",
+    "scatter_nd",
+    "sequence",
+    "sequence_at",
+    "sequence_empty",
+    "sequence_erase",
+    "sequence_insert",
+    "sequence_length",
+    "softmax",
+    "split_to_sequence",
+    "stft",
+    "top_k",
+    "tree_leaves",
+    "unique",
+}
+
+
+def test_only_known_operators_lack_a_lowering() -> None:
+    """This set only shrinks."""
+    assert {name for name, op in OPS.items() if op.native} - set(LOWERINGS) == WITHOUT_LOWERING
+    assert set(LOWERINGS) <= set(OPS)
+
+
+@dataclass
+class Case:
+    """A use of an operator on arrays; None is an absent input."""
+
+    op: str
+    inputs: tuple[Any, ...]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    outputs: int = 1
+    reduction: int = 1  # how many terms are summed up, for the tolerance
+    fixed: tuple[int, ...] = ()  # inputs whose shapes stay numbers in the symbolic run
+    note: str = ""
+    symbolic: bool = True  # whether shapes may be expressions at all
+
+    def __str__(self) -> str:
+        kind = "-".join("x" if x is None else _shown(x) for x in self.inputs)
+        return f"{self.op}-{kind}{'-' if self.note else ''}{self.note}"
+
+
+def _shown(x: Any) -> str:
+    return f"{from_numpy(x.dtype)}[{','.join(map(str, x.shape))}]"
+
+
+CASES: list[Case] = []
+
+
+def case(
+    op: str,
+    *inputs: Any,
+    outputs: int = 1,
+    reduction: int = 1,
+    fixed: Any = (),
+    note: str = "",
+    symbolic: bool = True,
+    **attributes: Any,
+) -> None:
+    """Add a case."""
+    CASES.append(Case(op, inputs, attributes, outputs, reduction, tuple(fixed), note, symbolic))
+
+
+def rand(*shape: int, of: Any = np.float32, low: float = -3, high: float = 3, seed: int = 0) -> Any:
+    """Random values of a type, the same in every run."""
+    rng = np.random.default_rng(zlib.crc32(repr((shape, str(of), seed)).encode()))
+    of = np.dtype(of)
+    if of.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    if of.kind in "iu":
+        least = 0 if of.kind == "u" else int(low)
+        return rng.integers(least, int(high), shape, endpoint=True).astype(of)
+    return rng.uniform(low, high, shape).astype(of)
+
+
+def build_case(case: Case, symbolic: bool) -> tuple[Any, Any]:
+    """The module of one node, and its main graph."""
+    builder = Builder()
+    sizes: dict[int, Any] = {}
+    values = []
+    for at, x in enumerate(case.inputs):
+        if x is None:
+            values.append(None)
+            continue
+        free = symbolic and at not in case.fixed
+        dims = tuple(
+            sizes.setdefault(n, sym.size(f"n{n}")) if free and n != 1 else sym.const(n)
+            for n in x.shape
+        )
+        values.append(builder.param(f"x{at}", TensorType(from_numpy(x.dtype), dims)))
+    made = builder.add_many(case.op, *values, outputs=case.outputs, **case.attributes)
+    module = builder.module(*made)
+    return module, module.main
+
+
+def check(case: Case, close: Any, symbolic: bool) -> None:
+    module, graph = build_case(case, symbolic)
+    inputs = [x for x in case.inputs if x is not None]
+    want = interpret(module, *inputs, check=True)
+    function = lower_graph(graph, "k")
+    found: dict[Any, int] = {}
+    arrays = [*inputs, *want]
+    for value, array in zip([*graph.params, *graph.results], arrays, strict=True):
+        pairs = zip(value.tensor.shape, array.shape, strict=True)
+        found.update((dim, extent) for dim, extent in pairs if isinstance(dim, sym.Size))
+    sizes = [found[size] for size in sizes_of(graph)]
+    for run in (lambda *args: run_tensor(function, *args), build(function, "cpu")):
+        made = [np.full(array.shape, 7).astype(array.dtype) for array in want]
+        run(*[np.copy(x) for x in inputs], *made, *sizes)
+        for got, expected in zip(made, want, strict=True):
+            close(got, expected, case.reduction)
+
+
+# ---------------------------------------------------------------------------- elementwise
+
+for _of in (np.float32, np.float16, BF16, np.float64, np.int32, np.int8, np.uint8, np.int64):
+    _a, _b = rand(3, 5, of=_of), rand(3, 5, of=_of, seed=1)
+    for _op in ("add", "sub", "mul", "minimum", "maximum"):
+        case(_op, _a, _b)
+    _nonzero = np.where(_b == 0, np.ones((), _b.dtype), _b)
+    for _op in ("div", "floordiv", "mod", "fmod"):
+        case(_op, _a, _nonzero)
+    for _op in ("relu", "abs", "sign", "neg"):
+        case(_op, _a)
+    for _op in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"):
+        case(_op, _a, rand(5, of=_of, seed=2))
+case("add", rand(3, 1, 4), rand(5, 1), note="broadcast")
+case("add", rand(0, 4), rand(1, 4), note="empty")
+case("mul", rand(), rand(2, 2), note="scalar")
+for _op in (
+    *("exp", "sigmoid", "erf", "floor", "ceil", "round", "trunc", "sin", "cos", "tan", "atan"),
+    *("sinh", "cosh", "tanh", "asinh", "expm1", "exp2", "reciprocal"),
+):
+    case(_op, rand(37))
+    case(_op, rand(5, of=np.float16))
+for _op in ("log", "sqrt", "rsqrt", "log1p", "log2"):
+    case(_op, rand(37, low=0.01))
+    case(_op, rand(5, of=BF16, low=0.01))
+for _op in ("asin", "acos", "atanh"):
+    case(_op, rand(37, low=-0.99, high=0.99))
+case("acosh", rand(37, low=1.1))
+case("isnan", np.array([1, np.nan, np.inf], np.float32))
+case("atan2", rand(9), rand(9, seed=1))
+case("pow", rand(9, low=0.1), rand(9, seed=1))
+case("pow", rand(9, of=np.int32), rand(9, of=np.int32, low=0))
+case("pow", rand(9, of=np.int64), rand(9, of=np.int64), note="negative")
+for _of in (np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64):
+    _a, _b = rand(4, 3, of=_of, low=-99, high=99), rand(3, of=_of, seed=1, low=-2, high=99)
+    for _op in ("bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"):
+        case(_op, _a, _b)
+    case("bit_not", _a)
+for _op in ("logical_and", "logical_or", "logical_xor"):
+    case(_op, rand(4, 3, of=bool), rand(3, of=bool))
+case("logical_not", rand(7, of=bool))
+for _of in (np.float32, np.int64, bool, np.float16):
+    case("where", rand(4, 3, of=bool), rand(3, of=_of), rand(4, 1, of=_of, seed=1))
+case("clip", rand(9), np.float32(-1), np.float32(1))
+case("clip", rand(9), None, np.float32(1))
+case("clip", rand(9, of=np.int8), np.int8(-1))
+case("clip", rand(9))
+
+# ---------------------------------------------------------------------------- casts
+
+_EXTREME = np.array(
+    [
+        0,
+        -0.0,
+        0.5,
+        1.5,
+        2.5,
+        -1.5,
+        300,
+        -300,
+        1e6,
+        -1e6,
+        3e9,
+        -3e9,
+        1e20,
+        -1e20,
+        np.inf,
+        -np.inf,
+        np.nan,
+        65504,
+        65520,
+        1e-8,
+        448,
+        500,
+        57344,
+        60000,
+    ],
+    np.float32,
+)
+_TYPES = ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool")
+for _to in (*_TYPES, "f8e4m3", "f8e5m2", "i4", "u4"):
+    case("cast", _EXTREME, to=dtype(_to), note=_to)
+    case("cast", _EXTREME.astype(BF16), to=dtype(_to), note=_to)
+    for _of in (np.int64, np.uint8, np.int8, bool):
+        case("cast", rand(9, of=_of, low=-99, high=99), to=dtype(_to), note=_to)
+for _have, _to in (
+    (np.float32, "i32"),
+    (np.int32, "f32"),
+    (np.float64, "u64"),
+    (np.uint8, "i8"),
+    (np.float16, "u16"),
+    (np.uint16, "f16"),
+):
+    case("bitcast", rand(9, of=_have), to=dtype(_to), note=_to)
+
+# ---------------------------------------------------------------------------- shapes
+
+_X = rand(2, 3, 4)
+case("shape", _X)
+case("dims", values=(3, 4), note="list")
+case("dims", values=5, to=dtype("i32"), note="scalar")
+for _shape in ((6, 4), (24,), (2, 12), (4, 3, 2), (2, -1), (1, 2, 3, 1, 4), (8, 3), (2, 3, 2, 2)):
+    case("reshape", _X, shape=_shape, fixed=(0,), note="x".join(map(str, _shape)))
+case("reshape", rand(5, 8), shape=(-1, 2, 4), note="split")
+case("reshape", rand(0, 3), shape=(0, 3), fixed=(0,), note="empty")
+case("reshape", rand(1), shape=(), note="scalar")
+case("reshape", rand(6, 4), np.array([3, 8]), fixed=(1,), note="at run time")
+case("expand", rand(3, 1), shape=(2, 3, 4), fixed=(0,))
+case("expand", rand(3, 1), shape=(1, 5), note="column")
+case("expand", rand(3, 1), np.array([2, 1, 4]), fixed=(1,), note="at run time")
+case("tile", rand(2, 3), repeats=(2, 1), note="rows")
+case("tile", rand(2, 3), repeats=(1, 3), note="columns")
+case("tile", rand(2, 3), np.array([2, 2]), fixed=(1,), note="at run time")
+for _perm in ((0, 1, 2), (2, 1, 0), (1, 0, 2), (1, 2, 0)):
+    case("transpose", _X, perm=_perm, note="".join(map(str, _perm)))
+case("concat", rand(2, 3), rand(2, 5), rand(2, 0), axis=1)
+case("concat", rand(2, 3), rand(4, 3), axis=-2, note="negative")
+case("concat", rand(2, 0), rand(2, 0), axis=1, note="empty")
+case("concat", rand(3), axis=0, note="one")
+_S = rand(7, 6)
+case("slice", _S, starts=(1,), ends=(5,))
+case("slice", _S, starts=(-3,), ends=(100,), axes=(1,))
+case("slice", _S, starts=(5, 1), ends=(0, 6), axes=(0, 1), steps=(-2, 2))
+case("slice", _S, starts=(-1,), ends=(-100,), axes=(0,), steps=(-1,), note="flip")
+case("slice", _S, starts=(4,), ends=(2,), note="empty")
+case("slice", _S, starts=(0,), ends=(7,), steps=(3,), axes=(0,))
+case("slice", _S, np.array([1, -4]), np.array([6, 100]), fixed=(1, 2), note="at run time")
+case("slice", _S, np.array([5]), np.array([-7]), None, np.array([-2]), fixed=(1, 2, 4), note="back")
+for _mode in ("constant", "edge", "reflect", "wrap"):
+    case("pad", rand(4, 5), pads=(1, 2, 3, 0), mode=_mode, note=_mode)
+    case("pad", rand(4, 5), pads=(-1, 2, 1, -2), mode=_mode, note=f"{_mode} crop")
+case("pad", rand(4, 5), pads=(1, 1), axes=(-1,), note="one axis")
+case("pad", rand(4, 5), None, np.float32(9), pads=(1, 0, 2, 0), note="value")
+case("pad", rand(4, 5, of=np.int64), pads=(0, 0, 0, 0), note="nothing")
+case("pad", rand(4, 5), np.array([1, 0, 2, -1]), fixed=(1,), note="at run time")
+case("range", start=2, limit=11, delta=3, to=dtype("i64"))
+case(
+    "range",
+    np.array(0.5, np.float32),
+    np.array(3, np.float32),
+    np.array(0.3, np.float32),
+    to=dtype("f32"),
+    note="floats",
+)
+
+# ---------------------------------------------------------------------------- indexing
+
+_I = np.array([[0, -1, 2], [1, -3, 0]])
+for _axis in (0, 1, -1):
+    case("gather", rand(3, 4, 3), _I, axis=_axis, note=f"axis {_axis}")
+    case("gather", rand(3, 4, 3), _I[0], axis=_axis, note=f"axis {_axis}")
+case("gather", rand(3, 4, of=np.int8), np.array(-1, np.int32), axis=0, note="scalar")
+case("gather", rand(3, 4, of=bool), np.zeros((0,), np.int64), axis=0, note="empty")
+case("gather_elements", rand(3, 4), _I, axis=0)
+case("gather_elements", rand(3, 4), _I, axis=-1)
+case("gather_nd", rand(3, 4, 2), np.array([[0, -1], [2, 3]]), fixed=(1,))
+case("gather_nd", rand(3, 4, 2), np.array([[[0]], [[-1]], [[3]]]), fixed=(1,), batch_dims=1)
+case("gather_nd", rand(3, 4), np.array([2, -1]), fixed=(1,))
+
+# ---------------------------------------------------------------------------- reductions
+
+for _of in (np.float32, np.float16, BF16, np.int32, np.int8, np.float64, np.uint8):
+    for _op in ("reduce_sum", "reduce_prod", "reduce_mean", "reduce_max", "reduce_min"):
+        case(_op, rand(3, 5, 4, of=_of), axes=(1,), reduction=5)
+for _op in ("reduce_sum", "reduce_mean", "reduce_max"):
+    case(_op, rand(3, 5, 4), reduction=60, note="all")
+    case(_op, rand(3, 5, 4), axes=(-1, 0), keepdims=False, reduction=12, note="two")
+    case(_op, rand(3, 5, 4), axes=(), note="none")
+    case(_op, rand(1, 1), axes=(1,), note="one")
+case("reduce_max", rand(3, 4, of=bool), axes=(1,))
+case("reduce_min", rand(3, 4, of=bool), axes=(1,), keepdims=False)
+case("reduce_max", np.array([[1, np.nan, 2], [3, 1, 2]], np.float32), axes=(1,), note="nan")
+for _op in ("reduce_sum", "reduce_prod", "reduce_max"):
+    case(_op, rand(3, 0), axes=(1,), note="empty", symbolic=False)
+for _op in ("arg_max", "arg_min"):
+    case(_op, rand(4, 9, of=np.int32), axis=1)
+    case(_op, rand(4, 9, of=np.int32), axis=-1, last=True, keepdims=False, note="last")
+    case(_op, rand(4, 9, of=np.float16), axis=0)
+    case(_op, np.array([[1, np.nan, 2, np.nan]], np.float32), axis=1, note="nan")
+for _op in ("cumsum", "cumprod"):
+    case(_op, rand(3, 5), axis=1, reduction=5)
+    case(_op, rand(3, 5), axis=0, exclusive=True, reduction=5, note="exclusive")
+    case(_op, rand(3, 5, of=np.int32), axis=-1, reverse=True, reduction=5, note="reverse")
+    case(_op, rand(5), axis=0, reverse=True, exclusive=True, reduction=5, note="both")
+case("cumsum", rand(0, 3), axis=0, note="empty")
+case("cumsum", rand(7, of=np.float16), axis=0, reduction=7)
+
+# ---------------------------------------------------------------------------- linear algebra
+
+for _of in (np.float32, np.float16, BF16, np.int32, np.float64):
+    case("matmul", rand(4, 6, of=_of), rand(6, 5, of=_of), reduction=6)
+case("matmul", rand(2, 4, 6), rand(2, 6, 5), reduction=6)
+case("matmul", rand(3, 1, 4, 6), rand(2, 6, 5), reduction=6, note="broadcast")
+case("matmul", rand(6), rand(6), reduction=6)
+case("matmul", rand(6), rand(3, 6, 5), reduction=6)
+case("matmul", rand(3, 4, 6), rand(6), reduction=6)
+case("matmul", rand(1, 1), rand(1, 1), note="one")
+case("matmul", rand(3, 0), rand(0, 2), note="empty sum", symbolic=False)
+case("matmul", rand(0, 3), rand(3, 2), note="empty")
+case(
+    "matmul_integer",
+    rand(4, 6, of=np.uint8, high=255),
+    rand(6, 5, of=np.int8, low=-128, high=127),
+    np.uint8(120),
+    np.int8(-3),
+    fixed=(2, 3),
+)
+case(
+    "matmul_integer",
+    rand(4, 6, of=np.uint8, high=255),
+    rand(6, 5, of=np.uint8, high=255),
+    rand(4, 1, of=np.uint8),
+    rand(5, of=np.uint8),
+)
+case("matmul_integer", rand(4, 6, of=np.int8), rand(6, 5, of=np.int8))
+for _eq, _shapes in {
+    "ab,bc->ac": ((3, 4), (4, 5)),
+    "abc->ca": ((2, 3, 4),),
+    "ii->i": ((3, 3),),
+    "bij,bjk->bik": ((2, 3, 4), (2, 4, 5)),
+    "a,b,c->abc": ((2,), (3,), (4,)),
+    "ab->": ((3, 4),),
+}.items():
+    case("einsum", *(rand(*s) for s in _shapes), equation=_eq, reduction=12, note=_eq)
+
+
+# ---------------------------------------------------------------------------- the tests
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])
+def test_lowering(case: Case, close: Any, symbolic: bool) -> None:
+    if symbolic and not case.symbolic:
+        pytest.skip("the shape must be numbers")
+    check(case, close, symbolic)
