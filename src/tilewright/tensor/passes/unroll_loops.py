@@ -2,8 +2,9 @@
 
     for i in unroll 0..2 { acc[i] = 0 }      acc[0] = 0; acc[1] = 0
 
-Accumulators indexed by constants end up in registers. A loop whose expansion would exceed `limit`
-statements stays a loop.
+Accumulators indexed by constants end up in registers. A serial loop annotated `unroll = 4` takes
+four iterations at a time and the rest one by one. A loop whose expansion would exceed `limit`
+statements stays as it is.
 """
 
 from __future__ import annotations
@@ -12,8 +13,19 @@ from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
-from tilewright.sym import Const, const
-from tilewright.tensor.ir import SERIAL, UNROLL, Alloc, For, Function, Let, Stmt, seq
+from tilewright.sym import ZERO, Const, Expr, Var, const, var
+from tilewright.tensor.ir import (
+    SERIAL,
+    UNROLL,
+    Alloc,
+    For,
+    Function,
+    Let,
+    Stmt,
+    annotated,
+    annotation,
+    seq,
+)
 from tilewright.tensor.passes.rewriter import fresh_copy
 from tilewright.tensor.visit import rewrite, substitute, walk
 
@@ -22,16 +34,49 @@ def unroll_loops(fn: Function, ctx: PassContext) -> Function:
     limit: int = ctx.option("unroll_loops.limit", 2048)
 
     def rule(stmt: Stmt) -> Stmt | None:
-        if not isinstance(stmt, For) or stmt.kind != UNROLL:
+        if not isinstance(stmt, For):
             return stmt
-        extent = sym.simplify(stmt.extent)
-        inside = list(walk(stmt.body))
-        if not isinstance(extent, Const) or extent.value * len(inside) > limit:
-            return replace(stmt, kind=SERIAL)
-        has_binders = any(isinstance(inner, (For, Let, Alloc)) for inner in inside)
-        copy = fresh_copy if has_binders else substitute
-        steps = [sym.add(stmt.start, const(k)) for k in range(int(extent.value))]
-        return seq(*[copy(stmt.body, {stmt.var: at}) for at in steps]) if steps else None
+        if stmt.kind == UNROLL:
+            return _unrolled(stmt, limit)
+        factor = annotation(stmt, "unroll")
+        if factor is not None and stmt.kind == SERIAL:
+            plain = replace(stmt, annotations=annotated(stmt.annotations, "unroll", None))
+            return _by_factor(plain, int(factor), limit)
+        return stmt
 
     body = rewrite(fn.body, rule)
     return fn if body is fn.body else replace(fn, body=body)
+
+
+def _unrolled(loop: For, limit: int) -> Stmt | None:
+    extent = sym.simplify(loop.extent)
+    size = sum(1 for _ in walk(loop.body))
+    if not isinstance(extent, Const) or extent.value * size > limit:
+        return replace(loop, kind=SERIAL)
+    steps = [sym.add(loop.start, const(k)) for k in range(int(extent.value))]
+    return seq(*_copies(loop.body, loop.var, steps)) if steps else None
+
+
+def _by_factor(loop: For, factor: int, limit: int) -> Stmt | None:
+    extent = sym.simplify(loop.extent)
+    if isinstance(extent, Const) and extent.value <= factor:
+        return _unrolled(loop, limit)
+    if factor < 2 or factor * sum(1 for _ in walk(loop.body)) > limit:
+        return loop
+    rounds = sym.simplify(sym.maximum(sym.floordiv(extent, factor), 0))
+    done = sym.mul(rounds, factor)
+    outer = var(loop.var.name)
+    base = sym.add(loop.start, sym.mul(outer, factor))
+    copies = _copies(loop.body, loop.var, [sym.add(base, const(k)) for k in range(factor)])
+    main = replace(loop, var=outer, start=ZERO, stop=rounds, body=seq(*copies))
+    if sym.prove(sym.eq(done, extent)):
+        return main
+    rest = fresh_copy(replace(loop, start=sym.simplify(sym.add(loop.start, done))))
+    return seq(main, rest)
+
+
+def _copies(body: Stmt, variable: Var, steps: list[Expr]) -> list[Stmt]:
+    """The body with each value of the variable."""
+    binds = any(isinstance(inner, (For, Let, Alloc)) for inner in walk(body))
+    copy = fresh_copy if binds else substitute
+    return [copy(body, {variable: at}) for at in steps]
