@@ -40,9 +40,10 @@ class Tensors:
         if tensor.data_location == TensorProto.EXTERNAL:
             return self._external(tensor, (count * _bits(tensor) + 7) // 8)
         if tensor.HasField("raw_data"):
-            expected = (count * _bits(tensor) + 7) // 8
-            if len(tensor.raw_data) != expected:
-                raise _damaged(tensor, f"{len(tensor.raw_data)} bytes for {expected}")
+            raw, expected = tensor.raw_data, (count * _bits(tensor) + 7) // 8
+            if len(raw) != expected:
+                raise _damaged(tensor, f"{len(raw)} bytes for {expected}")
+            return _decoded(tensor, raw)
         return np.asarray(numpy_helper.to_array(tensor))
 
     def _external(self, tensor: TensorProto, expected: int) -> Array:
