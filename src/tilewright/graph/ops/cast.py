@@ -71,6 +71,9 @@ def _wrapped(array: Array, to: DType) -> Array:
 
 def _saturated(array: Array, to: DType) -> Array:
     """Floats to integers: truncated, kept within the type."""
+    if to.bits < 32 and array.dtype.itemsize >= 4:  # the type's ends are exact in f32
+        number = np.where(np.isnan(array), 0, np.clip(array, to.min, to.max))
+        return number.astype(np.int32).astype(to.numpy)
     wide = np.trunc(np.nan_to_num(array.astype(np.float64), nan=0.0))
     high = wide >= float(to.max)
     inside = np.where(high, 0, np.maximum(wide, float(to.min)))
