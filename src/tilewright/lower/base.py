@@ -37,7 +37,7 @@ class Use:
         return self.outputs[0].dtype
 
     def unsupported(self, what: str) -> Unsupported:
-        return Unsupported("TW1301", f"no native code for {self.call.op} {what}", self.call.loc)
+        return Unsupported("TW1501", f"no native code for {self.call.op} {what}", self.call.loc)
 
 
 # The tensors of a node's outputs from those of its inputs (None: absent).

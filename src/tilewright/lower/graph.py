@@ -44,7 +44,7 @@ def lower_node(node: Node, inputs: list[Tensor | None]) -> tuple[Tensor, ...]:
     """The tensors of a node's outputs."""
     lowering = LOWERINGS.get(node.op)
     if lowering is None:
-        raise Unsupported("TW1302", f"no native code for the operator {node.op}", node.loc)
+        raise Unsupported("TW1502", f"no native code for the operator {node.op}", node.loc)
     _, call = make_call(
         node.op,
         node.inputs,
