@@ -8,7 +8,7 @@ SETUP := $(VENV)/.setup
 C := src/tilewright/runtime/native
 NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch])
 
-.PHONY: help setup test lint unit fuzz sanitize clean
+.PHONY: help setup demo test lint unit docs fuzz bench conformance sanitize clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -23,6 +23,9 @@ $(SETUP): pyproject.toml $(NATIVE) | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@
 
+demo: $(SETUP)  ## schedule and compile a matrix product, check it, time it against NumPy
+	$(BIN)/python examples/demo.py
+
 test: lint unit sanitize  ## lint, then all tests
 
 lint: $(SETUP)  ## ruff, clang-format, mypy, import layers
@@ -34,6 +37,21 @@ lint: $(SETUP)  ## ruff, clang-format, mypy, import layers
 
 unit: $(SETUP)  ## the tests
 	$(BIN)/pytest -n 2 --dist worksteal
+
+docs: $(SETUP)  ## run every example in the documentation, and the examples themselves
+	$(BIN)/pytest -n 2 tests/examples tests/errors $(wildcard tests/unit/*/test_docs.py)
+
+BENCHES := schedule runtime math gemm
+
+bench: $(VENV)/.bench  ## the figures of bench/RESULTS.md, against peers; wants an idle machine
+	for name in $(BENCHES); do $(BIN)/python bench/$$name.py || exit 1; done
+
+$(VENV)/.bench: $(SETUP)
+	$(BIN)/pip install --quiet --editable '.[bench]'
+	@touch $@
+
+conformance: $(SETUP)  ## all of ONNX's own backend tests
+	$(BIN)/python bench/conformance.py
 
 fuzz: $(SETUP)  ## 5,000 random programs under random schedules
 	$(BIN)/python tests/fuzz/run.py --programs 5000 --jobs 2
