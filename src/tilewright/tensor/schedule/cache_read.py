@@ -10,7 +10,7 @@ from tilewright.tensor.regions import clipped, region_over, whole
 from tilewright.tensor.schedule.boxes import bound_region, holds, written_box
 from tilewright.tensor.schedule.cover import cache_name, copy_nest
 from tilewright.tensor.schedule.memory import check_memory, chosen
-from tilewright.tensor.schedule.movable import check_seen, check_straight, fills
+from tilewright.tensor.schedule.movable import check_seen, check_straight, fills, memory_at
 from tilewright.tensor.schedule.refusal import path_to_block, refuse
 from tilewright.tensor.schedule.sites import (
     Scope,
@@ -60,7 +60,8 @@ def cache_read(fn: Function, name: str, index: int, memory: str) -> tuple[Functi
     place = _place(scope, scope.site(name), buffer)
     for writer in scope.writers(buffer):
         what = f"cache a read of @{name}"
-        check_seen(fn, buffer, buffer.scope, writer.path, path[: place + 1], what)
+        memory_now = memory_at(fn, scope, buffer, name, path[:place])
+        check_seen(fn, buffer, memory_now, writer.path, path[: place + 1], what)
     loops = loops_above(scope, path, place)
     box = _box(fn, scope, scope.site(name), buffer, place)
     cache = replace(buffer, name=cache_name(buffer, memory), scope=memory, align=())

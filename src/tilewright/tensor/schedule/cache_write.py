@@ -10,7 +10,7 @@ from tilewright.tensor.schedule.boxes import loose_box
 from tilewright.tensor.schedule.cache_read import top_place
 from tilewright.tensor.schedule.cover import cache_name, copy_nest
 from tilewright.tensor.schedule.memory import check_memory, chosen
-from tilewright.tensor.schedule.movable import check_repeatable, check_seen
+from tilewright.tensor.schedule.movable import check_repeatable, check_seen, owning_memory
 from tilewright.tensor.schedule.refusal import path_to_block, refuse
 from tilewright.tensor.schedule.sites import (
     Scope,
@@ -43,7 +43,8 @@ def cache_write(fn: Function, name: str, index: int, memory: str) -> tuple[Funct
     site = scope.site(name)
     shared = [common_depth(other.path, path) for other in scope.readers(buffer, but=block)]
     place = max(shared, default=top_place(scope, path))
-    check_seen(fn, buffer, memory, path, path[:place], f"cache a write of @{name}")
+    own = owning_memory(memory, [path[:place], path])
+    check_seen(fn, buffer, own, path, path[:place], f"cache a write of @{name}")
     loops = loops_above(scope, path, place)
     ctx = scope_context(fn, scope, loops)
     box = _box(fn, scope, site, buffer, place, ctx)

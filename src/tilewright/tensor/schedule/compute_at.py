@@ -22,7 +22,7 @@ from tilewright.tensor.ir import (
     Stmt,
 )
 from tilewright.tensor.regions import region_over, union
-from tilewright.tensor.schedule.boxes import are_apart, bound_region
+from tilewright.tensor.schedule.boxes import bound_region
 from tilewright.tensor.schedule.cover import Cover
 from tilewright.tensor.schedule.movable import (
     check_alone,
@@ -53,7 +53,6 @@ from tilewright.tensor.schedule.tree import (
     Path,
     find_loop,
     insert_before,
-    loop_ranges,
     reads_of,
     with_body,
     writes_of,
@@ -69,9 +68,9 @@ def compute_at(fn: Function, name: str, var: Var) -> Function:
     The producer computes, in every iteration, a box that holds all its consumers read there. Boxes
     of different iterations may overlap: then elements are computed again. A `shared` buffer holds
     what all threads of a block need, so the box is that of all of them together, and each computes
-    it until the new loops are bound to threads. `local` memory is a thread's own, and `global`
-    memory is filled by each thread for itself; there a reduction is refused where threads' boxes
-    are not known to lie apart, since they would add to the same elements.
+    it until the new loops are bound to threads. `local` memory is a thread's own; so is `global`
+    memory for what is used under loops of threads alone. Where several threads would add to the
+    same elements, a reduction is refused.
     """
     path, block = path_to_block(fn, name, "compute at a loop")
     loop_path, loop = path_to_loop(fn, var, "compute at the loop")
@@ -193,7 +192,6 @@ def _needed(
             box = touched if box is None else union(box, touched, ctx)
         if box is None:
             continue
-        _check_apart(fn, scope, block, box, around, what)
         for axis, iterator in axes.items():
             r = box.ranges[axis]
             if iterator in needed:  # of several outputs: all that any of them needs
@@ -238,20 +236,8 @@ def _threads_sharing(
         each for each in around if each.kind == VTHREAD or each.thread.startswith("threadIdx")
     ]
     if threads and block.init is not None:
-        raise rivals(fn, threads[0], shared[0], what)
+        raise rivals(fn, threads[0], shared[0], "shared", what)
     return threads
-
-
-def _check_apart(
-    fn: Function, scope: Scope, block: Block, box: Region, around: Sequence[For], what: str
-) -> None:
-    """Threads may compute the same elements of `global` memory, but not add to the same ones."""
-    threads = [each for each in around if each.kind == THREAD]
-    if not threads or box.buffer.scope != "global" or block.init is None:
-        return
-    ctx = scope_context(fn, scope, [each for each in around if each.kind != THREAD])
-    if not are_apart(box, loop_ranges(threads), ctx):
-        raise rivals(fn, threads[0], box.buffer, what)
 
 
 # --------------------------------------------------------------------------- building

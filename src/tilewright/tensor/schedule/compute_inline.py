@@ -25,6 +25,7 @@ from tilewright.tensor.schedule.movable import (
     check_intermediate,
     check_repeatable,
     check_seen,
+    memory_at,
     own_axes,
 )
 from tilewright.tensor.schedule.refusal import path_to_block, refuse
@@ -127,9 +128,8 @@ def _check_inputs(fn: Function, scope: Scope, site: Site, readers: list[Site]) -
         )
         for buffer in reads_of(block):
             for writer in scope.writers(buffer):
-                check_seen(
-                    fn, buffer, buffer.scope, writer.path, reader.path, f"inline @{block.name}"
-                )
+                memory = memory_at(fn, scope, buffer, block.name, reader.path)
+                check_seen(fn, buffer, memory, writer.path, reader.path, f"inline @{block.name}")
                 shared = shared_loops(writer.path, site.path)
                 check_finished(fn, writer, shared, f"inline @{block.name}")
                 apart = [loop for loop in shared if loop not in reader.loops]

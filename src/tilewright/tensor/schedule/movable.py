@@ -16,8 +16,10 @@ from tilewright.tensor.intrin import UPDATE
 from tilewright.tensor.ir import (
     REDUCE,
     SCAN,
+    SERIAL,
     SPATIAL,
     THREAD,
+    UNROLL,
     Block,
     Buffer,
     For,
@@ -183,7 +185,8 @@ def check_inputs_there(
         writers = [s for s in scope.writers(region.buffer) if s.block.name != moved.name]
         for writer in writers:
             shared = shared_loops(writer.path, place)
-            check_seen(fn, region.buffer, region.buffer.scope, writer.path, place, what)
+            memory = memory_at(fn, scope, region.buffer, moved.name, place)
+            check_seen(fn, region.buffer, memory, writer.path, place, what)
             if region.buffer not in fn.buffers:
                 _check_home(fn, moved, region.buffer, writer, old, shared, what)
             if not shared:
@@ -295,6 +298,38 @@ def _check_declared(
         )
 
 
+def owning_memory(memory: str, uses: Sequence[Path]) -> str:
+    """The memory that an intermediate in `memory` is really in, given all places that use it.
+
+    In global memory, what is used inside one kernel alone belongs to the thread, or else to the
+    block of threads, whose loops are around all of it: it is as if in local or shared memory.
+    """
+    if memory != "global":
+        return memory
+    depth = min(common_depth(uses[0], path) for path in uses)
+    loops = [stmt for stmt in uses[0][:depth] if isinstance(stmt, For)]
+    concurrent = [loop for loop in loops if loop.kind not in (SERIAL, UNROLL)]
+    if not any(loop.kind == THREAD for loop in concurrent):
+        return memory
+    is_of_thread = concurrent[-1].kind != THREAD or any(
+        loop.thread.startswith("threadIdx") for loop in concurrent
+    )
+    return "local" if is_of_thread else "shared"
+
+
+def memory_at(fn: Function, scope: Scope, buffer: Buffer, moved: str, place: Path) -> str:
+    """The memory a buffer is really in when the block `moved`, which uses it, is at `place`."""
+    if buffer in fn.buffers:
+        return "global"
+    uses = [
+        site.path
+        for site in scope.sites
+        if site.block.name != moved
+        and (buffer in reads_of(site.block) or buffer in writes_of(site.block))
+    ]
+    return owning_memory(buffer.scope, [place, *uses])
+
+
 def check_seen(
     fn: Function, buffer: Buffer, memory: str, writer: Path, reader: Path, what: str
 ) -> None:
@@ -332,21 +367,22 @@ def check_alone(fn: Function, scope: Scope, block: Block, place: Path, what: str
     around = {stmt.thread for stmt in place if isinstance(stmt, For)}
     repeating = [loop for loop in all_loops(kernel) if loop.thread and loop.thread not in around]
     for buffer in writes_of(block):
-        is_local = buffer.scope != "global" and not buffer.scope.startswith("shared")
+        memory = memory_at(fn, scope, buffer, block.name, place)
+        is_shared = memory.startswith("shared")
+        is_local = memory != "global" and not is_shared
         if is_local and all(is_under(reader.path, kernel) for reader in scope.readers(buffer)):
             continue
         for loop in repeating:
-            if buffer.scope.startswith("shared") and loop.thread.startswith("blockIdx"):
-                continue
-            raise rivals(fn, loop, buffer, what)
+            if not (is_shared and loop.thread.startswith("blockIdx")):
+                raise rivals(fn, loop, buffer, memory, what)
 
 
-def rivals(fn: Function, loop: For, buffer: Buffer, what: str) -> ScheduleError:
+def rivals(fn: Function, loop: For, buffer: Buffer, memory: str, what: str) -> ScheduleError:
     return refuse(
         fn,
         "TW2129",
         f"cannot {what}: threads of %{loop.var.name} would add to the same elements of "
-        f"%{buffer.name}, which is in {buffer.scope} memory",
+        f"%{buffer.name}, which is in {memory} memory",
         loop.var,
         help='give each its own: set_scope(block, 0, "local"), or rfactor the reduction',
     )
@@ -366,7 +402,8 @@ def check_outputs_there(
         for reader in scope.readers(region.buffer):
             if reader.block.name == moved.name:
                 continue
-            check_seen(fn, region.buffer, region.buffer.scope, place, reader.path, what)
+            memory = memory_at(fn, scope, region.buffer, moved.name, place)
+            check_seen(fn, region.buffer, memory, place, reader.path, what)
             shared = shared_loops(reader.path, place)
             if not shared:
                 continue

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tilewright.tensor.ir import Buffer, Function
 from tilewright.tensor.schedule.memory import check_memory, chosen
-from tilewright.tensor.schedule.movable import check_intermediate, check_seen
+from tilewright.tensor.schedule.movable import check_intermediate, check_seen, owning_memory
 from tilewright.tensor.schedule.refusal import path_to_block
 from tilewright.tensor.schedule.sites import scope_of
 from tilewright.tensor.visit import replace_buffers
@@ -26,10 +26,12 @@ def set_scope(fn: Function, name: str, index: int, memory: str) -> Function:
     if buffer.scope == memory:
         return fn
     scope = scope_of(path)
+    uses = [site.path for site in (*scope.writers(buffer), *scope.readers(buffer))]
+    own = owning_memory(memory, uses)
     for writer in scope.writers(buffer):
         for reader in scope.readers(buffer):
             what = f"set the memory of %{buffer.name}"
-            check_seen(fn, buffer, memory, writer.path, reader.path, what)
+            check_seen(fn, buffer, own, writer.path, reader.path, what)
     return with_buffer(fn, buffer, replace(buffer, scope=memory))
 
 
