@@ -1,6 +1,6 @@
 """How much of ONNX's own backend suite passes.
 
-    python bench/conformance.py [--filter REGEX] [--failures] [--json FILE]
+    python bench/conformance.py [--filter REGEX] [--light] [--failures] [--json FILE]
 
 Imports and interprets every node, simple and PyTorch test inside the `onnx` package and compares
 with the expected outputs, under the tolerances of each test.
@@ -22,20 +22,21 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "conformance"))
 
-from suite import FAILED, KINDS, PASSED, UNSUPPORTED, Outcome, cases, run_test
+from suite import FAILED, KINDS, LIGHT, PASSED, UNSUPPORTED, Outcome, cases, run_test
 
 STATUSES = (PASSED, FAILED, UNSUPPORTED)
 WANT = 1950  # of all 2,024
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
+    kinds = (*KINDS, LIGHT) if options.light else KINDS
     chosen = [
         (kind, test)
-        for kind in KINDS
+        for kind in kinds
         for name, test in cases(kind).items()
         if re.search(options.filter, name)
     ]
-    outcomes: dict[str, dict[str, Outcome]] = {kind: {} for kind in KINDS}
+    outcomes: dict[str, dict[str, Outcome]] = {kind: {} for kind in kinds}
     for kind, test in track(chosen, "conformance", console=Console(stderr=True), transient=True):
         outcomes[kind][test.name] = run_test(test)
     if options.failures:
@@ -49,8 +50,8 @@ def measure(options: argparse.Namespace) -> list[Figure]:
 
 
 def show_failures(outcomes: dict[str, dict[str, Outcome]]) -> None:
-    for kind in KINDS:
-        for name, outcome in outcomes[kind].items():
+    for kind, ended in outcomes.items():
+        for name, outcome in ended.items():
             if outcome.status != PASSED:
                 reason = " ".join(outcome.message.split())[:300]
                 print(f"{kind}/{name}: {outcome.status}: {reason}")
@@ -60,8 +61,8 @@ def show_counts(outcomes: dict[str, dict[str, Outcome]]) -> collections.Counter[
     """Print a line per kind of test; the counts over all."""
     table = Table("kind", *STATUSES, "total")
     total: collections.Counter[str] = collections.Counter()
-    for kind in KINDS:
-        count = collections.Counter(outcome.status for outcome in outcomes[kind].values())
+    for kind, ended in outcomes.items():
+        count = collections.Counter(outcome.status for outcome in ended.values())
         total += count
         table.add_row(kind, *(str(count[status]) for status in STATUSES), str(count.total()))
     table.add_row("all", *(str(total[status]) for status in STATUSES), str(total.total()))
@@ -71,6 +72,7 @@ def show_counts(outcomes: dict[str, dict[str, Outcome]]) -> collections.Counter[
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--filter", default="", help="a regular expression on the names of tests")
+    parser.add_argument("--light", action="store_true", help="also the architectures of the zoo")
     parser.add_argument("--failures", action="store_true", help="say why each test did not pass")
 
 
