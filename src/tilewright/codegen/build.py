@@ -16,11 +16,12 @@ import numpy as np
 
 from tilewright.base.errors import UserError
 from tilewright.base.passes import PassContext
-from tilewright.base.target import Target
+from tilewright.base.target import CUDA, Target
 from tilewright.codegen import cache, jit, llvm
 from tilewright.codegen.artifact import SUFFIXES, header, write_library, write_text
 from tilewright.codegen.builder import ModuleText
 from tilewright.codegen.cache import write_atomically
+from tilewright.codegen.cuda import CudaFunction, build_cuda
 from tilewright.codegen.debug import DebugInfo
 from tilewright.codegen.entry import emit_function, signature_of
 from tilewright.codegen.hardware import assembly_key
@@ -170,14 +171,16 @@ def build(
     optimize: bool = True,
     debug: bool = False,
     use_cache: bool = True,
-) -> CompiledFunction:
+) -> CompiledFunction | CudaFunction:
     """Compile a tensor function and, if it is for this machine, load it.
 
     The object comes from the cache on disk if the very same program was compiled for the same
-    machine before.
+    machine before. For a GPU the driver loads and keeps the code.
     """
     options = Options(optimize, debug, use_cache and not debug)
     chosen = Target.parse(target)
+    if chosen.kind == CUDA:
+        return build_cuda(fn, chosen)
     return load_object(fn, chosen, compile_object(fn, chosen, options), options)
 
 

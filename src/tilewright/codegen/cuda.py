@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
+from tilewright.base.dtype import DType, from_numpy
 from tilewright.base.errors import UserError, UserTypeError
 from tilewright.base.target import Target
-from tilewright.codegen.nvptx import Kernel, to_ptx
+from tilewright.codegen.nvptx import ARGUMENT_ALIGN, Kernel, to_ptx
 from tilewright.runtime import cuda
 from tilewright.runtime.array import Array, from_dlpack
 from tilewright.sym import TRUE, Const, Expr, Var
@@ -86,25 +87,25 @@ class CudaFunction:
         return values
 
     def _arrays(self, args: tuple[Any, ...]) -> tuple[dict[Buffer, Array], dict[Buffer, Any]]:
+        """Arrays on the GPU, and those among the arguments that results are copied back to."""
         written = output_buffers(self.function)
+        pairs = zip(self.function.params, args, strict=True)
+        given = {param: arg for param, arg in pairs if isinstance(param, Buffer)}
         arrays: dict[Buffer, Array] = {}
         copies: dict[Buffer, Any] = {}
-        for param, arg in zip(self.function.params, args, strict=True):
-            if not isinstance(param, Buffer):
-                continue
+        for param, arg in given.items():
             if isinstance(arg, np.ndarray):
-                arrays[param] = cuda.to_device(arg)
+                _check_dtype(param, from_numpy(arg.dtype))
+                _check_writable(param, param not in written or arg.flags.writeable)
                 if param in written:
                     copies[param] = arg
             else:
                 arrays[param] = arg if isinstance(arg, Array) else from_dlpack(arg)
-            found = arrays[param]
-            if found.dtype.name != param.dtype.name:
-                raise UserTypeError(
-                    "TW4001", f"{param.name} is {found.dtype}, expected {param.dtype}"
-                )
-            if found.device.kind != "cuda":
-                raise UserError("TW4005", f"{param.name} is on {found.device}, expected cuda")
+                _check_on_device(param, arrays[param])
+                _check_writable(param, param not in written or not arrays[param].read_only)
+        for param in given:
+            if param not in arrays:
+                arrays[param] = cuda.to_device(given[param])
         return arrays, copies
 
 
@@ -114,6 +115,29 @@ def build_cuda(fn: Function, target: str | Target = "cuda") -> CudaFunction:
     device = lower(fn, "gpu") if fn.stage == ir.SCHEDULED else fn
     ptx, kernels = to_ptx(device, chosen)
     return CudaFunction(device, chosen, ptx, kernels)
+
+
+def _check_dtype(param: Buffer, found: DType) -> None:
+    if found.name != param.dtype.name:
+        raise UserTypeError("TW4001", f"{param.name} is {found}, expected {param.dtype}")
+
+
+def _check_writable(param: Buffer, ok: bool) -> None:
+    if not ok:
+        raise UserError("TW4006", f"{param.name} is an output, but read-only")
+
+
+def _check_on_device(param: Buffer, array: Array) -> None:
+    """The array is one that a kernel may touch as it stands."""
+    _check_dtype(param, array.dtype)
+    if array.device.kind != "cuda":
+        raise UserError("TW4005", f"{param.name} is on {array.device}, expected cuda")
+    if not array.is_contiguous:
+        raise UserError("TW4004", f"{param.name} has strides {array.strides}, expected compact")
+    if array.address % ARGUMENT_ALIGN:
+        raise UserError(
+            "TW4007", f"{param.name} is at {array.address:#x}, expected {ARGUMENT_ALIGN}-aligned"
+        )
 
 
 def _known(expr: Expr, values: dict[Var, int]) -> Expr:

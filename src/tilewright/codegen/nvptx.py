@@ -28,6 +28,7 @@ from tilewright.tensor.visit import exprs, output_buffers, walk
 TRIPLE = "nvptx64-nvidia-cuda"
 AXES = ("x", "y", "z")
 REGISTERS = {"blockIdx": "ctaid", "threadIdx": "tid"}
+ARGUMENT_ALIGN = 16  # of arrays that kernels are called with, in bytes
 SHARED_ALIGN = 128  # of shared buffers: what bulk copies and matrix instructions ask for
 
 
@@ -95,14 +96,14 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     params = []
     for buffer in buffers:
         access = "" if buffer in written else " readonly"
-        params.append((f"ptr noalias align 16{access}", buffer.name))
+        params.append((f"ptr noalias align {ARGUMENT_ALIGN}{access}", buffer.name))
     params += [(register_type(var.dtype), var.name) for var in scalars]
     extents = _extents(loop)
     with module.function("void", name, params, linkage="ptx_kernel") as (b, values):
         emitter = DeviceEmitter(module, gpu, b, name)
         emitter.fences_shared = wgmma.uses_wgmma(loop)
         for buffer, pointer in zip(buffers, values, strict=False):
-            emitter.memories[buffer] = Memory(pointer, 16)
+            emitter.memories[buffer] = Memory(pointer, ARGUMENT_ALIGN)
         for var, value in zip(scalars, values[len(buffers) :], strict=True):
             emitter.variables[var] = value
         emitter.stmt(loop)

@@ -44,7 +44,16 @@ class _Driver:
                 help="pip install 'tilewright[cuda]' on a machine with an NVIDIA GPU",
             ) from error
         self.api: Any = driver
-        self.call("cuInit", 0)
+        try:
+            self.call("cuInit", 0)
+        except CudaError:
+            raise
+        except RuntimeError as error:  # the bindings are there, what they bind is not
+            raise Unsupported(
+                "TW4020",
+                f"the CUDA driver cannot be reached: {error}",
+                help="install NVIDIA's driver on a machine with one of its GPUs",
+            ) from error
         (self.device,) = self.call("cuDeviceGet", 0)
         (self.context,) = self.call("cuDevicePrimaryCtxRetain", self.device)
         self.call("cuCtxSetCurrent", self.context)
