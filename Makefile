@@ -8,7 +8,7 @@ SETUP := $(VENV)/.setup
 C := src/tilewright/runtime/native
 NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch])
 
-.PHONY: help setup demo test lint unit docs fuzz bench conformance sanitize clean
+.PHONY: help setup demo test lint unit test-gpu docs fuzz bench conformance sanitize clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -52,6 +52,11 @@ $(VENV)/.bench: $(SETUP)
 
 conformance: $(SETUP)  ## all of ONNX's own backend tests
 	$(BIN)/python bench/conformance.py
+
+# Where nothing can be installed: needs pytest, numpy, ml_dtypes, llvmlite and cuda-bindings, and the
+# C runtime built beforehand (make setup).
+test-gpu:  ## the tests that need an NVIDIA GPU, with the system's Python
+	PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests/targets
 
 fuzz: $(SETUP)  ## 5,000 random programs under random schedules
 	$(BIN)/python tests/fuzz/run.py --programs 5000 --jobs 2

@@ -1,0 +1,169 @@
+"""Code for NVIDIA GPUs, on machines without one: PTX, its assembler, launches, checks."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import te
+from tilewright.base.errors import TilewrightError
+from tilewright.codegen.cuda import CudaFunction
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+gpu_matmul, gpu_wgmma = example("gpu_matmul"), example("gpu_wgmma")
+
+
+def cooperative(n):
+    return tw.build(gpu_matmul.cooperative(gpu_matmul.matmul(n)).function, target="cuda")
+
+
+def by_warpgroups(n):
+    function = gpu_wgmma.scheduled(gpu_wgmma.matmul(n)).function
+    return tw.build(function, target="cuda -arch=sm_90a")
+
+
+def in_order(text, *patterns):
+    """Whether the patterns are found one after another."""
+    at = 0
+    for pattern in patterns:
+        found = re.compile(pattern).search(text, at)
+        assert found, f"no {pattern} after position {at}"
+        at = found.end()
+
+
+def test_a_cooperative_product_fetches_waits_and_multiplies():
+    built = cooperative(1024)
+    assert isinstance(built, CudaFunction)
+    in_order(
+        built.ptx,
+        r"\.target sm_90a",
+        r"\.visible \.entry matmul_0\(",
+        r"\.maxntid 256",
+        r"\.shared \.align 128 \.b8 \S+\[4096\]",
+        r"bar(rier\.cta)?\.sync",  # what was fetched before is used up
+        r"ld\.global",
+        r"st\.shared",
+        r"bar(rier\.cta)?\.sync",
+        r"ld\.shared",
+        r"fma\.rn\.f32",
+        r"st\.global",
+    )
+    assert ".local" not in built.ptx  # accumulators are registers
+
+
+def test_a_product_by_warpgroups_fences_waits_and_multiplies():
+    ptx = by_warpgroups(1024).ptx
+    in_order(
+        ptx,
+        r"\.target sm_90a",
+        r"\.maxntid 256",
+        r"st\.shared",
+        r"fence\.proxy\.async\.shared::cta",
+        r"bar(rier\.cta)?\.sync",
+        r"wgmma\.fence\.sync\.aligned",
+        r"wgmma\.mma_async\.sync\.aligned\.m64n64k16\.f32\.bf16\.bf16",
+        r"wgmma\.commit_group\.sync\.aligned",
+        r"wgmma\.wait_group\.sync\.aligned 0",
+        r"st\.global",
+    )
+    assert ptx.count("wgmma.mma_async") == 2  # the steps of one fetch
+    assert ".local" not in ptx
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [1024, 1000])
+@pytest.mark.parametrize("make", [cooperative, by_warpgroups])
+def test_the_assembler_finds_no_fault_and_spills_nothing(make, n, tmp_path):
+    if shutil.which("ptxas") is None:
+        pytest.skip("ptxas is not installed (it comes with NVIDIA's CUDA toolkit)")
+    source = tmp_path / "kernel.ptx"
+    source.write_text(make(n).ptx)
+    done = subprocess.run(
+        ["ptxas", "-arch=sm_90a", "-v", source, "-o", tmp_path / "kernel.cubin"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in done.stderr
+    assert "serialized" not in done.stderr  # products that wait for each other
+
+
+@pytest.mark.parametrize(
+    ("make", "n", "grid", "block"),
+    [
+        (cooperative, 1024, (16, 16, 1), (16, 16, 1)),
+        (cooperative, 1000, (16, 16, 1), (16, 16, 1)),
+        (cooperative, 65, (2, 2, 1), (16, 16, 1)),
+        (by_warpgroups, 1024, (16, 8, 1), (128, 2, 1)),
+        (by_warpgroups, 1000, (16, 8, 1), (128, 2, 1)),
+        (by_warpgroups, 129, (3, 2, 1), (128, 2, 1)),
+    ],
+)
+def test_a_launch_covers_the_result(make, n, grid, block):
+    (kernel,) = make(n).kernels
+    assert tuple(int(str(dim)) for dim in kernel.grid) == grid
+    assert tuple(int(str(dim)) for dim in kernel.block) == block
+
+
+class Launches:
+    """A module that notes what it is asked to launch."""
+
+    def __init__(self):
+        self.seen = []
+
+    def launch(self, name, grid, block, arguments):
+        self.seen.append((name, grid, block, arguments[3:]))
+
+
+@pytest.mark.parametrize(("n", "blocks"), [(64, 1), (65, 2), (1000, 16), (0, 0)])
+def test_a_launch_follows_the_size_of_the_arguments(n, blocks, monkeypatch):
+    run = cooperative(te.var("n"))
+    run._module = Launches()
+    monkeypatch.setattr("tilewright.runtime.cuda.to_device", tw.array)
+    monkeypatch.setattr("tilewright.runtime.cuda.to_host", lambda source, target: target)
+    run(*(np.zeros((n, n), np.float32) for _ in "abc"))
+    assert run._module.seen == [("matmul_0", (blocks, blocks, 1), (16, 16, 1), [n])]
+
+
+def wrong(run, *args):
+    with pytest.raises(TilewrightError) as caught:
+        run(*args)
+    return caught.value.code
+
+
+def test_arguments_are_checked_before_the_gpu_is_asked():
+    run = cooperative(te.var("n"))
+    a, b, c = (np.zeros((8, 8), np.float32) for _ in "abc")
+    read_only = c.copy()
+    read_only.flags.writeable = False
+    assert wrong(run, a, b) == "TW4009"
+    assert wrong(run, a, b[0], c) == "TW4002"
+    assert wrong(run, a, b[:4], c) == "TW4003"
+    assert wrong(run, a, b.astype(np.float64), c) == "TW4001"
+    assert wrong(run, a, b, read_only) == "TW4006"
+    assert wrong(run, a, tw.array(b), c) == "TW4005"
+    assert wrong(by_warpgroups(72), a, b, c) == "TW4003"
+
+
+def test_without_a_driver_running_says_so():
+    if tw.runtime.cuda.is_available():
+        pytest.skip("there is a GPU")
+    run = by_warpgroups(72)
+    a, b = (np.zeros((72, 72), ml_dtypes.bfloat16) for _ in "ab")
+    assert wrong(run, a, b, np.zeros((72, 72), np.float32)) in ("TW4020", "TW4021")
