@@ -25,31 +25,17 @@ BF16 = ml_dtypes.bfloat16
 WITHOUT_LOWERING = {
     "affine_grid",
     "attention",
-    "avg_pool",
-    "batch_norm",
-    "col2im",
     "concat_from_sequence",
-    "conv",
-    "conv_integer",
-    "conv_transpose",
     "deform_conv",
-    "dequantize",
     "det",
     "dft",
     "grid_sample",
-    "group_norm",
     "gru",
-    "hardmax",
     "if",
-    "layer_norm",
     "linear_attention",
-    "log_softmax",
     "lookup",
     "loop",
-    "lp_pool",
-    "lrn",
     "lstm",
-    "max_pool",
     "max_roi_pool",
     "max_unpool",
     "mel_weights",
@@ -58,10 +44,8 @@ WITHOUT_LOWERING = {
     "optional",
     "optional_get_element",
     "optional_has_element",
-    "quantize",
     "random_bits",
     "resize",
-    "rms_norm",
     "rnn",
     "roi_align",
     "scan",
@@ -73,7 +57,6 @@ WITHOUT_LOWERING = {
     "sequence_erase",
     "sequence_insert",
     "sequence_length",
-    "softmax",
     "split_to_sequence",
     "stft",
     "top_k",
@@ -401,6 +384,273 @@ for _eq, _shapes in {
     "ab->": ((3, 4),),
 }.items():
     case("einsum", *(rand(*s) for s in _shapes), equation=_eq, reduction=12, note=_eq)
+
+# ---------------------------------------------------------------------------- convolutions
+
+
+def window(kernel: Any, stride: int = 1, pad: Any = 0, dilation: int = 1) -> dict[str, Any]:
+    rank = len(kernel)
+    pads = (pad,) * (2 * rank) if isinstance(pad, int) else tuple(pad)
+    return {"strides": (stride,) * rank, "pads": pads, "dilations": (dilation,) * rank}
+
+
+for _of in (np.float32, np.float16, BF16, np.float64):
+    case(
+        "conv",
+        rand(2, 3, 6, 7, of=_of),
+        rand(4, 3, 3, 3, of=_of),
+        rand(4, of=_of),
+        **window((3, 3), 1, 1),
+        fixed=(1, 2),
+        reduction=27,
+    )
+for _stride, _pad, _dilation in ((1, 0, 1), (2, 1, 1), (2, (0, 1, 2, 0), 2), (3, 2, 1)):
+    case(
+        "conv",
+        rand(2, 4, 9, 8),
+        rand(6, 2, 3, 2),
+        **window((3, 2), _stride, _pad, _dilation),
+        groups=2,
+        fixed=(1,),
+        reduction=24,
+        note=f"{_stride} {_pad} {_dilation}",
+    )
+case("conv", rand(2, 3, 9), rand(4, 3, 3), rand(4), **window((3,), 2, 1), fixed=(1, 2), reduction=9)
+case(
+    "conv",
+    rand(1, 2, 4, 5, 4),
+    rand(3, 2, 2, 3, 2),
+    **window((2, 3, 2), 1, 1),
+    fixed=(1,),
+    reduction=24,
+)
+case(
+    "conv",
+    rand(2, 4, 5, 5),
+    rand(4, 1, 3, 3),
+    **window((3, 3), 1, 1),
+    groups=4,
+    fixed=(1,),
+    reduction=9,
+    note="depthwise",
+)
+case(
+    "conv",
+    rand(1, 1, 5, 5),
+    rand(2, 1, 3, 3),
+    **window((3, 3), 1, (-1, 1, 0, -1)),
+    fixed=(1,),
+    reduction=9,
+    note="negative pads",
+)
+case("conv", rand(0, 3, 6, 7), rand(4, 3, 3, 3), **window((3, 3), 1, 1), fixed=(1,), note="empty")
+case(
+    "conv_integer",
+    rand(2, 3, 5, 5, of=np.uint8, high=255),
+    rand(4, 3, 3, 3, of=np.int8, low=-99),
+    np.uint8(7),
+    rand(4, of=np.int8),
+    rand(4, of=np.int32),
+    **window((3, 3), 1, 1),
+    fixed=(1, 2, 3, 4),
+)
+case(
+    "conv_integer",
+    rand(2, 4, 5, of=np.uint8, high=255),
+    rand(4, 2, 3, of=np.int8, low=-99),
+    groups=2,
+    **window((3,), 2),
+    fixed=(1,),
+)
+for _stride, _pad, _dilation, _more in (
+    (1, 0, 1, 0),
+    (2, 1, 1, 1),
+    (2, 0, 2, 0),
+    (3, 1, 2, 2),
+    (4, 1, 1, 0),
+    (4, 0, 6, 1),
+):
+    case(
+        "conv_transpose",
+        rand(2, 4, 5, 4),
+        rand(4, 3, 3, 4),
+        rand(6),
+        groups=2,
+        fixed=(1, 2),
+        **window((3, 4), _stride, _pad, _dilation),
+        output_padding=(_more, _more),
+        reduction=24,
+        note=f"{_stride} {_pad} {_dilation} {_more}",
+    )
+case(
+    "conv_transpose",
+    rand(1, 2, 5),
+    rand(2, 3, 3),
+    **window((3,), 2),
+    output_padding=(0,),
+    fixed=(1,),
+    reduction=6,
+)
+case(
+    "conv_transpose",
+    rand(1, 2, 3, 3, 2),
+    rand(2, 2, 2, 2, 2),
+    **window((2, 2, 2), 2),
+    output_padding=(0, 0, 0),
+    fixed=(1,),
+    reduction=16,
+)
+case(
+    "col2im",
+    rand(2, 12, 12),
+    image_shape=(5, 4),
+    block_shape=(2, 2),
+    strides=(1, 1),
+    pads=(0, 0, 0, 0),
+    dilations=(1, 1),
+    fixed=(0,),
+    reduction=4,
+)
+
+# ---------------------------------------------------------------------------- pooling
+
+for _op in ("max_pool", "avg_pool", "lp_pool"):
+    for _stride, _pad, _dilation, _up in (
+        (2, 0, 1, False),
+        (2, 1, 1, True),
+        (1, 1, 2, False),
+        (3, (0, 1, 2, 0), 1, True),
+    ):
+        case(
+            _op,
+            rand(2, 3, 7, 8),
+            kernel=(3, 2),
+            **window((3, 2), _stride, _pad, _dilation),
+            ceil_mode=_up,
+            reduction=6,
+            note=f"{_stride} {_pad} {_dilation} {_up}",
+        )
+    case(_op, rand(2, 3, 9, of=np.float16), kernel=(3,), **window((3,), 2), reduction=3)
+    case(_op, rand(1, 2, 4, 4, 4), kernel=(2, 2, 2), **window((2, 2, 2), 2), reduction=8)
+    case(_op, rand(1, 1, 1, 1), kernel=(1, 1), **window((1, 1)), note="one")
+case("max_pool", rand(2, 3, 7, of=np.int8), kernel=(3,), **window((3,), 2, 1))
+case(
+    "max_pool", np.array([[[1, np.nan, 2, 3]]], np.float32), kernel=(2,), **window((2,)), note="nan"
+)
+case("max_pool", rand(2, 3, 7, 8), kernel=(3, 2), **window((3, 2), 2, 1), outputs=2)
+case(
+    "max_pool",
+    rand(2, 3, 7, 8, of=np.int8),
+    kernel=(3, 2),
+    **window((3, 2), 2, 1),
+    outputs=2,
+    column_major=True,
+    note="columns",
+)
+case(
+    "avg_pool",
+    rand(2, 3, 7, 8),
+    kernel=(3, 2),
+    **window((3, 2), 2, 1),
+    include_pad=True,
+    ceil_mode=True,
+    reduction=6,
+    note="with pads",
+)
+case("lp_pool", rand(2, 3, 7), kernel=(3,), **window((3,), 2, 1), p=3, reduction=3, note="3")
+case("lp_pool", rand(2, 3, 7), kernel=(3,), **window((3,), 2, 1), p=1, reduction=3, note="1")
+
+# ---------------------------------------------------------------------------- normalization
+
+for _of in (np.float32, np.float16, BF16, np.float64):
+    for _op in ("softmax", "log_softmax"):
+        case(_op, rand(3, 9, of=_of), axes=(1,), reduction=9)
+    case(
+        "layer_norm",
+        rand(3, 9, of=_of),
+        rand(9, of=_of),
+        rand(9, of=_of, seed=1),
+        axis=1,
+        reduction=9,
+    )
+    case("rms_norm", rand(3, 9, of=_of), rand(9, of=_of), axis=1, reduction=9)
+    case(
+        "batch_norm",
+        rand(2, 3, 4, of=_of),
+        rand(3, of=_of),
+        rand(3, of=_of, seed=1),
+        rand(3, of=_of, seed=2),
+        rand(3, of=_of, low=0.5, seed=3),
+        reduction=4,
+    )
+    case(
+        "group_norm",
+        rand(2, 4, 5, of=_of),
+        rand(4, of=_of),
+        rand(4, of=_of, seed=1),
+        groups=2,
+        reduction=10,
+    )
+case("softmax", rand(2, 3, 4), axes=(1, 2), reduction=12)
+case("softmax", rand(2, 3, 4), axes=(0,), reduction=3)
+case("softmax", rand(2, 1), axes=(1,), note="one")
+case("softmax", rand(0, 3), axes=(1,), note="empty")
+case("softmax", np.array([[-np.inf, 1, 2], [100, -100, 1000]], np.float32), axes=(1,), note="big")
+case("hardmax", rand(3, 9, of=np.float16, low=0, high=2), axes=(1,))
+case("hardmax", rand(2, 3, 4), axes=(0, 2))
+case("layer_norm", rand(2, 3, 4), axis=1, outputs=3, reduction=12)
+case("layer_norm", rand(2, 3, 4), rand(3, 4), axis=1, epsilon=0.1, reduction=12)
+case("rms_norm", rand(2, 3, 4, of=np.float16), rand(4), axis=2, reduction=4)
+case("batch_norm", rand(4), rand(1), rand(1), rand(1), rand(1, low=0.5), note="one axis")
+case("group_norm", rand(2, 4, 3, 5), rand(4), rand(4, seed=1), groups=4, reduction=15)
+case("lrn", rand(2, 5, 3, 3), size=3, reduction=3)
+case("lrn", rand(2, 5, 3), size=4, alpha=0.1, beta=0.5, bias=2.0, reduction=4)
+
+# ---------------------------------------------------------------------------- quantization
+
+for _to in ("u8", "i8", "i16", "u16", "i4", "f8e4m3", "f8e5m2"):
+    _zero = np.ones((), dtype(_to).numpy)
+    case(
+        "quantize", rand(3, 5, low=-300, high=300), np.float32(1.7), _zero, to=dtype(_to), note=_to
+    )
+    case(
+        "dequantize",
+        rand(3, 5, of=np.int8).astype(_zero.dtype),
+        np.float32(1.7),
+        _zero,
+        to=dtype("f32"),
+        note=_to,
+    )
+case(
+    "quantize",
+    rand(3, 4, low=-300, high=300),
+    rand(4, low=0.5),
+    rand(4, of=np.uint8, high=200),
+    to=dtype("u8"),
+    axis=1,
+    note="axis",
+)
+case(
+    "quantize",
+    rand(4, 6, low=-9, high=9),
+    rand(4, 3, low=0.5),
+    to=dtype("i8"),
+    axis=1,
+    block_size=2,
+    note="blocks",
+)
+case("quantize", rand(3, 4, of=np.float16, low=-300, high=300), np.float16(0.3), to=dtype("u8"))
+case("dequantize", rand(3, 4, of=np.int8), rand(3), rand(3, of=np.int8), to=dtype("f16"), axis=0)
+case(
+    "dequantize",
+    rand(4, 6, of=np.uint8),
+    rand(4, 3),
+    to=dtype("f32"),
+    axis=1,
+    block_size=2,
+    note="blocks",
+)
+case("dequantize", rand(4, 6, of=np.int32, high=1 << 30), np.float32(0.1), to=dtype("f32"))
 
 
 # ---------------------------------------------------------------------------- the tests

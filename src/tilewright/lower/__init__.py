@@ -1,9 +1,19 @@
 """Operators as tensor expressions: one family per file, one table of all."""
 
-from tilewright.lower import elementwise, indexing, linalg, reduction, shape
+from tilewright.lower import (
+    conv,
+    elementwise,
+    indexing,
+    linalg,
+    norm,
+    pool,
+    quantize,
+    reduction,
+    shape,
+)
 from tilewright.lower.base import Lowering, Use
 
-FAMILIES = (elementwise, shape, indexing, reduction, linalg)
+FAMILIES = (elementwise, shape, indexing, reduction, linalg, conv, pool, norm, quantize)
 LOWERINGS: dict[str, Lowering] = {
     name: lowering for family in FAMILIES for name, lowering in family.LOWERINGS.items()
 }

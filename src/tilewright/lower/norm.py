@@ -1,0 +1,241 @@
+"""Softmax and normalization: stages of reductions and elementwise work.
+
+Statistics are kept in f32 (f64 for f64) between stages; results round once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright import sym, te
+from tilewright.base.dtype import I64
+from tilewright.lower.base import (
+    Lowering,
+    Use,
+    flat_index,
+    number,
+    product,
+    read_broadcast,
+    static,
+    wide,
+    wide_type,
+)
+from tilewright.lower.reduction import best, reduced
+from tilewright.sym import ZERO, Expr
+from tilewright.te import Tensor
+
+
+def _axes(use: Use, x: Tensor) -> list[int]:
+    return list(use["axes"]) if x.ndim else []
+
+
+def _along(index: Sequence[Expr], axes: Sequence[int]) -> tuple[Expr, ...]:
+    """An index into what is left of a tensor after a reduction that keeps its axes."""
+    return tuple(ZERO if axis in axes else at for axis, at in enumerate(index))
+
+
+def _powers(use: Use, x: Tensor, axes: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """The greatest elements, exp(x - them), and their sums, along axes."""
+    name = use.name
+    top = reduced(x, axes, te.max, keep=True, name=f"{name}_max")
+    powers = te.compute(
+        x.shape, lambda *i: te.exp(wide(x[i]) - top[_along(i, axes)]), name=f"{name}_exp"
+    )
+    return top, powers, reduced(powers, axes, te.sum, keep=True, name=f"{name}_sum")
+
+
+def _softmax(use: Use, x: Tensor) -> Tensor:
+    axes = _axes(use, x)
+    _, powers, total = _powers(use, x, axes)
+    return te.compute(
+        use.shape,
+        lambda *i: te.cast(powers[i] / total[_along(i, axes)], use.dtype),
+        name=use.name,
+    )
+
+
+def _log_softmax(use: Use, x: Tensor) -> Tensor:
+    axes = _axes(use, x)
+    top, _, total = _powers(use, x, axes)
+    logs = te.compute(total.shape, lambda *i: te.log(total[i]), name=f"{use.name}_log")
+
+    def element(*i: Expr) -> Expr:
+        rest = _along(i, axes)
+        return te.cast(wide(x[i]) - top[rest] - logs[rest], use.dtype)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+def _hardmax(use: Use, x: Tensor) -> Tensor:
+    axes = list(use["axes"])
+    dims = [x.shape[axis] for axis in axes]
+    rest = [sym.ONE if axis in axes else dim for axis, dim in enumerate(x.shape)]
+    choose = best(greatest=True, last=False)
+
+    def found(*index: Expr) -> tuple[Expr, ...]:
+        ks = [te.reduce_axis((0, dim), name=f"k{at}") for at, dim in enumerate(dims)]
+        full = list(index)
+        for axis, k in zip(axes, ks, strict=True):
+            full[axis] = k
+        made = choose((te.cast(flat_index(ks, dims), I64), wide(x[tuple(full)])), axis=ks)
+        return tuple(made)
+
+    position, _ = te.compute(rest, found, name=f"{use.name}_best")
+
+    def element(*index: Expr) -> Expr:
+        here = te.cast(flat_index([index[axis] for axis in axes], dims), I64)
+        chosen = te.eq(position[_along(index, axes)], here)
+        return te.select(chosen, te.const(1, use.dtype), te.const(0, use.dtype))
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+# ------------------------------------------------------------------------------------ statistics
+
+
+def _mean(x: Tensor, axes: list[int], name: str) -> Tensor:
+    total = reduced(x, axes, te.sum, keep=True, name=f"{name}_sum")
+    count = number(product([x.shape[axis] for axis in axes]), total.dtype)
+    return te.compute(total.shape, lambda *i: total[i] / count, name=name)
+
+
+def _centred(x: Tensor, mean: Tensor, axes: list[int], name: str) -> Tensor:
+    return te.compute(x.shape, lambda *i: wide(x[i]) - mean[_along(i, axes)], name=name)
+
+
+def _spread(x: Tensor, axes: list[int], name: str) -> Tensor:
+    """The mean of squares along axes."""
+    total = reduced(x, axes, te.sum, keep=True, name=f"{name}_sum", of=lambda v: wide(v) * wide(v))
+    count = number(product([x.shape[axis] for axis in axes]), total.dtype)
+    return te.compute(total.shape, lambda *i: total[i] / count, name=name)
+
+
+def _root(use: Use, spread: Expr) -> Expr:
+    return te.sqrt(spread + te.const(use["epsilon"], spread.dtype))
+
+
+def _layer_norm(
+    use: Use, x: Tensor, scale: Tensor | None, bias: Tensor | None
+) -> Tensor | tuple[Tensor, ...]:
+    axes, name = list(range(use["axis"], x.ndim)), use.name
+    mean = _mean(x, axes, f"{name}_mean")
+    centred = _centred(x, mean, axes, f"{name}_centred")
+    spread = _spread(centred, axes, f"{name}_spread")
+    inverse = te.compute(
+        spread.shape,
+        lambda *i: te.const(1, spread.dtype) / _root(use, spread[i]),
+        name=f"{name}_inverse",
+    )
+
+    def element(*i: Expr) -> Expr:
+        value = centred[i] * inverse[_along(i, axes)]
+        for operand, combine in ((scale, sym.mul), (bias, sym.add)):
+            if operand is not None:
+                value = combine(value, te.cast(read_broadcast(operand, x.shape, i), value.dtype))
+        return te.cast(value, use.dtype)
+
+    out = te.compute(use.shape, element, name=name)
+    if use.call.outputs == 1:
+        return out
+    kept = tuple(
+        te.compute(stat.shape, lambda *i, stat=stat: te.cast(stat[i], "f32"), name=f"{name}_{what}")
+        for what, stat in (("means", mean), ("inverses", inverse))
+    )
+    return (out, *kept)[: use.call.outputs]
+
+
+def _rms_norm(use: Use, x: Tensor, scale: Tensor) -> Tensor:
+    axes = list(range(use["axis"], x.ndim))
+    spread = _spread(x, axes, f"{use.name}_spread")
+    root = te.compute(spread.shape, lambda *i: _root(use, spread[i]), name=f"{use.name}_root")
+
+    def element(*i: Expr) -> Expr:
+        value = wide(x[i]) / root[_along(i, axes)]
+        factor = wide(read_broadcast(scale, x.shape, i))
+        of = value.dtype if value.dtype.bits >= factor.dtype.bits else factor.dtype
+        return te.cast(te.cast(value, of) * te.cast(factor, of), use.dtype)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+def _group_norm(use: Use, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """Over groups of channels: x is seen as [batch, group, channel within, *spatial]."""
+    groups = sym.as_expr(use["groups"])
+    size = sym.simplify(sym.floordiv(x.shape[1], groups))
+    shape = (x.shape[0], groups, size, *x.shape[2:])
+    axes, name = list(range(2, x.ndim + 1)), use.name
+    grouped = te.compute(
+        shape,
+        lambda n, g, c, *i: wide(x[(n, sym.add(sym.mul(g, size), c), *i)]),
+        name=f"{name}_grouped",
+    )
+    mean = _mean(grouped, axes, f"{name}_mean")
+    centred = _centred(grouped, mean, axes, f"{name}_centred")
+    spread = _spread(centred, axes, f"{name}_spread")
+    root = te.compute(spread.shape, lambda *i: _root(use, spread[i]), name=f"{name}_root")
+
+    def element(n: Expr, c: Expr, *i: Expr) -> Expr:
+        group, within = sym.floordiv(c, size), sym.floormod(c, size)
+        place = (n, group, within, *i)
+        value = centred[place] / root[_along(place, axes)]
+        value = value * te.cast(scale[c], value.dtype) + te.cast(bias[c], value.dtype)
+        return te.cast(value, use.dtype)
+
+    return te.compute(use.shape, element, name=name)
+
+
+def _batch_norm(
+    use: Use, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
+) -> Tensor:
+    of = wide_type(x.dtype)
+
+    def factor(c: Expr) -> Expr:
+        spread = wide(variance[c])
+        root = te.sqrt(spread + te.const(use["epsilon"], spread.dtype))
+        return te.cast(wide(scale[c]), of) / te.cast(root, of)
+
+    factors = te.compute(scale.shape, factor, name=f"{use.name}_factor")
+
+    def element(*i: Expr) -> Expr:
+        c = i[1] if x.ndim > 1 else _only(scale, i[0])
+        centred = wide(x[i]) - te.cast(mean[c], of)
+        return te.cast(centred * factors[c] + te.cast(bias[c], of), use.dtype)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+def _only(scale: Tensor, at: Expr) -> Expr:
+    """Of a tensor of one axis all elements are of one channel, unless there are more."""
+    return ZERO if static(scale.shape[0]) == 1 else at
+
+
+def _lrn(use: Use, x: Tensor) -> Tensor:
+    size, of = use["size"], wide_type(x.dtype)
+    before, channels = (size - 1) // 2, x.shape[1]
+
+    def total(n: Expr, c: Expr, *i: Expr) -> Expr:
+        k = te.reduce_axis((0, size), name="k")
+        at = sym.sub(sym.add(c, k), before)
+        value = wide(x[(n, at, *i)])
+        inside = te.all(sym.le(0, at), sym.lt(at, channels))
+        return te.sum(te.if_then_else(inside, value * value, te.const(0, of)), axis=k)
+
+    sums = te.compute(x.shape, total, name=f"{use.name}_squares")
+
+    def element(*i: Expr) -> Expr:
+        base = te.const(use["bias"], of) + te.const(use["alpha"] / size, of) * sums[i]
+        return te.cast(wide(x[i]) / te.pow(base, te.const(use["beta"], of)), use.dtype)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+LOWERINGS: dict[str, Lowering] = {
+    "softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "hardmax": _hardmax,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    "group_norm": _group_norm,
+    "batch_norm": _batch_norm,
+    "lrn": _lrn,
+}

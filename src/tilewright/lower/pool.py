@@ -1,0 +1,101 @@
+"""Pooling: one value for each window."""
+
+from __future__ import annotations
+
+from tilewright import sym, te
+from tilewright.base.dtype import I64
+from tilewright.lower.base import (
+    Lowering,
+    Use,
+    flat_index,
+    number,
+    product,
+    split_index,
+    static,
+    wide,
+    wide_type,
+)
+from tilewright.lower.reduction import best
+from tilewright.lower.windows import Window
+from tilewright.sym import Expr
+from tilewright.te import Tensor
+
+
+def _max_pool(use: Use, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+    window = Window(use, x, use["kernel"])
+    least = te.const(x.dtype.min, x.dtype)
+    if use.call.outputs > 1:
+        return _max_pool_with_indices(use, x, window, least)
+
+    def element(n: Expr, c: Expr, *places: Expr) -> Expr:
+        return window.combined(lambda *taps: window.read((n, c), places, taps, least), te.max)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+def _max_pool_with_indices(
+    use: Use, x: Tensor, window: Window, least: Expr
+) -> tuple[Tensor, Tensor]:
+    """First which tap is the greatest, then where it lies in the whole tensor."""
+    choose = best(greatest=True, last=False)
+
+    def pair(n: Expr, c: Expr, *places: Expr) -> tuple[Expr, ...]:
+        taps = window.taps()
+        tap = te.cast(flat_index(taps, window.kernel), I64)
+        made = choose((tap, window.read((n, c), places, taps, least)), axis=taps)
+        return tuple(made)
+
+    tap, value = te.compute(use.shape, pair, name=use.name)
+    spatial = x.shape[2:]
+
+    def position(n: Expr, c: Expr, *places: Expr) -> Expr:
+        chosen = split_index(te.cast(tap[(n, c, *places)], "index"), window.kernel)
+        where = [window.place(axis, places[axis], chosen[axis]) for axis in range(window.rank)]
+        order = list(reversed(range(window.rank))) if use["column_major"] else range(window.rank)
+        flat = flat_index([where[axis] for axis in order], [spatial[axis] for axis in order])
+        image = sym.add(sym.mul(n, x.shape[1]), c)
+        return te.cast(sym.add(flat, sym.mul(image, product(spatial))), I64)
+
+    return value, te.compute(use.shape, position, name=f"{use.name}_indices")
+
+
+def _avg_pool(use: Use, x: Tensor) -> Tensor:
+    window, of = Window(use, x, use["kernel"]), wide_type(x.dtype)
+
+    def element(n: Expr, c: Expr, *places: Expr) -> Expr:
+        total = window.combined(
+            lambda *taps: wide(window.read((n, c), places, taps, te.const(0, x.dtype))), te.sum
+        )
+        counts = [
+            window.count(axis, at, with_pads=use["include_pad"]) for axis, at in enumerate(places)
+        ]
+        count = product(counts)
+        if static(count) is None:
+            count = sym.maximum(count, 1)
+        return te.cast(total / number(count, of), use.dtype)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+def _lp_pool(use: Use, x: Tensor) -> Tensor:
+    window, of, p = Window(use, x, use["kernel"]), wide_type(x.dtype), use["p"]
+
+    def power(value: Expr) -> Expr:
+        size = te.abs(wide(value))
+        return size if p == 1 else size * size if p == 2 else te.pow(size, te.const(p, of))
+
+    def element(n: Expr, c: Expr, *places: Expr) -> Expr:
+        total = window.combined(
+            lambda *taps: power(window.read((n, c), places, taps, te.const(0, x.dtype))), te.sum
+        )
+        root = te.sqrt(total) if p == 2 else te.pow(total, te.const(1 / p, of))
+        return te.cast(total if p == 1 else root, use.dtype)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+LOWERINGS: dict[str, Lowering] = {
+    "max_pool": _max_pool,
+    "avg_pool": _avg_pool,
+    "lp_pool": _lp_pool,
+}

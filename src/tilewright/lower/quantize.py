@@ -1,0 +1,62 @@
+"""Between real numbers and few bits."""
+
+from __future__ import annotations
+
+from tilewright import sym, te
+from tilewright.base.dtype import F32, F64, I32
+from tilewright.lower.base import Lowering, Use, front_axis, static
+from tilewright.sym import ZERO, Expr
+from tilewright.te import Tensor
+
+
+def _spread(use: Use, tensor: Tensor, x: Tensor, index: tuple[Expr, ...]) -> Expr:
+    """The scale or zero point for an element of x: one for all, per position, or per block."""
+    if all(static(dim) == 1 for dim in tensor.shape):
+        return tensor[(ZERO,) * tensor.ndim]
+    axis, block = front_axis(use["axis"], x.ndim), use["block_size"]
+    if not block:
+        return tensor[index[axis]]
+    at = sym.minimum(sym.floordiv(index[axis], block), sym.sub(tensor.shape[axis], 1))
+    return tensor[(*index[:axis], at, *index[axis + 1 :])]
+
+
+def _quantize(use: Use, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    """The division is done, and rounded, in the precision asked for."""
+    precision = use["precision"] or scale.dtype
+    of = precision if precision.bits >= 16 else F32
+    through = F64 if of is F64 else F32
+    to = use.dtype
+    if not (to.is_int or to.scalar_name in ("f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")):
+        raise use.unsupported(f"to {to}")
+
+    def element(*index: Expr) -> Expr:
+        top = te.cast(te.cast(x[index], of), through)
+        bottom = te.cast(te.cast(_spread(use, scale, x, index), of), through)
+        value = te.cast(te.cast(top / bottom, of), through)
+        value = te.round(value) if to.is_int else value
+        if zero is not None:
+            value = value + te.cast(_spread(use, zero, x, index), through)
+        if to.is_float and use["saturate"]:
+            most = float(te.max_value(to).value)  # type: ignore[attr-defined]  # a constant
+            value = te.min(value, te.const(most, through))
+            value = te.max(value, te.const(-most, through))
+        return te.cast(value, to)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+def _dequantize(use: Use, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    of = F64 if use.dtype is F64 else F32
+    through = I32 if x.dtype.is_int else of
+
+    def element(*index: Expr) -> Expr:
+        value = te.cast(x[index], through)
+        if zero is not None:
+            value = value - te.cast(_spread(use, zero, x, index), through)
+        factor = te.cast(_spread(use, scale, x, index), of)
+        return te.cast(te.cast(value, of) * factor, use.dtype)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+LOWERINGS: dict[str, Lowering] = {"quantize": _quantize, "dequantize": _dequantize}
