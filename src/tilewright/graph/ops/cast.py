@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -97,6 +98,33 @@ def _cast(call: Call, x: Array) -> Array:
     return cast_array(x, call["to"], saturate=call["saturate"], round_mode=call["round_mode"])
 
 
+def _cast_text(call: Call, x: Array) -> Array:
+    """Numbers written and read: eight digits, whole numbers as such, NaN, INF and -INF."""
+    to, items = call["to"], x.ravel().tolist()
+    if to.is_str:
+        made = [_written(item) for item in items]
+        return np.array(made, object).reshape(x.shape)
+    read = [float(text) if to.is_float else _whole(text) for text in items]
+    return cast_array(np.array(read, np.float64 if to.is_float else np.int64), to).reshape(x.shape)
+
+
+def _written(item: Any) -> str:
+    if isinstance(item, str):
+        return item
+    if not isinstance(item, float):
+        return str(int(item))
+    if math.isnan(item):
+        return "NaN"
+    return f"{item:.8g}" if math.isfinite(item) else "INF" if item > 0 else "-INF"
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return int(float(text))
+
+
 def _bitcast_type(call: Call) -> tuple[Type, ...]:
     have, to = call.tensor(0).dtype, call["to"]
     if have.bits != to.bits:
@@ -126,6 +154,16 @@ OPS = (
             Attr("round_mode", str, "up"),  # f8e8m0 only: up, down, nearest
         ),
         evaluate=_same_contents,
+    ),
+    Op(
+        "cast_text",
+        "Numbers as text, or text as numbers.",
+        (Input("x"),),
+        _converted_type,
+        _cast_text,
+        ELEMENTWISE,
+        (Attr("to", DType, required=True),),
+        native=False,
     ),
     Op(
         "bitcast",

@@ -69,6 +69,17 @@ def test_small_types_go_to_f32_and_back(run_op, of):
     assert same.all()
 
 
+def test_numbers_are_written_and_read(run_op):
+    x = np.float32([0.1, 1e10, 123456.789, 1e-5, NAN, INF, -INF, 3])
+    made = run_op("cast_text", x, to=dtype("str"))
+    want = ["0.1", "1e+10", "123456.79", "9.9999997e-06", "NaN", "INF", "-INF", "3"]
+    assert made.tolist() == want
+    back = run_op("cast_text", made, to=dtype("f32"))
+    np.testing.assert_allclose(back, x, rtol=1e-7)
+    whole = np.array(["42", "-7", "100.5"], object)
+    assert run_op("cast_text", whole, to=dtype("i32")).tolist() == [42, -7, 100]
+
+
 def test_bitcast_reads_the_same_bits(run_op):
     x = np.float32([1.0, -0.0, NAN])
     made = run_op("bitcast", x, to=dtype("u32"))

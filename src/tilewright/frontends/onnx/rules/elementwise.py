@@ -101,6 +101,8 @@ def _clip(node: Context) -> Value:
 
 def _cast_to(node: Context, to: DType) -> Value:
     x = node[0]
+    if to.is_str or x.tensor.dtype.is_str:
+        return x if x.tensor.dtype is to else node.emit("cast_text", x, to=to)
     if to.is_int and to.bits < 8 and x.tensor.dtype.is_float:
         # ONNX leaves this open; its own tests take the low bits.
         x = node.emit("cast", x, to=I8)
