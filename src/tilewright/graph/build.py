@@ -87,6 +87,27 @@ def _check_inputs(
             )
 
 
+def make_node(
+    name: str,
+    inputs: Sequence[Value | None],
+    attributes: Mapping[str, Attribute],
+    loc: Loc = UNKNOWN,
+    *,
+    hints: Sequence[str] = ("",),
+    contents: Contents | None = None,
+    types: Sequence[Type] | None = None,
+) -> Node:
+    """A node with outputs of the types given, or else inferred; `hints` name them."""
+    if types is None:
+        contents = Contents() if contents is None else contents
+        op, call = make_call(
+            name, inputs, attributes, *contents.of(inputs), loc=loc, outputs=len(hints)
+        )
+        types = list(op.infer(call))
+    outputs = tuple(Value(hint or name, of) for hint, of in zip(hints, types, strict=True))
+    return Node(name, tuple(inputs), outputs, ir.attributes(**attributes), (), loc)
+
+
 def constant_type(array: np.ndarray[Any, Any]) -> TensorType:
     return TensorType(from_numpy(array.dtype), tuple(const(dim) for dim in array.shape))
 

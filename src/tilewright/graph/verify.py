@@ -36,6 +36,7 @@ from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.ops import OPS
 from tilewright.graph.printer import Printer
 from tilewright.graph.types import OptionalType, SequenceType, TensorType, Type, sizes_of
+from tilewright.graph.visit import first_capture
 from tilewright.sym import Const, Expr, Size, Var, free_vars
 
 BODIES = {"if": 2, "loop": 1, "scan": 1}  # how many bodies an operator has; others none
@@ -180,18 +181,11 @@ class _Verifier:
 
     def check_body_params(self, node: Node, given: dict[Var, None]) -> None:
         """What every iteration gets unchanged, and what an if gets at all."""
-        inputs = list(node.inputs)
-        if node.op == "if":
-            pairs = [(body.params, inputs[1:]) for body in node.bodies]
-        elif node.op == "loop":
-            first = 2 + node["carried"]
-            pairs = [(node.bodies[0].params[first:], inputs[first:])]
-        elif node.op == "scan":
-            first = node["states"] + node["inputs"]
-            pairs = [(node.bodies[0].params[first:], inputs[first:])]
-        else:
+        if not node.bodies:
             return
-        for params, values in pairs:
+        values = node.inputs[first_capture(node) :]
+        for body in node.bodies:
+            params = body.params[len(body.params) - len(values) :]
             for param, value in zip(params, values, strict=True):
                 if value is None or not agree(param.type, value.type, given):
                     have = "nothing" if value is None else value.type

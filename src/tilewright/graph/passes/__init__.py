@@ -1,0 +1,19 @@
+"""Passes on models: pure functions `(Module, PassContext) -> Module`, one per file."""
+
+from tilewright.graph.passes.canonicalize import canonicalize
+from tilewright.graph.passes.fold_constants import fold_constants
+from tilewright.graph.passes.infer_shapes import infer_shapes
+from tilewright.graph.passes.merge_common_subexpressions import merge_common_subexpressions
+from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
+from tilewright.graph.passes.simplify_shapes import simplify_shapes
+
+# From an imported model to a canonical one: shapes known, constants folded, nothing twice.
+CANONICAL = (
+    infer_shapes,
+    simplify_shapes,
+    remove_dead_nodes,
+    fold_constants,
+    canonicalize,
+    merge_common_subexpressions,
+    remove_dead_nodes,
+)

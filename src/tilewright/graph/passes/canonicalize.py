@@ -1,0 +1,264 @@
+"""canonicalize: one form for what can be written in several.
+
+Every rule keeps the value bit for bit, takes one node and what defines its inputs, and makes a
+model smaller or its form the usual one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.passes import PassContext
+from tilewright.graph import ir
+from tilewright.graph.build import make_node
+from tilewright.graph.ir import Graph, Module, Node, Value
+from tilewright.graph.op import BROADCAST, ELEMENTWISE
+from tilewright.graph.ops import OPS
+from tilewright.graph.visit import Instead, map_graphs, rewrite_by
+from tilewright.sym import ONE, Const
+
+Array = np.ndarray[Any, Any]
+
+COMMUTATIVE = {"add", "mul", "minimum", "maximum", "equal", "not_equal"}
+COMMUTATIVE |= {"logical_and", "logical_or", "logical_xor", "bit_and", "bit_or", "bit_xor"}
+
+
+def canonicalize(module: Module, ctx: PassContext) -> Module:
+    """Before: %a = reshape(%x); %b = reshape(%a).   After: %b = reshape(%x)."""
+
+    def make_rule(graph: Graph) -> Callable[[Node], Instead | None]:
+        around = Around(module.constants)
+        return lambda node: _apply(node, around)
+
+    changed = map_graphs(module, lambda graph: rewrite_by(graph, make_rule))
+    return changed if changed.stage != ir.IMPORTED else replace(changed, stage=ir.CANONICAL)
+
+
+@dataclass
+class Around:
+    """What a rule sees besides its node."""
+
+    constants: Mapping[str, Array]
+    defined: dict[Value, Node] = field(default_factory=dict)  # by nodes already rewritten
+
+    def producer(self, value: Value | None, op: str) -> Node | None:
+        """The node that defines a value, if it is of this operator."""
+        node = None if value is None else self.defined.get(value)
+        return node if node is not None and node.op == op else None
+
+    def constant(self, value: Value | None) -> Array | None:
+        """The contents of a constant."""
+        node = self.producer(value, "constant")
+        return None if node is None else self.constants[node["data"]]
+
+    def number(self, value: Value | None) -> float | None:
+        """The number that all elements of a small constant are."""
+        array = self.constant(value)
+        if array is None or not 0 < array.size <= 1024 or array.dtype == object:
+            return None
+        numbers = array.astype(np.float64) if array.dtype.kind not in "iub" else array
+        first = numbers.ravel()[0]
+        return first.item() if bool((numbers == first).all()) else None
+
+
+def _apply(node: Node, around: Around) -> Instead | None:
+    """Rules until none applies; each makes the node smaller, so they come to an end."""
+    current, changed = node, False
+    rules = RULES if len(node.outputs) == 1 else ()
+    for _ in range(len(RULES) + 8):
+        for rule in rules:
+            made = rule(current, around)
+            if isinstance(made, Value):
+                return Instead((), (made,))
+            if made is not None:
+                current, changed = made, True
+                break
+        else:
+            break
+    for value in current.outputs:
+        around.defined[value] = current
+    return Instead((current,), current.outputs) if changed else None
+
+
+Made = Node | Value | None
+
+
+def _remade(node: Node, op: str, *inputs: Value | None, **attributes: Any) -> Node:
+    """Another node with the same outputs."""
+    return replace(node, op=op, inputs=inputs, attributes=ir.attributes(**attributes))
+
+
+# ------------------------------------------------------------------------------------ no effect
+
+
+def drop_moves(node: Node, around: Around) -> Made:
+    """Reshapes, expansions, casts, slices and paddings that change nothing."""
+    if node.op not in ("reshape", "expand", "cast", "slice", "pad", "tile"):
+        return None
+    x = node.inputs[0]
+    if x is None or x.tensor.shape is None or x.type != node.output.type:
+        return None
+    if node.op == "slice" and (len(node.inputs) > 1 or any(s != 1 for s in node.get("steps", ()))):
+        return None
+    if node.op == "pad" and any(amount != 0 for amount in node.get("pads", (1,))):
+        return None
+    return x
+
+
+def drop_transpose(node: Node, around: Around) -> Made:
+    """A transpose that keeps the order."""
+    if node.op != "transpose" or list(node["perm"]) != list(range(len(node["perm"]))):
+        return None
+    return node.inputs[0]
+
+
+def drop_concat(node: Node, around: Around) -> Made:
+    """Of one part."""
+    return node.inputs[0] if node.op == "concat" and len(node.inputs) == 1 else None
+
+
+def drop_inverse(node: Node, around: Around) -> Made:
+    """neg(neg(x)), not(not(x))."""
+    if node.op not in ("neg", "logical_not", "bit_not"):
+        return None
+    inner = around.producer(node.inputs[0], node.op)
+    return None if inner is None else inner.inputs[0]
+
+
+NEUTRAL = {"mul": 1, "div": 1, "sub": 0, "pow": 1, "logical_and": True, "logical_or": False}
+
+
+def drop_neutral(node: Node, around: Around) -> Made:
+    """x * 1, x / 1, x - 0, x ** 1; x + 0 of integers (of floats it would turn -0 to 0)."""
+    if len(node.inputs) != 2:
+        return None
+    x, y = node.inputs
+    if x is None or x.type != node.output.type:
+        return None
+    neutral = NEUTRAL.get(node.op)
+    if node.op == "add" and x.tensor.dtype.is_int:
+        neutral = 0
+    if neutral is None:
+        return None
+    number = around.number(y)
+    return x if number is not None and number == neutral and not _is_minus_zero(number) else None
+
+
+def _is_minus_zero(number: float) -> bool:
+    return number == 0 and math.copysign(1, number) < 0
+
+
+# ------------------------------------------------------------------------------------ one of two
+
+
+def merge_reshapes(node: Node, around: Around) -> Made:
+    """reshape(reshape(x)) to the last shape."""
+    if node.op != "reshape" or "shape" not in dict(node.attributes):
+        return None
+    inner = around.producer(node.inputs[0], "reshape")
+    if inner is None:
+        return None
+    shape = node.output.tensor.shape
+    if shape is None:
+        return None
+    items = tuple(int(dim.value) if isinstance(dim, Const) else dim for dim in shape)
+    return _remade(node, "reshape", inner.inputs[0], shape=items)
+
+
+def merge_transposes(node: Node, around: Around) -> Made:
+    """transpose(transpose(x)) at once."""
+    if node.op != "transpose":
+        return None
+    inner = around.producer(node.inputs[0], "transpose")
+    if inner is None:
+        return None
+    perm = tuple(inner["perm"][axis] for axis in node["perm"])
+    return _remade(node, "transpose", inner.inputs[0], perm=perm)
+
+
+def transpose_as_reshape(node: Node, around: Around) -> Made:
+    """A transpose that moves nothing but axes of one element."""
+    if node.op != "transpose" or node.inputs[0] is None:
+        return None
+    shape = node.inputs[0].tensor.shape
+    if shape is None:
+        return None
+    moved = [axis for axis in node["perm"] if shape[axis] is not ONE]
+    if moved != sorted(moved) or len(moved) == len(shape):
+        return None
+    items = node.output.tensor.shape or ()
+    target = tuple(int(dim.value) if isinstance(dim, Const) else dim for dim in items)
+    return _remade(node, "reshape", node.inputs[0], shape=target)
+
+
+def flatten_concat(node: Node, around: Around) -> Made:
+    """concat(concat(a, b), c) at once."""
+    if node.op != "concat":
+        return None
+    parts: list[Value | None] = []
+    for value in node.inputs:
+        inner = around.producer(value, "concat")
+        same = inner is not None and inner["axis"] == node["axis"]
+        parts.extend(inner.inputs if inner is not None and same else (value,))
+    if len(parts) == len(node.inputs):
+        return None
+    return _remade(node, "concat", *parts, axis=node["axis"])
+
+
+def expand_in_operand(node: Node, around: Around) -> Made:
+    """Operators that broadcast need no operand expanded, where the others give the shape."""
+    op = OPS.get(node.op)
+    if op is None or op.pattern not in (BROADCAST, ELEMENTWISE) or len(node.inputs) < 2:
+        return None
+    for at, value in enumerate(node.inputs):
+        inner = around.producer(value, "expand")
+        if inner is None:
+            continue
+        inputs = (*node.inputs[:at], inner.inputs[0], *node.inputs[at + 1 :])
+        tried = make_node(node.op, inputs, dict(node.attributes), hints=("",))
+        if tried.output.type == node.output.type:
+            return replace(node, inputs=inputs)
+    return None
+
+
+# ------------------------------------------------------------------------------------ usual forms
+
+
+def constant_right(node: Node, around: Around) -> Made:
+    """A constant is the second operand where order does not matter."""
+    if node.op not in COMMUTATIVE or len(node.inputs) != 2:
+        return None
+    a, b = node.inputs
+    if around.constant(a) is None or around.constant(b) is not None:
+        return None
+    return replace(node, inputs=(b, a))
+
+
+def power_as_product(node: Node, around: Around) -> Made:
+    """x ** 2 = x * x."""
+    if node.op != "pow" or node.inputs[0] is None or node.inputs[0].type != node.output.type:
+        return None
+    if around.number(node.inputs[1]) != 2:
+        return None
+    return _remade(node, "mul", node.inputs[0], node.inputs[0])
+
+
+RULES: tuple[Callable[[Node, Around], Made], ...] = (
+    drop_moves,
+    drop_transpose,
+    drop_concat,
+    drop_inverse,
+    drop_neutral,
+    merge_reshapes,
+    merge_transposes,
+    transpose_as_reshape,
+    flatten_concat,
+    expand_in_operand,
+    constant_right,
+    power_as_product,
+)

@@ -1,0 +1,124 @@
+"""fold_constants: what depends on constants alone is computed now, by the references.
+
+A result may be as large as the constants it comes from, or `limit` bytes: weights are transposed
+at compile time, but a small constant is not spread over a large tensor. A branch whose condition
+is constant takes the place of its `if`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.errors import TilewrightError
+from tilewright.base.passes import PassContext
+from tilewright.graph import ir
+from tilewright.graph.build import constant_type, make_call
+from tilewright.graph.ir import Graph, Module, Node, Value
+from tilewright.graph.op import as_arrays
+from tilewright.graph.ops import OPS
+from tilewright.graph.types import TensorType
+from tilewright.graph.visit import (
+    Edit,
+    Instead,
+    Rule,
+    attribute_sizes,
+    map_graphs,
+    rewrite_by,
+    same_sizes,
+)
+
+Array = np.ndarray[Any, Any]
+
+
+def fold_constants(module: Module, ctx: PassContext) -> Module:
+    """Before: %a = constant; %b = neg(%a).   After: %b = constant."""
+    limit = ctx.option("fold_constants.limit", 1 << 20)
+    constants = dict(module.constants)
+
+    def make_rule(graph: Graph) -> Rule:
+        known: dict[Value, Array] = {}
+
+        def rule(node: Node) -> Instead | None:
+            if node.op == "constant":
+                known[node.output] = constants[node["data"]]
+                return None
+            if node.op == "if" and node.inputs[0] in known:
+                return _branch(node, bool(np.ravel(known[node.inputs[0]])[0]))
+            arrays = _computed(node, known, limit)
+            if arrays is None:
+                return None
+            nodes = []
+            for value, array in zip(node.outputs, arrays, strict=True):
+                name = _fresh(value.name, constants)
+                constants[name] = array
+                made = Value(value.name, constant_type(array))
+                known[made] = array
+                nodes.append(Node("constant", (), (made,), ir.attributes(data=name), (), node.loc))
+            values = tuple(made.output for made in nodes)
+            return Instead(tuple(nodes), values, same_sizes(node, values) or {})
+
+        return rule
+
+    changed = map_graphs(module, lambda graph: rewrite_by(graph, make_rule))
+    return module if changed is module else replace(changed, constants=constants)
+
+
+def _fresh(hint: str, taken: dict[str, Array]) -> str:
+    name, count = hint, 0
+    while name in taken:
+        count += 1
+        name = f"{hint}_{count}"
+    return name
+
+
+def _computed(node: Node, known: dict[Value, Array], limit: int) -> list[Array] | None:
+    """The outputs of a node in numbers, if they are known and not too large."""
+    op = OPS.get(node.op)
+    if op is None or not op.pure or node.bodies or attribute_sizes(node):
+        return None
+    arrays = [None if value is None else known.get(value) for value in node.inputs]
+    if any(a is None and v is not None for a, v in zip(arrays, node.inputs, strict=True)):
+        return None
+    given = sum(array.nbytes for array in arrays if array is not None)
+    for value in node.outputs:
+        shape = value.type.static_shape if isinstance(value.type, TensorType) else None
+        if shape is not None and _bytes(value, shape) > max(given, limit):
+            return None
+        if shape is None and (not isinstance(value.type, TensorType) or given > limit):
+            return None  # its size is known afterwards only
+    try:
+        _, call = make_call(
+            node.op,
+            node.inputs,
+            dict(node.attributes),
+            loc=node.loc,
+            outputs=len(node.outputs),
+        )
+        arrays += [None] * (len(call.types) - len(arrays))
+        every = [call.array(at) if array is None else array for at, array in enumerate(arrays)]
+        with np.errstate(all="ignore"):
+            made = as_arrays(op.reference(call, *every))
+    except (TilewrightError, ArithmeticError, LookupError, ValueError):
+        return None  # a fault in the data is found when the model runs
+    if not all(isinstance(array, np.ndarray) for array in made):
+        return None
+    return [np.ascontiguousarray(array).reshape(array.shape) for array in made]
+
+
+def _bytes(value: Value, shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * value.tensor.dtype.size_bytes
+
+
+def _branch(node: Node, cond: bool) -> Instead | None:
+    """The body that runs, in place of the node."""
+    body = node.bodies[0 if cond else 1]
+    edit = Edit(
+        {param: v for param, v in zip(body.params, node.inputs[1:], strict=True) if v is not None}
+    )
+    nodes = tuple(edit.node(inner) for inner in body.nodes)
+    values = tuple(edit.value(value) for value in body.results)
+    sizes = same_sizes(node, values)
+    return None if sizes is None else Instead(nodes, values, sizes)
