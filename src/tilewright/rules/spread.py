@@ -1,0 +1,68 @@
+"""Vectors for the innermost dimension, cores for the outermost: what serves any block.
+
+Blocks of more than `PARALLEL_ELEMENTS` elements are spread over the cores; smaller ones are done
+before a second core has woken up.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.base.errors import ScheduleError
+from tilewright.base.target import Target
+from tilewright.sym import Const
+from tilewright.tensor.ir import SPATIAL, Block, Iter
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.schedule.tree import find_block
+
+PARALLEL_ELEMENTS = 32 * 1024
+
+
+def spread(sch: Schedule, reference: BlockRef, target: Target) -> None:
+    """Schedule the nest of one block that stands alone."""
+    block = _block(sch, reference)
+    loops = sch.get_loops(reference)
+    if len(loops) != len(block.iters):
+        return  # scheduled already, or shared with others
+    spatial = [loop for loop, it in zip(loops, block.iters, strict=True) if it.kind == SPATIAL]
+    if not spatial:
+        return
+    reduce = [loop for loop in loops if loop not in spatial]
+    lanes = target.vector_bits // (8 * max(r.buffer.dtype.size_bytes for r in block.writes))
+    last = block.iters[loops.index(spatial[-1])]
+    inner: list[LoopRef] = []
+    if _extent(last) is None or (_extent(last) or 0) >= lanes > 1:
+        rest, lane = sch.split(spatial[-1], [None, lanes])
+        spatial[-1] = rest
+        inner = [lane]
+    _try(sch, "reorder", *spatial, *reduce, *inner)
+    for lane in inner:
+        _try(sch, "vectorize", lane)
+    if _work(block.iters) > PARALLEL_ELEMENTS:
+        outer = spatial[:-1] if len(spatial) > 1 else spatial
+        _try(sch, "parallel", sch.fuse(*outer) if len(outer) > 1 else outer[0])
+
+
+def _try(sch: Schedule, primitive: str, *args: LoopRef) -> None:
+    """Apply a step that only makes things faster, if it is legal here."""
+    try:
+        getattr(sch, primitive)(*args)
+    except ScheduleError:
+        return
+
+
+def _block(sch: Schedule, reference: BlockRef) -> Block:
+    path = find_block(sch.function, reference.name)
+    assert path is not None
+    block = path[-1]
+    assert isinstance(block, Block)
+    return block
+
+
+def _extent(it: Iter) -> int | None:
+    return int(it.extent.value) if isinstance(it.extent, Const) else None
+
+
+def _work(iters: tuple[Iter, ...]) -> int:
+    """Instances of the block; a size that is not known counts as large."""
+    return prod(_extent(it) if _extent(it) is not None else 256 for it in iters)  # type: ignore[misc]
