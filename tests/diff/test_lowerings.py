@@ -24,18 +24,14 @@ BF16 = ml_dtypes.bfloat16
 # Operators declared native that have no tensor expression yet, so that the gap is visible.
 WITHOUT_LOWERING = {
     "affine_grid",
-    "attention",
     "concat_from_sequence",
     "deform_conv",
     "det",
     "dft",
     "grid_sample",
-    "gru",
     "if",
-    "linear_attention",
     "lookup",
     "loop",
-    "lstm",
     "max_roi_pool",
     "max_unpool",
     "mel_weights",
@@ -44,9 +40,7 @@ WITHOUT_LOWERING = {
     "optional",
     "optional_get_element",
     "optional_has_element",
-    "random_bits",
     "resize",
-    "rnn",
     "roi_align",
     "scan",
     "scatter_elements",
@@ -651,6 +645,148 @@ case(
     note="blocks",
 )
 case("dequantize", rand(4, 6, of=np.int32, high=1 << 30), np.float32(0.1), to=dtype("f32"))
+
+# ---------------------------------------------------------------------------- attention
+
+_Q, _K, _V = rand(2, 4, 3, 6), rand(2, 4, 5, 6, seed=1), rand(2, 4, 5, 7, seed=2)
+case("attention", _Q, _K, _V, reduction=12)
+case(
+    "attention",
+    _Q,
+    _K[:, :2],
+    _V[:, :2],
+    rand(3, 5),
+    reduction=12,
+    fixed=(0, 1, 2),
+    causal=True,
+    past=2,
+    note="shared heads",
+)
+case(
+    "attention",
+    _Q,
+    _K,
+    _V,
+    rand(2, 1, 3, 5, of=bool),
+    np.array([5, 3]),
+    scale=0.3,
+    softcap=2.0,
+    window=(1, 1),
+    reduction=12,
+    note="everything",
+)
+for _shows in ("raw", "capped", "masked", "weights"):
+    case(
+        "attention",
+        _Q,
+        _K,
+        _V,
+        softcap=3.0,
+        causal=True,
+        scores=_shows,
+        outputs=2,
+        reduction=12,
+        note=_shows,
+    )
+case("attention", *(x.astype(np.float16) for x in (_Q, _K, _V)), reduction=12)
+case("attention", _Q, _K, _V, np.zeros((3, 5), bool), reduction=12, note="nothing")
+_L = rand(2, 4, 5, 6)
+case("linear_attention", _L, _K, _V, outputs=2, reduction=36)
+case(
+    "linear_attention",
+    _L,
+    _K[:, :2],
+    _V[:, :2],
+    rand(2, 2, 6, 7),
+    rand(2, 2, 5, 6, high=0),
+    rand(2, 1, 5, 1, low=0, high=1),
+    outputs=2,
+    reduction=36,
+    fixed=(0, 1, 2, 3, 4, 5),
+    note="delta",
+)
+
+# ---------------------------------------------------------------------------- recurrence
+
+_ONE, _TWO = (("tanh", 0.0, 0.0),), (("sigmoid", 0.0, 0.0), ("tanh", 0.0, 0.0))
+_THREE = (*_TWO, ("tanh", 0.0, 0.0))
+_LENGTHS = np.array([4, 2, 1], np.int32)
+for _reverse in (False, True):
+    _note = "reverse" if _reverse else ""
+    case(
+        "rnn",
+        rand(4, 3, 5),
+        rand(5, 5),
+        _LENGTHS,
+        rand(3, 5),
+        activations=_ONE,
+        outputs=2,
+        reverse=_reverse,
+        reduction=20,
+        note=_note,
+    )
+    for _linear in (False, True):
+        case(
+            "gru",
+            rand(4, 3, 15),
+            rand(15, 5),
+            rand(15),
+            _LENGTHS,
+            rand(3, 5),
+            activations=_TWO,
+            outputs=2,
+            reverse=_reverse,
+            linear_before_reset=_linear,
+            reduction=20,
+            fixed=(0, 1, 2),
+            note=f"{_note} {_linear}",
+        )
+    case(
+        "lstm",
+        rand(4, 3, 20),
+        rand(20, 5),
+        _LENGTHS,
+        rand(3, 5),
+        rand(3, 5, seed=1),
+        rand(15),
+        activations=_THREE,
+        outputs=3,
+        reverse=_reverse,
+        fixed=(1, 5),
+        reduction=20,
+        clip=1.5,
+        note=_note,
+    )
+case("rnn", rand(4, 3, 5), rand(5, 5), activations=_ONE, reduction=20)
+case(
+    "gru",
+    rand(4, 3, 15, of=np.float16),
+    rand(15, 5, of=np.float16),
+    activations=_TWO,
+    reduction=20,
+    fixed=(1,),
+)
+case("lstm", rand(1, 1, 4), rand(4, 1), activations=_THREE, input_forget=True, reduction=4)
+for _name in (
+    "relu",
+    "sigmoid",
+    "affine",
+    "leaky_relu",
+    "thresholded_relu",
+    "scaled_tanh",
+    "hard_sigmoid",
+    "elu",
+    "softsign",
+    "softplus",
+):
+    case(
+        "rnn", rand(2, 2, 3), rand(3, 3), activations=((_name, 0.3, 0.4),), reduction=6, note=_name
+    )
+
+# ---------------------------------------------------------------------------- random
+
+case("random_bits", shape=(3, 50), seed=7)
+case("random_bits", np.array([2, 3]), seed=-1 & 0xFFFFFFFF, fixed=(0,), note="at run time")
 
 
 # ---------------------------------------------------------------------------- the tests

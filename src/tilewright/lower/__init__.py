@@ -1,6 +1,7 @@
 """Operators as tensor expressions: one family per file, one table of all."""
 
 from tilewright.lower import (
+    attention,
     conv,
     elementwise,
     indexing,
@@ -8,12 +9,27 @@ from tilewright.lower import (
     norm,
     pool,
     quantize,
+    random,
+    recurrent,
     reduction,
     shape,
 )
 from tilewright.lower.base import Lowering, Use
 
-FAMILIES = (elementwise, shape, indexing, reduction, linalg, conv, pool, norm, quantize)
+FAMILIES = (
+    elementwise,
+    shape,
+    indexing,
+    reduction,
+    linalg,
+    conv,
+    pool,
+    norm,
+    quantize,
+    attention,
+    recurrent,
+    random,
+)
 LOWERINGS: dict[str, Lowering] = {
     name: lowering for family in FAMILIES for name, lowering in family.LOWERINGS.items()
 }

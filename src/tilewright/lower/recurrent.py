@@ -1,0 +1,222 @@
+"""Recurrent layers as scans: step t holds the states after t elements of the sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright import sym, te
+from tilewright.base.dtype import INDEX, DType
+from tilewright.lower.base import Lowering, Use, wide, wide_type
+from tilewright.lower.linalg import summed
+from tilewright.sym import Expr
+from tilewright.te import Tensor
+
+Function = Callable[[Expr], Expr]
+
+
+def _activation(name: str, alpha: float, beta: float, of: DType) -> Function:
+    zero, one = te.const(0, of), te.const(1, of)
+    a, b = te.const(alpha, of), te.const(beta, of)
+    functions: dict[str, Function] = {
+        "relu": lambda x: te.max(x, zero),
+        "tanh": te.tanh,
+        "sigmoid": te.sigmoid,
+        "affine": lambda x: a * x + b,
+        "leaky_relu": lambda x: te.select(x >= zero, x, a * x),
+        "thresholded_relu": lambda x: te.select(x >= a, x, zero),
+        "scaled_tanh": lambda x: a * te.tanh(b * x),
+        "hard_sigmoid": lambda x: te.min(te.max(a * x + b, zero), one),
+        "elu": lambda x: te.select(x >= zero, x, a * te.expm1(te.min(x, zero))),
+        "softsign": lambda x: x / (one + te.abs(x)),
+        "softplus": lambda x: te.max(x, zero) + te.log1p(te.exp(-te.abs(x))),
+    }
+    return functions[name]
+
+
+class Layer:
+    """What the layers share: the time axis, the states, and which sequences still run."""
+
+    def __init__(self, use: Use, gates: Tensor, r: Tensor, lengths: Tensor | None) -> None:
+        self.use, self.gates, self.r, self.lengths = use, gates, r, lengths
+        self.of = wide_type(gates.dtype)
+        self.length, self.batch, self.hidden = gates.shape[0], gates.shape[1], r.shape[1]
+        self.times = sym.simplify(sym.add(self.length, 1))
+
+    def function(self, at: int, *, gate: bool = True) -> Function:
+        """Activation `at`; the input of a gate is clipped if the layer clips."""
+        name, alpha, beta = self.use["activations"][at]
+        fn, clip = _activation(name, alpha, beta, self.of), self.use["clip"]
+        if clip is None or not gate:
+            return fn
+        low, high = te.const(-clip, self.of), te.const(clip, self.of)
+        return lambda x: fn(te.min(te.max(x, low), high))
+
+    def state(self, name: str, given: Tensor | None) -> tuple[Tensor, Tensor]:
+        """A state, and what it starts from."""
+        rest, label = (self.batch, self.hidden), f"{self.use.name}_{name}"
+        start = te.compute(
+            (1, *rest),
+            lambda _, b, j: (
+                te.const(0, self.of) if given is None else te.cast(given[b, j], self.of)
+            ),
+            name=f"{label}_start",
+        )
+        return te.placeholder((self.times, *rest), self.of, name=label), start
+
+    def stage(self, name: str, body: Callable[[Expr, Expr, Expr], Expr], gates: int = 1) -> Tensor:
+        """A stage of every step, [time, batch, gates * hidden]."""
+        shape = (self.times, self.batch, sym.simplify(sym.mul(self.hidden, gates)))
+        return te.compute(shape, body, name=f"{self.use.name}_{name}")
+
+    def place(self, t: Expr) -> Expr:
+        """The element of the sequence that step t takes."""
+        return sym.sub(self.length, t) if self.use["reverse"] else sym.sub(t, 1)
+
+    def x(self, t: Expr, b: Expr, gate: int, j: Expr) -> Expr:
+        """The projected input of a gate at step t."""
+        return wide(self.gates[self.place(t), b, self.row(gate, j)])
+
+    def row(self, gate: int, j: Expr) -> Expr:
+        return sym.add(sym.mul(self.hidden, gate), j)
+
+    def product(self, read: Callable[[Expr], Expr], row: Expr) -> Expr:
+        """The product of a state with a row of the weights."""
+        return summed(self.hidden, lambda k: read(k) * wide(self.r[row, k]), te.const(0, self.of))
+
+    def running(self, place: Expr, b: Expr, new: Expr, old: Expr) -> Expr:
+        """The new value while the sequence has not ended."""
+        if self.lengths is None:
+            return new
+        return te.select(place < te.cast(self.lengths[b], INDEX), new, old)
+
+    def finish(self, *states: Tensor) -> tuple[Tensor, ...]:
+        """All steps of the first state, zeros behind a sequence's end; the last of each state."""
+        use, hidden = self.use, states[0]
+
+        def element(t: Expr, b: Expr, j: Expr) -> Expr:
+            step = sym.sub(self.length, t) if use["reverse"] else sym.add(t, 1)
+            value = self.running(t, b, hidden[step, b, j], te.const(0, self.of))
+            return te.cast(value, use.dtype)
+
+        last = [
+            te.compute(
+                (self.batch, self.hidden),
+                lambda b, j, state=state: te.cast(state[self.length, b, j], use.dtype),
+                name=f"{use.name}_last",
+            )
+            for state in states
+        ]
+        return (te.compute(use.shape, element, name=use.name), *last)[: use.call.outputs]
+
+
+def _rnn(
+    use: Use, gates: Tensor, r: Tensor, lengths: Tensor | None, h0: Tensor | None
+) -> tuple[Tensor, ...]:
+    layer = Layer(use, gates, r, lengths)
+    f = layer.function(0)
+    h, start = layer.state("h", h0)
+    sums = layer.stage("sums", lambda t, b, j: layer.product(lambda k: h[t - 1, b, k], j))
+
+    def step(t: Expr, b: Expr, j: Expr) -> Expr:
+        new = f(layer.x(t, b, 0, j) + sums[t, b, j])
+        return layer.running(layer.place(t), b, new, h[t - 1, b, j])
+
+    return layer.finish(te.scan(start, layer.stage("step", step), h, name=f"{use.name}_all"))
+
+
+def _gru(
+    use: Use,
+    gates: Tensor,
+    r: Tensor,
+    bias: Tensor | None,
+    lengths: Tensor | None,
+    h0: Tensor | None,
+) -> tuple[Tensor, ...]:
+    layer = Layer(use, gates, r, lengths)
+    f, g = layer.function(0), layer.function(1)
+    h, start = layer.state("h", h0)
+    zero, one = te.const(0, layer.of), te.const(1, layer.of)
+
+    def offset(row: Expr) -> Expr:
+        return zero if bias is None else te.cast(bias[row], layer.of)
+
+    sums = layer.stage("sums", lambda t, b, j: layer.product(lambda k: h[t - 1, b, k], j), 3)
+
+    def gate(at: int) -> Tensor:
+        def element(t: Expr, b: Expr, j: Expr) -> Expr:
+            row = layer.row(at, j)
+            return f(layer.x(t, b, at, j) + sums[t, b, row] + offset(row))
+
+        return layer.stage(("update", "reset")[at], element)
+
+    update, reset = gate(0), gate(1)
+    if use["linear_before_reset"]:
+
+        def candidate(t: Expr, b: Expr, j: Expr) -> Expr:
+            row = layer.row(2, j)
+            return g(layer.x(t, b, 2, j) + reset[t, b, j] * (sums[t, b, row] + offset(row)))
+
+    else:
+        kept = layer.stage("kept", lambda t, b, j: reset[t, b, j] * h[t - 1, b, j])
+        inner = layer.stage(
+            "inner",
+            lambda t, b, j: layer.product(lambda k: kept[t, b, k], layer.row(2, j)),
+        )
+
+        def candidate(t: Expr, b: Expr, j: Expr) -> Expr:
+            return g(layer.x(t, b, 2, j) + inner[t, b, j] + offset(layer.row(2, j)))
+
+    made = layer.stage("candidate", candidate)
+
+    def step(t: Expr, b: Expr, j: Expr) -> Expr:
+        part, before = update[t, b, j], h[t - 1, b, j]
+        new = (one - part) * made[t, b, j] + part * before
+        return layer.running(layer.place(t), b, new, before)
+
+    return layer.finish(te.scan(start, layer.stage("step", step), h, name=f"{use.name}_all"))
+
+
+def _lstm(
+    use: Use,
+    gates: Tensor,
+    r: Tensor,
+    lengths: Tensor | None,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    peephole: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """Gates in order input, output, forget, cell; peepholes input, output, forget."""
+    layer = Layer(use, gates, r, lengths)
+    f, g, output = layer.function(0), layer.function(1), layer.function(2, gate=False)
+    (h, h_start), (c, c_start) = layer.state("h", h0), layer.state("c", c0)
+    one = te.const(1, layer.of)
+    sums = layer.stage("sums", lambda t, b, j: layer.product(lambda k: h[t - 1, b, k], j), 4)
+
+    def gate(at: int, t: Expr, b: Expr, j: Expr, cell: Expr | None) -> Expr:
+        total = layer.x(t, b, at, j) + sums[t, b, layer.row(at, j)]
+        if peephole is None or cell is None:
+            return total
+        return total + te.cast(peephole[layer.row(at, j)], layer.of) * cell
+
+    def new_cell(t: Expr, b: Expr, j: Expr) -> Expr:
+        before = c[t - 1, b, j]
+        let_in = f(gate(0, t, b, j, before))
+        keep = one - let_in if use["input_forget"] else f(gate(2, t, b, j, before))
+        return keep * before + let_in * g(gate(3, t, b, j, None))
+
+    cell = layer.stage("cell", new_cell)
+
+    def h_step(t: Expr, b: Expr, j: Expr) -> Expr:
+        now = cell[t, b, j]
+        new = f(gate(1, t, b, j, now)) * output(now)
+        return layer.running(layer.place(t), b, new, h[t - 1, b, j])
+
+    def c_step(t: Expr, b: Expr, j: Expr) -> Expr:
+        return layer.running(layer.place(t), b, cell[t, b, j], c[t - 1, b, j])
+
+    steps = (layer.stage("h_step", h_step), layer.stage("c_step", c_step))
+    made = te.scan((h_start, c_start), steps, (h, c), name=f"{use.name}_all")
+    return layer.finish(*made)
+
+
+LOWERINGS: dict[str, Lowering] = {"rnn": _rnn, "gru": _gru, "lstm": _lstm}
