@@ -66,13 +66,13 @@ def check_concurrent(fn: Function, path: Path, loop: For, primitive: str) -> Non
 def check_threads(fn: Function, path: Path, loop: For, thread: str) -> None:
     """Threads of one block run in lock step: they may also store the same values together.
 
-    Memory in `shared` scope belongs to the threads of one block, in `local` scope to one thread.
+    An intermediate used only inside is private to each iteration, as everywhere; but memory in
+    `shared` scope belongs to all threads of a block.
     """
     _check_unordered(fn, loop, "bind")
     _check_one_axis(fn, path, loop, thread)
-    own = {"blockIdx": ("shared", "local"), "threadIdx": ("local",)}[thread.split(".")[0]]
-    touched = private_buffers(fn, path)
-    private = {buffer for buffer in touched if buffer.scope.split(".")[0] in own}
+    shared = () if thread.startswith("blockIdx") else ("shared",)
+    private = {b for b in private_buffers(fn, path) if b.scope.split(".")[0] not in shared}
     ctx = context_at(fn, path)
     found = conflict([loop], ctx, body=loop.body, private=private)
     if found is None:

@@ -3,6 +3,7 @@
 A kernel is an outermost thread loop with all inside. Binding one loop in it to an axis gives the
 whole kernel that axis: blocks beside the loop run once per thread. So, for each axis,
 
+- an intermediate that is used under one loop on the axis alone is private to its iterations;
 - memory that belongs to one thread (`local` for threadIdx, `shared` and `local` for blockIdx) is
   filled and used either under one loop on the axis, or by every thread for itself;
 - memory that threads have in common is not added to by a block which every thread runs;
@@ -80,6 +81,10 @@ def check_kernels(fn: Function, made: Function) -> None:
             memory = buffer.scope.split(".")[0]
             if memory in ("global", "shared", "local") and any(user.writes for user in users):
                 for axis in axes:  # memories of hardware are who knows whose
+                    loops = {user.threads.get(axis) for user in users}
+                    alone = buffer in made.allocs and len(loops) == 1 and None not in loops
+                    if alone and (memory != "shared" or axis.startswith("blockIdx")):
+                        continue  # private to the iterations of that loop
                     _check_axis(fn, axis, buffer, memory, users)
 
 
