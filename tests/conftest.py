@@ -14,6 +14,8 @@ A `*.tw` file below `tests/` holds cases, separated by lines `// ====`:
     //   i, j, k = get_loops(get_block("C"))
     //   split(i, [None, 8])
 
+A program that starts with `graph` or `module` is a model, with the passes of models.
+
 In place of the second program, `// error TW2104 @5:8: message` expects a refusal, at this line and
 column of the program it shows. Both halves are parsed and compared by structure. `pytest --bless`
 writes what comes out as the second half.
@@ -26,6 +28,7 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +38,11 @@ import pytest
 
 from tilewright.base.errors import TilewrightError
 from tilewright.base.passes import PassContext, parse_passes, run_passes
+from tilewright.graph.parser import parse as parse_module
+from tilewright.graph.verify import verify as verify_module
 from tilewright.tensor import parse_all, verify
 
+MODEL = re.compile(r"(?m)^(graph|module)\b")
 SEPARATOR = re.compile(r"(?m)^// ={4,}.*\n")
 BECOMES = "// ---- becomes\n"
 ERROR = re.compile(r"(?ms)^// error (?P<text>.*)\Z")
@@ -63,6 +69,19 @@ class TextFile(pytest.File):
             line += text.count("\n") + 1
 
 
+@dataclass(frozen=True)
+class Language:
+    """How programs of a kind are read and checked, and where their passes are."""
+
+    parse: Callable[[str], list[Any]]
+    verify: Callable[[Any], None]
+    package: str
+
+
+TENSOR = Language(parse_all, verify, "tilewright.tensor.passes")
+GRAPH = Language(lambda text: [parse_module(text)], verify_module, "tilewright.graph.passes")
+
+
 class Case:
     """One case of a file: what to do, with which program, and what should come of it."""
 
@@ -78,6 +97,7 @@ class Case:
             self.given, _, expected = text.partition(BECOMES)
             self.expected, self.error = expected, ""
         self.directives = _directives(self.given)
+        self.language = GRAPH if MODEL.search(self.given) else TENSOR
 
     def run(self) -> str:
         """The outcome: the text of the resulting program, or of an error."""
@@ -89,20 +109,21 @@ class Case:
             return _describe(error)
 
     def _result(self) -> list[Any]:
-        functions = parse_all(self.given)
+        programs = self.language.parse(self.given)
         if "verify" in self.directives:
-            for fn in functions:
-                verify(fn)
-            return functions
+            for program in programs:
+                self.language.verify(program)
+            return programs
         if "schedule" in self.directives:
-            return [self._schedule(fn) for fn in functions]
-        passes, options = parse_passes(self.directives.get("passes", ""), KnownPasses())
+            return [self._schedule(fn) for fn in programs]
+        known = KnownPasses(self.language.package)
+        passes, options = parse_passes(self.directives.get("passes", ""), known)
         ctx = PassContext(
             target=self._target(),
             options=options,
-            observers=(lambda name, before, after: verify(after),),
+            observers=(lambda name, before, after: self.language.verify(after),),
         )
-        return [run_passes(fn, passes, ctx) for fn in functions]
+        return [run_passes(program, passes, ctx) for program in programs]
 
     def _target(self) -> Any:
         if "target" not in self.directives:
@@ -126,16 +147,19 @@ class Case:
 class KnownPasses(Mapping[str, Callable[..., Any]]):
     """The passes by name: each is a function in a file of its own name."""
 
+    def __init__(self, package: str) -> None:
+        self.package = package
+
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        module = importlib.import_module(f"tilewright.tensor.passes.{name}")
+        module = importlib.import_module(f"{self.package}.{name}")
         found: Callable[..., Any] = getattr(module, name)
         return found
 
     def __contains__(self, name: object) -> bool:
-        return importlib.util.find_spec(f"tilewright.tensor.passes.{name}") is not None
+        return importlib.util.find_spec(f"{self.package}.{name}") is not None
 
     def __iter__(self) -> Iterator[str]:
-        package = importlib.import_module("tilewright.tensor.passes")
+        package = importlib.import_module(self.package)
         return (path.stem for path in sorted(Path(package.__path__[0]).glob("*.py")))
 
     def __len__(self) -> int:
@@ -161,10 +185,11 @@ class TextItem(pytest.Item):
         if self.case.expected is None:
             _compare(self.case.error, outcome)
             return
-        expected = "\n".join(str(fn) for fn in parse_all(self.case.expected))
         if not self.case.expected.strip():
             pytest.fail("the case has no outcome: run pytest --bless", pytrace=False)
-        if parse_all(self.case.expected) != parse_all(outcome):
+        parse = self.case.language.parse
+        expected = "\n".join(str(program) for program in parse(self.case.expected))
+        if parse(self.case.expected) != parse(outcome):
             _compare(expected, outcome)
             pytest.fail("the programs differ in what the text does not show", pytrace=False)
 
