@@ -27,8 +27,10 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.reducers import builtin
 from tilewright.tensor.regions import access_regions, is_data_dependent
+from tilewright.tensor.schedule.movable import fills
 from tilewright.tensor.schedule.nests import perfect_chain
 from tilewright.tensor.schedule.refusal import path_to_block, refuse
+from tilewright.tensor.schedule.sites import scope_of
 from tilewright.tensor.schedule.tree import (
     Path,
     fresh_block_name,
@@ -189,6 +191,7 @@ def _inputs(found: _Padding) -> list[_Input]:
             loads.setdefault(node.buffer, []).append(node)
     made: list[_Input] = []
     for buffer, accesses in loads.items():
+        _check_filled(found, buffer, accesses)
         shape: list[Expr] = []
         limits: list[Expr | None] = []
         zeroed: set[Var] = set()
@@ -213,6 +216,22 @@ def _inputs(found: _Padding) -> list[_Input]:
             copy = Buffer(f"{buffer.name}_pad", tuple(shape), buffer.dtype, buffer.scope)
             made.append(_Input(buffer, copy, tuple(limits), frozenset(zeroed)))
     return made
+
+
+def _check_filled(found: _Padding, buffer: Buffer, accesses: Sequence[Load]) -> None:
+    """An input that is read in more places has a value in all of them."""
+    indices = [at for load in accesses for at in load.index]
+    if buffer not in found.fn.allocs or not any(found.grows(at) for at in indices):
+        return
+    if all(isinstance(at, Var) for at in indices):
+        return  # as it was laid out at first, without holes
+    scope = scope_of(found.path)
+    if not any(fills(found.fn, scope, writer, buffer) for writer in scope.writers(buffer)):
+        raise found.refusal(
+            "TW2178",
+            f"it is not certain that all of %{buffer.name}, which it would read, is computed",
+            help="pad first, then transform layouts",
+        )
 
 
 def _reach(
