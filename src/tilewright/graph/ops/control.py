@@ -42,7 +42,7 @@ def _outer_sizes(call: Call) -> dict[Var, None]:
 def _check_params(call: Call, body: Graph, count: int) -> None:
     if len(body.params) != count:
         raise call.error(
-            "TW1512", f"a body of {call.op} takes {len(body.params)} values, it is given {count}"
+            "TW1312", f"a body of {call.op} takes {len(body.params)} values, it is given {count}"
         )
 
 
@@ -51,7 +51,7 @@ def _check_params(call: Call, body: Graph, count: int) -> None:
 
 def _if_type(call: Call) -> list[Type]:
     if len(call.bodies) != 2 or len(call.bodies[0].results) != len(call.bodies[1].results):
-        raise call.error("TW1512", "if needs two bodies with as many results")
+        raise call.error("TW1312", "if needs two bodies with as many results")
     outer = _outer_sizes(call)
     types: list[Type] = []
     for body in call.bodies:
@@ -78,7 +78,7 @@ def _loop_type(call: Call) -> list[Type]:
     _check_params(call, body, len(call.types))
     results = body.results
     if len(results) < 1 + carried:
-        raise call.error("TW1512", f"a loop that carries {carried} values gives {len(results)}")
+        raise call.error("TW1312", f"a loop that carries {carried} values gives {len(results)}")
     outer = _outer_sizes(call)
     types = []
     for at in range(carried):
@@ -103,7 +103,7 @@ def _loop_count(call: Call, body: Graph) -> Expr:
 def _stacked(call: Call, value: Value, count: Expr, outer: dict[Var, None]) -> Type:
     of = renewed(value.type, outer)
     if not isinstance(of, TensorType):
-        raise UserTypeError("TW1513", f"{call.op} stacks tensors, not {of}", call.loc)
+        raise UserTypeError("TW1313", f"{call.op} stacks tensors, not {of}", call.loc)
     return TensorType(of.dtype, None if of.shape is None else (count, *of.shape))
 
 
@@ -159,7 +159,7 @@ def _scan_type(call: Call) -> list[Type]:
         covered = joined(call, body.params[at].type, body.results[at].type)
         types.append(renewed(joined(call, start, covered), outer))
     if not inputs:
-        raise call.error("TW1512", "a scan needs something to scan")
+        raise call.error("TW1312", "a scan needs something to scan")
     count = call.shape(states)[0]
     for at in range(states + 1, states + inputs):
         count = same_dim(call, count, call.shape(at)[0], "the lengths scanned")

@@ -27,11 +27,11 @@ def has_decoder() -> bool:
 def _decoded_type(call: Call) -> tuple[Type, ...]:
     if not has_decoder():
         raise Unsupported(
-            "TW1517", "pictures need Pillow to be read", call.loc, help="pip install pillow"
+            "TW1317", "pictures need Pillow to be read", call.loc, help="pip install pillow"
         )
     channels = CHANNELS.get(call["pixels"])
     if channels is None:
-        raise call.error("TW1518", f"decode_image has no pixels {call['pixels']!r}")
+        raise call.error("TW1318", f"decode_image has no pixels {call['pixels']!r}")
     return (TensorType(U8, (sym.size("height"), sym.size("width"), const(channels))),)
 
 

@@ -59,7 +59,7 @@ def _gather_elements_type(call: Call) -> tuple[Type, ...]:
 def _check_ranks(call: Call, *shapes: tuple[Expr, ...]) -> None:
     if len({len(shape) for shape in shapes}) > 1:
         counts = ", ".join(str(len(shape)) for shape in shapes)
-        raise call.error("TW1504", f"{call.op} needs tensors of one rank, got {counts}")
+        raise call.error("TW1304", f"{call.op} needs tensors of one rank, got {counts}")
 
 
 def _gather_elements(call: Call, x: Array, indices: Array) -> Array:
@@ -74,7 +74,7 @@ def _index_depth(call: Call) -> int:
     indices = call.shape(1)
     depth = indices[-1] if indices else None
     if not isinstance(depth, Const):
-        raise call.error("TW1507", f"how many dimensions {call.op} addresses is not known")
+        raise call.error("TW1307", f"how many dimensions {call.op} addresses is not known")
     return int(depth.value)
 
 
@@ -83,7 +83,7 @@ def _gather_nd_type(call: Call) -> tuple[Type, ...]:
     depth = _index_depth(call)
     if batch + depth > len(shape) or batch >= len(indices):
         raise call.error(
-            "TW1507", f"gather_nd addresses {batch} + {depth} dimensions of {len(shape)}"
+            "TW1307", f"gather_nd addresses {batch} + {depth} dimensions of {len(shape)}"
         )
     for axis in range(batch):
         same_dim(call, shape[axis], indices[axis], f"batch dimensions {axis}")
@@ -104,7 +104,7 @@ def _gather_nd(call: Call, x: Array, indices: Array) -> Array:
 def _check_reduction(call: Call) -> None:
     if call["reduction"] not in REDUCTIONS:
         raise call.error(
-            "TW1508",
+            "TW1308",
             f"{call.op} has no reduction {call['reduction']!r}",
             help=f"use {', '.join(REDUCTIONS)}",
         )
@@ -153,7 +153,7 @@ def _scatter_nd_type(call: Call) -> tuple[Type, ...]:
     shape, indices, updates = call.shape(0), call.shape(1), call.shape(2)
     depth = _index_depth(call)
     if depth > len(shape):
-        raise call.error("TW1507", f"scatter_nd addresses {depth} dimensions of {len(shape)}")
+        raise call.error("TW1307", f"scatter_nd addresses {depth} dimensions of {len(shape)}")
     want = (*indices[:-1], *shape[depth:])
     _check_ranks(call, want, updates)
     for axis, (a, b) in enumerate(zip(want, updates, strict=True)):

@@ -56,7 +56,7 @@ def check_axis(call: Call, axis: int, rank: int) -> int:
     """An axis counted from the front."""
     if not -rank <= axis < max(rank, 1):
         raise call.error(
-            "TW1501",
+            "TW1301",
             f"axis {axis} of {call.op} is outside a tensor of {rank} dimensions",
             help=f"use {-rank} to {rank - 1}" if rank else "",
         )
@@ -67,7 +67,7 @@ def check_axes(call: Call, axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
     """Axes counted from the front, each named once."""
     found = tuple(check_axis(call, axis, rank) for axis in axes)
     if len(set(found)) < len(found):
-        raise call.error("TW1501", f"{call.op} names an axis twice: {list(axes)}")
+        raise call.error("TW1301", f"{call.op} names an axis twice: {list(axes)}")
     return found
 
 

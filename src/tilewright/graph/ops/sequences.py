@@ -29,7 +29,7 @@ def joined(call: Call, a: Type, b: Type) -> Type:
     found = join(a, b)
     if found is None:
         raise UserTypeError(
-            "TW1509", f"{call.op} needs one type of value, got {a} and {b}", call.loc
+            "TW1309", f"{call.op} needs one type of value, got {a} and {b}", call.loc
         )
     return found
 
@@ -39,7 +39,7 @@ def _sequence(call: Call, at: int = 0) -> SequenceType:
     if isinstance(of, OptionalType):
         of = of.element
     if not isinstance(of, SequenceType):
-        raise UserTypeError("TW1510", f"input {at} of {call.op} is {of}, not a sequence", call.loc)
+        raise UserTypeError("TW1310", f"input {at} of {call.op} is {of}, not a sequence", call.loc)
     return of
 
 
@@ -121,7 +121,7 @@ def _concat(call: Call, items: list[Array]) -> Array:
 def _optional_type(call: Call) -> tuple[Type, ...]:
     of = call.types[0] if call.has(0) else call["of"]
     if of is None:
-        raise call.error("TW1511", "an absent optional needs the type that it would have")
+        raise call.error("TW1311", "an absent optional needs the type that it would have")
     return (OptionalType(of),)
 
 

@@ -46,7 +46,7 @@ def _reshape_type(call: Call) -> tuple[Type, ...]:
         return (TensorType(of.dtype, dims),)
     missing = [at for at, dim in enumerate(target) if isinstance(dim, Const) and dim.value == -1]
     if len(missing) > 1 or any(isinstance(d, Const) and d.value < -1 for d in target):
-        raise call.error("TW1502", f"reshape to [{_show(target)}] does not name a shape")
+        raise call.error("TW1302", f"reshape to [{_show(target)}] does not name a shape")
     if missing and of.shape is None:
         return (TensorType(of.dtype, new_sizes(call, len(target))),)
     dims = tuple(target)
@@ -57,7 +57,7 @@ def _reshape_type(call: Call) -> tuple[Type, ...]:
     elif of.static_shape is not None and all(isinstance(dim, Const) for dim in dims):
         want = math.prod(int(dim.value) for dim in dims if isinstance(dim, Const))
         if want != math.prod(of.static_shape):
-            raise call.error("TW1503", f"reshape of {of} to [{_show(dims)}] changes the count")
+            raise call.error("TW1303", f"reshape of {of} to [{_show(dims)}] changes the count")
     return (TensorType(of.dtype, dims),)
 
 
@@ -74,7 +74,7 @@ def quotient(call: Call, whole: tuple[Expr, ...], parts: tuple[Expr, ...]) -> Ex
     scale = math.prod(int(x.value) for x in above if isinstance(x, Const))
     by = math.prod(int(x.value) for x in below if isinstance(x, Const))
     if by == 0:
-        raise call.error("TW1502", f"reshape to a shape with 0 and -1 of [{_show(whole)}]")
+        raise call.error("TW1302", f"reshape to a shape with 0 and -1 of [{_show(whole)}]")
     above = [x for x in above if not isinstance(x, Const)]
     below = [x for x in below if not isinstance(x, Const)]
     for factor in list(below):
@@ -140,7 +140,7 @@ def _tile_type(call: Call) -> tuple[Type, ...]:
         return (TensorType(of.dtype, new_sizes(call, len(shape))),)
     if len(repeats) != len(shape):
         raise call.error(
-            "TW1504", f"tile needs a count per dimension: {len(shape)}, got {len(repeats)}"
+            "TW1304", f"tile needs a count per dimension: {len(shape)}, got {len(repeats)}"
         )
     dims = tuple(sym.simplify(sym.mul(d, n)) for d, n in zip(shape, repeats, strict=True))
     return (TensorType(of.dtype, dims),)
@@ -156,7 +156,7 @@ def _tile(call: Call, x: Array, repeats: Array) -> Array:
 def _transpose_type(call: Call) -> tuple[Type, ...]:
     shape, perm = call.shape(0), call["perm"]
     if len(perm) != len(shape):
-        raise call.error("TW1504", f"transpose needs {len(shape)} axes, got {len(perm)}")
+        raise call.error("TW1304", f"transpose needs {len(shape)} axes, got {len(perm)}")
     axes = check_axes(call, perm, len(shape))
     return (TensorType(call.tensor(0).dtype, tuple(shape[axis] for axis in axes)),)
 
@@ -177,7 +177,7 @@ def _concat_type(call: Call) -> tuple[Type, ...]:
         shape = call.shape(at)
         if len(shape) != len(first):
             raise call.error(
-                "TW1504", f"concat of tensors of {len(first)} and {len(shape)} dimensions"
+                "TW1304", f"concat of tensors of {len(first)} and {len(shape)} dimensions"
             )
         for other, dim in enumerate(shape):
             if other == axis:
@@ -237,10 +237,10 @@ def _slice_type(call: Call) -> tuple[Type, ...]:
     if not call.has(4):
         steps = (1,) * len(axes)
     if steps is not None and 0 in steps:
-        raise call.error("TW1505", "slice with a step of 0")
+        raise call.error("TW1305", "slice with a step of 0")
     for items in (starts, ends, steps):
         if items is not None and len(items) != len(axes):
-            raise call.error("TW1504", "slice needs a start, an end and a step for each axis")
+            raise call.error("TW1304", "slice needs a start, an end and a step for each axis")
     dims = list(shape)
     for at, axis in enumerate(axes):
         if starts is None or ends is None or steps is None:
@@ -284,13 +284,13 @@ PAD_MODES = ("constant", "reflect", "edge", "wrap")
 def _pad_type(call: Call) -> tuple[Type, ...]:
     of, shape, pads = call.tensor(0), call.shape(0), call.value(1)
     if call["mode"] not in PAD_MODES:
-        raise call.error("TW1506", f"pad has no mode {call['mode']!r}", help=f"use {PAD_MODES}")
+        raise call.error("TW1306", f"pad has no mode {call['mode']!r}", help=f"use {PAD_MODES}")
     axes = call.ints(3)
     if pads is None or (call.has(3) and axes is None):
         return (TensorType(of.dtype, new_sizes(call, len(shape))),)
     axes = check_axes(call, tuple(range(len(shape))) if axes is None else axes, len(shape))
     if len(pads) != 2 * len(axes):
-        raise call.error("TW1504", f"pad needs {2 * len(axes)} amounts, got {len(pads)}")
+        raise call.error("TW1304", f"pad needs {2 * len(axes)} amounts, got {len(pads)}")
     dims = list(shape)
     for at, axis in enumerate(axes):
         both = sym.add(pads[at], pads[at + len(axes)])
@@ -331,7 +331,7 @@ def _range_type(call: Call) -> tuple[Type, ...]:
         step = delta[0]
         if isinstance(step, Const):
             if step.value == 0:
-                raise call.error("TW1505", "range with a step of 0")
+                raise call.error("TW1305", "range with a step of 0")
             gap = sym.sub(limit[0], start[0]) if step.value > 0 else sym.sub(start[0], limit[0])
             count = sym.ceildiv(gap, abs(int(step.value)))
             return (TensorType(to, (sym.simplify(sym.maximum(count, 0)),)),)

@@ -51,7 +51,7 @@ def _top_k(call: Call, x: Array, k: Array) -> tuple[Array, Array]:
 def _suppression_type(call: Call) -> tuple[Type, ...]:
     boxes, scores = call.shape(0), call.shape(1)
     if len(boxes) != 3 or len(scores) != 3:
-        raise call.error("TW1504", "non_max_suppression takes boxes and scores of rank 3")
+        raise call.error("TW1304", "non_max_suppression takes boxes and scores of rank 3")
     same_dim(call, boxes[0], scores[0], "the batches of boxes and scores")
     same_dim(call, boxes[1], scores[2], "the numbers of boxes and scores")
     return (TensorType(I64, (sym.size("selected"), const(3))),)

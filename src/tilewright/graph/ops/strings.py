@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 def _check_text(call: Call, at: int = 0) -> TensorType:
     of = call.tensor(at)
     if not of.dtype.is_str:
-        raise UserTypeError("TW1514", f"{call.op} takes text, not {of.dtype}", call.loc)
+        raise UserTypeError("TW1314", f"{call.op} takes text, not {of.dtype}", call.loc)
     return of
 
 
@@ -72,9 +72,9 @@ def _normalize_type(call: Call) -> tuple[Type, ...]:
     _check_text(call)
     shape = call.shape(0)
     if call["case"] not in CASES:
-        raise call.error("TW1515", f"normalize_text has no case {call['case']!r}")
+        raise call.error("TW1315", f"normalize_text has no case {call['case']!r}")
     if len(shape) not in (1, 2):
-        raise call.error("TW1504", f"normalize_text takes [C] or [1, C], not {call.tensor(0)}")
+        raise call.error("TW1304", f"normalize_text takes [C] or [1, C], not {call.tensor(0)}")
     kept = (*shape[:-1], sym.size("kept"))
     return (TensorType(STR, kept if call["stopwords"] else shape),)
 
@@ -96,7 +96,7 @@ def _match_type(call: Call) -> tuple[Type, ...]:
     try:
         re.compile(call["pattern"])
     except re.error as error:
-        raise call.error("TW1516", f"the pattern {call['pattern']!r}: {error}") from error
+        raise call.error("TW1316", f"the pattern {call['pattern']!r}: {error}") from error
     return (TensorType(BOOL, shape),)
 
 

@@ -23,7 +23,7 @@ LEQ, LT, GTE, GT, EQ, NEQ = range(6)
 def _leaves_type(call: Call) -> tuple[Type, ...]:
     shape, roots = call.shape(0), call.shape(7)
     if len(shape) != 2:
-        raise call.error("TW1504", f"tree_leaves takes [rows, features], not {call.tensor(0)}")
+        raise call.error("TW1304", f"tree_leaves takes [rows, features], not {call.tensor(0)}")
     check_one_dtype(Call(call.op, (call.types[0], call.types[2]), {}, loc=call.loc))
     for at in range(2, 7):
         same_dim(call, call.shape(1)[0], call.shape(at)[0], "the columns of nodes")
