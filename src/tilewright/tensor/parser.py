@@ -55,6 +55,7 @@ class Parser(ExprParser):
         name = tokens.expect_kind("global", "a function name").text[1:]
         params: list[Buffer | Var] = []
         tokens.expect("(")
+        self._find_sizes()
         self.in_header = True
         while not tokens.at(")"):
             params.append(self._param())
@@ -122,6 +123,20 @@ class Parser(ExprParser):
         buffer = Buffer(token.text[1:], shape, of, scope, tuple(align))
         self.buffers[buffer.name] = buffer
         return buffer
+
+    def _find_sizes(self) -> None:
+        """Sizes of the header, which may be used before the parameter that gives them."""
+        brackets = parens = ahead = 0
+        before = "("
+        while parens >= 0 and self.tokens.peek(ahead).kind != "end":
+            token, after = self.tokens.peek(ahead), self.tokens.peek(ahead + 1).text
+            brackets += (token.text == "[") - (token.text == "]")
+            parens += (token.text == "(") - (token.text == ")")
+            alone = before in ("[", ",") and after in (",", "]") if brackets else after == ":"
+            if token.kind == "name" and not parens and alone:
+                self._size(token.text)
+            before = token.text
+            ahead += 1
 
     def _dim(self) -> Expr:
         token = self.tokens.current
