@@ -43,8 +43,6 @@ WITHOUT_LOWERING = {
     "resize",
     "roi_align",
     "scan",
-    "scatter_elements",
-    "scatter_nd",
     "sequence",
     "sequence_at",
     "sequence_empty",
@@ -98,9 +96,11 @@ def case(
     fixed: Any = (),
     note: str = "",
     symbolic: bool = True,
+    settings: dict[str, Any] | None = None,  # attributes, where a name is taken
     **attributes: Any,
 ) -> None:
     """Add a case."""
+    attributes |= settings or {}
     CASES.append(Case(op, inputs, attributes, outputs, reduction, tuple(fixed), note, symbolic))
 
 
@@ -787,6 +787,35 @@ for _name in (
 
 case("random_bits", shape=(3, 50), seed=7)
 case("random_bits", np.array([2, 3]), seed=-1 & 0xFFFFFFFF, fixed=(0,), note="at run time")
+
+# ---------------------------------------------------------------------------- scatter
+
+_PLACES = np.array([[0, -1, 1], [2, 0, 2]])
+for _how in ("add", "mul", "max", "min"):
+    for _of in (np.float32, np.float16, np.int8, bool):
+        case(
+            "scatter_elements",
+            rand(3, 4, of=_of),
+            _PLACES,
+            rand(2, 3, of=_of, seed=1),
+            settings={"axis": 1, "reduction": _how},
+            reduction=3,
+            note=_how,
+        )
+    case(
+        "scatter_nd",
+        rand(3, 4),
+        np.array([[1], [-1], [1]]),
+        rand(3, 4, seed=1),
+        fixed=(1,),
+        settings={"reduction": _how},
+        reduction=3,
+        note=_how,
+    )
+for _of in (np.float32, BF16, np.int64, bool):
+    case("scatter_elements", rand(3, 4, of=_of), _PLACES[:, :2], rand(2, 2, of=_of, seed=1), axis=0)
+    case("scatter_nd", rand(3, 4, of=_of), np.array([[1, 2], [-1, 0]]), rand(2, of=_of), fixed=(1,))
+case("scatter_elements", rand(3, 4), np.zeros((0, 4), np.int64), rand(0, 4), axis=0, note="empty")
 
 
 # ---------------------------------------------------------------------------- the tests

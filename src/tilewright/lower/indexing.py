@@ -1,8 +1,10 @@
-"""Elements picked by index. Indices from memory are kept inside: nothing else is ever read."""
+"""Elements picked and placed by index. Indices from memory are kept inside the tensor."""
 
 from __future__ import annotations
 
-from tilewright import te
+from collections.abc import Callable, Sequence
+
+from tilewright import sym, te
 from tilewright.lower.base import (
     Lowering,
     Use,
@@ -11,9 +13,12 @@ from tilewright.lower.base import (
     placed,
     read_at,
     static,
+    wide_type,
 )
+from tilewright.lower.statements import loops, procedure, seq, store, when
 from tilewright.sym import Expr
 from tilewright.te import Tensor
+from tilewright.tensor.ir import Stmt
 
 
 def _gather(use: Use, x: Tensor, indices: Tensor) -> Tensor:
@@ -49,8 +54,78 @@ def _gather_nd(use: Use, x: Tensor, indices: Tensor) -> Tensor:
     return te.compute(use.shape, element, name=use.name)
 
 
+# ------------------------------------------------------------------------------------ scatter
+
+
+def _combined(reduction: str, old: Expr, new: Expr) -> Expr:
+    """What an update makes of the element in its place."""
+    if old.dtype.is_bool:
+        return {"add": te.any, "max": te.any, "mul": te.all, "min": te.all}[reduction](old, new)
+    return {
+        "add": lambda: old + new,
+        "mul": lambda: old * new,
+        "max": lambda: te.max(old, new),
+        "min": lambda: te.min(old, new),
+    }[reduction]()
+
+
+def _scatter(
+    use: Use,
+    x: Tensor,
+    indices: Tensor,
+    updates: Tensor,
+    place: Callable[[te.BufferView, tuple[Expr, ...]], Sequence[Expr]],
+    from_memory: Sequence[int],
+) -> Tensor:
+    """x, then updates one after another, each at its place."""
+    plain = use["reduction"] == "none"
+    of = x.dtype if plain else wide_type(x.dtype)
+    doubtful = [sym.lt(0, x.shape[axis]) for axis in from_memory if static(x.shape[axis]) is None]
+    never = any(static(x.shape[axis]) == 0 for axis in from_memory)
+
+    def body(ins: list[te.BufferView], outs: list[te.BufferView]) -> Stmt:
+        (source, where, added), (out,) = ins, outs
+
+        def update(*index: Expr) -> Stmt:
+            at, new = tuple(place(where, index)), te.cast(added[index], of)
+            return store(out, at, new if plain else _combined(use["reduction"], out[at], new))
+
+        copy = loops(x.shape, lambda *index: store(out, index, te.cast(source[index], of)))
+        changes = when(doubtful, loops(updates.shape, update, "u"))
+        return copy if never else seq(copy, changes)
+
+    name = use.name if of is use.dtype else f"{use.name}_wide"
+    (made,) = procedure([x.shape], [x, indices, updates], body, name, [of])
+    if of is use.dtype:
+        return made
+    return te.compute(x.shape, lambda *index: te.cast(made[index], use.dtype), name=use.name)
+
+
+def _scatter_elements(use: Use, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    axis = front_axis(use["axis"], x.ndim)
+
+    def place(where: te.BufferView, index: tuple[Expr, ...]) -> Sequence[Expr]:
+        return placed(index, axis, counted(where[index], x.shape[axis]))
+
+    return _scatter(use, x, indices, updates, place, [axis])
+
+
+def _scatter_nd(use: Use, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    depth, lead = static(indices.shape[-1]), indices.ndim - 1
+    assert depth is not None
+
+    def place(where: te.BufferView, index: tuple[Expr, ...]) -> Sequence[Expr]:
+        row = index[:lead]
+        found = [counted(where[(*row, at)], x.shape[at]) for at in range(depth)]
+        return (*found, *index[lead:])
+
+    return _scatter(use, x, indices, updates, place, range(depth))
+
+
 LOWERINGS: dict[str, Lowering] = {
     "gather": _gather,
     "gather_elements": _gather_elements,
     "gather_nd": _gather_nd,
+    "scatter_elements": _scatter_elements,
+    "scatter_nd": _scatter_nd,
 }
