@@ -254,10 +254,9 @@ def own_reduction(draw: Draw) -> Program:
 def matmul(draw: Draw) -> Program:
     """A product, possibly of something computed, with something done to the result."""
     n, m, k = draw.dim(), draw.dim(), draw.dim(13)
-    if draw.flip(0.3):  # tiles that intrinsics fit
-        n, m, k = (draw.rng.choice((4, 8, 16)) for _ in range(3))
     swapped, dtype = draw.flip(0.3), draw.dtype()
-    if draw.flip(0.3):
+    if draw.flip(0.4):  # tiles that intrinsics fit
+        n, m, k = (draw.rng.choice((4, 8, 16)) for _ in range(3))
         dtype = "f32"
     A = te.placeholder((n, k), dtype, name="A")
     B = te.placeholder((m, k) if swapped else (k, m), dtype, name="B")

@@ -47,11 +47,14 @@ def random_trace(
     style = style or rng.choice(("cpu", "cpu", "cpu", "gpu"))
     out = Outcome(Schedule(fn, seed=seed))
     goal = wanted + rng.randint(0, 8)
-    for _ in range(attempts):
+    eager = rng.random() < 0.25  # tiles that intrinsics fit are found in fresh programs only
+    for attempt in range(attempts):
         if sum(out.applied.values()) >= goal:
             break
         weights = [weight for _, weight in MOVES[style].values()]
         name = rng.choices(list(MOVES[style]), weights)[0]
+        if eager and attempt < 8 and not out.applied["tensorize"]:
+            name = "tensorize"
         move, _ = MOVES[style][name]
         point = out.schedule.checkpoint()
         steps = len(out.schedule.trace)
@@ -233,7 +236,7 @@ class Moves:
         self.sch.blockize(self.loop())
 
     def tensorize(self) -> None:
-        block = self.block()
+        block = self.block(lambda b: any(it.kind == REDUCE for it in b.iters))
         name, tile = self.rng.choice(DECLARED)
         kinds = [it.kind for it in self.at(block).iters]
         if tile == (4,):
