@@ -20,13 +20,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from tilewright import sym
+from tilewright.base.dtype import INDEX
+from tilewright.sym import Var
 from tilewright.tensor.interp.arguments import bind_arguments
 from tilewright.tensor.interp.program import Program
-from tilewright.tensor.ir import Buffer, Function, sizes_of
+from tilewright.tensor.ir import REDUCE, Buffer, Function, sizes_of
+from tilewright.tensor.passes.lower_inits import init_empty
+from tilewright.tensor.visit import blocks
 
 
 def interpret(fn: Function, *args: Any, seed: int = 0) -> None:
@@ -37,6 +43,8 @@ def interpret(fn: Function, *args: Any, seed: int = 0) -> None:
     code must never do; then no argument has changed.
     """
     bound = bind_arguments(fn, args)
+    if _may_reduce_nothing(fn, bound.values):
+        fn = init_empty(fn)
     program = Program(fn)
     code = compile(program.source(), f"<interpreter of @{fn.name}>", "exec")
     exec(code, program.globals)
@@ -48,6 +56,18 @@ def interpret(fn: Function, *args: Any, seed: int = 0) -> None:
     with np.errstate(all="ignore"):
         program.globals["program"](*values, seed)
     bound.write_back()
+
+
+def _may_reduce_nothing(fn: Function, values: Mapping[Var, Any]) -> bool:
+    """Whether some reduction is over no elements, or that cannot be told before it runs."""
+    known = {var: sym.const(int(value)) for var, value in values.items() if var.dtype is INDEX}
+    return any(
+        it.kind == REDUCE
+        and block.init is not None
+        and not sym.prove(sym.le(1, sym.substitute(it.extent, known)))
+        for block in blocks(fn.body)
+        for it in block.iters
+    )
 
 
 def source(fn: Function) -> str:

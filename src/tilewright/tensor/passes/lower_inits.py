@@ -42,6 +42,17 @@ def lower_inits(fn: Function, ctx: PassContext) -> Function:
     return replace(fn, body=body)
 
 
+def init_empty(fn: Function) -> Function:
+    """The same program, in which reductions over nothing give their identity, as lowered ones do.
+
+    for i { for k in 0..n { block C } }
+    for i { if n == 0 { block C_init }  for k in 0..n { block C } }
+    """
+    body = _InitEmpty({block.name for block in blocks(fn.body)})(fn.body)
+    assert body is not None
+    return replace(fn, body=body)
+
+
 class _Frame:
     """A loop on the way to the current block, and the inits that go in front of it."""
 
@@ -88,9 +99,17 @@ class _LowerInits(Rewriter):
         for at in range(len(self.frames)):
             init = self._init_before(lowered, block, self.frames[at:])
             if init is not None:
-                self.frames[at].before.append(init)
-                return replace(lowered, init=None)
-        return _guarded(lowered)
+                return self._put(lowered, init, self.frames[at])
+        return self._left(lowered)
+
+    def _put(self, block: Block, init: Stmt, frame: _Frame) -> Block:
+        """Set the init before a loop; the block without it."""
+        frame.before.append(init)
+        return replace(block, init=None)
+
+    def _left(self, block: Block) -> Block:
+        """The block whose init cannot go before any loop."""
+        return _guarded(block)
 
     def _init_before(self, block: Block, original: Block, frames: list[_Frame]) -> Stmt | None:
         """The loops and the block that initialise everything in front of the first frame."""
@@ -176,6 +195,24 @@ class _LowerInits(Rewriter):
         copied = fresh_copy(made)
         assert isinstance(copied, Block)
         return copied
+
+
+class _InitEmpty(_LowerInits):
+    def visit_for(self, loop: For) -> Stmt | None:
+        frame = _Frame(loop, self.ctx)
+        self.frames.append(frame)
+        lowered = Rewriter.visit_for(self, loop)
+        self.frames.pop()
+        assert lowered is not None
+        return seq(*frame.before, lowered) if frame.before else lowered
+
+    def _put(self, block: Block, init: Stmt, frame: _Frame) -> Block:
+        extents = [it.extent for it in block.iters if it.kind == REDUCE]
+        frame.before.append(If(sym.any_of(*[sym.eq(n, 0) for n in extents]), init, None))
+        return block
+
+    def _left(self, block: Block) -> Block:
+        return block
 
 
 def _variables(cond: Expr) -> list[Var]:

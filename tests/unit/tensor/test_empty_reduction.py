@@ -1,0 +1,37 @@
+"""A reduction whose symbolic extent turns out to be zero gives the identity."""
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import te
+from tilewright.tensor import interpret, lower
+
+
+def rows(reduction):
+    n, k = te.var("n"), te.var("k")
+    A = te.placeholder((n, k), name="A")
+    r = te.reduce_axis((0, k), name="r")
+    return te.function([A, te.compute((n,), lambda i: reduction(A[i, r], axis=r), name="B")])
+
+
+def split(fn):
+    sch = tw.Schedule(fn)
+    i, r = sch.get_loops(sch.get_block("B"))
+    sch.split(r, [None, 4])
+    sch.parallel(i)
+    return sch.function
+
+
+def threaded(fn):
+    sch = tw.Schedule(fn)
+    sch.bind(sch.get_loops(sch.get_block("B"))[0], "threadIdx.x")
+    return sch.function
+
+
+@pytest.mark.parametrize(("reduction", "identity"), [(te.sum, 0.0), (te.max, -np.inf)])
+@pytest.mark.parametrize("change", [lambda fn: fn, split, threaded, lower])
+def test_an_empty_reduction_gives_the_identity(reduction, identity, change):
+    out = np.full(3, np.nan, np.float32)
+    interpret(change(rows(reduction)), np.zeros((3, 0), np.float32), out)
+    assert out.tolist() == [identity] * 3
