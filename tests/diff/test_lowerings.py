@@ -23,12 +23,10 @@ BF16 = ml_dtypes.bfloat16
 
 # Operators declared native that have no tensor expression yet, so that the gap is visible.
 WITHOUT_LOWERING = {
-    "affine_grid",
     "concat_from_sequence",
     "deform_conv",
     "det",
     "dft",
-    "grid_sample",
     "if",
     "lookup",
     "loop",
@@ -40,7 +38,6 @@ WITHOUT_LOWERING = {
     "optional",
     "optional_get_element",
     "optional_has_element",
-    "resize",
     "roi_align",
     "scan",
     "sequence",
@@ -816,6 +813,128 @@ for _of in (np.float32, BF16, np.int64, bool):
     case("scatter_elements", rand(3, 4, of=_of), _PLACES[:, :2], rand(2, 2, of=_of, seed=1), axis=0)
     case("scatter_nd", rand(3, 4, of=_of), np.array([[1, 2], [-1, 0]]), rand(2, of=_of), fixed=(1,))
 case("scatter_elements", rand(3, 4), np.zeros((0, 4), np.int64), rand(0, 4), axis=0, note="empty")
+
+# ---------------------------------------------------------------------------- images
+
+_P = rand(1, 2, 4, 5)
+_UP = np.array([2.0, 1.6], np.float32)
+for _mode in ("nearest", "linear", "cubic"):
+    for _places in (
+        "half_pixel",
+        "pytorch_half_pixel",
+        "half_pixel_symmetric",
+        "align_corners",
+        "asymmetric",
+        "tf_half_pixel_for_nn",
+    ):
+        case(
+            "resize",
+            _P,
+            None,
+            _UP,
+            axes=(2, 3),
+            mode=_mode,
+            coordinates=_places,
+            fixed=(0, 2),
+            reduction=16,
+            note=f"{_mode} {_places}",
+        )
+    case("resize", _P, axes=(2, 3), sizes=(3, 9), mode=_mode, reduction=16, note=f"{_mode} sizes")
+    case(
+        "resize",
+        _P,
+        np.array([0.1, 0.2, 1.2, 0.9], np.float32),
+        None,
+        np.array([3, 6]),
+        mode=_mode,
+        axes=(2, 3),
+        coordinates="tf_crop_and_resize",
+        crop=True,
+        extrapolation=9.0,
+        fixed=(1, 3),
+        reduction=16,
+        note=f"{_mode} crop",
+    )
+case("resize", rand(1, 2, 8, of=np.uint8, high=200), axes=(2,), sizes=(5,), fixed=(0,))
+for _mode in ("linear", "cubic"):
+    case(
+        "resize",
+        _P,
+        axes=(2, 3),
+        sizes=(2, 3),
+        mode=_mode,
+        antialias=True,
+        fixed=(0,),
+        reduction=36,
+        note=f"{_mode} antialias",
+    )
+    case(
+        "resize",
+        _P,
+        None,
+        np.array([0.6, 0.6], np.float32),
+        axes=(2, 3),
+        mode=_mode,
+        antialias=True,
+        fixed=(0, 2),
+        reduction=36,
+        note=f"{_mode} antialias scales",
+    )
+    case(
+        "resize",
+        _P,
+        axes=(2, 3),
+        sizes=(7, 7),
+        mode=_mode,
+        exclude_outside=True,
+        fixed=(0,),
+        reduction=36,
+        note=f"{_mode} inside",
+    )
+for _rounding in ("round_prefer_ceil", "floor", "ceil", "round_even"):
+    case("resize", _P, axes=(2, 3), sizes=(7, 7), nearest=_rounding, fixed=(0,), note=_rounding)
+for _policy in ("not_larger", "not_smaller"):
+    case(
+        "resize",
+        _P,
+        axes=(2, 3),
+        sizes=(7, 7),
+        mode="linear",
+        policy=_policy,
+        fixed=(0,),
+        reduction=4,
+        note=_policy,
+    )
+for _mode in ("nearest", "linear", "cubic"):
+    for _padding in ("zeros", "border", "reflection"):
+        for _corners in (False, True):
+            case(
+                "grid_sample",
+                rand(2, 2, 4, 5),
+                rand(2, 3, 3, 2, low=-1.5, high=1.5),
+                mode=_mode,
+                padding=_padding,
+                align_corners=_corners,
+                fixed=(1,),
+                reduction=16,
+                note=f"{_mode} {_padding} {_corners}",
+            )
+case(
+    "grid_sample", rand(1, 2, 3, 3, 3), rand(1, 2, 2, 2, 3, low=-1, high=1), fixed=(1,), reduction=8
+)
+for _corners in (False, True):
+    case(
+        "affine_grid",
+        rand(2, 2, 3),
+        size=(2, 3, 4, 5),
+        align_corners=_corners,
+        fixed=(0,),
+        reduction=3,
+        note=str(_corners),
+    )
+case(
+    "affine_grid", rand(1, 3, 4), size=(1, 3, 2, 1, 3), align_corners=True, fixed=(0,), reduction=4
+)
 
 
 # ---------------------------------------------------------------------------- the tests

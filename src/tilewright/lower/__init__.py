@@ -4,6 +4,7 @@ from tilewright.lower import (
     attention,
     conv,
     elementwise,
+    image,
     indexing,
     linalg,
     norm,
@@ -28,6 +29,7 @@ FAMILIES = (
     quantize,
     attention,
     recurrent,
+    image,
     random,
 )
 LOWERINGS: dict[str, Lowering] = {

@@ -1,0 +1,289 @@
+"""Images read between their pixels.
+
+Places and weights are computed once per axis, in f64, as small tensors of their own; an image is
+then resized axis by axis, each a sum of products with few weights.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from tilewright import sym, te
+from tilewright.base.dtype import F32, F64, INDEX, DType
+from tilewright.lower.base import Lowering, Use, item, placed, wide, wide_type
+from tilewright.sym import Expr
+from tilewright.te import Tensor
+
+
+def _real(value: Expr | float) -> Expr:
+    return te.cast(value, F64) if isinstance(value, Expr) else te.const(value, F64)
+
+
+def _inside(at: Expr, size: Expr) -> Expr:
+    """A position kept inside a dimension."""
+    return sym.maximum(sym.minimum(at, sym.sub(size, 1)), 0)
+
+
+# ------------------------------------------------------------------------------------ resize
+
+
+class Resize:
+    """One use of resize: along each of its axes, the places on the old axis."""
+
+    def __init__(
+        self,
+        use: Use,
+        x: Tensor,
+        roi: Tensor | None,
+        scales: Tensor | None,
+        sizes: Tensor | None,
+    ) -> None:
+        self.use, self.x, self.roi, self.scales, self.sizes = use, x, roi, scales, sizes
+
+    def factor(self, at: int) -> Expr:
+        """The scale along the axis that is named at position `at`."""
+        use, axes = self.use, self.use["axes"]
+        if self.scales is not None:
+            return _real(self.scales[at])
+
+        def ratio(place: int) -> Expr:
+            before = self.x.shape[axes[place]]
+            wanted = _real(item(use, 3, self.sizes, place)) / _real(sym.maximum(before, 1))
+            return te.select(sym.lt(0, before), wanted, _real(1.0))
+
+        if use["policy"] == "stretch":
+            return ratio(at)
+        choose = te.min if use["policy"] == "not_larger" else te.max
+        ratios = [ratio(place) for place in range(len(axes))]
+        out: Expr = choose(ratios[0], *ratios[1:]) if len(ratios) > 1 else ratios[0]
+        return out
+
+    def places(self, at: int) -> Tensor:
+        """For each element of the new axis, its place on the old one."""
+        axis = self.use["axes"][at]
+        before, after = self.x.shape[axis], self.use.shape[axis]
+
+        def element(i: Expr) -> Expr:
+            scale = self.factor(at)
+            place = self._place(at, _real(i), _real(before), after, scale)
+            if self.use["crop"]:
+                return place
+            same = te.all(te.eq(before, after), te.eq(scale, _real(1.0)))
+            return te.select(same, _real(i), place)
+
+        return te.compute((after,), element, name=f"{self.use.name}_places{axis}")
+
+    def _place(self, at: int, x: Expr, before: Expr, after: Expr, scale: Expr) -> Expr:
+        half, one, zero = _real(0.5), _real(1.0), _real(0.0)
+        mode, several = self.use["coordinates"], sym.lt(1, after)
+        if mode == "half_pixel":
+            return (x + half) / scale - half
+        if mode == "pytorch_half_pixel":
+            return te.select(several, (x + half) / scale - half, zero)
+        if mode == "half_pixel_symmetric":
+            offset = before / _real(2.0) * (one - _real(after) / (scale * before))
+            return offset + (x + half) / scale - half
+        if mode == "align_corners":
+            corner = scale * before - one
+            return te.select(corner > zero, x * (before - one) / corner, zero)
+        if mode == "asymmetric":
+            return x / scale
+        if mode == "tf_half_pixel_for_nn":
+            return (x + half) / scale
+        if mode != "tf_crop_and_resize":
+            raise self.use.unsupported(f"with coordinates {mode!r}")
+        start, length = self._crop(at)
+        last = before - one
+        spread = start * last + x * length * last / _real(sym.maximum(sym.sub(after, 1), 1))
+        return te.select(several, spread, (start + length / _real(2.0)) * last)
+
+    def _crop(self, at: int) -> tuple[Expr, Expr]:
+        """Where the region starts along an axis, and how long it is, as parts of the axis."""
+        if self.roi is None:
+            return _real(0.0), _real(1.0)
+        start = _real(self.roi[at])
+        return start, _real(self.roi[len(self.use["axes"]) + at]) - start
+
+    def along(self, x: Tensor, at: int, places: Tensor, of: DType) -> Tensor:
+        """x resized along one axis: the weighted sum of the taps of each place."""
+        use = self.use
+        axis = use["axes"][at]
+        before, after = x.shape[axis], use.shape[axis]
+        reach = 1 if use["mode"] == "linear" else 2
+        taps: Expr = sym.const(reach)
+        if use["antialias"]:
+            # reach / scale taps on each side; the scale is at least (after - 1/2) / before.
+            wide_taps = sym.ceildiv(sym.mul(before, 2 * reach), sym.maximum(after * 2 - 1, 1))
+            taps = sym.simplify(sym.maximum(wide_taps, reach))
+        count = sym.simplify(sym.mul(taps, 2))
+        name = f"{use.name}_{axis}"
+
+        def step(k: Expr) -> Expr:
+            return sym.sub(sym.add(k, 1), taps)
+
+        def weight(i: Expr, k: Expr) -> Expr:
+            place = places[i]
+            low = te.floor(place)
+            distance = _real(step(k)) - (place - low)
+            if use["antialias"]:
+                distance = distance * te.min(self.factor(at), _real(1.0))
+            value = _weight(use["mode"], distance, use["cubic_a"])
+            if use["exclude_outside"]:
+                index = te.cast(low, INDEX) + step(k)
+                value = te.select(te.all(index >= 0, index < before), value, _real(0.0))
+            return value
+
+        weights = te.compute((after, count), weight, name=f"{name}_weights")
+        if use["exclude_outside"] or use["antialias"]:
+            k = te.reduce_axis((0, count), name="k")
+            raw = weights
+            total = te.compute((after,), lambda i: te.sum(raw[i, k], axis=k), name=f"{name}_total")
+            weights = te.compute(
+                (after, count), lambda i, k: raw[i, k] / total[i], name=f"{name}_shares"
+            )
+        shape = placed(x.shape, axis, after)
+
+        def element(*index: Expr) -> Expr:
+            k = te.reduce_axis((0, count), name="k")
+            i = index[axis]
+            source = _inside(te.cast(te.floor(places[i]), INDEX) + step(k), before)
+            return te.sum(
+                te.cast(x[placed(index, axis, source)], of) * te.cast(weights[i, k], of), axis=k
+            )
+
+        return te.compute(shape, element, name=name)
+
+
+def _weight(mode: str, distance: Expr, a: float) -> Expr:
+    """How much an element counts that is so far from the place; `a` is of Keys' cubic kernel."""
+    x, one, zero = te.abs(distance), _real(1.0), _real(0.0)
+    if mode == "linear":
+        return te.max(one - x, zero)
+    near = (_real(a + 2) * x - _real(a + 3)) * x * x + one
+    far = ((_real(a) * x - _real(5 * a)) * x + _real(8 * a)) * x - _real(4 * a)
+    return te.select(x <= one, near, te.select(x < _real(2.0), far, zero))
+
+
+_NEAREST = {
+    "round_prefer_floor": lambda x: te.ceil(x - _real(0.5)),
+    "round_prefer_ceil": lambda x: te.floor(x + _real(0.5)),
+    "floor": te.floor,
+    "ceil": te.ceil,
+    "round_even": te.round,
+}
+
+
+def _resize(
+    use: Use, x: Tensor, roi: Tensor | None, scales: Tensor | None, sizes: Tensor | None
+) -> Tensor:
+    resize, axes = Resize(use, x, roi, scales, sizes), use["axes"]
+    places = [resize.places(at) for at in range(len(axes))]
+    made, of = x, wide_type(x.dtype) if x.dtype.is_float else F32
+    if use["mode"] != "nearest":
+        for at in range(len(axes)):
+            made = resize.along(made, at, places[at], of)
+
+    def element(*index: Expr) -> Expr:
+        source, outside = list(index), []
+        for at, axis in enumerate(axes):
+            place, size = places[at][index[axis]], x.shape[axis]
+            if use["mode"] == "nearest":
+                source[axis] = _inside(te.cast(_NEAREST[use["nearest"]](place), INDEX), size)
+            outside += [place < _real(0.0), place > _real(size) - _real(1.0)]
+        value = made[tuple(source)]
+        if use["crop"] and outside:
+            fill = te.const(use["extrapolation"], value.dtype)
+            value = te.select(te.any(*outside), fill, value)
+        return te.cast(value, use.dtype)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+# ------------------------------------------------------------------------------------ sampling
+
+
+def _grid_sample(use: Use, x: Tensor, grid: Tensor) -> Tensor:
+    rank = x.ndim - 2
+    of = wide_type(x.dtype) if x.dtype.is_float else F64
+
+    def element(n: Expr, c: Expr, *index: Expr) -> Expr:
+        axes = []
+        for axis in range(rank):
+            size = x.shape[axis + 2]
+            at = _real(wide(grid[(n, *index, sym.const(rank - 1 - axis))]))
+            if use["align_corners"]:
+                at = (at + _real(1.0)) / _real(2.0) * (_real(size) - _real(1.0))
+            else:
+                at = ((at + _real(1.0)) * _real(size) - _real(1.0)) / _real(2.0)
+            axes.append(_sample_taps(use, at, size))
+        total: Expr = te.const(0, of)
+        for taps in itertools.product(*axes):
+            weight: Expr = _real(1.0)
+            for _, part in taps:
+                weight = weight * part
+            seen = te.cast(x[(n, c, *(near for near, _ in taps))], of)
+            total = total + seen * te.cast(weight, of)
+        return te.cast(total, use.dtype)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+def _sample_taps(use: Use, at: Expr, size: Expr) -> list[tuple[Expr, Expr]]:
+    """The elements along an axis that a place is read from, each with its weight."""
+    if use["mode"] == "nearest":
+        found = [(te.round(at), _real(1.0))]
+    else:
+        steps = range(2) if use["mode"] == "linear" else range(-1, 3)
+        spots = [te.floor(at) + _real(float(step)) for step in steps]
+        found = [(spot, _weight(use["mode"], spot - at, -0.75)) for spot in spots]
+    return [_outside(use, spot, weight, size) for spot, weight in found]
+
+
+def _outside(use: Use, spot: Expr, weight: Expr, size: Expr) -> tuple[Expr, Expr]:
+    """What an element outside the image is taken to be."""
+    if use["padding"] == "zeros":
+        inside = te.all(spot >= _real(0.0), spot < _real(size))
+        weight = te.select(inside, weight, _real(0.0))
+    elif use["padding"] == "reflection":
+        spot = _reflected(spot, size, align_corners=use["align_corners"])
+    return _inside(te.cast(spot, INDEX), size), weight
+
+
+def _reflected(spot: Expr, size: Expr, *, align_corners: bool) -> Expr:
+    """Places outside mirrored at the borders, as often as it takes."""
+    low = _real(0.0 if align_corners else -0.5)
+    span = _real(size) - (_real(1.0) if align_corners else _real(0.0))
+    turn = span * _real(2.0)
+    offset = spot - low
+    folded = offset - turn * te.floor(offset / turn)
+    mirrored = low + te.select(folded > span, turn - folded, folded)
+    return te.select(span > _real(0.0), mirrored, _real(0.0))
+
+
+def _affine_grid(use: Use, theta: Tensor, size: Tensor | None) -> Tensor:
+    spatial = use.shape[1:-1]
+    rank = len(spatial)
+
+    def line(axis: int, at: Expr) -> Expr:
+        count, step = spatial[axis], _real(at) * _real(2.0)
+        if not use["align_corners"]:
+            return (step + _real(1.0)) / _real(count) - _real(1.0)
+        last = _real(sym.maximum(sym.sub(count, 1), 1))
+        return te.select(sym.lt(1, count), step / last - _real(1.0), _real(0.0))
+
+    def element(n: Expr, *index: Expr) -> Expr:
+        row = index[-1]
+        total = _real(0.0)
+        for column in range(rank):  # the innermost axis first
+            axis = rank - 1 - column
+            total = total + line(axis, index[axis]) * _real(theta[n, row, sym.const(column)])
+        return te.cast(total + _real(theta[n, row, sym.const(rank)]), use.dtype)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+LOWERINGS: dict[str, Lowering] = {
+    "resize": _resize,
+    "grid_sample": _grid_sample,
+    "affine_grid": _affine_grid,
+}
