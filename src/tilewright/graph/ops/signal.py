@@ -51,7 +51,8 @@ def _dft_type(call: Call) -> tuple[Type, ...]:
     if at == len(x) - 1:
         raise call.error("TW1215", "dft cannot run along the parts of numbers")
     if call.has(1):
-        length = _scalar(call, 1) or sym.size("length")
+        given = _scalar(call, 1)
+        length = sym.size("length") if given is None else given
     elif back:
         length = sym.simplify(sym.mul(sym.sub(x[at], 1), 2))
     else:
