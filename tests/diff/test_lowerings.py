@@ -26,12 +26,10 @@ WITHOUT_LOWERING = {
     "concat_from_sequence",
     "deform_conv",
     "det",
-    "dft",
     "if",
     "lookup",
     "loop",
     "max_roi_pool",
-    "max_unpool",
     "mel_weights",
     "non_max_suppression",
     "nonzero",
@@ -47,9 +45,6 @@ WITHOUT_LOWERING = {
     "sequence_insert",
     "sequence_length",
     "split_to_sequence",
-    "stft",
-    "top_k",
-    "tree_leaves",
     "unique",
 }
 
@@ -935,6 +930,91 @@ for _corners in (False, True):
 case(
     "affine_grid", rand(1, 3, 4), size=(1, 3, 2, 1, 3), align_corners=True, fixed=(0,), reduction=4
 )
+
+# ---------------------------------------------------------------------------- selection
+
+for _of in (np.float32, np.float16, np.int8):
+    for _largest in (True, False):
+        case(
+            "top_k",
+            rand(3, 7, of=_of),
+            k=(3,),
+            axis=1,
+            largest=_largest,
+            outputs=2,
+            note=str(_largest),
+        )
+case("top_k", rand(4, 3, 2, of=np.int64), k=(4,), axis=0, outputs=2, note="all")
+case(
+    "top_k", np.array([1, np.nan, 3, np.nan, 0], np.float32), k=(5,), axis=0, outputs=2, note="nan"
+)
+case("top_k", rand(3, 7), k=(0,), axis=1, outputs=2, note="none")
+case("top_k", rand(3, 7), np.array([2]), axis=1, outputs=2, fixed=(1,), note="at run time")
+case(
+    "max_unpool",
+    rand(1, 1, 2, 2),
+    np.array([[[[0, 3], [9, 10]]]]),
+    kernel=(2, 2),
+    fixed=(0, 1),
+    strides=(2, 2),
+    pads=(0,) * 4,
+    dilations=(1, 1),
+)
+case(
+    "max_unpool",
+    rand(1, 1, 2, 2),
+    np.array([[[[0, 3], [9, 10]]]]),
+    kernel=(2, 2),
+    fixed=(0, 1),
+    shape=(1, 1, 5, 6),
+    strides=(2, 2),
+    pads=(0,) * 4,
+    dilations=(1, 1),
+    note="larger",
+)
+for _of in (np.float32, np.int64):
+    case(
+        "tree_leaves",
+        rand(6, 2, of=_of),
+        np.array([0, 1, 1]),
+        rand(3, of=_of),
+        np.array([0, 3, 4]),
+        np.array([1, -1, -3]),
+        np.array([2, -2, -4]),
+        np.array([True, False, True]),
+        np.array([0, 1]),
+    )
+
+# ---------------------------------------------------------------------------- signals
+
+for _inverse in (False, True):
+    case("dft", rand(2, 6, 2), axis=1, inverse=_inverse, reduction=12, note=str(_inverse))
+    case("dft", rand(2, 6, 3, 1), axis=-3, inverse=_inverse, reduction=12, note=str(_inverse))
+    case(
+        "dft",
+        rand(2, 6, 2),
+        axis=1,
+        length=9,
+        inverse=_inverse,
+        reduction=18,
+        fixed=(0,),
+        note=f"{_inverse} longer",
+    )
+case("dft", rand(2, 6, 1), axis=1, onesided=True, reduction=12, note="one side")
+case("dft", rand(2, 4, 2), axis=1, onesided=True, inverse=True, reduction=12, note="from one side")
+case(
+    "dft",
+    rand(2, 4, 2),
+    axis=1,
+    length=5,
+    onesided=True,
+    inverse=True,
+    reduction=12,
+    fixed=(0,),
+    note="odd",
+)
+case("stft", rand(2, 16, 1), None, rand(6), step=3, reduction=12)
+case("stft", rand(2, 16, 2), step=4, length=8, onesided=False, reduction=16)
 
 
 # ---------------------------------------------------------------------------- the tests

@@ -14,6 +14,9 @@ from tilewright.lower import (
     recurrent,
     reduction,
     shape,
+    signal,
+    sorting,
+    trees,
 )
 from tilewright.lower.base import Lowering, Use
 
@@ -30,7 +33,10 @@ FAMILIES = (
     attention,
     recurrent,
     image,
+    signal,
+    sorting,
     random,
+    trees,
 )
 LOWERINGS: dict[str, Lowering] = {
     name: lowering for family in FAMILIES for name, lowering in family.LOWERINGS.items()

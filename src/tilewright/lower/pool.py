@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright import sym, te
-from tilewright.base.dtype import I64
+from tilewright.base.dtype import I64, INDEX
 from tilewright.lower.base import (
     Lowering,
     Use,
@@ -16,9 +16,11 @@ from tilewright.lower.base import (
     wide_type,
 )
 from tilewright.lower.reduction import best
+from tilewright.lower.statements import loops, procedure, seq, store, when
 from tilewright.lower.windows import Window
 from tilewright.sym import Expr
 from tilewright.te import Tensor
+from tilewright.tensor.ir import Stmt
 
 
 def _max_pool(use: Use, x: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -94,8 +96,36 @@ def _lp_pool(use: Use, x: Tensor) -> Tensor:
     return te.compute(use.shape, element, name=use.name)
 
 
+def _max_unpool(use: Use, x: Tensor, indices: Tensor, shape: Tensor | None) -> Tensor:
+    """Indices count within the shape that pooling made x from; a larger one adds zeros behind."""
+    natural = list(x.shape[:2])
+    rank = x.ndim - 2
+    for axis in range(rank):
+        reach = (use["kernel"][axis] - 1) * use["dilations"][axis] + 1
+        grown = sym.add(sym.mul(sym.sub(x.shape[axis + 2], 1), use["strides"][axis]), reach)
+        pads = sym.add(sym.as_expr(use["pads"][axis]), use["pads"][axis + rank])
+        natural.append(sym.simplify(sym.sub(grown, pads)))
+
+    def body(ins: list[te.BufferView], outs: list[te.BufferView]) -> Stmt:
+        (source, places), (out,) = ins, outs
+        zeros = loops(use.shape, lambda *index: store(out, index, te.const(0, x.dtype)))
+
+        def put(*index: Expr) -> Stmt:
+            flat = te.cast(places[index], INDEX)
+            where = split_index(flat, natural)
+            pairs = zip(where, use.shape, strict=True)
+            tests = [sym.le(0, flat), *(sym.lt(at, dim) for at, dim in pairs)]
+            return when(tests, store(out, where, source[index]))
+
+        return seq(zeros, loops(x.shape, put, "u"))
+
+    (out,) = procedure([use.shape], [x, indices], body, use.name, [x.dtype])
+    return out
+
+
 LOWERINGS: dict[str, Lowering] = {
     "max_pool": _max_pool,
     "avg_pool": _avg_pool,
     "lp_pool": _lp_pool,
+    "max_unpool": _max_unpool,
 }
