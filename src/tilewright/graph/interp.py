@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.errors import CompilerBug, UserError
+from tilewright.base.errors import CompilerBug, ExecutionError, TilewrightError, UserError
 from tilewright.graph.build import make_call
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import as_arrays
@@ -81,10 +81,15 @@ class Interpreter:
         )
         inputs += [None] * (len(call.types) - len(inputs))
         arguments = [call.array(at) if given is None else given for at, given in enumerate(inputs)]
-        with np.errstate(all="ignore"):
-            if node.bodies:
-                return as_arrays(op.reference(call, self.run, *arguments))
-            return as_arrays(op.reference(call, *arguments))
+        try:
+            with np.errstate(all="ignore"):
+                if node.bodies:
+                    return as_arrays(op.reference(call, self.run, *arguments))
+                return as_arrays(op.reference(call, *arguments))
+        except TilewrightError:
+            raise
+        except (ArithmeticError, LookupError, ValueError) as error:
+            raise ExecutionError("TW1017", f"{node.op}: {error}", node.loc) from error
 
     def _number(self, value: Any) -> Any:
         """An attribute with expressions of sizes replaced by their values."""

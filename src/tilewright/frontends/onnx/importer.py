@@ -29,7 +29,7 @@ from tilewright.sym import Expr, Size, const, size
 Array = np.ndarray[Any, Any]
 
 
-MAX_NODES = 1_000_000  # functions that call functions can multiply without end
+MAX_NODES = 300_000  # functions that call functions can multiply without end
 
 
 def import_model(source: Source, *, name: str = "") -> Module:
