@@ -36,33 +36,39 @@ LANES = Target.parse("cpu").vector_bits // 32
 
 
 def peak_kernel(accumulators: int = 24) -> Function:
-    """Independent multiply-adds on registers, `n` rounds of them."""
+    """Independent multiply-adds on registers, `n` rounds of them, on `p` threads at once."""
+    size = accumulators * LANES
     rows = [f"ramp({at * LANES}, 1, {LANES})" for at in range(accumulators)]
     clear = "\n".join(f"%t[{row}] = broadcast(f32(0.0), {LANES})" for row in rows)
     step = "\n".join(f"%t[{row}] = %t[{row}] + %x * %y" for row in rows)
-    out = "\n".join(f"%C[{row}] = %t[{row}]" for row in rows)
+    out = "\n".join(
+        f"%C[ramp(%i * {size} + {at * LANES}, 1, {LANES})] = %t[{row}]"
+        for at, row in enumerate(rows)
+    )
     return tensor.parse(
         f"""
-        func @peak(%A: f32[{2 * LANES}], %N: f32[n], %C: f32[{accumulators * LANES}]) stage flat {{
-          alloc %t: f32[{accumulators * LANES}] in local
-          let %x: f32x{LANES} = %A[ramp(0, 1, {LANES})]
-          let %y: f32x{LANES} = %A[ramp({LANES}, 1, {LANES})]
-          {clear}
-          for %r in 0..n {{
-            {step}
+        func @peak(%A: f32[{2 * LANES}], %N: f32[n], %C: f32[p, {size}]) stage flat {{
+          for %i in parallel 0..p {{
+            alloc %t: f32[{size}] in local
+            let %x: f32x{LANES} = %A[ramp(0, 1, {LANES})]
+            let %y: f32x{LANES} = %A[ramp({LANES}, 1, {LANES})]
+            {clear}
+            for %r in 0..n {{
+              {step}
+            }}
+            {out}
           }}
-          {out}
         }}
         """
     )
 
 
-def peak_run() -> tuple[Callable[[], None], float]:
-    """The peak kernel ready to run on one core, and its floating-point operations."""
-    kernel, rounds = build(peak_kernel()), 50_000
+def peak_run(threads: int, rounds: int = 500_000) -> tuple[Callable[[], None], float]:
+    """The peak kernel ready to run on all threads, and its floating-point operations."""
+    kernel = build(peak_kernel())
     a, n = np.ones(2 * LANES, np.float32), np.zeros(rounds, np.float32)
-    c = np.zeros(24 * LANES, np.float32)
-    return lambda: kernel(a, n, c), 2.0 * 24 * LANES * rounds
+    c = np.zeros((threads, 24 * LANES), np.float32)
+    return lambda: kernel(a, n, c, threads=threads), 2.0 * c.size * rounds
 
 
 # --------------------------------------------------------------------------- the schedules
@@ -225,11 +231,12 @@ def _vectorize_copy(
 def schedule(m: int, n: int, k: int, threads: int) -> Function:
     """The schedule for a shape, chosen by how often an element of B is used."""
     fn = matmul(m, n, k)
+    parallel = threads > 1
+    if m == 1:
+        return streamed(fn, width=n // threads, depth=16, parallel=parallel)
     if m <= 8:
-        return streamed(
-            fn, width=n // threads if threads > 1 else 2048, depth=8, parallel=threads > 1
-        )
-    return tiled(fn, rows=6, vectors=4, parallel=threads > 1)
+        return streamed(fn, width=2048, depth=8, parallel=parallel)
+    return tiled(fn, rows=6, vectors=4, parallel=parallel)
 
 
 # --------------------------------------------------------------------------- the contest
@@ -330,17 +337,17 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
 
 def measure_f32(options: argparse.Namespace) -> list[report.Figure]:
     figures = []
-    peak, peak_flops = peak_run()
     cases = [Case(n, n, n) for n in SQUARES] + [Case(*shape) for shape in SKINNY]
     for threads in options.threads:
         limit_numpy(threads)
+        peak, peak_flops = peak_run(threads)
         for case in cases:
             if options.only not in f"f32 {case.name}":
                 continue
             runs, _ = contenders(case, threads)
             best = report.interleaved({**runs, "peak": peak}, rounds=options.rounds)
             ours = case.flops / best["tilewright"] / 1e9
-            ceiling = peak_flops / best["peak"] / 1e9 * threads
+            ceiling = peak_flops / best["peak"] / 1e9
             others = {name: best[name] for name in runs if name != "tilewright"}
             rival = min(others, key=lambda name: others[name])
             label = f"f32 {case.name}, {threads} thread{'s' if threads > 1 else ''}"
