@@ -136,6 +136,9 @@ def declare_intrinsics() -> None:
     s = te.compute((1,), lambda i: te.sum(a[r], axis=r), name="s")
     te.decl_tensor_intrin(s.op, _no_phases, name="fuzz_sum4")
     DECLARED.append(("fuzz_sum4", (4,)))
+    c = te.compute((4,), lambda i: a[i], name="c")
+    te.decl_tensor_intrin(c.op, lambda i, o: te.hardware_intrin("fuzz_copy"), name="fuzz_copy4")
+    DECLARED.append(("fuzz_copy4", (4,)))
 
 
 DECLARED: list[tuple[str, tuple[int, ...]]] = []  # names and tiles

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from programs import DECLARED, declare_intrinsics
 
 from tilewright.base.errors import UserError
-from tilewright.sym import Const
-from tilewright.tensor.ir import REDUCE, SPATIAL, Block, For, Function
+from tilewright.sym import Const, Expr
+from tilewright.tensor.ir import REDUCE, Block, For, Function, Load, Store, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.tree import find_block, find_loop
 from tilewright.tensor.visit import blocks
@@ -236,19 +236,22 @@ class Moves:
         self.sch.blockize(self.loop())
 
     def tensorize(self) -> None:
-        block = self.block(lambda b: any(it.kind == REDUCE for it in b.iters))
         name, tile = self.rng.choice(DECLARED)
-        kinds = [it.kind for it in self.at(block).iters]
-        if tile == (4,):
-            self.sch.tensorize(self.rng.choice(self.loops(block)), name)
-            return
-        if kinds.count(SPATIAL) < 2 or kinds.count(REDUCE) < 1:
-            raise Nothing
+        if name == "fuzz_copy4":
+            block = self.block(lambda b: isinstance(b.body, Store) and _is_load(b.body.value))
+        elif name == "fuzz_sum4":
+            block = self.block(lambda b: isinstance(b.body, Update) and _is_load(*b.body.values))
+        else:
+            block = self.block(lambda b: isinstance(b.body, Update) and len(b.iters) >= 3)
+        if self.rng.random() < 0.6:
+            self.sch.pad(block, [4] * len(self.at(block).iters))
         loops = self.loops(block)
-        if len(loops) < 3:
+        if len(loops) < len(tile):
             raise Nothing
+        if self.rng.random() < 0.3 and isinstance(self.at(block).body, Update):
+            self.sch.decompose_reduction(block, self.rng.choice(loops))
         outer, inner = [], []
-        for loop, size in zip(loops[-3:], tile, strict=True):
+        for loop, size in zip(loops[-len(tile) :], tile, strict=True):
             o, i = self.sch.split(loop, [None, size])
             outer.append(o)
             inner.append(i)
@@ -314,6 +317,10 @@ class Moves:
         block = self.block()
         at = self.index(len(self.at(block).reads))
         self.sch.prefetch(block, at, self.rng.choice(self.loops(block)), self.rng.choice((0, 1, 2)))
+
+
+def _is_load(*values: Expr) -> bool:
+    return len(values) == 1 and isinstance(values[0], Load)
 
 
 Move = Callable[[Moves], None]

@@ -57,7 +57,11 @@ def check_concurrent(fn: Function, path: Path, loop: For, primitive: str) -> Non
     """Iterations are independent; an intermediate used only inside is private to each of them."""
     _check_unordered(fn, loop, primitive)
     found = conflict(
-        [loop], context_at(fn, path), body=loop.body, private=private_buffers(fn, path)
+        [loop],
+        context_at(fn, path),
+        body=loop.body,
+        outside=_outside(path),
+        private=private_buffers(fn, path),
     )
     if found is not None:
         raise _shared(fn, loop, primitive, found.buffer, found.writer, found.other)
@@ -74,7 +78,7 @@ def check_threads(fn: Function, path: Path, loop: For, thread: str) -> None:
     shared = () if thread.startswith("blockIdx") else ("shared",)
     private = {b for b in private_buffers(fn, path) if b.scope.split(".")[0] not in shared}
     ctx = context_at(fn, path)
-    found = conflict([loop], ctx, body=loop.body, private=private)
+    found = conflict([loop], ctx, body=loop.body, outside=_outside(path), private=private)
     if found is None:
         return
     if thread.startswith("blockIdx"):
@@ -87,9 +91,18 @@ def check_threads(fn: Function, path: Path, loop: For, thread: str) -> None:
         for buffer in writes_of(block)
         if not any(buffer in writes_of(other) for other in adding)
     }
-    found = conflict([loop], ctx, body=loop.body, private={*private, *common})
+    found = conflict(
+        [loop], ctx, body=loop.body, outside=_outside(path), private={*private, *common}
+    )
     if found is not None:
         raise _shared(fn, loop, "bind", found.buffer, found.writer, found.other)
+
+
+def _outside(path: Path) -> list[For] | None:
+    """The loops around the last statement; None where a block around hides what there are."""
+    if any(isinstance(stmt, Block) for stmt in path):
+        return None
+    return [stmt for stmt in path[:-1] if isinstance(stmt, For)]
 
 
 def check_nesting(fn: Function, path: Path, new: Stmt, primitive: str) -> None:

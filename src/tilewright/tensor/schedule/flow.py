@@ -73,14 +73,16 @@ def conflict(
     *,
     body: Stmt,
     inside: Sequence[For] = (),
+    outside: Sequence[For] | None = (),
     private: set[Buffer] | None = None,
 ) -> Conflict | None:
     """Through what iterations of `loops` depend on each other, in whatever order they nest.
 
     `body` stands inside the loops and inside those of `inside`, which run within each iteration.
     `ctx` is about everything outside. With `private`, the iterations shall run at the same time,
-    each with these buffers to itself; without, they shall run one by one in another order, and
-    reductions may go on from one to the next.
+    each with these buffers to itself, so that nothing in them outlives an iteration of the loops
+    `outside` either (None: it is not known what these are). Without, they shall run one by one in
+    another order, and reductions may go on from one to the next.
     """
     inner = ctx.bind_all(loop_ranges(loops))
     found = list(_blocks(body))
@@ -97,9 +99,18 @@ def conflict(
         alone = len({access.block for access in (*read, *written)}) == 1
         if private is None and alone and _only_adds(written[0].block, buffer):
             continue
-        if _is_owned(written, read, loops, ctx):
+        if private is None or shared:
+            owned = _is_owned(written, read, loops, ctx)
+        else:
+            owned = outside is not None and _is_owned(written, read, [*outside, *loops], ctx)
+        if owned:
             continue
-        if alone and not _reads_elsewhere(written, read) and _tells(written[0], loops, ctx):
+        if (
+            shared
+            and alone
+            and not _reads_elsewhere(written, read)
+            and _tells(written[0], loops, ctx)
+        ):
             continue
         if shared:
             return Conflict(buffer, written[0].block, (*read, *written)[0].block)
