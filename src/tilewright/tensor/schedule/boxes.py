@@ -245,6 +245,11 @@ def _restricted(
     gone = set(taken)
     if any(sym.uses_var(start, gone) for start in starts):
         return None
+    for variable, (least, limit) in left.items():
+        # What the region does not move with may keep it from being written at all.
+        moves = any(sym.uses_var(start, {variable}) for start in starts)
+        if variable not in ranges and not moves and not sym.prove(sym.lt(least, limit), ctx):
+            return None
     kept = [Range(start, r.extent) for start, r in zip(starts, replaced.ranges, strict=True)]
     return Region(box.buffer, tuple(kept)), left
 
