@@ -19,6 +19,7 @@ import numpy as np
 
 from tilewright import sym, te
 from tilewright.tensor import Function
+from tilewright.tensor.intrin import TensorIntrin, declare
 from tilewright.tensor.ir import Buffer, sizes_of
 from tilewright.tensor.visit import written_buffers
 
@@ -137,7 +138,7 @@ def declare_intrinsics() -> None:
     te.decl_tensor_intrin(s.op, _no_phases, name="fuzz_sum4")
     DECLARED.append(("fuzz_sum4", (4,)))
     c = te.compute((4,), lambda i: a[i], name="c")
-    te.decl_tensor_intrin(c.op, lambda i, o: te.hardware_intrin("fuzz_copy"), name="fuzz_copy4")
+    declare(TensorIntrin("fuzz_copy4", te.function([a, c], name="fuzz_copy4")))
     DECLARED.append(("fuzz_copy4", (4,)))
 
 
