@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.base.dtype import DType, from_numpy
 from tilewright.graph.op import ELEMENTWISE, Attr, Call, Input, Known, Op
+from tilewright.graph.ops.strings import numbers_of_text, text_of
 from tilewright.graph.types import TensorType, Type
 
 Array = np.ndarray[Any, Any]
@@ -38,6 +39,10 @@ def cast_array(array: Array, to: DType, *, saturate: bool = True, round_mode: st
     have = from_numpy(array.dtype)
     if have is to:
         return array
+    if to.is_str:
+        return text_of(array)
+    if have.is_str:
+        return numbers_of_text(array, to)
     if to.is_bool:
         return np.asarray(array != 0)
     if to.is_int:

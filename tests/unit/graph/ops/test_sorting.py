@@ -1,0 +1,73 @@
+"""Sorting and selection."""
+
+import numpy as np
+import pytest
+
+from tilewright.base.errors import ExecutionError, UserError
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_top_k(run_op, rng, largest, axis):
+    x = rng.integers(0, 4, (5, 6)).astype(np.float32)
+    values, indices = run_op("top_k", x, outputs=2, k=(3,), axis=axis, largest=largest)
+    ranked = np.sort(x, axis=axis)
+    ranked = np.flip(ranked, axis) if largest else ranked
+    np.testing.assert_array_equal(values, np.take(ranked, range(3), axis=axis))
+    np.testing.assert_array_equal(np.take_along_axis(x, indices, axis), values)
+
+
+def test_of_equals_the_first(run_op):
+    x = np.array([1, 3, 3, 1, 3])
+    _, indices = run_op("top_k", x, np.array([4]), outputs=2, axis=0)
+    assert indices.tolist() == [1, 2, 4, 0]
+    _, indices = run_op("top_k", x, np.array([4]), outputs=2, axis=0, largest=False)
+    assert indices.tolist() == [0, 3, 1, 2]
+
+
+def test_extremes_of_integers(run_op):
+    x = np.array([np.iinfo(np.int64).min, 0, np.iinfo(np.int64).max])
+    values, _ = run_op("top_k", x, outputs=2, k=(3,), axis=0)
+    assert values.tolist() == x.tolist()[::-1]
+
+
+def test_more_than_there_are(run_op):
+    with pytest.raises(ExecutionError, match="TW1017"):
+        run_op("top_k", np.zeros(3), outputs=2, k=(4,), axis=0)
+
+
+def suppress(run_op, boxes, scores, limit=9, overlap=0.5, threshold=None, **attributes):
+    given = [np.asarray(boxes, np.float32)[None], np.asarray(scores, np.float32)[None, None]]
+    given += [np.array([limit]), np.array([overlap], np.float32)]
+    given += [None if threshold is None else np.array([threshold], np.float32)]
+    made = run_op("non_max_suppression", *given, symbolic=False, **attributes)
+    assert (made[:, :2] == 0).all()
+    return made[:, 2].tolist()
+
+
+BOXES = [[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 10, 1, 11], [1, 1, 0, 0]]
+SCORES = [0.9, 0.75, 0.6, 0.95]
+
+
+def test_overlapping_boxes_go(run_op):
+    assert suppress(run_op, BOXES, SCORES) == [3, 2]
+    assert suppress(run_op, BOXES, SCORES, overlap=0.95) == [3, 1, 2]
+    assert suppress(run_op, BOXES, SCORES, overlap=1.0) == [3, 0, 1, 2]
+
+
+def test_limits(run_op):
+    assert suppress(run_op, BOXES, SCORES, limit=1) == [3]
+    assert suppress(run_op, BOXES, SCORES, limit=0) == []
+    assert suppress(run_op, BOXES, SCORES, threshold=0.6) == [3]
+
+
+def test_boxes_by_their_centers(run_op):
+    boxes = [[0.5, 0.5, 1, 1], [0.5, 0.6, 1, 1], [0.5, 10.5, 1, 1]]
+    assert suppress(run_op, boxes, SCORES[:3], center=True) == [0, 2]
+
+
+def test_boxes_and_scores_fit(run_op):
+    with pytest.raises(UserError, match="TW1015"):
+        suppress(run_op, BOXES, SCORES[:2])
+    with pytest.raises(UserError, match="TW1304"):
+        run_op("non_max_suppression", np.zeros((4, 4)), np.zeros((1, 1, 4)))
