@@ -29,8 +29,53 @@ def threaded(fn):
     return sch.function
 
 
+def decomposed(fn):
+    sch = tw.Schedule(fn)
+    block = sch.get_block("B")
+    outer, _ = sch.split(sch.get_loops(block)[1], [None, 4])
+    sch.decompose_reduction(block, outer)
+    return sch.function
+
+
+def fused(fn):
+    sch = tw.Schedule(fn)
+    block = sch.get_block("B")
+    sch.decompose_reduction(block, sch.get_loops(block)[0])
+    sch.fuse(*sch.get_loops(block))
+    return sch.function
+
+
+def rfactored(at):
+    def change(fn):
+        sch = tw.Schedule(fn)
+        parts = sch.split(sch.get_loops(sch.get_block("B"))[1], [None, 4])
+        sch.rfactor(parts[at], 0)
+        return sch.function
+
+    return change
+
+
+def blockized(fn):
+    sch = tw.Schedule(fn)
+    sch.blockize(sch.get_loops(sch.get_block("B"))[1])
+    return sch.function
+
+
+CHANGES = {
+    "none": lambda fn: fn,
+    "split": split,
+    "threaded": threaded,
+    "lowered": lower,
+    "decomposed": decomposed,
+    "fused": fused,
+    "rfactored outer": rfactored(0),
+    "rfactored inner": rfactored(1),
+    "blockized": blockized,
+}
+
+
 @pytest.mark.parametrize(("reduction", "identity"), [(te.sum, 0.0), (te.max, -np.inf)])
-@pytest.mark.parametrize("change", [lambda fn: fn, split, threaded, lower])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_an_empty_reduction_gives_the_identity(reduction, identity, change):
     out = np.full(3, np.nan, np.float32)
     interpret(change(rows(reduction)), np.zeros((3, 0), np.float32), out)

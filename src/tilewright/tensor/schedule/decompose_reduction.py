@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright import sym
-from tilewright.sym import Expr, Var
+from tilewright.sym import Expr, Size, Var
 from tilewright.tensor.ir import REDUCE, SCAN, SPATIAL, Block, For, Function, seq
 from tilewright.tensor.passes.rewriter import fresh_copy
 from tilewright.tensor.regions import access_regions
+from tilewright.tensor.schedule.boxes import conjuncts
 from tilewright.tensor.schedule.nests import (
     Roles,
     copy_nest,
@@ -89,13 +90,24 @@ def _init_block(block: Block, name: str, mapping: dict[Var, Expr]) -> Block:
         writes,
         block.init,
         None,
-        sym.simplify(sym.substitute(block.predicate, mapping)),
+        sym.simplify(sym.substitute(_limits(block), mapping)),
         (),
         block.loc,
     )
     copied = fresh_copy(made)
     assert isinstance(copied, Block)
     return copied
+
+
+def _limits(block: Block) -> Expr:
+    """The part of the condition that limits the init, which a reduction over nothing runs too."""
+    reduce = roles_of(block).reduce
+
+    def is_of_reduction(part: Expr) -> bool:
+        variables = [v for v in sym.free_vars(part) if not isinstance(v, Size)]
+        return bool(variables) and all(v in reduce for v in variables)
+
+    return sym.all_of(*[p for p in conjuncts(block.predicate) if not is_of_reduction(p)])
 
 
 def _update_block(block: Block) -> Block:

@@ -7,8 +7,16 @@ from collections.abc import Sequence
 from tilewright import sym
 from tilewright.sym import ZERO, Expr, Var
 from tilewright.tensor.ir import SERIAL, For, Function
+from tilewright.tensor.schedule.nests import roles_of
 from tilewright.tensor.schedule.refusal import path_to_loop, refuse
-from tilewright.tensor.schedule.tree import replace_at, with_body
+from tilewright.tensor.schedule.tree import (
+    Path,
+    loop_context,
+    loops_on,
+    replace_at,
+    scope_blocks,
+    with_body,
+)
 from tilewright.tensor.visit import substitute
 
 
@@ -46,6 +54,7 @@ def fuse(fn: Function, variables: Sequence[Var]) -> tuple[Function, Var]:
                 "with the rest",
                 loop.var,
             )
+    _check_empty(fn, path, loops)
     fused = sym.var("_".join(loop.var.name for loop in loops))
     mapping: dict[Var, Expr] = {}
     rest: Expr = fused
@@ -62,3 +71,28 @@ def fuse(fn: Function, variables: Sequence[Var]) -> tuple[Function, Var]:
     body = substitute(loops[-1].body, mapping)
     made = For(fused, ZERO, sym.simplify(extent), body, SERIAL, "", (), outer.loc)
     return with_body(fn, replace_at(path, made)), fused
+
+
+def _check_empty(fn: Function, path: Path, loops: Sequence[For]) -> None:
+    """A reduction over nothing still has its init run for every spatial instance.
+
+    One loop over both would not run at all then.
+    """
+    ctx = loop_context(fn, loops_on(path))
+    for block in scope_blocks(loops[-1].body):
+        roles = roles_of(block)
+        others = [loop for loop in loops if loop.var in roles.spatial or loop.var in roles.scan]
+        if block.init is None or not others:
+            continue
+        for loop in loops:
+            if loop.var in roles.reduce and not sym.prove(sym.le(1, loop.extent), ctx):
+                raise refuse(
+                    fn,
+                    "TW2116",
+                    f"cannot fuse loop %{loop.var.name} with %{others[0].var.name}: @{block.name} "
+                    f"reduces over it, and its extent {loop.extent} may be 0, when only the init "
+                    "is to run",
+                    loop.var,
+                    help="call decompose_reduction first, or fuse spatial with spatial and reduce "
+                    "with reduce loops only",
+                )
