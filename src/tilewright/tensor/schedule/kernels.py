@@ -3,11 +3,13 @@
 A kernel is an outermost thread loop with all inside. Binding one loop in it to an axis gives the
 whole kernel that axis: blocks beside the loop run once per thread. So, for each axis,
 
-- an intermediate that is used under one loop on the axis alone is private to its iterations;
 - memory that belongs to one thread (`local` for threadIdx, `shared` and `local` for blockIdx) is
   filled and used either under one loop on the axis, or by every thread for itself;
 - memory that threads have in common is not added to by a block which every thread runs;
 - what a block of threads reads from `global` memory, no other block writes: they never meet.
+
+An intermediate in `global` scope that is used under one thread loop alone is a thread's own, or a
+block's own if that loop is over blocks.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from tilewright.tensor.ir import (
     Update,
 )
 from tilewright.tensor.regions import region_over, stop_of, substitute_region
+from tilewright.tensor.schedule.flow import private_buffers
 from tilewright.tensor.schedule.inverse import told
 from tilewright.tensor.schedule.refusal import refuse
 from tilewright.tensor.schedule.tree import loop_ranges, reads_of, writes_of
@@ -78,14 +81,26 @@ def check_kernels(fn: Function, made: Function) -> None:
                 if loop.extent is not ONE:
                     axes[axis] = None
         for buffer, users in touched.items():
-            memory = buffer.scope.split(".")[0]
+            memory = _memory(made, root, buffer, users)
             if memory in ("global", "shared", "local") and any(user.writes for user in users):
                 for axis in axes:  # memories of hardware are who knows whose
-                    loops = {user.threads.get(axis) for user in users}
-                    alone = buffer in made.allocs and len(loops) == 1 and None not in loops
-                    if alone and (memory != "shared" or axis.startswith("blockIdx")):
-                        continue  # private to the iterations of that loop
                     _check_axis(fn, axis, buffer, memory, users)
+
+
+def _memory(fn: Function, root: For, buffer: Buffer, users: list[_Access]) -> str:
+    """The scope that tells whose a buffer is: in `global` scope, an intermediate of the kernel
+    belongs to where it comes into being, that is inside the loops around all its uses."""
+    scope = buffer.scope.split(".")[0]
+    if scope != "global" or buffer not in fn.allocs or buffer not in private_buffers(fn, (root,)):
+        return scope
+    common = [
+        loops[0]
+        for loops in zip(*[user.loops for user in users], strict=False)
+        if all(loop is loops[0] for loop in loops) and loops[0].kind == THREAD
+    ]
+    if any(loop.thread.startswith("threadIdx") for loop in common):
+        return "local"
+    return "shared" if common else "global"
 
 
 def _kernels(body: Stmt) -> Iterator[For]:
