@@ -33,6 +33,7 @@ from tilewright.sym import (
 from tilewright.sym.affine import is_bijective, linear, split_terms
 from tilewright.sym.poly import Monomial, Poly, poly_of
 from tilewright.tensor.ir import (
+    REDUCE,
     Block,
     ExternCall,
     For,
@@ -93,13 +94,24 @@ def loose_box(block: Block, region: Region, loops: Sequence[For], ctx: Context) 
     conditions = [
         cond
         for cond in conjuncts(sym.substitute(block.predicate, shift))
-        if not _keeps_inside(cond, box)
+        if not _keeps_inside(cond, box) and not _limits_reduction(cond, block)
     ]
     restricted = _restricted(box, conditions, ranges, ctx)
     if restricted is None:
         return None
     box, ranges = restricted
     return _image(box, ranges, ctx)
+
+
+def _limits_reduction(cond: Expr, block: Block) -> bool:
+    """Whether a condition only ends a reduction: over nothing, it is its identity all the same."""
+    if block.init is None:
+        return False
+    spatial: set[Var] = set()
+    reduce: set[Var] = set()
+    for it, binding in zip(block.iters, block.bindings, strict=True):
+        (reduce if it.kind == REDUCE else spatial).update(sym.free_vars(binding))
+    return sym.uses_var(cond, reduce) and not sym.uses_var(cond, spatial)
 
 
 def writes_surely(block: Block, region: Region) -> bool:
