@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from tilewright.base.errors import UserError
+from tilewright.base.errors import UserError, UserTypeError
 
 CPU, CUDA, WASM, ACCEL = "cpu", "cuda", "wasm", "accel"
 
@@ -66,6 +66,12 @@ class Target:
         """The target a text stands for; a target stands for itself."""
         if isinstance(text, Target):
             return text
+        if not isinstance(text, str):
+            raise UserTypeError(
+                "TW0306",
+                f"a target is written as text, got a {type(text).__name__}",
+                help="write one of: " + "; ".join(EXAMPLES),
+            )
         return _parse(" ".join(text.split()))
 
     @staticmethod
@@ -226,6 +232,11 @@ _IMPLIES = {
     "dotprod": "neon",
     "zvfh": "v",
 }
+
+
+def processors(triple: str) -> tuple[str, ...]:
+    """The processors of a triple's architecture whose features are known here."""
+    return tuple(_PROCESSORS[_ARCHES[triple.split("-")[0]]])
 
 
 def _processor_features(arch: str, name: str) -> frozenset[str]:

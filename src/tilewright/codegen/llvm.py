@@ -12,10 +12,11 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from tilewright.base.errors import CompilerBug, UserError
+from tilewright.base.errors import CompilerBug, Unsupported, UserError
 from tilewright.base.target import ACCEL, CPU, WASM, Target
 from tilewright.codegen import aarch64, arm, riscv, wasm, x86
 from tilewright.codegen.machine import Machine
+from tilewright.codegen.probe import check_machine
 
 VERSION = ".".join(str(part) for part in llvm.llvm_version_info)
 
@@ -48,7 +49,13 @@ def host_cpu() -> tuple[str, str]:
 @cache
 def machine_of(target: Target) -> Machine:
     """The machine description for a target that has code generation through this emitter."""
-    if target.kind not in (CPU, WASM, ACCEL):
+    if target.kind == ACCEL:
+        raise Unsupported(
+            "TW3006",
+            f"target {target} has no code generator yet",
+            help="use a cpu, cuda or wasm32 target",
+        )
+    if target.kind not in (CPU, WASM):
         raise UserError(
             "TW3001",
             f"no CPU code generator for target {target}",
@@ -58,6 +65,7 @@ def machine_of(target: Target) -> Machine:
     asked = ",".join(target.attrs)
     features = ",".join(part for part in (features, asked) if part)
     machine = _FAMILIES[target.arch](target, cpu, features)
+    check_machine(target, machine)
     return replace(machine, assembles=target.arch == Target.host().arch)
 
 
