@@ -3,8 +3,10 @@
 from tilewright import intrin, te, tensor
 from tilewright.base.errors import TilewrightError
 from tilewright.base.target import Target
-from tilewright.codegen.build import CompiledFunction, build
-from tilewright.runtime.array import Array, array
+from tilewright.codegen.build import CompiledFunction, build, load
+from tilewright.runtime.array import Array, array, empty, from_dlpack
+from tilewright.runtime.pool import set_threads
+from tilewright.runtime.profiler import profile
 from tilewright.tensor import Schedule, Trace, interpret
 
 __version__ = "0.1.0"

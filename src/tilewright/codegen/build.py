@@ -27,9 +27,11 @@ from tilewright.codegen.entry import emit_function, signature_of
 from tilewright.codegen.hardware import assembly_key
 from tilewright.codegen.machine import Machine
 from tilewright.runtime.library import MANIFEST, LoadedFunction, load_library, to_manifest
+from tilewright.runtime.pool import checked_threads
 from tilewright.runtime.signature import Signature
 from tilewright.sym import Var
 from tilewright.tensor import ir
+from tilewright.tensor.given import check_function
 from tilewright.tensor.ir import Function
 from tilewright.tensor.passes import lower
 from tilewright.tensor.visit import walk
@@ -100,8 +102,8 @@ class CompiledFunction:
                 f"@{self.name} is compiled for {self.target}, which is not this machine",
                 help="save it, and run it there",
             )
-        if threads:
-            self._native(*args, threads=threads)
+        if threads != 0:
+            self._native(*args, threads=checked_threads(threads))
         else:
             self._native(*args)
 
@@ -148,6 +150,12 @@ class CompiledFunction:
                 f"cannot write {path.name}: the suffix tells no kind of file",
                 help=f"use one of {', '.join(SUFFIXES)}",
             )
+        if not path.parent.is_dir():
+            raise UserError(
+                "TW3033",
+                f"cannot write {path.name}: there is no folder {path.parent}",
+                help="make the folder first",
+            )
         signatures = (self.signature,)
         match path.suffix:
             case ".o":
@@ -177,6 +185,7 @@ def build(
     The object comes from the cache on disk if the very same program was compiled for the same
     machine before. For a GPU the driver loads and keeps the code.
     """
+    check_function(fn, "build")
     options = Options(optimize, debug, use_cache and not debug)
     chosen = Target.parse(target)
     if chosen.kind == CUDA:

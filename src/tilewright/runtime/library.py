@@ -15,6 +15,7 @@ from typing import Any
 from tilewright.base.dtype import dtype
 from tilewright.base.errors import TilewrightError, UserError
 from tilewright.runtime.errors import error_of
+from tilewright.runtime.pool import checked_threads
 from tilewright.runtime.signature import Param, Signature
 
 MANIFEST = "tilewright_manifest"
@@ -77,6 +78,7 @@ class LoadedFunction:
 
     def __call__(self, *args: Any, threads: int = 0) -> None:
         handle = self.library.handle
+        threads = checked_threads(threads)
         before = handle.tw_set_own_threads(threads) if threads else 0
         try:
             self._native(*args)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.base.errors import UserError
+import operator
+
+from tilewright.base.errors import UserError, UserTypeError
 from tilewright.runtime import _native
 
 
@@ -13,10 +15,23 @@ def threads() -> int:
 
 def set_threads(count: int) -> None:
     """Set the default number of threads of this process; 0 restores the machine's."""
-    if not 0 <= count < 1 << 16:
+    _native.set_threads(checked_threads(count))
+
+
+def checked_threads(count: object) -> int:
+    """A number of threads as callers give it, or the error that it is none."""
+    try:
+        number = operator.index(count)  # type: ignore[arg-type]
+    except TypeError:
+        raise UserTypeError(
+            "TW4018",
+            f"a number of threads is an integer, got a {type(count).__name__}",
+            help="pass a positive number, or 0 for the default",
+        ) from None
+    if not 0 <= number < 1 << 16:
         raise UserError(
             "TW4016",
-            f"cannot run on {count} threads",
+            f"cannot run on {number} threads",
             help="pass a positive number, or 0 for the number of cores",
         )
-    _native.set_threads(count)
+    return number

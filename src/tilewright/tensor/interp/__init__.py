@@ -28,6 +28,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.dtype import INDEX
 from tilewright.sym import Var
+from tilewright.tensor.given import check_function
 from tilewright.tensor.interp.arguments import bind_arguments
 from tilewright.tensor.interp.program import Program
 from tilewright.tensor.ir import REDUCE, Buffer, Function, sizes_of
@@ -42,6 +43,7 @@ def interpret(fn: Function, *args: Any, seed: int = 0) -> None:
     parallel loops and thread blocks run. Raises `ExecutionError` when the program does what native
     code must never do; then no argument has changed.
     """
+    check_function(fn, "interpret")
     bound = bind_arguments(fn, args)
     if _may_reduce_nothing(fn, bound.values):
         fn = init_empty(fn)
