@@ -100,15 +100,13 @@ def _open(path: Path, tensor: str, name: str) -> io.FileIO:
             "TW1116",
             f"tensor {tensor!r} is stored in {name!r}, which cannot be opened: {error.strerror}",
         ) from error
-    file = io.FileIO(descriptor, "rb")
     found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+        return io.FileIO(descriptor, "rb")
+    os.close(descriptor)
     if not stat.S_ISREG(found.st_mode):
-        file.close()
         raise _refused(tensor, name, "it is not an ordinary file")
-    if found.st_nlink > 1:
-        file.close()
-        raise _refused(tensor, name, "it has other names (hard links)")
-    return file
+    raise _refused(tensor, name, "it has other names (hard links)")
 
 
 def _refused(tensor: str, name: str, why: str) -> UserError:
