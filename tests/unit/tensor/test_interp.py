@@ -1,6 +1,5 @@
 """What programs of one thread of control compute."""
 
-import time
 from typing import Any
 
 import numpy as np
@@ -45,11 +44,9 @@ def test_matmul_takes_its_sizes_from_the_arguments(n: int, m: int, k: int) -> No
     np.testing.assert_allclose(c, a @ b, rtol=1e-5, atol=1e-5)
 
 
-def test_a_matmul_of_64_takes_less_than_two_seconds() -> None:
+def test_a_matmul_of_64() -> None:
     a, b, c = random(64, 64), random(64, 64), np.empty((64, 64), np.float32)
-    begin = time.perf_counter()
     run(MATMUL, a, b, c)
-    assert time.perf_counter() - begin < 2
     np.testing.assert_allclose(c, a @ b, rtol=1e-4, atol=1e-4)
 
 

@@ -1,6 +1,5 @@
 """Kernels: thread blocks, shared memory, barriers, and what goes wrong with them."""
 
-import time
 from typing import Any
 
 import numpy as np
@@ -51,11 +50,9 @@ def random(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
-def test_a_cooperative_matmul_of_128_takes_less_than_six_seconds() -> None:
+def test_a_cooperative_matmul_of_128() -> None:
     a, b, c = random(128, 128), random(128, 128), zeros(128, 128)
-    begin = time.perf_counter()
     interpret(parse(MATMUL), a, b, c)
-    assert time.perf_counter() - begin < 6
     np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-4)
 
 
