@@ -44,7 +44,8 @@ docs: $(SETUP)  ## run every example in the documentation, and the examples them
 BENCHES := schedule runtime math gemm
 
 bench: $(VENV)/.bench  ## the figures of bench/RESULTS.md, against peers; wants an idle machine
-	for name in $(BENCHES); do $(BIN)/python bench/$$name.py || exit 1; done
+	@short=; for name in $(BENCHES); do $(BIN)/python bench/$$name.py || short="$$short $$name"; done; \
+	test -z "$$short" || { echo "short or failed:$$short"; exit 1; }
 
 $(VENV)/.bench: $(SETUP)
 	$(BIN)/pip install --quiet --editable '.[bench]'

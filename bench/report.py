@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -32,11 +33,11 @@ class Figure:
 
 
 def at_most(name: str, value: float, unit: str, limit: float) -> Figure:
-    return Figure(name, value, unit, f"<= {limit:g}", value <= limit)
+    return Figure(name, value, unit, f"<= {limit:g}", bool(value <= limit))
 
 
 def at_least(name: str, value: float, unit: str, limit: float) -> Figure:
-    return Figure(name, value, unit, f">= {limit:g}", value >= limit)
+    return Figure(name, value, unit, f">= {limit:g}", bool(value >= limit))
 
 
 def seconds(run: Callable[[], object], *, budget_s: float = 0.5, least: int = 3) -> list[float]:
@@ -73,7 +74,10 @@ def run(
     measure: Callable[[argparse.Namespace], list[Figure]],
     arguments: Callable[[argparse.ArgumentParser], None] | None = None,
 ) -> None:
-    """Parse the command line, measure, print the table, write the JSON."""
+    """Parse the command line, measure, print the table, write the JSON.
+
+    Ends the process with status 1 if a figure falls short of what is asked of it.
+    """
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -85,6 +89,8 @@ def run(
     show(figures)
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
+    if any(figure.ok is not None and not figure.ok for figure in figures):
+        sys.exit(1)
 
 
 def show(figures: Sequence[Figure]) -> None:
