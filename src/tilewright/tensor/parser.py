@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -178,14 +179,18 @@ class Parser(ExprParser):
     def _value(self) -> ir.Value:
         token = self.tokens.next()
         if token.kind == "string":
-            return token.text[1:-1].replace('\\"', '"').replace("\\\\", "\\")
+            try:
+                return str(json.loads(token.text, strict=False))
+            except ValueError:
+                self.tokens.fail("this string has an escape that means nothing", token)
         if token.kind in ("int", "float"):
             return int(token.text) if token.kind == "int" else float(token.text)
         if token.text in ("true", "false"):
             return token.text == "true"
         if token.text == "-":
             value = self._value()
-            assert isinstance(value, (int, float))
+            if not isinstance(value, (int, float)):
+                self.tokens.fail("expected a number after -", token)
             return -value
         if token.text in ("inf", "nan"):
             return float(token.text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -248,7 +249,7 @@ def format_value(value: ir.Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return json.dumps(value, ensure_ascii=not value.isprintable())  # always one line
     if isinstance(value, tuple):
         return "(" + "".join(f"{format_value(item)}, " for item in value).rstrip() + ")"
     return repr(value)

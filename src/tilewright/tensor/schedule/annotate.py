@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Any
 
 from tilewright.sym import Var
 from tilewright.tensor.ir import Block, For, Function, Value, annotated
 from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop, refuse
 from tilewright.tensor.schedule.tree import Path, replace_at, with_body
+
+_KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def annotate(fn: Function, at: Var | str, key: str, value: Value) -> Function:
@@ -16,6 +20,15 @@ def annotate(fn: Function, at: Var | str, key: str, value: Value) -> Function:
     After:  for i in 0..n [key = value]
     """
     path, holder = _holder(fn, at, "annotate")
+    if not isinstance(key, str) or _KEY.fullmatch(key) is None:
+        raise refuse(
+            fn,
+            "TW2117",
+            f"cannot annotate: the key {key!r} is not a name",
+            at,
+            help="a key is made of words joined by dots, such as unroll or gpu.stage",
+        )
+    value = _plain(fn, at, value)
     new = replace(holder, annotations=annotated(holder.annotations, key, value))
     return with_body(fn, replace_at(path, new))
 
@@ -30,6 +43,22 @@ def unannotate(fn: Function, at: Var | str, key: str) -> Function:
         raise refuse(fn, "TW2111", f"cannot unannotate: there is no annotation {key!r}", at)
     new = replace(holder, annotations=annotated(holder.annotations, key, None))
     return with_body(fn, replace_at(path, new))
+
+
+def _plain(fn: Function, at: Var | str, value: Any) -> Value:
+    """The value in the types that the text of a program can hold, or a refusal."""
+    if isinstance(value, tuple):
+        return tuple([_plain(fn, at, item) for item in value])
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    raise refuse(
+        fn,
+        "TW2117",
+        f"cannot annotate: {value!r} is not a number, a string or a tuple of such",
+        at,
+        help="unannotate removes an annotation" if value is None else "",
+    )
 
 
 def _holder(fn: Function, at: Var | str, primitive: str) -> tuple[Path, For | Block]:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from tilewright.tensor.ir import Block, Function, Region
 from tilewright.tensor.schedule.refusal import refuse
 
-_SCOPE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+MEMORIES = ("global", "shared", "local", "warp")
+_SPECIAL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 def chosen(
@@ -28,12 +29,14 @@ def chosen(
 
 
 def check_memory(fn: Function, scope: str, at: str, verb: str) -> None:
-    """The memory has a name that can be written down."""
-    if _SCOPE.fullmatch(scope) is None:
+    """The memory is one of those every target has, or bears the name of its unit."""
+    known = scope in MEMORIES or (_SPECIAL.fullmatch(scope) is not None)
+    if not known:
         raise refuse(
             fn,
             "TW2139",
             f"cannot {verb} of @{at}: {scope!r} is not the name of a memory",
             at,
-            help="use global, shared, local, warp, or a memory of the target such as vta.inp",
+            help=f"use {', '.join(MEMORIES)}, or a memory of a special unit, with a dot in its "
+            "name, such as amx.tile",
         )

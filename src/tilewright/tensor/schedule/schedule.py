@@ -390,5 +390,6 @@ def _loops(variables: Sequence[Var]) -> list[LoopRef]:
 def _value(value: Any) -> Value:
     if isinstance(value, (list, tuple)):
         return tuple(_value(item) for item in value)
-    plain: Value = value.item() if hasattr(value, "item") else value  # a NumPy number
+    number = hasattr(value, "item") and not getattr(value, "ndim", 0)  # of NumPy
+    plain: Value = value.item() if number else value
     return plain

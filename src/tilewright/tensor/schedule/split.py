@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -58,6 +59,14 @@ def _guarded(body: Stmt, condition: Expr) -> Stmt:
     return rewrite(body, guard)
 
 
+def _is_factor(value: Any) -> bool:
+    """Whether this is a positive integer of any kind, NumPy's too, but no boolean."""
+    try:
+        return not isinstance(value, bool) and operator.index(value) >= 1
+    except TypeError:
+        return False
+
+
 def _resolve(fn: Function, loop: For, factors: Sequence[int | None]) -> list[Expr]:
     """The extents of the new loops, or a refusal."""
     name = f"%{loop.var.name}"
@@ -78,7 +87,7 @@ def _resolve(fn: Function, loop: For, factors: Sequence[int | None]) -> list[Exp
             fn, "TW2104", f"cannot split loop {name}: only one factor may be None", loop.var
         )
     given: list[Any] = list(factors)
-    bad = [f for f in given if f is not None and (not isinstance(f, int) or f < 1)]
+    bad = [f for f in given if f is not None and not _is_factor(f)]
     if bad:
         raise refuse(
             fn,

@@ -4,10 +4,10 @@ Each step names a primitive, its arguments and its results. Arguments refer to e
 name (`l3` a loop, `b1` a block, `d2` a decision), so a trace replays on any program of the same
 shape, with the same or with other decisions. Text and JSON both round-trip.
 
-    b0 = get_block("C")
-    l0, l1, l2 = get_loops(b0)
-    d0, d1 = sample_tile(l0, n=2, max_innermost=64) @ [16, 8]
-    l3, l4 = split(l0, [d0, d1])
+    b0 = get_block(name='C')
+    l0, l1, l2 = get_loops(block=b0)
+    d0, d1 = sample_tile(loop=l0, n=2, max_innermost=64) @ [16, 8]
+    l3, l4 = split(loop=l0, factors=[d0, d1])
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -62,7 +63,9 @@ class Trace:
         return len(self.steps)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Trace) and self.steps == other.steps
+        if not isinstance(other, Trace):
+            return False
+        return str(self) == str(other)  # the text is exact, and nan in it is equal to itself
 
     def __hash__(self) -> int:
         return hash(str(self))
@@ -140,30 +143,70 @@ class Trace:
             ]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError("TW2190", f"not a trace in JSON: {error}") from error
-        return Trace(steps)
+        return Trace([_known(step) for step in steps])
 
     @staticmethod
     def parse(text: str) -> Trace:
         """Reads the text form back: `Trace.parse(str(trace)) == trace`."""
-        return Trace([_parse_line(line) for line in text.splitlines() if line.strip()])
+        return Trace([_known(_parse_line(line)) for line in text.splitlines() if line.strip()])
 
 
-_NO_STEPS = ("apply", "checkpoint", "copy", "function", "restore", "tile", "trace")
+PRIMITIVES = frozenset(  # what a step may name; methods of Schedule
+    (
+        "annotate",
+        "bind",
+        "blockize",
+        "cache_read",
+        "cache_write",
+        "compute_at",
+        "compute_inline",
+        "decompose_reduction",
+        "double_buffer",
+        "fuse",
+        "get_block",
+        "get_child_blocks",
+        "get_consumers",
+        "get_loops",
+        "get_output_blocks",
+        "get_producers",
+        "pad",
+        "parallel",
+        "prefetch",
+        "reorder",
+        "reverse_compute_at",
+        "reverse_compute_inline",
+        "rfactor",
+        "sample_choice",
+        "sample_tile",
+        "set_scope",
+        "software_pipeline",
+        "split",
+        "storage_align",
+        "tensorize",
+        "transform_layout",
+        "unannotate",
+        "unroll",
+        "vectorize",
+    )
+)
+
+
+def _known(step: Step) -> Step:
+    if step.primitive not in PRIMITIVES:
+        raise UserError("TW2191", f"the trace has an unknown step: {step}")
+    return step
 
 
 def _method(schedule: Any, step: Step) -> Callable[..., Any]:
     """The method that a step stands for, whose arguments fit."""
-    name = step.primitive
-    method = None if name.startswith("_") or name in _NO_STEPS else getattr(schedule, name, None)
-    if method is None:
-        raise UserError("TW2191", f"the trace has an unknown step: {step}")
+    name = _known(step).primitive
     words = {key for key, _ in step.arguments if key != "loops"}
     if step.decision is not None:
         words.add("decision")
     known, needed = _parameters(schedule.__class__, name)
     if not needed <= words <= known:
         raise UserError("TW2191", f"the trace has a step with other arguments: {step}")
-    found: Callable[..., Any] = method
+    found: Callable[..., Any] = getattr(schedule, name)
     return found
 
 
@@ -222,6 +265,7 @@ def _parse_line(line: str) -> Step:
         if isinstance(stmt, ast.Assign):
             (target,) = stmt.targets
             items = target.elts if isinstance(target, ast.Tuple) else [target]
+            assert all(isinstance(item, ast.Name) for item in items)
             results = [item.id for item in items if isinstance(item, ast.Name)]
             value = stmt.value
         else:
@@ -229,14 +273,21 @@ def _parse_line(line: str) -> Step:
             value = stmt.value
         decision = None
         if isinstance(value, ast.BinOp):  # call @ [decision]
+            assert isinstance(value.op, ast.MatMult)
             decision = tuple(ast.literal_eval(value.right))
             value = value.left
         assert isinstance(value, ast.Call)
         assert isinstance(value.func, ast.Name)
+        assert not value.args  # every argument has its name
+        assert all(word.arg is not None for word in value.keywords)
         arguments = tuple((str(word.arg), _from_ast(word.value)) for word in value.keywords)
         return Step(value.func.id, arguments, tuple(results), decision)
-    except (SyntaxError, ValueError, AssertionError) as error:
-        raise UserError("TW2190", f"not a line of a trace: {line.strip()}") from error
+    except (SyntaxError, ValueError, TypeError, AssertionError) as error:
+        raise UserError(
+            "TW2190",
+            f"not a line of a trace: {line.strip()}",
+            help="a line reads: results = primitive(argument=value, ...)",
+        ) from error
 
 
 def _from_ast(node: ast.expr) -> Any:
@@ -244,6 +295,10 @@ def _from_ast(node: ast.expr) -> Any:
         return float(node.id) if node.id in ("inf", "nan") else Name(node.id)
     if isinstance(node, ast.List):
         return [_from_ast(item) for item in node.elts]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Name):
+        assert isinstance(node.op, ast.USub)
+        assert node.operand.id == "inf"
+        return -math.inf
     return ast.literal_eval(node)
 
 

@@ -2,15 +2,18 @@
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tilewright import te
 from tilewright.base.errors import ScheduleError, UserError, UserTypeError
-from tilewright.tensor import Function, interpret
+from tilewright.tensor import Function, interpret, parse
+from tilewright.tensor.ir import Value
 from tilewright.tensor.passes import lower
 from tilewright.tensor.schedule import Decision, Schedule, Trace
+from tilewright.tensor.schedule.trace import PRIMITIVES
 
 
 def matmul(n: int = 24, m: int = 32, k: int = 16) -> Function:
@@ -139,7 +142,7 @@ def test_an_argument_that_cannot_be_recorded_leaves_nothing() -> None:
     assert gone.value.code == "TW2101"
     with pytest.raises(UserError) as caught:
         sch.annotate(i, "what", object())  # type: ignore[arg-type]
-    assert caught.value.code == "TW2192"
+    assert caught.value.code == "TW2117"
     assert len(sch.trace) == 2
     assert sch.function is same.function
 
@@ -277,3 +280,97 @@ def test_an_intrinsic_goes_into_the_trace_by_name() -> None:
     again = Schedule(matmul())
     Trace.from_json(sch.trace.to_json()).apply(again)
     assert again.function == sch.function
+
+
+def test_the_list_of_primitives_is_that_of_the_schedule() -> None:
+    no_steps = {"apply", "checkpoint", "copy", "function", "restore", "tile", "trace"}
+    public = {name for name in dir(Schedule) if not name.startswith("_")}
+    assert public - no_steps == PRIMITIVES
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("l = get_loops(b0)", "TW2190"),
+        ("l = get_loops(**b0)", "TW2190"),
+        ("l.x = get_loops(block=b0)", "TW2190"),
+        ("l = get_loops(block=b0) + [1]", "TW2190"),
+        ("l = foo(x=1)", "TW2191"),
+        ("restore(state=1)", "TW2191"),
+    ],
+)
+def test_lines_that_mean_nothing_are_refused_at_once(text: str, code: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Trace.parse(text)
+    assert caught.value.code == code
+
+
+def test_unknown_steps_in_json_are_refused_at_once() -> None:
+    with pytest.raises(UserError) as caught:
+        Trace.from_json('[{"primitive": "foo", "arguments": {}, "results": []}]')
+    assert caught.value.code == "TW2191"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "two\nlines",
+        "\r\t\x00\x85\u2028",
+        'a "quote" and \\n',
+        "gr\u00fcn",
+        "\ud800",
+        math.nan,
+        -math.inf,
+        (math.nan, (-math.inf, "\n")),
+    ],
+)
+def test_any_annotation_reads_back(value: Value) -> None:
+    sch = Schedule(matmul())
+    sch.annotate(sch.get_block("C"), "note", value)
+    assert parse(str(sch.function)) == sch.function
+    assert len(str(sch.trace).splitlines()) == len(sch.trace)
+    for again in (Trace.parse(str(sch.trace)), Trace.from_json(sch.trace.to_json())):
+        assert again == sch.trace
+        other = Schedule(matmul())
+        again.apply(other)
+        assert other.function == sch.function
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("a\nb", 1),
+        ('a"b', 1),
+        ("", 1),
+        (3, 1),
+        ("k", None),
+        ("k", [1, None]),
+        ("k", b"x"),
+        ("k", np.zeros(2)),
+    ],
+)
+def test_annotations_without_a_text_are_refused(key: Any, value: Any) -> None:
+    sch = Schedule(matmul())
+    with pytest.raises(ScheduleError) as caught:
+        sch.annotate(sch.get_block("C"), key, value)
+    assert caught.value.code == "TW2117"
+
+
+def test_split_takes_any_integer_but_no_boolean() -> None:
+    sch = Schedule(matmul())
+    i, j, _ = sch.get_loops(sch.get_block("C"))
+    sch.split(i, [None, np.int64(4)])
+    assert Trace.parse(str(sch.trace)) == sch.trace
+    for bad in (True, np.True_, 4.0, "4", 0):
+        with pytest.raises(ScheduleError) as caught:
+            sch.split(j, [None, bad])  # type: ignore[list-item]
+        assert caught.value.code == "TW2104"
+
+
+@pytest.mark.parametrize("memory", ["foo", "", "shared memory", "amx."])
+def test_a_memory_that_nobody_has_is_refused_with_the_list(memory: str) -> None:
+    sch = Schedule(matmul())
+    with pytest.raises(ScheduleError) as caught:
+        sch.cache_read(sch.get_block("C"), 0, memory)
+    assert caught.value.code == "TW2139"
+    assert "global, shared, local, warp" in caught.value.help
