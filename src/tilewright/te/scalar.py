@@ -28,7 +28,22 @@ DTypeLike = str | DType | np.dtype[Any] | type
 
 def const(value: Any, dtype: DTypeLike | None = None) -> Expr:
     """A constant; without a type, f32 for floats, i32 for integers, bool for booleans."""
-    return value_of(value) if dtype is None else sym.const(value, _dtype(dtype))
+    if dtype is None:
+        return value_of(value)
+    of = _dtype(dtype)
+    try:
+        fits = not of.is_int or of.min <= int(value) <= of.max
+        if fits:
+            return sym.const(value, of)
+    except OverflowError:  # infinity as an integer
+        pass
+    except (TypeError, ValueError) as error:
+        raise type_error("TW2408", f"cannot use {value!r} as a constant of {of}") from error
+    raise value_error(
+        "TW2425",
+        f"{value} is not a value of {of}",
+        help=f"{of} holds {of.min} to {of.max}",
+    )
 
 
 def value_of(value: Any) -> Expr:

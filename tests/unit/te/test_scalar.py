@@ -5,6 +5,7 @@ import pytest
 
 from tilewright import sym, te
 from tilewright.base.dtype import F16, F32, I32
+from tilewright.base.errors import TilewrightError
 from tilewright.tensor.calls import CALLS, result_type
 
 RENAMED = {
@@ -76,3 +77,22 @@ def test_constants():
     assert te.const(1) is sym.const(1, I32)
     assert te.const(1.5) is sym.const(1.5, F32)
     assert te.const(True) is sym.TRUE
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "code"),
+    [
+        (300, "int8", "TW2425"),
+        (-1, "uint8", "TW2425"),
+        (2**31, "int32", "TW2425"),
+        (float("inf"), "int32", "TW2425"),
+        (float("nan"), "int32", "TW2408"),
+        ("x", "int32", "TW2408"),
+    ],
+)
+def test_a_constant_fits_its_type(value, dtype, code):
+    with pytest.raises(TilewrightError) as caught:
+        te.const(value, dtype)
+    assert caught.value.code == code
+    assert te.const(-128, "int8").value == -128
+    assert te.const(255, "uint8").value == 255
