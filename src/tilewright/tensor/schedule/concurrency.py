@@ -54,14 +54,15 @@ def check_constant_extent(fn: Function, loop: For, primitive: str) -> None:
 
 
 def check_concurrent(fn: Function, path: Path, loop: For, primitive: str) -> None:
-    """Iterations are independent; an intermediate used only inside is private to each of them."""
+    """Iterations are independent. An intermediate used only inside is private to each of them,
+    unless it is in `shared` memory."""
     _check_unordered(fn, loop, primitive)
     found = conflict(
         [loop],
         context_at(fn, path),
         body=loop.body,
         outside=_outside(path),
-        private=private_buffers(fn, path),
+        private=_private(fn, path, ("shared",)),
     )
     if found is not None:
         raise _shared(fn, loop, primitive, found.buffer, found.writer, found.other)
@@ -75,8 +76,7 @@ def check_threads(fn: Function, path: Path, loop: For, thread: str) -> None:
     """
     _check_unordered(fn, loop, "bind")
     _check_one_axis(fn, path, loop, thread)
-    shared = () if thread.startswith("blockIdx") else ("shared",)
-    private = {b for b in private_buffers(fn, path) if b.scope.split(".")[0] not in shared}
+    private = _private(fn, path, () if thread.startswith("blockIdx") else ("shared",))
     ctx = context_at(fn, path)
     found = conflict([loop], ctx, body=loop.body, outside=_outside(path), private=private)
     if found is None:
@@ -96,6 +96,11 @@ def check_threads(fn: Function, path: Path, loop: For, thread: str) -> None:
     )
     if found is not None:
         raise _shared(fn, loop, "bind", found.buffer, found.writer, found.other)
+
+
+def _private(fn: Function, path: Path, shared: tuple[str, ...]) -> set[Buffer]:
+    """The buffers that each iteration has to itself; those of some memories they share."""
+    return {b for b in private_buffers(fn, path) if b.scope.split(".")[0] not in shared}
 
 
 def _outside(path: Path) -> list[For] | None:
