@@ -14,7 +14,7 @@ from tilewright.tensor.schedule.tree import Path, replace_at, with_body
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-def annotate(fn: Function, at: Var | str, key: str, value: Value) -> Function:
+def annotate(fn: Function, at: Var | str, key: Any, value: Any) -> Function:
     """
     Before: for i in 0..n
     After:  for i in 0..n [key = value]
