@@ -10,7 +10,7 @@ import itertools
 
 from tilewright import sym, te
 from tilewright.base.dtype import F32, F64, INDEX, DType
-from tilewright.lower.base import Lowering, Use, item, placed, wide, wide_type
+from tilewright.lower.base import Lowering, Use, item, placed, read_at, wide, wide_type
 from tilewright.sym import Expr
 from tilewright.te import Tensor
 
@@ -148,7 +148,9 @@ class Resize:
             i = index[axis]
             source = _inside(te.cast(te.floor(places[i]), INDEX) + step(k), before)
             return te.sum(
-                te.cast(x[placed(index, axis, source)], of) * te.cast(weights[i, k], of), axis=k
+                te.cast(read_at(x, placed(index, axis, source), axis), of)
+                * te.cast(weights[i, k], of),
+                axis=k,
             )
 
         return te.compute(shape, element, name=name)
@@ -190,7 +192,7 @@ def _resize(
             if use["mode"] == "nearest":
                 source[axis] = _inside(te.cast(_NEAREST[use["nearest"]](place), INDEX), size)
             outside += [place < _real(0.0), place > _real(size) - _real(1.0)]
-        value = made[tuple(source)]
+        value = read_at(made, source, *(axes if use["mode"] == "nearest" else ()))
         if use["crop"] and outside:
             fill = te.const(use["extrapolation"], value.dtype)
             value = te.select(te.any(*outside), fill, value)
@@ -221,7 +223,7 @@ def _grid_sample(use: Use, x: Tensor, grid: Tensor) -> Tensor:
             weight: Expr = _real(1.0)
             for _, part in taps:
                 weight = weight * part
-            seen = te.cast(x[(n, c, *(near for near, _ in taps))], of)
+            seen = te.cast(read_at(x, (n, c, *(near for near, _ in taps)), *range(2, x.ndim)), of)
             total = total + seen * te.cast(weight, of)
         return te.cast(total, use.dtype)
 

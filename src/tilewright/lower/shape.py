@@ -15,6 +15,7 @@ from tilewright.lower.base import (
     number,
     placed,
     product,
+    read_at,
     read_broadcast,
     split_index,
     static,
@@ -167,7 +168,9 @@ def _slice(
             found[axis] = _sliced(x, axis, index[axis], item(use, 1, starts, at), step)
         return found
 
-    return _move(use, x, place)
+    if use.call.value(1) is not None and (not use.call.has(4) or use.call.value(4) is not None):
+        return _move(use, x, place)
+    return te.compute(use.shape, lambda *index: read_at(x, place(*index), *named), name=use.name)
 
 
 def _sliced(x: Tensor, axis: int, at: Expr, start: Expr, step: Expr) -> Expr:
@@ -218,7 +221,8 @@ def _pad(
             high = sym.simplify(sym.add(dim, sym.minimum(after, 0)))
             inner = _outside(use["mode"], sym.sub(place, low), sym.simplify(sym.sub(high, low)))
             found[axis] = sym.maximum(sym.minimum(sym.add(inner, low), sym.sub(dim, 1)), 0)
-        read = x[tuple(found)]
+        known_pads = use.call.value(1) is not None or use["mode"] == "constant"
+        read = x[tuple(found)] if known_pads else read_at(x, found, *named)
         if not tests:
             return read
         fill = te.const(0, x.dtype) if value is None else value[(0,) * value.ndim]

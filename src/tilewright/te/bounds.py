@@ -3,8 +3,8 @@
 For every read: proved inside, nothing is left to do. Proved outside, the program is refused at
 once. Otherwise the least and the greatest index over the domain give conditions on the sizes, which
 are checked when the function is entered. Conditions of `select` around a read are relied upon. An
-index that is itself read from memory cannot be checked beforehand; the interpreter does it as it
-runs.
+index that is itself read from memory cannot be checked beforehand: clamps and conditions must keep
+it inside, or the program is refused.
 
     C[y, x] = sum of A[k, y] * B[k, x],  A: (m, h), k in 0..h, y in 0..m        h <= m, m <= h
 """
@@ -113,15 +113,17 @@ class EntryChecks:
         self, stage: Stage, load: Load, axis: int, domain: Domain, guards: Guards
     ) -> None:
         index, dim = load.index[axis], load.buffer.shape[axis]
-        if is_data_dependent(index):
-            return
         if isinstance(index, Var) and index in domain and domain[index][1] is dim:
             return  # A[i] with i over the very dimension
-        inside = _assuming(self.ctx.bind_all(domain), guards)
+        from_memory = is_data_dependent(index)
+        known = _integer_facts(index, guards) if from_memory else guards
+        inside = _assuming(self.ctx.bind_all(domain), known)
         above = sym.prove(sym.le(ZERO, index), inside)
         below = sym.prove(sym.lt(index, dim), inside)
         if above and below:
             return
+        if from_memory:
+            _refuse_data(stage, load, axis)
         tightened = _tightened(domain, guards, self.ctx)
         found = sym.symbolic_bounds(index, tightened, self.ctx)
         if found is None:
@@ -202,8 +204,48 @@ def _refuse_read(
     )
 
 
+def _refuse_data(stage: Stage, load: Load, axis: int) -> NoReturn:
+    index, dim = stage.spoken(load.index[axis]), load.buffer.shape[axis]
+    clamp = f"te.min(te.max({index}, 0), {sym.simplify(sym.sub(dim, 1))})"
+    if not sym.prove(sym.le(1, dim)):
+        clamp += f" where {dim} >= 1"
+    raise value_error(
+        "TW2425",
+        f"cannot show that {stage.name} reads inside {load.buffer.name}: index {axis} of "
+        f"{stage.spoken(load)} is read from memory, the dimension has extent {dim}",
+        loc=stage.loc,
+        help=f"{_guard_help(index, dim)}, or clamp the index: {clamp}",
+    )
+
+
 def _guard_help(index: str, dim: Expr) -> str:
     return f"guard the read: te.if_then_else(te.all({index} >= 0, {index} < {dim}), ..., 0)"
+
+
+def _integer_facts(index: Expr, guards: Guards) -> Guards:
+    """The conditions, also as said of indices where they compare integers of other types.
+
+    Whatever such a type holds, an index holds unchanged, 64 unsigned bits aside.
+    """
+    found = list(guards)
+    parts = [part for guard in guards for part in _conjuncts(sym.simplify(guard))]
+    found += [
+        type(part)(sym.cast(part.a, INDEX), sym.cast(part.b, INDEX))
+        for part in parts
+        if isinstance(part, (sym.Lt, sym.Le, sym.Eq)) and _fits_index(part.a)
+    ]
+    for node in sym.walk(index):
+        if isinstance(node, sym.Cast) and node.dtype is INDEX and _fits_index(node.value):
+            of = node.value.dtype
+            found += [sym.le(int(of.min), node), sym.le(node, int(of.max))]
+    return tuple(found)
+
+
+def _fits_index(expr: Expr) -> bool:
+    of = expr.dtype
+    if of is INDEX or of.is_vector or not of.is_int:
+        return False
+    return of.bits < 64 or int(of.min) < 0
 
 
 def _assuming(ctx: Context, conditions: Iterable[Expr]) -> Context:

@@ -1,9 +1,12 @@
 """Index bounds: proved, refused, or left as conditions on the sizes for the entry."""
 
+import numpy as np
 import pytest
 
 from tilewright import te
 from tilewright.base.errors import UserError
+from tilewright.codegen.build import build
+from tilewright.tensor.interp import interpret
 
 
 def requires(args):
@@ -161,9 +164,64 @@ def test_the_stronger_condition_stays():
     assert requires([A, B]) == ["m + 1 < n"]
 
 
-def test_an_index_read_from_memory_is_left_to_run_time():
+def test_an_index_read_from_memory_is_refused():
     n, m = sizes("n m")
     A, I = te.placeholder((n,), name="A"), te.placeholder((m,), "int32", name="I")
+    B = te.compute((m,), lambda i: A[I[i]], name="B")
+    with pytest.raises(UserError) as caught:
+        te.function([A, I, B])
+    assert caught.value.code == "TW2425"
+    assert "te.if_then_else(te.all(" in caught.value.help
+    assert "te.min(te.max(index(I[i]), 0), n - 1) where n >= 1" in caught.value.help
+
+
+def test_a_clamp_to_a_dimension_that_may_be_empty_is_refused():
+    n, m = sizes("n m")
+    A, I = te.placeholder((n,), name="A"), te.placeholder((m,), "int32", name="I")
+    B = te.compute((m,), lambda i: A[te.min(te.max(te.cast(I[i], "index"), 0), n - 1)], name="B")
+    assert message([A, I, B])[0] == "TW2425"
+
+
+def clamped(A, j, n):
+    return te.if_then_else(n >= 1, A[te.min(te.max(j, 0), n - 1)], 0.0)
+
+
+def guarded(A, j, n):
+    return te.if_then_else(te.all(j >= 0, j < n), A[j], 0.0)
+
+
+def counted(A, j, n):
+    return clamped(A, te.select(j < 0, j + n, j), n)
+
+
+@pytest.mark.parametrize("of", ["int64", "int32"])
+@pytest.mark.parametrize("size", [0, 5])
+@pytest.mark.parametrize("form", [clamped, guarded, counted])
+def test_wild_indices_read_inside_natively(form, size, of):
+    n, m = sizes("n m")
+    A, I = te.placeholder((n,), name="A"), te.placeholder((m,), of, name="I")
+    B = te.compute((m,), lambda i: form(A, te.cast(I[i], "index"), n), name="B")
+    fn = te.function([A, I, B])
+    assert fn.requires == ()
+    limits = np.iinfo(of)
+    wild = np.array([0, 4, 5, -1, -5, -6, 10**9, -(10**9), limits.max, limits.min], of)
+    table = np.arange(1, size + 1, dtype=np.float32)
+    native, reference = np.zeros(len(wild), np.float32), np.zeros(len(wild), np.float32)
+    build(fn)(table, wild, native)
+    interpret(fn, table, wild, reference)
+    np.testing.assert_array_equal(native, reference)
+
+
+def test_a_guard_in_the_type_of_the_memory():
+    m = te.var("m")
+    A, I = te.placeholder((8,), name="A"), te.placeholder((m,), "int32", name="I")
+    B = te.compute((m,), lambda i: guarded(A, I[i], 8), name="B")
+    assert requires([A, I, B]) == []
+
+
+def test_the_type_of_the_memory_is_a_bound():
+    m = te.var("m")
+    A, I = te.placeholder((256,), name="A"), te.placeholder((m,), "uint8", name="I")
     B = te.compute((m,), lambda i: A[I[i]], name="B")
     assert requires([A, I, B]) == []
 
@@ -171,7 +229,7 @@ def test_an_index_read_from_memory_is_left_to_run_time():
 def test_the_read_inside_such_an_index_is_checked():
     n, m = sizes("n m")
     A, I = te.placeholder((n,), name="A"), te.placeholder((m,), "int32", name="I")
-    B = te.compute((n,), lambda i: A[I[i]], name="B")
+    B = te.compute((n,), lambda i: guarded(A, te.cast(I[i], "index"), n), name="B")
     assert requires([A, I, B]) == ["n <= m"]
 
 
