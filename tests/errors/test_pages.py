@@ -1,4 +1,4 @@
-"""Every error code has a page in docs/errors, and the example on the page raises that very error."""
+"""Every error code has a page in docs/errors, and the example on the page raises that error."""
 
 import re
 from pathlib import Path

@@ -18,6 +18,7 @@ import numpy as np
 
 from tilewright.base.errors import UserError
 
+_finfo: Any = ml_dtypes.finfo  # untyped
 _SCALARS: dict[str, tuple[str, int, Any]] = {
     # name: (kind, bits, numpy type)
     "f64": ("float", 64, np.float64),
@@ -113,14 +114,14 @@ class DType:
     def min(self) -> int | float:
         """The least value: -inf for floats that have it."""
         if self.is_float:
-            return float("-inf") if self.has_inf else float(ml_dtypes.finfo(self.numpy).min)
+            return float("-inf") if self.has_inf else float(_finfo(self.numpy).min)
         return -(1 << (self.bits - 1)) if self.kind == "int" else 0
 
     @property
     def max(self) -> int | float:
         """The greatest value: inf for floats that have it."""
         if self.is_float:
-            return float("inf") if self.has_inf else float(ml_dtypes.finfo(self.numpy).max)
+            return float("inf") if self.has_inf else float(_finfo(self.numpy).max)
         if self.is_bool:
             return 1
         return (1 << (self.bits - (1 if self.kind == "int" else 0))) - 1
