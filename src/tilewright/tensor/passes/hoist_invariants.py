@@ -108,7 +108,7 @@ class _Hoist(Rewriter):
         if depth is None:
             depth = _EVERYWHERE
             for node in sym.walk(expr):
-                if isinstance(node, (Load, MaskedLoad)):
+                if isinstance(node, (Load, MaskedLoad)) or _may_divide_by_zero(node):
                     depth = _NOWHERE
                 elif isinstance(node, Var) and not isinstance(node, Size):
                     depth = max(depth, self.depth_of.get(node, _NOWHERE))
@@ -124,5 +124,10 @@ def _holds_threads(body: Stmt) -> bool:
 
 def _is_worth_a_name(node: Expr) -> bool:
     if isinstance(node, (FloorDiv, FloorMod)):
-        return isinstance(node.b, Const)  # another divisor might be zero where nobody divides
+        return isinstance(node.b, Const)
     return isinstance(node, Mul) and not isinstance(node.a, Const) and not isinstance(node.b, Const)
+
+
+def _may_divide_by_zero(node: Expr) -> bool:
+    """Such a divisor might be zero where nobody divides, so the whole stays where it is."""
+    return isinstance(node, (FloorDiv, FloorMod)) and not isinstance(node.b, Const)
