@@ -32,13 +32,13 @@ class Program:
 
     kind: str
     function: Function
-    least: dict[str, int] = field(default_factory=dict)  # of symbolic sizes, 1 if not listed
+    least: dict[str, int] = field(default_factory=dict)  # of symbolic sizes, 0 if not listed
 
     def arguments(self, seed: int) -> list[np.ndarray]:
         """Random inputs; outputs hold nonsense."""
         rng = np.random.default_rng(seed)
         sizes = {
-            size: self.least.get(size.name, 1) + int(rng.integers(0, 10))
+            size: self.least.get(size.name, 0) + int(rng.integers(0, 10))
             for size in sizes_of(self.function)
         }
         outputs = written_buffers(self.function.body)
