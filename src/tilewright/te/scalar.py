@@ -40,7 +40,7 @@ def const(value: Any, dtype: DTypeLike | None = None) -> Expr:
     except (TypeError, ValueError) as error:
         raise type_error("TW2408", f"cannot use {value!r} as a constant of {of}") from error
     raise value_error(
-        "TW2425",
+        "TW2426",
         f"{value} is not a value of {of}",
         help=f"{of} holds {of.min} to {of.max}",
     )

@@ -82,10 +82,10 @@ def test_constants():
 @pytest.mark.parametrize(
     ("value", "dtype", "code"),
     [
-        (300, "int8", "TW2425"),
-        (-1, "uint8", "TW2425"),
-        (2**31, "int32", "TW2425"),
-        (float("inf"), "int32", "TW2425"),
+        (300, "int8", "TW2426"),
+        (-1, "uint8", "TW2426"),
+        (2**31, "int32", "TW2426"),
+        (float("inf"), "int32", "TW2426"),
         (float("nan"), "int32", "TW2408"),
         ("x", "int32", "TW2408"),
     ],
