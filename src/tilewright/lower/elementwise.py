@@ -34,7 +34,7 @@ def _zero(x: Expr) -> Expr:
 
 
 def _sign(x: Expr) -> Expr:
-    below = te.select(x < _zero(x), te.const(-1, x.dtype), x)
+    below = te.select(x < _zero(x), te.const(-1, x.dtype), x) if x.dtype.is_signed else x
     return te.select(x > _zero(x), te.const(1, x.dtype), below)
 
 
@@ -66,14 +66,16 @@ def _pow(a: Expr, b: Expr) -> Expr:
     if a.dtype.is_float:
         return te.pow(a, b)
     one, square, out = te.const(1, a.dtype), a, te.const(1, a.dtype)
-    for bit in range(6):
+    for bit in range(min(6, b.dtype.bits - b.dtype.is_signed)):
         is_set = te.ne(te.bitwise_and(b, te.const(1 << bit, b.dtype)), _zero(b))
         out = out * te.select(is_set, square, one)
         square = square * square
     if b.dtype.kind == "uint":
         return out
     odd = te.ne(te.bitwise_and(b, te.const(1, b.dtype)), _zero(b))
-    minus = te.select(te.eq(a, te.const(-1, a.dtype)), te.select(odd, a, one), _zero(a))
+    minus = _zero(a)
+    if a.dtype.is_signed:
+        minus = te.select(te.eq(a, te.const(-1, a.dtype)), te.select(odd, a, one), minus)
     return te.select(b < _zero(b), te.select(te.eq(a, one), one, minus), out)
 
 
