@@ -1,0 +1,25 @@
+"""The examples on the page of the model IR run as written."""
+
+import doctest
+import re
+from pathlib import Path
+
+from tilewright.graph.ops import OPS
+from tilewright.graph.passes import CANONICAL
+
+PAGE = Path(__file__).parents[3] / "docs/internals/graph.md"
+
+
+def test_the_page_of_the_model_ir():
+    assert doctest.testfile(str(PAGE), module_relative=False).failed == 0
+
+
+def test_the_page_lists_every_pass():
+    listed = set(re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE))
+    assert {step.__name__ for step in CANONICAL} <= listed
+
+
+def test_every_operator_is_documented():
+    for op in OPS.values():
+        assert op.doc.endswith("."), op.name
+        assert len({spec.name for spec in op.inputs}) == len(op.inputs), op.name
