@@ -80,18 +80,21 @@ def check_kernels(fn: Function, made: Function) -> None:
             for axis, loop in access.threads.items():
                 if loop.extent is not ONE:
                     axes[axis] = None
+        own = private_buffers(made, (root,))
         for buffer, users in touched.items():
-            memory = _memory(made, root, buffer, users)
-            if memory in ("global", "shared", "local") and any(user.writes for user in users):
-                for axis in axes:  # memories of hardware are who knows whose
+            if not any(user.writes for user in users):
+                continue
+            memory = _memory(buffer, users) if buffer in own else buffer.scope.split(".")[0]
+            if memory in ("global", "shared", "local"):  # those of hardware are who knows whose
+                for axis in axes:
                     _check_axis(fn, axis, buffer, memory, users)
 
 
-def _memory(fn: Function, root: For, buffer: Buffer, users: list[_Access]) -> str:
-    """The scope that tells whose a buffer is: in `global` scope, an intermediate of the kernel
-    belongs to where it comes into being, that is inside the loops around all its uses."""
+def _memory(buffer: Buffer, users: list[_Access]) -> str:
+    """The scope that tells whose an intermediate of a kernel is: in `global` scope it belongs to
+    where it comes into being, that is inside the loops around all its uses."""
     scope = buffer.scope.split(".")[0]
-    if scope != "global" or buffer not in fn.allocs or buffer not in private_buffers(fn, (root,)):
+    if scope != "global":
         return scope
     common = [
         loops[0]
