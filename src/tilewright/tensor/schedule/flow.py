@@ -99,18 +99,14 @@ def conflict(
         alone = len({access.block for access in (*read, *written)}) == 1
         if private is None and alone and _only_adds(written[0].block, buffer):
             continue
+        alone = alone and not _reads_elsewhere(written, read)
+        if shared and alone and _tells(written[0], loops, ctx):
+            continue
         if private is None or shared:
             owned = _is_owned(written, read, loops, ctx)
         else:
             owned = outside is not None and _is_owned(written, read, [*outside, *loops], ctx)
         if owned:
-            continue
-        if (
-            shared
-            and alone
-            and not _reads_elsewhere(written, read)
-            and _tells(written[0], loops, ctx)
-        ):
             continue
         if shared:
             return Conflict(buffer, written[0].block, (*read, *written)[0].block)
