@@ -7,7 +7,7 @@ Everything unsupported in a model is reported at once, with the names of the nod
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,9 +34,9 @@ MAX_NODES = 300_000  # functions that call functions can multiply without end
 
 def import_model(source: Source, *, name: str = "") -> Module:
     """The graph module of a model: a path, bytes, or an onnx.ModelProto."""
-    loaded = load_model(source, name=name)
-    importer = Importer(loaded.model, loaded.name, loaded.tensors)
-    main = importer.main()
+    with load_model(source, name=name) as loaded:
+        importer = Importer(loaded.model, loaded.name, loaded.tensors)
+        main = importer.main()
     if importer.problems:
         raise _report(loaded.name, importer.problems)
     return Module({"main": main, **importer.graphs}, importer.constants)
@@ -83,22 +83,31 @@ class Importer:
             for info in proto.input
             if info.name not in given
         }
-        self.body(proto, builder, scope)
+        self.initializers(proto, builder, scope, self.tensors.initializer)
+        self.body_nodes(proto, builder, scope)
         results = self.results(proto.output, scope)
         return builder.graph(*results)
 
-    def body(
-        self, proto: onnx.GraphProto | onnx.FunctionProto, builder: Builder, scope: dict[str, Value]
+    def initializers(
+        self,
+        proto: onnx.GraphProto,
+        builder: Builder,
+        scope: dict[str, Value],
+        read: Callable[[int, onnx.TensorProto], Array],
     ) -> None:
+        for at, tensor in enumerate(proto.initializer):
+            loc = ModelNode(self.name, tensor.name)
+            scope[tensor.name] = builder.constant(read(at, tensor), tensor.name, loc)
+        for sparse in proto.sparse_initializer:
+            dense = self.tensors.dense(sparse)
+            scope[sparse.values.name] = builder.constant(dense, sparse.values.name)
+
+    def body(self, proto: onnx.GraphProto, builder: Builder, scope: dict[str, Value]) -> None:
         """Translate initializers and nodes into `builder`, extending `scope`."""
-        if isinstance(proto, onnx.GraphProto):
-            for tensor in proto.initializer:
-                loc = ModelNode(self.name, tensor.name)
-                array = self.tensors.array(tensor)
-                scope[tensor.name] = builder.constant(array, tensor.name, loc)
-            for sparse in proto.sparse_initializer:
-                dense = self.tensors.dense(sparse)
-                scope[sparse.values.name] = builder.constant(dense, sparse.values.name)
+        self.initializers(proto, builder, scope, lambda _, tensor: self.tensors.array(tensor))
+        self.body_nodes(proto, builder, scope)
+
+    def body_nodes(self, proto: onnx.GraphProto, builder: Builder, scope: dict[str, Value]) -> None:
         later = {name for node in proto.node for name in node.output}
         for node in proto.node:
             self.node(node, builder, scope, later)

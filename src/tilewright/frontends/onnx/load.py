@@ -6,6 +6,7 @@ one error that says so: never a crash, never a file opened that the model has no
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from tilewright.base.errors import Unsupported, UserError, UserTypeError
 from tilewright.frontends.onnx.external import ExternalData
 from tilewright.frontends.onnx.tensors import Tensors
+from tilewright.frontends.onnx.wire import strip
 
 MAX_BYTES = (1 << 31) - 1  # what a protocol buffer can hold
 OLDEST = 1
@@ -26,36 +28,44 @@ Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model, its name in messages, and what reads its tensors."""
+    """A model, its name in messages, and what reads its tensors; a context that closes its file."""
 
     model: onnx.ModelProto
     name: str
     tensors: Tensors
 
+    def __enter__(self) -> Loaded:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.tensors.weights is not None:
+            self.tensors.weights.file.close()
+
 
 def load_model(source: Source, *, name: str = "") -> Loaded:
     """A model, read and found to be one that can be imported."""
-    folder: Path | None = None
     if isinstance(source, onnx.ModelProto):
-        model, name = source, name or "model"
+        loaded = Loaded(source, name or "model", Tensors(ExternalData(None)))
     elif isinstance(source, (bytes, bytearray, memoryview)):
         name = name or "model"
-        model = _parsed(bytes(source), name)
+        loaded = Loaded(_parsed(bytes(source), name), name, Tensors(ExternalData(None)))
     elif isinstance(source, (str, os.PathLike)):
         path = Path(source)
-        name = name or path.name
-        model = _parsed(_bytes(path), name)
-        folder = path.parent
+        loaded = _from_file(path, name or path.name)
     else:
         raise UserTypeError(
             "TW1111",
             f"a model is a path, bytes or an onnx.ModelProto, not {type(source).__name__}",
         )
-    _check(model, name)
-    return Loaded(model, name, Tensors(ExternalData(folder)))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(loaded)
+        _check(loaded.model, loaded.name)
+        stack.pop_all()
+    return loaded
 
 
-def _bytes(path: Path) -> bytes:
+def _from_file(path: Path, name: str) -> Loaded:
+    """A model whose weights stay in the file until they are asked for."""
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -66,7 +76,7 @@ def _bytes(path: Path) -> bytes:
                 f"{str(path)!r} has {found.st_size} bytes, more than a model file can have",
                 help="store weights as external data",
             )
-        return path.read_bytes()
+        file = path.open("rb")
     except OSError as error:
         reason = error.strerror or "it cannot be read"
         raise UserError("TW1111", f"{str(path)!r}: {reason.lower()}") from error
@@ -74,6 +84,13 @@ def _bytes(path: Path) -> bytes:
         if isinstance(error, UserError):
             raise
         raise UserError("TW1111", f"{str(path)!r}: {error}") from error
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(file)
+        data, weights = strip(file, os.fstat(file.fileno()).st_size)
+        tensors = Tensors(ExternalData(path.parent), weights)
+        loaded = Loaded(_parsed(data, name), name, tensors)
+        stack.pop_all()
+    return loaded
 
 
 def _parsed(data: bytes, name: str) -> onnx.ModelProto:

@@ -12,6 +12,7 @@ from onnx import TensorProto, numpy_helper
 
 from tilewright.base.errors import TilewrightError, UserError
 from tilewright.frontends.onnx.external import ExternalData
+from tilewright.frontends.onnx.wire import Weights
 
 Array = np.ndarray[Any, Any]
 
@@ -24,23 +25,30 @@ class Tensors:
     """Reads the tensors of one model."""
 
     external: ExternalData
+    weights: Weights | None = None  # data of initializers that are still in the file
     _read: dict[tuple[Any, ...], Array] = field(default_factory=dict)
 
-    def array(self, tensor: TensorProto) -> Array:
-        """The contents of a tensor."""
+    def initializer(self, at: int, tensor: TensorProto) -> Array:
+        """The contents of the initializer at a position of the model's graph."""
+        raw = None if self.weights is None else self.weights.read(at)
+        return self.array(tensor, raw)
+
+    def array(self, tensor: TensorProto, raw: Array | None = None) -> Array:
+        """The contents of a tensor, whose bytes may be at hand."""
         try:
-            return self._array(tensor)
+            return self._array(tensor, raw)
         except TilewrightError:
             raise
         except Exception as error:
             raise _damaged(tensor, str(error)) from error
 
-    def _array(self, tensor: TensorProto) -> Array:
+    def _array(self, tensor: TensorProto, given: Array | None) -> Array:
         count = _checked_count(tensor)
         if tensor.data_location == TensorProto.EXTERNAL:
             return self._external(tensor, (count * _bits(tensor) + 7) // 8)
-        if tensor.HasField("raw_data"):
-            raw, expected = tensor.raw_data, (count * _bits(tensor) + 7) // 8
+        if given is not None or tensor.HasField("raw_data"):
+            raw = tensor.raw_data if given is None else given
+            expected = (count * _bits(tensor) + 7) // 8
             if len(raw) != expected:
                 raise _damaged(tensor, f"{len(raw)} bytes for {expected}")
             return _decoded(tensor, raw)
@@ -92,12 +100,12 @@ def _bits(tensor: TensorProto) -> int:
     return int(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)).itemsize) * 8
 
 
-def _decoded(tensor: TensorProto, raw: bytes) -> Array:
+def _decoded(tensor: TensorProto, raw: bytes | Array) -> Array:
     """Bytes as they are stored; types of less than a byte are unpacked by onnx."""
     of = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     if _bits(tensor) >= 8 and of.kind != "b":
         return np.frombuffer(raw, of.newbyteorder("<")).astype(of, copy=False).reshape(tensor.dims)
-    plain = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=raw)
+    plain = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(raw))
     return np.asarray(numpy_helper.to_array(plain))
 
 
