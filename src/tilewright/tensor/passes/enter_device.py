@@ -9,4 +9,4 @@ from tilewright.tensor.ir import DEVICE, Function
 
 
 def enter_device(fn: Function, ctx: PassContext) -> Function:
-    return replace(fn, stage=DEVICE)
+    return fn if fn.stage == DEVICE else replace(fn, stage=DEVICE)

@@ -17,6 +17,7 @@ from tilewright.base.passes import PassContext
 from tilewright.sym import ONE, ZERO, Const, Expr
 from tilewright.tensor.ir import (
     FLAT,
+    SCHEDULED,
     Address,
     Alloc,
     Buffer,
@@ -35,6 +36,8 @@ STRIDE = "stride"
 
 
 def flatten_buffers(fn: Function, ctx: PassContext) -> Function:
+    if fn.stage != SCHEDULED:
+        return fn
     flat: dict[Buffer, Buffer] = {buffer: buffer for buffer in fn.buffers}
     strides = {buffer: strides_of(buffer) for buffer in fn.buffers}
     handed_out: set[Buffer] = set()

@@ -44,19 +44,20 @@ class _Hoist(Rewriter):
         self.loops = depth
         assert body is not None
         kept = [buffer for buffer in self.lifted if _stays_inside(buffer, loop)]
-        for buffer in reversed(kept):
-            body = Alloc(buffer, body, loop.loc)
+        if kept == _leading(loop.body, body):
+            body = loop.body  # they were there already
+        else:
+            for buffer in reversed(kept):
+                body = Alloc(buffer, body, loop.loc)
         self.lifted = outer + [buffer for buffer in self.lifted if buffer not in kept]
         done: Stmt = loop if body is loop.body else replace(loop, body=body)
         return done if self.loops else self._landed(done)
 
     def visit_alloc(self, stmt: Alloc) -> Stmt | None:
-        body = self(stmt.body)
-        assert body is not None
         if self.loops and _costs(stmt.buffer):
             self.lifted.append(stmt.buffer)
-            return body
-        return stmt if body is stmt.body else replace(stmt, body=body)
+            return self(stmt.body)
+        return super().visit_alloc(stmt)
 
     def _landed(self, stmt: Stmt) -> Stmt:
         for buffer in reversed(self.lifted):
@@ -68,6 +69,17 @@ class _Hoist(Rewriter):
 def _costs(buffer: Buffer) -> bool:
     """Whether taking the memory is work: the heap, or a place in shared memory."""
     return buffer.scope == "global" or buffer.scope.startswith("shared")
+
+
+def _leading(body: Stmt, inner: Stmt) -> list[Buffer] | None:
+    """The buffers allocated between a body and a statement inside, if nothing else stands there."""
+    found = []
+    while body is not inner:
+        if not isinstance(body, Alloc):
+            return None
+        found.append(body.buffer)
+        body = body.body
+    return found
 
 
 def _stays_inside(buffer: Buffer, loop: For) -> bool:

@@ -37,7 +37,7 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.accesses import collect, common
 from tilewright.tensor.passes.inject_virtual_threads import add_leading_index
-from tilewright.tensor.passes.rewriter import Rewriter, fresh_copy, join
+from tilewright.tensor.passes.rewriter import Rewriter, as_list, fresh_copy, join
 from tilewright.tensor.visit import rewrite, walk
 
 STAGE, ORDER = "software_pipeline_stage", "software_pipeline_order"
@@ -76,6 +76,8 @@ def _private(root: Stmt) -> dict[Var, list[Buffer]]:
 
 def expanded_plan(loop: For, groups: list[list[Stmt]]) -> For:
     """The loop over `groups`, statement j having become group j, with its plan to match."""
+    if [[stmt] for stmt in as_list(loop.body)] == groups:
+        return loop
     stages, orders = annotation(loop, STAGE), annotation(loop, ORDER)
     if stages is not None:
         sizes = [len(group) for group in groups]

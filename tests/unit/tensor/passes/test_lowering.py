@@ -659,6 +659,20 @@ def test_a_reduction_over_nothing_gives_its_identity() -> None:
     np.testing.assert_array_equal(c, 0)
 
 
+# These build their result anew: kernels, barriers; a tail may be split once more.
+NEVER_DONE = ("bind_threads", "insert_barriers", "partition_loops")
+
+
+@pytest.mark.parametrize("kind", PIPELINES)
+def test_a_pass_with_nothing_left_to_do_returns_its_program(kind: str) -> None:
+    for text, _ in (CPU if kind == "cpu" else GPU).values():
+        program = parse(text)
+        for step in PIPELINES[kind]:
+            program = step(program, PassContext())
+            if step.__name__ not in NEVER_DONE:
+                assert step(program, PassContext()) is program, step.__name__
+
+
 def test_pipelines_share_what_they_have_in_common() -> None:
     assert PIPELINES["cpu"][-1].__name__ == "remove_no_ops"
     for pipeline in PIPELINES.values():
