@@ -21,7 +21,7 @@ from tilewright.graph.contents import Contents, fold_inputs
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
 from tilewright.graph.op import Call, Known, Op, accepts, unfold
 from tilewright.graph.ops import OPS
-from tilewright.graph.types import TensorType, Type
+from tilewright.graph.types import TensorType, Type, tensor_of
 from tilewright.sym import Const, const
 
 Array = np.ndarray[Any, Any]
@@ -33,6 +33,16 @@ def operator(name: str, loc: Loc = UNKNOWN) -> Op:
     if found is None:
         raise Unsupported("TW1005", f"there is no operator {name!r}", loc)
     return found
+
+
+def is_native(node: Node) -> bool:
+    """Whether native code can run a node; text and maps are for fallbacks."""
+    op = OPS.get(node.op)
+    if op is not None and not op.native:
+        return False
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    inner = [tensor_of(value.type) for value in values]
+    return all(of is not None and not of.dtype.is_str for of in inner)
 
 
 def make_call(

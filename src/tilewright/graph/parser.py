@@ -16,7 +16,7 @@ from tilewright.graph.build import constant_type, make_call
 from tilewright.graph.contents import Contents
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
 from tilewright.graph.printer import unquoted
-from tilewright.graph.types import OptionalType, SequenceType, TensorType, Type
+from tilewright.graph.types import MapType, OptionalType, SequenceType, TensorType, Type
 from tilewright.sym import Expr, Size, size
 from tilewright.sym.text import ExprParser
 from tilewright.tensor.ir import Function
@@ -175,6 +175,13 @@ class _Parser(ExprParser):
                 inner = self.type()
                 tokens.expect(">")
                 return make(inner)
+        if tokens.accept("map"):
+            tokens.expect("<")
+            key = self.dtype()
+            tokens.expect(",")
+            made = MapType(key, self.dtype())
+            tokens.expect(">")
+            return made
         of = self.dtype()
         tokens.expect("[")
         if tokens.accept("*"):

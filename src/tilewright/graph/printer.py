@@ -20,7 +20,7 @@ import numpy as np
 from tilewright.base.dtype import DType, from_numpy
 from tilewright.base.text import Names, Writer
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
-from tilewright.graph.types import OptionalType, SequenceType, TensorType, Type
+from tilewright.graph.types import MapType, OptionalType, SequenceType, TensorType, Type
 from tilewright.sym import Expr, free_vars
 from tilewright.sym.text import ExprPrinter
 from tilewright.tensor.printer import Printer as TensorPrinter
@@ -89,6 +89,8 @@ class Printer:
             return f"seq<{self.type(of.element)}>"
         if isinstance(of, OptionalType):
             return f"opt<{self.type(of.element)}>"
+        if isinstance(of, MapType):
+            return str(of)
         if of.shape is None:
             return f"{of.dtype}[*]"
         return f"{of.dtype}[{', '.join(self._dim(dim) for dim in of.shape)}]"
@@ -120,7 +122,7 @@ class Printer:
             return f"dtype {value}"
         if isinstance(value, Expr):
             return f"expr {self._dim(value)}"
-        if isinstance(value, (TensorType, SequenceType, OptionalType)):
+        if isinstance(value, (TensorType, SequenceType, OptionalType, MapType)):
             return f"type {self.type(value)}"
         return repr(value)
 

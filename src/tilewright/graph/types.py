@@ -1,9 +1,10 @@
-"""The types of values in a model: tensors with symbolic shapes, sequences, optionals.
+"""The types of values in a model: tensors with symbolic shapes, sequences, optionals, maps.
 
 f32[batch, 3, 224, 224]    dimensions are integer expressions over sizes
 i64[]                      a scalar
 f32[*]                     a tensor whose rank is not known
 seq<f32[n]>   opt<i64[]>   a sequence, an optional
+map<str, f32>              a map from keys to numbers
 
 A size that only the elements of a sequence mention may differ from element to element.
 """
@@ -60,22 +61,39 @@ class OptionalType:
         return f"opt<{self.element}>"
 
 
-Type = TensorType | SequenceType | OptionalType
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """A map from keys to values, both of one element type."""
+
+    key: DType
+    value: DType
+
+    def __str__(self) -> str:
+        return f"map<{self.key}, {self.value}>"
+
+
+Type = TensorType | SequenceType | OptionalType | MapType
 
 
 def sizes_of(of: Type) -> dict[Var, None]:
     """The sizes a type mentions, in order."""
-    while not isinstance(of, TensorType):
+    inner = tensor_of(of)
+    return free_vars(*inner.shape) if inner is not None and inner.shape else {}
+
+
+def tensor_of(of: Type) -> TensorType | None:
+    """The type of the tensors inside; a map has none."""
+    while isinstance(of, (SequenceType, OptionalType)):
         of = of.element
-    return free_vars(*of.shape) if of.shape else {}
+    return of if isinstance(of, TensorType) else None
 
 
 def map_dims(of: Type, change: Callable[[Expr], Expr]) -> Type:
     """A type with every dimension changed; the same object if none is."""
-    if not isinstance(of, TensorType):
+    if isinstance(of, (SequenceType, OptionalType)):
         element = map_dims(of.element, change)
         return of if element is of.element else type(of)(element)
-    if of.shape is None:
+    if isinstance(of, MapType) or of.shape is None:
         return of
     dims = tuple(change(dim) for dim in of.shape)
     return (
@@ -109,6 +127,8 @@ def join(a: Type, b: Type) -> Type | None:
     if isinstance(a, SequenceType) and isinstance(b, SequenceType):
         inner = join(a.element, b.element)
         return None if inner is None else SequenceType(inner)
+    if isinstance(a, MapType) and a == b:
+        return a
     if not isinstance(a, TensorType) or not isinstance(b, TensorType) or a.dtype is not b.dtype:
         return None
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):

@@ -35,7 +35,15 @@ from tilewright.graph.contents import Contents
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.ops import OPS
 from tilewright.graph.printer import Printer
-from tilewright.graph.types import OptionalType, SequenceType, TensorType, Type, sizes_of
+from tilewright.graph.types import (
+    MapType,
+    OptionalType,
+    SequenceType,
+    TensorType,
+    Type,
+    sizes_of,
+    tensor_of,
+)
 from tilewright.graph.visit import first_capture
 from tilewright.sym import Const, Expr, Size, Var, free_vars
 
@@ -226,7 +234,7 @@ def agree(a: Type, b: Type, given: dict[Var, None]) -> bool:
         return agree(a.element, b.element, {})
     if isinstance(a, OptionalType):
         return agree(a.element, b.element if isinstance(b, OptionalType) else b, given)
-    return False
+    return isinstance(a, MapType) and a == b
 
 
 def _same(a: Expr, b: Expr, given: dict[Var, None]) -> bool:
@@ -241,9 +249,9 @@ def _same(a: Expr, b: Expr, given: dict[Var, None]) -> bool:
 
 def _bare_sizes(of: Type) -> dict[Var, None]:
     """The sizes that are dimensions on their own."""
-    while not isinstance(of, TensorType):
-        of = of.element
-    return {dim: None for dim in of.shape or () if isinstance(dim, Size)}
+    inner = tensor_of(of)
+    shape = () if inner is None else inner.shape or ()
+    return {dim: None for dim in shape if isinstance(dim, Size)}
 
 
 def _leaves(value: Any) -> list[Any]:
@@ -253,7 +261,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _is_data(value: Any) -> bool:
-    kinds = (bool, int, float, str, DType, TensorType, SequenceType, OptionalType)
+    kinds = (bool, int, float, str, DType, TensorType, SequenceType, OptionalType, MapType)
     return value is None or isinstance(value, kinds)
 
 

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field, replace
 
 from tilewright import sym
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
-from tilewright.graph.types import OptionalType, SequenceType, TensorType, map_dims, sizes_of
+from tilewright.graph.types import (
+    MapType,
+    OptionalType,
+    SequenceType,
+    TensorType,
+    map_dims,
+    sizes_of,
+)
 from tilewright.sym import Expr, Size, Var, free_vars
 
 
@@ -69,7 +76,7 @@ def attribute_sizes(node: Node) -> dict[Var, None]:
             stack.extend(item)
         elif isinstance(item, Expr):
             found.update(free_vars(item))
-        elif isinstance(item, (TensorType, SequenceType, OptionalType)):
+        elif isinstance(item, (TensorType, SequenceType, OptionalType, MapType)):
             found.update(sizes_of(item))
     return found
 
@@ -112,7 +119,7 @@ class Edit:
         if isinstance(value, Expr):
             made = self.expr(value)
             return int(made.value) if isinstance(made, sym.Const) else made
-        if isinstance(value, (TensorType, SequenceType, OptionalType)):
+        if isinstance(value, (TensorType, SequenceType, OptionalType, MapType)):
             return map_dims(value, self.expr)
         return value
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tilewright.base.dtype import F32, I64
+from tilewright.base.dtype import F32, I64, STR
 from tilewright.base.errors import Unsupported, UserError, UserTypeError
 from tilewright.graph import Builder, TensorType, interpret
-from tilewright.graph.build import make_node
+from tilewright.graph.build import is_native, make_node
 from tilewright.graph.contents import KNOWN_ELEMENTS
 from tilewright.sym import const, size
 
@@ -86,6 +86,16 @@ def test_nodes_are_checked_against_declarations():
         builder.add("logical_not", x)
     with pytest.raises(Unsupported, match="TW1004"):
         builder.add("shape", builder.param("y", TensorType(F32, None)))
+
+
+def test_text_and_maps_are_for_fallbacks():
+    builder = Builder()
+    x, words = builder.param("x", MATRIX), builder.param("w", TensorType(STR, (N,)))
+    builder.add("exp", x)
+    builder.add("gather", words, builder.constant(np.array([0])), axis=0)
+    builder.add("zip_map", x, keys=("a", "b", "c", "d"))
+    made = {node.op: is_native(node) for node in builder.nodes}
+    assert made == {"exp": True, "constant": True, "gather": False, "zip_map": False}
 
 
 def test_nodes_alone():

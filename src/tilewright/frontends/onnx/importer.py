@@ -23,7 +23,7 @@ from tilewright.frontends.onnx.rules import RULES
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, element_type
 from tilewright.frontends.onnx.tensors import Tensors
 from tilewright.graph import Builder, Graph, Module, Value
-from tilewright.graph.types import OptionalType, SequenceType, TensorType, Type
+from tilewright.graph.types import MapType, OptionalType, SequenceType, TensorType, Type
 from tilewright.sym import Expr, Size, const, size
 
 Array = np.ndarray[Any, Any]
@@ -268,6 +268,9 @@ class Importer:
             return SequenceType(self.type_of(proto.sequence_type.elem_type, name))
         if proto.HasField("optional_type"):
             return OptionalType(self.type_of(proto.optional_type.elem_type, name))
+        if proto.HasField("map_type"):
+            inner = proto.map_type.value_type.tensor_type
+            return MapType(element_type(proto.map_type.key_type), element_type(inner.elem_type))
         if not proto.HasField("tensor_type"):
             raise Unsupported("TW1103", f"input {name!r} has a type that is not supported")
         tensor = proto.tensor_type
@@ -387,6 +390,9 @@ def type_proto(of: Type) -> onnx.TypeProto:
         return helper.make_sequence_type_proto(type_proto(of.element))
     if isinstance(of, OptionalType):
         return helper.make_optional_type_proto(type_proto(of.element))
+    if isinstance(of, MapType):
+        key = helper.np_dtype_to_tensor_dtype(of.key.numpy)
+        return helper.make_map_type_proto(key, type_proto(TensorType(of.value, ())))
     dims = None
     if of.shape is not None:
         dims = [int(d.value) if hasattr(d, "value") else str(d) for d in of.shape]

@@ -11,6 +11,7 @@ from tilewright.graph.ops import (
     image,
     indexing,
     linalg,
+    maps,
     norm,
     pool,
     quantize,
@@ -47,5 +48,6 @@ FAMILIES = (
     strings,
     trees,
     decode,
+    maps,
 )
 OPS: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}

@@ -11,6 +11,7 @@ from tilewright.frontends.onnx.rules import (
     indexing,
     linalg,
     loss,
+    maps,
     microsoft,
     microsoft_attention,
     ml,
@@ -54,7 +55,7 @@ FAMILIES = {
         control,
         strings,
     ),
-    "ai.onnx.ml": (ml, trees),
+    "ai.onnx.ml": (ml, trees, maps),
     "ai.onnx.preview.training": (training,),
     "com.microsoft": (microsoft, microsoft_attention),
 }

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import onnx
 
 from tilewright.base.dtype import BOOL, I64
-from tilewright.base.errors import UserTypeError
+from tilewright.base.errors import UserError, UserTypeError
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
 from tilewright.frontends.onnx.rules.shape import slice_axis
 from tilewright.graph import Builder, Graph, Value
-from tilewright.graph.types import OptionalType, SequenceType, TensorType, Type
+from tilewright.graph.types import OptionalType, SequenceType, TensorType, Type, map_dims
 from tilewright.sym import ONE, Expr, Var, size
 
 SCALAR = TensorType(I64, ())
@@ -79,12 +79,19 @@ def _steady(
     the body's own, until nothing changes.
     """
     own: set[Var] = set()
-    types = list(states)
+    types, tried = list(states), False
     while True:
         stored = set(node.builder.constants)
-        body = node.importer.subgraph(
-            proto, [*lead, *types, *elements], captured, node.scope, node.builder
-        )
+        try:
+            body = node.importer.subgraph(
+                proto, [*lead, *types, *elements], captured, node.scope, node.builder
+            )
+        except UserError:
+            if tried:
+                raise
+            # The initial types may be too narrow for what follows: take nothing for granted.
+            types, tried = [_loosened(of, own) for of in states], True
+            continue
         if node.importer.problems:
             raise Skip  # they are reported already
         made = body.results[results_before : results_before + len(types)]
@@ -96,8 +103,21 @@ def _steady(
             del node.builder.constants[name]
 
 
+def _loosened(of: Type, own: set[Var]) -> Type:
+    """A type with sizes of the body's own for all dimensions."""
+
+    def change(dim: Expr) -> Expr:
+        fresh = size("state")
+        own.add(fresh)
+        return fresh
+
+    return map_dims(of, change)
+
+
 def _widened(have: Type, made: Type, own: set[Var], node: Context) -> Type:
     """A state's type with what an iteration changed made general; itself if it covers that."""
+    if have == made:
+        return have
     if isinstance(have, OptionalType):
         inner = made.element if isinstance(made, OptionalType) else made
         element = _widened(have.element, inner, own, node)

@@ -1,0 +1,111 @@
+"""Maps from keys to numbers, as classical models give and take them. Never native code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.dtype import F32, I64, STR, DType
+from tilewright.base.errors import UserTypeError
+from tilewright.graph.op import FLOAT, OPAQUE, Attr, Call, Input, Op
+from tilewright.graph.ops.rules import same_dim
+from tilewright.graph.types import MapType, SequenceType, TensorType, Type
+from tilewright.sym import ONE, const
+
+Array = np.ndarray[Any, Any]
+
+_KEYS = Attr("keys", tuple, required=True)
+
+
+def _key_type(keys: tuple[Any, ...]) -> DType:
+    return STR if keys and isinstance(keys[0], str) else I64
+
+
+def _map(call: Call) -> MapType:
+    of = call.types[0]
+    if not isinstance(of, MapType):
+        raise UserTypeError("TW1319", f"{call.op} takes a map, not {of}", call.loc)
+    return of
+
+
+def _zip_type(call: Call) -> tuple[Type, ...]:
+    shape = call.shape(0)
+    same_dim(call, shape[-1], const(len(call["keys"])), "the numbers of columns and keys")
+    return (SequenceType(MapType(_key_type(call["keys"]), call.tensor(0).dtype)),)
+
+
+def _zip(call: Call, x: Array) -> list[dict[Any, Any]]:
+    rows = x.reshape(-1, x.shape[-1])
+    return [dict(zip(call["keys"], row.tolist(), strict=True)) for row in rows]
+
+
+def _vector_type(call: Call) -> tuple[Type, ...]:
+    return (TensorType(_map(call).value, (ONE, const(len(call["keys"])))),)
+
+
+def _vector(call: Call, entries: dict[Any, Any]) -> Array:
+    of = _map(call).value
+    blank: Any = "" if of.is_str else 0
+    return np.array([[entries.get(key, blank) for key in call["keys"]]]).astype(of.numpy)
+
+
+def _tensor_type(call: Call) -> tuple[Type, ...]:
+    _map(call)
+    width = sym.size("entries") if call["width"] is None else const(call["width"])
+    return (TensorType(call["to"], (ONE, width)),)
+
+
+def _tensor(call: Call, entries: dict[int, Any]) -> Array:
+    to: DType = call["to"]
+    ranked = sorted(entries.items())
+    if call["width"] is None:
+        row = [_converted(value, to) for _, value in ranked]
+    else:
+        row = ["" if to.is_str else 0] * call["width"]
+        for key, value in ranked:
+            if not 0 <= key < len(row):
+                raise IndexError(f"key {key} is outside a row of {len(row)}")
+            row[key] = _converted(value, to)
+    return np.array([row], to.numpy if row else None).astype(to.numpy).reshape(1, -1)
+
+
+def _converted(value: Any, to: DType) -> Any:
+    if to.is_str:
+        return str(value)
+    return float(value) if to.is_float else int(value)
+
+
+OPS = (
+    Op(
+        "zip_map",
+        "For each row a map from keys to its columns.",
+        (Input("x", FLOAT),),
+        _zip_type,
+        _zip,
+        OPAQUE,
+        (_KEYS,),
+        native=False,
+    ),
+    Op(
+        "map_to_vector",
+        "The values of keys, in order; 0 where a map has none.",
+        (Input("entries"),),
+        _vector_type,
+        _vector,
+        OPAQUE,
+        (_KEYS,),
+        native=False,
+    ),
+    Op(
+        "map_to_tensor",
+        "The values of a map by its keys: one after the other, or at the places they name.",
+        (Input("entries"),),
+        _tensor_type,
+        _tensor,
+        OPAQUE,
+        (Attr("to", DType, F32), Attr("width", int, None)),
+        native=False,
+    ),
+)
