@@ -71,6 +71,10 @@ static void drop_at_exit(void *all) { drop(all); }
 static void make_key(void) { pthread_key_create(&key, drop_at_exit); }
 
 void *tw_workspace_alloc(int64_t size_bytes) {
+  if (size_bytes < 0 || size_bytes > INT64_MAX / 4) {
+    tw_errorf(TW_ERROR_NO_MEMORY, "cannot allocate %" PRId64 " bytes of scratch", size_bytes);
+    return NULL;
+  }
   /* First fit, but never a block over four times too large: that one will be wanted whole. */
   for (block **at = &mine.first; *at; at = &(*at)->next) {
     block *found = *at;
@@ -79,10 +83,6 @@ void *tw_workspace_alloc(int64_t size_bytes) {
       mine.count--;
       return found + 1;
     }
-  }
-  if (size_bytes < 0 || size_bytes > INT64_MAX / 4) {
-    tw_errorf(TW_ERROR_NO_MEMORY, "cannot allocate %" PRId64 " bytes of scratch", size_bytes);
-    return NULL;
   }
   int64_t capacity = round_up(size_bytes + size_bytes / 8 + 1, 4096) - (int64_t)sizeof(block);
   if (capacity < size_bytes) capacity += 4096;
