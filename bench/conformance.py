@@ -1,6 +1,6 @@
 """How much of ONNX's own backend suite passes.
 
-    python bench/conformance.py [--filter REGEX] [--light] [--failures] [--json FILE]
+    python bench/conformance.py [--filter REGEX] [--light] [--passes] [--failures] [--json FILE]
 
 Imports and interprets every node, simple and PyTorch test inside the `onnx` package and compares
 with the expected outputs, under the tolerances of each test.
@@ -22,7 +22,18 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "conformance"))
 
-from suite import FAILED, KINDS, LIGHT, PASSED, UNSUPPORTED, Outcome, cases, run_test
+from suite import (
+    FAILED,
+    KINDS,
+    LIGHT,
+    PASSED,
+    UNSUPPORTED,
+    Outcome,
+    canonical,
+    cases,
+    interpreted,
+    run_test,
+)
 
 STATUSES = (PASSED, FAILED, UNSUPPORTED)
 WANT = 1950  # of all 2,024
@@ -36,9 +47,10 @@ def measure(options: argparse.Namespace) -> list[Figure]:
         for name, test in cases(kind).items()
         if re.search(options.filter, name)
     ]
+    run = canonical if options.passes else interpreted
     outcomes: dict[str, dict[str, Outcome]] = {kind: {} for kind in kinds}
     for kind, test in track(chosen, "conformance", console=Console(stderr=True), transient=True):
-        outcomes[kind][test.name] = run_test(test)
+        outcomes[kind][test.name] = run_test(test, run)
     if options.failures:
         show_failures(outcomes)
     total = show_counts(outcomes)
@@ -73,6 +85,7 @@ def show_counts(outcomes: dict[str, dict[str, Outcome]]) -> collections.Counter[
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--filter", default="", help="a regular expression on the names of tests")
     parser.add_argument("--light", action="store_true", help="also the architectures of the zoo")
+    parser.add_argument("--passes", action="store_true", help="run the passes first")
     parser.add_argument("--failures", action="store_true", help="say why each test did not pass")
 
 

@@ -19,8 +19,11 @@ import onnx
 from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
+from tilewright.base.passes import PassContext, run_passes
 from tilewright.frontends.onnx import import_model
 from tilewright.graph import interpret
+from tilewright.graph.passes import CANONICAL
+from tilewright.graph.verify import verify
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 LIGHT = "real"  # whole architectures with made-up weights; they take minutes to interpret
@@ -57,6 +60,13 @@ def _name(test: Any) -> str:
 def interpreted(model: onnx.ModelProto, inputs: Sequence[Any]) -> Sequence[Any]:
     """The outputs by way of our importer and the references of our operators."""
     return interpret(import_model(model), *inputs, check=True)
+
+
+def canonical(model: onnx.ModelProto, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The same after the passes to a canonical model, verified after each."""
+    ctx = PassContext(observers=(lambda name, before, after: verify(after),))
+    module = run_passes(import_model(model), CANONICAL, ctx)
+    return interpret(module, *inputs, check=True)
 
 
 def run_test(test: Any, run: Run = interpreted) -> Outcome:
