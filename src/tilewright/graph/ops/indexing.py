@@ -12,6 +12,7 @@ from tilewright.base.dtype import I64
 from tilewright.graph.op import ANY, INJECTIVE, INTEGER, OPAQUE, Attr, Call, Input, Op
 from tilewright.graph.ops.moves import check_axis, moved
 from tilewright.graph.ops.rules import check_one_dtype, same_dim, same_type
+from tilewright.graph.ops.shape import product
 from tilewright.graph.types import TensorType, Type
 from tilewright.sym import Const, Expr, const
 
@@ -176,16 +177,13 @@ def _nonzero(call: Call, x: Array) -> Array:
 
 def _unique_type(call: Call) -> tuple[Type, ...]:
     of, shape, axis = call.tensor(0), call.shape(0), call["axis"]
-    count, total = sym.size("unique"), sym.ONE
-    if axis is None:
-        dims: tuple[Expr, ...] = (count,)
-        for dim in shape:
-            total = sym.mul(total, dim)  # type: ignore[assignment]
-    else:
+    count = sym.size("unique")
+    dims: tuple[Expr, ...] = (count,)
+    total = product(shape)
+    if axis is not None:
         axis = check_axis(call, axis, len(shape))
-        dims = (*shape[:axis], count, *shape[axis + 1 :])
-        total = shape[axis]  # type: ignore[assignment]
-    one, every = TensorType(I64, (count,)), TensorType(I64, (sym.simplify(total),))
+        dims, total = (*shape[:axis], count, *shape[axis + 1 :]), shape[axis]
+    one, every = TensorType(I64, (count,)), TensorType(I64, (total,))
     return (TensorType(of.dtype, dims), one, every, one)[: call.outputs]
 
 

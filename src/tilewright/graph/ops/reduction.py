@@ -98,27 +98,18 @@ def _extreme(of: np.dtype[Any], *, least: bool) -> Any:
     return -np.inf if least else np.inf
 
 
-def _fold(build: Callable[[Any, Any], Expr], start: int) -> Callable[[Call], Known | None]:
+def _fold(build: Callable[[Any, Any], Expr]) -> Callable[[Call], Known | None]:
     """Reductions of known contents, such as the product of a shape."""
+    combine = np.frompyfunc(build, 2, 1)
 
     def run(call: Call) -> Known | None:
-        contents = objects(call, 0)
-        if contents is None or (call.has(1) and call.ints(1) is None) or not contents.size:
+        contents, axes = objects(call, 0), call.ints(1)
+        if contents is None or not contents.size or (call.has(1) and axes is None):
             return None
-        axes = call.ints(1)
-        named = tuple(range(contents.ndim)) if axes is None else axes
-        rest = [
-            axis for axis in range(contents.ndim) if axis not in {a % contents.ndim for a in named}
-        ]
-        rows = np.transpose(contents, (*rest, *(a % contents.ndim for a in named)))
-        count = int(np.prod([contents.shape[axis] for axis in rest], dtype=np.int64))
-        out = []
-        for row in rows.reshape(count, -1):
-            total: Expr = sym.as_expr(start)
-            for item in row:
-                total = build(total, item)
-            out.append(sym.simplify(total))
-        return tuple(out)
+        named = range(contents.ndim) if axes is None else (a % contents.ndim for a in axes)
+        for axis in sorted(named, reverse=True):
+            contents = np.asarray(combine.reduce(contents, axis=axis), object)
+        return tuple(sym.simplify(item) for item in contents.ravel().tolist())
 
     return run
 
@@ -214,9 +205,9 @@ def _running_op(name: str, doc: str, fn: Callable[..., Any], start: int) -> Op:
 
 OPS = (
     _reduction(
-        "reduce_sum", "The sum along axes; without axes, all.", _sum, evaluate=_fold(sym.add, 0)
+        "reduce_sum", "The sum along axes; without axes, all.", _sum, evaluate=_fold(sym.add)
     ),
-    _reduction("reduce_prod", "The product along axes.", _prod, evaluate=_fold(sym.mul, 1)),
+    _reduction("reduce_prod", "The product along axes.", _prod, evaluate=_fold(sym.mul)),
     _reduction("reduce_mean", "The mean along axes.", _mean),
     _reduction("reduce_max", "The greatest along axes; NaN wins.", _max, ANY),
     _reduction("reduce_min", "The least along axes; NaN wins.", _min, ANY),
