@@ -20,7 +20,7 @@ from programs import DECLARED, declare_intrinsics
 
 from tilewright.base.errors import UserError
 from tilewright.sym import Const, Expr
-from tilewright.tensor.ir import REDUCE, Block, For, Function, Load, Store, Update
+from tilewright.tensor.ir import REDUCE, Block, For, Function, Load, Stmt, Store, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.tree import find_block, find_loop
 from tilewright.tensor.visit import blocks
@@ -67,10 +67,31 @@ def random_trace(
             out.refused[name] += 1
             out.codes[error.code] += 1
         else:
+            if iterations(out.schedule.function) > MOST_ITERATIONS:  # splits that cover too much
+                out.schedule.restore(point)
+                continue
             for step in out.schedule.trace.steps[steps:]:
                 if not step.primitive.startswith("get_"):
                     out.applied[step.primitive] += 1
     return out
+
+
+MOST_ITERATIONS = 50_000  # of all blocks together: what the interpreter does in a second
+
+
+def iterations(fn: Function) -> int:
+    """About how often blocks run; symbolic extents count as ten."""
+    total = 0
+    stack: list[tuple[Stmt, int]] = [(fn.body, 1)]
+    while stack:
+        stmt, times = stack.pop()
+        if isinstance(stmt, Block):
+            total += times
+        if isinstance(stmt, For):
+            extent = stmt.extent
+            times *= int(extent.value) if isinstance(extent, Const) else 10
+        stack.extend((child, times) for child in stmt.children())
+    return total
 
 
 class Moves:
