@@ -12,6 +12,32 @@ from tilewright.base.errors import UserError
 from tilewright.base.loc import Loc
 
 
+def check_names(model: onnx.ModelProto, name: str) -> None:
+    """All names are text: what is not UTF-8 comes out of the file as bytes."""
+    graphs: list[onnx.GraphProto] = [model.graph]
+    nodes: list[onnx.NodeProto] = []
+    names: list[object] = [entry.domain for entry in model.opset_import]
+    for function in model.functions:
+        names += [function.name, function.domain, function.overload]
+        names += [*function.input, *function.output, *function.attribute]
+        nodes += function.node
+    while graphs or nodes:
+        if graphs:
+            graph = graphs.pop()
+            nodes += graph.node
+            names += [item.name for item in (*graph.input, *graph.output, *graph.initializer)]
+            names += [sparse.values.name for sparse in graph.sparse_initializer]
+            continue
+        node = nodes.pop()
+        names += [node.name, node.op_type, node.domain, node.overload, *node.input, *node.output]
+        for attribute in node.attribute:
+            names += [attribute.name, attribute.ref_attr_name]
+            graphs += [attribute.g] if attribute.HasField("g") else attribute.graphs
+    for found in names:
+        if not isinstance(found, str):
+            raise UserError("TW1112", f"{name} is damaged: the name {found!r} is not text")
+
+
 @functools.cache
 def schema_of(op_type: str, version: int, domain: str) -> Any:
     """The declaration of an operator, or None."""

@@ -123,8 +123,6 @@ class Importer:
         self.nodes += 1
         if self.nodes > MAX_NODES:
             raise UserError("TW1117", f"the functions of {self.name} expand to too many nodes")
-        if not isinstance(node.op_type, str):
-            raise UserError("TW1112", f"{self.name} has a node {node.op_type!r}: it is damaged")
         label = node.name or (node.output[0] if node.output else node.op_type)
         loc = ModelNode(self.name, label)
         domain = node.domain or "ai.onnx"

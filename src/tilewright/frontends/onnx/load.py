@@ -16,6 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs
 
 from tilewright.base.errors import Unsupported, UserError, UserTypeError
+from tilewright.frontends.onnx.check import check_names
 from tilewright.frontends.onnx.external import ExternalData
 from tilewright.frontends.onnx.tensors import Tensors
 from tilewright.frontends.onnx.wire import strip
@@ -109,6 +110,7 @@ def _parsed(data: bytes, name: str) -> onnx.ModelProto:
 def _check(model: onnx.ModelProto, name: str) -> None:
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise UserError("TW1112", f"{name} holds no graph", help="download or export it again")
+    check_names(model, name)
     newest = onnx.defs.onnx_opset_version()
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     if not versions and any(node.domain in ("", "ai.onnx") for node in model.graph.node):

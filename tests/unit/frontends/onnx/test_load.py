@@ -95,6 +95,19 @@ def test_bytes_that_are_no_model():
             import_model(bad)
 
 
+def test_names_that_are_not_text():
+    data = relu().SerializeToString()
+    for name in (b"Relu", b"\x01x"):
+        for at in range(data.count(name)):
+            place = -1
+            for _ in range(at + 1):
+                place = data.index(name, place + 1)
+            bad = bytearray(data)
+            bad[place + len(name) - 1] = 0xFF
+            with pytest.raises(UserError, match="TW1112"):
+                import_model(bytes(bad))
+
+
 def test_a_file_that_is_too_large_is_not_read(tmp_path):
     path = tmp_path / "huge.onnx"
     with path.open("wb") as file:

@@ -13,6 +13,9 @@ from tilewright.graph import Value
 from tilewright.sym import Const
 
 
+MAX_WIDTH = 1 << 24  # of what a model asks for by a single number
+
+
 def _string_split(node: Context) -> tuple[Value, ...]:
     made = {"delimiter": node.attr("delimiter", ""), "maxsplit": node.attr("maxsplit")}
     return node.emit_many("string_split", node[0], outputs=2, **made)
@@ -51,6 +54,8 @@ def _tfidf(node: Context) -> Value:
         parts.append(_gram_counts(node, x, int(length.value), grams, skips))
         targets.extend(indexes)
     width = max(where) + 1
+    if width > MAX_WIDTH:
+        raise Skip(f"TfIdfVectorizer with {width} columns")
     blank = node.emit("expand", node.constant(np.float32(0)), shape=(*items([rows]), width))
     if parts:
         counts = node.emit("concat", *parts, axis=1)

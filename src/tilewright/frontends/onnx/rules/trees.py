@@ -30,6 +30,7 @@ MODES = {
     "BRANCH_NEQ": trees.NEQ,
 }
 MEMBER = 6
+MAX_WEIGHTS = 1 << 28  # leaves times targets
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
@@ -128,6 +129,7 @@ def _tree_ensemble(node: Context) -> Value:
                 column[one] = target
     table.roots = [places[root] for root in node.attr("tree_roots")]
     weights = np.asarray(node.attr("leaf_weights"), np.float64)
+    _check_size(node, len(weights), node.attr("n_targets"))
     dense = np.full((len(weights), node.attr("n_targets")), np.nan)
     dense[np.arange(len(weights)), list(node.attr("leaf_targetids"))] = weights
     votes = _leaf_weights(node, table, dense)
@@ -186,6 +188,7 @@ def _old_votes(node: Context, kind: str, targets: int) -> Value:
     for key in keys:  # the first node of a tree is its root
         starts.setdefault(key[0], place[key])
     table.roots = list(starts.values())
+    _check_size(node, max(leaves, 1), targets)
     weights = np.full((max(leaves, 1), targets), np.nan)
     amounts = _floats(node, f"{kind}_weights")
     assert amounts is not None
@@ -194,6 +197,11 @@ def _old_votes(node: Context, kind: str, targets: int) -> Value:
         row = -1 - place[tree, place_in]
         weights[row, target] = amount + np.nan_to_num(weights[row, target], nan=0.0)
     return _leaf_weights(node, table, weights)
+
+
+def _check_size(node: Context, leaves: int, targets: int) -> None:
+    if leaves * targets > MAX_WEIGHTS:
+        raise Skip(f"{node.op_type} with {leaves} leaves and {targets} targets")
 
 
 def _with_base(node: Context, scores: Value) -> Value:
