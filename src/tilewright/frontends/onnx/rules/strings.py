@@ -12,7 +12,6 @@ from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, items
 from tilewright.graph import Value
 from tilewright.sym import Const
 
-
 MAX_WIDTH = 1 << 24  # of what a model asks for by a single number
 
 
