@@ -114,6 +114,9 @@ def main() -> int:
             if found["failure"]:
                 failures.append(found)
             bar.update(task, advance=1, failed=len(failures))
+            done = sum(kinds.values())
+            if not console.is_terminal and done % max(1, len(jobs) // 10) == 0:
+                console.print(f"{done}/{len(jobs)} programs, {len(failures)} failed")
     report(console, kinds, applied, refused, time.perf_counter() - begin)
     failures.sort(key=lambda found: found["seed"])
     console.print(f"failures: {len(failures)}")
