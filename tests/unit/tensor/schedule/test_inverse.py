@@ -42,7 +42,7 @@ def ranges(**extents: Expr | int) -> dict[Var, tuple[Expr, Expr]]:
         ((a * 4 + b * 2 + c,), ranges(a=3, b=2, c=2), {a, b, c}),
         ((a * 4 + b * 2 + c,), ranges(a=3, b=3, c=2), set()),
     ],
-    ids=str,
+    ids=lambda value: "",  # sets have no order that test workers agree on
 )
 def test_what_is_told(
     known: tuple[Expr, ...], over: dict[Var, tuple[Expr, Expr]], found: set[Var]
