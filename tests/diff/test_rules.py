@@ -35,7 +35,7 @@ def test_default_schedules_keep_the_answer(body, columns, rows):
         f"graph @main(%x: f32[n, {columns}], %w: f32[{columns}]) -> (f32[n, {columns}]) {{"
         f"{body} return %q }}"
     )
-    scheduled = default_schedule(lower_graph(module.main, "kernel"), "cpu")
+    scheduled = default_schedule(lower_graph(module.main, "kernel"), "cpu", threads=2)
     random = np.random.default_rng(0)
     x = random.standard_normal((rows, columns), dtype=np.float32)
     w = random.standard_normal(columns, dtype=np.float32)
@@ -49,7 +49,7 @@ def test_elementwise_producers_disappear_and_lanes_are_vectors():
     module = graph.parse(
         "graph @main(%x: f32[64, 1024]) -> (f32[64, 1024]) { %y = relu(%x) %z = neg(%y) return %z }"
     )
-    text = str(default_schedule(lower_graph(module.main, "kernel"), "cpu").function)
+    text = str(default_schedule(lower_graph(module.main, "kernel"), "cpu", threads=2).function)
     assert text.count("block @") == 1
     assert "in vector 0.." in text
     assert "in parallel 0..64" in text

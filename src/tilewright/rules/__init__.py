@@ -1,26 +1,55 @@
 """Schedule rules: from a function as lowering made it to one that runs well on a target.
 
-    default_schedule(fn, target) -> Schedule
+    default_schedule(fn, "cpu", threads=2) -> Schedule
 
 Every rule is a trace of schedule primitives chosen by analysis of the program and the target, so
-its result is the same answer, and what a rule decides can be searched over.
+its result is the same answer, and what a rule decides can be searched over. A rule is tried on
+every block that none before it took; the last one takes any.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
+from tilewright.base.errors import ScheduleError
 from tilewright.base.target import Target
 from tilewright.rules.inline import inline_producers
+from tilewright.rules.setting import Setting
 from tilewright.rules.spread import spread
 from tilewright.tensor.ir import Function
-from tilewright.tensor.schedule import Schedule
+from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import blocks
 
+# Takes the nest of a block, or several nests, and says which blocks it has scheduled; an empty
+# answer means that the block is not of its kind. A refused step undoes the whole attempt.
+Rule = Callable[[Schedule, BlockRef, Setting], Iterable[BlockRef]]
 
-def default_schedule(fn: Function, target: str | Target = "cpu") -> Schedule:
-    """The schedule chosen without tuning."""
-    chosen = Target.parse(target)
+CPU: tuple[Rule, ...] = (spread,)
+
+
+def default_schedule(
+    fn: Function,
+    target: str | Target = "cpu",
+    *,
+    threads: int = 1,
+    constants: Iterable[str] = (),
+) -> Schedule:
+    """The schedule chosen without tuning. `constants` names parameters known before any call."""
+    setting = Setting(Target.parse(target), threads, frozenset(constants))
     sch = Schedule(fn)
     inline_producers(sch)
-    for block in list(blocks(sch.function.body)):
-        spread(sch, sch.get_block(block.name), chosen)
+    taken: set[str] = set()
+    for rule in CPU:
+        for block in list(blocks(sch.function.body)):
+            if block.name not in taken:
+                taken.update(found.name for found in _attempt(rule, sch, block.name, setting))
     return sch
+
+
+def _attempt(rule: Rule, sch: Schedule, name: str, setting: Setting) -> Iterable[BlockRef]:
+    point = sch.checkpoint()
+    try:
+        return tuple(rule(sch, sch.get_block(name), setting))
+    except ScheduleError:
+        sch.restore(point)
+        return ()

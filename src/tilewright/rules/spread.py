@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from tilewright.base.errors import ScheduleError
-from tilewright.base.target import Target
+from tilewright.rules.setting import Setting
 from tilewright.sym import Const
 from tilewright.tensor.ir import SPATIAL, Block, Iter
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -18,17 +18,17 @@ from tilewright.tensor.schedule.tree import find_block
 PARALLEL_ELEMENTS = 32 * 1024
 
 
-def spread(sch: Schedule, reference: BlockRef, target: Target) -> None:
+def spread(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
     """Schedule the nest of one block that stands alone."""
     block = _block(sch, reference)
     loops = sch.get_loops(reference)
     if len(loops) != len(block.iters):
-        return  # scheduled already, or shared with others
+        return ()  # scheduled already, or shared with others
     spatial = [loop for loop, it in zip(loops, block.iters, strict=True) if it.kind == SPATIAL]
     if not spatial:
-        return
+        return ()
     reduce = [loop for loop in loops if loop not in spatial]
-    lanes = target.vector_bits // (8 * max(r.buffer.dtype.size_bytes for r in block.writes))
+    lanes = setting.target.vector_bits // (8 * max(r.buffer.dtype.size_bytes for r in block.writes))
     last = block.iters[loops.index(spatial[-1])]
     inner: list[LoopRef] = []
     if _extent(last) is None or (_extent(last) or 0) >= lanes > 1:
@@ -38,9 +38,10 @@ def spread(sch: Schedule, reference: BlockRef, target: Target) -> None:
     _try(sch, "reorder", *spatial, *reduce, *inner)
     for lane in inner:
         _try(sch, "vectorize", lane)
-    if _work(block.iters) > PARALLEL_ELEMENTS:
+    if setting.threads > 1 and _work(block.iters) > PARALLEL_ELEMENTS:
         outer = spatial[:-1] if len(spatial) > 1 else spatial
         _try(sch, "parallel", sch.fuse(*outer) if len(outer) > 1 else outer[0])
+    return (reference,)
 
 
 def _try(sch: Schedule, primitive: str, *args: LoopRef) -> None:

@@ -1,0 +1,16 @@
+"""What a rule may know besides the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.base.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where the code will run, and which parameters are weights."""
+
+    target: Target
+    threads: int = 1
+    constants: frozenset[str] = frozenset()  # names of parameters that never change between calls
