@@ -22,7 +22,7 @@ from tilewright.base.errors import UserError
 from tilewright.sym import Const, Expr
 from tilewright.tensor.ir import REDUCE, Block, For, Function, Load, Stmt, Store, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.schedule.tree import find_block, find_loop
+from tilewright.tensor.schedule.analysis.tree import find_block, find_loop
 from tilewright.tensor.visit import blocks
 
 

@@ -13,7 +13,7 @@ from tilewright.rules.setting import Setting
 from tilewright.sym import Const
 from tilewright.tensor.ir import SPATIAL, Block, Iter
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.schedule.tree import find_block
+from tilewright.tensor.schedule.analysis.tree import find_block
 
 PARALLEL_ELEMENTS = 32 * 1024
 

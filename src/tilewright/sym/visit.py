@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-from tilewright.sym.expr import Expr, Var
+from tilewright.sym.expr import TRUE, And, Expr, Var
 from tilewright.sym.ops import rebuild
 
 R = TypeVar("R")
@@ -105,3 +105,16 @@ def uses_var(root: Expr, variables: Mapping[Var, object] | set[Var]) -> bool:
         if var in variables:
             return True
     return False
+
+
+def conjuncts(cond: Expr) -> list[Expr]:
+    """The conditions whose conjunction this is, in order; none for `true`."""
+    found: list[Expr] = []
+    stack = [cond]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, And):
+            stack += [one.b, one.a]
+        elif one is not TRUE:
+            found.append(one)
+    return found

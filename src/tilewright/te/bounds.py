@@ -62,7 +62,7 @@ class EntryChecks:
 
     def add(self, cond: Expr) -> None:
         """One more condition, unless the others imply it."""
-        for part in _conjuncts(cond):
+        for part in sym.conjuncts(cond):
             if not sym.prove(part, self.ctx):
                 self._conditions.append(part)
                 self.ctx = self.ctx.assume(part)
@@ -228,7 +228,7 @@ def _integer_facts(index: Expr, guards: Guards) -> Guards:
     Whatever such a type holds, an index holds unchanged, 64 unsigned bits aside.
     """
     found = list(guards)
-    parts = [part for guard in guards for part in _conjuncts(sym.simplify(guard))]
+    parts = [part for guard in guards for part in sym.conjuncts(sym.simplify(guard))]
     found += [
         type(part)(sym.cast(part.a, INDEX), sym.cast(part.b, INDEX))
         for part in parts
@@ -259,17 +259,6 @@ def _at_most(a: Expr, b: Expr, ctx: Context) -> Expr:
     return sym.simplify(sym.le(sym.simplify(a, ctx), sym.simplify(b, ctx)), ctx)
 
 
-def _conjuncts(cond: Expr) -> list[Expr]:
-    found, stack = [], [cond]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, sym.And):
-            stack += [part.b, part.a]
-        else:
-            found.append(part)
-    return found
-
-
 def _is_affine(index: Expr, domain: Domain) -> bool:
     """Whether bounds taken variable by variable are reached: each occurs once, plainly."""
     seen: set[Expr] = set()
@@ -298,11 +287,11 @@ def _tightened(domain: Domain, guards: Guards, ctx: Context) -> Domain:
     found = dict(domain)
     running = set(domain)
     for guard in guards:
-        for part in _conjuncts(sym.simplify(guard, ctx)):
+        for part in sym.conjuncts(sym.simplify(guard, ctx)):
             if not isinstance(part, (sym.Lt, sym.Le)) or part.a.dtype is not INDEX:
                 continue
             strict = isinstance(part, sym.Lt)
-            for var in running:
+            for var in domain:
                 limit = _limit(part.a, part.b, var, ctx)
                 if limit is None or sym.uses_var(limit[1], running):
                     continue

@@ -4,6 +4,7 @@ walk(stmt)                         every statement, parents first, in program or
 exprs(stmt)                        every expression node below it, each distinct node once
 rewrite(stmt, rule, expr_rule)     a new program, children first; the same object if unchanged
 substitute, replace_buffers        the two common rewrites
+fresh_copy(stmt, mapping)          the same code once more
 """
 
 from __future__ import annotations
@@ -169,6 +170,44 @@ def replace_buffers(root: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:
         return stmt
 
     return rewrite(root, rule, expr_rule)
+
+
+def fresh_copy(root: Stmt, mapping: Mapping[Var, Expr] | None = None) -> Stmt:
+    """A copy with variables and buffers of its own, `mapping` substituted on the way.
+
+    Loops are known by their variables and buffers by identity, so code that is duplicated needs it.
+    """
+    memo: dict[Expr, Expr] = {}
+    memo.update((mapping or {}).items())
+    renamed: dict[Var, Var] = {}
+    buffers: dict[Buffer, Buffer] = {}
+    for stmt in walk(root):
+        kind = type(stmt)
+        if kind is For or kind is Let:
+            bound: Var = stmt.var  # type: ignore[attr-defined]
+            memo[bound] = renamed[bound] = sym.var(bound.name, bound.dtype)
+        elif kind is Block:
+            for it in stmt.iters:  # type: ignore[attr-defined]
+                memo[it.var] = renamed[it.var] = sym.var(it.var.name, it.var.dtype)
+        elif kind is Alloc:
+            old: Buffer = stmt.buffer  # type: ignore[attr-defined]
+            shape = tuple([sym.rewrite(dim, sym.rebuild, memo) for dim in old.shape])
+            buffers[old] = replace(old, shape=shape)
+    if not memo and not buffers:
+        return root
+
+    def rebind(stmt: Stmt) -> Stmt:
+        exprs = stmt.exprs()
+        if exprs:
+            stmt = stmt.with_exprs(tuple([sym.rewrite(x, sym.rebuild, memo) for x in exprs]))
+        if isinstance(stmt, (For, Let)):
+            return replace(stmt, var=renamed[stmt.var])
+        if isinstance(stmt, Block):
+            iters = [replace(it, var=renamed[it.var]) for it in stmt.iters]
+            return replace(stmt, iters=tuple(iters))
+        return stmt
+
+    return replace_buffers(rewrite(root, rebind), buffers)
 
 
 def loads(*roots: Expr) -> Iterator[Load | MaskedLoad]:

@@ -37,9 +37,8 @@ from tilewright.tensor.ir import (
     TensorCall,
     seq,
 )
-from tilewright.tensor.passes.rewriter import fresh_copy
 from tilewright.tensor.regions import called_regions
-from tilewright.tensor.visit import rewrite, walk
+from tilewright.tensor.visit import fresh_copy, rewrite, walk
 
 
 def inject_virtual_threads(fn: Function, ctx: PassContext) -> Function:

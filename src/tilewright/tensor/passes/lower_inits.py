@@ -28,9 +28,9 @@ from tilewright.tensor.ir import (
     seq,
 )
 from tilewright.tensor.passes.pipeline_loops import STAGE, expanded_plan
-from tilewright.tensor.passes.rewriter import Rewriter, as_list, conjuncts, fresh_copy
+from tilewright.tensor.passes.rewriter import Rewriter, as_list
 from tilewright.tensor.regions import substitute_region
-from tilewright.tensor.visit import blocks, loads, substitute, walk, written_buffers
+from tilewright.tensor.visit import blocks, fresh_copy, loads, substitute, walk, written_buffers
 
 
 def lower_inits(fn: Function, ctx: PassContext) -> Function:
@@ -141,7 +141,7 @@ class _LowerInits(Rewriter):
         # What limits the reduction alone does not limit the init.
         limits = [
             sym.substitute(part, dropped)
-            for part in conjuncts(block.predicate)
+            for part in sym.conjuncts(block.predicate)
             if not sym.uses_var(part, dropped) or any(v not in dropped for v in _variables(part))
         ]
         predicate = sym.all_of(*limits, *conditions)

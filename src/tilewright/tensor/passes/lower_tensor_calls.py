@@ -38,8 +38,15 @@ from tilewright.tensor.passes.expand_updates import expand_updates
 from tilewright.tensor.passes.flatten_buffers import STRIDE, strides_of
 from tilewright.tensor.passes.lower_blocks import lower_blocks
 from tilewright.tensor.passes.lower_inits import lower_inits
-from tilewright.tensor.passes.rewriter import fresh_copy
-from tilewright.tensor.visit import OUTPUTS, blocks, rewrite, substitute, walk, written_buffers
+from tilewright.tensor.visit import (
+    OUTPUTS,
+    blocks,
+    fresh_copy,
+    rewrite,
+    substitute,
+    walk,
+    written_buffers,
+)
 
 
 def lower_tensor_calls(fn: Function, ctx: PassContext) -> Function:

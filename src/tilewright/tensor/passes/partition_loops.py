@@ -39,14 +39,12 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.rewriter import (
     Rewriter,
-    conjuncts,
-    fresh_copy,
     join,
     with_body,
     with_branches,
 )
 from tilewright.tensor.passes.simplify_program import known
-from tilewright.tensor.visit import rewrite, walk
+from tilewright.tensor.visit import fresh_copy, rewrite, walk
 
 _KEPT = (VECTOR, VTHREAD, THREAD)  # kinds of loops that stay whole
 
@@ -66,12 +64,12 @@ def _conditions_of(stmt: Stmt) -> list[Expr]:
     """The comparisons of indices that a statement branches or selects by."""
     conditions: list[Expr] = []
     if isinstance(stmt, If):
-        conditions += conjuncts(stmt.cond)
+        conditions += sym.conjuncts(stmt.cond)
     conditions += [
         part
         for node in sym.walk(*stmt.exprs())
         if isinstance(node, Select)
-        for part in conjuncts(node.cond)
+        for part in sym.conjuncts(node.cond)
     ]
     return [c for c in conditions if isinstance(c, (Lt, Le, Eq)) and c.a.dtype is INDEX]
 

@@ -37,8 +37,8 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.accesses import collect, common
 from tilewright.tensor.passes.inject_virtual_threads import add_leading_index
-from tilewright.tensor.passes.rewriter import Rewriter, as_list, fresh_copy, join
-from tilewright.tensor.visit import rewrite, walk
+from tilewright.tensor.passes.rewriter import Rewriter, as_list, join
+from tilewright.tensor.visit import fresh_copy, rewrite, walk
 
 STAGE, ORDER = "software_pipeline_stage", "software_pipeline_order"
 

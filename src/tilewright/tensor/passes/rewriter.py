@@ -7,16 +7,14 @@ deep as loops do, so it recurses; expressions are left to `sym`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.dtype import INDEX
-from tilewright.sym import Context, Expr, Var, var
+from tilewright.sym import Context
 from tilewright.tensor.ir import (
     Alloc,
     Block,
-    Buffer,
     For,
     If,
     Let,
@@ -24,7 +22,6 @@ from tilewright.tensor.ir import (
     Stmt,
     seq,
 )
-from tilewright.tensor.visit import replace_buffers, rewrite, walk
 
 
 class Rewriter:
@@ -132,54 +129,3 @@ def join(*stmts: Stmt | None) -> Stmt | None:
 def as_list(stmt: Stmt) -> list[Stmt]:
     """The statements of a sequence; another statement alone."""
     return list(stmt.stmts) if isinstance(stmt, Seq) else [stmt]
-
-
-def conjuncts(cond: Expr) -> list[Expr]:
-    """The conditions whose conjunction this is."""
-    found: list[Expr] = []
-    stack = [cond]
-    while stack:
-        one = stack.pop()
-        if isinstance(one, sym.And):
-            stack += [one.b, one.a]
-        elif one is not sym.TRUE:
-            found.append(one)
-    return found
-
-
-def fresh_copy(root: Stmt, mapping: Mapping[Var, Expr] | None = None) -> Stmt:
-    """A copy with variables and buffers of its own, `mapping` substituted on the way.
-
-    Loops are known by their variables and buffers by identity, so code that is duplicated needs it.
-    """
-    memo: dict[Expr, Expr] = {}
-    memo.update((mapping or {}).items())
-    renamed: dict[Var, Var] = {}
-    buffers: dict[Buffer, Buffer] = {}
-    for stmt in walk(root):
-        kind = type(stmt)
-        if kind is For or kind is Let:
-            bound: Var = stmt.var  # type: ignore[attr-defined]
-            memo[bound] = renamed[bound] = var(bound.name, bound.dtype)
-        elif kind is Block:
-            for it in stmt.iters:  # type: ignore[attr-defined]
-                memo[it.var] = renamed[it.var] = var(it.var.name, it.var.dtype)
-        elif kind is Alloc:
-            old: Buffer = stmt.buffer  # type: ignore[attr-defined]
-            shape = tuple([sym.rewrite(dim, sym.rebuild, memo) for dim in old.shape])
-            buffers[old] = replace(old, shape=shape)
-    if not memo and not buffers:
-        return root
-
-    def rebind(stmt: Stmt) -> Stmt:
-        exprs = stmt.exprs()
-        if exprs:
-            stmt = stmt.with_exprs(tuple([sym.rewrite(x, sym.rebuild, memo) for x in exprs]))
-        if isinstance(stmt, (For, Let)):
-            return replace(stmt, var=renamed[stmt.var])
-        if isinstance(stmt, Block):
-            iters = [replace(it, var=renamed[it.var]) for it in stmt.iters]
-            return replace(stmt, iters=tuple(iters))
-        return stmt
-
-    return replace_buffers(rewrite(root, rebind), buffers)

@@ -26,8 +26,7 @@ from tilewright.tensor.ir import (
     annotation,
     seq,
 )
-from tilewright.tensor.passes.rewriter import fresh_copy
-from tilewright.tensor.visit import rewrite, substitute, walk
+from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
 
 
 def unroll_loops(fn: Function, ctx: PassContext) -> Function:

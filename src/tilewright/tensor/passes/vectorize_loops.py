@@ -55,8 +55,8 @@ from tilewright.tensor.ir import (
     Store,
     seq,
 )
-from tilewright.tensor.passes.rewriter import Rewriter, conjuncts, fresh_copy
-from tilewright.tensor.visit import loads, rewrite, walk
+from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.visit import fresh_copy, loads, rewrite, walk
 
 
 def vectorize_loops(fn: Function, ctx: PassContext) -> Function:
@@ -172,7 +172,7 @@ class _Lanes:
             # What all lanes agree on stays a branch.
             agreed: list[Expr] = []
             differing: list[Expr] = []
-            for part in conjuncts(stmt.cond):
+            for part in sym.conjuncts(stmt.cond):
                 (differing if self.expr(part).dtype.is_vector else agreed).append(part)
             mask = sym.all_of(*differing)
             body = self._masked(mask, self.expr(mask), stmt.then)
@@ -202,7 +202,7 @@ class _Lanes:
     def _witness(self, cond: Expr) -> Expr | None:
         """A condition that holds if `cond` does for any lane: it for the first or last lane."""
         rising = falling = True
-        for part in conjuncts(cond):
+        for part in sym.conjuncts(cond):
             if not isinstance(part, (Lt, Le)) or part.a.dtype is not INDEX:
                 return None
             found = sym.linear(sym.sub(part.b, part.a), (self.var,))

@@ -8,8 +8,8 @@ from typing import Any
 
 from tilewright.sym import Var
 from tilewright.tensor.ir import Block, For, Function, Value, annotated
-from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop, refuse
-from tilewright.tensor.schedule.tree import Path, replace_at, with_body
+from tilewright.tensor.schedule.analysis.refusal import path_to_block, path_to_loop, refuse
+from tilewright.tensor.schedule.analysis.tree import Path, replace_at, with_body
 
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 from tilewright import sym
 from tilewright.sym import Var
 from tilewright.tensor.ir import THREAD, VTHREAD, For, Function
-from tilewright.tensor.schedule.concurrency import (
+from tilewright.tensor.schedule.analysis.concurrency import (
     check_concurrent,
     check_constant_extent,
     check_nesting,
     check_serial,
     check_threads,
 )
-from tilewright.tensor.schedule.refusal import path_to_loop, refuse
-from tilewright.tensor.schedule.tree import Path, all_loops, replace_at, with_body
+from tilewright.tensor.schedule.analysis.refusal import path_to_loop, refuse
+from tilewright.tensor.schedule.analysis.tree import Path, all_loops, replace_at, with_body
 
 THREAD_AXES = tuple(f"{level}.{axis}" for level in ("blockIdx", "threadIdx") for axis in "xyz")
 VTHREAD_AXES = ("vthread", "vthread.x", "vthread.y", "vthread.z")

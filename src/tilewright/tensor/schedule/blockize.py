@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from tilewright import sym
 from tilewright.sym import ONE, ZERO, Context, Expr, Var
 from tilewright.tensor.ir import REDUCE, SCAN, Block, For, Function, Iter, Region, Stmt
-from tilewright.tensor.passes.rewriter import conjuncts, fresh_copy
 from tilewright.tensor.regions import access_regions, region_over, substitute_region
-from tilewright.tensor.schedule.nests import copy_nest, is_unit, perfect_chain, roles_of
-from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop, refuse
-from tilewright.tensor.schedule.tree import (
+from tilewright.tensor.schedule.analysis.nests import copy_nest, is_unit, perfect_chain, roles_of
+from tilewright.tensor.schedule.analysis.refusal import path_to_block, path_to_loop, refuse
+from tilewright.tensor.schedule.analysis.tree import (
     fresh_block_name,
     loop_context,
     loop_ranges,
@@ -21,6 +20,7 @@ from tilewright.tensor.schedule.tree import (
     replace_at,
     with_body,
 )
+from tilewright.tensor.visit import fresh_copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def _predicates(fn: Function, block: Block, chain: Sequence[For]) -> tuple[Expr,
     inside = {loop.var for loop in chain}
     outer: list[Expr] = []
     inner: list[Expr] = []
-    for cond in conjuncts(block.predicate):
+    for cond in sym.conjuncts(block.predicate):
         if not sym.uses_var(cond, inside):
             outer.append(cond)
         elif all(v in inside or isinstance(v, sym.Size) for v in sym.free_vars(cond)):

@@ -7,12 +7,12 @@ from dataclasses import replace
 from tilewright.sym import Context
 from tilewright.tensor.ir import Buffer, For, Function, Region, Seq, seq
 from tilewright.tensor.regions import clipped, region_over, whole
-from tilewright.tensor.schedule.boxes import bound_region, holds, written_box
-from tilewright.tensor.schedule.cover import cache_name, copy_nest
-from tilewright.tensor.schedule.memory import check_memory, chosen
-from tilewright.tensor.schedule.movable import check_seen, check_straight, fills, memory_at
-from tilewright.tensor.schedule.refusal import path_to_block, refuse
-from tilewright.tensor.schedule.sites import (
+from tilewright.tensor.schedule.analysis.boxes import bound_region, holds, written_box
+from tilewright.tensor.schedule.analysis.cover import cache_name, copy_nest
+from tilewright.tensor.schedule.analysis.memory import check_memory, chosen
+from tilewright.tensor.schedule.analysis.movable import check_seen, check_straight, fills, memory_at
+from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse
+from tilewright.tensor.schedule.analysis.sites import (
     Scope,
     Site,
     common_depth,
@@ -23,7 +23,7 @@ from tilewright.tensor.schedule.sites import (
     scope_of,
     shared_loops,
 )
-from tilewright.tensor.schedule.tree import (
+from tilewright.tensor.schedule.analysis.tree import (
     Path,
     find_block,
     fresh_block_name,

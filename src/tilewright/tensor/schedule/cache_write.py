@@ -6,13 +6,12 @@ from dataclasses import replace
 
 from tilewright.sym import Context
 from tilewright.tensor.ir import Buffer, For, Function, Region, seq
-from tilewright.tensor.schedule.boxes import loose_box
-from tilewright.tensor.schedule.cache_read import top_place
-from tilewright.tensor.schedule.cover import cache_name, copy_nest
-from tilewright.tensor.schedule.memory import check_memory, chosen
-from tilewright.tensor.schedule.movable import check_repeatable, check_seen, owning_memory
-from tilewright.tensor.schedule.refusal import path_to_block, refuse
-from tilewright.tensor.schedule.sites import (
+from tilewright.tensor.schedule.analysis.boxes import loose_box
+from tilewright.tensor.schedule.analysis.cover import cache_name, copy_nest
+from tilewright.tensor.schedule.analysis.memory import check_memory, chosen
+from tilewright.tensor.schedule.analysis.movable import check_repeatable, check_seen, owning_memory
+from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse
+from tilewright.tensor.schedule.analysis.sites import (
     Scope,
     Site,
     common_depth,
@@ -22,7 +21,8 @@ from tilewright.tensor.schedule.sites import (
     scope_context,
     scope_of,
 )
-from tilewright.tensor.schedule.tree import find_block, fresh_block_name, with_body
+from tilewright.tensor.schedule.analysis.tree import find_block, fresh_block_name, with_body
+from tilewright.tensor.schedule.cache_read import top_place
 from tilewright.tensor.visit import replace_buffers
 
 

@@ -22,9 +22,9 @@ from tilewright.tensor.ir import (
     Stmt,
 )
 from tilewright.tensor.regions import region_over, union
-from tilewright.tensor.schedule.boxes import bound_region
-from tilewright.tensor.schedule.cover import Cover
-from tilewright.tensor.schedule.movable import (
+from tilewright.tensor.schedule.analysis.boxes import bound_region
+from tilewright.tensor.schedule.analysis.cover import Cover
+from tilewright.tensor.schedule.analysis.movable import (
     check_alone,
     check_inputs_late,
     check_inputs_there,
@@ -33,8 +33,8 @@ from tilewright.tensor.schedule.movable import (
     own_axes,
     rivals,
 )
-from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop, refuse
-from tilewright.tensor.schedule.sites import (
+from tilewright.tensor.schedule.analysis.refusal import path_to_block, path_to_loop, refuse
+from tilewright.tensor.schedule.analysis.sites import (
     Scope,
     Site,
     child_holding,
@@ -49,7 +49,7 @@ from tilewright.tensor.schedule.sites import (
     scope_of,
     speaks_only_of,
 )
-from tilewright.tensor.schedule.tree import (
+from tilewright.tensor.schedule.analysis.tree import (
     Path,
     find_loop,
     insert_before,

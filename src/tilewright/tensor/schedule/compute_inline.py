@@ -19,7 +19,7 @@ from tilewright.tensor.ir import (
     Store,
     TensorCall,
 )
-from tilewright.tensor.schedule.movable import (
+from tilewright.tensor.schedule.analysis.movable import (
     check_finished,
     check_inputs_late,
     check_intermediate,
@@ -28,9 +28,16 @@ from tilewright.tensor.schedule.movable import (
     memory_at,
     own_axes,
 )
-from tilewright.tensor.schedule.refusal import path_to_block, refuse
-from tilewright.tensor.schedule.sites import Scope, Site, put, scope_of, shared_loops, with_regions
-from tilewright.tensor.schedule.tree import find_block, reads_of, with_body
+from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse
+from tilewright.tensor.schedule.analysis.sites import (
+    Scope,
+    Site,
+    put,
+    scope_of,
+    shared_loops,
+    with_regions,
+)
+from tilewright.tensor.schedule.analysis.tree import find_block, reads_of, with_body
 from tilewright.tensor.visit import exprs, map_exprs, rewrite, walk
 
 

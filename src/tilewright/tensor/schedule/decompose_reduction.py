@@ -8,10 +8,8 @@ from dataclasses import replace
 from tilewright import sym
 from tilewright.sym import Expr, Size, Var
 from tilewright.tensor.ir import REDUCE, SCAN, SPATIAL, Block, For, Function, seq
-from tilewright.tensor.passes.rewriter import fresh_copy
 from tilewright.tensor.regions import access_regions
-from tilewright.tensor.schedule.boxes import conjuncts
-from tilewright.tensor.schedule.nests import (
+from tilewright.tensor.schedule.analysis.nests import (
     Roles,
     copy_nest,
     is_kernel_edge,
@@ -19,8 +17,8 @@ from tilewright.tensor.schedule.nests import (
     roles_of,
     visits_once,
 )
-from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop, refuse
-from tilewright.tensor.schedule.tree import (
+from tilewright.tensor.schedule.analysis.refusal import path_to_block, path_to_loop, refuse
+from tilewright.tensor.schedule.analysis.tree import (
     Path,
     fresh_block_name,
     loop_context,
@@ -32,6 +30,7 @@ from tilewright.tensor.schedule.tree import (
     with_body,
     writes_of,
 )
+from tilewright.tensor.visit import fresh_copy
 
 
 def decompose_reduction(fn: Function, name: str, var: Var) -> tuple[Function, str]:
@@ -107,7 +106,7 @@ def _limits(block: Block) -> Expr:
         variables = [v for v in sym.free_vars(part) if not isinstance(v, Size)]
         return bool(variables) and all(v in reduce for v in variables)
 
-    return sym.all_of(*[p for p in conjuncts(block.predicate) if not is_of_reduction(p)])
+    return sym.all_of(*[p for p in sym.conjuncts(block.predicate) if not is_of_reduction(p)])
 
 
 def _update_block(block: Block) -> Block:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.tensor.ir import SERIAL, Function, annotated, annotation
-from tilewright.tensor.schedule.movable import check_intermediate
-from tilewright.tensor.schedule.refusal import path_to_block, refuse
-from tilewright.tensor.schedule.sites import common_depth, loops_above, put, scope_of
+from tilewright.tensor.schedule.analysis.movable import check_intermediate
+from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse
+from tilewright.tensor.schedule.analysis.sites import common_depth, loops_above, put, scope_of
+from tilewright.tensor.schedule.analysis.tree import ordered_vars, with_body, writes_of
 from tilewright.tensor.schedule.software_pipeline import STAGE
-from tilewright.tensor.schedule.tree import ordered_vars, with_body, writes_of
 
 KEY = "double_buffer_scope"
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from tilewright import sym
 from tilewright.sym import ZERO, Expr, Var
 from tilewright.tensor.ir import SERIAL, For, Function
-from tilewright.tensor.schedule.nests import roles_of
-from tilewright.tensor.schedule.refusal import path_to_loop, refuse
-from tilewright.tensor.schedule.tree import (
+from tilewright.tensor.schedule.analysis.nests import roles_of
+from tilewright.tensor.schedule.analysis.refusal import path_to_loop, refuse
+from tilewright.tensor.schedule.analysis.tree import (
     Path,
     loop_context,
     loops_on,

@@ -27,11 +27,11 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.reducers import builtin
 from tilewright.tensor.regions import access_regions, is_data_dependent
-from tilewright.tensor.schedule.movable import fills
-from tilewright.tensor.schedule.nests import perfect_chain
-from tilewright.tensor.schedule.refusal import path_to_block, refuse
-from tilewright.tensor.schedule.sites import scope_of
-from tilewright.tensor.schedule.tree import (
+from tilewright.tensor.schedule.analysis.movable import fills
+from tilewright.tensor.schedule.analysis.nests import perfect_chain
+from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse
+from tilewright.tensor.schedule.analysis.sites import scope_of
+from tilewright.tensor.schedule.analysis.tree import (
     Path,
     fresh_block_name,
     is_complete,

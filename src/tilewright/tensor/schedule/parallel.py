@@ -6,9 +6,13 @@ from dataclasses import replace
 
 from tilewright.sym import Var
 from tilewright.tensor.ir import PARALLEL, Function
-from tilewright.tensor.schedule.concurrency import check_concurrent, check_nesting, check_serial
-from tilewright.tensor.schedule.refusal import path_to_loop
-from tilewright.tensor.schedule.tree import replace_at, with_body
+from tilewright.tensor.schedule.analysis.concurrency import (
+    check_concurrent,
+    check_nesting,
+    check_serial,
+)
+from tilewright.tensor.schedule.analysis.refusal import path_to_loop
+from tilewright.tensor.schedule.analysis.tree import replace_at, with_body
 
 
 def parallel(fn: Function, var: Var) -> Function:

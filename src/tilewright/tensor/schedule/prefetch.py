@@ -10,11 +10,11 @@ from tilewright.sym import Var
 from tilewright.tensor.calls import call
 from tilewright.tensor.ir import SPATIAL, Address, Block, Eval, For, Function, Iter, seq
 from tilewright.tensor.regions import region_over, substitute_region
-from tilewright.tensor.schedule.boxes import bound_region
-from tilewright.tensor.schedule.cover import Cover
-from tilewright.tensor.schedule.memory import chosen
-from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop, refuse
-from tilewright.tensor.schedule.sites import (
+from tilewright.tensor.schedule.analysis.boxes import bound_region
+from tilewright.tensor.schedule.analysis.cover import Cover
+from tilewright.tensor.schedule.analysis.memory import chosen
+from tilewright.tensor.schedule.analysis.refusal import path_to_block, path_to_loop, refuse
+from tilewright.tensor.schedule.analysis.sites import (
     inside_scope,
     is_under,
     loops_below,
@@ -23,7 +23,7 @@ from tilewright.tensor.schedule.sites import (
     scope_context,
     scope_of,
 )
-from tilewright.tensor.schedule.tree import fresh_block_name, loop_ranges, with_body
+from tilewright.tensor.schedule.analysis.tree import fresh_block_name, loop_ranges, with_body
 
 LINE_BYTES = 64  # of a cache line: one request fetches it whole
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tilewright.sym import Var
 from tilewright.tensor.ir import Function
-from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop
-from tilewright.tensor.schedule.tree import (
+from tilewright.tensor.schedule.analysis.refusal import path_to_block, path_to_loop
+from tilewright.tensor.schedule.analysis.tree import (
     consumers,
     loops_on,
     producers,

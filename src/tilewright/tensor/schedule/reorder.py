@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from tilewright import sym
 from tilewright.sym import Var
 from tilewright.tensor.ir import Block, For, Function
-from tilewright.tensor.schedule.concurrency import check_nesting, context_at
-from tilewright.tensor.schedule.flow import conflict
-from tilewright.tensor.schedule.nests import roles_of, visits_once, writes_apart
-from tilewright.tensor.schedule.refusal import path_to_loop, refuse
-from tilewright.tensor.schedule.tree import (
+from tilewright.tensor.schedule.analysis.concurrency import check_nesting, context_at
+from tilewright.tensor.schedule.analysis.flow import conflict
+from tilewright.tensor.schedule.analysis.nests import roles_of, visits_once, writes_apart
+from tilewright.tensor.schedule.analysis.refusal import path_to_loop, refuse
+from tilewright.tensor.schedule.analysis.tree import (
     Path,
     find_path,
     nest,

@@ -19,13 +19,12 @@ from tilewright.tensor.ir import (
     Stmt,
 )
 from tilewright.tensor.regions import clipped, region_over
-from tilewright.tensor.schedule.boxes import (
+from tilewright.tensor.schedule.analysis.boxes import (
     holds,
     loose_box,
 )
-from tilewright.tensor.schedule.compute_at import check_same_scope
-from tilewright.tensor.schedule.cover import Cover
-from tilewright.tensor.schedule.movable import (
+from tilewright.tensor.schedule.analysis.cover import Cover
+from tilewright.tensor.schedule.analysis.movable import (
     check_alone,
     check_finished,
     check_inputs_there,
@@ -33,8 +32,8 @@ from tilewright.tensor.schedule.movable import (
     check_repeatable,
     check_runs_once,
 )
-from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop, refuse
-from tilewright.tensor.schedule.sites import (
+from tilewright.tensor.schedule.analysis.refusal import path_to_block, path_to_loop, refuse
+from tilewright.tensor.schedule.analysis.sites import (
     Scope,
     Site,
     child_holding,
@@ -46,13 +45,14 @@ from tilewright.tensor.schedule.sites import (
     scope_context,
     scope_of,
 )
-from tilewright.tensor.schedule.tree import (
+from tilewright.tensor.schedule.analysis.tree import (
     find_loop,
     insert_after,
     reads_of,
     with_body,
     writes_of,
 )
+from tilewright.tensor.schedule.compute_at import check_same_scope
 
 
 def reverse_compute_at(fn: Function, name: str, var: Var) -> Function:

@@ -9,18 +9,18 @@ from tilewright.base.loc import fuse
 from tilewright.sym import ZERO, Const, Context, Expr, Var
 from tilewright.tensor.ir import Block, Buffer, Function, Iter, Load, Store
 from tilewright.tensor.regions import access_regions
-from tilewright.tensor.schedule.boxes import bindings_of
-from tilewright.tensor.schedule.compute_inline import check_loads_only, check_single_store
-from tilewright.tensor.schedule.movable import (
+from tilewright.tensor.schedule.analysis.boxes import bindings_of
+from tilewright.tensor.schedule.analysis.movable import (
     check_inputs_there,
     check_intermediate,
     check_outputs_there,
     check_runs_once,
     own_axes,
 )
-from tilewright.tensor.schedule.refusal import path_to_block, refuse
-from tilewright.tensor.schedule.sites import Scope, Site, put, scope_context, scope_of
-from tilewright.tensor.schedule.tree import find_block, reads_of, with_body
+from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse
+from tilewright.tensor.schedule.analysis.sites import Scope, Site, put, scope_context, scope_of
+from tilewright.tensor.schedule.analysis.tree import find_block, reads_of, with_body
+from tilewright.tensor.schedule.compute_inline import check_loads_only, check_single_store
 from tilewright.tensor.visit import loads
 
 

@@ -23,9 +23,8 @@ from tilewright.tensor.ir import (
     Update,
     seq,
 )
-from tilewright.tensor.passes.rewriter import conjuncts, fresh_copy
 from tilewright.tensor.regions import access_regions
-from tilewright.tensor.schedule.nests import (
+from tilewright.tensor.schedule.analysis.nests import (
     Roles,
     copy_nest,
     is_kernel_edge,
@@ -33,8 +32,8 @@ from tilewright.tensor.schedule.nests import (
     roles_of,
     visits_once,
 )
-from tilewright.tensor.schedule.refusal import path_to_loop, refuse
-from tilewright.tensor.schedule.tree import (
+from tilewright.tensor.schedule.analysis.refusal import path_to_loop, refuse
+from tilewright.tensor.schedule.analysis.tree import (
     Path,
     find_path,
     fresh_block_name,
@@ -46,6 +45,7 @@ from tilewright.tensor.schedule.tree import (
     with_body,
     writes_of,
 )
+from tilewright.tensor.visit import fresh_copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def _final_block(found: _Factoring, parts: tuple[Buffer, ...], mapping: dict[Var
     reads, writes = access_regions(body, block.init, iters)
     reduced = {loop.var for loop in (found.loop, *found.reducing)}
     predicate = sym.all_of(
-        *[cond for cond in conjuncts(block.predicate) if not sym.uses_var(cond, reduced)]
+        *[cond for cond in sym.conjuncts(block.predicate) if not sym.uses_var(cond, reduced)]
     )
     return replace(
         block,
@@ -213,7 +213,7 @@ def _conditions(fn: Function, found: _Factoring) -> tuple[list[Expr], list[Expr]
     reduced = {found.loop.var, *(loop.var for loop in found.reducing)}
     kept: list[Expr] = []
     folded: list[Expr] = []
-    for cond in conjuncts(found.block.predicate):
+    for cond in sym.conjuncts(found.block.predicate):
         (folded if sym.uses_var(cond, reduced) else kept).append(cond)
     known = {
         *reduced,

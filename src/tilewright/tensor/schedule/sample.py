@@ -8,7 +8,7 @@ from math import isfinite, prod
 
 from tilewright.sym import Const, Var
 from tilewright.tensor.ir import Function
-from tilewright.tensor.schedule.refusal import path_to_loop, refuse
+from tilewright.tensor.schedule.analysis.refusal import path_to_loop, refuse
 
 
 def divisors(number: int) -> list[int]:

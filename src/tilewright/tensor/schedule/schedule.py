@@ -22,6 +22,8 @@ from tilewright.sym import Var
 from tilewright.tensor.intrin import TensorIntrin
 from tilewright.tensor.ir import SCHEDULED, Function, Value
 from tilewright.tensor.schedule import queries
+from tilewright.tensor.schedule.analysis.index_map import IndexMap
+from tilewright.tensor.schedule.analysis.kernels import MOVING, check_kernels
 from tilewright.tensor.schedule.annotate import annotate, unannotate
 from tilewright.tensor.schedule.bind import bind
 from tilewright.tensor.schedule.blockize import blockize
@@ -32,8 +34,6 @@ from tilewright.tensor.schedule.compute_inline import compute_inline
 from tilewright.tensor.schedule.decompose_reduction import decompose_reduction
 from tilewright.tensor.schedule.double_buffer import double_buffer
 from tilewright.tensor.schedule.fuse import fuse
-from tilewright.tensor.schedule.index_map import IndexMap
-from tilewright.tensor.schedule.kernels import MOVING, check_kernels
 from tilewright.tensor.schedule.pad import pad
 from tilewright.tensor.schedule.parallel import parallel
 from tilewright.tensor.schedule.prefetch import prefetch

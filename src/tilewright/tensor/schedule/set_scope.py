@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.tensor.ir import Buffer, Function
-from tilewright.tensor.schedule.memory import check_memory, chosen
-from tilewright.tensor.schedule.movable import check_intermediate, check_seen, owning_memory
-from tilewright.tensor.schedule.refusal import path_to_block
-from tilewright.tensor.schedule.sites import scope_of
+from tilewright.tensor.schedule.analysis.memory import check_memory, chosen
+from tilewright.tensor.schedule.analysis.movable import (
+    check_intermediate,
+    check_seen,
+    owning_memory,
+)
+from tilewright.tensor.schedule.analysis.refusal import path_to_block
+from tilewright.tensor.schedule.analysis.sites import scope_of
 from tilewright.tensor.visit import replace_buffers
 
 

@@ -17,8 +17,8 @@ from tilewright.tensor.ir import (
     annotated,
     annotation,
 )
-from tilewright.tensor.schedule.refusal import path_to_loop, refuse
-from tilewright.tensor.schedule.tree import (
+from tilewright.tensor.schedule.analysis.refusal import path_to_loop, refuse
+from tilewright.tensor.schedule.analysis.tree import (
     all_loops,
     find_loop,
     ordered_vars,

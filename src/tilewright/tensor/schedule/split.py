@@ -10,8 +10,8 @@ from typing import Any
 from tilewright import sym
 from tilewright.sym import ZERO, Const, Expr, Var
 from tilewright.tensor.ir import SERIAL, Block, For, Function, Stmt
-from tilewright.tensor.schedule.refusal import path_to_loop, refuse
-from tilewright.tensor.schedule.tree import (
+from tilewright.tensor.schedule.analysis.refusal import path_to_loop, refuse
+from tilewright.tensor.schedule.analysis.tree import (
     loop_context,
     loops_on,
     replace_at,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.tensor.ir import Function
-from tilewright.tensor.schedule.memory import chosen
-from tilewright.tensor.schedule.movable import check_intermediate
-from tilewright.tensor.schedule.refusal import path_to_block, refuse
+from tilewright.tensor.schedule.analysis.memory import chosen
+from tilewright.tensor.schedule.analysis.movable import check_intermediate
+from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse
 from tilewright.tensor.schedule.set_scope import with_buffer
 
 

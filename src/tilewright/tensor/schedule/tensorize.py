@@ -20,8 +20,7 @@ from tilewright.tensor.ir import (
     Update,
 )
 from tilewright.tensor.regions import access_regions, stop_of
-from tilewright.tensor.schedule.blockize import divided
-from tilewright.tensor.schedule.matching import (
+from tilewright.tensor.schedule.analysis.matching import (
     EXTENTS,
     INDEX,
     OPERATION,
@@ -31,9 +30,10 @@ from tilewright.tensor.schedule.matching import (
     match_block,
     match_init,
 )
-from tilewright.tensor.schedule.nests import perfect_chain
-from tilewright.tensor.schedule.refusal import path_to_block, path_to_loop, refuse
-from tilewright.tensor.schedule.tree import loop_ranges, replace_at, with_body
+from tilewright.tensor.schedule.analysis.nests import perfect_chain
+from tilewright.tensor.schedule.analysis.refusal import path_to_block, path_to_loop, refuse
+from tilewright.tensor.schedule.analysis.tree import loop_ranges, replace_at, with_body
+from tilewright.tensor.schedule.blockize import divided
 from tilewright.tensor.visit import substitute
 
 

@@ -24,10 +24,10 @@ from tilewright.tensor.ir import (
     Update,
 )
 from tilewright.tensor.regions import stop_of
-from tilewright.tensor.schedule.index_map import IndexMap
-from tilewright.tensor.schedule.inverse import is_injective
-from tilewright.tensor.schedule.refusal import path_to_block, refuse
-from tilewright.tensor.schedule.tree import with_body
+from tilewright.tensor.schedule.analysis.index_map import IndexMap
+from tilewright.tensor.schedule.analysis.inverse import is_injective
+from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse
+from tilewright.tensor.schedule.analysis.tree import with_body
 from tilewright.tensor.visit import rewrite, walk
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tilewright.sym import Var
 from tilewright.tensor.ir import UNROLL, Function
-from tilewright.tensor.schedule.concurrency import check_constant_extent, check_serial
-from tilewright.tensor.schedule.refusal import path_to_loop
-from tilewright.tensor.schedule.tree import replace_at, with_body
+from tilewright.tensor.schedule.analysis.concurrency import check_constant_extent, check_serial
+from tilewright.tensor.schedule.analysis.refusal import path_to_loop
+from tilewright.tensor.schedule.analysis.tree import replace_at, with_body
 
 
 def unroll(fn: Function, var: Var) -> Function:

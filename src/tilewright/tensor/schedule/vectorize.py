@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from tilewright.sym import Var
 from tilewright.tensor.ir import VECTOR, Function
-from tilewright.tensor.schedule.concurrency import (
+from tilewright.tensor.schedule.analysis.concurrency import (
     check_concurrent,
     check_constant_extent,
     check_nesting,
     check_serial,
 )
-from tilewright.tensor.schedule.refusal import path_to_loop
-from tilewright.tensor.schedule.tree import replace_at, with_body
+from tilewright.tensor.schedule.analysis.refusal import path_to_loop
+from tilewright.tensor.schedule.analysis.tree import replace_at, with_body
 
 
 def vectorize(fn: Function, var: Var) -> Function:

@@ -17,9 +17,9 @@ from tilewright.tensor.ir import (
     Function,
     Stmt,
 )
-from tilewright.tensor.schedule.flow import conflict, private_buffers
-from tilewright.tensor.schedule.refusal import refuse
-from tilewright.tensor.schedule.tree import (
+from tilewright.tensor.schedule.analysis.flow import conflict, private_buffers
+from tilewright.tensor.schedule.analysis.refusal import refuse
+from tilewright.tensor.schedule.analysis.tree import (
     Path,
     all_loops,
     find_path,

@@ -7,9 +7,9 @@ import pytest
 from tilewright import sym
 from tilewright.sym.evaluate import evaluate
 from tilewright.tensor import parse
-from tilewright.tensor.schedule.boxes import at_most, written_box
-from tilewright.tensor.schedule.sites import scope_of
-from tilewright.tensor.schedule.tree import find_block
+from tilewright.tensor.schedule.analysis.boxes import at_most, written_box
+from tilewright.tensor.schedule.analysis.sites import scope_of
+from tilewright.tensor.schedule.analysis.tree import find_block
 
 # The loops, the first of which stands still; the two indices written; the predicate.
 BOXES = {

@@ -27,11 +27,10 @@ from tilewright.tensor.ir import (
     Stmt,
     Update,
 )
-from tilewright.tensor.passes.rewriter import conjuncts
 from tilewright.tensor.regions import range_over, stop_of, substitute_region
-from tilewright.tensor.schedule.boxes import holds, read_box, written_box
-from tilewright.tensor.schedule.inverse import told
-from tilewright.tensor.schedule.tree import Path, loop_ranges, scope_blocks
+from tilewright.tensor.schedule.analysis.boxes import holds, read_box, written_box
+from tilewright.tensor.schedule.analysis.inverse import told
+from tilewright.tensor.schedule.analysis.tree import Path, loop_ranges, scope_blocks
 from tilewright.tensor.visit import walk
 
 
@@ -271,7 +270,7 @@ def _hands_over(writer: _Access, reader: _Access) -> bool:
             for a, b in zip(writer.bound.ranges, reader.bound.ranges, strict=True)
         )
         and not sym.uses_var(writer.block.predicate, own)
-        and set(conjuncts(writer.block.predicate)) <= set(conjuncts(reader.block.predicate))
+        and set(sym.conjuncts(writer.block.predicate)) <= set(sym.conjuncts(reader.block.predicate))
     )
 
 

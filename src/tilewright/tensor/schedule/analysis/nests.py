@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from tilewright import sym
 from tilewright.sym import Const, Expr, Var
 from tilewright.tensor.ir import REDUCE, SCAN, SPATIAL, THREAD, Block, For, Function, Stmt
-from tilewright.tensor.schedule.inverse import is_injective, told
-from tilewright.tensor.schedule.tree import (
+from tilewright.tensor.schedule.analysis.inverse import is_injective, told
+from tilewright.tensor.schedule.analysis.tree import (
     Path,
     loop_context,
     loop_ranges,

@@ -14,7 +14,7 @@ from tilewright import sym
 from tilewright.sym import Context, Expr, Var
 from tilewright.tensor.ir import Block, Buffer, For, Function, If, Region, Seq, Stmt, seq
 from tilewright.tensor.regions import access_regions, union
-from tilewright.tensor.schedule.tree import Path, reads_of, writes_of
+from tilewright.tensor.schedule.analysis.tree import Path, reads_of, writes_of
 from tilewright.tensor.visit import blocks, walk
 
 

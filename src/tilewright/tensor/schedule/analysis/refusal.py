@@ -6,7 +6,7 @@ from tilewright.base.errors import Excerpt, ScheduleError
 from tilewright.sym import Var
 from tilewright.tensor.ir import Block, For, Function
 from tilewright.tensor.printer import format_with_spans
-from tilewright.tensor.schedule.tree import Path, find_block, find_loop
+from tilewright.tensor.schedule.analysis.tree import Path, find_block, find_loop
 
 
 def refuse(

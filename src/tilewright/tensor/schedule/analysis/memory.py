@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from tilewright.tensor.ir import Block, Function, Region
-from tilewright.tensor.schedule.refusal import refuse
+from tilewright.tensor.schedule.analysis.refusal import refuse
 
 MEMORIES = ("global", "shared", "local", "warp")
 _SPECIAL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")

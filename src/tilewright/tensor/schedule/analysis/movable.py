@@ -30,10 +30,10 @@ from tilewright.tensor.ir import (
     Update,
 )
 from tilewright.tensor.regions import is_data_dependent, whole
-from tilewright.tensor.schedule.boxes import are_apart, covers, holds, loose_box, read_box
-from tilewright.tensor.schedule.inverse import is_injective
-from tilewright.tensor.schedule.refusal import refuse
-from tilewright.tensor.schedule.sites import (
+from tilewright.tensor.schedule.analysis.boxes import are_apart, covers, holds, loose_box, read_box
+from tilewright.tensor.schedule.analysis.inverse import is_injective
+from tilewright.tensor.schedule.analysis.refusal import refuse
+from tilewright.tensor.schedule.analysis.sites import (
     Scope,
     Site,
     common_depth,
@@ -44,7 +44,7 @@ from tilewright.tensor.schedule.sites import (
     scope_context,
     shared_loops,
 )
-from tilewright.tensor.schedule.tree import (
+from tilewright.tensor.schedule.analysis.tree import (
     Path,
     all_loops,
     loop_ranges,

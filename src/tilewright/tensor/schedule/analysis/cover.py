@@ -30,8 +30,8 @@ from tilewright.tensor.ir import (
     Store,
 )
 from tilewright.tensor.regions import point, stop_of
-from tilewright.tensor.schedule.boxes import at_most
-from tilewright.tensor.schedule.tree import nest
+from tilewright.tensor.schedule.analysis.boxes import at_most
+from tilewright.tensor.schedule.analysis.tree import nest
 
 
 class Cover:

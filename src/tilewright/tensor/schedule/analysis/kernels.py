@@ -32,10 +32,10 @@ from tilewright.tensor.ir import (
     Update,
 )
 from tilewright.tensor.regions import region_over, stop_of, substitute_region
-from tilewright.tensor.schedule.flow import private_buffers
-from tilewright.tensor.schedule.inverse import told
-from tilewright.tensor.schedule.refusal import refuse
-from tilewright.tensor.schedule.tree import loop_ranges, reads_of, writes_of
+from tilewright.tensor.schedule.analysis.flow import private_buffers
+from tilewright.tensor.schedule.analysis.inverse import told
+from tilewright.tensor.schedule.analysis.refusal import refuse
+from tilewright.tensor.schedule.analysis.tree import loop_ranges, reads_of, writes_of
 from tilewright.tensor.visit import walk
 
 

@@ -19,7 +19,6 @@ from tilewright.sym import (
     ONE,
     TRUE,
     ZERO,
-    And,
     Const,
     Context,
     Expr,
@@ -54,7 +53,7 @@ from tilewright.tensor.regions import (
     stop_of,
     substitute_region,
 )
-from tilewright.tensor.schedule.inverse import is_injective
+from tilewright.tensor.schedule.analysis.inverse import is_injective
 
 Ranges = dict[Var, tuple[Expr, Expr]]
 
@@ -93,7 +92,7 @@ def loose_box(block: Block, region: Region, loops: Sequence[For], ctx: Context) 
     box = substitute_region(bound_region(block, region), shift)
     conditions = [
         cond
-        for cond in conjuncts(sym.substitute(block.predicate, shift))
+        for cond in sym.conjuncts(sym.substitute(block.predicate, shift))
         if not _keeps_inside(cond, box) and not _limits_reduction(cond, block)
     ]
     restricted = _restricted(box, conditions, ranges, ctx)
@@ -206,19 +205,6 @@ class _Digit:
     variables: dict[Var, Expr]  # with their scales
     least: Expr
     limit: Expr
-
-
-def conjuncts(cond: Expr) -> list[Expr]:
-    """The conditions that `cond` is the conjunction of."""
-    found: list[Expr] = []
-    stack = [cond]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, And):
-            stack += [node.b, node.a]
-        elif node is not TRUE:
-            found.append(node)
-    return found
 
 
 def _restricted(
