@@ -292,7 +292,7 @@ def _produced(
 def _moved(
     block: Block, ranges: dict[Var, Range], around: Sequence[For], ctx: Context
 ) -> tuple[Block, Cover]:
-    cover = Cover(ctx, {each.var for each in around})
+    cover = Cover(ctx, {each.var for each in around}, exact=True)
     values: dict[Var, Expr] = {}
     for kind in (SPATIAL, REDUCE):
         for it in block.iters:

@@ -203,8 +203,9 @@ def _check_one_axis(fn: Function, path: Path, loop: For, thread: str) -> None:
     inside = [s for s in all_loops(loop.body) if s.thread == thread]
     pairs = [(outer, loop) for outer in around] + [(loop, inner) for inner in inside]
     for outer, inner in pairs:
+        moved = _moved_by(outer, inner)
         for block in scope_blocks(inner.body):
-            if _uses(block, outer.var):
+            if moved is None or _uses(block, moved):
                 raise refuse(
                     fn,
                     "TW2110",
@@ -230,5 +231,25 @@ def _check_one_axis(fn: Function, path: Path, loop: For, thread: str) -> None:
                     )
 
 
-def _uses(block: Block, var: Var) -> bool:
-    return any(sym.uses_var(x, {var}) for x in (*block.bindings, block.predicate))
+def _moved_by(outer: For, inner: For) -> set[Var] | None:
+    """The variables around `inner` that change with those of `outer`, a loop around it.
+
+    Blocks between the two pass it on by their iterators. None where it is decided by the outer
+    loop whether, or how often, the inner one runs.
+    """
+    between = find_path(outer.body, inner)
+    assert between is not None
+    moved = {outer.var}
+    for stmt in between[:-1]:
+        if isinstance(stmt, Block):
+            if sym.uses_var(stmt.predicate, moved):
+                return None
+            bound = zip(stmt.iters, stmt.bindings, strict=True)
+            moved = {it.var for it, value in bound if sym.uses_var(value, moved)}
+        elif any(sym.uses_var(expr, moved) for expr in stmt.exprs()):
+            return None
+    return moved
+
+
+def _uses(block: Block, variables: set[Var]) -> bool:
+    return any(sym.uses_var(x, variables) for x in (*block.bindings, block.predicate))

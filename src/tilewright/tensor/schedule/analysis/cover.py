@@ -4,7 +4,7 @@ A box derived from what others need may reach out of the domain 0..limit: around
 of a loop that its tile does not divide. Where it does,
 
 - the box is cut to the domain, if that leaves its extent the same in every iteration of the loops
-  around, or makes it the whole domain;
+  around, or, where more than the box does no harm, makes it the whole domain;
 - otherwise a predicate skips what lies outside, and the extent stays as simple as it is.
 """
 
@@ -37,16 +37,17 @@ from tilewright.tensor.schedule.analysis.tree import nest
 class Cover:
     """Loops under construction: `values` are the indices they run through."""
 
-    def __init__(self, ctx: Context, around: set[Var]) -> None:
+    def __init__(self, ctx: Context, around: set[Var], *, exact: bool = False) -> None:
         self.ctx = ctx
         self.around = around  # variables of the loops around
+        self.exact = exact  # nothing but the box may be touched
         self.loops: list[For] = []
         self.values: list[Expr] = []
         self.conditions: list[Expr] = []
 
     def over(self, r: Range, limit: Expr, step: int = 1) -> None:
         """One more loop, over the part of a range that lies in 0..limit, every `step`th element."""
-        r, from_zero, to_limit = _fitted(r, limit, self.ctx, self.around)
+        r, from_zero, to_limit = _fitted(r, limit, self.ctx, self.around, self.exact)
         variable = sym.var(f"ax{len(self.loops)}")
         count = r.extent if step == 1 else sym.simplify(sym.ceildiv(r.extent, step), self.ctx)
         value = sym.add(r.start, sym.mul(variable, step))
@@ -80,14 +81,16 @@ class Cover:
         return nest(self.loops, body)
 
 
-def _fitted(r: Range, limit: Expr, ctx: Context, around: set[Var]) -> tuple[Range, bool, bool]:
+def _fitted(
+    r: Range, limit: Expr, ctx: Context, around: set[Var], exact: bool
+) -> tuple[Range, bool, bool]:
     """The range, and whether its ends certainly lie inside 0..limit."""
     stop = stop_of(r)
     from_zero = at_most(ZERO, r.start, ctx)
     to_limit = at_most(stop, limit, ctx)
     if from_zero and to_limit:
         return r, True, True
-    if _is_as_large(r.extent, limit, ctx):
+    if not exact and _is_as_large(r.extent, limit, ctx):
         return Range(ZERO, limit), True, True
     if not sym.uses_var(r.start, around) and not sym.uses_var(r.extent, around):
         start = sym.simplify(sym.maximum(r.start, 0), ctx)
