@@ -37,6 +37,7 @@ WITHOUT_LOWERING = {
     "optional",
     "optional_get_element",
     "optional_has_element",
+    "require",
     "roi_align",
     "scan",
     "sequence",

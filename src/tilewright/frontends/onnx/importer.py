@@ -17,14 +17,16 @@ from onnx import helper
 
 from tilewright.base.errors import TilewrightError, Unsupported, UserError
 from tilewright.base.loc import Loc, ModelNode
+from tilewright.frontends.onnx.branches import branches_apart, has_unclear_ranks
 from tilewright.frontends.onnx.check import check_node, schema_of
+from tilewright.frontends.onnx.frames import Frame, frame_of, free_names
 from tilewright.frontends.onnx.load import Source, load_model
 from tilewright.frontends.onnx.rules import RULES
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, element_type
 from tilewright.frontends.onnx.tensors import Tensors
 from tilewright.graph import Builder, Graph, Module, Value
 from tilewright.graph.types import MapType, OptionalType, SequenceType, TensorType, Type
-from tilewright.sym import Expr, Size, const, size
+from tilewright.sym import Const, Expr, Size, const, size
 
 Array = np.ndarray[Any, Any]
 
@@ -63,6 +65,7 @@ class Importer:
     sizes: dict[str, Size] = field(default_factory=dict)
     expanding: list[tuple[str, str, str]] = field(default_factory=list)
     nodes: int = 0
+    apart: int = 0  # how many branches apart what follows is being translated
 
     def __post_init__(self) -> None:
         self.opsets = {
@@ -84,9 +87,7 @@ class Importer:
             if info.name not in given
         }
         self.initializers(proto, builder, scope, self.tensors.initializer)
-        self.body_nodes(proto, builder, scope)
-        results = self.results(proto.output, scope)
-        return builder.graph(*results)
+        return builder.graph(*self.run([frame_of(proto, scope)], builder))
 
     def initializers(
         self,
@@ -102,15 +103,62 @@ class Importer:
             dense = self.tensors.dense(sparse)
             scope[sparse.values.name] = builder.constant(dense, sparse.values.name)
 
-    def body(self, proto: onnx.GraphProto, builder: Builder, scope: dict[str, Value]) -> None:
-        """Translate initializers and nodes into `builder`, extending `scope`."""
-        self.initializers(proto, builder, scope, lambda _, tensor: self.tensors.array(tensor))
-        self.body_nodes(proto, builder, scope)
+    def body(
+        self, proto: onnx.GraphProto, builder: Builder, scope: dict[str, Value]
+    ) -> list[Value]:
+        """The results of a graph translated into `builder`, extending `scope`."""
+        return self.run([self.frame(proto, builder, scope)], builder)
 
-    def body_nodes(self, proto: onnx.GraphProto, builder: Builder, scope: dict[str, Value]) -> None:
-        later = {name for node in proto.node for name in node.output}
-        for node in proto.node:
-            self.node(node, builder, scope, later)
+    def frame(
+        self,
+        proto: onnx.GraphProto,
+        builder: Builder,
+        scope: dict[str, Value],
+        into: Sequence[str] = (),
+    ) -> Frame:
+        """The work of a graph inside another, its initializers done."""
+        self.initializers(proto, builder, scope, lambda _, tensor: self.tensors.array(tensor))
+        return frame_of(proto, scope, into)
+
+    def run(self, frames: list[Frame], builder: Builder) -> list[Value]:
+        """Translate what is left of frames, each inside the one before; the results of the first.
+
+        Branches taken for certain are frames of their own. So what follows a branch, in all the
+        frames around it, is at hand where it must be translated for each branch apart.
+        """
+        while True:
+            frame = frames[-1]
+            if frame.is_done:
+                results = self.results(frame.outputs, frame.scope)
+                frames.pop()
+                if not frames:
+                    return results
+                frames[-1].scope.update(zip(frame.into, results, strict=False))
+                continue
+            node = frame.next()
+            taken = self.known_branch(node, frame.scope, builder)
+            if taken is not None:
+                frames.append(self.frame(taken, builder, dict(frame.scope), node.output))
+                continue
+            self.node(node, builder, frame.scope, frame.later)
+            if has_unclear_ranks(node, frame.scope) and not self.problems:
+                results_apart = branches_apart(self, node, frames, builder)
+                if results_apart is not None:
+                    return results_apart
+
+    def known_branch(
+        self, node: onnx.NodeProto, scope: Mapping[str, Value], builder: Builder
+    ) -> onnx.GraphProto | None:
+        """The branch of an If whose condition is known."""
+        if node.op_type != "If" or node.domain not in ("", "ai.onnx") or len(node.input) != 1:
+            return None
+        ((known,), _) = builder.contents.of((scope.get(node.input[0]),))
+        if not known or not isinstance(known[0], Const):
+            return None
+        name = "then_branch" if known[0].value else "else_branch"
+        branch = next((a for a in node.attribute if a.name == name and a.HasField("g")), None)
+        same = branch is not None and len(branch.g.output) == len(node.output)
+        return branch.g if branch is not None and same else None
 
     def node(
         self,
@@ -190,11 +238,8 @@ class Importer:
         key = (function.domain, function.name, function.overload)
         if key in self.expanding:
             raise UserError("TW1108", f"function {function.name} of {self.name} calls itself")
-        scope = {
-            name: value
-            for name, value in zip(function.input, inputs, strict=False)
-            if value is not None
-        }
+        given_inputs = zip(function.input, inputs, strict=False)
+        scope = {name: value for name, value in given_inputs if value is not None}
         absent = set(function.input) - scope.keys()
         given = {attribute.name: attribute for attribute in node.attribute}
         for default in function.attribute_proto:
@@ -203,16 +248,19 @@ class Importer:
         self.expanding.append(key)
         self.opsets = {**saved, **{e.domain or "ai.onnx": e.version for e in function.opset_import}}
         try:
-            for inner in function.node:
-                bound = bind_attributes(inner, given)
-                present = ["" if name in absent else name for name in bound.input]
-                del bound.input[:]
-                bound.input.extend(present)
-                self.node(bound, builder, scope)
+            nodes = [bind_attributes(inner, given) for inner in function.node]
+            for inner in nodes:
+                present = ["" if name in absent else name for name in inner.input]
+                del inner.input[:]
+                inner.input.extend(present)
+            made = {name for inner in nodes for name in inner.output} | scope.keys()
+            outputs = [name for name in function.output if name in made]
+            results = self.run([Frame(nodes, scope, outputs)], builder)
+            named = dict(zip(outputs, results, strict=False))
         finally:
             self.opsets = saved
             self.expanding.pop()
-        return [scope.get(name) for name in function.output]
+        return [named.get(name) for name in function.output]
 
     def subgraph(
         self,
@@ -232,16 +280,7 @@ class Importer:
         for name in free_names(proto):
             if name not in inner and name in scope:
                 inner[name] = builder.restate(scope[name])
-        self.body(proto, builder, inner)
-        return builder.graph(*self.results(proto.output, inner), name="body")
-
-    def inline(
-        self, proto: onnx.GraphProto, scope: Mapping[str, Value], builder: Builder
-    ) -> list[Value]:
-        """The results of a body without parameters, translated in place."""
-        inner = dict(scope)
-        self.body(proto, builder, inner)
-        return self.results(proto.output, inner)
+        return builder.graph(*self.body(proto, builder, inner), name="body")
 
     def captures(
         self, protos: Sequence[onnx.GraphProto], scope: Mapping[str, Value], outer: Builder
@@ -250,13 +289,11 @@ class Importer:
         names = [name for proto in protos for name in free_names(proto) if name in scope]
         return {name: scope[name] for name in names if not outer.can_restate(scope[name])}
 
-    def results(
-        self, outputs: Sequence[onnx.ValueInfoProto], scope: Mapping[str, Value]
-    ) -> list[Value]:
-        missing = [info.name for info in outputs if info.name not in scope]
+    def results(self, outputs: Sequence[str], scope: Mapping[str, Value]) -> list[Value]:
+        missing = [name for name in outputs if name not in scope]
         if missing and not self.problems:
             raise UserError("TW1102", f"nothing defines the output {missing[0]!r} of {self.name}")
-        return [scope[info.name] for info in outputs if info.name in scope]
+        return [scope[name] for name in outputs if name in scope]
 
     # ------------------------------------------------------------------ types
 
@@ -302,24 +339,6 @@ def _changed_since(op_type: str, version: int) -> bool:
     if op_type in BEFORE_7 or old is None or new is None:
         return False
     return bool(old.since_version != new.since_version)
-
-
-def free_names(proto: onnx.GraphProto) -> list[str]:
-    """Names a graph uses but does not define, in order of first use; bodies included."""
-    defined = {info.name for info in proto.input}
-    defined |= {tensor.name for tensor in proto.initializer}
-    defined |= {tensor.values.name for tensor in proto.sparse_initializer}
-    free: dict[str, None] = {}
-    for node in proto.node:
-        used = list(node.input)
-        for attribute in node.attribute:
-            bodies = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
-            for body in bodies:
-                used.extend(free_names(body))
-        free.update(dict.fromkeys(name for name in used if name and name not in defined))
-        defined.update(node.output)
-    free.update(dict.fromkeys(info.name for info in proto.output if info.name not in defined))
-    return list(free)
 
 
 def bind_attributes(

@@ -69,6 +69,21 @@ def _truth(cond: Array) -> bool:
     return bool(np.ravel(cond)[0])
 
 
+# ------------------------------------------------------------------------------------ require
+
+
+def _require_type(call: Call) -> list[Type]:
+    of = call.types[1]
+    assert of is not None
+    return [of]
+
+
+def _require(call: Call, cond: Array, value: Any) -> Any:
+    if not _truth(cond):
+        raise ValueError(call["message"])
+    return value
+
+
 # ------------------------------------------------------------------------------------ loop
 
 
@@ -191,6 +206,16 @@ OPS = (
         _if_type,
         _if,
         OPAQUE,
+    ),
+    Op(
+        "require",
+        "The value, where the condition holds; else running the model fails with the message.",
+        (Input("cond", BOOLEAN), Input("value", ANY)),
+        _require_type,
+        _require,
+        OPAQUE,
+        (Attr("message", str, required=True),),
+        evaluate=lambda call: call.value(1),
     ),
     Op(
         "loop",

@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 
 from tilewright.base.errors import Unsupported, UserError, UserTypeError
 from tilewright.frontends.onnx import import_model
-from tilewright.frontends.onnx.importer import free_names
+from tilewright.frontends.onnx.frames import free_names
 from tilewright.graph import interpret
 from tilewright.graph.verify import verify
 

@@ -40,10 +40,6 @@ class Bodies(Protocol):
         outer: Builder,
     ) -> Graph: ...
 
-    def inline(
-        self, proto: onnx.GraphProto, scope: Mapping[str, Value], builder: Builder
-    ) -> list[Value]: ...
-
     def captures(
         self, protos: Sequence[onnx.GraphProto], scope: Mapping[str, Value], outer: Builder
     ) -> dict[str, Value]: ...

@@ -20,12 +20,6 @@ FLAG = TensorType(BOOL, ())
 
 def _if(node: Context) -> Sequence[Value]:
     protos = (node.attr("then_branch"), node.attr("else_branch"))
-    known = node.ints(0)
-    if known is not None:
-        made = node.importer.inline(protos[0 if known[0] else 1], node.scope, node.builder)
-        if node.importer.problems:
-            raise Skip  # they are reported already
-        return made
     captured = node.importer.captures(protos, node.scope, node.builder)
     bodies = tuple(
         node.importer.subgraph(proto, (), captured, node.scope, node.builder) for proto in protos

@@ -1,0 +1,78 @@
+"""What is left to translate: nodes of a graph, the names in sight, what becomes of results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+
+from tilewright.graph import Value
+
+
+@dataclass
+class Frame:
+    """A graph under translation. `into` names its results in the frame around it."""
+
+    nodes: Sequence[onnx.NodeProto]
+    scope: dict[str, Value]
+    outputs: Sequence[str]
+    into: Sequence[str] = ()
+    at: int = 0
+    later: set[str] = field(default_factory=set)  # what nodes may define, for messages
+
+    def __post_init__(self) -> None:
+        self.later = self.later or {name for node in self.nodes for name in node.output}
+
+    @property
+    def is_done(self) -> bool:
+        return self.at == len(self.nodes)
+
+    def next(self) -> onnx.NodeProto:
+        self.at += 1
+        return self.nodes[self.at - 1]
+
+    def needed(self) -> list[str]:
+        """The names in sight that what is left uses."""
+        free = free_of(self.nodes[self.at :], self.outputs, ())
+        return [name for name in free if name in self.scope]
+
+    def copy(self, scope: dict[str, Value]) -> Frame:
+        """The same work in another scope."""
+        return Frame(self.nodes, scope, self.outputs, self.into, self.at, self.later)
+
+
+def frame_of(proto: onnx.GraphProto, scope: dict[str, Value], into: Sequence[str] = ()) -> Frame:
+    """All of a graph, its initializers and inputs in scope already."""
+    return Frame(proto.node, scope, [info.name for info in proto.output], list(into))
+
+
+def free_names(proto: onnx.GraphProto) -> list[str]:
+    """Names a graph uses but does not define, in order of first use; bodies included."""
+    defined = {info.name for info in proto.input}
+    defined |= {tensor.name for tensor in proto.initializer}
+    defined |= {tensor.values.name for tensor in proto.sparse_initializer}
+    return free_of(proto.node, [info.name for info in proto.output], defined)
+
+
+def free_of(
+    nodes: Sequence[onnx.NodeProto], outputs: Sequence[str], defined: Iterable[str]
+) -> list[str]:
+    """Names that nodes and outputs use and that neither `defined` nor earlier nodes define."""
+    inside = set(defined)
+    free: dict[str, None] = {}
+    for node in nodes:
+        used = list(node.input)
+        for attribute in node.attribute:
+            bodies = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+            for body in bodies:
+                used.extend(free_names(body))
+        free.update(dict.fromkeys(name for name in used if name and name not in inside))
+        inside.update(node.output)
+    free.update(dict.fromkeys(name for name in outputs if name not in inside))
+    return list(free)
+
+
+def values_of(frames: Sequence[Frame], names: Mapping[int, Sequence[str]]) -> dict[Value, None]:
+    """The values behind names of frames, by their positions, each once."""
+    return {frames[at].scope[name]: None for at, used in names.items() for name in used}
