@@ -14,6 +14,8 @@ A `*.tw` file below `tests/` holds cases, separated by lines `// ====`:
     //   i, j, k = get_loops(get_block("C"))
     //   split(i, [None, 8])
 
+A case with both is scheduled first, then goes through the passes.
+
 A program that starts with `graph` or `module` is a model, with the passes of models.
 
 In place of the second program, `// error TW2104 @5:8: message` expects a refusal, at this line and
@@ -115,7 +117,9 @@ class Case:
                 self.language.verify(program)
             return programs
         if "schedule" in self.directives:
-            return [self._schedule(fn) for fn in programs]
+            programs = [self._schedule(fn) for fn in programs]
+            if "passes" not in self.directives:
+                return programs
         known = KnownPasses(self.language.package)
         passes, options = parse_passes(self.directives.get("passes", ""), known)
         ctx = PassContext(
