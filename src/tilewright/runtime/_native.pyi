@@ -57,6 +57,27 @@ class Function:
     @property
     def name(self) -> str: ...
 
+class Model:
+    def __new__(
+        cls,
+        address: int,
+        signature: Signature,
+        outputs: tuple[tuple[int, int, int], ...],
+        constants: int,
+        array_type: type[Tensor],
+        owner: object,
+        /,
+    ) -> Self: ...
+    def __call__(self, *inputs: object, threads: int = 0) -> tuple[Any, ...]: ...
+    def call_into(
+        self, inputs: tuple[object, ...], outputs: tuple[object, ...], threads: int = 0, /
+    ) -> None: ...
+    @property
+    def arena_bytes(self) -> int: ...
+
+def plan_arena(
+    sizes: tuple[int, ...], spans: tuple[int, ...], /
+) -> tuple[tuple[int, ...], int]: ...
 def call(
     address: int, signature: Signature, arrays: tuple[object, ...], threads: int = 0, /
 ) -> None: ...

@@ -14,7 +14,8 @@ typedef struct {
   const char **symbols;
 } Signature;
 
-static PyTypeObject *signature_type, *function_type;
+PyTypeObject *signature_type;
+static PyTypeObject *function_type;
 
 static void signature_dealloc(PyObject *object) {
   Signature *self = (Signature *)object;
@@ -129,24 +130,6 @@ static PyObject *signature_new(PyTypeObject *type, PyObject *args, PyObject *kwa
 
 /* ---- arguments ---- */
 
-enum { FEW = 8, FEW_SYMBOLS = 16 };
-
-/* The arguments of one call, on the C stack unless there are many. */
-typedef struct {
-  const tw_signature *signature;
-  int32_t n_args;
-  int32_t opened; /* loans to close, among the first so many arguments */
-  const DLTensor **tensors;
-  int64_t *symbols;
-  loan *loans;
-  bool *loaned;
-  void *many; /* their memory when it is not below */
-  const DLTensor *few_tensors[FEW];
-  int64_t few_symbols[FEW_SYMBOLS];
-  loan few_loans[FEW];
-  bool few_loaned[FEW];
-} frame;
-
 static bool find_room(frame *f) {
   size_t n_args = (size_t)f->n_args, n_symbols = (size_t)f->signature->n_symbols;
   if (n_args <= FEW && n_symbols <= FEW_SYMBOLS) {
@@ -190,15 +173,14 @@ static bool open_argument(frame *f, PyObject *object, int32_t i) {
   return false;
 }
 
-static void close_frame(frame *f) {
+void close_frame(frame *f) {
   for (int32_t i = 0; i < f->opened; ++i) {
     if (f->loaned[i]) loan_close(&f->loans[i]);
   }
   PyMem_Free(f->many);
 }
 
-/* Borrow and check all arguments. On failure an exception is set and the frame is closed. */
-static bool open_frame(frame *f, const tw_signature *signature, PyObject *args) {
+bool open_frame(frame *f, const tw_signature *signature, PyObject *args) {
   f->signature = signature;
   f->n_args = (int32_t)PyTuple_Size(args);
   f->opened = 0;
@@ -236,6 +218,10 @@ static PyObject *run(tw_kernel kernel, const tw_signature *signature, PyObject *
   Py_RETURN_NONE;
 }
 
+const tw_signature *signature_in(PyObject *signature) {
+  return &((const Signature *)signature)->signature;
+}
+
 PyObject *check_arrays(PyObject *module, PyObject *args) {
   (void)module;
   PyObject *signature, *arrays;
@@ -243,7 +229,7 @@ PyObject *check_arrays(PyObject *module, PyObject *args) {
     return NULL;
   }
   frame f;
-  if (!open_frame(&f, &((Signature *)signature)->signature, arrays)) return NULL;
+  if (!open_frame(&f, signature_in(signature), arrays)) return NULL;
   PyObject *values = tuple_of(f.symbols, f.signature->n_symbols);
   close_frame(&f);
   return values;
@@ -258,7 +244,7 @@ PyObject *call_kernel(PyObject *module, PyObject *args) {
                         &arrays, &threads)) {
     return NULL;
   }
-  return run((tw_kernel)(uintptr_t)address, &((Signature *)signature)->signature, arrays, threads);
+  return run((tw_kernel)(uintptr_t)address, signature_in(signature), arrays, threads);
 }
 
 /* ---- functions ---- */
@@ -306,21 +292,21 @@ static void function_dealloc(PyObject *object) {
   free_object(object);
 }
 
-static const tw_signature *signature_of(const Function *self) {
-  return &((const Signature *)self->signature)->signature;
+bool read_threads(PyObject *kwargs, int *threads) {
+  *threads = 0;
+  if (!kwargs) return true;
+  static char *names[] = {"threads", NULL};
+  PyObject *none = PyTuple_New(0);
+  bool parsed = none && PyArg_ParseTupleAndKeywords(none, kwargs, "|$i", names, threads);
+  Py_XDECREF(none);
+  return parsed;
 }
 
 static PyObject *function_call(PyObject *object, PyObject *args, PyObject *kwargs) {
   const Function *self = (const Function *)object;
-  int threads = 0;
-  if (kwargs) {
-    static char *names[] = {"threads", NULL};
-    PyObject *none = PyTuple_New(0);
-    bool parsed = none && PyArg_ParseTupleAndKeywords(none, kwargs, "|$i", names, &threads);
-    Py_XDECREF(none);
-    if (!parsed) return NULL;
-  }
-  return run(self->kernel, signature_of(self), args, threads);
+  int threads;
+  if (!read_threads(kwargs, &threads)) return NULL;
+  return run(self->kernel, signature_in(self->signature), args, threads);
 }
 
 static PyObject *get_address(PyObject *object, void *unused) {
@@ -330,7 +316,7 @@ static PyObject *get_address(PyObject *object, void *unused) {
 
 static PyObject *get_name(PyObject *object, void *unused) {
   (void)unused;
-  return PyUnicode_FromString(signature_of((const Function *)object)->name);
+  return PyUnicode_FromString(signature_in(((const Function *)object)->signature)->name);
 }
 
 static PyGetSetDef function_attributes[] = {

@@ -15,6 +15,9 @@ static PyObject *symbols(PyObject *module, PyObject *unused) {
       SYMBOL(tw_workspace_free), SYMBOL(tw_workspace_trim), SYMBOL(tw_parallel_for),
       SYMBOL(tw_threads),        SYMBOL(tw_set_threads),    SYMBOL(tw_set_own_threads),
       SYMBOL(tw_profile_begin),  SYMBOL(tw_profile_end),    SYMBOL(tw_request_tiles),
+      SYMBOL(tw_call_arena),     SYMBOL(tw_call_plan),      SYMBOL(tw_call_late),
+      SYMBOL(tw_call_drop),      SYMBOL(tw_call_grow),      SYMBOL(tw_model_call),
+      SYMBOL(tw_model_new),
   };
   PyObject *dict = PyDict_New();
   for (size_t i = 0; dict && i < sizeof all / sizeof *all; ++i) {
@@ -101,6 +104,7 @@ static PyMethodDef functions[] = {
     {"call", call_kernel, METH_VARARGS, "call(address, signature, arrays, threads=0)"},
     {"check", check_arrays, METH_VARARGS, "check(signature, arrays): the symbols' values"},
     {"symbols", symbols, METH_NOARGS, "The runtime's functions: name to address."},
+    {"plan_arena", plan_arena, METH_VARARGS, "plan_arena(sizes, spans): offsets, total"},
     {"threads", threads, METH_NOARGS, "The default number of threads."},
     {"set_threads", set_threads, METH_O, "Set it; 0 restores the machine's."},
     {"shut_down", shut_down, METH_NOARGS, "End the idle worker threads."},
@@ -128,7 +132,9 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__native(void) {
   PyObject *module = PyModule_Create(&definition);
   if (!module) return NULL;
-  if (loan_init() && tensor_init(module) && call_init(module)) return module;
+  if (loan_init() && tensor_init(module) && call_init(module) && model_init(module)) {
+    return module;
+  }
   Py_DECREF(module);
   return NULL;
 }

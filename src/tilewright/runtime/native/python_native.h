@@ -71,6 +71,7 @@ typedef struct {
   DLTensor tensor; /* its shape and strides point into `dims` */
   int64_t *dims;   /* shape, strides in elements, strides in bytes: ndim each */
   void *memory;    /* owned, or NULL */
+  bool pooled;     /* the memory is a workspace: it goes back to the thread's cache */
   loan *borrowed;  /* from another array, or NULL */
   PyObject *base;  /* keeps foreign memory alive, or NULL */
   bool read_only;
@@ -78,12 +79,49 @@ typedef struct {
 
 extern PyTypeObject *tensor_type;
 PyObject *tuple_of(const int64_t *values, int32_t count);
+/* The bytes of a compact tensor, or -1 with an error recorded when no memory could hold it. */
+int64_t compact_bytes(int32_t ndim, const int64_t *shape, DLDataType dtype);
+/* A compact tensor over a workspace, which it owns from now on, also on failure. */
+PyObject *tensor_adopt(PyTypeObject *type, int32_t ndim, const int64_t *shape, DLDataType dtype,
+                       void *workspace);
 bool tensor_init(PyObject *module);
 
 /* ---- calls: python_call.c ---- */
 
+enum { FEW = 8, FEW_SYMBOLS = 16 };
+
+/* The arguments of one call, on the C stack unless there are many. */
+typedef struct {
+  const tw_signature *signature;
+  int32_t n_args;
+  int32_t opened; /* loans to close, among the first so many arguments */
+  const DLTensor **tensors;
+  int64_t *symbols;
+  loan *loans;
+  bool *loaned;
+  void *many; /* their memory when it is not below */
+  const DLTensor *few_tensors[FEW];
+  int64_t few_symbols[FEW_SYMBOLS];
+  loan few_loans[FEW];
+  bool few_loaned[FEW];
+} frame;
+
+/* Borrow and check all arguments. On failure an exception is set and the frame is closed. */
+bool open_frame(frame *f, const tw_signature *signature, PyObject *args);
+void close_frame(frame *f);
+
+extern PyTypeObject *signature_type;
+const tw_signature *signature_in(PyObject *signature);
+/* Read the only keyword of calls. */
+bool read_threads(PyObject *kwargs, int *threads);
+
 bool call_init(PyObject *module);
 PyObject *call_kernel(PyObject *module, PyObject *args);
 PyObject *check_arrays(PyObject *module, PyObject *args);
+
+/* ---- models: python_model.c ---- */
+
+bool model_init(PyObject *module);
+PyObject *plan_arena(PyObject *module, PyObject *args);
 
 #endif

@@ -36,21 +36,19 @@ static Tensor *make(PyTypeObject *type, int32_t ndim, const int64_t *shape, cons
   return self;
 }
 
-/* The bytes of a compact tensor, or -1 with an exception when no memory could hold it. */
-static int64_t compact_bytes(int32_t ndim, const int64_t *shape, DLDataType dtype) {
+int64_t compact_bytes(int32_t ndim, const int64_t *shape, DLDataType dtype) {
   int64_t size = element_bytes(dtype);
   bool empty = false, over = false;
   for (int32_t axis = 0; axis < ndim; ++axis) {
     if (shape[axis] < 0) {
       tw_errorf(TW_ERROR_SHAPE, "dimension %d is negative: %lld", axis, (long long)shape[axis]);
-      raise_last();
       return -1;
     }
     empty = empty || shape[axis] == 0;
     over = over || __builtin_mul_overflow(size, shape[axis] ? shape[axis] : 1, &size);
   }
   if (!over) return empty ? 0 : size;
-  raise_code(TW_ERROR_NO_MEMORY, "the array is larger than memory");
+  tw_error(TW_ERROR_NO_MEMORY, "the array is larger than memory");
   return -1;
 }
 
@@ -86,13 +84,25 @@ static PyObject *tensor_empty(PyObject *type, PyObject *args) {
   if (ndim < 0) return NULL;
   DLDataType dtype = {code, bits, lanes};
   int64_t size_bytes = compact_bytes(ndim, shape, dtype);
-  if (size_bytes < 0) return NULL;
+  if (size_bytes < 0) return raise_last();
   Tensor *self = make((PyTypeObject *)type, ndim, shape, NULL, dtype, (DLDevice){kDLCPU, 0});
   if (!self) return NULL;
   self->tensor.data = self->memory = tw_alloc(size_bytes);
   if (self->memory) return (PyObject *)self;
   Py_DECREF(self);
   return raise_last();
+}
+
+PyObject *tensor_adopt(PyTypeObject *type, int32_t ndim, const int64_t *shape, DLDataType dtype,
+                       void *workspace) {
+  Tensor *self = make(type, ndim, shape, NULL, dtype, (DLDevice){kDLCPU, 0});
+  if (!self) {
+    tw_workspace_free(workspace);
+    return NULL;
+  }
+  self->tensor.data = self->memory = workspace;
+  self->pooled = true;
+  return (PyObject *)self;
 }
 
 PyDoc_STRVAR(
@@ -149,7 +159,7 @@ static PyObject *tensor_from_address(PyObject *type, PyObject *args) {
     if (given != ndim) return raise_code(TW_ERROR_STRIDES, "shape and strides differ in length");
   }
   DLDataType dtype = {code, bits, lanes};
-  if (compact_bytes(ndim, shape, dtype) < 0) return NULL;
+  if (compact_bytes(ndim, shape, dtype) < 0) return raise_last();
   Tensor *self = make((PyTypeObject *)type, ndim, shape, compact ? NULL : strides, dtype, device);
   if (!self) return NULL;
   self->tensor.data = (void *)(uintptr_t)address;
@@ -165,7 +175,11 @@ static void tensor_dealloc(PyObject *object) {
     loan_close(self->borrowed);
     PyMem_Free(self->borrowed);
   }
-  tw_free(self->memory);
+  if (self->pooled) {
+    tw_workspace_free(self->memory);
+  } else {
+    tw_free(self->memory);
+  }
   PyMem_Free(self->dims);
   Py_XDECREF(self->base);
   free_object(object);

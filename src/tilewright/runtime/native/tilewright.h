@@ -133,6 +133,56 @@ TW_API void tw_set_threads(int32_t threads);        /* for the process; 0 restor
 TW_API int32_t tw_set_own_threads(int32_t threads); /* for this thread; returns the old */
 TW_API void tw_shutdown(void); /* end idle workers; the next region starts new ones */
 
+/* ---- models ------------------------------------------------------------------------------- */
+
+typedef struct tw_model tw_model;
+typedef struct tw_call tw_call;
+
+/* One call in flight. Compiled code asks it for memory; whoever calls says where outputs go. */
+struct tw_call {
+  const void *const *constants; /* the model's weights, by number */
+  /* Memory for an output, as soon as its shape is known; NULL, with an error recorded, ends the
+   * call. */
+  void *(*output)(tw_call *call, int32_t index, int32_t ndim, const int64_t *shape);
+  void *caller; /* for `output` */
+  char *arena;
+  int64_t arena_bytes;
+  int64_t *plan; /* sizes, then offsets, of the latest plan */
+  int64_t plan_count;
+  void **late; /* memory taken by tw_call_late */
+  int32_t n_late, late_capacity;
+  tw_call *next;
+};
+
+/* A model's compiled code: checks its inputs, asks for outputs, computes. */
+typedef int32_t (*tw_main)(tw_call *call, const DLTensor *const *inputs, int32_t n_inputs);
+
+TW_API tw_model *tw_model_new(const void *const *constants);
+TW_API void tw_model_free(tw_model *model);     /* no call may be in flight */
+TW_API int64_t tw_model_bytes(tw_model *model); /* of the arenas of calls that have ended */
+/* Run on caller-supplied outputs; args are the inputs, then the outputs. */
+TW_API int32_t tw_model_call(tw_model *model, tw_main main, const char *name,
+                             const DLTensor *const *args, int32_t n_args, int32_t n_inputs,
+                             int32_t n_outputs);
+
+TW_API tw_call *tw_call_begin(tw_model *model);
+TW_API void tw_call_end(tw_model *model, tw_call *call);
+
+/* The call's arena, of at least so many bytes. */
+TW_API char *tw_call_arena(tw_call *call, int64_t size_bytes);
+/* Offsets in the arena for values of these sizes; the same sizes as last time cost a comparison.
+ * `spans` holds a pair per value: the first and the last step at which it must be kept. */
+TW_API const int64_t *tw_call_plan(tw_call *call, int32_t count, const int64_t *sizes,
+                                   const int32_t *spans);
+/* The same computation: offsets of `count` values, and the bytes of the arena, or -1. */
+TW_API int64_t tw_plan_arena(int32_t count, const int64_t *sizes, const int32_t *spans,
+                             int64_t *offsets);
+
+/* Memory whose size only the run reveals; what is not dropped goes when the call ends. */
+TW_API void *tw_call_late(tw_call *call, int64_t size_bytes);
+TW_API void tw_call_drop(tw_call *call, void *memory);
+TW_API void *tw_call_grow(tw_call *call, void *memory, int64_t used_bytes, int64_t size_bytes);
+
 /* ---- profiling ---------------------------------------------------------------------------- */
 
 /* The time now in nanoseconds, or 0 while the profiler is off. */
