@@ -232,6 +232,24 @@ def test_a_strided_convolution(size, symbolic):
     check(fn, s, [(3, size, size), (4, 3, 3, 3)], (4, out, out))
 
 
+@pytest.mark.parametrize(("sizes", "symbolic"), SIZES)
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_overlapping_windows_in_parallel(place, fused, sizes, symbolic):
+    """Each iteration of a parallel loop has the windows it computes to itself."""
+    fn = sized(blur, sizes, symbolic)
+    sch = Schedule(fn)
+    sch.compute_inline(sch.get_block("P"))
+    i, j = sch.get_loops(sch.get_block("Y"))
+    io, ii = sch.split(i, [None, 3])
+    jo, ji = sch.split(j, [None, 4])
+    sch.reorder(io, jo, ii, ji)
+    outer = (sch.fuse(io, jo),) if fused else (io, jo)
+    sch.compute_at(sch.get_block("X"), (*outer, ii)[min(place, len(outer))])
+    sch.parallel(outer[0])
+    check(fn, sch, [sizes], sizes)
+
+
 def test_both_results_of_a_reduction():
     n, m = te.var("n"), te.var("m")
     A = te.placeholder((n, m), name="A")

@@ -253,16 +253,33 @@ def _not_made_anew(written: list[_Access], read: list[_Access], ctx: Context) ->
 
 
 def _fills(writer: _Access, reader: _Access, ctx: Context) -> bool:
-    """Whether all that is read in an iteration is certainly written in it."""
-    filled = written_box(writer.block, writer.region, writer.loops, ctx)
+    """Whether all that is read in an iteration is certainly written in it, and before.
+
+    The writer stands before the reader, so that is so in each iteration of the loops around both;
+    what either does while they run would not tell in which order.
+    """
+    common = _common_loops(writer, reader)
+    inner = ctx.bind_all(loop_ranges(common))
+    filled = written_box(writer.block, writer.region, writer.loops[len(common) :], inner)
     if filled is None:
         return False
-    return holds(filled, read_box(reader.block, reader.region, reader.loops, ctx), ctx)
+    needed = read_box(reader.block, reader.region, reader.loops[len(common) :], inner)
+    return holds(filled, needed, inner)
+
+
+def _common_loops(writer: _Access, reader: _Access) -> list[For]:
+    """The loops around both, outermost first."""
+    found = []
+    for a, b in zip(writer.loops, reader.loops, strict=False):
+        if a is not b:
+            break
+        found.append(a)
+    return found
 
 
 def _hands_over(writer: _Access, reader: _Access) -> bool:
     """Whether the reader takes, in the same iteration of all loops, what was just written."""
-    common = {a.var for a, b in zip(writer.loops, reader.loops, strict=False) if a is b}
+    common = {loop.var for loop in _common_loops(writer, reader)}
     own = {loop.var for loop in (*writer.loops, *reader.loops)} - common
     return (
         all(
