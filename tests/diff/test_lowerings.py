@@ -18,6 +18,7 @@ from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType
 from tilewright.lower import LOWERINGS
 from tilewright.lower.graph import lower_graph, sizes_of
+from tilewright.lower.sizes import fresh_sizes, lower_sizes
 from tilewright.tensor import interpret as run_tensor
 
 BF16 = ml_dtypes.bfloat16
@@ -32,8 +33,6 @@ WITHOUT_LOWERING = {
     "loop",
     "max_roi_pool",
     "mel_weights",
-    "non_max_suppression",
-    "nonzero",
     "optional",
     "optional_get_element",
     "optional_has_element",
@@ -47,7 +46,6 @@ WITHOUT_LOWERING = {
     "sequence_insert",
     "sequence_length",
     "split_to_sequence",
-    "unique",
 }
 
 
@@ -141,6 +139,7 @@ def check(case: Case, close: Any, symbolic: bool) -> None:
         pairs = zip(value.tensor.shape, array.shape, strict=True)
         found.update((dim, extent) for dim, extent in pairs if isinstance(dim, sym.Size))
     sizes = [found[size] for size in sizes_of(graph)]
+    check_sizes(graph.nodes[-1], inputs, found)
     runs = [lambda *args: run_tensor(function, *args)]
     if symbolic or not case.symbolic or OPS[case.op].pattern not in (ELEMENTWISE, BROADCAST):
         runs.append(build(function, "cpu"))  # elementwise loops are the same for known sizes
@@ -149,6 +148,20 @@ def check(case: Case, close: Any, symbolic: bool) -> None:
         run(*[np.copy(x) for x in inputs], *made, *sizes)
         for got, expected in zip(made, want, strict=True):
             close(got, expected, case.reduction)
+
+
+def check_sizes(node: Any, inputs: Any, found: Any) -> None:
+    """The sizes that only the data tells, as their own function computes them."""
+    fresh = fresh_sizes(node)
+    function = lower_sizes(node)
+    if function is None:
+        assert not fresh
+        return
+    scalars = [found[param] for param in function.params if isinstance(param, sym.Size)]
+    for run in (lambda *args: run_tensor(function, *args), build(function, "cpu")):
+        out = np.full(len(fresh), -7, np.int64)
+        run(*[np.copy(x) for x in inputs], out, *scalars)
+        assert out.tolist() == [found[size] for size in fresh]
 
 
 # ---------------------------------------------------------------------------- elementwise
@@ -989,6 +1002,34 @@ for _of in (np.float32, np.int64):
         np.array([True, False, True]),
         np.array([0, 1]),
     )
+
+# ---------------------------------------------------------------------------- search
+
+for _of in (np.float32, np.int8, bool):
+    case("nonzero", rand(3, 5, of=_of, low=-1, high=1))
+case("nonzero", np.float32(3), note="scalar")
+case("nonzero", rand(0, 3), note="empty")
+for _sorted in (True, False):
+    case("unique", rand(40, of=np.int8), sorted=_sorted, outputs=4, note=str(_sorted))
+    case("unique", np.rint(rand(5, 7)), sorted=_sorted, outputs=4, note=str(_sorted))
+    case("unique", rand(2, 9, 3, of=bool), axis=1, sorted=_sorted, outputs=4, note=str(_sorted))
+case("unique", rand(9, 2, of=np.int64, low=0, high=2), axis=0, outputs=2)
+case("unique", np.array([np.nan, 1, np.nan, 0], np.float32), note="nan")
+case("unique", rand(0), outputs=4, note="empty")
+_BOXES, _SCORES = rand(2, 9, 4, low=0, high=4), rand(2, 3, 9, low=0, high=1)
+_LIMIT, _OVERLAP = np.array([3]), np.array([0.2], np.float32)
+case(
+    "non_max_suppression",
+    _BOXES,
+    _SCORES,
+    _LIMIT,
+    _OVERLAP,
+    np.array([0.3], np.float32),
+    fixed=(0, 2, 3, 4),
+)
+case("non_max_suppression", _BOXES, _SCORES, _LIMIT, _OVERLAP, center=True, fixed=(0, 2, 3))
+case("non_max_suppression", _BOXES, 0 * _SCORES, np.int64(2), fixed=(0,), note="equal")
+case("non_max_suppression", _BOXES, _SCORES, fixed=(0,), note="none")
 
 # ---------------------------------------------------------------------------- signals
 

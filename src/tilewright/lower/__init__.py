@@ -2,6 +2,7 @@
 
 from tilewright.lower import (
     attention,
+    boxes,
     conv,
     elementwise,
     image,
@@ -13,6 +14,7 @@ from tilewright.lower import (
     random,
     recurrent,
     reduction,
+    search,
     shape,
     signal,
     sorting,
@@ -35,6 +37,8 @@ FAMILIES = (
     image,
     signal,
     sorting,
+    search,
+    boxes,
     random,
     trees,
 )

@@ -1,0 +1,193 @@
+"""Search: which elements are not zero, which are distinct. How many only the data tells.
+
+The sizes of the outputs are given; `count_nonzero` and `count_unique` compute them beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright import sym, te
+from tilewright.base.dtype import I64, INDEX, U8
+from tilewright.lower.base import Lowering, Use, front_axis, product, split_index, wide
+from tilewright.lower.merge import Compare, load, merge_sort
+from tilewright.lower.statements import loops, procedure, seq, store, when
+from tilewright.sym import ONE, ZERO, Expr
+from tilewright.te import BufferView, Tensor
+from tilewright.tensor.ir import Stmt
+
+_ZERO, _ONE, _NONE = te.const(0, I64), te.const(1, I64), te.const(-1, I64)
+
+
+def _kept(index: Expr, size: Expr) -> Expr:
+    """An index from memory, inside a dimension."""
+    return sym.maximum(sym.minimum(te.cast(index, INDEX), sym.sub(size, 1)), 0)
+
+
+# ------------------------------------------------------------------------------------ nonzero
+
+
+def _is_set(value: Expr) -> Expr:
+    return value if value.dtype.is_bool else te.ne(wide(value), te.const(0, wide(value).dtype))
+
+
+def count_nonzero(x: Tensor, name: str) -> Expr:
+    """How many elements are not zero."""
+
+    def element() -> Expr:
+        axes = [te.reduce_axis((0, dim), name=f"k{at}") for at, dim in enumerate(x.shape)]
+        one = te.cast(_is_set(x[tuple(axes)]), I64)
+        return te.sum(one, axis=axes) if axes else one
+
+    return te.compute((), element, name=f"{name}_count")[()]
+
+
+def _nonzero(use: Use, x: Tensor) -> Tensor:
+    count = use.shape[1]
+
+    def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
+        (source,), (out, cursor) = ins, outs
+        column = cursor[ZERO]
+
+        def element(*index: Expr) -> Stmt:
+            place = _kept(column, count)
+            put = [
+                store(out, (sym.const(at), place), te.cast(i, I64)) for at, i in enumerate(index)
+            ]
+            taken = seq(*put, store(cursor, (ZERO,), column + _ONE))
+            return when([_is_set(source[index]), column < te.cast(count, I64)], taken)
+
+        return seq(store(cursor, (ZERO,), _ZERO), loops(x.shape, element))
+
+    if not x.ndim:  # a scalar has no coordinates
+        return te.compute(use.shape, lambda i, j: _ZERO, name=use.name)
+    return procedure([use.shape, (ONE,)], [x], body, use.name, [I64, I64])[0]
+
+
+# ------------------------------------------------------------------------------------ unique
+
+
+class _Slices:
+    """The elements of x, or its slices along an axis, as things to compare."""
+
+    def __init__(self, x: Tensor, axis: int | None) -> None:
+        self.x, self.axis = x, None if axis is None else front_axis(axis, x.ndim)
+        self.rest: tuple[Expr, ...] = ()
+        self.count = product(x.shape)
+        if self.axis is not None:
+            self.rest = (*x.shape[: self.axis], *x.shape[self.axis + 1 :])
+            self.count = x.shape[self.axis]
+
+    def at(self, which: Expr, rest: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Where an element of the slice `which` stands in x."""
+        if self.axis is None:
+            return split_index(which, self.x.shape)
+        return (*rest[: self.axis], which, *rest[self.axis :])
+
+    def placed(self, which: Expr, rest: Sequence[Expr]) -> tuple[Expr, ...]:
+        """And in the result."""
+        return (which,) if self.axis is None else self.at(which, rest)
+
+    def compare(self, source: BufferView, verdict: BufferView) -> Compare:
+        """Stores -1, 0 or 1: slices in lexicographic order; NaN is the greatest, and one value."""
+
+        def run(a: Expr, b: Expr) -> Stmt:
+            def element(*rest: Expr) -> Stmt:
+                one, two = source[self.at(a, rest)], source[self.at(b, rest)]
+                found = te.select(_below(one, two), _NONE, te.select(_below(two, one), _ONE, _ZERO))
+                return when([te.eq(verdict[ZERO], _ZERO)], store(verdict, (ZERO,), found))
+
+            return seq(store(verdict, (ZERO,), _ZERO), loops(self.rest, element, "s"))
+
+        return run
+
+
+def _below(a: Expr, b: Expr) -> Expr:
+    if a.dtype.is_bool:
+        a, b = te.cast(a, U8), te.cast(b, U8)
+    a, b = wide(a), wide(b)
+    if not a.dtype.is_float:
+        return a < b
+    return te.any(a < b, te.all(te.isnan(b), te.logical_not(te.isnan(a))))
+
+
+def _groups(use: Use, x: Tensor, slices: _Slices) -> tuple[Tensor, Tensor]:
+    """Of each slice, how many distinct ones are below it; and how many there are in all."""
+    count = slices.count
+
+    def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
+        (source,), (group, total, order, spare, cursor, verdict) = ins, outs
+        compare = slices.compare(source, verdict)
+
+        def number(rank: Expr) -> Stmt:
+            before, here = sym.maximum(sym.sub(rank, 1), 0), load(order, rank)
+            new = te.any(te.eq(rank, 0), te.ne(verdict[ZERO], _ZERO))
+            return seq(
+                compare(load(order, before), here),
+                when([new], store(total, (ZERO,), total[ZERO] + _ONE)),
+                store(group, (here,), total[ZERO] - _ONE),
+            )
+
+        return seq(
+            merge_sort(count, order, spare, cursor, compare, verdict),
+            store(total, (ZERO,), _ZERO),
+            loops([count], number, "r"),
+        )
+
+    shapes = [(count,), (ONE,), (count,), (count,), (sym.const(2),), (ONE,)]
+    made = procedure(shapes, [x], body, f"{use.name}_groups", [I64] * 6)
+    return made[0], made[1]
+
+
+def count_unique(use: Use, x: Tensor) -> Expr:
+    """How many elements, or slices along the axis, are distinct."""
+    _, total = _groups(use, x, _Slices(x, use["axis"]))
+    return total[ZERO]
+
+
+def _unique(use: Use, x: Tensor) -> tuple[Tensor, ...]:
+    """In the order of first occurrence, groups are labelled as they turn up."""
+    slices = _Slices(x, use["axis"])
+    group, _ = _groups(use, x, slices)
+    count, found = slices.count, use.shape[slices.axis or 0]
+
+    def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
+        (source, groups), (out, first, which, often, label, cursor) = ins, outs
+
+        def take(i: Expr) -> Stmt:
+            g = load(groups, i)
+            if not use["sorted"]:
+                g = load(label, g)
+            g = _kept(g, found)
+
+            def copy(*rest: Expr) -> Stmt:
+                return store(out, slices.placed(g, rest), source[slices.at(i, rest)])
+
+            new = seq(store(first, (g,), te.cast(i, I64)), loops(slices.rest, copy, "s"))
+            return seq(
+                store(which, (i,), te.cast(g, I64)),
+                when([te.eq(often[g], _ZERO)], new),
+                store(often, (g,), often[g] + _ONE),
+            )
+
+        def name(i: Expr) -> Stmt:
+            g = load(groups, i)
+            named = seq(
+                store(label, (g,), cursor[ZERO]), store(cursor, (ZERO,), cursor[ZERO] + _ONE)
+            )
+            return when([label[g] < _ZERO], named)
+
+        return seq(
+            store(cursor, (ZERO,), _ZERO),
+            loops([count], lambda i: store(label, (i,), _NONE), "l"),
+            loops([count], name, "n"),
+            loops([found], lambda g: store(often, (g,), _ZERO), "o"),
+            when([sym.lt(0, found)], loops([count], take, "t")),
+        )
+
+    shapes = [use.shape, (found,), (count,), (found,), (count,), (ONE,)]
+    types = [x.dtype, I64, I64, I64, I64, I64]
+    return procedure(shapes, [x, group], body, use.name, types)[: len(use.outputs)]
+
+
+LOWERINGS: dict[str, Lowering] = {"nonzero": _nonzero, "unique": _unique}
