@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tilewright import sym, te
 from tilewright.base.dtype import I32
 from tilewright.lower.base import Lowering, Use, static, wide
+from tilewright.lower.images import compute_image, image, image_shape, is_last
 from tilewright.lower.linalg import less_zero
 from tilewright.lower.windows import Window
 from tilewright.sym import ZERO, Expr
@@ -26,11 +27,14 @@ def _group(channel: Expr, channels: Expr, groups: int) -> Expr:
 
 
 def _conv(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-    window = Window(use, x, w.shape[2:])
+    """Channels last, padding is a stage of its own, for the schedule to place."""
+    window = Window(use, image(use, x), w.shape[2:])
+    if is_last(use):
+        window = window.padded(te.const(0, x.dtype))
     inner = w.shape[1]
 
     def sums(n: Expr, m: Expr, *places: Expr) -> Expr:
-        first = sym.mul(_group(m, use.shape[1], use["groups"]), inner)
+        first = sym.mul(_group(m, image_shape(use)[1], use["groups"]), inner)
         if any(static(dim) == 0 for dim in w.shape[1:]):
             return te.const(0, wide(x[(ZERO,) * x.ndim]).dtype)
         c, taps = te.reduce_axis((0, inner), name="c"), window.taps()
@@ -49,7 +53,8 @@ def _with_bias(use: Use, sums: Callable[..., Expr], bias: Tensor | None) -> Tens
             total = total + te.cast(bias[m], total.dtype)
         return te.cast(total, use.dtype)
 
-    return te.compute(use.shape, element, name=use.name)
+    made: Tensor = compute_image(use, element)
+    return made
 
 
 def _conv_integer(
@@ -61,7 +66,7 @@ def _conv_integer(
     bias: Tensor | None,
 ) -> Tensor:
     """Pads count as zero points: what they hold less the zero point is zero."""
-    window = Window(use, x, w.shape[2:])
+    window = Window(use, image(use, x), w.shape[2:])
     inner = w.shape[1]
 
     def point(zero: Tensor | None, channel: Expr) -> Expr | None:
@@ -70,7 +75,7 @@ def _conv_integer(
         return zero[tuple(channel if dim is not sym.ONE else ZERO for dim in zero.shape)]
 
     def sums(n: Expr, m: Expr, *places: Expr) -> Expr:
-        first = sym.mul(_group(m, use.shape[1], use["groups"]), inner)
+        first = sym.mul(_group(m, image_shape(use)[1], use["groups"]), inner)
         c, taps = te.reduce_axis((0, inner), name="c"), window.taps()
         zero = te.const(0, x.dtype) if x_zero is None else x_zero[(ZERO,) * x_zero.ndim]
         seen = window.read((n, sym.add(first, c)), places, taps, zero)
@@ -85,11 +90,12 @@ def _conv_integer(
 
 def _conv_transpose(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     groups, strides, dilations = use["groups"], use["strides"], use["dilations"]
+    seen = image(use, x)
     per_group, rank = w.shape[1], x.ndim - 2
-    inner = sym.simplify(sym.floordiv(x.shape[1], groups))
+    inner = sym.simplify(sym.floordiv(seen.shape[1], groups))
 
     def sums(n: Expr, m: Expr, *places: Expr) -> Expr:
-        group = _group(m, use.shape[1], groups)
+        group = _group(m, image_shape(use)[1], groups)
         within = m if groups == 1 else sym.sub(m, sym.mul(group, per_group))
         c = te.reduce_axis((0, inner), name="c")
         axes, tests, taps, sources = [c], [], [], []
@@ -102,12 +108,12 @@ def _conv_transpose(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tens
             tap = sym.simplify(sym.add(first, sym.mul(j, step)))
             source = sym.floordiv(sym.sub(o, sym.mul(tap, dilations[axis])), strides[axis])
             tests += [*fits, sym.lt(tap, kernel), sym.le(0, source)]
-            tests.append(sym.lt(source, x.shape[axis + 2]))
+            tests.append(sym.lt(source, seen.shape[axis + 2]))
             axes.append(j)
             taps.append(tap)
             sources.append(source)
         channel = sym.add(sym.mul(group, inner), c)
-        term = wide(x[(n, channel, *sources)]) * wide(w[(channel, within, *taps)])
+        term = wide(seen[(n, channel, *sources)]) * wide(w[(channel, within, *taps)])
         return te.sum(te.if_then_else(te.all(*tests), term, te.const(0, term.dtype)), axis=axes)
 
     return _with_bias(use, sums, bias)

@@ -20,6 +20,7 @@ from tilewright.lower.base import (
     wide,
     wide_type,
 )
+from tilewright.lower.images import compute_image, image, is_last
 from tilewright.lower.reduction import best, reduced
 from tilewright.sym import ZERO, Expr
 from tilewright.te import Tensor
@@ -161,14 +162,20 @@ def _rms_norm(use: Use, x: Tensor, scale: Tensor) -> Tensor:
 def _group_norm(use: Use, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     """Over groups of channels: x is seen as [batch, group, channel within, *spatial]."""
     groups = sym.as_expr(use["groups"])
-    size = sym.simplify(sym.floordiv(x.shape[1], groups))
-    shape = (x.shape[0], groups, size, *x.shape[2:])
-    axes, name = list(range(2, x.ndim + 1)), use.name
-    grouped = te.compute(
-        shape,
-        lambda n, g, c, *i: wide(x[(n, sym.add(sym.mul(g, size), c), *i)]),
-        name=f"{name}_grouped",
-    )
+    seen = image(use, x)
+    size = sym.simplify(sym.floordiv(seen.shape[1], groups))
+    name, last = use.name, is_last(use)
+    spatial = list(seen.shape[2:])
+    # Channels last: [batch, *spatial, group, channel within].
+    shape = [x.shape[0], *spatial, groups, size] if last else [x.shape[0], groups, size, *spatial]
+    group_axis = len(shape) - 2 if last else 1
+    axes = [axis for axis in range(1, len(shape)) if axis != group_axis]
+
+    def member(n: Expr, *i: Expr) -> Expr:
+        (*at, g, c) = i if last else (*i[2:], *i[:2])
+        return wide(seen[(n, sym.add(sym.mul(g, size), c), *at)])
+
+    grouped = te.compute(shape, member, name=f"{name}_grouped")
     mean = _mean(grouped, axes, f"{name}_mean")
     centred = _centred(grouped, mean, axes, f"{name}_centred")
     spread = _spread(centred, axes, f"{name}_spread")
@@ -176,12 +183,13 @@ def _group_norm(use: Use, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
 
     def element(n: Expr, c: Expr, *i: Expr) -> Expr:
         group, within = sym.floordiv(c, size), sym.floormod(c, size)
-        place = (n, group, within, *i)
+        place = (n, *i, group, within) if last else (n, group, within, *i)
         value = centred[place] / root[_along(place, axes)]
         value = value * te.cast(scale[c], value.dtype) + te.cast(bias[c], value.dtype)
         return te.cast(value, use.dtype)
 
-    return te.compute(use.shape, element, name=name)
+    made: Tensor = compute_image(use, element, name=name)
+    return made
 
 
 def _batch_norm(
@@ -197,7 +205,7 @@ def _batch_norm(
     factors = te.compute(scale.shape, factor, name=f"{use.name}_factor")
 
     def element(*i: Expr) -> Expr:
-        c = i[1] if x.ndim > 1 else _only(scale, i[0])
+        c = i[-1 if is_last(use) else 1] if x.ndim > 1 else _only(scale, i[0])
         centred = wide(x[i]) - te.cast(mean[c], of)
         return te.cast(centred * factors[c] + te.cast(bias[c], of), use.dtype)
 
@@ -211,16 +219,17 @@ def _only(scale: Tensor, at: Expr) -> Expr:
 
 def _lrn(use: Use, x: Tensor) -> Tensor:
     size, of = use["size"], wide_type(x.dtype)
-    before, channels = (size - 1) // 2, x.shape[1]
+    seen = image(use, x)
+    before, channels = (size - 1) // 2, seen.shape[1]
 
     def total(n: Expr, c: Expr, *i: Expr) -> Expr:
         k = te.reduce_axis((0, size), name="k")
         at = sym.sub(sym.add(c, k), before)
-        value = wide(x[(n, at, *i)])
+        value = wide(seen[(n, at, *i)])
         inside = te.all(sym.le(0, at), sym.lt(at, channels))
         return te.sum(te.if_then_else(inside, value * value, te.const(0, of)), axis=k)
 
-    sums = te.compute(x.shape, total, name=f"{use.name}_squares")
+    sums = compute_image(use, total, name=f"{use.name}_squares")
 
     def element(*i: Expr) -> Expr:
         base = te.const(use["bias"], of) + te.const(use["alpha"] / size, of) * sums[i]

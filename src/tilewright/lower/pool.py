@@ -15,6 +15,7 @@ from tilewright.lower.base import (
     wide,
     wide_type,
 )
+from tilewright.lower.images import compute_image, image
 from tilewright.lower.reduction import best
 from tilewright.lower.statements import loops, procedure, seq, store, when
 from tilewright.lower.windows import Window
@@ -24,7 +25,7 @@ from tilewright.tensor.ir import Stmt
 
 
 def _max_pool(use: Use, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-    window = Window(use, x, use["kernel"])
+    window = Window(use, image(use, x), use["kernel"])
     least = te.const(x.dtype.min, x.dtype)
     if use.call.outputs > 1:
         return _max_pool_with_indices(use, x, window, least)
@@ -32,7 +33,8 @@ def _max_pool(use: Use, x: Tensor) -> Tensor | tuple[Tensor, ...]:
     def element(n: Expr, c: Expr, *places: Expr) -> Expr:
         return window.combined(lambda *taps: window.read((n, c), places, taps, least), te.max)
 
-    return te.compute(use.shape, element, name=use.name)
+    made: Tensor = compute_image(use, element)
+    return made
 
 
 def _max_pool_with_indices(
@@ -47,22 +49,23 @@ def _max_pool_with_indices(
         made = choose((tap, window.read((n, c), places, taps, least)), axis=taps)
         return tuple(made)
 
-    tap, value = te.compute(use.shape, pair, name=use.name)
-    spatial = x.shape[2:]
+    tap, value = compute_image(use, pair)
+    chosen_tap, seen = image(use, tap), window.x
+    spatial = seen.shape[2:]
 
     def position(n: Expr, c: Expr, *places: Expr) -> Expr:
-        chosen = split_index(te.cast(tap[(n, c, *places)], "index"), window.kernel)
+        chosen = split_index(te.cast(chosen_tap[(n, c, *places)], "index"), window.kernel)
         where = [window.place(axis, places[axis], chosen[axis]) for axis in range(window.rank)]
         order = list(reversed(range(window.rank))) if use["column_major"] else range(window.rank)
         flat = flat_index([where[axis] for axis in order], [spatial[axis] for axis in order])
-        image = sym.add(sym.mul(n, x.shape[1]), c)
+        image = sym.add(sym.mul(n, seen.shape[1]), c)
         return te.cast(sym.add(flat, sym.mul(image, product(spatial))), I64)
 
-    return value, te.compute(use.shape, position, name=f"{use.name}_indices")
+    return value, compute_image(use, position, name=f"{use.name}_indices")
 
 
 def _avg_pool(use: Use, x: Tensor) -> Tensor:
-    window, of = Window(use, x, use["kernel"]), wide_type(x.dtype)
+    window, of = Window(use, image(use, x), use["kernel"]), wide_type(x.dtype)
 
     def element(n: Expr, c: Expr, *places: Expr) -> Expr:
         total = window.combined(
@@ -76,11 +79,12 @@ def _avg_pool(use: Use, x: Tensor) -> Tensor:
             count = sym.maximum(count, 1)
         return te.cast(total / number(count, of), use.dtype)
 
-    return te.compute(use.shape, element, name=use.name)
+    made: Tensor = compute_image(use, element)
+    return made
 
 
 def _lp_pool(use: Use, x: Tensor) -> Tensor:
-    window, of, p = Window(use, x, use["kernel"]), wide_type(x.dtype), use["p"]
+    window, of, p = Window(use, image(use, x), use["kernel"]), wide_type(x.dtype), use["p"]
 
     def power(value: Expr) -> Expr:
         size = te.abs(wide(value))
@@ -93,7 +97,8 @@ def _lp_pool(use: Use, x: Tensor) -> Tensor:
         root = te.sqrt(total) if p == 2 else te.pow(total, te.const(1 / p, of))
         return te.cast(total if p == 1 else root, use.dtype)
 
-    return te.compute(use.shape, element, name=use.name)
+    made: Tensor = compute_image(use, element)
+    return made
 
 
 def _max_unpool(use: Use, x: Tensor, indices: Tensor, shape: Tensor | None) -> Tensor:

@@ -7,15 +7,15 @@ from typing import Any
 
 from tilewright import sym, te
 from tilewright.lower.base import Use, static
+from tilewright.lower.images import Image, compute_image
 from tilewright.sym import ZERO, Expr
-from tilewright.te import Tensor
 
 
 class Window:
     """The windows of one operator over the spatial axes of x."""
 
-    def __init__(self, use: Use, x: Tensor, kernel: Sequence[Expr | int]) -> None:
-        self.x, self.rank = x, x.ndim - 2
+    def __init__(self, use: Use, x: Image, kernel: Sequence[Expr | int]) -> None:
+        self.use, self.x, self.rank = use, x, x.ndim - 2
         self.kernel = [sym.as_expr(size) for size in kernel]
         self.strides, self.dilations = use["strides"], use["dilations"]
         self.begins = [sym.as_expr(pad) for pad in use["pads"][: self.rank]]
@@ -44,6 +44,29 @@ class Window:
             if self.is_padded(axis):
                 tests += [sym.le(0, place), sym.lt(place, self.x.shape[axis + 2])]
         return te.if_then_else(te.all(*tests), value, outside) if tests else value
+
+    def padded(self, outside: Expr) -> Window:
+        """The same windows over a padded copy, which a schedule may make piece by piece."""
+        if not any(self.is_padded(axis) for axis in range(self.rank)):
+            return self
+        x, begins, use = self.x, self.begins, self.use
+        dims = [
+            sym.simplify(sym.maximum(sym.add(sym.add(size, begin), end), 0))
+            for size, begin, end in zip(x.shape[2:], begins, self.ends, strict=True)
+        ]
+
+        def element(n: Expr, c: Expr, *places: Expr) -> Expr:
+            inner = [sym.sub(place, begin) for place, begin in zip(places, begins, strict=True)]
+            tests = []
+            for axis, place in enumerate(inner):
+                if self.is_padded(axis):
+                    tests += [sym.le(0, place), sym.lt(place, x.shape[axis + 2])]
+            return te.if_then_else(te.all(*tests), x[(n, c, *inner)], outside)
+
+        copy = compute_image(use, element, (*x.shape[:2], *dims), f"{use.name}_padded")
+        made = Window(use, Image(copy, last=x.last), self.kernel)
+        made.begins = made.ends = [ZERO] * self.rank
+        return made
 
     def taps(self) -> list[Any]:
         """Reduction axes over the kernel."""

@@ -1,7 +1,8 @@
 """Convolutions over any number of spatial axes, and their relatives.
 
-x is [batch, channels, *spatial]; weights are [out channels, channels / groups, *kernel], for a
-transposed convolution [channels, out channels / groups, *kernel]. Pads are explicit.
+x is [batch, channels, *spatial], or as `layout` says. Weights are
+[out channels, channels / groups, *kernel], for a transposed convolution
+[channels, out channels / groups, *kernel]. Pads are explicit.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.dtype import I32
 from tilewright.graph.op import COMPLEX, FLOAT, INTEGER, NUMBER, OPAQUE, Attr, Call, Input, Op
+from tilewright.graph.ops.layout import in_layouts
 from tilewright.graph.ops.linalg import exact, to_i32, wide
 from tilewright.graph.ops.rules import check_one_dtype, contents_or_sizes, same_dim
 from tilewright.graph.ops.windows import (
@@ -274,15 +276,19 @@ def _windowed(
     return Op(name, doc, inputs, infer, reference, COMPLEX, (*_WINDOW, *more))
 
 
+def _image_op(*declaration: Any) -> Op:
+    return in_layouts(_windowed(*declaration))
+
+
 OPS = (
-    _windowed(
+    _image_op(
         "conv",
         "Convolution (a sliding dot product), with a bias per output channel.",
         (Input("x", FLOAT), Input("w", FLOAT), Input("bias", FLOAT, optional=True)),
         _conv_type,
         _conv,
     ),
-    _windowed(
+    _image_op(
         "conv_integer",
         "Convolution of eight-bit integers less their zero points, in i32; pads count as zero.",
         (
@@ -295,7 +301,7 @@ OPS = (
         _conv_integer_type,
         _conv_integer,
     ),
-    _windowed(
+    _image_op(
         "conv_transpose",
         "The transpose of a convolution: elements spread their multiple of the kernel.",
         (Input("x", FLOAT), Input("w", FLOAT), Input("bias", FLOAT, optional=True)),

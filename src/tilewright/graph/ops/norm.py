@@ -11,6 +11,7 @@ import numpy as np
 
 from tilewright.base.dtype import F32
 from tilewright.graph.op import ELEMENTWISE, FLOAT, OPAQUE, REDUCTION, Attr, Call, Input, Op
+from tilewright.graph.ops.layout import in_layouts
 from tilewright.graph.ops.linalg import wide
 from tilewright.graph.ops.rules import same_dim, same_type
 from tilewright.graph.types import TensorType, Type
@@ -223,43 +224,49 @@ OPS = (
         REDUCTION,
         (Attr("axis", int, required=True), _EPSILON),
     ),
-    Op(
-        "group_norm",
-        "x centred and scaled over each group of channels of each image, times scale, plus bias "
-        "per channel.",
-        (Input("x", FLOAT), Input("scale", FLOAT), Input("bias", FLOAT)),
-        _group_norm_type,
-        _group_norm,
-        REDUCTION,
-        (Attr("groups", (int, Expr), required=True), _EPSILON),
+    in_layouts(
+        Op(
+            "group_norm",
+            "x centred and scaled over each group of channels of each image, times scale, plus "
+            "bias per channel.",
+            (Input("x", FLOAT), Input("scale", FLOAT), Input("bias", FLOAT)),
+            _group_norm_type,
+            _group_norm,
+            REDUCTION,
+            (Attr("groups", (int, Expr), required=True), _EPSILON),
+        )
     ),
-    Op(
-        "batch_norm",
-        "(x - mean) / sqrt(variance + epsilon) * scale + bias, per channel.",
-        (
-            Input("x", FLOAT),
-            Input("scale", FLOAT),
-            Input("bias", FLOAT),
-            Input("mean", FLOAT),
-            Input("variance", FLOAT),
-        ),
-        _batch_norm_type,
-        _batch_norm,
-        ELEMENTWISE,
-        (_EPSILON,),
+    in_layouts(
+        Op(
+            "batch_norm",
+            "(x - mean) / sqrt(variance + epsilon) * scale + bias, per channel.",
+            (
+                Input("x", FLOAT),
+                Input("scale", FLOAT),
+                Input("bias", FLOAT),
+                Input("mean", FLOAT),
+                Input("variance", FLOAT),
+            ),
+            _batch_norm_type,
+            _batch_norm,
+            ELEMENTWISE,
+            (_EPSILON,),
+        )
     ),
-    Op(
-        "lrn",
-        "x over a power of the squares of neighbouring channels.",
-        (Input("x", FLOAT),),
-        same_type,
-        _lrn,
-        REDUCTION,
-        (
-            Attr("size", int, required=True),
-            Attr("alpha", float, 1e-4),
-            Attr("beta", float, 0.75),
-            Attr("bias", float, 1.0),
-        ),
+    in_layouts(
+        Op(
+            "lrn",
+            "x over a power of the squares of neighbouring channels.",
+            (Input("x", FLOAT),),
+            same_type,
+            _lrn,
+            REDUCTION,
+            (
+                Attr("size", int, required=True),
+                Attr("alpha", float, 1e-4),
+                Attr("beta", float, 0.75),
+                Attr("bias", float, 1.0),
+            ),
+        )
     ),
 )

@@ -11,6 +11,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.dtype import I64
 from tilewright.graph.op import FLOAT, INTEGER, NUMBER, OPAQUE, REDUCTION, Attr, Call, Input, Op
+from tilewright.graph.ops.layout import in_layouts
 from tilewright.graph.ops.linalg import wide
 from tilewright.graph.ops.rules import contents_or_sizes, same_dim
 from tilewright.graph.ops.windows import (
@@ -273,32 +274,38 @@ def _bins(start: int, size: int, bins: int, limit: int) -> list[tuple[int, int]]
 
 
 OPS = (
-    Op(
-        "max_pool",
-        "The greatest element of each window and, if asked for, its index in the whole tensor.",
-        (Input("x", NUMBER),),
-        _max_pool_type,
-        _max_pool,
-        REDUCTION,
-        (*_WINDOW, Attr("column_major", bool, False)),  # how indices count within an image
+    in_layouts(
+        Op(
+            "max_pool",
+            "The greatest element of each window and, if asked for, its index in the whole tensor.",
+            (Input("x", NUMBER),),
+            _max_pool_type,
+            _max_pool,
+            REDUCTION,
+            (*_WINDOW, Attr("column_major", bool, False)),  # how indices count within an image
+        )
     ),
-    Op(
-        "avg_pool",
-        "The mean of each window; pads count as zeros, or not at all.",
-        (Input("x", FLOAT),),
-        _pooled_type,
-        _avg_pool,
-        REDUCTION,
-        (*_WINDOW, Attr("include_pad", bool, False)),
+    in_layouts(
+        Op(
+            "avg_pool",
+            "The mean of each window; pads count as zeros, or not at all.",
+            (Input("x", FLOAT),),
+            _pooled_type,
+            _avg_pool,
+            REDUCTION,
+            (*_WINDOW, Attr("include_pad", bool, False)),
+        )
     ),
-    Op(
-        "lp_pool",
-        "The p-norm of each window.",
-        (Input("x", FLOAT),),
-        _pooled_type,
-        _lp_pool,
-        REDUCTION,
-        (*_WINDOW, Attr("p", int, 2)),
+    in_layouts(
+        Op(
+            "lp_pool",
+            "The p-norm of each window.",
+            (Input("x", FLOAT),),
+            _pooled_type,
+            _lp_pool,
+            REDUCTION,
+            (*_WINDOW, Attr("p", int, 2)),
+        )
     ),
     Op(
         "max_unpool",

@@ -1,0 +1,98 @@
+"""Operators on images give the same answer in both layouts."""
+
+import numpy as np
+import pytest
+
+from tilewright.codegen.build import build
+from tilewright.graph import interpret, parse
+from tilewright.graph.ops.layout import channels_first, channels_last
+from tilewright.lower.graph import lower_graph
+
+# operator, shape of x channels first, shapes of the rest, attributes
+CASES = {
+    "conv": ("conv", (2, 3, 7, 6), [(4, 3, 3, 3), (4,)], "strides = (1, 1), pads = (1, 1, 1, 1)"),
+    "conv stride": (
+        "conv",
+        (1, 4, 9, 8),
+        [(6, 2, 3, 2)],
+        "strides = (2, 1), pads = (0, 1, 2, 0), groups = 2",
+    ),
+    "conv cropped": ("conv", (1, 2, 9), [(3, 2, 3)], "strides = (1,), pads = (-1, 2)"),
+    "conv 3d": (
+        "conv",
+        (1, 2, 4, 5, 3),
+        [(3, 2, 2, 3, 1)],
+        "strides = (1, 2, 1), pads = (1, 0, 0, 0, 1, 0)",
+    ),
+    "depthwise": (
+        "conv",
+        (1, 5, 6, 6),
+        [(5, 1, 3, 3), (5,)],
+        "strides = (1, 1), pads = (1, 1, 1, 1), groups = 5",
+    ),
+    "transposed": (
+        "conv_transpose",
+        (1, 4, 5, 4),
+        [(4, 3, 3, 3)],
+        "strides = (2, 2), pads = (1, 1, 0, 1), output_padding = (0, 0)",
+    ),
+    "max_pool": (
+        "max_pool",
+        (1, 3, 6, 7),
+        [],
+        "kernel = (3, 2), strides = (2, 1), pads = (1, 0, 1, 1), ceil_mode = true",
+    ),
+    "avg_pool": (
+        "avg_pool",
+        (2, 3, 6, 7),
+        [],
+        "kernel = (3, 3), strides = (2, 2), pads = (1, 1, 1, 1)",
+    ),
+    "lp_pool": ("lp_pool", (1, 3, 6), [], "kernel = (2,), strides = (2,), pads = (0, 0)"),
+    "batch_norm": ("batch_norm", (2, 4, 3, 3), [(4,)] * 4, ""),
+    "batch_norm flat": ("batch_norm", (3, 4), [(4,)] * 4, ""),
+    "group_norm": ("group_norm", (2, 6, 3, 4), [(6,), (6,)], "groups = 3"),
+    "instance_norm": ("group_norm", (2, 3, 5), [(3,), (3,)], "groups = 3"),
+    "lrn": ("lrn", (1, 7, 3, 2), [], "size = 5"),
+}
+
+
+def module_of(op, shapes, attributes, results=1):
+    params = ", ".join(f"%a{at}: f32[{','.join(map(str, s))}]" for at, s in enumerate(shapes))
+    names = ", ".join(f"%a{at}" for at in range(len(shapes)))
+    out = ", ".join(f"%y{at}" for at in range(results))
+    spatial = len(shapes[0]) - 2
+    if "conv" in op or "pool" in op:
+        attributes += f", dilations = ({'1, ' * spatial})"
+    return parse(f"graph @main({params}) {{ {out} = {op}({names}) {{{attributes}}} return {out} }}")
+
+
+def both(op, shape, rest, attributes, results=1):
+    """The answer channels first, and interpreted and natively channels last."""
+    random = np.random.default_rng(0)
+    arrays = [random.random(s, dtype=np.float32) + 0.1 for s in (shape, *rest)]
+    last = np.ascontiguousarray(arrays[0].transpose(channels_last(range(len(shape)))))
+    joined = f"{attributes}{', ' if attributes else ''}"
+    first = module_of(op, [shape, *rest], attributes, results)
+    moved = module_of(op, [last.shape, *rest], joined + 'layout = "channels_last"', results)
+    want = interpret(first, *arrays)
+    seen = interpret(moved, last, *arrays[1:])
+    outs = [np.full_like(y, 0) for y in seen]
+    build(lower_graph(moved.main, "kernel"))(last, *arrays[1:], *outs)
+    return want, seen, outs
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_layouts_agree(case):
+    want, seen, outs = both(*case)
+    for found in (seen[0], outs[0]):
+        order = channels_first(range(found.ndim))
+        np.testing.assert_allclose(found.transpose(order), want[0], rtol=1e-5, atol=1e-5)
+
+
+def test_indices_of_pooling_count_channels_first_in_both_layouts():
+    want, seen, outs = both(
+        "max_pool", (2, 3, 6, 6), [], "kernel = (2, 2), strides = (2, 2), pads = (0, 0, 0, 0)", 2
+    )
+    np.testing.assert_array_equal(seen[1].transpose(0, 3, 1, 2), want[1])
+    np.testing.assert_array_equal(outs[1].transpose(0, 3, 1, 2), want[1])
