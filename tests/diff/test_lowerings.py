@@ -28,6 +28,7 @@ WITHOUT_LOWERING = {
     "concat_from_sequence",
     "deform_conv",
     "det",
+    "fused",
     "if",
     "lookup",
     "loop",

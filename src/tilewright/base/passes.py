@@ -4,7 +4,8 @@
     flat = run_passes(fn, CPU, PassContext(options={"unroll_loops.limit": 64}))
 
 A pass is known by the name of its function. It returns the very object it was given when it has
-nothing to do. Its options are `pass.option` in the context; in text, `pass{option = value}`.
+nothing to do. Its options are `pass.option` in the context; in text, `pass{option = value}`. Every
+pass has the option `enabled`, by which it is switched off.
 Analyses are functions of a program that return a value, kept by the context while the program
 lives.
 """
@@ -68,6 +69,9 @@ def run_passes(program: P, passes: Iterable[Pass[P]], ctx: PassContext | None = 
     while remaining:
         step = remaining[0]
         name = pass_name(step)
+        if not ctx.option(f"{name}.enabled", True):
+            remaining.pop(0)
+            continue
         begin = time.perf_counter()
         try:
             result = step(program, ctx)

@@ -47,7 +47,7 @@ from tilewright.graph.types import (
 from tilewright.graph.visit import first_capture
 from tilewright.sym import Const, Expr, Size, Var, free_vars
 
-BODIES = {"if": 2, "loop": 1, "scan": 1}  # how many bodies an operator has; others none
+BODIES = {"if": 2, "loop": 1, "scan": 1, "fused": 1}  # how many bodies an operator has; others none
 
 
 class VerifyError(CompilerBug):

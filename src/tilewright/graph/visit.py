@@ -163,6 +163,8 @@ class Edit:
 
 def first_capture(node: Node) -> int:
     """Where the inputs start that a node with bodies hands to them as they are."""
+    if node.op == "fused":
+        return 0
     if node.op == "loop":
         return 2 + int(node["carried"])
     if node.op == "scan":
@@ -227,6 +229,22 @@ def map_graphs(module: Module, change: Callable[[Graph], Graph]) -> Module:
     if all(graphs[name] is graph for name, graph in module.graphs.items()):
         return module
     return replace(module, graphs=graphs)
+
+
+def map_bodies(module: Module, change: Callable[[Graph], Graph]) -> Module:
+    """`map_graphs` that changes bodies of control flow too, before the graph around them."""
+
+    def changed(graph: Graph) -> Graph:
+        nodes = tuple([inner(node) if node.bodies else node for node in graph.nodes])
+        same = all(a is b for a, b in zip(nodes, graph.nodes, strict=True))
+        return change(graph if same else replace(graph, nodes=nodes))
+
+    def inner(node: Node) -> Node:
+        if node.op == "fused":
+            return node
+        return _with_bodies(node, tuple([changed(body) for body in node.bodies]))
+
+    return map_graphs(module, changed)
 
 
 def same_sizes(old: Node, new: tuple[Value, ...]) -> dict[Var, Expr] | None:

@@ -1,26 +1,35 @@
 """A graph whose every node has a lowering, as one tensor function.
 
-    lower_graph(graph, "k0") -> func @k0(inputs..., outputs..., sizes...)
+    lower_graph(graph, "k0", module.constants) -> func @k0(inputs..., outputs..., sizes...)
 
-Sizes that the shapes mention are passed as scalars: kernels of a model are called by the model
+The graph is the body of a `fused` node. Constants in it have one element and become numbers. Sizes
+that types and attributes mention are passed as scalars: kernels of a model are called by the model
 itself, which knows them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 
 from tilewright import te
 from tilewright.base.errors import Unsupported
 from tilewright.graph.build import make_call
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.types import TensorType
+from tilewright.graph.visit import attribute_sizes
 from tilewright.lower import LOWERINGS
 from tilewright.lower.base import Use, copied, shape_of
 from tilewright.sym import Size, Var, free_vars
 from tilewright.te import Tensor
 from tilewright.tensor.ir import Function
 
+Array = np.ndarray[Any, Any]
 
-def lower_graph(graph: Graph, name: str) -> Function:
+
+def lower_graph(graph: Graph, name: str, constants: Mapping[str, Array] | None = None) -> Function:
     """The tensor function that computes a graph's results from its parameters."""
     tensors: dict[Value, Tensor] = {}
     params: list[Tensor | Var] = []
@@ -29,6 +38,9 @@ def lower_graph(graph: Graph, name: str) -> Function:
         tensors[value] = te.placeholder(shape_of(of), of.dtype, name=value.name)
         params.append(tensors[value])
     for node in graph.nodes:
+        if node.op == "constant":
+            tensors[node.output] = _number(node, (constants or {})[node["data"]])
+            continue
         made = lower_node(node, [None if v is None else tensors[v] for v in node.inputs])
         tensors.update(zip(node.outputs, made, strict=True))
     results: list[Tensor] = []
@@ -38,6 +50,14 @@ def lower_graph(graph: Graph, name: str) -> Function:
             tensor = copied(tensor, value.name)
         results.append(tensor)
     return te.function([*params, *results, *sizes_of(graph)], name=name)
+
+
+def _number(node: Node, array: Array) -> Tensor:
+    """A constant of one element, which is part of the code."""
+    assert array.size == 1, "larger constants are parameters"
+    of = node.output.tensor
+    value = te.const(array.item(), of.dtype)
+    return te.compute(shape_of(of), lambda *_: value, name=node.output.name)
 
 
 def lower_node(node: Node, inputs: list[Tensor | None]) -> tuple[Tensor, ...]:
@@ -61,10 +81,12 @@ def lower_node(node: Node, inputs: list[Tensor | None]) -> tuple[Tensor, ...]:
 
 
 def sizes_of(graph: Graph) -> list[Size]:
-    """The sizes that types in the graph mention, in order."""
+    """The sizes that types and attributes in the graph mention, in order."""
     values = [*graph.params, *(value for node in graph.nodes for value in node.outputs)]
     found: dict[Var, None] = {}
     for value in values:
         if isinstance(value.type, TensorType) and value.type.shape is not None:
             found.update(free_vars(*value.type.shape))
+    for node in graph.nodes:
+        found.update(attribute_sizes(node))
     return [size for size in found if isinstance(size, Size)]

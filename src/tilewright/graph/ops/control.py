@@ -6,6 +6,10 @@
     scan(*states, *inputs, *values) do { graph(*states, *elements, *values) ->
         (*states, *scanned) }
 
+    fused(*values) do { graph(*values) -> ... }
+
+`fused` is no control flow: its body is what one kernel computes.
+
 What a body gives as `scanned` is stacked over the iterations along a new first axis. A body sees
 the sizes of the graph around it; sizes of its own are out of sight outside.
 """
@@ -198,7 +202,28 @@ def _scan(call: Call, run: Run, *values: Any) -> tuple[Any, ...]:
     return (*carried, *_stack(rows, body.results[states:]))
 
 
+# ------------------------------------------------------------------------------------ fused
+
+
+def _fused_type(call: Call) -> list[Type]:
+    (body,) = call.bodies
+    _check_params(call, body, len(call.types))
+    return [value.type for value in body.results]
+
+
+def _fused(call: Call, run: Run, *values: Any) -> tuple[Any, ...]:
+    return run(call.bodies[0], values)
+
+
 OPS = (
+    Op(
+        "fused",
+        "What the body gives, computed by one kernel.",
+        (Input("values", ANY, variadic=True),),
+        _fused_type,
+        _fused,
+        OPAQUE,
+    ),
     Op(
         "if",
         "What the first body gives where the condition holds, else the second.",

@@ -1,7 +1,9 @@
 """Passes on models: pure functions `(Module, PassContext) -> Module`, one per file."""
 
 from tilewright.graph.passes.canonicalize import canonicalize
+from tilewright.graph.passes.enclose_nodes import enclose_nodes
 from tilewright.graph.passes.fold_constants import fold_constants
+from tilewright.graph.passes.fuse import fuse
 from tilewright.graph.passes.infer_shapes import infer_shapes
 from tilewright.graph.passes.merge_common_subexpressions import merge_common_subexpressions
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
@@ -17,3 +19,6 @@ CANONICAL = (
     merge_common_subexpressions,
     remove_dead_nodes,
 )
+
+# From a canonical model to one of kernels: `fused` nodes, control flow, what fuses with nothing.
+FUSED = (fuse, enclose_nodes, remove_dead_nodes)

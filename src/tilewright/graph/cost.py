@@ -1,0 +1,85 @@
+"""What nodes cost, roughly: bytes moved, operations done. Fusion and rewrites weigh with it.
+
+The unit is the time of moving one byte. Sizes that only the run tells count as `NOMINAL`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tilewright.graph.ir import Node, Value
+from tilewright.graph.op import BROADCAST, COMPLEX, ELEMENTWISE, INJECTIVE, REDUCTION
+from tilewright.graph.ops import OPS
+from tilewright.graph.types import TensorType
+from tilewright.sym import Const, Expr, evaluate, free_vars
+
+NOMINAL = 128  # a size that is not known
+OPERATION = 0.25  # one arithmetic operation, vectorized, in bytes moved
+LAUNCH = 4096.0  # one more kernel: its call, its threads meeting at the end
+
+# Operations per element, where it is not one.
+OPERATIONS: dict[str, int] = {
+    **dict.fromkeys(("div", "sqrt", "rsqrt", "reciprocal", "mod", "fmod", "floordiv"), 4),
+    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid", "tanh", "erf"), 16),
+    **dict.fromkeys(("sin", "cos", "tan", "sinh", "cosh", "asinh", "acosh", "atanh"), 24),
+    **dict.fromkeys(("asin", "acos", "atan", "atan2", "pow"), 32),
+    **dict.fromkeys(("quantize", "dequantize", "batch_norm", "random_bits"), 8),
+    **dict.fromkeys(("reshape", "transpose", "slice", "expand"), 0),
+}
+
+
+def extent(dim: Expr) -> int:
+    """A dimension, as far as is known."""
+    if isinstance(dim, Const):
+        return int(dim.value)
+    return max(0, int(evaluate(dim, dict.fromkeys(free_vars(dim), NOMINAL))))
+
+
+def elements(value: Value) -> int:
+    """How many elements a tensor has."""
+    of = value.type
+    if not isinstance(of, TensorType) or of.shape is None:
+        return NOMINAL
+    return math.prod([extent(dim) for dim in of.shape])
+
+
+def size_bytes(value: Value) -> int:
+    """The memory of a tensor."""
+    of = value.type
+    return elements(value) * (of.dtype.size_bytes if isinstance(of, TensorType) else 8)
+
+
+def operations_per_element(node: Node) -> int:
+    """Arithmetic for one element of the output of an element-wise or injective node."""
+    return OPERATIONS.get(node.op, 1)
+
+
+def operations(node: Node) -> int:
+    """Arithmetic of a whole node."""
+    op = OPS.get(node.op)
+    pattern = None if op is None else op.pattern
+    if pattern in (ELEMENTWISE, BROADCAST, INJECTIVE):
+        return operations_per_element(node) * elements(node.outputs[0])
+    if pattern == COMPLEX:
+        return 2 * elements(node.outputs[0]) * _reduced(node)
+    if pattern == REDUCTION:
+        return 2 * max(elements(value) for value in (*node.outputs, *_given(node.inputs)))
+    return sum(elements(value) for value in node.outputs)
+
+
+def _given(values: Sequence[Value | None]) -> list[Value]:
+    return [value for value in values if value is not None]
+
+
+def _reduced(node: Node) -> int:
+    """How many products are summed up for one element of a product of tensors."""
+    first, second = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+    if first is None or second is None or not first.tensor.shape:
+        return 1
+    if node.op.startswith("conv"):
+        return math.prod([extent(dim) for dim in (second.tensor.shape or ())[1:]])
+    if node.op == "attention":
+        keys = second.tensor.shape or ()
+        return extent(first.tensor.shape[-1]) + extent(keys[-2])
+    return extent(first.tensor.shape[-1])

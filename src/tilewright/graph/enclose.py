@@ -1,0 +1,146 @@
+"""Nodes as one kernel: a `fused` node whose body computes what others use of them.
+
+Values are defined once in a module, so a body has values of its own; the `fused` node defines those
+that the nodes defined. Constants of one element go into the body. A reshape at either end only
+names the same memory otherwise: it stays outside, where it costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
+
+from tilewright.base.loc import fuse as fuse_locs
+from tilewright.graph.build import is_native
+from tilewright.graph.ir import Graph, Node, Value
+from tilewright.graph.op import OPAQUE
+from tilewright.graph.ops import OPS
+from tilewright.graph.types import TensorType, sizes_of
+from tilewright.sym import Size, Var
+
+FUSED = "fused"
+ALIAS = "reshape"  # the operator that changes nothing in memory
+
+
+def kernels(graph: Graph) -> list[bool]:
+    """For each node whether it can be part of a kernel.
+
+    It computes tensors of shapes known before it runs by an operator that is not opaque.
+    """
+    sizes: set[Var] = set()
+    for param in graph.params:
+        sizes.update(sizes_of(param.type))
+    found = []
+    for node in graph.nodes:
+        found.append(_is_kernel(node) and not any(_defines(v, sizes) for v in node.outputs))
+        for value in node.outputs:
+            sizes.update(sizes_of(value.type))
+    return found
+
+
+def _is_kernel(node: Node) -> bool:
+    op = OPS.get(node.op)
+    if op is None or op.pattern == OPAQUE or node.bodies or not is_native(node):
+        return False
+    if any(at < len(node.inputs) and node.inputs[at] for at in op.foldable.values()):
+        return False  # axes, bounds, counts that only the run tells
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    return all(isinstance(v.type, TensorType) and v.type.shape is not None for v in values)
+
+
+def _defines(value: Value, sizes: set[Var]) -> bool:
+    """Whether a value brings sizes that were not there before."""
+    return any(isinstance(size, Size) and size not in sizes for size in sizes_of(value.type))
+
+
+def small_constants(nodes: Sequence[Node]) -> dict[Value, Node]:
+    """The constants of one element, which bodies hold themselves."""
+    found = {}
+    for node in nodes:
+        if node.op == "constant":
+            shape = node.output.tensor.static_shape
+            if shape is not None and all(dim == 1 for dim in shape):
+                found[node.output] = node
+    return found
+
+
+def enclose(
+    nodes: Sequence[Node],
+    is_used: Callable[[Value], bool],
+    constants: Mapping[Value, Node],
+    *,
+    private: Container[Node] = (),
+) -> list[Node]:
+    """The nodes that stand for a group: a `fused` node, and reshapes before and behind it.
+
+    `is_used` tells whether something outside uses a value. What `private` nodes define is not for
+    outside: others have copies of them.
+    """
+    before, inner, after = _peeled(list(nodes), is_used, private)
+    if not inner:
+        return [*before, *after]
+    behind = {value for node in after for value in node.inputs}
+    outputs = tuple(
+        value
+        for node in inner
+        if node not in private
+        for value in node.outputs
+        if value in behind or is_used(value)
+    )
+    if not outputs:  # nothing is used: dead code, to be removed by others
+        return list(nodes)
+    return [*before, _fused(inner, outputs, constants), *after]
+
+
+def _peeled(
+    nodes: list[Node], is_used: Callable[[Value], bool], private: Container[Node]
+) -> tuple[list[Node], list[Node], list[Node]]:
+    """Reshapes of what comes from outside, the rest, reshapes of what is for outside alone."""
+    before: list[Node] = []
+    after: list[Node] = []
+    made = {value for node in nodes for value in node.outputs}
+    for node in list(nodes):
+        if node.op == ALIAS and node not in private and node.inputs[0] not in made:
+            before.append(node)
+            nodes.remove(node)
+            made.discard(node.output)
+    uses = [value for node in nodes for value in node.inputs]
+    for node in reversed(list(nodes)):
+        if node.op == ALIAS and node not in private and node.output not in uses:
+            after.insert(0, node)
+            nodes.remove(node)
+            uses.remove(node.inputs[0])
+    return before, nodes, after
+
+
+def _fused(
+    nodes: Sequence[Node], outputs: tuple[Value, ...], constants: Mapping[Value, Node]
+) -> Node:
+    names: dict[Value, Value] = {}  # of values outside by those inside
+    inputs: list[Value] = []
+    params: list[Value] = []
+    body: list[Node] = []
+    made = {value for node in nodes for value in node.outputs}
+    for value in dict.fromkeys(v for node in nodes for v in node.inputs if v is not None):
+        if value in made:
+            continue
+        names[value] = Value(value.name, value.type)
+        if value in constants:
+            body.append(replace(constants[value], outputs=(names[value],)))
+        else:
+            inputs.append(value)
+            params.append(names[value])
+    for node in nodes:
+        for value in node.outputs:
+            names[value] = Value(value.name, value.type)
+        body.append(
+            replace(
+                node,
+                inputs=tuple([None if v is None else names[v] for v in node.inputs]),
+                outputs=tuple([names[v] for v in node.outputs]),
+            )
+        )
+    results = tuple([names[value] for value in outputs])
+    graph = Graph("body", tuple(params), tuple(body), results)
+    loc = fuse_locs(*[node.loc for node in nodes])
+    return Node(FUSED, tuple(inputs), outputs, (), (graph,), loc)

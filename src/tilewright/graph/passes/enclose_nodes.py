@@ -1,0 +1,34 @@
+"""enclose_nodes: every node left that can be a kernel becomes one alone.
+
+After it a model consists of `fused` nodes, constants, reshapes (other names of the same memory),
+control flow, and operators that take a function, or the host, to themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.base.passes import PassContext
+from tilewright.graph import ir
+from tilewright.graph.enclose import ALIAS, enclose, kernels, small_constants
+from tilewright.graph.ir import Graph, Module, Node
+from tilewright.graph.visit import map_bodies
+
+
+def enclose_nodes(module: Module, ctx: PassContext) -> Module:
+    """Before: %b = exp(%x).   After: %b = fused(%x) do { graph(%x) { %b = exp(%x) ... } }."""
+    changed = map_bodies(module, _enclosed)
+    return replace(changed, stage=ir.FUSED)
+
+
+def _enclosed(graph: Graph) -> Graph:
+    constants = small_constants(graph.nodes)
+    out: list[Node] = []
+    for node, is_kernel in zip(graph.nodes, kernels(graph), strict=True):
+        if is_kernel and node.op != ALIAS:
+            out.extend(enclose([node], lambda value: True, constants))
+        else:
+            out.append(node)
+    if all(a is b for a, b in zip(out, graph.nodes, strict=True)):
+        return graph
+    return replace(graph, nodes=tuple(out))

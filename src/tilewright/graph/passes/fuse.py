@@ -1,0 +1,401 @@
+"""fuse: nodes become kernels, so that what passes between them stays out of memory.
+
+Nodes join the groups of their producers, in order, where one nest of loops, or a few that share
+their rows, computes all:
+
+- a product (matmul, convolution, attention) with the element-wise work, reshapes and transposes
+  behind it; never two products;
+- reductions along the same axes of the same rows, with the element-wise work before, between and
+  behind them;
+- chains of element-wise and injective work.
+
+What only rearranges the operand of a product is read in place: a copy of it goes into each product
+that uses it. Cheap work used in several kernels is repeated in each where moving its result costs
+more. A value that others need too is one of several outputs. What costs more is weighed by
+`graph/cost.py`; no group may wait for itself through others (`graph/groups.py`).
+
+Options: `limit`, the most nodes of a kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright import sym
+from tilewright.base.passes import PassContext
+from tilewright.graph.cost import (
+    LAUNCH,
+    OPERATION,
+    elements,
+    operations_per_element,
+    size_bytes,
+)
+from tilewright.graph.enclose import ALIAS, enclose, kernels, small_constants
+from tilewright.graph.groups import Groups
+from tilewright.graph.ir import Graph, Module, Node, Value
+from tilewright.graph.op import BROADCAST, COMPLEX, ELEMENTWISE, INJECTIVE, REDUCTION
+from tilewright.graph.ops import OPS
+from tilewright.graph.types import sizes_of
+from tilewright.graph.visit import attribute_sizes, map_bodies
+from tilewright.sym import ONE, Expr, Var
+
+Shape = tuple[Expr, ...]
+
+MAP, ROWS, PRODUCT = 0, 1, 2  # what a group is: maps alone, reductions, a product
+KINDS = {ELEMENTWISE: MAP, BROADCAST: MAP, INJECTIVE: MAP, REDUCTION: ROWS, COMPLEX: PRODUCT}
+REPEATED_OPERATIONS = 8  # per element, of what may be computed in several kernels
+
+
+def fuse(module: Module, ctx: PassContext) -> Module:
+    """Before: %a = exp(%x); %b = neg(%a).   After: %b = fused(%x) do { graph(%x) { ... } }."""
+    limit = ctx.option("fuse.limit", 64)
+    return map_bodies(module, lambda graph: _fused(graph, limit))
+
+
+def _fused(graph: Graph, limit: int) -> Graph:
+    fusion = _Fusion(graph, limit)
+    fusion.repeat_leaves()
+    fusion.grow()
+    fusion.repeat_cheap()
+    nodes = fusion.emit()
+    same = len(nodes) == len(graph.nodes) and all(
+        a is b for a, b in zip(nodes, graph.nodes, strict=True)
+    )
+    return graph if same else replace(graph, nodes=tuple(nodes))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What reductions of one group share: the shape they read and the axes they reduce."""
+
+    shape: Shape
+    axes: frozenset[int]
+
+    def fits(self, shape: Shape) -> bool:
+        """Whether a shape is that of the rows, or of one element per row."""
+        kept = tuple(ONE if axis in self.axes else dim for axis, dim in enumerate(self.shape))
+        rest = tuple(dim for axis, dim in enumerate(self.shape) if axis not in self.axes)
+        return any(_same(shape, other) for other in (self.shape, kept, rest))
+
+
+class _Fusion:
+    """The groups of one graph."""
+
+    def __init__(self, graph: Graph, limit: int) -> None:
+        self.graph, self.limit = graph, limit
+        self.nodes = graph.nodes
+        self.at = {value: at for at, node in enumerate(self.nodes) for value in node.outputs}
+        self.users: dict[Value, list[int]] = {}
+        for at, node in enumerate(self.nodes):
+            for value in dict.fromkeys(v for v in node.inputs if v is not None):
+                self.users.setdefault(value, []).append(at)
+        self.results = set(graph.results)
+        self.is_kernel = kernels(graph)
+        self.groups = Groups(self._depends())
+        pairs = list(zip(self.nodes, self.is_kernel, strict=True))
+        self.kind = [KINDS[OPS[node.op].pattern] if fits else MAP for node, fits in pairs]
+        self.rows = [_rows(node) if fits else None for node, fits in pairs]
+        self.repeated = self._views()  # nodes of which each kernel that needs them has a copy
+
+    def _depends(self) -> list[list[int]]:
+        """For each node the nodes it waits for: of its inputs, and of the sizes it mentions."""
+        defined: dict[Var, int] = {}
+        for param in self.graph.params:
+            defined.update(dict.fromkeys(sizes_of(param.type), -1))
+        depends = []
+        for at, node in enumerate(self.nodes):
+            found = [self.at[v] for v in node.inputs if v is not None and v in self.at]
+            mentioned = attribute_sizes(node)
+            for value in node.outputs:
+                mentioned.update(sizes_of(value.type))
+            found += [defined.setdefault(size, at) for size in mentioned]
+            found = [source for source in found if source not in (at, -1)]
+            depends.append(list(dict.fromkeys(found)))
+        return depends
+
+    # ---------------------------------------------------------------- views
+
+    def _views(self) -> set[int]:
+        """Nodes that only rearrange the operands of products, which read them in place."""
+        found: set[int] = set()
+        for at in reversed(range(len(self.nodes))):
+            node = self.nodes[at]
+            if not self.is_kernel[at] or not self._is_view(node):
+                continue
+            users = self.users.get(node.output, [])
+            if not users or node.output in self.results:
+                continue
+            if all(user in found or self._reads_in_place(user) for user in users):
+                found.add(at)
+        return found
+
+    def _is_view(self, node: Node) -> bool:
+        """Whether each element is found at an affine index of what it comes from."""
+        if node.op in ("transpose", "expand"):
+            return True
+        if node.op == "slice":
+            return all(step == 1 for step in node.get("steps", ()))
+        if node.op != ALIAS:
+            return False
+        source = self.at.get(node.inputs[0]) if node.inputs[0] is not None else None
+        if source is None or self.nodes[source].op not in ("transpose", "expand", "slice", ALIAS):
+            return False  # of what is in memory a reshape costs nothing
+        x = node.inputs[0]
+        return x is not None and _splits(x.tensor.shape or (), node.output.tensor.shape or ())
+
+    def _reads_in_place(self, at: int) -> bool:
+        """Whether a node is a product that reads each operand by rows, not by windows."""
+        op = OPS.get(self.nodes[at].op)
+        if op is None or not self.is_kernel[at] or op.pattern != COMPLEX:
+            return False
+        return not any(attr.name == "strides" for attr in op.attributes)
+
+    # ---------------------------------------------------------------- growing
+
+    def grow(self) -> None:
+        for at, node in enumerate(self.nodes):
+            if not self._is_grouped(at) or self.kind[at] == PRODUCT:
+                continue
+            for value in self._by_preference(node):
+                self._try_join(at, value)
+
+    def _by_preference(self, node: Node) -> list[Value]:
+        """The inputs that kernels define: of products first, of rows then, the latest first."""
+        inputs = [v for v in dict.fromkeys(node.inputs) if v is not None and v in self.at]
+        grouped = [v for v in inputs if self._is_grouped(self.at[v])]
+        return sorted(grouped, key=lambda v: (-self.kind[self._group(v)], -self.at[v]))
+
+    def _is_grouped(self, at: int) -> bool:
+        return self.is_kernel[at] and at not in self.repeated
+
+    def _group(self, value: Value) -> int:
+        return self.groups.group_of[self.at[value]]
+
+    def _try_join(self, at: int, value: Value) -> None:
+        groups = self.groups
+        one, other = self._group(value), groups.group_of[at]
+        if one == other:
+            return
+        if len(groups.members[one]) + len(groups.members[other]) > self.limit:
+            return
+        if not self._is_legal(one, other) or not self._is_worth(at, value):
+            return
+        if groups.merge(one, other):
+            self.kind[one] = max(self.kind[one], self.kind[other])
+            self.rows[one] = self.rows[one] or self.rows[other]
+
+    def _is_legal(self, one: int, other: int) -> bool:
+        """Whether one kernel can hold what two groups anchor."""
+        kinds = {self.kind[one], self.kind[other]}
+        if MAP in kinds:
+            return True
+        if kinds != {ROWS} or self.rows[one] is None or self.rows[other] is None:
+            return False
+        a, b = self.rows[one], self.rows[other]
+        return a is not None and b is not None and a.axes == b.axes and _same(a.shape, b.shape)
+
+    def _is_worth(self, at: int, value: Value) -> bool:
+        """Whether a node should be computed where one of its inputs is."""
+        node, group = self.nodes[at], self._group(value)
+        pattern, kind = OPS[node.op].pattern, self.kind[group]
+        shape, given = node.outputs[0].tensor.shape or (), value.tensor.shape or ()
+        if pattern == REDUCTION:
+            rows = self.rows[at]
+            return rows is not None and value is node.inputs[0] and _same(given, rows.shape)
+        if pattern == INJECTIVE:
+            return self._is_worth_moving(node, value, kind)
+        if kind == PRODUCT:
+            return _same(shape, given) and value is self.nodes[self.at[value]].outputs[0]
+        if kind == ROWS:
+            found = self.rows[group]
+            return _same(shape, given) if found is None else found.fits(shape)
+        mine = self.rows[self.groups.group_of[at]]
+        if mine is not None and not mine.fits(given):
+            return self._is_cheap_spread(at, value)
+        return _same(shape, given) or self._is_cheap_spread(at, value)
+
+    def _is_worth_moving(self, node: Node, value: Value, kind: int) -> bool:
+        """Whether to compute an injective node together with what it reads."""
+        if node.op == ALIAS:
+            return True
+        if kind == ROWS or not self._is_only_user(node, value):
+            return False
+        if node.op == "transpose":
+            return True
+        if kind == PRODUCT:
+            return False
+        if node.op.startswith("gather") and value is node.inputs[0]:
+            return False  # who knows how often an element is read
+        return self._is_cheap_spread(self.at[node.output], value)
+
+    def _is_only_user(self, node: Node, value: Value) -> bool:
+        return value not in self.results and len(self.users[value]) == 1
+
+    def _is_cheap_spread(self, at: int, value: Value) -> bool:
+        """Whether computing a value anew wherever it is read costs less than storing it once."""
+        node, group = self.nodes[at], self._group(value)
+        if not self._is_only_user(node, value):
+            return False
+        work = sum(operations_per_element(self.nodes[n]) for n in self.groups.members[group])
+        again = max(0, elements(node.outputs[0]) - elements(value))
+        return LAUNCH + 2 * size_bytes(value) > OPERATION * work * again
+
+    # ---------------------------------------------------------------- repeating
+
+    def repeat_leaves(self) -> None:
+        """Cheap work on what is in memory anyway goes to those who use it."""
+        for at, node in enumerate(self.nodes):
+            if not self._is_grouped(at) or self.kind[at] != MAP or node.op == ALIAS:
+                continue
+            if len(self.users.get(node.outputs[0], ())) < 2 or not self._is_leaf(node):
+                continue
+            if self._is_cheaper_repeated([at]):
+                self.repeated.add(at)
+
+    def _is_leaf(self, node: Node) -> bool:
+        sources = [self.at[v] for v in node.inputs if v is not None and v in self.at]
+        return not any(self._is_grouped(source) for source in sources)
+
+    def repeat_cheap(self) -> None:
+        """Groups of cheap work go into all kernels that use them, where that moves less."""
+        for group in reversed([g for g in self.groups.order if g in self.groups.members]):
+            members = self.groups.members[group]
+            if not self._is_grouped(members[0]) or self.kind[group] != MAP:
+                continue
+            if self._is_cheaper_repeated(members):
+                self.repeated.update(members)
+
+    def _is_cheaper_repeated(self, members: list[int]) -> bool:
+        made = [value for at in members for value in self.nodes[at].outputs]
+        if any(value in self.results for value in made):
+            return False
+        inside = set(members)
+        readers: dict[int, float] = {}  # how many elements each kernel reads
+        shared: dict[Value, None] = {}
+        for value in made:
+            for user in self.users.get(value, ()):
+                if user in inside:
+                    continue
+                if not self._can_repeat_in(user, value):
+                    return False
+                shared[value] = None
+                kernel = self.groups.group_of[user]
+                count = max(elements(self.nodes[user].outputs[0]), elements(value))
+                readers[kernel] = max(readers.get(kernel, 0), count)
+        if not readers or any(self.nodes[at].op == "concat" for at in members):
+            return False
+        if any(len(self.groups.members[k]) + len(members) > self.limit for k in readers):
+            return False
+        work = sum(operations_per_element(self.nodes[at]) for at in members)
+        if work > REPEATED_OPERATIONS:
+            return False
+        given = dict.fromkeys(v for at in members for v in self.nodes[at].inputs if v)
+        outside = sum(size_bytes(v) for v in given if v not in made)
+        stored = sum(size_bytes(v) for v in shared)
+        first = max(elements(self.nodes[at].outputs[0]) for at in members)
+        saved = LAUNCH + stored * (1 + len(readers)) + outside
+        paid = outside * len(readers) + OPERATION * work * (sum(readers.values()) - first)
+        return saved > paid
+
+    def _can_repeat_in(self, user: int, value: Value) -> bool:
+        """Whether a node reads each element about once, from inside a kernel."""
+        node = self.nodes[user]
+        if not self._is_grouped(user) or user in self.repeated or node.op == "concat":
+            return False
+        pattern = OPS[node.op].pattern
+        if pattern == REDUCTION:
+            return self.rows[user] is not None and value is node.inputs[0]
+        if pattern == INJECTIVE:
+            return node.op in ("transpose", "slice", "pad", ALIAS)
+        return pattern in (ELEMENTWISE, BROADCAST)
+
+    # ---------------------------------------------------------------- the result
+
+    def emit(self) -> list[Node]:
+        """The nodes of the graph with groups enclosed."""
+        constants = small_constants(self.nodes)
+        self._keep_aliases()
+        out: list[Node] = []
+        for group in self.groups.in_order():
+            members = [at for at in group if at not in self.repeated]
+            if not members:
+                continue
+            if not self.is_kernel[members[0]]:
+                out.extend(self.nodes[at] for at in members)
+                continue
+            copies = self._copies(members)
+            numbers = sorted({*members, *copies})
+            inside = set(members)
+            out.extend(
+                enclose(
+                    [self.nodes[at] for at in numbers],
+                    lambda value, inside=inside: self._is_used(value, inside),  # type: ignore[misc]
+                    constants,
+                    private=[self.nodes[at] for at in copies],
+                )
+            )
+        return out
+
+    def _keep_aliases(self) -> None:
+        """A reshape of what is in memory is not copied into kernels: it is an alias of its own."""
+        for at in sorted(self.repeated):
+            node = self.nodes[at]
+            source = None if node.inputs[0] is None else self.at.get(node.inputs[0])
+            if node.op == ALIAS and source not in self.repeated:
+                self.repeated.discard(at)
+
+    def _copies(self, members: list[int]) -> list[int]:
+        """The repeated nodes that a group needs copies of."""
+        found: dict[int, None] = {}
+        stack = list(members)
+        while stack:
+            for value in self.nodes[stack.pop()].inputs:
+                source = None if value is None else self.at.get(value)
+                if source in self.repeated and source not in found and source is not None:
+                    found[source] = None
+                    stack.append(source)
+        return list(found)
+
+    def _is_used(self, value: Value, inside: set[int]) -> bool:
+        """Whether anything but a group, and nodes that are repeated in other kernels, uses it."""
+        users = self.users.get(value, ())
+        return value in self.results or any(user not in inside for user in users)
+
+
+def _rows(node: Node) -> Rows | None:
+    """What a reduction reduces, if it is by rows; pooling and its kind are not."""
+    if OPS[node.op].pattern != REDUCTION or node.inputs[0] is None:
+        return None
+    shape = node.inputs[0].tensor.shape or ()
+    names = {attr.name for attr in OPS[node.op].attributes}
+    if "kernel" in names or "size" in names or "groups" in names:
+        return None
+    axes = node.get("axes", node.get("axis"))
+    if axes is None:
+        return Rows(shape, frozenset(range(len(shape))))
+    if isinstance(axes, int):  # layer_norm reduces from an axis on, arg_max along it
+        front = axes % max(1, len(shape))
+        keeps = len(node.outputs[0].tensor.shape or ()) == len(shape)
+        by_norm = keeps and _same(node.outputs[0].tensor.shape or (), shape)
+        return Rows(shape, frozenset(range(front, len(shape)) if by_norm else (front,)))
+    return Rows(shape, frozenset(int(axis) % len(shape) for axis in axes))
+
+
+def _same(a: Shape, b: Shape) -> bool:
+    return len(a) == len(b) and all(x is y or sym.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _splits(before: Shape, after: Shape) -> bool:
+    """Whether a reshape only splits axes: each axis becomes a run of axes, in order."""
+    rest = list(after)
+    for dim in before:
+        product: Expr = ONE
+        while rest and not (product is not ONE and sym.equal(product, dim)):
+            if dim is ONE and rest[0] is not ONE:
+                break
+            product = sym.simplify(sym.mul(product, rest.pop(0)))
+            if dim is ONE:
+                break
+        if not sym.equal(product, dim):
+            return False
+    return all(dim is ONE for dim in rest)

@@ -1,0 +1,102 @@
+"""Fusion of random graphs: the same values, and kernels of the form that is promised."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.base.dtype import F32
+from tilewright.base.passes import PassContext, run_passes
+from tilewright.graph import Builder, TensorType, interpret
+from tilewright.graph.ir import Module, Value
+from tilewright.graph.op import COMPLEX, OPAQUE
+from tilewright.graph.ops import OPS
+from tilewright.graph.passes import FUSED
+from tilewright.graph.verify import verify
+from tilewright.lower.graph import lower_graph
+from tilewright.sym import const, size
+
+SHAPE = (4, 6)
+
+
+def _random_model(seed: int) -> tuple[Module, list[Any]]:
+    """A graph of nodes that take any of the values before them, all of one shape or transposed."""
+    rng = random.Random(seed)
+    numbers = np.random.default_rng(seed)
+    b = Builder()
+    n = size("n")
+    flat = TensorType(F32, (n, const(SHAPE[1])))
+    values = [b.param(f"x{at}", flat) for at in range(3)]
+    weights = b.constant(numbers.standard_normal((6, 6), np.float32), "w")
+    half = b.constant(np.float32(0.5), "half")
+    for _ in range(rng.randint(3, 14)):
+        x, y = rng.choice(values), rng.choice(values)
+        values.append(_step(b, rng.choice(STEPS), x, y, weights, half))
+    results = rng.sample(values[3:], min(2, len(values) - 3))
+    arrays = [numbers.standard_normal(SHAPE, np.float32) for _ in range(3)]
+    return b.module(*results), arrays
+
+
+STEPS = ("add", "half", "tanh", "norm", "sum", "matmul", "turn", "reshape", "cumsum", "cut")
+
+
+def _step(b: Builder, kind: str, x: Value, y: Value, weights: Value, half: Value) -> Value:
+    n = x.tensor.shape[0]  # type: ignore[index]  # all have one
+    if kind == "add":
+        return b.add("add", x, y)
+    if kind == "half":
+        return b.add("mul", x, half)
+    if kind == "tanh":
+        return b.add("tanh", x)
+    if kind == "norm":
+        return b.add("softmax", x, axes=(1,))
+    if kind == "sum":
+        return b.add("sub", x, b.add("reduce_sum", y, axes=(1,), keepdims=True))
+    if kind == "matmul":
+        return b.add("matmul", x, weights)
+    if kind == "turn":
+        turned = b.add("transpose", b.add("transpose", x, perm=(1, 0)), perm=(1, 0))
+        return b.add("matmul", turned, weights)
+    if kind == "reshape":
+        parts = b.add("reshape", x, shape=(n, 2, 3))
+        return b.add("reshape", b.add("exp", b.add("tanh", parts)), shape=(n, 6))
+    if kind == "cut":
+        left = b.add("slice", x, starts=(0,), ends=(3,), axes=(1,))
+        right = b.add("slice", y, starts=(3,), ends=(6,), axes=(1,))
+        return b.add("concat", left, right, axis=1)
+    return b.add("cumsum", x, axis=1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_fusion_keeps_values(seed: int) -> None:
+    module, arrays = _random_model(seed)
+    want = interpret(module, *arrays)
+    fused = run_passes(module, FUSED)
+    verify(fused)
+    got = interpret(fused, *arrays, check=True)
+    for a, b in zip(want, got, strict=True):
+        assert np.array_equal(a, b)
+    for node in fused.main.nodes:
+        assert node.op in ("fused", "constant", "reshape") or OPS[node.op].pattern == OPAQUE
+        for body in node.bodies:
+            inner = [OPS[each.op].pattern for each in body.nodes if each.op != "constant"]
+            assert inner.count(COMPLEX) <= 1
+            lower_graph(body, "kernel", fused.constants)
+
+
+def test_without_fusion_every_node_is_alone() -> None:
+    module, arrays = _random_model(3)
+    alone = run_passes(module, FUSED, PassContext(options={"fuse.enabled": False}))
+    assert alone.stage == "fused"
+    for node in alone.main.nodes:
+        for body in node.bodies:
+            assert sum(each.op != "constant" for each in body.nodes) == 1
+    for a, b in zip(interpret(module, *arrays), interpret(alone, *arrays), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_a_fused_model_is_left_as_it_is() -> None:
+    module, _ = _random_model(5)
+    fused = run_passes(module, FUSED)
+    assert run_passes(fused, FUSED) == fused
