@@ -300,6 +300,32 @@ case("pad", rand(4, 5), pads=(1, 1), axes=(-1,), note="one axis")
 case("pad", rand(4, 5), None, np.float32(9), pads=(1, 0, 2, 0), note="value")
 case("pad", rand(4, 5, of=np.int64), pads=(0, 0, 0, 0), note="nothing")
 case("pad", rand(4, 5), np.array([1, 0, 2, -1]), fixed=(1,), note="at run time")
+case(
+    "slice",
+    _S,
+    np.array([-1, 1]),
+    np.array([-99, 4]),
+    np.array([1, -2]),
+    np.array([-2, 1]),
+    fixed=(1, 2, 3, 4),
+    note="axes at run time",
+)
+for _mode in ("constant", "reflect"):
+    case(
+        "pad",
+        rand(4, 5),
+        np.array([1, 2]),
+        None,
+        np.array([-1]),
+        mode=_mode,
+        fixed=(1, 3),
+        note=f"{_mode} axes at run time",
+    )
+for _limits in ((2, 11, 3), (11, 2, -4), (2, 2, 1), (5, 2, 1)):
+    _scalars = [np.array(number) for number in _limits]
+    case("range", *_scalars, to=dtype("i64"), note=str(_limits))
+    _scalars = [np.array(number, np.float32) for number in _limits]
+    case("range", *_scalars, to=dtype("f32"), note=str(_limits))
 case("range", start=2, limit=11, delta=3, to=dtype("i64"))
 case(
     "range",
@@ -349,6 +375,28 @@ for _op in ("cumsum", "cumprod"):
     case(_op, rand(3, 5), axis=0, exclusive=True, reduction=5, note="exclusive")
     case(_op, rand(3, 5, of=np.int32), axis=-1, reverse=True, reduction=5, note="reverse")
     case(_op, rand(5), axis=0, reverse=True, exclusive=True, reduction=5, note="both")
+    for _flags in (
+        {},
+        {"exclusive": True},
+        {"reverse": True},
+        {"reverse": True, "exclusive": True},
+    ):
+        _note = " ".join(("at run time", *_flags))
+        case(_op, rand(3, 5), np.array(-2), fixed=(1,), reduction=5, note=_note, settings=_flags)
+for _op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod"):
+    for _keep in (True, False):
+        case(
+            _op,
+            rand(3, 5, 4),
+            np.array([0, -1]),
+            keepdims=_keep,
+            fixed=(1,),
+            reduction=12,
+            note=f"at run time {_keep}",
+        )
+case("reduce_mean", rand(3, 5, of=np.int8), np.array([1]), fixed=(1,), note="at run time")
+case("reduce_max", rand(3, 5, of=bool), np.array([1]), fixed=(1,), note="at run time")
+case("reduce_sum", rand(3, 5, of=np.float16), np.array(1), fixed=(1,), note="at run time")
 case("cumsum", rand(0, 3), axis=0, note="empty")
 case("cumsum", rand(7, of=np.float16), axis=0, reduction=7)
 

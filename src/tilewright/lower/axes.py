@@ -45,9 +45,24 @@ def at_axis(named: Sequence[Expr], values: Sequence[Expr], axis: int, other: Exp
     return out
 
 
+def may_be(named: Sequence[Expr], axis: int) -> bool:
+    """Whether an axis is, or may turn out to be, one of those named."""
+    return any(not isinstance(name, Const) or name.value == axis for name in named)
+
+
 def is_named(named: Sequence[Expr], axis: int) -> Expr:
     """Whether an axis is one of those named."""
     return te.any(*(te.eq(name, axis) for name in named)) if named else te.const(False, "bool")
+
+
+def nth_left(gone: Sequence[Expr], values: Sequence[Expr], place: int, other: Expr) -> Expr:
+    """The value of axis number `place` among those that are not gone."""
+    out, before = other, sym.as_expr(0)
+    for test, value in zip(gone, values, strict=True):
+        here = te.all(te.logical_not(test), te.eq(before, place))
+        out = te.select(here, value, out)
+        before = before + te.select(test, ZERO, ONE)
+    return out
 
 
 def first_of(start: Expr, step: Expr, dim: Expr) -> Expr:

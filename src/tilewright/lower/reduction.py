@@ -18,6 +18,11 @@ from tilewright.lower.base import (
     wide,
     wide_type,
 )
+from tilewright.lower.reduction_axes import (
+    count_at_run_time,
+    reduced_at_run_time,
+    running_at_run_time,
+)
 from tilewright.sym import ONE, Expr
 from tilewright.te import Tensor
 
@@ -56,8 +61,6 @@ def reduced(
 def _axes(use: Use, x: Tensor) -> list[int]:
     """The axes of a reduction, in order."""
     known = use.call.ints(1)
-    if known is None and use.call.has(1):
-        raise use.unsupported("along axes known only at run time")
     named = range(x.ndim) if known is None else known
     return sorted(front_axis(axis, x.ndim) for axis in named)
 
@@ -65,6 +68,8 @@ def _axes(use: Use, x: Tensor) -> list[int]:
 def _reduce(combine: te.Reduction) -> Lowering:
     def rule(use: Use, x: Tensor, axes: Tensor | None) -> Tensor:
         through = _number if x.dtype.is_bool else wide
+        if axes is not None:
+            return _rounded(use, reduced_at_run_time(use, x, axes, combine, through))
         found = reduced(
             x, _axes(use, x), combine, keep=use["keepdims"], name=f"{use.name}_wide", of=through
         )
@@ -85,17 +90,18 @@ def _rounded(use: Use, x: Tensor) -> Tensor:
 
 def _mean(use: Use, x: Tensor, axes: Tensor | None) -> Tensor:
     """Of integers, the quotient truncates; their sums are of 64 bits."""
-    named = _axes(use, x)
     of = wide_type(x.dtype) if x.dtype.is_float else I64
-    total = reduced(
-        x,
-        named,
-        te.sum,
-        keep=use["keepdims"],
-        name=f"{use.name}_sum",
-        of=lambda value: te.cast(value, of),
-    )
-    count = product([x.shape[axis] for axis in named])
+
+    def through(value: Expr) -> Expr:
+        return te.cast(value, of)
+
+    if axes is not None:
+        total = reduced_at_run_time(use, x, axes, te.sum, through)
+        count = count_at_run_time(use, x, axes)
+    else:
+        named, name = _axes(use, x), f"{use.name}_sum"
+        total = reduced(x, named, te.sum, keep=use["keepdims"], name=name, of=through)
+        count = product([x.shape[axis] for axis in named])
 
     def element(*index: Expr) -> Expr:
         if of.is_float:
@@ -154,9 +160,11 @@ def _running(combine: Callable[[Expr, Expr], Expr], start: int) -> Lowering:
 
     def rule(use: Use, x: Tensor, axis: Tensor | None) -> Tensor:
         known = use.call.ints(1)
+        of = wide_type(x.dtype)
         if known is None:
-            raise use.unsupported("along an axis known only at run time")
-        at, of = front_axis(known[0], x.ndim), wide_type(x.dtype)
+            assert axis is not None
+            return running_at_run_time(use, x, axis, combine, start, of)
+        at = front_axis(known[0], x.ndim)
         length = x.shape[at]
         rest = [dim for other, dim in enumerate(x.shape) if other != at]
         steps = sym.simplify(sym.add(length, 1))

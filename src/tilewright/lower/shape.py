@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilewright import sym, te
-from tilewright.base.dtype import F64
+from tilewright.base.dtype import F64, I64
+from tilewright.lower.axes import at_axis, axes_of, first_of, items, may_be
 from tilewright.lower.base import (
     Lowering,
     Use,
+    counted,
     flat_index,
     front_axis,
-    item,
     number,
     placed,
     product,
@@ -154,23 +155,21 @@ def _slice(
     axes: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> Tensor:
-    if axes is not None:
-        raise use.unsupported("along axes known only at run time")
-    known = use.call.ints(3)
-    count = static(use.call.shape(1)[0])
-    assert count is not None
-    named = range(count) if known is None else [front_axis(axis, x.ndim) for axis in known]
+    first = items(use, 1, starts)
+    step = items(use, 4, steps) if use.call.has(4) else [ONE] * len(first)
+    named = axes_of(use, 3, axes, len(first), x.ndim)
+    touched = [axis for axis in range(x.ndim) if may_be(named, axis)]
 
     def place(*index: Expr) -> list[Expr]:
         found = list(index)
-        for at, axis in enumerate(named):
-            step = item(use, 4, steps, at) if use.call.has(4) else ONE
-            found[axis] = _sliced(x, axis, index[axis], item(use, 1, starts, at), step)
+        for axis in touched:
+            start, stride = at_axis(named, first, axis, ZERO), at_axis(named, step, axis, ONE)
+            found[axis] = _sliced(x, axis, index[axis], start, stride)
         return found
 
-    if use.call.value(1) is not None and (not use.call.has(4) or use.call.value(4) is not None):
+    if starts is None and steps is None and axes is None:
         return _move(use, x, place)
-    return te.compute(use.shape, lambda *index: read_at(x, place(*index), *named), name=use.name)
+    return te.compute(use.shape, lambda *index: read_at(x, place(*index), *touched), name=use.name)
 
 
 def _sliced(x: Tensor, axis: int, at: Expr, start: Expr, step: Expr) -> Expr:
@@ -179,9 +178,7 @@ def _sliced(x: Tensor, axis: int, at: Expr, start: Expr, step: Expr) -> Expr:
     forward = isinstance(step, Const) and step.value > 0
     if isinstance(start, Const) and forward and start.value == 0:
         return sym.mul(at, step)
-    front = sym.simplify(te.select(start < 0, start + dim, start))
-    top = te.select(step > 0, dim, dim - 1)
-    first = sym.maximum(sym.minimum(front, top), te.select(step > 0, ZERO, sym.const(-1)))
+    first = sym.simplify(first_of(start, step, dim))
     place = sym.simplify(sym.add(first, sym.mul(at, step)))
     if isinstance(step, Const) and isinstance(dim, Const) and isinstance(start, Const):
         return place
@@ -198,37 +195,75 @@ def _pad(
     value: Tensor | None = None,
     axes: Tensor | None = None,
 ) -> Tensor:
-    if axes is not None:
-        raise use.unsupported("along axes known only at run time")
-    known = use.call.ints(3)
-    named = range(x.ndim) if known is None else [front_axis(axis, x.ndim) for axis in known]
+    amounts = items(use, 1, pads)
+    half = len(amounts) // 2
+    named = axes_of(use, 3, axes, half, x.ndim)
+    amount = {
+        axis: (
+            at_axis(named, amounts[:half], axis, ZERO),
+            at_axis(named, amounts[half:], axis, ZERO),
+        )
+        for axis in range(x.ndim)
+        if may_be(named, axis)
+    }
+    touched = [axis for axis, (before, after) in amount.items() if (before, after) != (ZERO, ZERO)]
+    if use["mode"] == "constant":
+        return _framed(use, x, {axis: amount[axis][0] for axis in touched}, value)
+    places = {axis: _repeated(use["mode"], x.shape[axis], *amount[axis]) for axis in touched}
+    if pads is None and axes is None:
+        return _move(
+            use, x, lambda *index: [places[a](i) if a in places else i for a, i in enumerate(index)]
+        )
+    # Places that depend on memory are computed once per axis.
+    tables = {
+        axis: te.compute(
+            (use.shape[axis],),
+            lambda i, place=place: te.cast(place(i), I64),
+            name=f"{use.name}_places{axis}",
+        )
+        for axis, place in places.items()
+    }
+
+    def element(*index: Expr) -> Expr:
+        found = list(index)
+        for axis, table in tables.items():
+            found[axis] = counted(table[index[axis]], x.shape[axis])
+        return read_at(x, found, *tables)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+def _framed(use: Use, x: Tensor, before: dict[int, Expr], value: Tensor | None) -> Tensor:
+    """x with one value around it."""
 
     def element(*index: Expr) -> Expr:
         found, tests = list(index), []
-        for at, axis in enumerate(named):
-            before = item(use, 1, pads, at)
-            after = item(use, 1, pads, at + len(named))
-            if before is ZERO and after is ZERO:
-                continue
-            place = sym.simplify(sym.sub(index[axis], before))
-            dim = x.shape[axis]
-            if use["mode"] == "constant":
-                tests += [sym.le(0, place), sym.lt(place, dim)]
-                found[axis] = place
-                continue
-            # Where elements are removed, the rest is what is reflected or repeated.
-            low = sym.simplify(sym.maximum(sym.sub(0, before), 0))
-            high = sym.simplify(sym.add(dim, sym.minimum(after, 0)))
-            inner = _outside(use["mode"], sym.sub(place, low), sym.simplify(sym.sub(high, low)))
-            found[axis] = sym.maximum(sym.minimum(sym.add(inner, low), sym.sub(dim, 1)), 0)
-        known_pads = use.call.value(1) is not None or use["mode"] == "constant"
-        read = x[tuple(found)] if known_pads else read_at(x, found, *named)
+        for axis, amount in before.items():
+            found[axis] = sym.simplify(sym.sub(index[axis], amount))
+            tests += [sym.le(0, found[axis]), sym.lt(found[axis], x.shape[axis])]
         if not tests:
-            return read
+            return x[index]
         fill = te.const(0, x.dtype) if value is None else value[(0,) * value.ndim]
-        return te.if_then_else(te.all(*tests), read, fill)
+        return te.if_then_else(te.all(*tests), x[tuple(found)], fill)
 
     return te.compute(use.shape, element, name=use.name)
+
+
+def _repeated(mode: str, dim: Expr, before: Expr, after: Expr) -> Callable[[Expr], Expr]:
+    """Where along an axis elements come from that repeat those inside.
+
+    Where elements are removed, the rest is what is reflected or repeated.
+    """
+    low = sym.simplify(sym.maximum(sym.sub(0, before), 0))
+    high = sym.simplify(sym.add(dim, sym.minimum(after, 0)))
+    size = sym.simplify(sym.sub(high, low))
+
+    def place(at: Expr) -> Expr:
+        moved = sym.sub(sym.simplify(sym.sub(at, before)), low)
+        inner = sym.add(_outside(mode, moved, size), low)
+        return sym.maximum(sym.minimum(inner, sym.sub(dim, 1)), 0)
+
+    return place
 
 
 def _outside(mode: str, at: Expr, size: Expr) -> Expr:

@@ -19,7 +19,7 @@ from tilewright.base.errors import Unsupported
 from tilewright.graph.build import make_call
 from tilewright.graph.ir import Attribute, Node
 from tilewright.graph.types import sizes_of
-from tilewright.lower.axes import at_axis, axes_of, is_named, items, slice_count
+from tilewright.lower.axes import at_axis, axes_of, is_named, items, nth_left, slice_count
 from tilewright.lower.base import Use, front_axis, item, product, shape_of
 from tilewright.lower.boxes import count_selected
 from tilewright.lower.search import count_nonzero, count_unique
@@ -244,16 +244,6 @@ def _reduce(use: Use, x: Tensor, axes: Tensor | None) -> list[Dims]:
     if use["keepdims"]:
         return [[te.select(test, ONE, dim) for test, dim in zip(gone, x.shape, strict=True)]]
     return [[nth_left(gone, x.shape, place, BAD) for place in range(len(use.shape))]]
-
-
-def nth_left(gone: Sequence[Expr], values: Sequence[Expr], place: int, other: Expr) -> Expr:
-    """The value of axis number `place` among those that are not gone."""
-    out, before = other, sym.as_expr(0)
-    for test, value in zip(gone, values, strict=True):
-        here = te.all(te.logical_not(test), te.eq(before, place))
-        out = te.select(here, value, out)
-        before = before + te.select(test, ZERO, ONE)
-    return out
 
 
 # ------------------------------------------------------------------------------------ search
