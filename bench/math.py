@@ -3,9 +3,9 @@
     python bench/math.py [--json FILE] [--dtype f32] [--only exp,tanh]
 
 The error is measured against NumPy's result in f64 (f32) or long double (f64), over the range of
-arguments named in the table and all magnitudes inside it. Throughput is that of one core over
-arrays that stay in the cache, in millions of elements per second; `libm` is a loop of scalar calls
-into the C library, compiled here by the system's `cc`.
+arguments named in the table and all magnitudes inside it; that of gelu is in units of the argument.
+Throughput is that of one core over arrays that stay in the cache, in millions of elements per
+second; `libm` is a loop of scalar calls into the C library, compiled here by the system's `cc`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import re
 import shutil
 import subprocess
 import tempfile
@@ -19,12 +20,23 @@ from tilewright.base.target import Target
 from tilewright.codegen.build import build
 from tilewright.tensor import parse
 
-# name: (reference, range of arguments, bound in ulps, C's name)
+
+def rsqrt(x: Any, out: Any = None) -> Any:
+    return np.divide(1, np.sqrt(x, out=out), out=out)
+
+
+def gelu(x: Any, out: Any = None) -> Any:
+    inner = special.erf(x * x.dtype.type(np.sqrt(0.5)), out=out)
+    return np.multiply(x * x.dtype.type(0.5), np.add(inner, 1, out=out), out=out)
+
+
+# name: (reference, range of arguments, bound in ulps, C's name or formula of x with functions `F`)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[float, float], float, str]] = {
     "exp": (np.exp, (-80, 80), 2.0, "exp"),
     "exp2": (np.exp2, (-120, 120), 2.0, "exp2"),
     "expm1": (np.expm1, (-20, 80), 2.5, "expm1"),
-    "sigmoid": (special.expit, (-80, 80), 2.5, ""),
+    "sigmoid": (special.expit, (-80, 80), 2.5, "1 / (1 + expF(-x))"),
+    "rsqrt": (rsqrt, (1e-30, 1e30), 1.5, "1 / sqrtF(x)"),
     "log": (np.log, (1e-30, 1e30), 2.0, "log"),
     "log2": (np.log2, (1e-30, 1e30), 2.0, "log2"),
     "log10": (np.log10, (1e-30, 1e30), 2.0, "log10"),
@@ -42,10 +54,13 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[float, float], float, str]]
     "acos": (np.arccos, (-1, 1), 2.0, "acos"),
     "atan": (np.arctan, (-50, 50), 2.5, "atan"),
     "erf": (special.erf, (-4, 4), 2.0, "erf"),
+    "gelu": (gelu, (-10, 10), 2.0, "x * HALF * (1 + erfF(x * ROOT_HALF))"),
     "pow": (np.power, (0.01, 100), 2.5, "pow"),
     "atan2": (np.arctan2, (0.01, 100), 3.0, "atan2"),
 }
 BINARY = ("pow", "atan2")
+# Functions that are formulas of others, here over `x`, a vector, and numbers in every lane.
+FORMULAS = {"gelu": "{x} * {0.5} * (erf({x} * {0.7071067811865476}) + {1.0})"}
 ELEMENTS = 8192  # of one timed call: three arrays of f32 fit a first-level cache
 
 
@@ -54,10 +69,14 @@ def program(op: str, of: str, lanes: int) -> str:
     names = ("%x", "%y") if op in BINARY else ("%x",)
     params = ", ".join(f"{name}: {of}[n]" for name in names)
     values = ", ".join(f"{name}[{index}]" for name in names)
+    value = f"{op}({values})"
+    if op in FORMULAS:
+        fill = re.sub(r"{([0-9.]+)}", rf"broadcast({of}(\1), {lanes})", FORMULAS[op])
+        value = fill.format(x=values)
     return f"""
     func @{op}_{of}({params}, %z: {of}[n]) stage flat {{
       for %i in 0..n // {lanes} {{
-        %z[{index}] = {op}({values})
+        %z[{index}] = {value}
       }}
     }}"""
 
@@ -68,12 +87,12 @@ def libm(folder: Path, of: str) -> ctypes.CDLL | None:
     if compiler is None:
         return None
     kind, suffix = ("float", "f") if of == "f32" else ("double", "")
-    lines = ["#include <math.h>"]
+    lines = ["#include <math.h>", f"static const {kind} HALF = 0.5, ROOT_HALF = M_SQRT1_2;"]
     for op, (_, _, _, name) in FUNCTIONS.items():
-        if not name:
-            continue
         second = f", const {kind} *y" if op in BINARY else ""
         call = f"{name}{suffix}(x[i]{', y[i]' if op in BINARY else ''})"
+        if "(" in name:
+            call = re.sub(r"\bx\b", "x[i]", name).replace("F(", f"{suffix}(")
         lines.append(
             f"void loop_{op}(const {kind} *x{second}, {kind} *z, long n) "
             f"{{ for (long i = 0; i < n; ++i) z[i] = {call}; }}"
@@ -103,11 +122,11 @@ def error_ulps(op: str, got: Any, args: list[Any]) -> float:
     wide = np.float64 if got.dtype == np.float32 else np.longdouble
     if op == "sigmoid" and wide is np.longdouble:
         exact = 1 / (1 + np.exp(-args[0].astype(wide)))
-    elif op == "erf" and wide is np.longdouble:
-        exact = special.erf(args[0]).astype(wide)  # itself good to about a unit
+    elif op in ("erf", "gelu") and wide is np.longdouble:
+        exact = FUNCTIONS[op][0](args[0]).astype(wide)  # itself good to about a unit
     else:
         exact = FUNCTIONS[op][0](*(arg.astype(wide) for arg in args))
-    unit = np.spacing(np.abs(exact).astype(got.dtype)).astype(wide)
+    unit = np.spacing(np.abs(args[0] if op == "gelu" else exact).astype(got.dtype)).astype(wide)
     return float(np.max(np.abs(got.astype(wide) - exact) / unit))
 
 
@@ -120,12 +139,12 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
     with tempfile.TemporaryDirectory() as folder, np.errstate(all="ignore"):
         loops = libm(Path(folder), of)
         for op in chosen:
-            reference, _, bound, c_name = FUNCTIONS[op]
+            reference, _, bound, _ = FUNCTIONS[op]
             native = build(parse(program(op, of, lanes)))
             many = arguments_of(op, kind, 1 << 18)
             out = np.zeros_like(many[0])
             native(*many, out)
-            bound = bound + 2 if (op, of) == ("erf", "f64") else bound
+            bound = bound + 2 if op in ("erf", "gelu") and of == "f64" else bound
             error = error_ulps(op, out, many)
             figures.append(report.at_most(f"{op}.{of} error", error, "ulp", bound))
             few = [arg[:ELEMENTS].copy() for arg in many]
@@ -134,7 +153,7 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
                 "ours": lambda native=native, few=few, out=out: native(*few, out),
                 "numpy": lambda reference=reference, few=few, out=out: reference(*few, out=out),
             }
-            if loops is not None and c_name:
+            if loops is not None:
                 loop = loops[f"loop_{op}"]
                 pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*few, out)]
                 count = ctypes.c_long(ELEMENTS)

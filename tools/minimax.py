@@ -156,6 +156,16 @@ def tasks() -> list[Fit]:
             {"f64": 6},
             lambda t: t + TINY,
         ),
+        Fit(
+            "LOG2_RATIO",  # log2(1 + f) / f, as good as a power of f32 needs it
+            at_zero(
+                lambda f: mp.log(1 + f) / (f * LN2),
+                taylor(lambda f: mp.log(1 + f) / LN2, 1, 1),
+            ),
+            SQRT(mp.mpf("0.5")) - 1,
+            SQRT(mp.mpf(2)) - 1,
+            {"f64": 12},
+        ),
         odd("SIN", mp.sin, QUARTER_PI_SQUARED * mp.mpf("1.001"), {"f32": 2, "f64": 5}),
         Fit(
             "COS",  # (cos(r) - 1 + r**2 / 2) / r**4 in r**2

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+from tilewright import te
 from tilewright.base.dtype import dtype
 from tilewright.codegen.build import build
 from tilewright.codegen.math import FORMULAS, expand_math
@@ -40,6 +41,7 @@ UNARY: dict[str, tuple[Any, tuple[float, float], tuple[float, float], float]] = 
     "acos": (np.arccos, (-1, 1), (-1, 1), 2.0),
     "atan": (np.arctan, (-50, 50), (-50, 50), 2.5),
     "erf": (special.erf, (-4.5, 4.5), (-6.5, 6.5), 1.5),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), (0, 1e4), (0, 1e4), 1.5),
 }
 BINARY: dict[str, tuple[Any, float]] = {"pow": (np.power, 2.5), "atan2": (np.arctan2, 3.0)}
 
@@ -122,6 +124,25 @@ def test_f64_erf_is_as_good_as_scipys() -> None:
     z = np.zeros_like(x)
     build(parse(program("erf", "f64")))(x, z)
     assert ulps(z, special.erf(x)) <= 4  # either may be off by a unit or two
+
+
+@pytest.mark.parametrize("tanh", [False, True])
+@pytest.mark.parametrize("of", ["f32", "f64"])
+def test_gelu_is_good_to_units_of_its_argument(of: str, tanh: bool) -> None:
+    x = arguments(-40, 40, dtype(of).numpy, 20000)
+    A = te.placeholder(x.shape, of, name="A")
+    B = te.compute(x.shape, lambda i: te.gelu(A[i], tanh=tanh), name="B")
+    z = np.zeros_like(x)
+    build(te.function([A, B], name="gelu"))(x, z)
+    wide = x.astype(np.float64)
+    if tanh:
+        inner = np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3))
+    else:
+        inner = special.erf(wide * np.sqrt(0.5))
+    exact = wide * 0.5 * (1 + inner)
+    bound = 2.0 if of == "f32" else 3.0  # the reference itself is an f64
+    assert np.max(np.abs(z - exact) / np.spacing(np.abs(x))) <= bound
+    assert (z[x < -10] == 0).all()
 
 
 @pytest.mark.parametrize("of", ["f32", "f64"])

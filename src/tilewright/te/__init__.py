@@ -69,6 +69,7 @@ from tilewright.te.scalar import (
     fma,
     fmod,
     from_bits,
+    gelu,
     if_then_else,
     indexdiv,
     indexmod,

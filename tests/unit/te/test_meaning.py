@@ -212,7 +212,7 @@ def test_the_misdeclared_matmul_is_refused_at_entry():
             run([A, B, C], values(rows, depth), values(columns, depth), shape=(rows, columns))
 
 
-@pytest.mark.parametrize("name", ["exp", "log1p", "tanh", "sigmoid", "erf", "floor", "abs"])
+@pytest.mark.parametrize("name", ["exp", "log1p", "tanh", "sigmoid", "gelu", "erf", "floor", "abs"])
 def test_scalar_functions(name):
     A = te.placeholder((8,), name="A")
     B = te.compute((8,), lambda i: getattr(te, name)(A[i]), name="B")
@@ -220,6 +220,7 @@ def test_scalar_functions(name):
     wanted = {
         "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
         "erf": np.vectorize(erf, otypes=[np.float32]),
+        "gelu": np.vectorize(lambda x: x / 2 * (1 + erf(x / 2**0.5)), otypes=[np.float32]),
     }.get(name) or getattr(np, name)
     np.testing.assert_allclose(run([A, B], a, shape=(8,)), wanted(a), rtol=1e-5)
 

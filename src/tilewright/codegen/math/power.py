@@ -1,13 +1,14 @@
 """pow(x, y) = 2**(y log2 |x|), with the sign and the many special values of IEEE 754.
 
-The exponent y log2 |x| needs more bits than the result has: an f32 is worked out in f64; an f64
-takes the logarithm and the product in two parts each.
+The exponent y log2 |x| needs more bits than the result has: for f32, it alone is worked out in f64;
+an f64 takes the logarithm and the product in two parts each. Zeros and infinities need no cases of
+their own: their logarithms are infinite, and 2 to an infinite power is what it should be.
 """
 
 from __future__ import annotations
 
 from tilewright.codegen.math import coefficients as c
-from tilewright.codegen.math.exponential import F64, LOG2E, nearest, scale
+from tilewright.codegen.math.exponential import F32, F64, LOG2E, nearest, scale
 from tilewright.codegen.math.logarithm import INF, NAN, split
 from tilewright.codegen.math.value import Real, Truth, polynomial
 
@@ -20,22 +21,26 @@ def pow_(x: Real, y: Real) -> Real:
     return _special(x, y, size, finite)
 
 
+def _scale_of(size: Real, e: Real) -> Real:
+    """The whole part e of the logarithm, with that of zero, infinity and NaN."""
+    return size.equals(0.0).choose(-INF, (size < INF).choose(e, size))
+
+
 def _pow_f32(size: Real, y: Real) -> Real:
-    wide = size.to_f64()
-    parts = split(wide)
-    s = parts.f / (parts.f + 2.0)
-    t = s * s
-    log2 = parts.e + (s * 2.0 + polynomial(t, c.LOG_QUOTIENT_F64) * t * s) * LOG2E
-    exponent = (log2 * y.to_f64()).at_most(1000.0).at_least(-1000.0)
+    """The fraction of the exponent that is left has few enough bits for f32."""
+    parts = split(size)
+    f = parts.f.to_f64()
+    log2 = polynomial(f, c.LOG2_RATIO_F64) * f + _scale_of(size, parts.e).to_f64()
+    exponent = (log2 * y.to_f64()).at_most(200.0).at_least(-200.0)
     n, n_int = nearest(exponent)
-    r = exponent - n
-    return scale(polynomial(r, F64.exp2) * r + 1.0, n_int).to_f32()
+    r = (exponent - n).to_f32()
+    return scale(polynomial(r, F32.exp2) * r + 1.0, n_int.to_i32())
 
 
 def _pow_f64(size: Real, y: Real) -> Real:
     """log(1 + f) = 2 s + s**3 R(s**2), s = f / (2 + f) with its rounding error carried along."""
     parts = split(size)
-    f, e = parts.f, parts.e
+    f, e = parts.f, _scale_of(size, parts.e)
     below = f + 2.0
     below_low = (2.0 - below) + f
     s = f / below
@@ -69,19 +74,9 @@ def _is_odd(y: Real) -> Truth:
 
 
 def _special(x: Real, y: Real, size: Real, finite: Real) -> Real:
-    zero, infinite = size.equals(0.0), size.equals(INF)
-    rising = y > 0.0
-    result = zero.choose(rising.choose(x.number(0.0), INF), finite)
-    result = infinite.choose(rising.choose(x.number(INF), 0.0), result)
-    # x**(+-inf) by comparing |x| with 1.
-    endless = y.abs().equals(INF)
-    to_zero = (size < 1.0).choose(x.number(1.0), 0.0) - rising.choose(x.number(1.0), 0.0)
-    result = endless.choose(to_zero.equals(0.0).choose(x.number(0.0), INF), result)
-    odd = _is_odd(y)
+    """The sign, and where a product of 0 and infinity or NaN is none: x**0 and 1**y are 1."""
+    result = (size.equals(1.0) | y.equals(0.0)).choose(1.0, finite)
     negative = x.bits() < 0
-    result = (negative & odd).choose(-result, result)
+    result = (negative & _is_odd(y)).choose(-result, result)
     improper = (x < 0.0) & (size < INF) & ~_is_integer(y)
-    result = improper.choose(NAN, result)
-    result = (x.is_nan() | y.is_nan()).choose(NAN, result)
-    unit = x.equals(-1.0) & endless
-    return (x.equals(1.0) | y.equals(0.0) | unit).choose(1.0, result)
+    return improper.choose(NAN, result)

@@ -102,6 +102,10 @@ class Whole:
         of = (F32 if self.expr.dtype.bits == 32 else F64).with_lanes(self.expr.dtype.lanes)
         return Real(Call("from_bits", (self.expr,), of))
 
+    def to_i32(self) -> Whole:
+        """The low 32 bits."""
+        return Whole(sym.Cast(self.expr, I32.with_lanes(self.expr.dtype.lanes)))
+
     def to_real(self) -> Real:
         """The float of this value."""
         of = (F32 if self.expr.dtype.bits == 32 else F64).with_lanes(self.expr.dtype.lanes)
