@@ -1,6 +1,6 @@
 """Matrix multiplication on an NVIDIA GPU by schedules written here: the design's proof.
 
-    python bench/gpu.py [--json FILE]
+    python bench/gpu.py [--json FILE]          says so and measures nothing where there is no GPU
 
 A cooperative f32 product (shared tiles, barriers put in by the compiler) and a bf16 product by
 Hopper's warpgroup instructions, each at 1024 cubed and at a size no tile divides, checked against
@@ -56,8 +56,11 @@ def figure(name: str, fn: Function, a: np.ndarray, b: np.ndarray) -> list[report
 
 
 def measure(options: argparse.Namespace) -> list[report.Figure]:
+    figures: list[report.Figure] = []
+    if not cuda.is_available():
+        print("skipped: no NVIDIA GPU can be used here")
+        return figures
     random = np.random.default_rng(0)
-    figures = []
     for n in SIZES:
         a = random.standard_normal((n, n), dtype=np.float32)
         b = random.standard_normal((n, n), dtype=np.float32)

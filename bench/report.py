@@ -86,7 +86,8 @@ def run(
         arguments(parser)
     options = parser.parse_args()
     figures = measure(options)
-    show(figures)
+    if figures:
+        show(figures)
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
     if any(figure.ok is not None and not figure.ok for figure in figures):

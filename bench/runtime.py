@@ -35,6 +35,7 @@ PROGRAM = Path(__file__).parent / "native" / "runtime.c"
 LABELS = {
     # name: (what it is, the most it may cost in us)
     "empty_region": ("empty parallel region, 2 threads", 5.0),
+    "both_threads": ("parallel region that needs both of 2 threads", 5.0),
     "checked_call": ("call from C, three checked arguments", 0.2),
     "workspace": ("scratch memory, taken and given back", 0.1),
     "profiler_off": ("profiler hooks while off", 0.01),

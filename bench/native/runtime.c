@@ -1,5 +1,6 @@
 /* Costs of the C runtime itself, one per line: name and nanoseconds (the median of many). */
 #define _GNU_SOURCE
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -19,16 +20,20 @@ static int by_value(const void *a, const void *b) {
   return (left > right) - (left < right);
 }
 
-static void measure(const char *name, void (*call)(void)) {
+static void measure_some(const char *name, void (*call)(void), int count, int calls) {
   static double samples[SAMPLES];
-  for (int i = 0; i < CALLS; ++i) call();
-  for (int i = 0; i < SAMPLES; ++i) {
+  for (int i = 0; i < calls; ++i) call();
+  for (int i = 0; i < count; ++i) {
     int64_t begin = now_ns();
-    for (int k = 0; k < CALLS; ++k) call();
-    samples[i] = (double)(now_ns() - begin) / CALLS;
+    for (int k = 0; k < calls; ++k) call();
+    samples[i] = (double)(now_ns() - begin) / calls;
   }
-  qsort(samples, SAMPLES, sizeof *samples, by_value);
-  printf("%s %.1f\n", name, samples[SAMPLES / 2]);
+  qsort(samples, count, sizeof *samples, by_value);
+  printf("%s %.1f\n", name, samples[count / 2]);
+}
+
+static void measure(const char *name, void (*call)(void)) {
+  measure_some(name, call, SAMPLES, CALLS);
 }
 
 static int32_t nothing(void *env, int64_t begin, int64_t end) {
@@ -37,6 +42,24 @@ static int32_t nothing(void *env, int64_t begin, int64_t end) {
 }
 
 static void empty_region(void) { tw_parallel_for(nothing, NULL, 64, 2); }
+
+/* A region that no thread can do alone: each waits until the other is there, for 1 ms at most. */
+
+static atomic_int arrived;
+
+static int32_t meet(void *env, int64_t begin, int64_t end) {
+  (void)env;
+  int64_t until = now_ns() + 1000000;
+  atomic_fetch_add(&arrived, (int)(end - begin));
+  while (atomic_load(&arrived) < 2)
+    if (now_ns() > until) break;
+  return TW_OK;
+}
+
+static void both_threads(void) {
+  atomic_store(&arrived, 0);
+  tw_parallel_for(meet, NULL, 2, 2);
+}
 
 /* A function with three arguments that does nothing but what every compiled function does. */
 
@@ -76,6 +99,7 @@ static void profiler_off(void) { tw_profile_end("kernel", tw_profile_begin(), 0,
 
 int main(void) {
   measure("empty_region", empty_region);
+  measure_some("both_threads", both_threads, 401, 20); /* few: it is slow where cores are busy */
   measure("checked_call", checked_call);
   measure("workspace", workspace);
   measure("profiler_off", profiler_off);
