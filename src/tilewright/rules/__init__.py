@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterable
 
 from tilewright.base.errors import ScheduleError
 from tilewright.base.target import Target
+from tilewright.rules.elementwise import elementwise
 from tilewright.rules.inline import inline_producers
+from tilewright.rules.reduction import reduction
+from tilewright.rules.rows import rows
 from tilewright.rules.setting import Setting
 from tilewright.rules.spread import spread
 from tilewright.tensor.ir import Function
@@ -24,7 +27,12 @@ from tilewright.tensor.visit import blocks
 # answer means that the block is not of its kind. A refused step undoes the whole attempt.
 Rule = Callable[[Schedule, BlockRef, Setting], Iterable[BlockRef]]
 
-CPU: tuple[Rule, ...] = (spread,)
+CPU: tuple[Rule, ...] = (
+    rows,
+    reduction,
+    elementwise,
+    spread,
+)
 
 
 def default_schedule(

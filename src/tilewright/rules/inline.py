@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from tilewright.base.errors import ScheduleError
-from tilewright.tensor.ir import Block, Call
+from tilewright.rules import cost
+from tilewright.rules.contraction import operands
+from tilewright.rules.nest import block_of
+from tilewright.sym import ONE, uses_var
+from tilewright.tensor.ir import Block, Load, Store
 from tilewright.tensor.schedule import Schedule
 from tilewright.tensor.visit import blocks, exprs
 
-DUPLICATED_NODES = 24  # a value used by several consumers is computed anew up to this size
+REPEATED_LOADS = 3  # a value that is computed again may fetch this many others
 
 
 def inline_producers(sch: Schedule) -> None:
@@ -15,7 +19,14 @@ def inline_producers(sch: Schedule) -> None:
     for block in list(blocks(sch.function.body)):
         reference = sch.get_block(block.name)
         readers = sch.get_consumers(reference)
-        if not readers or (len(readers) > 1 and not _is_cheap(block)):
+        if not readers:
+            continue
+        block = block_of(sch.function, block.name)
+        consumers = [block_of(sch.function, reader.name) for reader in readers]
+        again = len(readers) > 1 or any(_repeats(block, reader) for reader in consumers)
+        if again and not _is_cheap(block):
+            continue
+        if not _is_move(block) and any(_multiplies(block, reader) for reader in consumers):
             continue
         try:
             sch.compute_inline(reference)
@@ -23,6 +34,32 @@ def inline_producers(sch: Schedule) -> None:
             continue  # a reduction, a result, an opaque body: it stays
 
 
+def _repeats(block: Block, reader: Block) -> bool:
+    """Whether a consumer reads the same element in several instances."""
+    made = [region.buffer for region in block.writes]
+    for expr in exprs(reader.body):
+        if isinstance(expr, Load) and expr.buffer in made:
+            for it in reader.iters:
+                used = any(uses_var(index, {it.var}) for index in expr.index)
+                if it.extent is not ONE and not used:
+                    return True
+    return False
+
+
+def _multiplies(block: Block, reader: Block) -> bool:
+    """Whether a consumer is a sum of products that reads elements many times, as they are."""
+    return operands(reader) is not None and _axes(reader) > _axes(block)
+
+
+def _axes(block: Block) -> int:
+    return sum(it.extent is not ONE for it in block.iters)
+
+
+def _is_move(block: Block) -> bool:
+    """Whether values come from elsewhere unchanged."""
+    return isinstance(block.body, Store) and isinstance(block.body.value, Load)
+
+
 def _is_cheap(block: Block) -> bool:
-    nodes = list(exprs(block.body))
-    return len(nodes) <= DUPLICATED_NODES and not any(isinstance(node, Call) for node in nodes)
+    loads = sum(isinstance(expr, Load) for expr in exprs(block.body))
+    return loads <= REPEATED_LOADS and cost.is_cheap(block)

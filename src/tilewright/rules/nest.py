@@ -1,0 +1,223 @@
+"""What rules read off a block: its loops, and how far apart its accesses are.
+
+The stride of an access along an iterator is the distance in memory between two neighbouring
+values of it; it decides which loop becomes lanes, and which loops are one loop in truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tilewright import sym
+from tilewright.base.errors import ScheduleError
+from tilewright.sym import ONE, ZERO, Const, Expr, Var
+from tilewright.tensor.ir import (
+    REDUCE,
+    SERIAL,
+    SPATIAL,
+    Block,
+    Buffer,
+    For,
+    Function,
+    Load,
+    Store,
+    Update,
+)
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.schedule.analysis.tree import find_block
+from tilewright.tensor.visit import blocks, exprs, walk
+
+UNKNOWN_EXTENT = 256  # what a size that is not known counts as, in estimates
+
+
+@dataclass(frozen=True)
+class Access:
+    """A place that a block reads or writes: an offset in elements."""
+
+    buffer: Buffer
+    offset: Expr
+    is_write: bool
+
+    def stride(self, var: Var) -> Expr | None:
+        """The distance between neighbours along an iterator; None if it is not the same for all."""
+        if not sym.uses_var(self.offset, {var}):
+            return ZERO
+        found = sym.linear(self.offset, (var,))
+        return None if found is None else found[0].get(var, ZERO)
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A block, and the loops of its own around it: the innermost ones, one per iterator."""
+
+    block: Block
+    loops: dict[int, LoopRef]  # position of an iterator -> the loop that runs through it
+
+    @property
+    def name(self) -> str:
+        return self.block.name
+
+    def of_kind(self, kind: str) -> list[int]:
+        """The iterators of a kind that have loops."""
+        return [at for at in self.loops if self.block.iters[at].kind == kind]
+
+    @property
+    def spatial(self) -> list[int]:
+        return self.of_kind(SPATIAL)
+
+    @property
+    def reduce(self) -> list[int]:
+        return self.of_kind(REDUCE)
+
+    def var(self, at: int) -> Var:
+        return self.block.iters[at].var
+
+    def extent(self, at: int) -> Expr:
+        return self.block.iters[at].extent
+
+    def guess(self, at: int) -> int:
+        """The extent, or what is assumed of one that is not known."""
+        return guess(self.extent(at))
+
+    @cached_property
+    def accesses(self) -> tuple[Access, ...]:
+        return tuple(accesses_of(self.block))
+
+    @property
+    def writes(self) -> list[Access]:
+        return [access for access in self.accesses if access.is_write]
+
+    @property
+    def reads(self) -> list[Access]:
+        return [access for access in self.accesses if not access.is_write]
+
+    @property
+    def instances(self) -> int:
+        total = 1
+        for at in self.loops:
+            total *= self.guess(at)
+        return total
+
+
+def guess(extent: Expr) -> int:
+    return int(extent.value) if isinstance(extent, Const) else UNKNOWN_EXTENT
+
+
+def accesses_of(block: Block) -> Iterator[Access]:
+    """Every place that the body of a block touches, the written ones first."""
+    for stmt in walk(block.body):
+        if isinstance(stmt, Store):
+            yield Access(stmt.buffer, offset_of(stmt.buffer, stmt.index), True)
+        elif isinstance(stmt, Update):
+            for buffer in stmt.buffers:
+                yield Access(buffer, offset_of(buffer, stmt.index), True)
+    for expr in exprs(block.body):
+        if isinstance(expr, Load):
+            yield Access(expr.buffer, offset_of(expr.buffer, expr.index), False)
+
+
+def offset_of(buffer: Buffer, index: Sequence[Expr]) -> Expr:
+    offset: Expr = ZERO
+    for dim, at in zip(buffer.shape, index, strict=True):
+        offset = sym.add(sym.mul(offset, dim), at)
+    return offset
+
+
+def block_of(fn: Function, name: str) -> Block:
+    path = find_block(fn, name)
+    assert path is not None
+    block = path[-1]
+    assert isinstance(block, Block)
+    return block
+
+
+def nest_of(sch: Schedule, reference: BlockRef) -> Nest | None:
+    """The block and its loops, if nobody has scheduled it and no other block shares them."""
+    path = find_block(sch.function, reference.name)
+    assert path is not None
+    block = path[-1]
+    assert isinstance(block, Block)
+    loops = [stmt for stmt in path[:-1] if isinstance(stmt, For)]
+    if [loop.var for loop in loops] != list(block.bindings):
+        return None
+    if any(loop.kind != SERIAL or loop.start is not ZERO for loop in loops):
+        return None
+    if loops and sum(1 for _ in blocks(loops[0])) != 1:
+        return None
+    if any(isinstance(stmt, Block) for stmt in path[:-1]):
+        return None
+    return Nest(block, dict(enumerate(sch.get_loops(reference))))
+
+
+def inner_nest(sch: Schedule, reference: BlockRef, depth: int) -> Nest | None:
+    """A block under `depth` loops that it shares with others, and the loops of its own there."""
+    block = block_of(sch.function, reference.name)
+    loops: dict[int, LoopRef] = {}
+    for loop in sch.get_loops(reference)[depth:]:
+        found = [at for at, b in enumerate(block.bindings) if sym.uses_var(b, {loop.var})]
+        if len(found) > 1 or any(at in loops for at in found):
+            return None
+        for at in found:
+            loops[at] = loop
+    return Nest(block, loops)
+
+
+def is_expression(block: Block) -> bool:
+    """Whether the body stores expressions, without loops or conditions of its own."""
+    return all(
+        isinstance(stmt, (Store, Update)) or type(stmt).__name__ == "Seq"
+        for stmt in walk(block.body)
+    )
+
+
+# ------------------------------------------------------------------------------------ contiguity
+
+
+def can_fuse(nest: Nest, outer: int, inner: int) -> bool:
+    """Whether two neighbouring loops walk over memory like one, in every access."""
+    for access in nest.accesses:
+        far, near = access.stride(nest.var(outer)), access.stride(nest.var(inner))
+        if far is None or near is None:
+            return False
+        if not sym.equal(far, sym.mul(near, nest.extent(inner))):
+            return False
+    return True
+
+
+def groups(nest: Nest, order: Sequence[int]) -> list[list[int]]:
+    """Neighbours among the iterators that are one loop in truth; those of extent 1 join any."""
+    found: list[list[int]] = []
+    for at in order:
+        if found and (
+            nest.extent(at) is ONE
+            or all(nest.extent(each) is ONE for each in found[-1])
+            or can_fuse(nest, _last(nest, found[-1]), at)
+        ):
+            found[-1].append(at)
+        else:
+            found.append([at])
+    return found
+
+
+def _last(nest: Nest, group: Sequence[int]) -> int:
+    """The innermost of a group that has any extent."""
+    return next((at for at in reversed(group) if nest.extent(at) is not ONE), group[-1])
+
+
+# ------------------------------------------------------------------------------------ steps
+
+
+def attempt(sch: Schedule, step: Callable[..., Any], *args: Any) -> bool:
+    """Apply a step that only makes things faster, if it is legal here."""
+    try:
+        step(*args)
+    except ScheduleError:
+        return False
+    return True
+
+
+def fused(sch: Schedule, loops: Sequence[LoopRef]) -> LoopRef:
+    return sch.fuse(*loops) if len(loops) > 1 else loops[0]

@@ -1,0 +1,264 @@
+"""Softmax, normalizations and their kind: all stages of a row while the row is in cache.
+
+    for chunk in parallel ... { for row in ... { max of row; exp and sum of row; row / sum } }
+
+A *row* is what the reductions keep: the loops of the last stage that every reduction before it
+has too, as they are. Stages move under the loop over rows, each gets lanes of its own, and what
+they hand on is as large as a row. Where the rows themselves lie side by side in memory, lanes
+run across rows: a tile of them takes the place of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.rules import cost
+from tilewright.rules.nest import Nest, fused, groups, is_expression, nest_of
+from tilewright.rules.setting import Setting
+from tilewright.rules.stage import total, vectorize_stage
+from tilewright.sym import ONE, Const, Var
+from tilewright.tensor.ir import REDUCE, SPATIAL, Block, Buffer, Load, Store, Update
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.visit import blocks, exprs, output_buffers, walk
+
+TILE_VECTORS = 4  # of neighbouring rows that are done together
+
+
+@dataclass
+class Stages:
+    """The stages that end in one block, and which of their iterators are rows of it."""
+
+    sink: Nest
+    members: dict[str, Nest]  # the last ones of the program first, without the sink
+    rows: list[int]  # iterators of the sink
+
+
+def rows(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+    """Schedule a block without reductions together with reductions that it uses."""
+    found = stages_of(sch, reference)
+    if found is None or not _is_worth_it(found, setting) or _has_later(sch, reference):
+        return ()
+    order = [at for at in found.sink.loops if at not in found.rows]
+    across = _side_by_side(found, order)
+    if across:
+        depth = _tiles(sch, found, across, order, setting)
+    else:
+        depth = _single(sch, found, order, setting)
+    names = [*found.members, found.sink.name]
+    for name in names:
+        vectorize_stage(sch, sch.get_block(name), depth, setting)
+    return tuple(sch.get_block(name) for name in names)
+
+
+def _has_later(sch: Schedule, reference: BlockRef) -> bool:
+    """Whether the block is a stage of a larger whole, whose turn comes later."""
+    names = [block.name for block in blocks(sch.function.body)]
+    for name in names[names.index(reference.name) + 1 :]:
+        found = stages_of(sch, sch.get_block(name))
+        if found is not None and reference.name in found.members:
+            return True
+    return False
+
+
+def _is_worth_it(found: Stages, setting: Setting) -> bool:
+    work = sum(
+        cost.instance_ns(nest, setting.target) * nest.instances
+        for nest in (found.sink, *found.members.values())
+    )
+    count = total(found.sink, found.rows)
+    return count >= setting.threads or cost.chunks(work, setting.threads) == 1
+
+
+def _row_ns(found: Stages, setting: Setting) -> float:
+    work = sum(
+        cost.instance_ns(nest, setting.target) * nest.instances
+        for nest in (found.sink, *found.members.values())
+    )
+    return work / max(1, total(found.sink, found.rows))
+
+
+# ------------------------------------------------------------------------------------ loops
+
+
+def _single(sch: Schedule, found: Stages, order: list[int], setting: Setting) -> int:
+    """One row at a time; how many loops its stages stand under."""
+    sink = found.sink
+    if order:
+        sch.reorder(*[sink.loops[at] for at in (*found.rows, *order)])
+    row = fused(sch, [sink.loops[at] for at in found.rows])
+    row, depth = _shared(sch, row, total(sink, found.rows), _row_ns(found, setting), setting)
+    _gather(sch, found, row)
+    return depth
+
+
+def _shared(
+    sch: Schedule, row: LoopRef, count: int, row_ns: float, setting: Setting
+) -> tuple[LoopRef, int]:
+    """Chunks of rows on the cores; the loop over the rows of a chunk, and how deep it stands."""
+    parts = min(count, cost.chunks(row_ns * count, setting.threads))
+    if parts < 2:
+        return row, 1
+    chunk, row = sch.split(row, [None, max(1, count // parts)])
+    sch.parallel(chunk)
+    return row, 2
+
+
+def _tiles(
+    sch: Schedule, found: Stages, across: list[int], order: list[int], setting: Setting
+) -> int:
+    """Neighbouring rows together."""
+    sink = found.sink
+    lanes = cost.lanes_of(setting.target, sink.block)
+    outer = [at for at in found.rows if at not in across]
+    inner = fused(sch, [sink.loops[at] for at in across])
+    width = lanes
+    while width < TILE_VECTORS * lanes and total(sink, across) >= 2 * width:
+        width *= 2
+    tile, lane = sch.split(inner, [None, width])
+    sch.reorder(*[sink.loops[at] for at in outer], tile, *[sink.loops[at] for at in order], lane)
+    row = fused(sch, [*[sink.loops[at] for at in outer], tile])
+    count = total(sink, outer) * -(-total(sink, across) // width)
+    row, depth = _shared(sch, row, count, _row_ns(found, setting) * width, setting)
+    _gather(sch, found, row)
+    return depth
+
+
+def _gather(sch: Schedule, found: Stages, row: LoopRef) -> None:
+    for name in found.members:
+        sch.compute_at(sch.get_block(name), row)
+
+
+def _side_by_side(found: Stages, order: list[int]) -> list[int]:
+    """The rows that are neighbours in memory, if the innermost loops of the result are rows."""
+    sink = found.sink
+    kept = [at for at in sink.loops if sink.extent(at) is not ONE]
+    if not order or not kept or kept[-1] not in found.rows:
+        return []
+    last = [at for at in kept if at > max([at for at in order if at in kept], default=-1)]
+    part = groups(sink, last)[-1]
+    return part if total(sink, part) > 1 else []
+
+
+# ------------------------------------------------------------------------------------ stages
+
+
+def stages_of(sch: Schedule, reference: BlockRef) -> Stages | None:
+    """The reductions, and what lies between, that a block without reductions uses."""
+    sink = nest_of(sch, reference)
+    if sink is None or sink.reduce or not sink.loops or not is_expression(sink.block):
+        return None
+    outputs = output_buffers(sch.function)
+    order = list(blocks(sch.function.body))
+    readers: dict[Buffer, list[Block]] = {}
+    for block in order:
+        for region in block.reads:
+            readers.setdefault(region.buffer, []).append(block)
+    members: dict[str, Nest] = {}
+    for block in reversed(order):
+        made = [region.buffer for region in block.writes]
+        used = [
+            reader for buffer in made for reader in readers.get(buffer, ()) if reader is not block
+        ]
+        if block is sink.block or not used or any(buffer in outputs for buffer in made):
+            continue
+        if any(user is not sink.block and user.name not in members for user in used):
+            continue
+        nest = nest_of(sch, sch.get_block(block.name))
+        if nest is not None and is_expression(block) and _own_axes(block):
+            members[block.name] = nest
+    if not any(nest.reduce for nest in members.values()):
+        return None
+    return _with_rows(sink, members)
+
+
+def _with_rows(sink: Nest, members: dict[str, Nest]) -> Stages | None:
+    """The rows that all members share; members that share none are left out."""
+    chosen = dict(members)
+    kept = list(sink.loops)
+    while True:
+        maps: dict[str, dict[int, int]] = {sink.name: {at: at for at in kept}}
+        nests = {sink.name: sink, **chosen}
+        lost: set[int] = set()
+        for name, nest in chosen.items():
+            found = _mapped(nest, nests, maps, kept)
+            if nest.reduce or _uses_reduction(nest, chosen):
+                lost.update(at for at in kept if at not in found)
+            elif len(found) < len(kept):
+                chosen = _without(name, chosen)
+                break
+            maps[name] = found
+        else:
+            if not lost:
+                break
+            kept = [at for at in kept if at not in lost]
+            if not kept:
+                return None
+    if not any(nest.reduce for nest in chosen.values()):
+        return None
+    return Stages(sink, dict(chosen), kept)
+
+
+def _without(name: str, members: dict[str, Nest]) -> dict[str, Nest]:
+    """The members but one and all that it uses."""
+    gone = {name}
+    for each, nest in members.items():  # consumers first
+        made = [region.buffer for region in nest.block.writes]
+        if any(region.buffer in made for other in gone for region in members[other].block.reads):
+            gone.add(each)
+    return {each: nest for each, nest in members.items() if each not in gone}
+
+
+def _uses_reduction(nest: Nest, members: dict[str, Nest]) -> bool:
+    found = {nest.name}
+    for each, other in members.items():
+        made = [region.buffer for region in other.block.writes]
+        used = any(region.buffer in made for name in found for region in members[name].block.reads)
+        if used:
+            found.add(each)
+            if other.reduce:
+                return True
+    return False
+
+
+def _mapped(
+    nest: Nest, nests: dict[str, Nest], maps: dict[str, dict[int, int]], rows: list[int]
+) -> dict[int, int]:
+    """Row of the sink -> the iterator of a member that runs through it, for all who read it."""
+    axes = _own_axes(nest.block)
+    assert axes is not None
+    found: dict[int, int] | None = None
+    made = [region.buffer for region in nest.block.writes]
+    for name, user in nests.items():
+        if name not in maps:
+            continue
+        for expr in exprs(user.block.body):
+            if not isinstance(expr, Load) or expr.buffer not in made:
+                continue
+            here = {
+                row: axes[dim]
+                for row, at in maps[name].items()
+                for dim, index in enumerate(expr.index)
+                if dim in axes and index is user.var(at)
+            }
+            found = here if found is None else _agreed(found, here)
+    return {row: at for row, at in (found or {}).items() if row in rows}
+
+
+def _agreed(a: dict[int, int], b: dict[int, int]) -> dict[int, int]:
+    return {row: at for row, at in a.items() if b.get(row) == at}
+
+
+def _own_axes(block: Block) -> dict[int, int] | None:
+    """Dimension -> the spatial iterator that it is written at, if each has one of its own."""
+    indices = [stmt.index for stmt in walk(block.body) if isinstance(stmt, (Store, Update))]
+    if not indices or any(index != indices[0] for index in indices):
+        return None
+    place = {it.var: at for at, it in enumerate(block.iters) if it.kind == SPATIAL}
+    axes: dict[int, int] = {}
+    for dim, index in enumerate(indices[0]):
+        if isinstance(index, Var) and index in place and place[index] not in axes.values():
+            axes[dim] = place[index]
+        elif not isinstance(index, Const):
+            return None
+    free = [it for it in block.iters if it.kind not in (SPATIAL, REDUCE)]
+    return None if free else axes
