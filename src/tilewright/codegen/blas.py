@@ -59,7 +59,7 @@ def register_blas() -> None:
     _emit_adapter(module, name, integer)
     image = llvm.to_object(llvm.parse(module.text()), machine)
     register_extern(name, address)
-    loaded = jit.load(image, (f"{SYMBOL}_adapter",), (name,), machine)
+    loaded = jit.load([image], (f"{SYMBOL}_adapter",), (name,), machine)
     _loaded.extend((library, loaded))
     register_extern(SYMBOL, loaded.addresses[f"{SYMBOL}_adapter"])
     externs.register(SYMBOL, lambda a, b, c: np.matmul(a, b, out=c))

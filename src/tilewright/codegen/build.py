@@ -209,7 +209,7 @@ def load_object(
         externs = dict.fromkeys(
             stmt.symbol for stmt in walk(fn.body) if isinstance(stmt, ir.ExternCall)
         )
-        loaded = jit.load(image, (fn.name,), tuple(externs), llvm.machine_of(target))
+        loaded = jit.load([image], (fn.name,), tuple(externs), llvm.machine_of(target))
         native = signature.bind(loaded.addresses[fn.name], loaded)
     scalars = tuple(at for at, param in enumerate(fn.params) if isinstance(param, Var))
     return CompiledFunction(fn, target, signature, image, options, native, scalars)

@@ -13,7 +13,7 @@ type of LLVM is within reach.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -344,6 +344,18 @@ class FunctionText:
         self._lines.append(f"  {step} = add nsw {index}, 1{self.debug}")
         again = self.compare("icmp slt", Value(start.type, step), stop)
         self.line(f"br {again}, label %{body}, label %{done}{notes}")
+        self._start(done)
+
+    @contextmanager
+    def repeat(self, go_on: Callable[[], Value]) -> Iterator[None]:
+        """Runs the body again and again while a condition, written anew each time, holds."""
+        head, body, done = (self._label(end) for end in ("again", "round", "over"))
+        self.jump(head)
+        self._start(head)
+        self.line(f"br {go_on()}, label %{body}, label %{done}")
+        self._start(body)
+        yield
+        self.jump(head)
         self._start(done)
 
     @contextmanager

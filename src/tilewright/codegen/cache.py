@@ -127,12 +127,17 @@ def _unpack(data: bytes, key: bytes) -> bytes | None:
     return body[_LENGTHS.size + key_size :]
 
 
-@cache
 def compiler_fingerprint() -> str:
-    """A hash of the sources that turn programs into code: editing them empties the cache."""
+    """What turns tensor functions into code: editing it empties the cache."""
+    return fingerprint(("base", "sym", "tensor", "intrin", "codegen"))
+
+
+@cache
+def fingerprint(parts: tuple[str, ...]) -> str:
+    """A hash of the sources of parts of the package."""
     root = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for part in ("base", "sym", "tensor", "intrin", "codegen"):
+    for part in parts:
         for path in sorted((root / part).rglob("*.py")):
             digest.update(str(path.relative_to(root)).encode())
             digest.update(path.read_bytes())

@@ -324,6 +324,10 @@ class Emitter:
             memo[node] = _EXPRS[type(node)](self, node, args)
         return memo[root]
 
+    def forget(self) -> None:
+        """Emit anew whatever comes: control may not have passed where it was emitted before."""
+        self._memo = {}
+
     def _direct(self, node: Expr) -> Value | None:
         """Nodes that do not simply take the values of their children."""
         kind = type(node)

@@ -64,7 +64,7 @@ def emit_function(
 ) -> None:
     """Write the kernel of a flat function and its checked entry."""
     _check_sizes_known(fn)
-    kernel = _emit_kernel(module, machine, fn, debug)
+    kernel = emit_kernel(module, machine, fn, debug, linkage="internal")
     _emit_entry(module, machine, fn, kernel, debug)
 
 
@@ -84,8 +84,13 @@ def _check_sizes_known(fn: Function) -> None:
 # --------------------------------------------------------------------------- kernel
 
 
-def _emit_kernel(
-    module: ModuleText, machine: Machine, fn: Function, debug: DebugInfo | None
+def emit_kernel(
+    module: ModuleText,
+    machine: Machine,
+    fn: Function,
+    debug: DebugInfo | None = None,
+    *,
+    linkage: str = "hidden",
 ) -> str:
     """`NAME_kernel(pointers..., scalars..., sizes...)`: the loops themselves."""
     name = f"{fn.name}_kernel"
@@ -99,7 +104,7 @@ def _emit_kernel(
     params += [("i64", size.name) for size in symbol_sizes(fn)]
     lines = debug.lines(name) if debug is not None else {}
     suffix = lines.get(FUNCTION, "")
-    with module.function("i32", name, params, linkage="internal", suffix=suffix) as (b, values):
+    with module.function("i32", name, params, linkage=linkage, suffix=suffix) as (b, values):
         emitter = Emitter(module, machine, b, fn.name, debug)
         emitter.aliases = _alias_scopes(module, fn)
         emitter.lines = lines
@@ -140,7 +145,7 @@ def _alias_scopes(module: ModuleText, fn: Function) -> dict[Buffer, str]:
 def _emit_entry(
     module: ModuleText, machine: Machine, fn: Function, kernel: str, debug: DebugInfo | None
 ) -> None:
-    signature = _emit_signature(module, signature_of(fn))
+    signature = emit_signature(module, signature_of(fn))
     params = (("ptr", "args"), ("i32", "n_args"))
     lines = debug.lines(fn.name) if debug is not None else {}
     suffix = lines.get(FUNCTION, "")
@@ -156,13 +161,13 @@ def _emit_entry(
         tensors = [b.load("ptr", b.offset("ptr", args, i64(at))) for at in range(len(fn.params))]
         pointers = []
         for param, tensor in zip(fn.params, tensors, strict=True):
-            pointer = _data(b, tensor)
+            pointer = data_pointer(b, tensor)
             if isinstance(param, Buffer):
                 pointers.append(pointer)
             else:
                 emitter.variables[param] = _scalar(emitter, param, pointer)
-        _check_dimensions(emitter, fn, tensors)
-        _check_requirements(emitter, fn)
+        check_dimensions(emitter, fn, tensors)
+        check_requirements(emitter, fn.name, fn.requires)
         scalars = [param for param in fn.params if isinstance(param, Var)]
         rest = [emitter.variables[var] for var in (*scalars, *symbol_sizes(fn))]
         begin = b.call("tw_profile_begin", "i64")
@@ -175,7 +180,7 @@ def _emit_entry(
         b.ret(code)
 
 
-def _emit_signature(module: ModuleText, signature: Signature) -> Value:
+def emit_signature(module: ModuleText, signature: Signature) -> Value:
     """The runtime's description of the arguments, as constant data."""
     prefix = signature.name
     rows = []
@@ -204,7 +209,7 @@ def _emit_signature(module: ModuleText, signature: Signature) -> Value:
     return module.constant(f"{prefix}.signature", SIGNATURE, body)
 
 
-def _data(b: FunctionText, tensor: Value) -> Value:
+def data_pointer(b: FunctionText, tensor: Value) -> Value:
     """The address of a tensor's first element."""
     base = b.load("ptr", b.member(DLTENSOR, tensor, 0))
     offset = b.load("i64", b.member(DLTENSOR, tensor, 6))
@@ -216,7 +221,7 @@ def _scalar(emitter: Emitter, param: Var, pointer: Value) -> Value:
     return emitter.access.to_register(loaded, param.dtype)
 
 
-def _check_dimensions(emitter: Emitter, fn: Function, tensors: list[Value]) -> None:
+def check_dimensions(emitter: Emitter, fn: Function, tensors: list[Value]) -> None:
     """Dimensions that are expressions of sizes."""
     b, module = emitter.b, emitter.module
     symbols = set(symbol_sizes(fn))
@@ -232,16 +237,17 @@ def _check_dimensions(emitter: Emitter, fn: Function, tensors: list[Value]) -> N
                 b.ret(b.call("tw_error_dim", "i32", *names, i32(axis), got, want))
 
 
-def _check_requirements(emitter: Emitter, fn: Function) -> None:
+def check_requirements(emitter: Emitter, name: str, requires: tuple[Expr, ...]) -> None:
+    """Conditions on sizes; what fails is told with the sizes' values."""
     b, module = emitter.b, emitter.module
-    for cond in fn.requires:
+    for cond in requires:
         holds = emitter.expr(cond)
         fails = b.op("xor", holds, Value("i1", "true"))
         with b.when(fails, unlikely=True):
             used = [var for var in sym.free_vars(cond) if var.dtype.is_int]
             values = ", ".join(f"{var.name} = %lld" for var in used)
             told = f" ({values})" if used else ""
-            text = f"{fn.name}: the requirement {cond} does not hold".replace("%", "%%") + told
+            text = f"{name}: the requirement {cond} does not hold".replace("%", "%%") + told
             args = [i32(CHECK_FAILED), module.string(text)]
             args += [_as_i64(emitter, var) for var in used]
             callee = module.declare("i32", "tw_errorf", ["i32", "ptr"], variadic=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -39,11 +40,12 @@ class Loaded:
 
 
 def load(
-    image: bytes, names: tuple[str, ...], externs: tuple[str, ...], machine: Machine
+    images: Iterable[bytes], names: tuple[str, ...], externs: tuple[str, ...], machine: Machine
 ) -> Loaded:
-    """Link an object image against the runtime and find the functions named."""
+    """Link object images with each other and the runtime, and find the functions named."""
     library = llvm.JITLibraryBuilder()
-    library.add_object_img(image)
+    for image in images:
+        library.add_object_img(image)
     for name, address in _native.symbols().items():
         library.import_symbol(name, address)
     for name in externs:

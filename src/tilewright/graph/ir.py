@@ -100,6 +100,7 @@ class Module:
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     functions: Mapping[str, Function] = field(default_factory=dict)
     stage: str = IMPORTED
+    outputs: tuple[str, ...] = ()  # what users call the results of main, if they have names
 
     @property
     def main(self) -> Graph:

@@ -53,9 +53,12 @@ class _Parser(ExprParser):
         graphs: dict[str, Graph] = {}
         functions: dict[str, Function] = {}
         stage = ir.IMPORTED
+        outputs: tuple[str, ...] = ()
         if tokens.accept("module"):
             tokens.expect("stage")
             stage = tokens.expect_kind("name", "a stage").text
+            if tokens.accept("outputs"):
+                outputs = self._names()
             tokens.expect("{")
             while not tokens.accept("}"):
                 self._named_graph(graphs)
@@ -67,7 +70,16 @@ class _Parser(ExprParser):
             functions[fn.name] = fn
         if tokens.current.kind != "end":
             tokens.fail("expected a graph, a function or the end of the text")
-        return Module(graphs, self.constants, functions, stage)
+        return Module(graphs, self.constants, functions, stage, outputs)
+
+    def _names(self) -> tuple[str, ...]:
+        tokens = self.tokens
+        tokens.expect("(")
+        found: list[str] = []
+        while not tokens.accept(")"):
+            found.append(unquoted(tokens.expect_kind("string", "a name").text))
+            tokens.accept(",")
+        return tuple(found)
 
     def _named_graph(self, graphs: dict[str, Graph]) -> None:
         self.tokens.expect("graph")

@@ -40,7 +40,9 @@ class Printer:
         self.expr = ExprPrinter(self.sizes)
 
     def module(self, module: Module) -> str:
-        self.out.line(f"module stage {module.stage} {{")
+        named = "".join(f", {quoted(name)}" for name in module.outputs)[2:]
+        outputs = f" outputs ({named})" if named else ""
+        self.out.line(f"module stage {module.stage}{outputs} {{")
         with self.out.indented():
             for name, graph in module.graphs.items():
                 self.graph(graph, f"graph @{name}")

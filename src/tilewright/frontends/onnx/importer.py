@@ -39,9 +39,10 @@ def import_model(source: Source, *, name: str = "") -> Module:
     with load_model(source, name=name) as loaded:
         importer = Importer(loaded.model, loaded.name, loaded.tensors)
         main = importer.main()
+        outputs = tuple(value.name for value in loaded.model.graph.output)
     if importer.problems:
         raise _report(loaded.name, importer.problems)
-    return Module({"main": main, **importer.graphs}, importer.constants)
+    return Module({"main": main, **importer.graphs}, importer.constants, outputs=outputs)
 
 
 def _report(model: str, problems: Mapping[str, list[str]]) -> Unsupported:

@@ -1,0 +1,573 @@
+"""The model's main: one native function that calls the kernels.
+
+    int32_t NAME_main(tw_call *call, const DLTensor *const *inputs, int32_t n_inputs)
+
+It checks the inputs, reads the sizes, takes the arena, asks the caller for the memory of each
+result as soon as its shape is known, and runs the nodes in order: kernels are called directly on
+addresses and sizes, control flow becomes branches. No interpreter, no dispatch.
+
+Nodes of a lowered graph: `constant`; `kernel`, a call of a tensor function of the module; `sizes`,
+which reads the values of sizes from a computed tensor; views (`reshape`, `require`), which move
+nothing; `if`, `loop` and `scan` with bodies of the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from tilewright import sym
+from tilewright.base.errors import CompilerBug
+from tilewright.codegen.builder import NULL, FunctionText, ModuleText, Value, i1, i32, i64
+from tilewright.codegen.emitter import Emitter
+from tilewright.codegen.entry import (
+    CHECK_FAILED,
+    check_dimensions,
+    check_requirements,
+    data_pointer,
+    emit_signature,
+    signature_of,
+    symbol_sizes,
+)
+from tilewright.codegen.hardware import NO_MEMORY
+from tilewright.codegen.machine import Machine
+from tilewright.graph import ir as graph_ir
+from tilewright.graph.ir import Graph, Module, Node
+from tilewright.graph.memory import MemoryPlan, size_bytes, spans
+from tilewright.sym import Const, Expr, Size, Var
+from tilewright.tensor.ir import FLAT, Buffer, Function, seq
+
+# The head of tw_call: the table of constants, the function that gives outputs.
+CALL = "{ ptr, ptr }"
+MAX_SIZE = 1 << 40
+
+Place = graph_ir.Value
+
+
+class Callee(Protocol):
+    """What the host must know of a kernel."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def scalars(self) -> tuple[Var, ...]: ...
+    @property
+    def requires(self) -> tuple[Expr, ...]: ...
+
+
+def input_function(graph: Graph, name: str) -> Function:
+    """A function of the model's inputs alone: its signature is what callers must keep to."""
+    params = tuple(
+        Buffer(param.name, param.tensor.shape or (), param.tensor.dtype) for param in graph.params
+    )
+    return Function(name, params, seq(), stage=FLAT)
+
+
+def emit_main(
+    module: ModuleText,
+    machine: Machine,
+    model: Module,
+    plan: MemoryPlan,
+    name: str,
+    kernels: Mapping[str, Callee],
+    constants: Mapping[str, int],
+) -> None:
+    """Write `NAME_main`. `constants` tells the place of each constant in the call's table."""
+    graph = model.main
+    inputs = input_function(graph, name)
+    signature = emit_signature(module, signature_of(inputs))
+    params = (("ptr", "call"), ("ptr", "inputs"), ("i32", "n_inputs"))
+    with module.function("i32", f"{name}_main", params) as (b, (call, args, n_args)):
+        emitter = Emitter(module, machine, b, name)
+        sizes = symbol_sizes(inputs)
+        symbols = b.alloca(f"[{max(1, len(sizes))} x i64]", align=8, hint="symbols")
+        emitter.check(b.call("tw_check_args", "i32", signature, args, n_args, symbols))
+        for at, size in enumerate(sizes):
+            emitter.variables[size] = b.load("i64", b.offset("i64", symbols, i64(at)))
+            emitter.non_negative[size] = None
+        count = len(graph.params)
+        tensors = [b.load("ptr", b.offset("ptr", args, i64(at))) for at in range(count)]
+        check_dimensions(emitter, inputs, tensors)
+        host = _Host(emitter, model, plan, call, kernels, constants)
+        for param, tensor in zip(graph.params, tensors, strict=True):
+            host.pointers[param] = data_pointer(b, tensor)
+        host.take_arena()
+        host.graph(graph)
+        host.copy_results(graph)
+        b.ret(i32(0))
+
+
+class _Host:
+    """Writes the nodes of a graph and of its bodies."""
+
+    def __init__(
+        self,
+        emitter: Emitter,
+        model: Module,
+        plan: MemoryPlan,
+        call: Value,
+        kernels: Mapping[str, Callee],
+        constants: Mapping[str, int],
+    ) -> None:
+        self.emitter = emitter
+        self.b: FunctionText = emitter.b
+        self.model = model
+        self.plan = plan
+        self.call = call
+        self.kernels = kernels
+        self.constants = constants
+        self.pointers: dict[Place, Value] = {}
+        self._slot_pointers: dict[Place, Value] = {}
+
+    # ------------------------------------------------------------------ memory
+
+    def take_arena(self) -> None:
+        """The arena, and the address of every value in it."""
+        slots, b = self.plan.slots, self.b
+        if not slots:
+            return
+        if self.plan.offsets is not None:
+            arena = b.call("tw_call_arena", "ptr", self.call, i64(self.plan.arena_bytes or 0))
+            self._check_memory(arena)
+            for slot, offset in zip(slots, self.plan.offsets, strict=True):
+                address = b.offset("i8", arena, i64(offset)) if offset else arena
+                self._slot_pointers[slot.value] = address
+            return
+        sizes = b.alloca(f"[{len(slots)} x i64]", align=8, hint="sizes")
+        for at, slot in enumerate(slots):
+            b.store(self.size(slot.size_bytes), b.offset("i64", sizes, i64(at)))
+        steps = ", ".join(f"i32 {step}" for step in spans(slots))
+        table = self.emitter.module.constant("spans", f"[{2 * len(slots)} x i32]", f"[{steps}]")
+        count = i32(len(slots))
+        offsets = b.call("tw_call_plan", "ptr", self.call, count, sizes, table)
+        self._check_memory(offsets)
+        arena = b.call("tw_call_arena", "ptr", self.call, i64(0))
+        for at, slot in enumerate(slots):
+            place = b.load("i64", b.offset("i64", offsets, i64(at)))
+            self._slot_pointers[slot.value] = b.offset("i8", arena, place)
+
+    def _check_memory(self, pointer: Value) -> None:
+        with self.b.when(self.b.compare("icmp eq", pointer, NULL), unlikely=True):
+            self.emitter.fail(i32(NO_MEMORY))
+
+    def place(self, value: Place) -> Value:
+        """The memory of a value about to be computed."""
+        if value in self.pointers:
+            return self.pointers[value]
+        index = self.plan.outputs.get(value)
+        if index is not None:
+            pointer = self.output(index)
+        elif value in self.plan.late:
+            pointer = self.late(size_bytes(value.tensor))
+        else:
+            pointer = self._slot_pointers[value]
+        self.pointers[value] = pointer
+        return pointer
+
+    def output(self, index: int) -> Value:
+        """The caller's memory for a result."""
+        b = self.b
+        dims = self.model.main.results[index].tensor.shape or ()
+        shape = b.alloca(f"[{max(1, len(dims))} x i64]", align=8, hint="shape")
+        for axis, dim in enumerate(dims):
+            b.store(self.size(dim), b.offset("i64", shape, i64(axis)))
+        give = b.load("ptr", b.member(CALL, self.call, 1))
+        args = f"{self.call}, i32 {index}, i32 {len(dims)}, {shape}"
+        pointer = b.value("ptr", f"call ptr {give.text}({args})")
+        self._check_memory(pointer)
+        return pointer
+
+    def late(self, size: Expr | Value) -> Value:
+        """Memory that lasts until it is dropped, or the call ends."""
+        wanted = size if isinstance(size, Value) else self.size(size)
+        pointer = self.b.call("tw_call_late", "ptr", self.call, wanted)
+        self._check_memory(pointer)
+        return pointer
+
+    def drop(self, pointer: Value) -> None:
+        self.b.call("tw_call_drop", "void", self.call, pointer)
+
+    def pointer(self, value: Place) -> Value:
+        """Where a value is."""
+        root = value
+        while root not in self.pointers and root in self.plan.roots:
+            root = self.plan.roots[root]
+        if root not in self.pointers:
+            raise CompilerBug("TW3903", f"%{value.name} has not been computed here")
+        return self.pointers[root]
+
+    def copy(self, to: Value, source: Value, size: Value) -> None:
+        if to != source:
+            name = "llvm.memcpy.p0.p0.i64"
+            self.b.call(name, "void", to, source, size, i1(False))
+
+    # ------------------------------------------------------------------ numbers
+
+    def size(self, expr: Expr) -> Value:
+        """The value of an expression of sizes."""
+        self.emitter.forget()
+        return self.emitter.expr(expr)
+
+    def bytes_of(self, value: Place) -> Value:
+        return self.size(size_bytes(value.tensor))
+
+    def bind(self, size: Var, value: Value) -> None:
+        self.emitter.variables[size] = value
+        self.emitter.non_negative[size] = None
+
+    def element(self, value: Place, index: int = 0) -> Value:
+        """An element of an integer or boolean tensor as a 64-bit number."""
+        dtype = value.tensor.dtype
+        bits = 8 * dtype.size_bytes
+        pointer = self.b.offset(f"i{bits}", self.pointer(value), i64(index))
+        loaded = self.b.load(f"i{bits}", pointer)
+        signed = dtype.kind == "int"
+        return self.b.convert("sext" if signed else "zext", loaded, "i64")
+
+    def truth(self, value: Place) -> Value:
+        return self.b.compare("icmp ne", self.element(value), i64(0))
+
+    # ------------------------------------------------------------------ nodes
+
+    def graph(self, graph: Graph) -> None:
+        """The nodes of a graph whose parameters have been placed."""
+        for node in graph.nodes:
+            self.emitter.forget()
+            _NODES.get(node.op, _Host._unknown)(self, node)
+            for value in (*node.inputs, *node.outputs):
+                root = None if value is None else self.plan.root(value)
+                ends = root is not None and self.plan.last_use.get(root) is node
+                if ends and root in self.pointers:
+                    self.drop(self.pointers.pop(root))
+
+    def _unknown(self, node: Node) -> None:
+        raise CompilerBug("TW3903", f"the host program cannot run {node.op}", node.loc)
+
+    def _constant(self, node: Node) -> None:
+        at = self.constants[node["data"]]
+        table = self.b.load("ptr", self.b.member(CALL, self.call, 0))
+        self.pointers[node.output] = self.b.load("ptr", self.b.offset("ptr", table, i64(at)))
+
+    def _view(self, node: Node) -> None:
+        if node.op == "require":
+            (cond, _) = node.inputs
+            assert cond is not None
+            bad = self.b.op("xor", self.truth(cond), i1(True))
+            with self.b.when(bad, unlikely=True):
+                text = self.emitter.module.string(node["message"])
+                self.emitter.fail(self.b.call("tw_error", "i32", i32(CHECK_FAILED), text))
+
+    def _kernel(self, node: Node) -> None:
+        b, emitter = self.b, self.emitter
+        fn = self.kernels[node["function"]]
+        pointers = [self.pointer(value) for value in node.inputs if value is not None]
+        pointers += [self.place(value) for value in node.outputs]
+        numbers = [self.size(expr) for expr in node["sizes"]]
+        given: dict[Var, Expr] = dict(zip(fn.scalars, node["sizes"], strict=True))
+        emitter.forget()
+        requires = tuple([sym.simplify(sym.substitute(cond, given)) for cond in fn.requires])
+        check_requirements(emitter, node["label"] or fn.name, requires)
+        begin = b.call("tw_profile_begin", "i64")
+        callee = emitter.module.declare(
+            "i32", f"{fn.name}_kernel", ["ptr"] * len(pointers) + ["i64"] * len(numbers)
+        )
+        shown = ", ".join(str(value) for value in (*pointers, *numbers))
+        emitter.check(b.value("i32", f"call i32 {callee}({shown})"))
+        with b.when(b.compare("icmp ne", begin, i64(0)), unlikely=True):
+            emitter.forget()
+            touched = i64(0)
+            for value in (*node.inputs, *node.outputs):
+                if value is not None:
+                    touched = b.op("add", touched, self.bytes_of(value))
+            flops = self.size(sym.substitute(sym.as_expr(node["flops"]), given))
+            name = emitter.module.string(node["label"] or fn.name)
+            b.call("tw_profile_end", "void", name, begin, flops, touched)
+
+    def _sizes(self, node: Node) -> None:
+        """Sizes that a tensor tells; absurd ones end the call."""
+        (source,) = node.inputs
+        assert source is not None
+        for at, size in enumerate(node["sizes"]):
+            value = self.element(source, at)
+            bad = self.b.compare("icmp ugt", value, i64(MAX_SIZE))
+            with self.b.when(bad, unlikely=True):
+                callee = self.emitter.module.declare(
+                    "i32", "tw_errorf", ["i32", "ptr"], variadic=True
+                )
+                text = self.emitter.module.string(
+                    f"{node['label']}: the size {size.name} would be %lld"
+                )
+                args = f"i32 {CHECK_FAILED}, {text}, {value}"
+                self.emitter.fail(self.b.value("i32", f"call i32 (i32, ptr, ...) {callee}({args})"))
+            self.bind(size, value)
+
+    # ------------------------------------------------------------------ control flow
+
+    def _if(self, node: Node) -> None:
+        cond, *_ = node.inputs
+        assert cond is not None
+        ends = [_Carried(self, value) for value in node.outputs]
+        test = self.truth(cond)
+        with self.b.branch(test) as arms:
+            for arm, body in zip(arms, node.bodies, strict=True):
+                with arm:
+                    self._body(body)
+                    for end, result in zip(ends, body.results, strict=True):
+                        end.set(result)
+                    self._leave(body)
+        for end in ends:
+            end.publish()
+
+    def _loop(self, node: Node) -> None:
+        (body,) = node.bodies
+        carried = int(node["carried"])
+        b = self.b
+        limit = self._trip_limit(node)
+        counter = b.alloca("i64", align=8, hint="counter")
+        b.store(i64(0), counter)
+        flag = b.alloca("i8", align=1, hint="going")
+        start = node.inputs[1] if len(node.inputs) > 1 else None
+        going = i1(True) if start is None else self.truth(start)
+        b.store(b.convert("zext", going, "i8"), flag)
+        step, alive = body.params[0], body.params[1]
+        ends = [_Carried(self, value) for value in node.outputs[:carried]]
+        for end, value in zip(ends, node.inputs[2 : 2 + carried], strict=True):
+            assert value is not None
+            end.set(value)
+        rows = [_Rows(self, value) for value in node.outputs[carried:]]
+        step_memory = b.alloca("i64", align=8, hint="step")
+
+        def go_on() -> Value:
+            more = b.compare("icmp slt", b.load("i64", counter), limit)
+            on = b.compare("icmp ne", b.load("i8", flag), Value("i8", "0"))
+            return b.op("and", more, on)
+
+        with b.repeat(go_on):
+            self.pointers[step], self.pointers[alive] = step_memory, flag
+            b.store(b.load("i64", counter), step_memory)
+            b.store(Value("i8", "1"), flag)
+            self._iterate(body, body.params[2 : 2 + carried], ends, rows, counter, 1 + carried)
+            on = self.truth(body.results[0])
+            self._leave(body)
+            b.store(b.convert("zext", on, "i8"), flag)
+            b.store(b.op("add", b.load("i64", counter), i64(1)), counter)
+        for end in ends:
+            end.publish()
+        for row in rows:
+            row.publish()
+
+    def _trip_limit(self, node: Node) -> Value:
+        known = node.get("trip")
+        if known is not None:
+            return self.size(sym.as_expr(known))
+        trip = node.inputs[0]
+        return i64((1 << 63) - 1) if trip is None else self.element(trip)
+
+    def _scan(self, node: Node) -> None:
+        (body,) = node.bodies
+        states, inputs = int(node["states"]), int(node["inputs"])
+        b = self.b
+        ends = [_Carried(self, value) for value in node.outputs[:states]]
+        for end, value in zip(ends, node.inputs[:states], strict=True):
+            assert value is not None
+            end.set(value)
+        rows = [_Rows(self, value) for value in node.outputs[states:]]
+        scanned = node.inputs[states : states + inputs]
+        first = scanned[0]
+        assert first is not None
+        limit = self.size((first.tensor.shape or ())[0])
+        counter = b.alloca("i64", align=8, hint="counter")
+        b.store(i64(0), counter)
+        with b.repeat(lambda: b.compare("icmp slt", b.load("i64", counter), limit)):
+            for param, source in zip(body.params[states : states + inputs], scanned, strict=True):
+                assert source is not None
+                self._bind_dims(param, [self.size(d) for d in (source.tensor.shape or ())[1:]])
+                offset = b.op("mul", b.load("i64", counter), self.bytes_of(param))
+                self.pointers[param] = b.offset("i8", self.pointer(source), offset)
+            self._iterate(body, body.params[:states], ends, rows, counter, states)
+            self._leave(body)
+            b.store(b.op("add", b.load("i64", counter), i64(1)), counter)
+        for end in ends:
+            end.publish()
+        for row in rows:
+            row.publish()
+
+    def _iterate(
+        self,
+        body: Graph,
+        params: Sequence[Place],
+        ends: Sequence[_Carried],
+        rows: Sequence[_Rows],
+        counter: Value,
+        first_row: int,
+    ) -> None:
+        """One round: carried values in, the body, carried values and rows out."""
+        for param, end in zip(params, ends, strict=True):
+            end.lend(param)
+        self._body(body)
+        results = body.results[first_row - len(ends) : first_row]
+        for row, result in zip(rows, body.results[first_row:], strict=True):
+            row.add(result, self.b.load("i64", counter))
+        given = {self.plan.root(param) for param in params}
+        # A result that is another's present value must be saved before that one changes.
+        saved = {
+            at: self._saved(result)
+            for at, result in enumerate(results)
+            if self.plan.root(result) in given and self.plan.root(result) is not params[at]
+        }
+        for at, (end, result) in enumerate(zip(ends, results, strict=True)):
+            if at in saved:
+                end.set_from(saved[at], result)
+                self.drop(saved[at])
+            elif self.plan.root(result) is not params[at]:
+                end.set(result)
+
+    def _saved(self, value: Place) -> Value:
+        size = self.bytes_of(value)
+        memory = self.late(size)
+        self.copy(memory, self.pointer(value), size)
+        return memory
+
+    def _body(self, body: Graph) -> None:
+        self.graph(body)
+
+    def _leave(self, body: Graph) -> None:
+        """Drop what a body computed in late memory and gave as a result."""
+        own = {value for node in body.nodes for value in node.outputs}
+        for root in dict.fromkeys(self.plan.root(result) for result in body.results):
+            if root in own and root in self.plan.late and root in self.pointers:
+                self.drop(self.pointers.pop(root))
+
+    def _bind_dims(self, value: Place, dims: Sequence[Value]) -> None:
+        """Sizes that stand alone in a type take the values of its dimensions."""
+        for dim, extent in zip(value.tensor.shape or (), dims, strict=True):
+            if isinstance(dim, Size):
+                self.bind(dim, extent)
+
+    # ------------------------------------------------------------------ results
+
+    def copy_results(self, graph: Graph) -> None:
+        """Results that were not computed in the caller's memory."""
+        direct = {index: root for root, index in self.plan.outputs.items()}
+        for index, result in enumerate(graph.results):
+            if index not in direct:
+                source = self.pointer(result)
+                self.copy(self.output(index), source, self.bytes_of(result))
+
+
+class _Carried:
+    """A value that control flow sets in several places: fixed memory, or memory by a slot."""
+
+    def __init__(self, host: _Host, value: Place) -> None:
+        self.host = host
+        self.value = value
+        self.fixed = host.plan.root(value) not in host.plan.late and value not in host.plan.late
+        b = host.b
+        rank = len(value.tensor.shape or ())
+        if self.fixed:
+            self.memory = host.place(value)
+        else:
+            self.slot = b.alloca("ptr", align=8, hint="carried")
+            b.store(NULL, self.slot)
+            self.dims = b.alloca(f"[{max(1, rank)} x i64]", align=8, hint="dims")
+
+    def set(self, value: Place) -> None:
+        self.set_from(self.host.pointer(value), value)
+
+    def set_from(self, source: Value, value: Place) -> None:
+        """Take the elements at `source`, of the type of `value`."""
+        host, b = self.host, self.host.b
+        size = host.bytes_of(value)
+        if self.fixed:
+            host.copy(self.memory, source, size)
+            return
+        memory = host.late(size)
+        host.copy(memory, source, size)
+        host.drop(b.load("ptr", self.slot))
+        b.store(memory, self.slot)
+        for axis, dim in enumerate(value.tensor.shape or ()):
+            b.store(host.size(dim), b.offset("i64", self.dims, i64(axis)))
+
+    def _extents(self) -> list[Value]:
+        b = self.host.b
+        rank = len(self.value.tensor.shape or ())
+        return [b.load("i64", b.offset("i64", self.dims, i64(axis))) for axis in range(rank)]
+
+    def lend(self, param: Place) -> None:
+        """Show the present value to a body as its parameter."""
+        if self.fixed:
+            self.host.pointers[param] = self.memory
+            self.host._bind_dims(param, [self.host.size(d) for d in self.value.tensor.shape or ()])
+            return
+        self.host.pointers[param] = self.host.b.load("ptr", self.slot)
+        self.host._bind_dims(param, self._extents())
+
+    def publish(self) -> None:
+        """The value is what was set last."""
+        if not self.fixed:
+            self.host.pointers[self.value] = self.host.b.load("ptr", self.slot)
+            self.host._bind_dims(self.value, self._extents())
+
+
+class _Rows:
+    """What the rounds of a loop give, one after the other."""
+
+    def __init__(self, host: _Host, value: Place) -> None:
+        self.host = host
+        self.value = value
+        self.fixed = value not in host.plan.late
+        b = host.b
+        if self.fixed:
+            self.memory = host.place(value)
+            return
+        rank = len(value.tensor.shape or ())
+        self.slot = b.alloca("ptr", align=8, hint="rows")
+        self.capacity = b.alloca("i64", align=8, hint="capacity")
+        self.dims = b.alloca(f"[{rank} x i64]", align=8, hint="dims")
+        b.store(host.late(i64(0)), self.slot)
+        b.store(i64(0), self.capacity)
+        for axis, dim in enumerate(value.tensor.shape or ()):
+            known = isinstance(dim, Const)
+            extent = i64(int(dim.value)) if known and isinstance(dim, Const) else i64(0)
+            b.store(extent, b.offset("i64", self.dims, i64(axis)))
+
+    def add(self, value: Place, at: Value) -> None:
+        host, b = self.host, self.host.b
+        size = host.bytes_of(value)
+        used = b.op("mul", size, at)
+        if not self.fixed:
+            needed = b.op("add", used, size)
+            short = b.compare("icmp slt", b.load("i64", self.capacity), needed)
+            with b.when(short):
+                room = b.op("mul", needed, i64(2))
+                old = b.load("ptr", self.slot)
+                grown = b.call("tw_call_grow", "ptr", host.call, old, used, room)
+                host._check_memory(grown)
+                b.store(grown, self.slot)
+                b.store(room, self.capacity)
+            b.store(b.op("add", at, i64(1)), b.offset("i64", self.dims, i64(0)))
+            for axis, dim in enumerate(value.tensor.shape or ()):
+                b.store(host.size(dim), b.offset("i64", self.dims, i64(axis + 1)))
+        memory = self.memory if self.fixed else b.load("ptr", self.slot)
+        host.copy(b.offset("i8", memory, used), host.pointer(value), size)
+
+    def publish(self) -> None:
+        if self.fixed:
+            return
+        host, b = self.host, self.host.b
+        rank = len(self.value.tensor.shape or ())
+        host.pointers[self.value] = b.load("ptr", self.slot)
+        extents = [b.load("i64", b.offset("i64", self.dims, i64(axis))) for axis in range(rank)]
+        host._bind_dims(self.value, extents)
+
+
+_NODES = {
+    "constant": _Host._constant,
+    "kernel": _Host._kernel,
+    "sizes": _Host._sizes,
+    "reshape": _Host._view,
+    "require": _Host._view,
+    "if": _Host._if,
+    "loop": _Host._loop,
+    "scan": _Host._scan,
+}

@@ -1,0 +1,1 @@
+"""From a model to a native module: the pipeline, the cache of kernels, the workers."""

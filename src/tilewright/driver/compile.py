@@ -1,0 +1,157 @@
+"""The journey of a model: import, optimize, lower, schedule, emit, load.
+
+module = compile("model.onnx", target="cpu", threads=2)
+outputs = module(x, y)
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.errors import UserError
+from tilewright.base.passes import PassContext, run_passes
+from tilewright.base.target import CPU, Target
+from tilewright.codegen import jit, llvm
+from tilewright.codegen.build import new_module
+from tilewright.codegen.entry import signature_of
+from tilewright.codegen.host import emit_main, input_function
+from tilewright.driver.kernels import Setting
+from tilewright.driver.lowering import Program, lower_model
+from tilewright.driver.pipelines import PIPELINES
+from tilewright.graph import ir
+from tilewright.graph.memory import MemoryPlan, plan_memory
+from tilewright.graph.types import TensorType
+from tilewright.runtime import _native
+from tilewright.runtime.module import Module, Spec
+from tilewright.runtime.pool import checked_threads
+from tilewright.sym import Const
+
+NAME = "model"
+PRECISIONS = ("f32",)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a model is compiled, beyond its target."""
+
+    threads: int = 0  # 0: as many as cores
+    precision: str = "f32"
+    without: tuple[str, ...] = ()  # passes switched off
+    schedule: bool = True
+    cache: bool = True
+    progress: Callable[[str, int, int], None] = lambda stage, count, total: None
+
+
+def compile(
+    model: Any,
+    target: str | Target = "cpu",
+    *,
+    threads: int = 0,
+    precision: str = "f32",
+    dynamic: Mapping[str, tuple[int, int]] | None = None,
+    **options: Any,
+) -> Module:
+    """A native module from a path, an ONNX model or a graph module."""
+    chosen = Target.parse(target)
+    settings = Options(threads=checked_threads(threads), precision=precision, **options)
+    if chosen.kind != CPU:
+        raise UserError("TW5002", f"models compile for CPUs so far, not for {chosen}")
+    if precision not in PRECISIONS:
+        raise UserError(
+            "TW5003", f"unknown precision {precision!r}", help=f"use {', '.join(PRECISIONS)}"
+        )
+    module = optimize(load_graph(model), chosen, settings)
+    return build_module(module, chosen, settings)
+
+
+def load_graph(model: Any) -> ir.Module:
+    """The graph of a model in any form."""
+    if isinstance(model, ir.Module):
+        return model
+    from tilewright.frontends.onnx import import_model  # onnx takes its time to import
+
+    return import_model(model)
+
+
+def optimize(module: ir.Module, target: Target, options: Options) -> ir.Module:
+    """The module with every pass of the target's pipeline applied that is not switched off."""
+    passes = PIPELINES[target.kind]
+    known = {step.__name__ for step in passes}
+    for name in options.without:
+        if name not in known:
+            raise UserError(
+                "TW5004", f"there is no pass {name}", help=f"known: {', '.join(sorted(known))}"
+            )
+    chosen = [step for step in passes if step.__name__ not in options.without]
+    return run_passes(module, chosen, PassContext(target=target))
+
+
+def build_module(module: ir.Module, target: Target, options: Options) -> Module:
+    """Native code for an optimized module."""
+    setting = Setting(target, options.threads or _cores(), options.schedule)
+    program = lower_model(
+        module,
+        setting,
+        use_cache=options.cache,
+        progress=lambda count, total: options.progress("kernels", count, total),
+    )
+    plan = plan_memory(program.module.main)
+    image = emit_host(program, plan, target)
+    return load_module(program, plan, image, target, options)
+
+
+def emit_host(program: Program, plan: MemoryPlan, target: Target) -> bytes:
+    """The object code of the model's main."""
+    machine = llvm.machine_of(target)
+    text = new_module(machine)
+    places = {name: at for at, name in enumerate(program.module.constants)}
+    emit_main(text, machine, program.module, plan, NAME, program.kernels, places)
+    return llvm.to_object(llvm.parse(text.text()), machine)
+
+
+class Loaded:
+    """Code and weights in memory, while a module uses them."""
+
+    def __init__(self, program: Program, image: bytes, target: Target) -> None:
+        images = [image, *(kernel.image for kernel in program.kernels.values())]
+        self.code = jit.load(images, (f"{NAME}_main",), (), llvm.machine_of(target))
+        self.weights = [np.asarray(w, order="C") for w in program.module.constants.values()]
+        self.table = (ctypes.c_void_p * max(1, len(self.weights)))(
+            *(weight.ctypes.data for weight in self.weights)
+        )
+
+
+def load_module(
+    program: Program, plan: MemoryPlan, image: bytes, target: Target, options: Options
+) -> Module:
+    """The module in this process."""
+    graph = program.module.main
+    loaded = Loaded(program, image, target)
+    names = program.module.outputs or [value.name for value in graph.results]
+    signature = signature_of(input_function(graph, NAME))
+    return Module(
+        loaded.code.addresses[f"{NAME}_main"],
+        signature,
+        [spec_of(value, value.name) for value in graph.params],
+        [spec_of(*pair) for pair in zip(graph.results, names, strict=True)],
+        ctypes.addressof(loaded.table),
+        loaded,
+        options.threads,
+    )
+
+
+def spec_of(value: ir.Value, name: str) -> Spec:
+    """What users see of an input or output."""
+    of = value.type
+    assert isinstance(of, TensorType)
+    dims = tuple(int(d.value) if isinstance(d, Const) else str(d) for d in of.shape or ())
+    return Spec(name, of.dtype, dims)
+
+
+def _cores() -> int:
+    return _native.threads()

@@ -1,0 +1,298 @@
+"""From a model of fused nodes to calls of kernels.
+
+    program = lower_model(module, setting)
+    program.module      stage `lowered`: constants, kernels, sizes, views, control flow
+    program.kernels     their object code, by name
+
+Equal kernels are one. Weights that a kernel wants in another form are packed here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.dtype import I64
+from tilewright.base.loc import Fused, Loc, ModelNode
+from tilewright.base.target import Target
+from tilewright.codegen import jit, llvm
+from tilewright.driver.kernels import Job, Kernel, Setting, try_cached
+from tilewright.driver.workers import compile_all
+from tilewright.graph import ir
+from tilewright.graph.build import constant_type
+from tilewright.graph.ir import Graph, Module, Node, Value
+from tilewright.graph.memory import VIEWS
+from tilewright.graph.types import TensorType
+from tilewright.graph.visit import walk
+from tilewright.lower.graph import sizes_of
+from tilewright.lower.sizes import fresh_sizes, lower_sizes
+from tilewright.rules.constants import Given
+from tilewright.sym import Expr, Var, const
+
+Array = np.ndarray[Any, Any]
+CONTROL = ("if", "loop", "scan")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A lowered model and its kernels."""
+
+    module: Module
+    kernels: Mapping[str, Kernel]
+
+
+def lower_model(
+    module: Module,
+    setting: Setting,
+    *,
+    use_cache: bool = True,
+    progress: Callable[[int, int], None] = lambda count, total: None,
+) -> Program:
+    """Compile every kernel of the module's main graph and call it."""
+    lowering = _Lowering(module, setting)
+    graph = lowering.graph(module.main)
+    kernels = _compiled(lowering.jobs, use_cache, progress)
+    packing = _Packing(module.constants, kernels, setting.target)
+    lowered = _with_packed(graph, lowering, packing)
+    constants = {name: packing.constants[name] for name in _used_constants(lowered)}
+    made = replace(
+        module, graphs={"main": lowered}, constants=constants, functions={}, stage=ir.LOWERED
+    )
+    return Program(made, {kernel.name: kernel for kernel in kernels.values()})
+
+
+@dataclass
+class _Lowering:
+    """Turns nodes into kernel nodes, and collects the kernels' jobs."""
+
+    module: Module
+    setting: Setting
+    jobs: dict[str, Job] = field(default_factory=dict)  # by key
+    keys: dict[Node, str] = field(default_factory=dict)  # of kernel nodes
+    constants: dict[Value, str] = field(default_factory=dict)
+
+    def graph(self, graph: Graph) -> Graph:
+        nodes: list[Node] = []
+        for node in graph.nodes:
+            if node.op == "constant":
+                self.constants[node.output] = node["data"]
+                nodes.append(node)
+            elif node.op in CONTROL:
+                nodes.append(replace(node, bodies=tuple(self.graph(b) for b in node.bodies)))
+            else:
+                nodes.extend(self._node(node))
+        return replace(graph, nodes=tuple(nodes))
+
+    def _node(self, node: Node) -> list[Node]:
+        inner = _single(node)
+        out: list[Node] = []
+        if inner is not None and fresh_sizes(inner):
+            out.extend(self._sizes(inner))
+        if node.op in VIEWS:
+            return [*out, node]
+        body = node.bodies[0] if node.op == "fused" else _alone(node)
+        label = _label(body)
+        weights = frozenset(
+            at for at, value in enumerate(body.params) if self._constant_input(node, at)
+        )
+        numbers = {
+            n["data"]: self.module.constants[n["data"]] for n in body.nodes if n.op == "constant"
+        }
+        job = Job(label, body, numbers, weights, self.setting)
+        inputs = tuple(value for value in node.inputs if value is not None)
+        out.append(self._call(job, inputs, node.outputs, tuple(sizes_of(body)), node))
+        return out
+
+    def _constant_input(self, node: Node, at: int) -> bool:
+        given = [value for value in node.inputs if value is not None]
+        return given[at] in self.constants
+
+    def _sizes(self, node: Node) -> list[Node]:
+        """The sizes a node defines, computed before it runs."""
+        fn = lower_sizes(node)
+        assert fn is not None
+        fresh = fresh_sizes(node)
+        told = Value("sizes", TensorType(I64, (const(len(fresh)),)))
+        job = Job(f"sizes_of_{node.op}", fn, {}, frozenset(), self.setting)
+        scalars = tuple(param for param in fn.params if isinstance(param, Var))
+        inputs = tuple(dict.fromkeys(value for value in node.inputs if value is not None))
+        call = self._call(job, inputs, (told,), scalars, node)
+        label = _place(node)
+        read = Node("sizes", (told,), (), ir.attributes(sizes=fresh, label=label), (), node.loc)
+        return [call, read]
+
+    def _call(
+        self,
+        job: Job,
+        inputs: tuple[Value, ...],
+        outputs: tuple[Value, ...],
+        sizes: tuple[Expr, ...],
+        origin: Node,
+    ) -> Node:
+        key = job.key
+        self.jobs.setdefault(key, job)
+        attributes = ir.attributes(
+            function=self.jobs[key].name, sizes=sizes, label=f"{job.label} {_place(origin)}".strip()
+        )
+        made = Node("kernel", inputs, outputs, attributes, (), origin.loc)
+        self.keys[made] = key
+        return made
+
+
+def _single(node: Node) -> Node | None:
+    """The only node of a kernel, as if it stood outside; None if there are several."""
+    if node.op != "fused":
+        return node
+    (body,) = node.bodies
+    work = [inner for inner in body.nodes if inner.op != "constant"]
+    if len(work) != 1:
+        return None
+    given = dict(zip(body.params, node.inputs, strict=True))
+    numbers = {n.output for n in body.nodes if n.op == "constant"}
+    if any(value in numbers for value in work[0].inputs):
+        return None
+    inputs = tuple(None if v is None else given[v] for v in work[0].inputs)
+    return replace(work[0], inputs=inputs)
+
+
+def _alone(node: Node) -> Graph:
+    """A node as a graph of its own."""
+    params: dict[Value, Value] = {}
+    for value in node.inputs:
+        if value is not None:
+            params.setdefault(value, Value(value.name, value.type))
+    inputs = tuple(None if v is None else params[v] for v in node.inputs)
+    outputs = tuple(Value(value.name, value.type) for value in node.outputs)
+    inner = replace(node, inputs=inputs, outputs=outputs)
+    return Graph(node.op, tuple(params[v] for v in node.inputs if v is not None), (inner,), outputs)
+
+
+def _label(graph: Graph) -> str:
+    """The operators of a kernel, repeated ones once."""
+    ops = dict.fromkeys(node.op for node in graph.nodes if node.op != "constant")
+    return "_".join(ops) or "copy"
+
+
+def _place(node: Node) -> str:
+    """Where in the user's model a node comes from."""
+    return _origin(node.loc)
+
+
+def _origin(loc: Loc) -> str:
+    if isinstance(loc, Fused):
+        return next((name for name in map(_origin, loc.parts) if name), "")
+    return loc.node if isinstance(loc, ModelNode) else ""
+
+
+# --------------------------------------------------------------------------- kernels
+
+
+def _compiled(
+    jobs: Mapping[str, Job], use_cache: bool, progress: Callable[[int, int], None]
+) -> dict[str, Kernel]:
+    """The kernels by key; those that the cache has need no process."""
+    found: dict[str, Kernel] = {}
+    if use_cache:
+        for key, job in jobs.items():
+            kernel = try_cached(job)
+            if kernel is not None:
+                found[key] = kernel
+    missing = {key: job for key, job in jobs.items() if key not in found}
+    have, total = len(found), len(jobs)
+    made = compile_all(
+        list(missing.values()),
+        use_cache=use_cache,
+        done=lambda count, _: progress(have + count, total),
+    )
+    found.update(zip(missing, made, strict=True))
+    return found
+
+
+# --------------------------------------------------------------------------- weights
+
+
+class _Packing:
+    """Runs the packers of kernels on weights; the same weights are packed once."""
+
+    def __init__(
+        self, constants: Mapping[str, Array], kernels: Mapping[str, Kernel], target: Target
+    ) -> None:
+        self.constants: dict[str, Array] = dict(constants)
+        self.kernels = kernels
+        packers = {k.name: k.packer for k in kernels.values() if k.packer is not None}
+        self.run: dict[str, Any] = {}
+        if packers:
+            names = tuple(packer.signature.name for packer in packers.values())
+            images = [packer.image for packer in packers.values()]
+            loaded = jit.load(images, names, (), llvm.machine_of(target))
+            for name, packer in packers.items():
+                address = loaded.addresses[packer.signature.name]
+                self.run[name] = packer.signature.bind(address, loaded)
+
+    def pack(self, kernel: Kernel, weights: tuple[str, ...]) -> tuple[str, ...]:
+        """The names of the packed forms of weights."""
+        packer = kernel.packer
+        assert packer is not None
+        results = packer.signature.params[len(packer.weights) :]
+        base = "+".join(weights)
+        names = tuple(f"{base}#{kernel.name}.{at}" for at in range(len(results)))
+        if names[0] not in self.constants:
+            made = [np.zeros(_extents(param.shape), param.dtype.numpy) for param in results]
+            given = [np.asarray(self.constants[name], order="C") for name in weights]
+            self.run[kernel.name](*given, *made)
+            self.constants.update(zip(names, made, strict=True))
+        return names
+
+
+def _extents(shape: tuple[int | str | None, ...]) -> tuple[int, ...]:
+    assert all(isinstance(extent, int) for extent in shape)
+    return tuple(extent for extent in shape if isinstance(extent, int))
+
+
+def _with_packed(graph: Graph, lowering: _Lowering, packing: _Packing) -> Graph:
+    """Kernel nodes that take what their kernels take: packed weights in place of weights."""
+
+    def renewed(graph: Graph) -> Graph:
+        nodes: list[Node] = []
+        for node in graph.nodes:
+            if node.op == "kernel":
+                nodes.extend(_kernel_node(node, lowering, packing))
+            elif node.bodies:
+                nodes.append(replace(node, bodies=tuple(renewed(body) for body in node.bodies)))
+            else:
+                nodes.append(node)
+        used = {value for node in nodes for value in node.inputs} | set(graph.results)
+        kept = [n for n in nodes if n.op != "constant" or n.output in used]
+        return replace(graph, nodes=tuple(kept))
+
+    return renewed(graph)
+
+
+def _kernel_node(node: Node, lowering: _Lowering, packing: _Packing) -> list[Node]:
+    kernel = packing.kernels[lowering.keys[node]]
+    attributes = dict(node.attributes) | {"function": kernel.name, "flops": kernel.flops}
+    out: list[Node] = []
+    inputs = tuple(value for value in node.inputs if value is not None)
+    if kernel.packer is not None:
+        weights = tuple(lowering.constants[inputs[at]] for at in kernel.packer.weights)
+        packed = []
+        for name in packing.pack(kernel, weights):
+            value = Value("packed", constant_type(packing.constants[name]))
+            out.append(Node("constant", (), (value,), ir.attributes(data=name), (), node.loc))
+            packed.append(value)
+        taken: list[Value] = []
+        for param in kernel.params:
+            if not isinstance(param, Given):
+                taken.append(packed[param.position])
+            elif param.position < len(inputs):
+                taken.append(inputs[param.position])
+        inputs = tuple(taken)
+    out.append(replace(node, inputs=inputs, attributes=ir.attributes(**attributes)))
+    return out
+
+
+def _used_constants(graph: Graph) -> list[str]:
+    return list(dict.fromkeys(node["data"] for node in walk(graph) if node.op == "constant"))

@@ -1,0 +1,33 @@
+"""A process that compiles kernels: jobs come in, kernels or errors go out."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tilewright.base.errors import TilewrightError
+from tilewright.driver.kernels import compile_kernel
+from tilewright.driver.workers import read_message, write_message
+
+
+def main() -> None:
+    """Serve until the other end closes."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints does not disturb answers
+    jobs = sys.stdin.buffer
+    while True:
+        try:
+            job, use_cache = read_message(jobs)
+        except EOFError:
+            return
+        try:
+            answer: object = compile_kernel(job, use_cache=use_cache)
+        except TilewrightError as error:
+            answer = error
+        except Exception as error:
+            answer = f"{type(error).__name__}: {error}"
+        write_message(answers, answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Kernels compiled in several processes: LLVM holds one lock per process.
+
+Workers are programs of their own (`python -m tilewright.driver.worker`) that read jobs from their
+input and write answers to their output, so that a script that compiles needs no guard against being
+imported by them. They start with the first job and end with this process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+from tilewright.base.errors import CompilerBug, TilewrightError
+from tilewright.driver.kernels import Job, Kernel, compile_kernel
+
+LENGTH = struct.Struct("<Q")
+
+
+def write_message(stream: IO[bytes], message: Any) -> None:
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    stream.write(LENGTH.pack(len(data)) + data)
+    stream.flush()
+
+
+def read_message(stream: IO[bytes]) -> Any:
+    """The next message; EOFError where there is none."""
+    head = stream.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        raise EOFError
+    (size,) = LENGTH.unpack(head)
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError
+    return pickle.loads(data)
+
+
+class Worker:
+    """One process; a thread of ours waits for its answers."""
+
+    def __init__(self) -> None:
+        source = str(Path(__file__).parents[2])
+        paths = [source, os.environ.get("PYTHONPATH", "")]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(p for p in paths if p),
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tilewright.driver.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+
+    def ask(self, job: Job, use_cache: bool) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        write_message(self.process.stdin, (job, use_cache))
+        return read_message(self.process.stdout)
+
+    def stop(self) -> None:
+        with contextlib.suppress(OSError):
+            if self.process.stdin is not None:
+                self.process.stdin.close()
+            self.process.terminate()
+            self.process.wait(timeout=5)
+
+
+class Workers:
+    """As many processes as cores, each with one job at a time."""
+
+    def __init__(self, count: int) -> None:
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="tilewright-compile")
+        self._mine = threading.local()
+        self._all: list[Worker] = []
+
+    def submit(self, job: Job, use_cache: bool) -> Future[Kernel]:
+        return self._threads.submit(self._run, job, use_cache)
+
+    def _run(self, job: Job, use_cache: bool) -> Kernel:
+        worker: Worker | None = getattr(self._mine, "worker", None)
+        if worker is None or worker.process.poll() is not None:
+            worker = self._mine.worker = Worker()
+            self._all.append(worker)
+        try:
+            answer = worker.ask(job, use_cache)
+        except (EOFError, OSError) as error:
+            worker.stop()
+            self._mine.worker = None
+            raise CompilerBug(
+                "TW5001", f"the compiler crashed on the kernel {job.label}"
+            ) from error
+        if isinstance(answer, TilewrightError):
+            raise answer
+        if isinstance(answer, str):
+            raise CompilerBug("TW5001", f"compiling the kernel {job.label} failed: {answer}")
+        kernel: Kernel = answer
+        return kernel
+
+    def stop(self) -> None:
+        for worker in self._all:
+            worker.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+_workers: Workers | None = None
+_lock = threading.Lock()
+
+
+def workers() -> Workers:
+    """The workers of this process."""
+    global _workers
+    with _lock:
+        if _workers is None:
+            _workers = Workers(os.cpu_count() or 1)
+            atexit.register(_workers.stop)
+        return _workers
+
+
+def compile_all(
+    jobs: Sequence[Job],
+    *,
+    use_cache: bool = True,
+    done: Callable[[int, int], None] = lambda count, total: None,
+) -> list[Kernel]:
+    """The kernels of all jobs, in order. `done` hears how many are ready."""
+    if len(jobs) <= 1 or (os.cpu_count() or 1) == 1 or not sys.executable:
+        kernels = []
+        for job in jobs:
+            kernels.append(compile_kernel(job, use_cache=use_cache))
+            done(len(kernels), len(jobs))
+        return kernels
+    futures = [workers().submit(job, use_cache) for job in jobs]
+    kernels = []
+    try:
+        for future in futures:
+            kernels.append(future.result())
+            done(len(kernels), len(jobs))
+    finally:
+        for future in futures:
+            future.cancel()
+    return kernels

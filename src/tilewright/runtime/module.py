@@ -1,0 +1,135 @@
+"""A compiled model: call it with its inputs.
+
+outputs = module(x, y)              arrays in the order of module.inputs
+outputs = module(tokens=x, mask=y)  or by name
+module.inputs, module.outputs       names, element types and shapes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.dtype import DType
+from tilewright.base.errors import UserError, UserTypeError
+from tilewright.runtime import _native
+from tilewright.runtime.array import Array
+from tilewright.runtime.dlpack import code_of
+from tilewright.runtime.pool import checked_threads
+from tilewright.runtime.profiler import Record, profile
+from tilewright.runtime.signature import Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """An input or output of a model. A dimension is a number, a name or an expression of names."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+class Module:
+    """A model as native code."""
+
+    fallbacks: tuple[str, ...] = ()  # operators that do not run as native code
+
+    def __init__(
+        self,
+        address: int,
+        signature: Signature,
+        inputs: Sequence[Spec],
+        outputs: Sequence[Spec],
+        constants: int,
+        owner: object,
+        threads: int = 0,
+    ) -> None:
+        """Code at an address, with the table of its weights; `owner` keeps both in memory."""
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.threads = checked_threads(threads)
+        self._names = {spec.name: at for at, spec in enumerate(self.inputs)}
+        codes = tuple(code_of(spec.dtype) for spec in self.outputs)
+        self._native = _native.Model(address, signature.native, codes, constants, Array, owner)
+
+    @property
+    def name(self) -> str:
+        return "model"
+
+    def __call__(
+        self,
+        *args: Any,
+        threads: int = 0,
+        out: Sequence[Any] | None = None,
+        **named: Any,
+    ) -> tuple[Array, ...]:
+        """The outputs; with `out`, computed into arrays of the caller's."""
+        if named:
+            args = self._in_order(args, named)
+        inputs = tuple([_lendable(value) for value in args])
+        count = checked_threads(threads) if threads else self.threads
+        if out is not None:
+            self._native.call_into(inputs, tuple(out), count)
+            return tuple(out)
+        return self._native(*inputs, threads=count)
+
+    def _in_order(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        values: list[Any] = [*args, *[None] * (len(self.inputs) - len(args))]
+        for name, value in named.items():
+            at = self._names.get(name)
+            if at is None:
+                raise UserTypeError(
+                    "TW4040",
+                    f"the model has no input {name}",
+                    help=f"its inputs are {', '.join(self._names)}",
+                )
+            if at < len(args):
+                raise UserTypeError("TW4040", f"the input {name} is given twice")
+            values[at] = value
+        missing = [spec.name for spec, value in zip(self.inputs, values, strict=False)
+                   if value is None]  # fmt: skip
+        if missing:
+            raise UserTypeError("TW4040", f"the input {missing[0]} is missing")
+        return tuple(values)
+
+    @property
+    def arena_bytes(self) -> int:
+        """The memory that calls keep for the next: none before the first."""
+        return self._native.arena_bytes
+
+    def profile(self, *args: Any, **named: Any) -> Record:
+        """Run once and tell how long each kernel took."""
+        with profile() as record:
+            self(*args, **named)
+        return record
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(str, self.inputs))
+        outputs = ", ".join(map(str, self.outputs))
+        return f"<Module ({inputs}) -> ({outputs})>"
+
+
+def _lendable(value: Any) -> Any:
+    """An input as the runtime takes it: contiguous, and an array."""
+    if isinstance(value, np.ndarray):
+        if value.flags.c_contiguous and value.dtype.isnative:
+            return value
+        return np.asarray(value, value.dtype.newbyteorder("="), order="C")
+    if isinstance(value, Array):
+        return value if value.is_contiguous else value.copy()
+    if hasattr(value, "__dlpack__") or isinstance(value, (bytes, bytearray, memoryview)):
+        return _contiguous(value)
+    if isinstance(value, (str, type(None))):
+        raise UserError("TW4041", f"an input is {value!r}, not an array")
+    return np.asarray(value, order="C")
+
+
+def _contiguous(value: Any) -> Any:
+    array = Array._borrow(value)
+    return array if array.is_contiguous else array.copy()
