@@ -1,12 +1,15 @@
-"""The examples on the page about the loop IR run."""
+"""The examples on the pages about the loop IR and its schedules run."""
 
 import doctest
 from pathlib import Path
 
-PAGE = Path(__file__).parents[3] / "docs/internals/tensor.md"
+import pytest
+
+PAGES = Path(__file__).parents[3] / "docs/internals"
 
 
-def test_the_page_runs() -> None:
-    result = doctest.testfile(str(PAGE), module_relative=False)
+@pytest.mark.parametrize("name", ["tensor", "loops-and-blocks", "moving-blocks"])
+def test_the_page_runs(name: str) -> None:
+    result = doctest.testfile(str(PAGES / f"{name}.md"), module_relative=False)
     assert result.attempted
     assert not result.failed
