@@ -20,12 +20,14 @@ from tilewright.codegen import jit, llvm
 from tilewright.codegen.build import new_module
 from tilewright.codegen.entry import signature_of
 from tilewright.codegen.host import emit_main, input_function
+from tilewright.driver.hybrid import HybridModule
 from tilewright.driver.kernels import Setting
 from tilewright.driver.lowering import Program, lower_model
+from tilewright.driver.native import NoNativeCode, is_tensor, without_native_code
 from tilewright.driver.pipelines import PIPELINES
 from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan, plan_memory
-from tilewright.graph.types import TensorType
+from tilewright.graph.types import tensor_of
 from tilewright.runtime import _native
 from tilewright.runtime.module import Module, Spec
 from tilewright.runtime.pool import checked_threads
@@ -92,7 +94,36 @@ def optimize(module: ir.Module, target: Target, options: Options) -> ir.Module:
 
 
 def build_module(module: ir.Module, target: Target, options: Options) -> Module:
-    """Native code for an optimized module."""
+    """Native code for an optimized module, apart from what has none."""
+    foreign = without_native_code(module)
+    while True:
+        try:
+            if not foreign and all(is_tensor(param.type) for param in module.main.params):
+                return build_native(module, target, options)
+            return build_hybrid(module, foreign, target, options)
+        except NoNativeCode as error:
+            if error.nodes <= foreign:
+                raise
+            foreign |= error.nodes
+
+
+def build_hybrid(
+    module: ir.Module, foreign: frozenset[ir.Node], target: Target, options: Options
+) -> Module:
+    """Native parts, and the interpreter for the rest."""
+    names = module.outputs or [value.name for value in module.main.results]
+    return HybridModule(
+        module,
+        foreign,
+        lambda part: build_native(part, target, options),
+        [spec_of(value, value.name) for value in module.main.params],
+        [spec_of(*pair) for pair in zip(module.main.results, names, strict=True)],
+        options.threads,
+    )
+
+
+def build_native(module: ir.Module, target: Target, options: Options) -> Module:
+    """One native function for a module whose every node has code."""
     setting = Setting(target, options.threads or _cores(), options.schedule)
     program = lower_model(
         module,
@@ -147,10 +178,11 @@ def load_module(
 
 def spec_of(value: ir.Value, name: str) -> Spec:
     """What users see of an input or output."""
-    of = value.type
-    assert isinstance(of, TensorType)
+    of = tensor_of(value.type)
+    if of is None:
+        return Spec(name, None, (), str(value.type))
     dims = tuple(int(d.value) if isinstance(d, Const) else str(d) for d in of.shape or ())
-    return Spec(name, of.dtype, dims)
+    return Spec(name, of.dtype, dims, "" if of is value.type else str(value.type))
 
 
 def _cores() -> int:

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.dtype import I64
+from tilewright.base.errors import Unsupported
 from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.target import Target
 from tilewright.codegen import jit, llvm
 from tilewright.driver.kernels import Job, Kernel, Setting, try_cached
+from tilewright.driver.native import CONTROL, NoNativeCode
 from tilewright.driver.workers import compile_all
 from tilewright.graph import ir
 from tilewright.graph.build import constant_type
@@ -33,7 +35,6 @@ from tilewright.rules.constants import Given
 from tilewright.sym import Expr, Var, const
 
 Array = np.ndarray[Any, Any]
-CONTROL = ("if", "loop", "scan")
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def lower_model(
     """Compile every kernel of the module's main graph and call it."""
     lowering = _Lowering(module, setting)
     graph = lowering.graph(module.main)
-    kernels = _compiled(lowering.jobs, use_cache, progress)
+    kernels = _compiled(lowering, use_cache, progress)
     packing = _Packing(module.constants, kernels, setting.target)
     lowered = _with_packed(graph, lowering, packing)
     constants = {name: packing.constants[name] for name in _used_constants(lowered)}
@@ -73,12 +74,18 @@ class _Lowering:
     jobs: dict[str, Job] = field(default_factory=dict)  # by key
     keys: dict[Node, str] = field(default_factory=dict)  # of kernel nodes
     constants: dict[Value, str] = field(default_factory=dict)
+    origins: dict[str, list[Node]] = field(default_factory=dict)  # nodes of main, by key
+    origin: Node | None = None
 
     def graph(self, graph: Graph) -> Graph:
         nodes: list[Node] = []
         for node in graph.nodes:
+            if graph is self.module.main:
+                self.origin = node
             if node.op == "constant":
                 self.constants[node.output] = node["data"]
+                nodes.append(node)
+            elif node.op == "sizes":
                 nodes.append(node)
             elif node.op in CONTROL:
                 nodes.append(replace(node, bodies=tuple(self.graph(b) for b in node.bodies)))
@@ -112,7 +119,11 @@ class _Lowering:
 
     def _sizes(self, node: Node) -> list[Node]:
         """The sizes a node defines, computed before it runs."""
-        fn = lower_sizes(node)
+        try:
+            fn = lower_sizes(node)
+        except Unsupported as error:
+            assert self.origin is not None
+            raise NoNativeCode(error, frozenset((self.origin,))) from error
         assert fn is not None
         fresh = fresh_sizes(node)
         told = Value("sizes", TensorType(I64, (const(len(fresh)),)))
@@ -134,6 +145,8 @@ class _Lowering:
     ) -> Node:
         key = job.key
         self.jobs.setdefault(key, job)
+        assert self.origin is not None
+        self.origins.setdefault(key, []).append(self.origin)
         attributes = ir.attributes(
             function=self.jobs[key].name, sizes=sizes, label=f"{job.label} {_place(origin)}".strip()
         )
@@ -191,9 +204,10 @@ def _origin(loc: Loc) -> str:
 
 
 def _compiled(
-    jobs: Mapping[str, Job], use_cache: bool, progress: Callable[[int, int], None]
+    lowering: _Lowering, use_cache: bool, progress: Callable[[int, int], None]
 ) -> dict[str, Kernel]:
     """The kernels by key; those that the cache has need no process."""
+    jobs = lowering.jobs
     found: dict[str, Kernel] = {}
     if use_cache:
         for key, job in jobs.items():
@@ -207,7 +221,12 @@ def _compiled(
         use_cache=use_cache,
         done=lambda count, _: progress(have + count, total),
     )
-    found.update(zip(missing, made, strict=True))
+    reasons = [kernel for kernel in made if isinstance(kernel, Unsupported)]
+    if reasons:
+        keys = [key for key, kernel in zip(missing, made, strict=True) if kernel in reasons]
+        nodes = frozenset(node for key in keys for node in lowering.origins[key])
+        raise NoNativeCode(reasons[0], nodes)
+    found.update((k, v) for k, v in zip(missing, made, strict=True) if isinstance(v, Kernel))
     return found
 
 

@@ -20,7 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
-from tilewright.base.errors import CompilerBug, TilewrightError
+from tilewright.base.errors import CompilerBug, TilewrightError, Unsupported
 from tilewright.driver.kernels import Job, Kernel, compile_kernel
 
 LENGTH = struct.Struct("<Q")
@@ -132,21 +132,31 @@ def compile_all(
     *,
     use_cache: bool = True,
     done: Callable[[int, int], None] = lambda count, total: None,
-) -> list[Kernel]:
-    """The kernels of all jobs, in order. `done` hears how many are ready."""
+) -> list[Kernel | Unsupported]:
+    """The kernels of all jobs, in order, or why there is no code for one.
+
+    `done` hears how many are ready.
+    """
     if len(jobs) <= 1 or (os.cpu_count() or 1) == 1 or not sys.executable:
-        kernels = []
+        kernels: list[Kernel | Unsupported] = []
         for job in jobs:
-            kernels.append(compile_kernel(job, use_cache=use_cache))
+            kernels.append(_outcome(lambda job=job: compile_kernel(job, use_cache=use_cache)))  # type: ignore[misc]
             done(len(kernels), len(jobs))
         return kernels
     futures = [workers().submit(job, use_cache) for job in jobs]
     kernels = []
     try:
         for future in futures:
-            kernels.append(future.result())
+            kernels.append(_outcome(future.result))
             done(len(kernels), len(jobs))
     finally:
         for future in futures:
             future.cancel()
     return kernels
+
+
+def _outcome(run: Callable[[], Kernel]) -> Kernel | Unsupported:
+    try:
+        return run()
+    except Unsupported as error:
+        return error

@@ -28,10 +28,13 @@ class Spec:
     """An input or output of a model. A dimension is a number, a name or an expression of names."""
 
     name: str
-    dtype: DType
+    dtype: DType | None
     shape: tuple[int | str, ...]
+    kind: str = ""  # of what is no tensor: its whole type
 
     def __str__(self) -> str:
+        if self.kind:
+            return f"{self.name}: {self.kind}"
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
@@ -55,7 +58,7 @@ class Module:
         self.outputs = tuple(outputs)
         self.threads = checked_threads(threads)
         self._names = {spec.name: at for at, spec in enumerate(self.inputs)}
-        codes = tuple(code_of(spec.dtype) for spec in self.outputs)
+        codes = tuple(code_of(spec.dtype) for spec in self.outputs if spec.dtype is not None)
         self._native = _native.Model(address, signature.native, codes, constants, Array, owner)
 
     @property
