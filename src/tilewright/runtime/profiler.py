@@ -113,8 +113,11 @@ class Record:
 
 
 @contextmanager
-def profile(capacity: int = CAPACITY) -> Iterator[Record]:
-    """Record the kernels that run inside the block, on every thread; the newest `capacity` ones."""
+def profile(capacity: int = CAPACITY, *, runtime: int = 0) -> Iterator[Record]:
+    """Record the kernels that run inside the block, on every thread; the newest `capacity` ones.
+
+    A library has a runtime of its own: `runtime` is its address.
+    """
     if not _running.acquire(blocking=False):
         raise UserError(
             "TW4017",
@@ -123,12 +126,12 @@ def profile(capacity: int = CAPACITY) -> Iterator[Record]:
         )
     record = Record()
     try:
-        _native.profile_start(capacity)
+        _native.profile_start(capacity, runtime)
         try:
             yield record
         finally:
-            _native.profile_stop()
-            raw, record.lost = _native.profile_read(capacity)
+            _native.profile_stop(runtime)
+            raw, record.lost = _native.profile_read(capacity, runtime)
             record.events = tuple(Event(*fields) for fields in raw)
     finally:
         _running.release()

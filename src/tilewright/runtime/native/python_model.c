@@ -4,6 +4,7 @@
 typedef struct {
   PyObject_HEAD
   tw_main main;
+  const tw_runtime *runtime; /* the one that the code was linked with */
   tw_model *model;
   PyObject *signature; /* of the inputs */
   PyObject *owner;     /* keeps code and weights in memory */
@@ -15,21 +16,35 @@ typedef struct {
 static PyTypeObject *model_type;
 
 PyDoc_STRVAR(model_doc,
-             "Model(address, signature, outputs, constants, array_type, owner)\n--\n\nA compiled "
-             "model. `outputs` holds (code, bits, lanes) for each, `constants` is the address of "
-             "the table of weights.");
+             "Model(address, signature, outputs, constants, array_type, owner, runtime)\n--\n\nA "
+             "compiled model. `outputs` holds (code, bits, lanes) for each, `constants` is the "
+             "address of the table of weights, `runtime` that of a library's runtime, or 0.");
+
+const tw_runtime *runtime_at(unsigned long long address) {
+  const tw_runtime *runtime = (const tw_runtime *)(uintptr_t)address;
+  if (!runtime) return &tw_this_runtime;
+  if (runtime->version == TW_RUNTIME_VERSION && runtime->size_bytes == sizeof *runtime) {
+    return runtime;
+  }
+  raise_code(TW_ERROR_INTERNAL, "the library has a runtime of another version");
+  return NULL;
+}
 
 static PyObject *model_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
   (void)kwargs;
-  unsigned long long address, constants;
+  unsigned long long address, constants, runtime_address = 0;
   PyObject *signature, *outputs, *array_type, *owner;
-  if (!PyArg_ParseTuple(args, "KO!O!KO!O", &address, signature_type, &signature, &PyTuple_Type,
-                        &outputs, &constants, &PyType_Type, &array_type, &owner)) {
+  if (!PyArg_ParseTuple(args, "KO!O!KO!O|K", &address, signature_type, &signature, &PyTuple_Type,
+                        &outputs, &constants, &PyType_Type, &array_type, &owner,
+                        &runtime_address)) {
     return NULL;
   }
+  const tw_runtime *runtime = runtime_at(runtime_address);
+  if (!runtime) return NULL;
   Model *self = (Model *)new_object(type);
   if (!self) return NULL;
   self->main = (tw_main)(uintptr_t)address;
+  self->runtime = runtime;
   self->n_outputs = (int32_t)PyTuple_Size(outputs);
   Py_INCREF(signature);
   self->signature = signature;
@@ -45,9 +60,9 @@ static PyObject *model_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                             &dtype->lanes);
   }
   if (good) {
-    self->model = tw_model_new((const void *const *)(uintptr_t)constants);
+    self->model = runtime->model_new((const void *const *)(uintptr_t)constants);
     if (self->model) return (PyObject *)self;
-    raise_last();
+    raise_code(TW_ERROR_NO_MEMORY, "cannot allocate a model");
   }
   Py_DECREF(self);
   return NULL;
@@ -62,7 +77,7 @@ static int model_traverse(PyObject *object, visitproc visit, void *arg) {
 static void model_dealloc(PyObject *object) {
   Model *self = (Model *)object;
   PyObject_GC_UnTrack(object);
-  tw_model_free(self->model);
+  if (self->model) self->runtime->model_free(self->model);
   PyMem_Free(self->dtypes);
   Py_XDECREF(self->signature);
   Py_XDECREF(self->owner);
@@ -81,12 +96,14 @@ typedef struct {
 typedef struct {
   const Model *model;
   made *outputs;
+  bool failed; /* here, not in the model's code: the reason is in our runtime */
 } maker;
 
 /* Runs without the interpreter's lock. */
 static void *make_output(tw_call *call, int32_t index, int32_t ndim, const int64_t *shape) {
   maker *m = call->caller;
   made *output = &m->outputs[index];
+  m->failed = true;
   if (ndim > MAX_NDIM) {
     tw_errorf(TW_ERROR_RANK, "output %d has %d dimensions, at most %d are possible", index, ndim,
               MAX_NDIM);
@@ -97,7 +114,9 @@ static void *make_output(tw_call *call, int32_t index, int32_t ndim, const int64
   output->ndim = ndim;
   for (int32_t axis = 0; axis < ndim; ++axis) output->shape[axis] = shape[axis];
   if (output->memory) tw_workspace_free(output->memory);
-  return output->memory = tw_workspace_alloc(size_bytes);
+  output->memory = tw_workspace_alloc(size_bytes);
+  m->failed = !output->memory;
+  return output->memory;
 }
 
 static PyObject *to_arrays(const Model *self, made *outputs) {
@@ -135,22 +154,28 @@ static PyObject *model_call(PyObject *object, PyObject *args, PyObject *kwargs) 
   }
   for (int32_t i = 0; i < self->n_outputs; ++i) outputs[i].memory = NULL;
 
-  maker m = {self, outputs};
+  const tw_runtime *runtime = self->runtime;
+  maker m = {self, outputs, false};
   PyThreadState *state = PyEval_SaveThread();
-  int32_t before = threads > 0 ? tw_set_own_threads(threads) : 0;
+  int32_t before = threads > 0 ? runtime->set_own_threads(threads) : 0;
   int32_t code = TW_ERROR_NO_MEMORY;
-  tw_call *call = tw_call_begin(self->model);
+  tw_call *call = runtime->call_begin(self->model);
   if (call) {
     call->caller = &m;
     call->output = make_output;
     code = self->main(call, f.tensors, f.n_args);
-    tw_call_end(self->model, call);
+    runtime->call_end(self->model, call);
   }
-  if (threads > 0) tw_set_own_threads(before);
+  if (threads > 0) runtime->set_own_threads(before);
   PyEval_RestoreThread(state);
   close_frame(&f);
 
-  PyObject *result = code == TW_OK ? to_arrays(self, outputs) : raise_code(code, tw_last_error());
+  PyObject *result = NULL;
+  if (code == TW_OK) {
+    result = to_arrays(self, outputs);
+  } else {
+    raise_code(code, m.failed ? tw_last_error() : runtime->last_error());
+  }
   for (int32_t i = 0; i < self->n_outputs; ++i) tw_workspace_free(outputs[i].memory);
   if (outputs != few) PyMem_Free(outputs);
   return result;
@@ -203,10 +228,10 @@ static PyObject *model_call_into(PyObject *object, PyObject *args) {
   int32_t code = TW_OK;
   if (good) {
     PyThreadState *state = PyEval_SaveThread();
-    int32_t before = threads > 0 ? tw_set_own_threads(threads) : 0;
-    code = tw_model_call(self->model, self->main, signature->name, tensors, (int32_t)count, n,
-                         n_outputs);
-    if (threads > 0) tw_set_own_threads(before);
+    int32_t before = threads > 0 ? self->runtime->set_own_threads(threads) : 0;
+    code = self->runtime->model_call(self->model, self->main, signature->name, tensors,
+                                     (int32_t)count, n, n_outputs);
+    if (threads > 0) self->runtime->set_own_threads(before);
     PyEval_RestoreThread(state);
   }
   for (int32_t i = 0; i < opened; ++i) loan_close(&loans[i]);
@@ -214,13 +239,14 @@ static PyObject *model_call_into(PyObject *object, PyObject *args) {
   PyMem_Free(tensors);
   close_frame(&f);
   if (!good) return PyErr_Occurred() ? NULL : PyErr_NoMemory();
-  if (code != TW_OK) return raise_code(code, tw_last_error());
+  if (code != TW_OK) return raise_code(code, self->runtime->last_error());
   Py_RETURN_NONE;
 }
 
 static PyObject *get_arena_bytes(PyObject *object, void *unused) {
   (void)unused;
-  return PyLong_FromLongLong(tw_model_bytes(((Model *)object)->model));
+  const Model *self = (const Model *)object;
+  return PyLong_FromLongLong(self->runtime->model_bytes(self->model));
 }
 
 /* ---- plans ---- */

@@ -58,17 +58,26 @@ static PyObject *request_tiles(PyObject *module, PyObject *unused) {
   return PyBool_FromLong(tw_request_tiles() == TW_OK);
 }
 
-static PyObject *profile_start(PyObject *module, PyObject *capacity) {
+/* The profilers: of this runtime, or of a library's. */
+static PyObject *profile_start(PyObject *module, PyObject *args) {
   (void)module;
-  long long value = PyLong_AsLongLong(capacity);
-  if (value == -1 && PyErr_Occurred()) return NULL;
-  if (tw_profile_start(value) != TW_OK) return raise_last();
+  long long capacity;
+  unsigned long long address = 0;
+  if (!PyArg_ParseTuple(args, "L|K", &capacity, &address)) return NULL;
+  const tw_runtime *runtime = runtime_at(address);
+  if (!runtime) return NULL;
+  int32_t code = runtime->profile_start(capacity);
+  if (code != TW_OK) return raise_code(code, runtime->last_error());
   Py_RETURN_NONE;
 }
 
-static PyObject *profile_stop(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  tw_profile_stop();
+static PyObject *profile_stop(PyObject *module, PyObject *args) {
+  (void)module;
+  unsigned long long address = 0;
+  if (!PyArg_ParseTuple(args, "|K", &address)) return NULL;
+  const tw_runtime *runtime = runtime_at(address);
+  if (!runtime) return NULL;
+  runtime->profile_stop();
   Py_RETURN_NONE;
 }
 
@@ -84,17 +93,20 @@ static PyObject *to_list(const tw_profile_event *events, int64_t count) {
   return list;
 }
 
-static PyObject *profile_read(PyObject *module, PyObject *limit) {
+static PyObject *profile_read(PyObject *module, PyObject *args) {
   (void)module;
-  long long count = PyLong_AsLongLong(limit);
-  if (count == -1 && PyErr_Occurred()) return NULL;
+  long long count;
+  unsigned long long address = 0;
+  if (!PyArg_ParseTuple(args, "L|K", &count, &address)) return NULL;
+  const tw_runtime *runtime = runtime_at(address);
+  if (!runtime) return NULL;
   if (count < 0 || count > PY_SSIZE_T_MAX / (long long)sizeof(tw_profile_event)) {
     PyErr_SetString(PyExc_ValueError, "a limit is 0 or more, and fits memory");
     return NULL;
   }
   tw_profile_event *events = PyMem_Malloc((size_t)count * sizeof *events);
   if (!events) return PyErr_NoMemory();
-  int64_t lost, read = tw_profile_read(events, count, &lost);
+  int64_t lost, read = runtime->profile_read(events, count, &lost);
   PyObject *list = to_list(events, read);
   PyMem_Free(events);
   return list ? Py_BuildValue("NL", list, (long long)lost) : NULL;
@@ -109,9 +121,10 @@ static PyMethodDef functions[] = {
     {"set_threads", set_threads, METH_O, "Set it; 0 restores the machine's."},
     {"shut_down", shut_down, METH_NOARGS, "End the idle worker threads."},
     {"request_tiles", request_tiles, METH_NOARGS, "Whether the system grants AMX tiles."},
-    {"profile_start", profile_start, METH_O, "Record kernels from now on."},
-    {"profile_stop", profile_stop, METH_NOARGS, "Record no more."},
-    {"profile_read", profile_read, METH_O, "At most so many events, and how many were lost."},
+    {"profile_start", profile_start, METH_VARARGS, "profile_start(capacity, runtime=0)"},
+    {"profile_stop", profile_stop, METH_VARARGS, "profile_stop(runtime=0)"},
+    {"profile_read", profile_read, METH_VARARGS,
+     "profile_read(limit, runtime=0): the newest events, and how many were lost"},
     {"register_dtype", register_dtype, METH_VARARGS, "register_dtype(numpy_dtype, code, bits)"},
     {"set_error_factory", set_error_factory, METH_O, "Set (code, message) -> exception."},
     {NULL, NULL, 0, NULL},

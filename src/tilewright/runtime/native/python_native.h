@@ -122,6 +122,8 @@ PyObject *check_arrays(PyObject *module, PyObject *args);
 /* ---- models: python_model.c ---- */
 
 bool model_init(PyObject *module);
+/* A runtime by its address; 0 is ours. NULL, with an exception set, if it is of another version. */
+const tw_runtime *runtime_at(unsigned long long address);
 PyObject *plan_arena(PyObject *module, PyObject *args);
 
 #endif

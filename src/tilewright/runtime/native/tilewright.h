@@ -203,6 +203,42 @@ TW_API void tw_profile_stop(void);
  * since the start. */
 TW_API int64_t tw_profile_read(tw_profile_event *events, int64_t limit, int64_t *lost);
 
+/* ---- models in libraries of their own ------------------------------------------------------ */
+
+/* What the entry of a saved model needs: `int32_t NAME(const DLTensor *const *args, int32_t n)`. */
+typedef struct {
+  const tw_signature *signature; /* of the inputs, then the outputs */
+  tw_main main;
+  const void *const *constants;
+  void **instance; /* the tw_model, made by the first call */
+  int32_t n_inputs;
+} tw_entry;
+
+TW_API int32_t tw_run_model(const tw_entry *entry, const DLTensor *const *args, int32_t n_args);
+
+enum { TW_RUNTIME_VERSION = 1 };
+
+/* A library carries a runtime of its own. Who calls its code otherwise than by the entry, as Python
+ * does, uses these functions with it, and never those of another copy. */
+typedef struct {
+  int32_t version, size_bytes; /* TW_RUNTIME_VERSION, sizeof(tw_runtime) */
+  tw_model *(*model_new)(const void *const *constants);
+  void (*model_free)(tw_model *model);
+  int64_t (*model_bytes)(tw_model *model);
+  tw_call *(*call_begin)(tw_model *model);
+  void (*call_end)(tw_model *model, tw_call *call);
+  int32_t (*model_call)(tw_model *model, tw_main main, const char *name,
+                        const DLTensor *const *args, int32_t n_args, int32_t n_inputs,
+                        int32_t n_outputs);
+  int32_t (*set_own_threads)(int32_t threads);
+  const char *(*last_error)(void);
+  int32_t (*profile_start)(int64_t capacity);
+  void (*profile_stop)(void);
+  int64_t (*profile_read)(tw_profile_event *events, int64_t limit, int64_t *lost);
+} tw_runtime;
+
+TW_API extern const tw_runtime tw_this_runtime;
+
 /* ---- processor ---------------------------------------------------------------------------- */
 
 /* Ask the operating system for AMX tile registers, once per process. */
