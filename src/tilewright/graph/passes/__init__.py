@@ -6,6 +6,8 @@ from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse import fuse
 from tilewright.graph.passes.infer_shapes import infer_shapes
 from tilewright.graph.passes.merge_common_subexpressions import merge_common_subexpressions
+from tilewright.graph.passes.recognize_attention import recognize_attention
+from tilewright.graph.passes.recognize_norms import recognize_norms
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 
@@ -15,6 +17,15 @@ CANONICAL = (
     simplify_shapes,
     remove_dead_nodes,
     fold_constants,
+    canonicalize,
+    merge_common_subexpressions,
+    remove_dead_nodes,
+)
+
+# Rewrites of a canonical model that compute the same, rounding aside, with less.
+OPTIMIZED = (
+    recognize_norms,
+    recognize_attention,
     canonicalize,
     merge_common_subexpressions,
     remove_dead_nodes,

@@ -340,8 +340,9 @@ class _Fusion:
         """A reshape of what is in memory is not copied into kernels: it is an alias of its own."""
         for at in sorted(self.repeated):
             node = self.nodes[at]
-            source = None if node.inputs[0] is None else self.at.get(node.inputs[0])
-            if node.op == ALIAS and source not in self.repeated:
+            if node.op != ALIAS or node.inputs[0] is None:
+                continue
+            if self.at.get(node.inputs[0]) not in self.repeated:
                 self.repeated.discard(at)
 
     def _copies(self, members: list[int]) -> list[int]:

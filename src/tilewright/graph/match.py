@@ -1,0 +1,249 @@
+"""Patterns: small trees of operators that rewrites look for, as data.
+
+    SIGMOID = Apply("div", Number(1.0), Apply("add", Apply("exp", Apply("neg", X)), Number(1.0)))
+    found = scope.match(SIGMOID, value)        # {"x": <Value>} or None
+
+A pattern is matched against the nodes that lead to a value. `Any` binds a value by its name, the
+same wherever the name recurs; `Number` binds what all elements of a constant are, or asks for it;
+`Apply` asks for an operator, its operands in either order where order does not matter; `Either`
+takes the first alternative that fits.
+
+`rewrite_matches` offers every node to rules, which see what leads to it (`Scope`) and give nodes in
+its place, the last of which define its outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any as Anything
+
+import numpy as np
+
+from tilewright.graph import ir
+from tilewright.graph.build import constant_type, make_node
+from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
+from tilewright.graph.types import TensorType
+from tilewright.graph.visit import Instead, Rule, map_graphs, rewrite_by
+
+Array = np.ndarray[Anything, Anything]
+
+COMMUTATIVE = {"add", "mul", "minimum", "maximum", "equal", "not_equal"}
+COMMUTATIVE |= {"logical_and", "logical_or", "logical_xor", "bit_and", "bit_or", "bit_xor"}
+
+
+@dataclass(frozen=True)
+class Any:
+    """Any value, known by a name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Number:
+    """A constant whose elements are all one number: this one, or any, known by a name."""
+
+    what: float | str
+
+
+@dataclass(frozen=True)
+class Apply:
+    """An operator applied to what patterns describe; its node is known by `name`, if given."""
+
+    op: str
+    operands: tuple[Pattern, ...]
+    name: str = ""
+
+    def __init__(self, op: str, *operands: Pattern, name: str = "") -> None:
+        object.__setattr__(self, "op", op)
+        object.__setattr__(self, "operands", operands)
+        object.__setattr__(self, "name", name)
+
+
+@dataclass(frozen=True)
+class Either:
+    """What the first of several patterns that fits describes."""
+
+    patterns: tuple[Pattern, ...]
+
+    def __init__(self, *patterns: Pattern) -> None:
+        object.__setattr__(self, "patterns", patterns)
+
+
+Pattern = Any | Number | Apply | Either
+Found = dict[str, Anything]  # values, numbers and nodes by name; "" lists the nodes inside
+
+
+@dataclass
+class Scope:
+    """What a rule sees besides its node: what leads to it, who uses it, constants old and new."""
+
+    constants: dict[str, Array]
+    uses: Mapping[Value, int]
+    defined: dict[Value, Node] = field(default_factory=dict)
+
+    def producer(self, value: Value | None, *ops: str) -> Node | None:
+        """The node that defines a value, if it is of one of these operators."""
+        node = None if value is None else self.defined.get(value)
+        return node if node is not None and (not ops or node.op in ops) else None
+
+    def constant(self, value: Value | None) -> Array | None:
+        """The contents of a constant."""
+        node = self.producer(value, "constant")
+        return None if node is None else self.constants[node["data"]]
+
+    def number(self, value: Value | None) -> float | None:
+        """The number that all elements of a small constant are."""
+        array = self.constant(value)
+        if array is None or not 0 < array.size <= 1024 or array.dtype == object:
+            return None
+        numbers = array.astype(np.float64) if array.dtype.kind not in "iub" else array
+        first = numbers.ravel()[0]
+        return first.item() if bool((numbers == first).all()) else None
+
+    def is_used_once(self, value: Value) -> bool:
+        """Whether one operand, and no result, is this value."""
+        return self.uses.get(value, 0) == 1
+
+    # ------------------------------------------------------------ matching
+
+    def match(self, pattern: Pattern, value: Value | None) -> Found | None:
+        """What the names of a pattern stand for, if it describes how a value comes about."""
+        return self._match(pattern, value, {"": ()})
+
+    def match_node(self, pattern: Apply, node: Node) -> Found | None:
+        """`match` for the node at hand, which nothing defines yet."""
+        if node.op != pattern.op:
+            return None
+        return self._match_operands(pattern, node, {"": ()})
+
+    def _match(self, pattern: Pattern, value: Value | None, found: Found) -> Found | None:
+        if value is None:
+            return None
+        if isinstance(pattern, Any):
+            if found.get(pattern.name, value) is not value:
+                return None
+            return {**found, pattern.name: value}
+        if isinstance(pattern, Number):
+            return self._match_number(pattern, value, found)
+        if isinstance(pattern, Either):
+            for option in pattern.patterns:
+                made = self._match(option, value, found)
+                if made is not None:
+                    return made
+            return None
+        node = self.producer(value, pattern.op)
+        return None if node is None else self._match_operands(pattern, node, found)
+
+    def _match_number(self, pattern: Number, value: Value, found: Found) -> Found | None:
+        number = self.number(value)
+        if number is None:
+            return None
+        if isinstance(pattern.what, str):
+            return {**found, pattern.what: number}
+        of = value.tensor.dtype
+        slack = 1e-5 if of.bits >= 32 else 1e-2
+        return found if abs(number - pattern.what) <= slack * abs(pattern.what) else None
+
+    def _match_operands(self, pattern: Apply, node: Node, found: Found) -> Found | None:
+        inputs = [value for value in node.inputs if value is not None]
+        if len(inputs) != len(pattern.operands):
+            return None
+        orders = [pattern.operands]
+        if node.op in COMMUTATIVE:
+            orders.append(pattern.operands[::-1])
+        for operands in orders:
+            made: Found | None = {**found, "": (*found[""], node)}
+            for operand, value in zip(operands, inputs, strict=True):
+                made = None if made is None else self._match(operand, value, made)
+            if made is not None:
+                return {**made, pattern.name: node} if pattern.name else made
+        return None
+
+    def is_private(self, found: Found, root: Node) -> bool:
+        """Whether nothing outside of what was matched uses what is inside."""
+        inside = {id(node): node for node in (root, *found[""])}
+        count: dict[Value, int] = {}
+        for node in inside.values():
+            for value in node.inputs:
+                if value is not None:
+                    count[value] = count.get(value, 0) + 1
+        return all(
+            self.uses.get(value, 0) == count.get(value, 0)
+            for node in inside.values()
+            if node is not root
+            for value in node.outputs
+        )
+
+    # ------------------------------------------------------------ making
+
+    def new_constant(self, array: Array, hint: str, like: Node) -> Node:
+        """A node of a constant that is stored from now on."""
+        name, count = hint, 0
+        while name in self.constants:
+            count += 1
+            name = f"{hint}_{count}"
+        self.constants[name] = array
+        value = Value(hint, constant_type(array))
+        return Node("constant", (), (value,), ir.attributes(data=name), (), like.loc)
+
+    def new(
+        self, op: str, *inputs: Value | None, like: Node, hint: str = "", **attributes: Attribute
+    ) -> Node:
+        """A node, its types inferred, where the node `like` is."""
+        return make_node(op, inputs, attributes, like.loc, hints=(hint or op,))
+
+
+def remade(node: Node, op: str, *inputs: Value | None, **attributes: Attribute) -> Node:
+    """Another node that defines the same outputs."""
+    return replace(node, op=op, inputs=inputs, attributes=ir.attributes(**attributes))
+
+
+# Nodes in the place of one; the last define its outputs, or a value stands for its only output.
+Replacement = Sequence[Node] | Value | None
+MatchRule = Callable[[Node, Scope], Replacement]
+
+
+def rewrite_matches(module: Module, rules: Sequence[MatchRule]) -> Module:
+    """The module with every node offered to the rules, of which the first that applies counts."""
+    constants = dict(module.constants)
+
+    def make_rule(graph: Graph) -> Rule:
+        scope = Scope(constants, count_uses(graph))
+        return lambda node: _offered(node, scope, rules)
+
+    changed = map_graphs(module, lambda graph: rewrite_by(graph, make_rule))
+    return module if changed is module else replace(changed, constants=constants)
+
+
+def _offered(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Instead | None:
+    for rule in rules:
+        made = rule(node, scope)
+        if made is None:
+            continue
+        if isinstance(made, Value):
+            return Instead((), (made,))
+        for each in made:
+            for value in each.outputs:
+                scope.defined[value] = each
+        return Instead(tuple(made), node.outputs)
+    for value in node.outputs:
+        scope.defined[value] = node
+    return None
+
+
+def count_uses(graph: Graph) -> dict[Value, int]:
+    """How many operands and results each value is."""
+    uses: dict[Value, int] = {}
+    for node in graph.nodes:
+        for value in node.inputs:
+            if value is not None:
+                uses[value] = uses.get(value, 0) + 1
+    for value in graph.results:
+        uses[value] = uses.get(value, 0) + 1
+    return uses
+
+
+def shape_of(value: Value) -> tuple[Anything, ...] | None:
+    """The dimensions of a tensor, if their number is known."""
+    return value.type.shape if isinstance(value.type, TensorType) else None

@@ -1,0 +1,309 @@
+"""recognize_attention: softmax(q @ k' * scale + mask) @ v becomes one operator.
+
+The scores of all queries and keys then need not pass through memory. Scales by a number, of the
+scores or of either operand, become the operator's; what is added is its mask, and a mask known to
+hide exactly the keys after each query is `causal`. A choice between scores and a number so low
+that it counts for nothing is the sum with a mask. Heads that are copies of fewer heads share them.
+
+Where a mask hides every key from a query with minus infinity, softmax gives NaN and attention 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.passes import PassContext
+from tilewright.graph.build import make_node
+from tilewright.graph.ir import Attribute, Module, Node, Value
+from tilewright.graph.match import (
+    Any,
+    Apply,
+    Array,
+    Number,
+    Replacement,
+    Scope,
+    remade,
+    rewrite_matches,
+    shape_of,
+)
+from tilewright.sym import ONE, Const, Expr
+
+HIDDEN = -1e9  # a number added to scores that leaves nothing of them after softmax
+
+Shape = tuple[Expr, ...]
+
+
+def recognize_attention(module: Module, ctx: PassContext) -> Module:
+    """Before: %s = matmul(%q, %k); %p = softmax(%s); %y = matmul(%p, %v).
+
+    After: %y = attention(%q, %k, %v).
+    """
+    return rewrite_matches(module, (attention, shared_heads))
+
+
+@dataclass
+class _Scores:
+    """How scores come about, outermost step first."""
+
+    q: Value
+    kt: Value
+    scale: float = 1.0
+    mask: Value | None = None
+    hidden: tuple[Value, float] | None = None  # where not this condition, the score is that low
+
+
+def attention(node: Node, scope: Scope) -> Replacement:
+    """From the product with the values."""
+    if node.op != "matmul" or len(node.inputs) != 2:
+        return None
+    weights, v = _without_guard(node.inputs[0], scope), node.inputs[1]
+    found = scope.producer(weights, "softmax")
+    if found is None or weights is None or v is None:
+        return None
+    rank = len(shape_of(weights) or ())
+    if tuple(found["axes"]) != (rank - 1,):
+        return None
+    scores = _scores(found.inputs[0], scope)
+    if scores is None or not _have_one_batch(scores.q, scores.kt, v):
+        return None
+    return _Made(node, scope).attention(scores, v)
+
+
+GUARDED = Apply("where", Apply("isnan", Any("weights")), Number(0.0), Any("weights"))
+
+
+def _without_guard(value: Value | None, scope: Scope) -> Value | None:
+    """Weights that nothing else uses; 0 in place of NaN is what attention gives by itself."""
+    found = scope.match(GUARDED, value)
+    if found is not None and value is not None and scope.is_used_once(value):
+        weights: Value = found["weights"]
+        return weights if scope.uses[weights] == 2 else None
+    return value if value is not None and scope.is_used_once(value) else None
+
+
+def _scores(value: Value | None, scope: Scope) -> _Scores | None:
+    """Follow scores back to the product of queries and keys."""
+    node = scope.producer(value, "add", "where", "mul", "div", "matmul")
+    if node is None or value is None or not scope.is_used_once(value):
+        return None
+    if node.op == "matmul":
+        return _operands(node, scope)
+    if node.op == "where":
+        cond, kept, other = node.inputs
+        low = scope.number(other)
+        found = _scaled(kept, scope)
+        if found is None or cond is None or low is None or low > HIDDEN:
+            return None
+        found.hidden = (cond, low)
+        return found if _same(value, kept) else None
+    if node.op == "add":
+        for kept, mask in (node.inputs, node.inputs[::-1]):
+            found = _scaled(kept, scope)
+            if found is not None and mask is not None and _same(value, kept):
+                found.mask = mask
+                return found
+        return None
+    return _scaled(value, scope)
+
+
+def _scaled(value: Value | None, scope: Scope) -> _Scores | None:
+    """A product of queries and keys, times numbers."""
+    value, factor = _without_scale(value, scope)
+    node = scope.producer(value, "matmul")
+    if node is None or value is None or not scope.is_used_once(value):
+        return None
+    found = _operands(node, scope)
+    if found is not None:
+        found.scale *= factor
+    return found
+
+
+def _operands(node: Node, scope: Scope) -> _Scores | None:
+    q, first = _without_scale(node.inputs[0], scope)
+    kt, second = _without_scale(node.inputs[1], scope)
+    return None if q is None or kt is None else _Scores(q, kt, first * second)
+
+
+def _without_scale(value: Value | None, scope: Scope) -> tuple[Value | None, float]:
+    """A value before it was multiplied by numbers, and their product."""
+    factor = 1.0
+    while True:
+        node = scope.producer(value, "mul", "div")
+        if node is None or value is None or not scope.is_used_once(value):
+            return value, factor
+        kept, other = node.inputs
+        number = scope.number(other)
+        if number is None and node.op == "mul":
+            kept, other = other, kept
+            number = scope.number(other)
+        if number is None or number == 0 or kept is None or kept.type != value.type:
+            return value, factor
+        factor = factor * number if node.op == "mul" else factor / number
+        value = kept
+
+
+def _same(a: Value | None, b: Value | None) -> bool:
+    return a is not None and b is not None and a.type == b.type
+
+
+def _have_one_batch(*values: Value) -> bool:
+    """Whether stacks of matrices, of two dimensions at most, need no broadcasting."""
+    shapes = [shape_of(value) for value in values]
+    first = shapes[0]
+    if first is None or not 2 <= len(first) <= 4:
+        return False
+    return all(
+        shape is not None
+        and len(shape) == len(first)
+        and all(x is y or sym.equal(x, y) for x, y in zip(shape[:-2], first[:-2], strict=True))
+        for shape in shapes
+    )
+
+
+@dataclass
+class _Made:
+    """The nodes that stand for one product with values."""
+
+    root: Node
+    scope: Scope
+    nodes: list[Node] = field(default_factory=list)
+
+    def attention(self, scores: _Scores, v: Value) -> list[Node]:
+        rank = len(shape_of(v) or ())
+        keys = self._keys(scores.kt)
+        q, k, v = (self._of_rank_four(value, rank) for value in (scores.q, keys, v))
+        shared = _shared(k, v, self.root, self.scope)
+        if shared:
+            self.nodes += shared
+            k, v = (node.output for node in shared)
+        attributes: dict[str, Attribute] = {"scale": scores.scale}
+        mask = self._mask(scores, attributes)
+        inputs = (q, k, v) if mask is None else (q, k, v, mask)
+        if rank == 4:
+            self.nodes.append(remade(self.root, "attention", *inputs, **attributes))
+            return self.nodes
+        made = make_node("attention", inputs, attributes, self.root.loc)
+        out = remade(self.root, "reshape", made.output, shape=_items(self.root.output))
+        self.nodes += [made, out]
+        return self.nodes
+
+    def _add(
+        self, op: str, *inputs: Value | None, hint: str = "", **attributes: Attribute
+    ) -> Value:
+        self.nodes.append(self.scope.new(op, *inputs, like=self.root, hint=hint, **attributes))
+        return self.nodes[-1].output
+
+    def _keys(self, kt: Value) -> Value:
+        """The keys as rows, from the operand that has them as columns."""
+        rank = len(shape_of(kt) or ())
+        swap = (*range(rank - 2), rank - 1, rank - 2)
+        node = self.scope.producer(kt, "transpose")
+        if node is not None and tuple(node["perm"]) == swap and node.inputs[0] is not None:
+            return node.inputs[0]
+        return self._add("transpose", kt, perm=swap, hint=kt.name)
+
+    def _of_rank_four(self, value: Value, rank: int) -> Value:
+        if rank == 4:
+            return value
+        return self._add("reshape", value, shape=(*[1] * (4 - rank), *_items(value)))
+
+    def _mask(self, scores: _Scores, attributes: dict[str, Attribute]) -> Value | None:
+        """What is added to the scores, unless it is said by attributes."""
+        known = None
+        if scores.hidden is not None:
+            cond, low = scores.hidden
+            shown = self.scope.constant(cond)
+            if shown is not None:
+                known = np.where(shown, 0.0, low)
+        elif scores.mask is not None:
+            known = self.scope.constant(scores.mask)
+        past = None if known is None else _causal(known, scores)
+        if past is not None:
+            attributes["causal"] = True
+            attributes["past"] = past
+            return None
+        if scores.hidden is None:
+            return scores.mask
+        return self._hidden(scores.q, *scores.hidden)
+
+    def _hidden(self, like: Value, cond: Value, low: float) -> Value:
+        """0 where the condition holds, else a number that hides."""
+        of = like.tensor.dtype.numpy
+        zero = self.scope.new_constant(np.zeros((), of), "zero", self.root)
+        hidden = self.scope.new_constant(np.array(low, of), "hidden", self.root)
+        self.nodes += [zero, hidden]
+        return self._add("where", cond, zero.output, hidden.output, hint="mask")
+
+
+def _items(value: Value) -> tuple[int | Expr, ...]:
+    dims = shape_of(value) or ()
+    return tuple(int(dim.value) if isinstance(dim, Const) else dim for dim in dims)
+
+
+def _causal(mask: Array, scores: _Scores) -> int | None:
+    """How many keys precede the first query's own, if the mask hides those after each query.
+
+    Every query sees a key then, so that a low number hides as well as minus infinity.
+    """
+    rows, columns = scores.q.tensor.shape[-2], scores.kt.tensor.shape[-1]  # type: ignore[index]
+    if mask.ndim < 2 or mask.size != mask.shape[-1] * mask.shape[-2]:
+        return None
+    if not isinstance(rows, Const) or not isinstance(columns, Const):
+        return None
+    if mask.shape[-2:] != (rows.value, columns.value) or rows.value > columns.value:
+        return None
+    past = int(columns.value - rows.value)
+    matrix = mask.reshape(mask.shape[-2:])
+    seen = np.tri(matrix.shape[0], matrix.shape[1], past, dtype=bool)
+    if bool((matrix[seen] == 0).all()) and bool((matrix[~seen] <= HIDDEN).all()):
+        return past
+    return None
+
+
+# ------------------------------------------------------------------------------------ shared heads
+
+
+def shared_heads(node: Node, scope: Scope) -> Replacement:
+    """Keys and values of which each head is repeated are given once."""
+    if node.op != "attention" or len(node.inputs) < 3:
+        return None
+    made = _shared(node.inputs[1], node.inputs[2], node, scope)
+    if not made:
+        return None
+    shared = [each.output for each in made]
+    return (*made, replace(node, inputs=(node.inputs[0], *shared, *node.inputs[3:])))
+
+
+def _shared(k: Value | None, v: Value | None, like: Node, scope: Scope) -> list[Node]:
+    """Keys and values before their heads were repeated, if those of both were."""
+    nodes: list[Node] = []
+    for value in (k, v):
+        source = _unrepeated(value, scope)
+        if source is None:
+            return []
+        items = tuple(int(dim.value) if isinstance(dim, Const) else dim for dim in source[1])
+        nodes.append(scope.new("reshape", source[0], like=like, shape=items))
+    return nodes
+
+
+def _unrepeated(value: Value | None, scope: Scope) -> tuple[Value, Shape] | None:
+    """What [b, h, 1, t, d] repeated along the third axis and seen as [b, h * r, t, d] was."""
+    merged = scope.producer(value, "reshape")
+    repeated = None if merged is None else scope.producer(merged.inputs[0], "expand")
+    if merged is None or repeated is None or repeated.inputs[0] is None:
+        return None
+    source, full = shape_of(repeated.inputs[0]), shape_of(repeated.output)
+    out = shape_of(merged.output)
+    if source is None or full is None or out is None or len(source) != 5 or len(full) != 5:
+        return None
+    if len(out) != 4 or source[2] is not ONE:
+        return None
+    kept = (*source[:2], *source[3:])
+    if any(x is not y for x, y in zip(source[:2] + source[3:], full[:2] + full[3:], strict=True)):
+        return None
+    if any(x is not y for x, y in zip((full[0], *full[3:]), (out[0], *out[2:]), strict=True)):
+        return None
+    return repeated.inputs[0], kept
