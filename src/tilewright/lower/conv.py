@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from tilewright import sym, te
 from tilewright.base.dtype import I32
-from tilewright.lower.base import Lowering, Use, static, wide
+from tilewright.lower.axes import items
+from tilewright.lower.base import Lowering, Use, split_index, static, wide
 from tilewright.lower.images import compute_image, image, image_shape, is_last
 from tilewright.lower.linalg import less_zero
 from tilewright.lower.windows import Window
@@ -134,18 +135,25 @@ def _phase(o: Expr, stride: int, dilation: int) -> tuple[int, Expr, list[Expr]]:
 
 
 def _col2im(use: Use, x: Tensor, image: Tensor | None, block: Tensor | None) -> Tensor:
-    kernel, size = use.call.value(2), use.call.value(1)
-    if kernel is None or size is None:
-        raise use.unsupported("of a shape known only at run time")
-    rank, strides, dilations = len(kernel), use["strides"], use["dilations"]
+    """Every element sums up the columns' elements that were cut from its place."""
+    kernel, size = items(use, 2, block), use.shape[2:]
+    strides, dilations = use["strides"], use["dilations"]
+    rank, of = len(kernel), wide(x[ZERO, ZERO, ZERO]).dtype
     counts = []
     for axis in range(rank):
         padded = sym.add(sym.add(size[axis], use["pads"][axis]), use["pads"][axis + rank])
         reach = sym.add(sym.mul(sym.sub(kernel[axis], 1), dilations[axis]), 1)
         counts.append(sym.add(sym.floordiv(sym.sub(padded, reach), strides[axis]), 1))
+    is_known = block is None
+    each = sym.simplify(sym.floordiv(x.shape[1], sym.maximum(use.shape[1], 1)))
 
     def element(n: Expr, m: Expr, *places: Expr) -> Expr:
-        taps = [te.reduce_axis((0, k), name=f"r{at}") for at, k in enumerate(kernel)]
+        if is_known:
+            axes = [te.reduce_axis((0, k), name=f"r{at}") for at, k in enumerate(kernel)]
+            taps: list[Expr] = list(axes)
+        else:  # a run of taps, taken apart by the block's sides
+            axes = [te.reduce_axis((0, each), name="r")]
+            taps = list(split_index(axes[0], [sym.maximum(k, 1) for k in kernel]))
         channel: Expr = m
         column: Expr = ZERO
         tests: list[Expr] = []
@@ -159,9 +167,12 @@ def _col2im(use: Use, x: Tensor, image: Tensor | None, block: Tensor | None) -> 
             tests += [sym.le(0, window), sym.lt(window, counts[axis])]
             channel = sym.add(sym.mul(channel, kernel[axis]), taps[axis])
             column = sym.add(sym.mul(column, counts[axis]), window)
+        if not is_known:
+            channel = sym.minimum(sym.add(sym.mul(m, each), axes[0]), sym.sub(x.shape[1], 1))
         column = sym.maximum(sym.minimum(column, sym.sub(x.shape[2], 1)), 0)
+        tests += [sym.lt(0, x.shape[2])] if static(x.shape[2]) is None else []
         seen = wide(x[n, channel, column])
-        total = te.sum(te.if_then_else(te.all(*tests), seen, te.const(0, seen.dtype)), axis=taps)
+        total = te.sum(te.if_then_else(te.all(*tests), seen, te.const(0, of)), axis=axes)
         return te.cast(total, use.dtype)
 
     return te.compute(use.shape, element, name=use.name)

@@ -9,7 +9,16 @@ from collections.abc import Sequence
 
 from tilewright import sym, te
 from tilewright.base.dtype import I64, INDEX, U8
-from tilewright.lower.base import Lowering, Use, front_axis, product, split_index, wide
+from tilewright.lower.base import (
+    Lowering,
+    Use,
+    front_axis,
+    product,
+    read_at,
+    split_index,
+    static,
+    wide,
+)
 from tilewright.lower.merge import Compare, load, merge_sort
 from tilewright.lower.statements import loops, procedure, seq, store, when
 from tilewright.sym import ONE, ZERO, Expr
@@ -190,4 +199,31 @@ def _unique(use: Use, x: Tensor) -> tuple[Tensor, ...]:
     return procedure(shapes, [x, group], body, use.name, types)[: len(use.outputs)]
 
 
-LOWERINGS: dict[str, Lowering] = {"nonzero": _nonzero, "unique": _unique}
+# ------------------------------------------------------------------------------------ lookup
+
+
+def _lookup(use: Use, x: Tensor, keys: Tensor, values: Tensor, default: Tensor) -> Tensor:
+    """Of equal keys the last counts."""
+    count = keys.shape[0]
+    other = default[(0,) * default.ndim]
+    if static(count) == 0:
+        return te.compute(use.shape, lambda *_: other, name=use.name)
+
+    def place(*index: Expr) -> Expr:
+        k = te.reduce_axis((0, count), name="k")
+        have, want = wide(keys[k]), wide(x[index])
+        same = te.eq(have, want)
+        if have.dtype.is_float:
+            same = te.any(same, te.all(te.isnan(have), te.isnan(want)))
+        return te.max(te.select(same, te.cast(k, I64), _NONE), axis=k)
+
+    places = te.compute(use.shape, place, name=f"{use.name}_places")
+
+    def element(*index: Expr) -> Expr:
+        found = read_at(values, (_kept(places[index], values.shape[0]),), 0)
+        return te.select(places[index] >= _ZERO, found, other)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+LOWERINGS: dict[str, Lowering] = {"nonzero": _nonzero, "unique": _unique, "lookup": _lookup}

@@ -211,8 +211,8 @@ def _roi_align(call: Call, x: Array, rois: Array, images: Array) -> Array:
         if not call["half_pixel"]:
             tall, broad = max(tall, 1.0), max(broad, 1.0)
         ratio = call["sampling_ratio"]
-        down = ratio if ratio > 0 else math.ceil(tall / rows)
-        across = ratio if ratio > 0 else math.ceil(broad / columns)
+        down = ratio if ratio > 0 else max(0, math.ceil(tall / rows))
+        across = ratio if ratio > 0 else max(0, math.ceil(broad / columns))
         ys = _samples(y1, tall / rows, rows, down)
         xs = _samples(x1, broad / columns, columns, across)
         corners = _bilinear(wide(x[int(image)]), ys, xs, height, width)

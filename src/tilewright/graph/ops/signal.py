@@ -52,7 +52,10 @@ def _dft_type(call: Call) -> tuple[Type, ...]:
         raise call.error("TW1215", "dft cannot run along the parts of numbers")
     if call.has(1):
         given = _scalar(call, 1)
-        length = sym.size("length") if given is None else given
+        if given is None:
+            x[at] = sym.size("spectrum")
+            return (TensorType(of, (*x[:-1], parts)),)
+        length = given
     elif back:
         length = sym.simplify(sym.mul(sym.sub(x[at], 1), 2))
     else:
