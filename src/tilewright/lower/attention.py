@@ -42,13 +42,11 @@ def _attention(
     def product(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
         key = _shared(h, heads, k.shape[1])
         return summed(
-            features,
-            lambda d: (wide(q[b, h, i, d]) * scale) * wide(k[b, key, j, d]),
-            te.const(0, of),
-            name="d",
+            features, lambda d: wide(q[b, h, i, d]) * wide(k[b, key, j, d]), te.const(0, of), "d"
         )
 
-    raw = te.compute(shape, product, name=f"{name}_raw")
+    products = te.compute(shape, product, name=f"{name}_products")
+    raw = te.compute(shape, lambda *i: products[i] * scale, name=f"{name}_raw")
     cap = te.const(use["softcap"], of)
     capped = raw
     if use["softcap"]:
@@ -77,22 +75,29 @@ def _attention(
     powers = te.compute(shape, power, name=f"{name}_exp")
     total = reduced(powers, [3], te.sum, keep=False, name=f"{name}_sum")
 
-    def weight(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
-        whole = total[b, h, i]
-        return powers[b, h, i, j] / te.select(te.eq(whole, te.const(0, of)), te.const(1, of), whole)
-
-    weights = te.compute(shape, weight, name=f"{name}_weights")
+    whole = te.compute(  # nothing to attend to gives zeros
+        total.shape,
+        lambda *i: te.select(te.eq(total[i], te.const(0, of)), te.const(1, of), total[i]),
+        name=f"{name}_whole",
+    )
 
     def value(b: Expr, h: Expr, i: Expr, f: Expr) -> Expr:
         key = _shared(h, heads, v.shape[1])
-        sums = summed(
-            columns, lambda j: weights[b, h, i, j] * wide(v[b, key, j, f]), te.const(0, of)
+        return summed(
+            columns, lambda j: powers[b, h, i, j] * wide(v[b, key, j, f]), te.const(0, of)
         )
-        return te.cast(sums, use.dtype)
 
-    out = te.compute(use.shape, value, name=name)
+    values = te.compute(use.shape, value, name=f"{name}_values")
+    out = te.compute(
+        use.shape,
+        lambda b, h, i, f: te.cast(values[b, h, i, f] / whole[b, h, i], use.dtype),
+        name=name,
+    )
     if use.call.outputs == 1:
         return out
+    weights = te.compute(
+        shape, lambda b, h, i, j: powers[b, h, i, j] / whole[b, h, i], name=f"{name}_weights"
+    )
     shown = {"raw": raw, "capped": capped, "masked": scores, "weights": weights}[use["scores"]]
     return out, te.compute(shape, lambda *i: te.cast(shown[i], use.dtype), name=f"{name}_shown")
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from tilewright.base.errors import ScheduleError
 from tilewright.base.target import Target
+from tilewright.rules.attention import attention
 from tilewright.rules.elementwise import elementwise
 from tilewright.rules.inline import inline_producers
 from tilewright.rules.reduction import reduction
@@ -28,6 +29,7 @@ from tilewright.tensor.visit import blocks
 Rule = Callable[[Schedule, BlockRef, Setting], Iterable[BlockRef]]
 
 CPU: tuple[Rule, ...] = (
+    attention,
     rows,
     reduction,
     elementwise,
