@@ -14,6 +14,7 @@ schedule, 3 code generation, 4 runtime, 5 tuning, 6 driver and command line. Eac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.base.loc import UNKNOWN, Loc
@@ -51,16 +52,23 @@ class TilewrightError(Exception):
         loc: Loc = UNKNOWN,
         *,
         context: str = "",
-        excerpt: Excerpt | None = None,
+        excerpt: Excerpt | Callable[[], Excerpt | None] | None = None,
         help: str = "",
     ) -> None:
+        """Where refusals are tried out and caught, `excerpt` may be a function that makes it."""
         super().__init__(code, message)
         self.code = code
         self.message = message
         self.loc = loc
         self.context = context
-        self.excerpt = excerpt
+        self._excerpt = excerpt
         self.help = help
+
+    @property
+    def excerpt(self) -> Excerpt | None:
+        if callable(self._excerpt):
+            self._excerpt = self._excerpt()
+        return self._excerpt
 
     def __str__(self) -> str:
         parts = [f"error[{self.code}]: {self.message}"]
@@ -75,6 +83,7 @@ class TilewrightError(Exception):
         return "\n".join(parts)
 
     def __reduce__(self) -> tuple[object, ...]:
+        _ = self.excerpt  # made while what it shows is at hand
         return (_rebuild, (type(self), self.__dict__))
 
 

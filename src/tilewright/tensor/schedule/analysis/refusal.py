@@ -13,11 +13,13 @@ def refuse(
     fn: Function, code: str, message: str, at: Var | str | None = None, help: str = ""
 ) -> ScheduleError:
     """The error to raise; `at` is a loop variable or a block name of `fn` to point at."""
-    excerpt = None
-    text, spans = format_with_spans(fn)
-    if at is not None and at in spans:
-        line, column, width = spans[at]
-        excerpt = Excerpt(tuple(text.rstrip("\n").split("\n")), line, column, width)
+
+    def excerpt() -> Excerpt | None:
+        text, spans = format_with_spans(fn)
+        if at is None or at not in spans:
+            return None
+        return Excerpt(tuple(text.rstrip("\n").split("\n")), *spans[at])
+
     return ScheduleError(code, message, fn.loc, context=f"@{fn.name}", excerpt=excerpt, help=help)
 
 
