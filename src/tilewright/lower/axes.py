@@ -67,9 +67,16 @@ def nth_left(gone: Sequence[Expr], values: Sequence[Expr], place: int, other: Ex
 
 def first_of(start: Expr, step: Expr, dim: Expr) -> Expr:
     """The first position that a slice takes: counted from the end where negative, clamped."""
-    low = te.select(step > 0, ZERO, sym.const(-1))
     high = te.select(step > 0, dim, dim - 1)
     front = te.select(start < 0, start + dim, start)
+    return sym.minimum(sym.maximum(front, 0), high)
+
+
+def last_of(end: Expr, step: Expr, dim: Expr) -> Expr:
+    """The position before which a slice ends; -1 is before the first."""
+    low = te.select(step > 0, ZERO, sym.const(-1))
+    high = te.select(step > 0, dim, dim - 1)
+    front = te.select(end < 0, end + dim, end)
     return sym.maximum(sym.minimum(front, high), low)
 
 
@@ -78,7 +85,7 @@ def slice_count(start: Expr, end: Expr, step: Expr, dim: Expr) -> Expr:
     if start is ZERO and end is dim and step is ONE:
         return dim
     stride = sym.maximum(sym.minimum(step, FAR), ZERO - FAR)
-    first, last = first_of(start, stride, dim), first_of(end, stride, dim)
+    first, last = first_of(start, stride, dim), last_of(end, stride, dim)
     room = te.select(stride > 0, last - first, first - last)
     width = sym.maximum(te.select(stride > 0, stride, ZERO - stride), 1)
     count = sym.maximum(sym.floordiv(room + width - 1, width), 0)

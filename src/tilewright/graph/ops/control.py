@@ -144,21 +144,40 @@ def _loop(
         carried = made[1 : 1 + len(carried)]
         rows.append(made[1 + len(carried) :])
         count += 1
-    return (*carried, *_stack(rows, body.results[1 + len(carried) :]))
+    sizes = _given_sizes(call, (trip, cond, *values))
+    return (*carried, *_stack(rows, body.results[1 + len(carried) :], sizes))
 
 
 def _static(param: Value) -> tuple[int, ...]:
     return param.tensor.static_shape or ()
 
 
-def _stack(rows: list[tuple[Any, ...]], results: Sequence[Value]) -> list[Array]:
-    """What each iteration gave, stacked; the body's types tell the shape of nothing."""
+def _given_sizes(call: Call, values: Sequence[Any]) -> dict[Var, int]:
+    """What the sizes of the inputs' types are."""
+    found: dict[Var, int] = {}
+    for of, value in zip(call.types, values, strict=True):
+        if isinstance(of, TensorType) and value is not None:
+            pairs = zip(of.shape or (), np.shape(value), strict=False)
+            found.update((dim, extent) for dim, extent in pairs if isinstance(dim, Var))
+    return found
+
+
+def _stack(
+    rows: list[tuple[Any, ...]], results: Sequence[Value], sizes: dict[Var, int]
+) -> list[Array]:
+    """What each iteration gave, stacked; the body's types tell the shape of nothing.
+
+    Dimensions that only an iteration would tell are 0.
+    """
     if rows:
         return [np.stack(column) for column in zip(*rows, strict=True)]
     out = []
     for value in results:
         of = value.tensor
-        dims = [int(d.value) if isinstance(d, sym.Const) else 0 for d in of.shape or ()]
+        dims = [
+            sym.evaluate(dim, sizes) if all(var in sizes for var in sym.free_vars(dim)) else 0
+            for dim in of.shape or ()
+        ]
         out.append(np.zeros((0, *dims), of.dtype.numpy))
     return out
 
@@ -199,7 +218,7 @@ def _scan(call: Call, run: Run, *values: Any) -> tuple[Any, ...]:
         made = run(body, (*carried, *(np.asarray(element) for element in elements), *fixed))
         carried = made[:states]
         rows.append(made[states:])
-    return (*carried, *_stack(rows, body.results[states:]))
+    return (*carried, *_stack(rows, body.results[states:], _given_sizes(call, values)))
 
 
 # ------------------------------------------------------------------------------------ fused

@@ -202,11 +202,18 @@ def slice_bounds(start: Expr, end: Expr, step: int, dim: Expr) -> tuple[Expr, Ex
         room = sym.sub(last, first)
     else:
         top = sym.sub(dim, 1)
-        first = _clamped(start, dim, const(-1), top)
+        first = _clamped_start(start, dim, top)
         last = _clamped(end, dim, const(-1), top)
         room = sym.sub(first, last)
     count = sym.simplify(sym.maximum(sym.ceildiv(room, abs(step)), 0))
     return sym.simplify(first), count
+
+
+def _clamped_start(start: Expr, dim: Expr, top: Expr) -> Expr:
+    """Where a slice backwards starts: at the first element if before it, unlike Python's."""
+    if isinstance(start, Const) and (start.value == -1 or start.value >= END):
+        return top
+    return sym.simplify(sym.minimum(_clamped(start, dim, ZERO, top), top))
 
 
 def _clamped(bound: Expr, dim: Expr, low: Expr, high: Expr) -> Expr:
@@ -269,7 +276,7 @@ def _slice(
 def _python_bounds(start: int, end: int, step: int, dim: int) -> tuple[int, int | None, int]:
     """Bounds for a slice of Python, whose -1 after clamping would be the last element again."""
     low, high = (0, dim) if step > 0 else (-1, dim - 1)
-    first = min(max(start + dim if start < 0 else start, low), high)
+    first = min(max(start + dim if start < 0 else start, 0), high)
     last = min(max(end + dim if end < 0 else end, low), high)
     if step < 0 and first < 0:
         return 0, 0, step
