@@ -23,14 +23,17 @@ from tilewright.tensor import interpret as run_tensor
 
 BF16 = ml_dtypes.bfloat16
 
-# Control flow, sequences and optionals: what the model's main does, not a kernel.
+# Control flow, checks, sequences and optionals: what the model's main does, not a kernel; and
+# kernels of several nodes.
 BY_THE_HOST = {
     "concat_from_sequence",
+    "fused",
     "if",
     "loop",
     "optional",
     "optional_get_element",
     "optional_has_element",
+    "require",
     "scan",
     "sequence",
     "sequence_at",
@@ -185,6 +188,12 @@ for _op in ("asin", "acos", "atanh"):
     case(_op, rand(37, low=-0.99, high=0.99))
 case("acosh", rand(37, low=1.1))
 case("isnan", np.array([1, np.nan, np.inf], np.float32))
+case(
+    "mod",
+    np.array([-0.0, 0, 3, -3, 7, -7, 1e9, 1, -1, np.inf, 1, np.nan], np.float32),
+    np.array([2, -2, 3, 3, np.inf, np.inf, 7, -np.inf, np.inf, 2, 0, 1], np.float32),
+    note="edges",
+)
 case("atan2", rand(9), rand(9, seed=1))
 case("pow", rand(9, low=0.1), rand(9, seed=1))
 case("pow", rand(9, of=np.int32), rand(9, of=np.int32, low=0))
@@ -263,6 +272,7 @@ case("reshape", rand(5, 8), shape=(-1, 2, 4), note="split")
 case("reshape", rand(0, 3), shape=(0, 3), fixed=(0,), note="empty")
 case("reshape", rand(1), shape=(), note="scalar")
 case("reshape", rand(6, 4), np.array([3, 8]), fixed=(1,), note="at run time")
+case("reshape", rand(0, 3, 4), np.array([3, 4, 0]), fixed=(0, 1), note="empty at run time")
 case("expand", rand(3, 1), shape=(2, 3, 4), fixed=(0,))
 case("expand", rand(3, 1), shape=(1, 5), note="column")
 case("expand", rand(3, 1), np.array([2, 1, 4]), fixed=(1,), note="at run time")

@@ -43,9 +43,15 @@ def _divide(a: Expr, b: Expr) -> Expr:
 
 
 def _mod(a: Expr, b: Expr) -> Expr:
-    if a.dtype.is_float:
-        return a - b * te.floor(a / b)
-    return te.floormod(a, b)
+    if not a.dtype.is_float:
+        return te.floormod(a, b)
+    rest = te.fmod(a, b)  # exact, with the sign of a
+    other = te.ne(rest < _zero(a), b < _zero(a))
+    return te.select(
+        te.eq(rest, _zero(a)),
+        te.copysign(_zero(a), b),
+        te.select(other, rest + b, rest),
+    )
 
 
 def _floordiv(a: Expr, b: Expr) -> Expr:

@@ -69,9 +69,17 @@ def _reshape(use: Use, x: Tensor, shape: Tensor | None = None) -> Tensor:
             inner = [use.shape[axis] for axis in after]
             flat = flat_index([index[axis] for axis in after], inner)
             found += split_index(flat, [x.shape[axis] for axis in before])
-        return found
+        if shape is None:
+            return found
+        # A shape from memory holds as many elements: its size was checked, not proved.
+        pairs = zip(found, x.shape, strict=True)
+        return [sym.maximum(sym.minimum(at, sym.sub(dim, 1)), 0) for at, dim in pairs]
 
-    return _move(use, x, place)
+    if shape is None:
+        return _move(use, x, place)
+    return te.compute(
+        use.shape, lambda *index: read_at(x, place(*index), *range(x.ndim)), name=use.name
+    )
 
 
 def reshape_groups(
