@@ -16,10 +16,10 @@ from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.op import OPAQUE
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType, sizes_of
+from tilewright.graph.views import ALIAS
 from tilewright.sym import Size, Var
 
 FUSED = "fused"
-ALIAS = "reshape"  # the operator that changes nothing in memory
 
 
 def kernels(graph: Graph) -> list[bool]:

@@ -80,6 +80,7 @@ class Scope:
 
     constants: dict[str, Array]
     uses: Mapping[Value, int]
+    users: Mapping[Value, list[str]]  # the operators of which a value is an operand
     defined: dict[Value, Node] = field(default_factory=dict)
 
     def producer(self, value: Value | None, *ops: str) -> Node | None:
@@ -209,7 +210,7 @@ def rewrite_matches(module: Module, rules: Sequence[MatchRule]) -> Module:
     constants = dict(module.constants)
 
     def make_rule(graph: Graph) -> Rule:
-        scope = Scope(constants, count_uses(graph))
+        scope = Scope(constants, *_uses(graph))
         return lambda node: _offered(node, scope, rules)
 
     changed = map_graphs(module, lambda graph: rewrite_by(graph, make_rule))
@@ -232,16 +233,17 @@ def _offered(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Instead | 
     return None
 
 
-def count_uses(graph: Graph) -> dict[Value, int]:
-    """How many operands and results each value is."""
-    uses: dict[Value, int] = {}
+def _uses(graph: Graph) -> tuple[dict[Value, int], dict[Value, list[str]]]:
+    """How many operands and results each value is, and of which operators."""
+    users: dict[Value, list[str]] = {}
     for node in graph.nodes:
         for value in node.inputs:
             if value is not None:
-                uses[value] = uses.get(value, 0) + 1
+                users.setdefault(value, []).append(node.op)
+    uses = {value: len(found) for value, found in users.items()}
     for value in graph.results:
         uses[value] = uses.get(value, 0) + 1
-    return uses
+    return uses, users
 
 
 def shape_of(value: Value) -> tuple[Anything, ...] | None:

@@ -6,9 +6,11 @@ from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse import fuse
 from tilewright.graph.passes.infer_shapes import infer_shapes
 from tilewright.graph.passes.merge_common_subexpressions import merge_common_subexpressions
+from tilewright.graph.passes.merge_parallel_matmuls import merge_parallel_matmuls
 from tilewright.graph.passes.recognize_attention import recognize_attention
 from tilewright.graph.passes.recognize_norms import recognize_norms
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
+from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 
 # From an imported model to a canonical one: shapes known, constants folded, nothing twice.
@@ -24,9 +26,11 @@ CANONICAL = (
 
 # Rewrites of a canonical model that compute the same, rounding aside, with less.
 OPTIMIZED = (
+    simplify_arithmetic,
     recognize_norms,
     recognize_attention,
     canonicalize,
+    merge_parallel_matmuls,
     merge_common_subexpressions,
     remove_dead_nodes,
 )

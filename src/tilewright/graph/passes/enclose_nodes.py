@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from tilewright.base.passes import PassContext
 from tilewright.graph import ir
-from tilewright.graph.enclose import ALIAS, enclose, kernels, small_constants
+from tilewright.graph.enclose import enclose, kernels, small_constants
 from tilewright.graph.ir import Graph, Module, Node
+from tilewright.graph.views import ALIAS
 from tilewright.graph.visit import map_bodies
 
 

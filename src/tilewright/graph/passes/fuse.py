@@ -30,12 +30,13 @@ from tilewright.graph.cost import (
     operations_per_element,
     size_bytes,
 )
-from tilewright.graph.enclose import ALIAS, enclose, kernels, small_constants
+from tilewright.graph.enclose import enclose, kernels, small_constants
 from tilewright.graph.groups import Groups
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import BROADCAST, COMPLEX, ELEMENTWISE, INJECTIVE, REDUCTION
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import sizes_of
+from tilewright.graph.views import ALIAS, is_view, reads_views
 from tilewright.graph.visit import attribute_sizes, map_bodies
 from tilewright.sym import ONE, Expr, Var
 
@@ -125,30 +126,18 @@ class _Fusion:
             users = self.users.get(node.output, [])
             if not users or node.output in self.results:
                 continue
-            if all(user in found or self._reads_in_place(user) for user in users):
+            reading = [u for u in users if self.is_kernel[u] and reads_views(self.nodes[u])]
+            if all(user in found or user in reading for user in users):
                 found.add(at)
         return found
 
     def _is_view(self, node: Node) -> bool:
-        """Whether each element is found at an affine index of what it comes from."""
-        if node.op in ("transpose", "expand"):
-            return True
-        if node.op == "slice":
-            return all(step == 1 for step in node.get("steps", ()))
-        if node.op != ALIAS:
-            return False
-        source = self.at.get(node.inputs[0]) if node.inputs[0] is not None else None
-        if source is None or self.nodes[source].op not in ("transpose", "expand", "slice", ALIAS):
-            return False  # of what is in memory a reshape costs nothing
-        x = node.inputs[0]
-        return x is not None and _splits(x.tensor.shape or (), node.output.tensor.shape or ())
-
-    def _reads_in_place(self, at: int) -> bool:
-        """Whether a node is a product that reads each operand by rows, not by windows."""
-        op = OPS.get(self.nodes[at].op)
-        if op is None or not self.is_kernel[at] or op.pattern != COMPLEX:
-            return False
-        return not any(attr.name == "strides" for attr in op.attributes)
+        """Whether a node is a view that costs; a reshape of what is in memory does not."""
+        if node.op == ALIAS:
+            source = None if node.inputs[0] is None else self.at.get(node.inputs[0])
+            if source is None or not is_view(self.nodes[source]):
+                return False
+        return is_view(node)
 
     # ---------------------------------------------------------------- growing
 
@@ -384,19 +373,3 @@ def _rows(node: Node) -> Rows | None:
 
 def _same(a: Shape, b: Shape) -> bool:
     return len(a) == len(b) and all(x is y or sym.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def _splits(before: Shape, after: Shape) -> bool:
-    """Whether a reshape only splits axes: each axis becomes a run of axes, in order."""
-    rest = list(after)
-    for dim in before:
-        product: Expr = ONE
-        while rest and not (product is not ONE and sym.equal(product, dim)):
-            if dim is ONE and rest[0] is not ONE:
-                break
-            product = sym.simplify(sym.mul(product, rest.pop(0)))
-            if dim is ONE:
-                break
-        if not sym.equal(product, dim):
-            return False
-    return all(dim is ONE for dim in rest)

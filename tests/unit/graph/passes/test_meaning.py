@@ -16,6 +16,8 @@ from tilewright.sym import evaluate, free_vars
 
 FOLDER = Path(__file__).parents[3] / "ir" / "graph"
 FILES = (
+    "merge_parallel_matmuls",
+    "simplify_arithmetic",
     "fuse",
     "enclose_nodes",
     "recognize_norms",

@@ -1,0 +1,168 @@
+"""merge_parallel_matmuls: products of one tensor with several weights become one wider product.
+
+The tensor is then read, and its kernel called, once: queries, keys and values of attention, say.
+The results are slices of the wider one. That pays where whatever uses them reads slices in place;
+elsewhere it would cost a copy, and work that follows one product would lose its kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tilewright.base.passes import PassContext
+from tilewright.graph import ir
+from tilewright.graph.build import constant_type, make_node
+from tilewright.graph.cost import LAUNCH, elements, size_bytes
+from tilewright.graph.ir import Graph, Module, Node, Value
+from tilewright.graph.match import Array
+from tilewright.graph.views import is_view, reads_views
+from tilewright.graph.visit import map_bodies, producers, users
+
+CACHE_LINE = 64  # bytes; a row that ends within one shares it with its neighbour
+
+
+def merge_parallel_matmuls(module: Module, ctx: PassContext) -> Module:
+    """Before: %a = matmul(%x, %v); %b = matmul(%x, %w).
+
+    After: %c = matmul(%x, %vw); %a = slice(%c); %b = slice(%c).
+    """
+    constants = dict(module.constants)
+    changed = map_bodies(module, lambda graph: _Merging(graph, constants).run())
+    return module if changed is module else replace(changed, constants=constants)
+
+
+@dataclass(eq=False)
+class _Branch:
+    """A product with constant weights, and the bias added to it, if one is."""
+
+    product: Node
+    weights: Array
+    add: Node | None = None
+    bias: Array | None = None
+
+    @property
+    def result(self) -> Value:
+        return self.product.output if self.add is None else self.add.output
+
+
+@dataclass(eq=False)
+class _Merging:
+    """The products of one graph."""
+
+    graph: Graph
+    constants: dict[str, Array]
+    made: dict[Value, Node] = field(init=False)
+    users: dict[Value, list[Node]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.made = producers(self.graph)
+        self.users = users(self.graph)
+
+    def run(self) -> Graph:
+        groups: dict[Value, list[_Branch]] = {}
+        for node in self.graph.nodes:
+            branch = self._branch(node)
+            if branch is not None and node.inputs[0] is not None:
+                groups.setdefault(node.inputs[0], []).append(branch)
+        merged: dict[Node, list[Node]] = {}  # what stands in the place of nodes
+        for x, branches in groups.items():
+            if len(branches) > 1 and self._is_worth(x, branches):
+                self._merge(x, branches, merged)
+        if not merged:
+            return self.graph
+        nodes = [new for node in self.graph.nodes for new in merged.get(node, [node])]
+        return replace(self.graph, nodes=tuple(nodes))
+
+    def _constant(self, value: Value | None) -> Array | None:
+        node = None if value is None else self.made.get(value)
+        return self.constants[node["data"]] if node and node.op == "constant" else None
+
+    def _branch(self, node: Node) -> _Branch | None:
+        """A product of which every use reads slices in place."""
+        if node.op != "matmul" or len(node.outputs) != 1:
+            return None
+        weights = self._constant(node.inputs[1])
+        rank = len(node.inputs[0].tensor.shape or ()) if node.inputs[0] is not None else 0
+        if weights is None or weights.ndim != 2 or rank < 2:
+            return None
+        branch = _Branch(node, weights)
+        following = self.users.get(node.output, [])
+        if len(following) == 1 and following[0].op == "add" and node.output not in self._results:
+            self._take_bias(branch, following[0])
+        return branch if self._is_read_in_place(branch.result) else None
+
+    @property
+    def _results(self) -> tuple[Value, ...]:
+        return self.graph.results
+
+    def _take_bias(self, branch: _Branch, add: Node) -> None:
+        for value in add.inputs:
+            bias = self._constant(value)
+            if bias is not None and bias.shape == branch.weights.shape[1:]:
+                branch.add, branch.bias = add, bias
+
+    def _is_read_in_place(self, value: Value) -> bool:
+        """Whether products alone use a value, as it is or rearranged."""
+        stack, seen = [value], 0
+        while stack:
+            current = stack.pop()
+            if current in self._results:
+                return False
+            for node in self.users.get(current, ()):
+                if reads_views(node):
+                    seen += 1
+                elif is_view(node) and node.inputs[0] is current:
+                    stack.append(node.output)
+                else:
+                    return False
+        return seen > 0
+
+    def _is_worth(self, x: Value, branches: list[_Branch]) -> bool:
+        """Whether reading x less often outweighs rows that no longer follow each other."""
+        first = branches[0].weights.dtype
+        if any(branch.weights.dtype != first for branch in branches):
+            return False
+        saved = (len(branches) - 1) * (size_bytes(x) + LAUNCH)
+        widths = [branch.weights.shape[1] for branch in branches]
+        if all(width * first.itemsize % CACHE_LINE == 0 for width in widths):
+            return True
+        rows = elements(branches[0].result) / max(1, widths[0])
+        return bool(saved > rows * CACHE_LINE * len(branches))
+
+    def _merge(self, x: Value, branches: list[_Branch], merged: dict[Node, list[Node]]) -> None:
+        like = branches[0].product
+        weights = self._stored(
+            np.concatenate([branch.weights for branch in branches], axis=1), "weights", like
+        )
+        product = make_node("matmul", (x, weights.output), {}, like.loc, hints=("matmul",))
+        nodes = [weights, product]
+        if any(branch.bias is not None for branch in branches):
+            parts = [
+                np.zeros(b.weights.shape[1], b.weights.dtype) if b.bias is None else b.bias
+                for b in branches
+            ]
+            bias = self._stored(np.concatenate(parts), "bias", like)
+            inputs = (product.output, bias.output)
+            nodes += [bias, make_node("add", inputs, {}, like.loc, hints=("add",))]
+        start, axis = 0, len(product.output.tensor.shape or ()) - 1
+        whole = nodes[-1].output
+        for branch in branches:
+            end = start + branch.weights.shape[1]
+            bounds = ir.attributes(axes=(axis,), starts=(start,), ends=(end,), steps=(1,))
+            nodes.append(Node("slice", (whole,), (branch.result,), bounds, (), branch.product.loc))
+            merged[branch.product] = []
+            if branch.add is not None:
+                merged[branch.add] = []
+            start = end
+        merged[like] = nodes
+
+    def _stored(self, array: Array, hint: str, like: Node) -> Node:
+        name, count = hint, 0
+        while name in self.constants:
+            count += 1
+            name = f"{hint}_{count}"
+        self.constants[name] = array
+        value = Value(hint, constant_type(array))
+        return Node("constant", (), (value,), ir.attributes(data=name), (), like.loc)

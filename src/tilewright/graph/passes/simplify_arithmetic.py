@@ -1,0 +1,140 @@
+"""simplify_arithmetic: the same element-wise function by cheaper operators.
+
+Powers with small exponents become products and roots, division by a constant multiplication, two
+factors one. Results may differ in the last place, so nothing is changed in front of an operator
+that rounds to integers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.base.passes import PassContext
+from tilewright.graph.ir import Module, Node, Value
+from tilewright.graph.match import (
+    Any,
+    Apply,
+    Array,
+    Number,
+    Replacement,
+    Scope,
+    remade,
+    rewrite_matches,
+)
+
+ROUNDING = {"round", "floor", "ceil", "trunc", "cast", "quantize", "mod", "fmod", "floordiv"}
+ROUNDING |= {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "sign"}
+
+
+def simplify_arithmetic(module: Module, ctx: PassContext) -> Module:
+    """Before: %y = pow(%x, 3.0).   After: %s = mul(%x, %x); %y = mul(%s, %x)."""
+    return rewrite_matches(module, RULES)
+
+
+def _is_float(value: Value | None) -> bool:
+    return value is not None and value.tensor.dtype.is_float and value.tensor.dtype.bits >= 32
+
+
+def power(node: Node, scope: Scope) -> Replacement:
+    """x ** 3, x ** 0.5 and their kind."""
+    if node.op != "pow" or not _is_float(node.inputs[0]) or not _keeps_type(node, 0):
+        return None
+    x, exponent = node.inputs[0], scope.number(node.inputs[1])
+    unary = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
+    if exponent in unary:
+        return (remade(node, unary[exponent], x),)
+    if exponent not in (2, 3, 4, -2):
+        return None
+    if exponent == 2:
+        return (remade(node, "mul", x, x),)
+    square = scope.new("mul", x, x, like=node, hint="square")
+    if exponent == -2:
+        return square, remade(node, "reciprocal", square.output)
+    return square, remade(node, "mul", square.output, x if exponent == 3 else square.output)
+
+
+def _keeps_type(node: Node, at: int) -> bool:
+    value = node.inputs[at]
+    return value is not None and value.type == node.output.type
+
+
+def division(node: Node, scope: Scope) -> Replacement:
+    """x / c = x * (1 / c)."""
+    if node.op != "div" or not _is_float(node.inputs[0]) or not _keeps_type(node, 0):
+        return None
+    x, divisor = node.inputs[0], scope.constant(node.inputs[1])
+    if divisor is None or divisor.size > 1 << 20:
+        return None
+    inverse = _inverse(divisor)
+    if inverse is None or not (_is_exact(divisor) or _may_round(node, scope)):
+        return None
+    factor = scope.new_constant(inverse, "factor", node)
+    return factor, remade(node, "mul", x, factor.output)
+
+
+def _inverse(divisor: Array) -> Array | None:
+    """1 / c in c's type, if neither overflows nor loses digits."""
+    least = np.finfo(divisor.dtype).tiny * 4
+    size = np.abs(divisor.astype(np.float64))
+    if not bool(np.all((size > least) & (size < 1 / least))):
+        return None
+    return np.asarray(1 / divisor.astype(np.float64)).astype(divisor.dtype)
+
+
+def _is_exact(divisor: Array) -> bool:
+    """Whether dividing by powers of two only changes exponents."""
+    return bool(np.all(np.abs(np.frexp(divisor)[0]) == 0.5))
+
+
+def _may_round(node: Node, scope: Scope) -> bool:
+    return not any(user in ROUNDING for user in scope.users.get(node.output, ()))
+
+
+def factors(node: Node, scope: Scope) -> Replacement:
+    """(x * a) * b = x * (a * b), of numbers."""
+    if node.op != "mul" or not _is_float(node.inputs[0]) or not _keeps_type(node, 0):
+        return None
+    outer = scope.number(node.inputs[1])
+    inner = scope.producer(node.inputs[0], "mul")
+    if outer is None or inner is None or not scope.is_used_once(inner.output):
+        return None
+    number, x = scope.number(inner.inputs[1]), inner.inputs[0]
+    if number is None or x is None or x.type != node.output.type or not _may_round(node, scope):
+        return None
+    product = np.array(number * outer, node.output.tensor.dtype.numpy)
+    if not np.isfinite(product) or abs(float(product)) < float(np.finfo(product.dtype).tiny):
+        return None
+    factor = scope.new_constant(product, "factor", node)
+    return factor, remade(node, "mul", x, factor.output)
+
+
+def difference(node: Node, scope: Scope) -> Replacement:
+    """x - c = x + -c, which is exact."""
+    if node.op != "sub" or not _is_float(node.inputs[0]) or not _keeps_type(node, 0):
+        return None
+    term = scope.constant(node.inputs[1])
+    if term is None or term.size > 1 << 20:
+        return None
+    negative = scope.new_constant(-term, "term", node)
+    return negative, remade(node, "add", node.inputs[0], negative.output)
+
+
+EXPONENTIAL = Apply("add", Apply("exp", Apply("neg", Any("x"))), Number(1.0))
+SIGMOID = (Apply("div", Number(1.0), EXPONENTIAL), Apply("reciprocal", EXPONENTIAL))
+RELU = (Apply("maximum", Any("x"), Number(0.0)),)
+NAMED = ((SIGMOID, "sigmoid"), (RELU, "relu"))
+
+
+def named(node: Node, scope: Scope) -> Replacement:
+    """1 / (1 + exp(-x)) and max(x, 0) have names."""
+    for patterns, op in NAMED:
+        for pattern in patterns:
+            found = scope.match_node(pattern, node)
+            if found is None or not scope.is_private(found, node):
+                continue
+            if found["x"].type == node.output.type and found["x"].tensor.dtype.is_float:
+                return (remade(node, op, found["x"]),)
+    return None
+
+
+RULES = (named, power, division, difference, factors)

@@ -1,0 +1,53 @@
+"""Views: nodes that only say where the elements of another tensor stand.
+
+A product (matmul, attention) may read a view in place: each element is found at an affine index of
+what is in memory.
+"""
+
+from __future__ import annotations
+
+from tilewright import sym
+from tilewright.graph.ir import Node
+from tilewright.graph.op import COMPLEX
+from tilewright.graph.ops import OPS
+from tilewright.sym import ONE, Expr
+
+Shape = tuple[Expr, ...]
+
+ALIAS = "reshape"  # the operator that changes nothing in memory
+
+
+def is_view(node: Node) -> bool:
+    """Whether each element is found at an affine index of the first input."""
+    if node.op in ("transpose", "expand"):
+        return True
+    if node.op == "slice":
+        return all(step == 1 for step in node.get("steps", ()))
+    x = node.inputs[0] if node.inputs else None
+    if node.op != ALIAS or x is None:
+        return False
+    return splits(x.tensor.shape or (), node.output.tensor.shape or ())
+
+
+def reads_views(node: Node) -> bool:
+    """Whether a node is a product that reads each operand by rows, not by windows."""
+    op = OPS.get(node.op)
+    if op is None or op.pattern != COMPLEX:
+        return False
+    return not any(attr.name == "strides" for attr in op.attributes)
+
+
+def splits(before: Shape, after: Shape) -> bool:
+    """Whether a reshape only splits axes: each axis becomes a run of axes, in order."""
+    rest = list(after)
+    for dim in before:
+        product: Expr = ONE
+        while rest and not (product is not ONE and sym.equal(product, dim)):
+            if dim is ONE and rest[0] is not ONE:
+                break
+            product = sym.simplify(sym.mul(product, rest.pop(0)))
+            if dim is ONE:
+                break
+        if not sym.equal(product, dim):
+            return False
+    return all(dim is ONE for dim in rest)
