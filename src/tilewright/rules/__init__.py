@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from tilewright.base.errors import ScheduleError
 from tilewright.base.target import Target
 from tilewright.rules.attention import attention
+from tilewright.rules.conv import conv
+from tilewright.rules.depthwise import depthwise
 from tilewright.rules.elementwise import elementwise
 from tilewright.rules.inline import inline_producers
 from tilewright.rules.reduction import reduction
@@ -29,6 +31,8 @@ from tilewright.tensor.visit import blocks
 Rule = Callable[[Schedule, BlockRef, Setting], Iterable[BlockRef]]
 
 CPU: tuple[Rule, ...] = (
+    depthwise,
+    conv,
     attention,
     rows,
     reduction,

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from tilewright import sym
 from tilewright.base.dtype import INDEX
 from tilewright.base.passes import PassContext
-from tilewright.sym import FALSE, TRUE, Const, Eq, Expr, Le, Lt, Select, Var, const
+from tilewright.sym import FALSE, ONE, TRUE, Const, Eq, Expr, Le, Lt, Select, Var, const
 from tilewright.tensor.ir import (
     PARALLEL,
     SERIAL,
@@ -31,6 +31,8 @@ from tilewright.tensor.ir import (
     UNROLL,
     VECTOR,
     VTHREAD,
+    Call,
+    Eval,
     For,
     Function,
     If,
@@ -44,7 +46,7 @@ from tilewright.tensor.passes.rewriter import (
     with_branches,
 )
 from tilewright.tensor.passes.simplify_program import known
-from tilewright.tensor.visit import fresh_copy, rewrite, walk
+from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
 
 _KEPT = (VECTOR, VTHREAD, THREAD)  # kinds of loops that stay whole
 
@@ -63,7 +65,7 @@ def partition_loops(fn: Function, ctx: PassContext) -> Function:
 def _conditions_of(stmt: Stmt) -> list[Expr]:
     """The comparisons of indices that a statement branches or selects by."""
     conditions: list[Expr] = []
-    if isinstance(stmt, If):
+    if isinstance(stmt, If) and not _is_request(stmt):
         conditions += sym.conjuncts(stmt.cond)
     conditions += [
         part
@@ -72,6 +74,15 @@ def _conditions_of(stmt: Stmt) -> list[Expr]:
         for part in sym.conjuncts(node.cond)
     ]
     return [c for c in conditions if isinstance(c, (Lt, Le, Eq)) and c.a.dtype is INDEX]
+
+
+def _is_request(stmt: If) -> bool:
+    """Whether a branch only prefetches: cheaper to test than a second loop is to have."""
+    leaves = [below for below in walk(stmt) if not below.children()]
+    return all(
+        isinstance(leaf, Eval) and isinstance(leaf.value, Call) and leaf.value.op == "prefetch"
+        for leaf in leaves
+    )
 
 
 @dataclass(eq=False, slots=True)
@@ -94,6 +105,7 @@ class _Partition(Rewriter):
         self.room = limit  # statements that may still be copied
         self.rolled_up = 0  # unrolled loops that lost their constant extent
         self.threads: set[Var] = set()
+        self.copied: set[Var] = set()  # variables of unrolled loops
 
     def visit_if(self, stmt: If) -> Stmt | None:
         if stmt.cond is TRUE:
@@ -116,10 +128,18 @@ class _Partition(Rewriter):
         parts = self._parts(loop)
         if len(parts) == 1 and parts[0] is loop:
             return self._whole(loop)
-        return join(*[self._whole(part) for part in parts])
+        return join(*[self._part(part) for part in parts])
+
+    def _part(self, loop: For) -> Stmt | None:
+        """A part of one iteration is no loop: conditions inside may now be certain."""
+        if sym.simplify(loop.extent, self.ctx) is ONE and isinstance(loop.start, Const):
+            return self(substitute(loop.body, {loop.var: loop.start}))
+        return self._whole(loop)
 
     def _whole(self, loop: For) -> Stmt | None:
         before = self.rolled_up
+        if loop.kind == UNROLL:
+            self.copied.add(loop.var)
         done = super().visit_for(loop)
         if loop.kind == UNROLL and self.rolled_up > before and isinstance(done, For):
             return replace(done, kind=SERIAL)  # a tail: repeating it would only make code
@@ -190,6 +210,8 @@ class _Partition(Rewriter):
                 continue
             if loop.kind == UNROLL and not found.is_exact:
                 continue  # masks will do, and the copies keep their constants
+            if loop.kind == UNROLL and self._is_certain_in_copies(cond, loop, inner):
+                continue
             if isinstance(cond, Eq):
                 peeled = self._peeled(loop, found)
                 if peeled is not None:
@@ -230,6 +252,13 @@ class _Partition(Rewriter):
             if body is not None:
                 parts.append(self._with_range(loop, start, stop, body))
         return _renamed(parts)
+
+    def _is_certain_in_copies(self, cond: Expr, loop: For, inner: list[For]) -> bool:
+        """Whether nothing but unrolled loops decides: then each copy knows."""
+        if not isinstance(sym.simplify(loop.extent, self.ctx), Const):
+            return False
+        copied = self.copied | {loop.var} | {one.var for one in inner if one.kind == UNROLL}
+        return all(v in copied for v in sym.free_vars(sym.simplify(cond, self.ctx)))
 
     def _differs(self, bound: _Bound, loop: For) -> bool:
         """Whether threads would split the loop at different points, or unroll no longer."""

@@ -1,0 +1,135 @@
+"""Sums of products of two operands, by structure: which iterators are rows, columns, depth.
+
+    C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]
+
+Layouts do not matter: an iterator is told by the operands that use it. Columns run along the
+contiguous dimension of the result, so `b` is whichever operand uses that iterator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright import sym
+from tilewright.rules.nest import Access, Nest, offset_of
+from tilewright.sym import ONE, Cast, Const, Expr, Mul
+from tilewright.tensor.ir import Block, Load, Update
+from tilewright.tensor.reducers import builtin
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A sum of products. Iterators are named by their position in the block.
+
+    `stack` runs over independent products, `rows` only over the first operand, `columns` over the
+    second, the last of them contiguous in the result; `depth` is summed over.
+    """
+
+    nest: Nest
+    a: Load
+    b: Load
+    stack: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    depth: tuple[int, ...]
+
+    @property
+    def block(self) -> Block:
+        return self.nest.block
+
+    def extent(self, at: int) -> int | None:
+        """The number of values of an iterator, where it is known."""
+        found = self.nest.extent(at)
+        return int(found.value) if isinstance(found, Const) else None
+
+    def guess(self, positions: tuple[int, ...]) -> int:
+        """The number of combinations of iterators; sizes not known are guessed."""
+        total = 1
+        for at in positions:
+            total *= self.nest.guess(at)
+        return total
+
+    def stride(self, load: Load, at: int) -> Expr | None:
+        """The distance in an operand between neighbours along an iterator."""
+        return Access(load.buffer, offset_of(load.buffer, load.index), False).stride(
+            self.nest.var(at)
+        )
+
+    def read_index(self, load: Load) -> int:
+        """Which of the block's reads an operand is."""
+        return next(i for i, r in enumerate(self.block.reads) if r.buffer is load.buffer)
+
+
+def operands(block: Block) -> tuple[Load, Load] | None:
+    """The two loads whose product a block sums, conversions aside."""
+    body = block.body
+    if not isinstance(body, Update) or len(body.buffers) != 1:
+        return None
+    if body.reducer is not builtin("sum", body.buffers[0].dtype):
+        return None
+    (product,) = body.values
+    if not isinstance(product, Mul):
+        return None
+    a, b = _loaded(product.a), _loaded(product.b)
+    if a is None or b is None or a.buffer is b.buffer:
+        return None
+    return a, b
+
+
+def _loaded(expr: Expr) -> Load | None:
+    """The load behind conversions."""
+    while isinstance(expr, Cast):
+        (expr,) = expr.children()
+    return expr if isinstance(expr, Load) else None
+
+
+def contraction(nest: Nest) -> Contraction | None:
+    """What a nest is as a sum of products; None if it is none."""
+    found = operands(nest.block)
+    written = nest.block.body.index if isinstance(nest.block.body, Update) else ()
+    if found is None or not written or not nest.reduce:
+        return None
+    if nest.spatial != list(range(len(nest.spatial))):
+        return None  # the sum comes last, as lowering writes it
+    uses = [set(sym.free_vars(*load.index)) for load in found]
+    if not all(nest.var(at) in used for at in nest.reduce for used in uses):
+        return None
+    last = _contiguous(nest, written)
+    if last is None or (nest.var(last) in uses[0]) == (nest.var(last) in uses[1]):
+        return None
+    first, second = (0, 1) if nest.var(last) in uses[1] else (1, 0)
+    stack, rows, columns = [], [], []
+    for at in nest.spatial:
+        var, extent = nest.var(at), nest.extent(at)
+        in_a, in_b = var in uses[first], var in uses[second]
+        if extent is ONE and at != last:
+            stack.append(at)
+        elif in_a and not in_b:
+            rows.append(at)
+        elif in_b and not in_a:
+            columns.append(at)
+        elif in_a:
+            stack.append(at)
+        else:
+            return None  # the same sum over and over
+    columns.remove(last)
+    return Contraction(
+        nest,
+        found[first],
+        found[second],
+        tuple(stack),
+        tuple(rows),
+        (*columns, last),
+        tuple(nest.reduce),
+    )
+
+
+def _contiguous(nest: Nest, written: tuple[Expr, ...]) -> int | None:
+    """The iterator along which neighbours in memory are written, those of extent one aside."""
+    for at in reversed(written):
+        if isinstance(at, Const):
+            continue
+        position = next((i for i in nest.spatial if nest.var(i) is at), None)
+        if position is None or nest.extent(position) is not ONE:
+            return position
+    return None

@@ -1,0 +1,114 @@
+"""Convolutions channels last: products of pixels and weights, accumulated in registers.
+
+The sum over taps and channels runs over a tile of pixels (rows) and vectors of output channels;
+weights are packed as [panel, taps, c, channel in panel], before the first call where they are
+constant. Padding is made block by block, just before it is read. `conv_plan` decides sizes.
+"""
+
+from __future__ import annotations
+
+from tilewright.base.target import CPU
+from tilewright.rules.constants import CONSTANT
+from tilewright.rules.conv_plan import Plan, plan_of
+from tilewright.rules.epilogue import results
+from tilewright.rules.nest import block_of, nest_of
+from tilewright.rules.setting import Setting
+from tilewright.rules.windowed import Convolution, convolution
+from tilewright.tensor.ir import SPATIAL
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+
+
+def conv(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+    """Schedule a convolution, what pads its input and what follows it."""
+    nest = nest_of(sch, reference)
+    found = None if nest is None else convolution(nest)
+    if found is None or found.is_depthwise or setting.target.kind != CPU:
+        return ()
+    plan = plan_of(found, setting.target, setting.threads)
+    return () if plan is None else _tiled(sch, found, plan, setting)
+
+
+def _tiled(sch: Schedule, found: Convolution, plan: Plan, setting: Setting) -> tuple[BlockRef, ...]:
+    block = BlockRef(found.nest.name)
+    padding = padding_of(sch, found)
+    packed = sch.cache_read(block, found.read_index(found.w), "global")
+    loops = sch.get_loops(block)
+    out, group = loops[found.out], []
+    if found.per_group:
+        far, out = sch.split(out, [None, found.per_group])
+        group = [far]
+    chunk, panel, vector, lane = sch.split(out, [None, plan.panels, plan.vectors, plan.lanes])
+    batch, inner_batch = _cut(sch, loops[found.batch], plan.pixels[0])
+    first, *rest = found.places
+    rows, tile, pixel = sch.split(loops[first], [None, plan.rows, plan.pixels[1]])
+    tiles, pixels = [tile], [*inner_batch, pixel]
+    for at, size in zip(rest, plan.pixels[2:], strict=True):
+        far, near = sch.split(loops[at], [None, size])
+        tiles.append(far)
+        pixels.append(near)
+    taps = [loops[at] for at in found.taps]
+    middle = [panel, *tiles] if plan.panel_outside else [*tiles, panel]
+    shared = [*group, chunk, batch, rows]
+    sch.reorder(*shared, *middle, *taps, loops[found.inner], *pixels, vector, lane)
+    for loop in (*pixels, vector):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    done = [block, packed, *results(sch, block, middle[-1], plan.lanes)]
+    if padding is not None:
+        done.append(padding)
+        _pad(sch, padding, rows, plan, setting)
+    sch.decompose_reduction(block, taps[0])
+    _pack(sch, packed, found, plan, setting)
+    if plan.parallel:
+        sch.parallel(sch.fuse(*shared))
+    return tuple(done)
+
+
+def _cut(sch: Schedule, loop: LoopRef, size: int) -> tuple[LoopRef, list[LoopRef]]:
+    """A loop in tiles of a size; tiles of one are the loop itself."""
+    if size == 1:
+        return loop, []
+    far, near = sch.split(loop, [None, size])
+    return far, [near]
+
+
+# ------------------------------------------------------------------------------------ operands
+
+
+def padding_of(sch: Schedule, found: Convolution) -> BlockRef | None:
+    """The block that makes what the convolution reads, if it is there for nothing else."""
+    for reference in sch.get_producers(BlockRef(found.nest.name)):
+        made = block_of(sch.function, reference.name)
+        if made.writes[0].buffer is not found.x.buffer:
+            continue
+        if len(sch.get_consumers(reference)) > 1 or len(made.writes) > 1:
+            return None
+        plain = nest_of(sch, reference) is not None
+        return reference if plain and all(it.kind == SPATIAL for it in made.iters) else None
+    return None
+
+
+def _pad(sch: Schedule, padding: BlockRef, rows: LoopRef, plan: Plan, setting: Setting) -> None:
+    """Make padded rows where they are read; all at once if many chunks of channels read them."""
+    if not plan.chunked:
+        sch.compute_at(padding, rows)
+    loops = sch.get_loops(padding)
+    outer = loops[0]
+    _, lane = sch.split(loops[-1], [None, plan.lanes])
+    sch.vectorize(lane)
+    if plan.chunked and plan.parallel:
+        sch.parallel(sch.fuse(outer, loops[1]))
+
+
+def _pack(
+    sch: Schedule, packed: BlockRef, found: Convolution, plan: Plan, setting: Setting
+) -> None:
+    taps = [f"k{at}" for at in range(len(found.taps))]
+    names = ["o", "c", *taps]
+    within, before = "o", []
+    if found.per_group:
+        within, before = f"(o % {found.per_group})", [f"o // {found.per_group}"]
+    to = [*before, f"{within} // {plan.width}", *taps, "c", f"{within} % {plan.width}"]
+    sch.transform_layout(packed, ("write", 0), f"({', '.join(names)}) -> ({', '.join(to)})")
+    if found.w.buffer.name in setting.constants:
+        sch.annotate(packed, CONSTANT, True)

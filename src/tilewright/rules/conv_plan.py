@@ -1,0 +1,194 @@
+"""How a convolution is cut: pixels and channels in registers, rows and channels in caches.
+
+    for chunk                   channels whose weights fit into the second cache
+      for n, block              rows of the image: what is read of it stays in the second cache
+        for panel, tile         (or tiles outside) one tile of registers at a time
+          for taps, c           pixels x vectors multiply-adds
+
+The estimate counts cycles: of a step of the sum in a tile (multiply-adds, loads, latency, weights
+that come from the second cache), and of what a tile costs besides its sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from tilewright.base.target import Target
+from tilewright.rules.windowed import Convolution
+
+LATENCY = 4  # cycles of a multiply-add
+LOADS = 2  # loads per cycle
+L2_BYTES = 32  # that the second cache hands on per cycle
+PARALLEL_CYCLES = 30_000  # of all threads together: less is not worth waking another
+UNKNOWN_PLACES = 56  # of an image whose size is not known
+UNROLLED = 32  # multiply-adds in a tile's body, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What the estimate knows of a convolution; sizes not known are guessed."""
+
+    batch: int
+    places: tuple[int, ...]  # of the result, per axis
+    vectors: int  # of output channels, of one group
+    depth: int
+    known: bool  # whether the last two axes are numbers
+    whole: bool  # whether tiles must divide the channels, as those of a group must
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that is decided."""
+
+    lanes: int
+    vectors: int  # of a tile
+    pixels: tuple[int, ...]  # of a tile: batch, then places
+    panels: int  # panels of channels in a chunk
+    rows: int  # tiles along the first spatial axis in a block
+    panel_outside: bool  # panels outside of tiles: their weights stay in the first cache
+    chunked: bool  # several chunks
+    parallel: bool
+
+    @property
+    def width(self) -> int:
+        """Channels of a panel."""
+        return self.vectors * self.lanes
+
+
+def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
+    """The decisions for a convolution; None where tiles do not serve."""
+    of = conv.nest.block.writes[0].buffer.dtype
+    lanes = target.lanes(of.bits)
+    channels = conv.per_group or conv.size(conv.out)
+    if lanes < 2 or channels is None or conv.depth is None:
+        return None
+    if conv.per_group:
+        lanes = _divisor(channels, lanes)
+    places = tuple(conv.size(at) or UNKNOWN_PLACES for at in conv.places)
+    known = all(conv.size(at) is not None for at in conv.places[-2:])
+    whole = conv.per_group > 0
+    problem = Problem(
+        conv.size(conv.batch) or 1, places, -(-channels // lanes), conv.depth, known, whole
+    )
+    vectors, pixels = tile_of(problem, target, of.size_bytes)
+    panel_bytes = conv.depth * vectors * lanes * of.size_bytes
+    panels = -(-problem.vectors // vectors)
+    most = max(1, target.l2_bytes // 2 // panel_bytes)
+    chunks = -(-panels // most)
+    in_chunk = -(-panels // chunks)
+    if conv.per_group:
+        in_chunk = _divisor(panels, in_chunk)
+    cycles = _cycles(problem, (vectors, pixels), target, of.size_bytes)
+    groups = (conv.size(conv.out) or channels) // channels
+    return Plan(
+        lanes,
+        vectors,
+        pixels,
+        in_chunk,
+        _rows(conv, pixels, target, threads, of.size_bytes),
+        panel_bytes <= target.l1d_bytes * 5 // 8,
+        chunks > 1,
+        threads > 1 and cycles * groups > PARALLEL_CYCLES,
+    )
+
+
+def _divisor(total: int, most: int) -> int:
+    """The largest divisor that is not above a number."""
+    return next(n for n in range(min(total, most), 0, -1) if total % n == 0)
+
+
+# ------------------------------------------------------------------------------------ tiles
+
+
+@cache
+def tile_of(problem: Problem, target: Target, item: int) -> tuple[int, tuple[int, ...]]:
+    """Vectors of channels and pixels that take the fewest cycles."""
+    best: tuple[float, tuple[int, tuple[int, ...]]] | None = None
+    for tile in _candidates(problem, target.vector_registers):
+        cost = _cycles(problem, tile, target, item)
+        # Between equals: tiles that leave nothing over, since every tail is code of its own.
+        dims = (problem.batch, *problem.places)
+        tails = sum(size % part > 0 for size, part in zip(dims, tile[1], strict=True))
+        cost *= 1 + 0.01 * tails + 0.01 * (problem.vectors % tile[0] > 0)
+        if best is None or cost < best[0]:
+            best = cost, tile
+    assert best is not None
+    return best[1]
+
+
+def _candidates(problem: Problem, registers: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Tiles whose accumulators, a row of weights and one number fit into the registers."""
+    for vectors in range(1, min(problem.vectors, 8) + 1):
+        if problem.whole and problem.vectors % vectors:
+            continue
+        most = max(1, (registers - vectors - 1) // vectors)
+        for pixels in _shapes(problem, min(most, UNROLLED // vectors)):
+            yield vectors, pixels
+
+
+def _shapes(problem: Problem, most: int) -> Iterator[tuple[int, ...]]:
+    """Boxes of up to `most` pixels: along the last axis, and along others once it is full."""
+    dims = (problem.batch, *problem.places)
+    full: tuple[int, ...] = ()
+    for axis in reversed(range(len(dims))):
+        room = most // math.prod(full)
+        for size in range(1, min(room, dims[axis]) + 1):
+            yield ((1,) * axis) + (size, *full)
+        if dims[axis] > room or (not problem.known and axis == len(dims) - 1):
+            return
+        full = (dims[axis], *full)
+
+
+def _pieces(total: int, size: int) -> list[tuple[int, int]]:
+    """What a dimension is cut into: (how many, how large)."""
+    return [(n, s) for n, s in ((total // size, size), (1, total % size)) if n and s]
+
+
+def _cycles(
+    problem: Problem, tile: tuple[int, tuple[int, ...]], target: Target, item: int
+) -> float:
+    """Of all tiles."""
+    vectors, pixels = tile
+    streamed = problem.depth * vectors * target.vector_bits // 8 > target.l1d_bytes * 5 // 8
+    pieces = [(1, 1)]
+    for total, size in zip((problem.batch, *problem.places), pixels, strict=True):
+        pieces = [(n * m, s * t) for n, s in pieces for m, t in _pieces(total, size)]
+    cost = 0.0
+    for count_v, v in _pieces(problem.vectors, vectors):
+        for count_p, p in pieces:
+            step = max(p * v / target.fma_units, (p + v) / LOADS, LATENCY)
+            if streamed:
+                step = max(step, v * target.vector_bits / 8 / L2_BYTES)
+            step += 0.25  # of the loop
+            cost += count_v * count_p * (problem.depth * step + 2 * p * v + 20)
+    return cost
+
+
+# ------------------------------------------------------------------------------------ rows
+
+
+def _rows(
+    conv: Convolution, pixels: tuple[int, ...], target: Target, threads: int, item: int
+) -> int:
+    """Tiles along the first spatial axis in a block.
+
+    Rows at its borders are padded, and come from memory, once more for the next block: few large
+    blocks. But what a block reads shall stay in the second cache, and threads need some blocks.
+    """
+    axis, step = conv.places[0], conv.strides[0]
+    total = conv.size(axis) or UNKNOWN_PLACES
+    channels = conv.size(conv.inner) or 1
+    row_bytes = channels * item
+    for place, stride in zip(conv.places[1:], conv.strides[1:], strict=True):
+        row_bytes *= (conv.size(place) or UNKNOWN_PLACES) * stride
+    reach = ((conv.size(conv.taps[0]) or 1) - 1) * conv.dilations[0] + 1
+    tiles = -(-total // pixels[1])
+    room = target.l2_bytes // 4 // max(1, row_bytes)
+    most = max(1, (room - reach) // (pixels[1] * step) + 1)
+    batch = conv.size(conv.batch) or 1
+    wanted = 1 if threads == 1 else 4 * threads
+    count = max(-(-tiles // most), min(tiles, -(-wanted // batch)))
+    return -(-tiles // count)

@@ -1,0 +1,100 @@
+"""Depthwise convolutions channels last: lanes are channels, several pixels at a time.
+
+    for n, rows in parallel
+      for tiles of pixels along the last axis
+        for vectors of channels          weights as [vector, taps, lane]: one stream
+          taps x pixels multiply-adds    all unrolled: neighbours share what they read
+
+Padding is a condition on the taps; lowering splits the borders from the inside of the image, where
+there is none.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.base.target import CPU
+from tilewright.rules.constants import CONSTANT
+from tilewright.rules.conv import padding_of
+from tilewright.rules.conv_plan import UNKNOWN_PLACES
+from tilewright.rules.epilogue import results
+from tilewright.rules.nest import block_of, nest_of
+from tilewright.rules.setting import Setting
+from tilewright.rules.windowed import Convolution, convolution
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+
+UNROLLED = 80  # multiply-adds in a tile's body, at most
+PIXELS = 8
+PARALLEL_CYCLES = 30_000
+
+
+def depthwise(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+    """Schedule a convolution of every channel on its own."""
+    nest = nest_of(sch, reference)
+    found = None if nest is None else convolution(nest)
+    if found is None or not found.is_depthwise or setting.target.kind != CPU:
+        return ()
+    lanes = setting.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
+    if lanes < 2 or found.depth is None:
+        return ()
+    padding = padding_of(sch, found)
+    done = [reference]
+    if padding is not None:
+        sch.compute_inline(padding)
+    done += _tiled(sch, found, lanes, setting)
+    return tuple(done)
+
+
+def _tiled(sch: Schedule, found: Convolution, lanes: int, setting: Setting) -> list[BlockRef]:
+    block = BlockRef(found.nest.name)
+    reads = block_of(sch.function, block.name).reads  # without padding, there are others
+    index = next(i for i, read in enumerate(reads) if read.buffer is found.w.buffer)
+    packed = sch.cache_read(block, index, "global")
+    loops = sch.get_loops(block)
+    vector, lane = sch.split(loops[found.out], [None, lanes])
+    *rows, last = found.places
+    tile, pixel = sch.split(loops[last], [None, _pixels(found)])
+    outer = [loops[found.batch], *[loops[at] for at in rows]]
+    taps = [loops[at] for at in found.taps]
+    sch.reorder(*outer, tile, vector, *taps, loops[found.inner], pixel, lane)
+    sch.vectorize(lane)
+    sch.unroll(pixel)
+    for tap in _unrolled(found, taps):
+        sch.unroll(tap)
+    done = [packed, *results(sch, block, vector, lanes)]
+    sch.decompose_reduction(block, taps[0])
+    names = [f"k{at}" for at in range(len(taps))]
+    order = ", ".join([f"o // {lanes}", *names, "c", f"o % {lanes}"])
+    sch.transform_layout(packed, ("write", 0), f"({', '.join(['o', 'c', *names])}) -> ({order})")
+    if found.w.buffer.name in setting.constants:
+        sch.annotate(packed, CONSTANT, True)
+    if setting.threads > 1 and _cycles(found, lanes) > PARALLEL_CYCLES:
+        sch.parallel(sch.fuse(*outer) if rows else tile)
+    return done
+
+
+def _pixels(found: Convolution) -> int:
+    """Pixels of a tile along the last axis: a divisor where there is a good one."""
+    total = found.size(found.places[-1]) or UNKNOWN_PLACES
+    row = found.size(found.taps[-1]) or 1
+    most = max(1, min(PIXELS, total, UNROLLED // row))
+    return min(range(max(1, most // 2), most + 1), key=lambda n: (-(-total // n) * n - total, -n))
+
+
+def _unrolled(found: Convolution, taps: list[LoopRef]) -> list[LoopRef]:
+    """The innermost axes of the window that are small enough to be unrolled."""
+    room = UNROLLED // _pixels(found)
+    chosen = []
+    for at, loop in zip(reversed(found.taps), reversed(taps), strict=True):
+        size = found.size(at) or UNROLLED
+        if size > room:
+            break
+        room //= size
+        chosen.append(loop)
+    return chosen
+
+
+def _cycles(found: Convolution, lanes: int) -> float:
+    places = math.prod(found.size(at) or UNKNOWN_PLACES for at in found.places)
+    vectors = -(-(found.size(found.out) or UNKNOWN_PLACES) // lanes)
+    return (found.size(found.batch) or 1) * places * vectors * (found.depth or 1) / 2

@@ -1,0 +1,82 @@
+"""What follows a sum: results leave the registers through it."""
+
+from __future__ import annotations
+
+from tilewright.base.errors import ScheduleError
+from tilewright.rules.nest import block_of, is_expression, nest_of
+from tilewright.tensor.ir import SPATIAL, Call
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.visit import exprs, output_buffers
+
+UNROLLED_NODES = 40  # what follows a sum and is not larger is repeated for every register
+
+
+def results(
+    sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int, *, unrolled: bool = True
+) -> list[BlockRef]:
+    """Take the results of a tile to memory, through what follows where that can be fused."""
+    point = sch.checkpoint()
+    try:
+        found = _through_consumers(sch, block, tile, lanes, unrolled)
+        if found:
+            return found
+    except ScheduleError:
+        pass
+    sch.restore(point)
+    store = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(store, tile)
+    _vectorize(sch, store, tile, lanes, unrolled)
+    return [store]
+
+
+def _through_consumers(
+    sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int, unrolled: bool
+) -> list[BlockRef]:
+    made = block_of(sch.function, block.name).writes[0].buffer
+    if made in output_buffers(sch.function):
+        return []
+    consumers = _followers(sch, block)
+    if not consumers:
+        return []
+    cheap = all(_is_small(sch, reference) for reference in consumers)
+    done: list[BlockRef] = []
+    if cheap:
+        sch.set_scope(block, 0, "local")
+    else:  # through memory of the tile's size, so that the code of what follows exists once
+        store = sch.cache_write(block, 0, "local")
+        sch.reverse_compute_at(store, tile)
+        _vectorize(sch, store, tile, lanes, unrolled)
+        done.append(store)
+    for reference in consumers:
+        sch.reverse_compute_at(reference, tile)
+        _vectorize(sch, reference, tile, lanes, cheap and unrolled)
+    return [*done, *consumers]
+
+
+def _followers(sch: Schedule, block: BlockRef) -> list[BlockRef]:
+    """All readers of a block, if each is a nest of its own without reductions."""
+    consumers = sch.get_consumers(block)
+    for reference in consumers:
+        body = block_of(sch.function, reference.name)
+        if any(it.kind != SPATIAL for it in body.iters) or not is_expression(body):
+            return []
+        if nest_of(sch, reference) is None:
+            return []
+    return consumers
+
+
+def _is_small(sch: Schedule, reference: BlockRef) -> bool:
+    nodes = list(exprs(block_of(sch.function, reference.name).body))
+    return len(nodes) <= UNROLLED_NODES and not any(isinstance(node, Call) for node in nodes)
+
+
+def _vectorize(sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int, unrolled: bool) -> None:
+    """A block over one tile works on whole vectors along its last loop."""
+    loops = sch.get_loops(block)
+    own = loops[[loop.var for loop in loops].index(tile.var) + 1 :]
+    *rows, column = own
+    vector, lane = sch.split(column, [None, lanes])
+    sch.vectorize(lane)
+    if unrolled:
+        for loop in (*rows, vector):
+            sch.unroll(loop)

@@ -1,0 +1,164 @@
+"""Convolutions in a program, by structure: channels last, windows that slide over spatial axes.
+
+    Y[n, y, x, o] = sum over c, i, j of
+        X[n, y * stride + i * dilation, x * stride + j * dilation, group(o) + c] * W[o, c, i, j]
+
+Any number of spatial axes. What is read may be a padded copy that the program makes before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright import sym
+from tilewright.rules.contraction import operands
+from tilewright.rules.nest import Nest
+from tilewright.sym import ONE, ZERO, Add, Const, Expr, FloorDiv, Var
+from tilewright.tensor.ir import Load, Update
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Iterators are named by their position in the block."""
+
+    nest: Nest
+    x: Load
+    w: Load
+    batch: int
+    places: tuple[int, ...]  # spatial iterators of the result
+    out: int  # its channels
+    inner: int  # channels summed over
+    taps: tuple[int, ...]  # positions in the window, one per spatial axis
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    per_group: int  # output channels of a group; 0: all, there is one group
+
+    def size(self, at: int) -> int | None:
+        """An extent, where it is known."""
+        found = self.nest.extent(at)
+        return int(found.value) if isinstance(found, Const) else None
+
+    @property
+    def depth(self) -> int | None:
+        """Terms of a sum, where their number is known."""
+        total = 1
+        for at in (self.inner, *self.taps):
+            size = self.size(at)
+            if size is None:
+                return None
+            total *= size
+        return total
+
+    @property
+    def is_depthwise(self) -> bool:
+        """One channel in, one channel out."""
+        return self.per_group == 1 and self.nest.extent(self.inner) is ONE
+
+    def read_index(self, load: Load) -> int:
+        """Which of the block's reads an operand is."""
+        return next(i for i, r in enumerate(self.nest.block.reads) if r.buffer is load.buffer)
+
+
+def convolution(nest: Nest) -> Convolution | None:
+    """What a nest is as a convolution; None if it is none."""
+    block = nest.block
+    loads = operands(block)
+    if loads is None or not isinstance(block.body, Update) or len(loads[0].index) < 3:
+        return None
+    written = [_position(nest, at) for at in block.body.index]
+    spatial = [at for at in written if at is not None]
+    if len(spatial) != len(written) or sorted(spatial) != nest.spatial or len(spatial) < 3:
+        return None
+    batch, *places, out = spatial
+    for x, w in (loads, loads[::-1]):
+        found = _of_operands(nest, x, w, batch, places, out)
+        if found is not None:
+            return found
+    return None
+
+
+def _position(nest: Nest, expr: Expr) -> int | None:
+    """The iterator that an expression is."""
+    for at in nest.loops:
+        if nest.var(at) is expr:
+            return at
+    return None
+
+
+def _of_operands(
+    nest: Nest, x: Load, w: Load, batch: int, places: list[int], out: int
+) -> Convolution | None:
+    rank = len(places)
+    if len(x.index) != rank + 2 or len(w.index) != rank + 2:
+        return None
+    weights = [_position(nest, at) for at in w.index]
+    known = [at for at in weights if at is not None]
+    if len(known) != rank + 2 or known[0] != out or sorted(known[1:]) != nest.reduce:
+        return None
+    inner, *taps = known[1:]
+    if x.index[0] is not nest.var(batch):
+        return None
+    strides, dilations = [], []
+    for at, place, tap in zip(x.index[1:-1], places, taps, strict=True):
+        steps = _steps(at, nest.var(place), nest.var(tap))
+        if steps is None:
+            return None
+        strides.append(steps[0])
+        dilations.append(steps[1])
+    per_group = _per_group(x.index[-1], nest, out, inner)
+    if per_group is None:
+        return None
+    return Convolution(
+        nest,
+        x,
+        w,
+        batch,
+        tuple(places),
+        out,
+        inner,
+        tuple(taps),
+        tuple(strides),
+        tuple(dilations),
+        per_group,
+    )
+
+
+def _steps(expr: Expr, place: Var, tap: Var) -> tuple[int, int] | None:
+    """How far an index moves with the window and with the tap; the rest must be a number."""
+    found = sym.linear(expr, (place, tap))
+    if found is None:
+        return None
+    factors, rest = found
+    stride, dilation = factors.get(place, ZERO), factors.get(tap, ZERO)
+    if not isinstance(rest, Const) or not isinstance(stride, Const):
+        return None
+    if not isinstance(dilation, Const) or int(stride.value) < 1 or int(dilation.value) < 1:
+        return None
+    return int(stride.value), int(dilation.value)
+
+
+def _per_group(expr: Expr, nest: Nest, out: int, inner: int) -> int | None:
+    """From the channel that is read: output channels of a group, 0 for one group, None if odd."""
+    c, o = nest.var(inner), nest.var(out)
+    if expr is c:
+        return 0
+    if not isinstance(expr, Add):
+        return None
+    first = expr.a if expr.b is c else expr.b if expr.a is c else None
+    if first is None:
+        return None
+    if first is o:
+        return 1 if nest.extent(inner) is ONE else None
+    for part in _parts(first):
+        if isinstance(part, FloorDiv) and part.a is o and isinstance(part.b, Const):
+            return int(part.b.value)
+    return None
+
+
+def _parts(expr: Expr) -> list[Expr]:
+    found, stack = [], [expr]
+    while stack:
+        item = stack.pop()
+        found.append(item)
+        stack.extend(item.children())
+    return found

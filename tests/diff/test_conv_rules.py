@@ -1,0 +1,127 @@
+"""Schedules of convolutions keep the answer: random configurations, natively and interpreted."""
+
+import random
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import graph, sym
+from tilewright.lower.graph import lower_graph
+from tilewright.rules import default_schedule
+from tilewright.rules.constants import Given, split_constant_blocks
+
+EPILOGUES = {
+    "": "%q = relu(%y)",
+    "nothing": "%q = reshape(%y) {shape = SHAPE}",
+    "residual": "%r = add(%y, %more)\n%q = relu(%r)",
+    "swish": "%r = sigmoid(%y)\n%q = mul(%r, %y)",
+    "two results": "%p = relu(%y)\n%q = add(%p, %more)",
+}
+
+
+def configuration(seed):
+    """A convolution by chance: shapes, window, groups, what follows."""
+    pick = random.Random(seed)
+    rank = pick.choice([1, 2, 2, 2, 2, 3])
+    groups = pick.choice([1, 1, 1, 2, 3])
+    depthwise = pick.random() < 0.3
+    inner, per_group = pick.choice([1, 3, 8, 17]), pick.choice([1, 5, 16, 24, 40])
+    if depthwise:
+        groups, inner, per_group = pick.choice([1, 5, 16, 40]), 1, pick.choice([1, 1, 1, 2])
+    kernel = [pick.choice([1, 2, 3, 3, 5]) for _ in range(rank)]
+    strides = [pick.choice([1, 1, 2, 3]) for _ in range(rank)]
+    dilations = [pick.choice([1, 1, 1, 2]) for _ in range(rank)]
+    pads = [pick.randint(0, 2) for _ in range(2 * rank)]
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    size = [max(1, r) + pick.randint(0, 17 if rank < 3 else 4) for r in reach]
+    return {
+        "batch": pick.choice([1, 1, 2, 3]),
+        "size": size,
+        "channels": groups * inner,
+        "out": groups * per_group,
+        "kernel": kernel,
+        "attributes": {
+            "strides": tuple(strides),
+            "pads": tuple(pads),
+            "dilations": tuple(dilations),
+            "groups": groups,
+        },
+        "epilogue": pick.choice(list(EPILOGUES)),
+        "bias": pick.random() < 0.7,
+        "dynamic": pick.choice(["", "", "batch", "size"]),
+        "constant": pick.random() < 0.8,
+        "threads": pick.choice([1, 2]),
+    }
+
+
+def module_of(conf):
+    """The model, and the arrays it takes."""
+    attributes = ", ".join(f"{k} = {v}" for k, v in conf["attributes"].items())
+    names = ["n"] if conf["dynamic"] == "batch" else [str(conf["batch"])]
+    sizes = [f"s{at}" if conf["dynamic"] == "size" else str(s) for at, s in enumerate(conf["size"])]
+    shape = ", ".join([*names, *sizes, str(conf["channels"])])
+    weights = [conf["out"], conf["channels"] // conf["attributes"]["groups"], *conf["kernel"]]
+    bias = ", %b" if conf["bias"] else ""
+    head = f"""%y = conv(%x, %w{bias}) {{{attributes}, layout = "channels_last"}}"""
+    params = f"%x: f32[{shape}], %w: f32[{', '.join(map(str, weights))}], %b: f32[{conf['out']}]"
+    made = graph.parse(f"graph @main({params}) {{ {head} return %y }}")
+    result = made.main.results[0].type.shape
+    shown = "(" + ", ".join(f"expr {dim}" for dim in result) + ")"
+    more = ", ".join(map(str, result))
+    body = EPILOGUES[conf["epilogue"]].replace("SHAPE", shown)
+    results = "%p, %q" if conf["epilogue"] == "two results" else "%q"
+    return graph.parse(
+        f"graph @main({params}, %more: f32[{more}]) {{ {head} {body} return {results} }}"
+    )
+
+
+def arrays_of(module, conf, seed):
+    rng = np.random.default_rng(seed)
+    env = {"n": conf["batch"], **{f"s{at}": size for at, size in enumerate(conf["size"])}}
+    made = []
+    for value in module.main.params:
+        dims = [
+            int(sym.evaluate(d, {v: env[v.name] for v in sym.free_vars(d)}))
+            for d in value.type.shape
+        ]
+        made.append(rng.standard_normal(dims).astype(np.float32))
+    return made, env
+
+
+def run_kernel(run, split, arrays, outs, sizes):
+    """Pack what is constant, then call the kernel."""
+    given = [*arrays, *outs, *sizes]
+    packed = []
+    if split.packer is not None:
+        shapes = [
+            [int(d.value) for d in p.shape] for p in split.packer.params[len(split.weights) :]
+        ]
+        packed = [np.zeros(shape, np.float32) for shape in shapes]
+        run(split.packer)(*[given[at] for at in split.weights], *packed)
+    args = [
+        given[param.position] if isinstance(param, Given) else packed[param.position]
+        for param in split.params
+    ]
+    run(split.kernel)(*args)
+
+
+def check(conf, seed, run):
+    module = module_of(conf)
+    arrays, env = arrays_of(module, conf, seed)
+    fn = lower_graph(module.main, "kernel")
+    constants = ("w", "b") if conf["constant"] else ()
+    scheduled = default_schedule(fn, "cpu", threads=conf["threads"], constants=constants)
+    want = graph.interpret(module, *arrays)
+    outs = [np.full(y.shape, np.nan, np.float32) for y in want]
+    buffers = len(arrays) + len(outs)
+    sizes = [env[size.name] for size in fn.params[buffers:]]
+    run_kernel(run, split_constant_blocks(scheduled.function), arrays, outs, sizes)
+    terms = np.prod(conf["kernel"]) * conf["channels"]
+    for found, wanted in zip(outs, want, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6 * terms + 1e-5)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_scheduled_convolutions_keep_the_answer(seed):
+    check(configuration(seed), seed, tw.build)
