@@ -1,14 +1,83 @@
-"""Tilewright: an end-to-end optimizing compiler for deep learning."""
+"""Tilewright: an end-to-end optimizing compiler for deep learning.
 
-from tilewright import intrin, te, tensor
-from tilewright.base.errors import TilewrightError
-from tilewright.base.target import Target
-from tilewright.codegen.build import CompiledFunction, build, load
-from tilewright.driver.compile import compile
-from tilewright.runtime.array import Array, array, empty, from_dlpack
-from tilewright.runtime.module import Module
-from tilewright.runtime.pool import set_threads
-from tilewright.runtime.profiler import profile
-from tilewright.tensor import Schedule, Trace, interpret
+Names are loaded when they are first used, so that a program which only runs a saved model, through
+`tilewright.load`, does not load the compiler.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilewright import intrin, te, tensor
+    from tilewright.base.errors import TilewrightError
+    from tilewright.base.target import Target
+    from tilewright.codegen.build import CompiledFunction, build
+    from tilewright.driver.compile import compile
+    from tilewright.runtime.array import Array, array, empty, from_dlpack
+    from tilewright.runtime.module import Module
+    from tilewright.runtime.pool import set_threads
+    from tilewright.runtime.profiler import profile
+    from tilewright.runtime.saved import load
+    from tilewright.tensor import Schedule, Trace, interpret
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "intrin": "",
+    "te": "",
+    "tensor": "",
+    "TilewrightError": "base.errors",
+    "Target": "base.target",
+    "CompiledFunction": "codegen.build",
+    "build": "codegen.build",
+    "compile": "driver.compile",
+    "Array": "runtime.array",
+    "array": "runtime.array",
+    "empty": "runtime.array",
+    "from_dlpack": "runtime.array",
+    "Module": "runtime.module",
+    "set_threads": "runtime.pool",
+    "profile": "runtime.profiler",
+    "load": "runtime.saved",
+    "Schedule": "tensor",
+    "Trace": "tensor",
+    "interpret": "tensor",
+}
+__all__ = [
+    "Array",
+    "CompiledFunction",
+    "Module",
+    "Schedule",
+    "Target",
+    "TilewrightError",
+    "Trace",
+    "array",
+    "build",
+    "compile",
+    "empty",
+    "from_dlpack",
+    "interpret",
+    "intrin",
+    "load",
+    "profile",
+    "set_threads",
+    "te",
+    "tensor",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if not home:
+        return import_module(f"{__name__}.{name}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -167,6 +167,32 @@ def run_compiler(command: list[str]) -> None:
         )
 
 
+def link_object(output: Path, inputs: list[Path], target: Target, keep: tuple[str, ...]) -> None:
+    """One object out of several; of its symbols others see those to `keep`, if objcopy is there."""
+    command = [*find_compiler(target), "-r", "-nostdlib", "-o", str(output)]
+    run_compiler([*command, *(str(path) for path in inputs)])
+    objcopy = shutil.which("objcopy")
+    if objcopy is not None and target.triple == Target.host().triple:
+        flags = [f"--keep-global-symbol={name}" for name in keep]
+        run_compiler([objcopy, *flags, str(output)])
+
+
+def check_path(path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
+    """That a file of a kind can be written where it is wanted."""
+    if path.suffix not in suffixes:
+        raise UserError(
+            "TW3032",
+            f"cannot write {path.name}: the suffix tells no kind of file",
+            help=f"use one of {', '.join(suffixes)}",
+        )
+    if not path.parent.is_dir():
+        raise UserError(
+            "TW3033",
+            f"cannot write {path.name}: there is no folder {path.parent}",
+            help="make the folder first",
+        )
+
+
 def write_text(path: Path, text: str) -> None:
     write_atomically(path, text.encode())
 

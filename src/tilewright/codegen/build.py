@@ -18,7 +18,7 @@ from tilewright.base.errors import UserError
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA, Target
 from tilewright.codegen import cache, jit, llvm
-from tilewright.codegen.artifact import SUFFIXES, header, write_library, write_text
+from tilewright.codegen.artifact import check_path, header, write_library, write_text
 from tilewright.codegen.builder import ModuleText
 from tilewright.codegen.cache import write_atomically
 from tilewright.codegen.cuda import CudaFunction, build_cuda
@@ -26,7 +26,7 @@ from tilewright.codegen.debug import DebugInfo
 from tilewright.codegen.entry import emit_function, signature_of
 from tilewright.codegen.hardware import assembly_key
 from tilewright.codegen.machine import Machine
-from tilewright.runtime.library import MANIFEST, LoadedFunction, load_library, to_manifest
+from tilewright.runtime.library import MANIFEST, to_manifest
 from tilewright.runtime.pool import checked_threads
 from tilewright.runtime.signature import Signature
 from tilewright.sym import Var
@@ -144,18 +144,7 @@ class CompiledFunction:
     def save(self, path: str | Path) -> Path:
         """Write a file of the kind that the suffix names: .o .so .wasm .h .ll .s"""
         path = Path(path)
-        if path.suffix not in SUFFIXES:
-            raise UserError(
-                "TW3032",
-                f"cannot write {path.name}: the suffix tells no kind of file",
-                help=f"use one of {', '.join(SUFFIXES)}",
-            )
-        if not path.parent.is_dir():
-            raise UserError(
-                "TW3033",
-                f"cannot write {path.name}: there is no folder {path.parent}",
-                help="make the folder first",
-            )
+        check_path(path)
         signatures = (self.signature,)
         match path.suffix:
             case ".o":
@@ -213,12 +202,6 @@ def load_object(
         native = signature.bind(loaded.addresses[fn.name], loaded)
     scalars = tuple(at for at, param in enumerate(fn.params) if isinstance(param, Var))
     return CompiledFunction(fn, target, signature, image, options, native, scalars)
-
-
-def load(path: str | Path, name: str = "") -> LoadedFunction:
-    """A function of a library that `save` wrote; its only one, unless named."""
-    library = load_library(path)
-    return library[name or next(iter(library.functions))]
 
 
 def compile_object(fn: Function, target: Target, options: Options = Options()) -> bytes:  # noqa: B008

@@ -20,6 +20,7 @@ from tilewright.codegen import jit, llvm
 from tilewright.codegen.build import new_module
 from tilewright.codegen.entry import signature_of
 from tilewright.codegen.host import emit_main, input_function
+from tilewright.driver.compiled import CompiledModule, Inside
 from tilewright.driver.hybrid import HybridModule
 from tilewright.driver.kernels import Setting
 from tilewright.driver.lowering import Program, lower_model
@@ -165,7 +166,7 @@ def load_module(
     loaded = Loaded(program, image, target)
     names = program.module.outputs or [value.name for value in graph.results]
     signature = signature_of(input_function(graph, NAME))
-    return Module(
+    module = CompiledModule(
         loaded.code.addresses[f"{NAME}_main"],
         signature,
         [spec_of(value, value.name) for value in graph.params],
@@ -174,6 +175,8 @@ def load_module(
         loaded,
         options.threads,
     )
+    module.inside = Inside(program, plan, image, f"{NAME}_main", target)
+    return module
 
 
 def spec_of(value: ir.Value, name: str) -> Spec:

@@ -13,5 +13,6 @@ from tilewright.runtime.errors import OutOfMemory as OutOfMemory
 from tilewright.runtime.pool import set_threads as set_threads
 from tilewright.runtime.pool import threads as threads
 from tilewright.runtime.profiler import profile as profile
+from tilewright.runtime.saved import load as load
 from tilewright.runtime.signature import Param as Param
 from tilewright.runtime.signature import Signature as Signature

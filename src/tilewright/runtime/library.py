@@ -1,8 +1,8 @@
-"""Compiled functions from a shared library on disk, without the compiler.
+"""Compiled functions and models from a shared library on disk, without the compiler.
 
 A library that Tilewright wrote carries a manifest: a string constant in JSON that tells the
-functions and their signatures. It also carries a runtime of its own, so that C programs can use it;
-errors and the number of threads are therefore asked of the library itself.
+functions and their signatures, or the model. It also carries a runtime of its own, so that C
+programs can use it; errors and the number of threads are therefore asked of the library itself.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tilewright.base.dtype import dtype
 from tilewright.base.errors import TilewrightError, UserError
 from tilewright.runtime.errors import error_of
 from tilewright.runtime.pool import checked_threads
+from tilewright.runtime.seal import check_whole
 from tilewright.runtime.signature import Param, Signature
 
 MANIFEST = "tilewright_manifest"
@@ -43,11 +44,16 @@ def to_manifest(signatures: tuple[Signature, ...], target: str) -> str:
     return json.dumps({"version": VERSION, "target": target, "functions": functions})
 
 
-def from_manifest(text: str) -> tuple[Signature, ...]:
-    """The signatures that a manifest tells."""
-    data = json.loads(text)
+def read_manifest(text: str) -> dict[str, Any]:
+    """A manifest of the version that we know."""
+    data: dict[str, Any] = json.loads(text)
     if data["version"] != VERSION:
         raise UserError("TW4031", f"the manifest has version {data['version']}, not {VERSION}")
+    return data
+
+
+def from_manifest(text: str) -> tuple[Signature, ...]:
+    """The signatures that a manifest tells."""
     return tuple(
         Signature(
             function["name"],
@@ -62,7 +68,7 @@ def from_manifest(text: str) -> tuple[Signature, ...]:
                 for param in function["params"]
             ),
         )
-        for function in data["functions"]
+        for function in read_manifest(text)["functions"]
     )
 
 
@@ -98,6 +104,7 @@ class Library:
         self.path = Path(path)
         if not self.path.is_file():
             raise UserError("TW4030", f"there is no library {self.path}")
+        check_whole(self.path)
         try:
             self.handle = ctypes.CDLL(str(self.path.resolve()))
             text = ctypes.c_char_p.in_dll(self.handle, MANIFEST).value
@@ -109,10 +116,15 @@ class Library:
             ) from error
         assert text is not None
         self.handle.tw_last_error.restype = ctypes.c_char_p
+        self.manifest = read_manifest(text.decode())
         self.functions = {
             signature.name: LoadedFunction(self, signature)
             for signature in from_manifest(text.decode())
         }
+
+    def address(self, name: str) -> int:
+        """Where a function or constant lies in memory."""
+        return ctypes.addressof(ctypes.c_char.in_dll(self.handle, name))
 
     def __getitem__(self, name: str) -> LoadedFunction:
         if name not in self.functions:

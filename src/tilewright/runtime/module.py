@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from tilewright.runtime import _native
 from tilewright.runtime.array import Array
 from tilewright.runtime.dlpack import code_of
 from tilewright.runtime.pool import checked_threads
+from tilewright.runtime.pool import threads as default_threads
 from tilewright.runtime.profiler import Record, profile
 from tilewright.runtime.signature import Signature
 
@@ -52,14 +54,21 @@ class Module:
         constants: int,
         owner: object,
         threads: int = 0,
+        runtime: int = 0,
     ) -> None:
-        """Code at an address, with the table of its weights; `owner` keeps both in memory."""
+        """Code at an address, with the table of its weights; `owner` keeps both in memory.
+
+        `runtime` is the address of the runtime that the code is linked with, if it is not ours.
+        """
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.threads = checked_threads(threads)
         self._names = {spec.name: at for at, spec in enumerate(self.inputs)}
         codes = tuple(code_of(spec.dtype) for spec in self.outputs if spec.dtype is not None)
-        self._native = _native.Model(address, signature.native, codes, constants, Array, owner)
+        self._runtime = runtime
+        self._native = _native.Model(
+            address, signature.native, codes, constants, Array, owner, runtime
+        )
 
     @property
     def name(self) -> str:
@@ -77,6 +86,8 @@ class Module:
             args = self._in_order(args, named)
         inputs = tuple([_lendable(value) for value in args])
         count = checked_threads(threads) if threads else self.threads
+        if self._runtime and not count:
+            count = default_threads()  # the library knows nothing of our setting
         if out is not None:
             self._native.call_into(inputs, tuple(out), count)
             return tuple(out)
@@ -108,9 +119,17 @@ class Module:
 
     def profile(self, *args: Any, **named: Any) -> Record:
         """Run once and tell how long each kernel took."""
-        with profile() as record:
+        with profile(runtime=self._runtime) as record:
             self(*args, **named)
         return record
+
+    def save(self, path: str | Path, name: str = "") -> Path:
+        """Write the model as a file of the kind that the suffix names: .so, .o or .h"""
+        raise UserError(
+            "TW4042",
+            f"cannot write {Path(path).name}: this model is not one native function",
+            help="models with fallbacks, and models from files, are not saved",
+        )
 
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.inputs))

@@ -13,10 +13,11 @@ import pytest
 from tilewright import runtime
 from tilewright.base.errors import TilewrightError, Unsupported, UserError, UserTypeError
 from tilewright.base.target import Target
-from tilewright.codegen.build import build, compile_object, load, load_object
+from tilewright.codegen.build import build, compile_object, load_object
 from tilewright.codegen.externs import register_extern
 from tilewright.codegen.hardware import Assembly, declare_assembly
 from tilewright.runtime.library import load_library
+from tilewright.runtime.saved import load
 from tilewright.tensor import parse
 
 SCALE = """

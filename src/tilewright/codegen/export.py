@@ -1,0 +1,125 @@
+"""What a saved model holds besides its kernels and its main.
+
+    NAME                 int32_t (const DLTensor *const *args, int32_t n_args): inputs, then outputs
+    NAME_constants       the addresses of the weights
+    tilewright_manifest  what loading must know, as JSON
+
+Weights lie in a section of their own that is mapped from the file and never written: they take
+memory only as they are read, and once for all processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.target import Target
+from tilewright.codegen import llvm
+from tilewright.codegen.build import new_module
+from tilewright.codegen.builder import ModuleText, symbol
+from tilewright.codegen.entry import emit_signature
+from tilewright.runtime.library import MANIFEST
+from tilewright.runtime.signature import Signature
+
+ENTRY = "{ ptr, ptr, ptr, ptr, i32 }"
+SECTION = ".tw_weights"
+ALIGN = 64
+Array = np.ndarray[Any, Any]
+
+
+def entry_object(
+    signature: Signature, n_inputs: int, main: str, places: Iterable[int], text: str, target: Target
+) -> bytes:
+    """The object with a model's entry, its table of constants and its manifest.
+
+    `places` tells where in the block of weights each constant starts.
+    """
+    machine = llvm.machine_of(target)
+    module = new_module(machine)
+    _emit_entry(module, signature, n_inputs, main, list(places))
+    module.global_lines.append(f"@{MANIFEST} = constant {module.string(text)}")
+    return llvm.to_object(llvm.parse(module.text()), machine)
+
+
+def _emit_entry(
+    module: ModuleText, signature: Signature, n_inputs: int, main: str, places: list[int]
+) -> None:
+    name = signature.name
+    module.declare("i32", main, ["ptr", "ptr", "i32"])
+    module.global_lines += [
+        f"@{name}_weights = external hidden constant i8",
+        f"@{name}_constants = constant [{max(1, len(places))} x ptr] {_table(name, places)}",
+        f"@{name}.instance = internal global ptr null",
+    ]
+    fields = ", ".join(
+        (
+            str(emit_signature(module, signature)),
+            f"ptr @{main}",
+            f"ptr @{name}_constants",
+            f"ptr @{name}.instance",
+            f"i32 {n_inputs}",
+        )
+    )
+    entry = module.constant(f"{name}.entry", ENTRY, f"{{ {fields} }}")
+    params = (("ptr", "args"), ("i32", "n_args"))
+    with module.function("i32", name, params) as (b, (args, n_args)):
+        b.ret(b.call("tw_run_model", "i32", entry, args, n_args))
+
+
+def _table(name: str, places: list[int]) -> str:
+    if not places:
+        return "zeroinitializer"
+    addresses = [f"ptr getelementptr (i8, ptr @{name}_weights, i64 {place})" for place in places]
+    return f"[{', '.join(addresses)}]"
+
+
+# --------------------------------------------------------------------------- weights
+
+
+def places_of(weights: Iterable[Array]) -> Iterator[int]:
+    """Where each array starts, one after the other."""
+    place = 0
+    for weight in weights:
+        yield place
+        place += -(-weight.nbytes // ALIGN) * ALIGN
+
+
+def write_weights(folder: Path, name: str, weights: Iterable[Array], target: Target) -> Path:
+    """An assembly file that includes the weights, which are written beside it."""
+    data = folder / f"{name}.weights"
+    with data.open("wb") as file:
+        for weight in weights:
+            file.write(np.ascontiguousarray(weight).reshape(-1).view(np.uint8).data)
+            file.write(bytes(-weight.nbytes % ALIGN))
+        if file.tell() == 0:
+            file.write(bytes(ALIGN))  # the symbol needs a place
+    source = folder / f"{name}_weights.S"
+    source.write_text(_assembly(f"{name}_weights", data, target))
+    return source
+
+
+def _assembly(label: str, data: Path, target: Target) -> str:
+    path = str(data).replace("\\", "\\\\").replace('"', '\\"')
+    if "darwin" in target.triple or "macos" in target.triple:
+        start = [".section __DATA,__const", f".globl _{label}", f".private_extern _{label}"]
+        return "\n".join([*start, ".p2align 6", f"_{label}:", f'.incbin "{path}"', ""])
+    lines = [
+        f'.section {SECTION},"a",%progbits',
+        f".globl {label}",
+        f".hidden {label}",
+        f".balign {ALIGN}",
+        f"{label}:",
+        f'.incbin "{path}"',
+        '.section .note.GNU-stack,"",%progbits',
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def c_name(text: str) -> str:
+    """An identifier for C out of any text."""
+    name = symbol(text).translate(str.maketrans(".$-", "___"))
+    return name if name and not name[0].isdigit() else f"model_{name}"

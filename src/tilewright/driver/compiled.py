@@ -1,0 +1,188 @@
+"""A model that was compiled here: what it was made of, and how to write it to a file.
+
+module.save("model.so")   a shared library with everything in it; tw.load("model.so")
+module.save("model.o")    the same as an object, without the C runtime
+module.save("model.h")    the C header of either
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.loc import Fused, Loc, ModelNode
+from tilewright.base.target import Target
+from tilewright.codegen.artifact import check_path, header, link_library, link_object, write_text
+from tilewright.codegen.entry import size_names
+from tilewright.codegen.export import c_name, entry_object, places_of, write_weights
+from tilewright.codegen.host import input_function
+from tilewright.driver.lowering import Program
+from tilewright.graph import ir
+from tilewright.graph.memory import MemoryPlan
+from tilewright.graph.visit import walk
+from tilewright.runtime.library import VERSION
+from tilewright.runtime.module import Module, Spec
+from tilewright.runtime.seal import seal
+from tilewright.runtime.signature import Param, Signature
+from tilewright.sym import Const, Size
+
+SUFFIXES = (".so", ".o", ".h")
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What a module was made of."""
+
+    program: Program
+    plan: MemoryPlan
+    image: bytes = field(repr=False)  # the host program's object code
+    main: str  # its symbol
+    target: Target
+
+
+class CompiledModule(Module):
+    """A model as native code in this process."""
+
+    inside: Inside
+
+    def save(self, path: str | Path, name: str = "") -> Path:
+        """Write .so, .o or .h; `name` is the C function's, by default the file's."""
+        path = Path(path)
+        check_path(path, SUFFIXES)
+        made = _Export(
+            self.inside, self.inputs, self.outputs, c_name(name or path.stem), self.threads
+        )
+        text = header((made.signature,), self.inside.target)
+        if path.suffix != ".h":
+            made.write(path)
+        write_text(path.with_suffix(".h"), text)
+        return path
+
+
+class _Export:
+    """Writes one file."""
+
+    def __init__(
+        self,
+        inside: Inside,
+        inputs: tuple[Spec, ...],
+        outputs: tuple[Spec, ...],
+        name: str,
+        threads: int,
+    ) -> None:
+        self.inside = inside
+        self.inputs = inputs
+        self.outputs = outputs
+        self.name = name
+        self.threads = threads
+        self.weights = [np.asarray(w) for w in inside.program.module.constants.values()]
+        self.signature = full_signature(inside.program.module.main, outputs, name)
+
+    def write(self, path: Path) -> None:
+        target = self.inside.target
+        with tempfile.TemporaryDirectory(prefix=".tilewright-", dir=path.parent) as made:
+            folder = Path(made)
+            inputs = [write_weights(folder, self.name, self.weights, target)]
+            for at, image in enumerate(self._images()):
+                inputs.append(folder / f"{at}.o")
+                inputs[-1].write_bytes(image)
+            output = folder / f"made{path.suffix}"
+            if path.suffix == ".o":
+                link_object(output, inputs, target, (self.name,))
+            else:
+                link_library(output, inputs, target)
+                seal(output)
+            os.chmod(output, 0o644)
+            os.replace(output, path)
+
+    def _images(self) -> Iterable[bytes]:
+        inside = self.inside
+        yield entry_object(
+            self.signature,
+            len(self.inputs),
+            inside.main,
+            places_of(self.weights),
+            json.dumps(self.manifest()),
+            inside.target,
+        )
+        yield inside.image
+        for kernel in inside.program.kernels.values():
+            yield kernel.image
+
+    def manifest(self) -> dict[str, Any]:
+        """All that loading must know, and where each kernel comes from."""
+        plan = self.inside.plan
+        params = self.signature.params
+        count = len(self.inputs)
+        return {
+            "version": VERSION,
+            "target": str(self.inside.target),
+            "functions": [],
+            "model": {
+                "name": self.name,
+                "main": self.inside.main,
+                "constants": f"{self.name}_constants",
+                "threads": self.threads,
+                "inputs": [_told(*one) for one in zip(self.inputs, params[:count], strict=True)],
+                "outputs": [_told(*one) for one in zip(self.outputs, params[count:], strict=True)],
+                "kernels": [dict(one) for one in kernel_calls(self.inside.program)],
+                "arena_bytes": plan.arena_bytes,
+                "weights_bytes": sum(weight.nbytes for weight in self.weights),
+            },
+        }
+
+
+def _told(spec: Spec, param: Param) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "dtype": str(spec.dtype),
+        "shape": list(spec.shape),
+        "extents": list(param.shape),
+    }
+
+
+def full_signature(graph: ir.Graph, outputs: Iterable[Spec], name: str) -> Signature:
+    """What a C program passes: the inputs, then the outputs. Sizes that inputs do not tell are
+    checked when they are known."""
+    sizes = size_names(input_function(graph, name))
+
+    def extent(dim: object) -> int | str | None:
+        if isinstance(dim, Const):
+            return int(dim.value)
+        return sizes.get(dim) if isinstance(dim, Size) else None
+
+    params = [
+        Param(value.name, value.tensor.dtype, tuple(map(extent, value.tensor.shape or ())))
+        for value in graph.params
+    ]
+    for spec, value in zip(outputs, graph.results, strict=True):
+        shape = tuple(map(extent, value.tensor.shape or ()))
+        params.append(Param(spec.name, value.tensor.dtype, shape, writable=True))
+    return Signature(name, tuple(params))
+
+
+def kernel_calls(program: Program) -> Iterable[Mapping[str, Any]]:
+    """Each call of a kernel, in order, with the nodes of the model that it computes."""
+    for node in walk(program.module.main):
+        if node.op == "kernel":
+            yield {
+                "kernel": node["function"],
+                "label": node["label"],
+                "nodes": list(dict.fromkeys(origins(node.loc))),
+            }
+
+
+def origins(loc: Loc) -> Iterable[str]:
+    """The names of the model's nodes in a location."""
+    if isinstance(loc, Fused):
+        for part in loc.parts:
+            yield from origins(part)
+    elif isinstance(loc, ModelNode):
+        yield loc.node

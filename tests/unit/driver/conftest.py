@@ -1,0 +1,33 @@
+"""A small model with weights, a dynamic size and two outputs, compiled once for all tests here."""
+
+import numpy as np
+import pytest
+from onnx import numpy_helper, parser
+
+import tilewright as tw
+
+TEXT = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[n, 8] x) => (float[n, 4] y, float[n, 8] z) {
+  h = MatMul (x, w)
+  y = Relu (h)
+  z = Tanh (x)
+}"""
+
+
+@pytest.fixture(scope="session")
+def model():
+    """The ONNX model."""
+    made = parser.parse_model(TEXT)
+    w = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    made.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    return made
+
+
+@pytest.fixture(scope="session")
+def module(model):
+    return tw.compile(model)
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(1).standard_normal((3, 8)).astype(np.float32)
