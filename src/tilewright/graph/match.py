@@ -9,7 +9,7 @@ same wherever the name recurs; `Number` binds what all elements of a constant ar
 takes the first alternative that fits.
 
 `rewrite_matches` offers every node to rules, which see what leads to it (`Scope`) and give nodes in
-its place, the last of which define its outputs.
+its place, the last of which defines its outputs and is offered again.
 """
 
 from __future__ import annotations
@@ -82,6 +82,11 @@ class Scope:
     uses: Mapping[Value, int]
     users: Mapping[Value, list[str]]  # the operators of which a value is an operand
     defined: dict[Value, Node] = field(default_factory=dict)
+
+    def define(self, node: Node) -> None:
+        """Remember what defines the outputs of a node."""
+        for value in node.outputs:
+            self.defined[value] = node
 
     def producer(self, value: Value | None, *ops: str) -> Node | None:
         """The node that defines a value, if it is of one of these operators."""
@@ -200,7 +205,7 @@ def remade(node: Node, op: str, *inputs: Value | None, **attributes: Attribute) 
     return replace(node, op=op, inputs=inputs, attributes=ir.attributes(**attributes))
 
 
-# Nodes in the place of one; the last define its outputs, or a value stands for its only output.
+# Nodes in the place of one, the last of which defines its outputs, or a value for its only output.
 Replacement = Sequence[Node] | Value | None
 MatchRule = Callable[[Node, Scope], Replacement]
 
@@ -217,19 +222,32 @@ def rewrite_matches(module: Module, rules: Sequence[MatchRule]) -> Module:
     return module if changed is module else replace(changed, constants=constants)
 
 
+AGAIN = 8  # how often what stands in the place of a node is offered to the rules
+
+
 def _offered(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Instead | None:
+    made: list[Node] = []
+    current = node
+    for _ in range(AGAIN):
+        found = _first(current, scope, rules)
+        if found is None:
+            break
+        if isinstance(found, Value):
+            return Instead(tuple(made), (found,))
+        *before, current = found
+        for each in before:
+            scope.define(each)
+        made += before
+    scope.define(current)
+    return None if current is node else Instead((*made, current), node.outputs)
+
+
+def _first(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Replacement:
+    """What the first rule that applies gives."""
     for rule in rules:
-        made = rule(node, scope)
-        if made is None:
-            continue
-        if isinstance(made, Value):
-            return Instead((), (made,))
-        for each in made:
-            for value in each.outputs:
-                scope.defined[value] = each
-        return Instead(tuple(made), node.outputs)
-    for value in node.outputs:
-        scope.defined[value] = node
+        found = rule(node, scope)
+        if found is not None:
+            return found
     return None
 
 

@@ -2,6 +2,7 @@
 
 from tilewright.graph.passes.canonicalize import canonicalize
 from tilewright.graph.passes.enclose_nodes import enclose_nodes
+from tilewright.graph.passes.fold_batch_norm import fold_batch_norm
 from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse import fuse
 from tilewright.graph.passes.infer_shapes import infer_shapes
@@ -27,6 +28,7 @@ CANONICAL = (
 # Rewrites of a canonical model that compute the same, rounding aside, with less.
 OPTIMIZED = (
     simplify_arithmetic,
+    fold_batch_norm,
     recognize_norms,
     recognize_attention,
     canonicalize,

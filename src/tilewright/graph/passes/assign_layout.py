@@ -1,0 +1,239 @@
+"""assign_layout: images lie channels last where that pays, as one decision for the whole model.
+
+Every node that can work on either form is on one of two sides; the others, and what the model takes
+and gives, stay as written. A side costs what kernels take there, and a value that is made on one
+side and used on the other costs a transpose. The cheapest division is a minimum cut. Transposes
+stand at the borders only; those of constants are folded, and those that meet cancel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.base.passes import PassContext
+from tilewright.graph import cost
+from tilewright.graph.build import make_node
+from tilewright.graph.following import Following, following, is_free, rank_of
+from tilewright.graph.ir import Graph, Module, Node, Value
+from tilewright.graph.min_cut import INFINITE, Network
+from tilewright.graph.ops.layout import channels_first, channels_last
+from tilewright.graph.types import TensorType, Type
+from tilewright.graph.visit import map_graphs, users
+from tilewright.sym import Const
+
+FLOP = 0.06  # one multiplication or addition of a good kernel, in bytes moved
+SLOW = 3.0  # a convolution channels first takes so many times as long
+TRANSPOSED = 2.0  # a byte that changes its place, in bytes moved
+
+
+def assign_layout(module: Module, ctx: PassContext) -> Module:
+    """Before: conv(x).   After: transpose(conv(transpose(x)) {layout = "channels_last"})."""
+    return map_graphs(module, _assign)
+
+
+def _assign(graph: Graph) -> Graph:
+    nodes = tuple([_with_bodies(node) for node in graph.nodes])
+    if any(a is not b for a, b in zip(nodes, graph.nodes, strict=True)):
+        graph = replace(graph, nodes=nodes)
+    able = {node: found for node in graph.nodes if (found := following(node)) is not None}
+    if not any(_gain(node) > 0 for node in able):
+        return graph
+    chosen = _choose(graph, able)
+    if not chosen:
+        return graph
+    return _Move(chosen).graph(graph)
+
+
+def _with_bodies(node: Node) -> Node:
+    if not node.bodies:
+        return node
+    bodies = tuple([_assign(body) for body in node.bodies])
+    same = all(a is b for a, b in zip(bodies, node.bodies, strict=True))
+    return node if same else replace(node, bodies=bodies)
+
+
+# ------------------------------------------------------------------------------------ costs
+
+
+def _gain(node: Node) -> float:
+    """What a node takes longer channels first than last."""
+    if node.op in ("conv", "conv_transpose", "conv_integer"):
+        moved = cost.size_bytes(node.outputs[0]) + _size(node.inputs[0])
+        return (SLOW - 1) * (cost.operations(node) * FLOP + moved)
+    if node.op.endswith("_pool") or node.op == "resize":
+        return float(max(cost.size_bytes(node.outputs[0]), _size(node.inputs[0])))
+    return 0.0
+
+
+def _size(value: Value | None) -> int:
+    return 0 if value is None else cost.size_bytes(value)
+
+
+def _transposed(value: Value, makers: dict[Value, Node]) -> float:
+    """What it costs to move a value."""
+    shape = value.tensor.shape or ()
+    maker = makers.get(value)
+    if len(shape) < 3 or is_free(shape) or (maker is not None and maker.op == "constant"):
+        return 0.0
+    return cost.size_bytes(value) * TRANSPOSED + cost.LAUNCH
+
+
+def _choose(graph: Graph, able: dict[Node, Following]) -> dict[Node, Following]:
+    """The nodes that are to work channels last: a minimum cut."""
+    network = Network()
+    last, first = network.node(), network.node()  # the two sides
+    place = {node: network.node() for node in able}
+    for node in able:
+        network.edge(last, place[node], _gain(node))
+    makers = {value: node for node in graph.nodes for value in node.outputs}
+    uses = users(graph)
+    results = dict.fromkeys(graph.results)
+    for value in (*graph.params, *makers):
+        if not isinstance(value.type, TensorType) or rank_of(value) < 3:
+            continue
+        maker = makers.get(value)
+        made = first
+        if maker in able and able[maker].outputs[maker.outputs.index(value)]:
+            made = place[maker]
+        readers = [_reader(value, node, able, place, first) for node in uses.get(value, ())]
+        if value in results:
+            readers.append(first)
+        _join(network, made, readers, _transposed(value, makers))
+        if maker is not None and maker.op == "transpose":
+            _cancel(network, last, maker, able, place, makers)
+    side = network.cut(last, first)
+    return {node: found for node, found in able.items() if place[node] in side}
+
+
+def _reader(
+    value: Value,
+    node: Node,
+    able: dict[Node, Following],
+    place: dict[Node, int],
+    first: int,
+) -> int:
+    """The node of the network that decides in which form a value is read."""
+    if node not in able:
+        return first
+    moved = [m for v, m in zip(node.inputs, able[node].inputs, strict=True) if v is value]
+    return place[node] if all(moved) else first
+
+
+def _join(network: Network, made: int, readers: list[int], price: float) -> None:
+    """One transpose serves all readers on the other side."""
+    if price <= 0 or not readers:
+        return
+    forth, back = network.node(), network.node()
+    network.edge(made, forth, price)
+    network.edge(back, made, price)
+    for reader in dict.fromkeys(readers):
+        network.edge(forth, reader, INFINITE)
+        network.edge(reader, back, INFINITE)
+
+
+def _cancel(
+    network: Network,
+    last: int,
+    node: Node,
+    able: dict[Node, Following],
+    place: dict[Node, int],
+    makers: dict[Value, Node],
+) -> None:
+    """A transpose of the model that a moved operand makes superfluous speaks for moving it."""
+    x = node.inputs[0]
+    if x is None or rank_of(x) < 3:
+        return
+    maker = makers.get(x)
+    # From the moved form: perm after the way back.
+    back = channels_first(range(rank_of(x)))
+    if [back[axis] for axis in node["perm"]] == sorted(back) and maker in able:
+        network.edge(last, place[maker], 2 * _transposed(x, {}))
+
+
+# ------------------------------------------------------------------------------------ the change
+
+
+@dataclass
+class _Forms:
+    """A value as written, and moved; at least one of them is there."""
+
+    first: Value | None = None
+    last: Value | None = None
+
+
+class _Move:
+    """Rebuilds a graph with some nodes channels last."""
+
+    def __init__(self, chosen: dict[Node, Following]) -> None:
+        self.chosen = chosen
+        self.forms: dict[Value, _Forms] = {}
+        self.nodes: list[Node] = []
+
+    def graph(self, graph: Graph) -> Graph:
+        for value in graph.params:
+            self.forms[value] = _Forms(first=value)
+        for node in graph.nodes:
+            self._node(node)
+        results = tuple([self._first(value) for value in graph.results])
+        return replace(graph, nodes=tuple(self.nodes), results=results)
+
+    def _node(self, node: Node) -> None:
+        found = self.chosen.get(node)
+        if found is None:
+            inputs = tuple([None if v is None else self._first(v) for v in node.inputs])
+            same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+            self.nodes.append(node if same else replace(node, inputs=inputs))
+            for value in node.outputs:
+                self.forms[value] = _Forms(first=value)
+            return
+        rank = max(rank_of(value) for value in node.outputs)
+        given: list[Value | None] = []
+        for value, moved in zip(node.inputs, found.inputs, strict=True):
+            if value is None:
+                given.append(None)
+            else:
+                given.append(self._last(value, rank) if moved else self._first(value))
+        types: list[Type] = [
+            _moved_type(value.tensor) if moved else value.type
+            for value, moved in zip(node.outputs, found.outputs, strict=True)
+        ]
+        hints = [value.name for value in node.outputs]
+        made = make_node(node.op, given, found.attributes, node.loc, hints=hints, types=types)
+        self.nodes.append(made)
+        for old, new, moved in zip(node.outputs, made.outputs, found.outputs, strict=True):
+            self.forms[old] = _Forms(last=new) if moved else _Forms(first=new)
+
+    def _first(self, value: Value) -> Value:
+        """A value as it was written."""
+        form = self.forms[value]
+        if form.first is None:
+            assert form.last is not None
+            form.first = self._transpose(form.last, channels_first(range(rank_of(value))))
+        return form.first
+
+    def _last(self, value: Value, rank: int) -> Value:
+        """A value moved; one of fewer axes is an operand that broadcasts to `rank` of them."""
+        form = self.forms[value]
+        if rank_of(value) < 3 or rank_of(value) < rank:
+            return self._operand(self._first(value), rank)
+        if form.last is None:
+            assert form.first is not None
+            form.last = self._transpose(form.first, channels_last(range(rank_of(value))))
+        return form.last
+
+    def _operand(self, value: Value, rank: int) -> Value:
+        shape = value.tensor.shape or ()
+        items = [int(d.value) if isinstance(d, Const) else d for d in shape]
+        full = (*[1] * (rank - len(items)), *items)
+        node = make_node("reshape", (value,), {"shape": full}, hints=(value.name,))
+        self.nodes.append(node)
+        return self._transpose(node.output, channels_last(range(rank)))
+
+    def _transpose(self, value: Value, perm: tuple[int, ...]) -> Value:
+        node = make_node("transpose", (value,), {"perm": perm}, hints=(value.name,))
+        self.nodes.append(node)
+        return node.output
+
+
+def _moved_type(of: TensorType) -> TensorType:
+    return TensorType(of.dtype, channels_last(of.shape or ()))
