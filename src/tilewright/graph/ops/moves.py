@@ -37,6 +37,8 @@ def moved(
             made = reference(call, *arrays)
         except (LookupError, ValueError):
             return None  # a fault in the data is found when the model runs
+        except TypeError:
+            return None  # which of two expressions is larger nobody knows
         return tuple(sym.as_expr(item) for item in np.asarray(made, object).ravel().tolist())
 
     return run

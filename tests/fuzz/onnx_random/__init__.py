@@ -1,0 +1,13 @@
+"""Random ONNX models, valid by construction.
+
+    case = random_case(seed)
+    case.model                the model; dimensions of its inputs may have names
+    case.feeds[k]             inputs by name, for each of several choices of the named dimensions
+
+Every dimension is known, to the generator, as a tuple: its extent under each choice. So operators
+are applied only where they are valid under all of them.
+"""
+
+from onnx_random.build import Case, random_case
+
+__all__ = ["Case", "random_case"]

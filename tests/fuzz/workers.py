@@ -1,0 +1,121 @@
+"""Jobs in worker processes with limits on time and memory: a crash costs one job.
+
+    for job, outcome in run_jobs("module", "function", jobs, workers=2, seconds=20): ...
+
+The function, of a module beside this file, takes a job and gives plain data. An outcome is that, or
+a `Lost`: what became of a worker that died or took too long.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+FOLDER = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A job whose worker did not answer."""
+
+    why: str  # "crash (SIGSEGV)", "time limit"
+
+
+@dataclass
+class Worker:
+    process: Any
+    connection: Connection
+    job: Any = None
+    begin: float = 0.0
+
+
+def _serve(connection: Connection, module: str, function: str, memory_bytes: int) -> None:
+    sys.path.insert(0, FOLDER)
+    if memory_bytes:
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    run = getattr(importlib.import_module(module), function)
+    while True:
+        try:
+            job = connection.recv()
+        except EOFError:
+            return
+        connection.send(run(job))
+
+
+def run_jobs(
+    module: str,
+    function: str,
+    jobs: Iterable[Any],
+    *,
+    workers: int = 2,
+    seconds: float = 30.0,
+    memory_bytes: int = 0,
+) -> Iterator[tuple[Any, Any]]:
+    """Every job with its outcome, in the order they end."""
+    context = multiprocessing.get_context("spawn")
+
+    def started() -> Worker:
+        ours, theirs = context.Pipe()
+        arguments = (theirs, module, function, memory_bytes)
+        process = context.Process(target=_serve, args=arguments, daemon=True)
+        process.start()
+        theirs.close()
+        return Worker(process, ours)
+
+    left = iter(jobs)
+    pool = [started() for _ in range(workers)]
+    idle, busy = list(pool), []
+    try:
+        while True:
+            while idle and (job := next(left, None)) is not None:
+                worker = idle.pop()
+                worker.job, worker.begin = job, time.monotonic()
+                worker.connection.send(job)
+                busy.append(worker)
+            if not busy:
+                return
+            ready = set(wait([w.connection for w in busy], timeout=0.2))
+            for worker in list(busy):
+                late = time.monotonic() - worker.begin > seconds
+                if worker.connection not in ready and not late:
+                    continue
+                busy.remove(worker)
+                outcome = _answer(worker) if worker.connection in ready else Lost("time limit")
+                if isinstance(outcome, Lost):
+                    _stop(worker)
+                    pool.remove(worker)
+                    pool.append(started())
+                    idle.append(pool[-1])
+                else:
+                    idle.append(worker)
+                yield worker.job, outcome
+    finally:
+        for worker in pool:
+            _stop(worker)
+
+
+def _answer(worker: Worker) -> Any:
+    try:
+        return worker.connection.recv()
+    except (EOFError, OSError):
+        worker.process.join(5)
+        code = worker.process.exitcode
+        name = signal.Signals(-code).name if code is not None and code < 0 else f"exit {code}"
+        return Lost(f"crash ({name})")
+
+
+def _stop(worker: Worker) -> None:
+    worker.connection.close()
+    if worker.process.is_alive():
+        worker.process.kill()
+    worker.process.join(5)
