@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from tilewright.runtime.pool import set_threads
     from tilewright.runtime.profiler import profile
     from tilewright.runtime.saved import load
+    from tilewright.session import (
+        ExecutionMode,
+        GraphOptimizationLevel,
+        InferenceSession,
+        OrtValue,
+        RunOptions,
+        SessionOptions,
+        get_available_providers,
+        get_device,
+    )
     from tilewright.tensor import Schedule, Trace, interpret
 
 __version__ = "0.1.0"
@@ -41,6 +51,14 @@ _HOMES = {
     "set_threads": "runtime.pool",
     "profile": "runtime.profiler",
     "load": "runtime.saved",
+    "ExecutionMode": "session",
+    "GraphOptimizationLevel": "session",
+    "InferenceSession": "session",
+    "OrtValue": "session",
+    "RunOptions": "session",
+    "SessionOptions": "session",
+    "get_available_providers": "session",
+    "get_device": "session",
     "Schedule": "tensor",
     "Trace": "tensor",
     "interpret": "tensor",
@@ -48,8 +66,14 @@ _HOMES = {
 __all__ = [
     "Array",
     "CompiledFunction",
+    "ExecutionMode",
+    "GraphOptimizationLevel",
+    "InferenceSession",
     "Module",
+    "OrtValue",
+    "RunOptions",
     "Schedule",
+    "SessionOptions",
     "Target",
     "TilewrightError",
     "Trace",
@@ -58,6 +82,8 @@ __all__ = [
     "compile",
     "empty",
     "from_dlpack",
+    "get_available_providers",
+    "get_device",
     "interpret",
     "intrin",
     "load",

@@ -74,6 +74,8 @@ class Worker:
                 self.process.stdin.close()
             self.process.terminate()
             self.process.wait(timeout=5)
+            if self.process.stdout is not None:
+                self.process.stdout.close()
 
 
 class Workers:

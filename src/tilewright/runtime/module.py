@@ -44,6 +44,7 @@ class Module:
     """A model as native code."""
 
     fallbacks: tuple[str, ...] = ()  # operators that do not run as native code
+    _runtime: int = 0
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class Module:
     def save(self, path: str | Path, name: str = "") -> Path:
         """Write the model as a file of the kind that the suffix names: .so, .o or .h"""
         raise UserError(
-            "TW4042",
+            "TW4043",
             f"cannot write {Path(path).name}: this model is not one native function",
             help="models with fallbacks, and models from files, are not saved",
         )

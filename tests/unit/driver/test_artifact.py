@@ -60,7 +60,7 @@ def test_a_loaded_model_can_be_copied(saved, tmp_path, x):
     assert copy(x)[0].shape == (3, 4)
     with pytest.raises(UserError) as caught:
         copy.save(tmp_path / "copy.o")
-    assert caught.value.code == "TW4042"
+    assert caught.value.code == "TW4043"
 
 
 def test_loading_a_model_does_not_load_the_compiler(saved):
