@@ -1,5 +1,6 @@
 """Passes on models: pure functions `(Module, PassContext) -> Module`, one per file."""
 
+from tilewright.graph.passes.cancel_reshapes import cancel_reshapes
 from tilewright.graph.passes.canonicalize import canonicalize
 from tilewright.graph.passes.enclose_nodes import enclose_nodes
 from tilewright.graph.passes.fold_batch_norm import fold_batch_norm
@@ -13,6 +14,7 @@ from tilewright.graph.passes.recognize_norms import recognize_norms
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
 from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
+from tilewright.graph.passes.sink_transposes import sink_transposes
 
 # From an imported model to a canonical one: shapes known, constants folded, nothing twice.
 CANONICAL = (
@@ -28,6 +30,10 @@ CANONICAL = (
 # Rewrites of a canonical model that compute the same, rounding aside, with less.
 OPTIMIZED = (
     simplify_arithmetic,
+    cancel_reshapes,
+    sink_transposes,
+    canonicalize,
+    remove_dead_nodes,
     fold_batch_norm,
     recognize_norms,
     recognize_attention,

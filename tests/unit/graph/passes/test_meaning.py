@@ -16,6 +16,8 @@ from tilewright.sym import evaluate, free_vars
 
 FOLDER = Path(__file__).parents[3] / "ir" / "graph"
 FILES = (
+    "cancel_reshapes",
+    "sink_transposes",
     "fold_batch_norm",
     "merge_parallel_matmuls",
     "simplify_arithmetic",

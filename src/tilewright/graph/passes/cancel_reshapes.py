@@ -1,0 +1,103 @@
+"""cancel_reshapes: work between two reshapes is done in the shape that leaves none.
+
+Exporters flatten the rows of a tensor for a product and restore them behind it:
+
+    reshape(add(matmul(reshape(x), w), b))
+
+Element-wise work and products treat rows alike in any shape, so that the last reshape moves to the
+first and merges with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.base.passes import PassContext
+from tilewright.graph.build import make_node
+from tilewright.graph.ir import Module, Node, Value
+from tilewright.graph.match import Replacement, Scope, rewrite_matches, shape_of
+from tilewright.graph.op import BROADCAST, ELEMENTWISE
+from tilewright.graph.ops import OPS
+from tilewright.sym import Const, Expr
+
+Items = tuple[int | Expr, ...]
+
+
+def cancel_reshapes(module: Module, ctx: PassContext) -> Module:
+    """Before: reshape(relu(reshape(%x))).   After: relu(reshape(%x))."""
+    return rewrite_matches(module, (raised,))
+
+
+def raised(node: Node, scope: Scope) -> Replacement:
+    """A reshape moved up to the last one before it."""
+    if node.op != "reshape" or len(node.inputs) != 1 or node.inputs[0] is None:
+        return None
+    rows = _rows(node)
+    chain = None if rows is None else _chain(node.inputs[0], scope)
+    if rows is None or not chain:
+        return None
+    first = scope.producer(_through(chain[-1]), "reshape")
+    if first is None or first.inputs[0] is None:
+        return None
+    columns = (shape_of(first.output) or ())[-1]
+    start = scope.new("reshape", first.inputs[0], like=first, shape=(*rows, _item(columns)))
+    nodes, value = [start], start.output
+    for each in reversed(chain):
+        made = make_node(each.op, (value, *each.inputs[1:]), dict(each.attributes), each.loc)
+        nodes.append(made)
+        value = made.output
+    if value.type != node.output.type:
+        return None
+    nodes[-1] = replace(nodes[-1], outputs=node.outputs)
+    return nodes
+
+
+def _item(dim: Expr) -> int | Expr:
+    return int(dim.value) if isinstance(dim, Const) else dim
+
+
+def _rows(node: Node) -> Items | None:
+    """The dimensions before the last that a reshape gives, if it keeps the last."""
+    before, after = shape_of(node.inputs[0]) if node.inputs[0] else None, shape_of(node.output)
+    if not before or not after or not (before[-1] is after[-1] or sym.equal(before[-1], after[-1])):
+        return None
+    return tuple(_item(dim) for dim in after[:-1])
+
+
+def _chain(value: Value, scope: Scope) -> list[Node]:
+    """The nodes that lead to a value from a reshape, the last first, if they treat rows alike."""
+    found: list[Node] = []
+    current: Value | None = value
+    while current is not None:
+        node = scope.producer(current)
+        if node is not None and node.op == "reshape" and found:
+            return found
+        if node is None or not scope.is_used_once(current) or not _treats_rows_alike(node):
+            return []
+        found.append(node)
+        current = _through(node)
+    return []
+
+
+def _through(node: Node) -> Value | None:
+    return node.inputs[0] if node.inputs else None
+
+
+def _treats_rows_alike(node: Node) -> bool:
+    """Whether a node computes each row of its result from a row of its first operand alone."""
+    op = OPS.get(node.op)
+    first = _through(node)
+    if op is None or first is None or len(node.outputs) != 1:
+        return False
+    shape, out = shape_of(first), shape_of(node.output)
+    others = [value for value in node.inputs[1:] if value is not None]
+    if shape is None or out is None or len(shape) < 2:
+        return False
+    if node.op == "matmul":
+        return len(shape_of(others[0]) or ()) == 2
+    if op.pattern not in (ELEMENTWISE, BROADCAST) or shape != out or node.op == "batch_norm":
+        return False
+    if any(attr.name == "axis" for attr in op.attributes):
+        return False
+    return all(len(shape_of(value) or ()) <= 1 for value in others)

@@ -1,0 +1,221 @@
+"""sink_transposes: element-wise work is done before transposes, where that leaves fewer.
+
+A region of element-wise nodes whose operands all are transposed alike can work in the order of what
+was transposed; its results are transposed instead. They often are transposed back (a model in
+channels-last layout around convolutions in channels-first), or read by products in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.passes import PassContext
+from tilewright.graph import ir
+from tilewright.graph.build import constant_type, make_node
+from tilewright.graph.ir import Graph, Module, Node, Value
+from tilewright.graph.op import BROADCAST, ELEMENTWISE
+from tilewright.graph.ops import OPS
+from tilewright.graph.types import TensorType
+from tilewright.graph.views import is_view, reads_views
+from tilewright.graph.visit import map_bodies, producers, users
+from tilewright.sym import ONE
+
+Array = np.ndarray[Any, Any]
+Perm = tuple[int, ...]
+
+
+def sink_transposes(module: Module, ctx: PassContext) -> Module:
+    """Before: relu(transpose(%x)).   After: transpose(relu(%x)), if that transpose goes away."""
+    constants = dict(module.constants)
+    changed = map_bodies(module, lambda graph: _sunk(graph, constants))
+    return module if changed is module else replace(changed, constants=constants)
+
+
+def _sunk(graph: Graph, constants: dict[str, Array]) -> Graph:
+    """One region after the other, until none gains."""
+    tried: set[Node] = set()
+    for _ in range(len(graph.nodes)):
+        regions = _Regions(graph, constants)
+        region = regions.next(tried)
+        if region is None:
+            break
+        tried.update(region.nodes)
+        graph = regions.moved(region)
+    return graph
+
+
+@dataclass
+class _Region:
+    """Element-wise nodes of one shape, and the order in which all their operands come."""
+
+    nodes: list[Node]
+    perm: Perm
+    outputs: list[Value]
+    inputs: dict[Value, None] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class _Regions:
+    graph: Graph
+    constants: dict[str, Array]
+
+    def __post_init__(self) -> None:
+        self.made = producers(self.graph)
+        self.users = users(self.graph)
+        self.results = set(self.graph.results)
+
+    def next(self, tried: set[Node]) -> _Region | None:
+        """A region that gains by working before its transposes."""
+        seen: set[Node] = set()
+        for node in self.graph.nodes:
+            if node in seen or node in tried or not _is_map(node):
+                continue
+            if not any(self._perm(value) for value in node.inputs):
+                continue
+            region = self._region(node)
+            seen.update(region.nodes if region else (node,))
+            if region is not None and self._gain(region) > 0:
+                return region
+        return None
+
+    def _perm(self, value: Value | None) -> Perm | None:
+        node = None if value is None else self.made.get(value)
+        return tuple(node["perm"]) if node is not None and node.op == "transpose" else None
+
+    def _region(self, start: Node) -> _Region | None:
+        """All element-wise nodes connected with one; None if an operand is not transposed alike."""
+        shape = start.output.tensor.shape
+        members: dict[Node, None] = {start: None}
+        stack = [start]
+        while stack:
+            node = stack.pop()
+            near = [self.made.get(value) for value in node.inputs if value is not None]
+            near += self.users.get(node.output, [])
+            for other in near:
+                if other is None or other in members or not _is_map(other):
+                    continue
+                if other.output.tensor.shape == shape:
+                    members[other] = None
+                    stack.append(other)
+        nodes = [node for node in self.graph.nodes if node in members]
+        return self._checked(nodes, set(members))
+
+    def _checked(self, nodes: list[Node], members: set[Node]) -> _Region | None:
+        perm: Perm | None = None
+        inputs: dict[Value, None] = {}
+        shape = nodes[0].output.tensor.shape or ()
+        for value in (v for node in nodes for v in node.inputs if v is not None):
+            if self.made.get(value) in members or self._is_constant(value):
+                continue
+            found = self._perm(value)
+            if found is None or found != (perm or found) or value.tensor.shape != shape:
+                if all(dim is ONE for dim in value.tensor.shape or ()):
+                    continue
+                return None
+            perm = found
+            inputs[value] = None
+        if perm is None:
+            return None
+        outputs = [
+            node.output
+            for node in nodes
+            if node.output in self.results
+            or any(user not in members for user in self.users.get(node.output, ()))
+        ]
+        return _Region(nodes, perm, outputs, inputs)
+
+    def _is_constant(self, value: Value) -> bool:
+        node = self.made.get(value)
+        return node is not None and node.op == "constant"
+
+    def _gain(self, region: _Region) -> int:
+        """Transposes that go away, less those that come and cost something."""
+        inside = set(region.nodes)
+        gone = [
+            value
+            for value in region.inputs
+            if value not in self.results and all(u in inside for u in self.users.get(value, ()))
+        ]
+        come = [value for value in region.outputs if self._costs(value, inside)]
+        return len(gone) - len(come)
+
+    def _costs(self, value: Value, inside: set[Node]) -> bool:
+        """Whether a transposed result is not read in place, nor transposed again."""
+        if value in self.results:
+            return True
+        for user in self.users.get(value, ()):
+            if user in inside or user.op == "transpose" or reads_views(user):
+                continue
+            if not (is_view(user) and all(reads_views(u) for u in self.users.get(user.output, ()))):
+                return True
+        return False
+
+    # ---------------------------------------------------------------- moving
+
+    def moved(self, region: _Region) -> Graph:
+        """The graph with a region in the order of what was transposed."""
+        names: dict[Value, Value] = {}
+        instead: dict[Node, list[Node]] = {}
+        inverse = tuple(int(axis) for axis in np.argsort(region.perm))
+        for node in region.nodes:
+            nodes: list[Node] = []
+            inputs = [self._operand(v, region, names, inverse, nodes, node) for v in node.inputs]
+            made = make_node(node.op, inputs, dict(node.attributes), node.loc)
+            nodes.append(made)
+            names[node.output] = made.output
+            if node.output in region.outputs:
+                perm = ir.attributes(perm=region.perm)
+                nodes.append(Node("transpose", (made.output,), (node.output,), perm, (), node.loc))
+            instead[node] = nodes
+        out = [new for node in self.graph.nodes for new in instead.get(node, [node])]
+        return replace(self.graph, nodes=tuple(out))
+
+    def _operand(
+        self,
+        value: Value | None,
+        region: _Region,
+        names: dict[Value, Value],
+        inverse: Sequence[int],
+        nodes: list[Node],
+        like: Node,
+    ) -> Value | None:
+        if value is None or value in names:
+            return None if value is None else names[value]
+        if value in region.inputs:
+            source = self.made[value].inputs[0]
+            assert source is not None
+            return source
+        if not self._is_constant(value):
+            return value
+        array = self.constants[self.made[value]["data"]]
+        if array.size == 1 and array.ndim <= len(inverse):
+            return value
+        rank = len(inverse)
+        turned = array.reshape(*[1] * (rank - array.ndim), *array.shape).transpose(inverse)
+        name, count = value.name, 0
+        while name in self.constants:
+            count += 1
+            name = f"{value.name}_{count}"
+        self.constants[name] = np.ascontiguousarray(turned)
+        made = Value(value.name, constant_type(turned))
+        nodes.append(Node("constant", (), (made,), ir.attributes(data=name), (), like.loc))
+        names[value] = made
+        return made
+
+
+def _is_map(node: Node) -> bool:
+    """Whether a node works element by element, alike along all axes."""
+    op = OPS.get(node.op)
+    if op is None or op.pattern not in (ELEMENTWISE, BROADCAST) or not op.native or node.bodies:
+        return False
+    if len(node.outputs) != 1 or any(attr.name in ("axis", "layout") for attr in op.attributes):
+        return False
+    return all(
+        isinstance(value.type, TensorType) and value.type.shape is not None
+        for value in (*node.inputs, *node.outputs)
+        if value is not None
+    )
