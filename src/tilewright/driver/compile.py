@@ -7,6 +7,8 @@ outputs = module(x, y)
 from __future__ import annotations
 
 import ctypes
+import itertools
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -68,8 +70,18 @@ def compile(
         raise UserError(
             "TW5003", f"unknown precision {precision!r}", help=f"use {', '.join(PRECISIONS)}"
         )
-    module = optimize(load_graph(model), chosen, settings)
-    return build_module(module, chosen, settings)
+    laps = [time.perf_counter()]
+    graph = load_graph(model)
+    laps.append(time.perf_counter())
+    ctx = PassContext(target=chosen)
+    graph = optimize(graph, chosen, settings, ctx)
+    laps.append(time.perf_counter())
+    module = build_module(graph, chosen, settings)
+    laps.append(time.perf_counter())
+    spent = [after - before for before, after in itertools.pairwise(laps)]
+    stages = dict(zip(("import", "passes", "code"), spent, strict=True))
+    module.timings = {"stages": stages, "passes": ctx.timings}
+    return module
 
 
 def load_graph(model: Any) -> ir.Module:
@@ -81,7 +93,9 @@ def load_graph(model: Any) -> ir.Module:
     return import_model(model)
 
 
-def optimize(module: ir.Module, target: Target, options: Options) -> ir.Module:
+def optimize(
+    module: ir.Module, target: Target, options: Options, ctx: PassContext | None = None
+) -> ir.Module:
     """The module with every pass of the target's pipeline applied that is not switched off."""
     passes = PIPELINES[target.kind]
     known = {step.__name__ for step in passes}
@@ -91,7 +105,7 @@ def optimize(module: ir.Module, target: Target, options: Options) -> ir.Module:
                 "TW5004", f"there is no pass {name}", help=f"known: {', '.join(sorted(known))}"
             )
     chosen = [step for step in passes if step.__name__ not in options.without]
-    return run_passes(module, chosen, PassContext(target=target))
+    return run_passes(module, chosen, ctx or PassContext(target=target))
 
 
 def build_module(module: ir.Module, target: Target, options: Options) -> Module:

@@ -44,6 +44,7 @@ class Module:
     """A model as native code."""
 
     fallbacks: tuple[str, ...] = ()  # operators that do not run as native code
+    timings: Mapping[str, Mapping[str, float]] = {}  # seconds of compiling: stages, passes
     _runtime: int = 0
 
     def __init__(
