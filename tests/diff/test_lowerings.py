@@ -250,6 +250,25 @@ for _to in (*_TYPES, "f8e4m3", "f8e5m2", "i4", "u4"):
     case("cast", _EXTREME.astype(BF16), to=dtype(_to), note=_to)
     for _of in (np.int64, np.uint8, np.int8, bool):
         case("cast", rand(9, of=_of, low=-99, high=99), to=dtype(_to), note=_to)
+for _to in ("f8e4m3fnuz", "f8e5m2fnuz", "f4e2m1", "i2", "u2"):
+    _few = np.arange(4 if _to[0] in "iu" else 16 if _to[:2] == "f4" else 256, dtype=np.uint8)
+    case("cast", _few.view(dtype(_to).numpy), to=dtype("f32"), note="all")
+    case("cast", _EXTREME, to=dtype(_to), note=_to)
+    case("cast", _EXTREME, to=dtype(_to), saturate=False, note=f"{_to} as it is")
+    case("cast", np.arange(1 << 16, dtype=np.uint16).view(np.float16), to=dtype(_to), note=_to)
+    case("cast", rand(9, of=np.int64, low=-99, high=99), to=dtype(_to), note=_to)
+_POWERS = np.array([0, -1, 1, 1.4, 1.5, 3, 1e-40, 3e38, np.inf, np.nan, 2**-127, 0.1], np.float32)
+for _mode in ("up", "down", "nearest"):
+    for _saturate in (True, False):
+        case(
+            "cast",
+            _POWERS,
+            to=dtype("f8e8m0"),
+            round_mode=_mode,
+            saturate=_saturate,
+            note=f"{_mode} {_saturate}",
+        )
+case("cast", np.arange(256, dtype=np.uint8).view(dtype("f8e8m0").numpy), to=dtype("f32"))
 for _have, _to in (
     (np.float32, "i32"),
     (np.int32, "f32"),
@@ -677,7 +696,7 @@ case("lrn", rand(2, 5, 3), size=4, alpha=0.1, beta=0.5, bias=2.0, reduction=4)
 
 # ---------------------------------------------------------------------------- quantization
 
-for _to in ("u8", "i8", "i16", "u16", "i4", "f8e4m3", "f8e5m2"):
+for _to in ("u8", "i8", "i16", "u16", "i4", "u2", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f4e2m1"):
     _zero = np.ones((), dtype(_to).numpy)
     case(
         "quantize", rand(3, 5, low=-300, high=300), np.float32(1.7), _zero, to=dtype(_to), note=_to

@@ -29,12 +29,16 @@ from tilewright.codegen.types import (
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The layout of a small float below its sign bit."""
+    """The layout of a small float below its sign bit.
+
+    What is not a number: ieee has infinities and NaNs at the highest exponent; fn one NaN, of all
+    ones; fnuz one NaN, in the place of minus zero; finite none at all.
+    """
 
     bits: int
     mantissa: int
     bias: int
-    has_inf: bool = True
+    kind: str = "ieee"
 
     @property
     def scale(self) -> float:
@@ -47,21 +51,38 @@ class Format:
         return 23 - self.mantissa
 
     @property
+    def sign(self) -> int:
+        return 1 << (self.bits - 1)
+
+    @property
     def infinity(self) -> int:
-        """The bits of infinity; where there is none, of the one NaN."""
-        ones = (1 << (self.bits - 1)) - 1
-        return ones & ~((1 << self.mantissa) - 1) if self.has_inf else ones
+        """The bits of infinity: what too large a number becomes."""
+        ones = self.sign - 1
+        if self.kind == "ieee":
+            return ones & ~((1 << self.mantissa) - 1)
+        return self.sign if self.kind == "fnuz" else ones
+
+    @property
+    def highest(self) -> int:
+        """The bits below which all are numbers, and which are what becomes too large."""
+        ones = self.sign - 1
+        return {"ieee": self.infinity, "fn": ones - 1, "fnuz": ones, "finite": ones}[self.kind]
 
     @property
     def nan(self) -> int:
-        return self.infinity | 1 << (self.mantissa - 1)
+        if self.kind == "ieee":
+            return self.infinity | 1 << (self.mantissa - 1)
+        return self.sign if self.kind in ("fnuz", "finite") else self.infinity
 
 
 FORMATS = {
     "f16": Format(16, 10, 15),
     "bf16": Format(16, 7, 127),
     "f8e5m2": Format(8, 2, 15),
-    "f8e4m3": Format(8, 3, 7, has_inf=False),
+    "f8e5m2fnuz": Format(8, 2, 16, "fnuz"),
+    "f8e4m3": Format(8, 3, 7, "fn"),
+    "f8e4m3fnuz": Format(8, 3, 8, "fnuz"),
+    "f4e2m1": Format(4, 1, 1, "finite"),
 }
 
 
@@ -105,13 +126,13 @@ class Converter:
         return self.wrap(value, want)
 
     def wrap(self, value: Value, of: DType) -> Value:
-        """Keep a four-bit integer within its four bits."""
-        if of.bits != 4:
+        """Keep an integer of less than a byte within its bits."""
+        if of.bits >= 8 or of.is_bool:
             return value
         if of.kind == "uint":
-            return self.b.op("and", value, splat(value.type, "15"))
-        four = splat(value.type, "4")
-        return self.b.op("ashr", self.b.op("shl", value, four), four)
+            return self.b.op("and", value, splat(value.type, str((1 << of.bits) - 1)))
+        rest = splat(value.type, str(8 - of.bits))
+        return self.b.op("ashr", self.b.op("shl", value, rest), rest)
 
     def _from_float(self, value: Value, have: DType, want: DType) -> Value:
         if want.is_float:
@@ -120,7 +141,7 @@ class Converter:
         to_type = register_type(want)
         name = "fptosi.sat" if want.kind == "int" else "fptoui.sat"
         whole = self.b.call(f"llvm.{name}.{mangled(to_type)}.{mangled(value.type)}", to_type, value)
-        if want.bits != 4:
+        if want.bits >= 8:
             return whole
         low, high = splat(to_type, str(int(want.min))), splat(to_type, str(int(want.max)))
         if want.kind == "uint":
@@ -174,13 +195,15 @@ class Converter:
             half = b.convert("bitcast", value, vector("half", lanes))
             return b.convert("fpext", half, float_type)
         bits = b.convert("zext", value, int_type)
+        if of.scalar_name == "f8e8m0":
+            return self._power_of_two(bits)
         if of.scalar is BF16:
             bits = b.op("shl", bits, splat(int_type, "16"))
             return b.convert("bitcast", bits, float_type)
         form = FORMATS[of.scalar_name]
-        sign = b.op("and", bits, splat(int_type, str(1 << (form.bits - 1))))
+        sign = b.op("and", bits, splat(int_type, str(form.sign)))
         sign = b.op("shl", sign, splat(int_type, str(32 - form.bits)))
-        rest = b.op("and", bits, splat(int_type, str((1 << (form.bits - 1)) - 1)))
+        rest = b.op("and", bits, splat(int_type, str(form.sign - 1)))
         moved = b.op("shl", rest, splat(int_type, str(form.shift)))
         number = b.op(
             "fmul",
@@ -188,11 +211,41 @@ class Converter:
             splat(float_type, float_literal(form.scale, F32)),
         )
         exact = b.convert("bitcast", number, int_type)
-        special = b.compare("icmp uge", rest, splat(int_type, str(form.infinity)))
-        # The exponent of all ones; f8e4m3 has only the NaN there.
-        ones = b.op("or", moved, splat(int_type, str(0x7F800000 if form.has_inf else 0x7FC00000)))
-        chosen = b.op("or", b.select(special, ones, exact), sign)
-        return b.convert("bitcast", chosen, float_type)
+        quiet = splat(int_type, str(0x7FC00000))
+        if form.kind == "fnuz":
+            special = b.compare("icmp eq", bits, splat(int_type, str(form.sign)))
+            exact = b.select(special, quiet, exact)
+        elif form.kind != "finite":
+            special = b.compare("icmp uge", rest, splat(int_type, str(form.infinity)))
+            # The exponent of all ones; f8e4m3 has only the NaN there.
+            ones = b.op("or", moved, splat(int_type, str(0x7F800000)))
+            exact = b.select(special, ones if form.kind == "ieee" else quiet, exact)
+        return b.convert("bitcast", b.op("or", exact, sign), float_type)
+
+    def _power_of_two(self, bits: Value) -> Value:
+        """f8e8m0, which is an exponent of f32: 0 is that of 2**-127, 255 means NaN."""
+        b = self.b
+        least = splat(bits.type, str(0x00400000))
+        number = b.op("shl", bits, splat(bits.type, "23"))
+        number = b.select(b.compare("icmp eq", bits, splat(bits.type, "0")), least, number)
+        is_nan = b.compare("icmp eq", bits, splat(bits.type, "255"))
+        number = b.select(is_nan, splat(bits.type, str(0x7FC00000)), number)
+        return b.convert("bitcast", number, vector("float", bits.lanes))
+
+    def _exponent(self, bits: Value) -> Value:
+        """The nearest power of two, upwards halfway; NaN for what none is near to."""
+        b = self.b
+
+        def number(n: int) -> Value:
+            return splat(bits.type, str(n))
+
+        normal = b.op("lshr", b.op("add", bits, number(1 << 22)), number(23))
+        above = b.convert("zext", b.compare("icmp uge", bits, number(0x00600000)), bits.type)
+        power = b.select(b.compare("icmp ult", bits, number(1 << 23)), above, normal)
+        # Zero, what has a sign, and what rounds past the last exponent have no place.
+        least = b.compare("icmp eq", bits, number(0))
+        power = b.select(b.compare("icmp ugt", bits, number(0x7F3FFFFF)), number(255), power)
+        return b.select(least, number(255), power)
 
     def narrow(self, value: Value, of: DType) -> Value:
         """An f32 rounded to a small float."""
@@ -203,8 +256,11 @@ class Converter:
         ):
             rounded = b.convert("fptrunc", value, vector(str(native), lanes))
             return b.convert("bitcast", rounded, vector("i16", lanes))
-        form = FORMATS[of.scalar_name]
         int_type = vector("i32", lanes)
+        if of.scalar_name == "f8e8m0":
+            power = self._exponent(b.convert("bitcast", value, int_type))
+            return b.convert("trunc", power, register_type(of.with_lanes(lanes)))
+        form = FORMATS[of.scalar_name]
 
         def number(n: int) -> Value:
             return splat(int_type, str(n))
@@ -217,13 +273,14 @@ class Converter:
         normal = b.op("sub", normal, number((127 - form.bias) << form.mantissa))
         if form.bias != 127:
             normal = self._subnormal(size, normal, form)
-        highest = form.infinity if form.has_inf else form.infinity - 1
-        too_large = b.compare("icmp ugt", normal, number(highest))
+        too_large = b.compare("icmp ugt", normal, number(form.highest))
         result = b.select(too_large, number(form.infinity), normal)
+        sign = b.op("lshr", bits, number(32 - form.bits))
+        sign = b.op("and", sign, number(form.sign))
+        if form.kind == "fnuz":  # zero has no sign
+            sign = b.select(b.compare("icmp eq", result, number(0)), number(0), sign)
         is_nan = b.compare("icmp ugt", size, number(0x7F800000))
         result = b.select(is_nan, number(form.nan), result)
-        sign = b.op("lshr", bits, number(32 - form.bits))
-        sign = b.op("and", sign, number(1 << (form.bits - 1)))
         return b.convert("trunc", b.op("or", result, sign), register_type(of.with_lanes(lanes)))
 
     def _subnormal(self, size: Value, normal: Value, form: Format) -> Value:

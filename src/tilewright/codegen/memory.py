@@ -197,18 +197,18 @@ class Accesses:
 
     def to_register(self, value: Value, of: DType) -> Value:
         """A loaded value as computations take it."""
-        if of.bits == 4:  # the upper half of the byte is anybody's
-            four = splat(value.type, "4")
-            high = self.b.op("shl", value, four)
-            return self.b.op("ashr" if of.kind == "int" else "lshr", high, four)
+        if of.bits < 8:  # the upper part of the byte is anybody's
+            rest = splat(value.type, str(8 - of.bits))
+            high = self.b.op("shl", value, rest)
+            return self.b.op("ashr" if of.kind == "int" else "lshr", high, rest)
         if not of.is_bool:
             return value
         return self.b.compare("icmp ne", value, splat(value.type, "0"))
 
     def to_memory(self, value: Value, of: DType) -> Value:
-        """A computed value as it is stored; four bits with zeros above, as ml_dtypes does."""
-        if of.bits == 4 and of.kind == "int":
-            return self.b.op("and", value, splat(value.type, "15"))
+        """A computed value as it is stored; few bits with zeros above, as ml_dtypes does."""
+        if of.bits < 8 and of.kind == "int":
+            return self.b.op("and", value, splat(value.type, str((1 << of.bits) - 1)))
         if not of.is_bool:
             return value
         return self.b.convert("zext", value, vector("i8", value.lanes))

@@ -1,8 +1,8 @@
 """Data types as LLVM sees them, in registers and in memory.
 
-Small floats (f16, bf16, f8) are integers of their width in both: arithmetic widens them to f32 and
-rounds back, see `convert.py`. Four-bit integers are bytes that hold a value of four bits. A bool is
-a bit in a register and a byte in memory.
+Small floats (f16, bf16, f8, f4) are integers in both: arithmetic widens them to f32 and rounds
+back, see `convert.py`. Integers of two and four bits are bytes that hold a value of so many bits. A
+bool is a bit in a register and a byte in memory.
 """
 
 from __future__ import annotations
@@ -21,17 +21,23 @@ _REGISTER = {
     "f16": "i16",
     "bf16": "i16",
     "f8e4m3": "i8",
+    "f8e4m3fnuz": "i8",
     "f8e5m2": "i8",
+    "f8e5m2fnuz": "i8",
+    "f8e8m0": "i8",
+    "f4e2m1": "i8",
     "i64": "i64",
     "i32": "i32",
     "i16": "i16",
     "i8": "i8",
     "i4": "i8",
+    "i2": "i8",
     "u64": "i64",
     "u32": "i32",
     "u16": "i16",
     "u8": "i8",
     "u4": "i8",
+    "u2": "i8",
     "bool": "i1",
     "index": "i64",
 }
@@ -92,7 +98,7 @@ def literal(value: Const) -> str:
         return "true" if number else "false"
     if of.is_float:
         return float_literal(float(number), of)
-    bits = 8 if of.bits == 4 else of.bits
+    bits = max(8, of.bits)
     number = int(number)
     return str(number - (1 << bits) if number >= 1 << (bits - 1) else number)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright import te
-from tilewright.base.dtype import STR
+from tilewright.base.dtype import F64, I32, I64, STR
 from tilewright.lower.base import Lowering, Use, elementwise
 from tilewright.sym import Expr
 from tilewright.te import Tensor
@@ -88,10 +88,12 @@ def _pow(a: Expr, b: Expr) -> Expr:
 def _cast(use: Use, x: Tensor) -> Tensor:
     """The eight-bit floats saturate if asked to; all else is what conversion does."""
     to = use.dtype
-    if to.scalar_name == "f8e8m0" or x.dtype.scalar_name == "f8e8m0" or STR in (to, x.dtype):
+    if STR in (to, x.dtype):
         raise use.unsupported(f"from {x.dtype} to {to}")
 
     def element(value: Expr) -> Expr:
+        if to.scalar_name == "f8e8m0" and x.dtype is not to:
+            return _power_of_two(value, saturate=use["saturate"], mode=use["round_mode"])
         if not (to.is_float and to.bits == 8 and use["saturate"]) or x.dtype is to:
             return value
         value = te.cast(value, "f64" if value.dtype.scalar_name == "f64" else "f32")
@@ -99,6 +101,26 @@ def _cast(use: Use, x: Tensor) -> Tensor:
         return te.max(te.min(value, te.const(most, value.dtype)), te.const(-most, value.dtype))
 
     return elementwise(use, element, x)
+
+
+def _power_of_two(x: Expr, *, saturate: bool, mode: str) -> Expr:
+    """A power of two that f8e8m0 has, or NaN: the exponent, rounded up, down or to the nearest."""
+
+    def number(n: int) -> Expr:
+        return te.const(n, I64)
+
+    x = te.cast(x, F64)
+    bits = te.bits_of(x)
+    rest = te.bitwise_and(bits, number((1 << 52) - 1))
+    power = te.bitwise_and(te.shift_right(bits, number(52)), number(0x7FF)) - number(1023)
+    least = {"up": 1, "nearest": 1 << 51, "down": 1 << 52}[mode]
+    power = power + te.cast(rest >= number(least), I64)
+    power = te.select(x > te.const(0, F64), power, number(-128))
+    inside = te.max(te.min(power, number(127)), number(-127))
+    made = te.shift_left(inside + number(127), number(23))
+    made = te.select(te.eq(inside, number(-127)), number(1 << 22), made)  # 2**-127 in f32
+    lost = te.isnan(x) if saturate else te.any(te.isnan(x), te.ne(power, inside))
+    return te.from_bits(te.cast(te.select(lost, number(0x7FC00000), made), I32))
 
 
 def _shift(left: bool) -> Callable[[Expr, Expr], Expr]:

@@ -26,7 +26,7 @@ def _quantize(use: Use, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor
     of = precision if precision.bits >= 16 else F32
     through = F64 if of is F64 else F32
     to = use.dtype
-    if not (to.is_int or to.scalar_name in ("f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")):
+    if not (to.is_int or (to.bits <= 8 and to.scalar_name != "f8e8m0")):
         raise use.unsupported(f"to {to}")
 
     def element(*index: Expr) -> Expr:

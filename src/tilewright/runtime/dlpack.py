@@ -12,11 +12,13 @@ from tilewright.runtime import _native
 _CODES: dict[str, tuple[int, int]] = {
     # name: (code, bits)
     "i4": (0, 4),
+    "i2": (0, 2),
     "i8": (0, 8),
     "i16": (0, 16),
     "i32": (0, 32),
     "i64": (0, 64),
     "u4": (1, 4),
+    "u2": (1, 2),
     "u8": (1, 8),
     "u16": (1, 16),
     "u32": (1, 32),
@@ -27,11 +29,17 @@ _CODES: dict[str, tuple[int, int]] = {
     "bf16": (4, 16),
     "bool": (6, 8),
     "f8e4m3": (10, 8),
+    "f8e4m3fnuz": (11, 8),
     "f8e5m2": (12, 8),
+    "f8e5m2fnuz": (13, 8),
+    "f8e8m0": (14, 8),
+    "f4e2m1": (17, 4),
 }
 _NAMES = {code: name for name, code in _CODES.items()}
 
-for _name in ("bf16", "f8e4m3", "f8e5m2", "i4", "u4"):  # NumPy learns these from ml_dtypes
+# NumPy learns these from ml_dtypes.
+_LEARNED = ("f8e4m3", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", "f4e2m1")
+for _name in ("bf16", *_LEARNED, "i4", "u4", "i2", "u2"):
     _native.register_dtype(dtype(_name).numpy, *_CODES[_name])
 
 
