@@ -1,5 +1,6 @@
 """Passes on models: pure functions `(Module, PassContext) -> Module`, one per file."""
 
+from tilewright.graph.passes.assign_layout import assign_layout
 from tilewright.graph.passes.cancel_reshapes import cancel_reshapes
 from tilewright.graph.passes.canonicalize import canonicalize
 from tilewright.graph.passes.enclose_nodes import enclose_nodes
@@ -39,6 +40,15 @@ OPTIMIZED = (
     recognize_attention,
     canonicalize,
     merge_parallel_matmuls,
+    merge_common_subexpressions,
+    remove_dead_nodes,
+)
+
+# Images channels last where that pays; what moves with them is folded, and moves that meet cancel.
+LAYOUT = (
+    assign_layout,
+    fold_constants,
+    canonicalize,
     merge_common_subexpressions,
     remove_dead_nodes,
 )

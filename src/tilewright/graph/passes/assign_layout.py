@@ -23,6 +23,8 @@ from tilewright.sym import Const
 
 FLOP = 0.06  # one multiplication or addition of a good kernel, in bytes moved
 SLOW = 3.0  # a convolution channels first takes so many times as long
+FREE = 1.0  # a transpose that moves nothing, so that neighbours stay together
+TOGETHER = 0.25  # between equals: work that follows a convolution stays with it
 TRANSPOSED = 2.0  # a byte that changes its place, in bytes moved
 
 
@@ -73,8 +75,10 @@ def _transposed(value: Value, makers: dict[Value, Node]) -> float:
     """What it costs to move a value."""
     shape = value.tensor.shape or ()
     maker = makers.get(value)
-    if len(shape) < 3 or is_free(shape) or (maker is not None and maker.op == "constant"):
+    if len(shape) < 3 or (maker is not None and maker.op == "constant"):
         return 0.0
+    if is_free(shape):
+        return FREE
     return cost.size_bytes(value) * TRANSPOSED + cost.LAUNCH
 
 
@@ -84,7 +88,7 @@ def _choose(graph: Graph, able: dict[Node, Following]) -> dict[Node, Following]:
     last, first = network.node(), network.node()  # the two sides
     place = {node: network.node() for node in able}
     for node in able:
-        network.edge(last, place[node], _gain(node))
+        network.edge(last, place[node], _gain(node) or TOGETHER)
     makers = {value: node for node in graph.nodes for value in node.outputs}
     uses = users(graph)
     results = dict.fromkeys(graph.results)
@@ -188,11 +192,11 @@ class _Move:
             return
         rank = max(rank_of(value) for value in node.outputs)
         given: list[Value | None] = []
-        for value, moved in zip(node.inputs, found.inputs, strict=True):
-            if value is None:
+        for taken, moved in zip(node.inputs, found.inputs, strict=True):
+            if taken is None:
                 given.append(None)
             else:
-                given.append(self._last(value, rank) if moved else self._first(value))
+                given.append(self._last(taken, rank) if moved else self._first(taken))
         types: list[Type] = [
             _moved_type(value.tensor) if moved else value.type
             for value, moved in zip(node.outputs, found.outputs, strict=True)

@@ -1,0 +1,124 @@
+"""Assigning layouts keeps the answer, and moves what it should."""
+
+import numpy as np
+import pytest
+
+from tilewright.base.passes import PassContext, run_passes
+from tilewright.graph import interpret, parse
+from tilewright.graph.passes import (
+    canonicalize,
+    fold_constants,
+    merge_common_subexpressions,
+    remove_dead_nodes,
+)
+from tilewright.graph.passes.assign_layout import assign_layout
+from tilewright.graph.verify import verify
+
+AFTER = (fold_constants, canonicalize, merge_common_subexpressions, remove_dead_nodes)
+CONV = "dilations = (1, 1), pads = (1, 1, 1, 1), strides = (1, 1)"
+PARAMS = "%x: f32[2, 8, 12, 12], %w: f32[8, 8, 3, 3], %d: f32[8, 1, 3, 3], %v: f32[8]"
+
+# Each with the number of transposes that are left.
+BODIES = {
+    "residual": (
+        f"""%a = conv(%x, %w, %v) {{{CONV}}}
+        %n = batch_norm(%a, %v, %v, %v, %v)
+        %r = relu(%n)
+        %b = conv(%r, %d) {{{CONV}, groups = 8}}
+        %y = add(%b, %r)""",
+        2,
+    ),
+    "squeeze and excite": (
+        f"""%a = conv(%x, %w) {{{CONV}}}
+        %m = reduce_mean(%a) {{axes = (2, 3), keepdims = true}}
+        %s = conv(%m, %w) {{{CONV}}}
+        %g = sigmoid(%s)
+        %y = mul(%a, %g)""",
+        2,
+    ),
+    "concat and slices": (
+        f"""%a = conv(%x, %w) {{{CONV}}}
+        %l = slice(%a) {{axes = (1,), ends = (4,), starts = (0,)}}
+        %h = slice(%a) {{axes = (-3,), ends = (8,), starts = (4,)}}
+        %c = concat(%h, %l, %a) {{axis = 1}}
+        %p = pad(%c) {{pads = (0, 1, 0, 0, 0, 0, 2, 1)}}
+        %y = max_pool(%p) {{dilations = (1, 1), kernel = (2, 2), pads = (0, 0, 0, 0),
+                            strides = (2, 2)}}""",
+        2,
+    ),
+    "up and down": (
+        f"""%a = conv(%x, %w) {{{CONV}}}
+        %u = resize(%a) {{axes = (2, 3), sizes = (24, 18), mode = "linear"}}
+        %q = avg_pool(%u) {{dilations = (1, 1), kernel = (3, 3), pads = (1, 1, 1, 1),
+                            strides = (2, 2)}}
+        %g = group_norm(%q, %v, %v) {{groups = 4}}
+        %y = softmax(%g) {{axes = (1,)}}""",
+        2,
+    ),
+    "flattened": (
+        f"""%a = conv(%x, %w) {{{CONV}}}
+        %y = reshape(%a) {{shape = (2, 1152)}}""",
+        2,
+    ),
+    "tokens": (
+        f"""%a = conv(%x, %w) {{{CONV}}}
+        %f = reshape(%a) {{shape = (2, 8, 144)}}
+        %y = transpose(%f) {{perm = (0, 2, 1)}}""",
+        1,
+    ),
+    "mean of channels": (
+        f"""%a = conv(%x, %w) {{{CONV}}}
+        %y = reduce_max(%a) {{axes = (1,), keepdims = false}}""",
+        1,
+    ),
+    "an operand of fewer axes": (
+        f"""%a = conv(%x, %w) {{{CONV}}}
+        %t = reshape(%v) {{shape = (8, 1, 1)}}
+        %y = add(%a, %t)""",
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_layouts_keep_the_answer(body):
+    text, transposes = body
+    module = parse(f"graph @main({PARAMS}) {{ {text} return %y }}")
+    moved = run_passes(module, (assign_layout, *AFTER), PassContext())
+    verify(moved)
+    convolutions = [node for node in moved.main.nodes if node.op == "conv"]
+    assert all(node["layout"] == "channels_last" for node in convolutions)
+    assert sum(node.op == "transpose" for node in moved.main.nodes) == transposes
+    random = np.random.default_rng(0)
+    shapes = [value.tensor.static_shape for value in module.main.params]
+    arrays = [random.random(shape).astype(np.float32) for shape in shapes]
+    (want,), (found,) = interpret(module, *arrays), interpret(moved, *arrays)
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
+
+
+def test_bodies_of_control_flow_are_moved_on_their_own():
+    module = parse(
+        f"""
+        graph @main(%c: bool[], %x: f32[1, 8, 16, 16], %w: f32[8, 8, 3, 3]) {{
+          %y = if(%c, %x, %w) do {{
+            graph (%a: f32[1, 8, 16, 16], %b: f32[8, 8, 3, 3]) {{
+              %p = conv(%a, %b) {{{CONV}}}
+              return %p
+            }}
+            graph (%e: f32[1, 8, 16, 16], %f: f32[8, 8, 3, 3]) {{
+              return %e
+            }}
+          }}
+          return %y
+        }}
+        """
+    )
+    moved = run_passes(module, (assign_layout,), PassContext())
+    verify(moved)
+    (node,) = moved.main.nodes
+    assert [inner.op for inner in node.bodies[0].nodes] == ["transpose", "conv", "transpose"]
+
+
+def test_models_without_images_stay_the_same_object():
+    module = parse("graph @main(%x: f32[4, 4]) { %y = relu(%x) return %y }")
+    assert assign_layout(module, PassContext()) is module
