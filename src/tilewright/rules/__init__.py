@@ -18,6 +18,7 @@ from tilewright.rules.conv import conv
 from tilewright.rules.depthwise import depthwise
 from tilewright.rules.elementwise import elementwise
 from tilewright.rules.inline import inline_producers
+from tilewright.rules.matmul import matmul
 from tilewright.rules.reduction import reduction
 from tilewright.rules.rows import rows
 from tilewright.rules.setting import Setting
@@ -34,6 +35,7 @@ CPU: tuple[Rule, ...] = (
     depthwise,
     conv,
     attention,
+    matmul,
     rows,
     reduction,
     elementwise,

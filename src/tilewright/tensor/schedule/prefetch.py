@@ -57,14 +57,14 @@ def prefetch(fn: Function, name: str, index: int, var: Var, offset: int) -> tupl
             var,
         )
     scope = scope_of(path)
-    if buffer not in fn.buffers or scope.writers(buffer):
+    if any(is_under(writer.path, loop) for writer in scope.writers(buffer)):
         raise refuse(
             fn,
             "TW2143",
-            f"cannot prefetch %{buffer.name} at loop %{var.name}: it is computed by the function, "
-            "and later iterations' part may not be there yet",
+            f"cannot prefetch %{buffer.name} at loop %{var.name}: it is computed inside the loop, "
+            "and later iterations' part is not there yet",
             name,
-            help="only parameters that are read can be prefetched",
+            help="only what is complete before the loop can be prefetched",
         )
     around = [stmt for stmt in inside_scope(loop_path) if isinstance(stmt, For)]
     ctx = scope_context(fn, scope, around)

@@ -1,0 +1,279 @@
+"""Products of bf16 and of bytes on the tiles of AMX.
+
+for jb in parallel       blocks of panels that stay in the second cache
+  pack B[:, jb]            in groups as the instruction wants them, unless done before
+  for io                   32 rows
+    for js                 32 columns
+      for k                two by two tiles of C; two of A and two of B are loaded
+      the tiles go to memory, and through what follows
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from tilewright.intrin.amx import ROWS as SIDE  # the intrinsics below are declared there
+from tilewright.rules.constants import CONSTANT
+from tilewright.rules.contraction import Contraction
+from tilewright.rules.nest import attempt, block_of, fused
+from tilewright.rules.setting import Setting
+from tilewright.rules.tiles import copy_of, operand, producer_of, read_index
+from tilewright.sym import ONE, Expr
+from tilewright.tensor.ir import SPATIAL, Load
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.visit import output_buffers
+
+PARALLEL_WORK = 10_000_000  # multiply-adds of all threads: what takes a few microseconds
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the instructions multiply."""
+
+    feature: str
+    dot: str
+    load: str  # of A and of B, the prefixes of the names
+    load_b: str
+    store: str
+    depth: int  # steps of the sum in a tile
+    group: int  # steps side by side in a row of B
+
+
+KINDS = {
+    ("bf16", "bf16", "f32"): Kind(
+        "amx-bf16", "amx_bf16_dot", "amx_load_bf16", "amx_load_bf16", "amx_store_f32", 32, 2
+    ),
+    ("i8", "i8", "i32"): Kind(
+        "amx-int8", "amx_i8_dot", "amx_load_i8", "amx_load_i8", "amx_store_i32", 64, 4
+    ),
+    ("u8", "i8", "i32"): Kind(
+        "amx-int8", "amx_u8_dot", "amx_load_u8", "amx_load_i8", "amx_store_i32", 64, 4
+    ),
+}
+
+
+@dataclass(frozen=True)
+class AmxPlan:
+    """Everything that is decided about a product."""
+
+    kind: Kind
+    row_tiles: int  # in a block of registers
+    column_tiles: int
+    strips: int  # register blocks in a block of columns
+    is_weight: bool
+    share: str  # what threads share out: "columns", "rows", "stack", ""
+
+
+def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
+    """The decisions for a product; None where the tiles do not serve."""
+    c = found.block.writes[0].buffer
+    kind = KINDS.get((found.a.buffer.dtype.name, found.b.buffer.dtype.name, c.dtype.name))
+    if kind is None or not setting.target.has(kind.feature) or not found.rows:
+        return None
+    iterators: set[Expr] = {it.var for it in found.block.iters}
+    plain = all(at in iterators for load in (found.a, found.b) for at in load.index)
+    if not plain or found.stride(found.a, found.depth[-1]) is not ONE:
+        return None
+    rows, columns = found.nest.guess(found.rows[-1]), found.nest.guess(found.columns[-1])
+    if rows < 4 or columns < SIDE or (found.extent(found.depth[-1]) or 0) < kind.depth:
+        return None
+    row_tiles = 1 if rows <= SIDE else 2
+    column_tiles = 1 if columns <= SIDE else 2
+    total = -(-columns // (SIDE * column_tiles))
+    bytes_each = found.guess(found.depth) * SIDE * column_tiles * found.b.buffer.dtype.size_bytes
+    most = max(1, setting.target.l2_bytes // 2 // max(1, bytes_each))
+    share = _share(found, setting, total, -(-rows // (SIDE * row_tiles)))
+    each = -(-total // (setting.threads if share == "columns" else 1))
+    strips = gcd(total, -(-each // -(-each // most)))
+    is_weight = found.b.buffer.name in setting.constants
+    return AmxPlan(kind, row_tiles, column_tiles, strips, is_weight, share)
+
+
+def _share(found: Contraction, setting: Setting, columns: int, rows: int) -> str:
+    threads = setting.threads
+    stack = found.guess((*found.stack, *found.columns[:-1], *found.rows[:-1]))
+    work = stack * found.guess((found.rows[-1], found.columns[-1])) * found.guess(found.depth)
+    if threads == 1 or work < PARALLEL_WORK:
+        return ""
+    outer = found.guess((*found.stack, *found.columns[:-1]))
+    if outer % threads == 0 or outer >= 4 * threads:
+        return "stack"
+    return "columns" if columns >= threads else "rows"
+
+
+def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[BlockRef, ...]:
+    """Pad to whole tiles, pack B, and leave the sums to the instructions."""
+    kind = plan.kind
+    sch.pad(c, _multiples(found, plan))
+    panel = copy_of(sch, c, found, found.b)
+    padded = producer_of(sch, c, found, found.a)
+    a = sch.cache_read(c, read_index(sch, c, operand(sch, c, found, found.a).buffer), "amx.tile")
+    b = sch.cache_read(c, read_index(sch, c, operand(sch, c, found, found.b).buffer), "amx.tile")
+    followers = _followers(sch, c)
+    store = sch.cache_write(c, 0, "amx.tile")
+    loops = sch.get_loops(c)
+    outer = [loops[at] for at in (*found.stack, *found.columns[:-1])]
+    *row_outer, row = [loops[at] for at in found.rows]
+    io, im, ii = sch.split(row, [None, plan.row_tiles, SIDE])
+    jb, js, jm, ji = sch.split(
+        loops[found.columns[-1]], [None, plan.strips, plan.column_tiles, SIDE]
+    )
+    *far, last = [loops[at] for at in found.depth]
+    ro, ri = sch.split(last, [None, kind.depth])
+    sch.reorder(*outer, jb, *row_outer, io, js, *far, ro, im, jm, ii, ji, ri)
+    sch.unroll(im)
+    sch.unroll(jm)
+    sch.reverse_compute_at(store, js)
+    done = _follow(sch, followers, js)
+    sch.compute_at(a, ro)
+    sch.compute_at(b, ro)
+    if padded is not None:
+        sch.compute_at(padded, io)
+        _, lane = sch.split(sch.get_loops(padded)[-1], [None, kind.depth])
+        attempt(sch, sch.vectorize, lane)
+    if not plan.is_weight:
+        sch.compute_at(panel, jb)
+    _lay_out(sch, found, plan, panel, a, b, store)
+    init = sch.decompose_reduction(c, (*far, ro)[0])
+    sch.tensorize(sch.get_loops(c)[-3], kind.dot)
+    sch.tensorize(sch.get_loops(init)[-2], kind.dot)
+    _pack(sch, found, plan, panel)
+    shared = {"columns": [*outer, jb], "rows": [*outer, jb, *row_outer, io], "stack": outer}
+    if plan.share:
+        sch.parallel(fused(sch, shared[plan.share]))
+    return tuple(x for x in (c, panel, padded, a, b, store, init, *done) if x is not None)
+
+
+def _multiples(found: Contraction, plan: AmxPlan) -> list[int]:
+    multiples = [1] * len(found.block.iters)
+    multiples[found.rows[-1]] = SIDE * plan.row_tiles
+    multiples[found.columns[-1]] = SIDE * plan.column_tiles
+    if found.extent(found.columns[-1]) is None:
+        multiples[found.columns[-1]] *= plan.strips
+    multiples[found.depth[-1]] = plan.kind.depth
+    return multiples
+
+
+# --------------------------------------------------------------------------- results
+
+
+def _followers(sch: Schedule, c: BlockRef) -> list[BlockRef]:
+    """What reads the product and can be applied to a block of it."""
+    results = output_buffers(sch.function)
+    if block_of(sch.function, c.name).writes[0].buffer in results:
+        return []
+    consumers = sch.get_consumers(c)
+    if len(consumers) == 1 and sch.get_consumers(consumers[0]):
+        crop = block_of(sch.function, consumers[0].name)
+        if crop.writes[0].buffer not in results:
+            attempt(sch, sch.compute_inline, consumers[0])
+            consumers = sch.get_consumers(c)
+    blocks = [block_of(sch.function, reference.name) for reference in consumers]
+    if any(it.kind != SPATIAL for block in blocks for it in block.iters):
+        return []
+    return consumers
+
+
+def _follow(sch: Schedule, followers: list[BlockRef], at: LoopRef) -> list[BlockRef]:
+    """Apply what follows to each block of registers' results."""
+    done = []
+    for reference in followers:
+        if attempt(sch, sch.reverse_compute_at, reference, at):
+            _, lane = sch.split(sch.get_loops(reference)[-1], [None, SIDE])
+            attempt(sch, sch.vectorize, lane)
+            done.append(reference)
+    return done
+
+
+# --------------------------------------------------------------------------- layouts
+
+
+def _names(load: Load) -> list[str]:
+    return [f"x{axis}" for axis in range(len(load.index))]
+
+
+def _axis(found: Contraction, load: Load, at: int) -> int:
+    """Which dimension of an operand an iterator runs over."""
+    return next(i for i, e in enumerate(load.index) if e is found.nest.var(at))
+
+
+def _map(rank: int, first: int, second: int, places: str) -> str:
+    """The index map that takes two dimensions to `places`, behind all others."""
+    names = [f"x{axis}" for axis in range(rank)]
+    others = [names[axis] for axis in range(rank) if axis not in (first, second)]
+    target = places.format(y=names[first], x=names[second])
+    return f"({', '.join(names)}) -> ({', '.join([*others, target])})"
+
+
+def _lay_out(
+    sch: Schedule,
+    found: Contraction,
+    plan: AmxPlan,
+    panel: BlockRef,
+    a: BlockRef,
+    b: BlockRef,
+    store: BlockRef,
+) -> None:
+    """Tiles as registers hold them; one instruction loads or stores each."""
+    kind = plan.kind
+    deep, group = kind.depth, kind.group
+    k, j = _axis(found, found.b, found.depth[-1]), _axis(found, found.b, found.columns[-1])
+    rank = len(found.b.index)
+    grouped = f"{{x}} // 16, {{y}} // {group}, {{x}} % 16, {{y}} % {group}"
+    sch.transform_layout(panel, ("write", 0), _map(rank, k, j, grouped))
+    sch.transform_layout(b, ("write", 0), _map(rank, k, j, grouped))
+    _tensorize(sch, b, rank, k, j, (0, SIDE), f"{kind.load_b}_groups")
+    i, k = _axis(found, found.a, found.rows[-1]), _axis(found, found.a, found.depth[-1])
+    rank = len(found.a.index)
+    tiled = f"{{y}} // 16, {{x}} // {deep}, {{y}} % 16, {{x}} % {deep}"
+    sch.transform_layout(a, ("write", 0), _map(rank, i, k, tiled))
+    _tensorize(sch, a, rank, i, k, (SIDE, 0), f"{kind.load}_rows")
+    body = found.block.body
+    index = getattr(body, "index", ())
+    i = next(axis for axis, e in enumerate(index) if e is found.nest.var(found.rows[-1]))
+    j = next(axis for axis, e in enumerate(index) if e is found.nest.var(found.columns[-1]))
+    square = "{y} // 16, {x} // 16, {y} % 16, {x} % 16"
+    sch.transform_layout(store, ("read", 0), _map(len(index), i, j, square))
+    _tensorize(sch, store, len(index), i, j, (SIDE, SIDE), kind.store)
+
+
+def _tensorize(
+    sch: Schedule,
+    block: BlockRef,
+    rank: int,
+    first: int,
+    second: int,
+    tiles: tuple[int, int],
+    intrinsic: str,
+) -> None:
+    """Split a copy into tiles along two of its loops; one call each."""
+    own = sch.get_loops(block)[-rank:]
+    rest = [loop for axis, loop in enumerate(own) if axis not in (first, second)]
+    y, x = own[first], own[second]
+    outer = []
+    if tiles[0]:
+        far, y = sch.split(y, [None, tiles[0]])
+        outer.append(far)
+    if tiles[1]:
+        far, x = sch.split(x, [None, tiles[1]])
+        outer.append(far)
+    sch.reorder(*rest, *outer, y, x)
+    for loop in outer:
+        sch.unroll(loop)
+    sch.tensorize(y, intrinsic)
+
+
+def _pack(sch: Schedule, found: Contraction, plan: AmxPlan, panel: BlockRef) -> None:
+    """Loops of the packing: whole groups, along contiguous columns."""
+    rank = len(found.b.index)
+    own = sch.get_loops(panel)[-rank:]
+    k = own[_axis(found, found.b, found.depth[-1])]
+    j = own[_axis(found, found.b, found.columns[-1])]
+    rest = [loop for loop in own if loop not in (k, j)]
+    ko, kg = sch.split(k, [None, plan.kind.group])
+    jo, ji = sch.split(j, [None, SIDE])
+    sch.reorder(*rest, ko, jo, ji, kg)
+    sch.unroll(kg)
+    if plan.is_weight:
+        sch.annotate(panel, CONSTANT, True)

@@ -1,0 +1,139 @@
+"""Matrix products: what kind of schedule serves, and its sizes.
+
+A product with rows to share what is read of B, or whose B is a weight that can be packed, is cut
+into tiles (`tiles`). One of few rows reads B once, in order (`streams`).
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from tilewright.base.target import CPU
+from tilewright.rules import tiling
+from tilewright.rules.amx import amx, amx_plan
+from tilewright.rules.contraction import Contraction, contraction
+from tilewright.rules.nest import nest_of
+from tilewright.rules.setting import Setting
+from tilewright.rules.streams import stream_of, streamed
+from tilewright.rules.tiles import BEFORE, INSIDE, NOWHERE, WEIGHT, Plan, tiled
+from tilewright.sym import ONE, Const, Expr
+from tilewright.tensor.schedule import BlockRef, Schedule
+
+MOST_ROWS, FEW_ROWS = 14, 6
+FEW_DOTS = 3  # rows for which packing B would take longer than using it
+CACHE_PERIOD = 4096  # bytes apart, addresses fall into the same set of the first cache
+DEEPEST = 1024  # steps of a sum for which a tile's share of A and B stays in the caches
+SHALLOWEST = 384  # steps that are worth bringing a tile to memory
+
+
+def matmul(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+    """Schedule a sum of products and what follows it."""
+    nest = nest_of(sch, reference)
+    found = None if nest is None else contraction(nest)
+    if found is None or setting.target.kind != CPU:
+        return ()
+    if (tiles := amx_plan(found, setting)) is not None:
+        return amx(sch, reference, found, tiles)
+    if found.b.buffer.name not in setting.constants:
+        if (stream := stream_of(found, setting)) is not None:
+            return streamed(sch, reference, found, stream)
+        if _is_dots(found):
+            return ()  # sums along what is contiguous are a reduction's business
+    plan = plan_of(found, setting)
+    return () if plan is None else tiled(sch, reference, found, plan)
+
+
+def _is_dots(found: Contraction) -> bool:
+    """Whether few rows meet columns of B that are contiguous along the sum."""
+    along_sum = found.stride(found.b, found.depth[-1]) is ONE
+    return along_sum and found.guess(found.rows) <= FEW_DOTS
+
+
+def plan_of(found: Contraction, setting: Setting) -> Plan | None:
+    """The decisions for a product; None where tiles do not serve."""
+    target = setting.target
+    of = found.block.writes[0].buffer.dtype
+    lanes = target.lanes(of.bits)
+    last = found.columns[-1]
+    if lanes < 2 or found.nest.guess(last) < lanes // 2:
+        return None
+    shape = tiling.Shape(
+        found.guess(found.stack) * found.guess(found.columns[:-1]),
+        found.guess(found.rows),
+        -(-found.nest.guess(last) // lanes),
+        found.guess(found.depth),
+    )
+    tile = tiling.choose(shape, target, setting.threads, _most_rows(found))
+    part = _part(found) if shape.rows > tile.rows else 0
+    panel_bytes = (part or shape.depth) * tile.vectors * lanes * of.size_bytes
+    panels = _panels(shape, tile, target.l2_bytes // 2 // panel_bytes, setting.threads)
+    return Plan(
+        tile,
+        lanes,
+        _row_tile(found, tile.rows),
+        panels,
+        setting.threads if tile.share == tiling.ROWS else 1,
+        part,
+        _packing(found, tile, setting),
+        prefetch=panel_bytes > target.l1d_bytes // 2,
+    )
+
+
+def _most_rows(found: Contraction) -> int:
+    """Rows of A that can be read side by side.
+
+    At distances not known each needs an address of its own. At multiples of 4096 bytes, the period
+    of usual first caches, all compete for the same few places there.
+    """
+    if found.guess(found.rows) <= MOST_ROWS:
+        return MOST_ROWS  # B is read once
+    stride = found.stride(found.a, found.rows[-1])
+    if not isinstance(stride, Const):
+        return FEW_ROWS
+    shared = gcd(int(stride.value) * found.a.buffer.dtype.size_bytes, CACHE_PERIOD)
+    return min(MOST_ROWS, max(FEW_ROWS, FEW_ROWS * CACHE_PERIOD // shared))
+
+
+def _part(found: Contraction) -> int:
+    """Steps in a part of the sum: of a long one, a divisor, so that all parts are alike."""
+    steps = found.extent(found.depth[0]) if len(found.depth) == 1 else None
+    if steps is None or steps <= DEEPEST * 3 // 2:
+        return 0
+    return next((d for d in range(DEEPEST, SHALLOWEST, -1) if steps % d == 0), 0)
+
+
+def _panels(shape: tiling.Shape, tile: tiling.Tile, most: int, threads: int) -> int:
+    """Panels in a block of columns: as many as the cache holds, the same number for all."""
+    total = -(-shape.columns // tile.vectors)
+    parts = threads if tile.share == tiling.COLUMNS else 1
+    each = -(-total // parts)
+    blocks = -(-each // max(1, most))
+    size = -(-each // blocks)
+    # A divisor of the number of panels spares a version of the code for the last block.
+    return next((s for s in range(size, size * 2 // 3, -1) if total % s == 0), size)
+
+
+def _row_tile(found: Contraction, rows: int) -> tuple[int, ...]:
+    """How many of each row iterator a tile takes: all of the inner ones while they fit."""
+    taken: list[int] = []
+    for at in reversed(found.rows):
+        extent = found.extent(at)
+        size = rows if extent is None else min(rows, extent)
+        taken.append(size)
+        rows = rows // size if size == extent else 1
+    return tuple(reversed(taken))
+
+
+def _packing(found: Contraction, tile: tiling.Tile, setting: Setting) -> str:
+    """Where B is copied to panels. Few rows read it in place, if that is contiguous."""
+    iterators: set[Expr] = {it.var for it in found.block.iters}
+    if not all(at in iterators for at in found.b.index):
+        return NOWHERE
+    if found.b.buffer.name in setting.constants:
+        return WEIGHT
+    if found.stride(found.b, found.columns[-1]) is ONE:
+        matrix = found.guess(found.depth) * found.nest.guess(found.columns[-1])
+        near = matrix * found.b.buffer.dtype.size_bytes <= setting.target.l2_bytes // 4
+        if near or found.guess(found.rows) <= 3 * tile.rows:
+            return NOWHERE
+    return BEFORE if tile.share == tiling.ROWS else INSIDE

@@ -1,0 +1,278 @@
+"""The steps that turn a sum of products into tiles in registers, from a plan.
+
+    for jb                   blocks of panels that stay in the second cache
+      pack B[:, jb]            unless that was done before
+      for kb                   parts of the sum, where it is long
+        for io                 tiles of rows
+          for jp               panels
+            for k              rows x vectors multiply-adds on registers
+            the results go through what follows them (bias, activation), and to memory
+
+Without parts a tile is finished before it leaves the registers, and what follows is applied to it
+there. With parts, tiles are added to the result in memory, and what follows comes after a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.base.errors import ScheduleError
+from tilewright.rules.constants import CONSTANT
+from tilewright.rules.contraction import Contraction, operands
+from tilewright.rules.epilogue import results
+from tilewright.rules.nest import attempt, block_of, fused
+from tilewright.rules.tiling import ALONE, COLUMNS, ROWS, STACK, Tile
+from tilewright.sym import ONE
+from tilewright.tensor.ir import Buffer, Load
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.visit import output_buffers
+
+AHEAD = 32  # steps of the sum that B is asked for before it is used
+
+BEFORE, INSIDE, WEIGHT, NOWHERE = "before", "inside", "weight", "nowhere"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is decided about a product."""
+
+    tile: Tile
+    lanes: int
+    row_tile: tuple[int, ...]  # how many of each row iterator a tile has
+    panels: int  # in a block of columns
+    chunks: int  # of rows, for threads
+    part: int  # steps of a part of the sum; 0: it is not cut
+    packing: str  # of B: before all, inside a block of columns, as a weight, nowhere
+    prefetch: bool
+
+    @property
+    def width(self) -> int:
+        return self.tile.vectors * self.lanes
+
+
+@dataclass
+class _Loops:
+    """The loops around a tile, outermost first."""
+
+    outer: list[LoopRef]
+    chunk: list[LoopRef]
+    block: LoopRef
+    part: list[LoopRef]
+    rows: list[LoopRef]
+    panel: LoopRef
+
+    @property
+    def inner(self) -> LoopRef:
+        """The innermost loop around a tile."""
+        return self.panel
+
+
+def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[BlockRef, ...]:
+    """Cut into tiles, pack, fuse what follows, share out."""
+    sch.pad(c, _multiples(found, plan))
+    panel = copy_of(sch, c, found, found.b) if plan.packing != NOWHERE else None
+    padded = producer_of(sch, c, found, found.a)
+    _inline_crop(sch, c)
+    tile = _part(sch, c, found, plan) if plan.part else c
+    loops, own = _split(sch, c, found, plan)
+    if plan.part:
+        sch.set_scope(tile, 0, "local")
+        sch.compute_at(tile, loops.inner)
+        own = _order_tile(sch, tile, loops, found, plan)
+        stores = _after_parts(sch, c, loops, plan)
+    else:
+        stores = results(sch, c, loops.inner, plan.lanes)
+    depth = own[: len(found.depth)]
+    sch.decompose_reduction(tile, depth[0])
+    scheduled = [c, tile, *stores]
+    if padded is not None:
+        sch.compute_at(padded, (loops.rows or [loops.block])[-1])
+        _vectorize_rows(sch, padded, plan)
+        scheduled.append(padded)
+    if panel is not None:
+        if plan.packing == INSIDE:
+            sch.compute_at(panel, loops.block)
+        _lay_out(sch, panel, tile, found, plan)
+        scheduled.append(panel)
+    if plan.prefetch:
+        b = operand(sch, tile, found, found.b)
+        attempt(sch, sch.prefetch, tile, read_index(sch, tile, b.buffer), depth[-1], AHEAD)
+    if plan.tile.share != ALONE:
+        shared = {COLUMNS: [*loops.outer, loops.block], STACK: loops.outer}
+        shared[ROWS] = [*loops.outer, *loops.chunk]
+        sch.parallel(fused(sch, shared[plan.tile.share]))
+    return tuple(dict.fromkeys(scheduled))
+
+
+# --------------------------------------------------------------------------- operands
+
+
+def _multiples(found: Contraction, plan: Plan) -> list[int]:
+    """What extents are rounded up to: whole vectors; whole tiles where sizes are not known."""
+    multiples = [1] * len(found.block.iters)
+    last = found.columns[-1]
+    if found.extent(last) is None:
+        multiples[last] = plan.width
+    elif plan.packing != NOWHERE:
+        multiples[last] = plan.lanes
+    if found.rows and found.extent(found.rows[-1]) is None:
+        multiples[found.rows[-1]] = plan.row_tile[-1]
+    return multiples
+
+
+def operand(sch: Schedule, block: BlockRef, found: Contraction, which: Load) -> Load:
+    """An operand as it is read now."""
+    before, now = operands(found.block), operands(block_of(sch.function, block.name))
+    assert before is not None
+    assert now is not None
+    return now[before.index(which)]
+
+
+def read_index(sch: Schedule, block: BlockRef, buffer: Buffer) -> int:
+    reads = block_of(sch.function, block.name).reads
+    return next(at for at, read in enumerate(reads) if read.buffer is buffer)
+
+
+def producer_of(sch: Schedule, c: BlockRef, found: Contraction, which: Load) -> BlockRef | None:
+    """The block that padding has put in front of an operand."""
+    buffer = operand(sch, c, found, which).buffer
+    if buffer is which.buffer:
+        return None
+    for producer in sch.get_producers(c):
+        if block_of(sch.function, producer.name).writes[0].buffer is buffer:
+            return producer
+    return None
+
+
+def copy_of(sch: Schedule, c: BlockRef, found: Contraction, which: Load) -> BlockRef:
+    """A block that copies an operand: the one that pads it, or a new one."""
+    made = producer_of(sch, c, found, which)
+    if made is not None:
+        return made
+    buffer = operand(sch, c, found, which).buffer
+    return sch.cache_read(c, read_index(sch, c, buffer), "global")
+
+
+def _lay_out(
+    sch: Schedule, panel: BlockRef, tile: BlockRef, found: Contraction, plan: Plan
+) -> None:
+    """Panels one after the other, in each the rows of one step of the sum."""
+    depth = {found.nest.var(at) for at in found.depth}
+    column = found.nest.var(found.columns[-1])
+    names = [f"x{axis}" for axis in range(len(found.b.index))]
+    of = dict(zip(names, found.b.index, strict=True))
+    stack = [name for name in names if of[name] not in depth and of[name] is not column]
+    deep = [name for name in names if of[name] in depth]
+    j = next(name for name in names if of[name] is column)
+    places = [*stack, f"{j} // {plan.width}", *deep, f"{j} % {plan.width}"]
+    sch.transform_layout(panel, ("write", 0), f"({', '.join(names)}) -> ({', '.join(places)})")
+    own = sch.get_loops(panel)[-len(names) :]
+    if plan.packing == WEIGHT:
+        sch.annotate(panel, CONSTANT, True)
+    column_loop = own[names.index(j)]
+    rest = [loop for loop in own if loop != column_loop]
+    far, lane = sch.split(column_loop, [None, plan.lanes])
+    if found.stride(found.b, found.columns[-1]) is ONE:
+        sch.reorder(*rest, far, lane)
+    else:  # a few columns at a time, whose lines the first cache holds
+        sch.reorder(far, *rest, lane)
+    sch.vectorize(lane)
+    if plan.packing == BEFORE and plan.tile.share != ALONE:
+        sch.parallel(sch.get_loops(panel)[0])
+
+
+def _vectorize_rows(sch: Schedule, block: BlockRef, plan: Plan) -> None:
+    """A padded copy of rows moves whole vectors, if it is along them that it moves."""
+    last = sch.get_loops(block)[-1]
+    _, lane = sch.split(last, [None, plan.lanes])
+    attempt(sch, sch.vectorize, lane)
+
+
+# --------------------------------------------------------------------------- loops
+
+
+def _split(
+    sch: Schedule, c: BlockRef, found: Contraction, plan: Plan
+) -> tuple[_Loops, list[LoopRef]]:
+    """Cut the loops of the result; all around a tile, and those of the tile."""
+    loops = sch.get_loops(c)  # those of the sum come last
+    outer = [loops[at] for at in (*found.stack, *found.columns[:-1])]
+    rows, inner = [], []
+    for position, size in zip(found.rows, plan.row_tile, strict=True):
+        loop = loops[position]
+        if size > 1:
+            loop, near = sch.split(loop, [None, size])
+            inner.append(near)
+        rows.append(loop)
+    chunk: list[LoopRef] = []
+    if plan.tile.share == ROWS and found.extent(found.rows[0]) is None:
+        chunk, rows = rows[:1], rows[1:]
+    elif plan.chunks > 1 and rows:
+        far, rows[0] = sch.split(rows[0], [plan.chunks, None])
+        chunk = [far]
+    column = loops[found.columns[-1]]
+    jb, jp, ji, jv = sch.split(column, [None, plan.panels, plan.tile.vectors, plan.lanes])
+    depth = loops[len(found.nest.spatial) :]
+    part = depth if plan.part else []
+    own = [] if plan.part else depth
+    sch.reorder(*outer, *chunk, jb, *part, *rows, jp, *own, *inner, ji, jv)
+    for loop in (*inner, ji):
+        sch.unroll(loop)
+    sch.vectorize(jv)
+    return _Loops(outer, chunk, jb, part, rows, jp), [*own, *inner, ji, jv]
+
+
+def _part(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> BlockRef:
+    """Cut the sum: the new block sums a part, the old one adds parts."""
+    far, _ = sch.split(sch.get_loops(c)[found.depth[0]], [None, plan.part])
+    return sch.rfactor(far, 0)
+
+
+def _order_tile(
+    sch: Schedule, tile: BlockRef, loops: _Loops, found: Contraction, plan: Plan
+) -> list[LoopRef]:
+    """The loops of a tile that has been moved under those of the result: the sum outside.
+
+    They are in the order of its iterators: the part, those of the result, the sum.
+    """
+    all_loops = sch.get_loops(tile)
+    own = all_loops[all_loops.index(loops.inner) + 1 :]
+    part, *spatial, depth = own
+    rows = [spatial[at] for at in found.rows]
+    column = spatial[found.columns[-1]]
+    rest = [loop for loop in spatial if loop not in rows and loop != column]
+    ji, jv = sch.split(column, [plan.tile.vectors, plan.lanes])
+    sch.reorder(part, *rest, depth, *rows, ji, jv)
+    for loop in (*rows, ji):
+        sch.unroll(loop)
+    sch.vectorize(jv)
+    return [depth, *rows, ji, jv]
+
+
+# --------------------------------------------------------------------------- results
+
+
+def _inline_crop(sch: Schedule, c: BlockRef) -> None:
+    """What cuts padding off disappears into what follows."""
+    consumers = sch.get_consumers(c)
+    if len(consumers) != 1 or not sch.get_consumers(consumers[0]):
+        return
+    crop = block_of(sch.function, consumers[0].name)
+    if crop.writes[0].buffer not in output_buffers(sch.function):
+        attempt(sch, sch.compute_inline, consumers[0])
+
+
+def _after_parts(sch: Schedule, c: BlockRef, loops: _Loops, plan: Plan) -> list[BlockRef]:
+    """Start from zero in front of the parts; apply what follows after the last."""
+    sch.decompose_reduction(c, loops.part[0])
+    done: list[BlockRef] = []
+    for reference in sch.get_consumers(c):
+        point = sch.checkpoint()
+        try:
+            sch.reverse_compute_at(reference, loops.block)
+            _, lane = sch.split(sch.get_loops(reference)[-1], [None, plan.lanes])
+            sch.vectorize(lane)
+            done.append(reference)
+        except ScheduleError:
+            sch.restore(point)
+    return done
