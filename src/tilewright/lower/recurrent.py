@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from tilewright import sym, te
 from tilewright.base.dtype import INDEX, DType
@@ -63,10 +64,22 @@ class Layer:
         )
         return te.placeholder((self.times, *rest), self.of, name=label), start
 
-    def stage(self, name: str, body: Callable[[Expr, Expr, Expr], Expr], gates: int = 1) -> Tensor:
-        """A stage of every step, [time, batch, gates * hidden]."""
-        shape = (self.times, self.batch, sym.simplify(sym.mul(self.hidden, gates)))
+    def stage(self, name: str, body: Callable[[Expr, Expr, Expr], Any]) -> Any:
+        """A stage of every step, [time, batch, hidden]; several at once from several values."""
+        shape = (self.times, self.batch, self.hidden)
         return te.compute(shape, body, name=f"{self.use.name}_{name}")
+
+    def sums(
+        self, name: str, read: Callable[[Expr, Expr, Expr], Expr], gates: int, first: int = 0
+    ) -> Tensor:
+        """Products of a state with the weights of some gates, [time, batch, gate, hidden]."""
+        return te.compute(
+            (self.times, self.batch, sym.const(gates), self.hidden),
+            lambda t, b, g, j: self.product(
+                lambda k: read(t, b, k), sym.add(sym.mul(self.hidden, g + first), j)
+            ),
+            name=f"{self.use.name}_{name}",
+        )
 
     def place(self, t: Expr) -> Expr:
         """The element of the sequence that step t takes."""
@@ -115,10 +128,10 @@ def _rnn(
     layer = Layer(use, gates, r, lengths)
     f = layer.function(0)
     h, start = layer.state("h", h0)
-    sums = layer.stage("sums", lambda t, b, j: layer.product(lambda k: h[t - 1, b, k], j))
+    sums = layer.sums("sums", lambda t, b, k: h[t - 1, b, k], 1)
 
     def step(t: Expr, b: Expr, j: Expr) -> Expr:
-        new = f(layer.x(t, b, 0, j) + sums[t, b, j])
+        new = f(layer.x(t, b, 0, j) + sums[t, b, 0, j])
         return layer.running(layer.place(t), b, new, h[t - 1, b, j])
 
     return layer.finish(te.scan(start, layer.stage("step", step), h, name=f"{use.name}_all"))
@@ -140,37 +153,25 @@ def _gru(
     def offset(row: Expr) -> Expr:
         return zero if bias is None else te.cast(bias[row], layer.of)
 
-    sums = layer.stage("sums", lambda t, b, j: layer.product(lambda k: h[t - 1, b, k], j), 3)
+    linear = bool(use["linear_before_reset"])
+    sums = layer.sums("sums", lambda t, b, k: h[t - 1, b, k], 3 if linear else 2)
 
-    def gate(at: int) -> Tensor:
-        def element(t: Expr, b: Expr, j: Expr) -> Expr:
-            row = layer.row(at, j)
-            return f(layer.x(t, b, at, j) + sums[t, b, row] + offset(row))
+    def gate(at: int, t: Expr, b: Expr, j: Expr) -> Expr:
+        return f(layer.x(t, b, at, j) + sums[t, b, at, j] + offset(layer.row(at, j)))
 
-        return layer.stage(("update", "reset")[at], element)
+    if not linear:
+        kept = layer.stage("kept", lambda t, b, j: gate(1, t, b, j) * h[t - 1, b, j])
+        inner = layer.sums("inner", lambda t, b, k: kept[t, b, k], 1, first=2)
 
-    update, reset = gate(0), gate(1)
-    if use["linear_before_reset"]:
-
-        def candidate(t: Expr, b: Expr, j: Expr) -> Expr:
-            row = layer.row(2, j)
-            return g(layer.x(t, b, 2, j) + reset[t, b, j] * (sums[t, b, row] + offset(row)))
-
-    else:
-        kept = layer.stage("kept", lambda t, b, j: reset[t, b, j] * h[t - 1, b, j])
-        inner = layer.stage(
-            "inner",
-            lambda t, b, j: layer.product(lambda k: kept[t, b, k], layer.row(2, j)),
-        )
-
-        def candidate(t: Expr, b: Expr, j: Expr) -> Expr:
-            return g(layer.x(t, b, 2, j) + inner[t, b, j] + offset(layer.row(2, j)))
-
-    made = layer.stage("candidate", candidate)
+    def candidate(t: Expr, b: Expr, j: Expr) -> Expr:
+        base, row = layer.x(t, b, 2, j), layer.row(2, j)
+        if linear:
+            return g(base + gate(1, t, b, j) * (sums[t, b, 2, j] + offset(row)))
+        return g(base + inner[t, b, 0, j] + offset(row))
 
     def step(t: Expr, b: Expr, j: Expr) -> Expr:
-        part, before = update[t, b, j], h[t - 1, b, j]
-        new = (one - part) * made[t, b, j] + part * before
+        part, before = gate(0, t, b, j), h[t - 1, b, j]
+        new = (one - part) * candidate(t, b, j) + part * before
         return layer.running(layer.place(t), b, new, before)
 
     return layer.finish(te.scan(start, layer.stage("step", step), h, name=f"{use.name}_all"))
@@ -190,10 +191,10 @@ def _lstm(
     f, g, output = layer.function(0), layer.function(1), layer.function(2, gate=False)
     (h, h_start), (c, c_start) = layer.state("h", h0), layer.state("c", c0)
     one = te.const(1, layer.of)
-    sums = layer.stage("sums", lambda t, b, j: layer.product(lambda k: h[t - 1, b, k], j), 4)
+    sums = layer.sums("sums", lambda t, b, k: h[t - 1, b, k], 4)
 
     def gate(at: int, t: Expr, b: Expr, j: Expr, cell: Expr | None) -> Expr:
-        total = layer.x(t, b, at, j) + sums[t, b, layer.row(at, j)]
+        total = layer.x(t, b, at, j) + sums[t, b, at, j]
         if peephole is None or cell is None:
             return total
         return total + te.cast(peephole[layer.row(at, j)], layer.of) * cell
@@ -204,18 +205,15 @@ def _lstm(
         keep = one - let_in if use["input_forget"] else f(gate(2, t, b, j, before))
         return keep * before + let_in * g(gate(3, t, b, j, None))
 
-    cell = layer.stage("cell", new_cell)
+    def step(t: Expr, b: Expr, j: Expr) -> tuple[Expr, Expr]:
+        cell = new_cell(t, b, j)
+        new, place = f(gate(1, t, b, j, cell)) * output(cell), layer.place(t)
+        return (
+            layer.running(place, b, new, h[t - 1, b, j]),
+            layer.running(place, b, cell, c[t - 1, b, j]),
+        )
 
-    def h_step(t: Expr, b: Expr, j: Expr) -> Expr:
-        now = cell[t, b, j]
-        new = f(gate(1, t, b, j, now)) * output(now)
-        return layer.running(layer.place(t), b, new, h[t - 1, b, j])
-
-    def c_step(t: Expr, b: Expr, j: Expr) -> Expr:
-        return layer.running(layer.place(t), b, cell[t, b, j], c[t - 1, b, j])
-
-    steps = (layer.stage("h_step", h_step), layer.stage("c_step", c_step))
-    made = te.scan((h_start, c_start), steps, (h, c), name=f"{use.name}_all")
+    made = te.scan((h_start, c_start), layer.stage("step", step), (h, c), name=f"{use.name}_all")
     return layer.finish(*made)
 
 

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable
 
 from tilewright.base.errors import ScheduleError
 from tilewright.base.target import Target
-from tilewright.rules.attention import attention
 from tilewright.rules.conv import conv
 from tilewright.rules.depthwise import depthwise
+from tilewright.rules.attention import attention
 from tilewright.rules.elementwise import elementwise
 from tilewright.rules.inline import inline_producers
 from tilewright.rules.matmul import matmul
+from tilewright.rules.recurrent import recurrent
 from tilewright.rules.reduction import reduction
 from tilewright.rules.rows import rows
 from tilewright.rules.setting import Setting
@@ -32,9 +33,10 @@ from tilewright.tensor.visit import blocks
 Rule = Callable[[Schedule, BlockRef, Setting], Iterable[BlockRef]]
 
 CPU: tuple[Rule, ...] = (
+    attention,
+    recurrent,
     depthwise,
     conv,
-    attention,
     matmul,
     rows,
     reduction,

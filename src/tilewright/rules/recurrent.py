@@ -1,0 +1,190 @@
+"""Steps of a scan: the product with the weights on all cores, the rest of a step by lanes.
+
+    for t { for panel in parallel ... { for k { sums of some units, all gates } }  gates of all }
+
+Weights are laid out panel by panel, in the order in which a step walks over them: units innermost,
+then gates, then what is summed over. What was projected before the scan is no part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.rules import cost
+from tilewright.rules.constants import CONSTANT
+from tilewright.rules.nest import (
+    Nest,
+    attempt,
+    block_of,
+    fused,
+    groups,
+    inner_nest,
+    is_expression,
+    offset_of,
+)
+from tilewright.rules.setting import Setting
+from tilewright.rules.stage import total
+from tilewright.sym import ONE, Const, Mul, linear, uses_var
+from tilewright.tensor.ir import SCAN, Load, Update
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.visit import written_buffers
+
+REGISTERS = 24
+
+
+def recurrent(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+    """Schedule a block that runs once per step of a scan."""
+    block = block_of(sch.function, reference.name)
+    if not any(it.kind == SCAN for it in block.iters) or not is_expression(block):
+        return ()
+    loops = sch.get_loops(reference)
+    if [loop.var for loop in loops] != list(block.bindings) or block.iters[0].kind != SCAN:
+        return ()
+    nest = inner_nest(sch, reference, 1)
+    if nest is None or not nest.spatial or any(it.kind == SCAN for it in block.iters[1:]):
+        return ()
+    product = _product(sch, nest)
+    if product is not None:
+        return (_panels(sch, nest, product, setting), reference)
+    _lanes(sch, nest, setting)
+    return (reference,)
+
+
+# ------------------------------------------------------------------------------------ other work
+
+
+def _lanes(sch: Schedule, nest: Nest, setting: Setting) -> None:
+    """Lanes along the innermost loop, cores for the outermost, as far as steps allow."""
+    lanes = cost.lanes_of(setting.target, nest.block)
+    parts = groups(nest, nest.spatial)
+    inner = fused(sch, [nest.loops[at] for at in parts[-1]])
+    outer = [nest.loops[at] for part in parts[:-1] for at in part]
+    reduce = [nest.loops[at] for at in nest.reduce]
+    work = cost.instance_ns(nest, setting.target) * nest.instances
+    count = cost.chunks(work, setting.threads)
+    if count > 1 and not outer:
+        size = max(1, -(-total(nest, parts[-1]) // (count * lanes)))
+        chunk, inner = sch.split(inner, [None, size * lanes])
+        outer = [chunk]
+    if lanes > 1 and total(nest, parts[-1]) > 1:
+        step, lane = sch.split(inner, [None, lanes])
+        if reduce:
+            sch.reorder(*outer, step, *reduce, lane)
+        attempt(sch, sch.vectorize, lane)
+    if count > 1 and outer:
+        attempt(sch, sch.parallel, fused(sch, outer))
+
+
+# ------------------------------------------------------------------------------------ products
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """The operand of a product that is the same in every step."""
+
+    read: int  # which read of the block
+    name: str
+    gates: list[int]  # iterators of rows outside of the unit's own
+    units: int  # per gate
+    unit: int  # the iterator
+    ordered: bool  # rows are gate * units + unit, columns what is summed over
+
+
+def _product(sch: Schedule, nest: Nest) -> _Weights | None:
+    body = nest.block.body
+    if not isinstance(body, Update) or body.reducer.name != "sum" or len(nest.reduce) != 1:
+        return None
+    value = body.values[0]
+    if not isinstance(value, Mul) or not isinstance(value.a, Load) or not isinstance(value.b, Load):
+        return None
+    unit, time = nest.spatial[-1], nest.block.iters[0].var
+    for load in (value.a, value.b):
+        offset = offset_of(load.buffer, load.index)
+        if uses_var(offset, {time}) or load.buffer in written_buffers(sch.function.body):
+            continue
+        if not uses_var(offset, {nest.var(unit)}) or not uses_var(
+            offset, {nest.var(nest.reduce[0])}
+        ):
+            continue
+        gates = [at for at in nest.spatial[:-1] if uses_var(offset, {nest.var(at)})]
+        read = next(
+            (at for at, region in enumerate(nest.block.reads) if region.buffer is load.buffer), None
+        )
+        extent = nest.extent(unit)
+        if read is None or not isinstance(extent, Const) or len(load.index) != 2:
+            return None
+        units = int(extent.value)
+        return _Weights(
+            read, load.buffer.name, gates, units, unit, _is_ordered(nest, load, gates, units)
+        )
+    return None
+
+
+def _is_ordered(nest: Nest, load: Load, gates: list[int], units: int) -> bool:
+    row, column = load.index
+    if column is not nest.var(nest.reduce[0]) or len(gates) > 1:
+        return False
+    found = linear(row, [nest.var(at) for at in nest.spatial])
+    if found is None:
+        return False
+    slopes, rest = found
+    want = {nest.var(nest.spatial[-1]): 1, **{nest.var(at): units for at in gates}}
+    if len(slopes) != len([v for v in want if v in slopes]):
+        return False
+    same = all(isinstance(s, Const) and s.value == want[v] for v, s in slopes.items())
+    return same and isinstance(rest, Const) and rest.value % units == 0
+
+
+def _panels(sch: Schedule, nest: Nest, weights: _Weights, setting: Setting) -> BlockRef:
+    """The product with weights that are laid out in panels of units."""
+    reference = sch.get_block(nest.name)
+    lanes = cost.lanes_of(setting.target, nest.block)
+    gates = total(nest, weights.gates)
+    others = [at for at in nest.spatial[:-1] if at not in weights.gates]
+    batch = total(nest, others)
+    vectors = 2 if 2 * gates * batch <= REGISTERS else 1
+    together = max(1, min(batch, REGISTERS // (gates * vectors)))
+    width = lanes * vectors
+    packed = sch.cache_read(reference, weights.read, "global")
+    if weights.ordered:
+        units = weights.units
+        sch.transform_layout(
+            packed,
+            ("write", 0),
+            f"(r, k) -> (r % {units} // {width}, k, r // {units}, r % {units} % {width})",
+        )
+    else:
+        sch.transform_layout(packed, ("write", 0), "(r, k) -> (k, r)")
+    if weights.name in setting.constants:
+        sch.annotate(packed, CONSTANT, True)
+    _order(sch, nest, weights, others, together, vectors, lanes, setting)
+    return packed
+
+
+def _order(
+    sch: Schedule,
+    nest: Nest,
+    weights: _Weights,
+    others: list[int],
+    together: int,
+    vectors: int,
+    lanes: int,
+    setting: Setting,
+) -> None:
+    panel, step, lane = sch.split(nest.loops[weights.unit], [None, vectors, lanes])
+    outer: list[LoopRef] = []
+    inner: list[LoopRef] = []
+    if others:
+        loops = [nest.loops[at] for at in others]
+        sch.reorder(*loops, *[nest.loops[at] for at in weights.gates], panel)
+        some, each = sch.split(fused(sch, loops), [None, together])
+        outer, inner = [some], [each]
+    gates = [nest.loops[at] for at in weights.gates]
+    k = nest.loops[nest.reduce[0]]
+    sch.reorder(panel, *outer, k, *inner, *gates, step, lane)
+    sch.vectorize(lane)
+    for loop in (*inner, *gates, step):
+        sch.unroll(loop)
+    work = cost.instance_ns(nest, setting.target) * nest.instances
+    if cost.chunks(work, setting.threads) > 1 and nest.extent(weights.unit) is not ONE:
+        attempt(sch, sch.parallel, panel)
