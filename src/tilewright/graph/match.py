@@ -200,6 +200,34 @@ class Scope:
         return make_node(op, inputs, attributes, like.loc, hints=(hint or op,))
 
 
+@dataclass
+class Steps:
+    """Nodes that are made one after the other to stand in the place of one."""
+
+    like: Node
+    scope: Scope
+    nodes: list[Node] = field(default_factory=list)
+
+    def add(self, op: str, *inputs: Value | None, **attributes: Attribute) -> Value:
+        """The value of one more node."""
+        made = make_node(op, inputs, attributes, self.like.loc)
+        self.nodes.append(made)
+        return made.output
+
+    def constant(self, array: Anything, of: TensorType, hint: str = "c") -> Value:
+        """A constant, of the element type of another tensor."""
+        stored = np.asarray(array).astype(of.dtype.numpy)
+        self.nodes.append(self.scope.new_constant(stored, hint, self.like))
+        return self.nodes[-1].output
+
+    def done(self) -> list[Node] | None:
+        """The nodes, the last of which defines the output; None if it is of another type."""
+        last = self.nodes[-1]
+        if last.output.type != self.like.output.type:
+            return None
+        return [*self.nodes[:-1], replace(last, outputs=self.like.outputs)]
+
+
 def remade(node: Node, op: str, *inputs: Value | None, **attributes: Attribute) -> Node:
     """Another node that defines the same outputs."""
     return replace(node, op=op, inputs=inputs, attributes=ir.attributes(**attributes))

@@ -3,6 +3,7 @@
 from tilewright.graph.passes.assign_layout import assign_layout
 from tilewright.graph.passes.cancel_reshapes import cancel_reshapes
 from tilewright.graph.passes.canonicalize import canonicalize
+from tilewright.graph.passes.decompose import decompose
 from tilewright.graph.passes.enclose_nodes import enclose_nodes
 from tilewright.graph.passes.fold_batch_norm import fold_batch_norm
 from tilewright.graph.passes.fold_constants import fold_constants
@@ -16,6 +17,7 @@ from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
 from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
+from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
 
 # From an imported model to a canonical one: shapes known, constants folded, nothing twice.
 CANONICAL = (
@@ -30,6 +32,7 @@ CANONICAL = (
 
 # Rewrites of a canonical model that compute the same, rounding aside, with less.
 OPTIMIZED = (
+    decompose,
     simplify_arithmetic,
     cancel_reshapes,
     sink_transposes,
@@ -38,8 +41,11 @@ OPTIMIZED = (
     fold_batch_norm,
     recognize_norms,
     recognize_attention,
+    decompose,
     canonicalize,
     merge_parallel_matmuls,
+    split_conv_transpose,
+    fold_constants,
     merge_common_subexpressions,
     remove_dead_nodes,
 )

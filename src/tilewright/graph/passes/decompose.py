@@ -1,0 +1,187 @@
+"""decompose: composite operators by primitives, where a target has nothing better.
+
+What has no schedule of its own then runs on those of matrix products, reductions and element-wise
+work. The option `keep` names, separated by commas, the operators that a target has schedules for
+and that stay; the table below has all that can be decomposed. Small floats stay whole: an operator
+rounds once, its pieces would round between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tilewright.base.passes import PassContext
+from tilewright.graph.ir import Module, Node, Value
+from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
+from tilewright.graph.ops.layout import CHANNELS_FIRST
+from tilewright.graph.passes.decompose_einsum import decomposed_einsum
+from tilewright.sym import Const, Expr
+
+KEEP = "softmax,log_softmax,layer_norm,rms_norm,group_norm,batch_norm,attention"
+
+
+def decompose(module: Module, ctx: PassContext) -> Module:
+    """Before: einsum(%a, %b) {equation = "ij,jk->ik"}.   After: matmul(%a, %b)."""
+    kept = {name.strip() for name in ctx.option("decompose.keep", KEEP).split(",")}
+
+    def rule(node: Node, scope: Scope) -> Replacement:
+        pieces = DECOMPOSITIONS.get(node.op)
+        if pieces is None or node.op in kept or not _is_plain(node):
+            return None
+        return pieces(node, Steps(node, scope))
+
+    return rewrite_matches(module, (rule,))
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether a node has one output and operands of known rank that do not round to few bits."""
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    if len(node.outputs) != 1 or any(shape_of(value) is None for value in values):
+        return False
+    floats = [value.tensor.dtype for value in values if value.tensor.dtype.is_float]
+    return all(of.bits >= 32 for of in floats)
+
+
+def _x(node: Node) -> Value:
+    x = node.inputs[0]
+    assert x is not None
+    return x
+
+
+def _softmax(node: Node, steps: Steps) -> list[Node] | None:
+    """exp(x - max x) over its sum."""
+    powers = steps.add("exp", _shifted(node, steps))
+    total = steps.add("reduce_sum", powers, axes=node["axes"], keepdims=True)
+    steps.add("div", powers, total)
+    return steps.done()
+
+
+def _shifted(node: Node, steps: Steps) -> Value:
+    x = _x(node)
+    return steps.add("sub", x, steps.add("reduce_max", x, axes=node["axes"], keepdims=True))
+
+
+def _log_softmax(node: Node, steps: Steps) -> list[Node] | None:
+    """x - max x - log of the sum of exp of that."""
+    shifted = _shifted(node, steps)
+    total = steps.add("reduce_sum", steps.add("exp", shifted), axes=node["axes"], keepdims=True)
+    steps.add("sub", shifted, steps.add("log", total))
+    return steps.done()
+
+
+def _normalized(x: Value, axes: tuple[int, ...], epsilon: float, steps: Steps) -> Value:
+    """x less its mean over the root of its variance."""
+    mean = steps.add("reduce_mean", x, axes=axes, keepdims=True)
+    centred = steps.add("sub", x, mean)
+    return steps.add("mul", centred, _inverse_root(centred, axes, epsilon, steps))
+
+
+def _inverse_root(x: Value, axes: tuple[int, ...], epsilon: float, steps: Steps) -> Value:
+    """1 over the root of the mean square of x."""
+    squares = steps.add("mul", x, x)
+    spread = steps.add("reduce_mean", squares, axes=axes, keepdims=True)
+    shifted = steps.add("add", spread, steps.constant(epsilon, x.tensor, "epsilon"))
+    return steps.add("rsqrt", shifted)
+
+
+def _trailing(node: Node) -> tuple[int, ...]:
+    return tuple(range(node["axis"], len(shape_of(_x(node)) or ())))
+
+
+def _layer_norm(node: Node, steps: Steps) -> list[Node] | None:
+    value = _normalized(_x(node), _trailing(node), node.get("epsilon", 1e-5), steps)
+    for operand, op in zip(node.inputs[1:], ("mul", "add"), strict=False):
+        if operand is not None:
+            value = steps.add(op, value, operand)
+    return steps.done()
+
+
+def _rms_norm(node: Node, steps: Steps) -> list[Node] | None:
+    inverse = _inverse_root(_x(node), _trailing(node), node.get("epsilon", 1e-5), steps)
+    steps.add("mul", steps.add("mul", _x(node), inverse), node.inputs[1])
+    return steps.done()
+
+
+def _along_channels(node: Node, value: Value | None, steps: Steps) -> Value:
+    """One number per channel in a shape that broadcasts along all other axes."""
+    assert value is not None
+    behind = len(shape_of(_x(node)) or ()) - 2
+    channels = (shape_of(value) or ())[0]
+    if behind <= 0:
+        return value
+    return steps.add("reshape", value, shape=(_item(channels), *[1] * behind))
+
+
+def _item(dim: Expr) -> int | Expr:
+    return int(dim.value) if isinstance(dim, Const) else dim
+
+
+def _group_norm(node: Node, steps: Steps) -> list[Node] | None:
+    """Channels of a group and what lies behind them as one axis."""
+    shape = shape_of(_x(node)) or ()
+    if node.get("layout", CHANNELS_FIRST) != CHANNELS_FIRST:
+        return None
+    items = tuple(_item(dim) for dim in shape)
+    grouped = steps.add("reshape", _x(node), shape=(items[0], node["groups"], -1))
+    value = _normalized(grouped, (2,), node.get("epsilon", 1e-5), steps)
+    value = steps.add("reshape", value, shape=items)
+    scaled = steps.add("mul", value, _along_channels(node, node.inputs[1], steps))
+    steps.add("add", scaled, _along_channels(node, node.inputs[2], steps))
+    return steps.done()
+
+
+def _batch_norm(node: Node, steps: Steps) -> list[Node] | None:
+    """(x - mean) * (scale / sqrt(variance + epsilon)) + bias."""
+    if node.get("layout", CHANNELS_FIRST) != CHANNELS_FIRST or len(shape_of(_x(node)) or ()) < 2:
+        return None
+    scale, bias, mean, variance = node.inputs[1:]
+    assert variance is not None
+    epsilon = steps.constant(node.get("epsilon", 1e-5), variance.tensor, "epsilon")
+    factor = steps.add("div", scale, steps.add("sqrt", steps.add("add", variance, epsilon)))
+    centred = steps.add("sub", _x(node), _along_channels(node, mean, steps))
+    scaled = steps.add("mul", centred, _along_channels(node, factor, steps))
+    steps.add("add", scaled, _along_channels(node, bias, steps))
+    return steps.done()
+
+
+def _attention(node: Node, steps: Steps) -> list[Node] | None:
+    """Scores of all queries and keys, softmax, weighted values; in its plain form alone."""
+    q, k, v = node.inputs[:3]
+    mask = node.inputs[3] if len(node.inputs) > 3 else None
+    if q is None or k is None or v is None:
+        return None
+    plain = not (node.get("softcap", 0.0) or node.get("causal", False))
+    plain = plain and tuple(node.get("window", (-1, -1))) == (-1, -1) and len(node.inputs) < 5
+    heads, shared = (shape_of(q) or ())[1], (shape_of(k) or ())[1]
+    features = (shape_of(q) or ())[3]
+    scale = node.get("scale")
+    if not plain or heads is not shared or (scale is None and not isinstance(features, Const)):
+        return None
+    if scale is None and isinstance(features, Const):
+        scale = 1 / math.sqrt(features.value)
+    scaled = steps.add("mul", q, steps.constant(scale, q.tensor, "scale"))
+    scores = steps.add("matmul", scaled, steps.add("transpose", k, perm=(0, 1, 3, 2)))
+    if mask is None:
+        steps.add("matmul", steps.add("softmax", scores, axes=(3,)), v)
+        return steps.done()
+    zero = steps.constant(0.0, q.tensor, "zero")
+    if mask.tensor.dtype.is_bool:
+        mask = steps.add("where", mask, zero, steps.constant(-math.inf, q.tensor, "hidden"))
+    weights = steps.add("softmax", steps.add("add", scores, mask), axes=(3,))
+    # A query that sees no key gives zeros.
+    seen = steps.add("where", steps.add("isnan", weights), zero, weights)
+    steps.add("matmul", seen, v)
+    return steps.done()
+
+
+DECOMPOSITIONS: dict[str, Callable[[Node, Steps], list[Node] | None]] = {
+    "softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    "group_norm": _group_norm,
+    "batch_norm": _batch_norm,
+    "attention": _attention,
+    "einsum": decomposed_einsum,
+}
