@@ -24,6 +24,7 @@ from pathlib import Path
 
 from tilewright.base.errors import UserError
 from tilewright.base.target import WASM, Target
+from tilewright.codegen import cache
 from tilewright.codegen.cache import write_atomically
 from tilewright.runtime.signature import Param, Signature
 from tilewright.runtime.sources import FOLDER, runtime_sources
@@ -129,9 +130,33 @@ def link_library(output: Path, objects: list[Path], target: Target) -> None:
     """Link objects and the runtime into a shared library."""
     command = find_compiler(target)
     flags = ["-shared", "-fPIC", "-fvisibility=hidden"]
-    if "ziglang" not in command:
-        flags.append("-Wl,-Bsymbolic")  # two libraries in one process keep to their own runtimes
-    _link(output, objects, target, [*command, *flags], ["-lpthread", "-lm"])
+    libraries = ["-lpthread", "-lm"]
+    if "ziglang" in command:
+        _link(output, objects, target, [*command, *flags], libraries)
+        return
+    flags.append("-Wl,-Bsymbolic")  # two libraries in one process keep to their own runtimes
+    runtime = output.with_suffix(".runtime.o")
+    runtime.write_bytes(_runtime_object(target, command))
+    files = [str(path) for path in (*objects, runtime)]
+    run_compiler([*command, *flags, "-o", str(output), *files, *libraries])
+
+
+def _runtime_object(target: Target, command: list[str]) -> bytes:
+    """The C runtime as one object; compiled once for all libraries."""
+    sources = runtime_files(target)
+    flags = ["-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden", _EXPORTS, f"-I{FOLDER}"]
+    texts = [path.read_text() for path in sorted((*FOLDER.glob("*.h"), *sources))]
+    found = os.stat(shutil.which(command[0]) or command[0])
+    key = "\n".join((*command, *flags, f"{found.st_size} {found.st_mtime_ns}", *texts))
+    image = cache.try_read(key)
+    if image is None:
+        with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+            made = Path(folder) / "runtime.o"
+            files = [str(path) for path in sources]
+            run_compiler([*command, *flags, "-r", "-nostdlib", "-o", str(made), *files])
+            image = made.read_bytes()
+        cache.write(key, image)
+    return image
 
 
 def link_wasm(

@@ -1,0 +1,142 @@
+"""tilewright bench MODEL"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from tilewright.base.errors import UserError
+from tilewright.cli import common
+from tilewright.cli.common import (
+    Dims,
+    Inputs,
+    Json,
+    Model,
+    Precision,
+    Seed,
+    Target,
+    Threads,
+    Without,
+)
+
+PEERS = ("onnxruntime",)
+
+
+@common.command
+def bench(
+    model: Model,
+    inputs: Inputs = None,
+    dim: Dims = None,
+    seed: Seed = 0,
+    target: Target = "cpu",
+    threads: Threads = 0,
+    precision: Precision = "f32",
+    without: Without = None,
+    seconds: Annotated[float, typer.Option(min=0, help="How long to measure.")] = 2.0,
+    peer: Annotated[str, typer.Option(help="Measure in turns with: onnxruntime")] = "",
+    kernels: Annotated[int, typer.Option(min=0, help="How many kernels to list.")] = 12,
+    trace: Annotated[str, typer.Option(help="Write one run for Perfetto to this file.")] = "",
+    json: Json = False,
+) -> None:
+    """Measure a model: median, 90th percentile, time of each kernel."""
+    if peer and peer not in PEERS:
+        raise typer.BadParameter(f"known: {', '.join(PEERS)}", param_hint="--peer")
+    module = common.read_module(model, target, threads, precision, without)
+    arrays = common.make_inputs(module.inputs, inputs, dim, seed)
+    runs: dict[str, Callable[[], Any]] = {"tilewright": lambda: module(*arrays)}
+    if peer:
+        names = [spec.name for spec in module.inputs]
+        runs[peer] = onnxruntime_run(str(model), dict(zip(names, arrays, strict=True)), threads)
+    times = measure(runs, seconds)
+    record = module.profile(*arrays)
+    if trace:
+        record.write_trace(trace)
+    report = {
+        "model": str(model),
+        "threads": threads,
+        "runs": {name: summary(values) for name, values in times.items()},
+        "kernels": [
+            {
+                "kernel": total.kernel,
+                "calls": total.calls,
+                "ms": total.total_ns / 1e6,
+                "gflops": total.gflops,
+                "gbytes": total.gbytes,
+            }
+            for total in record.kernels()
+        ],
+    }
+    if json:
+        common.print_json(report)
+    else:
+        _show(report, kernels)
+
+
+def measure(runs: dict[str, Callable[[], Any]], seconds: float) -> dict[str, list[float]]:
+    """Times of single calls in ms, in turns, so that noise hits all alike."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for run in runs.values():
+        run()
+    with common.progress("measuring") as move:
+        begun = time.perf_counter()
+        while (spent := time.perf_counter() - begun) < seconds or len(times["tilewright"]) < 3:
+            for name, run in runs.items():
+                start = time.perf_counter()
+                run()
+                times[name].append((time.perf_counter() - start) * 1e3)
+            move("calls", int(min(spent, seconds) * 10), int(seconds * 10))
+    return times
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    return {
+        "calls": len(values),
+        "median_ms": statistics.median(values),
+        "p90_ms": float(np.percentile(values, 90)),
+        "min_ms": min(values),
+    }
+
+
+def onnxruntime_run(path: str, feed: dict[str, Any], threads: int) -> Callable[[], Any]:
+    """A call of ONNX Runtime on the same model."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise UserError(
+            "TW6034",
+            "onnxruntime is not installed",
+            help="pip install onnxruntime, or leave --peer",
+        )
+    if not path.endswith(".onnx"):
+        raise UserError("TW6034", f"onnxruntime cannot run {path}", help="give the .onnx file")
+    ort: Any = importlib.import_module("onnxruntime")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, feed)
+
+
+def _show(report: dict[str, Any], limit: int) -> None:
+    table = Table("", "calls", "median ms", "p90 ms", "min ms", "ratio")
+    ours = report["runs"]["tilewright"]["median_ms"]
+    for name, one in report["runs"].items():
+        numbers = [f"{one[key]:.3f}" for key in ("median_ms", "p90_ms", "min_ms")]
+        table.add_row(name, str(one["calls"]), *numbers, f"{one['median_ms'] / ours:.2f}")
+    common.output().print(table)
+    total = sum(one["ms"] for one in report["kernels"]) or 1.0
+    table = Table("kernel", "calls", "ms", "share", "GFLOP/s", "GB/s")
+    for one in report["kernels"][:limit]:
+        table.add_row(
+            one["kernel"],
+            str(one["calls"]),
+            f"{one['ms']:.3f}",
+            f"{one['ms'] / total:.1%}",
+            f"{one['gflops']:.1f}",
+            f"{one['gbytes']:.1f}",
+        )
+    common.output().print(table)

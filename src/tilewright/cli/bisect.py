@@ -1,0 +1,114 @@
+"""tilewright bisect MODEL"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from tilewright.base.passes import PassContext, pass_name
+from tilewright.base.target import Target as Machine
+from tilewright.cli import common
+from tilewright.cli.common import Dims, Inputs, Json, Model, Seed, Target, Threads
+
+
+@common.command
+def bisect(
+    model: Model,
+    inputs: Inputs = None,
+    dim: Dims = None,
+    seed: Seed = 0,
+    target: Target = "cpu",
+    threads: Threads = 0,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Where to write the small model (.tw).")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=0, help="How many smaller models to try.")] = 300,
+    json: Json = False,
+) -> None:
+    """Find the first pass that changes a model's answer, and a small model that shows it.
+
+    Exit code 1 if there is one.
+    """
+    from tilewright.driver import bisect as driver
+    from tilewright.driver.compile import Options, build_module, spec_of
+    from tilewright.driver.pipelines import PIPELINES
+
+    machine = Machine.parse(target)
+    graph = common.read_graph(model)
+    specs = [spec_of(value, value.name) for value in graph.main.params]
+    arrays = common.make_inputs(specs, inputs, dim, seed)
+
+    def native(schedule: bool) -> driver.Run:
+        options = Options(threads=threads, schedule=schedule)
+
+        def run(part: Any, given: Any) -> list[Any]:
+            made = build_module(part, machine, options)(*given)
+            return [np.asarray(v) if hasattr(v, "__array__") else v for v in made]
+
+        return run
+
+    passes = PIPELINES[machine.kind]
+    with common.progress("bisecting") as move:
+        found = driver.bisect(
+            graph,
+            arrays,
+            passes,
+            native=native(True),
+            plain=native(False),
+            ctx=lambda: PassContext(target=machine),
+            trials=trials,
+            report=move,
+        )
+    written = _write(found, out or Path(f"{model.stem}.bisect.tw"), [pass_name(p) for p in passes])
+    if json:
+        common.print_json(_report(found, written))
+    else:
+        _show(found, written)
+    if found.culprit:
+        raise typer.Exit(1)
+
+
+def _write(found: Any, path: Path, passes: list[str]) -> Path | None:
+    """The small model as text, its inputs beside it."""
+    if found.reproducer is None:
+        return None
+    if found.culprit in passes:
+        passes = passes[: passes.index(found.culprit) + 1]
+    path.write_text(f"// passes: {','.join(passes)}\n{found.reproducer}\n")
+    names = [value.name for value in found.reproducer.main.params]
+    np.savez(path.with_suffix(".npz"), **dict(zip(names, found.inputs, strict=True)))
+    return path
+
+
+def _report(found: Any, written: Path | None) -> dict[str, Any]:
+    small = found.reproducer
+    return {
+        "culprit": found.culprit,
+        "difference": found.difference,
+        "reason": found.reason,
+        "steps": [{"pass": name, "difference": off} for name, off in found.steps],
+        "triggers": list(found.triggers),
+        "reproducer": None if written is None else str(written),
+        "nodes": None if small is None else len(small.main.nodes),
+    }
+
+
+def _show(found: Any, written: Path | None) -> None:
+    out = common.output()
+    table = Table("after pass", "difference")
+    for name, off in found.steps:
+        table.add_row(name, f"{off:.3g}")
+    out.print(table)
+    if not found.culprit:
+        out.print(f"[green]no pass changes the answer[/]; native code: {found.difference:.3g}")
+        return
+    word = {"code": "code generation", "schedule": "a schedule"}.get(found.culprit, "")
+    out.print(f"[red]the answer changes in {word or 'the pass ' + found.culprit}[/] {found.reason}")
+    if found.triggers:
+        out.print(f"it is right without any of: {', '.join(found.triggers)}")
+    if written is not None:
+        out.print(f"{written} shows it with {len(found.reproducer.main.nodes)} nodes")

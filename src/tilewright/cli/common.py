@@ -1,0 +1,242 @@
+"""What commands share: errors, progress, inputs, output for people and for machines."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import operator
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tilewright.base.errors import TilewrightError, UserError
+from tilewright.runtime.module import Module, Spec
+from tilewright.runtime.saved import LoadedModule, load
+
+if TYPE_CHECKING:
+    from tilewright.graph.ir import Module as GraphModule
+
+F = TypeVar("F", bound=Callable[..., Any])
+Array = np.ndarray[Any, Any]
+LIBRARIES = (".so", ".dylib")
+
+Model = Annotated[Path, typer.Argument(help="An .onnx file, a graph as .tw text, or a saved .so.")]
+Target = Annotated[str, typer.Option(help="What to compile for, as in `tilewright targets`.")]
+Threads = Annotated[int, typer.Option(min=0, help="Threads; 0 means all cores.")]
+Precision = Annotated[str, typer.Option(help="The arithmetic of f32 models.")]
+Without = Annotated[
+    list[str] | None, typer.Option("--without", metavar="PASS", help="Switch a pass off.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Inputs = Annotated[
+    Path | None, typer.Option("--inputs", help="Arrays by input name, .npz; else random ones.")
+]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=SIZE", help="A dynamic size of random inputs (else 1)."),
+]
+Seed = Annotated[int, typer.Option(help="Of random inputs.")]
+
+console = Console(stderr=True)
+
+
+def output() -> Console:
+    """Where results go; tables are not cut off when they go to a file."""
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160)
+
+
+def print_json(data: Any) -> None:
+    print(json.dumps(data, indent=1, default=str))
+
+
+def command(function: F) -> F:
+    """A command whose errors are messages: exit code 1."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TilewrightError as error:
+            if os.environ.get("TILEWRIGHT_TRACEBACK") == "full":
+                traceback.print_exc()
+            console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+
+    return run  # type: ignore[return-value]
+
+
+# --------------------------------------------------------------------------- progress
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on a terminal that `callback(stage, count, total)` moves."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+
+        def move(stage: str, count: int, total: int) -> None:
+            bar.update(task, description=f"{what}: {stage}", completed=count, total=total)
+
+        yield move
+
+
+# --------------------------------------------------------------------------- models
+
+
+def read_graph(path: Path) -> GraphModule:
+    """The graph of a model before any pass."""
+    if path.suffix == ".tw":
+        from tilewright.graph.parser import parse
+
+        return parse(read_text(path), path=str(path))
+    from tilewright.driver.compile import load_graph
+
+    return load_graph(path)
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError("TW6030", f"cannot read {path}: {error}") from error
+
+
+def read_module(
+    path: Path,
+    target: str = "cpu",
+    threads: int = 0,
+    precision: str = "f32",
+    without: Sequence[str] | None = None,
+) -> Module:
+    """A model compiled, or loaded if it was saved."""
+    if path.suffix in LIBRARIES:
+        loaded = load(path)
+        if not isinstance(loaded, LoadedModule):
+            raise UserError("TW6021", f"{path} holds functions, not a model")
+        loaded.threads = threads
+        return loaded
+    from tilewright.driver.compile import compile
+
+    source: Any = read_graph(path) if path.suffix == ".tw" else path
+    with progress(f"compiling {path.name}") as move:
+        return compile(
+            source,
+            target,
+            threads=threads,
+            precision=precision,
+            without=tuple(without or ()),
+            progress=move,
+        )
+
+
+# --------------------------------------------------------------------------- inputs
+
+
+def make_inputs(
+    specs: Sequence[Spec], file: Path | None, dims: Sequence[str] | None, seed: int
+) -> list[Any]:
+    """Arrays for a model: from a file, or random."""
+    if file is not None:
+        return _from_file(specs, file)
+    return random_inputs(specs, _sizes(dims), seed)
+
+
+def random_inputs(specs: Sequence[Spec], sizes: Mapping[str, int], seed: int = 0) -> list[Array]:
+    """Normal numbers; small whole numbers, which are valid indices nearly everywhere."""
+    random = np.random.default_rng(seed)
+    made = []
+    for spec in specs:
+        if spec.dtype is None or spec.kind or spec.dtype.is_str:
+            raise UserError(
+                "TW6031", f"there are no random inputs for {spec}", help="give --inputs"
+            )
+        shape = [_extent(dim, sizes) for dim in spec.shape]
+        if spec.dtype.kind == "float":
+            value: Array = random.standard_normal(shape).astype(spec.dtype.numpy)
+        else:
+            value = random.integers(0, 2, shape).astype(spec.dtype.numpy)
+        made.append(value)
+    return made
+
+
+def _sizes(dims: Sequence[str] | None) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for text in dims or ():
+        name, _, size = text.partition("=")
+        if not size.isdigit():
+            raise typer.BadParameter(f"{text!r} is not NAME=SIZE", param_hint="--dim")
+        found[name] = int(size)
+    return found
+
+
+_OPERATIONS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def _extent(dim: int | str, sizes: Mapping[str, int]) -> int:
+    """The size of a dimension; sizes that nobody gave are 1."""
+    if isinstance(dim, int):
+        return dim
+    if dim in sizes:
+        return sizes[dim]
+
+    def value(node: ast.expr) -> int:
+        match node:
+            case ast.Constant(value=int(number)):
+                return number
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
+                return _OPERATIONS[type(op)](value(left), value(right))
+            case ast.Name(id=name):
+                return sizes.get(name, 1)
+            case _:
+                return 1
+
+    try:
+        return max(0, value(ast.parse(dim, mode="eval").body))
+    except SyntaxError:  # a name of any characters
+        return 1
+
+
+def _from_file(specs: Sequence[Spec], file: Path) -> list[Any]:
+    try:
+        with np.load(file) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError("TW6030", f"cannot read {file}: {error}") from error
+    missing = [spec.name for spec in specs if spec.name not in arrays]
+    if missing:
+        raise UserError(
+            "TW6032",
+            f"{file} lacks the inputs {', '.join(missing)}",
+            help=f"it has {', '.join(arrays)}",
+        )
+    return [arrays[spec.name] for spec in specs]
+
+
+def describe(specs: Sequence[Spec]) -> list[dict[str, Any]]:
+    """Inputs or outputs for JSON."""
+    return [
+        {"name": spec.name, "type": spec.kind or str(spec.dtype), "shape": list(spec.shape)}
+        for spec in specs
+    ]

@@ -1,0 +1,51 @@
+"""tilewright compile MODEL -o model.so"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from tilewright.cli import common
+from tilewright.cli.common import Json, Model, Precision, Target, Threads, Without
+
+
+@common.command
+def compile(
+    model: Model,
+    out: Annotated[Path, typer.Option("-o", "--output", help="model.so, model.o or model.h")],
+    target: Target = "cpu",
+    threads: Threads = 0,
+    precision: Precision = "f32",
+    without: Without = None,
+    json: Json = False,
+) -> None:
+    """Compile a model and write it as a library, an object or a C header."""
+    begun = time.perf_counter()
+    module = common.read_module(model, target, threads, precision, without)
+    compiled = time.perf_counter()
+    with common.console.status(f"writing {out}"):
+        path = module.save(out)
+    written = time.perf_counter()
+    report = {
+        "model": str(model),
+        "output": str(path),
+        "bytes": path.stat().st_size,
+        "compile_s": compiled - begun,
+        "write_s": written - compiled,
+        "inputs": common.describe(module.inputs),
+        "outputs": common.describe(module.outputs),
+        "fallbacks": list(module.fallbacks),
+    }
+    if json:
+        common.print_json(report)
+        return
+    table = Table(show_header=False, box=None)
+    table.add_row("inputs", "\n".join(map(str, module.inputs)))
+    table.add_row("outputs", "\n".join(map(str, module.outputs)))
+    table.add_row("compiled", f"{compiled - begun:.2f} s")
+    table.add_row("written", f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
+    common.output().print(table)

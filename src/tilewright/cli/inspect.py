@@ -1,0 +1,151 @@
+"""tilewright inspect MODEL"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from tilewright.base.errors import UserError
+from tilewright.cli import common
+from tilewright.cli.common import Json, Model, Precision, Target, Threads, Without
+from tilewright.runtime.module import Module
+from tilewright.runtime.saved import LoadedModule
+
+
+@common.command
+def inspect(
+    model: Model,
+    target: Target = "cpu",
+    threads: Threads = 0,
+    precision: Precision = "f32",
+    without: Without = None,
+    kernel: Annotated[str, typer.Option(help="Print the scheduled program of a kernel.")] = "",
+    graph: Annotated[bool, typer.Option("--graph", help="Print the lowered model.")] = False,
+    nodes: Annotated[bool, typer.Option("--nodes", help="List each kernel's nodes.")] = False,
+    json: Json = False,
+) -> None:
+    """Show a model's inputs, outputs, passes, kernels, memory plan and fallbacks."""
+    module = common.read_module(model, target, threads, precision, without)
+    if kernel or graph:
+        print(_kernel_text(module, kernel) if kernel else _parts(module)[0].program.module)
+        return
+    report = describe_module(module)
+    if json:
+        common.print_json(report)
+    else:
+        _show(report, nodes)
+
+
+def _parts(module: Module) -> list[Any]:
+    """What the native parts of a module were made of: one, unless there are fallbacks."""
+    inside = getattr(module, "inside", None)
+    found = [inside] if inside is not None else []
+    found += [part.inside for part in getattr(module, "_modules", ())]
+    if not found:
+        raise UserError(
+            "TW6033", "a saved library tells no programs", help="inspect the model it was made from"
+        )
+    return found
+
+
+def _kernel_text(module: Module, name: str) -> str:
+    texts = {k.name: k.text for part in _parts(module) for k in part.program.kernels.values()}
+    matches = [text for kernel, text in texts.items() if kernel.startswith(name)]
+    if not matches:
+        raise UserError("TW6035", f"there is no kernel {name}", help=f"known: {', '.join(texts)}")
+    return "\n".join(matches)
+
+
+def describe_module(module: Module) -> dict[str, Any]:
+    """All of it for JSON."""
+    report: dict[str, Any] = {
+        "inputs": common.describe(module.inputs),
+        "outputs": common.describe(module.outputs),
+        "fallbacks": list(module.fallbacks),
+    }
+    if isinstance(module, LoadedModule):
+        told = module.manifest["model"]
+        memory = {"arena_bytes": told["arena_bytes"], "weights_bytes": told["weights_bytes"]}
+        return report | {
+            "target": module.manifest["target"],
+            "kernels": told["kernels"],
+            "memory": [memory],
+        }
+    from tilewright.driver.compiled import kernel_calls
+
+    kernels: list[dict[str, Any]] = []
+    plans: list[dict[str, Any]] = []
+    for part in _parts(module):
+        images = {k.name: len(k.image) for k in part.program.kernels.values()}
+        kernels += [
+            dict(one) | {"code_bytes": images[one["kernel"]]} for one in kernel_calls(part.program)
+        ]
+        plans.append(_memory(part))
+    return report | {"timings_s": module.timings, "kernels": kernels, "memory": plans}
+
+
+def _memory(part: Any) -> dict[str, Any]:
+    plan = part.plan
+    return {
+        "values": len(plan.slots),
+        "arena_bytes": plan.arena_bytes,  # None: computed at run time, from the sizes
+        "lower_bound_bytes": plan.floor_bytes(),
+        "outputs_in_place": len(plan.outputs),
+        "sized_at_run_time": len(plan.late),
+        "weights_bytes": sum(w.nbytes for w in part.program.module.constants.values()),
+    }
+
+
+# --------------------------------------------------------------------------- tables
+
+
+def _show(report: dict[str, Any], nodes: bool) -> None:
+    out = common.output()
+    table = Table("", "name", "type", "shape")
+    for word in ("inputs", "outputs"):
+        for one in report[word]:
+            shape = ", ".join(map(str, one["shape"]))
+            table.add_row(word[:-1], one["name"], one["type"], f"({shape})")
+    out.print(table)
+    if "timings_s" in report:
+        out.print(_timings(report["timings_s"]))
+    out.print(_kernels(report["kernels"], nodes))
+    table = Table("memory", "bytes", title="memory plan", title_justify="left")
+    for plan in report["memory"]:
+        for key, value in plan.items():
+            table.add_row(key.replace("_", " "), "at run time" if value is None else f"{value:,}")
+        arena, floor = plan.get("arena_bytes"), plan.get("lower_bound_bytes")
+        if arena and floor:
+            table.add_row("arena / lower bound", f"{arena / floor:.3f}")
+    out.print(table)
+    out.print(f"fallbacks: {', '.join(report['fallbacks']) or 'none'}")
+
+
+def _timings(timings: dict[str, dict[str, float]]) -> Table:
+    table = Table("stage or pass", "ms")
+    for name, seconds in timings.get("stages", {}).items():
+        table.add_row(name, f"{seconds * 1e3:.1f}", style="bold")
+        if name == "passes":
+            for step, spent in timings.get("passes", {}).items():
+                table.add_row(f"  {step}", f"{spent * 1e3:.1f}")
+    return table
+
+
+def _kernels(calls: list[dict[str, Any]], nodes: bool) -> Table:
+    """One line per kernel, or per call with the nodes it computes."""
+    if nodes:
+        table = Table("kernel", "label", "nodes of the model")
+        for call in calls:
+            table.add_row(call["kernel"], call["label"], ", ".join(call["nodes"]))
+        return table
+    counts = Counter(call["kernel"] for call in calls)
+    first = {call["kernel"]: call for call in reversed(calls)}
+    table = Table("kernel", "calls", "code bytes", "first of the model's nodes")
+    for name, count in counts.items():
+        size = first[name].get("code_bytes")
+        shown = ", ".join(first[name]["nodes"][:3])
+        table.add_row(name, str(count), "" if size is None else f"{size:,}", shown)
+    return table

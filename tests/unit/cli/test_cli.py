@@ -1,0 +1,138 @@
+"""The commands, on tiny models: what they print, write and answer."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from onnx import numpy_helper, parser
+from typer.testing import CliRunner
+
+import tilewright as tw
+from tilewright.cli import app
+
+TEXT = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[n, 8] x) => (float[n, 4] y) {
+  h = MatMul (x, w)
+  y = Relu (h)
+}"""
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    model = parser.parse_model(TEXT)
+    w = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    path = tmp_path_factory.mktemp("cli") / "net.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def invoke(*args, code=0):
+    done = CliRunner().invoke(app, [str(arg) for arg in args])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def report(*args, code=0):
+    return json.loads(invoke(*args, "--json", code=code).stdout)
+
+
+@needs_compiler
+def test_compile_writes_a_library(path, tmp_path):
+    out = tmp_path / "net.so"
+    told = report("compile", path, "-o", out)
+    assert told["bytes"] == out.stat().st_size
+    assert told["fallbacks"] == []
+    assert tw.load(out)(np.ones((2, 8), np.float32))[0].shape == (2, 4)
+    assert "net.so" in invoke("compile", path, "-o", out, "--without", "fuse").stdout
+    assert report("run", out, "--dim", "n=3")["outputs"][0]["shape"] == [3, 4]
+    assert report("inspect", out)["kernels"]
+    assert "holds native code alone" in invoke("run", out, "--check", code=1).stderr
+
+
+def test_run_checks_against_the_interpreter(path, tmp_path):
+    told = report("run", path, "--dim", "n=5", "--check", "--save", tmp_path / "y.npz")
+    assert told["outputs"][0]["shape"] == [5, 4]
+    assert told["check"][0]["same"]
+    with np.load(tmp_path / "y.npz") as stored:
+        assert stored["y"].shape == (5, 4)
+
+
+def test_run_takes_inputs_from_a_file(path, tmp_path):
+    x = np.eye(8, dtype=np.float32)
+    np.savez(tmp_path / "in.npz", x=x)
+    native = report("run", path, "--inputs", tmp_path / "in.npz")
+    interpreted = report("run", path, "--inputs", tmp_path / "in.npz", "--interp")
+    first = [one["outputs"][0]["first"] for one in (native, interpreted)]
+    np.testing.assert_allclose(*first, rtol=1e-5)
+    np.savez(tmp_path / "bad.npz", z=x)
+    assert "TW6032" in invoke("run", path, "--inputs", tmp_path / "bad.npz", code=1).stderr
+
+
+def test_run_prints_a_table(path):
+    assert "(1, 4)" in invoke("run", path, "--check").stdout
+
+
+def test_bench_tells_times_and_kernels(path, tmp_path):
+    told = report("bench", path, "--seconds", "0.01", "--trace", tmp_path / "trace.json")
+    assert told["runs"]["tilewright"]["median_ms"] > 0
+    assert any("matmul" in one["kernel"] for one in told["kernels"])
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert "median ms" in invoke("bench", path, "--seconds", "0").stdout
+
+
+def test_inspect_shows_all_of_a_model(path):
+    told = report("inspect", path)
+    assert told["inputs"] == [{"name": "x", "type": "f32", "shape": ["n", 8]}]
+    assert {"import", "passes", "code"} == set(told["timings_s"]["stages"])
+    assert "fuse" in told["timings_s"]["passes"]
+    assert told["memory"][0]["weights_bytes"] >= 128
+    text = invoke("inspect", path, "--nodes").stdout
+    assert "memory plan" in text
+    assert "fallbacks: none" in text
+    name = told["kernels"][0]["kernel"]
+    assert f"@{name}" in invoke("inspect", path, "--kernel", name).stdout
+    assert "kernel" in invoke("inspect", path, "--graph").stdout
+
+
+def test_targets_are_listed():
+    assert any(one["target"] == "wasm32" for one in report("targets"))
+    assert "this machine" in invoke("targets").stdout
+
+
+def test_opt_runs_passes_on_text(tmp_path):
+    model = tmp_path / "a.tw"
+    model.write_text("graph @main(%x: f32[8]) { %a = exp(%x) %b = neg(%a) return %b }")
+    done = invoke("opt", model, "--passes", "fuse", "--dump-after", "all", "--time-passes")
+    assert "fused" in done.stdout
+    assert "// after fuse" in done.stdout
+    assert "total" in done.stderr
+    assert (
+        report("opt", model, "--passes=fuse{limit = 1}", "--verify-each")["timings_s"]["fuse"] >= 0
+    )
+    function = tmp_path / "f.tw"
+    function.write_text("func @f(%x: f32[4]) stage scheduled { for %i in 0..4 { %x[%i] = 0 } }")
+    assert "@f" in invoke("opt", function, "--passes", "remove_no_ops").stdout
+
+
+def test_bisect_finds_nothing_in_a_right_compiler(path, tmp_path):
+    told = report("bisect", path, "-o", tmp_path / "small.tw")
+    assert told["culprit"] == ""
+    assert told["reproducer"] is None
+
+
+def test_the_demo_runs_any_model(path):
+    told = report("demo", "--model", path, "--seconds", "0.01")
+    assert told["right"]
+
+
+def test_failures_end_with_1_and_wrong_usage_with_2(tmp_path, path):
+    assert "TW1111" in invoke("run", tmp_path / "none.onnx", code=1).stderr
+    (tmp_path / "bad.onnx").write_bytes(b"nonsense")
+    assert "TW1112" in invoke("inspect", tmp_path / "bad.onnx", code=1).stderr
+    invoke("run", code=2)
+    invoke("nonsense", code=2)
+    invoke("bench", path, "--peer", "nobody", code=2)
+    invoke("run", path, "--dim", "n", code=2)
