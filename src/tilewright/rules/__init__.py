@@ -24,6 +24,7 @@ from tilewright.rules.reduction import reduction
 from tilewright.rules.rows import rows
 from tilewright.rules.setting import Setting
 from tilewright.rules.spread import spread
+from tilewright.rules.transpose import transpose
 from tilewright.tensor.ir import Function
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import blocks
@@ -40,6 +41,7 @@ CPU: tuple[Rule, ...] = (
     matmul,
     rows,
     reduction,
+    transpose,
     elementwise,
     spread,
 )

@@ -20,7 +20,8 @@ from tilewright.rules import cost
 from tilewright.rules.nest import Nest, fused, inner_nest
 from tilewright.rules.rows import Stages, stages_of
 from tilewright.rules.setting import Setting
-from tilewright.sym import ONE, Mul, Var, uses_var
+from tilewright.rules.stage import total
+from tilewright.sym import ONE, Const, Mul, Var, uses_var
 from tilewright.tensor.ir import Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
@@ -111,11 +112,18 @@ def _tile_loop(sch: Schedule, found: Products, tile: int, setting: Setting) -> L
     """The loop over tiles of queries, with all stages under it."""
     sink = found.stages.sink
     outer, _ = sch.split(sink.loops[found.row], [None, tile])
-    around = [sink.loops[at] for at in found.stages.rows if at < found.row]
-    loop = fused(sch, [*around, outer])
+    heads = [at for at in found.stages.rows if at < found.row]
+    around = [sink.loops[at] for at in heads]
     work = 2 * (found.first.instances + found.second.instances) / FLOPS_PER_NS
-    if cost.chunks(work, setting.threads) > 1:
-        sch.parallel(loop)
+    shared = cost.chunks(work, setting.threads) > 1
+    if isinstance(sink.extent(found.row), Const) or total(sink, heads) < 2 * setting.threads:
+        loop = fused(sch, [*around, outer])
+        if shared:
+            sch.parallel(loop)
+    else:  # quotients by a number of tiles that is not known are hard to see through
+        loop = outer
+        if shared:
+            sch.parallel(fused(sch, around))
     for name in found.stages.members:
         sch.compute_at(sch.get_block(name), loop)
     return loop

@@ -182,29 +182,36 @@ def can_fuse(nest: Nest, outer: int, inner: int) -> bool:
         far, near = access.stride(nest.var(outer)), access.stride(nest.var(inner))
         if far is None or near is None:
             return False
+        if far is near is ZERO:
+            continue
         if not sym.equal(far, sym.mul(near, nest.extent(inner))):
             return False
     return True
 
 
 def groups(nest: Nest, order: Sequence[int]) -> list[list[int]]:
-    """Neighbours among the iterators that are one loop in truth; those of extent 1 join any."""
+    """Neighbours among the iterators that are one loop in truth; those of extent 1 join any.
+
+    Of sizes that are not known only two become one: quotients by products of them are hard to see
+    through later.
+    """
     found: list[list[int]] = []
-    for at in order:
-        if found and (
-            nest.extent(at) is ONE
-            or all(nest.extent(each) is ONE for each in found[-1])
-            or can_fuse(nest, _last(nest, found[-1]), at)
-        ):
-            found[-1].append(at)
+    for at in reversed(order):
+        if found and _joins(nest, at, found[0]):
+            found[0].insert(0, at)
         else:
-            found.append([at])
+            found.insert(0, [at])
     return found
 
 
-def _last(nest: Nest, group: Sequence[int]) -> int:
-    """The innermost of a group that has any extent."""
-    return next((at for at in reversed(group) if nest.extent(at) is not ONE), group[-1])
+def _joins(nest: Nest, at: int, group: Sequence[int]) -> bool:
+    """Whether a loop may join those right inside of it."""
+    kept = [each for each in group if nest.extent(each) is not ONE]
+    if not kept or nest.extent(at) is ONE:
+        return True
+    if len(kept) > 1 and not all(isinstance(nest.extent(each), Const) for each in kept):
+        return False
+    return can_fuse(nest, at, kept[0])
 
 
 # ------------------------------------------------------------------------------------ steps

@@ -30,6 +30,7 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import written_buffers
 
 REGISTERS = 24
+UNKNOWN_BATCH = 4  # sequences of a tile, where their number is not known
 
 
 def recurrent(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
@@ -143,7 +144,8 @@ def _panels(sch: Schedule, nest: Nest, weights: _Weights, setting: Setting) -> B
     others = [at for at in nest.spatial[:-1] if at not in weights.gates]
     batch = total(nest, others)
     vectors = 2 if 2 * gates * batch <= REGISTERS else 1
-    together = max(1, min(batch, REGISTERS // (gates * vectors)))
+    known = all(isinstance(nest.extent(at), Const) for at in others)
+    together = max(1, min(batch if known else UNKNOWN_BATCH, REGISTERS // (gates * vectors)))
     width = lanes * vectors
     packed = sch.cache_read(reference, weights.read, "global")
     if weights.ordered:
