@@ -5,8 +5,8 @@ from __future__ import annotations
 from tilewright.base.passes import Pass
 from tilewright.base.target import CPU
 from tilewright.graph.ir import Module
-from tilewright.graph.passes import CANONICAL, FUSED
+from tilewright.graph.passes import CANONICAL, FUSED, LAYOUT, OPTIMIZED
 
 PIPELINES: dict[str, tuple[Pass[Module], ...]] = {
-    CPU: (*CANONICAL, *FUSED),
+    CPU: (*CANONICAL, *OPTIMIZED, *LAYOUT, *FUSED),
 }
