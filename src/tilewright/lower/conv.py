@@ -16,6 +16,7 @@ from tilewright.lower.base import Lowering, Use, split_index, static, wide
 from tilewright.lower.images import compute_image, image, image_shape, is_last
 from tilewright.lower.linalg import less_zero
 from tilewright.lower.windows import Window
+from tilewright.lower.winograd import can_winograd, lower_winograd
 from tilewright.sym import ZERO, Expr
 from tilewright.te import Tensor
 
@@ -29,6 +30,8 @@ def _group(channel: Expr, channels: Expr, groups: int) -> Expr:
 
 def _conv(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     """Channels last, padding is a stage of its own, for the schedule to place."""
+    if use["winograd"] and can_winograd(use, w):
+        return lower_winograd(use, x, w, bias)
     window = Window(use, image(use, x), w.shape[2:])
     if is_last(use):
         window = window.padded(te.const(0, x.dtype))

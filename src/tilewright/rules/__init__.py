@@ -25,6 +25,7 @@ from tilewright.rules.rows import rows
 from tilewright.rules.setting import Setting
 from tilewright.rules.spread import spread
 from tilewright.rules.transpose import transpose
+from tilewright.rules.winograd import winograd
 from tilewright.tensor.ir import Function
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import blocks
@@ -36,6 +37,7 @@ Rule = Callable[[Schedule, BlockRef, Setting], Iterable[BlockRef]]
 CPU: tuple[Rule, ...] = (
     attention,
     recurrent,
+    winograd,
     depthwise,
     conv,
     matmul,

@@ -19,7 +19,7 @@ def inline_producers(sch: Schedule) -> None:
     for block in list(blocks(sch.function.body)):
         reference = sch.get_block(block.name)
         readers = sch.get_consumers(reference)
-        if not readers:
+        if not readers or block.annotations:  # marked by lowering: a stage that a rule places
             continue
         block = block_of(sch.function, block.name)
         consumers = [block_of(sch.function, reader.name) for reader in readers]

@@ -36,6 +36,8 @@ from tilewright.sym import Const, Expr
 Array = np.ndarray[Any, Any]
 
 GROUPS = Attr("groups", int, 1)
+# How it is to be computed: in tiles of so many results by Winograd's method, 0 for directly.
+WINOGRAD = Attr("winograd", int, 0)
 _WINDOW = (STRIDES, PADS, DILATIONS, GROUPS)
 
 
@@ -287,6 +289,7 @@ OPS = (
         (Input("x", FLOAT), Input("w", FLOAT), Input("bias", FLOAT, optional=True)),
         _conv_type,
         _conv,
+        WINOGRAD,
     ),
     _image_op(
         "conv_integer",

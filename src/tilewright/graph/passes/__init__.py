@@ -3,6 +3,7 @@
 from tilewright.graph.passes.assign_layout import assign_layout
 from tilewright.graph.passes.cancel_reshapes import cancel_reshapes
 from tilewright.graph.passes.canonicalize import canonicalize
+from tilewright.graph.passes.choose_winograd import choose_winograd
 from tilewright.graph.passes.decompose import decompose
 from tilewright.graph.passes.enclose_nodes import enclose_nodes
 from tilewright.graph.passes.fold_batch_norm import fold_batch_norm
@@ -47,13 +48,14 @@ OPTIMIZED = (
     remove_dead_nodes,
 )
 
-# Images channels last where that pays; what moves with them is folded, and moves that meet cancel.
+# Images channels last where that pays: what moves with them is folded, moves that meet cancel.
 LAYOUT = (
     assign_layout,
     fold_constants,
     canonicalize,
     merge_common_subexpressions,
     remove_dead_nodes,
+    choose_winograd,
 )
 
 # From a canonical model to one of kernels: `fused` nodes, control flow, what fuses with nothing.

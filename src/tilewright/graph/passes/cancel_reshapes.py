@@ -5,7 +5,8 @@ Exporters flatten the rows of a tensor for a product and restore them behind it:
     reshape(add(matmul(reshape(x), w), b))
 
 Element-wise work and products treat rows alike in any shape, so that the last reshape moves to the
-first and merges with it.
+first and merges with it. A part of each row that is split, such as heads of attention, is a part of
+the rows split before: that reshape costs nothing, and the part is whole planes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tilewright import sym
 from tilewright.base.passes import PassContext
 from tilewright.graph.build import make_node
 from tilewright.graph.ir import Module, Node, Value
-from tilewright.graph.match import Replacement, Scope, rewrite_matches, shape_of
+from tilewright.graph.match import Replacement, Scope, remade, rewrite_matches, shape_of
 from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.sym import Const, Expr
@@ -26,7 +27,7 @@ Items = tuple[int | Expr, ...]
 
 def cancel_reshapes(module: Module, ctx: PassContext) -> Module:
     """Before: reshape(relu(reshape(%x))).   After: relu(reshape(%x))."""
-    return rewrite_matches(module, (raised,))
+    return rewrite_matches(module, (raised, split_before_slice))
 
 
 def raised(node: Node, scope: Scope) -> Replacement:
@@ -51,6 +52,41 @@ def raised(node: Node, scope: Scope) -> Replacement:
         return None
     nodes[-1] = replace(nodes[-1], outputs=node.outputs)
     return nodes
+
+
+def split_before_slice(node: Node, scope: Scope) -> Replacement:
+    """reshape(slice(x)) to [*rows, h, d] as slice(reshape(x) to [*rows, all h, d])."""
+    part = scope.producer(node.inputs[0], "slice") if node.op == "reshape" else None
+    if part is None or len(part.inputs) != 1 or len(node.inputs) != 1:
+        return None
+    before, after = shape_of(part.inputs[0]) if part.inputs[0] else None, shape_of(node.output)
+    if before is None or after is None or len(after) < 2 or not scope.is_used_once(part.output):
+        return None
+    axis = len(before) - 1
+    if tuple(part["axes"]) != (axis,) or any(step != 1 for step in part.get("steps", ())):
+        return None
+    start, whole = part["starts"][0], before[-1]
+    heads, size = after[-2:]
+    if not all(isinstance(dim, Const) for dim in (whole, heads, size)):
+        return None
+    assert isinstance(whole, Const)
+    assert isinstance(heads, Const)
+    assert isinstance(size, Const)
+    last = (shape_of(part.output) or ())[-1]
+    if not isinstance(start, int) or start < 0 or not isinstance(last, Const) or size.value == 0:
+        return None
+    if last.value != heads.value * size.value or start % size.value or whole.value % size.value:
+        return None
+    rows = tuple(_item(dim) for dim in after[:-2])
+    every = scope.new(
+        "reshape",
+        part.inputs[0],
+        like=node,
+        shape=(*rows, whole.value // size.value, size.value),
+    )
+    first = start // size.value
+    bounds = {"starts": (first,), "ends": (first + heads.value,), "steps": (1,)}
+    return every, remade(node, "slice", every.output, axes=(len(after) - 2,), **bounds)
 
 
 def _item(dim: Expr) -> int | Expr:

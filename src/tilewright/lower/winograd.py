@@ -1,0 +1,192 @@
+"""Convolution of 3 x 3 windows with fewer multiplications (Winograd's minimal filtering).
+
+m x m results at once, from a = m + 2 inputs along each axis, as a stack of a x a products:
+
+    V[i, j, tile, c] = B^T d B      tiles of the image, overlapping by two
+    U[i, j, c, o]    = G g G^T      weights, transformed before the first call
+    M[i, j, tile, o] = sum over c of V * U
+    Y                = A^T M A      tiles of the result
+
+B, G, A for the points 0, 1, -1 (m = 2) and 0, 1, -1, 2, -2 (m = 4). One axis at a time. Stages are
+annotated `winograd` with their roles, which the schedule goes by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilewright import sym, te
+from tilewright.base.dtype import F32, F64
+from tilewright.lower.base import Use, static
+from tilewright.lower.images import compute_image, image, image_shape, is_last
+from tilewright.sym import Expr
+from tilewright.te import Tensor
+
+ROLE = "winograd"  # the annotation
+PADDED, HALF, IMAGE, WEIGHTS, PRODUCT, RESULT = (
+    "padded",
+    "half",
+    "image",
+    "weights",
+    "product",
+    "result",
+)
+
+Transform = Callable[[Sequence[Expr]], list[Expr]]
+
+
+def _times(value: Expr, factor: float) -> Expr:
+    return value * te.const(factor, value.dtype)
+
+
+def _image2(d: Sequence[Expr]) -> list[Expr]:
+    return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
+
+
+def _image4(d: Sequence[Expr]) -> list[Expr]:
+    """Pairs share their halves, so that each is computed once."""
+    a, b = d[4] - _times(d[2], 4), d[3] - _times(d[1], 4)
+    e, f = d[4] - d[2], _times(d[3] - d[1], 2)
+    first = _times(d[0], 4) - _times(d[2], 5) + d[4]
+    last = _times(d[1], 4) - _times(d[3], 5) + d[5]
+    return [first, a + b, a - b, e + f, e - f, last]
+
+
+def _weights2(g: Sequence[Expr]) -> list[Expr]:
+    ends = g[0] + g[2]
+    return [g[0], _times(ends + g[1], 0.5), _times(ends - g[1], 0.5), g[2]]
+
+
+def _weights4(g: Sequence[Expr]) -> list[Expr]:
+    ends = g[0] + g[2]
+    far = _times(g[0], 1 / 24) + _times(g[2], 1 / 6)
+    middle = _times(g[1], 1 / 12)
+    return [
+        _times(g[0], 1 / 4),
+        _times(ends + g[1], -1 / 6),
+        _times(ends - g[1], -1 / 6),
+        far + middle,
+        far - middle,
+        g[2],
+    ]
+
+
+def _result2(m: Sequence[Expr]) -> list[Expr]:
+    return [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
+
+
+def _result4(m: Sequence[Expr]) -> list[Expr]:
+    p, q, r, s = m[1] + m[2], m[1] - m[2], m[3] + m[4], m[3] - m[4]
+    return [
+        m[0] + p + r,
+        q + _times(s, 2),
+        p + _times(r, 4),
+        q + _times(s, 8) + m[5],
+    ]
+
+
+TRANSFORMS: dict[int, tuple[Transform, Transform, Transform]] = {
+    2: (_image2, _weights2, _result2),
+    4: (_image4, _weights4, _result4),
+}
+
+
+def _pick(at: Expr, values: Sequence[Expr]) -> Expr:
+    """The value at a position; a schedule that unrolls knows which."""
+    found = values[-1]
+    for position in reversed(range(len(values) - 1)):
+        found = te.select(te.eq(at, position), values[position], found)
+    return found
+
+
+def can_winograd(use: Use, w: Tensor) -> bool:
+    """Whether the method serves: 3 x 3 windows at every place, channels last, in f32."""
+    plain = use["strides"] == (1, 1) and use["dilations"] == (1, 1) and use["groups"] == 1
+    window = [static(dim) for dim in w.shape[2:]] == [3, 3]
+    return plain and window and is_last(use) and w.dtype is F32 and use["winograd"] in TRANSFORMS
+
+
+def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+    """A convolution channels last, of 3 x 3 windows at every place, in tiles of m x m."""
+    m: int = use["winograd"]
+    n, o, height, width = image_shape(use)
+    inner, name = w.shape[1], use.name
+    on_image, on_weights, on_result = TRANSFORMS[m]
+    a = m + 2
+    tiles = [sym.simplify(sym.ceildiv(dim, m)) for dim in (height, width)]
+    source = _padded(use, x, [sym.simplify(sym.add(sym.mul(t, m), 2)) for t in tiles])
+
+    def half(n: Expr, ty: Expr, tx: Expr, i: Expr, j: Expr, c: Expr) -> Expr:
+        column = sym.add(sym.mul(tx, m), j)
+        return _pick(i, on_image([source[n, ty * m + k, column, c] for k in range(a)]))
+
+    rows = te.compute((n, *tiles, a, a, inner), half, name=f"{name}_half", attrs={ROLE: HALF})
+    v = te.compute(
+        (a, a, n, *tiles, inner),
+        lambda i, j, n, ty, tx, c: _pick(j, on_image([rows[n, ty, tx, i, k, c] for k in range(a)])),
+        name=f"{name}_image",
+        attrs={ROLE: IMAGE},
+    )
+    u = _transformed(w, on_weights, a, name)
+
+    def product(i: Expr, j: Expr, n: Expr, ty: Expr, tx: Expr, o: Expr) -> Expr:
+        c = te.reduce_axis((0, inner), name="c")
+        return te.sum(v[i, j, n, ty, tx, c] * u[i, j, c, o], axis=c)
+
+    products = te.compute(
+        (a, a, n, *tiles, o), product, name=f"{name}_product", attrs={ROLE: PRODUCT}
+    )
+    columns = te.compute(
+        (n, *tiles, m, a, o),
+        lambda n, ty, tx, i, j, o: _pick(
+            i, on_result([products[k, j, n, ty, tx, o] for k in range(a)])
+        ),
+        name=f"{name}_columns",
+        attrs={ROLE: RESULT},
+    )
+
+    def element(n: Expr, o: Expr, y: Expr, x: Expr) -> Expr:
+        ty, tx, i, j = y // m, x // m, y % m, x % m
+        total = _pick(j, on_result([columns[n, ty, tx, i, k, o] for k in range(a)]))
+        return total if bias is None else total + bias[o]
+
+    made: Tensor = compute_image(use, element)
+    return made
+
+
+def _padded(use: Use, x: Tensor, dims: Sequence[Expr]) -> Tensor:
+    """The image with zeros around it, as large as whole tiles need."""
+    seen, begins = image(use, x), use["pads"][:2]
+
+    def element(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
+        places = [sym.sub(at, begin) for at, begin in zip((y, x), begins, strict=True)]
+        tests = [
+            test
+            for place, size in zip(places, seen.shape[2:], strict=True)
+            for test in (sym.le(0, place), sym.lt(place, size))
+        ]
+        return te.if_then_else(te.all(*tests), seen[(n, c, *places)], te.const(0, seen.dtype))
+
+    shape = (seen.shape[0], *dims, seen.shape[1])
+    made: Tensor = te.compute(shape, element, name=f"{use.name}_padded", attrs={ROLE: PADDED})
+    return made
+
+
+def _transformed(w: Tensor, transform: Transform, a: int, name: str) -> Tensor:
+    """Weights in f64 until the end: they are rounded once."""
+    o, inner = w.shape[:2]
+    half = te.compute(
+        (a, 3, inner, o),
+        lambda i, j, c, o: _pick(i, transform([te.cast(w[o, c, k, j], F64) for k in range(3)])),
+        name=f"{name}_half_weights",
+        attrs={ROLE: WEIGHTS},
+    )
+    made: Tensor = te.compute(
+        (a, a, inner, o),
+        lambda i, j, c, o: te.cast(
+            _pick(j, transform([half[i, k, c, o] for k in range(3)])), w.dtype
+        ),
+        name=f"{name}_weights",
+        attrs={ROLE: WEIGHTS},
+    )
+    return made

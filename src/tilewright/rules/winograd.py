@@ -1,0 +1,270 @@
+"""Convolutions by Winograd's method: what a block of tiles needs stays in the second cache.
+
+    for blocks of rows of tiles
+      pad the rows; transform them                    V: all channels of the block
+      for panels of output channels
+        for each of the a x a products                tiles in registers, as in `matmul`
+        transform tiles of the result, and what follows them
+
+Weights are transformed and packed as [panel, i, j, c, channel in panel] before the first call.
+Where there are too few blocks for the threads, these share out panels, after V has been made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.base.target import CPU, Target
+from tilewright.rules.constants import CONSTANT
+from tilewright.rules.conv_plan import Problem, tile_of
+from tilewright.rules.nest import Nest, block_of, is_expression, nest_of
+from tilewright.rules.setting import Setting
+from tilewright.sym import Const, Expr
+from tilewright.tensor.ir import SPATIAL, Block, annotation
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+
+ROLE = "winograd"  # the annotation that lowering leaves, with these values
+PADDED, HALF, IMAGE, WEIGHTS, PRODUCT, RESULT = (
+    "padded",
+    "half",
+    "image",
+    "weights",
+    "product",
+    "result",
+)
+UNKNOWN_TILES = 14  # along an axis whose size is not known
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The stages of one convolution."""
+
+    product: Nest
+    image: BlockRef
+    half: BlockRef
+    padded: BlockRef
+    weights: tuple[BlockRef, ...]  # the last one is what products read
+    columns: BlockRef
+    result: BlockRef  # what makes images of tiles, with all that was inlined behind it
+
+    @property
+    def size(self) -> int:
+        """Inputs of a tile along an axis."""
+        return number(self.product.extent(0))
+
+    @property
+    def tile(self) -> int:
+        return self.size - 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is decided."""
+
+    lanes: int
+    vectors: int  # of channels in a panel
+    rows: int  # rows of tiles in a block
+    pixels: tuple[int, int]  # tiles that registers hold, along both axes
+    share: str  # what threads share out: "blocks", "panels" or nothing
+
+
+def winograd(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+    """Schedule all stages of a convolution, from its products."""
+    if annotation(block_of(sch.function, reference.name), ROLE) != PRODUCT:
+        return ()
+    parts = _parts(sch, reference)
+    if parts is None or setting.target.kind != CPU:
+        return ()
+    plan = _plan(parts, setting.target, setting.threads)
+    return _scheduled(sch, parts, plan, setting)
+
+
+def number(expr: Expr, unknown: int = UNKNOWN_TILES) -> int:
+    return int(expr.value) if isinstance(expr, Const) else unknown
+
+
+# ------------------------------------------------------------------------------------ stages
+
+
+def _parts(sch: Schedule, reference: BlockRef) -> Parts | None:
+    """The stages around a product; None if something else has come between."""
+    product = nest_of(sch, reference)
+    image = _role(sch, sch.get_producers(reference), IMAGE)
+    weights = _role(sch, sch.get_producers(reference), WEIGHTS)
+    columns = _role(sch, sch.get_consumers(reference), RESULT)
+    half = None if image is None else _role(sch, sch.get_producers(image), HALF)
+    padded = None if half is None else _role(sch, sch.get_producers(half), PADDED)
+    if product is None or weights is None or columns is None:
+        return None
+    if image is None or half is None or padded is None:
+        return None
+    before = _role(sch, sch.get_producers(weights), WEIGHTS)
+    readers = sch.get_consumers(columns)
+    if len(readers) != 1 or not _makes_images(sch, readers[0]):
+        return None
+    chain = (weights,) if before is None else (before, weights)
+    return Parts(product, image, half, padded, chain, columns, readers[0])
+
+
+def _role(sch: Schedule, references: list[BlockRef], role: str) -> BlockRef | None:
+    found = [
+        reference
+        for reference in references
+        if annotation(block_of(sch.function, reference.name), ROLE) == role
+    ]
+    return found[0] if len(found) == 1 and nest_of(sch, found[0]) is not None else None
+
+
+def _makes_images(sch: Schedule, reference: BlockRef) -> bool:
+    nest = nest_of(sch, reference)
+    if nest is None or len(nest.block.iters) != 4:
+        return False
+    return is_expression(nest.block) and all(it.kind == SPATIAL for it in nest.block.iters)
+
+
+# ------------------------------------------------------------------------------------ the plan
+
+
+def _plan(parts: Parts, target: Target, threads: int) -> Plan:
+    product, a = parts.product, parts.size
+    of = product.block.writes[0].buffer.dtype
+    lanes = target.lanes(of.bits)
+    batch, tall, wide, out, depth = (number(product.extent(at)) for at in range(2, 7))
+    vectors_out = -(-out // lanes)
+    panel, pixels = _tile(batch, tall, wide, vectors_out, depth, target)
+    row_bytes = a * a * wide * depth * of.size_bytes
+    most = max(1, target.l2_bytes // 2 // row_bytes)
+    blocks = -(-tall // most)
+    share = ""
+    flops = 2 * a * a * batch * tall * wide * out * depth
+    if threads > 1 and flops > 2_000_000:
+        panels = -(-vectors_out // panel)
+        share = "panels" if blocks * batch < threads and panels >= threads else "blocks"
+        if share == "blocks":
+            blocks = max(blocks, min(tall, -(-threads // batch)))
+    return Plan(lanes, panel, -(-tall // blocks), pixels, share)
+
+
+def _tile(
+    batch: int, tall: int, wide: int, vectors: int, depth: int, target: Target
+) -> tuple[int, tuple[int, int]]:
+    """Vectors of a panel and tiles of the image that registers hold."""
+    problem = Problem(1, (tall, wide), vectors, depth, known=True, whole=False)
+    found, (_, rows, columns) = tile_of(problem, target, 4)
+    return found, (rows, columns)
+
+
+# ------------------------------------------------------------------------------------ the schedule
+
+
+def _scheduled(sch: Schedule, parts: Parts, plan: Plan, setting: Setting) -> tuple[BlockRef, ...]:
+    m, lanes = parts.tile, plan.lanes
+    n, y, x, o = sch.get_loops(parts.result)
+    block, row, y_in = sch.split(y, [None, plan.rows, m])
+    column, x_in = sch.split(x, [None, m])
+    panel, vector, lane = sch.split(o, [None, plan.vectors, lanes])
+    sch.reorder(n, block, panel, row, column, vector, y_in, x_in, lane)
+    sch.vectorize(lane)
+    for loop in (y_in, x_in):
+        sch.unroll(loop)
+    _columns(sch, parts, vector, lanes)
+    store = _product(sch, parts, plan, panel)
+    shared = plan.share == "panels"
+    _image(sch, parts, plan, None if shared else block, setting)
+    _weights(sch, parts, plan, setting)
+    if plan.share == "blocks":
+        sch.parallel(sch.fuse(n, block))
+    if shared:
+        sch.parallel(sch.fuse(n, block, panel))
+    stages = (parts.image, parts.half, parts.padded, *parts.weights, parts.columns, parts.result)
+    return (BlockRef(parts.product.name), store, *stages)
+
+
+def _inner(sch: Schedule, block: BlockRef, outer: LoopRef | None, count: int) -> list[LoopRef]:
+    """The last `count` loops of a block, which it has for itself."""
+    return sch.get_loops(block)[-count:]
+
+
+def _columns(sch: Schedule, parts: Parts, vector: LoopRef, lanes: int) -> None:
+    sch.set_scope(parts.columns, 0, "local")
+    sch.compute_at(parts.columns, vector)
+    *_, i, j, o = sch.get_loops(parts.columns)
+    _, lane = sch.split(o, [None, lanes])
+    sch.vectorize(lane)
+    sch.unroll(i)
+    sch.unroll(j)
+
+
+def _product(sch: Schedule, parts: Parts, plan: Plan, panel: LoopRef) -> BlockRef:
+    """For each of the a x a products, tiles of the image by vectors of channels in registers."""
+    block = BlockRef(parts.product.name)
+    sch.compute_at(block, panel)
+    *_, i, j, n, y, x, o, c = sch.get_loops(block)
+    far_y, near_y = sch.split(y, [None, plan.pixels[0]])
+    far_x, near_x = sch.split(x, [None, plan.pixels[1]])
+    vector, lane = sch.split(o, [None, plan.lanes])
+    sch.reorder(i, j, n, far_y, far_x, c, near_y, near_x, vector, lane)
+    for loop in (near_y, near_x, vector):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    store = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(store, far_x)
+    *_, y, x, o = sch.get_loops(store)
+    vector, lane = sch.split(o, [None, plan.lanes])
+    sch.vectorize(lane)
+    for loop in (y, x, vector):
+        sch.unroll(loop)
+    sch.decompose_reduction(block, c)
+    return store
+
+
+def _image(
+    sch: Schedule, parts: Parts, plan: Plan, block: LoopRef | None, setting: Setting
+) -> None:
+    """Transform the tiles of a block, a vector of channels at a time."""
+    if block is not None:
+        sch.compute_at(parts.image, block)
+    *_, i, j, n, y, x, c = sch.get_loops(parts.image)
+    vector, lane = sch.split(c, [None, plan.lanes])
+    sch.reorder(n, y, x, vector, i, j, lane)
+    sch.vectorize(lane)
+    sch.unroll(i)
+    sch.unroll(j)
+    sch.set_scope(parts.half, 0, "local")
+    sch.compute_at(parts.half, vector)
+    *_, i, j, c = sch.get_loops(parts.half)
+    _, lane = sch.split(c, [None, plan.lanes])
+    sch.vectorize(lane)
+    sch.unroll(i)
+    sch.unroll(j)
+    sch.compute_at(parts.padded, y if block is None else block)
+    *_, c = sch.get_loops(parts.padded)
+    _, lane = sch.split(c, [None, plan.lanes])
+    sch.vectorize(lane)
+    if block is None and plan.share:
+        sch.parallel(sch.fuse(n, y))
+
+
+def _weights(sch: Schedule, parts: Parts, plan: Plan, setting: Setting) -> None:
+    width = plan.vectors * plan.lanes
+    sch.transform_layout(
+        parts.weights[-1],
+        ("write", 0),
+        f"(i, j, c, o) -> (o // {width}, i, j, c, o % {width})",
+    )
+    if all(_is_constant(sch, reference, parts, setting) for reference in parts.weights):
+        for reference in parts.weights:
+            sch.annotate(reference, CONSTANT, True)
+
+
+def _is_constant(sch: Schedule, reference: BlockRef, parts: Parts, setting: Setting) -> bool:
+    """Whether a block reads nothing but weights and what other such blocks make of them."""
+    made = {
+        region.buffer
+        for other in parts.weights
+        for region in block_of(sch.function, other.name).writes
+    }
+    block: Block = block_of(sch.function, reference.name)
+    return all(
+        region.buffer in made or region.buffer.name in setting.constants for region in block.reads
+    )

@@ -1,0 +1,55 @@
+"""Which convolutions are computed by Winograd's method, and that the answer stays the same."""
+
+import numpy as np
+import pytest
+
+from tilewright.base.dtype import F32
+from tilewright.base.passes import PassContext, run_passes
+from tilewright.base.target import Target
+from tilewright.graph import Builder, TensorType, interpret
+from tilewright.graph.passes.choose_winograd import choose_winograd
+from tilewright.sym import const
+
+SERVER = Target.parse("cpu -mcpu=sapphirerapids")
+
+
+def model(size, channels, out, kernel=3, stride=1, layout="channels_last"):
+    b = Builder()
+    shape = (1, size, size, channels) if layout == "channels_last" else (1, channels, size, size)
+    x = b.param("x", TensorType(F32, tuple(map(const, shape))))
+    w = b.constant(np.ones((out, channels, kernel, kernel), np.float32))
+    pad = kernel // 2
+    window = {"strides": (stride,) * 2, "pads": (pad,) * 4, "dilations": (1, 1)}
+    return b.module(b.add("conv", x, w, layout=layout, **window))
+
+
+def chosen(module, target=SERVER):
+    made = run_passes(module, (choose_winograd,), PassContext(target=target))
+    return next(node.get("winograd", 0) for node in made.main.nodes if node.op == "conv")
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "out", "tile"),
+    [
+        (56, 64, 64, 4),  # many tiles: the largest
+        (56, 16, 64, 2),  # short sums: the more accurate one
+        (14, 256, 256, 2),  # few tiles: weights would take longer than products
+        (224, 3, 64, 0),  # hardly anything to multiply
+    ],
+)
+def test_the_tile_follows_from_the_sizes(size, channels, out, tile):
+    assert chosen(model(size, channels, out)) == tile
+
+
+def test_other_convolutions_stay_as_they_are():
+    assert chosen(model(56, 64, 64, kernel=1)) == 0
+    assert chosen(model(56, 64, 64, stride=2)) == 0
+    assert chosen(model(56, 64, 64, layout="channels_first")) == 0
+    assert chosen(model(56, 64, 64), None) == 0
+
+
+def test_the_method_is_not_part_of_the_meaning():
+    module = model(8, 64, 64)
+    made = run_passes(module, (choose_winograd,), PassContext(target=SERVER))
+    x = np.random.default_rng(0).random((1, 8, 8, 64)).astype(np.float32)
+    np.testing.assert_array_equal(interpret(made, x)[0], interpret(module, x)[0])
