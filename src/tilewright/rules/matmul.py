@@ -6,7 +6,7 @@ into tiles (`tiles`). One of few rows reads B once, in order (`streams`).
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, log
 
 from tilewright.base.target import CPU
 from tilewright.rules import tiling
@@ -19,11 +19,14 @@ from tilewright.rules.tiles import BEFORE, INSIDE, NOWHERE, WEIGHT, Plan, tiled
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-MOST_ROWS, FEW_ROWS = 14, 6
+MOST_ROWS, SOME_ROWS, FEW_ROWS = 14, 8, 6
 FEW_DOTS = 3  # rows for which packing B would take longer than using it
 CACHE_PERIOD = 4096  # bytes apart, addresses fall into the same set of the first cache
-DEEPEST = 1024  # steps of a sum for which a tile's share of A and B stays in the caches
-SHALLOWEST = 384  # steps that are worth bringing a tile to memory
+FEW_PASSES = 20  # over a block of B, for which bringing it takes a good part of the time
+AHEAD, FAR_AHEAD = 8, 32  # steps of the sum that B is asked for: from the second cache, from memory
+# Steps of a part of a sum: few enough for its share of A and B to stay in the caches, enough to be
+# worth bringing a tile to memory.
+SHALLOWEST, GOOD_PART, DEEPEST = 384, 768, 1024
 
 
 def matmul(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
@@ -65,17 +68,24 @@ def plan_of(found: Contraction, setting: Setting) -> Plan | None:
     )
     tile = tiling.choose(shape, target, setting.threads, _most_rows(found))
     part = _part(found) if shape.rows > tile.rows else 0
-    panel_bytes = (part or shape.depth) * tile.vectors * lanes * of.size_bytes
-    panels = _panels(shape, tile, target.l2_bytes // 2 // panel_bytes, setting.threads)
+    panel_bytes = max(part or shape.depth, 1) * tile.vectors * lanes * of.size_bytes
+    packing = _packing(found, tile, setting)
+    # B from far away, for not many rows: the next block comes while this one is used.
+    passes = -(-shape.rows // tile.rows)
+    passing = 1 < passes <= FEW_PASSES and packing in (WEIGHT, BEFORE)
+    room = target.l2_bytes // (8 if passing else 2)
+    is_far = panel_bytes > target.l1d_bytes // 2
     return Plan(
         tile,
         lanes,
         _row_tile(found, tile.rows),
-        panels,
+        _panels(shape, tile, room // panel_bytes, setting.threads),
         setting.threads if tile.share == tiling.ROWS else 1,
         part,
-        _packing(found, tile, setting),
-        prefetch=panel_bytes > target.l1d_bytes // 2,
+        packing,
+        ahead=0 if not is_far else AHEAD if passes > 1 else FAR_AHEAD,
+        prefetch_block=passing and is_far,
+        prefetch_rows=shape.rows * shape.depth * of.size_bytes > target.l2_bytes // 4,
     )
 
 
@@ -90,6 +100,8 @@ def _most_rows(found: Contraction) -> int:
     stride = found.stride(found.a, found.rows[-1])
     if not isinstance(stride, Const):
         return FEW_ROWS
+    if found.extent(found.rows[-1]) is None:
+        return SOME_ROWS  # the last tile is as large as all others
     shared = gcd(int(stride.value) * found.a.buffer.dtype.size_bytes, CACHE_PERIOD)
     return min(MOST_ROWS, max(FEW_ROWS, FEW_ROWS * CACHE_PERIOD // shared))
 
@@ -99,7 +111,8 @@ def _part(found: Contraction) -> int:
     steps = found.extent(found.depth[0]) if len(found.depth) == 1 else None
     if steps is None or steps <= DEEPEST * 3 // 2:
         return 0
-    return next((d for d in range(DEEPEST, SHALLOWEST, -1) if steps % d == 0), 0)
+    parts = [d for d in range(SHALLOWEST, DEEPEST + 1) if steps % d == 0]
+    return min(parts, key=lambda d: abs(log(d / GOOD_PART)), default=0)
 
 
 def _panels(shape: tiling.Shape, tile: tiling.Tile, most: int, threads: int) -> int:
@@ -109,8 +122,8 @@ def _panels(shape: tiling.Shape, tile: tiling.Tile, most: int, threads: int) -> 
     each = -(-total // parts)
     blocks = -(-each // max(1, most))
     size = -(-each // blocks)
-    # A divisor of the number of panels spares a version of the code for the last block.
-    return next((s for s in range(size, size * 2 // 3, -1) if total % s == 0), size)
+    # Blocks that are all alike need no code for a last one.
+    return next(each for each in range(size, 0, -1) if total % each == 0)
 
 
 def _row_tile(found: Contraction, rows: int) -> tuple[int, ...]:
@@ -127,7 +140,7 @@ def _row_tile(found: Contraction, rows: int) -> tuple[int, ...]:
 def _packing(found: Contraction, tile: tiling.Tile, setting: Setting) -> str:
     """Where B is copied to panels. Few rows read it in place, if that is contiguous."""
     iterators: set[Expr] = {it.var for it in found.block.iters}
-    if not all(at in iterators for at in found.b.index):
+    if not all(at in iterators or isinstance(at, Const) for at in found.b.index):
         return NOWHERE
     if found.b.buffer.name in setting.constants:
         return WEIGHT

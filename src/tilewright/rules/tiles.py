@@ -27,8 +27,6 @@ from tilewright.tensor.ir import Buffer, Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
-AHEAD = 32  # steps of the sum that B is asked for before it is used
-
 BEFORE, INSIDE, WEIGHT, NOWHERE = "before", "inside", "weight", "nowhere"
 
 
@@ -43,7 +41,9 @@ class Plan:
     chunks: int  # of rows, for threads
     part: int  # steps of a part of the sum; 0: it is not cut
     packing: str  # of B: before all, inside a block of columns, as a weight, nowhere
-    prefetch: bool
+    ahead: int  # steps of the sum that B is asked for before it is used; 0: never
+    prefetch_block: bool  # ask for the next block of B while this one is used
+    prefetch_rows: bool  # ask for the next rows of A
 
     @property
     def width(self) -> int:
@@ -94,9 +94,15 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[B
             sch.compute_at(panel, loops.block)
         _lay_out(sch, panel, tile, found, plan)
         scheduled.append(panel)
-    if plan.prefetch:
-        b = operand(sch, tile, found, found.b)
-        attempt(sch, sch.prefetch, tile, read_index(sch, tile, b.buffer), depth[-1], AHEAD)
+    if plan.ahead:
+        read = read_index(sch, tile, operand(sch, tile, found, found.b).buffer)
+        attempt(sch, sch.prefetch, tile, read, depth[-1], plan.ahead)
+        if plan.prefetch_block:
+            whole = (loops.part or [loops.block])[-1]
+            attempt(sch, sch.prefetch, tile, read, whole, 1, depth[-1])
+    if plan.prefetch_rows and loops.rows:
+        read = read_index(sch, tile, operand(sch, tile, found, found.a).buffer)
+        attempt(sch, sch.prefetch, tile, read, loops.rows[-1], 1, depth[-1])
     if plan.tile.share != ALONE:
         shared = {COLUMNS: [*loops.outer, loops.block], STACK: loops.outer}
         shared[ROWS] = [*loops.outer, *loops.chunk]

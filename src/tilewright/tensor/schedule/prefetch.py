@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from tilewright import sym
 from tilewright.base.loc import Synthetic
-from tilewright.sym import Var
+from tilewright.sym import ZERO, Const, Expr, Var
 from tilewright.tensor.calls import call
-from tilewright.tensor.ir import SPATIAL, Address, Block, Eval, For, Function, Iter, seq
+from tilewright.tensor.ir import (
+    SPATIAL,
+    Address,
+    Block,
+    Buffer,
+    Eval,
+    For,
+    Function,
+    Iter,
+    Region,
+    seq,
+)
 from tilewright.tensor.regions import region_over, substitute_region
 from tilewright.tensor.schedule.analysis.boxes import bound_region
 from tilewright.tensor.schedule.analysis.cover import Cover
@@ -23,12 +35,14 @@ from tilewright.tensor.schedule.analysis.sites import (
     scope_context,
     scope_of,
 )
-from tilewright.tensor.schedule.analysis.tree import fresh_block_name, loop_ranges, with_body
+from tilewright.tensor.schedule.analysis.tree import Path, fresh_block_name, loop_ranges, with_body
 
 LINE_BYTES = 64  # of a cache line: one request fetches it whole
 
 
-def prefetch(fn: Function, name: str, index: int, var: Var, offset: int) -> tuple[Function, str]:
+def prefetch(
+    fn: Function, name: str, index: int, var: Var, offset: int, spread: Var | None = None
+) -> tuple[Function, str]:
     """
     Before: for i { for j in 0..64 { C[i, j] = A[i, j] } }
     After:  for i { for ax0 in 0..1 { for ax1 in 0..4 {
@@ -36,6 +50,8 @@ def prefetch(fn: Function, name: str, index: int, var: Var, offset: int) -> tupl
               for j in 0..64 { C[i, j] = A[i, j] } }                  by prefetch(C, 0, i, 2)
 
     One request per line of memory; none for iterations beyond the last, or outside of the buffer.
+    With `spread`, a loop inside around the block, the requests are not made all at once but evenly
+    in the iterations of the loops down to it.
     """
     path, block = path_to_block(fn, name, "prefetch")
     read = chosen(fn, block, block.reads, index, "read", "prefetch a read")
@@ -71,10 +87,23 @@ def prefetch(fn: Function, name: str, index: int, var: Var, offset: int) -> tupl
     region = region_over(bound_region(block, read), loop_ranges(loops_below(path, loop)), ctx)
     ahead = sym.add(var, offset)
     region = substitute_region(region, {var: ahead})
-    cover = Cover(ctx, {each.var for each in around})
-    line = max(1, LINE_BYTES // max(1, buffer.dtype.bits // 8))
-    for axis, (r, dim) in enumerate(zip(region.ranges, buffer.shape, strict=True)):
-        cover.over(r, dim, step=line if axis == buffer.rank - 1 else 1)
+    place = loop_path
+    if spread is not None:
+        place, inner = path_to_loop(fn, spread, "spread requests over the loop")
+        if not is_under(path, inner) or not is_under(place, loop) or inner is loop:
+            raise refuse(
+                fn,
+                "TW2143",
+                f"cannot spread requests over the loop %{spread.name}: it is not between the loop "
+                f"%{var.name} and @{name}",
+                spread,
+            )
+        cover = _spread(fn, region, place, loop, ctx.assume(sym.lt(ahead, loop.stop)))
+    else:
+        cover = Cover(ctx, {each.var for each in around})
+        line = _line_elements(buffer)
+        for axis, (r, dim) in enumerate(zip(region.ranges, buffer.shape, strict=True)):
+            cover.over(r, dim, step=line if axis == buffer.rank - 1 else 1)
     if not sym.prove(sym.lt(ahead, loop.stop), ctx):
         cover.conditions.insert(0, sym.lt(ahead, loop.stop))
     iters = tuple([Iter(sym.var(f"v{a}"), dim, SPATIAL) for a, dim in enumerate(buffer.shape)])
@@ -92,5 +121,74 @@ def prefetch(fn: Function, name: str, index: int, var: Var, offset: int) -> tupl
         (),
         loc,
     )
-    body = seq(cover.around_stmt(made), loop.body)
-    return with_body(fn, put(loop_path, replace(loop, body=body))), made.name
+    holder = place[-1]
+    assert isinstance(holder, For)
+    body = seq(cover.around_stmt(made), holder.body)
+    return with_body(fn, put(place, replace(holder, body=body))), made.name
+
+
+def _line_elements(buffer: Buffer) -> int:
+    return max(1, LINE_BYTES // max(1, buffer.dtype.bits // 8))
+
+
+def _known(extent: Expr, ctx: sym.Context) -> int:
+    """A number of iterations; 0 if it is none, or not known."""
+    found = sym.simplify(extent, ctx)
+    return int(found.value) if isinstance(found, Const) else 0
+
+
+def _spread(fn: Function, region: Region, place: Path, loop: For, ctx: sym.Context) -> Cover:
+    """Requests for the lines of a region, some in each iteration of the loops below `loop`.
+
+    Iteration t of T asks for line t // q of L, where q is the greatest power of two up to T / L:
+    each line is asked for q times, which costs less than finding out that it was. Where there are
+    fewer iterations than lines, each asks for several.
+    """
+    inner = loops_below(place, loop)
+    extents = [_known(each.extent, ctx) for each in inner]
+    line = _line_elements(region.buffer)
+    counts = [r.extent for r in region.ranges]
+    counts[-1] = sym.ceildiv(counts[-1], line)
+    sizes = [_known(count, ctx) for count in counts]
+    if 0 in extents or 0 in sizes:
+        raise refuse(
+            fn,
+            "TW2143",
+            f"cannot spread requests for %{region.buffer.name}: it is not known how many there "
+            "are, and in how many iterations",
+            loop.var,
+        )
+    turn: Expr = ZERO
+    turns = 1
+    for each, extent in zip(inner, extents, strict=True):
+        turn = sym.add(sym.mul(turn, extent), sym.sub(each.var, each.start))
+        turns *= extent
+    lines = prod(sizes)
+    cover = Cover(ctx, set())
+    repeat = 1 << max(turns // lines, 1).bit_length() - 1
+    at = sym.floordiv(turn, repeat)
+    if lines > turns:
+        each_turn = -(-lines // turns)
+        cover.all_of(sym.const(each_turn))
+        at = sym.add(sym.mul(turn, each_turn), cover.values.pop())
+    cover.conditions.append(sym.lt(at, lines))
+    values: list[Expr] = []
+    for axis in reversed(range(len(sizes))):
+        size, r = sizes[axis], region.ranges[axis]
+        digit = sym.floormod(at, size) if axis else at
+        at = sym.floordiv(at, size)
+        step = line if axis == len(sizes) - 1 else 1
+        value = sym.add(r.start, sym.mul(digit, step))
+        values.insert(0, value)
+        cover.conditions += [sym.le(0, value), sym.lt(value, region.buffer.shape[axis])]
+    cover.values = values
+    within = ctx
+    for each in inner:
+        within = within.bind(each.var, each.start, each.stop)
+    kept: list[Expr] = []
+    for condition in cover.conditions:
+        if not sym.prove(condition, within):
+            kept.append(condition)
+            within = within.assume(condition)
+    cover.conditions = kept
+    return cover

@@ -237,10 +237,23 @@ class Schedule:
         self._apply("reverse_compute_inline", reverse_compute_inline, _name(block))
         self._record("reverse_compute_inline", {"block": block}, None)
 
-    def prefetch(self, block: BlockRef, index: int, loop: LoopRef, offset: int) -> BlockRef:
-        """Ask memory for what the block's read number `index` needs `offset` iterations later."""
-        made = self._apply("prefetch", prefetch, _name(block), index, _var(loop), offset)
-        arguments = {"block": block, "index": index, "loop": loop, "offset": offset}
+    def prefetch(
+        self,
+        block: BlockRef,
+        index: int,
+        loop: LoopRef,
+        offset: int,
+        spread: LoopRef | None = None,
+    ) -> BlockRef:
+        """Ask memory for what the block's read number `index` needs `offset` iterations later.
+
+        All at once, or evenly over the iterations of the loops inside down to `spread`.
+        """
+        inner = None if spread is None else _var(spread)
+        made = self._apply("prefetch", prefetch, _name(block), index, _var(loop), offset, inner)
+        arguments: dict[str, Any] = {"block": block, "index": index, "loop": loop, "offset": offset}
+        if spread is not None:
+            arguments["spread"] = spread
         return self._record("prefetch", arguments, BlockRef(made))
 
     def double_buffer(self, block: BlockRef) -> None:
