@@ -110,6 +110,11 @@ def _along_axes(node: Node) -> Following | None:
     return Following(attributes, _first_only(node), (True,))
 
 
+def _interleave(node: Node) -> Following | None:
+    found = _along_axes(node)
+    return found and Following(found.attributes, (True,) * len(node.inputs), (True,))
+
+
 def _slice(node: Node) -> Following | None:
     starts = node.get("starts")
     if len(node.inputs) > 1 or not isinstance(starts, tuple):
@@ -191,6 +196,7 @@ def is_free(shape: Sequence[Expr]) -> bool:
 
 _RULES: dict[str, Callable[[Node], Following | None]] = {
     "concat": _along_axis,
+    "interleave": _interleave,
     "slice": _slice,
     "pad": _pad,
     "resize": _along_axes,

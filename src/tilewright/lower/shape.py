@@ -152,6 +152,30 @@ def _concat(use: Use, *parts: Tensor) -> Tensor:
     return te.compute(use.shape, element, name=use.name)
 
 
+def _interleave(use: Use, *parts: Tensor) -> Tensor:
+    axes, factors = use["axes"], use["factors"]
+
+    def element(*index: Expr) -> Expr:
+        place = list(index)
+        for axis, factor in zip(axes, factors, strict=True):
+            place[axis] = sym.floordiv(index[axis], factor)
+        reads = [part[tuple(place)] for part in parts]
+        for axis, factor in zip(reversed(axes), reversed(factors), strict=True):
+            turn = sym.floormod(index[axis], factor)
+            reads = [_in_turn(turn, reads[at : at + factor]) for at in range(0, len(reads), factor)]
+        return reads[0]
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+def _in_turn(turn: Expr, reads: Sequence[Expr]) -> Expr:
+    """The read whose number `turn` is."""
+    out = reads[-1]
+    for at, read in reversed(list(enumerate(reads[:-1]))):
+        out = te.if_then_else(te.eq(turn, at), read, out)
+    return out
+
+
 # ------------------------------------------------------------------------------------ slice
 
 
@@ -315,6 +339,7 @@ LOWERINGS: dict[str, Lowering] = {
     "tile": _tile,
     "transpose": _transpose,
     "concat": _concat,
+    "interleave": _interleave,
     "slice": _slice,
     "pad": _pad,
     "range": _range,

@@ -1,0 +1,223 @@
+"""split_conv_transpose: transposed convolutions become plain ones, one for each phase.
+
+With a stride s, output o = q s + p takes only the taps that fit its phase p, one in every s of
+them: for each phase a plain convolution of stride 1 over the same input, whose kernel is every s-th
+tap, backwards. Their results in turn are the output, and nothing is multiplied by inserted zeros.
+Along an axis, with pad b and dilation d:
+
+    o + b = i s + k d      k = f + j s where f d = p + b modulo s, i = q + (p + b - f d) / s - j d
+
+An input of one element along every spatial axis is a product of matrices.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tilewright import sym
+from tilewright.base.passes import PassContext
+from tilewright.graph.ir import Module, Node, Value
+from tilewright.graph.match import Replacement, Scope, remade, rewrite_matches, shape_of
+from tilewright.graph.ops.layout import CHANNELS_FIRST
+from tilewright.sym import ONE, Const, Expr
+
+PHASES = 64  # more kernels than this do not pay
+
+
+def split_conv_transpose(module: Module, ctx: PassContext) -> Module:
+    """Before: conv_transpose(x, w).   After: interleave(conv(x, w1), conv(x, w2), ...)."""
+    return rewrite_matches(module, (_as_product, _by_phase))
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """A transposed convolution along one spatial axis."""
+
+    size: Expr  # of the input
+    out: Expr
+    kernel: int
+    stride: int
+    dilation: int
+    begin: int
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """The plain convolution of one phase along an axis."""
+
+    first: int  # tap
+    taps: int
+    begin: int
+    end: int
+
+
+def _axes(node: Node) -> list[_Axis] | None:
+    """The spatial axes, where kernels are numbers and channels come first."""
+    x, w, y = node.inputs[0], node.inputs[1], node.output
+    if node.get("layout", CHANNELS_FIRST) != CHANNELS_FIRST or x is None or w is None:
+        return None
+    given, kernel, made = shape_of(x), shape_of(w), shape_of(y)
+    if given is None or kernel is None or made is None:
+        return None
+    if not all(isinstance(dim, Const) for dim in kernel):
+        return None
+    found = []
+    for axis in range(len(given) - 2):
+        taps = int(kernel[axis + 2].value)
+        stride, dilation = node["strides"][axis], node["dilations"][axis]
+        begin = node["pads"][axis]
+        found.append(_Axis(given[axis + 2], made[axis + 2], taps, stride, dilation, begin))
+    return found
+
+
+# ------------------------------------------------------------------------------------ one element
+
+
+def _as_product(node: Node, scope: Scope) -> Replacement:
+    """Of one element: its channels times all taps; what pads cut off is not computed."""
+    if node.op != "conv_transpose" or node.get("groups", 1) != 1:
+        return None
+    axes = _axes(node)
+    if axes is None or any(axis.size is not ONE or axis.dilation != 1 for axis in axes):
+        return None
+    if any(node["output_padding"]) or any(pad < 0 for pad in node["pads"]):
+        return None
+    x, w, bias = (*node.inputs, None)[:3]
+    assert x is not None
+    assert w is not None
+    rank, nodes = len(axes), _Nodes(node, scope)
+    spatial = list(range(2, rank + 2))
+    (batch, *_), (channels, outputs, *_) = shape_of(x) or (), _numbers(w)
+    starts = tuple(node["pads"][:rank])
+    cuts = node["pads"][rank:]
+    ends = tuple(axis.kernel - cut for axis, cut in zip(axes, cuts, strict=True))
+    kept = [end - start for start, end in zip(starts, ends, strict=True)]
+    weights = nodes.add("slice", w, starts=starts, ends=ends, axes=tuple(spatial))
+    weights = nodes.add("transpose", weights, perm=(0, *spatial, 1))
+    flat = outputs * math.prod(kept)
+    weights = nodes.add("reshape", weights, shape=(channels, flat))
+    rows = nodes.add("reshape", x, shape=(_plain(batch), channels))
+    product = nodes.add("matmul", rows, weights)
+    image = nodes.add("reshape", product, shape=(_plain(batch), *kept, outputs))
+    if bias is not None:
+        image = nodes.add("add", image, bias)
+    last = remade(node, "transpose", image, perm=(0, rank + 1, *range(1, rank + 1)))
+    return (*nodes.made, last)
+
+
+# ------------------------------------------------------------------------------------ phases
+
+
+def _by_phase(node: Node, scope: Scope) -> Replacement:
+    if node.op != "conv_transpose":
+        return None
+    axes = _axes(node)
+    if axes is None or not 1 <= math.prod(axis.stride for axis in axes) <= PHASES:
+        return None
+    phases = [_phases(axis) for axis in axes]
+    if any(found is None for found in phases):
+        return None
+    x, w, bias = (*node.inputs, None)[:3]
+    assert x is not None
+    assert w is not None
+    nodes = _Nodes(node, scope)
+    parts = []
+    for chosen in itertools.product(*(found for found in phases if found is not None)):
+        weights = _sub_kernel(nodes, w, axes, chosen, node.get("groups", 1))
+        pads = (*(phase.begin for phase in chosen), *(phase.end for phase in chosen))
+        settings = {
+            "strides": (1,) * len(axes),
+            "dilations": tuple(axis.dilation for axis in axes),
+            "pads": pads,
+            "groups": node.get("groups", 1),
+        }
+        parts.append(nodes.add("conv", x, weights, bias, **settings))
+    if len(parts) == 1:
+        *before, last = nodes.made
+        # Where the input may be empty, types may differ in what nothing is.
+        same = last.output.type == node.output.type
+        return (*before, replace(last, outputs=node.outputs)) if same else None
+    last = remade(
+        node,
+        "interleave",
+        *parts,
+        axes=tuple(range(2, len(axes) + 2)),
+        factors=tuple(axis.stride for axis in axes),
+        sizes=tuple(_plain(axis.out) for axis in axes),
+    )
+    return (*nodes.made, last)
+
+
+def _phases(axis: _Axis) -> list[_Phase] | None:
+    """All phases along an axis; None where some takes no tap at all, or is not the input's size."""
+    stride, dilation = axis.stride, axis.dilation
+    if math.gcd(stride, dilation) != 1:
+        return None
+    # The output is (size - 1) * stride and a number, hence ceil(output / stride) the size and one.
+    rest = sym.simplify(sym.sub(axis.out, sym.mul(sym.sub(axis.size, 1), stride)))
+    if not isinstance(rest, Const):
+        return None
+    more = -(-int(rest.value) // stride) - 1  # outputs of a phase besides as many as the input has
+    found = []
+    for phase in range(stride):
+        first = (phase + axis.begin) * pow(dilation, -1, stride) % stride if stride > 1 else 0
+        taps = -(-(axis.kernel - first) // stride)
+        if taps < 1:
+            return None
+        ahead = (phase + axis.begin - first * dilation) // stride
+        begin = (taps - 1) * dilation - ahead
+        found.append(_Phase(first, taps, begin, more + ahead))
+    return found
+
+
+def _sub_kernel(
+    nodes: _Nodes, w: Value, axes: Sequence[_Axis], chosen: Sequence[_Phase], groups: int
+) -> Value:
+    """The taps of a phase backwards, as weights [outputs, inputs per group, *taps]."""
+    spatial = tuple(range(2, len(axes) + 2))
+    pairs = list(zip(axes, chosen, strict=True))
+    part = nodes.add(
+        "slice",
+        w,
+        starts=tuple(phase.first + (phase.taps - 1) * axis.stride for axis, phase in pairs),
+        ends=tuple(phase.first - 1 if phase.first else -axis.kernel - 1 for axis, phase in pairs),
+        axes=spatial,
+        steps=tuple(-axis.stride for axis, _ in pairs),
+    )
+    if groups == 1:
+        return nodes.add("transpose", part, perm=(1, 0, *spatial))
+    channels, each, *_ = _numbers(w)
+    taps = tuple(phase.taps for phase in chosen)
+    inner = channels // groups
+    part = nodes.add("reshape", part, shape=(groups, inner, each, *taps))
+    part = nodes.add("transpose", part, perm=(0, 2, 1, *(axis + 1 for axis in spatial)))
+    return nodes.add("reshape", part, shape=(groups * each, inner, *taps))
+
+
+class _Nodes:
+    """New nodes in the place of one."""
+
+    def __init__(self, like: Node, scope: Scope) -> None:
+        self.like, self.scope = like, scope
+        self.made: list[Node] = []
+
+    def add(self, op: str, *inputs: Value | None, **attributes: object) -> Value:
+        given = list(inputs)
+        while given and given[-1] is None:
+            given.pop()
+        hint = self.like.output.name
+        node = self.scope.new(op, *given, like=self.like, hint=hint, **attributes)  # type: ignore[arg-type]  # attributes are data
+        self.made.append(node)
+        return node.output
+
+
+def _plain(dim: Expr) -> int | Expr:
+    return int(dim.value) if isinstance(dim, Const) else dim
+
+
+def _numbers(value: Value) -> list[int]:
+    """The dimensions of weights, which are numbers."""
+    return [int(dim.value) for dim in shape_of(value) or () if isinstance(dim, Const)]

@@ -1,0 +1,55 @@
+"""A transposed convolution is the plain ones of its phases."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tilewright import sym
+from tilewright.base.dtype import F32
+from tilewright.base.passes import PassContext
+from tilewright.graph import Builder, TensorType, interpret
+from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
+from tilewright.graph.verify import verify
+
+CASES = [
+    (stride, dilation, kernel, begin, end, more)
+    for stride, dilation, kernel, begin, end, more in itertools.product(
+        (1, 2, 3), (1, 2), (3, 4), (0, 2), (0, 1), (0, 1)
+    )
+    if more < max(stride, dilation)
+]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("count", [1, 4])
+def test_phases_give_the_same(count: int, groups: int) -> None:
+    rng = np.random.default_rng(count)
+    for at, (stride, dilation, kernel, begin, end, more) in enumerate(CASES):
+        reach = (count - 1) * stride + (kernel - 1) * dilation + 1
+        if reach + more <= begin + end:
+            continue
+        b = Builder()
+        size = sym.size("n") if at % 2 and count > 1 else sym.const(count)
+        x = b.param("x", TensorType(F32, (sym.const(2), sym.const(4), size)))
+        w = b.constant(rng.standard_normal((4, 3, kernel)).astype(np.float32))
+        bias = [b.constant(rng.standard_normal(3 * groups).astype(np.float32))] * (at % 3 == 0)
+        y = b.add(
+            "conv_transpose",
+            x,
+            w,
+            *bias,
+            strides=(stride,),
+            dilations=(dilation,),
+            pads=(begin, end),
+            groups=groups,
+            output_padding=(more,),
+        )
+        module = b.module(y)
+        split = split_conv_transpose(module, PassContext())
+        verify(split)
+        given = rng.standard_normal((2, 4, count)).astype(np.float32)
+        (want,), (got,) = interpret(module, given), interpret(split, given, check=True)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        if kernel >= stride and np.gcd(stride, dilation) == 1 and isinstance(size, sym.Const):
+            assert all(node.op != "conv_transpose" for node in split.main.nodes)
