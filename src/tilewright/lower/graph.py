@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright import te
 from tilewright.base.errors import Unsupported
+from tilewright.base.text import Names
 from tilewright.graph.build import make_call
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.types import TensorType
@@ -33,9 +34,10 @@ def lower_graph(graph: Graph, name: str, constants: Mapping[str, Array] | None =
     """The tensor function that computes a graph's results from its parameters."""
     tensors: dict[Value, Tensor] = {}
     params: list[Tensor | Var] = []
+    names = Names()  # rules know weights by name
     for value in graph.params:
         of = value.tensor
-        tensors[value] = te.placeholder(shape_of(of), of.dtype, name=value.name)
+        tensors[value] = te.placeholder(shape_of(of), of.dtype, name=names(value, value.name))
         params.append(tensors[value])
     for node in graph.nodes:
         if node.op == "constant":

@@ -196,7 +196,8 @@ class _Move:
             if taken is None:
                 given.append(None)
             else:
-                given.append(self._last(taken, rank) if moved else self._first(taken))
+                aligned = rank_of(taken) if node.op == "reshape" else rank
+                given.append(self._last(taken, aligned) if moved else self._first(taken))
         types: list[Type] = [
             _moved_type(value.tensor) if moved else value.type
             for value, moved in zip(node.outputs, found.outputs, strict=True)
