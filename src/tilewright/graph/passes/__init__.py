@@ -18,6 +18,7 @@ from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
 from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
+from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
 
 # From an imported model to a canonical one: shapes known, constants folded, nothing twice.
 CANONICAL = (
@@ -44,6 +45,8 @@ OPTIMIZED = (
     decompose,
     canonicalize,
     merge_parallel_matmuls,
+    split_conv_transpose,
+    fold_constants,
     merge_common_subexpressions,
     remove_dead_nodes,
 )
