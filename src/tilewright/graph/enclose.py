@@ -70,11 +70,13 @@ def enclose(
     constants: Mapping[Value, Node],
     *,
     private: Container[Node] = (),
+    separate: Container[Node] = (),
 ) -> list[Node]:
     """The nodes that stand for a group: a `fused` node, and reshapes before and behind it.
 
     `is_used` tells whether something outside uses a value. What `private` nodes define is not for
-    outside: others have copies of them.
+    outside: others have copies of them. `separate` nodes have parameters of their own for what they
+    read: operands of a product are told apart by them, though they be parts of one tensor.
     """
     before, inner, after = _peeled(list(nodes), is_used, private)
     if not inner:
@@ -89,7 +91,7 @@ def enclose(
     )
     if not outputs:  # nothing is used: dead code, to be removed by others
         return list(nodes)
-    return [*before, _fused(inner, outputs, constants), *after]
+    return [*before, _fused(inner, outputs, constants, separate), *after]
 
 
 def _peeled(
@@ -114,33 +116,47 @@ def _peeled(
 
 
 def _fused(
-    nodes: Sequence[Node], outputs: tuple[Value, ...], constants: Mapping[Value, Node]
+    nodes: Sequence[Node],
+    outputs: tuple[Value, ...],
+    constants: Mapping[Value, Node],
+    separate: Container[Node],
 ) -> Node:
-    names: dict[Value, Value] = {}  # of values outside by those inside
-    inputs: list[Value] = []
-    params: list[Value] = []
-    body: list[Node] = []
-    made = {value for node in nodes for value in node.outputs}
-    for value in dict.fromkeys(v for node in nodes for v in node.inputs if v is not None):
-        if value in made:
-            continue
-        names[value] = Value(value.name, value.type)
-        if value in constants:
-            body.append(replace(constants[value], outputs=(names[value],)))
-        else:
-            inputs.append(value)
-            params.append(names[value])
+    body = _Body({value for node in nodes for value in node.outputs}, constants)
     for node in nodes:
-        for value in node.outputs:
-            names[value] = Value(value.name, value.type)
-        body.append(
-            replace(
-                node,
-                inputs=tuple([None if v is None else names[v] for v in node.inputs]),
-                outputs=tuple([names[v] for v in node.outputs]),
-            )
-        )
-    results = tuple([names[value] for value in outputs])
-    graph = Graph("body", tuple(params), tuple(body), results)
+        body.add(node, own=node in separate)
+    results = tuple([body.names[value] for value in outputs])
+    graph = Graph("body", tuple(body.params), (*body.constants, *body.nodes), results)
     loc = fuse_locs(*[node.loc for node in nodes])
-    return Node(FUSED, tuple(inputs), outputs, (), (graph,), loc)
+    return Node(FUSED, tuple(body.inputs), outputs, (), (graph,), loc)
+
+
+class _Body:
+    """A body that grows node by node, with values of its own."""
+
+    def __init__(self, made: set[Value], constants: Mapping[Value, Node]) -> None:
+        self.made, self.small = made, constants
+        self.names: dict[Value, Value] = {}  # of values outside by those inside
+        self.inputs: list[Value] = []
+        self.params: list[Value] = []
+        self.constants: list[Node] = []
+        self.nodes: list[Node] = []
+
+    def add(self, node: Node, *, own: bool) -> None:
+        inputs = tuple([None if v is None else self._operand(v, own=own) for v in node.inputs])
+        for value in node.outputs:
+            self.names[value] = Value(value.name, value.type)
+        outputs = tuple([self.names[value] for value in node.outputs])
+        self.nodes.append(replace(node, inputs=inputs, outputs=outputs))
+
+    def _operand(self, value: Value, *, own: bool) -> Value:
+        inner = self.names.get(value)
+        if inner is not None and (not own or value in self.made or value in self.small):
+            return inner
+        inner = Value(value.name, value.type)
+        self.names.setdefault(value, inner)
+        if value in self.small:
+            self.constants.append(replace(self.small[value], outputs=(inner,)))
+        else:
+            self.inputs.append(value)
+            self.params.append(inner)
+        return inner

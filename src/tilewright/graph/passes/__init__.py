@@ -45,6 +45,7 @@ OPTIMIZED = (
     decompose,
     canonicalize,
     merge_parallel_matmuls,
+    cancel_reshapes,
     split_conv_transpose,
     fold_constants,
     merge_common_subexpressions,

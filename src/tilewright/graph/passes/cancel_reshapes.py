@@ -16,7 +16,7 @@ from dataclasses import replace
 from tilewright import sym
 from tilewright.base.passes import PassContext
 from tilewright.graph.build import make_node
-from tilewright.graph.ir import Module, Node, Value
+from tilewright.graph.ir import Attribute, Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, remade, rewrite_matches, shape_of
 from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
@@ -55,38 +55,49 @@ def raised(node: Node, scope: Scope) -> Replacement:
 
 
 def split_before_slice(node: Node, scope: Scope) -> Replacement:
-    """reshape(slice(x)) to [*rows, h, d] as slice(reshape(x) to [*rows, all h, d])."""
+    """reshape(slice(x)) to [*rows, h, d] as a slice of x in that form.
+
+    x is [*rows, parts, h, d] if the slice is one of equal parts, else [*rows, all h, d].
+    """
     part = scope.producer(node.inputs[0], "slice") if node.op == "reshape" else None
-    if part is None or len(part.inputs) != 1 or len(node.inputs) != 1:
+    if part is None or len(node.inputs) != 1 or not scope.is_used_once(part.output):
         return None
-    before, after = shape_of(part.inputs[0]) if part.inputs[0] else None, shape_of(node.output)
-    if before is None or after is None or len(after) < 2 or not scope.is_used_once(part.output):
+    numbers = _plane_numbers(part, node)
+    after = shape_of(node.output)
+    if numbers is None or after is None:
         return None
-    axis = len(before) - 1
-    if tuple(part["axes"]) != (axis,) or any(step != 1 for step in part.get("steps", ())):
-        return None
-    start, whole = part["starts"][0], before[-1]
-    heads, size = after[-2:]
-    if not all(isinstance(dim, Const) for dim in (whole, heads, size)):
-        return None
-    assert isinstance(whole, Const)
-    assert isinstance(heads, Const)
-    assert isinstance(size, Const)
-    last = (shape_of(part.output) or ())[-1]
-    if not isinstance(start, int) or start < 0 or not isinstance(last, Const) or size.value == 0:
-        return None
-    if last.value != heads.value * size.value or start % size.value or whole.value % size.value:
-        return None
+    start, whole, heads, size = numbers
     rows = tuple(_item(dim) for dim in after[:-2])
-    every = scope.new(
-        "reshape",
-        part.inputs[0],
-        like=node,
-        shape=(*rows, whole.value // size.value, size.value),
-    )
-    first = start // size.value
-    bounds = {"starts": (first,), "ends": (first + heads.value,), "steps": (1,)}
-    return every, remade(node, "slice", every.output, axes=(len(after) - 2,), **bounds)
+    axis, width = len(rows), heads * size
+    if start % width == 0 and whole % width == 0:
+        planes = (*rows, whole // width, heads, size)
+        every = scope.new("reshape", part.inputs[0], like=node, shape=planes)
+        bounds = _bounds(axis, start // width, 1)
+        plane = make_node("slice", (every.output,), bounds, node.loc)
+        return every, plane, remade(node, "reshape", plane.output, shape=(*rows, heads, size))
+    every = scope.new("reshape", part.inputs[0], like=node, shape=(*rows, whole // size, size))
+    return every, remade(node, "slice", every.output, **_bounds(axis, start // size, heads))
+
+
+def _bounds(axis: int, start: int, count: int) -> dict[str, Attribute]:
+    return {"axes": (axis,), "starts": (start,), "ends": (start + count,), "steps": (1,)}
+
+
+def _plane_numbers(part: Node, node: Node) -> tuple[int, int, int, int] | None:
+    """Where a slice of the last axis starts, the axis, and the h and d that it is split to."""
+    before, after = shape_of(part.inputs[0]) if part.inputs[0] else None, shape_of(node.output)
+    if before is None or after is None or len(after) < 2 or len(part.inputs) != 1:
+        return None
+    if tuple(part["axes"]) != (len(before) - 1,) or any(s != 1 for s in part.get("steps", ())):
+        return None
+    start, width = part["starts"][0], (shape_of(part.output) or ())[-1]
+    numbers = [int(d.value) for d in (before[-1], *after[-2:], width) if isinstance(d, Const)]
+    if not isinstance(start, int) or start < 0 or len(numbers) < 4:
+        return None
+    whole, heads, size, count = numbers
+    if count != heads * size or count == 0 or start % size or whole % size:
+        return None
+    return start, whole, heads, size
 
 
 def _item(dim: Expr) -> int | Expr:

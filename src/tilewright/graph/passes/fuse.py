@@ -321,6 +321,7 @@ class _Fusion:
                     lambda value, inside=inside: self._is_used(value, inside),  # type: ignore[misc]
                     constants,
                     private=[self.nodes[at] for at in copies],
+                    separate=self._separate(members, copies),
                 )
             )
         return out
@@ -345,6 +346,12 @@ class _Fusion:
                     found[source] = None
                     stack.append(source)
         return list(found)
+
+    def _separate(self, members: list[int], copies: list[int]) -> list[Node]:
+        """Views that a product reads: each operand is a parameter of its own."""
+        if not any(self.kind[at] == PRODUCT for at in members):
+            return []
+        return [self.nodes[at] for at in copies if is_view(self.nodes[at])]
 
     def _is_used(self, value: Value, inside: set[int]) -> bool:
         """Whether anything but a group, and nodes that are repeated in other kernels, uses it."""
