@@ -163,15 +163,26 @@ class _Proof:
             if not ways[0]:
                 return False  # nothing is known about that term
             most = max(1, len(open_terms))
-            if any(self.attempt(self._rest(goal, way), most) for some in ways for way in some):
+            if any(self._follows(goal, some, most, None) for some in ways):
                 return True
         least = None if open_terms else low
-        return any(
-            self.attempt(self._rest(goal, way), len(open_terms), least)
-            for monomial in goal.terms
-            if monomial not in open_terms
-            for way in self._ways(goal, monomial)
-        )
+        for monomial in goal.terms:
+            if self.effort <= 0:
+                break
+            if monomial not in open_terms and self._follows(
+                goal, self._ways(goal, monomial), len(open_terms), least
+            ):
+                return True
+        return False
+
+    def _follows(self, goal: Poly, ways: list[_Way], most: int, least: int | None) -> bool:
+        """Whether the goal follows by one of the ways."""
+        for way in ways:
+            if self.effort <= 0:
+                return False  # before the rest is worked out
+            if self.attempt(self._rest(goal, way), most, least):
+                return True
+        return False
 
     def _open(self, atom: Expr) -> None:
         self.opened.add(atom)
