@@ -26,7 +26,9 @@ import numpy as np
 import report
 
 from tilewright import graph
+from tilewright.base.target import Target
 from tilewright.codegen.build import build
+from tilewright.graph.passes.choose_winograd import Shape, best_tile
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import default_schedule
 from tilewright.rules.constants import Given, split_constant_blocks
@@ -133,13 +135,16 @@ def tilewright_run(case: Case, arrays: list[Array], threads: int) -> tuple[Run, 
     """The scheduled kernel on packed weights, and where its result is."""
     x, w, b = arrays
     pads = ", ".join([str(case.pad)] * 4)
+    shape = Shape(1, case.channels, case.out, case.out_size, case.out_size)
+    direct = (case.kernel, case.stride, case.groups) != (3, 1, 1)
+    tile = 0 if direct else best_tile(shape, Target.parse("cpu"))
     module = graph.parse(
         f"""
         graph @main(%x: f32[1, {case.size}, {case.size}, {case.channels}],
                     %w: f32[{", ".join(map(str, w.shape))}], %b: f32[{case.out}]) {{
           %y = conv(%x, %w, %b) {{
             strides = ({case.stride}, {case.stride}), pads = ({pads}), dilations = (1, 1),
-            groups = {case.groups}, layout = "channels_last"}}
+            groups = {case.groups}, layout = "channels_last", winograd = {tile}}}
           return %y
         }}
         """

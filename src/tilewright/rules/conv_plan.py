@@ -74,25 +74,40 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
         conv.size(conv.batch) or 1, places, -(-channels // lanes), conv.depth, known, whole
     )
     vectors, pixels = tile_of(problem, target, of.size_bytes)
+    groups = (conv.size(conv.out) or channels) // channels
+    cycles = groups * _cycles(problem, (vectors, pixels), target, of.size_bytes)
+    workers = threads if cycles > PARALLEL_CYCLES else 1
     panel_bytes = conv.depth * vectors * lanes * of.size_bytes
     panels = -(-problem.vectors // vectors)
     most = max(1, target.l2_bytes // 2 // panel_bytes)
-    chunks = -(-panels // most)
-    in_chunk = -(-panels // chunks)
+    chunked = most < panels
+    in_chunk = even(panels, most, workers, groups) if chunked else panels
     if conv.per_group:
         in_chunk = _divisor(panels, in_chunk)
-    cycles = _cycles(problem, (vectors, pixels), target, of.size_bytes)
-    groups = (conv.size(conv.out) or channels) // channels
+    stack = problem.batch * groups
+    if chunked and -(-panels // in_chunk) * groups >= workers:
+        workers = 1  # they share out channels
     return Plan(
         lanes,
         vectors,
         pixels,
         in_chunk,
-        _rows(conv, pixels, target, threads, of.size_bytes),
+        _rows(conv, pixels, target, workers, stack, of.size_bytes),
         panel_bytes <= target.l1d_bytes * 5 // 8,
-        chunks > 1,
-        threads > 1 and cycles * groups > PARALLEL_CYCLES,
+        chunked,
+        threads > 1 and cycles > PARALLEL_CYCLES,
     )
+
+
+def even(total: int, most: int, workers: int, stack: int = 1) -> int:
+    """Parts of a total, none larger than `most`: large, but so that workers finish together."""
+    best: tuple[float, int] | None = None
+    for size in range(max(1, min(most, total)), 0, -1):
+        rounds = -(-stack * -(-total // size) // workers) * size
+        if best is None or rounds < 0.97 * best[0]:
+            best = rounds, size
+    assert best is not None
+    return best[1]
 
 
 def _divisor(total: int, most: int) -> int:
@@ -171,24 +186,26 @@ def _cycles(
 
 
 def _rows(
-    conv: Convolution, pixels: tuple[int, ...], target: Target, threads: int, item: int
+    conv: Convolution,
+    pixels: tuple[int, ...],
+    target: Target,
+    workers: int,
+    stack: int,
+    item: int,
 ) -> int:
     """Tiles along the first spatial axis in a block.
 
     Rows at its borders are padded, and come from memory, once more for the next block: few large
     blocks. But what a block reads shall stay in the second cache, and threads need some blocks.
     """
-    axis, step = conv.places[0], conv.strides[0]
-    total = conv.size(axis) or UNKNOWN_PLACES
-    channels = conv.size(conv.inner) or 1
-    row_bytes = channels * item
+    total = conv.size(conv.places[0]) or UNKNOWN_PLACES
+    row_bytes = (conv.size(conv.inner) or 1) * item
     for place, stride in zip(conv.places[1:], conv.strides[1:], strict=True):
         row_bytes *= (conv.size(place) or UNKNOWN_PLACES) * stride
     reach = ((conv.size(conv.taps[0]) or 1) - 1) * conv.dilations[0] + 1
-    tiles = -(-total // pixels[1])
     room = target.l2_bytes // 4 // max(1, row_bytes)
-    most = max(1, (room - reach) // (pixels[1] * step) + 1)
-    batch = conv.size(conv.batch) or 1
-    wanted = 1 if threads == 1 else 4 * threads
-    count = max(-(-tiles // most), min(tiles, -(-wanted // batch)))
-    return -(-tiles // count)
+    most = max(1, (room - reach) // (pixels[1] * conv.strides[0]) + 1)
+    tiles = -(-total // pixels[1])
+    if workers > 1:  # some blocks more than workers, for those that are held up
+        most = min(most, max(1, tiles * stack // (2 * workers)))
+    return even(tiles, most, workers, stack)

@@ -3,7 +3,8 @@
     for n, rows in parallel
       for tiles of pixels along the last axis
         for vectors of channels          weights as [vector, taps, lane]: one stream
-          taps x pixels multiply-adds    all unrolled: neighbours share what they read
+          for taps along other axes      without those outside of the image
+            taps x pixels multiply-adds  unrolled: neighbours share what they read
 
 Padding is a condition on the taps; lowering splits the borders from the inside of the image, where
 there is none.
@@ -21,11 +22,12 @@ from tilewright.rules.epilogue import results
 from tilewright.rules.nest import block_of, nest_of
 from tilewright.rules.setting import Setting
 from tilewright.rules.windowed import Convolution, convolution
-from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.schedule import BlockRef, Schedule
 
 UNROLLED = 80  # multiply-adds in a tile's body, at most
 PIXELS = 8
-PARALLEL_CYCLES = 30_000
+PARALLEL_CYCLES = 30_000  # of all threads together: less is not worth waking another
+MEMORY_CYCLES = 8  # of a vector of the result, to fetch what it needs
 
 
 def depthwise(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
@@ -59,8 +61,8 @@ def _tiled(sch: Schedule, found: Convolution, lanes: int, setting: Setting) -> l
     sch.reorder(*outer, tile, vector, *taps, loops[found.inner], pixel, lane)
     sch.vectorize(lane)
     sch.unroll(pixel)
-    for tap in _unrolled(found, taps):
-        sch.unroll(tap)
+    if (found.size(found.taps[-1]) or UNROLLED) * _pixels(found) <= UNROLLED:
+        sch.unroll(taps[-1])
     done = [packed, *results(sch, block, vector, lanes)]
     sch.decompose_reduction(block, taps[0])
     names = [f"k{at}" for at in range(len(taps))]
@@ -81,20 +83,8 @@ def _pixels(found: Convolution) -> int:
     return min(range(max(1, most // 2), most + 1), key=lambda n: (-(-total // n) * n - total, -n))
 
 
-def _unrolled(found: Convolution, taps: list[LoopRef]) -> list[LoopRef]:
-    """The innermost axes of the window that are small enough to be unrolled."""
-    room = UNROLLED // _pixels(found)
-    chosen = []
-    for at, loop in zip(reversed(found.taps), reversed(taps), strict=True):
-        size = found.size(at) or UNROLLED
-        if size > room:
-            break
-        room //= size
-        chosen.append(loop)
-    return chosen
-
-
 def _cycles(found: Convolution, lanes: int) -> float:
     places = math.prod(found.size(at) or UNKNOWN_PLACES for at in found.places)
     vectors = -(-(found.size(found.out) or UNKNOWN_PLACES) // lanes)
-    return (found.size(found.batch) or 1) * places * vectors * (found.depth or 1) / 2
+    per_vector = (found.depth or 1) / 2 + MEMORY_CYCLES
+    return (found.size(found.batch) or 1) * places * vectors * per_vector

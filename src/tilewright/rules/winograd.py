@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tilewright.base.target import CPU, Target
 from tilewright.rules.constants import CONSTANT
-from tilewright.rules.conv_plan import Problem, tile_of
+from tilewright.rules.conv_plan import Problem, even, tile_of
 from tilewright.rules.nest import Nest, block_of, is_expression, nest_of
 from tilewright.rules.setting import Setting
 from tilewright.sym import Const, Expr
@@ -32,6 +32,7 @@ PADDED, HALF, IMAGE, WEIGHTS, PRODUCT, RESULT = (
     "product",
     "result",
 )
+PARALLEL_FLOPS = 2_000_000  # of all threads together: less is not worth waking another
 UNKNOWN_TILES = 14  # along an axis whose size is not known
 
 
@@ -134,15 +135,15 @@ def _plan(parts: Parts, target: Target, threads: int) -> Plan:
     panel, pixels = _tile(batch, tall, wide, vectors_out, depth, target)
     row_bytes = a * a * wide * depth * of.size_bytes
     most = max(1, target.l2_bytes // 2 // row_bytes)
-    blocks = -(-tall // most)
     share = ""
-    flops = 2 * a * a * batch * tall * wide * out * depth
-    if threads > 1 and flops > 2_000_000:
+    if threads > 1 and 2 * a * a * batch * tall * wide * out * depth > PARALLEL_FLOPS:
         panels = -(-vectors_out // panel)
-        share = "panels" if blocks * batch < threads and panels >= threads else "blocks"
-        if share == "blocks":
-            blocks = max(blocks, min(tall, -(-threads // batch)))
-    return Plan(lanes, panel, -(-tall // blocks), pixels, share)
+        # Blocks keep their images to themselves; panels need not divide a few rows evenly.
+        rounds = -(-batch * -(-tall // most) // threads) * most
+        alone = batch == 1 and rounds * threads > 1.2 * tall
+        share = "panels" if alone and panels >= threads else "blocks"
+    workers = threads if share == "blocks" else 1
+    return Plan(lanes, panel, even(tall, most, workers, batch), pixels, share)
 
 
 def _tile(

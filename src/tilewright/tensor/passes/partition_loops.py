@@ -239,7 +239,9 @@ class _Partition(Rewriter):
             if start is not stop  # simplify has made the ends of an empty part one
         ]
         if all(failing is not None for _, _, failing in spans):
-            return [loop]
+            # No steady part; but of two single iterations each may know what holds in it.
+            if len(spans) < 2 or not all(self._is_single(start, stop) for start, stop, _ in spans):
+                return [loop]
         if len(spans) > 1 and not self._afford(loop.body, len(spans) - 1):
             return [loop]
         parts = []
@@ -252,6 +254,9 @@ class _Partition(Rewriter):
             if body is not None:
                 parts.append(self._with_range(loop, start, stop, body))
         return _renamed(parts)
+
+    def _is_single(self, start: Expr, stop: Expr) -> bool:
+        return isinstance(start, Const) and sym.simplify(sym.sub(stop, start), self.ctx) is ONE
 
     def _is_certain_in_copies(self, cond: Expr, loop: For, inner: list[For]) -> bool:
         """Whether nothing but unrolled loops decides: then each copy knows."""
