@@ -14,11 +14,15 @@ from tilewright.graph.passes.merge_common_subexpressions import merge_common_sub
 from tilewright.graph.passes.merge_parallel_matmuls import merge_parallel_matmuls
 from tilewright.graph.passes.recognize_attention import recognize_attention
 from tilewright.graph.passes.recognize_norms import recognize_norms
+from tilewright.graph.passes.recognize_quantized import recognize_quantized
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
 from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
 from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
+
+# Before all others, where products of a quantized model are to be those of its integers.
+QUANTIZED = (recognize_quantized,)
 
 # From an imported model to a canonical one: shapes known, constants folded, nothing twice.
 CANONICAL = (

@@ -1,7 +1,8 @@
 """fold_constants: what depends on constants alone is computed now, by the references.
 
 A result may be as large as the constants it comes from, or `limit` bytes: weights are transposed
-at compile time, but a small constant is not spread over a large tensor. A branch whose condition
+at compile time, but a small constant is not spread over a large tensor. Weights of few bits grow to
+the numbers they stand for. A branch whose condition
 is constant takes the place of its `if`.
 """
 
@@ -31,6 +32,8 @@ from tilewright.graph.visit import (
 )
 
 Array = np.ndarray[Any, Any]
+
+WIDENING = ("cast", "dequantize")  # one element for each, of more bits
 
 
 def fold_constants(module: Module, ctx: PassContext) -> Module:
@@ -83,6 +86,8 @@ def _computed(node: Node, known: dict[Value, Array], limit: int) -> list[Array] 
     if any(a is None and v is not None for a, v in zip(arrays, node.inputs, strict=True)):
         return None
     given = sum(array.nbytes for array in arrays if array is not None)
+    if node.op in WIDENING:
+        given *= 8
     for value in node.outputs:
         shape = value.type.static_shape if isinstance(value.type, TensorType) else None
         if shape is not None and _bytes(value, shape) > max(given, limit):

@@ -1,0 +1,185 @@
+"""recognize_quantized: products of dequantized tensors become products of the integers.
+
+    matmul(dequantize(a), dequantize(b))  =  scale_a * scale_b * matmul_integer(a, b)
+
+The sums are exact, and the machine multiplies bytes faster than floats. Both tensors are of eight
+bits, the left one with one scale, the right one with one or one per column (output channel). It is
+for models that were quantized, and runs before constants are folded: weights are still integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilewright.base.dtype import F32, I8, I32
+from tilewright.base.passes import PassContext
+from tilewright.graph.build import make_node
+from tilewright.graph.ir import Module, Node, Value
+from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches, shape_of
+from tilewright.graph.types import TensorType
+from tilewright.sym import ONE
+
+
+def recognize_quantized(module: Module, ctx: PassContext) -> Module:
+    """Before: matmul(dequantize(%a), dequantize(%b)).   After: mul(matmul_integer(%a, %b), s)."""
+    return rewrite_matches(module, (matmul, conv))
+
+
+@dataclass
+class _Integers:
+    """A dequantized tensor: integers, their scale and zero point, and the axis of a vector."""
+
+    value: Value
+    scale: Value
+    zero: Value | None
+    axis: int | None  # None: one scale for all
+    perm: tuple[int, ...] | None = None  # the order in which the product reads it
+
+
+def _integers(value: Value | None, scope: Scope) -> _Integers | None:
+    """What a value was before it was dequantized, and perhaps transposed."""
+    perm: tuple[int, ...] | None = None
+    turned = scope.producer(value, "transpose")
+    if turned is not None:
+        perm = tuple(turned["perm"])
+        value = turned.inputs[0]
+    node = scope.producer(value, "dequantize")
+    if node is None or node["to"] is not F32 or node.get("block_size", 0):
+        return None
+    x, scale = node.inputs[:2]
+    zero = node.inputs[2] if len(node.inputs) > 2 else None
+    if x is None or scale is None or not (x.tensor.dtype.is_int and x.tensor.dtype.bits == 8):
+        return None
+    rank = len(shape_of(x) or ())
+    if scale.tensor.dtype is not F32 or rank < 2:
+        return None
+    if all(dim is ONE for dim in shape_of(scale) or ()):
+        return _Integers(x, scale, zero, None, perm)
+    axis = node.get("axis", 1) % rank
+    return _Integers(x, scale, zero, axis if perm is None else perm.index(axis), perm)
+
+
+class _Product(Steps):
+    """The nodes of one product of integers."""
+
+    def operand(self, of: _Integers) -> tuple[Value, Value | None]:
+        """The integers as the product reads them, and their zero point unless it is 0.
+
+        Bytes without sign are what the instructions want on the left alone: a constant on the
+        right loses its zero point if it fits.
+        """
+        array, zero = self.scope.constant(of.value), self._zero(of)
+        if array is None:
+            if of.perm is None:
+                return of.value, zero
+            return self.add("transpose", of.value, perm=of.perm), zero
+        offset = None if zero is None else self.scope.constant(zero)
+        made = array if of.perm is None else np.ascontiguousarray(array.transpose(of.perm))
+        if offset is not None and offset.size == 1:
+            shifted = made.astype(np.int16) - int(offset.reshape(()))
+            if bool((shifted >= -128).all()) and bool((shifted <= 127).all()):
+                made, zero = shifted.astype(np.int8), None
+        if made is array:
+            return of.value, zero
+        dtype = I8 if made.dtype == np.int8 else of.value.tensor.dtype
+        return self.constant(made, TensorType(dtype, ()), of.value.name), zero
+
+    def _zero(self, of: _Integers) -> Value | None:
+        known = self.scope.constant(of.zero)
+        if of.zero is None or (known is not None and not known.any()):
+            return None
+        return of.zero
+
+    def scaled(self, total: Value, left: Value, right: Value, behind: int) -> Value:
+        """Sums as real numbers; `behind` axes follow that of the scale's vector."""
+        a, b = self.scope.constant(left), self.scope.constant(right)
+        real = self.add("cast", total, to=F32)
+        if a is not None and b is not None:
+            product = _scale(a, b, behind)
+            return self.add("mul", real, self.constant(product, left.tensor, "scale"))
+        scale = self.add("mul", _flat(self, left, 0), _flat(self, right, behind))
+        return self.add("mul", real, scale)
+
+
+def _scale(a: Array, b: Array, behind: int) -> Array:
+    """The product of one scale and one or several, in a shape that broadcasts."""
+    product = np.asarray(a, dtype=np.float64).reshape(()) * np.asarray(b, dtype=np.float64)
+    return product.reshape(()) if product.size == 1 else product.reshape(-1, *[1] * behind)
+
+
+def _flat(steps: Steps, value: Value, behind: int) -> Value:
+    shape = shape_of(value) or ()
+    if all(dim is ONE for dim in shape):
+        return value if not shape else steps.add("reshape", value, shape=())
+    return steps.add("reshape", value, shape=(-1, *[1] * behind)) if behind else value
+
+
+def matmul(node: Node, scope: Scope) -> Replacement:
+    """A product of matrices."""
+    if node.op != "matmul":
+        return None
+    a, b = (_integers(value, scope) for value in node.inputs[:2])
+    if a is None or b is None or a.axis is not None:
+        return None
+    rank = len(shape_of(b.value) or ())
+    if b.axis is not None and b.axis != rank - 1:
+        return None
+    steps = _Product(node, scope)
+    left, left_zero = steps.operand(replace(a))
+    right, right_zero = steps.operand(b)
+    if left_zero is not None and shape_of(left_zero):
+        left_zero = _flat(steps, left_zero, 0)
+    inputs = _trimmed(left, right, left_zero, right_zero)
+    steps.scaled(steps.add("matmul_integer", *inputs), a.scale, b.scale, 0)
+    return steps.done()
+
+
+def _trimmed(*inputs: Value | None) -> tuple[Value | None, ...]:
+    count = max(at for at, value in enumerate(inputs, 1) if value is not None)
+    return inputs[:count]
+
+
+def conv(node: Node, scope: Scope) -> Replacement:
+    """A convolution, whose bias is added to the integers if it is of their scale."""
+    if node.op != "conv":
+        return None
+    x, w = (_integers(value, scope) for value in node.inputs[:2])
+    if x is None or w is None or x.axis is not None or w.axis not in (None, 0):
+        return None
+    if x.perm is not None or w.perm is not None:
+        return None
+    behind = len(shape_of(node.output) or ()) - 2
+    steps = _Product(node, scope)
+    left, left_zero = steps.operand(x)
+    right, right_zero = steps.operand(w)
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    whole = _whole_bias(bias, x, w, scope)
+    inside = None if whole is None else steps.constant(whole, TensorType(I32, ()), "bias")
+    inputs = _trimmed(left, right, left_zero, right_zero, inside)
+    made = make_node("conv_integer", inputs, dict(node.attributes), node.loc)
+    steps.nodes.append(made)
+    value = steps.scaled(made.output, x.scale, w.scale, behind)
+    if bias is not None and inside is None:
+        steps.add("add", value, steps.add("reshape", bias, shape=(-1, *[1] * behind)))
+    return steps.done()
+
+
+def _whole_bias(bias: Value | None, x: _Integers, w: _Integers, scope: Scope) -> Array | None:
+    """A bias that is a whole multiple of the product of the scales, as integers."""
+    node = scope.producer(bias, "dequantize")
+    arrays = [scope.constant(value) for value in (x.scale, w.scale)]
+    if node is None or any(array is None for array in arrays):
+        return None
+    stored, scale = (scope.constant(value) for value in node.inputs[:2])
+    zero = scope.constant(node.inputs[2]) if len(node.inputs) > 2 else None
+    if stored is None or scale is None or stored.dtype != np.int32:
+        return None
+    if (len(node.inputs) > 2 and zero is None) or (zero is not None and zero.any()):
+        return None
+    product = np.asarray(arrays[0], dtype=np.float64).reshape(()) * np.asarray(
+        arrays[1], dtype=np.float64
+    )
+    same = np.allclose(product.reshape(-1), scale.reshape(-1), rtol=1e-5, atol=0)
+    return stored if same and scale.size in (1, stored.size) else None
