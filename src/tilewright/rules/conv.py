@@ -13,6 +13,7 @@ from tilewright.rules.conv_plan import Plan, plan_of
 from tilewright.rules.epilogue import results
 from tilewright.rules.nest import block_of, nest_of
 from tilewright.rules.setting import Setting
+from tilewright.rules.tiles import inline_crop
 from tilewright.rules.windowed import Convolution, convolution
 from tilewright.tensor.ir import SPATIAL
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -31,7 +32,7 @@ def conv(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef
 def _tiled(sch: Schedule, found: Convolution, plan: Plan, setting: Setting) -> tuple[BlockRef, ...]:
     block = BlockRef(found.nest.name)
     padding = padding_of(sch, found)
-    packed = sch.cache_read(block, found.read_index(found.w), "global")
+    packed = _weights(sch, block, found, plan)
     loops = sch.get_loops(block)
     out, group = loops[found.out], []
     if found.per_group:
@@ -86,6 +87,23 @@ def padding_of(sch: Schedule, found: Convolution) -> BlockRef | None:
         plain = nest_of(sch, reference) is not None
         return reference if plain and all(it.kind == SPATIAL for it in made.iters) else None
     return None
+
+
+def _weights(sch: Schedule, block: BlockRef, found: Convolution, plan: Plan) -> BlockRef:
+    """The block that copies the weights, with zeros for channels that fill no vector."""
+    channels = found.size(found.out)
+    if found.per_group or channels is None or channels % plan.lanes == 0:
+        return sch.cache_read(block, found.read_index(found.w), "global")
+    multiples = [1] * len(found.nest.block.iters)
+    multiples[found.out] = plan.lanes
+    sch.pad(block, multiples)
+    inline_crop(sch, block)
+    (copy,) = (
+        reference
+        for reference in sch.get_producers(block)
+        if any(r.buffer is found.w.buffer for r in block_of(sch.function, reference.name).reads)
+    )
+    return copy
 
 
 def _pad(sch: Schedule, padding: BlockRef, rows: LoopRef, plan: Plan, setting: Setting) -> None:

@@ -27,6 +27,7 @@ from tilewright.tensor.ir import Buffer, Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
+PACK_AHEAD = 8  # rows of B that are asked for before they are packed
 BEFORE, INSIDE, WEIGHT, NOWHERE = "before", "inside", "weight", "nowhere"
 
 
@@ -72,7 +73,7 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[B
     sch.pad(c, _multiples(found, plan))
     panel = copy_of(sch, c, found, found.b) if plan.packing != NOWHERE else None
     padded = producer_of(sch, c, found, found.a)
-    _inline_crop(sch, c)
+    inline_crop(sch, c)
     tile = _part(sch, c, found, plan) if plan.part else c
     loops, own = _split(sch, c, found, plan)
     if plan.part:
@@ -91,7 +92,7 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[B
         scheduled.append(padded)
     if panel is not None:
         if plan.packing == INSIDE:
-            sch.compute_at(panel, loops.block)
+            sch.compute_at(panel, (loops.part or [loops.block])[-1])
         _lay_out(sch, panel, tile, found, plan)
         scheduled.append(panel)
     if plan.ahead:
@@ -183,6 +184,8 @@ def _lay_out(
     else:  # a few columns at a time, whose lines the first cache holds
         sch.reorder(far, *rest, lane)
     sch.vectorize(lane)
+    if plan.packing == INSIDE and rest:
+        attempt(sch, sch.prefetch, panel, 0, rest[-1], PACK_AHEAD)
     if plan.packing == BEFORE and plan.tile.share != ALONE:
         sch.parallel(sch.get_loops(panel)[0])
 
@@ -258,7 +261,7 @@ def _order_tile(
 # --------------------------------------------------------------------------- results
 
 
-def _inline_crop(sch: Schedule, c: BlockRef) -> None:
+def inline_crop(sch: Schedule, c: BlockRef) -> None:
     """What cuts padding off disappears into what follows."""
     consumers = sch.get_consumers(c)
     if len(consumers) != 1 or not sch.get_consumers(consumers[0]):
