@@ -9,6 +9,7 @@ Equal kernels are one. Weights that a kernel wants in another form are packed he
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,6 +36,8 @@ from tilewright.rules.constants import Given
 from tilewright.sym import Expr, Var, const
 
 Array = np.ndarray[Any, Any]
+
+LINE_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -259,11 +262,19 @@ class _Packing:
         base = "+".join(weights)
         names = tuple(f"{base}#{kernel.name}.{at}" for at in range(len(results)))
         if names[0] not in self.constants:
-            made = [np.zeros(_extents(param.shape), param.dtype.numpy) for param in results]
+            made = [_zeros(_extents(param.shape), param.dtype.numpy) for param in results]
             given = [np.asarray(self.constants[name], order="C") for name in weights]
             self.run[kernel.name](*given, *made)
             self.constants.update(zip(names, made, strict=True))
         return names
+
+
+def _zeros(shape: tuple[int, ...], of: np.dtype[Any]) -> Array:
+    """Zeros that start on a cache line: vectors that straddle two take twice as long to load."""
+    size = math.prod(shape) * of.itemsize
+    raw = np.zeros(size + LINE_BYTES, np.uint8)
+    start = -raw.ctypes.data % LINE_BYTES
+    return raw[start : start + size].view(of).reshape(shape)
 
 
 def _extents(shape: tuple[int | str | None, ...]) -> tuple[int, ...]:
