@@ -1054,6 +1054,17 @@ case(
     "top_k", np.array([1, np.nan, 3, np.nan, 0], np.float32), k=(5,), axis=0, outputs=2, note="nan"
 )
 case("top_k", rand(3, 7), k=(0,), axis=1, outputs=2, note="none")
+for _largest in (True, False):
+    _many = rand(3, 70, 2, of=np.int8, seed=2)
+    case("top_k", _many, k=(50,), axis=1, largest=_largest, outputs=2, note=f"many {_largest}")
+case(
+    "top_k",
+    np.where(rand(50, of=bool), rand(50), np.nan).astype(np.float32),
+    k=(40,),
+    axis=0,
+    outputs=2,
+    note="many nan",
+)
 case("top_k", rand(3, 7), np.array([2]), axis=1, outputs=2, fixed=(1,), note="at run time")
 case(
     "max_unpool",
