@@ -23,8 +23,8 @@ $(SETUP): pyproject.toml $(NATIVE) | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@
 
-demo: $(SETUP)  ## schedule and compile a matrix product, check it, time it against NumPy
-	$(BIN)/python examples/demo.py
+demo: $(SETUP)  ## fetch a small trained model, compile it, check it, time it
+	$(BIN)/python -m tilewright demo
 
 test: lint unit sanitize  ## lint, then all tests
 

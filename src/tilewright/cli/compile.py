@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from tilewright.cli import common
@@ -44,8 +45,8 @@ def compile(
         common.print_json(report)
         return
     table = Table(show_header=False, box=None)
-    table.add_row("inputs", "\n".join(map(str, module.inputs)))
-    table.add_row("outputs", "\n".join(map(str, module.outputs)))
+    table.add_row("inputs", escape("\n".join(map(str, module.inputs))))
+    table.add_row("outputs", escape("\n".join(map(str, module.outputs))))
     table.add_row("compiled", f"{compiled - begun:.2f} s")
     table.add_row("written", f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
     common.output().print(table)

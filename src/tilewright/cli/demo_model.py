@@ -112,7 +112,7 @@ def _inputs(specs: Any, is_ours: bool) -> list[Any]:
 def _show(report: dict[str, Any], module: Any, path: Path) -> None:
     out = common.output()
     word = "[green]right[/]" if report["right"] else "[red]wrong[/]"
-    out.print(f"{path.name}: {', '.join(map(str, module.inputs))}")
+    out.print(f"{path.name}: {', '.join(map(str, module.inputs))}", markup=False)
     out.print(
         f"compiled in {report['compile_s']:.1f} s; {word}: differs from the interpreter by "
         f"{report['difference']:.1g} of the largest output"

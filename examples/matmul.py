@@ -1,6 +1,6 @@
-"""The main job in one screen: describe, schedule, check, compile, run, time.
+"""A tensor program in one screen: describe, schedule, check, compile, run, time.
 
-    make demo
+    python examples/matmul.py
 
 A matrix multiplication is described as a tensor expression and scheduled: panels of B are packed,
 a tile of C stays in registers, work is spread over the cores. The interpreter checks the schedule
