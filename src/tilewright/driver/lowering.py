@@ -9,14 +9,13 @@ Equal kernels are one. Weights that a kernel wants in another form are packed he
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from tilewright.base.dtype import I64
+from tilewright.base.dtype import I64, DType
 from tilewright.base.errors import Unsupported
 from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.target import Target
@@ -33,11 +32,10 @@ from tilewright.graph.visit import walk
 from tilewright.lower.graph import sizes_of
 from tilewright.lower.sizes import fresh_sizes, lower_sizes
 from tilewright.rules.constants import Given
+from tilewright.runtime import empty
 from tilewright.sym import Expr, Var, const
 
 Array = np.ndarray[Any, Any]
-
-LINE_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -262,19 +260,18 @@ class _Packing:
         base = "+".join(weights)
         names = tuple(f"{base}#{kernel.name}.{at}" for at in range(len(results)))
         if names[0] not in self.constants:
-            made = [_zeros(_extents(param.shape), param.dtype.numpy) for param in results]
+            made = [_zeros(_extents(param.shape), param.dtype) for param in results]
             given = [np.asarray(self.constants[name], order="C") for name in weights]
             self.run[kernel.name](*given, *made)
             self.constants.update(zip(names, made, strict=True))
         return names
 
 
-def _zeros(shape: tuple[int, ...], of: np.dtype[Any]) -> Array:
-    """Zeros that start on a cache line: vectors that straddle two take twice as long to load."""
-    size = math.prod(shape) * of.itemsize
-    raw = np.zeros(size + LINE_BYTES, np.uint8)
-    start = -raw.ctypes.data % LINE_BYTES
-    return raw[start : start + size].view(of).reshape(shape)
+def _zeros(shape: tuple[int, ...], of: DType) -> Array:
+    """Zeros in memory of the runtime: on cache lines, and on large pages where they are many."""
+    made = empty(shape, of).numpy()
+    made[...] = 0
+    return made
 
 
 def _extents(shape: tuple[int | str | None, ...]) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from tilewright.base.target import CPU
 from tilewright.rules.constants import CONSTANT
 from tilewright.rules.conv_plan import Plan, plan_of
 from tilewright.rules.epilogue import results
-from tilewright.rules.nest import block_of, nest_of
+from tilewright.rules.nest import attempt, block_of, nest_of
 from tilewright.rules.setting import Setting
 from tilewright.rules.tiles import inline_crop
 from tilewright.rules.windowed import Convolution, convolution
@@ -60,6 +60,11 @@ def _tiled(sch: Schedule, found: Convolution, plan: Plan, setting: Setting) -> t
         _pad(sch, padding, rows, plan, setting)
     sch.decompose_reduction(block, taps[0])
     _pack(sch, packed, found, plan, setting)
+    if plan.chunked:  # weights come from afar: ask for those of the next chunk meanwhile
+        reads = block_of(sch.function, block.name).reads
+        weights = block_of(sch.function, packed.name).writes[0].buffer
+        index = next(i for i, read in enumerate(reads) if read.buffer is weights)
+        attempt(sch, sch.prefetch, block, index, chunk, 1, loops[found.inner])
     if plan.parallel:
         sch.parallel(sch.fuse(*shared))
     return tuple(done)

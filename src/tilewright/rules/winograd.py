@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from tilewright.base.target import CPU, Target
 from tilewright.rules.constants import CONSTANT
 from tilewright.rules.conv_plan import Problem, even, tile_of
-from tilewright.rules.nest import Nest, block_of, is_expression, nest_of
+from tilewright.rules.nest import Nest, attempt, block_of, is_expression, nest_of
 from tilewright.rules.setting import Setting
 from tilewright.sym import Const, Expr
 from tilewright.tensor.ir import SPATIAL, Block, annotation
@@ -67,6 +67,7 @@ class Plan:
     rows: int  # rows of tiles in a block
     pixels: tuple[int, int]  # tiles that registers hold, along both axes
     share: str  # what threads share out: "blocks", "panels" or nothing
+    far: bool  # weights are more than the second cache holds
 
 
 def winograd(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
@@ -143,7 +144,8 @@ def _plan(parts: Parts, target: Target, threads: int) -> Plan:
         alone = batch == 1 and rounds * threads > 1.2 * tall
         share = "panels" if alone and panels >= threads else "blocks"
     workers = threads if share == "blocks" else 1
-    return Plan(lanes, panel, even(tall, most, workers, batch), pixels, share)
+    far = a * a * out * depth * of.size_bytes > target.l2_bytes // 2
+    return Plan(lanes, panel, even(tall, most, workers, batch), pixels, share, far)
 
 
 def _tile(
@@ -169,10 +171,16 @@ def _scheduled(sch: Schedule, parts: Parts, plan: Plan, setting: Setting) -> tup
     for loop in (y_in, x_in):
         sch.unroll(loop)
     _columns(sch, parts, vector, lanes)
-    store = _product(sch, parts, plan, panel)
+    store, each, depth = _product(sch, parts, plan, panel)
     shared = plan.share == "panels"
     _image(sch, parts, plan, None if shared else block, setting)
     _weights(sch, parts, plan, setting)
+    if plan.far:  # ask for the weights of the next product meanwhile
+        product = BlockRef(parts.product.name)
+        made = block_of(sch.function, parts.weights[-1].name).writes[0].buffer
+        reads = block_of(sch.function, product.name).reads
+        index = next(i for i, read in enumerate(reads) if read.buffer is made)
+        attempt(sch, sch.prefetch, product, index, each, 1, depth)
     if plan.share == "blocks":
         sch.parallel(sch.fuse(n, block))
     if shared:
@@ -196,8 +204,13 @@ def _columns(sch: Schedule, parts: Parts, vector: LoopRef, lanes: int) -> None:
     sch.unroll(j)
 
 
-def _product(sch: Schedule, parts: Parts, plan: Plan, panel: LoopRef) -> BlockRef:
-    """For each of the a x a products, tiles of the image by vectors of channels in registers."""
+def _product(
+    sch: Schedule, parts: Parts, plan: Plan, panel: LoopRef
+) -> tuple[BlockRef, LoopRef, LoopRef]:
+    """For each of the a x a products, tiles of the image by vectors of channels in registers.
+
+    The block that stores them, the loop over products, and the one over channels.
+    """
     block = BlockRef(parts.product.name)
     sch.compute_at(block, panel)
     *_, i, j, n, y, x, o, c = sch.get_loops(block)
@@ -205,6 +218,7 @@ def _product(sch: Schedule, parts: Parts, plan: Plan, panel: LoopRef) -> BlockRe
     far_x, near_x = sch.split(x, [None, plan.pixels[1]])
     vector, lane = sch.split(o, [None, plan.lanes])
     sch.reorder(i, j, n, far_y, far_x, c, near_y, near_x, vector, lane)
+    each = sch.fuse(i, j)
     for loop in (near_y, near_x, vector):
         sch.unroll(loop)
     sch.vectorize(lane)
@@ -216,7 +230,7 @@ def _product(sch: Schedule, parts: Parts, plan: Plan, panel: LoopRef) -> BlockRe
     for loop in (y, x, vector):
         sch.unroll(loop)
     sch.decompose_reduction(block, c)
-    return store
+    return store, each, c
 
 
 def _image(
