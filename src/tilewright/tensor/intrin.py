@@ -8,6 +8,8 @@ implementation in its place.
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from tilewright.base.errors import UserError
 from tilewright.base.intern import node
 from tilewright.tensor.ir import Buffer, Function, Stmt
@@ -57,6 +59,8 @@ def declare(intrin: TensorIntrin) -> TensorIntrin:
 
 def intrinsic(name: str) -> TensorIntrin:
     """The intrinsic declared under `name`."""
+    if name not in _declared:
+        import_module("tilewright.intrin")  # declares ours; a layer above, so reached by name
     if name not in _declared:
         known = ", ".join(sorted(_declared)) or "none"
         raise UserError("TW2010", f"no tensor intrinsic named {name}", help=f"declared: {known}")
