@@ -1,4 +1,4 @@
-"""Matrix multiplication by schedules written here, against NumPy (OpenBLAS) and torch.
+"""Matrix multiplication by default schedules (rules/), against NumPy (OpenBLAS) and torch.
 
 f32 on vector registers; bf16 and int8 on the tiles of AMX where the processor has them.
 
@@ -24,8 +24,8 @@ import report
 from tilewright import te, tensor
 from tilewright.base.target import Target
 from tilewright.codegen.build import CompiledFunction, build
+from tilewright.rules import default_schedule
 from tilewright.tensor.ir import Function
-from tilewright.tensor.schedule import Schedule
 
 SQUARES = (512, 1024, 2048)
 SKINNY = ((1, 4096, 4096), (8, 4096, 4096), (64, 4096, 4096))
@@ -71,7 +71,7 @@ def peak_run(threads: int, rounds: int = 500_000) -> tuple[Callable[[], None], f
     return lambda: kernel(a, n, c, threads=threads), 2.0 * c.size * rounds
 
 
-# --------------------------------------------------------------------------- the schedules
+# --------------------------------------------------------------------------- the products
 
 
 def matmul(m: int, n: int, k: int) -> Function:
@@ -83,62 +83,15 @@ def matmul(m: int, n: int, k: int) -> Function:
     return te.function([A, B, C], name="matmul")
 
 
-def tiled(fn: Function, *, rows: int, vectors: int, parallel: bool) -> Function:
-    """Panels of B packed as wide as a register tile; one tile of C at a time in registers."""
-    sch = Schedule(fn)
-    width = vectors * LANES
-    c = sch.get_block("C")
-    panel = sch.cache_read(c, 1, "global")
-    store = sch.cache_write(c, 0, "local")
-    i, j, r = sch.get_loops(c)
-    io, ii = sch.split(i, [None, rows])
-    jo, ji, jv = sch.split(j, [None, vectors, LANES])
-    sch.reorder(jo, io, r, ii, ji, jv)
-    sch.unroll(ii)
-    sch.unroll(ji)
-    sch.vectorize(jv)
-    sch.reverse_compute_at(store, io)
-    _vectorize_copy(sch, store)
-    sch.decompose_reduction(c, r)
-    sch.compute_at(panel, jo)
-    sch.transform_layout(panel, ("write", 0), f"(k, j) -> (j // {width}, k, j % {width})")
-    _vectorize_copy(sch, panel, unroll_rows=False)
-    if parallel:
-        sch.parallel(jo)
-    return sch.function
-
-
-def streamed(fn: Function, *, width: int, depth: int, parallel: bool) -> Function:
-    """Few rows: B is read once, in order; a strip of C stays in the first cache."""
-    sch = Schedule(fn)
-    c = sch.get_block("C")
-    store = sch.cache_write(c, 0, "local")
-    i, j, r = sch.get_loops(c)
-    jo, ji, jv = sch.split(j, [None, width // LANES, LANES])
-    ro, ri = sch.split(r, [None, depth])
-    sch.reorder(jo, ro, ji, i, ri, jv)
-    sch.unroll(i)
-    sch.unroll(ri)
-    sch.vectorize(jv)
-    sch.reverse_compute_at(store, jo)
-    _vectorize_copy(sch, store, unroll_rows=False, unroll_vectors=False)
-    sch.decompose_reduction(c, ro)
-    if parallel:
-        sch.parallel(jo)
-    return sch.function
-
-
 @dataclass(frozen=True)
 class Tiles:
-    """How AMX multiplies a type: steps of k in a tile, steps side by side in a row of B."""
+    """A type that AMX multiplies, and the type of the sums."""
 
     of: str
     sum: str
-    depth: int
-    group: int
 
 
-TILES = {"bf16": Tiles("bf16", "f32", 32, 2), "i8": Tiles("i8", "i32", 64, 4)}
+TILES = {"bf16": Tiles("bf16", "f32"), "i8": Tiles("i8", "i32")}
 
 
 def matmul_of(m: int, n: int, k: int, kind: Tiles) -> Function:
@@ -154,89 +107,9 @@ def matmul_of(m: int, n: int, k: int, kind: Tiles) -> Function:
     return te.function([A, B, C], name="matmul")
 
 
-def amx(fn: Function, kind: Tiles, *, strips: int, parallel: bool) -> Function:
-    """Two by two tiles of C in registers; panels of B packed as the instruction wants them.
-
-    A panel is `strips` register tiles wide, so that rows of A come from the second cache for all
-    but the first.
-    """
-    sch = Schedule(fn)
-    c = sch.get_block("C")
-    panel = sch.cache_read(c, 1, "global")
-    a = sch.cache_read(c, 0, "amx.tile")
-    b = sch.cache_read(c, 1, "amx.tile")
-    store = sch.cache_write(c, 0, "amx.tile")
-    i, j, r = sch.get_loops(c)
-    io, im, ii = sch.split(i, [None, 2, 16])
-    jo, js, jm, ji = sch.split(j, [None, strips, 2, 16])
-    ro, ri = sch.split(r, [None, kind.depth])
-    sch.reorder(jo, io, js, ro, im, jm, ii, ji, ri)
-    sch.unroll(im)
-    sch.unroll(jm)
-    sch.reverse_compute_at(store, js)
-    sch.compute_at(a, ro)
-    sch.compute_at(b, ro)
-    sch.compute_at(panel, jo)
-    grouped = f"(k, j) -> (j // 16, k // {kind.group}, j % 16, k % {kind.group})"
-    sch.transform_layout(panel, ("write", 0), grouped)
-    sch.transform_layout(b, ("write", 0), grouped)
-    deep = kind.depth
-    sch.transform_layout(a, ("write", 0), f"(i, k) -> (i // 16, k // {deep}, i % 16, k % {deep})")
-    sch.transform_layout(store, ("read", 0), "(i, j) -> (i // 16, j // 16, i % 16, j % 16)")
-    init = sch.decompose_reduction(c, ro)
-    sch.tensorize(sch.get_loops(c)[-3], f"amx_{kind.of}_dot")
-    sch.tensorize(sch.get_loops(init)[-2], f"amx_{kind.of}_dot")
-    _tensorize_tiles(sch, a, 0, f"amx_load_{kind.of}_rows")
-    _tensorize_tiles(sch, b, 1, f"amx_load_{kind.of}_groups")
-    _tensorize_tiles(sch, store, 2, f"amx_store_{kind.sum}")
-    *_, k, j = sch.get_loops(panel)
-    ko, kg = sch.split(k, [None, kind.group])
-    jo2, ji2 = sch.split(j, [None, 16])
-    sch.reorder(ko, jo2, ji2, kg)
-    sch.vectorize(sch.fuse(ji2, kg))
-    if parallel:
-        sch.parallel(jo)
-    return sch.function
-
-
-def _tensorize_tiles(sch: Schedule, block: object, axes: int, intrinsic: str) -> None:
-    """Split a copy into tiles of sixteen along its first, last or both loops; one call each."""
-    *_, y, x = sch.get_loops(block)
-    outer = []
-    if axes in (0, 2):
-        yo, y = sch.split(y, [None, 16])
-        outer.append(yo)
-    if axes in (1, 2):
-        xo, x = sch.split(x, [None, 16])
-        outer.append(xo)
-    sch.reorder(*outer, y, x)
-    for loop in outer:
-        sch.unroll(loop)
-    sch.tensorize(y, intrinsic)
-
-
-def _vectorize_copy(
-    sch: Schedule, block: object, *, unroll_rows: bool = True, unroll_vectors: bool = True
-) -> None:
-    """A copy moves whole vectors along its last loop."""
-    *_, row, column = sch.get_loops(block)
-    vectors, lane = sch.split(column, [None, LANES])
-    sch.vectorize(lane)
-    if unroll_vectors:
-        sch.unroll(vectors)
-    if unroll_rows:
-        sch.unroll(row)
-
-
-def schedule(m: int, n: int, k: int, threads: int) -> Function:
-    """The schedule for a shape, chosen by how often an element of B is used."""
-    fn = matmul(m, n, k)
-    parallel = threads > 1
-    if m == 1:
-        return streamed(fn, width=n // threads, depth=16, parallel=parallel)
-    if m <= 8:
-        return streamed(fn, width=2048, depth=8, parallel=parallel)
-    return tiled(fn, rows=6, vectors=4, parallel=parallel)
+def scheduled(fn: Function, threads: int) -> Function:
+    """The product by the default schedule: what anybody gets without tuning."""
+    return default_schedule(fn, "cpu", threads=threads).function
 
 
 # --------------------------------------------------------------------------- the contest
@@ -265,7 +138,7 @@ def contenders(
     a = random.standard_normal((case.m, case.k), dtype=np.float32)
     b = random.standard_normal((case.k, case.n), dtype=np.float32)
     c, d = np.empty((case.m, case.n), np.float32), np.empty((case.m, case.n), np.float32)
-    ours = build(schedule(case.m, case.n, case.k, threads))
+    ours = build(scheduled(matmul(case.m, case.n, case.k), threads))
     ours(a, b, c, threads=threads)
     np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-3)
     runs: dict[str, Callable[[], object]] = {
@@ -295,7 +168,7 @@ def tile_contenders(case: Case, kind: Tiles, threads: int) -> dict[str, Callable
         b = random.integers(-128, 128, (case.k, case.n), np.int8)
     wide = np.float32 if kind.of == "bf16" else np.int32
     c = np.empty((case.m, case.n), wide)
-    ours = build(amx(matmul_of(case.m, case.n, case.k, kind), kind, strips=8, parallel=threads > 1))
+    ours = build(scheduled(matmul_of(case.m, case.n, case.k, kind), threads))
     ours(a, b, c, threads=threads)
     np.testing.assert_allclose(c, a.astype(wide) @ b.astype(wide), rtol=1e-3, atol=1e-2)
     torch.set_num_threads(threads)

@@ -136,7 +136,7 @@ def measure_compiled() -> dict[str, float]:
 
 def measure_compiler() -> list[report.Figure]:
     """Latencies of compiling one scheduled matmul, each the least of several, in ms."""
-    fn = gemm.schedule(1024, 1024, 1024, threads=2)
+    fn = gemm.scheduled(gemm.matmul(1024, 1024, 1024), threads=2)
     flat = lower_for(fn, Target.host())
     old = os.environ.get("TILEWRIGHT_CACHE_DIR")
     folder = tempfile.mkdtemp()

@@ -1,5 +1,6 @@
 """Products of any shape and layout, by their default schedules, against NumPy."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -79,6 +80,7 @@ def check(sizes, layout, *, followed="", symbolic="", **options):
     return str(scheduled.function)
 
 
+TO_NUMPY = {"f32": np.float32, "i32": np.int32}
 LAYOUTS = {
     "plain": ("mk", "kn", "mn"),
     "columns first": ("mk", "nk", "mn"),
@@ -113,3 +115,99 @@ def test_products_of_random_sizes(layout, seed):
         threads=int(random.integers(1, 3)),
         symbolic=str(random.choice(["", "", "m", "mk", "n"])),
     )
+
+
+def test_the_interpreter_agrees():
+    for constants in ((), ("B",)):
+        text = check(
+            {"m": 7, "n": 20, "k": 5},
+            LAYOUTS["plain"],
+            followed="bias and relu",
+            constants=constants,
+            target="cpu -mcpu=haswell",
+            native=False,
+        )
+        assert "in vector 0..8" in text
+
+
+def test_other_processors_have_tiles_of_their_own():
+    text = check(
+        {"m": 50, "n": 70, "k": 30},
+        LAYOUTS["plain"],
+        constants=("B",),
+        target="cpu -mcpu=haswell",
+    )
+    assert "in vector 0..8" in text
+    fn = product({"m": 50, "n": 70, "k": 30}, *LAYOUTS["plain"])
+    scheduled = default_schedule(fn, "aarch64-linux-gnu -mcpu=cortex-a76")
+    assert "in vector 0..4" in str(scheduled.function)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_long_sums_are_cut_into_parts(threads):
+    text = check(
+        {"m": 40, "n": 200, "k": 2048},
+        LAYOUTS["plain"],
+        followed="bias and relu",
+        constants=("B",),
+        threads=threads,
+    )
+    assert "reduce 4 =" in text
+    assert "block @C_rf" in text
+
+
+APPLIED = {
+    "a layer": ({"m": 128, "n": 768, "k": 768}, "plain", ("B",), ""),
+    "a layer of any length": ({"m": 128, "n": 768, "k": 768}, "plain", ("B",), "m"),
+    "weights by rows": ({"m": 197, "n": 768, "k": 768}, "columns first", ("B",), ""),
+    "scores": ({"b": 12, "m": 128, "n": 128, "k": 64}, "stack inside", (), ""),
+    "scores of any length": ({"b": 12, "m": 128, "n": 128, "k": 64}, "stack inside", (), "mn"),
+    "averages": ({"b": 12, "m": 128, "n": 64, "k": 128}, "stack", (), ""),
+    "a batch": ({"b": 8, "m": 49, "n": 512, "k": 512}, "rows in two", ("B",), "b"),
+    "one row": ({"n": 4096, "k": 4096}, "one row", ("B",), ""),
+    "one row by another matrix": ({"n": 4096, "k": 4096}, "one row", (), ""),
+    "square": ({"m": 2048, "n": 2048, "k": 2048}, "plain", (), ""),
+}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "layout", "constants", "symbolic"), APPLIED.values(), ids=APPLIED
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_rule_takes_usual_products_whole(sizes, layout, constants, symbolic, threads):
+    given = {x: te.var(x) if x in symbolic else size for x, size in sizes.items()}
+    fn = product(given, *LAYOUTS[layout], "bias and relu")
+    scheduled = default_schedule(
+        fn, "cpu -mcpu=skylake-avx512", threads=threads, constants=constants
+    )
+    text = str(split_constant_blocks(scheduled.function).kernel)
+    outermost = [line for line in text.splitlines() if line.startswith("  for ")]
+    assert len(outermost) == 1
+    assert ("in parallel" in outermost[0]) == (threads > 1)
+    assert "in local" in text
+    assert "in unroll" in text
+
+
+TYPES = {"bf16": ("f32", ml_dtypes.bfloat16), "i8": ("i32", np.int8)}
+
+
+@pytest.mark.skipif(not tw.Target.host().has("amx-bf16"), reason="no AMX here")
+@pytest.mark.parametrize("symbolic", ["", "m"])
+@pytest.mark.parametrize("constants", [(), ("B",)])
+@pytest.mark.parametrize("of", TYPES)
+def test_small_types_multiply_on_tiles(of, constants, symbolic):
+    wide, numpy = TYPES[of]
+    sizes = {"m": 45, "n": 70, "k": 130}
+    given = {x: te.var(x) if x in symbolic else size for x, size in sizes.items()}
+    random = np.random.default_rng(0)
+    a = random.integers(-100, 100, (45, 130)).astype(numpy)
+    b = random.integers(-100, 100, (130, 70)).astype(numpy)
+    bias = random.integers(-100, 100, 70).astype(np.dtype(TO_NUMPY[wide]))
+    out = np.zeros((45, 70), TO_NUMPY[wide])
+    fn = product(given, "mk", "kn", "mn", "bias and relu" if wide == "f32" else "", of, wide)
+    scheduled = run(fn, (a, b, bias, out), constants=constants, threads=2)
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    if wide == "f32":
+        want = np.maximum(want + bias, 0)
+    np.testing.assert_allclose(out, want, rtol=1e-6)
+    assert f"amx_{of}_dot" in str(scheduled.function)

@@ -20,7 +20,7 @@ from tilewright.rules.nest import attempt, block_of, fused
 from tilewright.rules.setting import Setting
 from tilewright.rules.tiles import copy_of, operand, producer_of, read_index
 from tilewright.sym import ONE, Expr
-from tilewright.tensor.ir import SPATIAL, Load
+from tilewright.tensor.ir import SPATIAL, Load, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
@@ -135,6 +135,7 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     if not plan.is_weight:
         sch.compute_at(panel, jb)
     _lay_out(sch, found, plan, panel, a, b, store)
+    _tensorize_copies(sch, found, plan, a, b, store)
     init = sch.decompose_reduction(c, (*far, ro)[0])
     sch.tensorize(sch.get_loops(c)[-3], kind.dot)
     sch.tensorize(sch.get_loops(init)[-2], kind.dot)
@@ -189,10 +190,6 @@ def _follow(sch: Schedule, followers: list[BlockRef], at: LoopRef) -> list[Block
 # --------------------------------------------------------------------------- layouts
 
 
-def _names(load: Load) -> list[str]:
-    return [f"x{axis}" for axis in range(len(load.index))]
-
-
 def _axis(found: Contraction, load: Load, at: int) -> int:
     """Which dimension of an operand an iterator runs over."""
     return next(i for i, e in enumerate(load.index) if e is found.nest.var(at))
@@ -215,27 +212,40 @@ def _lay_out(
     b: BlockRef,
     store: BlockRef,
 ) -> None:
-    """Tiles as registers hold them; one instruction loads or stores each."""
-    kind = plan.kind
-    deep, group = kind.depth, kind.group
-    k, j = _axis(found, found.b, found.depth[-1]), _axis(found, found.b, found.columns[-1])
+    """Tiles as registers hold them, panels of B in groups."""
+    deep, group = plan.kind.depth, plan.kind.group
     rank = len(found.b.index)
+    k, j = _axis(found, found.b, found.depth[-1]), _axis(found, found.b, found.columns[-1])
     grouped = f"{{x}} // 16, {{y}} // {group}, {{x}} % 16, {{y}} % {group}"
     sch.transform_layout(panel, ("write", 0), _map(rank, k, j, grouped))
     sch.transform_layout(b, ("write", 0), _map(rank, k, j, grouped))
-    _tensorize(sch, b, rank, k, j, (0, SIDE), f"{kind.load_b}_groups")
     i, k = _axis(found, found.a, found.rows[-1]), _axis(found, found.a, found.depth[-1])
-    rank = len(found.a.index)
     tiled = f"{{y}} // 16, {{x}} // {deep}, {{y}} % 16, {{x}} % {deep}"
-    sch.transform_layout(a, ("write", 0), _map(rank, i, k, tiled))
-    _tensorize(sch, a, rank, i, k, (SIDE, 0), f"{kind.load}_rows")
-    body = found.block.body
-    index = getattr(body, "index", ())
-    i = next(axis for axis, e in enumerate(index) if e is found.nest.var(found.rows[-1]))
-    j = next(axis for axis, e in enumerate(index) if e is found.nest.var(found.columns[-1]))
+    sch.transform_layout(a, ("write", 0), _map(len(found.a.index), i, k, tiled))
+    rank, i, j = _written(found)
     square = "{y} // 16, {x} // 16, {y} % 16, {x} % 16"
-    sch.transform_layout(store, ("read", 0), _map(len(index), i, j, square))
-    _tensorize(sch, store, len(index), i, j, (SIDE, SIDE), kind.store)
+    sch.transform_layout(store, ("read", 0), _map(rank, i, j, square))
+
+
+def _written(found: Contraction) -> tuple[int, int, int]:
+    """Of the result: the number of dimensions, that of rows, that of columns."""
+    body = found.block.body
+    assert isinstance(body, Update)
+    row, column = found.nest.var(found.rows[-1]), found.nest.var(found.columns[-1])
+    return len(body.index), body.index.index(row), body.index.index(column)
+
+
+def _tensorize_copies(
+    sch: Schedule, found: Contraction, plan: AmxPlan, a: BlockRef, b: BlockRef, store: BlockRef
+) -> None:
+    """One instruction loads or stores a tile."""
+    kind = plan.kind
+    k, j = _axis(found, found.b, found.depth[-1]), _axis(found, found.b, found.columns[-1])
+    _tensorize(sch, b, len(found.b.index), k, j, (0, SIDE), f"{kind.load_b}_groups")
+    i, k = _axis(found, found.a, found.rows[-1]), _axis(found, found.a, found.depth[-1])
+    _tensorize(sch, a, len(found.a.index), i, k, (SIDE, 0), f"{kind.load}_rows")
+    rank, i, j = _written(found)
+    _tensorize(sch, store, rank, i, j, (SIDE, SIDE), kind.store)
 
 
 def _tensorize(

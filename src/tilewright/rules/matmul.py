@@ -26,7 +26,7 @@ FEW_PASSES = 20  # over a block of B, for which bringing it takes a good part of
 AHEAD, FAR_AHEAD = 8, 32  # steps of the sum that B is asked for: from the second cache, from memory
 # Steps of a part of a sum: few enough for its share of A and B to stay in the caches, enough to be
 # worth bringing a tile to memory.
-SHALLOWEST, GOOD_PART, DEEPEST = 384, 768, 1024
+SHALLOWEST, GOOD_PART, DEEPEST = 384, 640, 1024
 
 
 def matmul(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
@@ -73,7 +73,7 @@ def plan_of(found: Contraction, setting: Setting) -> Plan | None:
     # B from far away, for not many rows: the next block comes while this one is used.
     passes = -(-shape.rows // tile.rows)
     passing = 1 < passes <= FEW_PASSES and packing in (WEIGHT, BEFORE)
-    room = target.l2_bytes // (8 if passing else 2)
+    room = target.l2_bytes // (8 if passing else 4)
     is_far = panel_bytes > target.l1d_bytes // 2
     return Plan(
         tile,
