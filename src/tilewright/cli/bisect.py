@@ -51,7 +51,7 @@ def bisect(
 
         return run
 
-    passes = PIPELINES[machine.kind]
+    passes = PIPELINES[machine.kind, "f32"]
     with common.progress("bisecting") as move:
         found = driver.bisect(
             graph,

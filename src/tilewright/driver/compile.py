@@ -27,7 +27,7 @@ from tilewright.driver.hybrid import HybridModule
 from tilewright.driver.kernels import Setting
 from tilewright.driver.lowering import Program, lower_model
 from tilewright.driver.native import NoNativeCode, is_tensor, without_native_code
-from tilewright.driver.pipelines import PIPELINES
+from tilewright.driver.pipelines import PIPELINES, PRECISIONS
 from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan, plan_memory
 from tilewright.graph.types import tensor_of
@@ -37,7 +37,6 @@ from tilewright.runtime.pool import checked_threads
 from tilewright.sym import Const
 
 NAME = "model"
-PRECISIONS = ("f32",)
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ def optimize(
     module: ir.Module, target: Target, options: Options, ctx: PassContext | None = None
 ) -> ir.Module:
     """The module with every pass of the target's pipeline applied that is not switched off."""
-    passes = PIPELINES[target.kind]
+    passes = PIPELINES[target.kind, options.precision]
     known = {step.__name__ for step in passes}
     for name in options.without:
         if name not in known:

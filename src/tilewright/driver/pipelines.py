@@ -1,12 +1,17 @@
-"""The passes of each kind of target, in order."""
+"""The passes of each kind of target and precision, in order."""
 
 from __future__ import annotations
 
 from tilewright.base.passes import Pass
 from tilewright.base.target import CPU
 from tilewright.graph.ir import Module
-from tilewright.graph.passes import CANONICAL, FUSED, LAYOUT, OPTIMIZED
+from tilewright.graph.passes import CANONICAL, FUSED, LAYOUT, LOWER_PRECISION, OPTIMIZED, QUANTIZED
 
-PIPELINES: dict[str, tuple[Pass[Module], ...]] = {
-    CPU: (*CANONICAL, *OPTIMIZED, *LAYOUT, *FUSED),
+Passes = tuple[Pass[Module], ...]
+
+PIPELINES: dict[tuple[str, str], Passes] = {
+    (CPU, "f32"): (*CANONICAL, *OPTIMIZED, *LAYOUT, *FUSED),
+    (CPU, "bf16"): (*CANONICAL, *OPTIMIZED, *LAYOUT, *LOWER_PRECISION, *FUSED),
+    (CPU, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *LAYOUT, *FUSED),
 }
+PRECISIONS = tuple(dict.fromkeys(precision for _, precision in PIPELINES))

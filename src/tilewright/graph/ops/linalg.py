@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.dtype import I32
+from tilewright.base.dtype import I32, DType
 from tilewright.graph.op import (
     COMPLEX,
     FLOAT,
@@ -41,7 +41,7 @@ def product_shape(call: Call) -> tuple[Expr, ...]:
 
 def _matmul_type(call: Call) -> tuple[Type, ...]:
     check_one_dtype(call)
-    return (TensorType(call.tensor(0).dtype, product_shape(call)),)
+    return (TensorType(call["to"] or call.tensor(0).dtype, product_shape(call)),)
 
 
 def wide(array: Array) -> Array:
@@ -51,7 +51,8 @@ def wide(array: Array) -> Array:
 
 
 def _matmul(call: Call, a: Array, b: Array) -> Array:
-    return np.asarray(np.matmul(wide(a), wide(b))).astype(a.dtype)
+    to = a.dtype if call["to"] is None else call["to"].numpy
+    return np.asarray(np.matmul(wide(a), wide(b))).astype(to)
 
 
 def _matmul_integer_type(call: Call) -> tuple[Type, ...]:
@@ -125,11 +126,12 @@ OPS = (
     Op(
         "matmul",
         "The product of matrices or stacks of them; a vector is a row on the left, a column on "
-        "the right.",
+        "the right. Sums of small floats are rounded once, to the type `to`, or else theirs.",
         (Input("a", NUMBER), Input("b", NUMBER)),
         _matmul_type,
         _matmul,
         COMPLEX,
+        (Attr("to", DType, None),),
     ),
     Op(
         "matmul_integer",

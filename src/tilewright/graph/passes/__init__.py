@@ -8,8 +8,10 @@ from tilewright.graph.passes.decompose import decompose
 from tilewright.graph.passes.enclose_nodes import enclose_nodes
 from tilewright.graph.passes.fold_batch_norm import fold_batch_norm
 from tilewright.graph.passes.fold_constants import fold_constants
+from tilewright.graph.passes.fold_zero_points import fold_zero_points
 from tilewright.graph.passes.fuse import fuse
 from tilewright.graph.passes.infer_shapes import infer_shapes
+from tilewright.graph.passes.lower_precision import lower_precision
 from tilewright.graph.passes.merge_common_subexpressions import merge_common_subexpressions
 from tilewright.graph.passes.merge_parallel_matmuls import merge_parallel_matmuls
 from tilewright.graph.passes.recognize_attention import recognize_attention
@@ -44,6 +46,7 @@ OPTIMIZED = (
     canonicalize,
     remove_dead_nodes,
     fold_batch_norm,
+    fold_zero_points,
     recognize_norms,
     recognize_attention,
     decompose,
@@ -65,6 +68,9 @@ LAYOUT = (
     remove_dead_nodes,
     choose_winograd,
 )
+
+# Where less precise products are asked for: bf16 operands, weights rounded now.
+LOWER_PRECISION = (lower_precision, fold_constants, merge_common_subexpressions, remove_dead_nodes)
 
 # From a canonical model to one of kernels: `fused` nodes, control flow, what fuses with nothing.
 FUSED = (fuse, enclose_nodes, remove_dead_nodes)
