@@ -19,6 +19,8 @@ from tilewright.tensor.ir import (
     Alloc,
     Block,
     Buffer,
+    Call,
+    Eval,
     ExternCall,
     For,
     Function,
@@ -213,6 +215,21 @@ def fresh_copy(root: Stmt, mapping: Mapping[Var, Expr] | None = None) -> Stmt:
 def loads(*roots: Expr) -> Iterator[Load | MaskedLoad]:
     """The distinct loads inside expressions."""
     return (node for node in sym.walk(*roots) if isinstance(node, (Load, MaskedLoad)))
+
+
+def prefetched(stmt: Stmt) -> Buffer | None:
+    """The buffer whose memory the statement asks for ahead of time; None if it does not."""
+    value = stmt.value if isinstance(stmt, Eval) else None
+    if isinstance(value, Call) and value.op == "prefetch" and isinstance(value.args[0], Address):
+        return value.args[0].buffer
+    return None
+
+
+def without_prefetches(root: Stmt, gone: Buffer) -> Stmt:
+    """The program with no request for a buffer that is no more: they are hints."""
+    if not any(prefetched(stmt) is gone for stmt in walk(root)):
+        return root
+    return rewrite(root, lambda stmt: None if prefetched(stmt) is gone else stmt)
 
 
 def written_buffers(root: Stmt) -> dict[Buffer, None]:

@@ -19,8 +19,6 @@ from tilewright.tensor.ir import (
     THREAD,
     Address,
     Buffer,
-    Call,
-    Eval,
     ExternCall,
     For,
     If,
@@ -34,6 +32,7 @@ from tilewright.tensor.ir import (
     Update,
 )
 from tilewright.tensor.regions import called_regions
+from tilewright.tensor.visit import prefetched
 
 
 @dataclass(eq=False, slots=True)
@@ -127,7 +126,7 @@ def reads_of(stmt: Stmt) -> Iterator[Read]:
     elif isinstance(stmt, Update):
         for buffer in stmt.buffers:
             yield buffer, _points(stmt.index), (), False
-    if isinstance(stmt, Eval) and isinstance(stmt.value, Call) and stmt.value.op == "prefetch":
+    if prefetched(stmt) is not None:
         return  # brings data nearer, reads nothing
     has_select = False
     plain: list[Expr] = []

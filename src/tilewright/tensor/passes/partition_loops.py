@@ -31,8 +31,6 @@ from tilewright.tensor.ir import (
     UNROLL,
     VECTOR,
     VTHREAD,
-    Call,
-    Eval,
     For,
     Function,
     If,
@@ -46,7 +44,7 @@ from tilewright.tensor.passes.rewriter import (
     with_branches,
 )
 from tilewright.tensor.passes.simplify_program import known
-from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
+from tilewright.tensor.visit import fresh_copy, prefetched, rewrite, substitute, walk
 
 _KEPT = (VECTOR, VTHREAD, THREAD)  # kinds of loops that stay whole
 
@@ -78,11 +76,7 @@ def _conditions_of(stmt: Stmt) -> list[Expr]:
 
 def _is_request(stmt: If) -> bool:
     """Whether a branch only prefetches: cheaper to test than a second loop is to have."""
-    leaves = [below for below in walk(stmt) if not below.children()]
-    return all(
-        isinstance(leaf, Eval) and isinstance(leaf.value, Call) and leaf.value.op == "prefetch"
-        for leaf in leaves
-    )
+    return all(prefetched(leaf) is not None for leaf in walk(stmt) if not leaf.children())
 
 
 @dataclass(eq=False, slots=True)
@@ -238,10 +232,11 @@ class _Partition(Rewriter):
             )
             if start is not stop  # simplify has made the ends of an empty part one
         ]
-        if all(failing is not None for _, _, failing in spans):
-            # No steady part; but of two single iterations each may know what holds in it.
-            if len(spans) < 2 or not all(self._is_single(start, stop) for start, stop, _ in spans):
-                return [loop]
+        # Without a steady part: of two single iterations each may know what holds in it.
+        if all(failing is not None for _, _, failing in spans) and (
+            len(spans) < 2 or not all(self._is_single(start, stop) for start, stop, _ in spans)
+        ):
+            return [loop]
         if len(spans) > 1 and not self._afford(loop.body, len(spans) - 1):
             return [loop]
         parts = []

@@ -37,6 +37,7 @@ from tilewright.tensor.passes.accesses import (
     is_shared_between,
 )
 from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.visit import prefetched, walk
 
 
 def place_allocations(fn: Function, ctx: PassContext) -> Function:
@@ -56,6 +57,8 @@ def place_allocations(fn: Function, ctx: PassContext) -> Function:
         else:
             around[place.stmt].append(buffer)
     body = _Insert(around, spans)(fn.body)
+    if body is not None and any(prefetched(stmt) in accesses for stmt in walk(body)):
+        body = _DropEarly(fn)(body)
     assert body is not None
     return replace(fn, body=body, allocs=())
 
@@ -229,6 +232,26 @@ class _Digit:
     low: int
     count: int | None  # None: all that is left above `low`
     extent: Expr
+
+
+class _DropEarly(Rewriter):
+    """Drops requests for memory of a buffer that does not live there: they are hints."""
+
+    tracks = False
+
+    def __init__(self, fn: Function) -> None:
+        super().__init__()
+        self.alive: set[Buffer] = set(fn.buffers)
+
+    def visit_alloc(self, stmt: Alloc) -> Stmt | None:
+        self.alive.add(stmt.buffer)
+        done = super().visit_alloc(stmt)
+        self.alive.discard(stmt.buffer)
+        return done
+
+    def visit_leaf(self, stmt: Stmt) -> Stmt | None:
+        buffer = prefetched(stmt)
+        return stmt if buffer is None or buffer in self.alive else None
 
 
 class _Insert(Rewriter):

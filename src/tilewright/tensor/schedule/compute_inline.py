@@ -38,7 +38,7 @@ from tilewright.tensor.schedule.analysis.sites import (
     with_regions,
 )
 from tilewright.tensor.schedule.analysis.tree import find_block, reads_of, with_body
-from tilewright.tensor.visit import exprs, map_exprs, rewrite, walk
+from tilewright.tensor.visit import exprs, map_exprs, rewrite, walk, without_prefetches
 
 
 def compute_inline(fn: Function, name: str) -> Function:
@@ -75,7 +75,9 @@ def compute_inline(fn: Function, name: str) -> Function:
         where = find_block(made, reader.block.name)
         assert where is not None
         made = with_body(made, put(where, _with_values(reader.block, store, axes)))
-    return replace(made, allocs=tuple([b for b in made.allocs if b is not store.buffer]))
+    body = without_prefetches(made.body, store.buffer)
+    allocs = tuple([b for b in made.allocs if b is not store.buffer])
+    return replace(made, body=body, allocs=allocs)
 
 
 def check_single_store(fn: Function, scope: Scope, block: Block, what: str) -> Store:

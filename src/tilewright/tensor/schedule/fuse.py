@@ -78,7 +78,7 @@ def _check_empty(fn: Function, path: Path, loops: Sequence[For]) -> None:
 
     One loop over both would not run at all then.
     """
-    ctx = loop_context(fn, loops_on(path))
+    ctx = loop_context(fn, loops_on(path[:-1]))  # inside of a loop, it would not be empty
     for block in scope_blocks(loops[-1].body):
         roles = roles_of(block)
         others = [loop for loop in loops if loop.var in roles.spatial or loop.var in roles.scan]

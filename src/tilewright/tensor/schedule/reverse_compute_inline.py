@@ -21,7 +21,7 @@ from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse
 from tilewright.tensor.schedule.analysis.sites import Scope, Site, put, scope_context, scope_of
 from tilewright.tensor.schedule.analysis.tree import find_block, reads_of, with_body
 from tilewright.tensor.schedule.compute_inline import check_loads_only, check_single_store
-from tilewright.tensor.visit import loads
+from tilewright.tensor.visit import loads, without_prefetches
 
 
 def reverse_compute_inline(fn: Function, name: str) -> Function:
@@ -62,7 +62,8 @@ def reverse_compute_inline(fn: Function, name: str) -> Function:
     where = find_block(new, producer.block.name)
     assert where is not None
     new = with_body(new, put(where, moved))
-    return replace(new, allocs=tuple([b for b in new.allocs if b is not buffer]))
+    body = without_prefetches(new.body, buffer)
+    return replace(new, body=body, allocs=tuple([b for b in new.allocs if b is not buffer]))
 
 
 def _producer(fn: Function, scope: Scope, block: Block) -> tuple[Site, Buffer]:
