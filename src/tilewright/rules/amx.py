@@ -19,7 +19,7 @@ from tilewright.rules.contraction import Contraction
 from tilewright.rules.nest import attempt, block_of, fused
 from tilewright.rules.setting import Setting
 from tilewright.rules.tiles import copy_of, operand, producer_of, read_index
-from tilewright.sym import ONE, Expr
+from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.ir import SPATIAL, Load, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
@@ -72,7 +72,11 @@ def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
     if kind is None or not setting.target.has(kind.feature) or not found.rows:
         return None
     iterators: set[Expr] = {it.var for it in found.block.iters}
-    plain = all(at in iterators for load in (found.a, found.b) for at in load.index)
+    plain = all(
+        at in iterators or isinstance(at, Const)  # of a dimension of 1
+        for load in (found.a, found.b)
+        for at in load.index
+    )
     if not plain or found.stride(found.a, found.depth[-1]) is not ONE:
         return None
     rows, columns = found.nest.guess(found.rows[-1]), found.nest.guess(found.columns[-1])
