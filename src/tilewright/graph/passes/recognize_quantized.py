@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.base.dtype import F32, I8, I32
+from tilewright.base.dtype import F32, I8, I32, U8
 from tilewright.base.passes import PassContext
 from tilewright.graph.build import make_node
 from tilewright.graph.ir import Module, Node, Value
@@ -70,7 +70,7 @@ class _Product(Steps):
         Bytes without sign are what the instructions want on the left alone: a constant on the
         right loses its zero point if it fits.
         """
-        array, zero = self.scope.constant(of.value), self._zero(of)
+        array, zero = self.scope.constant(of.value), self.zero(of)
         if array is None:
             if of.perm is None:
                 return of.value, zero
@@ -86,7 +86,23 @@ class _Product(Steps):
         dtype = I8 if made.dtype == np.int8 else of.value.tensor.dtype
         return self.constant(made, TensorType(dtype, ()), of.value.name), zero
 
-    def _zero(self, of: _Integers) -> Value | None:
+    def signed(self, of: _Integers) -> _Integers:
+        """Quantized to bytes with a sign, which moves the zero point by 128."""
+        made = self.scope.producer(of.value, "quantize")
+        zero = self.scope.constant(of.zero)
+        if made is None or zero is None or zero.size != 1 or of.value.tensor.dtype is not U8:
+            return of
+        if not self.scope.is_used_once(of.value) or made.inputs[2] is not of.zero:
+            return of
+        moved = self.constant(zero.astype(np.int16) - 128, TensorType(I8, ()), "zero")
+        attributes = {**dict(made.attributes), "to": I8}
+        node = make_node("quantize", (*made.inputs[:2], moved), attributes, made.loc)
+        self.nodes.append(node)
+        for each in self.nodes:
+            self.scope.define(each)
+        return replace(of, value=node.output, zero=moved)
+
+    def zero(self, of: _Integers) -> Value | None:
         known = self.scope.constant(of.zero)
         if of.zero is None or (known is not None and not known.any()):
             return None
@@ -128,7 +144,7 @@ def matmul(node: Node, scope: Scope) -> Replacement:
         return None
     steps = _Product(node, scope)
     left, left_zero = steps.operand(replace(a))
-    right, right_zero = steps.operand(b)
+    right, right_zero = steps.operand(steps.signed(b))
     if left_zero is not None and shape_of(left_zero):
         left_zero = _flat(steps, left_zero, 0)
     inputs = _trimmed(left, right, left_zero, right_zero)

@@ -1,0 +1,153 @@
+"""fold_zero_points: zero points of products with constant weights become part of constants.
+
+    sum of (a - z) * w  =  sum of a * w  -  z * sum of w
+
+The weights lose their own zero point where what is left has eight bits; that of the other operand
+becomes a term per column, an i32 constant. Of two tensors of which neither is constant, the terms
+are sums of rows and columns. What remains is a product of bytes, as the machine has instructions
+for. A convolution that pads does so with its zero point first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tilewright.base.dtype import I8, I32
+from tilewright.base.passes import PassContext
+from tilewright.graph.build import make_node
+from tilewright.graph.ir import Module, Node, Value
+from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches, shape_of
+from tilewright.graph.ops.layout import CHANNELS_FIRST
+from tilewright.graph.types import TensorType
+from tilewright.sym import Const
+
+
+def fold_zero_points(module: Module, ctx: PassContext) -> Module:
+    """Before: matmul_integer(%a, %w, %z).   After: add(matmul_integer(%a, %w), %terms)."""
+    return rewrite_matches(module, (matmul, matmul_of_two, conv))
+
+
+def _input(node: Node, at: int) -> Value | None:
+    return node.inputs[at] if at < len(node.inputs) else None
+
+
+def _signed(weights: Array, zero: Array | None) -> Array | None:
+    """Weights less their zero point, if that has eight bits and a sign."""
+    if zero is None:
+        return weights
+    shifted = weights.astype(np.int16) - zero.astype(np.int16)
+    if bool((shifted >= -128).all()) and bool((shifted <= 127).all()):
+        return shifted.astype(np.int8)
+    return None
+
+
+def _point(value: Value | None, scope: Scope) -> tuple[bool, int]:
+    """Whether a zero point is known, one for all; and it."""
+    known = scope.constant(value)
+    if value is None:
+        return True, 0
+    return (True, int(known.reshape(()))) if known is not None and known.size == 1 else (False, 0)
+
+
+def _terms(weights: Array, axes: tuple[int, ...], point: int) -> Array:
+    """What a zero point adds to each sum, in i32 that wraps."""
+    sums = weights.astype(np.int64).sum(axis=axes) * -point
+    return np.asarray(sums).astype(np.int32)
+
+
+def matmul(node: Node, scope: Scope) -> Replacement:
+    """A product of matrices with constant weights on the right."""
+    weights = scope.constant(_input(node, 1)) if node.op == "matmul_integer" else None
+    if weights is None or weights.ndim != 2 or len(node.inputs) < 3:
+        return None
+    given = _input(node, 3)
+    zero = scope.constant(given)
+    if (given is not None and zero is None) or (zero is not None and zero.ndim > 1):
+        return None
+    is_known, point = _point(_input(node, 2), scope)
+    signed = _signed(weights, zero)
+    if not is_known or signed is None:
+        return None
+    steps = Steps(node, scope)
+    right = _stored(steps, signed, weights, node.inputs[1])
+    total = steps.add("matmul_integer", node.inputs[0], right)
+    if point == 0:
+        return [*steps.nodes[:-1], replace(steps.nodes[-1], outputs=node.outputs)]
+    terms = steps.constant(_terms(signed, (0,), point), TensorType(I32, ()), "terms")
+    steps.add("add", total, terms)
+    return steps.done()
+
+
+def matmul_of_two(node: Node, scope: Scope) -> Replacement:
+    """sum (a - p)(b - q) = sum ab - p sum b - q sum a + k p q"""
+    a, b = (_input(node, at) for at in range(2))
+    if node.op != "matmul_integer" or len(node.inputs) < 3 or a is None or b is None:
+        return None
+    known, other = _point(_input(node, 2), scope), _point(_input(node, 3), scope)
+    left, right = shape_of(a), shape_of(b)
+    if not known[0] or not other[0] or not left or not right or min(len(left), len(right)) < 2:
+        return None
+    if scope.constant(b) is not None or not isinstance(left[-1], Const):
+        return None
+    steps = Steps(node, scope)
+    total = steps.add("matmul_integer", a, b)
+    for value, axis, factor in ((b, len(right) - 2, -known[1]), (a, len(left) - 1, -other[1])):
+        if factor:
+            wide = steps.add("cast", value, to=I32)
+            sums = steps.add("reduce_sum", wide, axes=(axis,), keepdims=True)
+            scaled = steps.add("mul", sums, steps.constant(factor, sums.tensor, "point"))
+            total = steps.add("add", total, scaled)
+    both = known[1] * other[1] * int(left[-1].value)
+    if both:
+        steps.add("add", total, steps.constant(both, total.tensor, "term"))
+    return steps.done()
+
+
+def _stored(steps: Steps, made: Array, old: Array, value: Value | None) -> Value:
+    assert value is not None
+    return value if made is old else steps.constant(made, TensorType(I8, ()), value.name)
+
+
+def conv(node: Node, scope: Scope) -> Replacement:
+    """A convolution with constant weights, and a constant bias if any."""
+    weights = scope.constant(_input(node, 1)) if node.op == "conv_integer" else None
+    x, bias = _input(node, 0), _input(node, 4)
+    if weights is None or x is None or (_input(node, 2) is None and _input(node, 3) is None):
+        return None
+    given = _input(node, 3)
+    zero, old = scope.constant(given), scope.constant(bias)
+    if (given is not None and zero is None) or (bias is not None and old is None):
+        return None
+    each = None if zero is None else zero.reshape(-1, *[1] * (weights.ndim - 1))
+    is_known, point = _point(_input(node, 2), scope)
+    signed = _signed(weights, each)
+    if not is_known or signed is None or node.get("layout", CHANNELS_FIRST) != CHANNELS_FIRST:
+        return None
+    steps = Steps(node, scope)
+    right = _stored(steps, signed, weights, node.inputs[1])
+    attributes = dict(node.attributes)
+    pads: tuple[int, ...] = tuple(node.get("pads", ()))
+    if point and any(pad != 0 for pad in pads):
+        x = _padded(steps, x, pads, point)
+        attributes["pads"] = (0,) * len(pads)
+    if point:
+        terms = _terms(signed, tuple(range(1, signed.ndim)), point)
+        total = terms if old is None else (terms.astype(np.int64) + old).astype(np.int32)
+        bias = steps.constant(total, TensorType(I32, ()), "bias")
+    inputs = (x, right) if bias is None else (x, right, None, None, bias)
+    made = make_node("conv_integer", inputs, attributes, node.loc)
+    steps.nodes.append(made)
+    return steps.done()
+
+
+def _padded(steps: Steps, x: Value, pads: tuple[int, ...], point: int) -> Value:
+    """x with its zero point around it."""
+    rank = len(shape_of(x) or ())
+    half = len(pads) // 2
+    amounts = (*[0] * (rank - half), *pads[:half], *[0] * (rank - half), *pads[half:])
+    value = steps.constant(point, x.tensor, "point")
+    made = make_node("pad", (x, None, value), {"pads": amounts}, steps.like.loc)
+    steps.nodes.append(made)
+    return made.output
