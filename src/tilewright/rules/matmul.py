@@ -74,12 +74,13 @@ def plan_of(found: Contraction, setting: Setting) -> Plan | None:
     passes = -(-shape.rows // tile.rows)
     passing = 1 < passes <= FEW_PASSES and packing in (WEIGHT, BEFORE)
     room = target.l2_bytes // (8 if passing else 4)
+    panels = _panels(shape, tile, room // panel_bytes, setting.threads)
     is_far = panel_bytes > target.l1d_bytes // 2
     return Plan(
         tile,
         lanes,
         _row_tile(found, tile.rows),
-        _panels(shape, tile, room // panel_bytes, setting.threads),
+        1 if found.extent(last) is None else panels,
         setting.threads if tile.share == tiling.ROWS else 1,
         part,
         packing,

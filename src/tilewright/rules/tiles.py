@@ -179,12 +179,13 @@ def _lay_out(
     column_loop = own[names.index(j)]
     rest = [loop for loop in own if loop != column_loop]
     far, lane = sch.split(column_loop, [None, plan.lanes])
-    if found.stride(found.b, found.columns[-1]) is ONE:
+    contiguous = found.stride(found.b, found.columns[-1]) is ONE
+    if contiguous:
         sch.reorder(*rest, far, lane)
     else:  # a few columns at a time, whose lines the first cache holds
         sch.reorder(far, *rest, lane)
     sch.vectorize(lane)
-    if plan.packing == INSIDE and rest:
+    if plan.packing == INSIDE and contiguous and rest:
         attempt(sch, sch.prefetch, panel, 0, rest[-1], PACK_AHEAD)
     if plan.packing == BEFORE and plan.tile.share != ALONE:
         sch.parallel(sch.get_loops(panel)[0])
