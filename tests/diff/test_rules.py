@@ -1,55 +1,282 @@
-"""Default schedules keep the answer: graphs lowered, scheduled and run natively."""
+"""Default schedules keep the answer: graphs lowered, scheduled and run, native and interpreted."""
+
+import importlib.util
+import math
+import random
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import graph
-from tilewright.lower.graph import lower_graph
+from tilewright import graph, sym, tensor
+from tilewright.lower.graph import lower_graph, sizes_of
 from tilewright.rules import default_schedule
+from tilewright.rules.constants import Given, split_constant_blocks
 
-BODIES = {
-    "a chain with a broadcast": """
-      %y = add(%x, %w)
-      %z = relu(%y)
-      %c = greater(%z, %x)
-      %q = where(%c, %z, %x)
-    """,
-    "a value that several use": """
-      %e = exp(%x)
-      %a = add(%e, %w)
-      %q = mul(%a, %e)
-    """,
-    "softmax": """
-      %y = mul(%x, %w)
-      %q = softmax(%y) {axes = (1,)}
-    """,
+
+def load_lowerings():
+    """The module of the tests of lowerings, for its cases."""
+    path = Path(__file__).with_name("test_lowerings.py")
+    spec = importlib.util.spec_from_file_location("lowerings", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["lowerings"] = module  # its dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+LOWERINGS = load_lowerings()
+
+# The first case of some operators of every kind of loops: gathers, windows, sorts, scans.
+KINDS = (
+    *("concat", "pad", "gather", "scatter_nd", "resize", "top_k", "cumsum"),
+    *("arg_max", "max_pool", "lp_pool", "group_norm", "hardmax", "quantize", "gru", "einsum"),
+)
+FIRST = {name: next(case for case in LOWERINGS.CASES if case.op == name) for name in KINDS}
+
+
+def sizes_in(main, arrays):
+    """The values of the sizes that shapes of parameters and results mention."""
+    found = {}
+    for value, array in zip([*main.params, *main.results], arrays, strict=True):
+        pairs = zip(value.tensor.shape, array.shape, strict=True)
+        found.update((dim, extent) for dim, extent in pairs if isinstance(dim, sym.Size))
+    return [found[size] for size in sizes_of(main)]
+
+
+def run_scheduled(main, inputs, want, *, interpreted=False, constants=()):
+    """The results of a graph under its default schedule, in arrays like those wanted."""
+    function = default_schedule(
+        lower_graph(main, "k"), "cpu", threads=2, constants=constants
+    ).function
+    made = [np.full(array.shape, 7).astype(array.dtype) for array in want]
+    args = [*[np.copy(x) for x in inputs], *made, *sizes_in(main, [*inputs, *want])]
+    if interpreted:
+        tensor.interpret(function, *args)
+    else:
+        run_split(function, args)
+    return made
+
+
+def run_split(function, args):
+    """Native code, with what is done once for weights done before."""
+    split = split_constant_blocks(function)
+    packed = []
+    if split.packer is not None:
+        shapes = split.packer.params[len(split.weights) :]
+        packed = [np.zeros([int(d.value) for d in b.shape], b.dtype.numpy) for b in shapes]
+        tw.build(split.packer)(*[args[at] for at in split.weights], *packed)
+    chosen = [
+        args[param.position] if isinstance(param, Given) else packed[param.position]
+        for param in split.params
+    ]
+    tw.build(split.kernel)(*chosen)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_operators_keep_their_answers(name, close):
+    case = FIRST[name]
+    module, main = LOWERINGS.build_case(case, symbolic=False)
+    inputs = [x for x in case.inputs if x is not None]
+    want = graph.interpret(module, *inputs)
+    for got, expected in zip(run_scheduled(main, inputs, want), want, strict=True):
+        close(got, expected, case.reduction)
+
+
+# ------------------------------------------------------------------------------------ programs
+
+CHAINS = {
+    "chain": ("%y = add(%x, %w) %z = relu(%y) %c = greater(%z, %x) %q = where(%c, %z, %x)", 1),
+    "shared": ("%e = exp(%x) %a = add(%e, %w) %q = mul(%a, %e)", 1),
+    "softmax": ("%y = mul(%x, %w) %q = softmax(%y) {axes = (LAST,)}", 64),
+    "softmax of columns": ("%q = softmax(%x) {axes = (0,)}", 64),
+    "log softmax": ("%q = log_softmax(%x) {axes = (LAST,)}", 64),
+    "layer norm": ("%a = add(%x, %x) %q = layer_norm(%a, %w, %w) {axis = LAST}", 64),
+    "root mean square": ("%q = rms_norm(%x, %w) {axis = LAST}", 64),
+    "less the mean": ("%m = reduce_mean(%x) {axes = (LAST,)} %q = sub(%x, %m)", 64),
+    "over the sum of all": ("%s = reduce_sum(%x) %q = div(%x, %s)", 999),
+    "less the greatest of columns": ("%m = reduce_max(%x) {axes = (0,)} %q = sub(%x, %m)", 1),
+}
+SHAPES = [(1,), (37,), (5, 1), (1, 16), (4, 17), (3, 64), (65, 130), (2, 3, 4), (2, 33, 20)]
+
+
+def chain(text, shape, of="f32", symbolic=False):
+    dims = ", ".join("n" if symbolic and at == 0 else str(n) for at, n in enumerate(shape))
+    body = text.replace("LAST", str(len(shape) - 1))
+    last = "n" if symbolic and len(shape) == 1 else shape[-1]
+    return graph.parse(
+        f"graph @main(%x: {of}[{dims}], %w: {of}[{last}]) -> ({of}[{dims}]) {{ {body} return %q }}"
+    )
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_chains_keep_the_answer(name, close):
+    text, reduction = CHAINS[name]
+    chance = random.Random(name)
+    rng = np.random.default_rng(len(name))
+    for shape in chance.sample(SHAPES, 2):
+        symbolic = chance.random() < 0.5
+        module = chain(text, shape, symbolic=symbolic)
+        x = rng.uniform(0.5, 3, shape).astype(np.float32)
+        w = rng.uniform(0.5, 3, shape[-1]).astype(np.float32)
+        want = graph.interpret(module, x, w)
+        interpreted = math.prod(shape) < 100
+        for mode in {False, interpreted}:
+            (got,) = run_scheduled(module.main, (x, w), want, interpreted=mode)
+            close(got, want[0], max(reduction, 4))
+
+
+@pytest.mark.parametrize("of", ["f16", "bf16", "f64", "i32", "i8", "u8", "i64", "bool"])
+def test_types_keep_their_lanes(of, close):
+    rng = np.random.default_rng(5)
+    shape = (3, 43)
+    text = (
+        f"graph @main(%x: {of}[3, 43], %z: {of}[43, 3]) -> ({of}[3, 43], {of}[3]) {{"
+        "%t = transpose(%z) {perm = (1, 0)} %c = equal(%x, %t) %y = where(%c, %x, %t)"
+        "%m = reduce_max(%x) {axes = (1,), keepdims = false} return %y, %m }"
+    )
+    module = graph.parse(text)
+    kind = module.main.params[0].tensor.dtype.numpy
+    x, z = (rng.integers(0, 2, n).astype(kind) for n in (shape, shape[::-1]))
+    want = graph.interpret(module, x, z)
+    for got, expected in zip(run_scheduled(module.main, (x, z), want), want, strict=True):
+        close(got, expected)
+
+
+@pytest.mark.parametrize("perm", [(2, 1, 0), (0, 2, 1)])
+@pytest.mark.parametrize("shape", [(3, 40, 50), (1, 17, 3), (0, 4, 5)])
+def test_transposes_keep_the_answer(shape, perm):
+    dims = ", ".join(map(str, shape))
+    turned = ", ".join(str(shape[axis]) for axis in perm)
+    module = graph.parse(
+        f"graph @main(%x: f32[{dims}]) -> (f32[{turned}]) {{"
+        f"%y = transpose(%x) {{perm = {perm}}} %z = neg(%y) return %z }}"
+    )
+    x = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+    want = graph.interpret(module, x)
+    np.testing.assert_array_equal(run_scheduled(module.main, (x,), want)[0], want[0])
+
+
+REDUCTIONS = [
+    ((70, 80), (0, 1)),
+    ((3, 1000), (1,)),
+    ((1000, 3), (0,)),
+    ((4, 30, 40), (1,)),
+    ((4, 30, 40), (0, 2)),
+    ((2, 5, 7, 7), (2, 3)),
+    ((1, 1, 1), (1,)),
+]
+
+
+@pytest.mark.parametrize("op", ["reduce_max", "reduce_mean"])
+@pytest.mark.parametrize(("shape", "axes"), REDUCTIONS)
+def test_reductions_keep_the_answer(op, shape, axes, close):
+    rest = [n for axis, n in enumerate(shape) if axis not in axes]
+    module = graph.parse(
+        f"graph @main(%x: f32{list(shape)}) -> (f32{rest}) {{"
+        f"%y = {op}(%x) {{axes = {axes}, keepdims = false}} return %y }}"
+    )
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    want = graph.interpret(module, x)
+    (got,) = run_scheduled(module.main, (x,), want)
+    close(got, want[0], math.prod(shape))
+
+
+# ------------------------------------------------------------------------------------ attention
+
+ATTENTION = {  # batch, query heads, key heads, queries, keys, features, width
+    "whole tiles": (1, 2, 2, 64, 64, 16, 32, ""),
+    "odd sizes": (2, 3, 3, 33, 45, 5, 40, ""),
+    "shared keys": (1, 4, 2, 17, 20, 8, 16, "causal = true"),
+    "one query": (1, 2, 2, 1, 70, 16, 16, ""),
 }
 
 
-@pytest.mark.parametrize("rows", [1, 5, 64])
-@pytest.mark.parametrize("columns", [1, 7, 16, 1000])
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_default_schedules_keep_the_answer(body, columns, rows):
+@pytest.mark.parametrize(
+    ("name", "symbolic"), [*[(n, False) for n in ATTENTION], ("odd sizes", True)]
+)
+def test_attention_keeps_the_answer(name, symbolic, close):
+    b, h, g, s, t, d, f, attributes = ATTENTION[name]
+    queries, keys = ("s", "t") if symbolic else (s, t)
     module = graph.parse(
-        f"graph @main(%x: f32[n, {columns}], %w: f32[{columns}]) -> (f32[n, {columns}]) {{"
-        f"{body} return %q }}"
+        f"graph @main(%q: f32[{b}, {h}, {queries}, {d}], %k: f32[{b}, {g}, {keys}, {d}], "
+        f"%v: f32[{b}, {g}, {keys}, {f}]) -> (f32[{b}, {h}, {queries}, {f}]) {{"
+        f"%y = attention(%q, %k, %v) {{{attributes}}} return %y }}"
     )
-    scheduled = default_schedule(lower_graph(module.main, "kernel"), "cpu", threads=2)
-    random = np.random.default_rng(0)
-    x = random.standard_normal((rows, columns), dtype=np.float32)
-    w = random.standard_normal(columns, dtype=np.float32)
-    out = np.full_like(x, np.nan)
-    tw.build(scheduled.function)(x, w, out, rows)
-    (want,) = graph.interpret(module, x, w)
-    np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-6)
+    rng = np.random.default_rng(2)
+    shapes = ((b, h, s, d), (b, g, t, d), (b, g, t, f))
+    inputs = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    want = graph.interpret(module, *inputs)
+    (got,) = run_scheduled(module.main, inputs, want)
+    close(got, want[0], 64)
+
+
+# ------------------------------------------------------------------------------------ recurrence
+
+
+@pytest.mark.parametrize("constants", [(), ("r",)])
+@pytest.mark.parametrize(("steps", "batch", "hidden"), [(3, 1, 40), (1, 3, 7), (4, 9, 33)])
+def test_recurrent_layers_keep_the_answer(steps, batch, hidden, constants, close):
+    module = graph.parse(
+        f"graph @main(%g: f32[{steps}, {batch}, {4 * hidden}], %r: f32[{4 * hidden}, {hidden}], "
+        f"%h: f32[{batch}, {hidden}], %c: f32[{batch}, {hidden}]) -> "
+        f"(f32[{steps}, {batch}, {hidden}], f32[{batch}, {hidden}], f32[{batch}, {hidden}]) {{"
+        '%y, %p, %q = lstm(%g, %r, none, %h, %c) {activations = (("sigmoid", 0.0, 0.0), '
+        '("tanh", 0.0, 0.0), ("tanh", 0.0, 0.0)), reverse = false} return %y, %p, %q }'
+    )
+    rng = np.random.default_rng(3)
+    shapes = [tuple(int(d.value) for d in value.tensor.shape) for value in module.main.params]
+    inputs = [(rng.standard_normal(shape) * 0.3).astype(np.float32) for shape in shapes]
+    want = graph.interpret(module, *inputs)
+    made = run_scheduled(module.main, inputs, want, constants=constants)
+    for got, expected in zip(made, want, strict=True):
+        close(got, expected, hidden * steps)
+
+
+# ------------------------------------------------------------------------------------ what is made
+
+
+def scheduled_text(text, threads=2):
+    module = graph.parse(text)
+    return str(default_schedule(lower_graph(module.main, "k"), "cpu", threads=threads).function)
 
 
 def test_elementwise_producers_disappear_and_lanes_are_vectors():
-    module = graph.parse(
+    text = scheduled_text(
         "graph @main(%x: f32[64, 1024]) -> (f32[64, 1024]) { %y = relu(%x) %z = neg(%y) return %z }"
     )
-    text = str(default_schedule(lower_graph(module.main, "kernel"), "cpu", threads=2).function)
     assert text.count("block @") == 1
     assert "in vector 0.." in text
     assert "in parallel 0.." in text
+
+
+def test_small_work_stays_on_one_core():
+    text = scheduled_text("graph @main(%x: f32[64]) -> (f32[64]) { %y = exp(%x) return %y }")
+    assert "parallel" not in text
+    assert "in vector 0..16" in text
+
+
+def test_stages_of_a_row_share_one_loop_and_exp_is_computed_once():
+    text = scheduled_text(
+        "graph @main(%x: f32[512, 256]) -> (f32[512, 256]) {"
+        "%y = softmax(%x) {axes = (1,)} return %y }"
+    )
+    assert text.count("in parallel") == 1
+    assert text.count(" = exp(") == 1
+
+
+def test_attention_keeps_a_tile_of_scores():
+    text = str(
+        tensor.passes.lower(
+            tensor.parse(
+                scheduled_text(
+                    "graph @main(%q: f32[1, 8, 256, 64], %k: f32[1, 8, 256, 64], "
+                    "%v: f32[1, 8, 256, 64]) -> (f32[1, 8, 256, 64]) {"
+                    "%y = attention(%q, %k, %v) return %y }"
+                )
+            )
+        )
+    )
+    assert "f32[8192]" in text  # 256 keys by 32 queries
+    assert "f32[524288]" not in text  # all of them

@@ -139,6 +139,8 @@ class Converter:
             return self._float_to_float(value, have, want)
         value = self.widen(value, have)
         to_type = register_type(want)
+        if value.lanes > 1:
+            return self._from_lanes(value, want)
         name = "fptosi.sat" if want.kind == "int" else "fptoui.sat"
         whole = self.b.call(f"llvm.{name}.{mangled(to_type)}.{mangled(value.type)}", to_type, value)
         if want.bits >= 8:
@@ -148,6 +150,26 @@ class Converter:
             return self.b.intrinsic("umin", to_type, whole, high)
         whole = self.b.intrinsic("smax", to_type, whole, low)
         return self.b.intrinsic("smin", to_type, whole, high)
+
+    def _from_lanes(self, value: Value, want: DType) -> Value:
+        """Saturated by comparisons: LLVM takes its own saturating vectors apart."""
+        of = F64 if element_of(value.type) == "double" else F32
+        low, high = int(want.min), int(want.max)
+        # The greatest number of the float type that is an integer of the other.
+        spare = max(0, high.bit_length() - (53 if of is F64 else 24))
+        top = high >> spare << spare
+        least, most = (splat(value.type, float_literal(float(x), of)) for x in (low, top))
+        inside = self.b.select(self.b.compare("fcmp ogt", value, least), value, least)
+        inside = self.b.select(self.b.compare("fcmp olt", inside, most), inside, most)
+        to_type = register_type(want)
+        whole = self.b.convert("fptosi" if want.kind == "int" else "fptoui", inside, to_type)
+        if spare:
+            above = self.b.compare("fcmp ogt", value, most)
+            whole = self.b.select(above, splat(to_type, str(high)), whole)
+        if low == 0:
+            return whole  # NaN was not greater than 0
+        known = self.b.compare("fcmp ord", value, value)
+        return self.b.select(known, whole, splat(to_type, "0"))
 
     def _float_to_float(self, value: Value, have: DType, want: DType) -> Value:
         if is_small_float(have):

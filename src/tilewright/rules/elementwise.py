@@ -53,7 +53,7 @@ def spread_out(sch: Schedule, nest: Nest, order: Sequence[int], setting: Setting
         if inner is None:
             size = max(1, int(2 * cost.REGION_NS / each_ns / block))
         else:
-            size = max(1, -(-inner * rest // (count * block)))
+            size = even_share(-(-inner // block), -(-count // rest))
         chunk, row = sch.split(loops[-1], [None, size * block])
         outer.append(chunk)
     else:
@@ -79,6 +79,12 @@ def vectors(sch: Schedule, nest: Nest, row: LoopRef, lanes: int, pattern: int = 
     sch.vectorize(lane)
     if cost.is_cheap(nest.block, UNROLLED_CYCLES):
         sch.annotate(step, "unroll", 4)
+
+
+def even_share(whole: int, parts: int) -> int:
+    """The size of parts: without a rest, if there is such a size a little above."""
+    least = max(1, -(-whole // parts))
+    return next((size for size in range(least, least + least // 4 + 1) if whole % size == 0), least)
 
 
 def _joined(nest: Nest, parts: list[list[int]], lanes: int) -> list[list[int]]:

@@ -24,7 +24,7 @@ from tilewright.rules.nest import (
 )
 from tilewright.rules.setting import Setting
 from tilewright.rules.stage import total
-from tilewright.sym import ONE, Const, Mul, linear, uses_var
+from tilewright.sym import Const, Mul, linear, uses_var
 from tilewright.tensor.ir import SCAN, Load, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import written_buffers
@@ -188,5 +188,9 @@ def _order(
     for loop in (*inner, *gates, step):
         sch.unroll(loop)
     work = cost.instance_ns(nest, setting.target) * nest.instances
-    if cost.chunks(work, setting.threads) > 1 and nest.extent(weights.unit) is not ONE:
-        attempt(sch, sch.parallel, panel)
+    size = nest.instances * nest.block.writes[0].buffer.dtype.size_bytes
+    shared = cost.chunks(work, setting.threads) > 1
+    # The runtime walks a loop of its own to and fro, so that a cache that is too small for all
+    # weights has some of them at every step.
+    if (shared or size > setting.target.l2_bytes) and attempt(sch, sch.parallel, panel):
+        sch.annotate(panel, "threads", 0 if shared else 1)

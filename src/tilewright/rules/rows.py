@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tilewright.rules import cost
 from tilewright.rules.nest import Nest, fused, groups, is_expression, nest_of
 from tilewright.rules.setting import Setting
-from tilewright.rules.stage import total, vectorize_stage
+from tilewright.rules.stage import lane_axis, total, vectorize_stage
 from tilewright.sym import ONE, Const, Var
 from tilewright.tensor.ir import REDUCE, SPATIAL, Block, Buffer, Load, Store, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -39,7 +39,7 @@ def rows(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef
     if found is None or not _is_worth_it(found, setting) or _has_later(sch, reference):
         return ()
     order = [at for at in found.sink.loops if at not in found.rows]
-    across = _side_by_side(found, order)
+    across = _side_by_side(found, order, setting)
     if across:
         depth = _tiles(sch, found, across, order, setting)
     else:
@@ -128,15 +128,18 @@ def _gather(sch: Schedule, found: Stages, row: LoopRef) -> None:
         sch.compute_at(sch.get_block(name), row)
 
 
-def _side_by_side(found: Stages, order: list[int]) -> list[int]:
-    """The rows that are neighbours in memory, if the innermost loops of the result are rows."""
+def _side_by_side(found: Stages, order: list[int], setting: Setting) -> list[int]:
+    """The rows that are neighbours in memory, if the innermost loops of the result are rows and
+    the reductions before it walk across them."""
     sink = found.sink
     kept = [at for at in sink.loops if sink.extent(at) is not ONE]
-    if not order or not kept or kept[-1] not in found.rows:
+    if not kept or kept[-1] not in found.rows:
         return []
     last = [at for at in kept if at > max([at for at in order if at in kept], default=-1)]
     part = groups(sink, last)[-1]
-    return part if total(sink, part) > 1 else []
+    lanes = cost.lanes_of(setting.target, sink.block)
+    walks = [lane_axis(nest, lanes) for nest in found.members.values() if nest.reduce]
+    return part if total(sink, part) > 1 and any(walk is not None for walk in walks) else []
 
 
 # ------------------------------------------------------------------------------------ stages
