@@ -59,9 +59,10 @@ conformance: $(SETUP)  ## all of ONNX's own backend tests
 test-gpu:  ## the tests that need an NVIDIA GPU, with the system's Python
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests/targets
 
-fuzz: $(VENV)/.bench  ## random programs and schedules, random models against ONNX Runtime
+fuzz: $(VENV)/.bench  ## random programs and schedules, random models against ONNX Runtime, damaged files
 	$(BIN)/python tests/fuzz/run.py --programs 5000 --jobs 2
 	$(BIN)/python tests/fuzz/onnx_graphs.py --graphs 1000 --jobs 2
+	$(BIN)/python tests/fuzz/onnx_files.py --files 10000 --jobs 2
 
 # The C runtime without Python, under the sanitizers. Threads after a fork are what one test is about.
 RUNTIME := $(filter-out $(wildcard $(C)/python_*),$(wildcard $(C)/*.c))

@@ -104,9 +104,8 @@ def concat(scope: Scope) -> None:
         same = [a == b for at, (a, b) in enumerate(zip(x.shape, other.shape, strict=False))]
         return other.rank == x.rank and all(s for at, s in enumerate(same) if at != axis)
 
-    parts = [x]
-    for _ in range(scope.rng.randint(0, 2)):
-        parts.append(pick(scope, (x.dtype,), x.rank, x.rank, suits=fits))
+    more = range(scope.rng.randint(0, 2))
+    parts = [x, *(pick(scope, (x.dtype,), x.rank, x.rank, suits=fits) for _ in more)]
     if not all(fits(part) for part in parts):
         parts = [x, x]
     total = tuple(sum(part.shape[axis][k] for part in parts) for k in range(CHOICES))

@@ -32,6 +32,7 @@ Array = np.ndarray[Any, Any]
 
 
 MAX_NODES = 300_000  # functions that call functions can multiply without end
+MAX_CALLS = 100  # of functions within each other
 
 
 def import_model(source: Source, *, name: str = "") -> Module:
@@ -78,6 +79,7 @@ class Importer:
 
     def main(self) -> Graph:
         proto = self.model.graph
+        self.check_expansion()
         builder = Builder(self.constants)
         given = {tensor.name for tensor in proto.initializer}
         given |= {tensor.values.name for tensor in proto.sparse_initializer}
@@ -89,6 +91,28 @@ class Importer:
         }
         self.initializers(proto, builder, scope, self.tensors.initializer)
         return builder.graph(*self.run([frame_of(proto, scope)], builder))
+
+    def check_expansion(self) -> None:
+        """Functions that call functions are counted before any is expanded."""
+        counts: dict[tuple[str, str, str], int] = {}
+        if sum(self.expansion(node, counts, ()) for node in self.model.graph.node) > MAX_NODES:
+            raise UserError("TW1117", f"the functions of {self.name} expand to too many nodes")
+
+    def expansion(
+        self,
+        node: onnx.NodeProto,
+        counts: dict[tuple[str, str, str], int],
+        within: tuple[tuple[str, str, str], ...],
+    ) -> int:
+        """How many nodes a node expands to, those in bodies aside."""
+        key = (node.domain or "ai.onnx", node.op_type, node.overload)
+        function = self.functions.get(key)
+        if function is None or key in within or len(within) > MAX_CALLS:
+            return 1
+        if key not in counts:
+            inner = [self.expansion(n, counts, (*within, key)) for n in function.node]
+            counts[key] = min(1 + sum(inner), MAX_NODES + 1)
+        return counts[key]
 
     def initializers(
         self,
@@ -239,6 +263,8 @@ class Importer:
         key = (function.domain, function.name, function.overload)
         if key in self.expanding:
             raise UserError("TW1108", f"function {function.name} of {self.name} calls itself")
+        if len(self.expanding) > MAX_CALLS:
+            raise UserError("TW1117", f"the functions of {self.name} call each other too deeply")
         given_inputs = zip(function.input, inputs, strict=False)
         scope = {name: value for name, value in given_inputs if value is not None}
         absent = set(function.input) - scope.keys()

@@ -135,6 +135,8 @@ def _fields(file: BufferedReader, start: int, end: int) -> Iterator[_Field]:
         elif kind == BYTES:
             length = _varint(file)
             payload = Span(file.tell(), length)
+            if payload.start + length > end:
+                raise _Odd
             file.seek(payload.start + length)
         else:
             raise _Odd

@@ -24,6 +24,8 @@ from tilewright.sym import ONE, Const
 
 Array = np.ndarray[Any, Any]
 
+MAX_PARTS = 64  # of a concat: one that repeats another doubles them each time
+
 COMMUTATIVE = {"add", "mul", "minimum", "maximum", "equal", "not_equal"}
 COMMUTATIVE |= {"logical_and", "logical_or", "logical_xor", "bit_and", "bit_or", "bit_xor"}
 
@@ -205,7 +207,7 @@ def flatten_concat(node: Node, around: Around) -> Made:
         inner = around.producer(value, "concat")
         same = inner is not None and inner["axis"] == node["axis"]
         parts.extend(inner.inputs if inner is not None and same else (value,))
-    if len(parts) == len(node.inputs):
+    if len(parts) == len(node.inputs) or len(parts) > MAX_PARTS:
         return None
     return _remade(node, "concat", *parts, axis=node["axis"])
 
