@@ -91,6 +91,8 @@ def _shape(node: Node) -> Shape | None:
 
 def best_tile(shape: Shape, target: Target) -> int:
     """The tile that is computed in the fewest cycles; 0 for none."""
+    if shape.out % target.lanes(32):
+        return 0  # vectors of channels that are not full would be made element by element
     direct = direct_cycles(shape, target)
     costs = {
         tile: tiled_cycles(shape, tile, target)
