@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright import te
@@ -11,6 +11,7 @@ from tilewright.graph.ops.layout import CHANNELS_LAST, channels_first, channels_
 from tilewright.lower.base import Use, shape_of
 from tilewright.sym import Expr
 from tilewright.te import Tensor
+from tilewright.tensor.ir import Value
 
 
 class Image:
@@ -52,14 +53,19 @@ def image_shape(use: Use) -> tuple[Expr, ...]:
 
 
 def compute_image(
-    use: Use, element: Callable[..., Any], shape: Sequence[Expr] | None = None, name: str = ""
+    use: Use,
+    element: Callable[..., Any],
+    shape: Sequence[Expr] | None = None,
+    name: str = "",
+    attrs: Mapping[str, Value] | None = None,
 ) -> Any:
     """A tensor from element(n, channel, *spatial); `shape` is in that order."""
     dims = tuple(shape) if shape is not None else image_shape(use)
     if not is_last(use):
-        return te.compute(dims, element, name=name or use.name)
+        return te.compute(dims, element, name=name or use.name, attrs=attrs)
     return te.compute(
         channels_last(dims),
         lambda *index: element(*channels_first(index)),
         name=name or use.name,
+        attrs=attrs,
     )

@@ -23,12 +23,13 @@ from tilewright.sym import Expr
 from tilewright.te import Tensor
 
 ROLE = "winograd"  # the annotation
-PADDED, HALF, IMAGE, WEIGHTS, PRODUCT, RESULT = (
+PADDED, HALF, IMAGE, WEIGHTS, PRODUCT, COLUMNS, RESULT = (
     "padded",
     "half",
     "image",
     "weights",
     "product",
+    "columns",
     "result",
 )
 
@@ -142,7 +143,7 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
             i, on_result([products[k, j, n, ty, tx, o] for k in range(a)])
         ),
         name=f"{name}_columns",
-        attrs={ROLE: RESULT},
+        attrs={ROLE: COLUMNS},
     )
 
     def element(n: Expr, o: Expr, y: Expr, x: Expr) -> Expr:
@@ -150,7 +151,7 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
         total = _pick(j, on_result([columns[n, ty, tx, i, k, o] for k in range(a)]))
         return total if bias is None else total + bias[o]
 
-    made: Tensor = compute_image(use, element)
+    made: Tensor = compute_image(use, element, attrs={ROLE: RESULT})
     return made
 
 

@@ -81,6 +81,10 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
     panels = -(-problem.vectors // vectors)
     most = max(1, target.l2_bytes // 2 // panel_bytes)
     chunked = most < panels
+    if panels * panel_bytes > target.l2_bytes // 8 and _image_bytes(conv) < target.l2_bytes // 2:
+        # The image stays in the cache; weights come by once, and while they do there is time to
+        # ask for the next ones.
+        chunked, most = panels > 1, 1
     in_chunk = even(panels, most, workers, groups) if chunked else panels
     if conv.per_group:
         in_chunk = _divisor(panels, in_chunk)
@@ -97,6 +101,14 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
         chunked,
         threads > 1 and cycles > PARALLEL_CYCLES,
     )
+
+
+def _image_bytes(conv: Convolution) -> int:
+    """What is read of one image."""
+    total = (conv.size(conv.inner) or 1) * conv.x.buffer.dtype.size_bytes
+    for place, stride in zip(conv.places, conv.strides, strict=True):
+        total *= (conv.size(place) or UNKNOWN_PLACES) * stride
+    return total
 
 
 def even(total: int, most: int, workers: int, stack: int = 1) -> int:

@@ -12,24 +12,26 @@ Where there are too few blocks for the threads, these share out panels, after V 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.base.target import CPU, Target
 from tilewright.rules.constants import CONSTANT
 from tilewright.rules.conv_plan import Problem, even, tile_of
-from tilewright.rules.nest import Nest, attempt, block_of, is_expression, nest_of
+from tilewright.rules.epilogue import followers
+from tilewright.rules.nest import Nest, attempt, block_of, nest_of
 from tilewright.rules.setting import Setting
 from tilewright.sym import Const, Expr
-from tilewright.tensor.ir import SPATIAL, Block, annotation
+from tilewright.tensor.ir import Block, annotation
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 ROLE = "winograd"  # the annotation that lowering leaves, with these values
-PADDED, HALF, IMAGE, WEIGHTS, PRODUCT, RESULT = (
+PADDED, HALF, IMAGE, WEIGHTS, PRODUCT, COLUMNS, RESULT = (
     "padded",
     "half",
     "image",
     "weights",
     "product",
+    "columns",
     "result",
 )
 PARALLEL_FLOPS = 2_000_000  # of all threads together: less is not worth waking another
@@ -78,7 +80,7 @@ def winograd(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[Bloc
     if parts is None or setting.target.kind != CPU:
         return ()
     plan = _plan(parts, setting.target, setting.threads)
-    return _scheduled(sch, parts, plan, setting)
+    return _scheduled(sch, _followed(sch, parts), plan, setting)
 
 
 def number(expr: Expr, unknown: int = UNKNOWN_TILES) -> int:
@@ -93,7 +95,7 @@ def _parts(sch: Schedule, reference: BlockRef) -> Parts | None:
     product = nest_of(sch, reference)
     image = _role(sch, sch.get_producers(reference), IMAGE)
     weights = _role(sch, sch.get_producers(reference), WEIGHTS)
-    columns = _role(sch, sch.get_consumers(reference), RESULT)
+    columns = _role(sch, sch.get_consumers(reference), COLUMNS)
     half = None if image is None else _role(sch, sch.get_producers(image), HALF)
     padded = None if half is None else _role(sch, sch.get_producers(half), PADDED)
     if product is None or weights is None or columns is None:
@@ -101,11 +103,11 @@ def _parts(sch: Schedule, reference: BlockRef) -> Parts | None:
     if image is None or half is None or padded is None:
         return None
     before = _role(sch, sch.get_producers(weights), WEIGHTS)
-    readers = sch.get_consumers(columns)
-    if len(readers) != 1 or not _makes_images(sch, readers[0]):
+    result = _role(sch, sch.get_consumers(columns), RESULT)
+    if result is None:
         return None
     chain = (weights,) if before is None else (before, weights)
-    return Parts(product, image, half, padded, chain, columns, readers[0])
+    return Parts(product, image, half, padded, chain, columns, result)
 
 
 def _role(sch: Schedule, references: list[BlockRef], role: str) -> BlockRef | None:
@@ -117,11 +119,15 @@ def _role(sch: Schedule, references: list[BlockRef], role: str) -> BlockRef | No
     return found[0] if len(found) == 1 and nest_of(sch, found[0]) is not None else None
 
 
-def _makes_images(sch: Schedule, reference: BlockRef) -> bool:
-    nest = nest_of(sch, reference)
-    if nest is None or len(nest.block.iters) != 4:
-        return False
-    return is_expression(nest.block) and all(it.kind == SPATIAL for it in nest.block.iters)
+def _followed(sch: Schedule, parts: Parts) -> Parts:
+    """What follows, where it is one block that works in the same order, joins the last stage."""
+    readers = sch.get_consumers(parts.result)
+    if len(readers) != 1 or not followers(sch, parts.result):
+        return parts
+    if len(block_of(sch.function, readers[0].name).iters) != 4:
+        return parts
+    joined = attempt(sch, sch.compute_inline, parts.result)
+    return replace(parts, result=readers[0]) if joined else parts
 
 
 # ------------------------------------------------------------------------------------ the plan
