@@ -6,6 +6,8 @@ and the function's requirements, and only then calls the kernel on raw pointers 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tilewright import sym
 from tilewright.base.errors import UserError
 from tilewright.base.text import Names
@@ -91,22 +93,28 @@ def emit_kernel(
     debug: DebugInfo | None = None,
     *,
     linkage: str = "hidden",
+    in_place: tuple[tuple[int, int], ...] = (),
 ) -> str:
-    """`NAME_kernel(pointers..., scalars..., sizes...)`: the loops themselves."""
+    """`NAME_kernel(pointers..., scalars..., sizes...)`: the loops themselves.
+
+    Pointers do not alias, except for pairs of parameters that may be the same memory.
+    """
     name = f"{fn.name}_kernel"
     scalars = [param for param in fn.params if isinstance(param, Var)]
     written = output_buffers(fn)
     params = []
+    shared = {fn.params[a]: fn.params[b] for pair in in_place for a, b in (pair, pair[::-1])}
     for buffer in fn.buffers:
         access = "" if buffer in written else " readonly"
-        params.append((f"ptr noalias{access}", buffer.name))
+        alone = "" if buffer in shared else " noalias"
+        params.append((f"ptr{alone}{access}", buffer.name))
     params += [(register_type(scalar.dtype), scalar.name) for scalar in scalars]
     params += [("i64", size.name) for size in symbol_sizes(fn)]
     lines = debug.lines(name) if debug is not None else {}
     suffix = lines.get(FUNCTION, "")
     with module.function("i32", name, params, linkage=linkage, suffix=suffix) as (b, values):
         emitter = Emitter(module, machine, b, fn.name, debug)
-        emitter.aliases = _alias_scopes(module, fn)
+        emitter.aliases = _alias_scopes(module, fn, shared)
         emitter.lines = lines
         b.debug = lines.get(START, "")
         rest = values[len(fn.buffers) :]
@@ -123,15 +131,18 @@ def emit_kernel(
     return name
 
 
-def _alias_scopes(module: ModuleText, fn: Function) -> dict[Buffer, str]:
-    """For each buffer, metadata that keeps it apart from all others."""
+def _alias_scopes(
+    module: ModuleText, fn: Function, shared: Mapping[Buffer | Var, Buffer | Var]
+) -> dict[Buffer, str]:
+    """For each buffer, metadata that keeps it apart from all others but the one it shares with."""
     buffers = list(fn.buffers)
     buffers += [stmt.buffer for stmt in walk(fn.body) if isinstance(stmt, ir.Alloc)]
     domain = module.distinct(f'!{{@, !"{fn.name}"}}')
     scopes = [module.distinct(f'!{{@, {domain}, !"{buffer.name}"}}') for buffer in buffers]
     found = {}
     for at, buffer in enumerate(buffers):
-        others = scopes[:at] + scopes[at + 1 :]
+        with_it = (buffer, shared.get(buffer))
+        others = [scope for scope, b in zip(scopes, buffers, strict=True) if b not in with_it]
         text = f", !alias.scope {module.metadata('!{' + scopes[at] + '}')}"
         if others:
             text += f", !noalias {module.metadata('!{' + ', '.join(others) + '}')}"

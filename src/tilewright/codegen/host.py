@@ -154,6 +154,8 @@ class _Host:
         """The memory of a value about to be computed."""
         if value in self.pointers:
             return self.pointers[value]
+        if value in self.plan.roots:
+            return self.pointer(value)  # in the place of an operand
         index = self.plan.outputs.get(value)
         if index is not None:
             pointer = self.output(index)

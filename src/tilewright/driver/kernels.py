@@ -30,6 +30,7 @@ from tilewright.rules import default_schedule
 from tilewright.rules.constants import Given, Packed, split_constant_blocks
 from tilewright.runtime.signature import Signature
 from tilewright.sym import Expr, Var
+from tilewright.tensor.in_place import in_place_pairs
 from tilewright.tensor.ir import Function, TensorCall
 from tilewright.tensor.printer import Printer as TensorPrinter
 from tilewright.tensor.visit import walk
@@ -99,6 +100,7 @@ class Kernel:
     scalars: tuple[Var, ...]
     requires: tuple[Expr, ...]  # over the scalars
     flops: Expr
+    in_place: tuple[tuple[int, int], ...]  # pointers that may be the same memory
     packer: Packer | None
     text: str = field(repr=False)  # the scheduled function
 
@@ -155,19 +157,23 @@ def _compiled(job: Job) -> Kernel:
     if split.packer is not None:
         signature = signature_of(split.packer)
         packer = Packer(_image(split.packer, target, entry=True), signature, split.weights)
+    pairs = in_place_pairs(split.kernel)
     return Kernel(
         job.name,
-        _image(split.kernel, target, entry=False),
+        _image(split.kernel, target, entry=False, in_place=pairs),
         split.params,
         tuple(param for param in split.kernel.params if isinstance(param, Var)),
         split.kernel.requires,
         sym.simplify(work),
+        pairs,
         packer,
         str(split.kernel),
     )
 
 
-def _image(fn: Function, target: Target, *, entry: bool) -> bytes:
+def _image(
+    fn: Function, target: Target, *, entry: bool, in_place: tuple[tuple[int, int], ...] = ()
+) -> bytes:
     """The object code of one function: with an entry that checks arguments, or bare."""
     machine = llvm.machine_of(target)
     flat = lower_for(fn, target)
@@ -176,7 +182,7 @@ def _image(fn: Function, target: Target, *, entry: bool) -> bytes:
     if entry:
         emit_function(module, machine, flat)
     else:
-        emit_kernel(module, machine, flat)
+        emit_kernel(module, machine, flat, in_place=in_place)
     parsed = llvm.parse(module.text())
     llvm.optimize(parsed, machine)
     return llvm.to_object(parsed, machine)

@@ -301,6 +301,10 @@ def _with_packed(graph: Graph, lowering: _Lowering, packing: _Packing) -> Graph:
 def _kernel_node(node: Node, lowering: _Lowering, packing: _Packing) -> list[Node]:
     kernel = packing.kernels[lowering.keys[node]]
     attributes = dict(node.attributes) | {"function": kernel.name, "flops": kernel.flops}
+    attributes["in_place"] = tuple(
+        (at, to - len(kernel.params) + len(kernel.scalars) + len(node.outputs))
+        for at, to in kernel.in_place
+    )
     out: list[Node] = []
     inputs = tuple(value for value in node.inputs if value is not None)
     if kernel.packer is not None:

@@ -6,18 +6,20 @@ A value lives from the step that computes it to the last that reads it; values w
 meet may share bytes. Sizes that the inputs tell give a place in the arena, known now if they are
 numbers, else computed at the start of a call by the same rule; memory for sizes that only the run
 reveals is `late`: it is asked for when they are known. Results are computed where the caller wants
-them. A reshape is its input, seen otherwise, and what a body is given it reads in place.
+them. A reshape is its input, seen otherwise, and what a body is given it reads in place. A kernel
+that reads each element just before it writes it may take the memory of an operand it is the last to
+read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.types import TensorType
-from tilewright.graph.visit import first_capture
+from tilewright.graph.visit import first_capture, walk
 from tilewright.runtime import _native
 from tilewright.sym import Const, Expr, Size, Var, free_vars
 
@@ -86,14 +88,15 @@ def given_sizes(graph: Graph) -> dict[Var, None]:
     }
 
 
-def plan_memory(graph: Graph) -> MemoryPlan:
+def plan_memory(graph: Graph, *, in_place: bool = True) -> MemoryPlan:
     """The plan for a model's main graph, lowered."""
-    return _Planner(graph).plan()
+    return _Planner(graph, in_place).plan()
 
 
 class _Planner:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, share: bool) -> None:
         self.graph = graph
+        self.share = share
         self.given = given_sizes(graph)
         self.roots: dict[Value, Value] = {}
         self.first: dict[Value, int] = {}
@@ -115,6 +118,8 @@ class _Planner:
                 late.append(value)
                 continue
             slots.append(Slot(value, size_bytes(of), self.first[value], self.last[value]))
+        if self.share:
+            slots = self._shared(slots)
         offsets, total = _static_offsets(slots)
         return MemoryPlan(
             tuple(slots),
@@ -180,6 +185,27 @@ class _Planner:
             self.roots[param] = value
         for value in own:  # the host keeps these where it likes: slots, rows of inputs
             self.foreign.add(value)
+
+    # ------------------------------------------------------------------ in place
+
+    def _shared(self, slots: list[Slot]) -> list[Slot]:
+        """A result takes the memory of an operand that is read for the last time, where it may."""
+        found = {slot.value: slot for slot in slots}
+        for node in walk(self.graph):
+            for at, to in node.get("in_place", ()):
+                value, made = node.inputs[at], node.outputs[to]
+                assert value is not None
+                root = self._root(value)
+                old, new = found.get(root), found.get(made)
+                uses = [v for v in node.inputs if v is not None and self._root(v) is root]
+                if old is None or new is None or len(uses) > 1 or old.last != new.first:
+                    continue
+                if not sym.equal(old.size_bytes, new.size_bytes):
+                    continue
+                self.roots[made] = root
+                found[root] = replace(old, last=new.last)
+                del found[made]
+        return list(found.values())
 
     # ------------------------------------------------------------------ results
 
