@@ -137,7 +137,8 @@ def _plan(parts: Parts, target: Target, threads: int) -> Plan:
     product, a = parts.product, parts.size
     of = product.block.writes[0].buffer.dtype
     lanes = target.lanes(of.bits)
-    batch, tall, wide, out, depth = (number(product.extent(at)) for at in range(2, 7))
+    batch = number(product.extent(2), 1)
+    tall, wide, out, depth = (number(product.extent(at)) for at in range(3, 7))
     vectors_out = -(-out // lanes)
     panel, pixels = _tile(batch, tall, wide, vectors_out, depth, target)
     row_bytes = a * a * wide * depth * of.size_bytes

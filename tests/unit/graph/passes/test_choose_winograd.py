@@ -33,7 +33,7 @@ def chosen(module, target=SERVER):
     [
         (56, 64, 64, 4),  # many tiles: the largest
         (56, 16, 64, 2),  # short sums: the more accurate one
-        (14, 256, 256, 2),  # few tiles: weights would take longer than products
+        (7, 512, 512, 2),  # few tiles: weights would take longer than products
         (56, 64, 72, 0),  # vectors that are not full
         (224, 3, 64, 0),  # hardly anything to multiply
     ],
