@@ -1,14 +1,17 @@
 """Nodes as one kernel: a `fused` node whose body computes what others use of them.
 
 Values are defined once in a module, so a body has values of its own; the `fused` node defines those
-that the nodes defined. Constants of one element go into the body. A reshape at either end only
-names the same memory otherwise: it stays outside, where it costs nothing.
+that the nodes defined. Constants of one element go into the body, unless they are too many. A
+reshape at either end only names the same memory otherwise: it stays outside, where it is free.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from tilewright.base.loc import fuse as fuse_locs
 from tilewright.graph.build import is_native
@@ -20,6 +23,8 @@ from tilewright.graph.views import ALIAS
 from tilewright.sym import Size, Var
 
 FUSED = "fused"
+VARIED = 8  # how many numbers may be in one place of an operator before they are parameters
+Array = np.ndarray[Any, Any]
 
 
 def kernels(graph: Graph) -> list[bool]:
@@ -53,15 +58,29 @@ def _defines(value: Value, sizes: set[Var]) -> bool:
     return any(isinstance(size, Size) and size not in sizes for size in sizes_of(value.type))
 
 
-def small_constants(nodes: Sequence[Node]) -> dict[Value, Node]:
-    """The constants of one element, which bodies hold themselves."""
-    found = {}
+def small_constants(nodes: Sequence[Node], data: Mapping[str, Array]) -> dict[Value, Node]:
+    """The constants of one element, which bodies hold themselves.
+
+    Numbers that differ from node to node, such as the scales of a quantized model, stay outside:
+    with them inside, no two kernels would be the same.
+    """
+    found: dict[Value, Node] = {}
     for node in nodes:
         if node.op == "constant":
             shape = node.output.tensor.static_shape
             if shape is not None and all(dim == 1 for dim in shape):
                 found[node.output] = node
-    return found
+    places: dict[tuple[str, int], set[bytes]] = {}
+    uses: dict[Value, list[tuple[str, int]]] = {}
+    for node in nodes:
+        for at, value in enumerate(node.inputs):
+            if value in found and value is not None:
+                uses.setdefault(value, []).append((node.op, at))
+                array = data[found[value]["data"]]
+                places.setdefault((node.op, at), set()).add(array.tobytes())
+    varied = {place for place, numbers in places.items() if len(numbers) > VARIED}
+    outside = [v for v, at in uses.items() if all(place in varied for place in at)]
+    return {value: node for value, node in found.items() if value not in outside}
 
 
 def enclose(

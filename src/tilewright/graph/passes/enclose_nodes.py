@@ -6,11 +6,12 @@ control flow, and operators that take a function, or the host, to themselves.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tilewright.base.passes import PassContext
 from tilewright.graph import ir
-from tilewright.graph.enclose import enclose, kernels, small_constants
+from tilewright.graph.enclose import Array, enclose, kernels, small_constants
 from tilewright.graph.ir import Graph, Module, Node
 from tilewright.graph.views import ALIAS
 from tilewright.graph.visit import map_bodies
@@ -18,12 +19,12 @@ from tilewright.graph.visit import map_bodies
 
 def enclose_nodes(module: Module, ctx: PassContext) -> Module:
     """Before: %b = exp(%x).   After: %b = fused(%x) do { graph(%x) { %b = exp(%x) ... } }."""
-    changed = map_bodies(module, _enclosed)
+    changed = map_bodies(module, lambda graph: _enclosed(graph, module.constants))
     return replace(changed, stage=ir.FUSED)
 
 
-def _enclosed(graph: Graph) -> Graph:
-    constants = small_constants(graph.nodes)
+def _enclosed(graph: Graph, data: Mapping[str, Array]) -> Graph:
+    constants = small_constants(graph.nodes, data)
     out: list[Node] = []
     for node, is_kernel in zip(graph.nodes, kernels(graph), strict=True):
         if is_kernel and node.op != ALIAS:

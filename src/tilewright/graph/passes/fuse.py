@@ -19,6 +19,7 @@ Options: `limit`, the most nodes of a kernel.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilewright import sym
@@ -30,7 +31,7 @@ from tilewright.graph.cost import (
     operations_per_element,
     size_bytes,
 )
-from tilewright.graph.enclose import enclose, kernels, small_constants
+from tilewright.graph.enclose import Array, enclose, kernels, small_constants
 from tilewright.graph.groups import Groups
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import BROADCAST, COMPLEX, ELEMENTWISE, INJECTIVE, REDUCTION
@@ -50,15 +51,15 @@ REPEATED_OPERATIONS = 8  # per element, of what may be computed in several kerne
 def fuse(module: Module, ctx: PassContext) -> Module:
     """Before: %a = exp(%x); %b = neg(%a).   After: %b = fused(%x) do { graph(%x) { ... } }."""
     limit = ctx.option("fuse.limit", 64)
-    return map_bodies(module, lambda graph: _fused(graph, limit))
+    return map_bodies(module, lambda graph: _fused(graph, module.constants, limit))
 
 
-def _fused(graph: Graph, limit: int) -> Graph:
+def _fused(graph: Graph, data: Mapping[str, Array], limit: int) -> Graph:
     fusion = _Fusion(graph, limit)
     fusion.repeat_leaves()
     fusion.grow()
     fusion.repeat_cheap()
-    nodes = fusion.emit()
+    nodes = fusion.emit(small_constants(graph.nodes, data))
     same = len(nodes) == len(graph.nodes) and all(
         a is b for a, b in zip(nodes, graph.nodes, strict=True)
     )
@@ -300,9 +301,8 @@ class _Fusion:
 
     # ---------------------------------------------------------------- the result
 
-    def emit(self) -> list[Node]:
-        """The nodes of the graph with groups enclosed."""
-        constants = small_constants(self.nodes)
+    def emit(self, constants: Mapping[Value, Node]) -> list[Node]:
+        """The nodes of the graph with groups enclosed; some constants go inside."""
         self._keep_aliases()
         out: list[Node] = []
         for group in self.groups.in_order():
