@@ -22,7 +22,7 @@ from tilewright.tensor.schedule import BlockRef, Schedule
 MOST_ROWS, SOME_ROWS, FEW_ROWS = 14, 8, 6
 FEW_DOTS = 3  # rows for which packing B would take longer than using it
 CACHE_PERIOD = 4096  # bytes apart, addresses fall into the same set of the first cache
-FEW_PASSES = 20  # over a block of B, for which bringing it takes a good part of the time
+PASSING_ROWS = 320  # for fewer, bringing a block of B takes a good part of the time
 AHEAD, FAR_AHEAD = 8, 32  # steps of the sum that B is asked for: from the second cache, from memory
 # Steps of a part of a sum: few enough for its share of A and B to stay in the caches, enough to be
 # worth bringing a tile to memory.
@@ -72,21 +72,28 @@ def plan_of(found: Contraction, setting: Setting) -> Plan | None:
     packing = _packing(found, tile, setting)
     # B from far away, for not many rows: the next block comes while this one is used.
     passes = -(-shape.rows // tile.rows)
-    passing = 1 < passes <= FEW_PASSES and packing in (WEIGHT, BEFORE)
+    passing = passes > 1 and shape.rows <= PASSING_ROWS and packing in (WEIGHT, BEFORE)
     room = target.l2_bytes // (8 if passing else 4)
     panels = _panels(shape, tile, room // panel_bytes, setting.threads)
     is_far = panel_bytes > target.l1d_bytes // 2
+    chunks = setting.threads if tile.share in (tiling.ROWS, tiling.COLUMNS) else 1
+    rows_bytes = shape.rows * (part or shape.depth) * of.size_bytes
+    blocks = -(-shape.columns // (tile.vectors * panels))
     return Plan(
         tile,
         lanes,
         _row_tile(found, tile.rows),
         1 if found.extent(last) is None else panels,
-        setting.threads if tile.share == tiling.ROWS else 1,
+        chunks,
         part,
+        part > 0
+        and rows_bytes <= target.l2_bytes // 3
+        and tile.share != tiling.ROWS
+        and blocks % chunks == 0,
         packing,
         ahead=0 if not is_far else AHEAD if passes > 1 else FAR_AHEAD,
         prefetch_block=passing and is_far,
-        prefetch_rows=shape.rows * shape.depth * of.size_bytes > target.l2_bytes // 4,
+        prefetch_rows=rows_bytes > target.l2_bytes // 2,
     )
 
 

@@ -1,15 +1,16 @@
 """The steps that turn a sum of products into tiles in registers, from a plan.
 
-    for jb                   blocks of panels that stay in the second cache
-      pack B[:, jb]            unless that was done before
-      for kb                   parts of the sum, where it is long
+    for kb                   parts of the sum, where it is long
+      for jb                 blocks of panels that stay in the second cache
+        pack B[:, jb]          unless that was done before
         for io                 tiles of rows
           for jp               panels
             for k              rows x vectors multiply-adds on registers
             the results go through what follows them (bias, activation), and to memory
 
 Without parts a tile is finished before it leaves the registers, and what follows is applied to it
-there. With parts, tiles are added to the result in memory, and what follows comes after a block.
+there. With parts, tiles are added to the result in memory, and what follows comes after the last.
+Parts run inside the blocks instead where the rows of A do not stay in the second cache meanwhile.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ class Plan:
     lanes: int
     row_tile: tuple[int, ...]  # how many of each row iterator a tile has
     panels: int  # in a block of columns
-    chunks: int  # of rows, for threads
+    chunks: int  # of rows or columns, for threads
     part: int  # steps of a part of the sum; 0: it is not cut
+    parts_outside: bool  # whether parts run around blocks, or inside
     packing: str  # of B: before all, inside a block of columns, as a weight, nowhere
     ahead: int  # steps of the sum that B is asked for before it is used; 0: never
     prefetch_block: bool  # ask for the next block of B while this one is used
@@ -57,10 +59,16 @@ class _Loops:
 
     outer: list[LoopRef]
     chunk: list[LoopRef]
-    block: LoopRef
     part: list[LoopRef]
+    block: LoopRef
     rows: list[LoopRef]
     panel: LoopRef
+    done: LoopRef  # in front of whose next iteration results are complete
+
+    @property
+    def inside(self) -> LoopRef:
+        """The innermost loop around a block of B."""
+        return self.block if self.done != self.block or not self.part else self.part[-1]
 
     @property
     def inner(self) -> LoopRef:
@@ -92,20 +100,19 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[B
         scheduled.append(padded)
     if panel is not None:
         if plan.packing == INSIDE:
-            sch.compute_at(panel, (loops.part or [loops.block])[-1])
+            sch.compute_at(panel, loops.inside)
         _lay_out(sch, panel, tile, found, plan)
         scheduled.append(panel)
     if plan.ahead:
         read = read_index(sch, tile, operand(sch, tile, found, found.b).buffer)
         attempt(sch, sch.prefetch, tile, read, depth[-1], plan.ahead)
         if plan.prefetch_block:
-            whole = (loops.part or [loops.block])[-1]
-            attempt(sch, sch.prefetch, tile, read, whole, 1, depth[-1])
+            attempt(sch, sch.prefetch, tile, read, loops.inside, 1, depth[-1])
     if plan.prefetch_rows and loops.rows:
         read = read_index(sch, tile, operand(sch, tile, found, found.a).buffer)
         attempt(sch, sch.prefetch, tile, read, loops.rows[-1], 1, depth[-1])
     if plan.tile.share != ALONE:
-        shared = {COLUMNS: [*loops.outer, loops.block], STACK: loops.outer}
+        shared = {COLUMNS: [*loops.outer, loops.done], STACK: loops.outer}
         shared[ROWS] = [*loops.outer, *loops.chunk]
         sch.parallel(fused(sch, shared[plan.tile.share]))
     return tuple(dict.fromkeys(scheduled))
@@ -215,21 +222,28 @@ def _split(
             inner.append(near)
         rows.append(loop)
     chunk: list[LoopRef] = []
-    if plan.tile.share == ROWS and found.extent(found.rows[0]) is None:
-        chunk, rows = rows[:1], rows[1:]
-    elif plan.chunks > 1 and rows:
-        far, rows[0] = sch.split(rows[0], [plan.chunks, None])
-        chunk = [far]
+    sizes = [None, plan.panels, plan.tile.vectors, plan.lanes]
     column = loops[found.columns[-1]]
-    jb, jp, ji, jv = sch.split(column, [None, plan.panels, plan.tile.vectors, plan.lanes])
+    if plan.parts_outside:
+        far, jb, jp, ji, jv = sch.split(column, [plan.chunks, *sizes])
+        chunk = [far]
+    else:
+        jb, jp, ji, jv = sch.split(column, sizes)
+        if plan.tile.share == ROWS and found.extent(found.rows[0]) is None:
+            chunk, rows = rows[:1], rows[1:]
+        elif plan.tile.share == ROWS and rows:
+            far, rows[0] = sch.split(rows[0], [plan.chunks, None])
+            chunk = [far]
     depth = loops[len(found.nest.spatial) :]
     part = depth if plan.part else []
     own = [] if plan.part else depth
-    sch.reorder(*outer, *chunk, jb, *part, *rows, jp, *own, *inner, ji, jv)
+    between = [*part, jb] if plan.parts_outside else [jb, *part]
+    sch.reorder(*outer, *chunk, *between, *rows, jp, *own, *inner, ji, jv)
+    done = chunk[-1] if plan.parts_outside else jb
     for loop in (*inner, ji):
         sch.unroll(loop)
     sch.vectorize(jv)
-    return _Loops(outer, chunk, jb, part, rows, jp), [*own, *inner, ji, jv]
+    return _Loops(outer, chunk, part, jb, rows, jp, done), [*own, *inner, ji, jv]
 
 
 def _part(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> BlockRef:
@@ -279,7 +293,7 @@ def _after_parts(sch: Schedule, c: BlockRef, loops: _Loops, plan: Plan) -> list[
     for reference in sch.get_consumers(c):
         point = sch.checkpoint()
         try:
-            sch.reverse_compute_at(reference, loops.block)
+            sch.reverse_compute_at(reference, loops.done)
             _, lane = sch.split(sch.get_loops(reference)[-1], [None, plan.lanes])
             sch.vectorize(lane)
             done.append(reference)

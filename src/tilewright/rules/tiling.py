@@ -90,11 +90,11 @@ def choose(shape: Shape, target: Target, threads: int, most_rows: int) -> Tile:
                 c = min(c, _up(_up(c, vectors), parts) * vectors)
             cost = cycles(r, c, (rows, vectors), units)
             # Vectors of B come from the second cache: few per multiply-add are better.
-            cost *= 1 + 0.4 * max(vectors / steps(rows, vectors, units) - 0.125, 0)
+            cost *= 1 + 0.25 * max(vectors / steps(rows, vectors, units) - 0.125, 0)
             cost *= 1 + 0.05 * (rows + vectors) / (rows * vectors)
-            # Between equals: whole tiles, columns.
-            cost *= 1 + 0.005 * (share == ROWS)
-            cost *= 1 + 0.01 * (shape.rows % rows > 0) + 0.01 * (shape.columns % vectors > 0)
+            # Between equals: whole tiles; threads that share what there is less of.
+            cost *= 1 + 0.005 * (share == (COLUMNS if shape.rows > 32 * shape.columns else ROWS))
+            cost *= 1 + 0.02 * (shape.rows % rows > 0) + 0.02 * (shape.columns % vectors > 0)
             if best is None or cost < best[0]:
                 best = cost, Tile(rows, vectors, share)
     assert best is not None
