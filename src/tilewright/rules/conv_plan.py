@@ -24,6 +24,7 @@ LOADS = 2  # loads per cycle
 L2_BYTES = 32  # that the second cache hands on per cycle
 PARALLEL_CYCLES = 30_000  # of all threads together: less is not worth waking another
 UNKNOWN_PLACES = 56  # of an image whose size is not known
+FEW_PIXELS = 8  # with fewer in a tile, weights had better come from the first cache
 UNROLLED = 32  # multiply-adds in a tile's body, at most
 
 
@@ -97,7 +98,7 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
         pixels,
         in_chunk,
         _rows(conv, pixels, target, workers, stack, of.size_bytes),
-        panel_bytes <= target.l1d_bytes * 5 // 8,
+        panel_bytes <= target.l1d_bytes * 5 // 8 and math.prod(pixels) < FEW_PIXELS,
         chunked,
         threads > 1 and cycles > PARALLEL_CYCLES,
     )
