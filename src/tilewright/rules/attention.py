@@ -18,12 +18,13 @@ from dataclasses import dataclass
 
 from tilewright.rules import cost
 from tilewright.rules.nest import Nest, fused, inner_nest
-from tilewright.rules.rows import Stages, stages_of
+from tilewright.rules.rows import Stages, own_axes, stages_of
 from tilewright.rules.setting import Setting
 from tilewright.rules.stage import total
 from tilewright.sym import ONE, Const, Mul, Var, uses_var
-from tilewright.tensor.ir import Update
+from tilewright.tensor.ir import Load, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.visit import loads
 
 TILE_VECTORS = 2  # of queries
 REGISTERS = 16  # accumulators of a product
@@ -35,10 +36,20 @@ class Products:
     """The parts of a program that is attention."""
 
     stages: Stages
-    first: Nest  # scores: queries times keys
+    first: Nest  # queries times keys
+    scores: Nest | None  # what is done to each of its results, if anything
     second: Nest  # weights times values
     row: int  # the iterator of the sink that is a query
-    query: int  # which read of `first` is the queries
+    read: int  # which read of `first` is the queries
+
+    def query(self, name: str) -> int:
+        """The iterator of a member that is a query."""
+        return self.stages.maps[name][self.row]
+
+    def other(self, nest: Nest) -> int:
+        """The spatial iterator of a product that is no row: a key, or a feature."""
+        rows = self.stages.maps[nest.name].values()
+        return next(at for at in nest.spatial if at not in rows)
 
 
 def attention(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
@@ -52,14 +63,15 @@ def attention(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[Blo
         return ()
     vectors = TILE_VECTORS if rows > lanes else 1
     tile = _tile_loop(sch, found, vectors * lanes, setting)
-    between = [nest for nest in found.stages.members.values() if not _is_product(nest)]
-    queries = _scores(sch, found, tile, lanes, vectors)
+    stored, queries = _scores(sch, found, tile, lanes, vectors)
+    skipped = (found.first.name, found.second.name, stored.name)
+    between = [nest for name, nest in found.stages.members.items() if name not in skipped]
     for nest in between:
         _between(sch, found, nest, tile, lanes)
     _values(sch, found, lanes)
-    _lay_out(sch, found, between, queries)
+    _lay_out(sch, found, between, stored, queries)
     names = [*found.stages.members, found.stages.sink.name]
-    return (queries, *[sch.get_block(name) for name in names])
+    return (stored, queries, *[sch.get_block(name) for name in names])
 
 
 # ------------------------------------------------------------------------------------ finding
@@ -70,20 +82,20 @@ def _products(sch: Schedule, reference: BlockRef) -> Products | None:
     if stages is None:
         return None
     sums = [nest for nest in stages.members.values() if _is_product(nest)]
-    if len(sums) != 2:
+    if len(sums) != 2 or any(len(nest.reduce) != 1 for nest in sums):
         return None
     second, first = sums  # consumers come first
-    kept = [at for at in stages.rows if stages.sink.extent(at) is not ONE]
-    free = [at for at in stages.sink.loops if at not in stages.rows]
-    if not kept or len(free) != 1 or len(first.reduce) != 1 or len(second.reduce) != 1:
+    if len(stages.sink.loops) != len(stages.rows) + 1:
         return None
-    row = kept[-1]
-    if list(first.loops) != list(range(len(first.loops))) or first.spatial != second.spatial:
+    if any(len(nest.spatial) != len(stages.rows) + 1 for nest in sums):
         return None
-    if stages.rows != first.spatial[:-1] or row != first.spatial[-2]:
-        return None  # [..., query, key] and [..., query, feature]
-    query = _query_read(first, first.var(row), first.var(first.spatial[-1]))
-    return None if query is None else Products(stages, first, second, row, query)
+    for row in reversed(stages.rows):
+        maps = stages.maps[first.name]
+        key = next(at for at in first.spatial if at not in maps.values())
+        read = _query_read(first, first.var(maps[row]), first.var(key))
+        if stages.sink.extent(row) is not ONE and read is not None:
+            return Products(stages, first, _epilogue(stages, first), second, row, read)
+    return None
 
 
 def _is_product(nest: Nest) -> bool:
@@ -94,15 +106,35 @@ def _is_product(nest: Nest) -> bool:
 
 
 def _query_read(nest: Nest, row: Var, column: Var) -> int | None:
-    """The read of a product that speaks of its rows and not of its columns."""
-    found = None
-    for at, region in enumerate(nest.block.reads):
-        starts = [r.start for r in region.ranges]
-        if any(uses_var(start, {row}) for start in starts):
-            if any(uses_var(start, {column}) for start in starts) or found is not None:
-                return None
-            found = at
-    return found
+    """The read of a product that speaks of its rows alone, where the other does of columns."""
+    rows: list[Load] = []
+    for load in loads(*nest.block.body.exprs()):
+        of_row, of_column = (any(uses_var(at, {v}) for at in load.index) for v in (row, column))
+        if of_row and of_column:
+            return None
+        if of_row:
+            rows.append(load)
+    if len(rows) != 1 or any(load.buffer is rows[0].buffer for load in _others(nest, rows[0])):
+        return None
+    buffers = [region.buffer for region in nest.block.reads]
+    return buffers.index(rows[0].buffer)
+
+
+def _others(nest: Nest, one: Load) -> list[Load]:
+    return [load for load in loads(*nest.block.body.exprs()) if load is not one]
+
+
+def _epilogue(stages: Stages, first: Nest) -> Nest | None:
+    """The one stage that reads the first product, if it has all of its elements."""
+    made = [region.buffer for region in first.block.writes]
+    users = [
+        nest
+        for nest in (*stages.members.values(), stages.sink)
+        if any(region.buffer in made for region in nest.block.reads)
+    ]
+    if len(users) != 1 or users[0].reduce or users[0] is stages.sink:
+        return None
+    return users[0] if len(users[0].spatial) == len(first.spatial) else None
 
 
 # ------------------------------------------------------------------------------------ tiles
@@ -111,9 +143,11 @@ def _query_read(nest: Nest, row: Var, column: Var) -> int | None:
 def _tile_loop(sch: Schedule, found: Products, tile: int, setting: Setting) -> LoopRef:
     """The loop over tiles of queries, with all stages under it."""
     sink = found.stages.sink
-    outer, _ = sch.split(sink.loops[found.row], [None, tile])
-    heads = [at for at in found.stages.rows if at < found.row]
+    heads = [at for at in found.stages.rows if at != found.row]
     around = [sink.loops[at] for at in heads]
+    feature = next(loop for at, loop in sink.loops.items() if at not in found.stages.rows)
+    outer, inner = sch.split(sink.loops[found.row], [None, tile])
+    sch.reorder(*around, outer, inner, feature)
     work = 2 * (found.first.instances + found.second.instances) / FLOPS_PER_NS
     shared = cost.chunks(work, setting.threads) > 1
     if isinstance(sink.extent(found.row), Const) or total(sink, heads) < 2 * setting.threads:
@@ -137,24 +171,38 @@ def _own(sch: Schedule, block: BlockRef, under: LoopRef) -> dict[int, LoopRef]:
     return nest.loops
 
 
-def _scores(sch: Schedule, found: Products, tile: LoopRef, lanes: int, vectors: int) -> BlockRef:
-    """The first product: several keys times all queries of the tile, in registers."""
+def _scores(
+    sch: Schedule, found: Products, tile: LoopRef, lanes: int, vectors: int
+) -> tuple[BlockRef, BlockRef]:
+    """The first product: several keys times all queries of the tile, in registers.
+
+    The blocks that store it, and that copy the queries.
+    """
     first = sch.get_block(found.first.name)
-    row, column = found.row, found.first.spatial[-1]
-    queries = sch.cache_read(first, found.query, "global")
+    queries = sch.cache_read(first, found.read, "global")
     sch.compute_at(queries, tile)
-    local = sch.cache_write(first, 0, "local")
-    loops = _own(sch, local, tile)
+    if found.scores is not None:
+        stored = sch.get_block(found.scores.name)
+        row = found.query(stored.name)
+        column = next(
+            at for at in found.scores.spatial if at not in found.stages.maps[stored.name].values()
+        )
+        sch.set_scope(first, 0, "local")
+    else:
+        stored = sch.cache_write(first, 0, "local")
+        row, column = found.query(first.name), found.other(found.first)
+    loops = _own(sch, stored, tile)
     outer, key = sch.split(loops[column], [None, REGISTERS // vectors])
     step, lane = sch.split(loops[row], [None, lanes])
     sch.reorder(outer, key, step, lane)
     _unrolled(sch, key, step, lane)
     sch.compute_at(first, outer)
     loops = _own(sch, first, outer)
+    row, column = found.query(first.name), found.other(found.first)
     step, lane = sch.split(loops[row], [None, lanes])
     sch.reorder(loops[found.first.reduce[0]], loops[column], step, lane)
     _unrolled(sch, loops[column], step, lane)
-    return queries
+    return stored, queries
 
 
 def _unrolled(sch: Schedule, *loops: LoopRef) -> None:
@@ -168,9 +216,9 @@ def _between(sch: Schedule, found: Products, nest: Nest, tile: LoopRef, lanes: i
     """A stage along the keys, lanes along the queries."""
     block = sch.get_block(nest.name)
     loops = _own(sch, block, tile)
-    step, lane = sch.split(loops[found.row], [None, lanes])
-    others = [loop for at, loop in loops.items() if at > found.row]
-    sch.reorder(*others, step, lane)
+    query = found.query(nest.name)
+    step, lane = sch.split(loops[query], [None, lanes])
+    sch.reorder(*[loop for at, loop in loops.items() if at != query], step, lane)
     _unrolled(sch, step, lane)
     if len(nest.spatial) == len(found.stages.rows):
         sch.set_scope(block, 0, "local")
@@ -180,9 +228,8 @@ def _values(sch: Schedule, found: Products, lanes: int) -> None:
     """The second product: a few queries times all features, in registers."""
     sink, second = sch.get_block(found.stages.sink.name), sch.get_block(found.second.name)
     around = sch.get_loops(sink)
-    feature = found.second.spatial[-1]
-    count = -(-found.second.guess(feature) // lanes)
-    wide = min(count, REGISTERS // 2)
+    feature = found.other(found.second)
+    wide = min(-(-found.second.guess(feature) // lanes), REGISTERS // 2)
     together = 1  # of queries; a power of two, so that tiles hold whole groups
     while 2 * together * wide <= REGISTERS:
         together *= 2
@@ -192,31 +239,42 @@ def _values(sch: Schedule, found: Products, lanes: int) -> None:
     _unrolled(sch, query, step, lane)
     sch.compute_at(second, outer)
     loops = _own(sch, second, outer)
+    row = loops[found.query(second.name)]
     step, lane = sch.split(loops[feature], [None, lanes])
-    sch.reorder(loops[found.second.reduce[0]], loops[found.row], step, lane)
-    _unrolled(sch, loops[found.row], step, lane)
+    sch.reorder(loops[found.second.reduce[0]], row, step, lane)
+    _unrolled(sch, row, step, lane)
     sch.set_scope(second, 0, "local")
 
 
-def _lay_out(sch: Schedule, found: Products, between: list[Nest], queries: BlockRef) -> None:
+def _lay_out(
+    sch: Schedule, found: Products, between: list[Nest], stored: BlockRef, queries: BlockRef
+) -> None:
     """Queries innermost in whatever is kept for all of a tile."""
     rank = len(found.first.spatial)
-    swapped = [*range(rank - 2), rank - 1, rank - 2]
-    kept = [nest.name for nest in between if len(nest.spatial) == rank]
-    local = next(b.name for b in sch.get_consumers(sch.get_block(found.first.name)))
-    for name in (found.first.name, local, *kept):
-        sch.transform_layout(sch.get_block(name), ("write", 0), _index_map(swapped))
-    read = found.first.block.reads[found.query]
-    row = found.first.var(found.row)
+    for name in (found.first.name, stored.name):
+        _query_last(sch, sch.get_block(name), found, found.first.name)
+    for nest in between:
+        if len(nest.spatial) == rank:
+            _query_last(sch, sch.get_block(nest.name), found, nest.name)
+    read = found.first.block.reads[found.read]
+    row = found.first.var(found.query(found.first.name))
     last = next(at for at, r in enumerate(read.ranges) if uses_var(r.start, {row}))
-    order = [at for at in range(len(read.ranges)) if at != last]
-    sch.transform_layout(queries, ("write", 0), _index_map([*order, last]))
+    sch.transform_layout(queries, ("write", 0), _index_map(len(read.ranges), last))
     loops = sch.get_loops(queries)[-len(read.ranges) :]
-    lane = loops[last]
-    sch.reorder(*[loop for loop in loops if loop is not lane], lane)
-    sch.vectorize(lane)
+    sch.reorder(*[loop for loop in loops if loop is not loops[last]], loops[last])
+    sch.vectorize(loops[last])
 
 
-def _index_map(order: list[int]) -> str:
-    names = [f"d{at}" for at in range(len(order))]
-    return f"({', '.join(names)}) -> ({', '.join(names[at] for at in order)})"
+def _query_last(sch: Schedule, block: BlockRef, found: Products, like: str) -> None:
+    """The dimension of queries goes last in what a block writes, which has the axes of another."""
+    nest = found.stages.members[like]
+    axes = own_axes(nest.block)
+    assert axes is not None
+    last = next(dim for dim, at in axes.items() if at == found.query(like))
+    sch.transform_layout(block, ("write", 0), _index_map(len(axes), last))
+
+
+def _index_map(rank: int, last: int) -> str:
+    names = [f"d{at}" for at in range(rank)]
+    order = [*names[:last], *names[last + 1 :], names[last]]
+    return f"({', '.join(names)}) -> ({', '.join(order)})"

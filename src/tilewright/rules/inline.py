@@ -7,7 +7,7 @@ from tilewright.rules import cost
 from tilewright.rules.contraction import operands
 from tilewright.rules.nest import block_of
 from tilewright.sym import ONE, uses_var
-from tilewright.tensor.ir import Block, Load, Store
+from tilewright.tensor.ir import REDUCE, Block, Load, Store
 from tilewright.tensor.schedule import Schedule
 from tilewright.tensor.visit import blocks, exprs
 
@@ -24,7 +24,7 @@ def inline_producers(sch: Schedule) -> None:
         block = block_of(sch.function, block.name)
         consumers = [block_of(sch.function, reader.name) for reader in readers]
         again = len(readers) > 1 or any(_repeats(block, reader) for reader in consumers)
-        if again and not _is_cheap(block):
+        if again and (not _is_cheap(block) or (len(readers) > 1 and _follows_sum(sch, block))):
             continue
         if not _is_move(block) and any(_multiplies(block, reader) for reader in consumers):
             continue
@@ -32,6 +32,21 @@ def inline_producers(sch: Schedule) -> None:
             sch.compute_inline(reference)
         except ScheduleError:
             continue  # a reduction, a result, an opaque body: it stays
+
+
+def _follows_sum(sch: Schedule, block: Block) -> bool:
+    """Whether a block takes, element by element, what a reduction made: it will be done to the
+    results as they come."""
+    place = [it.var for it in block.iters]
+    for producer in sch.get_producers(sch.get_block(block.name)):
+        source = block_of(sch.function, producer.name)
+        if not any(it.kind == REDUCE for it in source.iters):
+            continue
+        made = [region.buffer for region in source.writes]
+        for expr in exprs(block.body):
+            if isinstance(expr, Load) and expr.buffer in made and list(expr.index) == place:
+                return True
+    return False
 
 
 def _repeats(block: Block, reader: Block) -> bool:

@@ -31,6 +31,7 @@ class Stages:
     sink: Nest
     members: dict[str, Nest]  # the last ones of the program first, without the sink
     rows: list[int]  # iterators of the sink
+    maps: dict[str, dict[int, int]]  # of every member: row of the sink -> its own iterator
 
 
 def rows(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
@@ -167,7 +168,7 @@ def stages_of(sch: Schedule, reference: BlockRef) -> Stages | None:
         if any(user is not sink.block and user.name not in members for user in used):
             continue
         nest = nest_of(sch, sch.get_block(block.name))
-        if nest is not None and is_expression(block) and _own_axes(block):
+        if nest is not None and is_expression(block) and own_axes(block):
             members[block.name] = nest
     if not any(nest.reduce for nest in members.values()):
         return None
@@ -198,7 +199,7 @@ def _with_rows(sink: Nest, members: dict[str, Nest]) -> Stages | None:
                 return None
     if not any(nest.reduce for nest in chosen.values()):
         return None
-    return Stages(sink, dict(chosen), kept)
+    return Stages(sink, dict(chosen), kept, maps)
 
 
 def _without(name: str, members: dict[str, Nest]) -> dict[str, Nest]:
@@ -227,7 +228,7 @@ def _mapped(
     nest: Nest, nests: dict[str, Nest], maps: dict[str, dict[int, int]], rows: list[int]
 ) -> dict[int, int]:
     """Row of the sink -> the iterator of a member that runs through it, for all who read it."""
-    axes = _own_axes(nest.block)
+    axes = own_axes(nest.block)
     assert axes is not None
     found: dict[int, int] | None = None
     made = [region.buffer for region in nest.block.writes]
@@ -251,7 +252,7 @@ def _agreed(a: dict[int, int], b: dict[int, int]) -> dict[int, int]:
     return {row: at for row, at in a.items() if b.get(row) == at}
 
 
-def _own_axes(block: Block) -> dict[int, int] | None:
+def own_axes(block: Block) -> dict[int, int] | None:
     """Dimension -> the spatial iterator that it is written at, if each has one of its own."""
     indices = [stmt.index for stmt in walk(block.body) if isinstance(stmt, (Store, Update))]
     if not indices or any(index != indices[0] for index in indices):
