@@ -29,7 +29,6 @@ from tilewright.codegen.entry import (
     signature_of,
     symbol_sizes,
 )
-from tilewright.codegen.hardware import NO_MEMORY
 from tilewright.codegen.machine import Machine
 from tilewright.graph import ir as graph_ir
 from tilewright.graph.ir import Graph, Module, Node
@@ -148,7 +147,7 @@ class _Host:
 
     def _check_memory(self, pointer: Value) -> None:
         with self.b.when(self.b.compare("icmp eq", pointer, NULL), unlikely=True):
-            self.emitter.fail(i32(NO_MEMORY))
+            self.emitter.fail(self.b.call("tw_last_code", "i32"))
 
     def place(self, value: Place) -> Value:
         """The memory of a value about to be computed."""
