@@ -187,5 +187,5 @@ def test_caller_supplied_outputs_are_filled_and_checked():
     assert (out == -1).all()
     with pytest.raises(UserError, match="dimension 0 is 3, expected 4"):
         compiled(np.ones(4, F), out=(out,))
-    with pytest.raises(UserError, match="TW4001"):
+    with pytest.raises(TypeError, match="TW4001"):
         compiled(np.ones(3, F), out=(np.zeros(3, np.float64),))

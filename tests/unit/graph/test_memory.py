@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -26,7 +28,7 @@ def chain(length: int, *dims: object) -> Graph:
     """Each value from the one before."""
     x = tensor("x", *dims)
     values = [x, *(tensor(f"v{at}", *dims) for at in range(length))]
-    nodes = [kernel([a], b) for a, b in zip(values, values[1:], strict=False)]
+    nodes = [kernel([a], b) for a, b in itertools.pairwise(values)]
     return Graph("main", (x,), tuple(nodes), (values[-1],))
 
 
