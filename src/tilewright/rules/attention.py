@@ -24,7 +24,7 @@ from tilewright.rules.stage import total
 from tilewright.sym import ONE, Const, Mul, Var, uses_var
 from tilewright.tensor.ir import Load, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.visit import loads
+from tilewright.tensor.visit import exprs
 
 TILE_VECTORS = 2  # of queries
 REGISTERS = 16  # accumulators of a product
@@ -107,21 +107,17 @@ def _is_product(nest: Nest) -> bool:
 
 def _query_read(nest: Nest, row: Var, column: Var) -> int | None:
     """The read of a product that speaks of its rows alone, where the other does of columns."""
+    found = [expr for expr in exprs(nest.block.body) if isinstance(expr, Load)]
     rows: list[Load] = []
-    for load in loads(*nest.block.body.exprs()):
+    for load in found:
         of_row, of_column = (any(uses_var(at, {v}) for at in load.index) for v in (row, column))
         if of_row and of_column:
             return None
         if of_row:
             rows.append(load)
-    if len(rows) != 1 or any(load.buffer is rows[0].buffer for load in _others(nest, rows[0])):
+    if len(rows) != 1 or [load.buffer for load in found].count(rows[0].buffer) > 1:
         return None
-    buffers = [region.buffer for region in nest.block.reads]
-    return buffers.index(rows[0].buffer)
-
-
-def _others(nest: Nest, one: Load) -> list[Load]:
-    return [load for load in loads(*nest.block.body.exprs()) if load is not one]
+    return [region.buffer for region in nest.block.reads].index(rows[0].buffer)
 
 
 def _epilogue(stages: Stages, first: Nest) -> Nest | None:
