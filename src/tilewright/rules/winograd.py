@@ -140,28 +140,31 @@ def _plan(parts: Parts, target: Target, threads: int) -> Plan:
     batch = number(product.extent(2), 1)
     tall, wide, out, depth = (number(product.extent(at)) for at in range(3, 7))
     vectors_out = -(-out // lanes)
-    panel, pixels = _tile(batch, tall, wide, vectors_out, depth, target)
-    row_bytes = a * a * wide * depth * of.size_bytes
-    most = max(1, target.l2_bytes // 2 // row_bytes)
+    far = a * a * out * depth * of.size_bytes > target.l2_bytes // 2
+    # Weights that stay in the cache are read again for every block: small ones then leave room.
+    room = target.l2_bytes * 5 // 8 if far else target.l2_bytes // 8
+    most = max(1, room // (a * a * wide * (depth + 2 * lanes) * of.size_bytes))
     share = ""
     if threads > 1 and 2 * a * a * batch * tall * wide * out * depth > PARALLEL_FLOPS:
-        panels = -(-vectors_out // panel)
-        # Blocks keep their images to themselves; panels need not divide a few rows evenly.
+        # Blocks keep their images to themselves, but a few rows may not divide evenly.
         rounds = -(-batch * -(-tall // most) // threads) * most
         alone = batch == 1 and rounds * threads > 1.2 * tall
-        share = "panels" if alone and panels >= threads else "blocks"
-    workers = threads if share == "blocks" else 1
-    far = a * a * out * depth * of.size_bytes > target.l2_bytes // 2
-    return Plan(lanes, panel, even(tall, most, workers, batch), pixels, share, far)
+        share = "panels" if alone and vectors_out >= 2 * threads else "blocks"
+    blocks = -(-tall // most)
+    rows = -(-tall // blocks) if far else even(tall, most, 1)
+    if share == "blocks":
+        rows = even(tall, rows, threads, batch)
+    panel, pixels = _tile(rows, wide, vectors_out, depth, target)
+    return Plan(lanes, panel, rows, pixels, share, far)
 
 
 def _tile(
-    batch: int, tall: int, wide: int, vectors: int, depth: int, target: Target
+    rows: int, wide: int, vectors: int, depth: int, target: Target
 ) -> tuple[int, tuple[int, int]]:
-    """Vectors of a panel and tiles of the image that registers hold."""
-    problem = Problem(1, (tall, wide), vectors, depth, known=True, whole=False)
-    found, (_, rows, columns) = tile_of(problem, target, 4)
-    return found, (rows, columns)
+    """Vectors of a panel and tiles of a block that registers hold."""
+    problem = Problem(1, (rows, wide), vectors, depth, known=True, whole=False)
+    found, (_, tall, broad) = tile_of(problem, target, 4)
+    return found, (tall, broad)
 
 
 # ------------------------------------------------------------------------------------ the schedule
