@@ -1,0 +1,119 @@
+"""What each optimization brings: models with one switched off at a time.
+
+    python bench/ablation.py [--json FILE] [--zoo FOLDER] [--only NAME ...] [--threads N]
+                             [--without PASS ...] [--seconds S]
+
+A variant is a pass by its name, or `schedule`: kernels as lowering makes them. All variants of a
+model run in turns. A factor above 1 is what the optimization brings; below 1 it does harm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import peers
+import report
+import zoo
+from report import Figure
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from tilewright.base.passes import pass_name
+from tilewright.base.target import CPU
+from tilewright.driver.pipelines import PIPELINES
+
+# Without these there is no model to compile, or nothing changes but the time to compile.
+NEEDED = {"infer_shapes", "remove_dead_nodes", "enclose_nodes", "canonicalize", "decompose"}
+NOISE = 0.97  # factors this close to 1 are no loss
+
+
+def optimizations() -> list[str]:
+    names = dict.fromkeys(pass_name(step) for step in PIPELINES[CPU])
+    return [name for name in names if name not in NEEDED]
+
+
+def variants(case: zoo.Case, names: list[str], threads: int) -> dict[str, Any]:
+    """A contender for each variant, the whole compiler first; those that fail are texts."""
+    running: dict[str, Any] = {}
+    for name in ("", *names):
+        try:
+            running[name] = peers.Contender(
+                "tilewright", case.model, case.inputs, threads, BENCH_WITHOUT=name
+            )
+        except RuntimeError as error:
+            running[name] = str(error)
+    return running
+
+
+def ablate(case: zoo.Case, names: list[str], threads: int, seconds: float) -> dict[str, float]:
+    """Milliseconds without each optimization; under "" with all."""
+    running = variants(case, names, threads)
+    live = {name: one for name, one in running.items() if not isinstance(one, str)}
+    times: dict[str, list[float]] = {name: [] for name in live}
+    try:
+        for _ in range(6):
+            for name, contender in live.items():
+                times[name] += contender.ask(f"run {seconds / 6}")["times_ms"]
+    finally:
+        for contender in live.values():
+            contender.stop()
+    for name, reason in running.items():
+        if isinstance(reason, str):
+            Console().print(f"{case.name} without {name}: {reason}", markup=False)
+    return {name: min(values) for name, values in times.items()}
+
+
+def measure(options: argparse.Namespace) -> list[Figure]:
+    zoo.ensure_models(options.zoo, options.only)
+    names = options.without or optimizations()
+    results: dict[str, dict[str, float]] = {}
+    cases = zoo.cases_of(options.zoo, options.only)
+    for case in track(cases, "measuring", console=Console(stderr=True)):
+        found = ablate(case, names, options.threads, options.seconds)
+        if "" in found:
+            results[case.name] = found
+    _show(results, names)
+    return _figures(results, names)
+
+
+def _show(results: dict[str, dict[str, float]], names: list[str]) -> None:
+    table = Table("without", *results)
+    table.add_row("nothing, ms", *(f"{found['']:.3g}" for found in results.values()))
+    for name in names:
+        cells = []
+        for found in results.values():
+            factor = found[name] / found[""] if name in found else math.nan
+            colour = "red" if factor < NOISE else "green" if factor > 1.03 else ""
+            cells.append(f"[{colour}]{factor:.2f}[/]" if colour else f"{factor:.2f}")
+        table.add_row(name, *cells)
+    Console(width=200).print(table, "factors: time without / time with")
+
+
+def _figures(results: dict[str, dict[str, float]], names: list[str]) -> list[Figure]:
+    figures = []
+    for name in names:
+        factors = {m: found[name] / found[""] for m, found in results.items() if name in found}
+        if not factors:
+            continue
+        mean = math.exp(statistics.fmean(math.log(factor) for factor in factors.values()))
+        figures.append(Figure(f"{name}: mean factor", mean, "x"))
+        worst = min(factors, key=lambda model: factors[model])
+        figures.append(report.at_least(f"{name}: least, {worst}", factors[worst], "x", NOISE))
+    return figures
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--zoo", type=Path, default=zoo.DEFAULT, help="a folder of models")
+    parser.add_argument("--only", nargs="*", help="names of models")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--without", nargs="*", help="passes; all that can be left out")
+    parser.add_argument("--seconds", type=float, default=1.5, help="per variant and model")
+
+
+if __name__ == "__main__":
+    report.run(__doc__, measure, arguments)

@@ -1,0 +1,281 @@
+"""Whole models against ONNX Runtime, OpenVINO, torch, torch.compile, TVM and IREE, in one run.
+
+    python bench/zoo.py [--json FILE] [--zoo FOLDER] [--only NAME ...] [--threads 1 2]
+                        [--peers NAME ...] [--seconds S] [--roofline]
+
+Models come from FOLDER (NAME.onnx with NAME.CASE.in.npz beside), which bench/models.py fills if it
+is empty and torch is installed. Each contender is a process of its own and they take turns, so that
+noise hits all alike; peers that are not installed, or fail on a model, are left out. The ratio is
+that of the best peer's median to Tilewright's. Outputs are compared with the first peer's.
+
+With --roofline, each kernel's time is compared with the least it could take: arithmetic at the
+peak, or one pass over its operands at the bandwidth of a copy, both measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gemm
+import numpy as np
+import peers
+import report
+from report import Figure
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import tilewright as tw
+from tilewright import te
+from tilewright.driver.compare import difference
+
+RIVALS = ("onnxruntime", "openvino", "torch", "torch_compile", "tvm", "iree")
+OURS = "tilewright"
+DEFAULT = Path(__file__).parent / "models"
+TOLERANCE = 2e-3  # of the largest output, between f32 evaluations of a deep model
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and one set of inputs."""
+
+    name: str
+    model: Path
+    inputs: Path
+
+
+def cases_of(folder: Path, only: Iterable[str] | None) -> list[Case]:
+    """The cases of a folder, in the order of the names."""
+    found = []
+    for model in sorted(folder.glob("*.onnx")):
+        if only and model.stem not in only:
+            continue
+        inputs = sorted(folder.glob(f"{model.stem}.*.in.npz"))
+        for path in inputs:
+            case = path.name[len(model.stem) + 1 : -len(".in.npz")]
+            found.append(
+                Case(model.stem if case == "base" else f"{model.stem}.{case}", model, path)
+            )
+    return found
+
+
+def ensure_models(folder: Path, only: Iterable[str] | None) -> None:
+    """Export the models if there are none."""
+    if list(folder.glob("*.onnx")):
+        return
+    import models
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in track(list(only or models.MODELS), "exporting"):
+        models.export(name, folder)
+
+
+@dataclass
+class Result:
+    """What a case took each contender, in milliseconds."""
+
+    case: Case
+    threads: int
+    times: dict[str, list[float]] = field(default_factory=dict)
+    wrong: dict[str, float] = field(default_factory=dict)
+    kernels: list[dict[str, Any]] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def median(self, peer: str) -> float:
+        return statistics.median(self.times[peer])
+
+    @property
+    def rivals(self) -> list[str]:
+        return [peer for peer in self.times if peer != OURS]
+
+    @property
+    def ratio(self) -> float:
+        """The best peer's median over ours."""
+        if OURS not in self.times or not self.rivals:
+            return math.nan
+        return min(map(self.median, self.rivals)) / self.median(OURS)
+
+    @property
+    def ratio_of_least(self) -> float:
+        """The same of the least times, which other processes disturb less."""
+        if OURS not in self.times or not self.rivals:
+            return math.nan
+        return min(min(self.times[peer]) for peer in self.rivals) / min(self.times[OURS])
+
+
+def compete(case: Case, threads: int, names: list[str], seconds: float, rounds: int) -> Result:
+    """All contenders on one case, in turns."""
+    result = Result(case, threads)
+    running: dict[str, peers.Contender] = {}
+    try:
+        for name in names:
+            try:
+                running[name] = peers.Contender(name, case.model, case.inputs, threads)
+            except RuntimeError as error:
+                result.failed[name] = str(error)
+        result.wrong = _differences(running)
+        result.times = {name: [] for name in running}
+        for _ in range(rounds):
+            for name, contender in running.items():
+                if sum(result.times[name]) < 20e3:  # the slowest need not be known so well
+                    result.times[name] += contender.ask(f"run {seconds / rounds}")["times_ms"]
+        if OURS in running:
+            result.kernels = running[OURS].ask("profile")["kernels"]
+    finally:
+        for contender in running.values():
+            contender.stop()
+    return result
+
+
+def _differences(running: dict[str, peers.Contender]) -> dict[str, float]:
+    """How far each contender's outputs are from the first's."""
+    found: dict[str, float] = {}
+    first: list[Any] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, contender in running.items():
+            path = Path(folder) / f"{name}.npz"
+            contender.ask(f"outputs {path}")
+            with np.load(path) as stored:
+                outputs = [stored[key] for key in stored.files]
+            first = first or outputs
+            pairs = list(zip(outputs, first, strict=False))
+            found[name] = max(difference(a.reshape(b.shape), b) for a, b in pairs)
+    return found
+
+
+# --------------------------------------------------------------------------- roofline
+
+
+def ceilings(threads: int) -> tuple[float, float]:
+    """Operations and bytes per millisecond that this machine reaches, measured now."""
+    run, flops = gemm.peak_run(threads, 100_000)
+    peak = flops / (min(report.seconds(run, budget_s=0.3)) * 1e3)
+    elements = 8 << 20  # 64 MB there and back: beyond the private caches
+    source, target = np.ones(elements, np.float32), np.empty(elements, np.float32)
+    copy = _copy(elements)
+    best = min(report.seconds(lambda: copy(source, target, threads=threads), budget_s=0.3)) * 1e3
+    return peak, 2 * source.nbytes / best
+
+
+def _copy(elements: int) -> Any:
+    """A copy on all threads."""
+    A = te.placeholder((elements,), name="A")
+    B = te.compute((elements,), lambda i: A[i], name="B")
+    schedule = tw.Schedule(te.function([A, B], name="copy"))
+    (loop,) = schedule.get_loops(schedule.get_block("B"))
+    outer, inner = schedule.split(loop, [None, 1 << 12])
+    schedule.parallel(outer)
+    _, lanes = schedule.split(inner, [None, 16])
+    schedule.vectorize(lanes)
+    return tw.build(schedule.function)
+
+
+def roofline(result: Result, peak: float, bandwidth: float) -> list[Figure]:
+    """The kernels that make up 90% of the time, worst first."""
+    total = sum(one["ms"] for one in result.kernels) or 1.0
+    ranked = sorted(result.kernels, key=lambda one: -one["ms"])
+    table = Table("kernel", "ms", "share", "GFLOP/s", "GB/s", "of attainable")
+    rows, seen = [], 0.0
+    for one in ranked:
+        if seen >= 0.9 * total:
+            break
+        seen += one["ms"]
+        floor = max(one["flops"] / peak, one["bytes"] / bandwidth)
+        rows.append((floor / max(one["ms"], 1e-9), one))
+    rows.sort(key=lambda row: row[0])
+    for part, one in rows:
+        speed = (one["flops"] / one["ms"] / 1e6, one["bytes"] / one["ms"] / 1e6)
+        shown = [f"{number:.1f}" for number in speed]
+        share = f"{one['ms'] / total:.1%}"
+        table.add_row(one["kernel"], f"{one['ms']:.3f}", share, *shown, f"{part:.0%}")
+    title = f"{result.case.name}, {result.threads} threads"
+    Console().print(
+        table, f"{title}: peak {peak / 1e6:.0f} GFLOP/s, copy {bandwidth / 1e6:.1f} GB/s"
+    )
+    heavy = [part for part, one in rows if one["flops"] / peak > one["bytes"] / bandwidth]
+    if not heavy:
+        return []
+    return [
+        Figure(f"{title}: worst of the kernels bound by arithmetic", min(heavy), "of attainable")
+    ]
+
+
+# --------------------------------------------------------------------------- figures
+
+
+def show(results: list[Result], names: list[str]) -> None:
+    table = Table(
+        "model", "threads", *(f"{name} ms" for name in names), "best peer / ours", "least"
+    )
+    for result in results:
+        cells = []
+        for name in names:
+            if name not in result.times:
+                cells.append("failed" if name in result.failed else "")
+                continue
+            times = result.times[name]
+            own_weights = name.startswith("torch")  # the same as the file's if models.py wrote it
+            bad = result.wrong[name] > TOLERANCE and not own_weights
+            wrong = " [red]wrong[/]" if bad else ""
+            cells.append(f"{statistics.median(times):.3g} ({min(times):.3g}){wrong}")
+        ratios = f"{result.ratio:.2f}", f"{result.ratio_of_least:.2f}"
+        table.add_row(result.case.name, str(result.threads), *cells, *ratios)
+    Console(width=200).print(table, "medians, least times in brackets")
+    for result in results:
+        for name, reason in result.failed.items():
+            Console(width=200).print(f"{result.case.name}: {name}: {reason}", markup=False)
+
+
+def figures(results: list[Result]) -> list[Figure]:
+    found = []
+    for result in results:
+        label = f"{result.case.name}, {result.threads} threads"
+        for name, times in result.times.items():
+            found.append(Figure(f"{label}: {name}", statistics.median(times), "ms"))
+        if OURS in result.wrong:
+            wrong = report.at_most(f"{label}: difference", result.wrong[OURS], "", TOLERANCE)
+            found.append(wrong)
+        if not math.isnan(result.ratio):
+            found.append(report.at_least(f"{label}: best peer / ours", result.ratio, "x", 1.0))
+            found.append(Figure(f"{label}: of least times", result.ratio_of_least, "x"))
+    ratios = [result.ratio for result in results if not math.isnan(result.ratio)]
+    if ratios:
+        mean = math.exp(statistics.fmean(map(math.log, ratios)))
+        found.append(report.at_least("geometric mean, best peer / ours", mean, "x", 1.25))
+    return found
+
+
+def measure(options: argparse.Namespace) -> list[Figure]:
+    ensure_models(options.zoo, options.only)
+    names = [name for name in (*options.peers, OURS) if peers.installed(name)]
+    cases = cases_of(options.zoo, options.only)
+    work = [(case, threads) for threads in options.threads for case in cases]
+    results, roofs = [], []
+    limits = {threads: ceilings(threads) for threads in options.threads if options.roofline}
+    for case, threads in track(work, "measuring", console=Console(stderr=True)):
+        results.append(compete(case, threads, names, options.seconds, options.rounds))
+        if options.roofline:
+            roofs += roofline(results[-1], *limits[threads])
+    show(results, names)
+    return figures(results) + roofs
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--zoo", type=Path, default=DEFAULT, help="a folder of models")
+    parser.add_argument("--only", nargs="*", help="names of models")
+    parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
+    parser.add_argument("--peers", nargs="*", default=list(RIVALS), choices=list(peers.PEERS))
+    parser.add_argument("--seconds", type=float, default=3.0, help="per contender and case")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--roofline", action="store_true")
+
+
+if __name__ == "__main__":
+    report.run(__doc__, measure, arguments)
