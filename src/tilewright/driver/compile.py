@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from tilewright.driver.kernels import Setting
 from tilewright.driver.lowering import Program, lower_model
 from tilewright.driver.native import NoNativeCode, is_tensor, without_native_code
 from tilewright.driver.pipelines import PIPELINES, PRECISIONS
+from tilewright.driver.sizes import Dynamic, with_sizes
 from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan, plan_memory
 from tilewright.graph.types import tensor_of
@@ -57,10 +58,13 @@ def compile(
     *,
     threads: int = 0,
     precision: str = "f32",
-    dynamic: Mapping[str, tuple[int, int]] | None = None,
+    dynamic: Dynamic | None = None,
     **options: Any,
 ) -> Module:
-    """A native module from a path, an ONNX model or a graph module."""
+    """A native module from a path, an ONNX model or a graph module.
+
+    `dynamic` tells ranges of the sizes that inputs leave open, or fixes them to a number.
+    """
     chosen = Target.parse(target)
     settings = Options(threads=checked_threads(threads), precision=precision, **options)
     if chosen.kind != CPU:
@@ -70,7 +74,7 @@ def compile(
             "TW5003", f"unknown precision {precision!r}", help=f"use {', '.join(PRECISIONS)}"
         )
     laps = [time.perf_counter()]
-    graph = load_graph(model)
+    graph = with_sizes(load_graph(model), dynamic)
     laps.append(time.perf_counter())
     ctx = PassContext(target=chosen)
     graph = optimize(graph, chosen, settings, ctx)

@@ -1,0 +1,83 @@
+"""What a user says of the sizes of a model's inputs.
+
+dynamic={"batch": (1, 64)}    every size in the range, by one module; others are refused
+dynamic={"batch": 4}          this size alone: compiled as a number
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from tilewright.base.errors import UserError
+from tilewright.graph import ir
+from tilewright.graph.build import constant_type, make_node
+from tilewright.graph.ir import Graph, Module, Node, Value
+from tilewright.graph.memory import given_sizes
+from tilewright.graph.types import sizes_of
+from tilewright.graph.visit import Edit
+from tilewright.sym import Expr, Size, Var, const
+
+Dynamic = Mapping[str, int | tuple[int, int]]
+
+
+def with_sizes(module: Module, dynamic: Dynamic | None) -> Module:
+    """The module with sizes fixed, or checked at entry to be in their ranges."""
+    if not dynamic:
+        return module
+    sizes = {size.name: size for size in given_sizes(module.main) if isinstance(size, Size)}
+    for name, wanted in dynamic.items():
+        if name not in sizes:
+            known = ", ".join(sizes) or "none"
+            raise UserError(
+                "TW5005", f"no dimension of an input is called {name}", help=f"known: {known}"
+            )
+        low, high = (wanted, wanted) if isinstance(wanted, int) else wanted
+        if not 0 <= low <= high:
+            raise UserError("TW5005", f"the size {name} cannot be in {low}..{high}")
+    fixed: dict[Var, Expr] = {
+        sizes[name]: const(wanted) for name, wanted in dynamic.items() if isinstance(wanted, int)
+    }
+    ranges = {
+        sizes[name]: wanted for name, wanted in dynamic.items() if not isinstance(wanted, int)
+    }
+    graph = Edit(sizes=fixed).body(module.main) if fixed else module.main
+    constants = dict(module.constants)
+    if ranges:
+        graph = _checked(graph, ranges, constants)
+    return replace(module, graphs={**module.graphs, "main": graph}, constants=constants)
+
+
+def _checked(
+    graph: Graph, ranges: Mapping[Size, tuple[int, int]], constants: dict[str, np.ndarray]
+) -> Graph:
+    """The graph on inputs that pass only where their sizes are in range."""
+    edit = Edit()
+    head: list[Node] = []
+
+    def add(op: str, *inputs: Value, **attributes: ir.Attribute) -> Value:
+        head.append(make_node(op, inputs, attributes))
+        return head[-1].output
+
+    def number(value: int) -> Value:
+        name = f"bound_{value}"
+        constants[name] = np.array(value, np.int64)
+        made = Value(name, constant_type(constants[name]))
+        head.append(Node("constant", (), (made,), ir.attributes(data=name)))
+        return made
+
+    for size, (low, high) in ranges.items():
+        param = next(p for p in graph.params if size in sizes_of(p.type))
+        told = add("dims", values=size)
+        fits = add(
+            "logical_and",
+            add("less_equal", number(low), told),
+            add("less_equal", told, number(high)),
+        )
+        message = f"the size {size.name} is not in {low}..{high}"
+        edit.values[param] = add("require", fits, edit.value(param), message=message)
+    nodes = tuple(edit.node(node) for node in graph.nodes)
+    results = tuple(edit.value(result) for result in graph.results)
+    return replace(graph, nodes=(*head, *nodes), results=results)
