@@ -82,7 +82,8 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
     panels = -(-problem.vectors // vectors)
     most = max(1, target.l2_bytes // 2 // panel_bytes)
     chunked = most < panels
-    if panels * panel_bytes > target.l2_bytes // 8 and _image_bytes(conv) < target.l2_bytes // 2:
+    weights, image = panels * panel_bytes, _image_bytes(conv)
+    if weights > max(target.l2_bytes // 8, image // 2) and image < target.l2_bytes // 2:
         # The image stays in the cache; weights come by once, and while they do there is time to
         # ask for the next ones.
         chunked, most = panels > 1, 1
