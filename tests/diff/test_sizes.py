@@ -57,6 +57,8 @@ def _ints(*numbers: int) -> Any:
         ("range", (np.float32(0), np.float32(1), np.float32(0)), [-1]),
         ("tile", (_X, _ints(-1, 1)), [-1, 6]),
         ("slice", (_X, _ints(0, 0), _ints(4, 6), _ints(0, 1), _ints(0, 1)), [-1, 6]),
+        ("slice", (_X, _ints(0), _ints(4), _ints(2)), [-1, -1]),
+        ("reduce_sum", (_X, _ints(-3)), [-1, -1]),
         ("random_bits", (_ints(2, -5),), [2, -5]),
     ],
     ids=lambda x: x if isinstance(x, str) else None,

@@ -23,7 +23,7 @@ from tilewright.lower.axes import at_axis, axes_of, is_named, items, nth_left, s
 from tilewright.lower.base import Use, front_axis, item, product, shape_of
 from tilewright.lower.boxes import count_selected
 from tilewright.lower.search import count_nonzero, count_unique
-from tilewright.sym import ONE, ZERO, Expr, Size, Var, free_vars
+from tilewright.sym import ONE, ZERO, Const, Expr, Size, Var, free_vars
 from tilewright.te import Tensor
 from tilewright.tensor.ir import Function
 
@@ -130,6 +130,16 @@ def _chosen(values: Sequence[Expr], at: Expr) -> Expr:
 # ------------------------------------------------------------------------------------ lists
 
 
+def _checked(named: Sequence[Expr], rank: int, dims: Dims) -> list[Dims]:
+    """Dimensions, if axes from memory are axes."""
+    tests = [
+        test for axis in named if not isinstance(axis, Const) for test in (axis >= 0, axis < rank)
+    ]
+    if not tests:
+        return [dims]
+    return [[te.select(te.all(*tests), dim, BAD) for dim in dims]]
+
+
 def _as_shape(use: Use, at: int, tensor: Tensor | None) -> list[Dims]:
     return [items(use, at, tensor)]
 
@@ -190,7 +200,7 @@ def _slice(
         begin, end = at_axis(named, first, axis, ZERO), at_axis(named, last, axis, dim)
         stride = at_axis(named, step, axis, ONE)
         out.append(slice_count(begin, end, stride, dim))
-    return [out]
+    return _checked(named, x.ndim, out)
 
 
 def _pad(
@@ -204,7 +214,7 @@ def _pad(
         before = at_axis(named, amounts[:half], axis, ZERO)
         after = at_axis(named, amounts[half:], axis, ZERO)
         out.append(sym.maximum(dim + before + after, 0))
-    return [out]
+    return _checked(named, x.ndim, out)
 
 
 def _range(
@@ -242,8 +252,10 @@ def _reduce(use: Use, x: Tensor, axes: Tensor | None) -> list[Dims]:
     named = axes_of(use, 1, axes, len(items(use, 1, axes)), x.ndim)
     gone = [is_named(named, at) for at in range(x.ndim)]
     if use["keepdims"]:
-        return [[te.select(test, ONE, dim) for test, dim in zip(gone, x.shape, strict=True)]]
-    return [[nth_left(gone, x.shape, place, BAD) for place in range(len(use.shape))]]
+        kept = [te.select(test, ONE, dim) for test, dim in zip(gone, x.shape, strict=True)]
+        return _checked(named, x.ndim, kept)
+    left = [nth_left(gone, x.shape, place, BAD) for place in range(len(use.shape))]
+    return _checked(named, x.ndim, left)
 
 
 # ------------------------------------------------------------------------------------ search
@@ -344,7 +356,8 @@ def _dft(use: Use, x: Tensor, length: Tensor | None, axis: Tensor | None) -> lis
         if use["onesided"] and not use["inverse"]:
             count = sym.floordiv(count, 2) + 1
         out.append(te.select(te.eq(named, at), count, dim))
-    return [[*out, parts]]
+    ((*dims, _),) = _checked([named], x.ndim - 1, [*out, parts])
+    return [[*dims, parts]]
 
 
 def _stft(
