@@ -26,7 +26,8 @@ PASSING_ROWS = 320  # for fewer, bringing a block of B takes a good part of the 
 AHEAD, FAR_AHEAD = 8, 32  # steps of the sum that B is asked for: from the second cache, from memory
 # Steps of a part of a sum: few enough for its share of A and B to stay in the caches, enough to be
 # worth bringing a tile to memory.
-SHALLOWEST, GOOD_PART, DEEPEST = 384, 640, 1024
+SHALLOWEST, GOOD_PART, DEEPEST = 192, 640, 1024
+GOOD_PACKED_PART = 256  # of what is packed on the way: blocks are wide, and read in long pieces
 
 
 def matmul(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
@@ -67,13 +68,13 @@ def plan_of(found: Contraction, setting: Setting) -> Plan | None:
         found.guess(found.depth),
     )
     tile = tiling.choose(shape, target, setting.threads, _most_rows(found))
-    part = _part(found) if shape.rows > tile.rows else 0
-    panel_bytes = max(part or shape.depth, 1) * tile.vectors * lanes * of.size_bytes
     packing = _packing(found, tile, setting)
+    part = _part(found, shape, tile, packing, setting)
+    panel_bytes = max(part or shape.depth, 1) * tile.vectors * lanes * of.size_bytes
     # B from far away, for not many rows: the next block comes while this one is used.
     passes = -(-shape.rows // tile.rows)
-    passing = passes > 1 and shape.rows <= PASSING_ROWS and packing in (WEIGHT, BEFORE)
-    room = target.l2_bytes // (8 if passing else 4)
+    passing = passes > 1 and shape.rows <= PASSING_ROWS and packing != NOWHERE
+    room = target.l2_bytes // (8 if passing and packing != INSIDE else 4)
     panels = _panels(shape, tile, room // panel_bytes, setting.threads)
     is_far = panel_bytes > target.l1d_bytes // 2
     chunks = setting.threads if tile.share in (tiling.ROWS, tiling.COLUMNS) else 1
@@ -114,13 +115,24 @@ def _most_rows(found: Contraction) -> int:
     return min(MOST_ROWS, max(FEW_ROWS, FEW_ROWS * CACHE_PERIOD // shared))
 
 
-def _part(found: Contraction) -> int:
-    """Steps in a part of the sum: of a long one, a divisor, so that all parts are alike."""
+def _part(
+    found: Contraction, shape: tiling.Shape, tile: tiling.Tile, packing: str, setting: Setting
+) -> int:
+    """Steps in a part of the sum: of a long one, a divisor, so that all parts are alike.
+
+    Bringing tiles to memory pays if all rows of a part stay in the second cache, or a panel of B
+    would not.
+    """
     steps = found.extent(found.depth[0]) if len(found.depth) == 1 else None
-    if steps is None or steps <= DEEPEST * 3 // 2:
+    if steps is None or steps <= DEEPEST * 3 // 2 or shape.rows <= tile.rows:
         return 0
+    good = GOOD_PACKED_PART if packing == INSIDE else GOOD_PART
     parts = [d for d in range(SHALLOWEST, DEEPEST + 1) if steps % d == 0]
-    return min(parts, key=lambda d: abs(log(d / GOOD_PART)), default=0)
+    part = min(parts, key=lambda d: abs(log(d / good)), default=0)
+    size, room = found.block.writes[0].buffer.dtype.size_bytes, setting.target.l2_bytes
+    lanes = setting.target.lanes(8 * size)
+    is_large = steps * tile.vectors * lanes * size > room // 2
+    return part if is_large or shape.rows * part * size <= room // 3 else 0
 
 
 def _panels(shape: tiling.Shape, tile: tiling.Tile, most: int, threads: int) -> int:

@@ -28,7 +28,7 @@ from tilewright.tensor.ir import Buffer, Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
-PACK_AHEAD = 8  # rows of B that are asked for before they are packed
+PACK_AHEAD = 4  # rows of B that are asked for before they are packed
 BEFORE, INSIDE, WEIGHT, NOWHERE = "before", "inside", "weight", "nowhere"
 
 
@@ -106,7 +106,9 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[B
     if plan.ahead:
         read = read_index(sch, tile, operand(sch, tile, found, found.b).buffer)
         attempt(sch, sch.prefetch, tile, read, depth[-1], plan.ahead)
-        if plan.prefetch_block:
+        if plan.prefetch_block and panel is not None and plan.packing == INSIDE:
+            attempt(sch, sch.prefetch, panel, 0, loops.inside, 1, depth[-1])
+        elif plan.prefetch_block:
             attempt(sch, sch.prefetch, tile, read, loops.inside, 1, depth[-1])
     if plan.prefetch_rows and loops.rows:
         read = read_index(sch, tile, operand(sch, tile, found, found.a).buffer)

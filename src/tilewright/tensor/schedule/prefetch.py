@@ -50,8 +50,8 @@ def prefetch(
               for j in 0..64 { C[i, j] = A[i, j] } }                  by prefetch(C, 0, i, 2)
 
     One request per line of memory; none for iterations beyond the last, or outside of the buffer.
-    With `spread`, a loop inside around the block, the requests are not made all at once but evenly
-    in the iterations of the loops down to it.
+    With `spread`, any loop inside, the requests are not made all at once but evenly in the
+    iterations of the loops down to it.
     """
     path, block = path_to_block(fn, name, "prefetch")
     read = chosen(fn, block, block.reads, index, "read", "prefetch a read")
@@ -90,12 +90,12 @@ def prefetch(
     place = loop_path
     if spread is not None:
         place, inner = path_to_loop(fn, spread, "spread requests over the loop")
-        if not is_under(path, inner) or not is_under(place, loop) or inner is loop:
+        if not is_under(place, loop) or inner is loop or not same_scope(place, path):
             raise refuse(
                 fn,
                 "TW2143",
-                f"cannot spread requests over the loop %{spread.name}: it is not between the loop "
-                f"%{var.name} and @{name}",
+                f"cannot spread requests over the loop %{spread.name}: it is not inside the loop "
+                f"%{var.name}",
                 spread,
             )
         cover = _spread(fn, region, place, loop, ctx.assume(sym.lt(ahead, loop.stop)))
