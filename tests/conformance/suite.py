@@ -22,7 +22,7 @@ from onnx.backend.test.loader import load_model_tests
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.frontends.onnx import import_model
 from tilewright.graph import interpret
-from tilewright.graph.passes import CANONICAL
+from tilewright.graph.passes import CANONICAL, FUSED, LAYOUT, OPTIMIZED
 from tilewright.graph.verify import verify
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
@@ -63,9 +63,11 @@ def interpreted(model: onnx.ModelProto, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def canonical(model: onnx.ModelProto, inputs: Sequence[Any]) -> Sequence[Any]:
-    """The same after the passes to a canonical model, verified after each."""
+    """The same after the passes: canonical, verified after each; then optimized and fused."""
     ctx = PassContext(observers=(lambda name, before, after: verify(after),))
     module = run_passes(import_model(model), CANONICAL, ctx)
+    module = run_passes(module, (*OPTIMIZED, *LAYOUT, *FUSED))
+    verify(module)
     return interpret(module, *inputs, check=True)
 
 
