@@ -25,6 +25,7 @@ L2_BYTES = 32  # that the second cache hands on per cycle
 PARALLEL_CYCLES = 30_000  # of all threads together: less is not worth waking another
 UNKNOWN_PLACES = 56  # of an image whose size is not known
 FEW_PIXELS = 8  # with fewer in a tile, weights had better come from the first cache
+SLOW_PIXELS = 2.5  # how many times longer those take that may not exist
 UNROLLED = 32  # multiply-adds in a tile's body, at most
 
 
@@ -36,7 +37,7 @@ class Problem:
     places: tuple[int, ...]  # of the result, per axis
     vectors: int  # of output channels, of one group
     depth: int
-    known: bool  # whether the last two axes are numbers
+    open: tuple[bool, ...]  # per axis, whether its size is guessed
     whole: bool  # whether tiles must divide the channels, as those of a group must
 
 
@@ -69,10 +70,10 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
     if conv.per_group:
         lanes = _divisor(channels, lanes)
     places = tuple(conv.size(at) or UNKNOWN_PLACES for at in conv.places)
-    known = all(conv.size(at) is not None for at in conv.places[-2:])
+    guessed = tuple(conv.size(at) is None for at in conv.places)
     whole = conv.per_group > 0
     problem = Problem(
-        conv.size(conv.batch) or 1, places, -(-channels // lanes), conv.depth, known, whole
+        conv.size(conv.batch) or 1, places, -(-channels // lanes), conv.depth, guessed, whole
     )
     vectors, pixels = tile_of(problem, target, of.size_bytes)
     groups = (conv.size(conv.out) or channels) // channels
@@ -159,14 +160,23 @@ def _candidates(problem: Problem, registers: int) -> Iterator[tuple[int, tuple[i
 
 
 def _shapes(problem: Problem, most: int) -> Iterator[tuple[int, ...]]:
-    """Boxes of up to `most` pixels: along the last axis, and along others once it is full."""
+    """Boxes of up to `most` pixels: along the last axis, and along others once it is full.
+
+    An axis whose size is guessed may leave much over; then the one before serves as well.
+    """
     dims = (problem.batch, *problem.places)
+    if problem.open[-1]:
+        tall = dims[-2] if len(dims) > 2 and not problem.open[-2] else 1
+        for size in range(1, most + 1):
+            for rows in range(1, min(tall, most // size) + 1):
+                yield ((1,) * (len(dims) - 2)) + (rows, size)
+        return
     full: tuple[int, ...] = ()
     for axis in reversed(range(len(dims))):
         room = most // math.prod(full)
         for size in range(1, min(room, dims[axis]) + 1):
             yield ((1,) * axis) + (size, *full)
-        if dims[axis] > room or (not problem.known and axis == len(dims) - 1):
+        if dims[axis] > room or (axis > 0 and problem.open[axis - 1]):
             return
         full = (dims[axis], *full)
 
@@ -185,6 +195,9 @@ def _cycles(
     pieces = [(1, 1)]
     for total, size in zip((problem.batch, *problem.places), pixels, strict=True):
         pieces = [(n * m, s * t) for n, s in pieces for m, t in _pieces(total, size)]
+    share = 1.0  # what is left over of a guessed size is slow: each pixel asks if it exists
+    for guessed, size in zip(problem.open, pixels[1:], strict=True):
+        share += guessed * SLOW_PIXELS * (size - 1) / 2 / UNKNOWN_PLACES
     cost = 0.0
     for count_v, v in _pieces(problem.vectors, vectors):
         for count_p, p in pieces:
@@ -193,7 +206,7 @@ def _cycles(
                 step = max(step, v * target.vector_bits / 8 / L2_BYTES)
             step += 0.25  # of the loop
             cost += count_v * count_p * (problem.depth * step + 2 * p * v + 20)
-    return cost
+    return cost * share
 
 
 # ------------------------------------------------------------------------------------ rows

@@ -25,7 +25,7 @@ from tilewright.rules.windowed import Convolution, convolution
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 UNROLLED = 80  # multiply-adds in a tile's body, at most
-PIXELS = 8
+PIXELS, FEW_PIXELS = 8, 4
 PARALLEL_CYCLES = 30_000  # of all threads together: less is not worth waking another
 MEMORY_CYCLES = 8  # of a vector of the result, to fetch what it needs
 
@@ -77,7 +77,9 @@ def _tiled(sch: Schedule, found: Convolution, lanes: int, setting: Setting) -> l
 
 def _pixels(found: Convolution) -> int:
     """Pixels of a tile along the last axis: a divisor where there is a good one."""
-    total = found.size(found.places[-1]) or UNKNOWN_PLACES
+    total = found.size(found.places[-1])
+    if total is None:  # what is left over is slow
+        return FEW_PIXELS
     row = found.size(found.taps[-1]) or 1
     most = max(1, min(PIXELS, total, UNROLLED // row))
     return min(range(max(1, most // 2), most + 1), key=lambda n: (-(-total // n) * n - total, -n))
