@@ -22,6 +22,7 @@ from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
 from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
+from tilewright.graph.passes.unfold_convolutions import unfold_convolutions
 
 # Before all others, where products of a quantized model are to be those of its integers.
 QUANTIZED = (recognize_quantized,)
@@ -71,6 +72,9 @@ LAYOUT = (
 
 # Where less precise products are asked for: bf16 operands, weights rounded now.
 LOWER_PRECISION = (lower_precision, fold_constants, merge_common_subexpressions, remove_dead_nodes)
+
+# Where products are of small types: those of windows become products of matrices.
+UNFOLDED = (unfold_convolutions, canonicalize, remove_dead_nodes)
 
 # From a canonical model to one of kernels: `fused` nodes, control flow, what fuses with nothing.
 FUSED = (fuse, enclose_nodes, remove_dead_nodes)

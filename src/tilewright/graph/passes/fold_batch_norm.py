@@ -99,7 +99,34 @@ def _channel_axis(node: Node, rank: int) -> int:
     return 1 if node.get("layout", CHANNELS_FIRST) == CHANNELS_FIRST else rank - 1
 
 
+def _through_reshape(node: Node, x: Value, step: Step, scope: Scope) -> Replacement:
+    """A reshape between that keeps batch and channels in their places stays behind."""
+    between = scope.producer(x, "reshape")
+    source = None if between is None else between.inputs[0]
+    made = scope.producer(source, *CONVOLUTIONS)
+    if between is None or source is None or made is None or not scope.is_used_once(x):
+        return None
+    before, after = shape_of(source) or (), shape_of(x) or ()
+    if made.get("layout", CHANNELS_FIRST) != CHANNELS_FIRST or before[:2] != after[:2]:
+        return None
+    if isinstance(step, tuple):
+        # The operand broadcasts along all axes but that of channels, wherever they end.
+        channels = before[1]
+        vector = _per_channel(step[1], len(after), 1, int(getattr(channels, "value", 0)))
+        if vector is None:
+            return None
+        step = _Affine(vector, None) if step[0] == "mul" else _Affine(None, vector)
+    inner = Node("reshape", (), (Value(x.name, source.type),), (), (), node.loc)
+    folded = _behind_convolution(inner, source, step, scope)
+    if folded is None or isinstance(folded, Value) or folded[-1].op not in CONVOLUTIONS:
+        return None
+    return (*folded, replace(between, inputs=(folded[-1].output,), outputs=node.outputs))
+
+
 def _behind_convolution(node: Node, x: Value, step: Step, scope: Scope) -> Replacement:
+    through = _through_reshape(node, x, step, scope)
+    if through is not None:
+        return through
     made = scope.producer(x, *CONVOLUTIONS, "matmul")
     weights = None if made is None else scope.constant(made.inputs[1])
     rank = len(shape_of(x) or ())
