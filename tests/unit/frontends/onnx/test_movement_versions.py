@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from tilewright.base.errors import ExecutionError
 from tilewright.frontends.onnx import import_model
 from tilewright.graph import interpret
 
@@ -62,6 +63,11 @@ def test_parts_of_a_split():
     assert [p.shape[2] for p in run("Split", X, opset=13, outputs=2, axis=2)] == [2, 2]
     uneven = run("Split", X, opset=18, outputs=3, axis=2, num_outputs=3)
     assert [p.shape[2] for p in uneven] == [2, 2, 0]
+
+
+def test_parts_of_a_split_make_up_the_whole():
+    with pytest.raises(ExecutionError, match="do not make up the whole"):
+        run("Split", X, np.array([1, 2]), opset=18, outputs=2, axis=2)
 
 
 def test_bounds_of_slices():

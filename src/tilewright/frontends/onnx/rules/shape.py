@@ -231,8 +231,13 @@ def slice_axis(
 
 
 def _split_at_run_time(node: Context, axis: int) -> list[Value]:
-    ends = node.emit("cumsum", node[1], axis=0)
-    starts = node.emit("sub", ends, node[1])
+    whole = node.emit("dims", values=items([node.dims()[axis]])[0])
+    total = node.emit("reduce_sum", node[1], axes=(0,), keepdims=False)
+    message = "the parts of a split do not make up the whole"
+    fits = node.emit("equal", total, whole)
+    sizes = node.emit("require", fits, node[1], message=message)
+    ends = node.emit("cumsum", sizes, axis=0)
+    starts = node.emit("sub", ends, sizes)
     parts = []
     for at in range(node.outputs):
         bounds = [slice_axis(node, x, 0, at, at + 1) for x in (starts, ends)]
