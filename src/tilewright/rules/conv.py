@@ -15,6 +15,7 @@ from tilewright.rules.nest import attempt, block_of, nest_of
 from tilewright.rules.setting import Setting
 from tilewright.rules.tiles import inline_crop
 from tilewright.rules.windowed import Convolution, convolution
+from tilewright.sym import Const
 from tilewright.tensor.ir import SPATIAL
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
@@ -117,12 +118,14 @@ def _pad(sch: Schedule, padding: BlockRef, rows: LoopRef, plan: Plan, setting: S
     """Make padded rows where they are read; all at once if many chunks of channels read them."""
     if not plan.chunked:
         sch.compute_at(padding, rows)
-    loops = sch.get_loops(padding)
-    outer = loops[0]
-    _, lane = sch.split(loops[-1], [None, plan.lanes])
+    *outer, column, channel = sch.get_loops(padding)
+    extent = block_of(sch.function, padding.name).iters[-1].extent
+    if isinstance(extent, Const) and int(extent.value) < plan.lanes:  # several pixels at a time
+        channel = sch.fuse(column, channel)
+    _, lane = sch.split(channel, [None, plan.lanes])
     sch.vectorize(lane)
     if plan.chunked and plan.parallel:
-        sch.parallel(sch.fuse(outer, loops[1]))
+        sch.parallel(sch.fuse(*outer[:2]) if len(outer) > 1 else outer[0])
 
 
 def _pack(
