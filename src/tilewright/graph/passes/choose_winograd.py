@@ -21,7 +21,7 @@ from tilewright.sym import Const
 LEAST_CHANNELS = {2: 1, 4: 64}  # summed over, for each tile, for the sake of accuracy
 WORTH = 1.1  # how many times faster the method must be
 EFFICIENCY = 0.9  # of products, of the peak
-FAR_BYTES = 6.0  # per cycle, from behind the second cache, asked for ahead of time
+FAR_BYTES = 5.0  # per cycle, from behind the second cache, asked for ahead of time
 TRANSFORMS = {2: (45, 30), 4: (220, 120)}  # cycles per tile and vector: of images, of results
 PADDING = 3.0  # cycles per vector of the image that is copied
 
