@@ -33,7 +33,7 @@ NOISE = 0.97  # factors this close to 1 are no loss
 
 
 def optimizations() -> list[str]:
-    names = dict.fromkeys(pass_name(step) for step in PIPELINES[CPU])
+    names = dict.fromkeys(pass_name(step) for step in PIPELINES[CPU, "f32"])
     return [name for name in names if name not in NEEDED]
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from tilewright.base.passes import PassContext, pass_name
 from tilewright.base.target import Target as Machine
 from tilewright.cli import common
-from tilewright.cli.common import Dims, Inputs, Json, Model, Seed, Target, Threads
+from tilewright.cli.common import Dims, Inputs, Json, Model, Precision, Seed, Target, Threads
 
 
 @common.command
@@ -23,6 +23,7 @@ def bisect(
     seed: Seed = 0,
     target: Target = "cpu",
     threads: Threads = 0,
+    precision: Precision = "f32",
     out: Annotated[
         Path | None, typer.Option("-o", "--output", help="Where to write the small model (.tw).")
     ] = None,
@@ -35,15 +36,17 @@ def bisect(
     """
     from tilewright.driver import bisect as driver
     from tilewright.driver.compile import Options, build_module, spec_of
-    from tilewright.driver.pipelines import PIPELINES
+    from tilewright.driver.pipelines import PIPELINES, PRECISIONS
 
+    if precision not in PRECISIONS:
+        raise typer.BadParameter(f"known: {', '.join(PRECISIONS)}", param_hint="--precision")
     machine = Machine.parse(target)
     graph = common.read_graph(model)
     specs = [spec_of(value, value.name) for value in graph.main.params]
     arrays = common.make_inputs(specs, inputs, dim, seed)
 
     def native(schedule: bool) -> driver.Run:
-        options = Options(threads=threads, schedule=schedule)
+        options = Options(threads=threads, precision=precision, schedule=schedule)
 
         def run(part: Any, given: Any) -> list[Any]:
             made = build_module(part, machine, options)(*given)
@@ -51,7 +54,7 @@ def bisect(
 
         return run
 
-    passes = PIPELINES[machine.kind, "f32"]
+    passes = PIPELINES[machine.kind, precision]
     with common.progress("bisecting") as move:
         found = driver.bisect(
             graph,
