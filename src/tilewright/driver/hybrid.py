@@ -87,6 +87,20 @@ def _sizes(node: Node) -> dict[Var, None]:
     return found
 
 
+def _body_sizes(node: Node) -> set[Var]:
+    """The sizes that the bodies of a node define: of parameters, and of results."""
+    given = {size for v in node.inputs if v is not None for size in sizes_of(v.type)}
+    given |= set(attribute_sizes(node))
+    own: set[Var] = set()
+    for body in node.bodies:
+        own |= {size for param in body.params for size in sizes_of(param.type)} - given
+        for inner in walk(body):
+            read = {size for v in inner.inputs if v is not None for size in sizes_of(v.type)}
+            made = {size for v in inner.outputs for size in sizes_of(v.type)}
+            own |= made - read - set(attribute_sizes(inner)) - given
+    return own
+
+
 def _users(graph: Graph) -> dict[Value, list[Node]]:
     found: dict[Value, list[Node]] = {}
     for node in graph.nodes:
@@ -127,6 +141,7 @@ def _part(
     mentioned: dict[Var, None] = {}
     for node in nodes:
         mentioned.update(_sizes(node))
+        defined |= _body_sizes(node)
         own = {size for v in node.outputs for size in sizes_of(v.type)}
         given = {size for v in node.inputs if v is not None for size in sizes_of(v.type)}
         defined |= own - given - set(attribute_sizes(node))

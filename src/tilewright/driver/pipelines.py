@@ -5,13 +5,27 @@ from __future__ import annotations
 from tilewright.base.passes import Pass
 from tilewright.base.target import CPU
 from tilewright.graph.ir import Module
-from tilewright.graph.passes import CANONICAL, FUSED, LAYOUT, LOWER_PRECISION, OPTIMIZED, QUANTIZED
+from tilewright.graph.passes import (
+    CANONICAL,
+    FUSED,
+    LAYOUT,
+    LOWER_PRECISION,
+    OPTIMIZED,
+    QUANTIZED,
+    UNFOLDED,
+)
 
 Passes = tuple[Pass[Module], ...]
 
 PIPELINES: dict[tuple[str, str], Passes] = {
     (CPU, "f32"): (*CANONICAL, *OPTIMIZED, *LAYOUT, *FUSED),
-    (CPU, "bf16"): (*CANONICAL, *OPTIMIZED, *LAYOUT, *LOWER_PRECISION, *FUSED),
-    (CPU, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *LAYOUT, *FUSED),
+    (CPU, "bf16"): (
+        *CANONICAL,
+        *OPTIMIZED,
+        *LAYOUT,
+        *LOWER_PRECISION,
+        *FUSED,
+    ),
+    (CPU, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *LAYOUT, *UNFOLDED, *FUSED),
 }
 PRECISIONS = tuple(dict.fromkeys(precision for _, precision in PIPELINES))

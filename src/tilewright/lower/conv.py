@@ -92,6 +92,21 @@ def _conv_integer(
     return _with_bias(use, sums, bias)
 
 
+def _patches(use: Use, x: Tensor) -> Tensor:
+    """Each window's elements; where windows start does not depend on padding."""
+    rank, strides, dilations = x.ndim - 2, use["strides"], use["dilations"]
+
+    def element(n: Expr, *rest: Expr) -> Expr:
+        places, taps, channel = rest[:rank], rest[rank:-1], rest[-1]
+        at = [
+            sym.add(sym.mul(place, stride), sym.mul(tap, step))
+            for place, tap, stride, step in zip(places, taps, strides, dilations, strict=True)
+        ]
+        return x[(n, *at, channel)]
+
+    return te.compute(use.shape, element, name=use.name)
+
+
 def _conv_transpose(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     groups, strides, dilations = use["groups"], use["strides"], use["dilations"]
     seen = image(use, x)
@@ -186,4 +201,5 @@ LOWERINGS: dict[str, Lowering] = {
     "conv_integer": _conv_integer,
     "conv_transpose": _conv_transpose,
     "col2im": _col2im,
+    "patches": _patches,
 }

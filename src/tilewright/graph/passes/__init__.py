@@ -48,6 +48,7 @@ OPTIMIZED = (
     remove_dead_nodes,
     fold_batch_norm,
     fold_zero_points,
+    sink_transposes,
     recognize_norms,
     recognize_attention,
     decompose,
@@ -73,7 +74,7 @@ LAYOUT = (
 # Where less precise products are asked for: bf16 operands, weights rounded now.
 LOWER_PRECISION = (lower_precision, fold_constants, merge_common_subexpressions, remove_dead_nodes)
 
-# Where products are of small types: those of windows become products of matrices.
+# Where products of a quantized model are those of its integers: windows become rows.
 UNFOLDED = (unfold_convolutions, canonicalize, remove_dead_nodes)
 
 # From a canonical model to one of kernels: `fused` nodes, control flow, what fuses with nothing.

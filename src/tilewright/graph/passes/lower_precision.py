@@ -2,8 +2,8 @@
 
 It runs where a user asks for it by name. Weights are rounded at compile time; what else a product
 reads is rounded by whoever computes it, so that less is moved too. Between products everything
-stays f32: norms, softmax and sums lose nothing. A convolution of one tap, channels last, is a
-product; others stay as they are.
+stays f32: norms, softmax and sums lose nothing. Convolutions are products of their windows; those
+of groups stay as they are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tilewright.base.dtype import BF16, F32
 from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
-from tilewright.graph.ops.layout import CHANNELS_LAST
+from tilewright.graph.unfold import flatten_rows, foldable_weights, matrix_of, restored, rows_of
 from tilewright.sym import ONE, Const
 
 SHORTEST = 16  # steps of a sum from which on rounding the operands pays
@@ -20,7 +20,7 @@ SHORTEST = 16  # steps of a sum from which on rounding the operands pays
 
 def lower_precision(module: Module, ctx: PassContext) -> Module:
     """Before: matmul(%a, %b).   After: matmul(cast(%a), cast(%b)) {to = dtype f32}."""
-    return rewrite_matches(module, (matmul, conv))
+    return rewrite_matches(module, (matmul, conv, flatten_rows))
 
 
 def matmul(node: Node, scope: Scope) -> Replacement:
@@ -36,26 +36,18 @@ def matmul(node: Node, scope: Scope) -> Replacement:
 
 
 def conv(node: Node, scope: Scope) -> Replacement:
-    """A convolution that sees one place at a time."""
-    if node.op != "conv" or node.get("layout") != CHANNELS_LAST:
+    """A convolution, as a product of its windows."""
+    x = node.inputs[0] if node.op == "conv" else None
+    weights = None if x is None else foldable_weights(node, scope)
+    if x is None or weights is None or x.tensor.dtype is not F32:
         return None
-    x, w = node.inputs[:2]
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
-    weights = scope.constant(w)
-    if x is None or w is None or weights is None or x.tensor.dtype is not F32:
-        return None
-    taps = (shape_of(w) or ())[2:]
-    plain = all(dim is ONE for dim in taps) and node.get("groups", 1) == 1
-    if not plain or any(node.get("pads", ())) or any(s != 1 for s in node.get("strides", ())):
-        return None
-    if not _is_long(x):
-        return None
+    bias = (*node.inputs[2:], None)[0]
     steps = Steps(node, scope)
-    matrix = weights.reshape(weights.shape[0], weights.shape[1]).T
-    factor = steps.constant(matrix, w.tensor, "w")
-    made = steps.add("matmul", _rounded(steps, x), _rounded(steps, factor), to=F32)
-    if bias is not None:
-        steps.add("add", made, bias)
+    seen = rows_of(steps, node, _rounded(steps, x), weights.shape[2:])
+    factor = scope.new_constant(matrix_of(weights).astype(BF16.numpy), "w", node)
+    steps.nodes.append(factor)
+    value = steps.add("matmul", seen, factor.output, to=F32)
+    restored(steps, value if bias is None else steps.add("add", value, bias), node)
     return steps.done()
 
 

@@ -3,11 +3,13 @@
 A region of element-wise nodes whose operands all are transposed alike can work in the order of what
 was transposed; its results are transposed instead. They often are transposed back (a model in
 channels-last layout around convolutions in channels-first), or read by products in place.
+
+A region whose operands are reshaped alike works in the shape before: the reshape behind it costs
+nothing, while one in front of it would stand in the middle of a kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,12 +22,24 @@ from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType
-from tilewright.graph.views import is_view, reads_views
+from tilewright.graph.views import ALIAS, is_view, reads_views
 from tilewright.graph.visit import map_bodies, producers, users
-from tilewright.sym import ONE
+from tilewright.sym import ONE, Const, Expr
 
 Array = np.ndarray[Any, Any]
-Perm = tuple[int, ...]
+Shape = tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class _Move:
+    """What is done to all operands of a region."""
+
+    perm: tuple[int, ...] = ()  # of a transpose
+    source: Shape = ()  # of a reshape: the shape before
+
+    @property
+    def rank(self) -> int:
+        return len(self.perm or self.source)
 
 
 def sink_transposes(module: Module, ctx: PassContext) -> Module:
@@ -53,7 +67,7 @@ class _Region:
     """Element-wise nodes of one shape, and the order in which all their operands come."""
 
     nodes: list[Node]
-    perm: Perm
+    move: _Move
     outputs: list[Value]
     inputs: dict[Value, None] = field(default_factory=dict)
 
@@ -74,7 +88,7 @@ class _Regions:
         for node in self.graph.nodes:
             if node in seen or node in tried or not _is_map(node):
                 continue
-            if not any(self._perm(value) for value in node.inputs):
+            if not any(self._move(value) for value in node.inputs):
                 continue
             region = self._region(node)
             seen.update(region.nodes if region else (node,))
@@ -82,9 +96,16 @@ class _Regions:
                 return region
         return None
 
-    def _perm(self, value: Value | None) -> Perm | None:
+    def _move(self, value: Value | None) -> _Move | None:
         node = None if value is None else self.made.get(value)
-        return tuple(node["perm"]) if node is not None and node.op == "transpose" else None
+        if node is None or node.inputs[:1] in ((), (None,)):
+            return None
+        if node.op == "transpose":
+            return _Move(perm=tuple(node["perm"]))
+        source = node.inputs[0]
+        if node.op != ALIAS or len(node.inputs) > 1 or source is None or source not in self.made:
+            return None
+        return _Move(source=source.tensor.shape or ())
 
     def _region(self, start: Node) -> _Region | None:
         """All element-wise nodes connected with one; None if an operand is not transposed alike."""
@@ -105,20 +126,20 @@ class _Regions:
         return self._checked(nodes, set(members))
 
     def _checked(self, nodes: list[Node], members: set[Node]) -> _Region | None:
-        perm: Perm | None = None
+        move: _Move | None = None
         inputs: dict[Value, None] = {}
         shape = nodes[0].output.tensor.shape or ()
         for value in (v for node in nodes for v in node.inputs if v is not None):
             if self.made.get(value) in members or self._is_constant(value):
                 continue
-            found = self._perm(value)
-            if found is None or found != (perm or found) or value.tensor.shape != shape:
+            found = self._move(value)
+            if found is None or found != (move or found) or value.tensor.shape != shape:
                 if all(dim is ONE for dim in value.tensor.shape or ()):
                     continue
                 return None
-            perm = found
+            move = found
             inputs[value] = None
-        if perm is None:
+        if move is None or not all(self._can_move(v, move, shape) for n in nodes for v in n.inputs):
             return None
         outputs = [
             node.output
@@ -126,7 +147,15 @@ class _Regions:
             if node.output in self.results
             or any(user not in members for user in self.users.get(node.output, ()))
         ]
-        return _Region(nodes, perm, outputs, inputs)
+        return _Region(nodes, move, outputs, inputs)
+
+    def _can_move(self, value: Value | None, move: _Move, shape: Shape) -> bool:
+        """Whether an operand, if it is constant, can be had in the order or shape before."""
+        if value is None or move.perm or not self._is_constant(value):
+            return True
+        dims = value.tensor.shape or ()
+        keeps = len(dims) == 1 and bool(move.source) and move.source[-1] is shape[-1]
+        return keeps or (all(dim is ONE for dim in dims) and len(dims) <= move.rank)
 
     def _is_constant(self, value: Value) -> bool:
         node = self.made.get(value)
@@ -140,6 +169,8 @@ class _Regions:
             for value in region.inputs
             if value not in self.results and all(u in inside for u in self.users.get(value, ()))
         ]
+        if region.move.source:
+            return len(gone)
         come = [value for value in region.outputs if self._costs(value, inside)]
         return len(gone) - len(come)
 
@@ -160,16 +191,14 @@ class _Regions:
         """The graph with a region in the order of what was transposed."""
         names: dict[Value, Value] = {}
         instead: dict[Node, list[Node]] = {}
-        inverse = tuple(int(axis) for axis in np.argsort(region.perm))
         for node in region.nodes:
             nodes: list[Node] = []
-            inputs = [self._operand(v, region, names, inverse, nodes, node) for v in node.inputs]
+            inputs = [self._operand(v, region, names, nodes, node) for v in node.inputs]
             made = make_node(node.op, inputs, dict(node.attributes), node.loc)
             nodes.append(made)
             names[node.output] = made.output
             if node.output in region.outputs:
-                perm = ir.attributes(perm=region.perm)
-                nodes.append(Node("transpose", (made.output,), (node.output,), perm, (), node.loc))
+                nodes.append(_moved_back(made.output, node, region.move))
             instead[node] = nodes
         out = [new for node in self.graph.nodes for new in instead.get(node, [node])]
         return replace(self.graph, nodes=tuple(out))
@@ -179,7 +208,6 @@ class _Regions:
         value: Value | None,
         region: _Region,
         names: dict[Value, Value],
-        inverse: Sequence[int],
         nodes: list[Node],
         like: Node,
     ) -> Value | None:
@@ -191,10 +219,10 @@ class _Regions:
             return source
         if not self._is_constant(value):
             return value
-        array = self.constants[self.made[value]["data"]]
-        if array.size == 1 and array.ndim <= len(inverse):
+        array, rank = self.constants[self.made[value]["data"]], region.move.rank
+        if region.move.source or (array.size == 1 and array.ndim <= rank):
             return value
-        rank = len(inverse)
+        inverse = tuple(int(axis) for axis in np.argsort(region.move.perm))
         turned = array.reshape(*[1] * (rank - array.ndim), *array.shape).transpose(inverse)
         name, count = value.name, 0
         while name in self.constants:
@@ -205,6 +233,15 @@ class _Regions:
         nodes.append(Node("constant", (), (made,), ir.attributes(data=name), (), like.loc))
         names[value] = made
         return made
+
+
+def _moved_back(value: Value, node: Node, move: _Move) -> Node:
+    """The result of a node in the order or shape that others expect."""
+    shape = node.output.tensor.shape or ()
+    items = tuple(int(dim.value) if isinstance(dim, Const) else dim for dim in shape)
+    how = ir.attributes(perm=move.perm) if move.perm else ir.attributes(shape=items)
+    op = "transpose" if move.perm else ALIAS
+    return Node(op, (value,), (node.output,), how, (), node.loc)
 
 
 def _is_map(node: Node) -> bool:

@@ -7,7 +7,9 @@ Along an axis, with pad b and dilation d:
 
     o + b = i s + k d      k = f + j s where f d = p + b modulo s, i = q + (p + b - f d) / s - j d
 
-An input of one element along every spatial axis is a product of matrices.
+Where so few channels come out that vectors would stay mostly empty, all phases are channels of one
+convolution, whose window holds the taps of all of them. An input of one element along every spatial
+axis is a product of matrices.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from tilewright import sym
 from tilewright.base.passes import PassContext
+from tilewright.base.target import Target
 from tilewright.graph.ir import Module, Node, Value
-from tilewright.graph.match import Replacement, Scope, remade, rewrite_matches, shape_of
+from tilewright.graph.match import Array, Replacement, Scope, remade, rewrite_matches, shape_of
 from tilewright.graph.ops.layout import CHANNELS_FIRST
 from tilewright.sym import ONE, Const, Expr
 
@@ -29,7 +34,13 @@ PHASES = 64  # more kernels than this do not pay
 
 def split_conv_transpose(module: Module, ctx: PassContext) -> Module:
     """Before: conv_transpose(x, w).   After: interleave(conv(x, w1), conv(x, w2), ...)."""
-    return rewrite_matches(module, (_as_product, _by_phase))
+    target = ctx.target
+    lanes = target.lanes(32) if isinstance(target, Target) else 0
+
+    def together(node: Node, scope: Scope) -> Replacement:
+        return _together(node, scope, lanes)
+
+    return rewrite_matches(module, (_as_product, together, _by_phase))
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,7 @@ class _Phase:
 
     first: int  # tap
     taps: int
+    ahead: int  # how far behind the output's place the first tap reads
     begin: int
     end: int
 
@@ -140,7 +152,75 @@ def _by_phase(node: Node, scope: Scope) -> Replacement:
         # Where the input may be empty, types may differ in what nothing is.
         same = last.output.type == node.output.type
         return (*before, replace(last, outputs=node.outputs)) if same else None
-    last = remade(
+    return (*nodes.made, _in_turn(node, parts, axes))
+
+
+def _together(node: Node, scope: Scope, lanes: int) -> Replacement:
+    """Phases as channels of one convolution, if that fills vectors better than it adds taps."""
+    if node.op != "conv_transpose" or node.get("groups", 1) != 1 or not lanes:
+        return None
+    axes, weights = _axes(node), scope.constant(node.inputs[1])
+    if axes is None or weights is None or any(axis.dilation != 1 for axis in axes):
+        return None
+    found = [_phases(axis) for axis in axes]
+    phases = [each for each in found if each is not None]
+    count, channels = math.prod(axis.stride for axis in axes), weights.shape[1]
+    if len(phases) < len(axes) or not 1 < count <= PHASES:
+        return None
+    lows = [min(p.ahead - p.taps + 1 for p in each) for each in phases]
+    sides = [max(p.ahead for p in each) - low + 1 for each, low in zip(phases, lows, strict=True)]
+    apart = math.prod(sum(p.taps for p in each) for each in phases) * -(-channels // lanes)
+    if math.prod(sides) * -(-count * channels // lanes) >= apart:
+        return None
+    x, bias = node.inputs[0], (*node.inputs, None)[2]
+    assert x is not None
+    nodes = _Nodes(node, scope)
+    window = _window(weights, axes, phases, lows, sides)
+    w = nodes.constant(window.reshape(count * channels, *window.shape[-1 - len(axes) :]))
+    if bias is not None:
+        bias = nodes.add("tile", bias, repeats=(count,))
+    ends = [max(p.end for p in each) for each in phases]
+    every = nodes.add(
+        "conv",
+        x,
+        w,
+        bias,
+        strides=(1,) * len(axes),
+        dilations=(1,) * len(axes),
+        pads=(*(-low for low in lows), *ends),
+        groups=1,
+    )
+    parts = [
+        nodes.add("slice", every, starts=(at * channels,), ends=((at + 1) * channels,), axes=(1,))
+        for at in range(count)
+    ]
+    return (*nodes.made, _in_turn(node, parts, axes))
+
+
+def _window(
+    weights: Array,
+    axes: Sequence[_Axis],
+    phases: Sequence[Sequence[_Phase]],
+    lows: Sequence[int],
+    sides: Sequence[int],
+) -> Array:
+    """[phase along each axis..., output, input, *window]: every tap where its phase reads."""
+    inner, outer = weights.shape[:2]
+    out = np.zeros((*(axis.stride for axis in axes), outer, inner, *sides), weights.dtype)
+    for place in np.ndindex(*(axis.stride for axis in axes)):
+        chosen = [each[at] for each, at in zip(phases, place, strict=True)]
+        for taps in np.ndindex(*(phase.taps for phase in chosen)):
+            three = zip(chosen, taps, axes, strict=True)
+            source = tuple(phase.first + j * axis.stride for phase, j, axis in three)
+            pairs = zip(chosen, taps, lows, strict=True)
+            target = tuple(phase.ahead - j - low for phase, j, low in pairs)
+            out[(*place, slice(None), slice(None), *target)] = weights[(..., *source)].T
+    return out
+
+
+def _in_turn(node: Node, parts: Sequence[Value], axes: Sequence[_Axis]) -> Node:
+    """The output of a node from its phases."""
+    return remade(
         node,
         "interleave",
         *parts,
@@ -148,7 +228,6 @@ def _by_phase(node: Node, scope: Scope) -> Replacement:
         factors=tuple(axis.stride for axis in axes),
         sizes=tuple(_plain(axis.out) for axis in axes),
     )
-    return (*nodes.made, last)
 
 
 def _phases(axis: _Axis) -> list[_Phase] | None:
@@ -169,7 +248,7 @@ def _phases(axis: _Axis) -> list[_Phase] | None:
             return None
         ahead = (phase + axis.begin - first * dilation) // stride
         begin = (taps - 1) * dilation - ahead
-        found.append(_Phase(first, taps, begin, more + ahead))
+        found.append(_Phase(first, taps, ahead, begin, more + ahead))
     return found
 
 
@@ -210,6 +289,11 @@ class _Nodes:
             given.pop()
         hint = self.like.output.name
         node = self.scope.new(op, *given, like=self.like, hint=hint, **attributes)  # type: ignore[arg-type]  # attributes are data
+        self.made.append(node)
+        return node.output
+
+    def constant(self, array: Array) -> Value:
+        node = self.scope.new_constant(array, self.like.output.name, self.like)
         self.made.append(node)
         return node.output
 

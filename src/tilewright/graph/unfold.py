@@ -1,0 +1,127 @@
+"""Convolutions as products of matrices: windows as rows, weights as a matrix.
+
+    conv(x, w)  =  matmul(rows of patches(x), matrix of w)
+
+A row is what one window sees; with one tap it is there already. Element-wise work behind a product
+can be done on its rows too, so that it stays with the product.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.graph.ir import Attribute, Node, Value
+from tilewright.graph.match import Array, Replacement, Scope, Steps, shape_of
+from tilewright.graph.op import BROADCAST, ELEMENTWISE
+from tilewright.graph.ops import OPS
+from tilewright.graph.ops.layout import CHANNELS_LAST
+from tilewright.sym import ONE, Const, Expr
+
+LEAST_COLUMNS, SHORTEST = 16, 16  # of a product that is worth it
+
+
+def foldable_weights(node: Node, scope: Scope) -> Array | None:
+    """The weights of a convolution that can be a product: constant, channels last, one group."""
+    weights = scope.constant(node.inputs[1])
+    if node.get("layout") != CHANNELS_LAST or node.get("groups", 1) != 1 or weights is None:
+        return None
+    columns, *inner = weights.shape
+    return weights if columns >= LEAST_COLUMNS and prod(inner) >= SHORTEST else None
+
+
+def matrix_of(weights: Array) -> Array:
+    """Weights [out, in, *taps] as a matrix [taps * in, out]."""
+    moved = np.moveaxis(weights, (0, 1), (-1, -2))
+    return np.ascontiguousarray(moved.reshape(-1, weights.shape[0]))
+
+
+def restored(steps: Steps, value: Value, node: Node) -> Value:
+    """Rows of a product in the shape of the convolution's output."""
+    return steps.add("reshape", value, shape=_items(shape_of(node.output) or ()))
+
+
+def rows_of(steps: Steps, node: Node, x: Value, taps: tuple[int, ...]) -> Value:
+    """[batch, places, taps * channels] of what a convolution reads."""
+    pads = tuple(node.get("pads", ()))
+    if any(pads):
+        axes = tuple(range(1, 1 + len(taps)))
+        x = steps.add("pad", x, pads=pads, axes=axes)
+    shape = shape_of(x) or ()
+    if any(k != 1 for k in taps) or any(s != 1 for s in node["strides"]):
+        x = steps.add(
+            "patches", x, kernel=taps, strides=node["strides"], dilations=node["dilations"]
+        )
+        shape = shape_of(x) or ()
+    places = shape[1 : 1 + len(taps)]
+    long = prod(taps) * int(shape[-1].value) if isinstance(shape[-1], Const) else -1
+    return steps.add("reshape", x, shape=(_item(shape[0]), _item(_product(places)), long))
+
+
+def _product(dims: tuple[Expr, ...]) -> Expr:
+    total: Expr = ONE
+    for dim in dims:
+        total = sym.mul(total, dim)
+    return sym.simplify(total)
+
+
+def _item(dim: Expr) -> int | Expr:
+    return int(dim.value) if isinstance(dim, Const) else dim
+
+
+def _items(shape: tuple[Expr, ...]) -> Attribute:
+    return tuple(_item(dim) for dim in shape)
+
+
+# ------------------------------------------------------------------------------------ behind
+
+
+def flatten_rows(node: Node, scope: Scope) -> Replacement:
+    """Element-wise work on the places of an image, done on rows if an operand is rows."""
+    op = OPS.get(node.op)
+    if op is None or op.pattern not in (ELEMENTWISE, BROADCAST) or op.foldable:
+        return None
+    if len(node.outputs) != 1 or not node.inputs:
+        return None
+    shape = shape_of(node.output) or ()
+    rows = next((r for v in node.inputs if (r := _source(v, shape, scope)) is not None), None)
+    if rows is None or len(shape) < 4:
+        return None
+    steps = Steps(node, scope)
+    given: list[Value | None] = []
+    for value in node.inputs:
+        taken = _as_rows(steps, value, rows, shape) if value is not None else None
+        if value is not None and taken is None:
+            return None
+        given.append(taken)
+    made = steps.add(node.op, *given, **dict(node.attributes))
+    if shape_of(made) != shape_of(rows):
+        return None
+    steps.add("reshape", made, shape=_items(shape))
+    return steps.done()
+
+
+def _source(value: Value | None, shape: tuple[Expr, ...], scope: Scope) -> Value | None:
+    """The rows [batch, places, channels] that a value of this shape is made of."""
+    node = scope.producer(value, "reshape")
+    source = None if node is None else node.inputs[0]
+    if value is None or source is None or len(shape_of(source) or ()) != 3:
+        return None
+    of, to = shape_of(source) or (), shape_of(value) or ()
+    same = len(to) == len(shape) and all(a is b for a, b in zip(to, shape, strict=True))
+    return source if same and of[0] is to[0] and of[-1] is to[-1] else None
+
+
+def _as_rows(steps: Steps, value: Value, rows: Value, shape: tuple[Expr, ...]) -> Value | None:
+    """An operand as rows: of all places, or the same for all."""
+    source = _source(value, shape, steps.scope)
+    if source is not None:
+        return source
+    own = shape_of(value) or ()
+    if len(own) == len(shape) and all(a is b for a, b in zip(own, shape, strict=True)):
+        return steps.add("reshape", value, shape=_items(shape_of(rows) or ()))
+    if any(dim is not ONE for dim in own[:-1]):
+        return None
+    return value if len(own) <= 1 else steps.add("reshape", value, shape=(_item(own[-1]),))

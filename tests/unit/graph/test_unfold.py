@@ -1,0 +1,86 @@
+"""Convolutions as products of matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.base.dtype import dtype
+from tilewright.base.passes import PassContext
+from tilewright.graph import Builder, Module, interpret
+from tilewright.graph.passes import lower_precision, unfold_convolutions
+from tilewright.graph.types import TensorType
+from tilewright.graph.verify import verify
+from tilewright.sym import const, size
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+WINDOWS = [
+    {"kernel": (1, 1), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)},
+    {"kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1)},
+    {"kernel": (3, 2), "strides": (2, 1), "dilations": (1, 2), "pads": (0, 1, 2, 0)},
+    {"kernel": (1, 1), "strides": (2, 2), "dilations": (1, 1), "pads": (0, 0, 0, 0)},
+]
+
+
+def model(op: str, of: str, window: dict, weights: np.ndarray, **more: np.ndarray) -> Module:
+    """relu(conv(x) + x2) on images of any batch."""
+    b = Builder()
+    x = b.param("x", TensorType(dtype(of), (size("n"), const(9), const(8), const(16))))
+    extra = [b.constant(array, name) for name, array in more.items()]
+    inputs = [None] * (2 if op == "conv_integer" else 0) if extra else []
+    attributes = {key: value for key, value in window.items() if key != "kernel"}
+    y = b.add(op, x, b.constant(weights, "w"), *inputs, *extra, layout="channels_last",
+              groups=1, **attributes)  # fmt: skip
+    z = b.add("add", y, b.add("neg", y))
+    return b.module(b.add("relu", y), z)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_convolutions_of_bytes_are_products_of_rows(window, batch, rng):
+    w = rng.integers(-128, 127, (24, 16, *window["kernel"])).astype(np.int8)
+    bias = rng.integers(-100, 100, 24).astype(np.int32)
+    before = model("conv_integer", "u8", window, w, bias=bias)
+    after = unfold_convolutions(before, PassContext())
+    verify(after)
+    ops = [node.op for node in after.main.nodes]
+    assert "matmul_integer" in ops
+    assert "conv_integer" not in ops
+    x = rng.integers(0, 255, (batch, 9, 8, 16)).astype(np.uint8)
+    for a, b in zip(interpret(before, x), interpret(after, x), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_convolutions_in_bf16_are_products_of_rounded_rows(window, rng):
+    w = rng.standard_normal((16, 16, *window["kernel"])).astype(np.float32)
+    before = model("conv", "f32", window, w, bias=rng.standard_normal(16).astype(np.float32))
+    after = lower_precision(before, PassContext())
+    verify(after)
+    (product,) = [node for node in after.main.nodes if node.op == "matmul"]
+    assert [str(value.tensor.dtype) for value in product.inputs] == ["bf16", "bf16"]
+    x = rng.standard_normal((2, 9, 8, 16)).astype(np.float32)
+    for a, b in zip(interpret(before, x), interpret(after, x), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=0.02 * np.abs(w).sum() / 16)
+
+
+def test_what_follows_is_done_on_rows(rng):
+    w = rng.integers(-9, 9, (16, 16, 1, 1)).astype(np.int8)
+    after = unfold_convolutions(model("conv_integer", "u8", WINDOWS[0], w), PassContext())
+    shapes = {node.op: node.output.tensor.rank for node in after.main.nodes}
+    assert shapes["relu"] == shapes["neg"] == shapes["add"] == 3
+
+
+def test_groups_stay(rng):
+    b = Builder()
+    x = b.param("x", TensorType(dtype("f32"), tuple(map(const, (1, 8, 8, 32)))))
+    w = b.constant(rng.standard_normal((32, 1, 3, 3)).astype(np.float32), "w")
+    y = b.add("conv", x, w, layout="channels_last", groups=32, strides=(1, 1), dilations=(1, 1),
+              pads=(1, 1, 1, 1))  # fmt: skip
+    module = b.module(y)
+    assert lower_precision(module, PassContext()) is module
