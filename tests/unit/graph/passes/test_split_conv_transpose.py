@@ -8,6 +8,7 @@ import pytest
 from tilewright import sym
 from tilewright.base.dtype import F32
 from tilewright.base.passes import PassContext
+from tilewright.base.target import Target
 from tilewright.graph import Builder, TensorType, interpret
 from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
 from tilewright.graph.verify import verify
@@ -21,9 +22,10 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("target", [None, Target.parse("cpu -mcpu=sapphirerapids")])
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("count", [1, 4])
-def test_phases_give_the_same(count: int, groups: int) -> None:
+def test_phases_give_the_same(count: int, groups: int, target: Target | None) -> None:
     rng = np.random.default_rng(count)
     for at, (stride, dilation, kernel, begin, end, more) in enumerate(CASES):
         reach = (count - 1) * stride + (kernel - 1) * dilation + 1
@@ -46,10 +48,27 @@ def test_phases_give_the_same(count: int, groups: int) -> None:
             output_padding=(more,),
         )
         module = b.module(y)
-        split = split_conv_transpose(module, PassContext())
+        split = split_conv_transpose(module, PassContext(target=target))
         verify(split)
         given = rng.standard_normal((2, 4, count)).astype(np.float32)
         (want,), (got,) = interpret(module, given), interpret(split, given, check=True)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
         if kernel >= stride and np.gcd(stride, dilation) == 1 and isinstance(size, sym.Const):
             assert all(node.op != "conv_transpose" for node in split.main.nodes)
+
+
+def test_few_channels_share_vectors() -> None:
+    rng = np.random.default_rng(0)
+    for channels, convolutions in ((3, 1), (64, 4)):
+        b = Builder()
+        x = b.param("x", TensorType(F32, tuple(map(sym.const, (1, 4, 5, 6)))))
+        w = b.constant(rng.standard_normal((4, channels, 4, 4)).astype(np.float32))
+        window = {"strides": (2, 2), "dilations": (1, 1), "pads": (1,) * 4}
+        y = b.add("conv_transpose", x, w, output_padding=(0, 0), **window)
+        module = b.module(y)
+        context = PassContext(target=Target.parse("cpu -mcpu=sapphirerapids"))
+        split = split_conv_transpose(module, context)
+        assert sum(node.op == "conv" for node in split.main.nodes) == convolutions
+        given = rng.standard_normal((1, 4, 5, 6)).astype(np.float32)
+        (want,), (got,) = interpret(module, given), interpret(split, given, check=True)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
