@@ -122,14 +122,17 @@ def _replay(program: Program, fn: Function, trace: Trace) -> Failure | None:
     ):
         try:
             copy = again()
-            if copy != trace:
-                return Failure(f"trace {form}", f"the trace read back differs\n{trace}\n{copy}")
-            schedule = Schedule(program.function)
-            copy.apply(schedule)
         except Exception as error:
             return _failed(f"trace {form}", error)
-        if schedule.function != fn:
-            return Failure(f"trace {form}", f"replay gives\n{schedule.function}\ninstead of\n{fn}")
+        if copy != trace:
+            return Failure(f"trace {form}", f"the trace read back differs\n{trace}\n{copy}")
+    schedule = Schedule(program.function)
+    try:
+        copy.apply(schedule)
+    except Exception as error:
+        return _failed("trace applied", error)
+    if schedule.function != fn:
+        return Failure("trace applied", f"replay gives\n{schedule.function}\ninstead of\n{fn}")
     return None
 
 
