@@ -11,7 +11,6 @@ for jb in parallel       blocks of panels that stay in the second cache
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
 
 from tilewright.intrin.amx import ROWS as SIDE  # the intrinsics below are declared there
 from tilewright.rules.constants import CONSTANT
@@ -86,11 +85,13 @@ def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
     column_tiles = 1 if columns <= SIDE else 2
     total = -(-columns // (SIDE * column_tiles))
     bytes_each = found.guess(found.depth) * SIDE * column_tiles * found.b.buffer.dtype.size_bytes
-    most = max(1, setting.target.l2_bytes // 2 // max(1, bytes_each))
+    is_weight = found.b.buffer.name in setting.constants
+    room = setting.target.l2_bytes // (16 if is_weight else 2)
+    most = max(1, room // max(1, bytes_each))
     share = _share(found, setting, total, -(-rows // (SIDE * row_tiles)))
     each = -(-total // (setting.threads if share == "columns" else 1))
-    strips = gcd(total, -(-each // -(-each // most)))
-    is_weight = found.b.buffer.name in setting.constants
+    size = -(-each // -(-each // most))
+    strips = next(s for s in range(size, 0, -1) if total % s == 0)
     return AmxPlan(kind, row_tiles, column_tiles, strips, is_weight, share)
 
 
@@ -139,6 +140,8 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     if not plan.is_weight:
         sch.compute_at(panel, jb)
     _lay_out(sch, found, plan, panel, a, b, store)
+    if plan.is_weight:  # the next block comes while this one is used
+        attempt(sch, sch.prefetch, b, 0, jb, 1, ro)
     _tensorize_copies(sch, found, plan, a, b, store)
     init = sch.decompose_reduction(c, (*far, ro)[0])
     sch.tensorize(sch.get_loops(c)[-3], kind.dot)
