@@ -42,6 +42,18 @@ def _rsqrt(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...])
     return arith.in_float(of, op, *args)
 
 
+def _scale_power(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    """y * 2**n for a whole float n: AVX-512 has it; the third argument is the product otherwise."""
+    y, n, by_steps = args
+    mask = {"<16 x float>": "i16", "<8 x double>": "i8"}.get(y.type)
+    if mask is None or not arith.machine.scales:
+        return by_steps
+    kind = "ps" if mask == "i16" else "pd"
+    current = i32(4)  # the rounding mode of the processor
+    name = f"llvm.x86.avx512.mask.scalef.{kind}.512"
+    return arith.b.call(name, y.type, y, n, y, Value(mask, "-1"), current)
+
+
 def _abs(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
     (x,) = args
     b = arith.b
@@ -140,6 +152,7 @@ RULES: dict[str, Rule] = {
     "fma": _fma,
     "fmod": _fmod,
     "abs": _abs,
+    "scale_power": _scale_power,
     "isnan": _isnan,
     "isinf": _isinf,
     "truncdiv": _truncdiv,

@@ -23,6 +23,7 @@ class Machine:
     computes_f16: bool = False  # arithmetic on f16 itself
     has_masks: bool = False  # masked loads and stores are instructions
     has_gather: bool = False
+    scales: bool = False  # an instruction multiplies vectors of 512 bits by powers of two
     assembles: bool = False  # LLVM was built to parse this architecture's assembly here
     vector_bits: int = 128
     function_attributes: tuple[str, ...] = ()  # LLVM's, beyond cpu and features

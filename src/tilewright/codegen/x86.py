@@ -19,6 +19,7 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         computes_f16=target.has("avx512fp16"),
         has_masks=target.has("avx"),
         has_gather=target.has("avx2"),
+        scales=wide,
         vector_bits=target.vector_bits,
         function_attributes=attributes,
     )

@@ -48,9 +48,13 @@ def _powers(use: Use, x: Tensor, axes: list[int]) -> tuple[Tensor, Tensor, Tenso
 def _softmax(use: Use, x: Tensor) -> Tensor:
     axes = _axes(use, x)
     _, powers, total = _powers(use, x, axes)
+    # One division per sum; products round once more, by half a unit in the last place.
+    inverse = te.compute(
+        total.shape, lambda *i: te.const(1, total.dtype) / total[i], name=f"{use.name}_inverse"
+    )
     return te.compute(
         use.shape,
-        lambda *i: te.cast(powers[i] / total[_along(i, axes)], use.dtype),
+        lambda *i: te.cast(powers[i] * inverse[_along(i, axes)], use.dtype),
         name=use.name,
     )
 

@@ -52,8 +52,13 @@ FORMULAS: dict[str, Callable[..., Real]] = {
 
 def expand_math(fn: Function) -> Function:
     """The function with transcendental calls replaced by arithmetic."""
-    body = rewrite(fn.body, None, expand_call)
+    body = rewrite(fn.body, None, lambda expr: sym.rewrite(expand_call(expr), _by_steps))
     return fn if body is fn.body else replace(fn, body=body)
+
+
+def _by_steps(expr: Expr) -> Expr:
+    """What an instruction of some machines does, as arithmetic."""
+    return expr.args[2] if isinstance(expr, Call) and expr.op == "scale_power" else expr
 
 
 def expand_call(expr: Expr) -> Expr:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tilewright.codegen.math import coefficients as c
 from tilewright.codegen.math.value import Real, Whole, polynomial
+from tilewright.tensor.ir import Call
 
 LOG2E = 1.4426950408889634
 
@@ -75,6 +76,12 @@ def scale(y: Real, n: Whole) -> Real:
     return y * power_of_two(half, of) * power_of_two(n - half, of)
 
 
+def scale_nearest(y: Real, n: Real, whole: Whole) -> Real:
+    """y * 2**n, where n is at hand as a float too: some machines have an instruction for it."""
+    by_steps = scale(y, whole)
+    return Real(Call("scale_power", (y.expr, n.expr, by_steps.expr), y.expr.dtype))
+
+
 def nearest(x: Real) -> tuple[Real, Whole]:
     """The integer nearest to x, as a float and as an integer; |x| < 2**22 or 2**51."""
     of = limits(x)
@@ -82,11 +89,11 @@ def nearest(x: Real) -> tuple[Real, Whole]:
     return shifted - of.magic, shifted.bits() - of.magic_bits
 
 
-def reduce(x: Real) -> tuple[Real, Whole]:
-    """(r, n) with x = n ln 2 + r."""
+def reduce(x: Real) -> tuple[Real, Real, Whole]:
+    """(r, n, n) with x = n ln 2 + r."""
     of = limits(x)
     n, n_int = nearest(x * LOG2E)
-    return (x - n * of.ln2_high) - n * of.ln2_low, n_int
+    return (x - n * of.ln2_high) - n * of.ln2_low, n, n_int
 
 
 def _exp_reduced(r: Real) -> Real:
@@ -102,14 +109,14 @@ def exp(x: Real) -> Real:
     """What becomes 0 is worked out for 0 instead and dropped: underflow is slow as well."""
     of = limits(x)
     vanishes = x < of.least
-    r, n = reduce(vanishes.choose(0.0, x.at_most(of.most)))
-    return vanishes.choose(0.0, scale(_exp_reduced(r) + 1.0, n))
+    r, n, n_int = reduce(vanishes.choose(0.0, x.at_most(of.most)))
+    return vanishes.choose(0.0, scale_nearest(_exp_reduced(r) + 1.0, n, n_int))
 
 
 def half_exp(x: Real) -> Real:
     """exp(x) / 2 for x >= 0; it is finite a little longer than exp(x)."""
-    r, n = reduce(x.at_most(limits(x).most))
-    return scale(_exp_reduced(r) + 1.0, n - 1)
+    r, n, n_int = reduce(x.at_most(limits(x).most))
+    return scale_nearest(_exp_reduced(r) + 1.0, n - 1.0, n_int - 1)
 
 
 def exp2(x: Real) -> Real:
@@ -118,7 +125,7 @@ def exp2(x: Real) -> Real:
     near = vanishes.choose(0.0, x.at_most(of.most * LOG2E))
     n, n_int = nearest(near)
     r = near - n
-    return vanishes.choose(0.0, scale(polynomial(r, of.exp2) * r + 1.0, n_int))
+    return vanishes.choose(0.0, scale_nearest(polynomial(r, of.exp2) * r + 1.0, n, n_int))
 
 
 def expm1(x: Real) -> Real:
@@ -128,7 +135,7 @@ def expm1(x: Real) -> Real:
     """
     of = limits(x)
     low, high = (-20.0, 89.0) if x.is_f32 else (-40.0, 710.0)
-    r, n = reduce(_clamp(x, low, high))
+    r, _, n = reduce(_clamp(x, low, high))
     factor = power_of_two(n - 1, of)
     result = (_exp_reduced(r) * factor + (factor - 0.5)) * 2.0
     return (x.abs() < (1e-8 if x.is_f32 else 1e-17)).choose(x, result)
