@@ -20,7 +20,7 @@ SHORTEST = 16  # steps of a sum from which on rounding the operands pays
 
 def lower_precision(module: Module, ctx: PassContext) -> Module:
     """Before: matmul(%a, %b).   After: matmul(cast(%a), cast(%b)) {to = dtype f32}."""
-    return rewrite_matches(module, (matmul, conv, flatten_rows))
+    return rewrite_matches(rewrite_matches(module, (matmul, conv)), (flatten_rows,))
 
 
 def matmul(node: Node, scope: Scope) -> Replacement:

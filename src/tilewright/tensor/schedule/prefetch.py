@@ -13,7 +13,6 @@ from tilewright.tensor.ir import (
     SPATIAL,
     Address,
     Block,
-    Buffer,
     Eval,
     For,
     Function,
@@ -101,9 +100,9 @@ def prefetch(
         cover = _spread(fn, region, place, loop, ctx.assume(sym.lt(ahead, loop.stop)))
     else:
         cover = Cover(ctx, {each.var for each in around})
-        line = _line_elements(buffer)
-        for axis, (r, dim) in enumerate(zip(region.ranges, buffer.shape, strict=True)):
-            cover.over(r, dim, step=line if axis == buffer.rank - 1 else 1)
+        steps = _line_steps(region, ctx)
+        for r, dim, step in zip(region.ranges, buffer.shape, steps, strict=True):
+            cover.over(r, dim, step=step)
     if not sym.prove(sym.lt(ahead, loop.stop), ctx):
         cover.conditions.insert(0, sym.lt(ahead, loop.stop))
     iters = tuple([Iter(sym.var(f"v{a}"), dim, SPATIAL) for a, dim in enumerate(buffer.shape)])
@@ -127,8 +126,19 @@ def prefetch(
     return with_body(fn, put(place, replace(holder, body=body))), made.name
 
 
-def _line_elements(buffer: Buffer) -> int:
-    return max(1, LINE_BYTES // max(1, buffer.dtype.bits // 8))
+def _line_steps(region: Region, ctx: sym.Context) -> list[int]:
+    """How far apart requests are along each axis, so that each asks for a line of its own.
+
+    A line may hold several of the last axes, where they are short and the region has them whole.
+    """
+    rest = max(1, LINE_BYTES // max(1, region.buffer.dtype.bits // 8))
+    steps: list[int] = []
+    for r, dim in zip(reversed(region.ranges), reversed(region.buffer.shape), strict=True):
+        size = _known(r.extent, ctx)
+        whole = isinstance(dim, Const) and dim.value == size and size > 0 and rest % size == 0
+        steps.insert(0, size if whole else rest)
+        rest = rest // size if whole else 1
+    return steps
 
 
 def _known(extent: Expr, ctx: sym.Context) -> int:
@@ -146,9 +156,8 @@ def _spread(fn: Function, region: Region, place: Path, loop: For, ctx: sym.Conte
     """
     inner = loops_below(place, loop)
     extents = [_known(each.extent, ctx) for each in inner]
-    line = _line_elements(region.buffer)
-    counts = [r.extent for r in region.ranges]
-    counts[-1] = sym.ceildiv(counts[-1], line)
+    steps = _line_steps(region, ctx)
+    counts = [sym.ceildiv(r.extent, step) for r, step in zip(region.ranges, steps, strict=True)]
     sizes = [_known(count, ctx) for count in counts]
     if 0 in extents or 0 in sizes:
         raise refuse(
@@ -177,8 +186,7 @@ def _spread(fn: Function, region: Region, place: Path, loop: For, ctx: sym.Conte
         size, r = sizes[axis], region.ranges[axis]
         digit = sym.floormod(at, size) if axis else at
         at = sym.floordiv(at, size)
-        step = line if axis == len(sizes) - 1 else 1
-        value = sym.add(r.start, sym.mul(digit, step))
+        value = sym.add(r.start, sym.mul(digit, steps[axis]))
         values.insert(0, value)
         cover.conditions += [sym.le(0, value), sym.lt(value, region.buffer.shape[axis])]
     cover.values = values
