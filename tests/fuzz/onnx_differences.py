@@ -87,6 +87,6 @@ REASONS: tuple[Reason, ...] = (
 
 REFUSALS: tuple[Refusal, ...] = (
     Refusal("NOT_IMPLEMENTED"),
-    Refusal("operand cannot broadcast on dim 0", is_empty),
+    Refusal("operand cannot broadcast on dim", is_empty),
     Refusal("is not a graph input, initializer, or output of a previous node"),
 )

@@ -33,7 +33,7 @@ from tilewright.codegen.machine import Machine
 from tilewright.graph import ir as graph_ir
 from tilewright.graph.ir import Graph, Module, Node
 from tilewright.graph.memory import MemoryPlan, size_bytes, spans
-from tilewright.sym import Const, Expr, Size, Var
+from tilewright.sym import Expr, Size, Var
 from tilewright.tensor.ir import FLAT, Buffer, Function, seq
 
 # The head of tw_call: the table of constants, the function that gives outputs.
@@ -527,10 +527,10 @@ class _Rows:
         self.dims = b.alloca(f"[{rank} x i64]", align=8, hint="dims")
         b.store(host.late(i64(0)), self.slot)
         b.store(i64(0), self.capacity)
+        bound = host.emitter.variables
         for axis, dim in enumerate(value.tensor.shape or ()):
-            known = isinstance(dim, Const)
-            extent = i64(int(dim.value)) if known and isinstance(dim, Const) else i64(0)
-            b.store(extent, b.offset("i64", self.dims, i64(axis)))
+            known = axis > 0 and all(size in bound for size in sym.free_vars(dim))
+            b.store(host.size(dim) if known else i64(0), b.offset("i64", self.dims, i64(axis)))
 
     def add(self, value: Place, at: Value) -> None:
         host, b = self.host, self.host.b

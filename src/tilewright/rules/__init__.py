@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 
 from tilewright.base.errors import ScheduleError
 from tilewright.base.target import Target
+from tilewright.rules.attention import attention
 from tilewright.rules.conv import conv
 from tilewright.rules.depthwise import depthwise
-from tilewright.rules.attention import attention
 from tilewright.rules.elementwise import elementwise
 from tilewright.rules.inline import inline_producers
 from tilewright.rules.matmul import matmul
@@ -26,7 +26,8 @@ from tilewright.rules.setting import Setting
 from tilewright.rules.spread import spread
 from tilewright.rules.transpose import transpose
 from tilewright.rules.winograd import winograd
-from tilewright.tensor.ir import Function
+from tilewright.sym import ZERO
+from tilewright.tensor.ir import Block, Function
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import blocks
 
@@ -61,11 +62,17 @@ def default_schedule(
     sch = Schedule(fn)
     inline_producers(sch)
     taken: set[str] = set()
+    taken.update(block.name for block in blocks(sch.function.body) if _is_idle(block))
     for rule in CPU:
         for block in list(blocks(sch.function.body)):
             if block.name not in taken:
                 taken.update(found.name for found in _attempt(rule, sch, block.name, setting))
     return sch
+
+
+def _is_idle(block: Block) -> bool:
+    """Whether a block never runs: there is nothing to gain, and no size to plan with."""
+    return any(it.extent is ZERO for it in block.iters)
 
 
 def _attempt(rule: Rule, sch: Schedule, name: str, setting: Setting) -> Iterable[BlockRef]:

@@ -10,7 +10,7 @@ from tilewright.sym import ops
 from tilewright.sym.bounds import monomial_bounds
 from tilewright.sym.context import Context, Interval
 from tilewright.sym.expr import FALSE, TRUE, Const, Expr, Size, Var
-from tilewright.sym.poly import Poly, number, poly_of
+from tilewright.sym.poly import Poly, factors, number, poly_of
 from tilewright.sym.simplify import simplify
 from tilewright.sym.visit import uses_var
 
@@ -100,6 +100,13 @@ def _assume_nonnegative(ctx: Context, gap: Poly) -> None:
             else Interval(None, gap.const // -scale)
         )
         _limit(ctx, atom, limit)
+    elif scale > 0 > gap.const:
+        # A product of numbers that are not negative is at least 1 just when all of them are.
+        parts = factors(atom)
+        lowest = [monomial_bounds(part, ctx).lower for part in parts]
+        if all(low is not None and low >= 0 for low in lowest):
+            for part in dict.fromkeys(parts):
+                _limit(ctx, part, Interval(1, None))
 
 
 def _limit(ctx: Context, atom: Expr, limit: Interval) -> None:

@@ -29,6 +29,9 @@ TAIL = EMPTY.bind(io, 0, ceildiv(n, 8)).bind(ii, 0, 8)
 CUT = EMPTY.bind(io, 0, ceildiv(n, 8)).bind(ii, 0, minimum(8, n - io * 8))
 
 PROVABLE = [
+    # products
+    (lt(0, n * m), EMPTY.assume(lt(0, n * m))),
+    (le(1, m), EMPTY.assume(lt(3, n * m * 4))),
     # splits
     (io * 8 + ii < n, EMPTY.bind(io, 0, n // 8).bind(ii, 0, 8)),
     (io * 8 + ii < n, EMPTY.assume(eq(n % 8, 0)).bind(io, 0, n // 8).bind(ii, 0, 8)),
