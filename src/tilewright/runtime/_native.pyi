@@ -66,7 +66,8 @@ class Model:
         constants: int,
         array_type: type[Tensor],
         owner: object,
-        runtime: int = 0,
+        runtime: int,
+        whole: Signature,
         /,
     ) -> Self: ...
     def __call__(self, *inputs: object, threads: int = 0) -> tuple[Any, ...]: ...

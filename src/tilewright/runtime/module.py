@@ -22,7 +22,7 @@ from tilewright.runtime.dlpack import code_of
 from tilewright.runtime.pool import checked_threads
 from tilewright.runtime.pool import threads as default_threads
 from tilewright.runtime.profiler import Record, profile
-from tilewright.runtime.signature import Signature
+from tilewright.runtime.signature import Param, Signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,9 @@ class Module:
         self._names = {spec.name: at for at, spec in enumerate(self.inputs)}
         codes = tuple(code_of(spec.dtype) for spec in self.outputs if spec.dtype is not None)
         self._runtime = runtime
+        whole = _with_outputs(signature, self.outputs).native
         self._native = _native.Model(
-            address, signature.native, codes, constants, Array, owner, runtime
+            address, signature.native, codes, constants, Array, owner, runtime, whole
         )
 
     @property
@@ -137,6 +138,21 @@ class Module:
         inputs = ", ".join(map(str, self.inputs))
         outputs = ", ".join(map(str, self.outputs))
         return f"<Module ({inputs}) -> ({outputs})>"
+
+
+def _with_outputs(signature: Signature, outputs: Sequence[Spec]) -> Signature:
+    """What a call with outputs of the caller's keeps to; open sizes are checked as they come."""
+    params = [
+        Param(
+            spec.name,
+            spec.dtype,
+            tuple(dim if isinstance(dim, int) else None for dim in spec.shape),
+            writable=True,
+        )
+        for spec in outputs
+        if spec.dtype is not None
+    ]
+    return Signature(signature.name, (*signature.params, *params))
 
 
 def _lendable(value: Any) -> Any:

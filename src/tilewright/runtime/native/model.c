@@ -245,7 +245,7 @@ typedef struct {
 static void *take_supplied(tw_call *call, int32_t index, int32_t ndim, const int64_t *shape) {
   const supplied *outputs = call->caller;
   const DLTensor *tensor = index < outputs->count ? outputs->tensors[index] : NULL;
-  if (!tensor || !tensor->data || tensor->ndim != ndim) {
+  if (!tensor || tensor->ndim != ndim) {
     tw_errorf(TW_ERROR_RANK, "%s: output %d needs %d dimensions", outputs->name, index, ndim);
     return NULL;
   }
@@ -262,7 +262,11 @@ static void *take_supplied(tw_call *call, int32_t index, int32_t ndim, const int
     }
     compact *= shape[axis];
   }
-  return (char *)tensor->data + tensor->byte_offset;
+  static char nothing[TW_ALIGN]; /* an empty tensor needs no memory, but an address */
+  if (tensor->data) return (char *)tensor->data + tensor->byte_offset;
+  if (compact == 0) return nothing;
+  tw_errorf(TW_ERROR_NO_ARRAY, "%s: output %d has no data", outputs->name, index);
+  return NULL;
 }
 
 int32_t tw_model_call(tw_model *model, tw_main main, const char *name, const DLTensor *const *args,

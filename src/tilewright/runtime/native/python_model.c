@@ -7,6 +7,7 @@ typedef struct {
   const tw_runtime *runtime; /* the one that the code was linked with */
   tw_model *model;
   PyObject *signature; /* of the inputs */
+  PyObject *whole;     /* of the inputs and the outputs */
   PyObject *owner;     /* keeps code and weights in memory */
   PyTypeObject *array_type;
   DLDataType *dtypes; /* of the outputs */
@@ -15,10 +16,12 @@ typedef struct {
 
 static PyTypeObject *model_type;
 
-PyDoc_STRVAR(model_doc,
-             "Model(address, signature, outputs, constants, array_type, owner, runtime)\n--\n\nA "
-             "compiled model. `outputs` holds (code, bits, lanes) for each, `constants` is the "
-             "address of the table of weights, `runtime` that of a library's runtime, or 0.");
+PyDoc_STRVAR(
+    model_doc,
+    "Model(address, signature, outputs, constants, array_type, owner, runtime, whole)\n--\n\n"
+    "A compiled model. `outputs` holds (code, bits, lanes) for each, `constants` is the "
+    "address of the table of weights, `runtime` that of a library's runtime, or 0, `whole` "
+    "the signature with the outputs.");
 
 const tw_runtime *runtime_at(unsigned long long address) {
   const tw_runtime *runtime = (const tw_runtime *)(uintptr_t)address;
@@ -32,11 +35,11 @@ const tw_runtime *runtime_at(unsigned long long address) {
 
 static PyObject *model_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
   (void)kwargs;
-  unsigned long long address, constants, runtime_address = 0;
-  PyObject *signature, *outputs, *array_type, *owner;
-  if (!PyArg_ParseTuple(args, "KO!O!KO!O|K", &address, signature_type, &signature, &PyTuple_Type,
-                        &outputs, &constants, &PyType_Type, &array_type, &owner,
-                        &runtime_address)) {
+  unsigned long long address, constants, runtime_address;
+  PyObject *signature, *whole, *outputs, *array_type, *owner;
+  if (!PyArg_ParseTuple(args, "KO!O!KO!OKO!", &address, signature_type, &signature, &PyTuple_Type,
+                        &outputs, &constants, &PyType_Type, &array_type, &owner, &runtime_address,
+                        signature_type, &whole)) {
     return NULL;
   }
   const tw_runtime *runtime = runtime_at(runtime_address);
@@ -48,6 +51,8 @@ static PyObject *model_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
   self->n_outputs = (int32_t)PyTuple_Size(outputs);
   Py_INCREF(signature);
   self->signature = signature;
+  Py_INCREF(whole);
+  self->whole = whole;
   Py_INCREF(owner);
   self->owner = owner;
   Py_INCREF(array_type);
@@ -80,6 +85,7 @@ static void model_dealloc(PyObject *object) {
   if (self->model) self->runtime->model_free(self->model);
   PyMem_Free(self->dtypes);
   Py_XDECREF(self->signature);
+  Py_XDECREF(self->whole);
   Py_XDECREF(self->owner);
   Py_XDECREF((PyObject *)self->array_type);
   free_object(object);
@@ -212,19 +218,23 @@ static PyObject *model_call_into(PyObject *object, PyObject *args) {
     if (!good) break;
     opened++;
     tensors[n + i] = &loans[i].tensor;
-    DLDataType got = loans[i].tensor.dtype, want = self->dtypes[i];
     if (loans[i].read_only) {
       tw_errorf(TW_ERROR_READ_ONLY, "%s: output %d is read-only", signature->name, i);
       raise_last();
       good = false;
-    } else if (got.code != want.code || got.bits != want.bits || got.lanes != want.lanes) {
-      char a[TW_DTYPE_NAME_SIZE], b[TW_DTYPE_NAME_SIZE];
-      tw_errorf(TW_ERROR_DTYPE, "%s: output %d is %s, expected %s", signature->name, i,
-                tw_dtype_name(got, a), tw_dtype_name(want, b));
-      raise_last();
-      good = false;
     }
   }
+  const tw_signature *whole = signature_in(self->whole);
+  int64_t *symbols = PyMem_Calloc((size_t)whole->n_symbols + 1, sizeof *symbols);
+  if (good && !symbols) {
+    PyErr_NoMemory();
+    good = false;
+  }
+  if (good && tw_check_args(whole, tensors, (int32_t)count, symbols) != TW_OK) {
+    raise_last();
+    good = false;
+  }
+  PyMem_Free(symbols);
   int32_t code = TW_OK;
   if (good) {
     PyThreadState *state = PyEval_SaveThread();
