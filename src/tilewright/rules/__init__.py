@@ -65,7 +65,7 @@ def default_schedule(
     taken.update(block.name for block in blocks(sch.function.body) if _is_idle(block))
     for rule in CPU:
         for block in list(blocks(sch.function.body)):
-            if block.name not in taken:
+            if block.writes and block.name not in taken:  # others are requests of a rule
                 taken.update(found.name for found in _attempt(rule, sch, block.name, setting))
     return sch
 
