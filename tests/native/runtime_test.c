@@ -369,6 +369,89 @@ static void test_profiler_keeps_what_it_can_and_counts_the_rest(void) {
   EXPECT(tw_profile_read(events, 64, &lost) == 0);
 }
 
+/* ---- models ---- */
+
+/* A model that doubles a vector through its arena, as compiled code would. */
+static int32_t double_main(tw_call *call, const DLTensor *const *inputs, int32_t n_inputs) {
+  (void)n_inputs;
+  int64_t n = inputs[0]->shape[0], size = n * (int64_t)sizeof(float);
+  const float *x = inputs[0]->data;
+  int32_t span[4] = {0, 1, 1, 2};
+  int64_t sizes[2] = {size, size};
+  const int64_t *offsets = tw_call_plan(call, 2, sizes, span);
+  if (!offsets) return TW_ERROR_NO_MEMORY;
+  float *a = (float *)(tw_call_arena(call, 0) + offsets[0]);
+  float *b = (float *)(tw_call_arena(call, 0) + offsets[1]);
+  float *late = tw_call_late(call, size);
+  float *y = call->output(call, 0, 1, &n);
+  if (!late || !y) return TW_ERROR_NO_MEMORY;
+  for (int64_t i = 0; i < n; ++i) a[i] = x[i];
+  for (int64_t i = 0; i < n; ++i) late[i] = b[i] = a[i];
+  for (int64_t i = 0; i < n; ++i) y[i] = b[i] + late[i] + *(const float *)call->constants[0];
+  return TW_OK;
+}
+
+static const float zero = 0;
+static const void *const constants[1] = {&zero};
+static void *instance;
+static const int64_t vector[1] = {TW_DIM_SYMBOL(0)};
+static const char *const size_names[1] = {"n"};
+static const tw_param model_params[2] = {
+    {"x", vector, 1, {kDLFloat, 32, 1}, kDLCPU, 0, 0, 0},
+    {"y", vector, 1, {kDLFloat, 32, 1}, kDLCPU, TW_PARAM_WRITABLE, 0, 0},
+};
+static const tw_signature model_signature = {"twice", model_params, size_names, 2, 1};
+static const tw_entry twice = {&model_signature, double_main, constants, &instance, 1};
+
+enum { LONGEST = 3000 };
+
+static int32_t run_twice(float *x, float *y, int64_t n, int64_t n_out) {
+  int64_t in[1] = {n}, out[1] = {n_out};
+  DLTensor tx = {x, {kDLCPU, 0}, 1, {kDLFloat, 32, 1}, in, NULL, 0}, ty = tx;
+  ty.data = y, ty.shape = out;
+  const DLTensor *args[2] = {&tx, &ty};
+  return tw_run_model(&twice, args, 2);
+}
+
+static void *call_model(void *seed) {
+  static _Thread_local float x[LONGEST], y[LONGEST];
+  intptr_t wrong = 0;
+  for (int round = 0; round < 40; ++round) {
+    int64_t n = ((intptr_t)seed * 131 + round * 67) % LONGEST;
+    for (int64_t i = 0; i < n; ++i) x[i] = (float)(i + round);
+    wrong += run_twice(x, y, n, n) != TW_OK;
+    for (int64_t i = 0; i < n; ++i) wrong += y[i] != 2 * x[i];
+  }
+  return (void *)wrong;
+}
+
+static void test_a_model_is_called_from_many_threads(void) {
+  pthread_t threads[8];
+  for (intptr_t i = 0; i < 8; ++i) pthread_create(&threads[i], NULL, call_model, (void *)i);
+  for (int i = 0; i < 8; ++i) {
+    void *wrong;
+    pthread_join(threads[i], &wrong);
+    EXPECT(wrong == NULL);
+  }
+  EXPECT(instance != NULL && tw_model_bytes(instance) > 0);
+}
+
+static void test_a_models_outputs_are_checked(void) {
+  float x[4] = {1, 2, 3, 4}, y[4];
+  EXPECT(run_twice(x, y, 4, 4) == TW_OK && y[3] == 8);
+  EXPECT(run_twice(x, y, 4, 3) == TW_ERROR_SHAPE);
+  EXPECT(strstr(tw_last_error(), "twice: argument y: dimension 0 is 3, expected n = 4"));
+  EXPECT(run_twice(x, x + 1, 3, 3) == TW_ERROR_OVERLAP);
+  EXPECT(run_twice(NULL, NULL, 0, 0) == TW_OK);
+}
+
+static void test_a_runtime_tells_its_version(void) {
+  EXPECT(tw_this_runtime.version == TW_RUNTIME_VERSION);
+  EXPECT(tw_this_runtime.size_bytes == (int32_t)sizeof tw_this_runtime);
+  tw_model_free(instance);
+  instance = NULL;
+}
+
 /* ---- all of them ---- */
 
 #define TEST(name) {#name, name}
@@ -397,6 +480,9 @@ static const struct {
     TEST(test_empty_tensors_need_no_memory),
     TEST(test_stride_of_a_single_element_axis_is_ignored),
     TEST(test_profiler_keeps_what_it_can_and_counts_the_rest),
+    TEST(test_a_model_is_called_from_many_threads),
+    TEST(test_a_models_outputs_are_checked),
+    TEST(test_a_runtime_tells_its_version),
 };
 
 int main(void) {
