@@ -1,6 +1,7 @@
 """Passes on models: pure functions `(Module, PassContext) -> Module`, one per file."""
 
 from tilewright.graph.passes.assign_layout import assign_layout
+from tilewright.graph.passes.cancel_quantization import cancel_quantization
 from tilewright.graph.passes.cancel_reshapes import cancel_reshapes
 from tilewright.graph.passes.canonicalize import canonicalize
 from tilewright.graph.passes.choose_winograd import choose_winograd
@@ -41,6 +42,7 @@ CANONICAL = (
 # Rewrites of a canonical model that compute the same, rounding aside, with less.
 OPTIMIZED = (
     decompose,
+    cancel_quantization,
     simplify_arithmetic,
     cancel_reshapes,
     sink_transposes,

@@ -59,6 +59,7 @@ def _fused(graph: Graph, data: Mapping[str, Array], limit: int) -> Graph:
     fusion.repeat_leaves()
     fusion.grow()
     fusion.repeat_cheap()
+    fusion.repeat_widening()
     nodes = fusion.emit(small_constants(graph.nodes, data))
     same = len(nodes) == len(graph.nodes) and all(
         a is b for a, b in zip(nodes, graph.nodes, strict=True)
@@ -237,10 +238,17 @@ class _Fusion:
         for at, node in enumerate(self.nodes):
             if not self._is_grouped(at) or self.kind[at] != MAP or node.op == ALIAS:
                 continue
-            if len(self.users.get(node.outputs[0], ())) < 2 or not self._is_leaf(node):
-                continue
-            if self._is_cheaper_repeated([at]):
+            is_shared = len(self.users.get(node.outputs[0], ())) > 1 and self._is_leaf(node)
+            if (is_shared or self._widens_stored(node)) and self._is_cheaper_repeated([at]):
                 self.repeated.add(at)
+
+    def _widens_stored(self, node: Node) -> bool:
+        """Whether a node makes more bytes of a tensor that must be in memory for others."""
+        inputs = [v for v in node.inputs if v is not None and elements(v) > 1]
+        if len(inputs) != 1 or size_bytes(inputs[0]) >= size_bytes(node.outputs[0]):
+            return False
+        users = [self.nodes[user] for user in self.users[inputs[0]] if self.is_kernel[user]]
+        return any(reads_views(user) for user in users)
 
     def _is_leaf(self, node: Node) -> bool:
         sources = [self.at[v] for v in node.inputs if v is not None and v in self.at]
@@ -254,6 +262,23 @@ class _Fusion:
                 continue
             if self._is_cheaper_repeated(members):
                 self.repeated.update(members)
+
+    def repeat_widening(self) -> None:
+        """What makes more bytes last in a kernel is done where the result is read."""
+        for at, node in enumerate(self.nodes):
+            if not self._is_grouped(at) or KINDS[OPS[node.op].pattern] != MAP or node.op == ALIAS:
+                continue
+            group = self.groups.group_of[at]
+            inputs = [v for v in node.inputs if v is not None and elements(v) > 1]
+            if len(inputs) != 1 or size_bytes(inputs[0]) >= size_bytes(node.outputs[0]):
+                continue
+            if inputs[0] not in self.at or self._group(inputs[0]) != group:
+                continue
+            users = self.users.get(node.outputs[0], ())
+            if any(self.groups.group_of[user] == group for user in users):
+                continue
+            if self._is_cheaper_repeated([at]):
+                self.repeated.add(at)
 
     def _is_cheaper_repeated(self, members: list[int]) -> bool:
         made = [value for at in members for value in self.nodes[at].outputs]

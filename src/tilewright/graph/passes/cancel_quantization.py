@@ -1,0 +1,93 @@
+"""cancel_quantization: what is dequantized and quantized again alike was never anything else.
+
+    quantize(dequantize(q))  =  q         by the same scale and zero point
+    reshape(dequantize(q))   =  dequantize(reshape(q))
+
+Numbers that only move, or of which the greatest is taken, do so as bytes. All of it is exact.
+"""
+
+from __future__ import annotations
+
+from tilewright.base.dtype import I8, U8
+from tilewright.base.passes import PassContext
+from tilewright.graph.build import make_node
+from tilewright.graph.ir import Module, Node, Value
+from tilewright.graph.match import Replacement, Scope, Steps, remade, rewrite_matches, shape_of
+from tilewright.sym import ONE
+
+MOVES = ("reshape", "transpose", "slice", "max_pool")
+
+
+def cancel_quantization(module: Module, ctx: PassContext) -> Module:
+    """Before: quantize(transpose(dequantize(%q))).   After: transpose(%q)."""
+    return rewrite_matches(module, (requantized, signed, moved))
+
+
+def _is_one_for_all(node: Node) -> bool:
+    """Whether one scale, and one zero point, serves all elements."""
+    shapes = [shape_of(value) for value in node.inputs[1:] if value is not None]
+    return all(shape is not None and all(dim is ONE for dim in shape) for shape in shapes)
+
+
+def _same_number(a: Value | None, b: Value | None, scope: Scope) -> bool:
+    """Whether two scales or zero points are one; an absent one is 0."""
+    if a is b:
+        return True
+    first = 0.0 if a is None else scope.number(a)
+    second = 0.0 if b is None else scope.number(b)
+    return first is not None and first == second
+
+
+def _zero(node: Node) -> Value | None:
+    return node.inputs[2] if len(node.inputs) > 2 else None
+
+
+def requantized(node: Node, scope: Scope) -> Replacement:
+    """Integers of at most eight bits come back as they were."""
+    made = scope.producer(node.inputs[0], "dequantize") if node.op == "quantize" else None
+    if made is None or not _is_one_for_all(made) or not _is_one_for_all(node):
+        return None
+    q = made.inputs[0]
+    if q is None or q.type != node.output.type or q.tensor.dtype.bits > 8:
+        return None
+    if not q.tensor.dtype.is_int or node.get("precision") is not None:
+        return None
+    same = _same_number(made.inputs[1], node.inputs[1], scope)
+    return q if same and _same_number(_zero(made), _zero(node), scope) else None
+
+
+def signed(node: Node, scope: Scope) -> Replacement:
+    """Bytes that only get a sign, and a zero point 128 lower: the highest bit is flipped."""
+    made = scope.producer(node.inputs[0], "dequantize") if node.op == "quantize" else None
+    if made is None or not _is_one_for_all(made) or not _is_one_for_all(node):
+        return None
+    q = made.inputs[0]
+    if q is None or q.tensor.dtype is not U8 or node.output.tensor.dtype is not I8:
+        return None
+    before, after = _zero(made), _zero(node)
+    first = 0.0 if before is None else scope.number(before)
+    second = 0.0 if after is None else scope.number(after)
+    if first is None or second is None or first - second != 128:
+        return None
+    if not _same_number(made.inputs[1], node.inputs[1], scope):
+        return None
+    steps = Steps(node, scope)
+    steps.add("bitcast", steps.add("bit_xor", q, steps.constant(128, q.tensor, "bit")), to=I8)
+    return steps.done()
+
+
+def moved(node: Node, scope: Scope) -> Replacement:
+    """Dequantize behind what moves elements, where nothing else needs them before."""
+    if node.op not in MOVES or len(node.outputs) != 1 or not node.inputs:
+        return None
+    made = scope.producer(node.inputs[0], "dequantize")
+    if made is None or not scope.is_used_once(made.output) or not _is_one_for_all(made):
+        return None
+    scale = scope.number(made.inputs[1])
+    if node.op == "max_pool" and (scale is None or scale <= 0):
+        return None
+    inputs = (made.inputs[0], *node.inputs[1:])
+    move = make_node(node.op, inputs, dict(node.attributes), node.loc)
+    if shape_of(move.output) != shape_of(node.output):
+        return None
+    return move, remade(node, "dequantize", move.output, *made.inputs[1:], **dict(made.attributes))
