@@ -24,7 +24,7 @@ from tilewright.rules.epilogue import results
 from tilewright.rules.nest import attempt, block_of, fused
 from tilewright.rules.tiling import ALONE, COLUMNS, ROWS, STACK, Tile
 from tilewright.sym import ONE
-from tilewright.tensor.ir import Buffer, Load
+from tilewright.tensor.ir import Buffer, Load, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
@@ -78,9 +78,9 @@ class _Loops:
 
 def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[BlockRef, ...]:
     """Cut into tiles, pack, fuse what follows, share out."""
+    sch.pad(c, _row_multiples(found, plan), clamp=True)
     sch.pad(c, _multiples(found, plan))
     panel = copy_of(sch, c, found, found.b) if plan.packing != NOWHERE else None
-    padded = producer_of(sch, c, found, found.a)
     inline_crop(sch, c)
     tile = _part(sch, c, found, plan) if plan.part else c
     loops, own = _split(sch, c, found, plan)
@@ -94,10 +94,6 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[B
     depth = own[: len(found.depth)]
     sch.decompose_reduction(tile, depth[0])
     scheduled = [c, tile, *stores]
-    if padded is not None:
-        sch.compute_at(padded, (loops.rows or [loops.block])[-1])
-        _vectorize_rows(sch, padded, plan)
-        scheduled.append(padded)
     if panel is not None:
         if plan.packing == INSIDE:
             sch.compute_at(panel, loops.inside)
@@ -131,6 +127,12 @@ def _multiples(found: Contraction, plan: Plan) -> list[int]:
         multiples[last] = plan.width
     elif plan.packing != NOWHERE:
         multiples[last] = plan.lanes
+    return multiples
+
+
+def _row_multiples(found: Contraction, plan: Plan) -> list[int]:
+    """Whole tiles of rows where their number is not known; what is beyond is thrown away."""
+    multiples = [1] * len(found.block.iters)
     if found.rows and found.extent(found.rows[-1]) is None:
         multiples[found.rows[-1]] = plan.row_tile[-1]
     return multiples
@@ -198,13 +200,6 @@ def _lay_out(
         attempt(sch, sch.prefetch, panel, 0, rest[-1], PACK_AHEAD)
     if plan.packing == BEFORE and plan.tile.share != ALONE:
         sch.parallel(sch.get_loops(panel)[0])
-
-
-def _vectorize_rows(sch: Schedule, block: BlockRef, plan: Plan) -> None:
-    """A padded copy of rows moves whole vectors, if it is along them that it moves."""
-    last = sch.get_loops(block)[-1]
-    _, lane = sch.split(last, [None, plan.lanes])
-    attempt(sch, sch.vectorize, lane)
 
 
 # --------------------------------------------------------------------------- loops
@@ -280,11 +275,14 @@ def _order_tile(
 
 def inline_crop(sch: Schedule, c: BlockRef) -> None:
     """What cuts padding off disappears into what follows."""
-    consumers = sch.get_consumers(c)
-    if len(consumers) != 1 or not sch.get_consumers(consumers[0]):
-        return
-    crop = block_of(sch.function, consumers[0].name)
-    if crop.writes[0].buffer not in output_buffers(sch.function):
+    for _ in range(2):  # of rows, of columns
+        consumers = sch.get_consumers(c)
+        if len(consumers) != 1 or not sch.get_consumers(consumers[0]):
+            return
+        crop = block_of(sch.function, consumers[0].name)
+        is_copy = isinstance(crop.body, Store) and isinstance(crop.body.value, Load)
+        if not is_copy or crop.writes[0].buffer in output_buffers(sch.function):
+            return
         attempt(sch, sch.compute_inline, consumers[0])
 
 

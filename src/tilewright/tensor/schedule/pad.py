@@ -42,7 +42,7 @@ from tilewright.tensor.schedule.analysis.tree import (
     scope_root,
     with_body,
 )
-from tilewright.tensor.visit import replace_buffers
+from tilewright.tensor.visit import replace_buffers, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class _Padding:
         return refuse(self.fn, code, f"cannot pad @{name}: {reason}", name, help)
 
 
-def pad(fn: Function, name: str, multiples: Sequence[int]) -> Function:
+def pad(fn: Function, name: str, multiples: Sequence[int], clamp: bool = False) -> Function:
     """
     Before: for i in 0..13 { for k in 0..30 { block C(i, k) {
               init { C[i] = 0 }  C[i] += A[i, k] } } }
@@ -83,13 +83,18 @@ def pad(fn: Function, name: str, multiples: Sequence[int]) -> Function:
               init { C_pad[i] = 0 }  C_pad[i] += A_pad[i, k] } } }
             for i in 0..13 { block C_crop(i) { C[i] = C_pad[i] } }
 
-    `multiples` holds a number per iterator of the block; 1 leaves the iterator as it is.
+    `multiples` holds a number per iterator of the block; 1 leaves the iterator as it is. With
+    `clamp`, instances outside of the old extents compute what the last one inside does, from the
+    inputs as they are: C_pad[i] += A[min(i, 12), k]. This serves iterators of results alone.
     """
     found = _check(fn, name, multiples)
     if not found.extents:
         return fn
-    inputs = _inputs(found)
-    _check_values(found, inputs)
+    if clamp:
+        found = _clamped(found)
+    inputs = [] if clamp else _inputs(found)
+    if not clamp:
+        _check_values(found, inputs)
     outputs = _outputs(found)
     parts: list[Stmt] = [_copy(fn, one) for one in inputs]
     parts.append(_grown(found, inputs, outputs))
@@ -145,6 +150,36 @@ def _grown(found: _Padding, inputs: Sequence[_Input], outputs: dict[Buffer, Buff
     return nest(
         loops, replace(block, iters=iters, reads=reads, writes=writes, body=body, init=init)
     )
+
+
+def _clamped(found: _Padding) -> _Padding:
+    """The same block, where iterators stop at their last value wherever something is computed."""
+    block = found.block
+    last: dict[Var, Expr] = {
+        it.var: sym.minimum(it.var, sym.sub(it.extent, 1))
+        for it in block.iters
+        if it.var in found.extents
+    }
+    if any(it.kind == REDUCE and it.var in last for it in block.iters):
+        raise found.refusal(
+            "TW2179",
+            "the last step of its reduction would count several times",
+            help="give 1 for its reduce iterators",
+        )
+    if block.init is not None and any(found.grows(e) for e in _values(block.init)):
+        raise found.refusal("TW2179", "its init depends on an iterator that grows")
+    body = block.body
+    if isinstance(body, Update):
+        values = tuple([sym.substitute(value, last) for value in body.values])
+        return replace(found, block=replace(block, body=replace(body, values=values)))
+    assert isinstance(body, Store)
+    value = sym.substitute(body.value, last)
+    return replace(found, block=replace(block, body=replace(body, value=value)))
+
+
+def _values(init: Stmt) -> list[Expr]:
+    """What an init stores."""
+    return [stmt.value for stmt in walk(init) if isinstance(stmt, Store)]
 
 
 def _crop(found: _Padding, outputs: dict[Buffer, Buffer]) -> Stmt:

@@ -36,6 +36,7 @@ from tilewright.tensor.schedule.analysis.sites import (
 )
 from tilewright.tensor.schedule.analysis.tree import Path, fresh_block_name, loop_ranges, with_body
 
+USUAL_EXTENT = 16  # of a loop of unknown extent
 LINE_BYTES = 64  # of a cache line: one request fetches it whole
 
 
@@ -156,6 +157,7 @@ def _spread(fn: Function, region: Region, place: Path, loop: For, ctx: sym.Conte
     """
     inner = loops_below(place, loop)
     extents = [_known(each.extent, ctx) for each in inner]
+    extents[:1] = [extents[0] or USUAL_EXTENT]  # of the outermost, nothing but the rate depends
     steps = _line_steps(region, ctx)
     counts = [sym.ceildiv(r.extent, step) for r, step in zip(region.ranges, steps, strict=True)]
     sizes = [_known(count, ctx) for count in counts]

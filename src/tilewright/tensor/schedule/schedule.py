@@ -294,10 +294,16 @@ class Schedule:
         arguments = {"block_or_loop": block_or_loop, "tensor_intrin": name}
         self._record("tensorize", arguments, None)
 
-    def pad(self, block: BlockRef, multiples: Sequence[int]) -> None:
-        """Round the extents of the block's iterators up, on zero-padded copies of its inputs."""
-        self._apply("pad", pad, _name(block), multiples)
-        self._record("pad", {"block": block, "multiples": multiples}, None)
+    def pad(self, block: BlockRef, multiples: Sequence[int], clamp: bool = False) -> None:
+        """Round the extents of the block's iterators up, on zero-padded copies of its inputs.
+
+        With `clamp` on the inputs as they are: what is beyond computes what the last one does.
+        """
+        self._apply("pad", pad, _name(block), multiples, clamp)
+        arguments: dict[str, Any] = {"block": block, "multiples": multiples}
+        if clamp:
+            arguments["clamp"] = True
+        self._record("pad", arguments, None)
 
     # ------------------------------------------------------------------ memory
 
