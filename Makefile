@@ -41,7 +41,7 @@ unit: $(SETUP)  ## the tests
 docs: $(SETUP)  ## run every example in the documentation, and the examples themselves
 	$(BIN)/pytest -n 2 tests/examples tests/errors $(wildcard tests/unit/*/test_docs.py)
 
-BENCHES := schedule runtime math gemm gpu
+BENCHES := schedule runtime math gemm gpu conv zoo compile ablation
 
 bench: $(VENV)/.bench  ## the figures of bench/RESULTS.md, against peers; wants an idle machine
 	@short=; for name in $(BENCHES); do $(BIN)/python bench/$$name.py || short="$$short $$name"; done; \

@@ -269,7 +269,11 @@ class Contender:
             text=True,
             env={**os.environ, **limits, **environment},
         )
-        self.loaded = self._read()
+        try:
+            self.loaded = self._read()
+        except RuntimeError:
+            self.stop()
+            raise
 
     def _read(self) -> dict[str, Any]:
         assert self.process.stdout is not None

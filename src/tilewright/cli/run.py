@@ -22,6 +22,8 @@ from tilewright.cli.common import (
     Threads,
     Without,
 )
+from tilewright.cli.function import run_function
+from tilewright.cli.opt import MODEL
 
 
 @common.command
@@ -39,7 +41,10 @@ def run(
     save: Annotated[Path | None, typer.Option(help="Write the outputs to this .npz.")] = None,
     json: Json = False,
 ) -> None:
-    """Run a model on random inputs, or on those of a file."""
+    """Run a model on random inputs, or on those of a file; or a tensor function, from .tw text."""
+    if model.suffix == ".tw" and not MODEL.search(common.read_text(model)):
+        _finish(*run_function(model, inputs, dim, seed, target, threads, interp, check), save, json)
+        return
     if interp or check:
         if model.suffix in common.LIBRARIES:
             raise UserError(
@@ -59,11 +64,17 @@ def run(
         names = [spec.name for spec in module.outputs]
         made = [np.asarray(value) if hasattr(value, "__array__") else value
                 for value in module(*arrays)]  # fmt: skip
+    want = _interpreted(graph, arrays) if check and not interp else None
+    _finish(names, made, want, save, json)
+
+
+def _finish(names: list[str], made: list[Any], want: Any, save: Path | None, json: bool) -> None:
+    """Tell, save and judge what a run made."""
     report: dict[str, Any] = {
         "outputs": [_summary(*pair) for pair in zip(names, made, strict=True)]
     }
-    if check and not interp:
-        report["check"] = _checked(names, made, _interpreted(graph, arrays))
+    if want is not None:
+        report["check"] = _checked(names, made, want)
     if save is not None:
         np.savez(save, **dict(zip(names, made, strict=True)))
     if json:

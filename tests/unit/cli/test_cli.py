@@ -71,6 +71,19 @@ def test_run_takes_inputs_from_a_file(path, tmp_path):
     assert "TW6032" in invoke("run", path, "--inputs", tmp_path / "bad.npz", code=1).stderr
 
 
+def test_run_takes_tensor_functions_too(tmp_path):
+    path = tmp_path / "double.tw"
+    path.write_text(
+        "func @double(%x: f32[n], %y: f32[n]) stage scheduled "
+        "{ for %i in 0..n { %y[%i] = %x[%i] * 2 } }"
+    )
+    told = report("run", path, "--dim", "n=5", "--check")
+    assert [one["name"] for one in told["outputs"]] == ["y"]
+    assert told["outputs"][0]["shape"] == [5]
+    assert told["check"][0]["same"]
+    assert report("run", path, "--interp")["outputs"][0]["shape"] == [1]
+
+
 def test_run_prints_a_table(path):
     assert "(1, 4)" in invoke("run", path, "--check").stdout
 
