@@ -119,6 +119,12 @@ def _root(use: Use, spread: Expr) -> Expr:
     return te.sqrt(spread + te.const(use["epsilon"], spread.dtype))
 
 
+def _inverse(use: Use, spread: Tensor, name: str) -> Tensor:
+    """One over the root of each spread: elements are multiplied, which is cheaper than division."""
+    one = te.const(1, spread.dtype)
+    return te.compute(spread.shape, lambda *i: one / _root(use, spread[i]), name=f"{name}_inverse")
+
+
 def _layer_norm(
     use: Use, x: Tensor, scale: Tensor | None, bias: Tensor | None
 ) -> Tensor | tuple[Tensor, ...]:
@@ -126,11 +132,7 @@ def _layer_norm(
     mean = _mean(x, axes, f"{name}_mean")
     centred = _centred(x, mean, axes, f"{name}_centred")
     spread = _spread(centred, axes, f"{name}_spread")
-    inverse = te.compute(
-        spread.shape,
-        lambda *i: te.const(1, spread.dtype) / _root(use, spread[i]),
-        name=f"{name}_inverse",
-    )
+    inverse = _inverse(use, spread, name)
 
     def element(*i: Expr) -> Expr:
         value = centred[i] * inverse[_along(i, axes)]
@@ -152,10 +154,10 @@ def _layer_norm(
 def _rms_norm(use: Use, x: Tensor, scale: Tensor) -> Tensor:
     axes = list(range(use["axis"], x.ndim))
     spread = _spread(x, axes, f"{use.name}_spread")
-    root = te.compute(spread.shape, lambda *i: _root(use, spread[i]), name=f"{use.name}_root")
+    inverse = _inverse(use, spread, use.name)
 
     def element(*i: Expr) -> Expr:
-        value = wide(x[i]) / root[_along(i, axes)]
+        value = wide(x[i]) * inverse[_along(i, axes)]
         factor = wide(read_broadcast(scale, x.shape, i))
         of = value.dtype if value.dtype.bits >= factor.dtype.bits else factor.dtype
         return te.cast(te.cast(value, of) * te.cast(factor, of), use.dtype)
@@ -183,12 +185,12 @@ def _group_norm(use: Use, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     mean = _mean(grouped, axes, f"{name}_mean")
     centred = _centred(grouped, mean, axes, f"{name}_centred")
     spread = _spread(centred, axes, f"{name}_spread")
-    root = te.compute(spread.shape, lambda *i: _root(use, spread[i]), name=f"{name}_root")
+    inverse = _inverse(use, spread, name)
 
     def element(n: Expr, c: Expr, *i: Expr) -> Expr:
         group, within = sym.floordiv(c, size), sym.floormod(c, size)
         place = (n, *i, group, within) if last else (n, group, within, *i)
-        value = centred[place] / root[_along(place, axes)]
+        value = centred[place] * inverse[_along(place, axes)]
         value = value * te.cast(scale[c], value.dtype) + te.cast(bias[c], value.dtype)
         return te.cast(value, use.dtype)
 
@@ -237,9 +239,21 @@ def _lrn(use: Use, x: Tensor) -> Tensor:
 
     def element(*i: Expr) -> Expr:
         base = te.const(use["bias"], of) + te.const(use["alpha"] / size, of) * sums[i]
-        return te.cast(wide(x[i]) / te.pow(base, te.const(use["beta"], of)), use.dtype)
+        return te.cast(wide(x[i]) / _power(base, use["beta"]), use.dtype)
 
     return te.compute(use.shape, element, name=use.name)
+
+
+def _power(base: Expr, exponent: float) -> Expr:
+    """A power; those that models have are products of roots."""
+    if exponent == 1:
+        return base
+    root = te.sqrt(base)
+    if exponent == 0.5:
+        return root
+    if exponent == 0.75:
+        return root * te.sqrt(root)
+    return te.pow(base, te.const(exponent, base.dtype))
 
 
 LOWERINGS: dict[str, Lowering] = {
