@@ -50,17 +50,20 @@ def _by_rows(
     outer = [nest.loops[at] for at in nest.spatial if at not in across]
     reduce = [nest.loops[at] for at in nest.reduce]
     if across:
+        lanes = cost.lanes_of(setting.target, nest.block)
         inner = fused(sch, [nest.loops[at] for at in across])
-        tile, lane = sch.split(inner, [None, width])
-        sch.reorder(*outer, tile, *reduce, lane)
+        tile, step, lane = sch.split(inner, [None, width // lanes, lanes])
+        sch.reorder(*outer, tile, *reduce, step, lane)
+        sch.vectorize(lane)
+        sch.unroll(step)
         outer.append(tile)
     if outer:
         row = fused(sch, outer)
         if count > 1:
             chunk, row = sch.split(row, [None, max(1, rows // count)])
             sch.parallel(chunk)
-    depth = bool(outer) + (count > 1)
-    vectorize_stage(sch, reference, depth, setting)
+    if not across:
+        vectorize_stage(sch, reference, bool(outer) + (count > 1), setting)
 
 
 def _in_parts(

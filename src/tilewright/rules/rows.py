@@ -107,19 +107,31 @@ def _shared(
 def _tiles(
     sch: Schedule, found: Stages, across: list[int], order: list[int], setting: Setting
 ) -> int:
-    """Neighbouring rows together."""
+    """Neighbouring rows together: all along the last dimensions, or pieces of the last one."""
     sink = found.sink
     lanes = cost.lanes_of(setting.target, sink.block)
+    if sink.guess(across[-1]) >= lanes:
+        across = across[-1:]  # pieces of several dimensions at once would be no boxes
     outer = [at for at in found.rows if at not in across]
-    inner = fused(sch, [sink.loops[at] for at in across])
-    width = lanes
-    while width < TILE_VECTORS * lanes and total(sink, across) >= 2 * width:
-        width *= 2
-    tile, lane = sch.split(inner, [None, width])
-    sch.reorder(*[sink.loops[at] for at in outer], tile, *[sink.loops[at] for at in order], lane)
-    row = fused(sch, [*[sink.loops[at] for at in outer], tile])
-    count = total(sink, outer) * -(-total(sink, across) // width)
-    row, depth = _shared(sch, row, count, _row_ns(found, setting) * width, setting)
+    inner = [sink.loops[at] for at in order]
+    around = [sink.loops[at] for at in outer]
+    together = total(sink, across)
+    if not around or together > TILE_VECTORS * lanes:
+        across = across[-1:]
+        outer = [at for at in found.rows if at not in across]
+        around = [sink.loops[at] for at in outer]
+        width = lanes
+        while width < TILE_VECTORS * lanes and total(sink, across) >= 2 * width:
+            width *= 2
+        tile, lane = sch.split(sink.loops[across[-1]], [None, width])
+        sch.reorder(*around, tile, *inner, lane)
+        row = fused(sch, [*around, tile])
+        count = total(sink, outer) * -(-total(sink, across) // width)
+        together = width
+    else:
+        sch.reorder(*around, *inner, *[sink.loops[at] for at in across])
+        row, count = fused(sch, around), total(sink, outer)
+    row, depth = _shared(sch, row, count, _row_ns(found, setting) * together, setting)
     _gather(sch, found, row)
     return depth
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 from math import prod
 
 from tilewright.base.errors import ScheduleError
+from tilewright.rules.nest import nest_of
 from tilewright.rules.setting import Setting
 from tilewright.sym import Const
-from tilewright.tensor.ir import SPATIAL, Block, Iter
+from tilewright.tensor.ir import SPATIAL, Iter
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.schedule.analysis.tree import find_block
 
 PARALLEL_ELEMENTS = 32 * 1024
 
 
 def spread(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
     """Schedule the nest of one block that stands alone."""
-    block = _block(sch, reference)
-    loops = sch.get_loops(reference)
-    if len(loops) != len(block.iters):
+    nest = nest_of(sch, reference)
+    if nest is None:
         return ()  # scheduled already, or shared with others
+    block, loops = nest.block, list(nest.loops.values())
     spatial = [loop for loop, it in zip(loops, block.iters, strict=True) if it.kind == SPATIAL]
     if not spatial:
         return ()
@@ -50,14 +50,6 @@ def _try(sch: Schedule, primitive: str, *args: LoopRef) -> None:
         getattr(sch, primitive)(*args)
     except ScheduleError:
         return
-
-
-def _block(sch: Schedule, reference: BlockRef) -> Block:
-    path = find_block(sch.function, reference.name)
-    assert path is not None
-    block = path[-1]
-    assert isinstance(block, Block)
-    return block
 
 
 def _extent(it: Iter) -> int | None:
