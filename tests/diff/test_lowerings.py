@@ -1066,6 +1066,8 @@ case(
     note="many nan",
 )
 case("top_k", rand(3, 7), np.array([2]), axis=1, outputs=2, fixed=(1,), note="at run time")
+_many = rand(2, 70, of=np.int8, seed=2)
+case("top_k", _many, np.array([40]), axis=1, outputs=2, fixed=(1,), note="many at run time")
 case(
     "max_unpool",
     rand(1, 1, 2, 2),

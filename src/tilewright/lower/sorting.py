@@ -1,6 +1,6 @@
 """Selection: the best k elements of each line.
 
-A few are found by insertion: an element that is no better than the last of the k costs one
+Some are found by insertion: an element that is no better than the last of the k costs one
 comparison. Many, or as many as only the run tells, are the first of all in order.
 """
 
@@ -13,9 +13,9 @@ from tilewright.lower.merge import load, merge_sort
 from tilewright.lower.statements import Body, loops, procedure, seq, store, when
 from tilewright.sym import ONE, Expr
 from tilewright.te import BufferView, Tensor
-from tilewright.tensor.ir import Stmt
+from tilewright.tensor.ir import For, If, Stmt
 
-FEW = 32
+FEW = 512
 
 
 def _top_k(use: Use, x: Tensor, k: Tensor | None) -> tuple[Tensor, ...]:
@@ -25,7 +25,8 @@ def _top_k(use: Use, x: Tensor, k: Tensor | None) -> tuple[Tensor, ...]:
     shapes, types = [shape, shape], [x.dtype, I64]
     if count is not None and count <= FEW:
         body = _by_insertion(use, x, axis)
-        return procedure(shapes, [x], body, use.name, types)
+        shapes.append((sym.const(3),))
+        return procedure(shapes, [x], body, use.name, [*types, I64])[:2]
     line = (x.shape[axis],)
     shapes += [line, line, (sym.const(2),), (ONE,)]
     body = _by_sorting(use, x, axis)
@@ -43,48 +44,66 @@ def _better(use: Use, new: Expr, old: Expr) -> Expr:
 
 
 def _by_insertion(use: Use, x: Tensor, axis: int) -> Body:
-    count = use.shape[axis]
+    """The best so far are kept in order; where a better one belongs is found by halving."""
+    count, length = use.shape[axis], x.shape[axis]
     rest = [dim for at, dim in enumerate(x.shape) if at != axis]
+    low, high, kept = (sym.const(at) for at in range(3))  # what the state holds
 
     def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
-        (source,), (values, places) = ins, outs
+        (source,), (values, places, state) = ins, outs
 
         def line(*index: Expr) -> Stmt:
             def at(position: Expr) -> tuple[Expr, ...]:
                 return (*index[:axis], position, *index[axis:])
 
-            def clear(p: Expr) -> Stmt:
-                none = te.const(-1, I64)
-                return seq(store(places, at(p), none), store(values, at(p), te.const(0, x.dtype)))
-
-            def belongs(i: Expr, p: Expr) -> Expr:
-                free = places[at(p)] < te.const(0, I64)
-                return te.any(free, _better(use, source[at(i)], values[at(p)]))
-
-            def insert(i: Expr, q: Expr) -> Stmt:
-                """From the last place upwards: what is worse moves down by one."""
-                p = sym.sub(sym.sub(count, 1), q)
-                below = sym.add(p, 1)
-                down = seq(
-                    store(places, at(below), places[at(p)]), store(values, at(below), values[at(p)])
+            def halve(i: Expr) -> Stmt:
+                middle = sym.floordiv(load(state, low) + load(state, high), 2)
+                before = _better(use, source[at(i)], values[at(middle)])
+                step = If(
+                    before,
+                    store(state, (high,), te.cast(middle, I64)),
+                    store(state, (low,), te.cast(middle + 1, I64)),
                 )
-                put = seq(
-                    store(places, at(p), te.cast(i, I64)), store(values, at(p), source[at(i)])
+                return when([state[low] < state[high]], step)
+
+            def down(q: Expr) -> Stmt:
+                """From the last place upwards: what is worse moves by one."""
+                p = load(state, kept) - q
+                return seq(
+                    store(places, at(p), places[at(p - 1)]), store(values, at(p), values[at(p - 1)])
                 )
-                return when([belongs(i, p)], seq(when([sym.lt(below, count)], down), put))
+
+            def insert(i: Expr) -> Stmt:
+                """`kept` is the place that what is worst moves to."""
+                have, q = load(state, kept), sym.var("q")
+                last = te.cast(sym.minimum(have, count - 1), I64)
+                here = load(state, low)
+                return seq(
+                    store(state, (low,), te.const(0, I64)),
+                    store(state, (high,), state[kept]),
+                    loops([_halvings(use, axis)], lambda _: halve(i), "h"),
+                    store(state, (kept,), last),
+                    For(q, sym.const(0), load(state, kept) - here, down(q)),
+                    store(places, at(here), te.cast(i, I64)),
+                    store(values, at(here), source[at(i)]),
+                    store(state, (kept,), te.cast(load(state, kept) + 1, I64)),
+                )
 
             def element(i: Expr) -> Stmt:
-                last = sym.sub(count, 1)
-                return when(
-                    [sym.lt(0, count), belongs(i, last)],
-                    loops([count], lambda q: insert(i, q), "q"),
-                )
+                worst = values[at(sym.maximum(load(state, kept) - 1, 0))]
+                room = load(state, kept) < count
+                return when([te.any(room, _better(use, source[at(i)], worst))], insert(i))
 
-            return seq(loops([count], clear, "p"), loops([x.shape[axis]], element, "e"))
+            return seq(store(state, (kept,), te.const(0, I64)), loops([length], element, "e"))
 
-        return loops(rest, line)
+        return when([sym.lt(0, count)], loops(rest, line))
 
     return body
+
+
+def _halvings(use: Use, axis: int) -> Expr:
+    """How often a range of as many places can be halved."""
+    return sym.const((static(use.shape[axis]) or 0).bit_length() + 1)
 
 
 def _by_sorting(use: Use, x: Tensor, axis: int) -> Body:
