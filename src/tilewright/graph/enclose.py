@@ -58,11 +58,13 @@ def _defines(value: Value, sizes: set[Var]) -> bool:
     return any(isinstance(size, Size) and size not in sizes for size in sizes_of(value.type))
 
 
-def small_constants(nodes: Sequence[Node], data: Mapping[str, Array]) -> dict[Value, Node]:
+def small_constants(
+    nodes: Sequence[Node], data: Mapping[str, Array], limit: int = VARIED
+) -> dict[Value, Node]:
     """The constants of one element, which bodies hold themselves.
 
     Numbers that differ from node to node, such as the scales of a quantized model, stay outside:
-    with them inside, no two kernels would be the same.
+    with them inside, no two kernels would be the same. `limit` is how many may be in one place.
     """
     found: dict[Value, Node] = {}
     for node in nodes:
@@ -78,7 +80,7 @@ def small_constants(nodes: Sequence[Node], data: Mapping[str, Array]) -> dict[Va
                 uses.setdefault(value, []).append((node.op, at))
                 array = data[found[value]["data"]]
                 places.setdefault((node.op, at), set()).add(array.tobytes())
-    varied = {place for place, numbers in places.items() if len(numbers) > VARIED}
+    varied = {place for place, numbers in places.items() if len(numbers) > limit}
     outside = [v for v, at in uses.items() if all(place in varied for place in at)]
     return {value: node for value, node in found.items() if value not in outside}
 

@@ -11,20 +11,24 @@ from dataclasses import replace
 
 from tilewright.base.passes import PassContext
 from tilewright.graph import ir
-from tilewright.graph.enclose import Array, enclose, kernels, small_constants
-from tilewright.graph.ir import Graph, Module, Node
+from tilewright.graph.enclose import VARIED, enclose, kernels, small_constants
+from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.views import ALIAS
 from tilewright.graph.visit import map_bodies
 
 
 def enclose_nodes(module: Module, ctx: PassContext) -> Module:
     """Before: %b = exp(%x).   After: %b = fused(%x) do { graph(%x) { %b = exp(%x) ... } }."""
-    changed = map_bodies(module, lambda graph: _enclosed(graph, module.constants))
+    numbers = ctx.option("fuse.numbers", VARIED)
+
+    def change(graph: Graph) -> Graph:
+        return _enclosed(graph, small_constants(graph.nodes, module.constants, numbers))
+
+    changed = map_bodies(module, change)
     return replace(changed, stage=ir.FUSED)
 
 
-def _enclosed(graph: Graph, data: Mapping[str, Array]) -> Graph:
-    constants = small_constants(graph.nodes, data)
+def _enclosed(graph: Graph, constants: Mapping[Value, Node]) -> Graph:
     out: list[Node] = []
     for node, is_kernel in zip(graph.nodes, kernels(graph), strict=True):
         if is_kernel and node.op != ALIAS:

@@ -14,7 +14,8 @@ that uses it. Cheap work used in several kernels is repeated in each where movin
 more. A value that others need too is one of several outputs. What costs more is weighed by
 `graph/cost.py`; no group may wait for itself through others (`graph/groups.py`).
 
-Options: `limit`, the most nodes of a kernel.
+Options: `limit`, the most nodes of a kernel; `numbers`, how many numbers may be in one place of an
+operator before they are parameters of kernels.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tilewright.graph.cost import (
     operations_per_element,
     size_bytes,
 )
-from tilewright.graph.enclose import Array, enclose, kernels, small_constants
+from tilewright.graph.enclose import VARIED, enclose, kernels, small_constants
 from tilewright.graph.groups import Groups
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import BROADCAST, COMPLEX, ELEMENTWISE, INJECTIVE, REDUCTION
@@ -51,16 +52,21 @@ REPEATED_OPERATIONS = 8  # per element, of what may be computed in several kerne
 def fuse(module: Module, ctx: PassContext) -> Module:
     """Before: %a = exp(%x); %b = neg(%a).   After: %b = fused(%x) do { graph(%x) { ... } }."""
     limit = ctx.option("fuse.limit", 64)
-    return map_bodies(module, lambda graph: _fused(graph, module.constants, limit))
+    numbers = ctx.option("fuse.numbers", VARIED)
+
+    def change(graph: Graph) -> Graph:
+        return _fused(graph, small_constants(graph.nodes, module.constants, numbers), limit)
+
+    return map_bodies(module, change)
 
 
-def _fused(graph: Graph, data: Mapping[str, Array], limit: int) -> Graph:
+def _fused(graph: Graph, constants: Mapping[Value, Node], limit: int) -> Graph:
     fusion = _Fusion(graph, limit)
     fusion.repeat_leaves()
     fusion.grow()
     fusion.repeat_cheap()
     fusion.repeat_widening()
-    nodes = fusion.emit(small_constants(graph.nodes, data))
+    nodes = fusion.emit(constants)
     same = len(nodes) == len(graph.nodes) and all(
         a is b for a, b in zip(nodes, graph.nodes, strict=True)
     )
