@@ -132,6 +132,7 @@ class _Export:
                 "threads": self.threads,
                 "inputs": [_told(*one) for one in zip(self.inputs, params[:count], strict=True)],
                 "outputs": [_told(*one) for one in zip(self.outputs, params[count:], strict=True)],
+                "features": sorted(self.inside.target.features),
                 "kernels": [dict(one) for one in kernel_calls(self.inside.program)],
                 "arena_bytes": plan.arena_bytes,
                 "weights_bytes": sum(weight.nbytes for weight in self.weights),

@@ -8,20 +8,24 @@ outputs = model(x, y)
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tilewright.base.dtype import dtype
-from tilewright.base.errors import UserError
+from tilewright.base.errors import TilewrightError, UserError
+from tilewright.base.target import Target
 from tilewright.runtime.library import Library, LoadedFunction, load_library
 from tilewright.runtime.module import Module, Spec
 from tilewright.runtime.signature import Param, Signature
 
-RUNTIME = "tw_this_runtime"  # the library's own, as in native/tilewright.h
+# The library's own runtime, and the version that we can use, as in native/tilewright.h.
+RUNTIME = "tw_this_runtime"
+RUNTIME_VERSION = 1
 
 
 class LoadedModule(Module):
@@ -29,6 +33,8 @@ class LoadedModule(Module):
 
     def __init__(self, library: Library) -> None:
         told = library.manifest["model"]
+        _check_machine(library.path, told["features"])
+        _check_runtime(library)
         signature = Signature(told["name"], tuple(_param(one) for one in told["inputs"]))
         super().__init__(
             library.address(told["main"]),
@@ -58,6 +64,29 @@ class LoadedModule(Module):
         return path
 
 
+def _check_machine(path: Path, features: Sequence[str]) -> None:
+    """Code for another processor would end the process at its first instruction."""
+    missing = sorted(set(features) - Target.host().features)
+    if missing:
+        shown = ", ".join(missing[:6]) + (", ..." if len(missing) > 6 else "")
+        raise UserError(
+            "TW4034",
+            f"{path} is compiled for a processor with {shown}, which this one lacks",
+            help="compile it for this machine, or with a target that all your machines have, "
+            "such as 'cpu -mcpu=x86-64-v3'",
+        )
+
+
+def _check_runtime(library: Library) -> None:
+    found = ctypes.c_int32.in_dll(library.handle, RUNTIME).value
+    if found != RUNTIME_VERSION:
+        raise UserError(
+            "TW4031",
+            f"{library.path} has a runtime of version {found}, not {RUNTIME_VERSION}",
+            help="compile the model again with this version",
+        )
+
+
 def _spec(told: Mapping[str, Any]) -> Spec:
     return Spec(told["name"], dtype(told["dtype"]), tuple(told["shape"]))
 
@@ -72,6 +101,8 @@ def load(path: str | Path, name: str = "") -> LoadedFunction | LoadedModule:
     if not name and library.manifest.get("model") is not None:
         try:
             return LoadedModule(library)
+        except TilewrightError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 "TW4033", f"{path} is damaged: its manifest is not that of a model: {error}"

@@ -118,6 +118,18 @@ def test_a_file_without_its_seal_is_checked_by_its_headers(saved, tmp_path):
         check_whole(path)
 
 
+def test_a_model_for_another_processor_is_refused(module, tmp_path, monkeypatch):
+    from dataclasses import replace
+
+    features = module.inside.target.features | {"magic"}
+    elsewhere = replace(module.inside.target, features=features)
+    monkeypatch.setattr(module, "inside", replace(module.inside, target=elsewhere))
+    with pytest.raises(UserError) as caught:
+        tw.load(module.save(tmp_path / "net.so"))
+    assert caught.value.code == "TW4034"
+    assert "magic" in caught.value.message
+
+
 def test_a_failed_link_leaves_nothing(module, tmp_path, monkeypatch):
     monkeypatch.setenv("CC", "false")
     with pytest.raises(UserError) as caught:
