@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 
 from tilewright import sym, te
-from tilewright.base.dtype import F32, F64, INDEX, DType
+from tilewright.base.dtype import F32, F64, I64, INDEX, DType
 from tilewright.lower.base import Lowering, Use, item, placed, read_at, wide, wide_type
 from tilewright.sym import Expr
 from tilewright.te import Tensor
@@ -205,11 +205,12 @@ def _resize(
 
 
 def _grid_sample(use: Use, x: Tensor, grid: Tensor) -> Tensor:
+    """Places and weights are the same for all channels: they are computed before."""
     rank = x.ndim - 2
     of = wide_type(x.dtype) if x.dtype.is_float else F64
 
-    def element(n: Expr, c: Expr, *index: Expr) -> Expr:
-        axes = []
+    def places(n: Expr, *index: Expr) -> tuple[Expr, ...]:
+        found: list[Expr] = []
         for axis in range(rank):
             size = x.shape[axis + 2]
             at = _real(wide(grid[(n, *index, sym.const(rank - 1 - axis))]))
@@ -217,14 +218,27 @@ def _grid_sample(use: Use, x: Tensor, grid: Tensor) -> Tensor:
                 at = (at + _real(1.0)) / _real(2.0) * (_real(size) - _real(1.0))
             else:
                 at = ((at + _real(1.0)) * _real(size) - _real(1.0)) / _real(2.0)
-            axes.append(_sample_taps(use, at, size))
+            for near, weight in _sample_taps(use, at, size):
+                found += [te.cast(near, I64), te.cast(weight, of)]
+        return tuple(found)
+
+    made = te.compute((x.shape[0], *use.shape[2:]), places, name=f"{use.name}_places")
+    count = len(made) // (2 * rank)
+
+    def element(n: Expr, c: Expr, *index: Expr) -> Expr:
+        here = (n, *index)
+        axes = []
+        for axis in range(rank):
+            pairs = [made[2 * at : 2 * at + 2] for at in range(axis * count, (axis + 1) * count)]
+            size = x.shape[axis + 2]
+            axes.append([(_inside(te.cast(s[here], INDEX), size), w[here]) for s, w in pairs])
         total: Expr = te.const(0, of)
         for taps in itertools.product(*axes):
-            weight: Expr = _real(1.0)
+            weight: Expr = te.const(1, of)
             for _, part in taps:
                 weight = weight * part
             seen = te.cast(read_at(x, (n, c, *(near for near, _ in taps)), *range(2, x.ndim)), of)
-            total = total + seen * te.cast(weight, of)
+            total = total + seen * weight
         return te.cast(total, use.dtype)
 
     return te.compute(use.shape, element, name=use.name)
