@@ -156,3 +156,24 @@ def test_the_method_of_winograd_keeps_the_answer(seed):
         "threads": pick.choice([1, 2]),
     }
     check(conf, seed, tw.build, loose=10)
+
+
+@pytest.mark.parametrize("size", [(9, 33), (7, 7), (16, 14), (3, 5)])
+@pytest.mark.parametrize("pads", [(1, 1, 1, 1), (0, 2, 1, 0)])
+def test_planes_keep_the_answer(size, pads):
+    module = graph.parse(
+        f"""graph @main(%x: f32[2, 5, {size[0]}, {size[1]}], %w: f32[5, 1, 3, 3], %b: f32[5]) {{
+          %y = conv(%x, %w, %b) {{
+            strides = (1, 1), pads = {pads}, dilations = (1, 1), groups = 5}}
+          %q = relu(%y)
+          return %q }}"""
+    )
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.standard_normal(v.type.static_shape).astype(np.float32) for v in module.main.params
+    ]
+    scheduled = default_schedule(lower_graph(module.main, "kernel"), "cpu", threads=2)
+    (want,) = graph.interpret(module, *arrays)
+    out = np.full_like(want, np.nan)
+    tw.build(scheduled.function)(*arrays, out)
+    np.testing.assert_allclose(out, want, rtol=2e-5, atol=2e-5)

@@ -33,7 +33,7 @@ def _conv(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     if use["winograd"] and can_winograd(use, w):
         return lower_winograd(use, x, w, bias)
     window = Window(use, image(use, x), w.shape[2:])
-    if is_last(use):
+    if is_last(use) or _is_depthwise(use, w):
         window = window.padded(te.const(0, x.dtype))
     inner = w.shape[1]
 
@@ -46,6 +46,16 @@ def _conv(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         return te.sum(wide(seen) * wide(w[(m, c, *taps)]), axis=[c, *taps])
 
     return _with_bias(use, sums, bias)
+
+
+def _is_depthwise(use: Use, w: Tensor) -> bool:
+    """Whether each channel is convolved with a window of its own, at every place."""
+    channels = static(w.shape[0])
+    return (
+        channels == use["groups"]
+        and static(w.shape[1]) == 1
+        and all(stride == 1 for stride in use["strides"])
+    )
 
 
 def _with_bias(use: Use, sums: Callable[..., Expr], bias: Tensor | None) -> Tensor:

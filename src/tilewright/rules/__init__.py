@@ -19,6 +19,7 @@ from tilewright.rules.depthwise import depthwise
 from tilewright.rules.elementwise import elementwise
 from tilewright.rules.inline import inline_producers
 from tilewright.rules.matmul import matmul
+from tilewright.rules.planes import planes
 from tilewright.rules.recurrent import recurrent
 from tilewright.rules.reduction import reduction
 from tilewright.rules.rows import rows
@@ -40,6 +41,7 @@ CPU: tuple[Rule, ...] = (
     recurrent,
     winograd,
     depthwise,
+    planes,
     conv,
     matmul,
     rows,

@@ -8,7 +8,7 @@ Any number of spatial axes. What is read may be a padded copy that the program m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.rules.contraction import operands
@@ -74,6 +74,26 @@ def convolution(nest: Nest) -> Convolution | None:
         found = _of_operands(nest, x, w, batch, places, out)
         if found is not None:
             return found
+    return None
+
+
+def planes_of(nest: Nest) -> Convolution | None:
+    """What a nest is as a depthwise convolution channels first; None if it is none."""
+    block = nest.block
+    loads = operands(block)
+    if loads is None or not isinstance(block.body, Update) or len(loads[0].index) < 4:
+        return None
+    written = [_position(nest, at) for at in block.body.index]
+    spatial = [at for at in written if at is not None]
+    if len(spatial) != len(written) or sorted(spatial) != nest.spatial or len(spatial) < 3:
+        return None
+    batch, out, *places = spatial
+    for x, w in (loads, loads[::-1]):
+        if len(x.index) == len(spatial):
+            moved = Load(x.buffer, (x.index[0], *x.index[2:], x.index[1]))
+            found = _of_operands(nest, moved, w, batch, places, out)
+            if found is not None and found.is_depthwise:
+                return replace(found, x=x)
     return None
 
 

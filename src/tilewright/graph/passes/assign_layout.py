@@ -25,6 +25,7 @@ FLOP = 0.06  # one multiplication or addition of a good kernel, in bytes moved
 SLOW = 3.0  # a convolution channels first takes so many times as long
 FREE = 1.0  # a transpose that moves nothing, so that neighbours stay together
 TOGETHER = 0.25  # between equals: work that follows a convolution stays with it
+SLOW_PLANES = 0.6  # what a depthwise convolution takes longer channels first, per byte moved
 TRANSPOSED = 2.0  # a byte that changes its place, in bytes moved
 
 
@@ -61,10 +62,20 @@ def _gain(node: Node) -> float:
     """What a node takes longer channels first than last."""
     if node.op in ("conv", "conv_transpose", "conv_integer"):
         moved = cost.size_bytes(node.outputs[0]) + _size(node.inputs[0])
+        if _is_depthwise(node):
+            return SLOW_PLANES * moved
         return (SLOW - 1) * (cost.operations(node) * FLOP + moved)
     if node.op.endswith("_pool") or node.op == "resize":
         return float(max(cost.size_bytes(node.outputs[0]), _size(node.inputs[0])))
     return 0.0
+
+
+def _is_depthwise(node: Node) -> bool:
+    """Whether planes are convolved one by one, at every place: that goes well either way."""
+    weights = None if node.inputs[1] is None else node.inputs[1].tensor.static_shape
+    if node.op != "conv" or weights is None or any(step != 1 for step in node["strides"]):
+        return False
+    return weights[0] == node.get("groups", 1) and weights[1] == 1 and len(weights) == 4
 
 
 def _size(value: Value | None) -> int:

@@ -1,0 +1,71 @@
+"""Depthwise convolutions channels first: one plane at a time, lanes along its rows.
+
+for n, channels in parallel
+  pad the plane
+  for tiles of rows, vectors of a row
+    taps x rows multiply-adds       unrolled: rows share what they read
+"""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.base.target import CPU
+from tilewright.rules.conv import padding_of
+from tilewright.rules.depthwise import MEMORY_CYCLES, PARALLEL_CYCLES
+from tilewright.rules.epilogue import results
+from tilewright.rules.nest import nest_of
+from tilewright.rules.setting import Setting
+from tilewright.rules.windowed import Convolution, planes_of
+from tilewright.tensor.schedule import BlockRef, Schedule
+
+UNROLLED = 80  # multiply-adds in a tile's body, at most
+ROWS = 8
+
+
+def planes(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+    """Schedule a convolution of every channel on its own, each a plane in memory."""
+    nest = nest_of(sch, reference)
+    found = None if nest is None else planes_of(nest)
+    if found is None or setting.target.kind != CPU or len(found.places) < 2:
+        return ()
+    lanes = setting.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
+    sizes = [found.size(at) for at in (found.out, *found.places)]
+    if lanes < 2 or found.depth is None or found.depth * 2 > UNROLLED or None in sizes:
+        return ()
+    while lanes > (found.size(found.places[-1]) or 1):  # a row has one whole vector at least
+        lanes //= 2
+    padding = padding_of(sch, found)
+    loops = sch.get_loops(reference)
+    batch, channel = loops[found.batch], loops[found.out]
+    *outer, row, column = (loops[at] for at in found.places)
+    tile, near = sch.split(row, [None, _rows(found)])
+    vector, lane = sch.split(column, [None, lanes])
+    taps = [loops[at] for at in found.taps]
+    inner = loops[found.inner]
+    sch.reorder(batch, channel, *outer, tile, vector, *taps, inner, near, lane)
+    sch.vectorize(lane)
+    for loop in (near, *taps):
+        sch.unroll(loop)
+    done = [reference, *results(sch, reference, vector, lanes)]
+    if padding is not None:
+        sch.compute_at(padding, channel)
+        _, along = sch.split(sch.get_loops(padding)[-1], [None, lanes])
+        sch.vectorize(along)
+        done.append(padding)
+    sch.decompose_reduction(reference, taps[0])
+    if setting.threads > 1 and _cycles(found, lanes) > PARALLEL_CYCLES:
+        sch.parallel(sch.fuse(batch, channel))
+    return tuple(done)
+
+
+def _rows(found: Convolution) -> int:
+    """Rows of a tile: a divisor where there is a good one."""
+    total = found.size(found.places[-2]) or ROWS
+    most = max(1, min(ROWS, total, UNROLLED // (found.depth or UNROLLED)))
+    return min(range(max(1, most // 2), most + 1), key=lambda n: (-(-total // n) * n - total, -n))
+
+
+def _cycles(found: Convolution, lanes: int) -> float:
+    *outer, last = (found.size(at) or 1 for at in (found.batch, found.out, *found.places))
+    return math.prod(outer) * -(-last // lanes) * ((found.depth or 1) / 2 + MEMORY_CYCLES)
