@@ -22,6 +22,7 @@ from tilewright.sym import Var
 from tilewright.tensor.intrin import TensorIntrin
 from tilewright.tensor.ir import SCHEDULED, Function, Value
 from tilewright.tensor.schedule import queries
+from tilewright.tensor.schedule.analysis.concurrency import check_shared
 from tilewright.tensor.schedule.analysis.index_map import IndexMap
 from tilewright.tensor.schedule.analysis.kernels import MOVING, check_kernels
 from tilewright.tensor.schedule.annotate import annotate, unannotate
@@ -371,6 +372,7 @@ class Schedule:
         self._run(step, check_plans, function)
         if step in MOVING:
             self._run(step, check_kernels, function)
+            self._run(step, check_shared, function)
         self._function = function
         return results
 

@@ -22,12 +22,14 @@ from tilewright.tensor.schedule.analysis.refusal import refuse
 from tilewright.tensor.schedule.analysis.tree import (
     Path,
     all_loops,
+    find_block,
     find_path,
     loop_ranges,
     ordered_vars,
     scope_blocks,
     writes_of,
 )
+from tilewright.tensor.visit import blocks
 
 
 def check_serial(fn: Function, loop: For, primitive: str) -> None:
@@ -66,6 +68,43 @@ def check_concurrent(fn: Function, path: Path, loop: For, primitive: str) -> Non
     )
     if found is not None:
         raise _shared(fn, loop, primitive, found.buffer, found.writer, found.other)
+
+
+def check_shared(fn: Function, made: Function) -> None:
+    """Lanes of a vector in a kernel do not disturb each other in shared memory, of which the whole
+    block of threads has one. `made` is about to take the place of `fn`."""
+    shared = [buffer for buffer in made.allocs if buffer.scope.split(".")[0] == "shared"]
+    if not shared:
+        return
+    for block in blocks(made.body):
+        for buffer in writes_of(block):
+            if buffer in shared:
+                _check_lanes(fn, made, find_block(made, block.name) or (), buffer)
+
+
+def _check_lanes(fn: Function, made: Function, path: Path, buffer: Buffer) -> None:
+    in_kernel = False
+    for at, loop in enumerate(path):
+        if not isinstance(loop, For):
+            continue
+        in_kernel = in_kernel or loop.kind in (THREAD, VTHREAD)
+        if not in_kernel or loop.kind != VECTOR:
+            continue
+        way = path[: at + 1]
+        ctx = context_at(made, way)
+        found = conflict(
+            [loop], ctx, body=loop.body, outside=_outside(way), private=set(), about=buffer
+        )
+        if found is not None:
+            raise refuse(
+                fn,
+                "TW2113",
+                f"lanes of loop %{loop.var.name} would share %{buffer.name}, which is in "
+                f"{buffer.scope} memory, and may use elements that others write in "
+                f"@{found.writer.name}",
+                loop.var,
+                help="keep it in local memory, or the loop serial",
+            )
 
 
 def check_threads(fn: Function, path: Path, loop: For, thread: str) -> None:

@@ -74,6 +74,7 @@ def conflict(
     inside: Sequence[For] = (),
     outside: Sequence[For] | None = (),
     private: set[Buffer] | None = None,
+    about: Buffer | None = None,
 ) -> Conflict | None:
     """Through what iterations of `loops` depend on each other, in whatever order they nest.
 
@@ -81,7 +82,8 @@ def conflict(
     `ctx` is about everything outside. With `private`, the iterations shall run at the same time,
     each with these buffers to itself, so that nothing in them outlives an iteration of the loops
     `outside` either (None: it is not known what these are). Without, they shall run one by one in
-    another order, and reductions may go on from one to the next.
+    another order, and reductions may go on from one to the next. With `about`, it is asked of that
+    buffer alone.
     """
     inner = ctx.bind_all(loop_ranges(loops))
     found = list(_blocks(body))
@@ -91,6 +93,8 @@ def conflict(
     for place, (block, below) in enumerate(found):
         _note(block, (*inside, *below), place, written_here, reads, writes)
     for buffer, written in writes.items():
+        if about is not None and buffer is not about:
+            continue
         read = reads.get(buffer, [])
         shared = private is not None and buffer not in private
         if not shared and not read and len(written) == 1:
