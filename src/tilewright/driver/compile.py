@@ -19,10 +19,10 @@ from tilewright.base.errors import UserError
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import CPU, Target
 from tilewright.codegen import jit, llvm
-from tilewright.codegen.build import new_module
+from tilewright.codegen.build import can_run, new_module
 from tilewright.codegen.entry import signature_of
 from tilewright.codegen.host import emit_main, input_function
-from tilewright.driver.compiled import CompiledModule, Inside
+from tilewright.driver.compiled import CompiledModule, ForeignModule, Inside
 from tilewright.driver.hybrid import HybridModule
 from tilewright.driver.kernels import Setting
 from tilewright.driver.lowering import Program, lower_model
@@ -178,21 +178,25 @@ class Loaded:
 def load_module(
     program: Program, plan: MemoryPlan, image: bytes, target: Target, options: Options
 ) -> Module:
-    """The module in this process."""
+    """The module in this process, or what can be saved for another machine."""
     graph = program.module.main
-    loaded = Loaded(program, image, target)
     names = program.module.outputs or [value.name for value in graph.results]
-    signature = signature_of(input_function(graph, NAME))
+    inputs = [spec_of(value, value.name) for value in graph.params]
+    outputs = [spec_of(*pair) for pair in zip(graph.results, names, strict=True)]
+    inside = Inside(program, plan, image, f"{NAME}_main", target)
+    if not can_run(target):
+        return ForeignModule(inside, inputs, outputs, options.threads)
+    loaded = Loaded(program, image, target)
     module = CompiledModule(
-        loaded.code.addresses[f"{NAME}_main"],
-        signature,
-        [spec_of(value, value.name) for value in graph.params],
-        [spec_of(*pair) for pair in zip(graph.results, names, strict=True)],
+        loaded.code.addresses[inside.main],
+        signature_of(input_function(graph, NAME)),
+        inputs,
+        outputs,
         ctypes.addressof(loaded.table),
         loaded,
         options.threads,
     )
-    module.inside = Inside(program, plan, image, f"{NAME}_main", target)
+    module.inside = inside
     return module
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tilewright.base.errors import UserError
 from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.target import Target
 from tilewright.codegen.artifact import check_path, header, link_library, link_object, write_text
@@ -27,6 +28,7 @@ from tilewright.driver.lowering import Program
 from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan
 from tilewright.graph.visit import walk
+from tilewright.runtime.array import Array
 from tilewright.runtime.library import VERSION
 from tilewright.runtime.module import Module, Spec
 from tilewright.runtime.seal import seal
@@ -64,6 +66,28 @@ class CompiledModule(Module):
             made.write(path)
         write_text(path.with_suffix(".h"), text)
         return path
+
+
+class ForeignModule(CompiledModule):
+    """A model as native code for another machine: it can be saved, not called."""
+
+    def __init__(
+        self, inside: Inside, inputs: Sequence[Spec], outputs: Sequence[Spec], threads: int
+    ) -> None:
+        self.inside = inside
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self.threads = threads
+
+    def __call__(self, *args: Any, **named: Any) -> tuple[Array, ...]:
+        raise UserError(
+            "TW3005",
+            f"the model is compiled for {self.inside.target}, which is not this machine",
+            help="save it, and run it there",
+        )
+
+    @property
+    def arena_bytes(self) -> int:
+        return 0
 
 
 class _Export:

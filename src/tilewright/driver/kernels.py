@@ -21,7 +21,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.target import Target
 from tilewright.codegen import cache, llvm
-from tilewright.codegen.build import lower_for, new_module
+from tilewright.codegen.build import can_run, lower_for, new_module
 from tilewright.codegen.entry import emit_function, emit_kernel, signature_of
 from tilewright.graph.ir import Graph
 from tilewright.graph.printer import Printer
@@ -138,6 +138,11 @@ def _cache_key(job: Job) -> str:
     return f"{cache.fingerprint(COMPILER)}\n{llvm.VERSION}\n{machine!r}\n{job.key}"
 
 
+def packing_target(target: Target) -> Target:
+    """Where weights are packed: here, whatever machine the kernels are for."""
+    return target if can_run(target) else Target.host()
+
+
 def _compiled(job: Job) -> Kernel:
     fn = job.source
     if isinstance(fn, Graph):
@@ -156,7 +161,8 @@ def _compiled(job: Job) -> Kernel:
     packer = None
     if split.packer is not None:
         signature = signature_of(split.packer)
-        packer = Packer(_image(split.packer, target, entry=True), signature, split.weights)
+        image = _image(split.packer, packing_target(target), entry=True)
+        packer = Packer(image, signature, split.weights)
     pairs = in_place_pairs(split.kernel)
     return Kernel(
         job.name,

@@ -20,7 +20,7 @@ from tilewright.base.errors import Unsupported
 from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.target import Target
 from tilewright.codegen import jit, llvm
-from tilewright.driver.kernels import Job, Kernel, Setting, try_cached
+from tilewright.driver.kernels import Job, Kernel, Setting, packing_target, try_cached
 from tilewright.driver.native import CONTROL, NoNativeCode
 from tilewright.driver.workers import compile_all
 from tilewright.graph import ir
@@ -247,7 +247,8 @@ class _Packing:
         if packers:
             names = tuple(packer.signature.name for packer in packers.values())
             images = [packer.image for packer in packers.values()]
-            loaded = jit.load(images, names, (), llvm.machine_of(target))
+            machine = llvm.machine_of(packing_target(target))
+            loaded = jit.load(images, names, (), machine)
             for name, packer in packers.items():
                 address = loaded.addresses[packer.signature.name]
                 self.run[name] = packer.signature.bind(address, loaded)
