@@ -86,7 +86,7 @@ def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
     total = -(-columns // (SIDE * column_tiles))
     bytes_each = found.guess(found.depth) * SIDE * column_tiles * found.b.buffer.dtype.size_bytes
     is_weight = found.b.buffer.name in setting.constants
-    room = setting.target.l2_bytes // (16 if is_weight else 2)
+    room = setting.target.l2_bytes // (8 if is_weight else 2)
     most = max(1, room // max(1, bytes_each))
     share = _share(found, setting, total, -(-rows // (SIDE * row_tiles)))
     each = -(-total // (setting.threads if share == "columns" else 1))
