@@ -13,6 +13,7 @@ from tilewright.base.dtype import from_numpy
 from tilewright.base.target import Target
 from tilewright.codegen import artifact
 from tilewright.codegen.build import build
+from tilewright.driver.compile import compile as compile_model
 from tilewright.runtime.dlpack import code_of
 from tilewright.tensor import parse
 
@@ -88,6 +89,28 @@ def run_elsewhere(tmp_path):
         program = compile_program(build(parse(text), chosen), chosen, tmp_path)
         done = subprocess.run(
             [*command, str(program)], input=packed(arrays), capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return unpacked(done.stdout, arrays)
+
+    return run
+
+
+@pytest.fixture
+def run_model_elsewhere(tmp_path):
+    """run_model_elsewhere(model, target, *arrays): inputs and outputs after a run on a machine."""
+
+    def run(model, target, *arrays):
+        chosen = Target.parse(target)
+        emulator = find_emulator(chosen.arch)
+        check_linker(chosen)
+        module = compile_model(model, chosen, threads=2)
+        image = module.save(tmp_path / "model.o", name="net")
+        source = tmp_path / "harness.c"
+        source.write_text(HARNESS.read_text().replace("KERNEL", "net"))
+        artifact.link_program(tmp_path / "program", [image], chosen, [source])
+        done = subprocess.run(
+            [emulator, tmp_path / "program"], input=packed(arrays), capture_output=True, check=False
         )
         assert done.returncode == 0, done.stderr.decode()
         return unpacked(done.stdout, arrays)
