@@ -23,6 +23,7 @@ MOST_ROWS, SOME_ROWS, FEW_ROWS = 14, 8, 6
 FEW_DOTS = 3  # rows for which packing B would take longer than using it
 CACHE_PERIOD = 4096  # bytes apart, addresses fall into the same set of the first cache
 PASSING_ROWS = 320  # for fewer, bringing a block of B takes a good part of the time
+MANY_PANELS = 6  # of which one may be filled with zeros
 AHEAD, FAR_AHEAD = 8, 32  # steps of the sum that B is asked for: from the second cache, from memory
 # Steps of a part of a sum: few enough for its share of A and B to stay in the caches, enough to be
 # worth bringing a tile to memory.
@@ -76,6 +77,11 @@ def plan_of(found: Contraction, setting: Setting) -> Plan | None:
     passing = passes > 1 and shape.rows <= PASSING_ROWS and packing != NOWHERE
     room = target.l2_bytes // (8 if passing and packing != INSIDE else 4)
     panels = _panels(shape, tile, room // panel_bytes, setting.threads)
+    # A last panel that is not whole needs code of its own, unless there are enough to fill it up.
+    is_whole = shape.columns % tile.vectors == 0 or shape.columns >= MANY_PANELS * tile.vectors
+    fills = is_whole and packing != NOWHERE
+    if found.extent(last) is None or not (fills or shape.columns % tile.vectors == 0):
+        panels = 1
     is_far = panel_bytes > target.l1d_bytes // 2
     chunks = setting.threads if tile.share in (tiling.ROWS, tiling.COLUMNS) else 1
     rows_bytes = shape.rows * (part or shape.depth) * of.size_bytes
@@ -84,7 +90,8 @@ def plan_of(found: Contraction, setting: Setting) -> Plan | None:
         tile,
         lanes,
         _row_tile(found, tile.rows),
-        1 if found.extent(last) is None else panels,
+        panels,
+        tile.vectors * lanes if fills or found.extent(last) is None else lanes,
         chunks,
         part,
         part > 0

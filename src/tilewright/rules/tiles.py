@@ -40,6 +40,7 @@ class Plan:
     lanes: int
     row_tile: tuple[int, ...]  # how many of each row iterator a tile has
     panels: int  # in a block of columns
+    multiple: int  # of columns: to what they are padded
     chunks: int  # of rows or columns, for threads
     part: int  # steps of a part of the sum; 0: it is not cut
     parts_outside: bool  # whether parts run around blocks, or inside
@@ -120,13 +121,11 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[B
 
 
 def _multiples(found: Contraction, plan: Plan) -> list[int]:
-    """What extents are rounded up to: whole vectors; whole tiles where sizes are not known."""
+    """What columns are rounded up to; those of a matrix that is read in place stay."""
     multiples = [1] * len(found.block.iters)
     last = found.columns[-1]
-    if found.extent(last) is None:
-        multiples[last] = plan.width
-    elif plan.packing != NOWHERE:
-        multiples[last] = plan.lanes
+    if found.extent(last) is None or plan.packing != NOWHERE:
+        multiples[last] = plan.multiple
     return multiples
 
 
