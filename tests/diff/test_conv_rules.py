@@ -160,11 +160,12 @@ def test_the_method_of_winograd_keeps_the_answer(seed):
 
 @pytest.mark.parametrize("size", [(9, 33), (7, 7), (16, 14), (3, 5)])
 @pytest.mark.parametrize("pads", [(1, 1, 1, 1), (0, 2, 1, 0)])
-def test_planes_keep_the_answer(size, pads):
+@pytest.mark.parametrize("stride", [1, 2])
+def test_planes_keep_the_answer(size, pads, stride):
     module = graph.parse(
         f"""graph @main(%x: f32[2, 5, {size[0]}, {size[1]}], %w: f32[5, 1, 3, 3], %b: f32[5]) {{
           %y = conv(%x, %w, %b) {{
-            strides = (1, 1), pads = {pads}, dilations = (1, 1), groups = 5}}
+            strides = ({stride}, {stride}), pads = {pads}, dilations = (1, 1), groups = 5}}
           %q = relu(%y)
           return %q }}"""
     )

@@ -33,8 +33,7 @@ def planes(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockR
     sizes = [found.size(at) for at in (found.out, *found.places)]
     if lanes < 2 or found.depth is None or found.depth * 2 > UNROLLED or None in sizes:
         return ()
-    while lanes > (found.size(found.places[-1]) or 1):  # a row has one whole vector at least
-        lanes //= 2
+    lanes = _lanes(found, lanes)
     padding = padding_of(sch, found)
     loops = sch.get_loops(reference)
     batch, channel = loops[found.batch], loops[found.out]
@@ -57,6 +56,18 @@ def planes(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockR
     if setting.threads > 1 and _cycles(found, lanes) > PARALLEL_CYCLES:
         sch.parallel(sch.fuse(batch, channel))
     return tuple(done)
+
+
+def _lanes(found: Convolution, lanes: int) -> int:
+    """Lanes of a vector: a row has one whole vector at least.
+
+    Elements at a distance are loaded whole and shuffled, but gathered under a mask: of those, rows
+    are cut into narrower vectors that leave nothing over.
+    """
+    width = found.size(found.places[-1]) or 1
+    while lanes > width or (found.strides[-1] > 1 and lanes > 4 and width % lanes):
+        lanes //= 2
+    return max(1, lanes)
 
 
 def _rows(found: Convolution) -> int:

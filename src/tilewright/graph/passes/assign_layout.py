@@ -63,7 +63,7 @@ def _gain(node: Node) -> float:
     if node.op in ("conv", "conv_transpose", "conv_integer"):
         moved = cost.size_bytes(node.outputs[0]) + _size(node.inputs[0])
         if _is_depthwise(node):
-            return SLOW_PLANES * moved
+            return SLOW_PLANES * moved * float(max(node["strides"]))
         return (SLOW - 1) * (cost.operations(node) * FLOP + moved)
     if node.op.endswith("_pool") or node.op == "resize":
         return float(max(cost.size_bytes(node.outputs[0]), _size(node.inputs[0])))
@@ -71,9 +71,9 @@ def _gain(node: Node) -> float:
 
 
 def _is_depthwise(node: Node) -> bool:
-    """Whether planes are convolved one by one, at every place: that goes well either way."""
+    """Whether planes are convolved one by one, at most places: that goes well either way."""
     weights = None if node.inputs[1] is None else node.inputs[1].tensor.static_shape
-    if node.op != "conv" or weights is None or any(step != 1 for step in node["strides"]):
+    if node.op != "conv" or weights is None or any(step > 2 for step in node["strides"]):
         return False
     return weights[0] == node.get("groups", 1) and weights[1] == 1 and len(weights) == 4
 
