@@ -183,6 +183,28 @@ def test_reductions_keep_the_answer(op, shape, axes, close):
     close(got, want[0], math.prod(shape))
 
 
+EMPTY = {  # shapes of the parameter and of the result, and what is done
+    "rows": ("n, 40", "n, 40", "softmax(%x) {axes = (1,)}"),
+    "sums": ("n, 40", "1, 40", "reduce_sum(%x) {axes = (0,)}"),
+    "all": ("n, 40", "", "reduce_max(%x) {keepdims = false}"),
+    "across": ("n, 40", "40, n", "transpose(%x) {perm = (1, 0)}"),
+    "queries": ("1, 1, n, 8", "1, 1, n, 8", "attention(%x, %x, %x)"),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_sizes_may_turn_out_empty(name):
+    given, made, body = EMPTY[name]
+    module = graph.parse(
+        f"graph @main(%x: f32[{given}]) -> (f32[{made}]) {{ %y = {body} return %y }}"
+    )
+    dims = module.main.params[0].tensor.shape
+    shape = [0 if isinstance(dim, sym.Size) else int(dim.value) for dim in dims]
+    x = np.zeros(shape, np.float32)
+    want = graph.interpret(module, x)
+    np.testing.assert_array_equal(run_scheduled(module.main, (x,), want)[0], want[0])
+
+
 # ------------------------------------------------------------------------------------ attention
 
 ATTENTION = {  # batch, query heads, key heads, queries, keys, features, width

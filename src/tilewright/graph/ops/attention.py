@@ -72,7 +72,8 @@ def _attention(
     # Heads that share a key are rows of one product.
     grouped = wide(q).reshape(batch, shared, heads // shared * rows, q.shape[3])
     keys = np.swapaxes(wide(k), 2, 3)
-    raw = np.matmul(grouped * grouped.dtype.type(scale), keys).reshape(batch, heads, rows, -1)
+    raw = np.matmul(grouped * grouped.dtype.type(scale), keys)
+    raw = raw.reshape(batch, heads, rows, k.shape[2])
     cap = call["softcap"]
     capped = np.tanh(raw / cap) * cap if cap else raw
     scores = np.where(_allowed(call, q, k, lengths), capped, -np.inf)
@@ -84,7 +85,8 @@ def _attention(
     powers = np.exp(scores - np.where(np.isneginf(greatest), 0, greatest))
     total = powers.sum(axis=-1, keepdims=True)
     weights = powers / np.where(total == 0, 1, total)  # nothing to attend to gives zeros
-    values = np.matmul(weights.reshape(batch, shared, heads // shared * rows, -1), wide(v))
+    together = weights.reshape(batch, shared, heads // shared * rows, k.shape[2])
+    values = np.matmul(together, wide(v))
     shown = {"raw": raw, "capped": capped, "masked": scores, "weights": weights}[call["scores"]]
     out = values.reshape(batch, heads, rows, v.shape[3])
     return (out.astype(q.dtype), shown.astype(q.dtype))[: call.outputs]
