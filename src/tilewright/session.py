@@ -200,6 +200,15 @@ class InferenceSession:
     ) -> list[OrtValue]:
         return [OrtValue(value) for value in self.run(output_names, input_dict_ort_values)]
 
+    def io_binding(self) -> IOBinding:
+        return IOBinding(self)
+
+    def run_with_iobinding(
+        self, iobinding: IOBinding, run_options: RunOptions | None = None
+    ) -> None:
+        """Run on what was bound; results are read from the binding."""
+        iobinding._run()
+
     def _place(self, name: str) -> int:
         if name not in self._places:
             raise UserError(
@@ -259,6 +268,56 @@ class InferenceSession:
 
     def enable_fallback(self) -> None:
         """There is one provider: nothing falls back to it."""
+
+
+class IOBinding:
+    """Inputs and outputs bound by name; outputs bound to an array end up in it."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+        self._inputs: dict[str, Any] = {}
+        self._outputs: dict[str, Any] = {}
+        self._results: list[Any] = []
+
+    def bind_cpu_input(self, name: str, array: Any) -> None:
+        self._inputs[name] = array
+
+    def bind_ortvalue_input(self, name: str, value: OrtValue) -> None:
+        self._inputs[name] = value
+
+    def bind_output(self, name: str, *unused: Any, **unknown: Any) -> None:
+        self._session._place(name)
+        self._outputs[name] = None
+
+    def bind_ortvalue_output(self, name: str, value: OrtValue) -> None:
+        self._session._place(name)
+        self._outputs[name] = value.numpy()
+
+    def clear_binding_inputs(self) -> None:
+        self._inputs.clear()
+
+    def clear_binding_outputs(self) -> None:
+        self._outputs.clear()
+
+    def synchronize_inputs(self) -> None:
+        """Inputs are always there."""
+
+    def synchronize_outputs(self) -> None:
+        """Outputs are always there."""
+
+    def _run(self) -> None:
+        names = list(self._outputs) or None
+        self._results = self._session.run(names, self._inputs)
+        for at, array in enumerate(self._outputs.values()):
+            if array is not None:
+                np.copyto(array, self._results[at], casting="no")
+                self._results[at] = array
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        return list(self._results)
+
+    def get_outputs(self) -> list[OrtValue]:
+        return [OrtValue(result) for result in self._results]
 
 
 def get_available_providers() -> list[str]:

@@ -65,6 +65,21 @@ def test_lists_and_ort_values_are_fed_too(session):
     assert (value.shape(), value.data_type()) == ([3, 2], "tensor(float)")
 
 
+def test_inputs_and_outputs_can_be_bound(session):
+    binding = session.io_binding()
+    for name, array in feed().items():
+        binding.bind_cpu_input(name, array)
+    mine = np.zeros((3, 2), np.float32)
+    binding.bind_ortvalue_output("y", ort.OrtValue.ortvalue_from_numpy(mine))
+    binding.bind_output("z")
+    session.run_with_iobinding(binding)
+    y, z = binding.copy_outputs_to_cpu()
+    assert y is mine
+    np.testing.assert_array_equal(z, session.run(["z"], feed())[0])
+    np.testing.assert_array_equal(mine, session.run(["y"], feed())[0])
+    assert binding.get_outputs()[1].shape() == [3, 4]
+
+
 def test_metadata_comes_from_the_file(session):
     meta = session.get_modelmeta()
     assert (meta.producer_name, meta.graph_name) == ("test", "net")
