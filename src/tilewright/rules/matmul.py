@@ -77,10 +77,8 @@ def plan_of(found: Contraction, setting: Setting) -> Plan | None:
     passing = passes > 1 and shape.rows <= PASSING_ROWS and packing != NOWHERE
     room = target.l2_bytes // (8 if passing and packing != INSIDE else 4)
     panels = _panels(shape, tile, room // panel_bytes, setting.threads)
-    # A last panel that is not whole needs code of its own, unless there are enough to fill it up.
-    is_whole = shape.columns % tile.vectors == 0 or shape.columns >= MANY_PANELS * tile.vectors
-    fills = is_whole and packing != NOWHERE
-    if found.extent(last) is None or not (fills or shape.columns % tile.vectors == 0):
+    fills = _fills(found, shape, tile, packing)
+    if found.extent(last) is None or (not fills and shape.columns % tile.vectors):
         panels = 1
     is_far = panel_bytes > target.l1d_bytes // 2
     chunks = setting.threads if tile.share in (tiling.ROWS, tiling.COLUMNS) else 1
@@ -91,7 +89,7 @@ def plan_of(found: Contraction, setting: Setting) -> Plan | None:
         lanes,
         _row_tile(found, tile.rows),
         panels,
-        tile.vectors * lanes if fills or found.extent(last) is None else lanes,
+        tile.vectors * lanes if fills else lanes,
         chunks,
         part,
         part > 0
@@ -103,6 +101,17 @@ def plan_of(found: Contraction, setting: Setting) -> Plan | None:
         prefetch_block=passing and is_far,
         prefetch_rows=rows_bytes > target.l2_bytes // 2,
     )
+
+
+def _fills(found: Contraction, shape: tiling.Shape, tile: tiling.Tile, packing: str) -> bool:
+    """Whether the last panel is filled up with zeros.
+
+    One that is not whole needs code of its own; where there are many, some zeros cost less.
+    """
+    if found.extent(found.columns[-1]) is None:
+        return True
+    is_whole = shape.columns % tile.vectors == 0
+    return packing != NOWHERE and (is_whole or shape.columns >= MANY_PANELS * tile.vectors)
 
 
 def _most_rows(found: Contraction) -> int:
