@@ -1,9 +1,10 @@
 """How much of ONNX's own backend suite passes.
 
-    python bench/conformance.py [--filter REGEX] [--light] [--passes] [--failures] [--json FILE]
+    python bench/conformance.py [--how native] [--jobs 2] [--filter REGEX] [--failures]
 
-Imports and interprets every node, simple and PyTorch test inside the `onnx` package and compares
-with the expected outputs, under the tolerances of each test.
+Compiles (or only interprets) every node, simple and PyTorch test inside the `onnx` package, runs it
+and compares with the expected outputs, under the tolerances of each test. Each runs in a worker
+process: a crash costs one test.
 """
 
 from __future__ import annotations
@@ -21,63 +22,69 @@ from rich.progress import track
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "conformance"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
 
-from suite import (
-    FAILED,
-    KINDS,
-    LIGHT,
-    PASSED,
-    UNSUPPORTED,
-    Outcome,
-    canonical,
-    cases,
-    interpreted,
-    run_test,
-)
+from suite import FAILED, KINDS, LIGHT, PASSED, UNSUPPORTED, WAYS, Outcome, cases
+from workers import Lost, run_jobs
 
-STATUSES = (PASSED, FAILED, UNSUPPORTED)
-WANT = 1950  # of all 2,024
+NATIVE, CRASHED = "native", "crashed"
+STATUSES = (PASSED, NATIVE, FAILED, CRASHED, UNSUPPORTED)  # native are among the passed
+WANT, WANT_NATIVE = 1950, 1800  # of all 2,024
+SECONDS = 120.0  # for one test
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
     kinds = (*KINDS, LIGHT) if options.light else KINDS
     chosen = [
-        (kind, test)
+        (kind, name, options.how)
         for kind in kinds
-        for name, test in cases(kind).items()
+        for name in cases(kind)
         if re.search(options.filter, name)
     ]
-    run = canonical if options.passes else interpreted
     outcomes: dict[str, dict[str, Outcome]] = {kind: {} for kind in kinds}
-    for kind, test in track(chosen, "conformance", console=Console(stderr=True), transient=True):
-        outcomes[kind][test.name] = run_test(test, run)
+    ends = run_jobs("suite", "run_named", chosen, workers=options.jobs, seconds=SECONDS)
+    console = Console(stderr=True)
+    for (kind, name, _), end in track(
+        ends, "conformance", total=len(chosen), console=console, transient=True
+    ):
+        outcomes[kind][name] = Outcome(CRASHED, end.why) if isinstance(end, Lost) else end
     if options.failures:
         show_failures(outcomes)
-    total = show_counts(outcomes)
+    total = show_counts(outcomes, options.how)
     return [
         report.at_least(PASSED, total[PASSED], "tests", WANT),
+        report.at_least(
+            NATIVE, total[NATIVE], "tests", WANT_NATIVE if options.how == NATIVE else 0
+        ),
         report.at_most(FAILED, total[FAILED], "tests", 0),
+        report.at_most(CRASHED, total[CRASHED], "tests", 0),
         Figure(UNSUPPORTED, total[UNSUPPORTED], "tests"),
     ]
 
 
 def show_failures(outcomes: dict[str, dict[str, Outcome]]) -> None:
     for kind, ended in outcomes.items():
-        for name, outcome in ended.items():
+        for name, outcome in sorted(ended.items()):
+            if outcome.fallbacks:
+                print(f"{kind}/{name}: not native: {', '.join(outcome.fallbacks)}")
             if outcome.status != PASSED:
                 reason = " ".join(outcome.message.split())[:300]
                 print(f"{kind}/{name}: {outcome.status}: {reason}")
 
 
-def show_counts(outcomes: dict[str, dict[str, Outcome]]) -> collections.Counter[str]:
+def show_counts(outcomes: dict[str, dict[str, Outcome]], how: str) -> collections.Counter[str]:
     """Print a line per kind of test; the counts over all."""
     table = Table("kind", *STATUSES, "total")
     total: collections.Counter[str] = collections.Counter()
+    tests = 0
     for kind, ended in outcomes.items():
         count = collections.Counter(outcome.status for outcome in ended.values())
+        whole = [end for end in ended.values() if end.status == PASSED and not end.fallbacks]
+        count[NATIVE] = len(whole) if how == NATIVE else 0
         total += count
-        table.add_row(kind, *(str(count[status]) for status in STATUSES), str(count.total()))
-    table.add_row("all", *(str(total[status]) for status in STATUSES), str(total.total()))
+        tests += len(ended)
+        table.add_row(kind, *(str(count[status]) for status in STATUSES), str(len(ended)))
+    table.add_row("all", *(str(total[status]) for status in STATUSES), str(tests))
     Console().print(table)
     return total
 
@@ -85,7 +92,8 @@ def show_counts(outcomes: dict[str, dict[str, Outcome]]) -> collections.Counter[
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--filter", default="", help="a regular expression on the names of tests")
     parser.add_argument("--light", action="store_true", help="also the architectures of the zoo")
-    parser.add_argument("--passes", action="store_true", help="run the passes first")
+    parser.add_argument("--how", choices=tuple(WAYS), default=NATIVE, help="how models are run")
+    parser.add_argument("--jobs", type=int, default=2, help="tests run at a time")
     parser.add_argument("--failures", action="store_true", help="say why each test did not pass")
 
 

@@ -1,7 +1,8 @@
 """ONNX's own backend tests: where they come from, how one is run, what counts as right.
 
 Every test that ships inside the `onnx` package: a model, inputs, expected outputs, tolerances.
-A model is imported and interpreted; every value on the way is held against its inferred type.
+A model is compiled, or imported and interpreted; in the latter case every value on the way is held
+against its inferred type.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
+import tilewright
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.frontends.onnx import import_model
 from tilewright.graph import interpret
@@ -43,6 +45,13 @@ class Outcome:
 
     status: str
     message: str = ""
+    fallbacks: tuple[str, ...] = ()  # operators that did not run as native code
+
+
+class Outputs(list[Any]):
+    """The outputs of native code, and what was not native."""
+
+    fallbacks: tuple[str, ...] = ()
 
 
 @functools.cache
@@ -71,20 +80,39 @@ def canonical(model: onnx.ModelProto, inputs: Sequence[Any]) -> Sequence[Any]:
     return interpret(module, *inputs, check=True)
 
 
+def native(model: onnx.ModelProto, inputs: Sequence[Any]) -> Outputs:
+    """The outputs of the compiled model."""
+    compiled = tilewright.compile(model, target="cpu", threads=1)
+    outputs = Outputs(compiled(*inputs))
+    outputs.fallbacks = tuple(compiled.fallbacks)
+    return outputs
+
+
+WAYS: dict[str, Run] = {"native": native, "interpreted": interpreted, "canonical": canonical}
+
+
+def run_named(job: tuple[str, str, str]) -> Outcome:
+    """Run the test of a kind and name, one of WAYS."""
+    kind, name, way = job
+    return run_test(cases(kind)[name], WAYS[way])
+
+
 def run_test(test: Any, run: Run = interpreted) -> Outcome:
     """Run one test on all its data."""
+    fallbacks: tuple[str, ...] = ()
     try:
         model, data = _materialise(test)
         values = not _draws(model.graph) and not RANDOM_NAME.search(test.name)
         for inputs, expected in data:
             outputs = run(model, inputs)
+            fallbacks = outputs.fallbacks if isinstance(outputs, Outputs) else ()
             with np.errstate(all="ignore"):
                 _compare(expected, outputs, test.rtol, test.atol, values=values)
     except NotImplementedError as error:
         return Outcome(UNSUPPORTED, str(error))
     except Exception as error:
         return Outcome(FAILED, f"{type(error).__name__}: {error}")
-    return Outcome(PASSED)
+    return Outcome(PASSED, "", fallbacks)
 
 
 def _materialise(test: Any) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:

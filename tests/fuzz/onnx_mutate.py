@@ -343,7 +343,7 @@ def deep_bodies(rng: random.Random) -> Any:
             "If", ["f" if unknown else "c"], ["y"], then_branch=body, else_branch=body
         )
         body = helper.make_graph([flag, node][unknown:], "b", [], [result])
-        if len(body.SerializeToString()) > 1 << 18:
+        if len(body.SerializeToString()) > 1 << 15:
             break
     nodes = [helper.make_node("Cast", ["x"], ["w"], to=9)]
     nodes.append(helper.make_node("Gather", ["w", "zero"], ["f"]))
