@@ -136,7 +136,7 @@ def tilewright_run(case: Case, arrays: list[Array], threads: int) -> tuple[Run, 
     """The scheduled kernel on packed weights, and where its result is."""
     x, w, b = arrays
     pads = ", ".join([str(case.pad)] * 4)
-    shape = Shape(1, case.channels, case.out, case.out_size, case.out_size)
+    shape = Shape(case.channels, case.out, case.out_size, case.out_size)
     direct = (case.kernel, case.stride, case.groups) != (3, 1, 1)
     tile = 0 if direct else best_tile(shape, Target.parse("cpu"))
     module = graph.parse(

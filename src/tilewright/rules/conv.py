@@ -50,9 +50,7 @@ def _tiled(sch: Schedule, found: Convolution, plan: Plan, setting: Setting) -> t
         pixels.append(near)
     taps = [loops[at] for at in found.taps]
     middle = [panel, *tiles] if plan.panel_outside else [*tiles, panel]
-    shared = [*group, chunk, batch, rows]
-    if found.size(found.batch) is None:  # how long a chunk takes is then known all the same
-        shared = [batch, *group, chunk, rows]
+    shared = [batch, *group, chunk, rows]  # an image stays in the cache while weights come by
     sch.reorder(*shared, *middle, *taps, loops[found.inner], *pixels, vector, lane)
     for loop in (*pixels, vector):
         sch.unroll(loop)

@@ -28,9 +28,8 @@ PADDING = 3.0  # cycles per vector of the image that is copied
 
 @dataclass(frozen=True)
 class Shape:
-    """A convolution in numbers; a batch that is not known counts as one."""
+    """A convolution of one image: the weights come by for each."""
 
-    batch: int
     channels: int
     out: int
     height: int  # of the result
@@ -82,11 +81,10 @@ def _shape(node: Node) -> Shape | None:
     weights = w.tensor.static_shape
     if node.get("groups", 1) != 1 or weights is None or weights[2:] != (3, 3):
         return None
-    batch, _, height, width = channels_first(node.outputs[0].tensor.shape or ())
+    height, width = channels_first(node.outputs[0].tensor.shape or ())[2:]
     if not isinstance(height, Const) or not isinstance(width, Const):
         return None
-    images = int(batch.value) if isinstance(batch, Const) else 1
-    return Shape(images, weights[1], weights[0], int(height.value), int(width.value))
+    return Shape(weights[1], weights[0], int(height.value), int(width.value))
 
 
 def best_tile(shape: Shape, target: Target) -> int:
@@ -105,20 +103,20 @@ def best_tile(shape: Shape, target: Target) -> int:
 
 def direct_cycles(shape: Shape, target: Target) -> float:
     terms = 9 * shape.channels * shape.out
-    work = shape.batch * shape.height * shape.width * terms
+    work = shape.height * shape.width * terms
     return max(work / _rate(target), _far(4 * terms, target))
 
 
 def tiled_cycles(shape: Shape, tile: int, target: Target) -> float:
     side = tile + 2
-    tiles = shape.batch * -(-shape.height // tile) * -(-shape.width // tile)
+    tiles = -(-shape.height // tile) * -(-shape.width // tile)
     terms = side * side * shape.channels * shape.out
     # A few tiles leave the pipelines of multiply-adds partly empty.
     products = max(tiles, 6) * terms / _rate(target)
     lanes = target.lanes(32)
     image, result = TRANSFORMS[tile]
     moved = tiles * (image * -(-shape.channels // lanes) + result * -(-shape.out // lanes))
-    area = shape.batch * (shape.height + 2) * (shape.width + 2)
+    area = (shape.height + 2) * (shape.width + 2)
     padding = PADDING * area * -(-shape.channels // lanes)
     return max(products, _far(4 * terms, target)) + moved + padding
 
