@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from suite import FAILED, canonical, cases, run_test
+from suite import FAILED, canonical, cases, native, run_test
 
 
 def is_sampled(name):
@@ -27,6 +27,22 @@ def test_passes_keep_the_answers():
     outcomes = {test.name: run_test(test, canonical) for test in chosen}
     wrong = {name: end.message for name, end in outcomes.items() if end.status == FAILED}
     assert not wrong
+
+
+def test_native_code_is_never_wrong():
+    """One test of fourteen, all kinds; kernels come from the cache from the second run on."""
+    chosen = [
+        test
+        for kind in ("node", "simple", "pytorch-operator")
+        for name, test in cases(kind).items()
+        if zlib.crc32(name.encode()) % 14 == 2
+    ]
+    assert len(chosen) > 120
+    outcomes = {test.name: run_test(test, native) for test in chosen}
+    wrong = {name: end.message for name, end in outcomes.items() if end.status == FAILED}
+    assert not wrong
+    whole = [end for end in outcomes.values() if not end.fallbacks]
+    assert len(whole) > 0.9 * len(outcomes)
 
 
 def test_pytorch_operators_are_never_wrong():
