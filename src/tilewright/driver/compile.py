@@ -68,10 +68,10 @@ def compile(
     chosen = Target.parse(target)
     settings = Options(threads=checked_threads(threads), precision=precision, **options)
     if chosen.kind != CPU:
-        raise UserError("TW5002", f"models compile for CPUs so far, not for {chosen}")
+        raise UserError("TW6002", f"models compile for CPUs so far, not for {chosen}")
     if precision not in PRECISIONS:
         raise UserError(
-            "TW5003", f"unknown precision {precision!r}", help=f"use {', '.join(PRECISIONS)}"
+            "TW6003", f"unknown precision {precision!r}", help=f"use {', '.join(PRECISIONS)}"
         )
     laps = [time.perf_counter()]
     graph = with_sizes(load_graph(model), dynamic)
@@ -105,7 +105,7 @@ def optimize(
     for name in options.without:
         if name not in known:
             raise UserError(
-                "TW5004", f"there is no pass {name}", help=f"known: {', '.join(sorted(known))}"
+                "TW6004", f"there is no pass {name}", help=f"known: {', '.join(sorted(known))}"
             )
     chosen = [step for step in passes if step.__name__ not in options.without]
     return run_passes(module, chosen, ctx or PassContext(target=target))

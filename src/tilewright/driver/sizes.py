@@ -32,11 +32,11 @@ def with_sizes(module: Module, dynamic: Dynamic | None) -> Module:
         if name not in sizes:
             known = ", ".join(sizes) or "none"
             raise UserError(
-                "TW5005", f"no dimension of an input is called {name}", help=f"known: {known}"
+                "TW6005", f"no dimension of an input is called {name}", help=f"known: {known}"
             )
         low, high = (wanted, wanted) if isinstance(wanted, int) else wanted
         if not 0 <= low <= high:
-            raise UserError("TW5005", f"the size {name} cannot be in {low}..{high}")
+            raise UserError("TW6005", f"the size {name} cannot be in {low}..{high}")
     fixed: dict[Var, Expr] = {
         sizes[name]: const(wanted) for name, wanted in dynamic.items() if isinstance(wanted, int)
     }

@@ -100,12 +100,12 @@ class Workers:
             worker.stop()
             self._mine.worker = None
             raise CompilerBug(
-                "TW5001", f"the compiler crashed on the kernel {job.label}"
+                "TW6001", f"the compiler crashed on the kernel {job.label}"
             ) from error
         if isinstance(answer, TilewrightError):
             raise answer
         if isinstance(answer, str):
-            raise CompilerBug("TW5001", f"compiling the kernel {job.label} failed: {answer}")
+            raise CompilerBug("TW6001", f"compiling the kernel {job.label} failed: {answer}")
         kernel: Kernel = answer
         return kernel
 

@@ -88,9 +88,9 @@ def test_empty_tensors_have_answers(module):
 
 def test_options_are_checked(model):
     for options, code in (
-        ({"target": "wasm32"}, "TW5002"),
-        ({"precision": "f7"}, "TW5003"),
-        ({"without": ("nothing",)}, "TW5004"),
+        ({"target": "wasm32"}, "TW6002"),
+        ({"precision": "f7"}, "TW6003"),
+        ({"without": ("nothing",)}, "TW6004"),
         ({"threads": -1}, "TW4016"),
     ):
         with pytest.raises(TilewrightError) as caught:

@@ -36,5 +36,5 @@ def test_a_fixed_size_is_a_number():
 
 @pytest.mark.parametrize("dynamic", [{"rows": 1}, {"batch": (3, 1)}, {"batch": -1}])
 def test_absurd_sizes_are_refused(dynamic):
-    with pytest.raises(UserError, match="TW5005"):
+    with pytest.raises(UserError, match="TW6005"):
         tw.compile(graph.parse(MODEL), dynamic=dynamic)
