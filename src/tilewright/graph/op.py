@@ -189,6 +189,8 @@ def unfold(items: Items) -> tuple[TensorType, Known, np.ndarray[Any, Any] | None
     numbers = [int(x.value) for x in contents if isinstance(x, Const)]
     data = None
     if len(numbers) == len(contents):
+        if any(not -(1 << 63) <= number < 1 << 63 for number in numbers):
+            raise UserError("TW1302", f"a dimension does not fit 64 bits: {max(numbers)}")
         data = np.array(numbers, np.int64).reshape(-1 if shape else ())
     return TensorType(I64, shape), contents, data
 
