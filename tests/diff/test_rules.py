@@ -302,3 +302,15 @@ def test_attention_keeps_a_tile_of_scores():
     )
     assert "f32[8192]" in text  # 256 keys by 32 queries
     assert "f32[524288]" not in text  # all of them
+
+
+def test_values_used_twice_again_and_again_stay_small():
+    lines = [f"%v{at + 1} = add(%v{at}, %v{at})" for at in range(40)]
+    text = "graph @main(%v0: f32[64]) { " + " ".join(lines) + " return %v40 }"
+    module = graph.parse(text)
+    scheduled = default_schedule(lower_graph(module.main, "kernel"), "cpu").function
+    assert len(str(scheduled)) < 200_000
+    x = np.ones(64, np.float32)
+    made = np.zeros(64, np.float32)
+    tw.build(scheduled)(x, made)
+    assert (made == 2.0**40).all()

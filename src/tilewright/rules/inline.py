@@ -6,12 +6,13 @@ from tilewright.base.errors import ScheduleError
 from tilewright.rules import cost
 from tilewright.rules.contraction import operands
 from tilewright.rules.nest import block_of
-from tilewright.sym import ONE, uses_var
+from tilewright.sym import ONE, Expr, uses_var
 from tilewright.tensor.ir import REDUCE, Block, Load, Store
 from tilewright.tensor.schedule import Schedule
-from tilewright.tensor.visit import blocks, exprs
+from tilewright.tensor.visit import blocks, exprs, walk
 
 REPEATED_LOADS = 3  # a value that is computed again may fetch this many others
+MOST_SPELLED = 1000  # nodes of a value written out in full, shared parts as often as they are used
 
 
 def inline_producers(sch: Schedule) -> None:
@@ -22,6 +23,8 @@ def inline_producers(sch: Schedule) -> None:
         if not readers or block.annotations:  # marked by lowering: a stage that a rule places
             continue
         block = block_of(sch.function, block.name)
+        if _spelled(block) > MOST_SPELLED:
+            continue
         consumers = [block_of(sch.function, reader.name) for reader in readers]
         again = len(readers) > 1 or any(_repeats(block, reader) for reader in consumers)
         if again and (not _is_cheap(block) or (len(readers) > 1 and _follows_sum(sch, block))):
@@ -32,6 +35,22 @@ def inline_producers(sch: Schedule) -> None:
             sch.compute_inline(reference)
         except ScheduleError:
             continue  # a reduction, a result, an opaque body: it stays
+
+
+def _spelled(block: Block) -> int:
+    """The size of what a block computes, were it written out."""
+    sizes: dict[Expr, int] = {}
+    roots = [expr for stmt in walk(block.body) for expr in stmt.exprs()]
+    stack = list(roots)
+    while stack:
+        expr = stack[-1]
+        missing = [child for child in expr.children() if child not in sizes]
+        if missing:
+            stack.extend(missing)
+            continue
+        sizes[expr] = 1 + sum(sizes[child] for child in expr.children())
+        stack.pop()
+    return sum(sizes[root] for root in roots)
 
 
 def _follows_sum(sch: Schedule, block: Block) -> bool:
