@@ -124,7 +124,15 @@ def _dimension(dim: Expr, ranges: list[Range], ctx: Context) -> tuple[Expr, Expr
         smaller = not isinstance(dim, Const) or extent.value < dim.value
     else:
         smaller = extent is not dim and sym.prove(sym.le(extent, dim), ctx)
+    # The allocation may stand outside of the loops that a divisor of zero leaves empty.
+    smaller = smaller and _is_total(start, ctx) and _is_total(extent, ctx)
     return (start, extent) if smaller else (ZERO, dim)
+
+
+def _is_total(root: Expr, ctx: Context) -> bool:
+    """Whether no division in an expression can be by zero."""
+    divisors = [e.b for e in sym.walk(root) if isinstance(e, (sym.FloorDiv, sym.FloorMod))]
+    return all(isinstance(by, Const) or sym.prove(sym.lt(0, by), ctx) for by in divisors)
 
 
 def _rebased(body: Stmt, boxes: dict[Buffer, Box]) -> Stmt:
