@@ -312,7 +312,7 @@ class _Host:
         with self.b.branch(test) as arms:
             for arm, body in zip(arms, node.bodies, strict=True):
                 with arm:
-                    self._body(body)
+                    self.graph(body)
                     for end, result in zip(ends, body.results, strict=True):
                         end.set(result)
                     self._leave(body)
@@ -405,7 +405,7 @@ class _Host:
         """One round: carried values in, the body, carried values and rows out."""
         for param, end in zip(params, ends, strict=True):
             end.lend(param)
-        self._body(body)
+        self.graph(body)
         results = body.results[first_row - len(ends) : first_row]
         for row, result in zip(rows, body.results[first_row:], strict=True):
             row.add(result, self.b.load("i64", counter))
@@ -428,9 +428,6 @@ class _Host:
         memory = self.late(size)
         self.copy(memory, self.pointer(value), size)
         return memory
-
-    def _body(self, body: Graph) -> None:
-        self.graph(body)
 
     def _leave(self, body: Graph) -> None:
         """Drop what a body computed in late memory and gave as a result."""

@@ -24,7 +24,7 @@ from tilewright.codegen.entry import signature_of
 from tilewright.codegen.host import emit_main, input_function
 from tilewright.driver.compiled import CompiledModule, ForeignModule, Inside
 from tilewright.driver.hybrid import HybridModule
-from tilewright.driver.kernels import Setting
+from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import Program, lower_model
 from tilewright.driver.native import NoNativeCode, is_tensor, without_native_code
 from tilewright.driver.pipelines import PIPELINES, PRECISIONS
@@ -142,7 +142,7 @@ def build_hybrid(
 
 def build_native(module: ir.Module, target: Target, options: Options) -> Module:
     """One native function for a module whose every node has code."""
-    setting = Setting(target, options.threads or _cores(), options.schedule)
+    setting = KernelSetting(target, options.threads or _cores(), options.schedule)
     program = lower_model(
         module,
         setting,

@@ -41,7 +41,7 @@ _WORD = re.compile(r"[^A-Za-z0-9_]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class KernelSetting:
     """What all kernels of a model are compiled for."""
 
     target: Target
@@ -61,7 +61,7 @@ class Job:
     source: Graph | Function
     numbers: Mapping[str, np.ndarray[Any, Any]]  # the constants in the graph
     constants: frozenset[int]  # parameters that are weights, by position
-    setting: Setting
+    setting: KernelSetting
 
     @property
     def key(self) -> str:

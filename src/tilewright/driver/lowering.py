@@ -20,7 +20,7 @@ from tilewright.base.errors import Unsupported
 from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.target import Target
 from tilewright.codegen import jit, llvm
-from tilewright.driver.kernels import Job, Kernel, Setting, packing_target, try_cached
+from tilewright.driver.kernels import Job, Kernel, KernelSetting, packing_target, try_cached
 from tilewright.driver.native import CONTROL, NoNativeCode
 from tilewright.driver.workers import compile_all
 from tilewright.graph import ir
@@ -48,7 +48,7 @@ class Program:
 
 def lower_model(
     module: Module,
-    setting: Setting,
+    setting: KernelSetting,
     *,
     use_cache: bool = True,
     progress: Callable[[int, int], None] = lambda count, total: None,
@@ -71,7 +71,7 @@ class _Lowering:
     """Turns nodes into kernel nodes, and collects the kernels' jobs."""
 
     module: Module
-    setting: Setting
+    setting: KernelSetting
     jobs: dict[str, Job] = field(default_factory=dict)  # by key
     keys: dict[Node, str] = field(default_factory=dict)  # of kernel nodes
     constants: dict[Value, str] = field(default_factory=dict)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.base.errors import UserError
 from tilewright.graph import ir
-from tilewright.graph.build import constant_type, make_node
+from tilewright.graph.build import make_node, store_constant
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.memory import given_sizes
 from tilewright.graph.types import sizes_of
@@ -62,11 +62,8 @@ def _checked(
         return head[-1].output
 
     def number(value: int) -> Value:
-        name = f"bound_{value}"
-        constants[name] = np.array(value, np.int64)
-        made = Value(name, constant_type(constants[name]))
-        head.append(Node("constant", (), (made,), ir.attributes(data=name)))
-        return made
+        head.append(store_constant(constants, np.array(value, np.int64), f"bound_{value}"))
+        return head[-1].output
 
     for size, (low, high) in ranges.items():
         param = next(p for p in graph.params if size in sizes_of(p.type))

@@ -8,7 +8,7 @@ module = b.module(y)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,6 +122,25 @@ def constant_type(array: np.ndarray[Any, Any]) -> TensorType:
     return TensorType(from_numpy(array.dtype), tuple(const(dim) for dim in array.shape))
 
 
+def fresh_name(hint: str, taken: Container[str]) -> str:
+    """A name that is not taken: the hint, or the hint with a number."""
+    name, count = hint, 0
+    while name in taken:
+        count += 1
+        name = f"{hint}_{count}"
+    return name
+
+
+def store_constant(
+    constants: dict[str, Array], array: Array, hint: str, loc: Loc = UNKNOWN
+) -> Node:
+    """A node of a constant that is stored from now on."""
+    name = fresh_name(hint, constants)
+    constants[name] = array
+    value = Value(hint, constant_type(array))
+    return Node("constant", (), (value,), ir.attributes(data=name), (), loc)
+
+
 class Builder:
     """Collects nodes of one graph, inferring types and following integer contents."""
 
@@ -148,10 +167,7 @@ class Builder:
     def constant(self, array: Any, name: str = "c", loc: Loc = UNKNOWN) -> Value:
         """A constant; equal names get a number."""
         array = np.asarray(array)
-        key, count = name, 0
-        while key in self.constants:
-            count += 1
-            key = f"{name}_{count}"
+        key = fresh_name(name, self.constants)
         self.constants[key] = array
         return self.stored_constant(key, name, loc)
 

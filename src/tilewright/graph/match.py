@@ -21,15 +21,11 @@ from typing import Any as Anything
 import numpy as np
 
 from tilewright.graph import ir
-from tilewright.graph.build import constant_type, make_node
+from tilewright.graph.build import make_node, store_constant
+from tilewright.graph.definitions import COMMUTATIVE, Array, Definitions
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
 from tilewright.graph.types import TensorType
 from tilewright.graph.visit import Instead, Rule, map_graphs, rewrite_by
-
-Array = np.ndarray[Anything, Anything]
-
-COMMUTATIVE = {"add", "mul", "minimum", "maximum", "equal", "not_equal"}
-COMMUTATIVE |= {"logical_and", "logical_or", "logical_xor", "bit_and", "bit_or", "bit_xor"}
 
 
 @dataclass(frozen=True)
@@ -75,37 +71,12 @@ Found = dict[str, Anything]  # values, numbers and nodes by name; "" lists the n
 
 
 @dataclass
-class Scope:
+class Scope(Definitions):
     """What a rule sees besides its node: what leads to it, who uses it, constants old and new."""
 
     constants: dict[str, Array]
     uses: Mapping[Value, int]
     users: Mapping[Value, list[str]]  # the operators of which a value is an operand
-    defined: dict[Value, Node] = field(default_factory=dict)
-
-    def define(self, node: Node) -> None:
-        """Remember what defines the outputs of a node."""
-        for value in node.outputs:
-            self.defined[value] = node
-
-    def producer(self, value: Value | None, *ops: str) -> Node | None:
-        """The node that defines a value, if it is of one of these operators."""
-        node = None if value is None else self.defined.get(value)
-        return node if node is not None and (not ops or node.op in ops) else None
-
-    def constant(self, value: Value | None) -> Array | None:
-        """The contents of a constant."""
-        node = self.producer(value, "constant")
-        return None if node is None else self.constants[node["data"]]
-
-    def number(self, value: Value | None) -> float | None:
-        """The number that all elements of a small constant are."""
-        array = self.constant(value)
-        if array is None or not 0 < array.size <= 1024 or array.dtype == object:
-            return None
-        numbers = array.astype(np.float64) if array.dtype.kind not in "iub" else array
-        first = numbers.ravel()[0]
-        return first.item() if bool((numbers == first).all()) else None
 
     def is_used_once(self, value: Value) -> bool:
         """Whether one operand, and no result, is this value."""
@@ -185,13 +156,7 @@ class Scope:
 
     def new_constant(self, array: Array, hint: str, like: Node) -> Node:
         """A node of a constant that is stored from now on."""
-        name, count = hint, 0
-        while name in self.constants:
-            count += 1
-            name = f"{hint}_{count}"
-        self.constants[name] = array
-        value = Value(hint, constant_type(array))
-        return Node("constant", (), (value,), ir.attributes(data=name), (), like.loc)
+        return store_constant(self.constants, array, hint, like.loc)
 
     def new(
         self, op: str, *inputs: Value | None, like: Node, hint: str = "", **attributes: Attribute

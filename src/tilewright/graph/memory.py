@@ -160,8 +160,8 @@ class _Planner:
                 for value in node.outputs:
                     self._define(value)
                     owned.add(value)
-            for index, body in enumerate(node.bodies):
-                self._bind(node, index, body)
+            for body in node.bodies:
+                self._bind(node, body)
                 self._visit(body)
                 self.step += 1
                 for result in body.results:
@@ -175,7 +175,7 @@ class _Planner:
             self._use(result, self.step + 1)
             self.last_node.pop(self._root(result), None)
 
-    def _bind(self, node: Node, index: int, body: Graph) -> None:
+    def _bind(self, node: Node, body: Graph) -> None:
         """Captures are what was given; carried values and elements have memory of their own."""
         start = first_capture(node)
         own = body.params[: len(body.params) - (len(node.inputs) - start)]

@@ -17,21 +17,20 @@ from collections.abc import Callable, Sequence
 
 from tilewright import sym, te
 from tilewright.base.dtype import F32, F64
+from tilewright.graph.winograd import (
+    COLUMNS,
+    HALF,
+    IMAGE,
+    PADDED,
+    PRODUCT,
+    RESULT,
+    ROLE,
+    WEIGHTS,
+)
 from tilewright.lower.base import Use, static
 from tilewright.lower.images import compute_image, image, image_shape, is_last
 from tilewright.sym import Expr
 from tilewright.te import Tensor
-
-ROLE = "winograd"  # the annotation
-PADDED, HALF, IMAGE, WEIGHTS, PRODUCT, COLUMNS, RESULT = (
-    "padded",
-    "half",
-    "image",
-    "weights",
-    "product",
-    "columns",
-    "result",
-)
 
 Transform = Callable[[Sequence[Expr]], list[Expr]]
 

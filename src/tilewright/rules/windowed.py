@@ -61,40 +61,43 @@ class Convolution:
 
 def convolution(nest: Nest) -> Convolution | None:
     """What a nest is as a convolution; None if it is none."""
-    block = nest.block
-    loads = operands(block)
-    if loads is None or not isinstance(block.body, Update) or len(loads[0].index) < 3:
+    found = _written(nest)
+    if found is None:
         return None
-    written = [_position(nest, at) for at in block.body.index]
-    spatial = [at for at in written if at is not None]
-    if len(spatial) != len(written) or sorted(spatial) != nest.spatial or len(spatial) < 3:
-        return None
-    batch, *places, out = spatial
+    loads, (batch, *places, out) = found
     for x, w in (loads, loads[::-1]):
-        found = _of_operands(nest, x, w, batch, places, out)
-        if found is not None:
-            return found
+        made = _of_operands(nest, x, w, batch, places, out)
+        if made is not None:
+            return made
     return None
 
 
 def planes_of(nest: Nest) -> Convolution | None:
     """What a nest is as a depthwise convolution channels first; None if it is none."""
+    found = _written(nest)
+    if found is None or len(found[0][0].index) < 4:
+        return None
+    loads, (batch, out, *places) = found
+    for x, w in (loads, loads[::-1]):
+        if len(x.index) == 2 + len(places):
+            moved = Load(x.buffer, (x.index[0], *x.index[2:], x.index[1]))
+            made = _of_operands(nest, moved, w, batch, places, out)
+            if made is not None and made.is_depthwise:
+                return replace(made, x=x)
+    return None
+
+
+def _written(nest: Nest) -> tuple[tuple[Load, Load], list[int]] | None:
+    """The operands of a sum of products, and the iterators that its result is indexed by."""
     block = nest.block
     loads = operands(block)
-    if loads is None or not isinstance(block.body, Update) or len(loads[0].index) < 4:
+    if loads is None or not isinstance(block.body, Update) or len(loads[0].index) < 3:
         return None
-    written = [_position(nest, at) for at in block.body.index]
-    spatial = [at for at in written if at is not None]
-    if len(spatial) != len(written) or sorted(spatial) != nest.spatial or len(spatial) < 3:
+    places = [_position(nest, at) for at in block.body.index]
+    spatial = [at for at in places if at is not None]
+    if len(spatial) != len(places) or sorted(spatial) != nest.spatial or len(spatial) < 3:
         return None
-    batch, out, *places = spatial
-    for x, w in (loads, loads[::-1]):
-        if len(x.index) == len(spatial):
-            moved = Load(x.buffer, (x.index[0], *x.index[2:], x.index[1]))
-            found = _of_operands(nest, moved, w, batch, places, out)
-            if found is not None and found.is_depthwise:
-                return replace(found, x=x)
-    return None
+    return loads, spatial
 
 
 def _position(nest: Nest, expr: Expr) -> int | None:

@@ -15,6 +15,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.base.target import CPU, Target
+from tilewright.graph.winograd import (
+    COLUMNS,
+    HALF,
+    IMAGE,
+    PADDED,
+    PRODUCT,
+    RESULT,
+    ROLE,
+    WEIGHTS,
+)
 from tilewright.rules.constants import CONSTANT
 from tilewright.rules.conv_plan import Problem, even, tile_of
 from tilewright.rules.epilogue import followers
@@ -24,16 +34,6 @@ from tilewright.sym import Const, Expr
 from tilewright.tensor.ir import Block, annotation
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
-ROLE = "winograd"  # the annotation that lowering leaves, with these values
-PADDED, HALF, IMAGE, WEIGHTS, PRODUCT, COLUMNS, RESULT = (
-    "padded",
-    "half",
-    "image",
-    "weights",
-    "product",
-    "columns",
-    "result",
-)
 PARALLEL_FLOPS = 2_000_000  # of all threads together: less is not worth waking another
 UNKNOWN_TILES = 14  # along an axis whose size is not known
 

@@ -7,8 +7,8 @@ model smaller or its form the usual one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from tilewright.base.passes import PassContext
 from tilewright.graph import ir
 from tilewright.graph.build import make_node
+from tilewright.graph.definitions import COMMUTATIVE, Definitions
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
@@ -26,49 +27,19 @@ Array = np.ndarray[Any, Any]
 
 MAX_PARTS = 64  # of a concat: one that repeats another doubles them each time
 
-COMMUTATIVE = {"add", "mul", "minimum", "maximum", "equal", "not_equal"}
-COMMUTATIVE |= {"logical_and", "logical_or", "logical_xor", "bit_and", "bit_or", "bit_xor"}
-
 
 def canonicalize(module: Module, ctx: PassContext) -> Module:
     """Before: %a = reshape(%x); %b = reshape(%a).   After: %b = reshape(%x)."""
 
     def make_rule(graph: Graph) -> Callable[[Node], Instead | None]:
-        around = Around(module.constants)
+        around = Definitions(module.constants)
         return lambda node: _apply(node, around)
 
     changed = map_graphs(module, lambda graph: rewrite_by(graph, make_rule))
     return changed if changed.stage != ir.IMPORTED else replace(changed, stage=ir.CANONICAL)
 
 
-@dataclass
-class Around:
-    """What a rule sees besides its node."""
-
-    constants: Mapping[str, Array]
-    defined: dict[Value, Node] = field(default_factory=dict)  # by nodes already rewritten
-
-    def producer(self, value: Value | None, op: str) -> Node | None:
-        """The node that defines a value, if it is of this operator."""
-        node = None if value is None else self.defined.get(value)
-        return node if node is not None and node.op == op else None
-
-    def constant(self, value: Value | None) -> Array | None:
-        """The contents of a constant."""
-        node = self.producer(value, "constant")
-        return None if node is None else self.constants[node["data"]]
-
-    def number(self, value: Value | None) -> float | None:
-        """The number that all elements of a small constant are."""
-        array = self.constant(value)
-        if array is None or not 0 < array.size <= 1024 or array.dtype == object:
-            return None
-        numbers = array.astype(np.float64) if array.dtype.kind not in "iub" else array
-        first = numbers.ravel()[0]
-        return first.item() if bool((numbers == first).all()) else None
-
-
-def _apply(node: Node, around: Around) -> Instead | None:
+def _apply(node: Node, around: Definitions) -> Instead | None:
     """Rules until none applies; each makes the node smaller, so they come to an end."""
     current, changed = node, False
     rules = RULES if len(node.outputs) == 1 else ()
@@ -98,7 +69,7 @@ def _remade(node: Node, op: str, *inputs: Value | None, **attributes: Any) -> No
 # ------------------------------------------------------------------------------------ no effect
 
 
-def drop_moves(node: Node, around: Around) -> Made:
+def drop_moves(node: Node, around: Definitions) -> Made:
     """Reshapes, expansions, casts, slices and paddings that change nothing."""
     if node.op not in ("reshape", "expand", "cast", "slice", "pad", "tile"):
         return None
@@ -112,19 +83,19 @@ def drop_moves(node: Node, around: Around) -> Made:
     return x
 
 
-def drop_transpose(node: Node, around: Around) -> Made:
+def drop_transpose(node: Node, around: Definitions) -> Made:
     """A transpose that keeps the order."""
     if node.op != "transpose" or list(node["perm"]) != list(range(len(node["perm"]))):
         return None
     return node.inputs[0]
 
 
-def drop_concat(node: Node, around: Around) -> Made:
+def drop_concat(node: Node, around: Definitions) -> Made:
     """Of one part."""
     return node.inputs[0] if node.op == "concat" and len(node.inputs) == 1 else None
 
 
-def drop_inverse(node: Node, around: Around) -> Made:
+def drop_inverse(node: Node, around: Definitions) -> Made:
     """neg(neg(x)), not(not(x))."""
     if node.op not in ("neg", "logical_not", "bit_not"):
         return None
@@ -135,7 +106,7 @@ def drop_inverse(node: Node, around: Around) -> Made:
 NEUTRAL = {"mul": 1, "div": 1, "sub": 0, "pow": 1, "logical_and": True, "logical_or": False}
 
 
-def drop_neutral(node: Node, around: Around) -> Made:
+def drop_neutral(node: Node, around: Definitions) -> Made:
     """x * 1, x / 1, x - 0, x ** 1; x + 0 of integers (of floats it would turn -0 to 0)."""
     if len(node.inputs) != 2:
         return None
@@ -158,7 +129,7 @@ def _is_minus_zero(number: float) -> bool:
 # ------------------------------------------------------------------------------------ one of two
 
 
-def merge_reshapes(node: Node, around: Around) -> Made:
+def merge_reshapes(node: Node, around: Definitions) -> Made:
     """reshape(reshape(x)) to the last shape."""
     if node.op != "reshape" or "shape" not in dict(node.attributes):
         return None
@@ -172,7 +143,7 @@ def merge_reshapes(node: Node, around: Around) -> Made:
     return _remade(node, "reshape", inner.inputs[0], shape=items)
 
 
-def merge_transposes(node: Node, around: Around) -> Made:
+def merge_transposes(node: Node, around: Definitions) -> Made:
     """transpose(transpose(x)) at once."""
     if node.op != "transpose":
         return None
@@ -183,7 +154,7 @@ def merge_transposes(node: Node, around: Around) -> Made:
     return _remade(node, "transpose", inner.inputs[0], perm=perm)
 
 
-def transpose_as_reshape(node: Node, around: Around) -> Made:
+def transpose_as_reshape(node: Node, around: Definitions) -> Made:
     """A transpose that moves nothing but axes of one element."""
     if node.op != "transpose" or node.inputs[0] is None:
         return None
@@ -198,7 +169,7 @@ def transpose_as_reshape(node: Node, around: Around) -> Made:
     return _remade(node, "reshape", node.inputs[0], shape=target)
 
 
-def flatten_concat(node: Node, around: Around) -> Made:
+def flatten_concat(node: Node, around: Definitions) -> Made:
     """concat(concat(a, b), c) at once."""
     if node.op != "concat":
         return None
@@ -212,7 +183,7 @@ def flatten_concat(node: Node, around: Around) -> Made:
     return _remade(node, "concat", *parts, axis=node["axis"])
 
 
-def expand_in_operand(node: Node, around: Around) -> Made:
+def expand_in_operand(node: Node, around: Definitions) -> Made:
     """Operators that broadcast need no operand expanded, where the others give the shape."""
     op = OPS.get(node.op)
     if op is None or op.pattern not in (BROADCAST, ELEMENTWISE) or len(node.inputs) < 2:
@@ -231,7 +202,7 @@ def expand_in_operand(node: Node, around: Around) -> Made:
 # ------------------------------------------------------------------------------------ usual forms
 
 
-def constant_right(node: Node, around: Around) -> Made:
+def constant_right(node: Node, around: Definitions) -> Made:
     """A constant is the second operand where order does not matter."""
     if node.op not in COMMUTATIVE or len(node.inputs) != 2:
         return None
@@ -241,7 +212,7 @@ def constant_right(node: Node, around: Around) -> Made:
     return replace(node, inputs=(b, a))
 
 
-def power_as_product(node: Node, around: Around) -> Made:
+def power_as_product(node: Node, around: Definitions) -> Made:
     """x ** 2 = x * x."""
     if node.op != "pow" or node.inputs[0] is None or node.inputs[0].type != node.output.type:
         return None
@@ -250,7 +221,7 @@ def power_as_product(node: Node, around: Around) -> Made:
     return _remade(node, "mul", node.inputs[0], node.inputs[0])
 
 
-RULES: tuple[Callable[[Node, Around], Made], ...] = (
+RULES: tuple[Callable[[Node, Definitions], Made], ...] = (
     drop_moves,
     drop_transpose,
     drop_concat,

@@ -15,8 +15,7 @@ import numpy as np
 
 from tilewright.base.errors import TilewrightError
 from tilewright.base.passes import PassContext
-from tilewright.graph import ir
-from tilewright.graph.build import constant_type, make_call
+from tilewright.graph.build import make_call, store_constant
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import as_arrays
 from tilewright.graph.ops import OPS
@@ -55,11 +54,8 @@ def fold_constants(module: Module, ctx: PassContext) -> Module:
                 return None
             nodes = []
             for value, array in zip(node.outputs, arrays, strict=True):
-                name = _fresh(value.name, constants)
-                constants[name] = array
-                made = Value(value.name, constant_type(array))
-                known[made] = array
-                nodes.append(Node("constant", (), (made,), ir.attributes(data=name), (), node.loc))
+                nodes.append(store_constant(constants, array, value.name, node.loc))
+                known[nodes[-1].output] = array
             values = tuple(made.output for made in nodes)
             return Instead(tuple(nodes), values, same_sizes(node, values) or {})
 
@@ -67,14 +63,6 @@ def fold_constants(module: Module, ctx: PassContext) -> Module:
 
     changed = map_graphs(module, lambda graph: rewrite_by(graph, make_rule))
     return module if changed is module else replace(changed, constants=constants)
-
-
-def _fresh(hint: str, taken: dict[str, Array]) -> str:
-    name, count = hint, 0
-    while name in taken:
-        count += 1
-        name = f"{hint}_{count}"
-    return name
 
 
 def _computed(node: Node, known: dict[Value, Array], limit: int) -> list[Array] | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.base.passes import PassContext
 from tilewright.graph import ir
-from tilewright.graph.build import constant_type, make_node
+from tilewright.graph.build import make_node, store_constant
 from tilewright.graph.cost import LAUNCH, elements, size_bytes
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.match import Array
@@ -133,8 +133,11 @@ class _Merging:
 
     def _merge(self, x: Value, branches: list[_Branch], merged: dict[Node, list[Node]]) -> None:
         like = branches[0].product
-        weights = self._stored(
-            np.concatenate([branch.weights for branch in branches], axis=1), "weights", like
+        weights = store_constant(
+            self.constants,
+            np.concatenate([branch.weights for branch in branches], axis=1),
+            "weights",
+            like.loc,
         )
         product = make_node("matmul", (x, weights.output), {}, like.loc, hints=("matmul",))
         nodes = [weights, product]
@@ -143,7 +146,7 @@ class _Merging:
                 np.zeros(b.weights.shape[1], b.weights.dtype) if b.bias is None else b.bias
                 for b in branches
             ]
-            bias = self._stored(np.concatenate(parts), "bias", like)
+            bias = store_constant(self.constants, np.concatenate(parts), "bias", like.loc)
             inputs = (product.output, bias.output)
             nodes += [bias, make_node("add", inputs, {}, like.loc, hints=("add",))]
         start, axis = 0, len(product.output.tensor.shape or ()) - 1
@@ -157,12 +160,3 @@ class _Merging:
                 merged[branch.add] = []
             start = end
         merged[like] = nodes
-
-    def _stored(self, array: Array, hint: str, like: Node) -> Node:
-        name, count = hint, 0
-        while name in self.constants:
-            count += 1
-            name = f"{hint}_{count}"
-        self.constants[name] = array
-        value = Value(hint, constant_type(array))
-        return Node("constant", (), (value,), ir.attributes(data=name), (), like.loc)

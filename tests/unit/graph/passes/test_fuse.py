@@ -42,7 +42,7 @@ STEPS = ("add", "half", "tanh", "norm", "sum", "matmul", "turn", "reshape", "cum
 
 
 def _step(b: Builder, kind: str, x: Value, y: Value, weights: Value, half: Value) -> Value:
-    n = x.tensor.shape[0]  # type: ignore[index]  # all have one
+    n = x.tensor.shape[0]  # type: ignore[index]  # ranks are known here
     if kind == "add":
         return b.add("add", x, y)
     if kind == "half":
