@@ -3,8 +3,9 @@
     python bench/ablation.py [--json FILE] [--zoo FOLDER] [--only NAME ...] [--threads N]
                              [--without PASS ...] [--seconds S]
 
-A variant is a pass by its name, or `schedule`: kernels as lowering makes them. All variants of a
-model run in turns. A factor above 1 is what the optimization brings; below 1 it does harm.
+A variant is a pass by its name, `schedule`: kernels as lowering makes them, or `in_place`: no
+result in the memory of an operand. All variants of a model run in turns. A factor above 1 is what
+the optimization brings; below 1 it does harm.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ NOISE = 0.97  # factors this close to 1 are no loss
 
 def optimizations() -> list[str]:
     names = dict.fromkeys(pass_name(step) for step in PIPELINES[CPU, "f32"])
-    return [name for name in names if name not in NEEDED]
+    return [*(name for name in names if name not in NEEDED), *peers.SWITCHES]
 
 
 def variants(case: zoo.Case, names: list[str], threads: int) -> dict[str, Any]:

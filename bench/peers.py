@@ -26,6 +26,7 @@ import numpy as np
 
 Feed = dict[str, Any]
 Run = Callable[[], Any]
+SWITCHES = ("schedule", "in_place")  # what can be left out and is no pass of the graph
 
 
 # --------------------------------------------------------------------------- contenders
@@ -35,9 +36,9 @@ def tilewright(path: Path, feed: Feed, threads: int) -> tuple[Run, Any]:
     import tilewright as tw
 
     without = set(filter(None, os.environ.get("BENCH_WITHOUT", "").split(",")))
-    plain = "schedule" in without  # no pass of the graph
-    passes = tuple(sorted(without - {"schedule"}))
-    module = tw.compile(path, threads=threads, without=passes, schedule=not plain)
+    switches = {name: name not in without for name in SWITCHES}
+    passes = tuple(sorted(without - set(SWITCHES)))
+    module = tw.compile(path, threads=threads, without=passes, **switches)
     inputs = [feed[spec.name] for spec in module.inputs]
     return lambda: module(*inputs), module
 

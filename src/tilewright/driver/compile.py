@@ -48,6 +48,7 @@ class Options:
     precision: str = "f32"
     without: tuple[str, ...] = ()  # passes switched off
     schedule: bool = True
+    in_place: bool = True  # results may take the memory of operands that end
     cache: bool = True
     progress: Callable[[str, int, int], None] = lambda stage, count, total: None
 
@@ -129,27 +130,27 @@ def build_hybrid(
     module: ir.Module, foreign: frozenset[ir.Node], target: Target, options: Options
 ) -> Module:
     """Native parts, and the interpreter for the rest."""
-    names = module.outputs or [value.name for value in module.main.results]
+    inputs, outputs = specs_of(module)
     return HybridModule(
         module,
         foreign,
         lambda part: build_native(part, target, options),
-        [spec_of(value, value.name) for value in module.main.params],
-        [spec_of(*pair) for pair in zip(module.main.results, names, strict=True)],
+        inputs,
+        outputs,
         options.threads,
     )
 
 
 def build_native(module: ir.Module, target: Target, options: Options) -> Module:
     """One native function for a module whose every node has code."""
-    setting = KernelSetting(target, options.threads or _cores(), options.schedule)
+    setting = KernelSetting(target, options.threads or _native.threads(), options.schedule)
     program = lower_model(
         module,
         setting,
         use_cache=options.cache,
         progress=lambda count, total: options.progress("kernels", count, total),
     )
-    plan = plan_memory(program.module.main)
+    plan = plan_memory(program.module.main, in_place=options.in_place)
     image = emit_host(program, plan, target)
     return load_module(program, plan, image, target, options)
 
@@ -179,17 +180,14 @@ def load_module(
     program: Program, plan: MemoryPlan, image: bytes, target: Target, options: Options
 ) -> Module:
     """The module in this process, or what can be saved for another machine."""
-    graph = program.module.main
-    names = program.module.outputs or [value.name for value in graph.results]
-    inputs = [spec_of(value, value.name) for value in graph.params]
-    outputs = [spec_of(*pair) for pair in zip(graph.results, names, strict=True)]
+    inputs, outputs = specs_of(program.module)
     inside = Inside(program, plan, image, f"{NAME}_main", target)
     if not can_run(target):
         return ForeignModule(inside, inputs, outputs, options.threads)
     loaded = Loaded(program, image, target)
     module = CompiledModule(
         loaded.code.addresses[inside.main],
-        signature_of(input_function(graph, NAME)),
+        signature_of(input_function(program.module.main, NAME)),
         inputs,
         outputs,
         ctypes.addressof(loaded.table),
@@ -200,6 +198,14 @@ def load_module(
     return module
 
 
+def specs_of(module: ir.Module) -> tuple[list[Spec], list[Spec]]:
+    """The inputs and outputs of a model, by the names that users gave them."""
+    graph = module.main
+    names = module.outputs or [value.name for value in graph.results]
+    inputs = [spec_of(value, value.name) for value in graph.params]
+    return inputs, [spec_of(*pair) for pair in zip(graph.results, names, strict=True)]
+
+
 def spec_of(value: ir.Value, name: str) -> Spec:
     """What users see of an input or output."""
     of = tensor_of(value.type)
@@ -207,7 +213,3 @@ def spec_of(value: ir.Value, name: str) -> Spec:
         return Spec(name, None, (), str(value.type))
     dims = tuple(int(d.value) if isinstance(d, Const) else str(d) for d in of.shape or ())
     return Spec(name, of.dtype, dims, "" if of is value.type else str(value.type))
-
-
-def _cores() -> int:
-    return _native.threads()
