@@ -21,6 +21,7 @@ from tilewright.sym import ONE
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 MOST_ROWS = 8
+STEPS = 8  # rows of B at a time: enough streams to keep memory busy where pages are small
 PARALLEL_BYTES = 256 * 1024  # of B: what one thread reads before a second one is awake
 
 
@@ -55,7 +56,7 @@ def stream_of(found: Contraction, setting: Setting) -> Stream | None:
     strips = max(-(-columns // widest), setting.threads if is_parallel else 1)
     strips = -(-strips // setting.threads) * setting.threads if is_parallel else strips
     width = -(-columns // strips // lanes) * lanes
-    return Stream(width, 16 if rows == 1 else 8, lanes, is_parallel)
+    return Stream(width, STEPS, lanes, is_parallel)
 
 
 def streamed(
