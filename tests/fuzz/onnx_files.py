@@ -119,6 +119,9 @@ def main() -> int:
             ends[job[0]] = ("lost", end.why) if isinstance(end, Lost) else end
             bad = sum(kind in BAD for kind, _ in ends.values())
             bar.update(task, advance=1, bad=bad)
+            if (last := ends[job[0]])[0] in BAD:  # at once: a long run may be cut off
+                console.print(f"seed {job[0]}: {last[0]} {last[1]}", markup=False, soft_wrap=True)
+                sys.stdout.flush()
             if not console.is_terminal and len(ends) % max(1, len(jobs) // 10) == 0:
                 console.print(f"{len(ends)}/{len(jobs)} files, {bad} bad")
     report(console, ends, time.perf_counter() - begin)

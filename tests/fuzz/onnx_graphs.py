@@ -68,6 +68,9 @@ def run(options: argparse.Namespace, console: Console) -> list[Outcome]:
             outcomes.append(Outcome(job[0], FAILED, end.why) if isinstance(end, Lost) else end)
             failed = sum(outcome.status == FAILED for outcome in outcomes)
             bar.update(task, advance=1, failed=failed)
+            if (last := outcomes[-1]).status == FAILED:  # at once: a long run may be cut off
+                console.print(f"seed {last.seed}: {last.why}", markup=False, soft_wrap=True)
+                sys.stdout.flush()
             if not console.is_terminal and len(outcomes) % max(1, len(jobs) // 10) == 0:
                 console.print(f"{len(outcomes)}/{len(jobs)} models, {failed} failed")
     return sorted(outcomes, key=lambda outcome: outcome.seed)

@@ -113,7 +113,7 @@ def make_node(
         op, call = make_call(
             name, inputs, attributes, *contents.of(inputs), loc=loc, outputs=len(hints)
         )
-        types = list(op.infer(call))
+        types = op.gives(call)
     outputs = tuple(Value(hint or name, of) for hint, of in zip(hints, types, strict=True))
     return Node(name, tuple(inputs), outputs, ir.attributes(**attributes), (), loc)
 
@@ -229,7 +229,7 @@ class Builder:
         inputs, given = fold_inputs(operator(op, loc), inputs, attributes, self.contents)
         known, data = self.contents.of(inputs)
         spec, call = make_call(op, inputs, given, known, data, bodies, loc, outputs)
-        types = list(spec.infer(call))
+        types = spec.gives(call)
         values = tuple(
             Value(name or (op if outputs == 1 else f"{op}_{at}"), of) for at, of in enumerate(types)
         )

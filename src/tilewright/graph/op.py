@@ -150,6 +150,15 @@ class Op:
         """Where the inputs are that may be attributes."""
         return {spec.name: at for at, spec in enumerate(self.inputs) if spec.folds}
 
+    def gives(self, call: Call) -> list[Type]:
+        """The types of the outputs, whose dimensions are numbers that machines can count to."""
+        types = list(self.infer(call))
+        for of in types:
+            for dim in (of.shape or ()) if isinstance(of, TensorType) else ():
+                if isinstance(dim, Const) and dim.value >= 1 << 63:
+                    raise call.error("TW1018", f"a dimension does not fit 64 bits: {dim.value}")
+        return types
+
     def fill(self, given: Mapping[str, Attribute], loc: Loc = UNKNOWN) -> dict[str, Any]:
         """The attributes with defaults filled in; unknown or missing ones are errors."""
         known = {attr.name: attr for attr in self.attributes}
@@ -190,7 +199,7 @@ def unfold(items: Items) -> tuple[TensorType, Known, np.ndarray[Any, Any] | None
     data = None
     if len(numbers) == len(contents):
         if any(not -(1 << 63) <= number < 1 << 63 for number in numbers):
-            raise UserError("TW1302", f"a dimension does not fit 64 bits: {max(numbers)}")
+            raise UserError("TW1018", f"a dimension does not fit 64 bits: {max(numbers)}")
         data = np.array(numbers, np.int64).reshape(-1 if shape else ())
     return TensorType(I64, shape), contents, data
 

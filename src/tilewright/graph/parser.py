@@ -167,7 +167,7 @@ class _Parser(ExprParser):
                 loc=loc,
                 outputs=len(outputs),
             )
-            types = list(op.infer(call))
+            types = op.gives(call)
         values = tuple(
             self._define(token, of) for (token, _), of in zip(outputs, types, strict=True)
         )

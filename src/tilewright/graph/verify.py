@@ -176,7 +176,7 @@ class _Verifier:
             code = "TW1405" if error.code in ("TW1001", "TW1002", "TW1008") else "TW1404"
             self.fail(code, error.message, node)
         try:
-            types = list(op.infer(call))
+            types = op.gives(call)
         except TilewrightError as error:
             self.fail("TW1406", error.message, node)
         if len(types) != len(node.outputs):

@@ -147,7 +147,20 @@ class EntryChecks:
                 exact = not guards and _is_affine(index, domain)
                 _refuse_read(stage, load, axis, found, exact)
         for cond in wanted:
-            self.add(cond)
+            if not self._holds_where_it_runs(cond, dim, domain):
+                self.add(cond)
+
+    def _holds_where_it_runs(self, cond: Expr, dim: Expr, domain: Domain) -> bool:
+        """Whether a condition fails only where a size is zero, at which nothing runs."""
+        for size in sym.free_vars(dim):
+            if not isinstance(size, Size):
+                continue
+            ends = [sym.substitute(stop, {size: ZERO}) for _, stop in domain.values()]
+            stops = [sym.simplify(end) for end in ends]
+            idle = any(isinstance(stop, Const) and stop.value <= 0 for stop in stops)
+            if idle and sym.prove(cond, self.ctx.assume(sym.le(1, size))):
+                return True
+        return False
 
     # ------------------------------------------------------------------ divisors
 

@@ -104,3 +104,10 @@ def test_nodes_alone():
     node = make_node("reduce_sum", (x,), {"axes": (1,)}, hints=("total",))
     assert str(node.output.type) == "f32[n, 1]"
     assert node.output.name == "total"
+
+
+def test_a_dimension_must_fit_64_bits():
+    builder = Builder()
+    x = builder.param("x", TensorType(F32, (const(5),)))
+    with pytest.raises(UserError, match="TW1018"):
+        builder.add("pad", x, builder.constant(np.array([0, (1 << 63) - 1])), mode="constant")

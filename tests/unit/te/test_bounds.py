@@ -88,6 +88,17 @@ def test_a_guard_around_a_nested_reduction_is_relied_upon():
     assert requires([A, B]) == []
 
 
+def test_a_dimension_that_is_empty_only_where_nothing_runs_needs_no_check():
+    (m,) = sizes("m")
+    A = te.placeholder((m,), name="A")
+    first, last = te.max(m - 3, 0), te.min(m, 5)
+    extent = te.max((last - first + 1) // 2, 0)  # 0 where m is
+    B = te.compute((extent,), lambda i: A[te.max(te.min(first + i * 2, m - 1), 0)], name="B")
+    assert requires([A, B]) == []
+    C = te.compute((extent + 1,), lambda i: A[te.max(te.min(first + i * 2, m - 1), 0)], name="C")
+    assert requires([A, C]) != []
+
+
 def test_clamped_indices_are_inside():
     (n,) = sizes("n")
     A = te.placeholder((n,), name="A")

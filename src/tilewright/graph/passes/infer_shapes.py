@@ -77,7 +77,7 @@ def _inferred(node: Node, contents: Contents, seen: set[Var], module: Module) ->
     sizes: dict[Var, Expr] = {}
     types = [
         refined(value.type, of, seen, sizes)
-        for value, of in zip(node.outputs, op.infer(call), strict=True)
+        for value, of in zip(node.outputs, op.gives(call), strict=True)
     ]
     same = all(of is value.type for of, value in zip(types, node.outputs, strict=True))
     if same and not folded:
