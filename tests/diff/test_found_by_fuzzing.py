@@ -46,6 +46,13 @@ CASES = {
         }""",
         [(np.ones((2, extent), np.float32),) for extent in (1, 5)],
     ),
+    "a part of a dimension that may be empty": (
+        """g (int64[2, m] x) => (int64[2, a] y)
+        <int64[1] b = {-3}, int64[1] e = {5}, int64[1] at = {1}, int64[1] step = {2}> {
+            y = Slice (x, b, e, at, step)
+        }""",
+        [(np.arange(2 * extent).reshape(2, extent),) for extent in (0, 1, 6, 7)],
+    ),
 }
 
 

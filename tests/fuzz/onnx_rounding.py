@@ -18,7 +18,7 @@ from tilewright.graph.ops import OPS
 
 TRIALS = 8
 FACTOR = 8.0  # how much farther apart two answers may be than the trials are
-# Whose terms may cancel: rounding is measured against the largest result, not against each.
+# Whose terms may cancel: rounding is measured against the largest term, not against each result.
 SUMS = {"reduce_sum", "reduce_mean", "avg_pool", "dft", "stft", "cumsum", "det", "log_softmax"}
 SUMS |= {"layer_norm", "rms_norm", "group_norm", "rnn", "gru", "lstm", "resize", "grid_sample"}
 EXACT = {"relu", "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "clip", "cast", "where"}
@@ -34,20 +34,27 @@ class Noisy(Interpreter):
         self.random = np.random.default_rng(seed)
 
     def _node(self, node: Node, inputs: list[Any]) -> tuple[Any, ...]:
-        return tuple(self.disturbed(node.op, made) for made in super()._node(node, inputs))
+        results = super()._node(node, inputs)
+        return tuple(self.disturbed(node.op, inputs[:1], made) for made in results)
 
-    def disturbed(self, name: str, made: Any) -> Any:
+    def disturbed(self, name: str, terms: list[Any], made: Any) -> Any:
         if not isinstance(made, np.ndarray) or made.dtype != np.float64 or name not in OPS:
             return made
         pattern = OPS[name].pattern
         if name in EXACT or not (pattern in (ELEMENTWISE, BROADCAST, COMPLEX) or name in SUMS):
             return made
-        scale = np.abs(made)
+        scale: Any = np.abs(made)
         if pattern == COMPLEX or name in SUMS:
-            scale = np.max(scale, where=np.isfinite(scale), initial=0.0)
+            scale = max(map(largest, [made, *terms] if name in SUMS else [made]))
         noise = self.random.uniform(-self.part, self.part, made.shape)
         with np.errstate(all="ignore"):
             return np.where(np.isfinite(made), made + noise * scale, made)
+
+
+def largest(array: Any) -> float:
+    """The largest finite magnitude."""
+    sizes = np.abs(np.asarray(array, np.float64))
+    return float(np.max(sizes, where=np.isfinite(sizes), initial=0.0))
 
 
 def moved_by_rounding(
