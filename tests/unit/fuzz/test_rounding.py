@@ -31,4 +31,4 @@ def test_the_logarithm_of_a_rest_turns_on_rounding():
 
 def test_the_logarithm_of_a_sum_does_not():
     assert not moved([1.0, 1.0, 1.0, 1.0], -np.inf, 1.3862943).any()
-    assert not moved([1.0, 1.0, 1.0, 1.0], 1.3863, 1.3862943).any()
+    assert not moved([1.0, 1.0, 1.0, 1.0], 1.3864, 1.3862943).any()
