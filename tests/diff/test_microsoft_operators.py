@@ -265,3 +265,113 @@ def test_group_query_attention(past, rotary, window, rng):
         do_rotary=rotary,
         local_window_size=window,
     )
+
+
+# ------------------------------------------------- images, where channels are last
+
+
+def run_by_peer(text, *feeds):
+    """The answers of ONNX Runtime to a model made of ONNX's own operators."""
+    model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 21]>' + text)
+    session = ort.InferenceSession(model.SerializeToString())
+    names = [info.name for info in session.get_inputs()]
+    return session.run(None, dict(zip(names, feeds, strict=True)))
+
+
+def check_against(text, op, *inputs, outputs=("y",), **attributes):
+    """An operator that ONNX Runtime has for GPUs alone, against what it stands for."""
+    expected = run_by_peer(text, *(value for value in inputs if value is not None))
+    feeds = [value for value in inputs if value is not None]
+    model = import_model(model_of(op, inputs, list(outputs), **attributes))
+    given = interpret(model, *feeds, check=True)
+    for have, want in zip(given, expected, strict=True):
+        assert have.shape == want.shape
+        np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-5)
+
+
+NORM = "z = GroupNormalization <num_groups = 2, epsilon = 0.001> (t, gamma, beta)"
+
+
+def test_group_norm(rng):
+    x, gamma, beta = floats(rng, 2, 4, 5, 6), floats(rng, 6), floats(rng, 6)
+    text = f"""g (float[2,4,5,6] x, float[6] gamma, float[6] beta) => (float[2,4,5,6] y) {{
+        t = Transpose <perm = [0,3,1,2]> (x)
+        {NORM}
+        s = Sigmoid (z)
+        a = Mul (z, s)
+        y = Transpose <perm = [0,2,3,1]> (a)
+    }}"""
+    check_against(text, "GroupNorm", x, gamma, beta, groups=2, epsilon=0.001, activation=1)
+    x = np.ascontiguousarray(np.moveaxis(x, 3, 1))
+    text = f"""g (float[2,6,4,5] t, float[6] gamma, float[6] beta) => (float[2,6,4,5] z) {{
+        {NORM}
+    }}"""
+    kinds = {"groups": 2, "epsilon": 0.001, "activation": 0, "channels_last": 0}
+    check_against(text, "GroupNorm", x, gamma, beta, **kinds)
+
+
+@pytest.mark.parametrize("skip", [(2, 4, 5, 6), (2, 1, 1, 6), (2, 6)])
+def test_skip_group_norm(skip, rng):
+    inputs = (floats(rng, 2, 4, 5, 6), floats(rng, 6), floats(rng, 6), floats(rng, *skip))
+    shape, full = (",".join(map(str, dims)) for dims in (skip, (2, *skip[1:-1] or (1, 1), 6)))
+    text = f"""g (float[2,4,5,6] x, float[6] gamma, float[6] beta, float[{shape}] s, float[6] b)
+        => (float[2,4,5,6] y, float[2,4,5,6] total) <int64[4] full = {{{full}}}> {{
+        r = Reshape (s, full)
+        u = Add (x, r)
+        total = Add (u, b)
+        t = Transpose <perm = [0,3,1,2]> (total)
+        {NORM}
+        y = Transpose <perm = [0,2,3,1]> (z)
+    }}"""
+    kinds = {"groups": 2, "epsilon": 0.001, "activation": 0, "outputs": ("y", "total")}
+    check_against(text, "SkipGroupNorm", *inputs, floats(rng, 6), **kinds)
+
+
+def test_convolutions_with_channels_last(rng):
+    x, w, bias = floats(rng, 1, 6, 7, 4), floats(rng, 6, 3, 3, 2), floats(rng, 6)
+    kinds = {"group": 2, "pads": [1, 1, 1, 1], "strides": [2, 1]}
+    text = """g (float[1,6,7,4] x, float[6,{}] w, float[6] b) => (float[1,3,7,6] y) {{
+        t = Transpose <perm = [0,3,1,2]> (x)
+        {}
+        c = Conv <group = 2, pads = [1,1,1,1], strides = [2,1]> (t, {}, b)
+        y = Transpose <perm = [0,2,3,1]> (c)
+    }}"""
+    moved = text.format("3,3,2", "v = Transpose <perm = [0,3,1,2]> (w)", "v")
+    check_against(moved, "NhwcConv", x, w, bias, **kinds)
+    w = floats(rng, 6, 2, 3, 3)
+    check_against(text.format("2,3,3", "", "w"), "NhwcFusedConv", x, w, bias, **kinds)
+
+
+def test_max_pool_with_channels_last(rng):
+    x = rng.integers(0, 255, (2, 6, 7, 4), np.uint8)
+    check("NhwcMaxPool", x, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 0])
+
+
+# ------------------------------------------------- quantized tables and layers
+
+
+@pytest.mark.parametrize("segments", [False, True])
+def test_quantized_embedding(segments, rng):
+    ids = rng.integers(0, 10, (2, 5), np.int32)
+    kinds = rng.integers(0, 2, (2, 5), np.int32) if segments else None
+    tables = [rng.integers(0, 255, shape, np.uint8) for shape in ((10, 8), (6, 8), (2, 8), 8, 8)]
+    scales = [scalar(value) for value in (0.02, 0.03, 0.01, 0.05, 0.04)]
+    zeros = [scalar(value, np.uint8) for value in (120, 100, 128, 90, 110)]
+    if not segments:
+        tables[2] = scales[2] = zeros[2] = None
+    mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+    more = {"outputs": ("y", "mask"), "epsilon": 1e-3}
+    check("QEmbedLayerNormalization", ids, kinds, *tables, mask, *scales, *zeros, **more)
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_lstm_with_quantized_weights(direction, rng):
+    count, hidden, width = (2 if direction == "bidirectional" else 1), 5, 4
+    weights = [rng.integers(0, 255, (count, n, 4 * hidden), np.uint8) for n in (width, hidden)]
+    scales = [scalar([0.004] * count), scalar([0.005] * count)]
+    zeros = [scalar([value] * count, np.uint8) for value in (120, 130)]
+    x, bias = floats(rng, 3, 2, width), floats(rng, count, 8 * hidden)
+    inputs = (x, *weights, bias, None, None, None, None, scales[0], zeros[0], scales[1], zeros[1])
+    # The peer also rounds its input and states to 8 bits.
+    kinds = {"hidden_size": hidden, "direction": direction, "rtol": 0.02, "atol": 0.02}
+    check("DynamicQuantizeLSTM", *inputs, outputs=("y", "h", "c"), **kinds)

@@ -14,6 +14,7 @@ from tilewright.frontends.onnx.rules import (
     maps,
     microsoft,
     microsoft_attention,
+    microsoft_images,
     ml,
     norm,
     pool,
@@ -57,7 +58,7 @@ FAMILIES = {
     ),
     "ai.onnx.ml": (ml, trees, maps),
     "ai.onnx.preview.training": (training,),
-    "com.microsoft": (microsoft, microsoft_attention),
+    "com.microsoft": (microsoft, microsoft_attention, microsoft_images),
 }
 RULES: dict[tuple[str, str], Rule] = {
     (domain, name): rule

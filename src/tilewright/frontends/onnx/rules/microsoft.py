@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from onnx import NodeProto
 
 from tilewright.base.dtype import F32, I32
 from tilewright.frontends.onnx.rules.activation import (
@@ -18,6 +21,7 @@ from tilewright.frontends.onnx.rules.linalg import by_row, gemm
 from tilewright.frontends.onnx.rules.pool import avg_pool
 from tilewright.frontends.onnx.rules.quantize import RULES as QUANTIZE
 from tilewright.frontends.onnx.rules.quantize import dynamic_quantize
+from tilewright.frontends.onnx.rules.recurrent import layer
 from tilewright.frontends.onnx.rules.tensors import dims, part, reshape, transpose
 from tilewright.graph import Value
 
@@ -116,20 +120,33 @@ def _skip_norm(node: Context, *, simplified: bool) -> tuple[Value | None, ...]:
     return (*made, *[None] * (3 - outputs), total)
 
 
-def _embed_layer_norm(node: Context) -> tuple[Value | None, ...]:
+def _embed_layer_norm(node: Context, *, quantized: bool = False) -> tuple[Value | None, ...]:
+    """Rows for words, places and segments, added and normalized; how long each text is.
+
+    Quantized, tables 2 to 6 have their scales at 8 to 12 and their zero points at 13 to 17.
+    """
+
+    def real(at: int, rows: Value | None = None) -> Value:
+        table = node[at] if rows is None else rows
+        if not quantized:
+            return table
+        return node.emit("dequantize", table, node[at + 6], node.get(at + 11), to=F32)
+
+    def looked_up(at: int, ids: Value) -> Value:
+        return real(at, node.emit("gather", node[at], ids, axis=0))
+
     ids = node[0]
     batch, length = dims(node, ids)
-    total = node.emit("gather", node[2], ids, axis=0)
-    if node.has(8):
-        places = node.emit("gather", node[3], node[8], axis=0)
+    total = looked_up(2, ids)
+    if node.has(8) and not quantized:
+        places = looked_up(3, node[8])
     else:
-        places = part(node, node[3], 0, length, 0)
+        places = real(3, part(node, node[3], 0, length, 0))
     total = node.emit("add", total, places)
     if node.has(1):
-        total = node.emit("add", total, node.emit("gather", node[4], node[1], axis=0))
-    out = node.emit(
-        "layer_norm", total, node[5], node[6], axis=2, epsilon=node.attr("epsilon", 1e-12)
-    )
+        total = node.emit("add", total, looked_up(4, node[1]))
+    epsilon = node.attr("epsilon", 1e-12)
+    out = node.emit("layer_norm", total, real(5), real(6), axis=2, epsilon=epsilon)
     if node.has(7):
         mask = node.emit("cast", node[7], to=I32)
         index = node.emit("reduce_sum", mask, axes=(1,), keepdims=False)
@@ -227,6 +244,25 @@ def _dynamic_quantize_matmul(node: Context) -> Value:
     return scaled_product(node, (a, node[1]), (scale, node[2]), zeros, node.get(4))
 
 
+def _dynamic_quantize_lstm(node: Context) -> Sequence[Value | None]:
+    """An LSTM with weights in int8, given transposed. Its input and states stay real numbers here:
+    quantizing them, as the name has it, only serves speed."""
+    inputs = list(node.inputs[:8])
+    for at, scale in ((1, 8), (2, 10)):
+        shape = (*dims(node, node[scale]), 1)[:2]  # by direction, or by direction and column
+        by_column = [
+            node.unsqueeze(reshape(node, v, *shape), 1) for v in (node[scale], node[scale + 1])
+        ]
+        zero = node.emit("cast", by_column[1], to=F32)
+        weights = node.emit("sub", node.emit("cast", node[at], to=F32), zero)
+        weights = node.emit("mul", weights, by_column[0])
+        inputs[at] = transpose(node, weights, 0, 2, 1)
+    proto = NodeProto()
+    proto.CopyFrom(node.node)
+    proto.op_type = "LSTM"
+    return layer(replace(node, node=proto, inputs=inputs))
+
+
 def _qgemm(node: Context) -> Value:
     a, a_scale, a_zero, b, b_scale, b_zero = (node[at] for at in range(6))
     a = transpose(node, a, 1, 0) if node.attr("transA", 0) else a
@@ -302,6 +338,7 @@ RULES: dict[str, Rule] = {
     "SkipLayerNormalization": lambda node: _skip_norm(node, simplified=False),
     "SkipSimplifiedLayerNormalization": lambda node: _skip_norm(node, simplified=True),
     "EmbedLayerNormalization": _embed_layer_norm,
+    "QEmbedLayerNormalization": lambda node: _embed_layer_norm(node, quantized=True),
     "QLinearAdd": _qlinear_binary("add"),
     "QLinearMul": _qlinear_binary("mul"),
     "QLinearSigmoid": _qlinear_unary(lambda node, x: node.emit("sigmoid", x)),
@@ -317,5 +354,6 @@ RULES: dict[str, Rule] = {
     "QGemm": _qgemm,
     "MatMulIntegerToFloat": _matmul_integer_to_float,
     "DynamicQuantizeMatMul": _dynamic_quantize_matmul,
+    "DynamicQuantizeLSTM": _dynamic_quantize_lstm,
     "MatMulNBits": _matmul_n_bits,
 }

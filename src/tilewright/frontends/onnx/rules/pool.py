@@ -16,7 +16,7 @@ def _attributes(node: Context) -> dict[str, Any]:
     return {"kernel": kernel, "ceil_mode": ceil, **window(node, kernel)}
 
 
-def _max_pool(node: Context) -> tuple[Value, ...]:
+def max_pool(node: Context) -> tuple[Value, ...]:
     order = bool(node.attr("storage_order", 0))
     outputs = 2 if node.wants(1) else 1
     return node.emit_many(
@@ -76,7 +76,7 @@ def _global_lp(node: Context) -> Value:
 
 
 RULES: dict[str, Rule] = {
-    "MaxPool": _max_pool,
+    "MaxPool": max_pool,
     "AveragePool": lambda node: avg_pool(node, node[0]),
     "LpPool": lambda node: node.emit("lp_pool", node[0], p=node.attr("p", 2), **_attributes(node)),
     "GlobalMaxPool": lambda node: _whole(node, "reduce_max"),

@@ -17,7 +17,7 @@ _TAKES_ALPHA = {"affine", "leaky_relu", "thresholded_relu", "scaled_tanh", "hard
 _TAKES_BETA = {"affine", "scaled_tanh", "hard_sigmoid"}
 
 
-def _layer(node: Context) -> tuple[Value, ...]:
+def layer(node: Context) -> tuple[Value, ...]:
     """All directions of a layer, put together as ONNX lays them out."""
     by_batch = bool(node.attr("layout", 0))
     direction = node.attr("direction", "forward")
@@ -109,4 +109,4 @@ def _ours(node: Context, name: str) -> str:
     return made
 
 
-RULES: dict[str, Rule] = {"RNN": _layer, "GRU": _layer, "LSTM": _layer}
+RULES: dict[str, Rule] = {"RNN": layer, "GRU": layer, "LSTM": layer}
