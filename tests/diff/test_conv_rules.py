@@ -9,7 +9,7 @@ import tilewright as tw
 from tilewright import graph, sym
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import default_schedule
-from tilewright.rules.constants import Given, split_constant_blocks
+from tilewright.tensor.constants import Given, split_constant_blocks
 
 EPILOGUES = {
     "": "%q = relu(%y)",

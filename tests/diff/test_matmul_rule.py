@@ -8,7 +8,7 @@ import tilewright as tw
 from tilewright import te
 from tilewright.codegen.build import build
 from tilewright.rules import default_schedule
-from tilewright.rules.constants import Given, split_constant_blocks
+from tilewright.tensor.constants import Given, split_constant_blocks
 
 FOLLOWED = {
     "": lambda x, bias: x,

@@ -13,7 +13,7 @@ import tilewright as tw
 from tilewright import graph, sym, tensor
 from tilewright.lower.graph import lower_graph, sizes_of
 from tilewright.rules import default_schedule
-from tilewright.rules.constants import Given, split_constant_blocks
+from tilewright.tensor.constants import Given, split_constant_blocks
 
 
 def load_lowerings():

@@ -48,6 +48,7 @@ class Options:
     precision: str = "f32"
     without: tuple[str, ...] = ()  # passes switched off
     schedule: bool = True
+    packing: bool = True  # weights lie as kernels read them
     in_place: bool = True  # results may take the memory of operands that end
     cache: bool = True
     progress: Callable[[str, int, int], None] = lambda stage, count, total: None
@@ -143,7 +144,8 @@ def build_hybrid(
 
 def build_native(module: ir.Module, target: Target, options: Options) -> Module:
     """One native function for a module whose every node has code."""
-    setting = KernelSetting(target, options.threads or _native.threads(), options.schedule)
+    threads = options.threads or _native.threads()
+    setting = KernelSetting(target, threads, options.schedule, options.packing)
     program = lower_model(
         module,
         setting,

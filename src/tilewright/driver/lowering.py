@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.dtype import I64, DType
+from tilewright.base.dtype import I64
 from tilewright.base.errors import Unsupported
 from tilewright.base.loc import Fused, Loc, ModelNode
-from tilewright.base.target import Target
-from tilewright.codegen import jit, llvm
-from tilewright.driver.kernels import Job, Kernel, KernelSetting, packing_target, try_cached
+from tilewright.driver.kernels import Job, Kernel, KernelSetting, try_cached
 from tilewright.driver.native import CONTROL, NoNativeCode
+from tilewright.driver.packing import Packing, cached_images, compile_images
 from tilewright.driver.workers import compile_all
 from tilewright.graph import ir
 from tilewright.graph.build import constant_type
@@ -31,9 +30,8 @@ from tilewright.graph.types import TensorType
 from tilewright.graph.visit import walk
 from tilewright.lower.graph import sizes_of
 from tilewright.lower.sizes import fresh_sizes, lower_sizes
-from tilewright.rules.constants import Given
-from tilewright.runtime import empty
 from tilewright.sym import Expr, Var, const
+from tilewright.tensor.constants import Given
 
 Array = np.ndarray[Any, Any]
 
@@ -56,9 +54,10 @@ def lower_model(
     """Compile every kernel of the module's main graph and call it."""
     lowering = _Lowering(module, setting)
     graph = lowering.graph(module.main)
-    kernels = _compiled(lowering, use_cache, progress)
-    packing = _Packing(module.constants, kernels, setting.target)
+    kernels, packers = _compiled(lowering, use_cache, progress)
+    packing = Packing(module.constants, kernels, packers, setting.target)
     lowered = _with_packed(graph, lowering, packing)
+    packing.finish()
     constants = {name: packing.constants[name] for name in _used_constants(lowered)}
     made = replace(
         module, graphs={"main": lowered}, constants=constants, functions={}, stage=ir.LOWERED
@@ -104,7 +103,9 @@ class _Lowering:
         body = node.bodies[0] if node.op == "fused" else _alone(node)
         label = _label(body)
         weights = frozenset(
-            at for at, value in enumerate(body.params) if self._constant_input(node, at)
+            at
+            for at in range(len(body.params))
+            if self.setting.packing and self._constant_input(node, at)
         )
         numbers = {
             n["data"]: self.module.constants[n["data"]] for n in body.nodes if n.op == "constant"
@@ -206,15 +207,15 @@ def _origin(loc: Loc) -> str:
 
 def _compiled(
     lowering: _Lowering, use_cache: bool, progress: Callable[[int, int], None]
-) -> dict[str, Kernel]:
-    """The kernels by key; those that the cache has need no process."""
-    jobs = lowering.jobs
+) -> tuple[dict[str, Kernel], dict[str, bytes]]:
+    """The kernels by key, and their packers; those that the cache has need no process."""
+    jobs, target = lowering.jobs, lowering.setting.target
     found: dict[str, Kernel] = {}
+    packers: dict[str, bytes] = {}
     if use_cache:
-        for key, job in jobs.items():
-            kernel = try_cached(job)
-            if kernel is not None:
-                found[key] = kernel
+        stored = {key: kernel for key, job in jobs.items() if (kernel := try_cached(job))}
+        packers = cached_images(stored.values(), target)
+        found = {k: v for k, v in stored.items() if v.packer is None or v.packer.text in packers}
     missing = {key: job for key, job in jobs.items() if key not in found}
     have, total = len(found), len(jobs)
     made = compile_all(
@@ -228,59 +229,13 @@ def _compiled(
         nodes = frozenset(node for key in keys for node in lowering.origins[key])
         raise NoNativeCode(reasons[0], nodes)
     found.update((k, v) for k, v in zip(missing, made, strict=True) if isinstance(v, Kernel))
-    return found
+    return found, compile_images(found.values(), packers, target, use_cache=use_cache)
 
 
 # --------------------------------------------------------------------------- weights
 
 
-class _Packing:
-    """Runs the packers of kernels on weights; the same weights are packed once."""
-
-    def __init__(
-        self, constants: Mapping[str, Array], kernels: Mapping[str, Kernel], target: Target
-    ) -> None:
-        self.constants: dict[str, Array] = dict(constants)
-        self.kernels = kernels
-        packers = {k.name: k.packer for k in kernels.values() if k.packer is not None}
-        self.run: dict[str, Any] = {}
-        if packers:
-            names = tuple(packer.signature.name for packer in packers.values())
-            images = [packer.image for packer in packers.values()]
-            machine = llvm.machine_of(packing_target(target))
-            loaded = jit.load(images, names, (), machine)
-            for name, packer in packers.items():
-                address = loaded.addresses[packer.signature.name]
-                self.run[name] = packer.signature.bind(address, loaded)
-
-    def pack(self, kernel: Kernel, weights: tuple[str, ...]) -> tuple[str, ...]:
-        """The names of the packed forms of weights."""
-        packer = kernel.packer
-        assert packer is not None
-        results = packer.signature.params[len(packer.weights) :]
-        base = "+".join(weights)
-        names = tuple(f"{base}#{kernel.name}.{at}" for at in range(len(results)))
-        if names[0] not in self.constants:
-            made = [_zeros(_extents(param.shape), param.dtype) for param in results]
-            given = [np.asarray(self.constants[name], order="C") for name in weights]
-            self.run[kernel.name](*given, *made)
-            self.constants.update(zip(names, made, strict=True))
-        return names
-
-
-def _zeros(shape: tuple[int, ...], of: DType) -> Array:
-    """Zeros in memory of the runtime: on cache lines, and on large pages where they are many."""
-    made = empty(shape, of).numpy()
-    made[...] = 0
-    return made
-
-
-def _extents(shape: tuple[int | str | None, ...]) -> tuple[int, ...]:
-    assert all(isinstance(extent, int) for extent in shape)
-    return tuple(extent for extent in shape if isinstance(extent, int))
-
-
-def _with_packed(graph: Graph, lowering: _Lowering, packing: _Packing) -> Graph:
+def _with_packed(graph: Graph, lowering: _Lowering, packing: Packing) -> Graph:
     """Kernel nodes that take what their kernels take: packed weights in place of weights."""
 
     def renewed(graph: Graph) -> Graph:
@@ -299,7 +254,7 @@ def _with_packed(graph: Graph, lowering: _Lowering, packing: _Packing) -> Graph:
     return renewed(graph)
 
 
-def _kernel_node(node: Node, lowering: _Lowering, packing: _Packing) -> list[Node]:
+def _kernel_node(node: Node, lowering: _Lowering, packing: Packing) -> list[Node]:
     kernel = packing.kernels[lowering.keys[node]]
     attributes = dict(node.attributes) | {"function": kernel.name, "flops": kernel.flops}
     attributes["in_place"] = tuple(

@@ -6,7 +6,8 @@ import os
 import sys
 
 from tilewright.base.errors import TilewrightError
-from tilewright.driver.kernels import compile_kernel
+from tilewright.driver.kernel_code import compile_kernel, compile_packer
+from tilewright.driver.kernels import Job
 from tilewright.driver.workers import read_message, write_message
 
 
@@ -21,7 +22,8 @@ def main() -> None:
         except EOFError:
             return
         try:
-            answer: object = compile_kernel(job, use_cache=use_cache)
+            build = compile_kernel if isinstance(job, Job) else compile_packer
+            answer: object = build(job, use_cache=use_cache)
         except TilewrightError as error:
             answer = error
         except Exception as error:

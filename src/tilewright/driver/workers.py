@@ -15,13 +15,13 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
 from tilewright.base.errors import CompilerBug, TilewrightError, Unsupported
-from tilewright.driver.kernels import Job, Kernel, compile_kernel
+from tilewright.driver.kernels import Job, Kernel, PackerJob
 
 LENGTH = struct.Struct("<Q")
 
@@ -62,7 +62,7 @@ class Worker:
             env=environment,
         )
 
-    def ask(self, job: Job, use_cache: bool) -> Any:
+    def ask(self, job: Job | PackerJob, use_cache: bool) -> Any:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         write_message(self.process.stdin, (job, use_cache))
@@ -86,10 +86,10 @@ class Workers:
         self._mine = threading.local()
         self._all: list[Worker] = []
 
-    def submit(self, job: Job, use_cache: bool) -> Future[Kernel]:
+    def submit(self, job: Job | PackerJob, use_cache: bool) -> Future[Any]:
         return self._threads.submit(self._run, job, use_cache)
 
-    def _run(self, job: Job, use_cache: bool) -> Kernel:
+    def _run(self, job: Job | PackerJob, use_cache: bool) -> Any:
         worker: Worker | None = getattr(self._mine, "worker", None)
         if worker is None or worker.process.poll() is not None:
             worker = self._mine.worker = Worker()
@@ -106,8 +106,7 @@ class Workers:
             raise answer
         if isinstance(answer, str):
             raise CompilerBug("TW6001", f"compiling the kernel {job.label} failed: {answer}")
-        kernel: Kernel = answer
-        return kernel
+        return answer
 
     def stop(self) -> None:
         for worker in self._all:
@@ -139,25 +138,48 @@ def compile_all(
 
     `done` hears how many are ready.
     """
-    if len(jobs) <= 1 or (os.cpu_count() or 1) == 1 or not sys.executable:
-        kernels: list[Kernel | Unsupported] = []
-        for job in jobs:
-            kernels.append(_outcome(lambda job=job: compile_kernel(job, use_cache=use_cache)))  # type: ignore[misc]
-            done(len(kernels), len(jobs))
-        return kernels
-    futures = [workers().submit(job, use_cache) for job in jobs]
-    kernels = []
-    try:
-        for future in futures:
-            kernels.append(_outcome(future.result))
-            done(len(kernels), len(jobs))
-    finally:
-        for future in futures:
-            future.cancel()
+    kernels: list[Kernel | Unsupported] = []
+    for outcome in _outcomes(jobs, use_cache):
+        kernels.append(outcome)
+        done(len(kernels), len(jobs))
     return kernels
 
 
-def _outcome(run: Callable[[], Kernel]) -> Kernel | Unsupported:
+def compile_packers(jobs: Sequence[PackerJob], *, use_cache: bool = True) -> list[bytes]:
+    """The object code of all packers, in order."""
+    images = []
+    for outcome in _outcomes(jobs, use_cache):
+        if isinstance(outcome, Unsupported):
+            raise outcome
+        images.append(outcome)
+    return images
+
+
+def _outcomes(jobs: Sequence[Job] | Sequence[PackerJob], use_cache: bool) -> Iterator[Any]:
+    """What each job gave, in order, as it is ready; by this process if there is one job."""
+    if len(jobs) <= 1 or (os.cpu_count() or 1) == 1 or not sys.executable:
+        for job in jobs:
+            yield _outcome(lambda job=job: _compile_here(job, use_cache))  # type: ignore[misc]
+        return
+    futures = [workers().submit(job, use_cache) for job in jobs]
+    try:
+        for future in futures:
+            yield _outcome(future.result)
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _compile_here(job: Job | PackerJob, use_cache: bool) -> Kernel | bytes:
+    # Most kernels come from the cache or from workers: then this process needs no code generator.
+    from tilewright.driver.kernel_code import compile_kernel, compile_packer
+
+    if isinstance(job, Job):
+        return compile_kernel(job, use_cache=use_cache)
+    return compile_packer(job, use_cache=use_cache)
+
+
+def _outcome(run: Callable[[], Any]) -> Any:
     try:
         return run()
     except Unsupported as error:

@@ -4,7 +4,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright import te, tensor
-from tilewright.rules.constants import Given, Packed, split_constant_blocks
+from tilewright.tensor.constants import Given, Packed, split_constant_blocks
 
 
 def matmul(k=7, n=20, m=5, residual=False):

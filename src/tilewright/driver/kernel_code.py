@@ -1,0 +1,109 @@
+"""One kernel: from the graph it computes to object code, in any process.
+
+kernel = compile_kernel(Job(...))
+image = compile_packer(PackerJob(...))
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.base.target import Target
+from tilewright.codegen import llvm
+from tilewright.codegen.build import lower_for, new_module
+from tilewright.codegen.entry import emit_function, emit_kernel, signature_of
+from tilewright.driver.kernels import (
+    Job,
+    Kernel,
+    Packer,
+    PackerJob,
+    store,
+    store_packer,
+    try_cached,
+)
+from tilewright.graph.ir import Graph
+from tilewright.lower.graph import lower_graph
+from tilewright.rules import default_schedule
+from tilewright.sym import Var
+from tilewright.tensor.constants import Split, split_constant_blocks
+from tilewright.tensor.in_place import in_place_pairs
+from tilewright.tensor.ir import Function, TensorCall
+from tilewright.tensor.printer import canonical_text
+from tilewright.tensor.visit import walk
+from tilewright.tensor.work import flops_of
+
+
+def compile_kernel(job: Job, *, use_cache: bool = True) -> Kernel:
+    """The kernel of a job, compiled or from the cache."""
+    kernel = try_cached(job) if use_cache else None
+    if kernel is None or kernel.packer is not None:  # a stored kernel's packer may be gone
+        kernel = _compiled(job)
+        if use_cache:
+            store(job, kernel)
+    return kernel
+
+
+def compile_packer(job: PackerJob, *, use_cache: bool = True) -> bytes:
+    """The object code of a packer."""
+    image = _image(job.source, job.target, entry=True)
+    if use_cache:
+        store_packer(job, image)
+    return image
+
+
+def _compiled(job: Job) -> Kernel:
+    fn = job.source
+    if isinstance(fn, Graph):
+        fn = lower_graph(fn, job.name, job.numbers)
+    else:
+        fn = replace(fn, name=job.name)
+    target = job.setting.target
+    work = flops_of(fn)
+    weights = tuple(fn.params[at].name for at in sorted(job.constants))
+    scheduled = fn
+    if job.setting.schedule:
+        scheduled = default_schedule(
+            fn, target, threads=job.setting.threads, constants=weights
+        ).function
+    split = split_constant_blocks(scheduled)
+    pairs = in_place_pairs(split.kernel)
+    return Kernel(
+        job.name,
+        _image(split.kernel, target, entry=False, in_place=pairs),
+        split.params,
+        tuple(param for param in split.kernel.params if isinstance(param, Var)),
+        split.kernel.requires,
+        sym.simplify(work),
+        pairs,
+        _packer(split),
+        str(split.kernel),
+    )
+
+
+def _packer(split: Split) -> Packer | None:
+    """The packer under a name that tells what it does: kernels that pack alike have one."""
+    if split.packer is None:
+        return None
+    text = canonical_text(replace(split.packer, name="pack"))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    source = replace(split.packer, name=f"pack_{digest}")
+    return Packer(text, signature_of(source), split.weights, source)
+
+
+def _image(
+    fn: Function, target: Target, *, entry: bool, in_place: tuple[tuple[int, int], ...] = ()
+) -> bytes:
+    """The object code of one function: with an entry that checks arguments, or bare."""
+    machine = llvm.machine_of(target)
+    flat = lower_for(fn, target)
+    assert not any(isinstance(stmt, TensorCall) for stmt in walk(flat.body))
+    module = new_module(machine)
+    if entry:
+        emit_function(module, machine, flat)
+    else:
+        emit_kernel(module, machine, flat, in_place=in_place)
+    parsed = llvm.parse(module.text())
+    llvm.optimize(parsed, machine)
+    return llvm.to_object(parsed, machine)

@@ -1,0 +1,58 @@
+"""Weights in the form that kernels read: kernels that pack alike share code and packed weights."""
+
+import numpy as np
+import pytest
+from onnx import numpy_helper, parser
+
+import tilewright as tw
+
+TEXT = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[64, 96] x) => (float[64, 64] y, float[64, 64] z) {
+  h = MatMul (x, w)
+  y = Relu (h)
+  g = Tanh (x)
+  i = MatMul (g, w)
+  z = Neg (i)
+}"""
+
+
+@pytest.fixture(scope="module")
+def two_products():
+    """Two kernels that differ in what follows a product with the same weights."""
+    made = parser.parse_model(TEXT)
+    w = np.random.default_rng(0).standard_normal((96, 64)).astype(np.float32)
+    made.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    return made
+
+
+def answers(module):
+    x = np.random.default_rng(1).standard_normal((64, 96)).astype(np.float32)
+    return [np.asarray(one) for one in module(x)]
+
+
+def test_kernels_that_pack_alike_share_their_packed_weights(two_products):
+    module = tw.compile(two_products)
+    program = module.inside.program
+    packers = [k.packer for k in program.kernels.values() if k.packer is not None]
+    assert len(packers) == 2
+    assert packers[0].text == packers[1].text
+    assert sum("#" in name for name in program.module.constants) == 1
+
+
+def test_without_packing_weights_stay_as_they_are(two_products):
+    module = tw.compile(two_products, packing=False)
+    assert list(module.inside.program.module.constants) == ["w"]
+    for a, b in zip(answers(module), answers(tw.compile(two_products)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_packer_that_the_cache_lost_is_made_again(two_products, tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # no workers: they have another cache
+    first = tw.compile(two_products)
+    entries = sorted((tmp_path / "objects").iterdir())
+    packer = [path for path in entries if b"\npacker\n" in path.read_bytes()]
+    assert len(packer) == 1
+    packer[0].unlink()
+    for a, b in zip(answers(tw.compile(two_products)), answers(first), strict=True):
+        np.testing.assert_array_equal(a, b)
