@@ -21,6 +21,8 @@ from tilewright.rules.nest import Nest, fused, inner_nest
 from tilewright.rules.rows import Stages, own_axes, stages_of
 from tilewright.rules.setting import Setting
 from tilewright.rules.stage import total
+from tilewright.rules.tiles import unrolled_sum
+from tilewright.rules.tiling import unrolled_steps
 from tilewright.sym import ONE, Const, Mul, Var, uses_var
 from tilewright.tensor.ir import Load, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -196,8 +198,12 @@ def _scores(
     loops = _own(sch, first, outer)
     row, column = found.query(first.name), found.other(found.first)
     step, lane = sch.split(loops[row], [None, lanes])
-    sch.reorder(loops[found.first.reduce[0]], loops[column], step, lane)
+    depth = found.first.reduce[0]
+    sch.reorder(loops[depth], loops[column], step, lane)
     _unrolled(sch, loops[column], step, lane)
+    steps = unrolled_steps(found.first.guess(depth), REGISTERS)
+    if steps > 1 and isinstance(found.first.extent(depth), Const):
+        unrolled_sum(sch, loops[depth], steps)
     return stored, queries
 
 

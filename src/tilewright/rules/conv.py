@@ -13,7 +13,7 @@ from tilewright.rules.conv_plan import Plan, plan_of
 from tilewright.rules.epilogue import results
 from tilewright.rules.nest import attempt, block_of, nest_of
 from tilewright.rules.setting import Setting
-from tilewright.rules.tiles import inline_crop
+from tilewright.rules.tiles import inline_crop, unrolled_sum
 from tilewright.rules.windowed import Convolution, convolution
 from tilewright.sym import Const
 from tilewright.tensor.ir import SPATIAL
@@ -60,12 +60,15 @@ def _tiled(sch: Schedule, found: Convolution, plan: Plan, setting: Setting) -> t
         done.append(padding)
         _pad(sch, padding, rows, plan, setting)
     sch.decompose_reduction(block, taps[0])
+    inner = loops[found.inner]
+    if plan.steps > 1:
+        inner, _ = unrolled_sum(sch, inner, plan.steps)
     _pack(sch, packed, found, plan, setting)
     if plan.chunked:  # weights come from afar: ask for those of the next chunk meanwhile
         reads = block_of(sch.function, block.name).reads
         weights = block_of(sch.function, packed.name).writes[0].buffer
         index = next(i for i, read in enumerate(reads) if read.buffer is weights)
-        attempt(sch, sch.prefetch, block, index, chunk, 1, loops[found.inner])
+        attempt(sch, sch.prefetch, block, index, chunk, 1, inner)
     if plan.parallel:
         sch.parallel(sch.fuse(*shared))
     return tuple(done)

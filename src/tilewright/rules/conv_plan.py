@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tilewright.base.target import Target
+from tilewright.rules.tiling import unrolled_steps
 from tilewright.rules.windowed import Convolution
 
 LATENCY = 4  # cycles of a multiply-add
@@ -52,6 +53,7 @@ class Plan:
     rows: int  # tiles along the first spatial axis in a block
     panel_outside: bool  # panels outside of tiles: their weights stay in the first cache
     chunked: bool  # several chunks
+    steps: int  # of the sum over channels that are unrolled
     parallel: bool
 
     @property
@@ -102,6 +104,7 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
         _rows(conv, pixels, target, workers, stack, of.size_bytes),
         panel_bytes <= target.l1d_bytes * 5 // 8 and math.prod(pixels) < FEW_PIXELS,
         chunked,
+        unrolled_steps(conv.size(conv.inner) or 1, vectors * math.prod(pixels)),
         threads > 1 and cycles > PARALLEL_CYCLES,
     )
 

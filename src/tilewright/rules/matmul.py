@@ -25,6 +25,7 @@ CACHE_PERIOD = 4096  # bytes apart, addresses fall into the same set of the firs
 PASSING_ROWS = 320  # for fewer, bringing a block of B takes a good part of the time
 MANY_PANELS = 6  # of which one may be filled with zeros
 AHEAD, FAR_AHEAD = 8, 32  # steps of the sum that B is asked for: from the second cache, from memory
+BURST = 8  # lines of B that may be asked for at once
 # Steps of a part of a sum: few enough for its share of A and B to stay in the caches, enough to be
 # worth bringing a tile to memory.
 SHALLOWEST, GOOD_PART, DEEPEST = 192, 640, 1024
@@ -97,6 +98,11 @@ def plan_of(found: Contraction, setting: Setting) -> Plan | None:
         and tile.share != tiling.ROWS
         and blocks % chunks == 0,
         packing,
+        tiling.unrolled_steps(
+            part or found.extent(found.depth[-1]) or 1,
+            tile.rows * tile.vectors,
+            BURST // tile.vectors,
+        ),
         ahead=0 if not is_far else AHEAD if passes > 1 else FAR_AHEAD,
         prefetch_block=passing and is_far,
         prefetch_rows=rows_bytes > target.l2_bytes // 2,

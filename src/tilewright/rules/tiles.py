@@ -45,6 +45,7 @@ class Plan:
     part: int  # steps of a part of the sum; 0: it is not cut
     parts_outside: bool  # whether parts run around blocks, or inside
     packing: str  # of B: before all, inside a block of columns, as a weight, nowhere
+    steps: int  # of the sum that are unrolled
     ahead: int  # steps of the sum that B is asked for before it is used; 0: never
     prefetch_block: bool  # ask for the next block of B while this one is used
     prefetch_rows: bool  # ask for the next rows of A
@@ -94,6 +95,9 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[B
         stores = results(sch, c, loops.inner, plan.lanes)
     depth = own[: len(found.depth)]
     sch.decompose_reduction(tile, depth[0])
+    near: LoopRef | None = None
+    if plan.steps > 1:
+        depth[-1], near = unrolled_sum(sch, depth[-1], plan.steps)
     scheduled = [c, tile, *stores]
     if panel is not None:
         if plan.packing == INSIDE:
@@ -102,7 +106,8 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[B
         scheduled.append(panel)
     if plan.ahead:
         read = read_index(sch, tile, operand(sch, tile, found, found.b).buffer)
-        attempt(sch, sch.prefetch, tile, read, depth[-1], plan.ahead)
+        far = -(-plan.ahead // plan.steps)
+        attempt(sch, sch.prefetch, tile, read, depth[-1], far, near, True)
         if plan.prefetch_block and panel is not None and plan.packing == INSIDE:
             attempt(sch, sch.prefetch, panel, 0, loops.inside, 1, depth[-1])
         elif plan.prefetch_block:
@@ -115,6 +120,13 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[B
         shared[ROWS] = [*loops.outer, *loops.chunk]
         sch.parallel(fused(sch, shared[plan.tile.share]))
     return tuple(dict.fromkeys(scheduled))
+
+
+def unrolled_sum(sch: Schedule, depth: LoopRef, steps: int) -> tuple[LoopRef, LoopRef]:
+    """Take several steps of a sum at a time: fewer branches and addresses per multiply-add."""
+    far, near = sch.split(depth, [None, steps])
+    sch.unroll(near)
+    return far, near
 
 
 # --------------------------------------------------------------------------- operands

@@ -16,6 +16,7 @@ from tilewright.base.target import Target
 LATENCY = 4  # cycles of a multiply-add
 LOADS = 2  # vectors or numbers loaded per cycle
 PARALLEL_CYCLES = 12_500  # of each thread, about 5 us: less is not worth waking a thread
+UNROLLED, MOST_STEPS = 128, 4  # multiply-adds in a loop over the sum, steps of it that they are of
 COLUMNS, ROWS, STACK, ALONE = "columns", "rows", "stack", "alone"
 
 
@@ -41,6 +42,12 @@ class Tile:
 def steps(rows: int, vectors: int, units: int) -> float:
     """Cycles of one step of the sum in a tile."""
     return max(rows * vectors / units, (rows + vectors) / LOADS, LATENCY)
+
+
+def unrolled_steps(total: int, body: int, most: int = MOST_STEPS) -> int:
+    """Steps of a sum that are unrolled, of so many multiply-adds each: a divisor of the total."""
+    sizes = (each for each in (8, 4, 2) if each <= min(most, UNROLLED // body))
+    return next((each for each in sizes if total % each == 0), 1)
 
 
 def _up(total: int, size: int) -> int:

@@ -12,6 +12,7 @@ Where there are too few blocks for the threads, these share out panels, after V 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from tilewright.base.target import CPU, Target
@@ -30,6 +31,8 @@ from tilewright.rules.conv_plan import Problem, even, tile_of
 from tilewright.rules.epilogue import followers
 from tilewright.rules.nest import Nest, attempt, block_of, nest_of
 from tilewright.rules.setting import Setting
+from tilewright.rules.tiles import unrolled_sum
+from tilewright.rules.tiling import unrolled_steps
 from tilewright.sym import Const, Expr
 from tilewright.tensor.ir import Block, annotation
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -240,6 +243,10 @@ def _product(
     for loop in (y, x, vector):
         sch.unroll(loop)
     sch.decompose_reduction(block, c)
+    tile = plan.vectors * math.prod(plan.pixels)
+    steps = unrolled_steps(number(parts.product.extent(6), unknown=1), tile)
+    if steps > 1:
+        c, _ = unrolled_sum(sch, c, steps)
     return store, each, c
 
 

@@ -41,7 +41,13 @@ LINE_BYTES = 64  # of a cache line: one request fetches it whole
 
 
 def prefetch(
-    fn: Function, name: str, index: int, var: Var, offset: int, spread: Var | None = None
+    fn: Function,
+    name: str,
+    index: int,
+    var: Var,
+    offset: int,
+    spread: Var | None = None,
+    beyond: bool = False,
 ) -> tuple[Function, str]:
     """
     Before: for i { for j in 0..64 { C[i, j] = A[i, j] } }
@@ -51,7 +57,8 @@ def prefetch(
 
     One request per line of memory; none for iterations beyond the last, or outside of the buffer.
     With `spread`, any loop inside, the requests are not made all at once but evenly in the
-    iterations of the loops down to it.
+    iterations of the loops down to it. With `beyond`, those for iterations beyond the last are made
+    like all others: asking for what is not there does no harm, and costs less than a test.
     """
     path, block = path_to_block(fn, name, "prefetch")
     read = chosen(fn, block, block.reads, index, "read", "prefetch a read")
@@ -100,11 +107,13 @@ def prefetch(
             )
         cover = _spread(fn, region, place, loop, ctx.assume(sym.lt(ahead, loop.stop)))
     else:
+        if beyond:
+            ctx = ctx.assume(sym.lt(ahead, loop.stop))
         cover = Cover(ctx, {each.var for each in around})
         steps = _line_steps(region, ctx)
         for r, dim, step in zip(region.ranges, buffer.shape, steps, strict=True):
             cover.over(r, dim, step=step)
-    if not sym.prove(sym.lt(ahead, loop.stop), ctx):
+    if not beyond and not sym.prove(sym.lt(ahead, loop.stop), ctx):
         cover.conditions.insert(0, sym.lt(ahead, loop.stop))
     iters = tuple([Iter(sym.var(f"v{a}"), dim, SPATIAL) for a, dim in enumerate(buffer.shape)])
     address = Address(buffer, tuple([it.var for it in iters]))

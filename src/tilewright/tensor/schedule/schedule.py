@@ -245,16 +245,22 @@ class Schedule:
         loop: LoopRef,
         offset: int,
         spread: LoopRef | None = None,
+        beyond: bool = False,
     ) -> BlockRef:
         """Ask memory for what the block's read number `index` needs `offset` iterations later.
 
-        All at once, or evenly over the iterations of the loops inside down to `spread`.
+        All at once, or evenly over the iterations of the loops inside down to `spread`. With
+        `beyond`, without a test whether there are so many iterations.
         """
         inner = None if spread is None else _var(spread)
-        made = self._apply("prefetch", prefetch, _name(block), index, _var(loop), offset, inner)
+        made = self._apply(
+            "prefetch", prefetch, _name(block), index, _var(loop), offset, inner, beyond
+        )
         arguments: dict[str, Any] = {"block": block, "index": index, "loop": loop, "offset": offset}
         if spread is not None:
             arguments["spread"] = spread
+        if beyond:
+            arguments["beyond"] = beyond
         return self._record("prefetch", arguments, BlockRef(made))
 
     def double_buffer(self, block: BlockRef) -> None:
