@@ -343,9 +343,57 @@ def test_convolutions_with_channels_last(rng):
     check_against(text.format("2,3,3", "", "w"), "NhwcFusedConv", x, w, bias, **kinds)
 
 
+def test_quantized_convolution_with_channels_last(rng):
+    x, w = rng.integers(0, 255, (1, 6, 7, 4), np.uint8), rng.integers(-9, 9, (6, 4, 3, 3), np.int8)
+    inputs = (x, scalar(0.02), scalar(120, np.uint8), w, scalar(0.01), scalar(0, np.int8))
+    more = (scalar(0.9), scalar(128, np.uint8), rng.integers(-99, 99, 6, np.int32))
+    check("QLinearConv", *inputs, *more, channels_last=1, pads=[1, 1, 1, 1], ulps=1)
+
+
 def test_max_pool_with_channels_last(rng):
     x = rng.integers(0, 255, (2, 6, 7, 4), np.uint8)
     check("NhwcMaxPool", x, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 0])
+
+
+# ------------------------------------------------- older names and small operators
+
+
+def test_operators_that_onnx_has_by_now(rng):
+    x = floats(rng, 2, 4, 5)
+    check("Trilu", x, scalar(1, np.int64), upper=0)
+    check("Pad", x, np.array([0, 1, 2, 0, 0, 1]), scalar([0.5]))
+    check("Pad", x, np.array([0, 1, 2, 0, 0, 1]), mode="reflect")
+    check("Range", scalar(1.5), scalar(7.0), scalar(2.0))
+    check("GatherND", x, np.array([[0, 3], [1, 0]]))
+    grid = rng.uniform(-1.2, 1.2, (2, 3, 3, 2)).astype(np.float32)
+    check("GridSample", floats(rng, 2, 3, 4, 5), grid, mode="bilinear", padding_mode="border")
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
+def test_distances(metric, rng):
+    check("CDist", floats(rng, 4, 3), floats(rng, 5, 3), metric=metric)
+
+
+@pytest.mark.parametrize("op", ["ComplexMul", "ComplexMulConj"])
+def test_complex_products(op, rng):
+    a, b = floats(rng, 3, 4, 2), floats(rng, 3, 4, 2)
+    of = [x[..., 0] + 1j * x[..., 1] for x in (a, b)]
+    want = of[0] * (of[1].conj() if op.endswith("Conj") else of[1])
+    (given,) = interpret(import_model(model_of(op, (a, b), ["y"])), a, b, check=True)
+    np.testing.assert_allclose(given[..., 0] + 1j * given[..., 1], want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_rows_of_a_quantized_table(bits, zeros, rng):
+    packed = 8 // bits
+    table = rng.integers(0, 255, (6, 32 // packed), np.uint8)
+    scales = floats(rng, 6, 2)
+    points = rng.integers(0, 255, (6, 2 // packed), np.uint8) if zeros else None
+    ids = np.array([[0, 5], [3, 3]])
+    given = (table, ids, scales, *([points] if zeros else []))
+    kinds = {"bits": bits, "block_size": 16, "quantize_axis": 1, "gather_axis": 0}
+    check("GatherBlockQuantized", *given, **kinds)
 
 
 # ------------------------------------------------- quantized tables and layers

@@ -15,6 +15,7 @@ from tilewright.frontends.onnx.rules import (
     microsoft,
     microsoft_attention,
     microsoft_images,
+    microsoft_others,
     ml,
     norm,
     pool,
@@ -58,7 +59,7 @@ FAMILIES = {
     ),
     "ai.onnx.ml": (ml, trees, maps),
     "ai.onnx.preview.training": (training,),
-    "com.microsoft": (microsoft, microsoft_attention, microsoft_images),
+    "com.microsoft": (microsoft, microsoft_attention, microsoft_images, microsoft_others),
 }
 RULES: dict[tuple[str, str], Rule] = {
     (domain, name): rule

@@ -286,14 +286,14 @@ def _matmul_n_bits(node: Context) -> Value:
     scales = node[2]
     blocks = -(-columns // block)
     scales = reshape(node, scales, rows, blocks)
-    weights = reshape(node, _unpacked(node, node[1], bits), rows, -1)
+    weights = reshape(node, unpacked(node, node[1], bits), rows, -1)
     weights = part(node, weights, 0, columns, 1)
     middle = node.like(weights, 1 << (bits - 1))
     zero = node.get(3)
     if zero is None:
         zero = node.emit("expand", middle, shape=(rows, blocks))
     elif zero.tensor.dtype is weights.tensor.dtype:
-        zero = part(node, reshape(node, _unpacked(node, zero, bits), rows, -1), 0, blocks, 1)
+        zero = part(node, reshape(node, unpacked(node, zero, bits), rows, -1), 0, blocks, 1)
     else:
         raise Skip("MatMulNBits with zero points that are not packed")
     of = node[0].tensor.dtype
@@ -302,7 +302,7 @@ def _matmul_n_bits(node: Context) -> Value:
     return out if node.get(5) is None else node.emit("add", out, node[5])
 
 
-def _unpacked(node: Context, packed: Value, bits: int) -> Value:
+def unpacked(node: Context, packed: Value, bits: int) -> Value:
     """The numbers in each byte, lowest bits first, along a new last axis."""
     if bits == 8:
         return packed

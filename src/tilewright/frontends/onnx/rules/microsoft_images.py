@@ -15,12 +15,12 @@ from tilewright.frontends.onnx.rules.tensors import dims, reshape, transpose
 from tilewright.graph import Value
 
 
-def _channels_first(node: Context, value: Value) -> Value:
+def channels_first(node: Context, value: Value) -> Value:
     rank = len(dims(node, value))
     return transpose(node, value, 0, rank - 1, *range(1, rank - 1))
 
 
-def _channels_last(node: Context, value: Value) -> Value:
+def channels_last(node: Context, value: Value) -> Value:
     rank = len(dims(node, value))
     return transpose(node, value, 0, *range(2, rank), 1)
 
@@ -28,7 +28,7 @@ def _channels_last(node: Context, value: Value) -> Value:
 def _moved(node: Context, *places: int) -> Context:
     """The node with channels first in some of its inputs."""
     inputs = [
-        _channels_first(node, value) if at in places and value is not None else value
+        channels_first(node, value) if at in places and value is not None else value
         for at, value in enumerate(node.inputs)
     ]
     return replace(node, inputs=inputs)
@@ -36,18 +36,18 @@ def _moved(node: Context, *places: int) -> Context:
 
 def _nhwc_conv(node: Context) -> Value:
     """Here the weights have their channels last, too."""
-    return _channels_last(node, conv(_moved(node, 0, 1)))
+    return channels_last(node, conv(_moved(node, 0, 1)))
 
 
 def _nhwc_fused_conv(node: Context) -> Value:
-    out = _channels_last(node, conv(_moved(node, 0)))
+    out = channels_last(node, conv(_moved(node, 0)))
     if node.has(3):
         out = node.emit("add", out, node[3])
     return activated(node, out, node.attr("activation_params", ()))
 
 
 def _nhwc_max_pool(node: Context) -> Value:
-    return _channels_last(node, max_pool(_moved(node, 0))[0])
+    return channels_last(node, max_pool(_moved(node, 0))[0])
 
 
 def _group_norm(node: Context, x: Value) -> Value:
@@ -58,13 +58,13 @@ def _group_norm(node: Context, x: Value) -> Value:
     gamma, beta = (node.emit("cast", node[at], to=wide.tensor.dtype) for at in (1, 2))
     out = node.emit(
         "group_norm",
-        _channels_first(node, wide) if last else wide,
+        channels_first(node, wide) if last else wide,
         gamma,
         beta,
         groups=node.attr("groups"),
         epsilon=node.attr("epsilon", 1e-5),
     )
-    out = _channels_last(node, out) if last else out
+    out = channels_last(node, out) if last else out
     kind = node.attr("activation")
     if kind not in (0, 1):
         raise Skip(f"{node.op_type} with activation {kind}")

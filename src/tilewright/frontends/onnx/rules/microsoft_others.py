@@ -1,0 +1,120 @@
+"""ONNX Runtime's operators (com.microsoft) that ONNX has by now, and small ones of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.frontends.onnx.rules.activation import gelu
+from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
+from tilewright.frontends.onnx.rules.conv import RULES as CONVOLUTIONS
+from tilewright.frontends.onnx.rules.image import RULES as IMAGES
+from tilewright.frontends.onnx.rules.indexing import RULES as INDEXING
+from tilewright.frontends.onnx.rules.microsoft import unpacked
+from tilewright.frontends.onnx.rules.microsoft_images import channels_first, channels_last
+from tilewright.frontends.onnx.rules.shape import RULES as SHAPES
+from tilewright.frontends.onnx.rules.tensors import dims, item, part, reshape, stack
+from tilewright.graph import Value
+
+OPSET = 17  # of the rules that are used for their namesakes
+
+
+def _as_in_onnx(rule: Rule) -> Rule:
+    return lambda node: rule(replace(node, opset=OPSET))
+
+
+def _expand_dims(node: Context) -> Value:
+    axes = node.ints(1)
+    if axes is None:
+        raise Skip("ExpandDims along an axis that only the run tells")
+    return node.unsqueeze(node[0], *axes)
+
+
+def _qlinear_conv(node: Context) -> Value:
+    rule = CONVOLUTIONS["QLinearConv"]
+    if not node.attr("channels_last", 0):
+        out = rule(node)
+        assert isinstance(out, Value)
+        return out
+    out = rule(replace(node, inputs=[channels_first(node, node[0]), *node.inputs[1:]]))
+    assert isinstance(out, Value)
+    return channels_last(node, out)
+
+
+def _distances(node: Context) -> Value:
+    """How far each row of one matrix is from each of another."""
+    metric = node.attr("metric", "sqeuclidean")
+    if metric not in ("sqeuclidean", "euclidean"):
+        raise Skip(f"CDist by {metric}")
+    apart = node.emit("sub", node.unsqueeze(node[0], 1), node.unsqueeze(node[1], 0))
+    total = node.emit("reduce_sum", node.emit("mul", apart, apart), axes=(2,), keepdims=False)
+    return total if metric == "sqeuclidean" else node.emit("sqrt", total)
+
+
+def _complex_mul(node: Context, *, conjugate: bool) -> Value:
+    """Numbers as pairs along the last axis; of the second, the conjugate if asked for."""
+    (a, b), (c, d) = (
+        [item(node, node[at], which, node.rank(at) - 1) for which in (0, 1)] for at in (0, 1)
+    )
+    if conjugate:
+        d = node.emit("neg", d)
+    ac, bd, ad, bc = (node.emit("mul", *pair) for pair in ((a, c), (b, d), (a, d), (b, c)))
+    real, imaginary = node.emit("sub", ac, bd), node.emit("add", ad, bc)
+    return stack(node, [real, imaginary], len(dims(node, real)))
+
+
+def _gemm_fast_gelu(node: Context) -> Value:
+    product = node.emit("matmul", node[0], node[1])
+    product = node.emit("add", product, node[2]) if node.has(2) else product
+    return gelu(node, product, tanh=True)
+
+
+def _gather_block_quantized(node: Context) -> Value:
+    """Rows of a table that is quantized in blocks, as real numbers."""
+    table, ids, scales, zero = node[0], node[1], node[2], node.get(3)
+    rank, bits = node.rank(), node.attr("bits", 4)
+    along, across = (
+        node.axis(node.attr(f"{name}_axis", default), rank)
+        for name, default in (("gather", 0), ("quantize", 1))
+    )
+    of = table.tensor.dtype
+    if along >= across or across != rank - 1 or bits not in (4, 8) or not of.is_int:
+        raise Skip("GatherBlockQuantized of a table that is not quantized along its last axis")
+
+    def rows(value: Value, length: int | None) -> Value:
+        picked = node.emit("gather", value, ids, axis=along)
+        if of.bits < 8 or length is None or bits == 8:
+            return picked
+        outer = dims(node, picked)[:-1]
+        return part(node, reshape(node, unpacked(node, picked, bits), *outer, -1), 0, length, -1)
+
+    blocks, bytes_each = dims(node, scales)[-1], dims(node, table)[-1]
+    if not isinstance(blocks, int) or not isinstance(bytes_each, int):
+        raise Skip("GatherBlockQuantized of a table of unknown size")
+    width = bytes_each * (8 // bits) if of.bits == 8 else bytes_each
+    numbers, factors = rows(table, width), rows(scales, None)
+    last = len(dims(node, numbers)) - 1
+    if zero is not None:
+        zero = rows(zero, blocks)
+    elif of.bits == 8:
+        middle = node.like(numbers, 1 << (bits - 1))
+        zero = node.emit("expand", middle, shape=dims(node, factors))
+    block = node.attr("block_size", 128)
+    to = scales.tensor.dtype
+    return node.emit("dequantize", numbers, factors, zero, to=to, axis=last, block_size=block)
+
+
+RULES: dict[str, Rule] = {
+    "Trilu": _as_in_onnx(SHAPES["Trilu"]),
+    "Pad": _as_in_onnx(SHAPES["Pad"]),
+    "Range": _as_in_onnx(SHAPES["Range"]),
+    "GatherND": _as_in_onnx(INDEXING["GatherND"]),
+    "GridSample": _as_in_onnx(IMAGES["GridSample"]),
+    "TorchEmbedding": lambda node: node.emit("gather", node[0], node[1], axis=0),
+    "ExpandDims": _expand_dims,
+    "QLinearConv": _qlinear_conv,
+    "CDist": _distances,
+    "ComplexMul": lambda node: _complex_mul(node, conjugate=False),
+    "ComplexMulConj": lambda node: _complex_mul(node, conjugate=True),
+    "GemmFastGelu": _gemm_fast_gelu,
+    "GatherBlockQuantized": _gather_block_quantized,
+}
