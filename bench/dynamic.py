@@ -1,0 +1,137 @@
+"""Sizes left open against sizes known: one module for all, and one compiled for each.
+
+    python bench/dynamic.py [--json FILE] [--zoo FOLDER] [--only NAME ...] [--threads 1 2]
+                            [--seconds S] [--in-front]
+
+For each model whose inputs leave a size open, at five sizes: the least time of the module compiled
+once, over that of a module compiled for the size, run in turns, each in a process of its own.
+Asked: at most 1.15. With --in-front both run before all other work of the machine while timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import peers
+import report
+import zoo
+from report import Figure
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+LIMIT = 1.15
+ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class Open:
+    """A model with a size left open, and sizes to try."""
+
+    model: str
+    axis: int  # of every input
+    sizes: tuple[int, ...]
+
+
+OPEN = (
+    Open("resnet18_dyn", 0, (1, 2, 3, 5, 8)),
+    Open("bert_base_dyn", 1, (16, 50, 77, 128, 200)),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Milliseconds at one size."""
+
+    model: str
+    size: int
+    threads: int
+    open_ms: float
+    fixed_ms: float
+
+    @property
+    def ratio(self) -> float:
+        return self.open_ms / self.fixed_ms
+
+
+def resized(inputs: Path, axis: int, size: int, folder: Path) -> Path:
+    """Inputs of another size, repeated from what there is."""
+    with np.load(inputs) as stored:
+        given = {name: stored[name] for name in stored.files}
+    made = {
+        name: np.take(array, np.arange(size) % array.shape[axis], axis)
+        for name, array in given.items()
+    }
+    path = folder / f"{inputs.stem}.{size}.npz"
+    np.savez(path, **made)
+    return path
+
+
+def size_name(model: Path, axis: int) -> str:
+    """What the model calls the size."""
+    import onnx
+
+    loaded = onnx.load(model, load_external_data=False)
+    return str(loaded.graph.input[0].type.tensor_type.shape.dim[axis].dim_param)
+
+
+def compare(of: Open, size: int, threads: int, folder: Path, options: argparse.Namespace) -> Row:
+    case = zoo.cases_of(options.zoo, [of.model])[0]
+    inputs = resized(case.inputs, of.axis, size, folder)
+    fixed = json.dumps({size_name(case.model, of.axis): size})
+    running = [
+        peers.Contender("tilewright", case.model, inputs, threads),
+        peers.Contender("tilewright", case.model, inputs, threads, BENCH_SIZES=fixed),
+    ]
+    best = [float("inf")] * len(running)
+    try:
+        for _ in range(ROUNDS):
+            for at, contender in enumerate(running):
+                contender.in_front(options.in_front)
+                told = contender.ask(f"run {options.seconds / ROUNDS}")["times_ms"]
+                contender.in_front(False)
+                best[at] = min(best[at], *told)
+    finally:
+        for contender in running:
+            contender.stop()
+    return Row(of.model, size, threads, *best)
+
+
+def measure(options: argparse.Namespace) -> list[Figure]:
+    zoo.ensure_models(options.zoo, [of.model for of in OPEN])
+    wanted = [of for of in OPEN if not options.only or of.model in options.only]
+    runs = [(of, size, t) for t in options.threads for of in wanted for size in of.sizes]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for of, size, threads in track(runs, "measuring", console=Console(stderr=True)):
+            rows.append(compare(of, size, threads, Path(folder), options))
+    table = Table("model", "size", "threads", "open ms", "fixed ms", "ratio")
+    for row in rows:
+        colour = "red" if row.ratio > LIMIT else "green"
+        cells = [row.model, str(row.size), str(row.threads)]
+        cells += [f"{row.open_ms:.2f}", f"{row.fixed_ms:.2f}", f"[{colour}]{row.ratio:.3f}[/]"]
+        table.add_row(*cells)
+    Console().print(table)
+    return [
+        report.at_most(
+            f"{r.model} at {r.size}, {r.threads} threads: open / fixed", r.ratio, "x", LIMIT
+        )
+        for r in rows
+    ]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--zoo", type=Path, default=zoo.DEFAULT, help="a folder of models")
+    parser.add_argument("--only", nargs="*", help="names of models")
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--seconds", type=float, default=2, help="per module and size")
+    parser.add_argument("--in-front", action="store_true", help="before all other work")
+
+
+if __name__ == "__main__":
+    report.run(__doc__, measure, arguments)
