@@ -180,7 +180,7 @@ class Emitter:
 
     def _alloc(self, stmt: ir.Alloc) -> None:
         buffer = stmt.buffer
-        if buffer.scope == tiles.SCOPE:
+        if tiles.is_tile(buffer):
             self.tiles.take(buffer)
             self.stmt(stmt.body)
             self.tiles.free(buffer)
@@ -294,7 +294,7 @@ class Emitter:
             if is_non_negative(loop.start, self.non_negative):
                 inner.non_negative[loop.var] = None
             if tiles.uses_tiles(loop.body):
-                tiles.configure(self.module, b)
+                tiles.configure(self.module, b, loop.body)
             first = b.op("add nsw", begin, members[-1])
             last = b.op("add nsw", end, members[-1])
             with b.loop(first, last, hint=loop.var.name) as index:

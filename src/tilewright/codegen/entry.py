@@ -125,7 +125,7 @@ def emit_kernel(
             emitter.variables[var] = value
         if tiles.uses_tiles(fn.body):
             emitter.check(b.call("tw_request_tiles", "i32"))
-            tiles.configure(module, b)
+            tiles.configure(module, b, fn.body)
         emitter.stmt(fn.body)
         b.ret(i32(0))
     return name

@@ -65,7 +65,7 @@ def is_hardware(op: str) -> bool:
 def _operand(e: Emitter, arg: Expr) -> Value:
     if not isinstance(arg, Address):
         return e.expr(arg)
-    if arg.buffer.scope == tiles.SCOPE:
+    if tiles.is_tile(arg.buffer):
         return e.tiles.number(arg.buffer, arg.index)
     return e.pointer(arg)
 

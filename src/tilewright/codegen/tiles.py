@@ -1,10 +1,13 @@
 """Tile registers (AMX): buffers of scope `amx.tile`, numbered instead of addressed.
 
-A function that uses tiles configures them on entry, all as sixteen rows of 64 bytes, and releases
-them on leaving; the process must have asked the kernel for permission, which the runtime does.
+A tile has sixteen rows of 64 bytes; of scope `amx.tile14` it has fourteen. A function that uses
+tiles configures them on entry and releases them on leaving; the process must have asked the kernel
+for permission, which the runtime does.
 """
 
 from __future__ import annotations
+
+import re
 
 from tilewright import sym
 from tilewright.base.errors import Unsupported
@@ -15,18 +18,34 @@ from tilewright.tensor.ir import Buffer, Stmt
 from tilewright.tensor.visit import walk
 
 SCOPE = "amx.tile"
-TILE_BYTES, REGISTERS = 1024, 8
+ROWS, ROW_BYTES, REGISTERS = 16, 64, 8
+
+
+_TILE = re.compile(re.escape(SCOPE) + r"([1-9]|1[0-6])?")
+
+
+def is_tile(buffer: Buffer) -> bool:
+    """Whether a buffer lives in tile registers."""
+    return _TILE.fullmatch(buffer.scope) is not None
+
+
+def _rows(buffer: Buffer) -> int:
+    """Of each tile."""
+    return int(buffer.scope.removeprefix(SCOPE) or ROWS)
 
 
 def uses_tiles(stmt: Stmt) -> bool:
     """Whether a buffer in tile registers is allocated in the statement."""
-    return any(isinstance(s, ir.Alloc) and s.buffer.scope == SCOPE for s in walk(stmt))
+    return any(isinstance(s, ir.Alloc) and is_tile(s.buffer) for s in walk(stmt))
 
 
-def configure(module: ModuleText, builder: FunctionText) -> None:
-    """Set all tiles up now, and release them wherever the function returns."""
-    name = "tile.config"
-    rows, columns = [16] * REGISTERS, [64] * REGISTERS
+def configure(module: ModuleText, builder: FunctionText, body: Stmt) -> None:
+    """Set the tiles of a body up now, and release them wherever the function returns."""
+    rows = [0] * REGISTERS
+    _plan(body, TileRegisters(), rows)
+    rows = [each or ROWS for each in rows]
+    name = "tile.config" + ("" if rows == [ROWS] * REGISTERS else "." + ".".join(map(str, rows)))
+    columns = [ROW_BYTES] * REGISTERS
     data = bytes([1, 0, *[0] * 14])
     data += b"".join(width.to_bytes(2, "little") for width in (*columns, *[0] * 8))
     data += bytes([*rows, *[0] * 8])
@@ -37,6 +56,26 @@ def configure(module: ModuleText, builder: FunctionText) -> None:
     builder.before_return.append(module.declare("void", "llvm.x86.tilerelease", []))
 
 
+def _plan(stmt: Stmt, registers: TileRegisters, rows: list[int]) -> None:
+    """How many rows each register has: tiles are taken as they will be when code is emitted."""
+    if not isinstance(stmt, ir.Alloc) or not is_tile(stmt.buffer):
+        for child in stmt.children():
+            _plan(child, registers, rows)
+        return
+    tall = _rows(stmt.buffer)
+    for register in registers.take(stmt.buffer):
+        if rows[register] not in (0, tall):
+            raise Unsupported(
+                "TW3042",
+                f"a register is to hold tiles of {rows[register]} rows and then "
+                f"%{stmt.buffer.name}, of {tall}",
+                help="use one height of tiles in a function",
+            )
+        rows[register] = tall
+    _plan(stmt.body, registers, rows)
+    registers.free(stmt.buffer)
+
+
 class TileRegisters:
     """Which registers the tile buffers of one function occupy."""
 
@@ -44,21 +83,23 @@ class TileRegisters:
         self._first: dict[Buffer, int] = {}
         self._taken = 0
 
-    def take(self, buffer: Buffer) -> None:
+    def take(self, buffer: Buffer) -> range:
         """Give a buffer registers of its own."""
+        tile_bytes = _rows(buffer) * ROW_BYTES
         count = 1
         for dim in buffer.shape:
             count *= int(dim.value) if isinstance(dim, Const) else 1 << 30
         size = count * buffer.dtype.size_bytes
-        if size % TILE_BYTES or self._taken + size // TILE_BYTES > REGISTERS:
+        if size % tile_bytes or self._taken + size // tile_bytes > REGISTERS:
             raise Unsupported(
                 "TW3040",
                 f"%{buffer.name} takes {size} bytes of tiles after {self._taken} of {REGISTERS} "
-                f"registers of {TILE_BYTES} bytes are taken",
+                f"registers of {tile_bytes} bytes are taken",
                 help="keep fewer tiles at a time",
             )
         self._first[buffer] = self._taken
-        self._taken += size // TILE_BYTES
+        self._taken += size // tile_bytes
+        return range(self._first[buffer], self._taken)
 
     def free(self, buffer: Buffer) -> None:
         """The buffer's scope ends; buffers are freed in the reverse order of taking."""
@@ -75,4 +116,4 @@ class TileRegisters:
                 help="unroll the loops that choose between tiles",
             )
         position = int(offset.value) * buffer.dtype.size_bytes
-        return Value("i8", str(self._first[buffer] + position // TILE_BYTES))
+        return Value("i8", str(self._first[buffer] + position // (_rows(buffer) * ROW_BYTES)))

@@ -6,9 +6,14 @@ pairs (k // 2, n, k % 2), bytes in fours (k // 4, n, k % 4).
 
     A in tiles   B in tiles   C in tiles: amx_*_dot accumulates
     memory -> tile: amx_load_*      tile -> memory: amx_store_*      zero: reset of the dot
+
+Tiles of A and C may have fewer rows, which takes less time: `amx_bf16_dot_14` and the like, on
+buffers of scope `amx.tile14`. They are declared when somebody asks for them.
 """
 
 from __future__ import annotations
+
+import re
 
 from tilewright.intrin.declare import address, declare, instruction, stride_bytes
 from tilewright.tensor.intrin import TensorIntrin
@@ -55,14 +60,24 @@ def _behavior(
     """
 
 
-def _dot(name: str, a: str, b: str, c: str, group: int) -> str:
+def scope_of(rows: int) -> str:
+    """The memory of tiles of so many rows."""
+    return SCOPE if rows == ROWS else f"{SCOPE}{rows}"
+
+
+def name_of(name: str, rows: int) -> str:
+    """The intrinsic for tiles of so many rows."""
+    return name if rows == ROWS else f"{name}_{rows}"
+
+
+def _dot(name: str, a: str, b: str, c: str, group: int, rows: int) -> str:
     """The behaviour of a product of tiles, `group` elements of B side by side."""
-    depth = ROW_BYTES if group == 4 else ROW_BYTES // 2
+    depth, short = ROW_BYTES if group == 4 else ROW_BYTES // 2, scope_of(rows)
     return f"""
-    func @{name}(%A: {a}[16, {depth}] in {SCOPE}, %B: {b}[16, 16, {group}] in {SCOPE},
-                 %C: {c}[16, 16] in {SCOPE}) stage scheduled {{
-      for %i in 0..16 {{ for %j in 0..16 {{ for %k in 0..{depth} {{
-        block @C(%vi: spatial 16 = %i, %vj: spatial 16 = %j, %vk: reduce {depth} = %k) {{
+    func @{name}(%A: {a}[{rows}, {depth}] in {short}, %B: {b}[16, 16, {group}] in {SCOPE},
+                 %C: {c}[{rows}, 16] in {short}) stage scheduled {{
+      for %i in 0..{rows} {{ for %j in 0..16 {{ for %k in 0..{depth} {{
+        block @C(%vi: spatial {rows} = %i, %vj: spatial 16 = %j, %vk: reduce {depth} = %k) {{
           reads %A[%vi, %vk], %B[%vk // {group}, %vj, %vk % {group}]
           writes %C[%vi, %vj]
           init {{
@@ -75,10 +90,10 @@ def _dot(name: str, a: str, b: str, c: str, group: int) -> str:
     """
 
 
-def _product(name: str, a: str, b: str, c: str, group: int) -> TensorIntrin:
+def _product(name: str, a: str, b: str, c: str, group: int, rows: int = ROWS) -> TensorIntrin:
     mnemonic = {"bf16": "tdpbf16ps", "u8": "tdpbusd", "i8": "tdpbssd"}[a]
     return declare(
-        _dot(name, a, b, c, group),
+        _dot(name_of(name, rows), a, b, c, group, rows),
         reset=lambda A, B, C: instruction("llvm.x86.tilezero", address(C)),
         update=lambda A, B, C: instruction(
             f"llvm.x86.{mnemonic}", address(C), address(A), address(B)
@@ -86,18 +101,46 @@ def _product(name: str, a: str, b: str, c: str, group: int) -> TensorIntrin:
     )
 
 
-def _loads(prefix: str, of: str, group: int) -> tuple[TensorIntrin, TensorIntrin]:
+def _load_rows(of: str, rows: int = ROWS) -> TensorIntrin:
+    depth = ROW_BYTES // 2 if of == "bf16" else ROW_BYTES
+    name = name_of(f"amx_load_{of}_rows", rows)
+    return declare(_copy(name, of, rows, depth, "global", scope_of(rows)), compute=_load)
+
+
+def _load_groups(of: str, group: int) -> TensorIntrin:
     depth = ROW_BYTES if group == 4 else ROW_BYTES // 2
-    rows = _copy(f"{prefix}_rows", of, 16, depth, "global", SCOPE)
-    groups = _grouped(f"{prefix}_groups", of, depth, group)
-    return declare(rows, compute=_load), declare(groups, compute=_load)
+    return declare(_grouped(f"amx_load_{of}_groups", of, depth, group), compute=_load)
+
+
+def _store_rows(of: str, rows: int = ROWS) -> TensorIntrin:
+    name = name_of(f"amx_store_{of}", rows)
+    return declare(_copy(name, of, rows, 16, scope_of(rows), "global"), compute=_store)
 
 
 BF16_DOT = _product("amx_bf16_dot", "bf16", "bf16", "f32", 2)
 U8_DOT = _product("amx_u8_dot", "u8", "i8", "i32", 4)
 I8_DOT = _product("amx_i8_dot", "i8", "i8", "i32", 4)
-LOAD_BF16_ROWS, LOAD_BF16_GROUPS = _loads("amx_load_bf16", "bf16", 2)
-LOAD_U8_ROWS, LOAD_U8_GROUPS = _loads("amx_load_u8", "u8", 4)
-LOAD_I8_ROWS, LOAD_I8_GROUPS = _loads("amx_load_i8", "i8", 4)
-STORE_F32 = declare(_copy("amx_store_f32", "f32", 16, 16, SCOPE, "global"), compute=_store)
-STORE_I32 = declare(_copy("amx_store_i32", "i32", 16, 16, SCOPE, "global"), compute=_store)
+LOAD_BF16_ROWS, LOAD_BF16_GROUPS = _load_rows("bf16"), _load_groups("bf16", 2)
+LOAD_U8_ROWS, LOAD_U8_GROUPS = _load_rows("u8"), _load_groups("u8", 4)
+LOAD_I8_ROWS, LOAD_I8_GROUPS = _load_rows("i8"), _load_groups("i8", 4)
+STORE_F32, STORE_I32 = _store_rows("f32"), _store_rows("i32")
+
+_SHORT = re.compile(r"amx_(load|store)?_?(bf16|u8|i8|f32|i32)(_dot|_rows)?_([1-9]|1[0-5])")
+
+
+def declare_short(name: str) -> bool:
+    """Declare an intrinsic on tiles of fewer rows, by its name; whether there is one."""
+    found = _SHORT.fullmatch(name)
+    if found is None:
+        return False
+    what, of, suffix, rows = found[1], found[2], found[3], int(found[4])
+    if suffix == "_dot" and what is None and of in ("bf16", "u8", "i8"):
+        b, c, group = ("bf16", "f32", 2) if of == "bf16" else ("i8", "i32", 4)
+        _product(f"amx_{of}_dot", of, b, c, group, rows)
+    elif suffix == "_rows" and what == "load" and of in ("bf16", "u8", "i8"):
+        _load_rows(of, rows)
+    elif suffix is None and what == "store" and of in ("f32", "i32"):
+        _store_rows(of, rows)
+    else:
+        return False
+    return True

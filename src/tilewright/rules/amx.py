@@ -6,6 +6,9 @@ for jb in parallel       blocks of panels that stay in the second cache
     for js                 32 columns
       for k                two by two tiles of C; two of A and two of B are loaded
       the tiles go to memory, and through what follows
+
+Tiles of A and C have as many rows as divide those of the product well: a tile of fourteen rows
+takes hardly longer per row than one of sixteen, and no rows have to be filled up with zeros.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.intrin.amx import ROWS as SIDE  # the intrinsics below are declared there
+from tilewright.intrin.amx import name_of, scope_of
 from tilewright.rules.constants import CONSTANT
 from tilewright.rules.contraction import Contraction
 from tilewright.rules.nest import attempt, block_of, fused
@@ -24,6 +28,10 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
 PARALLEL_WORK = 10_000_000  # multiply-adds of all threads: what takes a few microseconds
+LOWEST = 8  # rows of a tile, at least, where there is a choice
+# Cycles of four products of tiles and what they load, besides those per row of A.
+BLOCK_CYCLES, ROW_CYCLES = 32, 2
+FILL_CYCLES = 80  # to copy what four products read of A, where rows are filled up
 
 
 @dataclass(frozen=True)
@@ -57,11 +65,13 @@ class AmxPlan:
     """Everything that is decided about a product."""
 
     kind: Kind
+    tall: int  # rows of a tile
     row_tiles: int  # in a block of registers
     column_tiles: int
     strips: int  # register blocks in a block of columns
     is_weight: bool
     share: str  # what threads share out: "columns", "rows", "stack", ""
+    ahead: int  # steps of the sum that B is asked for before it is used; 0: never
 
 
 def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
@@ -81,21 +91,49 @@ def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
     rows, columns = found.nest.guess(found.rows[-1]), found.nest.guess(found.columns[-1])
     if rows < 4 or columns < SIDE or (found.extent(found.depth[-1]) or 0) < kind.depth:
         return None
-    row_tiles = 1 if rows <= SIDE else 2
     column_tiles = 1 if columns <= SIDE else 2
     total = -(-columns // (SIDE * column_tiles))
+    tall, row_tiles = SIDE, 1 if rows <= SIDE else 2
+    if found.extent(found.rows[-1]) is not None:
+        tall, row_tiles = tall_of(rows, total)
     bytes_each = found.guess(found.depth) * SIDE * column_tiles * found.b.buffer.dtype.size_bytes
     is_weight = found.b.buffer.name in setting.constants
     room = setting.target.l2_bytes // (8 if is_weight else 2)
     most = max(1, room // max(1, bytes_each))
-    share = _share(found, setting, total, -(-rows // (SIDE * row_tiles)))
+    share = _share(found, setting, total)
     each = -(-total // (setting.threads if share == "columns" else 1))
     size = -(-each // -(-each // most))
     strips = next(s for s in range(size, 0, -1) if total % s == 0)
-    return AmxPlan(kind, row_tiles, column_tiles, strips, is_weight, share)
+    part = rows_bytes_of(found) * tall * row_tiles + bytes_each
+    ahead = 1 if part > setting.target.l1d_bytes // 2 else 0
+    return AmxPlan(kind, tall, row_tiles, column_tiles, strips, is_weight, share, ahead)
 
 
-def _share(found: Contraction, setting: Setting, columns: int, rows: int) -> str:
+def rows_bytes_of(found: Contraction) -> int:
+    """What a row of the result reads of A."""
+    return found.guess(found.depth) * found.a.buffer.dtype.size_bytes
+
+
+def tall_of(rows: int, strips: int) -> tuple[int, int]:
+    """Rows of a tile, and tiles of a block: what takes the fewest cycles for all rows.
+
+    Rows that are left over mean that all are copied to where zeros fill them up, which the strips
+    of columns share.
+    """
+
+    def cost(tall: int, tiles: int) -> float:
+        blocks = -(-rows // (tall * tiles))
+        cycles = (BLOCK_CYCLES + ROW_CYCLES * tall) * (1 if tiles > 1 else 0.6)
+        fill = FILL_CYCLES / strips if rows % (tall * tiles) else 0
+        return blocks * (cycles + fill)
+
+    choices = [(tall, tiles) for tall in range(SIDE, LOWEST - 1, -1) for tiles in (2, 1)]
+    if rows <= SIDE:
+        return max(rows, 1), 1
+    return min(choices, key=lambda choice: cost(*choice))
+
+
+def _share(found: Contraction, setting: Setting, columns: int) -> str:
     threads = setting.threads
     stack = found.guess((*found.stack, *found.columns[:-1], *found.rows[:-1]))
     work = stack * found.guess((found.rows[-1], found.columns[-1])) * found.guess(found.depth)
@@ -109,18 +147,18 @@ def _share(found: Contraction, setting: Setting, columns: int, rows: int) -> str
 
 def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[BlockRef, ...]:
     """Pad to whole tiles, pack B, and leave the sums to the instructions."""
-    kind = plan.kind
+    kind, short = plan.kind, scope_of(plan.tall)
     sch.pad(c, _multiples(found, plan))
     panel = copy_of(sch, c, found, found.b)
     padded = producer_of(sch, c, found, found.a)
-    a = sch.cache_read(c, read_index(sch, c, operand(sch, c, found, found.a).buffer), "amx.tile")
+    a = sch.cache_read(c, read_index(sch, c, operand(sch, c, found, found.a).buffer), short)
     b = sch.cache_read(c, read_index(sch, c, operand(sch, c, found, found.b).buffer), "amx.tile")
     followers = _followers(sch, c)
-    store = sch.cache_write(c, 0, "amx.tile")
+    store = sch.cache_write(c, 0, short)
     loops = sch.get_loops(c)
     outer = [loops[at] for at in (*found.stack, *found.columns[:-1])]
     *row_outer, row = [loops[at] for at in found.rows]
-    io, im, ii = sch.split(row, [None, plan.row_tiles, SIDE])
+    io, im, ii = sch.split(row, [None, plan.row_tiles, plan.tall])
     jb, js, jm, ji = sch.split(
         loops[found.columns[-1]], [None, plan.strips, plan.column_tiles, SIDE]
     )
@@ -134,18 +172,19 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     sch.compute_at(a, ro)
     sch.compute_at(b, ro)
     if padded is not None:
-        sch.compute_at(padded, io)
-        _, lane = sch.split(sch.get_loops(padded)[-1], [None, kind.depth])
-        attempt(sch, sch.vectorize, lane)
+        _fill(sch, found, plan, padded, io)
     if not plan.is_weight:
         sch.compute_at(panel, jb)
     _lay_out(sch, found, plan, panel, a, b, store)
     if plan.is_weight:  # the next block comes while this one is used
         attempt(sch, sch.prefetch, b, 0, jb, 1, ro)
+    if plan.ahead:
+        attempt(sch, sch.prefetch, b, 0, ro, plan.ahead)
     _tensorize_copies(sch, found, plan, a, b, store)
     init = sch.decompose_reduction(c, (*far, ro)[0])
-    sch.tensorize(sch.get_loops(c)[-3], kind.dot)
-    sch.tensorize(sch.get_loops(init)[-2], kind.dot)
+    dot = name_of(kind.dot, plan.tall)
+    sch.tensorize(sch.get_loops(c)[-3], dot)
+    sch.tensorize(sch.get_loops(init)[-2], dot)
     _pack(sch, found, plan, panel)
     shared = {"columns": [*outer, jb], "rows": [*outer, jb, *row_outer, io], "stack": outer}
     if plan.share:
@@ -153,9 +192,22 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     return tuple(x for x in (c, panel, padded, a, b, store, init, *done) if x is not None)
 
 
+def _fill(sch: Schedule, found: Contraction, plan: AmxPlan, padded: BlockRef, at: LoopRef) -> None:
+    """Make the filled rows of A where they are read; before all if many blocks read them."""
+    columns = found.extent(found.columns[-1])
+    once = columns is None or columns <= SIDE * plan.column_tiles * plan.strips
+    if once or plan.share in ("stack", "rows"):
+        sch.compute_at(padded, at)
+    *outer, last = sch.get_loops(padded)
+    _, lane = sch.split(last, [None, plan.kind.depth])
+    attempt(sch, sch.vectorize, lane)
+    if not once and plan.share == "columns":
+        sch.parallel(outer[-1])
+
+
 def _multiples(found: Contraction, plan: AmxPlan) -> list[int]:
     multiples = [1] * len(found.block.iters)
-    multiples[found.rows[-1]] = SIDE * plan.row_tiles
+    multiples[found.rows[-1]] = plan.tall * plan.row_tiles
     multiples[found.columns[-1]] = SIDE * plan.column_tiles
     if found.extent(found.columns[-1]) is None:
         multiples[found.columns[-1]] *= plan.strips
@@ -227,10 +279,11 @@ def _lay_out(
     sch.transform_layout(panel, ("write", 0), _map(rank, k, j, grouped))
     sch.transform_layout(b, ("write", 0), _map(rank, k, j, grouped))
     i, k = _axis(found, found.a, found.rows[-1]), _axis(found, found.a, found.depth[-1])
-    tiled = f"{{y}} // 16, {{x}} // {deep}, {{y}} % 16, {{x}} % {deep}"
+    tall = plan.tall
+    tiled = f"{{y}} // {tall}, {{x}} // {deep}, {{y}} % {tall}, {{x}} % {deep}"
     sch.transform_layout(a, ("write", 0), _map(len(found.a.index), i, k, tiled))
     rank, i, j = _written(found)
-    square = "{y} // 16, {x} // 16, {y} % 16, {x} % 16"
+    square = f"{{y}} // {tall}, {{x}} // 16, {{y}} % {tall}, {{x}} % 16"
     sch.transform_layout(store, ("read", 0), _map(rank, i, j, square))
 
 
@@ -250,9 +303,10 @@ def _tensorize_copies(
     k, j = _axis(found, found.b, found.depth[-1]), _axis(found, found.b, found.columns[-1])
     _tensorize(sch, b, len(found.b.index), k, j, (0, SIDE), f"{kind.load_b}_groups")
     i, k = _axis(found, found.a, found.rows[-1]), _axis(found, found.a, found.depth[-1])
-    _tensorize(sch, a, len(found.a.index), i, k, (SIDE, 0), f"{kind.load}_rows")
+    rows = name_of(f"{kind.load}_rows", plan.tall)
+    _tensorize(sch, a, len(found.a.index), i, k, (plan.tall, 0), rows)
     rank, i, j = _written(found)
-    _tensorize(sch, store, rank, i, j, (SIDE, SIDE), kind.store)
+    _tensorize(sch, store, rank, i, j, (plan.tall, SIDE), name_of(kind.store, plan.tall))
 
 
 def _tensorize(

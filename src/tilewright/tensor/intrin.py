@@ -60,7 +60,8 @@ def declare(intrin: TensorIntrin) -> TensorIntrin:
 def intrinsic(name: str) -> TensorIntrin:
     """The intrinsic declared under `name`."""
     if name not in _declared:
-        import_module("tilewright.intrin")  # declares ours; a layer above, so reached by name
+        # Declares ours; a layer above, so reached by name.
+        import_module("tilewright.intrin").declare_by_name(name)
     if name not in _declared:
         known = ", ".join(sorted(_declared)) or "none"
         raise UserError("TW2010", f"no tensor intrinsic named {name}", help=f"declared: {known}")
