@@ -1,4 +1,4 @@
-"""Finds the polynomials in `codegen/math/coefficients.py`: `python tools/minimax.py`.
+"""Finds the polynomials of `codegen/math`: `python tools/minimax.py`.
 
 Each is the polynomial of its degree whose greatest weighted error over an interval is least, found
 by Remez exchange in 60-digit arithmetic; its coefficients are then rounded. Needs mpmath.
@@ -209,8 +209,45 @@ def tasks() -> list[Fit]:
     ]
 
 
+def table(g: Function, step: mp.mpf, count: int, degree: int) -> list[list[float]]:
+    """By degree, the coefficients of g(k step + t) for each k; |t| <= step / 2.
+
+    Around 0 those of (g(t) - t) / t, so that relative errors are small; the last value is 1.
+    """
+    half = step / 2 * mp.mpf("1.0001")  # whose interval a number at the border is in is open
+    start = at_zero(lambda t: g(t) / t - 1, [c - (k == 0) for k, c in enumerate(taylor(g, 1, 1))])
+    first, _ = remez(start, mp.mpf(0), half, list(range(degree)), lambda t: mp.mpf(1))
+    rows = [[mp.mpf(0), *first]]
+    for k in range(1, count):
+
+        def near(t: mp.mpf, middle: mp.mpf = k * step) -> mp.mpf:
+            return g(middle + t)
+
+        powers = list(range(degree + 1))
+        found, _ = remez(near, -half, half, powers, lambda t: mp.mpf(1))
+        rows.append(found)
+    rows[-1][0] = mp.mpf(1)
+    return [[float(rounded(row[at], "f32")) for row in rows] for at in range(degree + 1)]
+
+
+def print_tables(wanted: list[str]) -> None:
+    for name, g, step, count, degree in (
+        ("ERF", mp.erf, mp.mpf(33) / 128, 16, 5),
+        ("TANH", mp.tanh, mp.mpf(37) / 128, 32, 6),
+    ):
+        if wanted and f"{name}_TABLE" not in wanted:
+            continue
+        print(f"{name}_TABLE: Table = (")
+        for values in table(g, step, count, degree):
+            shown = [f"{value:#.9g}" for value in values]  # enough to tell floats of 32 bits apart
+            lines = [", ".join(shown[at : at + 4]) for at in range(0, count, 4)]
+            print("    (" + ",\n     ".join(lines) + "),")
+        print(")", flush=True)
+
+
 def main() -> None:
     wanted = sys.argv[1:]
+    print_tables(wanted)
     for task in tasks():
         if wanted and task.name not in wanted:
             continue

@@ -5,7 +5,7 @@ Transcendental functions are not here: `math` expands them into arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tilewright.base.dtype import DType
 from tilewright.codegen.arith import Arithmetic
@@ -52,6 +52,37 @@ def _scale_power(arith: Arithmetic, of: DType, result: DType, args: tuple[Value,
     current = i32(4)  # the rounding mode of the processor
     name = f"llvm.x86.avx512.mask.scalef.{kind}.512"
     return arith.b.call(name, y.type, y, n, y, Value(mask, "-1"), current)
+
+
+def _lookup(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
+    """Entries of a table of 16 or 32 numbers, by the low bits of the first argument."""
+    at, *table = args
+    b = arith.b
+    padded = b.widen(at, -(-at.lanes // 16) * 16)
+    firsts = range(0, padded.lanes, 16)
+    parts = (
+        [padded] if padded.lanes == 16 else [b.shuffle(padded, range(f, f + 16)) for f in firsts]
+    )
+    found = [_permuted(arith, part, table) for part in parts]
+    while len(found) > 1:
+        found += found[-1:] * (len(found) % 2)
+        found = [b.concat(*pair) for pair in zip(found[::2], found[1::2], strict=True)]
+    (whole,) = found
+    if at.lanes == 1:
+        return b.extract(whole, 0)
+    return whole if whole.lanes == at.lanes else b.shuffle(whole, range(at.lanes))
+
+
+def _row(table: Sequence[Value]) -> Value:
+    return Value(f"<{len(table)} x float>", f"<{', '.join(map(str, table))}>")
+
+
+def _permuted(arith: Arithmetic, at: Value, table: Sequence[Value]) -> Value:
+    if len(table) == 16:
+        name = "llvm.x86.avx512.permvar.sf.512"
+        return arith.b.call(name, "<16 x float>", _row(table), at)
+    name = "llvm.x86.avx512.vpermi2var.ps.512"
+    return arith.b.call(name, "<16 x float>", _row(table[:16]), at, _row(table[16:]))
 
 
 def _abs(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
@@ -153,6 +184,7 @@ RULES: dict[str, Rule] = {
     "fmod": _fmod,
     "abs": _abs,
     "scale_power": _scale_power,
+    "lookup": _lookup,
     "isnan": _isnan,
     "isinf": _isinf,
     "truncdiv": _truncdiv,

@@ -622,7 +622,7 @@ def _broadcast(e: Emitter, node: Broadcast, args: tuple[Value, ...]) -> Value:
 
 def _call(e: Emitter, node: Call, args: tuple[Value, ...]) -> Value:
     if node.op in FORMULAS:
-        return e.expr(expand_call(node))
+        return e.expr(expand_call(node, tables=e.arith.machine.looks_up))
     rule = RULES.get(node.op)
     if rule is None:
         raise Unsupported(

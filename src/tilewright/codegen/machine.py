@@ -24,6 +24,7 @@ class Machine:
     has_masks: bool = False  # masked loads and stores are instructions
     has_gather: bool = False
     scales: bool = False  # an instruction multiplies vectors of 512 bits by powers of two
+    looks_up: bool = False  # an instruction takes each lane from a table in vectors of 512 bits
     assembles: bool = False  # LLVM was built to parse this architecture's assembly here
     vector_bits: int = 128
     function_attributes: tuple[str, ...] = ()  # LLVM's, beyond cpu and features

@@ -20,6 +20,7 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         has_masks=target.has("avx"),
         has_gather=target.has("avx2"),
         scales=wide,
+        looks_up=wide,
         vector_bits=target.vector_bits,
         function_attributes=attributes,
     )

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.dtype import F32
+from tilewright.codegen.math import intervals
 from tilewright.codegen.math.error_function import erf
 from tilewright.codegen.math.exponential import exp, exp2, expm1, sigmoid
 from tilewright.codegen.math.hyperbolic import acosh, asinh, atanh, cosh, sinh, tanh
@@ -48,6 +49,8 @@ FORMULAS: dict[str, Callable[..., Real]] = {
     "erf": erf,
     "pow": pow_,
 }
+# Of f32, for machines that look numbers up in vectors.
+BY_TABLE: dict[str, Callable[..., Real]] = {"erf": intervals.erf, "tanh": intervals.tanh}
 
 
 def expand_math(fn: Function) -> Function:
@@ -61,12 +64,14 @@ def _by_steps(expr: Expr) -> Expr:
     return expr.args[2] if isinstance(expr, Call) and expr.op == "scale_power" else expr
 
 
-def expand_call(expr: Expr) -> Expr:
-    """One call replaced, or the expression itself."""
+def expand_call(expr: Expr, *, tables: bool = False) -> Expr:
+    """One call replaced, or the expression itself. `tables` says that lookups are fast."""
     formula = FORMULAS.get(expr.op) if isinstance(expr, Call) else None
     if formula is None:
         return expr
     assert isinstance(expr, Call)
+    if tables and expr.dtype.bits <= 32:
+        formula = BY_TABLE.get(expr.op, formula)
     if expr.dtype.bits >= 32:
         return formula(*(Real(arg) for arg in expr.args)).expr
     wide = F32.with_lanes(expr.dtype.lanes)
