@@ -72,6 +72,7 @@ class AmxPlan:
     is_weight: bool
     share: str  # what threads share out: "columns", "rows", "stack", ""
     ahead: int  # steps of the sum that B is asked for before it is used; 0: never
+    next_rows: bool  # ask for the rows of the next block
 
 
 def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
@@ -100,18 +101,24 @@ def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
     is_weight = found.b.buffer.name in setting.constants
     room = setting.target.l2_bytes // (8 if is_weight else 2)
     most = max(1, room // max(1, bytes_each))
-    share = _share(found, setting, total)
+    blocks = -(-rows // (tall * row_tiles))
+    share = _share(found, setting, total, blocks if is_weight else 0)
     each = -(-total // (setting.threads if share == "columns" else 1))
     size = -(-each // -(-each // most))
     strips = next(s for s in range(size, 0, -1) if total % s == 0)
-    part = rows_bytes_of(found) * tall * row_tiles + bytes_each
-    ahead = 1 if part > setting.target.l1d_bytes // 2 else 0
-    return AmxPlan(kind, tall, row_tiles, column_tiles, strips, is_weight, share, ahead)
-
-
-def rows_bytes_of(found: Contraction) -> int:
-    """What a row of the result reads of A."""
-    return found.guess(found.depth) * found.a.buffer.dtype.size_bytes
+    row_bytes = found.guess(found.depth) * found.a.buffer.dtype.size_bytes
+    used = row_bytes * tall * row_tiles + bytes_each * strips
+    return AmxPlan(
+        kind,
+        tall,
+        row_tiles,
+        column_tiles,
+        strips,
+        is_weight,
+        share,
+        ahead=int(used > setting.target.l1d_bytes // 2),
+        next_rows=row_bytes * rows > setting.target.l1d_bytes,
+    )
 
 
 def tall_of(rows: int, strips: int) -> tuple[int, int]:
@@ -133,7 +140,8 @@ def tall_of(rows: int, strips: int) -> tuple[int, int]:
     return min(choices, key=lambda choice: cost(*choice))
 
 
-def _share(found: Contraction, setting: Setting, columns: int) -> str:
+def _share(found: Contraction, setting: Setting, columns: int, blocks: int) -> str:
+    """What threads share out; each reads all of what they do not, so rather the larger operand."""
     threads = setting.threads
     stack = found.guess((*found.stack, *found.columns[:-1], *found.rows[:-1]))
     work = stack * found.guess((found.rows[-1], found.columns[-1])) * found.guess(found.depth)
@@ -142,6 +150,8 @@ def _share(found: Contraction, setting: Setting, columns: int) -> str:
     outer = found.guess((*found.stack, *found.columns[:-1]))
     if outer % threads == 0 or outer >= 4 * threads:
         return "stack"
+    if blocks >= 4 * threads and found.guess(found.rows) > found.nest.guess(found.columns[-1]):
+        return "rows"
     return "columns" if columns >= threads else "rows"
 
 
@@ -178,6 +188,8 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     _lay_out(sch, found, plan, panel, a, b, store)
     if plan.is_weight:  # the next block comes while this one is used
         attempt(sch, sch.prefetch, b, 0, jb, 1, ro)
+    if plan.next_rows:
+        attempt(sch, sch.prefetch, a, 0, io, 1, ro)
     if plan.ahead:
         attempt(sch, sch.prefetch, b, 0, ro, plan.ahead)
     _tensorize_copies(sch, found, plan, a, b, store)
