@@ -7,8 +7,9 @@ A variant leaves out a pass by its name (`fuse`; `assign_layout`: images channel
 `choose_winograd`; `recognize_attention`: scores by tiles), `packing`: weights as kernels read them,
 `in_place`: results in the memory of operands, or `schedule`: kernels stay as lowering makes them.
 With --all, every pass that can be left out. All variants of a model run in turns. A factor above 1
-is what the optimization brings; below 1 it does harm. A row that falls short is measured once more
-for longer before it counts. With --in-front variants run before all other work while timed.
+is what the optimization brings; below 1 it does harm; `=` is the very same code. A variant that is
+faster is measured once more for longer before it counts. With --in-front variants run before all
+other work of the machine while timed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from tilewright.driver.pipelines import PIPELINES
 NEEDED = {"infer_shapes", "remove_dead_nodes", "enclose_nodes", "canonicalize", "decompose"}
 NOISE = 0.97  # factors this close to 1 are no loss
 ROUNDS = 6
+SAME = 0.0  # in place of a time: the code is that of the whole compiler
 NAMED = (
     "fuse",
     "assign_layout",
@@ -73,6 +75,9 @@ def ablate(case: zoo.Case, names: list[str], options: argparse.Namespace) -> dic
     best = dict.fromkeys(live, math.inf)
     try:
         if "" in live:
+            for name in same_code(live):
+                live.pop(name).stop()
+                best[name] = SAME
             turns(live, best, options.seconds, options.in_front)
             close = {n: live[n] for n in live if n == "" or best[n] < best[""]}
             if len(close) > 1:  # noise, or harm: a longer look tells
@@ -81,6 +86,12 @@ def ablate(case: zoo.Case, names: list[str], options: argparse.Namespace) -> dic
         for contender in live.values():
             contender.stop()
     return best
+
+
+def same_code(live: dict[str, Any]) -> list[str]:
+    """The variants that are what they are without leaving anything out."""
+    programs = {name: contender.ask("program")["program"] for name, contender in live.items()}
+    return [name for name in live if name and programs[name] == programs[""]]
 
 
 def turns(live: dict[str, Any], best: dict[str, float], seconds: float, in_front: bool) -> None:
@@ -111,6 +122,9 @@ def _show(results: dict[str, dict[str, float]], names: list[str]) -> None:
     for name in names:
         cells = []
         for found in results.values():
+            if found.get(name) == SAME:
+                cells.append("=")
+                continue
             factor = found[name] / found[""] if name in found else math.nan
             colour = "red" if factor < NOISE else "green" if factor > 1.03 else ""
             cells.append(f"[{colour}]{factor:.2f}[/]" if colour else f"{factor:.2f}")
@@ -121,7 +135,11 @@ def _show(results: dict[str, dict[str, float]], names: list[str]) -> None:
 def _figures(results: dict[str, dict[str, float]], names: list[str]) -> list[Figure]:
     figures = []
     for name in names:
-        factors = {m: found[name] / found[""] for m, found in results.items() if name in found}
+        factors = {
+            model: found[name] / found[""] if found[name] != SAME else 1.0
+            for model, found in results.items()
+            if name in found
+        }
         if not factors:
             continue
         mean = math.exp(statistics.fmean(math.log(factor) for factor in factors.values()))

@@ -4,12 +4,13 @@
 
 A process loads the model, says how long that took, then obeys lines of its input: `run SECONDS`
 answers with the milliseconds of single calls, `profile` with the time of each kernel if it is ours,
-`outputs FILE` writes the outputs. Answers are lines of JSON. Contenders so keep their threads to
+`program` with a text that is the same for equal code, `outputs FILE` writes the outputs. Answers are lines of JSON. Contenders so keep their threads to
 themselves, and only one runs at a time.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -242,10 +243,20 @@ def serve(peer: str, path: Path, inputs: Path, threads: int, answers: IO[str]) -
             answer(times_ms=timed(run, float(rest)), peak_mb=peak_mb())
         elif word == "profile":
             answer(kernels=profiled(module, run))
+        elif word == "program":
+            answer(program=program_of(module))
         elif word == "outputs":
             made = arrays_of(run())
             np.savez(rest, **{str(at): array for at, array in enumerate(made)})
             answer(outputs=len(made))
+
+
+def program_of(module: Any) -> str:
+    """A digest of what a module of ours calls, in which memory; empty for others."""
+    if not hasattr(module, "inside"):
+        return ""
+    text = f"{sorted(module.inside.program.kernels)}\n".encode() + module.inside.image
+    return hashlib.sha256(text).hexdigest()
 
 
 def timed(run: Run, seconds: float) -> list[float]:

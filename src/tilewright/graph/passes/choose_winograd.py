@@ -3,6 +3,9 @@
 Winograd's method multiplies less, but transforms images and results and reads more weights; which
 tile pays, if any, follows from an estimate of cycles on the target. Larger tiles round more: they
 are for sums that are long enough for that to stay within what any order of summation may be off.
+
+Weights wait in the second cache from one run to the next only if those of the whole model fit: of a
+larger model even the least layer fetches its weights anew, and four times as many cost their time.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ class Shape:
     out: int
     height: int  # of the result
     width: int
+    waiting: bool = True  # the weights of the whole model fit the second cache
 
 
 def choose_winograd(module: Module, ctx: PassContext) -> Module:
@@ -41,6 +45,7 @@ def choose_winograd(module: Module, ctx: PassContext) -> Module:
     target = ctx.target
     if not isinstance(target, Target) or target.kind != CPU or target.lanes(32) < 4:
         return module
+    waiting = sum(array.nbytes for array in module.constants.values()) <= target.l2_bytes
 
     def make_rule(graph: Graph) -> Rule:
         constants: dict[Value, None] = {}
@@ -48,20 +53,22 @@ def choose_winograd(module: Module, ctx: PassContext) -> Module:
         def rule(node: Node) -> Instead | None:
             if node.op == "constant":
                 constants.update(dict.fromkeys(node.outputs))
-            return _chosen(node, constants, target)
+            return _chosen(node, constants, target, waiting)
 
         return rule
 
     return map_graphs(module, lambda graph: rewrite_by(graph, make_rule))
 
 
-def _chosen(node: Node, constants: dict[Value, None], target: Target) -> Instead | None:
+def _chosen(
+    node: Node, constants: dict[Value, None], target: Target, waiting: bool
+) -> Instead | None:
     if node.op != "conv" or node.get("winograd", 0) or node.inputs[1] not in constants:
         return None
     shape = _shape(node)
     if shape is None:
         return None
-    tile = best_tile(shape, target)
+    tile = best_tile(replace(shape, waiting=waiting), target)
     if not tile:
         return None
     attributes = ir.attributes(**{**dict(node.attributes), "winograd": tile})
@@ -104,7 +111,7 @@ def best_tile(shape: Shape, target: Target) -> int:
 def direct_cycles(shape: Shape, target: Target) -> float:
     terms = 9 * shape.channels * shape.out
     work = shape.height * shape.width * terms
-    return max(work / _rate(target), _far(4 * terms, target))
+    return max(work / _rate(target), _far(4 * terms, shape, target))
 
 
 def tiled_cycles(shape: Shape, tile: int, target: Target) -> float:
@@ -118,7 +125,7 @@ def tiled_cycles(shape: Shape, tile: int, target: Target) -> float:
     moved = tiles * (image * -(-shape.channels // lanes) + result * -(-shape.out // lanes))
     area = (shape.height + 2) * (shape.width + 2)
     padding = PADDING * area * -(-shape.channels // lanes)
-    return max(products, _far(4 * terms, target)) + moved + padding
+    return max(products, _far(4 * terms, shape, target)) + moved + padding
 
 
 def _rate(target: Target) -> float:
@@ -126,6 +133,7 @@ def _rate(target: Target) -> float:
     return EFFICIENCY * target.lanes(32) * target.fma_units
 
 
-def _far(size_bytes: int, target: Target) -> float:
+def _far(size_bytes: int, shape: Shape, target: Target) -> float:
     """Cycles to fetch weights that the second cache does not hold."""
-    return size_bytes / FAR_BYTES if size_bytes > target.l2_bytes else 0.0
+    near = shape.waiting and size_bytes <= target.l2_bytes
+    return 0.0 if near else size_bytes / FAR_BYTES

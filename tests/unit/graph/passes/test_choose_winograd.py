@@ -13,8 +13,11 @@ from tilewright.sym import const
 SERVER = Target.parse("cpu -mcpu=sapphirerapids")
 
 
-def model(size, channels, out, kernel=3, stride=1, layout="channels_last"):
+def model(size, channels, out, kernel=3, stride=1, layout="channels_last", others=0):
+    """A convolution, in a model with so many bytes of other weights."""
     b = Builder()
+    if others:
+        b.constant(np.ones(others // 4, np.float32))
     shape = (1, size, size, channels) if layout == "channels_last" else (1, channels, size, size)
     x = b.param("x", TensorType(F32, tuple(map(const, shape))))
     w = b.constant(np.ones((out, channels, kernel, kernel), np.float32))
@@ -40,6 +43,12 @@ def chosen(module, target=SERVER):
 )
 def test_the_tile_follows_from_the_sizes(size, channels, out, tile):
     assert chosen(model(size, channels, out)) == tile
+
+
+def test_weights_that_do_not_wait_in_the_cache_take_time():
+    assert chosen(model(7, 64, 64)) == 4
+    assert chosen(model(7, 64, 64, others=8 << 20)) == 0
+    assert chosen(model(56, 64, 64, others=8 << 20)) == 4
 
 
 def test_other_convolutions_stay_as_they_are():
