@@ -4,8 +4,8 @@
 
 A process loads the model, says how long that took, then obeys lines of its input: `run SECONDS`
 answers with the milliseconds of single calls, `profile` with the time of each kernel if it is ours,
-`program` with a text that is the same for equal code, `outputs FILE` writes the outputs. Answers are lines of JSON. Contenders so keep their threads to
-themselves, and only one runs at a time.
+`program` with a text that is the same for equal code, `outputs FILE` writes the outputs. Answers
+are lines of JSON. Contenders so keep their threads to themselves, and only one runs at a time.
 """
 
 from __future__ import annotations
