@@ -2,11 +2,14 @@
 
 It runs where a user asks for it by name. Weights are rounded at compile time; what else a product
 reads is rounded by whoever computes it, so that less is moved too. Between products everything
-stays f32: norms, softmax and sums lose nothing. Convolutions are products of their windows; those
-of groups stay as they are.
+stays f32: norms, softmax and sums lose nothing. But of a large value that products read rounded
+anyway, sums take the rounded one too: writing and reading it twice would take longer than
+multiplying. Convolutions are products of their windows; those of groups stay as they are.
 """
 
 from __future__ import annotations
+
+from math import prod
 
 from tilewright.base.dtype import BF16, F32
 from tilewright.base.passes import PassContext
@@ -16,11 +19,13 @@ from tilewright.graph.unfold import flatten_rows, foldable_weights, matrix_of, r
 from tilewright.sym import ONE, Const
 
 SHORTEST = 16  # steps of a sum from which on rounding the operands pays
+LARGE = 1 << 17  # elements of a value that does not stay in a cache beside what else is used
 
 
 def lower_precision(module: Module, ctx: PassContext) -> Module:
     """Before: matmul(%a, %b).   After: matmul(cast(%a), cast(%b)) {to = dtype f32}."""
-    return rewrite_matches(rewrite_matches(module, (matmul, conv)), (flatten_rows,))
+    rounded = rewrite_matches(rewrite_matches(module, (matmul, conv)), (flatten_rows,))
+    return rewrite_matches(rounded, (read_rounded,))
 
 
 def matmul(node: Node, scope: Scope) -> Replacement:
@@ -49,6 +54,29 @@ def conv(node: Node, scope: Scope) -> Replacement:
     value = steps.add("matmul", seen, factor.output, to=F32)
     restored(steps, value if bias is None else steps.add("add", value, bias), node)
     return steps.done()
+
+
+def read_rounded(node: Node, scope: Scope) -> Replacement:
+    """A sum whose large operand is there in bf16, for a product, reads that."""
+    if node.op != "add":
+        return None
+    steps = Steps(node, scope)
+    given = [
+        steps.add("cast", _rounded(steps, value), to=F32) if _is_kept(value, scope) else value
+        for value in node.inputs
+    ]
+    if given == list(node.inputs):
+        return None
+    steps.add("add", *given)
+    return steps.done()
+
+
+def _is_kept(value: Value | None, scope: Scope) -> bool:
+    """Whether a large value is rounded for somebody."""
+    if value is None or value.tensor.dtype is not F32 or "cast" not in scope.users.get(value, ()):
+        return False
+    shape = shape_of(value) or ()
+    return prod(int(dim.value) if isinstance(dim, Const) else 1 for dim in shape) >= LARGE
 
 
 def _rounded(steps: Steps, value: Value) -> Value:
