@@ -16,6 +16,7 @@ from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.ops.layout import CHANNELS_FIRST
 from tilewright.graph.passes.decompose_einsum import decomposed_einsum
+from tilewright.graph.passes.decompose_fourier import decomposed_dft, decomposed_stft
 from tilewright.sym import Const, Expr
 
 KEEP = "softmax,log_softmax,layer_norm,rms_norm,group_norm,batch_norm,attention"
@@ -184,4 +185,6 @@ DECOMPOSITIONS: dict[str, Callable[[Node, Steps], list[Node] | None]] = {
     "batch_norm": _batch_norm,
     "attention": _attention,
     "einsum": decomposed_einsum,
+    "dft": decomposed_dft,
+    "stft": decomposed_stft,
 }

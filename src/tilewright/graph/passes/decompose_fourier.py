@@ -1,0 +1,248 @@
+"""Fourier transforms by matrix products, whose matrices hold the roots of unity.
+
+Of few values, one product: a row of n values, real and imaginary parts in turn, times a real matrix
+of 2n x 2n. Of more values n = a b, in two steps, with t = b t1 + t2 and k = k1 + a k2:
+
+    y[t2, k1] = sum over t1 of x[b t1 + t2] w(a, t1 k1)                  a product with one matrix
+    X[k1 + a k2] = sum over t2 of y[t2, k1] w(n, t2 k1) w(b, t2 k2)      one matrix for every k1
+
+Transforms of frames of a signal, seen through a window, are a convolution with the frame's stride.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.graph.ir import Node, Value
+from tilewright.graph.match import Array, Steps, shape_of
+from tilewright.sym import Const, Expr
+
+ONE_PRODUCT = 256  # values: of more, two steps take less
+LARGEST = 1 << 23  # entries of a matrix that is worth its memory
+
+Item = int | Expr
+
+
+def decomposed_dft(node: Node, steps: Steps) -> list[Node] | None:
+    """The nodes that compute a transform; None where its axis or length is not known."""
+    x = node.inputs[0]
+    assert x is not None
+    axis = node.get("axis")
+    if len([value for value in node.inputs if value is not None]) > 1 or not isinstance(axis, int):
+        return None
+    shape = shape_of(x) or ()
+    at = axis % len(shape)
+    size, parts = _number(shape[at]), _number(shape[-1])
+    inverse, one_sided = bool(node.get("inverse", False)), bool(node.get("onesided", False))
+    count = node.get(
+        "length", None if size is None else 2 * (size - 1) if inverse and one_sided else size
+    )
+    if not isinstance(count, int) or size is None or parts is None or min(size, count) < 1:
+        return None
+    last = [each for each in range(len(shape) - 1) if each != at]
+    order = (*last, at, len(shape) - 1)
+    made = _Transform(steps, count, inverse, one_sided)
+    rows = steps.add("transpose", x, perm=order)
+    result = made.of(rows)
+    if result is None:
+        return None
+    steps.add("transpose", result, perm=tuple(order.index(each) for each in range(len(shape))))
+    return steps.done()
+
+
+def decomposed_stft(node: Node, steps: Steps) -> list[Node] | None:
+    """The nodes that transform frames; None where their length, step or window is not known."""
+    x, step = node.inputs[0], node.get("step")
+    window = node.inputs[2] if len(node.inputs) > 2 else None
+    assert x is not None
+    _, values, parts = shape_of(x) or ()
+    seen = None if window is None else steps.scope.constant(window)
+    count = len(seen) if seen is not None else node.get("length", _number(values))
+    known = isinstance(step, int) and isinstance(count, int) and _number(parts) is not None
+    if not known or (window is not None and seen is None) or min(count, step) < 1:
+        return None
+    one_sided = bool(node.get("onesided", True))
+    signal, channels = _real(steps, x) if one_sided else (x, int(parts.value))
+    bins = count // 2 + 1 if one_sided else count
+    if count * channels * bins * 2 > LARGEST:
+        return None
+    table = _table(count, bins, channels).reshape(count, channels, 2 * bins)
+    if seen is not None:
+        table = table * seen.astype(np.float64)[:, None, None]
+    weights = steps.constant(table.transpose(2, 1, 0), x.tensor, "roots")
+    signal = steps.add("transpose", signal, perm=(0, 2, 1))
+    spectra = steps.add("conv", signal, weights, strides=(step,), pads=(0, 0), dilations=(1,))
+    spectra = steps.add("transpose", spectra, perm=(0, 2, 1))
+    steps.add("reshape", spectra, shape=tuple(_items(node.output)))
+    return steps.done()
+
+
+# ------------------------------------------------------------------------------------ one axis
+
+
+@dataclass(frozen=True)
+class _Transform:
+    """A transform along the axis in front of the parts of numbers."""
+
+    steps: Steps
+    count: int
+    inverse: bool
+    one_sided: bool
+
+    def of(self, x: Value) -> Value | None:
+        """The transform of x, as its kind has it."""
+        if self.count <= ONE_PRODUCT or _factor(self.count) == 1:
+            return self._at_once(x)
+        if not self.one_sided:
+            return self._in_two(self._fitted(x, self.count))
+        if self.inverse:
+            whole = self._in_two(self._mirrored(self._fitted(x, self.count // 2 + 1)))
+            return None if whole is None else _real(self.steps, whole)[0]
+        whole = self._in_two(self._fitted(_real(self.steps, x)[0], self.count))
+        return None if whole is None else self._cut(whole, 0, self.count // 2 + 1)
+
+    def _at_once(self, x: Value) -> Value | None:
+        """One product; values that are missing are rows that the matrix has not."""
+        back = self.inverse and self.one_sided
+        half = self.count // 2 + 1
+        if self.one_sided and not self.inverse:
+            x = _real(self.steps, x)[0]
+        given, parts = _numbers(x)[-2:]
+        used = min(given, half if back else self.count)
+        x = x if used == given else self._cut(x, 0, used)
+        results = half if self.one_sided and not back else self.count
+        if used * parts * results * 2 > LARGEST:
+            return None
+        table = _table(self.count, results, parts, inverse=self.inverse)[: used * parts]
+        if back:  # the other half of the spectrum is the mirror image of this one
+            twice = np.where((np.arange(used) * 2) % self.count == 0, 1.0, 2.0)
+            table = table[:, 0::2] * np.repeat(twice, parts)[:, None]
+        shape = _items(x)
+        rows = self.steps.add("reshape", x, shape=(*shape[:-2], used * parts))
+        product = self.steps.add("matmul", rows, self._constant(table, x))
+        return self.steps.add(
+            "reshape", product, shape=(*shape[:-2], results, table.shape[1] // results)
+        )
+
+    def _in_two(self, x: Value) -> Value | None:
+        """Two products, the second with what turns the results of the first."""
+        a = _factor(self.count)
+        b = self.count // a
+        if 4 * b * self.count > LARGEST:
+            return None
+        *outer, _, _ = _items(x)
+        parts = _numbers(x)[-1]
+        rows = math.prod(outer)
+        add = self.steps.add
+        y = add("reshape", x, shape=(rows, a, b, parts))
+        y = add("transpose", y, perm=(0, 2, 1, 3))
+        y = add("reshape", y, shape=(rows, b, a * parts))
+        table = _table(a, a, parts, inverse=self.inverse)
+        y = add("matmul", y, self._constant(table, x))
+        y = add("reshape", y, shape=(rows, b, a, 2))
+        y = add("transpose", y, perm=(2, 0, 1, 3))
+        y = add("reshape", y, shape=(a, rows, b * 2))
+        y = add("matmul", y, self._constant(_turned(a, b, inverse=self.inverse), x))
+        y = add("reshape", y, shape=(a, rows, b, 2))
+        y = add("transpose", y, perm=(1, 2, 0, 3))
+        return add("reshape", y, shape=(*outer, self.count, 2))
+
+    def _fitted(self, x: Value, count: int) -> Value:
+        """As many values as are asked for: the last are dropped, or zeros added."""
+        given = _numbers(x)[-2]
+        if given >= count:
+            return x if given == count else self._cut(x, 0, count)
+        rank = _rank(x)
+        pads = [0] * (2 * rank)
+        pads[2 * rank - 2] = count - given
+        return self.steps.add("pad", x, pads=tuple(pads))
+
+    def _mirrored(self, x: Value) -> Value:
+        """The whole spectrum of a real signal, from its first half."""
+        axis = _rank(x) - 2
+        low = 1 if self.count % 2 else 2  # the middle of an even number is there once
+        mirror = self.steps.add("slice", x, starts=(-low,), ends=(0,), axes=(axis,), steps=(-1,))
+        signs = self.steps.constant(np.array([1.0, -1.0]), x.tensor, "signs")
+        other = self.steps.add("mul", mirror, signs)
+        return self.steps.add("concat", x, other, axis=axis)
+
+    def _cut(self, x: Value, start: int, end: int) -> Value:
+        axis = _rank(x) - 2
+        return self.steps.add("slice", x, starts=(start,), ends=(end,), axes=(axis,))
+
+    def _constant(self, table: Array, x: Value) -> Value:
+        return self.steps.constant(table, x.tensor, "roots")
+
+
+def _real(steps: Steps, x: Value) -> tuple[Value, int]:
+    """The real parts, and that each number has one."""
+    if _numbers(x)[-1] == 1:
+        return x, 1
+    axis = _rank(x) - 1
+    return steps.add("slice", x, starts=(0,), ends=(1,), axes=(axis,)), 1
+
+
+# ------------------------------------------------------------------------------------ tables
+
+
+def _roots(exponents: Array, count: int, *, inverse: bool) -> Array:
+    """exp(-2 pi i e / count) for integers e; the other way round, and less, for the inverse."""
+    angles = (exponents % count) * (2 * math.pi / count)
+    roots: Array = np.exp((1j if inverse else -1j) * angles)
+    return roots / count if inverse else roots
+
+
+def _as_real(roots: Array, parts: int) -> Array:
+    """The real matrix that multiplies rows of complex numbers, or real ones, by complex ones."""
+    real = np.stack([roots.real, roots.imag], axis=-1)
+    rows = [real, np.stack([-roots.imag, roots.real], axis=-1)][:parts]
+    *stack, height, width = roots.shape
+    return np.stack(rows, axis=-3).reshape(*stack, height * parts, width * 2)
+
+
+def _table(values: int, results: int, parts: int, *, inverse: bool = False) -> Array:
+    """The matrix of a transform: a row for every part of a value, columns for those of results."""
+    exponents = np.arange(values)[:, None] * np.arange(results)
+    return _as_real(_roots(exponents, values, inverse=inverse), parts)
+
+
+def _turned(a: int, b: int, *, inverse: bool) -> Array:
+    """For each k1 the matrix of b values that are turned by w(a b, t2 k1) first."""
+    turns = _roots(np.arange(a)[:, None] * np.arange(b), a * b, inverse=inverse)
+    table = _roots(np.arange(b)[:, None] * np.arange(b), b, inverse=inverse)
+    turned = turns[:, :, None] * table
+    # An inverse divides by a and by b: the turns are no transform, and divide by nothing.
+    return _as_real(turned * (a * b) if inverse else turned, 2)
+
+
+def _factor(count: int) -> int:
+    """The largest divisor up to the root."""
+    return next(each for each in range(math.isqrt(count), 0, -1) if count % each == 0)
+
+
+# ------------------------------------------------------------------------------------ sizes
+
+
+def _number(dim: Expr) -> int | None:
+    return int(dim.value) if isinstance(dim, Const) else None
+
+
+def _item(dim: Expr) -> Item:
+    return int(dim.value) if isinstance(dim, Const) else dim
+
+
+def _rank(x: Value) -> int:
+    return len(shape_of(x) or ())
+
+
+def _items(x: Value) -> Sequence[Item]:
+    return [_item(dim) for dim in shape_of(x) or ()]
+
+
+def _numbers(x: Value) -> list[int]:
+    """The last two sizes of a signal, which are known."""
+    return [int(dim.value) for dim in (shape_of(x) or ())[-2:] if isinstance(dim, Const)]
