@@ -4,7 +4,7 @@
       q^T of the tile
       scores[j, i] of the tile                     8 keys x the queries in registers
       max, exp, sum over j, lanes along i
-      for few queries { values[i, f] += exp[j, i] * v[j, f] }; divided by the sum
+      for few features { for few queries { values[i, f] += exp[j, i] * v[j, f] } }; over the sum
     }
 
 Queries are lanes until their weights are known: then nothing is ever combined across lanes, and
@@ -30,6 +30,7 @@ from tilewright.tensor.visit import exprs
 
 TILE_VECTORS = 2  # of queries
 REGISTERS = 16  # accumulators of a product
+VALUE_VECTORS = 2  # of features of the values at a time
 FLOPS_PER_NS = 100.0
 
 
@@ -201,10 +202,15 @@ def _scores(
     depth = found.first.reduce[0]
     sch.reorder(loops[depth], loops[column], step, lane)
     _unrolled(sch, loops[column], step, lane)
-    steps = unrolled_steps(found.first.guess(depth), REGISTERS)
-    if steps > 1 and isinstance(found.first.extent(depth), Const):
-        unrolled_sum(sch, loops[depth], steps)
+    _unroll_sum(sch, found.first, loops[depth])
     return stored, queries
+
+
+def _unroll_sum(sch: Schedule, product: Nest, depth: LoopRef) -> None:
+    extent = product.extent(product.reduce[0])
+    steps = unrolled_steps(int(extent.value), REGISTERS) if isinstance(extent, Const) else 1
+    if steps > 1:
+        unrolled_sum(sch, depth, steps)
 
 
 def _unrolled(sch: Schedule, *loops: LoopRef) -> None:
@@ -231,20 +237,24 @@ def _values(sch: Schedule, found: Products, lanes: int) -> None:
     sink, second = sch.get_block(found.stages.sink.name), sch.get_block(found.second.name)
     around = sch.get_loops(sink)
     feature = found.other(found.second)
-    wide = min(-(-found.second.guess(feature) // lanes), REGISTERS // 2)
+    wide = min(-(-found.second.guess(feature) // lanes), VALUE_VECTORS)
     together = 1  # of queries; a power of two, so that tiles hold whole groups
     while 2 * together * wide <= REGISTERS:
         together *= 2
     few, query = sch.split(around[-2], [None, together])
     outer, step, lane = sch.split(around[-1], [None, wide, lanes])
-    sch.reorder(few, outer, query, step, lane)
+    sch.reorder(
+        outer, few, query, step, lane
+    )  # some features of all values stay in the first cache
     _unrolled(sch, query, step, lane)
-    sch.compute_at(second, outer)
-    loops = _own(sch, second, outer)
+    sch.compute_at(second, few)
+    loops = _own(sch, second, few)
     row = loops[found.query(second.name)]
     step, lane = sch.split(loops[feature], [None, lanes])
-    sch.reorder(loops[found.second.reduce[0]], row, step, lane)
+    depth = loops[found.second.reduce[0]]
+    sch.reorder(depth, row, step, lane)
     _unrolled(sch, row, step, lane)
+    _unroll_sum(sch, found.second, depth)
     sch.set_scope(second, 0, "local")
 
 
