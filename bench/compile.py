@@ -173,11 +173,15 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     first = {case.model: case for case in reversed(zoo.cases_of(options.zoo, options.only))}
     cases = sorted(first.values(), key=lambda case: case.name)
     rows = []
-    for case in track(cases, "measuring", console=Console(stderr=True)):
+    progress = Console(stderr=True)
+    for case in track(cases, "measuring", console=progress):
         try:
             rows.append(measure_case(case, names, options))
         except RuntimeError as error:
             Console().print(f"{case.name}: {error}", markup=False)
+            continue
+        theirs = ", ".join(f"{name} {cell(rows[-1][name])}" for name in names)
+        progress.print(f"{case.name}: {cell(rows[-1]['cold'])}; {theirs}", markup=False)
     show(rows, names)
     return [figure for row in rows for figure in figures(row, names)]
 
