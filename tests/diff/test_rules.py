@@ -14,6 +14,7 @@ from tilewright import graph, sym, tensor
 from tilewright.lower.graph import lower_graph, sizes_of
 from tilewright.rules import default_schedule
 from tilewright.tensor.constants import Given, split_constant_blocks
+from tilewright.tensor.visit import blocks
 
 
 def load_lowerings():
@@ -228,6 +229,24 @@ def test_attention_keeps_the_answer(name, symbolic, close):
     )
     rng = np.random.default_rng(2)
     shapes = ((b, h, s, d), (b, g, t, d), (b, g, t, f))
+    inputs = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    want = graph.interpret(module, *inputs)
+    (got,) = run_scheduled(module.main, inputs, want)
+    close(got, want[0], 64)
+
+
+def test_heads_side_by_side_are_copied_apart(close):
+    """Rows of one head lie so far from each other that few places of a cache are theirs."""
+    module = graph.parse(
+        "graph @main(%q: f32[1, 32, 130, 64], %k: f32[1, 70, 32, 64], %v: f32[1, 70, 32, 64]) -> "
+        "(f32[1, 32, 130, 64]) {"
+        "%a = transpose(%k) {perm = (0, 2, 1, 3)} %b = transpose(%v) {perm = (0, 2, 1, 3)} "
+        "%y = attention(%q, %a, %b) return %y }"
+    )
+    fn = default_schedule(lower_graph(module.main, "kernel"), "cpu").function
+    assert {"k_global", "v_global"} <= {block.name for block in blocks(fn.body)}
+    rng = np.random.default_rng(4)
+    shapes = ((1, 32, 130, 64), (1, 70, 32, 64), (1, 70, 32, 64))
     inputs = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
     want = graph.interpret(module, *inputs)
     (got,) = run_scheduled(module.main, inputs, want)

@@ -15,9 +15,10 @@ reductions along them, a second product with what came out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd, prod
 
 from tilewright.rules import cost
-from tilewright.rules.nest import Nest, fused, inner_nest
+from tilewright.rules.nest import Nest, fused, guess, inner_nest
 from tilewright.rules.rows import Stages, own_axes, stages_of
 from tilewright.rules.setting import Setting
 from tilewright.rules.stage import total
@@ -32,6 +33,8 @@ TILE_VECTORS = 2  # of queries
 REGISTERS = 16  # accumulators of a product
 VALUE_VECTORS = 2  # of features of the values at a time
 FLOPS_PER_NS = 100.0
+MANY_TILES = 4  # of queries: for fewer, copies of keys and values do not pay
+LINE_BYTES, WAYS = 64, 16  # of usual second caches
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ def attention(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[Blo
     if lanes < 4 or 2 * rows < lanes:
         return ()
     vectors = TILE_VECTORS if rows > lanes else 1
+    packed = _pack(sch, found, lanes, setting) if rows >= MANY_TILES * vectors * lanes else []
     tile = _tile_loop(sch, found, vectors * lanes, setting)
     stored, queries = _scores(sch, found, tile, lanes, vectors)
     skipped = (found.first.name, found.second.name, stored.name)
@@ -74,7 +78,7 @@ def attention(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[Blo
     _values(sch, found, lanes)
     _lay_out(sch, found, between, stored, queries)
     names = [*found.stages.members, found.stages.sink.name]
-    return (stored, queries, *[sch.get_block(name) for name in names])
+    return (*packed, stored, queries, *[sch.get_block(name) for name in names])
 
 
 # ------------------------------------------------------------------------------------ finding
@@ -134,6 +138,77 @@ def _epilogue(stages: Stages, first: Nest) -> Nest | None:
     if len(users) != 1 or users[0].reduce or users[0] is stages.sink:
         return None
     return users[0] if len(users[0].spatial) == len(first.spatial) else None
+
+
+# ------------------------------------------------------------------------------------ packing
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """An operand that is read row by row: keys, or values."""
+
+    nest: Nest
+    load: Load
+    axis: int  # of the rows; their elements run along the last one
+
+    @property
+    def row_bytes(self) -> int:
+        last = self.load.buffer.shape[-1]
+        assert isinstance(last, Const)
+        return int(last.value) * self.load.buffer.dtype.size_bytes
+
+    @property
+    def stride_bytes(self) -> int:
+        between = self.load.buffer.shape[self.axis + 1 : -1]
+        return self.row_bytes * prod(guess(dim) for dim in between)
+
+    def room(self, cache_bytes: int) -> int:
+        """What of a cache rows at such distances can use: they fall into some of its sets only."""
+        sets = cache_bytes // (LINE_BYTES * WAYS)
+        lines, apart = -(-self.row_bytes // LINE_BYTES), self.stride_bytes // LINE_BYTES
+        return min(cache_bytes, cache_bytes * lines // max(1, gcd(apart, sets)))
+
+    def copied(self, sch: Schedule, lanes: int, threads: int) -> BlockRef:
+        """A block that copies all rows, those of a head one after the other."""
+        reads = [region.buffer for region in self.nest.block.reads]
+        block = sch.get_block(self.nest.name)
+        copy = sch.cache_read(block, reads.index(self.load.buffer), "global")
+        rank = len(self.load.index)
+        sch.transform_layout(copy, ("write", 0), _index_map(rank, self.axis, rank - 1))
+        loops = sch.get_loops(copy)
+        outer = [loop for at, loop in enumerate(loops) if at not in (self.axis, rank - 1)]
+        sch.reorder(*outer, loops[self.axis], loops[-1])
+        _, lane = sch.split(loops[-1], [None, lanes])
+        sch.vectorize(lane)
+        if threads > 1:
+            sch.parallel(fused(sch, [*outer, loops[self.axis]]))
+        return copy
+
+
+def _rows_of(nest: Nest, row: int, element: int) -> _Rows | None:
+    """The operand of a product with a row for each value of an iterator."""
+    at, last = nest.var(row), nest.var(element)
+    for load in exprs(nest.block.body):
+        if not isinstance(load, Load) or at not in load.index or load.index[-1] is not last:
+            continue
+        axis = load.index.index(at)
+        known = all(isinstance(dim, Const) for dim in load.buffer.shape[axis:])
+        return _Rows(nest, load, axis) if known else None
+    return None
+
+
+def _pack(sch: Schedule, found: Products, lanes: int, setting: Setting) -> list[BlockRef]:
+    """Copies of keys and values, where the second cache does not hold a head's as they are."""
+    first, second = found.first, found.second
+    keys = _rows_of(first, found.other(first), first.reduce[0])
+    values = _rows_of(second, second.reduce[0], found.other(second))
+    if keys is None or values is None:
+        return []
+    count = first.guess(found.other(first))
+    room = min(rows.room(setting.target.l2_bytes) for rows in (keys, values))
+    if count * (keys.row_bytes + values.row_bytes) <= room // 2:
+        return []
+    return [rows.copied(sch, lanes, setting.threads) for rows in (keys, values)]
 
 
 # ------------------------------------------------------------------------------------ tiles
@@ -286,7 +361,11 @@ def _query_last(sch: Schedule, block: BlockRef, found: Products, like: str) -> N
     sch.transform_layout(block, ("write", 0), _index_map(len(axes), last))
 
 
-def _index_map(rank: int, last: int) -> str:
+def _index_map(rank: int, *last: int) -> str:
+    """The order of dimensions with some of them last."""
     names = [f"d{at}" for at in range(rank)]
-    order = [*names[:last], *names[last + 1 :], names[last]]
+    order = [
+        *[name for at, name in enumerate(names) if at not in last],
+        *[names[at] for at in last],
+    ]
     return f"({', '.join(names)}) -> ({', '.join(order)})"
