@@ -21,6 +21,8 @@ from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.sym import ONE, Const, Expr
 
 LEAST_COLUMNS, SHORTEST = 16, 16  # of a product that is worth it
+TILE_BYTES, TILE_COLUMNS = 64, 16  # of a row of a tile; columns of its result
+TILE_LOWEST, TILE_ROWS = 8, 16  # how many rows a tile may have
 
 
 def foldable_weights(node: Node, scope: Scope) -> Array | None:
@@ -30,6 +32,27 @@ def foldable_weights(node: Node, scope: Scope) -> Array | None:
         return None
     columns, *inner = weights.shape
     return weights if columns >= LEAST_COLUMNS and prod(inner) >= SHORTEST else None
+
+
+def fits_tiles(node: Node, weights: Array) -> bool:
+    """Whether pairs of tiles can be loaded straight from the image, windows and all.
+
+    A tile is some pixels beside each other, a whole number of them in a row; two tiles lie in one
+    row or in two. With one tap there is nothing to unfold.
+    """
+    channels, inner, *taps = weights.shape
+    shape = shape_of(node.output) or ()
+    if all(tap == 1 for tap in taps) or not all(isinstance(dim, Const) for dim in shape):
+        return False
+    sizes = [int(dim.value) for dim in shape if isinstance(dim, Const)]
+    row_bytes = inner * weights.dtype.itemsize if weights.dtype.itemsize == 1 else inner * 2
+    if row_bytes % TILE_BYTES or channels % TILE_COLUMNS:
+        return False
+    height, width = (sizes[-3] if len(taps) > 1 else 1), sizes[-2]
+    return any(
+        width % tall == 0 and (width // tall % 2 == 0 or height % 2 == 0)
+        for tall in range(TILE_LOWEST, min(TILE_ROWS, width) + 1)
+    )
 
 
 def matrix_of(weights: Array) -> Array:

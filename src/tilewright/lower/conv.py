@@ -81,6 +81,8 @@ def _conv_integer(
 ) -> Tensor:
     """Pads count as zero points: what they hold less the zero point is zero."""
     window = Window(use, image(use, x), w.shape[2:])
+    if is_last(use) and x_zero is None:
+        window = window.padded(te.const(0, x.dtype))
     inner = w.shape[1]
 
     def point(zero: Tensor | None, channel: Expr) -> Expr | None:

@@ -15,6 +15,7 @@ from tilewright.base.errors import ScheduleError
 from tilewright.base.target import Target
 from tilewright.rules.attention import attention
 from tilewright.rules.conv import conv
+from tilewright.rules.conv_amx import conv_amx
 from tilewright.rules.depthwise import depthwise
 from tilewright.rules.elementwise import elementwise
 from tilewright.rules.inline import inline_producers
@@ -42,6 +43,7 @@ CPU: tuple[Rule, ...] = (
     winograd,
     depthwise,
     planes,
+    conv_amx,
     conv,
     matmul,
     rows,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.dtype import I32
+from tilewright.base.dtype import I32, DType
 from tilewright.graph.op import COMPLEX, FLOAT, INTEGER, NUMBER, OPAQUE, Attr, Call, Input, Op
 from tilewright.graph.ops.layout import in_layouts
 from tilewright.graph.ops.linalg import exact, to_i32, wide
@@ -70,7 +70,7 @@ def _conv_type(call: Call) -> tuple[Type, ...]:
     check_one_dtype(call)
     shape = _conv_shape(call)
     _check_bias(call, 2, shape[1])
-    return (TensorType(call.tensor(0).dtype, shape),)
+    return (TensorType(call["to"] or call.tensor(0).dtype, shape),)
 
 
 def _grouped(x: Array, w: Array, call: Call) -> Array:
@@ -100,7 +100,8 @@ def _with_bias(out: Array, bias: Array | None) -> Array:
 
 
 def _conv(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
-    return _with_bias(_grouped(wide(x), wide(w), call), bias).astype(x.dtype)
+    to = x.dtype if call["to"] is None else call["to"].numpy
+    return _with_bias(_grouped(wide(x), wide(w), call), bias).astype(to)
 
 
 def _conv_integer_type(call: Call) -> tuple[Type, ...]:
@@ -285,11 +286,13 @@ def _image_op(*declaration: Any) -> Op:
 OPS = (
     _image_op(
         "conv",
-        "Convolution (a sliding dot product), with a bias per output channel.",
+        "Convolution (a sliding dot product), with a bias per output channel. Sums of small floats "
+        "are rounded once, to the type `to`, or else theirs.",
         (Input("x", FLOAT), Input("w", FLOAT), Input("bias", FLOAT, optional=True)),
         _conv_type,
         _conv,
         WINOGRAD,
+        Attr("to", DType, None),
     ),
     _image_op(
         "conv_integer",

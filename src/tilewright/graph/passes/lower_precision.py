@@ -15,7 +15,14 @@ from tilewright.base.dtype import BF16, F32
 from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
-from tilewright.graph.unfold import flatten_rows, foldable_weights, matrix_of, restored, rows_of
+from tilewright.graph.unfold import (
+    fits_tiles,
+    flatten_rows,
+    foldable_weights,
+    matrix_of,
+    restored,
+    rows_of,
+)
 from tilewright.sym import ONE, Const
 
 SHORTEST = 16  # steps of a sum from which on rounding the operands pays
@@ -41,13 +48,21 @@ def matmul(node: Node, scope: Scope) -> Replacement:
 
 
 def conv(node: Node, scope: Scope) -> Replacement:
-    """A convolution, as a product of its windows."""
+    """A convolution: as it is where tiles read images, or else as a product of its windows."""
     x = node.inputs[0] if node.op == "conv" else None
     weights = None if x is None else foldable_weights(node, scope)
     if x is None or weights is None or x.tensor.dtype is not F32:
         return None
     bias = (*node.inputs[2:], None)[0]
     steps = Steps(node, scope)
+    if fits_tiles(node, weights):
+        attributes = {**dict(node.attributes), "to": F32, "winograd": 0}
+        rounded = scope.new_constant(weights.astype(BF16.numpy), "w", node)
+        steps.nodes.append(rounded)
+        sums = steps.add("conv", _rounded(steps, x), rounded.output, **attributes)
+        if bias is not None:
+            steps.add("add", sums, bias)
+        return steps.done()
     seen = rows_of(steps, node, _rounded(steps, x), weights.shape[2:])
     factor = scope.new_constant(matrix_of(weights).astype(BF16.numpy), "w", node)
     steps.nodes.append(factor)
@@ -62,7 +77,9 @@ def read_rounded(node: Node, scope: Scope) -> Replacement:
         return None
     steps = Steps(node, scope)
     given = [
-        steps.add("cast", _rounded(steps, value), to=F32) if _is_kept(value, scope) else value
+        steps.add("cast", _rounded(steps, value), to=F32)
+        if value is not None and _is_kept(value, scope)
+        else value
         for value in node.inputs
     ]
     if given == list(node.inputs):
@@ -71,9 +88,9 @@ def read_rounded(node: Node, scope: Scope) -> Replacement:
     return steps.done()
 
 
-def _is_kept(value: Value | None, scope: Scope) -> bool:
+def _is_kept(value: Value, scope: Scope) -> bool:
     """Whether a large value is rounded for somebody."""
-    if value is None or value.tensor.dtype is not F32 or "cast" not in scope.users.get(value, ()):
+    if value.tensor.dtype is not F32 or "cast" not in scope.users.get(value, ()):
         return False
     shape = shape_of(value) or ()
     return prod(int(dim.value) if isinstance(dim, Const) else 1 for dim in shape) >= LARGE

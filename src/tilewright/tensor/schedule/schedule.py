@@ -39,6 +39,7 @@ from tilewright.tensor.schedule.pad import pad
 from tilewright.tensor.schedule.parallel import parallel
 from tilewright.tensor.schedule.prefetch import prefetch
 from tilewright.tensor.schedule.refs import BlockRef, Decision, LoopRef
+from tilewright.tensor.schedule.reindex_read import reindex_read
 from tilewright.tensor.schedule.reorder import reorder
 from tilewright.tensor.schedule.reverse_compute_at import reverse_compute_at
 from tilewright.tensor.schedule.reverse_compute_inline import reverse_compute_inline
@@ -337,6 +338,12 @@ class Schedule:
         made = self._apply("cache_read", cache_read, _name(block), index, scope)
         arguments = {"block": block, "index": index, "scope": scope}
         return self._record("cache_read", arguments, BlockRef(made))
+
+    def reindex_read(self, block: BlockRef, index: int, scope: str) -> BlockRef:
+        """The block's read number `index` goes through a copy laid out by its own iterators."""
+        made = self._apply("reindex_read", reindex_read, _name(block), index, scope)
+        arguments = {"block": block, "index": index, "scope": scope}
+        return self._record("reindex_read", arguments, BlockRef(made))
 
     def cache_write(self, block: BlockRef, index: int, scope: str) -> BlockRef:
         """The block's write number `index` goes to memory `scope`, and is copied back."""

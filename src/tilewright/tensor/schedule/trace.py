@@ -157,6 +157,7 @@ PRIMITIVES = frozenset(  # what a step may name; methods of Schedule
         "bind",
         "blockize",
         "cache_read",
+        "reindex_read",
         "cache_write",
         "compute_at",
         "compute_inline",

@@ -1,0 +1,287 @@
+"""Convolutions of bf16 and of bytes on the tiles of AMX, without unfolding their windows.
+
+for jb                   blocks of output channels whose weights stay in the second cache
+  for n, yb              blocks of rows; their padded copy is made here, or before all blocks
+    for y, x             pairs of tiles: neighbours along a row, or in two rows
+      for js             strips of output channels
+        for taps, c      two by two tiles of the result
+        the tiles go to memory, and through what follows
+
+The rows of a tile of A are pixels beside each other, so that one instruction loads what a tap sees
+of them straight from the image: a tile has as many rows as divide the width. Where windows move by
+more than one, the padded copy keeps pixels apart by the remainder of their place, so that those
+which one tap sees are neighbours again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.base.target import CPU
+from tilewright.intrin.amx import ROWS as SIDE
+from tilewright.intrin.amx import name_of, scope_of
+from tilewright.rules.amx import (
+    KINDS,
+    LOWEST,
+    PARALLEL_WORK,
+    Kind,
+    _follow,
+    _followers,
+    _tensorize,
+)
+from tilewright.rules.constants import CONSTANT
+from tilewright.rules.conv import padding_of
+from tilewright.rules.conv_plan import even
+from tilewright.rules.nest import attempt, block_of, fused, nest_of
+from tilewright.rules.setting import Setting
+from tilewright.rules.windowed import Convolution, convolution
+from tilewright.tensor.ir import Buffer
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+
+NEAR_STEPS = 4  # of a tap: weights asked for a tap ahead do not push others out of the first cache
+
+
+@dataclass(frozen=True)
+class AmxConvPlan:
+    """Everything that is decided about a convolution."""
+
+    kind: Kind
+    tall: int  # pixels of a tile
+    beside: int  # tiles of a block along a row: 1 or 2
+    below: int  # tiles of a block in different rows: 2 or 1
+    column_tiles: int
+    strips: int  # of channels, in a block
+    rows: int  # blocks of registers one below the other, in a block of rows
+    blocked: bool  # several blocks of channels
+    share: str  # what threads share out: "columns", "rows", ""
+
+
+def conv_amx(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+    """Schedule a convolution of small types, what pads its input and what follows it."""
+    nest = nest_of(sch, reference)
+    found = None if nest is None else convolution(nest)
+    if found is None or setting.target.kind != CPU:
+        return ()
+    plan = plan_of(found, setting)
+    return () if plan is None else _tiled(sch, found, plan, setting)
+
+
+def tile_of(width: int, height: int) -> tuple[int, int, int] | None:
+    """Pixels of a tile, tiles beside each other and tiles below; None where no pairs fit."""
+    for tall in range(min(SIDE, width), LOWEST - 1, -1):
+        if width % tall == 0 and width // tall % 2 == 0:
+            return tall, 2, 1
+        if width % tall == 0 and height % 2 == 0:
+            return tall, 1, 2
+    return None
+
+
+def plan_of(found: Convolution, setting: Setting) -> AmxConvPlan | None:
+    """The decisions for a convolution; None where the tiles do not serve."""
+    result = found.nest.block.writes[0].buffer
+    kind = KINDS.get((found.x.buffer.dtype.name, found.w.buffer.dtype.name, result.dtype.name))
+    sizes = [found.size(at) for at in range(len(found.nest.block.iters))]
+    if kind is None or not setting.target.has(kind.feature) or found.per_group:
+        return None
+    if any(size is None for size in sizes) or found.w.buffer.name not in setting.constants:
+        return None
+    known = [size or 0 for size in sizes]
+    channels, inner = known[found.out], known[found.inner]
+    height = known[found.places[-2]] if len(found.places) > 1 else 1
+    tile = tile_of(known[found.places[-1]], height)
+    if tile is None or inner % kind.depth or channels % SIDE:
+        return None
+    column_tiles = 2 if channels % (2 * SIDE) == 0 else 1
+    total = channels // (SIDE * column_tiles)
+    item = found.x.buffer.dtype.size_bytes
+    strip_bytes = (found.depth or 1) * SIDE * column_tiles * item
+    pixels = known[found.batch]
+    for at in found.places:
+        pixels *= known[at]
+    threads = setting.threads
+    if threads > 1 and pixels * channels * (found.depth or 1) < PARALLEL_WORK:
+        threads = 1
+    room = setting.target.l2_bytes // 4
+    blocked = total * strip_bytes > room
+    strips = total
+    if blocked:
+        most = even(total, max(1, room // strip_bytes // 2), threads)
+        strips = next(each for each in range(most, 0, -1) if total % each == 0)
+    share = "" if threads == 1 else "columns" if blocked else "rows"
+    workers = threads if share == "rows" else 1
+    rows = _rows(found, tile[2], room // 2, workers)
+    return AmxConvPlan(kind, *tile, column_tiles, strips, rows, blocked, share)
+
+
+def _rows(found: Convolution, below: int, room: int, workers: int) -> int:
+    """Blocks of registers one below the other: what they read shall stay in the second cache."""
+    if len(found.places) < 2:
+        return 1
+    row_bytes = found.x.buffer.dtype.size_bytes * found.strides[-1] * found.strides[-2]
+    for at in (found.places[-1], found.inner):
+        row_bytes *= found.size(at) or 1
+    outer = found.size(found.batch) or 1
+    for at in found.places[:-2]:
+        outer *= found.size(at) or 1
+    total = (found.size(found.places[-2]) or 1) // below
+    return even(total, max(1, room // (row_bytes * below)), workers, outer)
+
+
+def _tiled(
+    sch: Schedule, found: Convolution, plan: AmxConvPlan, setting: Setting
+) -> tuple[BlockRef, ...]:
+    kind, short = plan.kind, scope_of(plan.tall)
+    c = BlockRef(found.nest.name)
+    padding = _image(sch, found)
+    packed = sch.cache_read(c, _reads(sch, c, found.w.buffer.name), "global")
+    image = found.x.buffer if padding is None else _made(sch, padding)
+    a = sch.reindex_read(c, _reads(sch, c, image.name), short)
+    b = sch.cache_read(c, _reads(sch, c, _made(sch, packed).name), scope_of(SIDE))
+    followers = _followers(sch, c)
+    store = sch.cache_write(c, 0, short)
+    loops = sch.get_loops(c)
+    *far, last = found.places
+    xo, xm, xi = sch.split(loops[last], [None, plan.beside, plan.tall])
+    blocks, below, inside = [loops[at] for at in far], [], [xo]
+    if far:
+        blocks[-1], yo, ym = sch.split(loops[far[-1]], [None, plan.rows, plan.below])
+        below, inside = [ym], [yo, xo]
+    jb, js, jm, ji = sch.split(loops[found.out], [None, plan.strips, plan.column_tiles, SIDE])
+    co, ci = sch.split(loops[found.inner], [None, kind.depth])
+    taps = [loops[at] for at in found.taps]
+    outer = [jb, loops[found.batch], *blocks]
+    sch.reorder(*outer, *inside, js, *taps, co, *below, xm, jm, xi, ji, ci)
+    for loop in (*below, xm, jm):
+        sch.unroll(loop)
+    sch.reverse_compute_at(store, js)
+    done = _follow(sch, followers, js)
+    sch.compute_at(a, co)
+    sch.compute_at(b, co)
+    if padding is not None:
+        _pad(sch, padding, found, plan, outer[-1])
+        _keep_apart(sch, found, padding)
+    groups = _groups(found, kind.group)
+    sch.transform_layout(packed, ("write", 0), groups)
+    sch.transform_layout(b, ("write", 0), groups)
+    sch.transform_layout(a, ("write", 0), _tiles(found, plan))
+    names = [f"y{at}" for at in range(len(found.places) - 1)]
+    shown = ", ".join(["n", *names])
+    square = f"x // {plan.tall}, o // {SIDE}, x % {plan.tall}, o % {SIDE}"
+    sch.transform_layout(store, ("read", 0), f"({shown}, x, o) -> ({shown}, {square})")
+    _ask_ahead(sch, b, jb, taps[-1], co, found, plan)
+    _tensorize_all(sch, found, plan, (a, b, store))
+    init = sch.decompose_reduction(c, taps[0])
+    dot = name_of(kind.dot, plan.tall)
+    sch.tensorize(sch.get_loops(c)[-3], dot)
+    sch.tensorize(sch.get_loops(init)[-2], dot)
+    sch.annotate(packed, CONSTANT, True)
+    if plan.share:
+        sch.parallel(jb if plan.share == "columns" else fused(sch, outer))
+    made = (c, packed, padding, a, b, store, init, *done)
+    return tuple(block for block in made if block is not None)
+
+
+def _made(sch: Schedule, reference: BlockRef) -> Buffer:
+    return block_of(sch.function, reference.name).writes[0].buffer
+
+
+def _reads(sch: Schedule, block: BlockRef, name: str) -> int:
+    reads = block_of(sch.function, block.name).reads
+    return next(at for at, read in enumerate(reads) if read.buffer.name == name)
+
+
+def _image(sch: Schedule, found: Convolution) -> BlockRef | None:
+    """The block that makes what is read: it pads, or keeps pixels apart."""
+    padding = padding_of(sch, found)
+    if padding is not None or all(stride == 1 for stride in found.strides):
+        return padding
+    c = BlockRef(found.nest.name)
+    return sch.cache_read(c, _reads(sch, c, found.x.buffer.name), "global")
+
+
+def _keep_apart(sch: Schedule, found: Convolution, padding: BlockRef) -> None:
+    """Pixels that no tap sees together lie apart, so that those which one sees are neighbours."""
+    names = [f"y{at}" for at in range(len(found.places))]
+    to = []
+    for name, stride in zip(names, found.strides, strict=True):
+        to += [name] if stride == 1 else [f"{name} % {stride}", f"{name} // {stride}"]
+    if to != names:
+        index_map = f"(n, {', '.join(names)}, c) -> (n, {', '.join(to)}, c)"
+        sch.transform_layout(padding, ("write", 0), index_map)
+
+
+def _pad(
+    sch: Schedule, padding: BlockRef, found: Convolution, plan: AmxConvPlan, rows: LoopRef
+) -> None:
+    """Make padded rows where they are read; all at once if many blocks of channels read them.
+
+    Rows kept apart are made at once too: which of them a block of rows needs is hard to see.
+    """
+    at_once = plan.blocked or any(stride > 1 for stride in found.strides)
+    if not at_once:
+        sch.compute_at(padding, rows)
+    *outer, channel = sch.get_loops(padding)
+    _, lane = sch.split(channel, [None, plan.kind.depth])
+    sch.vectorize(lane)
+    if at_once and plan.share:
+        sch.parallel(outer[1])
+
+
+def _groups(found: Convolution, group: int) -> str:
+    """Weights in the order they are read, as the instruction wants them."""
+    taps = [f"k{at}" for at in range(len(found.taps))]
+    to = [f"o // {SIDE}", *taps, f"c // {group}", f"o % {SIDE}", f"c % {group}"]
+    return f"({', '.join(['o', 'c', *taps])}) -> ({', '.join(to)})"
+
+
+def _tiles(found: Convolution, plan: AmxConvPlan) -> str:
+    """What windows see, as registers hold it."""
+    order = sorted((found.batch, *found.places, found.inner, *found.taps))
+    names = {at: f"i{at}" for at in order}
+    x, c = names[found.places[-1]], names[found.inner]
+    rest = [names[at] for at in order if at not in (found.places[-1], found.inner)]
+    tall, deep = plan.tall, plan.kind.depth
+    to = [*rest, f"{x} // {tall}", f"{c} // {deep}", f"{x} % {tall}", f"{c} % {deep}"]
+    return f"({', '.join(names.values())}) -> ({', '.join(to)})"
+
+
+def _ask_ahead(
+    sch: Schedule,
+    b: BlockRef,
+    jb: LoopRef,
+    tap: LoopRef,
+    co: LoopRef,
+    found: Convolution,
+    plan: AmxConvPlan,
+) -> None:
+    """Weights come from afar while the ones before are used."""
+    if plan.blocked:
+        attempt(sch, sch.prefetch, b, 0, jb, 1, co)
+    steps = (found.size(found.inner) or 0) // plan.kind.depth
+    if steps <= NEAR_STEPS:  # a tap ahead
+        attempt(sch, sch.prefetch, b, 0, tap, 1, co)
+    else:
+        attempt(sch, sch.prefetch, b, 0, co, 1)
+
+
+def _tensorize_all(
+    sch: Schedule,
+    found: Convolution,
+    plan: AmxConvPlan,
+    blocks: tuple[BlockRef, BlockRef, BlockRef],
+) -> None:
+    """One instruction loads or stores a tile."""
+    a, b, store = blocks
+    kind, rank = plan.kind, len(found.places)
+    _tensorize(sch, b, rank + 2, 1, 0, (0, SIDE), f"{kind.load_b}_groups")
+    # A is laid out by batch, places, channels summed over and taps: in the order of iterators.
+    order = sorted((found.batch, *found.places, found.inner, *found.taps))
+    x, inner = order.index(found.places[-1]), order.index(found.inner)
+    rows = name_of(f"{kind.load}_rows", plan.tall)
+    if plan.below > 1:
+        sch.unroll(sch.get_loops(a)[-len(order) :][order.index(found.places[-2])])
+        sch.unroll(sch.get_loops(store)[-rank - 2 :][rank - 1])
+    _tensorize(sch, a, len(order), x, inner, (plan.tall, 0), rows)
+    _tensorize(
+        sch, store, rank + 2, rank, rank + 1, (plan.tall, SIDE), name_of(kind.store, plan.tall)
+    )
