@@ -39,6 +39,8 @@ COMPLEX = "complex"  # matmul, conv: elementwise work can be fused behind it
 OPAQUE = "opaque"  # nothing fuses: sort, control flow, sequences
 PATTERNS = (ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, COMPLEX, OPAQUE)
 
+MAX_RANK = 64
+
 FLOAT, INTEGER, NUMBER, BOOLEAN, ANY = "float", "integer", "number", "boolean", "any"
 
 Known = tuple[Expr, ...]  # the elements of a small integer tensor, flattened
@@ -151,10 +153,15 @@ class Op:
         return {spec.name: at for at, spec in enumerate(self.inputs) if spec.folds}
 
     def gives(self, call: Call) -> list[Type]:
-        """The types of the outputs, whose dimensions are numbers that machines can count to."""
+        """The types of the outputs: tensors such as arrays can be, and machines can count."""
         types = list(self.infer(call))
         for of in types:
-            for dim in (of.shape or ()) if isinstance(of, TensorType) else ():
+            shape = (of.shape or ()) if isinstance(of, TensorType) else ()
+            if len(shape) > MAX_RANK:
+                message = f"{call.op} gives a tensor of {len(shape)} dimensions"
+                help = f"tensors have at most {MAX_RANK}, as NumPy's arrays do"
+                raise Unsupported("TW1019", message, call.loc, help=help)
+            for dim in shape:
                 if isinstance(dim, Const) and dim.value >= 1 << 63:
                     raise call.error("TW1018", f"a dimension does not fit 64 bits: {dim.value}")
         return types

@@ -111,3 +111,11 @@ def test_a_dimension_must_fit_64_bits():
     x = builder.param("x", TensorType(F32, (const(5),)))
     with pytest.raises(UserError, match="TW1018"):
         builder.add("pad", x, builder.constant(np.array([0, (1 << 63) - 1])), mode="constant")
+
+
+def test_a_tensor_has_at_most_64_dimensions():
+    builder = Builder()
+    x = builder.param("x", TensorType(F32, (const(1),)))
+    builder.add("reshape", x, shape=(1,) * 64)
+    with pytest.raises(Unsupported, match="TW1019"):
+        builder.add("reshape", x, shape=(1,) * 65)

@@ -47,6 +47,7 @@ Shape = tuple[Expr, ...]
 MAP, ROWS, PRODUCT = 0, 1, 2  # what a group is: maps alone, reductions, a product
 KINDS = {ELEMENTWISE: MAP, BROADCAST: MAP, INJECTIVE: MAP, REDUCTION: ROWS, COMPLEX: PRODUCT}
 REPEATED_OPERATIONS = 8  # per element, of what may be computed in several kernels
+PLACES = 16  # at which one kernel reads a value: concats of concats double them each time
 
 
 def fuse(module: Module, ctx: PassContext) -> Module:
@@ -104,6 +105,7 @@ class _Fusion:
         pairs = list(zip(self.nodes, self.is_kernel, strict=True))
         self.kind = [KINDS[OPS[node.op].pattern] if fits else MAP for node, fits in pairs]
         self.rows = [_rows(node) if fits else None for node, fits in pairs]
+        self.places = [_parts(node) for node in self.nodes]  # of a group: as often is code repeated
         self.repeated = self._views()  # nodes of which each kernel that needs them has a copy
 
     def _depends(self) -> list[list[int]]:
@@ -177,9 +179,19 @@ class _Fusion:
             return
         if not self._is_legal(one, other) or not self._is_worth(at, value):
             return
+        reads = self._reads(at, value)
+        places = self.places[one] * reads
+        if reads > 1 and places > PLACES:
+            return
         if groups.merge(one, other):
+            self.places[one] = max(places, self.places[other])
             self.kind[one] = max(self.kind[one], self.kind[other])
             self.rows[one] = self.rows[one] or self.rows[other]
+
+    def _reads(self, at: int, value: Value) -> int:
+        """At how many places a node reads a value for one element; the same place counts once."""
+        node = self.nodes[at]
+        return node.inputs.count(value) if OPS[node.op].pattern == INJECTIVE else 1
 
     def _is_legal(self, one: int, other: int) -> bool:
         """Whether one kernel can hold what two groups anchor."""
@@ -388,6 +400,11 @@ class _Fusion:
         """Whether anything but a group, and nodes that are repeated in other kernels, uses it."""
         users = self.users.get(value, ())
         return value in self.results or any(user not in inside for user in users)
+
+
+def _parts(node: Node) -> int:
+    """How many cases a node has for where an element comes from."""
+    return len(node.inputs) if node.op in ("concat", "interleave") else 1
 
 
 def _rows(node: Node) -> Rows | None:

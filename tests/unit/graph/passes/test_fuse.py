@@ -100,3 +100,16 @@ def test_a_fused_model_is_left_as_it_is() -> None:
     module, _ = _random_model(5)
     fused = run_passes(module, FUSED)
     assert run_passes(fused, FUSED) == fused
+
+
+def test_concats_of_concats_do_not_multiply_in_one_kernel() -> None:
+    b = Builder()
+    value = b.add("tanh", b.param("x", TensorType(F32, (const(8),))))
+    for _ in range(12):
+        value = b.add("concat", b.add("neg", value), value, axis=0)
+        value = b.add("concat", value, value, axis=0)
+    for node in run_passes(b.module(value), FUSED).main.nodes:
+        places = 1
+        for each in [each for body in node.bodies for each in body.nodes]:
+            places *= max(each.inputs.count(part) for part in each.inputs or (None,))
+        assert places <= 16
