@@ -20,6 +20,7 @@ from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 MOST_ROWS, SOME_ROWS, FEW_ROWS = 14, 8, 6
+CROWDED_ROWS = 8  # that the same places of the first cache hold, with B coming by
 FEW_DOTS = 3  # rows for which packing B would take longer than using it
 CACHE_PERIOD = 4096  # bytes apart, addresses fall into the same set of the first cache
 PASSING_ROWS = 320  # for fewer, bringing a block of B takes a good part of the time
@@ -134,7 +135,7 @@ def _most_rows(found: Contraction) -> int:
     if found.extent(found.rows[-1]) is None:
         return SOME_ROWS  # the last tile is as large as all others
     shared = gcd(int(stride.value) * found.a.buffer.dtype.size_bytes, CACHE_PERIOD)
-    return min(MOST_ROWS, max(FEW_ROWS, FEW_ROWS * CACHE_PERIOD // shared))
+    return min(MOST_ROWS, max(CROWDED_ROWS, FEW_ROWS * CACHE_PERIOD // shared))
 
 
 def _part(
