@@ -32,7 +32,7 @@ from tilewright.codegen.build import build
 from tilewright.graph.passes.choose_winograd import Shape, best_tile
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import default_schedule
-from tilewright.rules.constants import Given, split_constant_blocks
+from tilewright.tensor.constants import Given, split_constant_blocks
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[], object]

@@ -31,7 +31,7 @@ from tilewright.codegen.build import Options as BuildOptions
 from tilewright.codegen.build import build, compile_object, load_object
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import default_schedule
-from tilewright.rules.constants import Given, split_constant_blocks
+from tilewright.tensor.constants import Given, split_constant_blocks
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[], object]

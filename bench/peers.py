@@ -111,6 +111,9 @@ def torch_eager(path: Path, feed: Feed, threads: int, *, compiled: bool = False)
     import models
     import torch
 
+    # Packages ask for optional ones by names, `kernels` say, that scripts of this folder have too.
+    here = str(Path(__file__).parent)
+    sys.path[:] = [folder for folder in sys.path if folder != here]
     torch.set_num_threads(threads)
     with uncounted():
         made = models.build(path.stem, "sdpa")
