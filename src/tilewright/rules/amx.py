@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 from tilewright.intrin.amx import ROWS as SIDE  # the intrinsics below are declared there
 from tilewright.intrin.amx import name_of, scope_of
-from tilewright.rules.constants import CONSTANT
 from tilewright.rules.contraction import Contraction
 from tilewright.rules.nest import attempt, block_of, fused
 from tilewright.rules.setting import Setting
 from tilewright.rules.tiles import copy_of, operand, producer_of, read_index
 from tilewright.sym import ONE, Const, Expr
+from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SPATIAL, Load, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers

@@ -8,7 +8,6 @@ constant. Padding is made block by block, just before it is read. `conv_plan` de
 from __future__ import annotations
 
 from tilewright.base.target import CPU
-from tilewright.rules.constants import CONSTANT
 from tilewright.rules.conv_plan import Plan, plan_of
 from tilewright.rules.epilogue import results
 from tilewright.rules.nest import attempt, block_of, nest_of
@@ -16,6 +15,7 @@ from tilewright.rules.setting import Setting
 from tilewright.rules.tiles import inline_crop, unrolled_sum
 from tilewright.rules.windowed import Convolution, convolution
 from tilewright.sym import Const
+from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SPATIAL
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 

@@ -29,12 +29,12 @@ from tilewright.rules.amx import (
     _followers,
     _tensorize,
 )
-from tilewright.rules.constants import CONSTANT
 from tilewright.rules.conv import padding_of
 from tilewright.rules.conv_plan import even
 from tilewright.rules.nest import attempt, block_of, fused, nest_of
 from tilewright.rules.setting import Setting
 from tilewright.rules.windowed import Convolution, convolution
+from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 import math
 
 from tilewright.base.target import CPU
-from tilewright.rules.constants import CONSTANT
 from tilewright.rules.conv import padding_of
 from tilewright.rules.conv_plan import UNKNOWN_PLACES
 from tilewright.rules.epilogue import results
 from tilewright.rules.nest import block_of, nest_of
 from tilewright.rules.setting import Setting
 from tilewright.rules.windowed import Convolution, convolution
+from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 UNROLLED = 80  # multiply-adds in a tile's body, at most

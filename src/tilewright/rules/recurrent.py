@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.rules import cost
-from tilewright.rules.constants import CONSTANT
 from tilewright.rules.nest import (
     Nest,
     attempt,
@@ -25,6 +24,7 @@ from tilewright.rules.nest import (
 from tilewright.rules.setting import Setting
 from tilewright.rules.stage import total
 from tilewright.sym import Const, Mul, linear, uses_var
+from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SCAN, Load, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import written_buffers

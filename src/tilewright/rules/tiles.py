@@ -18,12 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.base.errors import ScheduleError
-from tilewright.rules.constants import CONSTANT
 from tilewright.rules.contraction import Contraction, operands
 from tilewright.rules.epilogue import results
 from tilewright.rules.nest import attempt, block_of, fused
 from tilewright.rules.tiling import ALONE, COLUMNS, ROWS, STACK, Tile
 from tilewright.sym import ONE
+from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Buffer, Load, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers

@@ -26,7 +26,6 @@ from tilewright.graph.winograd import (
     ROLE,
     WEIGHTS,
 )
-from tilewright.rules.constants import CONSTANT
 from tilewright.rules.conv_plan import Problem, even, tile_of
 from tilewright.rules.epilogue import followers
 from tilewright.rules.nest import Nest, attempt, block_of, nest_of
@@ -34,6 +33,7 @@ from tilewright.rules.setting import Setting
 from tilewright.rules.tiles import unrolled_sum
 from tilewright.rules.tiling import unrolled_steps
 from tilewright.sym import Const, Expr
+from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Block, annotation
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
