@@ -61,7 +61,14 @@ def tilewright(path: Path, feed: Feed, threads: int) -> tuple[Run, Any]:
     fixed = json.loads(os.environ.get("BENCH_SIZES", "{}"))
     compiling = tw.compile  # loads the compiler
     begun = time.perf_counter()
-    module: Any = compiling(path, threads=threads, without=passes, dynamic=fixed, **switches)
+    module: Any = compiling(
+        path,
+        threads=threads,
+        without=passes,
+        dynamic=fixed,
+        precision=os.environ.get("BENCH_PRECISION", "f32"),
+        **switches,
+    )
     module.compile_s = time.perf_counter() - begun
     inputs = [feed[spec.name] for spec in module.inputs]
     return lambda: module(*inputs), module
@@ -87,8 +94,12 @@ def onnxruntime(path: Path, feed: Feed, threads: int) -> tuple[Run, Any]:
     return lambda: session.run(None, given), None
 
 
-def openvino(path: Path, feed: Feed, threads: int, precision: str = "f32") -> tuple[Run, Any]:
+def openvino(path: Path, feed: Feed, threads: int, precision: str = "") -> tuple[Run, Any]:
+    """In the precision of the run; a quantized model says itself what is of eight bits."""
     import openvino as ov
+
+    asked = os.environ.get("BENCH_PRECISION", "f32")
+    precision = precision or ("f32" if asked == "int8" else asked)
 
     settings = {
         "PERFORMANCE_HINT": "LATENCY",

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import statistics
 import tempfile
 from collections.abc import Iterable
@@ -39,7 +40,12 @@ from tilewright.driver.compare import difference
 RIVALS = ("onnxruntime", "openvino", "torch", "torch_compile", "tvm", "iree")
 OURS = "tilewright"
 DEFAULT = Path(__file__).parent / "models"
-TOLERANCE = 2e-3  # of the largest output, between f32 evaluations of a deep model
+# Of the largest output, between evaluations of a deep model in a precision.
+TOLERANCES = {"f32": 2e-3, "bf16": 5e-2, "int8": 2e-1}
+
+
+def tolerance() -> float:
+    return TOLERANCES[os.environ.get("BENCH_PRECISION", "f32")]
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,26 @@ def ensure_models(folder: Path, only: Iterable[str] | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in track(list(only or models.MODELS), "exporting"):
         models.export(name, folder)
+
+
+def quantized(case: Case, folder: Path) -> Case:
+    """The case with its model quantized by ONNX Runtime's static quantizer, once."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+
+    class Inputs(CalibrationDataReader):  # type: ignore[misc]  # of a package without types
+        def __init__(self) -> None:
+            self.left = [dict(np.load(case.inputs))]
+
+        def get_next(self) -> dict[str, Any] | None:
+            return self.left.pop() if self.left else None
+
+    made = folder / case.model.name
+    if not made.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        quantize_static(
+            str(case.model), str(made), Inputs(), quant_format=QuantFormat.QDQ, per_channel=True
+        )
+    return Case(case.name, made, case.inputs)
 
 
 @dataclass
@@ -222,7 +248,7 @@ def show(results: list[Result], names: list[str]) -> None:
                 continue
             times = result.times[name]
             own_weights = name.startswith("torch")  # the same as the file's if models.py wrote it
-            bad = result.wrong[name] > TOLERANCE and not own_weights
+            bad = result.wrong[name] > tolerance() and not own_weights
             wrong = " [red]wrong[/]" if bad else ""
             cells.append(f"{statistics.median(times):.3g} ({min(times):.3g}){wrong}")
         ratios = f"{result.ratio:.2f}", f"{result.ratio_of_least:.2f}"
@@ -240,7 +266,7 @@ def figures(results: list[Result]) -> list[Figure]:
         for name, times in result.times.items():
             found.append(Figure(f"{label}: {name}", statistics.median(times), "ms"))
         if OURS in result.wrong:
-            wrong = report.at_most(f"{label}: difference", result.wrong[OURS], "", TOLERANCE)
+            wrong = report.at_most(f"{label}: difference", result.wrong[OURS], "", tolerance())
             found.append(wrong)
         if not math.isnan(result.ratio):
             found.append(report.at_least(f"{label}: best peer / ours", result.ratio, "x", 1.0))
@@ -256,6 +282,9 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     ensure_models(options.zoo, options.only)
     names = [name for name in (*options.peers, OURS) if peers.installed(name)]
     cases = cases_of(options.zoo, options.only)
+    os.environ["BENCH_PRECISION"] = options.precision  # contenders inherit it
+    if options.precision == "int8":
+        cases = [quantized(case, options.zoo / "int8") for case in cases]
     work = [(case, threads) for threads in options.threads for case in cases]
     results, roofs = [], []
     limits = {threads: ceilings(threads) for threads in options.threads if options.roofline}
@@ -275,6 +304,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="per contender and case")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--roofline", action="store_true")
+    parser.add_argument(
+        "--precision",
+        default="f32",
+        choices=["f32", "bf16", "int8"],
+        help="of Tilewright and OpenVINO; int8: models quantized by ONNX Runtime",
+    )
 
 
 if __name__ == "__main__":
