@@ -98,14 +98,10 @@ def openvino(path: Path, feed: Feed, threads: int, precision: str = "") -> tuple
     """In the precision of the run; a quantized model says itself what is of eight bits."""
     import openvino as ov
 
-    asked = os.environ.get("BENCH_PRECISION", "f32")
-    precision = precision or ("f32" if asked == "int8" else asked)
-
-    settings = {
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": precision,
-    }
+    precision = precision or os.environ.get("BENCH_PRECISION", "f32")
+    settings: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
+    if precision != "int8":
+        settings["INFERENCE_PRECISION_HINT"] = precision
     compiled = ov.Core().compile_model(str(path), "CPU", settings)
     request = compiled.create_infer_request()
     names = {name for one in compiled.inputs for name in one.get_names()}
