@@ -83,12 +83,14 @@ class _Hoist(Rewriter):
     def expr(self, expr: Expr, here: int) -> Expr:
         """The expression with names in place of what is known further out than `here`."""
         found: dict[Expr, Expr] = {}
+        seen: set[Expr] = set()  # parts that are shared would be walked once for each way to them
         stack = [expr]
         while stack:
             node = stack.pop()
             children = node.children()
-            if not children or node in found:
+            if not children or node in seen:
                 continue
+            seen.add(node)
             if node.dtype is INDEX and _is_worth_a_name(node):
                 depth = max(self._known_at(node), self.least)
                 if depth < here:
