@@ -22,6 +22,7 @@ CASES = {
     "strides without padding": ((1, 33, 33, 64, 16), (3, 2, 1, 0)),
     "dilation": ((1, 20, 20, 64, 32), (3, 1, 2, 2)),
     "blocks of channels": ((1, 14, 14, 256, 256), (3, 1, 1, 1)),
+    "pairs of rows that threads cannot halve": ((1, 14, 14, 256, 256), (1, 1, 1, 0)),
     "no pairs": ((1, 7, 7, 64, 32), (3, 1, 1, 1)),
     "odd channels": ((1, 14, 14, 40, 24), (3, 1, 1, 1)),
 }

@@ -114,7 +114,10 @@ def plan_of(found: Convolution, setting: Setting) -> AmxConvPlan | None:
 
 
 def _rows(found: Convolution, below: int, room: int, workers: int) -> int:
-    """Blocks of registers one below the other: what they read shall stay in the second cache."""
+    """Blocks of registers one below the other: what they read shall stay in the second cache.
+
+    A divisor: registers are not to be told apart by a test whether there is a last block.
+    """
     if len(found.places) < 2:
         return 1
     row_bytes = found.x.buffer.dtype.size_bytes * found.strides[-1] * found.strides[-2]
@@ -124,7 +127,8 @@ def _rows(found: Convolution, below: int, room: int, workers: int) -> int:
     for at in found.places[:-2]:
         outer *= found.size(at) or 1
     total = (found.size(found.places[-2]) or 1) // below
-    return even(total, max(1, room // (row_bytes * below)), workers, outer)
+    most = even(total, max(1, room // (row_bytes * below)), workers, outer)
+    return next(each for each in range(most, 0, -1) if total % each == 0)
 
 
 def _tiled(
