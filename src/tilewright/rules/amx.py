@@ -163,7 +163,7 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     padded = producer_of(sch, c, found, found.a)
     a = sch.cache_read(c, read_index(sch, c, operand(sch, c, found, found.a).buffer), short)
     b = sch.cache_read(c, read_index(sch, c, operand(sch, c, found, found.b).buffer), "amx.tile")
-    followers = _followers(sch, c)
+    followers = followers_of(sch, c)
     store = sch.cache_write(c, 0, short)
     loops = sch.get_loops(c)
     outer = [loops[at] for at in (*found.stack, *found.columns[:-1])]
@@ -178,7 +178,7 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     sch.unroll(im)
     sch.unroll(jm)
     sch.reverse_compute_at(store, js)
-    done = _follow(sch, followers, js)
+    done = follow(sch, followers, js)
     sch.compute_at(a, ro)
     sch.compute_at(b, ro)
     if padded is not None:
@@ -230,7 +230,7 @@ def _multiples(found: Contraction, plan: AmxPlan) -> list[int]:
 # --------------------------------------------------------------------------- results
 
 
-def _followers(sch: Schedule, c: BlockRef) -> list[BlockRef]:
+def followers_of(sch: Schedule, c: BlockRef) -> list[BlockRef]:
     """What reads the product and can be applied to a block of it."""
     results = output_buffers(sch.function)
     if block_of(sch.function, c.name).writes[0].buffer in results:
@@ -247,7 +247,7 @@ def _followers(sch: Schedule, c: BlockRef) -> list[BlockRef]:
     return consumers
 
 
-def _follow(sch: Schedule, followers: list[BlockRef], at: LoopRef) -> list[BlockRef]:
+def follow(sch: Schedule, followers: list[BlockRef], at: LoopRef) -> list[BlockRef]:
     """Apply what follows to each block of registers' results."""
     done = []
     for reference in followers:
@@ -313,15 +313,15 @@ def _tensorize_copies(
     """One instruction loads or stores a tile."""
     kind = plan.kind
     k, j = _axis(found, found.b, found.depth[-1]), _axis(found, found.b, found.columns[-1])
-    _tensorize(sch, b, len(found.b.index), k, j, (0, SIDE), f"{kind.load_b}_groups")
+    tensorize(sch, b, len(found.b.index), k, j, (0, SIDE), f"{kind.load_b}_groups")
     i, k = _axis(found, found.a, found.rows[-1]), _axis(found, found.a, found.depth[-1])
     rows = name_of(f"{kind.load}_rows", plan.tall)
-    _tensorize(sch, a, len(found.a.index), i, k, (plan.tall, 0), rows)
+    tensorize(sch, a, len(found.a.index), i, k, (plan.tall, 0), rows)
     rank, i, j = _written(found)
-    _tensorize(sch, store, rank, i, j, (plan.tall, SIDE), name_of(kind.store, plan.tall))
+    tensorize(sch, store, rank, i, j, (plan.tall, SIDE), name_of(kind.store, plan.tall))
 
 
-def _tensorize(
+def tensorize(
     sch: Schedule,
     block: BlockRef,
     rank: int,

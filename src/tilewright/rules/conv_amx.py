@@ -25,9 +25,9 @@ from tilewright.rules.amx import (
     LOWEST,
     PARALLEL_WORK,
     Kind,
-    _follow,
-    _followers,
-    _tensorize,
+    follow,
+    followers_of,
+    tensorize,
 )
 from tilewright.rules.conv import padding_of
 from tilewright.rules.conv_plan import even
@@ -141,7 +141,7 @@ def _tiled(
     image = found.x.buffer if padding is None else _made(sch, padding)
     a = sch.reindex_read(c, _reads(sch, c, image.name), short)
     b = sch.cache_read(c, _reads(sch, c, _made(sch, packed).name), scope_of(SIDE))
-    followers = _followers(sch, c)
+    followers = followers_of(sch, c)
     store = sch.cache_write(c, 0, short)
     loops = sch.get_loops(c)
     *far, last = found.places
@@ -158,7 +158,7 @@ def _tiled(
     for loop in (*below, xm, jm):
         sch.unroll(loop)
     sch.reverse_compute_at(store, js)
-    done = _follow(sch, followers, js)
+    done = follow(sch, followers, js)
     sch.compute_at(a, co)
     sch.compute_at(b, co)
     if padding is not None:
@@ -277,7 +277,7 @@ def _tensorize_all(
     """One instruction loads or stores a tile."""
     a, b, store = blocks
     kind, rank = plan.kind, len(found.places)
-    _tensorize(sch, b, rank + 2, 1, 0, (0, SIDE), f"{kind.load_b}_groups")
+    tensorize(sch, b, rank + 2, 1, 0, (0, SIDE), f"{kind.load_b}_groups")
     # A is laid out by batch, places, channels summed over and taps: in the order of iterators.
     order = sorted((found.batch, *found.places, found.inner, *found.taps))
     x, inner = order.index(found.places[-1]), order.index(found.inner)
@@ -285,7 +285,7 @@ def _tensorize_all(
     if plan.below > 1:
         sch.unroll(sch.get_loops(a)[-len(order) :][order.index(found.places[-2])])
         sch.unroll(sch.get_loops(store)[-rank - 2 :][rank - 1])
-    _tensorize(sch, a, len(order), x, inner, (plan.tall, 0), rows)
-    _tensorize(
+    tensorize(sch, a, len(order), x, inner, (plan.tall, 0), rows)
+    tensorize(
         sch, store, rank + 2, rank, rank + 1, (plan.tall, SIDE), name_of(kind.store, plan.tall)
     )

@@ -24,6 +24,7 @@ from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
 from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
 from tilewright.graph.passes.unfold_convolutions import unfold_convolutions
+from tilewright.graph.passes.widen_products import widen_products
 
 # Before all others, where products of a quantized model are to be those of its integers.
 QUANTIZED = (recognize_quantized,)
@@ -56,6 +57,7 @@ OPTIMIZED = (
     decompose,
     canonicalize,
     merge_parallel_matmuls,
+    widen_products,
     cancel_reshapes,
     split_conv_transpose,
     fold_constants,

@@ -256,7 +256,7 @@ def _causal(mask: Array, scores: _Scores) -> int | None:
     if mask.shape[-2:] != (rows.value, columns.value) or rows.value > columns.value:
         return None
     past = int(columns.value - rows.value)
-    matrix = mask.reshape(mask.shape[-2:])
+    matrix = mask.reshape(mask.shape[-2:]).astype(np.float64)  # HIDDEN is no number of f16
     seen = np.tri(matrix.shape[0], matrix.shape[1], past, dtype=bool)
     if bool((matrix[seen] == 0).all()) and bool((matrix[~seen] <= HIDDEN).all()):
         return past

@@ -29,6 +29,7 @@ FILES = (
     "enclose_nodes",
     "recognize_norms",
     "recognize_attention",
+    "widen_products",
 )
 EXTENTS = (4, 3, 5)  # of sizes, in the order in which they appear
 
