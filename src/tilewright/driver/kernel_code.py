@@ -10,6 +10,7 @@ import hashlib
 from dataclasses import replace
 
 from tilewright import sym
+from tilewright.base.errors import Unsupported
 from tilewright.base.target import Target
 from tilewright.codegen import llvm
 from tilewright.codegen.build import lower_for, new_module
@@ -59,19 +60,25 @@ def _compiled(job: Job) -> Kernel:
         fn = lower_graph(fn, job.name, job.numbers)
     else:
         fn = replace(fn, name=job.name)
-    target = job.setting.target
-    work = flops_of(fn)
+    if not job.setting.schedule:
+        return _kernel(job, fn, fn)
+    setting = job.setting
     weights = tuple(fn.params[at].name for at in sorted(job.constants))
-    scheduled = fn
-    if job.setting.schedule:
-        scheduled = default_schedule(
-            fn, target, threads=job.setting.threads, constants=weights
-        ).function
+    made = default_schedule(fn, setting.target, threads=setting.threads, constants=weights)
+    try:
+        return _kernel(job, fn, made.function)
+    except Unsupported:  # what the schedule asks of the target; plain loops ask for nothing
+        return _kernel(job, fn, fn)
+
+
+def _kernel(job: Job, fn: Function, scheduled: Function) -> Kernel:
+    """The code of a function as it is scheduled."""
+    work = flops_of(fn)
     split = split_constant_blocks(scheduled)
     pairs = in_place_pairs(split.kernel)
     return Kernel(
         job.name,
-        _image(split.kernel, target, entry=False, in_place=pairs),
+        _image(split.kernel, job.setting.target, entry=False, in_place=pairs),
         split.params,
         tuple(param for param in split.kernel.params if isinstance(param, Var)),
         split.kernel.requires,
