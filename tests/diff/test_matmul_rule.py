@@ -211,3 +211,17 @@ def test_small_types_multiply_on_tiles(of, constants, symbolic):
         want = np.maximum(want + bias, 0)
     np.testing.assert_allclose(out, want, rtol=1e-6)
     assert f"amx_{of}_dot" in str(scheduled.function)
+
+
+@pytest.mark.skipif(not tw.Target.host().has("amx-bf16"), reason="no AMX here")
+def test_a_batch_that_is_not_known_multiplies_on_tiles():
+    """Threads share rows of a number of products that only the call tells."""
+    random = np.random.default_rng(0)
+    a = random.integers(-100, 100, (3, 640, 160)).astype(ml_dtypes.bfloat16)
+    b = random.integers(-100, 100, (160, 64)).astype(ml_dtypes.bfloat16)
+    out = np.zeros((3, 640, 64), np.float32)
+    sizes = {"b": te.var("b"), "m": 640, "n": 64, "k": 160}
+    fn = product(sizes, "bmk", "kn", "bmn", "", "bf16", "f32")
+    scheduled = run(fn, (a, b, np.zeros(64, np.float32), out), constants=("B",), threads=2)
+    assert "amx_bf16_dot" in str(scheduled.function)
+    np.testing.assert_allclose(out, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-6)

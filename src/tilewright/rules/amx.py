@@ -166,7 +166,7 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     followers = followers_of(sch, c)
     store = sch.cache_write(c, 0, short)
     loops = sch.get_loops(c)
-    outer = [loops[at] for at in (*found.stack, *found.columns[:-1])]
+    stack = [loops[at] for at in (*found.stack, *found.columns[:-1])]
     *row_outer, row = [loops[at] for at in found.rows]
     io, im, ii = sch.split(row, [None, plan.row_tiles, plan.tall])
     jb, js, jm, ji = sch.split(
@@ -174,7 +174,11 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     )
     *far, last = [loops[at] for at in found.depth]
     ro, ri = sch.split(last, [None, kind.depth])
-    sch.reorder(*outer, jb, *row_outer, io, js, *far, ro, im, jm, ii, ji, ri)
+    if all(found.extent(at) is not None for at in found.rows[:-1]):
+        outer = [*stack, jb, *row_outer]
+    else:  # what numbers not known divide is hard to see through: they come first
+        outer = [*stack, *row_outer, jb]
+    sch.reorder(*outer, io, js, *far, ro, im, jm, ii, ji, ri)
     sch.unroll(im)
     sch.unroll(jm)
     sch.reverse_compute_at(store, js)
@@ -198,9 +202,9 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     sch.tensorize(sch.get_loops(c)[-3], dot)
     sch.tensorize(sch.get_loops(init)[-2], dot)
     _pack(sch, found, plan, panel)
-    shared = {"columns": [*outer, jb], "rows": [*outer, jb, *row_outer, io], "stack": outer}
+    around = {"stack": stack, "columns": outer[: outer.index(jb) + 1], "rows": [*outer, io]}
     if plan.share:
-        sch.parallel(fused(sch, shared[plan.share]))
+        sch.parallel(fused(sch, around[plan.share]))
     return tuple(x for x in (c, panel, padded, a, b, store, init, *done) if x is not None)
 
 
