@@ -32,7 +32,8 @@ def _quantize(use: Use, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor
     def element(*index: Expr) -> Expr:
         top = te.cast(te.cast(x[index], of), through)
         bottom = te.cast(te.cast(_spread(use, scale, x, index), of), through)
-        value = te.cast(te.cast(top / bottom, of), through)
+        ratio = top * (te.const(1, through) / bottom) if use["reciprocal"] else top / bottom
+        value = te.cast(te.cast(ratio, of), through)
         value = te.round(value) if to.is_int else value
         if zero is not None:
             value = value + te.cast(_spread(use, zero, x, index), through)

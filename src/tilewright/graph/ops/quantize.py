@@ -66,7 +66,8 @@ def _quantize(call: Call, x: Array, scale: Array, zero: Array | None = None) -> 
     axis, block, to = call["axis"], call["block_size"], call["to"]
     precision = call["precision"] or call.tensor(1).dtype
     of = precision.numpy if precision.bits >= 16 else F32.numpy
-    divided = x.astype(of) / _spread(scale, x, axis, block).astype(of)
+    steps = _spread(scale, x, axis, block).astype(of)
+    divided = x.astype(of) * (of.type(1) / steps) if call["reciprocal"] else x.astype(of) / steps
     if divided.dtype != np.float64:
         divided = divided.astype(np.float32)
     moved = np.rint(divided) if to.is_int else divided
@@ -102,6 +103,7 @@ OPS = (
             *_GRANULARITY,
             Attr("saturate", bool, True),
             Attr("precision", DType, None),  # of the division; by default the scale's type
+            Attr("reciprocal", bool, False),  # times the scale's reciprocal: ties may round apart
         ),
     ),
     Op(
