@@ -11,11 +11,21 @@ A size that only the elements of a sequence mention may differ from element to e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
 from tilewright.base.dtype import DType
 from tilewright.sym import Const, Expr, Var, free_vars, size
+
+
+def item_of(dim: Expr | int) -> int | Expr:
+    """A dimension as an item of an attribute: a number where it is one."""
+    return int(dim.value) if isinstance(dim, Const) else dim
+
+
+def items_of(dims: Iterable[Expr | int]) -> tuple[int | Expr, ...]:
+    """Dimensions as the items of an attribute."""
+    return tuple(item_of(dim) for dim in dims)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from tilewright.graph.match import Array, Replacement, Scope, Steps, shape_of
 from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import CHANNELS_LAST
+from tilewright.graph.types import item_of, items_of
 from tilewright.sym import ONE, Const, Expr
 
 LEAST_COLUMNS, SHORTEST = 16, 16  # of a product that is worth it
@@ -55,18 +56,33 @@ def fits_tiles(node: Node, weights: Array) -> bool:
     )
 
 
-def matrix_of(weights: Array) -> Array:
+def unfolded(
+    steps: Steps,
+    node: Node,
+    x: Value,
+    weights: Array,
+    bias: Value | None,
+    product: str,
+    **attributes: Attribute,
+) -> list[Node] | None:
+    """A convolution as a product of the windows of an image with its weights."""
+    seen = _rows_of(steps, node, x, weights.shape[2:])
+    factor = steps.scope.new_constant(_matrix_of(weights), "w", node)
+    steps.nodes.append(factor)
+    value = steps.add(product, seen, factor.output, **attributes)
+    if bias is not None:
+        value = steps.add("add", value, bias)
+    steps.add("reshape", value, shape=items_of(shape_of(node.output) or ()))
+    return steps.done()
+
+
+def _matrix_of(weights: Array) -> Array:
     """Weights [out, in, *taps] as a matrix [taps * in, out]."""
     moved = np.moveaxis(weights, (0, 1), (-1, -2))
     return np.ascontiguousarray(moved.reshape(-1, weights.shape[0]))
 
 
-def restored(steps: Steps, value: Value, node: Node) -> Value:
-    """Rows of a product in the shape of the convolution's output."""
-    return steps.add("reshape", value, shape=_items(shape_of(node.output) or ()))
-
-
-def rows_of(steps: Steps, node: Node, x: Value, taps: tuple[int, ...]) -> Value:
+def _rows_of(steps: Steps, node: Node, x: Value, taps: tuple[int, ...]) -> Value:
     """[batch, places, taps * channels] of what a convolution reads."""
     pads = tuple(node.get("pads", ()))
     if any(pads):
@@ -80,7 +96,7 @@ def rows_of(steps: Steps, node: Node, x: Value, taps: tuple[int, ...]) -> Value:
         shape = shape_of(x) or ()
     places = shape[1 : 1 + len(taps)]
     long = prod(taps) * int(shape[-1].value) if isinstance(shape[-1], Const) else -1
-    return steps.add("reshape", x, shape=(_item(shape[0]), _item(_product(places)), long))
+    return steps.add("reshape", x, shape=(item_of(shape[0]), item_of(_product(places)), long))
 
 
 def _product(dims: tuple[Expr, ...]) -> Expr:
@@ -88,14 +104,6 @@ def _product(dims: tuple[Expr, ...]) -> Expr:
     for dim in dims:
         total = sym.mul(total, dim)
     return sym.simplify(total)
-
-
-def _item(dim: Expr) -> int | Expr:
-    return int(dim.value) if isinstance(dim, Const) else dim
-
-
-def _items(shape: tuple[Expr, ...]) -> Attribute:
-    return tuple(_item(dim) for dim in shape)
 
 
 # ------------------------------------------------------------------------------------ behind
@@ -122,7 +130,7 @@ def flatten_rows(node: Node, scope: Scope) -> Replacement:
     made = steps.add(node.op, *given, **dict(node.attributes))
     if shape_of(made) != shape_of(rows):
         return None
-    steps.add("reshape", made, shape=_items(shape))
+    steps.add("reshape", made, shape=items_of(shape))
     return steps.done()
 
 
@@ -144,7 +152,7 @@ def _as_rows(steps: Steps, value: Value, rows: Value, shape: tuple[Expr, ...]) -
         return source
     own = shape_of(value) or ()
     if len(own) == len(shape) and all(a is b for a, b in zip(own, shape, strict=True)):
-        return steps.add("reshape", value, shape=_items(shape_of(rows) or ()))
+        return steps.add("reshape", value, shape=items_of(shape_of(rows) or ()))
     if any(dim is not ONE for dim in own[:-1]):
         return None
-    return value if len(own) <= 1 else steps.add("reshape", value, shape=(_item(own[-1]),))
+    return value if len(own) <= 1 else steps.add("reshape", value, shape=(item_of(own[-1]),))

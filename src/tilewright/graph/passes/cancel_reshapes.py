@@ -20,6 +20,7 @@ from tilewright.graph.ir import Attribute, Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, remade, rewrite_matches, shape_of
 from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
+from tilewright.graph.types import item_of, items_of
 from tilewright.sym import Const, Expr
 
 Items = tuple[int | Expr, ...]
@@ -42,7 +43,7 @@ def raised(node: Node, scope: Scope) -> Replacement:
     if first is None or first.inputs[0] is None:
         return None
     columns = (shape_of(first.output) or ())[-1]
-    start = scope.new("reshape", first.inputs[0], like=first, shape=(*rows, _item(columns)))
+    start = scope.new("reshape", first.inputs[0], like=first, shape=(*rows, item_of(columns)))
     nodes, value = [start], start.output
     for each in reversed(chain):
         made = make_node(each.op, (value, *each.inputs[1:]), dict(each.attributes), each.loc)
@@ -67,7 +68,7 @@ def split_before_slice(node: Node, scope: Scope) -> Replacement:
     if numbers is None or after is None:
         return None
     start, whole, heads, size = numbers
-    rows = tuple(_item(dim) for dim in after[:-2])
+    rows = items_of(after[:-2])
     axis, width = len(rows), heads * size
     if start % width == 0 and whole % width == 0:
         planes = (*rows, whole // width, heads, size)
@@ -100,16 +101,12 @@ def _plane_numbers(part: Node, node: Node) -> tuple[int, int, int, int] | None:
     return start, whole, heads, size
 
 
-def _item(dim: Expr) -> int | Expr:
-    return int(dim.value) if isinstance(dim, Const) else dim
-
-
 def _rows(node: Node) -> Items | None:
     """The dimensions before the last that a reshape gives, if it keeps the last."""
     before, after = shape_of(node.inputs[0]) if node.inputs[0] else None, shape_of(node.output)
     if not before or not after or not (before[-1] is after[-1] or sym.equal(before[-1], after[-1])):
         return None
-    return tuple(_item(dim) for dim in after[:-1])
+    return items_of(after[:-1])
 
 
 def _chain(value: Value, scope: Scope) -> list[Node]:

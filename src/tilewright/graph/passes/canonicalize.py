@@ -20,8 +20,9 @@ from tilewright.graph.definitions import COMMUTATIVE, Definitions
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
+from tilewright.graph.types import items_of
 from tilewright.graph.visit import Instead, map_graphs, rewrite_by
-from tilewright.sym import ONE, Const
+from tilewright.sym import ONE
 
 Array = np.ndarray[Any, Any]
 
@@ -139,7 +140,7 @@ def merge_reshapes(node: Node, around: Definitions) -> Made:
     shape = node.output.tensor.shape
     if shape is None:
         return None
-    items = tuple(int(dim.value) if isinstance(dim, Const) else dim for dim in shape)
+    items = items_of(shape)
     return _remade(node, "reshape", inner.inputs[0], shape=items)
 
 
@@ -165,7 +166,7 @@ def transpose_as_reshape(node: Node, around: Definitions) -> Made:
     if moved != sorted(moved) or len(moved) == len(shape):
         return None
     items = node.output.tensor.shape or ()
-    target = tuple(int(dim.value) if isinstance(dim, Const) else dim for dim in items)
+    target = items_of(items)
     return _remade(node, "reshape", node.inputs[0], shape=target)
 
 

@@ -17,7 +17,8 @@ from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, s
 from tilewright.graph.ops.layout import CHANNELS_FIRST
 from tilewright.graph.passes.decompose_einsum import decomposed_einsum
 from tilewright.graph.passes.decompose_fourier import decomposed_dft, decomposed_stft
-from tilewright.sym import Const, Expr
+from tilewright.graph.types import item_of, items_of
+from tilewright.sym import Const
 
 KEEP = "softmax,log_softmax,layer_norm,rms_norm,group_norm,batch_norm,attention"
 
@@ -111,11 +112,7 @@ def _along_channels(node: Node, value: Value | None, steps: Steps) -> Value:
     channels = (shape_of(value) or ())[0]
     if behind <= 0:
         return value
-    return steps.add("reshape", value, shape=(_item(channels), *[1] * behind))
-
-
-def _item(dim: Expr) -> int | Expr:
-    return int(dim.value) if isinstance(dim, Const) else dim
+    return steps.add("reshape", value, shape=(item_of(channels), *[1] * behind))
 
 
 def _group_norm(node: Node, steps: Steps) -> list[Node] | None:
@@ -123,7 +120,7 @@ def _group_norm(node: Node, steps: Steps) -> list[Node] | None:
     shape = shape_of(_x(node)) or ()
     if node.get("layout", CHANNELS_FIRST) != CHANNELS_FIRST:
         return None
-    items = tuple(_item(dim) for dim in shape)
+    items = items_of(shape)
     grouped = steps.add("reshape", _x(node), shape=(items[0], node["groups"], -1))
     value = _normalized(grouped, (2,), node.get("epsilon", 1e-5), steps)
     value = steps.add("reshape", value, shape=items)

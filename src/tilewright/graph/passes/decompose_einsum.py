@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from tilewright.graph.ir import Node, Value
 from tilewright.graph.match import Steps, shape_of
 from tilewright.graph.ops.linalg import einsum_terms
-from tilewright.sym import ONE, Const, Expr
+from tilewright.graph.types import items_of
+from tilewright.sym import ONE, Expr
 
 
 @dataclass
@@ -54,7 +55,7 @@ class _Pairing:
 
     def items(self, letters: str) -> tuple[int | Expr, ...]:
         dims = [self.extents[letter] for letter in letters]
-        return tuple(int(dim.value) if isinstance(dim, Const) else dim for dim in dims)
+        return items_of(dims)
 
     def summed(self, term: _Term, needed: set[str]) -> _Term:
         """Without the axes that nothing needs."""

@@ -12,19 +12,17 @@ Transforms of frames of a signal, seen through a window, are a convolution with 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tilewright.graph.ir import Node, Value
 from tilewright.graph.match import Array, Steps, shape_of
+from tilewright.graph.types import items_of
 from tilewright.sym import Const, Expr
 
 ONE_PRODUCT = 256  # values: of more, two steps take less
 LARGEST = 1 << 23  # entries of a matrix that is worth its memory
-
-Item = int | Expr
 
 
 def decomposed_dft(node: Node, steps: Steps) -> list[Node] | None:
@@ -77,7 +75,7 @@ def decomposed_stft(node: Node, steps: Steps) -> list[Node] | None:
     signal = steps.add("transpose", signal, perm=(0, 2, 1))
     spectra = steps.add("conv", signal, weights, strides=(step,), pads=(0, 0), dilations=(1,))
     spectra = steps.add("transpose", spectra, perm=(0, 2, 1))
-    steps.add("reshape", spectra, shape=tuple(_items(node.output)))
+    steps.add("reshape", spectra, shape=_items(node.output))
     return steps.done()
 
 
@@ -231,16 +229,12 @@ def _number(dim: Expr) -> int | None:
     return int(dim.value) if isinstance(dim, Const) else None
 
 
-def _item(dim: Expr) -> Item:
-    return int(dim.value) if isinstance(dim, Const) else dim
-
-
 def _rank(x: Value) -> int:
     return len(shape_of(x) or ())
 
 
-def _items(x: Value) -> Sequence[Item]:
-    return [_item(dim) for dim in shape_of(x) or ()]
+def _items(x: Value) -> tuple[int | Expr, ...]:
+    return items_of(shape_of(x) or ())
 
 
 def _numbers(x: Value) -> list[int]:

@@ -19,9 +19,7 @@ from tilewright.graph.unfold import (
     fits_tiles,
     flatten_rows,
     foldable_weights,
-    matrix_of,
-    restored,
-    rows_of,
+    unfolded,
 )
 from tilewright.sym import ONE, Const
 
@@ -63,12 +61,8 @@ def conv(node: Node, scope: Scope) -> Replacement:
         if bias is not None:
             steps.add("add", sums, bias)
         return steps.done()
-    seen = rows_of(steps, node, _rounded(steps, x), weights.shape[2:])
-    factor = scope.new_constant(matrix_of(weights).astype(BF16.numpy), "w", node)
-    steps.nodes.append(factor)
-    value = steps.add("matmul", seen, factor.output, to=F32)
-    restored(steps, value if bias is None else steps.add("add", value, bias), node)
-    return steps.done()
+    small = weights.astype(BF16.numpy)
+    return unfolded(steps, node, _rounded(steps, x), small, bias, "matmul", to=F32)
 
 
 def read_rounded(node: Node, scope: Scope) -> Replacement:

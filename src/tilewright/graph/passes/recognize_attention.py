@@ -29,6 +29,7 @@ from tilewright.graph.match import (
     rewrite_matches,
     shape_of,
 )
+from tilewright.graph.types import items_of
 from tilewright.sym import ONE, Const, Expr
 
 HIDDEN = -1e9  # a number added to scores that leaves nothing of them after softmax
@@ -239,8 +240,7 @@ class _Made:
 
 
 def _items(value: Value) -> tuple[int | Expr, ...]:
-    dims = shape_of(value) or ()
-    return tuple(int(dim.value) if isinstance(dim, Const) else dim for dim in dims)
+    return items_of(shape_of(value) or ())
 
 
 def _causal(mask: Array, scores: _Scores) -> int | None:
@@ -284,7 +284,7 @@ def _shared(k: Value | None, v: Value | None, like: Node, scope: Scope) -> list[
         source = _unrepeated(value, scope)
         if source is None:
             return []
-        items = tuple(int(dim.value) if isinstance(dim, Const) else dim for dim in source[1])
+        items = items_of(source[1])
         nodes.append(scope.new("reshape", source[0], like=like, shape=items))
     return nodes
 

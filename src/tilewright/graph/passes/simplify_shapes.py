@@ -18,7 +18,7 @@ from tilewright.graph.build import make_call
 from tilewright.graph.contents import Contents, fold_inputs, numbers_of
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
 from tilewright.graph.ops import OPS
-from tilewright.graph.types import TensorType
+from tilewright.graph.types import TensorType, items_of
 from tilewright.graph.visit import Instead, Rule, map_graphs, rewrite_by
 from tilewright.sym import Const
 
@@ -69,9 +69,7 @@ def _simplified(
 
 
 def _dims_of(value: Value) -> Attribute:
-    return tuple(
-        int(dim.value) if isinstance(dim, Const) else dim for dim in value.tensor.shape or ()
-    )
+    return items_of(value.tensor.shape or ())
 
 
 def _restated(

@@ -21,10 +21,10 @@ from tilewright.graph.build import constant_type, make_node
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
-from tilewright.graph.types import TensorType
+from tilewright.graph.types import TensorType, items_of
 from tilewright.graph.views import ALIAS, is_view, reads_views
 from tilewright.graph.visit import map_bodies, producers, users
-from tilewright.sym import ONE, Const, Expr
+from tilewright.sym import ONE, Expr
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[Expr, ...]
@@ -238,7 +238,7 @@ class _Regions:
 def _moved_back(value: Value, node: Node, move: _Move) -> Node:
     """The result of a node in the order or shape that others expect."""
     shape = node.output.tensor.shape or ()
-    items = tuple(int(dim.value) if isinstance(dim, Const) else dim for dim in shape)
+    items = items_of(shape)
     how = ir.attributes(perm=move.perm) if move.perm else ir.attributes(shape=items)
     op = "transpose" if move.perm else ALIAS
     return Node(op, (value,), (node.output,), how, (), node.loc)

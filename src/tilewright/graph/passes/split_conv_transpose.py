@@ -27,6 +27,7 @@ from tilewright.base.target import Target
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, remade, rewrite_matches, shape_of
 from tilewright.graph.ops.layout import CHANNELS_FIRST
+from tilewright.graph.types import item_of
 from tilewright.sym import ONE, Const, Expr
 
 PHASES = 64  # more kernels than this do not pay
@@ -111,9 +112,9 @@ def _as_product(node: Node, scope: Scope) -> Replacement:
     weights = nodes.add("transpose", weights, perm=(0, *spatial, 1))
     flat = outputs * math.prod(kept)
     weights = nodes.add("reshape", weights, shape=(channels, flat))
-    rows = nodes.add("reshape", x, shape=(_plain(batch), channels))
+    rows = nodes.add("reshape", x, shape=(item_of(batch), channels))
     product = nodes.add("matmul", rows, weights)
-    image = nodes.add("reshape", product, shape=(_plain(batch), *kept, outputs))
+    image = nodes.add("reshape", product, shape=(item_of(batch), *kept, outputs))
     if bias is not None:
         image = nodes.add("add", image, bias)
     last = remade(node, "transpose", image, perm=(0, rank + 1, *range(1, rank + 1)))
@@ -226,7 +227,7 @@ def _in_turn(node: Node, parts: Sequence[Value], axes: Sequence[_Axis]) -> Node:
         *parts,
         axes=tuple(range(2, len(axes) + 2)),
         factors=tuple(axis.stride for axis in axes),
-        sizes=tuple(_plain(axis.out) for axis in axes),
+        sizes=tuple(item_of(axis.out) for axis in axes),
     )
 
 
@@ -296,10 +297,6 @@ class _Nodes:
         node = self.scope.new_constant(array, self.like.output.name, self.like)
         self.made.append(node)
         return node.output
-
-
-def _plain(dim: Expr) -> int | Expr:
-    return int(dim.value) if isinstance(dim, Const) else dim
 
 
 def _numbers(value: Value) -> list[int]:

@@ -14,9 +14,7 @@ from tilewright.graph.unfold import (
     fits_tiles,
     flatten_rows,
     foldable_weights,
-    matrix_of,
-    restored,
-    rows_of,
+    unfolded,
 )
 
 
@@ -33,10 +31,4 @@ def unfold(node: Node, scope: Scope) -> Replacement:
     weights = foldable_weights(node, scope)
     if x is None or weights is None or any(zeros) or fits_tiles(node, weights):
         return None
-    steps = Steps(node, scope)
-    seen = rows_of(steps, node, x, weights.shape[2:])
-    factor = scope.new_constant(matrix_of(weights), "w", node)
-    steps.nodes.append(factor)
-    value = steps.add("matmul_integer", seen, factor.output)
-    restored(steps, value if bias is None else steps.add("add", value, bias), node)
-    return steps.done()
+    return unfolded(Steps(node, scope), node, x, weights, bias, "matmul_integer")

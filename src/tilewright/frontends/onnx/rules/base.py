@@ -15,7 +15,7 @@ from tilewright.base.loc import Loc
 from tilewright.frontends.onnx.tensors import Tensors
 from tilewright.graph import Builder, Graph, Value
 from tilewright.graph.op import Known
-from tilewright.graph.types import TensorType, Type
+from tilewright.graph.types import TensorType, Type, items_of
 from tilewright.sym import ONE, Const, Expr
 
 Array = np.ndarray[Any, Any]
@@ -151,7 +151,7 @@ class Context:
 
     def reshape(self, x: Value, dims: Sequence[Expr | int]) -> Value:
         """x in another shape, known as expressions of sizes."""
-        return self.emit("reshape", x, shape=items(dims))
+        return self.emit("reshape", x, shape=items_of(dims))
 
     def unsqueeze(self, x: Value, *axes: int) -> Value:
         """x with axes of one element, named as they are in the result."""
@@ -169,11 +169,6 @@ class Context:
 
     def rank(self, at: int = 0) -> int:
         return len(self.dims(at))
-
-
-def items(dims: Sequence[Expr | int]) -> tuple[Expr | int, ...]:
-    """Expressions as the items of an attribute: numbers where they are."""
-    return tuple(int(dim.value) if isinstance(dim, Const) else dim for dim in dims)
 
 
 def element_type(code: int) -> DType:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tilewright.base.dtype import I64
-from tilewright.frontends.onnx.rules.base import Context, Rule, items
+from tilewright.frontends.onnx.rules.base import Context, Rule
 from tilewright.frontends.onnx.rules.shape import iota, slice_axis
 from tilewright.graph import Value
 from tilewright.graph.ops.shape import product
+from tilewright.graph.types import items_of
 from tilewright.sym import ONE, Expr
 
 
@@ -45,11 +46,11 @@ def _tensor_scatter(node: Context) -> Value:
     else:
         steps = node.unsqueeze(steps, 0)
     if node.attr("mode", "linear") == "circular":
-        whole = node.emit("dims", values=items([dims[axis]])[0])
+        whole = node.emit("dims", values=items_of([dims[axis]])[0])
         steps = node.emit("mod", steps, whole)
     shape: list[Expr] = [ONE] * len(dims)
     shape[0], shape[axis] = node.dims(steps)
-    index = node.emit("expand", node.reshape(steps, shape), shape=items(news))
+    index = node.emit("expand", node.reshape(steps, shape), shape=items_of(news))
     return node.emit("scatter_elements", past, index, update, axis=axis)
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from tilewright import sym
 from tilewright.base.dtype import F32
-from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, items
+from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
 from tilewright.frontends.onnx.rules.tensors import Dim, dims, reshape, transpose
 from tilewright.graph import Value
+from tilewright.graph.types import items_of
 from tilewright.sym import ONE, Expr
 
 
@@ -107,7 +108,7 @@ def _grouped(
         for letter in letters:
             count = sym.mul(count, sizes[letter])
         sides.append(count)
-    return reshape(node, moved, *(sizes[c] for c in batch), *items(sides))
+    return reshape(node, moved, *(sizes[c] for c in batch), *items_of(sides))
 
 
 def _spelt_out(node: Context) -> tuple[list[str], str]:

@@ -10,8 +10,9 @@ import zlib
 from collections.abc import Callable, Sequence
 
 from tilewright.base.dtype import F32, F64, I32, I64, DType
-from tilewright.frontends.onnx.rules.base import Context, Rule, element_type, items
+from tilewright.frontends.onnx.rules.base import Context, Rule, element_type
 from tilewright.graph import Value
+from tilewright.graph.types import items_of
 from tilewright.sym import Expr
 
 Draw = Callable[[Context, Sequence[Expr | int], DType], Value]
@@ -23,7 +24,7 @@ def uniform(node: Context, dims: Sequence[Expr | int], to: DType, stream: int = 
     seed = node.attr("seed")
     label = str(node.loc) if seed is None else repr(float(seed))
     key = zlib.crc32(f"{label}:{stream}".encode())
-    bits = node.emit("random_bits", shape=items(dims), seed=key)
+    bits = node.emit("random_bits", shape=items_of(dims), seed=key)
     high = node.emit("shift_right", bits, 8)
     drawn = node.emit("mul", node.emit("cast", high, to=of), 2.0**-24)
     return drawn if of is to else node.emit("cast", drawn, to=to)
@@ -85,7 +86,7 @@ def _multinomial(node: Context) -> Value:
     share = node.unsqueeze(node.emit("mul", drawn, total), 2)
     below = node.emit("less_equal", node.unsqueeze(sums, 1), share)
     count = node.emit("reduce_sum", node.emit("cast", below, to=I64), axes=(2,), keepdims=False)
-    last = node.emit("dims", values=items([classes - 1])[0])
+    last = node.emit("dims", values=items_of([classes - 1])[0])
     return node.emit("cast", node.emit("minimum", count, last), to=to)
 
 

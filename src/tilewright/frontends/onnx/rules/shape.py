@@ -6,9 +6,10 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL, I64
-from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, element_type, items
+from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, element_type
 from tilewright.graph import Value
 from tilewright.graph.ops.shape import product
+from tilewright.graph.types import items_of
 from tilewright.sym import EMPTY, ONE, Const, Expr, const
 
 # ------------------------------------------------------------------------------------ constants
@@ -51,7 +52,7 @@ def diagonal(node: Context, rows: Expr, columns: Expr) -> Value:
 
 def iota(node: Context, count: Expr | int) -> Value:
     """0, 1, ... as i64."""
-    (limit,) = items([count])
+    (limit,) = items_of([count])
     return node.emit("range", start=0, limit=limit, delta=1, to=I64)
 
 
@@ -226,12 +227,12 @@ def slice_axis(
     node: Context, x: Value, axis: int, start: Expr | int, end: Expr | int, step: int = 1
 ) -> Value:
     """x[start:end:step] along one axis."""
-    (first, last) = items([start, end])
+    (first, last) = items_of([start, end])
     return node.emit("slice", x, starts=(first,), ends=(last,), axes=(axis,), steps=(step,))
 
 
 def _split_at_run_time(node: Context, axis: int) -> list[Value]:
-    whole = node.emit("dims", values=items([node.dims()[axis]])[0])
+    whole = node.emit("dims", values=items_of([node.dims()[axis]])[0])
     total = node.emit("reduce_sum", node[1], axes=(0,), keepdims=False)
     message = "the parts of a split do not make up the whole"
     fits = node.emit("equal", total, whole)
@@ -312,7 +313,7 @@ def _reverse_sequence(node: Context) -> Value:
     steps = node.reshape(iota(node, dims[time]), _only(rank, time, dims[time]))
     back = node.emit("sub", node.emit("sub", lengths, 1), steps)
     index = node.emit("where", node.emit("less", steps, lengths), back, steps)
-    index = node.emit("expand", index, shape=items(dims))
+    index = node.emit("expand", index, shape=items_of(dims))
     return node.emit("gather_elements", node[0], index, axis=time)
 
 

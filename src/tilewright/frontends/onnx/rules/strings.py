@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.dtype import F32
-from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, items
+from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
 from tilewright.graph import Value
+from tilewright.graph.types import items_of
 from tilewright.sym import Const
 
 MAX_WIDTH = 1 << 24  # of what a model asks for by a single number
@@ -55,11 +56,11 @@ def _tfidf(node: Context) -> Value:
     width = max(where) + 1
     if width > MAX_WIDTH:
         raise Skip(f"TfIdfVectorizer with {width} columns")
-    blank = node.emit("expand", node.constant(np.float32(0)), shape=(*items([rows]), width))
+    blank = node.emit("expand", node.constant(np.float32(0)), shape=(*items_of([rows]), width))
     if parts:
         counts = node.emit("concat", *parts, axis=1)
         index = node.constant(np.asarray(targets, np.int64).reshape(1, -1))
-        index = node.emit("expand", index, shape=items(node.dims(counts)))
+        index = node.emit("expand", index, shape=items_of(node.dims(counts)))
         blank = node.emit("scatter_elements", blank, index, counts, axis=1, reduction="add")
     scaled = _weighted(node, blank, where, width)
     return node.reshape(scaled, (width,)) if rank == 1 else scaled
@@ -87,7 +88,7 @@ def _gram_counts(node: Context, x: Value, length: int, grams: Any, skips: int) -
         total = found if total is None else node.emit("add", total, found)
     if total is not None:
         return total
-    shape = (*items(node.dims(x)[:1]), len(grams))
+    shape = (*items_of(node.dims(x)[:1]), len(grams))
     return node.emit("expand", node.constant(np.float32(0)), shape=shape)
 
 

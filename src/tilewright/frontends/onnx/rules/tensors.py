@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.frontends.onnx.rules.base import Context, items
+from tilewright.frontends.onnx.rules.base import Context
 from tilewright.graph import Value
+from tilewright.graph.types import items_of
 from tilewright.sym import Expr
 
 Dim = int | Expr
@@ -13,7 +14,7 @@ Dim = int | Expr
 
 def dims(node: Context, value: Value) -> tuple[Dim, ...]:
     """The dimensions of a value, numbers where known."""
-    return items(node.dims(value))
+    return items_of(node.dims(value))
 
 
 def reshape(node: Context, value: Value, *shape: Dim) -> Value:
