@@ -3,7 +3,8 @@
     sum of (a - z) * w  =  sum of a * w  -  z * sum of w
 
 The weights lose their own zero point where what is left has eight bits; that of the other operand
-becomes a term per column, an i32 constant. Of two tensors of which neither is constant, the terms
+becomes a term per column: an i32 constant, or, where only the run knows it (models that quantize
+what they see on the way), a multiple of one. Of two tensors of which neither is constant, the terms
 are sums of rows and columns. What remains is a product of bytes, as the machine has instructions
 for. A convolution that pads does so with its zero point first.
 """
@@ -21,7 +22,7 @@ from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.ops.layout import CHANNELS_FIRST
 from tilewright.graph.types import TensorType
-from tilewright.sym import Const
+from tilewright.sym import ONE, Const
 
 
 def fold_zero_points(module: Module, ctx: PassContext) -> Module:
@@ -51,6 +52,18 @@ def _point(value: Value | None, scope: Scope) -> tuple[bool, int]:
     return (True, int(known.reshape(()))) if known is not None and known.size == 1 else (False, 0)
 
 
+def _is_one(value: Value | None) -> bool:
+    """Whether a zero point, known or not, is one number for all."""
+    shape = None if value is None else shape_of(value)
+    return shape is not None and all(dim is ONE for dim in shape)
+
+
+def _single(steps: Steps, value: Value | None) -> Value:
+    """One element without a dimension."""
+    assert value is not None
+    return value if not shape_of(value) else steps.add("reshape", value, shape=())
+
+
 def _terms(weights: Array, axes: tuple[int, ...], point: int) -> Array:
     """What a zero point adds to each sum, in i32 that wraps."""
     sums = weights.astype(np.int64).sum(axis=axes) * -point
@@ -68,11 +81,16 @@ def matmul(node: Node, scope: Scope) -> Replacement:
         return None
     is_known, point = _point(_input(node, 2), scope)
     signed = _signed(weights, zero)
-    if not is_known or signed is None:
+    if signed is None or not (is_known or _is_one(_input(node, 2))):
         return None
     steps = Steps(node, scope)
     right = _stored(steps, signed, weights, node.inputs[1])
     total = steps.add("matmul_integer", node.inputs[0], right)
+    if not is_known:
+        once = steps.constant(_terms(signed, (0,), 1), TensorType(I32, ()), "terms")
+        number = steps.add("cast", _single(steps, node.inputs[2]), to=I32)
+        steps.add("add", total, steps.add("mul", number, once))
+        return steps.done()
     if point == 0:
         return [*steps.nodes[:-1], replace(steps.nodes[-1], outputs=node.outputs)]
     terms = steps.constant(_terms(signed, (0,), point), TensorType(I32, ()), "terms")
@@ -123,18 +141,30 @@ def conv(node: Node, scope: Scope) -> Replacement:
     each = None if zero is None else zero.reshape(-1, *[1] * (weights.ndim - 1))
     is_known, point = _point(_input(node, 2), scope)
     signed = _signed(weights, each)
-    if not is_known or signed is None or node.get("layout", CHANNELS_FIRST) != CHANNELS_FIRST:
+    if signed is None or node.get("layout", CHANNELS_FIRST) != CHANNELS_FIRST:
+        return None
+    if not (is_known or _is_one(_input(node, 2))):
         return None
     steps = Steps(node, scope)
     right = _stored(steps, signed, weights, node.inputs[1])
     attributes = dict(node.attributes)
     pads: tuple[int, ...] = tuple(node.get("pads", ()))
-    if point and any(pad != 0 for pad in pads):
-        x = _padded(steps, x, pads, point)
+    around: Value | None = None  # the zero point
+    if not is_known:
+        around = _single(steps, node.inputs[2])
+    elif point:
+        around = steps.constant(point, x.tensor, "point")
+    if around is not None and any(pad != 0 for pad in pads):
+        x = _padded(steps, x, pads, around)
         attributes["pads"] = (0,) * len(pads)
-    if point:
-        terms = _terms(signed, tuple(range(1, signed.ndim)), point)
-        total = terms if old is None else (terms.astype(np.int64) + old).astype(np.int32)
+    axes = tuple(range(1, signed.ndim))
+    if not is_known:
+        once = steps.constant(_terms(signed, axes, 1), TensorType(I32, ()), "terms")
+        terms = steps.add("mul", steps.add("cast", around, to=I32), once)
+        bias = terms if bias is None else steps.add("add", terms, bias)
+    elif point:
+        known = _terms(signed, axes, point)
+        total = known if old is None else (known.astype(np.int64) + old).astype(np.int32)
         bias = steps.constant(total, TensorType(I32, ()), "bias")
     inputs = (x, right) if bias is None else (x, right, None, None, bias)
     made = make_node("conv_integer", inputs, attributes, node.loc)
@@ -142,12 +172,11 @@ def conv(node: Node, scope: Scope) -> Replacement:
     return steps.done()
 
 
-def _padded(steps: Steps, x: Value, pads: tuple[int, ...], point: int) -> Value:
+def _padded(steps: Steps, x: Value, pads: tuple[int, ...], point: Value) -> Value:
     """x with its zero point around it."""
     rank = len(shape_of(x) or ())
     half = len(pads) // 2
     amounts = (*[0] * (rank - half), *pads[:half], *[0] * (rank - half), *pads[half:])
-    value = steps.constant(point, x.tensor, "point")
-    made = make_node("pad", (x, None, value), {"pads": amounts}, steps.like.loc)
+    made = make_node("pad", (x, None, point), {"pads": amounts}, steps.like.loc)
     steps.nodes.append(made)
     return made.output
