@@ -383,6 +383,32 @@ def test_complex_products(op, rng):
     np.testing.assert_allclose(given[..., 0] + 1j * given[..., 1], want, rtol=1e-4, atol=1e-5)
 
 
+def test_rows_of_a_table(rng):
+    table, ids = floats(rng, 6, 3), np.array([[0, 5], [2, 2]])
+    text = "g (float[6,3] w, int64[2,2] i) => (float[2,2,3] y) { y = Gather <axis = 0> (w, i) }"
+    check_against(text, "TorchEmbedding", table, ids)
+
+
+def test_a_product_and_its_gelu(rng):
+    x, w, bias = floats(rng, 4, 3), floats(rng, 3, 5), floats(rng, 5)
+    text = """g (float[4,3] x, float[3,5] w, float[5] b) => (float[4,5] y) {
+        p = MatMul (x, w)
+        s = Add (p, b)
+        y = Gelu <approximate = "tanh"> (s)
+    }"""
+    check_against(text, "GemmFastGelu", x, w, bias)
+
+
+def test_a_dimension_more(rng):
+    text = """<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>
+    g (float[2,3] x) => (float[2,1,3] y) <int64 axis = {1}> {
+        y = com.microsoft.ExpandDims (x, axis)
+    }"""
+    x = floats(rng, 2, 3)
+    (given,) = interpret(import_model(onnx.parser.parse_model(text)), x, check=True)
+    np.testing.assert_array_equal(given, x[:, None])
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("zeros", [False, True])
 def test_rows_of_a_quantized_table(bits, zeros, rng):
