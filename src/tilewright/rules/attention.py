@@ -27,6 +27,7 @@ from tilewright.rules.tiling import unrolled_steps
 from tilewright.sym import ONE, Const, Mul, Var, uses_var
 from tilewright.tensor.ir import Load, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.schedule.prefetch import LINE_BYTES
 from tilewright.tensor.visit import exprs
 
 TILE_VECTORS = 2  # of queries
@@ -34,7 +35,7 @@ REGISTERS = 16  # accumulators of a product
 VALUE_VECTORS = 2  # of features of the values at a time
 FLOPS_PER_NS = 100.0
 MANY_TILES = 4  # of queries: for fewer, copies of keys and values do not pay
-LINE_BYTES, WAYS = 64, 16  # of usual second caches
+WAYS = 16  # of usual second caches
 
 
 @dataclass(frozen=True)

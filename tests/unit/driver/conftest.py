@@ -15,12 +15,22 @@ net (float[n, 8] x) => (float[n, 4] y, float[n, 8] z) {
 
 
 @pytest.fixture(scope="session")
-def model():
+def weighted():
+    """What makes an ONNX model of a text, with weights `w` of a shape."""
+
+    def make(text, *shape):
+        made = parser.parse_model(text)
+        w = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        made.graph.initializer.append(numpy_helper.from_array(w, "w"))
+        return made
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def model(weighted):
     """The ONNX model."""
-    made = parser.parse_model(TEXT)
-    w = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
-    made.graph.initializer.append(numpy_helper.from_array(w, "w"))
-    return made
+    return weighted(TEXT, 8, 4)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from onnx import numpy_helper, parser
 
 import tilewright as tw
 
@@ -17,12 +16,9 @@ net (float[64, 96] x) => (float[64, 64] y, float[64, 64] z) {
 
 
 @pytest.fixture(scope="module")
-def two_products():
+def two_products(weighted):
     """Two kernels that differ in what follows a product with the same weights."""
-    made = parser.parse_model(TEXT)
-    w = np.random.default_rng(0).standard_normal((96, 64)).astype(np.float32)
-    made.graph.initializer.append(numpy_helper.from_array(w, "w"))
-    return made
+    return weighted(TEXT, 96, 64)
 
 
 def answers(module):
