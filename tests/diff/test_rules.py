@@ -256,11 +256,12 @@ def test_heads_side_by_side_are_copied_apart(close):
 # ------------------------------------------------------------------------------------ recurrence
 
 
+@pytest.mark.parametrize("of", ["f32", "bf16"])
 @pytest.mark.parametrize("constants", [(), ("r",)])
 @pytest.mark.parametrize(("steps", "batch", "hidden"), [(3, 1, 40), (1, 3, 7), (4, 9, 33)])
-def test_recurrent_layers_keep_the_answer(steps, batch, hidden, constants, close):
+def test_recurrent_layers_keep_the_answer(steps, batch, hidden, constants, of, close):
     module = graph.parse(
-        f"graph @main(%g: f32[{steps}, {batch}, {4 * hidden}], %r: f32[{4 * hidden}, {hidden}], "
+        f"graph @main(%g: f32[{steps}, {batch}, {4 * hidden}], %r: {of}[{4 * hidden}, {hidden}], "
         f"%h: f32[{batch}, {hidden}], %c: f32[{batch}, {hidden}]) -> "
         f"(f32[{steps}, {batch}, {hidden}], f32[{batch}, {hidden}], f32[{batch}, {hidden}]) {{"
         '%y, %p, %q = lstm(%g, %r, none, %h, %c) {activations = (("sigmoid", 0.0, 0.0), '
@@ -268,11 +269,23 @@ def test_recurrent_layers_keep_the_answer(steps, batch, hidden, constants, close
     )
     rng = np.random.default_rng(3)
     shapes = [tuple(int(d.value) for d in value.tensor.shape) for value in module.main.params]
-    inputs = [(rng.standard_normal(shape) * 0.3).astype(np.float32) for shape in shapes]
+    types = [value.tensor.dtype.numpy for value in module.main.params]
+    inputs = [
+        (rng.standard_normal(shape) * 0.3).astype(kind)
+        for shape, kind in zip(shapes, types, strict=True)
+    ]
     want = graph.interpret(module, *inputs)
     made = run_scheduled(module.main, inputs, want, constants=constants)
     for got, expected in zip(made, want, strict=True):
         close(got, expected, hidden * steps)
+
+
+def test_weights_of_recurrent_layers_are_laid_out_as_they_are_stored():
+    text = scheduled_text(
+        "graph @main(%g: f32[9, 1, 256], %r: bf16[256, 256]) -> (f32[9, 1, 256], f32[1, 256]) {"
+        '%y, %h = rnn(%g, %r) {activations = (("tanh", 0.0, 0.0),)} return %y, %h }'
+    )
+    assert "%r_global: bf16[8, 256, 1, 32]" in text
 
 
 # ------------------------------------------------------------------------------------ what is made

@@ -23,7 +23,7 @@ from tilewright.rules.nest import (
 )
 from tilewright.rules.setting import Setting
 from tilewright.rules.stage import total
-from tilewright.sym import Const, Mul, linear, uses_var
+from tilewright.sym import Cast, Const, Expr, Mul, linear, uses_var
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SCAN, Load, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -85,6 +85,7 @@ class _Weights:
 
     read: int  # which read of the block
     name: str
+    element_bytes: int
     gates: list[int]  # iterators of rows outside of the unit's own
     units: int  # per gate
     unit: int  # the iterator
@@ -96,10 +97,12 @@ def _product(sch: Schedule, nest: Nest) -> _Weights | None:
     if not isinstance(body, Update) or body.reducer.name != "sum" or len(nest.reduce) != 1:
         return None
     value = body.values[0]
-    if not isinstance(value, Mul) or not isinstance(value.a, Load) or not isinstance(value.b, Load):
+    factors = [_stored(each) for each in (value.a, value.b)] if isinstance(value, Mul) else []
+    loads = [each for each in factors if isinstance(each, Load)]
+    if len(loads) != 2:
         return None
     unit, time = nest.spatial[-1], nest.block.iters[0].var
-    for load in (value.a, value.b):
+    for load in loads:
         offset = offset_of(load.buffer, load.index)
         if uses_var(offset, {time}) or load.buffer in written_buffers(sch.function.body):
             continue
@@ -116,9 +119,20 @@ def _product(sch: Schedule, nest: Nest) -> _Weights | None:
             return None
         units = int(extent.value)
         return _Weights(
-            read, load.buffer.name, gates, units, unit, _is_ordered(nest, load, gates, units)
+            read,
+            load.buffer.name,
+            load.buffer.dtype.size_bytes,
+            gates,
+            units,
+            unit,
+            _is_ordered(nest, load, gates, units),
         )
     return None
+
+
+def _stored(expr: Expr) -> Expr:
+    """What is read, where it is widened on the way to a product."""
+    return expr.value if isinstance(expr, Cast) else expr
 
 
 def _is_ordered(nest: Nest, load: Load, gates: list[int], units: int) -> bool:
@@ -188,7 +202,7 @@ def _order(
     for loop in (*inner, *gates, step):
         sch.unroll(loop)
     work = cost.instance_ns(nest, setting.target) * nest.instances
-    size = nest.instances * nest.block.writes[0].buffer.dtype.size_bytes
+    size = nest.instances * weights.element_bytes
     shared = cost.chunks(work, setting.threads) > 1
     # The runtime walks a loop of its own to and fro, so that a cache that is too small for all
     # weights has some of them at every step.

@@ -4,11 +4,13 @@ It runs where a user asks for it by name. Weights are rounded at compile time; w
 reads is rounded by whoever computes it, so that less is moved too. Between products everything
 stays f32: norms, softmax and sums lose nothing. But of a large value that products read rounded
 anyway, sums take the rounded one too: writing and reading it twice would take longer than
-multiplying. Convolutions are products of their windows; those of groups stay as they are.
+multiplying. Convolutions are products of their windows; those of groups stay as they are. Recurrent
+layers read their weights rounded: that a step takes as long as bringing them is all that counts.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from tilewright.base.dtype import BF16, F32
@@ -23,13 +25,14 @@ from tilewright.graph.unfold import (
 )
 from tilewright.sym import ONE, Const
 
+RECURRENT = ("rnn", "gru", "lstm")
 SHORTEST = 16  # steps of a sum from which on rounding the operands pays
 LARGE = 1 << 17  # elements of a value that does not stay in a cache beside what else is used
 
 
 def lower_precision(module: Module, ctx: PassContext) -> Module:
     """Before: matmul(%a, %b).   After: matmul(cast(%a), cast(%b)) {to = dtype f32}."""
-    rounded = rewrite_matches(rewrite_matches(module, (matmul, conv)), (flatten_rows,))
+    rounded = rewrite_matches(rewrite_matches(module, (matmul, conv, recurrent)), (flatten_rows,))
     return rewrite_matches(rounded, (read_rounded,))
 
 
@@ -63,6 +66,17 @@ def conv(node: Node, scope: Scope) -> Replacement:
         return steps.done()
     small = weights.astype(BF16.numpy)
     return unfolded(steps, node, _rounded(steps, x), small, bias, "matmul", to=F32)
+
+
+def recurrent(node: Node, scope: Scope) -> Replacement:
+    """A recurrent layer: its weights, which every step reads; states keep their precision."""
+    r = node.inputs[1] if node.op in RECURRENT else None
+    if r is None or r.tensor.dtype is not F32 or not _is_long(r):
+        return None
+    steps = Steps(node, scope)
+    gates, _, *others = node.inputs
+    rounded = _rounded(steps, r)
+    return [*steps.nodes, replace(node, inputs=(gates, rounded, *others))]
 
 
 def read_rounded(node: Node, scope: Scope) -> Replacement:
