@@ -8,7 +8,8 @@ m x m results at once, from a = m + 2 inputs along each axis, as a stack of a x 
     Y                = A^T M A      tiles of the result
 
 B, G, A for the points 0, 1, -1 (m = 2) and 0, 1, -1, 2, -2 (m = 4). One axis at a time. Stages are
-annotated `winograd` with their roles, which the schedule goes by.
+annotated `winograd` with their roles, which the schedule goes by. The work that is counted is that
+of the sums of products these stages stand for.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tilewright.lower.base import Use, static
 from tilewright.lower.images import compute_image, image, image_shape, is_last
 from tilewright.sym import Expr
 from tilewright.te import Tensor
+from tilewright.tensor.work import STANDS_FOR
 
 Transform = Callable[[Sequence[Expr]], list[Expr]]
 
@@ -91,6 +93,11 @@ TRANSFORMS: dict[int, tuple[Transform, Transform, Transform]] = {
 }
 
 
+def _role(name: str, work: int = 0) -> dict[str, str | int]:
+    """What a stage is in the method, and the operations it is counted with."""
+    return {ROLE: name, STANDS_FOR: work}
+
+
 def _pick(at: Expr, values: Sequence[Expr]) -> Expr:
     """The value at a position; a schedule that unrolls knows which."""
     found = values[-1]
@@ -120,12 +127,12 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
         column = sym.add(sym.mul(tx, m), j)
         return _pick(i, on_image([source[n, ty * m + k, column, c] for k in range(a)]))
 
-    rows = te.compute((n, *tiles, a, a, inner), half, name=f"{name}_half", attrs={ROLE: HALF})
+    rows = te.compute((n, *tiles, a, a, inner), half, name=f"{name}_half", attrs=_role(HALF))
     v = te.compute(
         (a, a, n, *tiles, inner),
         lambda i, j, n, ty, tx, c: _pick(j, on_image([rows[n, ty, tx, i, k, c] for k in range(a)])),
         name=f"{name}_image",
-        attrs={ROLE: IMAGE},
+        attrs=_role(IMAGE),
     )
     u = _transformed(w, on_weights, a, name)
 
@@ -134,7 +141,7 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
         return te.sum(v[i, j, n, ty, tx, c] * u[i, j, c, o], axis=c)
 
     products = te.compute(
-        (a, a, n, *tiles, o), product, name=f"{name}_product", attrs={ROLE: PRODUCT}
+        (a, a, n, *tiles, o), product, name=f"{name}_product", attrs=_role(PRODUCT)
     )
     columns = te.compute(
         (n, *tiles, m, a, o),
@@ -142,7 +149,7 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
             i, on_result([products[k, j, n, ty, tx, o] for k in range(a)])
         ),
         name=f"{name}_columns",
-        attrs={ROLE: COLUMNS},
+        attrs=_role(COLUMNS),
     )
 
     def element(n: Expr, o: Expr, y: Expr, x: Expr) -> Expr:
@@ -150,7 +157,7 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
         total = _pick(j, on_result([columns[n, ty, tx, i, k, o] for k in range(a)]))
         return total if bias is None else total + bias[o]
 
-    made: Tensor = compute_image(use, element, attrs={ROLE: RESULT})
+    made: Tensor = compute_image(use, element, attrs=_role(RESULT, 2 * 9 * (static(inner) or 0)))
     return made
 
 
@@ -168,7 +175,7 @@ def _padded(use: Use, x: Tensor, dims: Sequence[Expr]) -> Tensor:
         return te.if_then_else(te.all(*tests), seen[(n, c, *places)], te.const(0, seen.dtype))
 
     shape = (seen.shape[0], *dims, seen.shape[1])
-    made: Tensor = te.compute(shape, element, name=f"{use.name}_padded", attrs={ROLE: PADDED})
+    made: Tensor = te.compute(shape, element, name=f"{use.name}_padded", attrs=_role(PADDED))
     return made
 
 
@@ -179,7 +186,7 @@ def _transformed(w: Tensor, transform: Transform, a: int, name: str) -> Tensor:
         (a, 3, inner, o),
         lambda i, j, c, o: _pick(i, transform([te.cast(w[o, c, k, j], F64) for k in range(3)])),
         name=f"{name}_half_weights",
-        attrs={ROLE: WEIGHTS},
+        attrs=_role(WEIGHTS),
     )
     made: Tensor = te.compute(
         (a, a, inner, o),
@@ -187,6 +194,6 @@ def _transformed(w: Tensor, transform: Transform, a: int, name: str) -> Tensor:
             _pick(j, transform([half[i, k, c, o] for k in range(3)])), w.dtype
         ),
         name=f"{name}_weights",
-        attrs={ROLE: WEIGHTS},
+        attrs=_role(WEIGHTS),
     )
     return made
