@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tilewright as tw
+
 BENCH = Path(__file__).parents[3] / "bench"
 
 
@@ -45,17 +47,27 @@ def test_the_ratio_is_that_of_the_best_peer(bench):
 def test_kernels_are_held_against_what_is_attainable(bench, capsys):
     zoo = bench("zoo")
     case = zoo.Case("a", Path("a.onnx"), Path("a.npz"))
-    kernels = [
-        {"kernel": "slow", "ms": 6.0, "flops": 3000, "bytes": 10},
-        {"kernel": "fast", "ms": 3.0, "flops": 3000, "bytes": 10},
+    slow = {"kernel": "conv_relu slow", "ms": 8.0, "flops": 3000, "bytes": 10}
+    others = [
+        {"kernel": "matmul fast", "ms": 3.0, "flops": 3000, "bytes": 10},
+        {"kernel": "softmax", "ms": 2.0, "flops": 1, "bytes": 1},
         {"kernel": "tiny", "ms": 0.1, "flops": 1, "bytes": 1},
     ]
-    result = zoo.Result(case, 1, {"tilewright": [9.0]}, kernels=kernels)
-    (figure,) = zoo.roofline(result, 1000.0, 1000.0)
-    assert figure.value == 0.5
+    roof = zoo.Roof([], 1000.0, 1000.0)
+    for ms in (8.0, 6.0, 7.0):  # the least counts
+        roof.add([slow | {"ms": ms}, *others])
+    worst, share = zoo.roofline(zoo.Result(case, 1, {"tilewright": [9.0]}), roof)
+    assert (worst.value, worst.ok) == (0.5, False)
+    assert share.value == 3.0 / (3.0 + 6.0)
     printed = capsys.readouterr().out
-    assert printed.index("slow") < printed.index("fast")
+    assert printed.index("softmax") < printed.index("slow") < printed.index("fast")
     assert "tiny" not in printed
+
+
+def test_the_peak_is_one_of_multiply_adds(bench, tmp_path):
+    gemm = bench("gemm")
+    path = tw.build(gemm.peak_kernel(), "x86_64-linux-gnu -mcpu=skylake-avx512").save(tmp_path / "peak.s")
+    assert path.read_text().count("vfmadd") == gemm.ACCUMULATORS
 
 
 def test_losses_of_an_optimization_are_told(bench):
