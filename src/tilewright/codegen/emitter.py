@@ -24,6 +24,8 @@ from tilewright.codegen.facts import as_offsets, as_ramp, divisor, is_non_negati
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.math import FORMULAS, expand_call
 from tilewright.codegen.memory import Accesses, Memory, Place
+from tilewright.codegen.rounding import emit as emit_rounded
+from tilewright.codegen.rounding import rounded
 from tilewright.codegen.tiles import TileRegisters
 from tilewright.codegen.types import literal, memory_type, register_type, vector
 from tilewright.sym import Const, Expr, Var
@@ -348,6 +350,9 @@ class Emitter:
                 return RULES["prefetch"](
                     self.arith, node.dtype, node.dtype, (self.pointer(node.args[0]),)
                 )
+        if kind is sym.Cast or kind is sym.Sub:
+            found = rounded(node)
+            return None if found is None else emit_rounded(self, found)
         if isinstance(node, sym.Select):
             if self._has_load(node.a) or self._has_load(node.b):
                 return self._guarded(node.cond, node.a, node.b)

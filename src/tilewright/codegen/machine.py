@@ -25,6 +25,8 @@ class Machine:
     has_gather: bool = False
     scales: bool = False  # an instruction multiplies vectors of 512 bits by powers of two
     looks_up: bool = False  # an instruction takes each lane from a table in vectors of 512 bits
+    rounds: bool = False  # an instruction converts lanes of floats to the nearest integers
+    packs: bool = False  # instructions saturate vectors of 512 bits to fewer bits per lane
     assembles: bool = False  # LLVM was built to parse this architecture's assembly here
     vector_bits: int = 128
     function_attributes: tuple[str, ...] = ()  # LLVM's, beyond cpu and features

@@ -21,6 +21,8 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         has_gather=target.has("avx2"),
         scales=wide,
         looks_up=wide,
+        rounds=True,
+        packs=wide and target.has("avx512bw"),
         vector_bits=target.vector_bits,
         function_attributes=attributes,
     )

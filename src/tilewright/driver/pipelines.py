@@ -12,6 +12,7 @@ from tilewright.graph.passes import (
     LOWER_PRECISION,
     OPTIMIZED,
     QUANTIZED,
+    SCALED,
     UNFOLDED,
 )
 
@@ -26,6 +27,6 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *LOWER_PRECISION,
         *FUSED,
     ),
-    (CPU, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *LAYOUT, *UNFOLDED, *FUSED),
+    (CPU, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *SCALED, *LAYOUT, *UNFOLDED, *FUSED),
 }
 PRECISIONS = tuple(dict.fromkeys(precision for _, precision in PIPELINES))

@@ -81,11 +81,14 @@ def _elementwise(node: Node) -> Following | None:
 
 def _quantizing(node: Node) -> Following | None:
     """Scales and zero points are one number, or one per position along an axis."""
-    x, scale = node.inputs[0], node.inputs[1]
-    if x is None or scale is None or rank_of(x) < 3 or rank_of(scale) > 1:
+    x = node.inputs[0]
+    if x is None or rank_of(x) < 3:
+        return None
+    rank = max((rank_of(value) for value in node.inputs[1:] if value is not None), default=0)
+    if rank > 1:
         return None
     attributes = dict(node.attributes)
-    if rank_of(scale) == 1:
+    if rank == 1:
         attributes["axis"] = moved_axis(int(node.get("axis", 1)), rank_of(x))
     rest = (False,) * (len(node.inputs) - 1)
     return Following(attributes, (True, *rest), (True,))

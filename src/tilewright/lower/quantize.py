@@ -20,9 +20,11 @@ def _spread(use: Use, tensor: Tensor, x: Tensor, index: tuple[Expr, ...]) -> Exp
     return tensor[(*index[:axis], at, *index[axis + 1 :])]
 
 
-def _quantize(use: Use, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+def _quantize(
+    use: Use, x: Tensor, scale: Tensor | None = None, zero: Tensor | None = None
+) -> Tensor:
     """The division is done, and rounded, in the precision asked for."""
-    precision = use["precision"] or scale.dtype
+    precision = use["precision"] or (x if scale is None else scale).dtype
     of = precision if precision.bits >= 16 else F32
     through = F64 if of is F64 else F32
     to = use.dtype
@@ -30,10 +32,11 @@ def _quantize(use: Use, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor
         raise use.unsupported(f"to {to}")
 
     def element(*index: Expr) -> Expr:
-        top = te.cast(te.cast(x[index], of), through)
-        bottom = te.cast(te.cast(_spread(use, scale, x, index), of), through)
-        ratio = top * (te.const(1, through) / bottom) if use["reciprocal"] else top / bottom
-        value = te.cast(te.cast(ratio, of), through)
+        value = te.cast(te.cast(x[index], of), through)
+        if scale is not None:
+            bottom = te.cast(te.cast(_spread(use, scale, x, index), of), through)
+            ratio = value * (te.const(1, through) / bottom) if use["reciprocal"] else value / bottom
+            value = te.cast(te.cast(ratio, of), through)
         value = te.round(value) if to.is_int else value
         if zero is not None:
             value = value + te.cast(_spread(use, zero, x, index), through)
@@ -48,7 +51,7 @@ def _quantize(use: Use, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor
 
 def _dequantize(use: Use, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
     of = F64 if use.dtype is F64 else F32
-    through = I32 if x.dtype.is_int else of
+    through = I32 if x.dtype.is_int and x.dtype.bits > 16 else of  # differences are exact
 
     def element(*index: Expr) -> Expr:
         value = te.cast(x[index], through)

@@ -62,12 +62,14 @@ def _quantize_type(call: Call) -> tuple[Type, ...]:
     return (TensorType(call["to"], call.tensor(0).shape),)
 
 
-def _quantize(call: Call, x: Array, scale: Array, zero: Array | None = None) -> Array:
+def _quantize(call: Call, x: Array, scale: Array | None = None, zero: Array | None = None) -> Array:
     axis, block, to = call["axis"], call["block_size"], call["to"]
-    precision = call["precision"] or call.tensor(1).dtype
+    precision = call["precision"] or call.tensor(0 if scale is None else 1).dtype
     of = precision.numpy if precision.bits >= 16 else F32.numpy
-    steps = _spread(scale, x, axis, block).astype(of)
-    divided = x.astype(of) * (of.type(1) / steps) if call["reciprocal"] else x.astype(of) / steps
+    steps = None if scale is None else _spread(scale, x, axis, block).astype(of)
+    divided = x.astype(of)
+    if steps is not None:
+        divided = divided * (of.type(1) / steps) if call["reciprocal"] else divided / steps
     if divided.dtype != np.float64:
         divided = divided.astype(np.float32)
     moved = np.rint(divided) if to.is_int else divided
@@ -93,8 +95,12 @@ def _dequantize(call: Call, x: Array, scale: Array, zero: Array | None = None) -
 OPS = (
     Op(
         "quantize",
-        "x / scale, rounded to even, plus the zero point, saturated.",
-        (Input("x", NUMBER), Input("scale", FLOAT), Input("zero", ANY, optional=True)),
+        "x / scale (1 if there is none), rounded to even, plus the zero point, saturated.",
+        (
+            Input("x", NUMBER),
+            Input("scale", FLOAT, optional=True),
+            Input("zero", ANY, optional=True),
+        ),
         _quantize_type,
         _quantize,
         ELEMENTWISE,

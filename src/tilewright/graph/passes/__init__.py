@@ -9,6 +9,7 @@ from tilewright.graph.passes.decompose import decompose
 from tilewright.graph.passes.enclose_nodes import enclose_nodes
 from tilewright.graph.passes.fold_batch_norm import fold_batch_norm
 from tilewright.graph.passes.fold_constants import fold_constants
+from tilewright.graph.passes.fold_scales import fold_scales
 from tilewright.graph.passes.fold_zero_points import fold_zero_points
 from tilewright.graph.passes.fuse import fuse
 from tilewright.graph.passes.infer_shapes import infer_shapes
@@ -78,7 +79,10 @@ LAYOUT = (
 # Where less precise products are asked for: bf16 operands, weights rounded now.
 LOWER_PRECISION = (lower_precision, fold_constants, merge_common_subexpressions, remove_dead_nodes)
 
-# Where products of a quantized model are those of its integers: windows become rows.
+# Where products of a quantized model are those of its integers: scales become one, ...
+SCALED = (fold_scales, remove_dead_nodes)
+
+# ... and windows become rows.
 UNFOLDED = (unfold_convolutions, canonicalize, remove_dead_nodes)
 
 # From a canonical model to one of kernels: `fused` nodes, control flow, what fuses with nothing.

@@ -13,6 +13,8 @@ def test_quantize_rounds_to_even_and_saturates(run_op):
     made = run_op("quantize", x, np.float32(1), np.int8(3), to=I8)
     assert made.tolist() == [3, 5, 5, -128, 127, 4]
     assert run_op("quantize", x, np.float32(0.5), to=U8).tolist() == [1, 3, 5, 0, 255, 3]
+    assert run_op("quantize", x, None, np.int8(3), to=I8).tolist() == made.tolist()
+    assert run_op("quantize", x, to=U8).tolist() == [0, 2, 2, 0, 255, 1]
 
 
 def test_a_scale_along_an_axis(run_op, rng):

@@ -17,6 +17,7 @@ from tilewright.sym import evaluate, free_vars
 FOLDER = Path(__file__).parents[3] / "ir" / "graph"
 FILES = (
     "cancel_quantization",
+    "fold_scales",
     "fold_zero_points",
     "recognize_quantized",
     "decompose",

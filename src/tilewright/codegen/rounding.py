@@ -1,0 +1,135 @@
+"""Rounded numbers that become integers, and those that come back: as few instructions as exist.
+
+    u8(round(x) + zero)                x clamped, then rounded by the conversion itself
+    f32(u8(round(x) + zero)) - zero    never an integer at all: x + 1.5 * 2**23 is rounded by the
+                                       addition, which a product before it may take part in
+
+The ends of the type, less the zero point, are whole numbers: it makes no difference whether a
+number is kept between them before it is rounded or after. NaN becomes 0, as it does in `Cast`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilewright import sym
+from tilewright.base.dtype import F32, DType
+from tilewright.codegen.builder import FunctionText, Value, splat
+from tilewright.codegen.types import float_literal, mangled, register_type, vector
+from tilewright.sym import Expr
+from tilewright.tensor.ir import Broadcast, Call
+
+if TYPE_CHECKING:
+    from tilewright.codegen.emitter import Emitter
+
+MAGIC = 1.5 * 2**23  # what is added to it is rounded to a whole number
+PACKED = 64  # bytes that four vectors of 512 bits are packed into
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """An integer of few bits: x rounded, plus a zero point, saturated."""
+
+    x: Expr
+    zero: Expr | None
+    to: DType
+    back: bool  # as a float, and less the zero point again
+
+
+def rounded(node: Expr) -> Rounded | None:
+    """What a vector of floats is rounded to, if this expression does that."""
+    if isinstance(node, sym.Cast):
+        if node.dtype.is_int:
+            return _integer(node)
+        found = _integer(node.value) if node.dtype.scalar is F32 else None
+        if found is not None and found.zero is None:
+            return Rounded(found.x, None, found.to, back=True)
+    if isinstance(node, sym.Sub) and isinstance(node.a, sym.Cast) and node.dtype.scalar is F32:
+        found = _integer(node.a.value)
+        if found is not None and found.zero is node.b:
+            return Rounded(found.x, found.zero, found.to, back=True)
+    return None
+
+
+def _integer(node: Expr) -> Rounded | None:
+    if not isinstance(node, sym.Cast) or not node.dtype.is_int or not 8 <= node.dtype.bits <= 16:
+        return None
+    value, zero = node.value, None
+    if isinstance(value, sym.Add):
+        value, zero = (value.a, value.b) if _is_whole(value.b) else (value.b, value.a)
+        if not _is_whole(zero):
+            return None
+    if not isinstance(value, Call) or value.op != "round" or value.dtype.scalar is not F32:
+        return None
+    return Rounded(value.args[0], zero, node.dtype, back=False) if node.dtype.lanes > 1 else None
+
+
+def _is_whole(node: Expr) -> bool:
+    """Whether it is an integer of few bits."""
+    inner = node.value if isinstance(node, Broadcast) else node
+    of = inner.value.dtype if isinstance(inner, sym.Cast) else F32
+    return of.is_int and of.bits <= 16
+
+
+def emit(e: Emitter, found: Rounded) -> Value | None:
+    """The instructions; None where the machine has none that round while they convert."""
+    if not found.back and not e.machine.rounds:
+        return None
+    b, x = e.b, e.expr(found.x)
+    zero = None if found.zero is None else e.expr(found.zero)
+    is_packed = not found.back and e.machine.packs and found.to.bits == 8 and x.lanes == PACKED
+    at = MAGIC if found.back else 0.0
+    low, high = (_end(b, x.type, end, zero, at) for end in (found.to.min, found.to.max))
+    moved = b.op("fadd contract", x, _number(x.type, MAGIC)) if found.back else x
+    # The order of operands decides what becomes of NaN: the lower end, or, packed, itself.
+    if not is_packed or found.to.kind == "int":
+        moved = b.select(b.compare("fcmp ogt", moved, low), moved, low)
+    if is_packed:  # what overflows upwards converts to the least integer, as NaN does
+        moved = b.select(b.compare("fcmp olt", high, moved), high, moved)
+    else:
+        moved = b.select(b.compare("fcmp olt", moved, high), moved, high)
+    made = b.op("fsub", moved, _number(x.type, MAGIC)) if found.back else _whole(b, moved, zero)
+    if is_packed:
+        made = _packed(b, made, found.to)
+    elif not found.back:
+        made = b.convert("trunc", made, register_type(found.to))
+    if found.to.kind == "uint":
+        return made
+    nothing = splat(made.type, "0")
+    if found.back:
+        nothing = _number(x.type, 0.0)
+        if zero is not None:
+            nothing = b.op("fsub", nothing, zero)
+    return b.select(b.compare("fcmp ord", x, x), made, nothing)
+
+
+def _number(type_: str, number: float) -> Value:
+    return splat(type_, float_literal(number, F32))
+
+
+def _end(b: FunctionText, type_: str, end: float, zero: Value | None, at: float) -> Value:
+    """An end of the type, less the zero point, moved by `at`: all are exact."""
+    number = _number(type_, end + at)
+    return number if zero is None else b.op("fsub", number, zero)
+
+
+def _whole(b: FunctionText, value: Value, zero: Value | None) -> Value:
+    """The nearest integers, of 32 bits, plus the zero point."""
+    to = vector("i32", value.lanes)
+    whole = b.call(f"llvm.lrint.{mangled(to)}.{mangled(value.type)}", to, value)
+    return whole if zero is None else b.op("add", whole, b.convert("fptosi", zero, to))
+
+
+def _packed(b: FunctionText, whole: Value, to: DType) -> Value:
+    """Saturated to bytes. Packing works within each quarter, so the quarters are gathered last."""
+    quarters = [b.shuffle(whole, range(at, at + 16)) for at in range(0, PACKED, 16)]
+    words, row = vector("i16", 32), vector("i8", PACKED)
+    halves = [
+        b.call("llvm.x86.avx512.packssdw.512", words, quarters[at], quarters[at + 1])
+        for at in (0, 2)
+    ]
+    name = "packuswb" if to.kind == "uint" else "packsswb"
+    mixed = b.call(f"llvm.x86.avx512.{name}.512", row, *halves)
+    groups = b.convert("bitcast", mixed, vector("i32", 16))
+    return b.convert("bitcast", b.shuffle(groups, [at % 4 * 4 + at // 4 for at in range(16)]), row)

@@ -1,0 +1,102 @@
+"""fold_scales: numbers that are about to be quantized are computed in units of their scale.
+
+    quantize(sum * a, s)                      =  round(sum * (a / s))
+    quantize(dequantize(p, a) + sum * b, s)   =  round(p * (a / s) + sum * (b / s))
+
+Scales that are constants are divided now, in f64, so that a term takes one multiplication and a
+`quantize` without a scale only rounds. Products are rounded once less than before, which tells in
+ties alone, and zero points become one constant per sum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.base.dtype import F32
+from tilewright.base.passes import PassContext
+from tilewright.graph.ir import Module, Node, Value
+from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
+from tilewright.sym import ONE
+
+
+def fold_scales(module: Module, ctx: PassContext) -> Module:
+    """Before: quantize(mul(%x, 0.5), 0.25).   After: quantize(mul(%x, 2.0))."""
+    return rewrite_matches(module, (quantize,))
+
+
+def quantize(node: Node, scope: Scope) -> Replacement:
+    """The scale goes into what is quantized, a zero point of 0 goes away."""
+    if node.op != "quantize" or not node.get("reciprocal", False):
+        return None
+    x, scale, zero = (*node.inputs, None)[:3]
+    step = _number(scale, scope)
+    if x is None or x.tensor.dtype is not F32 or step is None or not 0 < step < np.inf:
+        return None
+    if node.get("precision") not in (None, F32) or not node.output.tensor.dtype.is_int:
+        return None
+    steps = _Scaled(node, scope)
+    inside = steps.scaled(x, 1 / step)
+    attributes = {**dict(node.attributes), "reciprocal": False}
+    is_zero = zero is None or _number(zero, scope) == 0
+    steps.add("quantize", *((inside,) if is_zero else (inside, None, zero)), **attributes)
+    return steps.done()
+
+
+def _number(value: Value | None, scope: Scope) -> float | None:
+    """The number that one element holds for all."""
+    if value is None or not all(dim is ONE for dim in shape_of(value) or ()):
+        return None
+    return scope.number(value)
+
+
+class _Scaled(Steps):
+    """The nodes of a value times a factor, which goes into constants where there are any."""
+
+    def scaled(self, x: Value, factor: float) -> Value:
+        """x times the factor."""
+        scope = self.scope
+        array = scope.constant(x)
+        if array is not None:
+            return self.constant(array.astype(np.float64) * factor, x.tensor, "scaled")
+        node = scope.producer(x, "mul", "add", "relu", "dequantize")
+        if node is not None and node.op == "dequantize":
+            real = self.real(node, factor)
+            if real is not None:
+                return real
+        elif node is not None and scope.is_used_once(x):
+            made = self.inner(node, factor)
+            if made is not None:
+                return made
+        return self.add("mul", x, self.constant(factor, x.tensor, "factor"))
+
+    def inner(self, node: Node, factor: float) -> Value | None:
+        """What a node that nothing else reads gives, times the factor."""
+        inputs = [value for value in node.inputs if value is not None]
+        if node.op == "relu":
+            return self.add("relu", self.scaled(inputs[0], factor))
+        if node.op == "add":
+            return self.add("add", *(self.scaled(value, factor) for value in inputs))
+        for at, value in enumerate(inputs):
+            if self.scope.constant(value) is not None:
+                other = inputs[1 - at]
+                return self.add("mul", other, self.scaled(value, factor))
+        return None
+
+    def real(self, node: Node, factor: float) -> Value | None:
+        """Integers as real numbers, times the factor; None where their scale is not one number."""
+        q, scale, zero = (*node.inputs, None)[:3]
+        step = _number(scale, self.scope)
+        offset = 0.0 if zero is None else _number(zero, self.scope)
+        if q is None or scale is None or step is None or offset is None:
+            return None
+        if node["to"] is not F32 or q.tensor.dtype.bits > 16 or not q.tensor.dtype.is_int:
+            return None
+        slope = self.constant(step * factor, scale.tensor, "slope")
+        if self.scope.producer(q, "quantize") and self.scope.is_used_once(q):
+            # It stays in a register: what was added to it comes off before it is multiplied.
+            inputs = (q, slope, zero) if offset else (q, slope)
+            return self.add("dequantize", *inputs, **dict(node.attributes))
+        value = self.add("mul", self.add("cast", q, to=F32), slope)
+        if not offset:
+            return value
+        return self.add("add", value, self.constant(-offset * step * factor, scale.tensor, "off"))
