@@ -183,9 +183,24 @@ def test_the_rule_takes_usual_products_whole(sizes, layout, constants, symbolic,
     text = str(split_constant_blocks(scheduled.function).kernel)
     outermost = [line for line in text.splitlines() if line.startswith("  for ")]
     assert len(outermost) == 1
-    assert ("in parallel" in outermost[0]) == (threads > 1)
+    is_shared = "in parallel" in outermost[0] and "threads = 1" not in outermost[0]
+    assert is_shared == (threads > 1)
     assert "in local" in text
     assert "in unroll" in text
+
+
+def test_one_row_by_weights_that_no_cache_holds_goes_to_and_fro():
+    check({"n": 1000, "k": 1400}, LAYOUTS["one row"], constants=("B",))
+
+    def scheduled(n, k):
+        fn = product({"n": n, "k": k}, *LAYOUTS["one row"])
+        made = default_schedule(fn, "cpu -mcpu=skylake-avx512", constants=("B",))
+        return str(made.function)
+
+    text = scheduled(1900, 700)  # 119 vectors
+    assert "f32[30, 700, 64]" in text
+    assert "in parallel 0..30 [threads = 1]" in text
+    assert "in parallel" not in scheduled(130, 70)
 
 
 TYPES = {"bf16": ("f32", ml_dtypes.bfloat16), "i8": ("i32", np.int8)}
@@ -225,3 +240,36 @@ def test_a_batch_that_is_not_known_multiplies_on_tiles():
     scheduled = run(fn, (a, b, np.zeros(64, np.float32), out), constants=("B",), threads=2)
     assert "amx_bf16_dot" in str(scheduled.function)
     np.testing.assert_allclose(out, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-6)
+
+
+OPEN_ROWS = {  # columns, steps of the sum, what follows, threads
+    "panels": (64, 40, "bias and relu", 1),
+    "parts of the sum": (32, 2048, "bias and relu", 1),
+    "shared columns": (256, 64, "", 2),
+    "shared rows": (20, 512, "tanh", 2),
+}
+
+
+@pytest.mark.parametrize("name", OPEN_ROWS)
+def test_any_number_of_rows_is_multiplied_by_code_compiled_once(name):
+    n, k, followed, threads = OPEN_ROWS[name]
+    fn = product({"m": te.var("m"), "k": k, "n": n}, "mk", "kn", "mn", followed)
+    scheduled = default_schedule(fn, "cpu", threads=threads, constants=("B",)).function
+    assert "tails = true" in str(scheduled)
+    split = split_constant_blocks(scheduled)
+    random = np.random.default_rng(0)
+    b, bias = (random.standard_normal(s, dtype=np.float32) for s in ((k, n), n))
+    packed = [np.zeros([int(d.value) for d in p.shape], np.float32) for p in split.results]
+    build(split.packer)(b, *packed)
+    kernel = build(split.kernel)
+    for m in (0, 1, 2, 5, 7, 8, 9, 14, 15, 16, 17, 50):
+        a, c = random.standard_normal((m, k), dtype=np.float32), np.full((m, n), np.nan, "f4")
+        given = (a, b, bias, c)
+        kernel(
+            *[
+                given[p.position] if isinstance(p, Given) else packed[p.position]
+                for p in split.params
+            ]
+        )
+        want = EXPECTED[followed](a.astype(np.float64) @ b, bias)
+        np.testing.assert_allclose(c, want, rtol=1e-4, atol=2e-4, err_msg=str(m))

@@ -6,13 +6,14 @@ into tiles (`tiles`). One of few rows reads B once, in order (`streams`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd, log
 
 from tilewright.base.target import CPU
 from tilewright.rules import tiling
 from tilewright.rules.amx import amx, amx_plan
 from tilewright.rules.contraction import Contraction, contraction
-from tilewright.rules.nest import nest_of
+from tilewright.rules.nest import attempt, fused, nest_of
 from tilewright.rules.setting import Setting
 from tilewright.rules.streams import stream_of, streamed
 from tilewright.rules.tiles import BEFORE, INSIDE, NOWHERE, WEIGHT, Plan, tiled
@@ -23,6 +24,7 @@ MOST_ROWS, SOME_ROWS, FEW_ROWS = 14, 8, 6
 CROWDED_ROWS = 8  # that the same places of the first cache hold, with B coming by
 FEW_DOTS = 3  # rows for which packing B would take longer than using it
 CACHE_PERIOD = 4096  # bytes apart, addresses fall into the same set of the first cache
+NARROW = (4, 2)  # vectors of a panel that come from memory faster than they are used
 PASSING_ROWS = 320  # for fewer, bringing a block of B takes a good part of the time
 MANY_PANELS = 6  # of which one may be filled with zeros
 AHEAD, FAR_AHEAD = 8, 32  # steps of the sum that B is asked for: from the second cache, from memory
@@ -47,7 +49,33 @@ def matmul(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockR
         if _is_dots(found):
             return ()  # sums along what is contiguous are a reduction's business
     plan = plan_of(found, setting)
-    return () if plan is None else tiled(sch, reference, found, plan)
+    if plan is None:
+        return ()
+    done = tiled(sch, reference, found, plan)
+    if plan.tile.share == tiling.ALONE and _is_passing_by(found, setting, plan.packing):
+        _walk_to_and_fro(sch, reference, found)
+    return done
+
+
+def _is_passing_by(found: Contraction, setting: Setting, packing: str) -> bool:
+    """Whether a product of few rows does little but read weights that no private cache holds."""
+    size = found.guess(found.depth) * found.guess((*found.stack, *found.columns))
+    is_large = size * found.b.buffer.dtype.size_bytes > setting.target.l2_bytes
+    return packing == WEIGHT and is_large and found.guess(found.rows) <= FEW_DOTS
+
+
+def _walk_to_and_fro(sch: Schedule, c: BlockRef, found: Contraction) -> None:
+    """Leave the loop over panels to the runtime, which begins with what it read last."""
+    loop = fused(sch, sch.get_loops(c)[: len(found.stack) + len(found.columns)])
+    if attempt(sch, sch.parallel, loop):
+        sch.annotate(loop, "threads", 1)
+
+
+def _narrow(shape: tiling.Shape, tile: tiling.Tile, panel_bytes: int, room: int) -> tiling.Tile:
+    """Panels for weights that are read once: little of the last one empty, none a long way."""
+    sizes = [each for each in NARROW if each <= tile.vectors and panel_bytes * each <= room]
+    sizes = sizes or [min(NARROW[-1], tile.vectors)]
+    return replace(tile, vectors=min(sizes, key=lambda each: -(-shape.columns // each) * each))
 
 
 def _is_dots(found: Contraction) -> bool:
@@ -72,6 +100,10 @@ def plan_of(found: Contraction, setting: Setting) -> Plan | None:
     )
     tile = tiling.choose(shape, target, setting.threads, _most_rows(found))
     packing = _packing(found, tile, setting)
+    passing_by = _is_passing_by(found, setting, packing)
+    if passing_by:
+        vector_bytes = shape.depth * lanes * found.b.buffer.dtype.size_bytes
+        tile = _narrow(shape, tile, vector_bytes, target.l2_bytes // 4)
     part = _part(found, shape, tile, packing, setting)
     panel_bytes = max(part or shape.depth, 1) * tile.vectors * lanes * of.size_bytes
     # B from far away, for not many rows: the next block comes while this one is used.
@@ -80,7 +112,8 @@ def plan_of(found: Contraction, setting: Setting) -> Plan | None:
     room = target.l2_bytes // (8 if passing and packing != INSIDE else 4)
     panels = _panels(shape, tile, room // panel_bytes, setting.threads)
     fills = _fills(found, shape, tile, packing)
-    if found.extent(last) is None or (not fills and shape.columns % tile.vectors):
+    is_uneven = not fills and shape.columns % tile.vectors != 0
+    if found.extent(last) is None or is_uneven or passing_by:
         panels = 1
     is_far = panel_bytes > target.l1d_bytes // 2
     chunks = setting.threads if tile.share in (tiling.ROWS, tiling.COLUMNS) else 1
