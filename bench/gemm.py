@@ -6,7 +6,8 @@ f32 on vector registers; bf16 and int8 on the tiles of AMX where the processor h
 
 The peak is measured in the same run, by a kernel generated here that only multiplies and adds in
 registers. Contenders take turns, and so do shapes; the least time counts: on a shared machine only
-such ratios mean anything. torch is compared where it is installed.
+such ratios mean anything. Operands begin with a line of the cache, for everybody. torch is compared
+where it is installed.
 """
 
 from __future__ import annotations
@@ -144,9 +145,9 @@ def peak_of(case: Case, threads: int) -> Callable[[], object]:
 def contenders(case: Case, threads: int) -> dict[str, Callable[[], object]]:
     """The same multiplication by everybody, after ours has been checked."""
     random = np.random.default_rng(0)
-    a = random.standard_normal((case.m, case.k), dtype=np.float32)
-    b = random.standard_normal((case.k, case.n), dtype=np.float32)
-    c, d = np.empty((case.m, case.n), np.float32), np.empty((case.m, case.n), np.float32)
+    a = report.aligned(random.standard_normal((case.m, case.k), dtype=np.float32))
+    b = report.aligned(random.standard_normal((case.k, case.n), dtype=np.float32))
+    c, d = (report.aligned(np.zeros((case.m, case.n), np.float32)) for _ in range(2))
     ours = build(scheduled(matmul(case.m, case.n, case.k), threads))
     ours(a, b, c, threads=threads)
     np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-3)
@@ -176,7 +177,7 @@ def tile_contenders(case: Case, kind: Tiles, threads: int) -> dict[str, Callable
         a = random.integers(-128, 128, (case.m, case.k), np.int8)
         b = random.integers(-128, 128, (case.k, case.n), np.int8)
     wide = np.float32 if kind.of == "bf16" else np.int32
-    c = np.empty((case.m, case.n), wide)
+    a, b, c = (report.aligned(x) for x in (a, b, np.zeros((case.m, case.n), wide)))
     ours = build(scheduled(matmul_of(case.m, case.n, case.k, kind), threads))
     ours(a, b, c, threads=threads)
     np.testing.assert_allclose(c, a.astype(wide) @ b.astype(wide), rtol=1e-3, atol=1e-2)
