@@ -31,6 +31,8 @@ PARALLEL_WORK = 10_000_000  # multiply-adds of all threads: what takes a few mic
 LOWEST = 8  # rows of a tile, at least, where there is a choice
 # Cycles of four products of tiles and what they load, besides those per row of A.
 BLOCK_CYCLES, ROW_CYCLES = 32, 2
+PACKED_TOGETHER = 4  # tiles of B: what a line of memory, or two, hold of a row
+PACK_AHEAD = 4  # groups of rows of B that are asked for before they are packed
 FILL_CYCLES = 80  # to copy what four products read of A, where rows are filled up
 
 
@@ -352,15 +354,21 @@ def tensorize(
 
 
 def _pack(sch: Schedule, found: Contraction, plan: AmxPlan, panel: BlockRef) -> None:
-    """Loops of the packing: whole groups, along contiguous columns."""
+    """Loops of the packing: whole groups, along a few contiguous columns.
+
+    Of all columns, those of different strips lie as far apart as makes them compete for the same
+    places of the first cache.
+    """
     rank = len(found.b.index)
     own = sch.get_loops(panel)[-rank:]
     k = own[_axis(found, found.b, found.depth[-1])]
     j = own[_axis(found, found.b, found.columns[-1])]
     rest = [loop for loop in own if loop not in (k, j)]
     ko, kg = sch.split(k, [None, plan.kind.group])
-    jo, ji = sch.split(j, [None, SIDE])
-    sch.reorder(*rest, ko, jo, ji, kg)
+    jo, js, ji = sch.split(j, [None, PACKED_TOGETHER, SIDE])
+    sch.reorder(*rest, jo, ko, js, ji, kg)
     sch.unroll(kg)
     if plan.is_weight:
         sch.annotate(panel, CONSTANT, True)
+    elif PACK_AHEAD:
+        attempt(sch, sch.prefetch, panel, 0, ko, PACK_AHEAD)
