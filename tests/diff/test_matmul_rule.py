@@ -246,7 +246,7 @@ OPEN_ROWS = {  # columns, steps of the sum, what follows, threads
     "panels": (64, 40, "bias and relu", 1),
     "parts of the sum": (32, 2048, "bias and relu", 1),
     "shared columns": (256, 64, "", 2),
-    "shared rows": (20, 512, "tanh", 2),
+    "shared rows": (20, 512, "bias and relu", 2),
 }
 
 

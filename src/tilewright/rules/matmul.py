@@ -166,7 +166,7 @@ def _most_rows(found: Contraction) -> int:
     if not isinstance(stride, Const):
         return FEW_ROWS
     if found.extent(found.rows[-1]) is None:
-        return SOME_ROWS  # the last tile is as large as all others
+        return SOME_ROWS  # each height that the last tile may have is code of its own
     shared = gcd(int(stride.value) * found.a.buffer.dtype.size_bytes, CACHE_PERIOD)
     return min(MOST_ROWS, max(CROWDED_ROWS, FEW_ROWS * CACHE_PERIOD // shared))
 

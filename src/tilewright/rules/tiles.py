@@ -25,6 +25,7 @@ from tilewright.rules.tiling import ALONE, COLUMNS, ROWS, STACK, Tile
 from tilewright.sym import ONE
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Buffer, Load, Store
+from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
@@ -80,7 +81,6 @@ class _Loops:
 
 def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[BlockRef, ...]:
     """Cut into tiles, pack, fuse what follows, share out."""
-    sch.pad(c, _row_multiples(found, plan), clamp=True)
     sch.pad(c, _multiples(found, plan))
     panel = copy_of(sch, c, found, found.b) if plan.packing != NOWHERE else None
     inline_crop(sch, c)
@@ -118,7 +118,12 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[B
     if plan.tile.share != ALONE:
         shared = {COLUMNS: [*loops.outer, loops.done], STACK: loops.outer}
         shared[ROWS] = [*loops.outer, *loops.chunk]
-        sch.parallel(fused(sch, shared[plan.tile.share]))
+        shared_loop = fused(sch, shared[plan.tile.share])
+        sch.parallel(shared_loop)
+        if plan.tile.share == ROWS and not loops.rows:
+            loops.rows.append(shared_loop)
+    if found.rows and found.extent(found.rows[-1]) is None:
+        sch.annotate(loops.rows[-1], TAILS, True)
     return tuple(dict.fromkeys(scheduled))
 
 
@@ -138,14 +143,6 @@ def _multiples(found: Contraction, plan: Plan) -> list[int]:
     last = found.columns[-1]
     if found.extent(last) is None or plan.packing != NOWHERE:
         multiples[last] = plan.multiple
-    return multiples
-
-
-def _row_multiples(found: Contraction, plan: Plan) -> list[int]:
-    """Whole tiles of rows where their number is not known; what is beyond is thrown away."""
-    multiples = [1] * len(found.block.iters)
-    if found.rows and found.extent(found.rows[-1]) is None:
-        multiples[found.rows[-1]] = plan.row_tile[-1]
     return multiples
 
 
@@ -286,15 +283,14 @@ def _order_tile(
 
 def inline_crop(sch: Schedule, c: BlockRef) -> None:
     """What cuts padding off disappears into what follows."""
-    for _ in range(2):  # of rows, of columns
-        consumers = sch.get_consumers(c)
-        if len(consumers) != 1 or not sch.get_consumers(consumers[0]):
-            return
-        crop = block_of(sch.function, consumers[0].name)
-        is_copy = isinstance(crop.body, Store) and isinstance(crop.body.value, Load)
-        if not is_copy or crop.writes[0].buffer in output_buffers(sch.function):
-            return
-        attempt(sch, sch.compute_inline, consumers[0])
+    consumers = sch.get_consumers(c)
+    if len(consumers) != 1 or not sch.get_consumers(consumers[0]):
+        return
+    crop = block_of(sch.function, consumers[0].name)
+    is_copy = isinstance(crop.body, Store) and isinstance(crop.body.value, Load)
+    if not is_copy or crop.writes[0].buffer in output_buffers(sch.function):
+        return
+    attempt(sch, sch.compute_inline, consumers[0])
 
 
 def _after_parts(sch: Schedule, c: BlockRef, loops: _Loops, plan: Plan) -> list[BlockRef]:

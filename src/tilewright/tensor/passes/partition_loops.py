@@ -44,6 +44,7 @@ from tilewright.tensor.passes.rewriter import (
     with_branches,
 )
 from tilewright.tensor.passes.simplify_program import known
+from tilewright.tensor.passes.tails import Tail, is_marked, try_tail
 from tilewright.tensor.visit import fresh_copy, prefetched, rewrite, substitute, walk
 
 _KEPT = (VECTOR, VTHREAD, THREAD)  # kinds of loops that stay whole
@@ -198,7 +199,9 @@ class _Partition(Rewriter):
     def _parts(self, loop: For) -> list[For]:
         """Prologue, steady part and epilogue, as far as there are any; or the loop itself."""
         bounds: list[_Bound] = []
+        around: dict[Expr, list[For]] = {}
         for cond, inner in self._conditions(loop):
+            around[cond] = inner
             found = self._bound(cond, loop, inner, self.ctx)
             if found is None or self._differs(found, loop):
                 continue
@@ -246,6 +249,10 @@ class _Partition(Rewriter):
                 body = _assuming(loop.body, {bound.cond: TRUE for bound in bounds})
             elif len(failing) == 1 and failing[0].is_exact:
                 body = _assuming(loop.body, {failing[0].cond: FALSE})
+            if body is not None and failing is falling and is_marked(loop):
+                ctx = self.ctx.bind(loop.var, start, stop)
+                tail = try_tail([(bound.cond, around[bound.cond]) for bound in falling], ctx)
+                body = body if tail is None else _of_each_height(body, tail)
             if body is not None:
                 parts.append(self._with_range(loop, start, stop, body))
         return _renamed(parts)
@@ -308,13 +315,14 @@ class _Partition(Rewriter):
     def _versions(self, loop: For) -> Stmt | None:
         """The body; where conditions decide, once assuming that they hold and once not."""
         holding: dict[Expr, Const] = {}
+        around: dict[Expr, list[For]] = {}
         always: Expr = TRUE
         all_exact = True
         for cond, inner in self._conditions(loop):
             found = self._for_all(cond, inner)
             if found is None or found is FALSE:
                 continue
-            holding[cond] = TRUE
+            holding[cond], around[cond] = TRUE, inner
             always = sym.logical_and(always, found)
             all_exact = all_exact and not any(sym.uses_var(cond, {one.var}) for one in inner)
         then = _assuming(loop.body, holding) if holding else loop.body
@@ -329,6 +337,9 @@ class _Partition(Rewriter):
         self.ctx = outer.assume(always)
         yes = None if then is None else self(fresh_copy(then))
         self.ctx = outer.assume(sym.logical_not(always))
+        tail = try_tail(list(around.items()), self.ctx) if is_marked(loop) else None
+        if tail is not None and otherwise is not None:
+            otherwise = _of_each_height(otherwise, tail)
         no = None if otherwise is None else self(otherwise)
         self.ctx = outer
         return with_branches(If(always, loop.body, loop.body, loop.loc), yes, no)
@@ -361,6 +372,33 @@ def _conditions_below(loop: For) -> Iterator[tuple[Expr, list[For]]]:
         if isinstance(stmt, For):
             inner = [*inner, stmt]
         stack.extend((child, inner) for child in reversed(stmt.children()))
+
+
+def _of_each_height(body: Stmt, tail: Tail) -> Stmt | None:
+    """A choice between copies of a body, one for each number of iterations left."""
+    made = _cut_to(body, tail, tail.extent - 1)
+    for height in range(tail.extent - 2, 0, -1):
+        lower = _cut_to(body, tail, height)
+        if lower is None or made is None:
+            return None
+        made = If(sym.le(tail.left, height), fresh_copy(lower), made, body.loc)
+    return made
+
+
+def _cut_to(body: Stmt, tail: Tail, height: int) -> Stmt | None:
+    """The body where so many iterations are left. Loops that do nothing more are shorter."""
+
+    def rule(stmt: Stmt) -> Stmt | None:
+        if not isinstance(stmt, For) or stmt.var not in loops:
+            return stmt
+        conditions = loops[stmt.var]
+        if _assuming(stmt.body, dict.fromkeys(conditions, FALSE)) is not None:
+            return stmt
+        inside = _assuming(stmt.body, dict.fromkeys(conditions, TRUE))
+        return None if inside is None else replace(stmt, stop=const(height), body=inside)
+
+    loops = tail.loops
+    return _assuming(rewrite(body, rule), tail.cut_to(height))
 
 
 def _renamed(parts: list[For]) -> list[For]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -36,8 +37,8 @@ from tilewright.tensor.schedule.analysis.sites import (
 )
 from tilewright.tensor.schedule.analysis.tree import Path, fresh_block_name, loop_ranges, with_body
 
-USUAL_EXTENT = 16  # of a loop of unknown extent
 LINE_BYTES = 64  # of a cache line: one request fetches it whole
+MOST_AT_ONCE = 8  # requests in one turn of a loop whose extent is not known before the call
 
 
 def prefetch(
@@ -166,11 +167,10 @@ def _spread(fn: Function, region: Region, place: Path, loop: For, ctx: sym.Conte
     """
     inner = loops_below(place, loop)
     extents = [_known(each.extent, ctx) for each in inner]
-    extents[:1] = [extents[0] or USUAL_EXTENT]  # of the outermost, nothing but the rate depends
     steps = _line_steps(region, ctx)
     counts = [sym.ceildiv(r.extent, step) for r, step in zip(region.ranges, steps, strict=True)]
     sizes = [_known(count, ctx) for count in counts]
-    if 0 in extents or 0 in sizes:
+    if 0 in extents[1:] or 0 in sizes:
         raise refuse(
             fn,
             "TW2143",
@@ -178,31 +178,28 @@ def _spread(fn: Function, region: Region, place: Path, loop: For, ctx: sym.Conte
             "are, and in how many iterations",
             loop.var,
         )
-    turn: Expr = ZERO
-    turns = 1
-    for each, extent in zip(inner, extents, strict=True):
-        turn = sym.add(sym.mul(turn, extent), sym.sub(each.var, each.start))
-        turns *= extent
     lines = prod(sizes)
     cover = Cover(ctx, set())
-    repeat = 1 << max(turns // lines, 1).bit_length() - 1
-    at = sym.floordiv(turn, repeat)
-    if lines > turns:
-        each_turn = -(-lines // turns)
-        cover.all_of(sym.const(each_turn))
-        at = sym.add(sym.mul(turn, each_turn), cover.values.pop())
+    if extents[0]:
+        at = _in_turns(cover, inner, extents, lines)
+    else:
+        at = _in_open_turns(cover, inner, extents[1:], lines)
     cover.conditions.append(sym.lt(at, lines))
     values: list[Expr] = []
     for axis in reversed(range(len(sizes))):
         size, r = sizes[axis], region.ranges[axis]
-        digit = sym.floormod(at, size) if axis else at
-        at = sym.floordiv(at, size)
+        digit = at if prod(sizes[:axis]) == 1 else sym.floormod(at, size)
+        at = ZERO if prod(sizes[:axis]) == 1 else sym.floordiv(at, size)
         value = sym.add(r.start, sym.mul(digit, steps[axis]))
         values.insert(0, value)
-        cover.conditions += [sym.le(0, value), sym.lt(value, region.buffer.shape[axis])]
+        dim = region.buffer.shape[axis]
+        if not sym.prove(sym.le(sym.add(r.start, (size - 1) * steps[axis] + 1), dim), ctx):
+            cover.conditions.append(sym.lt(value, dim))
+        if not sym.prove(sym.le(0, r.start), ctx):
+            cover.conditions.append(sym.le(0, value))
     cover.values = values
     within = ctx
-    for each in inner:
+    for each in (*inner, *cover.loops):
         within = within.bind(each.var, each.start, each.stop)
     kept: list[Expr] = []
     for condition in cover.conditions:
@@ -211,3 +208,43 @@ def _spread(fn: Function, region: Region, place: Path, loop: For, ctx: sym.Conte
             within = within.assume(condition)
     cover.conditions = kept
     return cover
+
+
+def _turn(inner: Sequence[For], extents: Sequence[int]) -> Expr:
+    """Which iteration of some loops, taken as one, is running."""
+    turn: Expr = ZERO
+    for each, extent in zip(inner, extents, strict=True):
+        turn = sym.add(sym.mul(turn, extent), sym.sub(each.var, each.start))
+    return turn
+
+
+def _in_turns(cover: Cover, inner: Sequence[For], extents: Sequence[int], lines: int) -> Expr:
+    """The line to ask for, in loops of known extents."""
+    turn, turns = _turn(inner, extents), prod(extents)
+    if lines > turns:
+        each_turn = -(-lines // turns)
+        cover.all_of(sym.const(each_turn))
+        return sym.add(sym.mul(turn, each_turn), cover.values.pop())
+    return sym.floordiv(turn, 1 << (turns // lines).bit_length() - 1)
+
+
+def _in_open_turns(cover: Cover, inner: Sequence[For], extents: Sequence[int], lines: int) -> Expr:
+    """The line to ask for, where the extent of the outermost loop is not known before the call.
+
+    Turn t asks for lines t * r // 8 and on, as many as r // 8, at least one. The rate r is chosen
+    by comparing the extent with numbers, so that no turn divides.
+    """
+    turns = prod(extents)  # in one iteration of the outermost loop
+    count = inner[0].extent
+    most = min(-(-lines // turns), MOST_AT_ONCE)
+    rate: Expr = sym.const(8 * most)
+    for each_turn in range(most - 1, 0, -1):
+        enough = -(-lines // (turns * each_turn))
+        rate = sym.select(sym.le(enough, count), sym.const(8 * each_turn), rate)
+    for slower in (2, 4, 8):
+        enough = -(-lines * slower // turns)
+        rate = sym.select(sym.le(enough, count), sym.const(8 // slower), rate)
+    cover.all_of(sym.ceildiv(rate, 8))
+    outer = sym.sub(inner[0].var, inner[0].start)
+    turn = sym.add(sym.mul(outer, turns), _turn(inner[1:], extents))
+    return sym.add(sym.floordiv(sym.mul(turn, rate), 8), cover.values.pop())

@@ -1,0 +1,85 @@
+"""Tails of each height: code of its own for every number of iterations that may be left.
+
+    for i in unroll 0..4 { if r - i > 0 { S } }         r iterations are left: 1, 2 or 3
+
+    if r <= 1 { for i in unroll 0..1 { S } }
+    else { if r <= 2 { for i in unroll 0..2 { S } }
+           else { for i in unroll 0..3 { S } } }
+
+A loop asks for it by the annotation `tails`. It serves accumulators in registers, which exist only
+where the number of them is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright import sym
+from tilewright.sym import ZERO, Const, Expr, Le, Lt, Var
+from tilewright.tensor.ir import UNROLL, For
+
+TAILS = "tails"  # the annotation of a loop
+MOST_HEIGHTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Conditions that hold for the first `left` iterations of unrolled loops of one extent."""
+
+    left: Expr
+    extent: int
+    conditions: tuple[tuple[Expr, Var], ...]  # each with the loop that it cuts
+
+    @property
+    def loops(self) -> dict[Var, list[Expr]]:
+        """The loops that are cut, with the conditions that cut each."""
+        found: dict[Var, list[Expr]] = {}
+        for cond, var in self.conditions:
+            found.setdefault(var, []).append(cond)
+        return found
+
+    def cut_to(self, height: int) -> dict[Expr, Expr]:
+        """What the conditions are where so many iterations are left."""
+        return {cond: sym.lt(var, height) for cond, var in self.conditions}
+
+
+def is_marked(loop: For) -> bool:
+    return any(key == TAILS for key, _ in loop.annotations)
+
+
+def try_tail(conditions: Sequence[tuple[Expr, list[For]]], ctx: sym.Context) -> Tail | None:
+    """The tail of a loop, from conditions that may fail there and the loops inside around each."""
+    found: list[tuple[Expr, Var]] = []
+    left: Expr | None = None
+    extent: Expr | None = None
+    for cond, inner in conditions:
+        cut = _cut(cond, inner)
+        if cut is None:
+            return None
+        loop, rest = cut
+        rest = sym.simplify(rest, ctx)
+        size = sym.simplify(loop.extent, ctx)
+        if found and (left is not rest or extent is not size):
+            return None
+        left, extent = rest, size
+        found.append((cond, loop.var))
+    if left is None or not isinstance(extent, Const) or not 1 < extent.value <= MOST_HEIGHTS:
+        return None
+    is_tail = sym.prove(sym.le(1, left), ctx) and sym.prove(sym.lt(left, extent), ctx)
+    return Tail(left, int(extent.value), tuple(found)) if is_tail else None
+
+
+def _cut(cond: Expr, inner: list[For]) -> tuple[For, Expr] | None:
+    """The one unrolled loop that a condition cuts, and how many of its iterations are left."""
+    assert isinstance(cond, (Lt, Le))
+    used = [loop for loop in inner if sym.uses_var(cond, {loop.var})]
+    if len(used) != 1 or used[0].kind != UNROLL or used[0].start is not ZERO:
+        return None
+    loop = used[0]
+    gap = sym.sub(cond.b, cond.a)  # positive, or not negative, just when the condition holds
+    found = sym.linear(gap, (loop.var,))
+    slope = None if found is None else found[0].get(loop.var)
+    if found is None or not isinstance(slope, Const) or slope.value != -1:
+        return None
+    return loop, found[1] if isinstance(cond, Lt) else sym.add(found[1], 1)
