@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tilewright.codegen.emitter import Emitter
 
 MAGIC = 1.5 * 2**23  # what is added to it is rounded to a whole number
+MOST = 2.0**16  # of a zero point
 PACKED = 64  # bytes that four vectors of 512 bits are packed into
 
 
@@ -68,6 +69,9 @@ def _integer(node: Expr) -> Rounded | None:
 def _is_whole(node: Expr) -> bool:
     """Whether it is an integer of few bits."""
     inner = node.value if isinstance(node, Broadcast) else node
+    if isinstance(inner, sym.Const):
+        number = float(inner.value)
+        return abs(number) <= MOST and number.is_integer()
     of = inner.value.dtype if isinstance(inner, sym.Cast) else F32
     return of.is_int and of.bits <= 16
 

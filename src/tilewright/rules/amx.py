@@ -184,7 +184,7 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     sch.unroll(im)
     sch.unroll(jm)
     sch.reverse_compute_at(store, js)
-    done = follow(sch, followers, js)
+    done = follow(sch, followers, js, plan.strips, plan.column_tiles)
     sch.compute_at(a, ro)
     sch.compute_at(b, ro)
     if padded is not None:
@@ -235,6 +235,8 @@ def _multiples(found: Contraction, plan: AmxPlan) -> list[int]:
 
 # --------------------------------------------------------------------------- results
 
+LINE_TILES = 4  # tiles beside each other whose results, as bytes, fill a line of the cache
+
 
 def followers_of(sch: Schedule, c: BlockRef) -> list[BlockRef]:
     """What reads the product and can be applied to a block of it."""
@@ -253,12 +255,22 @@ def followers_of(sch: Schedule, c: BlockRef) -> list[BlockRef]:
     return consumers
 
 
-def follow(sch: Schedule, followers: list[BlockRef], at: LoopRef) -> list[BlockRef]:
-    """Apply what follows to each block of registers' results."""
-    done = []
+def follow(
+    sch: Schedule, followers: list[BlockRef], at: LoopRef, strips: int, tiles: int
+) -> list[BlockRef]:
+    """Apply what follows to each block of registers' results, `tiles` wide, of `strips` at a loop.
+
+    Bytes are packed from four vectors at a time, and fill a line of the cache: they are made of
+    several blocks beside each other.
+    """
+    done, lanes = [], SIDE
+    made = [block_of(sch.function, reference.name).writes[0].buffer for reference in followers]
+    if len(made) == 1 and made[0].dtype.bits == 8 and tiles * strips % LINE_TILES == 0:
+        lanes = SIDE * LINE_TILES
+        at, _ = sch.split(at, [None, LINE_TILES // tiles])
     for reference in followers:
         if attempt(sch, sch.reverse_compute_at, reference, at):
-            _, lane = sch.split(sch.get_loops(reference)[-1], [None, SIDE])
+            _, lane = sch.split(sch.get_loops(reference)[-1], [None, lanes])
             attempt(sch, sch.vectorize, lane)
             done.append(reference)
     return done

@@ -158,7 +158,7 @@ def _tiled(
     for loop in (*below, xm, jm):
         sch.unroll(loop)
     sch.reverse_compute_at(store, js)
-    done = follow(sch, followers, js)
+    done = follow(sch, followers, js, plan.strips, plan.column_tiles)
     sch.compute_at(a, co)
     sch.compute_at(b, co)
     if padding is not None:
