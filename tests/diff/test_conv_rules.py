@@ -158,6 +158,37 @@ def test_the_method_of_winograd_keeps_the_answer(seed):
     check(conf, seed, tw.build, loose=10)
 
 
+FEW_PIXELS = {
+    "padded": ([4, 4], [2, 2], (1, 0, 0, 1)),
+    "copied": ([4, 4], [1, 1], (0, 0, 0, 0)),
+    "along one axis": ([12], [3], (1, 1)),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("size", "kernel", "pads"), FEW_PIXELS.values(), ids=FEW_PIXELS)
+def test_many_weights_for_few_pixels_are_read_once(size, kernel, pads, threads):
+    conf = {
+        "batch": 1,
+        "size": size,
+        "channels": 1024,
+        "out": 1072 // int(np.prod(kernel)),
+        "kernel": kernel,
+        "attributes": {"strides": (1,) * len(size), "pads": pads, "dilations": (1,) * len(size)},
+        "epilogue": "residual",
+        "bias": True,
+        "dynamic": "",
+        "constant": True,
+        "threads": threads,
+    }
+    check(conf, 0, tw.build)
+    fn = lower_graph(module_of(conf).main, "kernel")
+    made = default_schedule(fn, "cpu -mcpu=skylake-avx512", constants=("w", "b"))
+    text = str(made.function)
+    assert f"align({len(size)}, 1024, 16)" in text  # pixels are not 4096 bytes apart
+    assert "_prefetch(" in text
+
+
 @pytest.mark.parametrize("size", [(9, 33), (7, 7), (16, 14), (3, 5)])
 @pytest.mark.parametrize("pads", [(1, 1, 1, 1), (0, 2, 1, 0)])
 @pytest.mark.parametrize("stride", [1, 2])

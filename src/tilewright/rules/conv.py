@@ -33,6 +33,8 @@ def conv(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef
 def _tiled(sch: Schedule, found: Convolution, plan: Plan, setting: Setting) -> tuple[BlockRef, ...]:
     block = BlockRef(found.nest.name)
     padding = padding_of(sch, found)
+    if plan.skew:
+        padding = _skewed(sch, padding, found, plan)
     packed = _weights(sch, block, found, plan)
     loops = sch.get_loops(block)
     out, group = loops[found.out], []
@@ -60,15 +62,19 @@ def _tiled(sch: Schedule, found: Convolution, plan: Plan, setting: Setting) -> t
         done.append(padding)
         _pad(sch, padding, rows, plan, setting)
     sch.decompose_reduction(block, taps[0])
-    inner = loops[found.inner]
+    inner, near = loops[found.inner], None
     if plan.steps > 1:
-        inner, _ = unrolled_sum(sch, inner, plan.steps)
+        inner, near = unrolled_sum(sch, inner, plan.steps)
     _pack(sch, packed, found, plan, setting)
-    if plan.chunked:  # weights come from afar: ask for those of the next chunk meanwhile
+    if plan.ahead or plan.chunked:
         reads = block_of(sch.function, block.name).reads
         weights = block_of(sch.function, packed.name).writes[0].buffer
         index = next(i for i, read in enumerate(reads) if read.buffer is weights)
-        attempt(sch, sch.prefetch, block, index, chunk, 1, inner)
+        if plan.ahead:  # all weights come by once, in order
+            far = -(-plan.ahead // plan.steps)
+            attempt(sch, sch.prefetch, block, index, inner, far, near, True)
+        else:  # they come from afar: ask for those of the next chunk meanwhile
+            attempt(sch, sch.prefetch, block, index, chunk, 1, inner)
     if plan.parallel:
         sch.parallel(sch.fuse(*shared))
     return tuple(done)
@@ -96,6 +102,15 @@ def padding_of(sch: Schedule, found: Convolution) -> BlockRef | None:
         plain = nest_of(sch, reference) is not None
         return reference if plain and all(it.kind == SPATIAL for it in made.iters) else None
     return None
+
+
+def _skewed(sch: Schedule, padding: BlockRef | None, found: Convolution, plan: Plan) -> BlockRef:
+    """The block that makes what is read, or a copy of it: pixels a few bytes further apart."""
+    if padding is None:
+        padding = sch.cache_read(BlockRef(found.nest.name), found.read_index(found.x), "global")
+    period = plan.skew // found.x.buffer.dtype.size_bytes
+    sch.storage_align(padding, 0, len(found.x.index) - 2, period, plan.lanes % period)
+    return padding
 
 
 def _weights(sch: Schedule, block: BlockRef, found: Convolution, plan: Plan) -> BlockRef:

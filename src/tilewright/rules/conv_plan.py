@@ -19,6 +19,7 @@ from functools import cache
 from tilewright.base.target import Target
 from tilewright.rules.tiling import unrolled_steps
 from tilewright.rules.windowed import Convolution
+from tilewright.sym import Const
 
 LATENCY = 4  # cycles of a multiply-add
 LOADS = 2  # loads per cycle
@@ -28,6 +29,12 @@ UNKNOWN_PLACES = 56  # of an image whose size is not known
 FEW_PIXELS = 8  # with fewer in a tile, weights had better come from the first cache
 SLOW_PIXELS = 2.5  # how many times longer those take that may not exist
 UNROLLED = 32  # multiply-adds in a tile's body, at most
+# Bytes per cycle of weights from beyond the second cache: read once in order, which the processor
+# sees, or asked for one by one while others are used.
+ONCE_BYTES, ASKED_BYTES = 9.0, 5.5
+AHEAD = 32  # steps of the sum that such weights are asked for
+CROWDED_PIXELS = 8  # that the same places of the first cache hold, with weights coming by
+CACHE_PERIOD = 4096  # bytes apart, addresses fall into the same set of the first cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,8 @@ class Plan:
     chunked: bool  # several chunks
     steps: int  # of the sum over channels that are unrolled
     parallel: bool
+    ahead: int  # steps that weights are asked for; 0: those of the next chunk are
+    skew: int  # bytes of which no multiple shall lie between neighbouring pixels; 0: any may
 
     @property
     def width(self) -> int:
@@ -78,6 +87,7 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
         conv.size(conv.batch) or 1, places, -(-channels // lanes), conv.depth, guessed, whole
     )
     vectors, pixels = tile_of(problem, target, of.size_bytes)
+    once = _is_once(problem, pixels, target)
     groups = (conv.size(conv.out) or channels) // channels
     cycles = groups * _cycles(problem, (vectors, pixels), target, of.size_bytes)
     workers = threads if cycles > PARALLEL_CYCLES else 1
@@ -106,7 +116,29 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
         chunked,
         unrolled_steps(conv.size(conv.inner) or 1, vectors * math.prod(pixels)),
         threads > 1 and cycles > PARALLEL_CYCLES,
+        AHEAD if once else 0,
+        _crowd_bytes(conv, pixels) if once else 0,
     )
+
+
+def _is_once(problem: Problem, pixels: tuple[int, ...], target: Target) -> bool:
+    """Whether weights come from beyond the second cache, and one tile has all pixels."""
+    whole = pixels == (problem.batch, *problem.places) and not any(problem.open)
+    return whole and _weights_bytes(problem, target) > target.l2_bytes
+
+
+def _weights_bytes(problem: Problem, target: Target) -> int:
+    return problem.depth * problem.vectors * target.vector_bits // 8
+
+
+def _crowd_bytes(conv: Convolution, pixels: tuple[int, ...]) -> int:
+    """What divides the distance between pixels, if too many of a tile fall into the same sets."""
+    channels = conv.x.buffer.shape[-1]
+    if not isinstance(channels, Const):
+        return 0
+    shared = math.gcd(int(channels.value) * conv.x.buffer.dtype.size_bytes, CACHE_PERIOD)
+    is_crowded = math.prod(pixels) * shared > CROWDED_PIXELS * CACHE_PERIOD
+    return shared if is_crowded else 0
 
 
 def _image_bytes(conv: Convolution) -> int:
@@ -209,6 +241,10 @@ def _cycles(
                 step = max(step, v * target.vector_bits / 8 / L2_BYTES)
             step += 0.25  # of the loop
             cost += count_v * count_p * (problem.depth * step + 2 * p * v + 20)
+    weights = _weights_bytes(problem, target)
+    if weights > target.l2_bytes:
+        once = _is_once(problem, pixels, target)
+        cost = max(cost, weights / (ONCE_BYTES if once else ASKED_BYTES))
     return cost * share
 
 
