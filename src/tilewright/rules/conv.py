@@ -62,17 +62,18 @@ def _tiled(sch: Schedule, found: Convolution, plan: Plan, setting: Setting) -> t
         done.append(padding)
         _pad(sch, padding, rows, plan, setting)
     sch.decompose_reduction(block, taps[0])
-    inner, near = loops[found.inner], None
+    inner = loops[found.inner]
+    step: LoopRef | None = None
     if plan.steps > 1:
-        inner, near = unrolled_sum(sch, inner, plan.steps)
+        inner, step = unrolled_sum(sch, inner, plan.steps)
     _pack(sch, packed, found, plan, setting)
     if plan.ahead or plan.chunked:
         reads = block_of(sch.function, block.name).reads
         weights = block_of(sch.function, packed.name).writes[0].buffer
         index = next(i for i, read in enumerate(reads) if read.buffer is weights)
         if plan.ahead:  # all weights come by once, in order
-            far = -(-plan.ahead // plan.steps)
-            attempt(sch, sch.prefetch, block, index, inner, far, near, True)
+            ahead = -(-plan.ahead // plan.steps)
+            attempt(sch, sch.prefetch, block, index, inner, ahead, step, True)
         else:  # they come from afar: ask for those of the next chunk meanwhile
             attempt(sch, sch.prefetch, block, index, chunk, 1, inner)
     if plan.parallel:
