@@ -32,7 +32,6 @@ LOWEST = 8  # rows of a tile, at least, where there is a choice
 # Cycles of four products of tiles and what they load, besides those per row of A.
 BLOCK_CYCLES, ROW_CYCLES = 32, 2
 PACKED_TOGETHER = 4  # tiles of B: what a line of memory, or two, hold of a row
-PACK_AHEAD = 4  # groups of rows of B that are asked for before they are packed
 FILL_CYCLES = 80  # to copy what four products read of A, where rows are filled up
 
 
@@ -73,7 +72,6 @@ class AmxPlan:
     strips: int  # register blocks in a block of columns
     is_weight: bool
     share: str  # what threads share out: "columns", "rows", "stack", ""
-    ahead: int  # steps of the sum that B is asked for before it is used; 0: never
     next_rows: bool  # ask for the rows of the next block
 
 
@@ -101,15 +99,15 @@ def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
         tall, row_tiles = tall_of(rows, total)
     bytes_each = found.guess(found.depth) * SIDE * column_tiles * found.b.buffer.dtype.size_bytes
     is_weight = found.b.buffer.name in setting.constants
-    room = setting.target.l2_bytes // (8 if is_weight else 2)
+    row_bytes = found.guess(found.depth) * found.a.buffer.dtype.size_bytes
+    is_far = row_bytes * rows > setting.target.l2_bytes // 2  # and read again for every block of B
+    room = setting.target.l2_bytes // (2 if is_far and not is_weight else 8)
     most = max(1, room // max(1, bytes_each))
     blocks = -(-rows // (tall * row_tiles))
     share = _share(found, setting, total, blocks if is_weight else 0)
     each = -(-total // (setting.threads if share == "columns" else 1))
     size = -(-each // -(-each // most))
     strips = next(s for s in range(size, 0, -1) if total % s == 0)
-    row_bytes = found.guess(found.depth) * found.a.buffer.dtype.size_bytes
-    used = row_bytes * tall * row_tiles + bytes_each * strips
     return AmxPlan(
         kind,
         tall,
@@ -118,8 +116,8 @@ def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
         strips,
         is_weight,
         share,
-        ahead=int(used > setting.target.l1d_bytes // 2),
-        next_rows=row_bytes * rows > setting.target.l1d_bytes,
+        # From the second cache tiles come by themselves, faster than by asking for their lines.
+        next_rows=is_far,
     )
 
 
@@ -196,8 +194,6 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
         attempt(sch, sch.prefetch, b, 0, jb, 1, ro)
     if plan.next_rows:
         attempt(sch, sch.prefetch, a, 0, io, 1, ro)
-    if plan.ahead:
-        attempt(sch, sch.prefetch, b, 0, ro, plan.ahead)
     _tensorize_copies(sch, found, plan, a, b, store)
     init = sch.decompose_reduction(c, (*far, ro)[0])
     dot = name_of(kind.dot, plan.tall)
@@ -382,5 +378,3 @@ def _pack(sch: Schedule, found: Contraction, plan: AmxPlan, panel: BlockRef) -> 
     sch.unroll(kg)
     if plan.is_weight:
         sch.annotate(panel, CONSTANT, True)
-    elif PACK_AHEAD:
-        attempt(sch, sch.prefetch, panel, 0, ko, PACK_AHEAD)
