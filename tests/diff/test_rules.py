@@ -291,9 +291,9 @@ def test_weights_of_recurrent_layers_are_laid_out_as_they_are_stored():
 # ------------------------------------------------------------------------------------ what is made
 
 
-def scheduled_text(text, threads=2):
+def scheduled_text(text, threads=2, target="cpu"):
     module = graph.parse(text)
-    return str(default_schedule(lower_graph(module.main, "k"), "cpu", threads=threads).function)
+    return str(default_schedule(lower_graph(module.main, "k"), target, threads=threads).function)
 
 
 def test_elementwise_producers_disappear_and_lanes_are_vectors():
@@ -303,6 +303,16 @@ def test_elementwise_producers_disappear_and_lanes_are_vectors():
     assert text.count("block @") == 1
     assert "in vector 0.." in text
     assert "in parallel 0.." in text
+
+
+def test_few_channels_are_interleaved_without_tiles():
+    for channels, tiles in ((4, False), (8, False), (32, True)):
+        text = scheduled_text(
+            f"graph @main(%x: f32[{channels}, 960]) -> (f32[960, {channels}]) {{"
+            "%y = transpose(%x) {perm = (1, 0)} return %y }",
+            target="cpu -mcpu=skylake-avx512",
+        )
+        assert ("in local" in text) == tiles
 
 
 def test_small_work_stays_on_one_core():

@@ -30,7 +30,9 @@ def transpose(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[Blo
     kept = [at for at in nest.spatial if nest.extent(at) is not ONE]
     if lanes < 4 or len(kept) < 2 or nest.guess(kept[-1]) < SHORTEST:
         return ()
-    across = kept[-1]
+    across, short = kept[-1], nest.extent(kept[-1])
+    if isinstance(short, Const) and 2 * int(short.value) <= lanes:
+        return ()  # a vector holds several of them: its lanes come from as many rows, in order
     found = [(access, _along(nest, access, across)) for access in nest.reads]
     found = [(access, along) for access, along in found if along is not None]
     if not found or len({along for _, along in found}) != 1:
