@@ -90,6 +90,34 @@ static void test_thread_count_may_change_from_region_to_region(void) {
   for (int round = 0; round < 300; ++round) EXPECT(covers_once(round % 50, 1 + round % 9));
 }
 
+/* Tasks as compiled kernels have them: each at the beginning of a page. */
+#define ON_A_PAGE __attribute__((aligned(4096), noinline))
+static int calls[4];
+
+#define COUNTING_TASK(at)                                                      \
+  ON_A_PAGE static int32_t count_##at(void *env, int64_t begin, int64_t end) { \
+    return (void)env, (void)begin, (void)end, calls[at]++, TW_OK;              \
+  }
+COUNTING_TASK(0)
+COUNTING_TASK(1)
+COUNTING_TASK(2)
+COUNTING_TASK(3)
+
+static void test_tasks_that_take_turns_turn_round(void) {
+  const tw_task tasks[] = {count_0, count_1, count_2, count_3};
+  int first[4], turned = 0;
+  for (int round = 0; round < 2; ++round) {
+    for (int at = 0; at < 4; ++at) {
+      calls[at] = 0;
+      EXPECT(tw_parallel_for(tasks[at], NULL, 64, 1) == TW_OK);
+      if (round == 0) first[at] = calls[at];
+      /* Forwards all indices are one call, backwards each grain is. */
+      if (round == 1) turned += (first[at] == 1) != (calls[at] == 1);
+    }
+  }
+  EXPECT(turned >= 2); /* addresses are random: two may share a place */
+}
+
 static void test_nested_regions_finish(void) {
   int32_t *visits = calloc(SIZE, sizeof *visits);
   job j = {visits, -1, 4};
@@ -462,6 +490,7 @@ static const struct {
     TEST(test_region_visits_every_index_once),
     TEST(test_empty_and_negative_counts_do_nothing),
     TEST(test_thread_count_may_change_from_region_to_region),
+    TEST(test_tasks_that_take_turns_turn_round),
     TEST(test_nested_regions_finish),
     TEST(test_error_reaches_the_caller_with_its_message),
     TEST(test_many_callers_at_once),

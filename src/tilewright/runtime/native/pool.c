@@ -83,9 +83,11 @@ static struct {
           .left = PTHREAD_COND_INITIALIZER,
           .ended = PTHREAD_COND_INITIALIZER};
 
-/* How often tasks have run, by their addresses: odd and even runs differ in direction. */
-enum { RUNS = 64 };
-static _Atomic uint32_t runs[RUNS];
+/* How often tasks have run, by their addresses: odd and even runs differ in direction. Two tasks
+ * that share a place and run in turns would never turn round, so there is room for many.
+ */
+enum { RUNS_BITS = 10 };
+static _Atomic uint32_t runs[1 << RUNS_BITS];
 
 static _Thread_local bool inside_region;
 static _Thread_local int32_t own_threads;
@@ -337,7 +339,9 @@ static int32_t run_alone(tw_task task, void *env, int64_t count, bool backward) 
 }
 
 static bool next_direction(tw_task task) {
-  size_t slot = (size_t)(uintptr_t)task / 16 % RUNS;
+  /* All bits count: each kernel's code begins with a page. */
+  uint64_t mixed = (uint64_t)(uintptr_t)task * UINT64_C(0x9E3779B97F4A7C15);
+  size_t slot = (size_t)(mixed >> (64 - RUNS_BITS));
   return atomic_fetch_add_explicit(&runs[slot], 1, memory_order_relaxed) & 1;
 }
 
