@@ -28,6 +28,7 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
 PARALLEL_WORK = 10_000_000  # multiply-adds of all threads: what takes a few microseconds
+PARALLEL_BYTES = 1 << 19  # of A and the result: where sums are short, they take the time
 LOWEST = 8  # rows of a tile, at least, where there is a choice
 # Cycles of four products of tiles and what they load, besides those per row of A.
 BLOCK_CYCLES, ROW_CYCLES = 32, 2
@@ -90,8 +91,8 @@ def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
     if not plain or found.stride(found.a, found.depth[-1]) is not ONE:
         return None
     rows, columns = found.nest.guess(found.rows[-1]), found.nest.guess(found.columns[-1])
-    if rows < 4 or columns < SIDE or (found.extent(found.depth[-1]) or 0) < kind.depth:
-        return None
+    if rows < 4 or columns < SIDE or (found.extent(found.depth[-1]) or 0) < kind.depth // 2:
+        return None  # of a tile that is half full of zeros, the rest still pays
     column_tiles = 1 if columns <= SIDE else 2
     total = -(-columns // (SIDE * column_tiles))
     tall, row_tiles = SIDE, 1 if rows <= SIDE else 2
@@ -145,7 +146,15 @@ def _share(found: Contraction, setting: Setting, columns: int, blocks: int) -> s
     threads = setting.threads
     stack = found.guess((*found.stack, *found.columns[:-1], *found.rows[:-1]))
     work = stack * found.guess((found.rows[-1], found.columns[-1])) * found.guess(found.depth)
-    if threads == 1 or work < PARALLEL_WORK:
+    moved = (
+        stack
+        * found.nest.guess(found.rows[-1])
+        * (
+            found.guess(found.depth) * found.a.buffer.dtype.size_bytes
+            + found.nest.guess(found.columns[-1]) * found.block.writes[0].buffer.dtype.size_bytes
+        )
+    )
+    if threads == 1 or (work < PARALLEL_WORK and moved < PARALLEL_BYTES):
         return ""
     outer = found.guess((*found.stack, *found.columns[:-1]))
     if outer % threads == 0 or outer >= 4 * threads:
