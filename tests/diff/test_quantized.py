@@ -74,3 +74,22 @@ def test_a_residual_block_is_what_its_real_numbers_round_to(size, wide, threads)
     assert np.unique(want).size > 20
     assert apart.max() <= 1  # where a tie is rounded to the other side
     assert (apart > 0).mean() < 0.01
+
+
+@pytest.mark.parametrize("depth", [16, 24, 40, 72])
+def test_a_product_of_short_rows(depth):
+    model = parser.parse_model(
+        f"{HEAD}g (float[50, {depth}] x_f) => (float[50, 80] y) {{\n{quantized('x')}"
+        "w = DequantizeLinear <axis = 1> (w_q, w_s, w_z)\n"
+        f"y_f = MatMul (x, w)\n{quantized('y')}}}"
+    )
+    for name, array in initializers({"w": (80, depth)}):
+        moved = array.T.copy() if name == "w_q" else np.asarray(array)
+        model.graph.initializer.append(numpy_helper.from_array(moved, name))
+    x = np.random.default_rng(0).uniform(0, 5, (50, depth)).astype(np.float32)
+    (want,) = interpret(import_model(model), x)
+    got = np.asarray(tw.compile(model, threads=1, precision="int8")(x_f=x)[0])
+    apart = np.abs(np.rint((got - want) / STEP))
+    assert np.unique(want).size > 10
+    assert apart.max() <= 1
+    assert (apart > 0).mean() < 0.01

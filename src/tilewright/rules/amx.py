@@ -29,6 +29,7 @@ from tilewright.tensor.visit import output_buffers
 
 PARALLEL_WORK = 10_000_000  # multiply-adds of all threads: what takes a few microseconds
 PARALLEL_BYTES = 1 << 19  # of A and the result: where sums are short, they take the time
+SHALLOWEST = 16  # steps of a sum: of a tile that is filled up with zeros, the rest still pays
 LOWEST = 8  # rows of a tile, at least, where there is a choice
 # Cycles of four products of tiles and what they load, besides those per row of A.
 BLOCK_CYCLES, ROW_CYCLES = 32, 2
@@ -91,8 +92,8 @@ def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
     if not plain or found.stride(found.a, found.depth[-1]) is not ONE:
         return None
     rows, columns = found.nest.guess(found.rows[-1]), found.nest.guess(found.columns[-1])
-    if rows < 4 or columns < SIDE or (found.extent(found.depth[-1]) or 0) < kind.depth // 2:
-        return None  # of a tile that is half full of zeros, the rest still pays
+    if rows < 4 or columns < SIDE or (found.extent(found.depth[-1]) or 0) < SHALLOWEST:
+        return None
     column_tiles = 1 if columns <= SIDE else 2
     total = -(-columns // (SIDE * column_tiles))
     tall, row_tiles = SIDE, 1 if rows <= SIDE else 2
