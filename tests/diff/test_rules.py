@@ -213,6 +213,10 @@ ATTENTION = {  # batch, query heads, key heads, queries, keys, features, width
     "odd sizes": (2, 3, 3, 33, 45, 5, 40, ""),
     "shared keys": (1, 4, 2, 17, 20, 8, 16, "causal = true"),
     "one query": (1, 2, 2, 1, 70, 16, 16, ""),
+    "causal, many tiles": (1, 2, 2, 100, 100, 16, 16, "causal = true"),
+    "causal, keys before": (1, 2, 1, 70, 121, 8, 20, "causal = true, past = 51"),
+    "causal, more queries": (1, 2, 2, 90, 40, 8, 16, "causal = true"),
+    "window": (1, 2, 2, 130, 130, 8, 16, "window = (9, 40)"),
 }
 
 
@@ -233,6 +237,55 @@ def test_attention_keeps_the_answer(name, symbolic, close):
     want = graph.interpret(module, *inputs)
     (got,) = run_scheduled(module.main, inputs, want)
     close(got, want[0], 64)
+
+
+def test_masks_may_hide_more_than_what_is_causal(close):
+    """Padding at the end, one query that sees nothing, and a number for each of the others."""
+    module = graph.parse(
+        "graph @main(%q: f32[1, 2, 70, 8], %k: f32[1, 2, 100, 8], %v: f32[1, 2, 100, 16], "
+        "%m: f32[1, 1, 70, 100]) -> (f32[1, 2, 70, 16]) {"
+        "%y = attention(%q, %k, %v, %m) {causal = true, past = 30} return %y }"
+    )
+    rng = np.random.default_rng(5)
+    shapes = ((1, 2, 70, 8), (1, 2, 100, 8), (1, 2, 100, 16), (1, 1, 70, 100))
+    inputs = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    inputs[3][..., 90:] = -np.inf
+    inputs[3][:, :, 40] = -np.inf
+    want = graph.interpret(module, *inputs)
+    (got,) = run_scheduled(module.main, inputs, want)
+    assert not got[:, :, 40].any()
+    close(got, want[0], 64)
+
+
+@pytest.mark.parametrize("attributes", ["", "causal = true"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_attention_of_open_length_is_compiled_once(attributes, threads, close):
+    shape = "f32[1, 3, s, 16]"
+    module = graph.parse(
+        f"graph @main(%q: {shape}, %k: {shape}, %v: {shape}) -> ({shape}) {{"
+        f"%y = attention(%q, %k, %v) {{{attributes}}} return %y }}"
+    )
+    fn = default_schedule(lower_graph(module.main, "k"), "cpu", threads=threads).function
+    call = tw.build(fn)
+    rng = np.random.default_rng(6)
+    for s in (1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 77):
+        q, k, v = (rng.standard_normal((1, 3, s, 16)).astype(np.float32) for _ in range(3))
+        (want,) = graph.interpret(module, q, k, v)
+        got = np.full_like(want, np.nan)
+        call(q, k, v, got, s)
+        close(got, want, 64)
+
+
+def test_causal_attention_leaves_out_keys_that_no_query_of_a_tile_sees():
+    text = scheduled_text(
+        "graph @main(%q: f32[1, 8, 128, 64], %k: f32[1, 8, 128, 64], %v: f32[1, 8, 128, 64]) -> "
+        "(f32[1, 8, 128, 64]) { %y = attention(%q, %k, %v) {causal = true} return %y }",
+        threads=1,
+    )
+    flat = str(tensor.passes.lower(tensor.parse(text)))
+    # Of the scores, 8 keys at a time; of the values, 4.
+    assert "in 0..%i_0 * 4 + 4 " in flat
+    assert "in 0..%i_0 * 8 + 8 " in flat
 
 
 def test_heads_side_by_side_are_copied_apart(close):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from tilewright import sym, te
 from tilewright.base.dtype import F64, INDEX, DType
 from tilewright.lower.base import Lowering, Use, read_broadcast, static, wide, wide_type
 from tilewright.lower.linalg import summed
-from tilewright.lower.reduction import reduced
 from tilewright.sym import ZERO, Expr
 from tilewright.te import Tensor
+
+BLOCK = 32  # queries that together leave out the keys that none of them sees
 
 
 def _scale(use: Use, features: Expr, of: DType) -> Expr:
@@ -52,6 +54,9 @@ def _attention(
     if use["softcap"]:
         capped = te.compute(shape, lambda *i: te.tanh(raw[i] / cap) * cap, name=f"{name}_capped")
 
+    def near(i: Expr, j: Expr) -> Expr:
+        return sym.all_of(*_near(use, lengths, rows, i, j))
+
     def masked(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
         score, never = capped[b, h, i, j], te.const(-math.inf, of)
         tests = _allowed(use, lengths, rows, b, i, j)
@@ -62,18 +67,19 @@ def _attention(
             if added.dtype.is_bool:
                 added = te.select(added, te.const(0, of), never)
             score = score + te.cast(added, of)
-        return score
+        return te.select(near(i, j), score, never)
 
     scores = te.compute(shape, masked, name=f"{name}_scores")
-    top = reduced(scores, [3], te.max, keep=False, name=f"{name}_max")
+    top = _along_keys(scores, te.max, near, f"{name}_max")
 
     def power(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
         greatest = top[b, h, i]
         nothing = te.eq(greatest, te.const(-math.inf, of))
-        return te.exp(scores[b, h, i, j] - te.select(nothing, te.const(0, of), greatest))
+        value = te.exp(scores[b, h, i, j] - te.select(nothing, te.const(0, of), greatest))
+        return te.select(near(i, j), value, te.const(0, of))
 
     powers = te.compute(shape, power, name=f"{name}_exp")
-    total = reduced(powers, [3], te.sum, keep=False, name=f"{name}_sum")
+    total = _along_keys(powers, te.sum, near, f"{name}_sum")
 
     whole = te.compute(  # nothing to attend to gives zeros
         total.shape,
@@ -84,7 +90,10 @@ def _attention(
     def value(b: Expr, h: Expr, i: Expr, f: Expr) -> Expr:
         key = _shared(h, heads, v.shape[1])
         return summed(
-            columns, lambda j: powers[b, h, i, j] * wide(v[b, key, j, f]), te.const(0, of)
+            columns,
+            lambda j: powers[b, h, i, j] * wide(v[b, key, j, f]),
+            te.const(0, of),
+            where=lambda j: near(i, j),
         )
 
     values = te.compute(use.shape, value, name=f"{name}_values")
@@ -100,6 +109,42 @@ def _attention(
     )
     shown = {"raw": raw, "capped": capped, "masked": scores, "weights": weights}[use["scores"]]
     return out, te.compute(shape, lambda *i: te.cast(shown[i], use.dtype), name=f"{name}_shown")
+
+
+def _along_keys(
+    x: Tensor, combine: te.Reduction, near: Callable[[Expr, Expr], Expr], name: str
+) -> Tensor:
+    """Scores of each query combined, those of keys that are near."""
+    *rest, columns = x.shape
+    if static(columns) == 0:
+        identity = combine.reducer(x.dtype).identity[0]
+        return te.compute(rest, lambda *i: identity, name=name)
+
+    def element(b: Expr, h: Expr, i: Expr) -> Expr:
+        j = te.reduce_axis((0, columns), name="k3")
+        return combine(x[b, h, i, j], axis=j, where=near(i, j))
+
+    return te.compute(rest, element, name=name)
+
+
+def _near(use: Use, lengths: Tensor | None, rows: Expr, i: Expr, key: Expr) -> list[Expr]:
+    """What holds of all keys that any query of the same block may see.
+
+    Others count for nothing, whatever they are: a schedule that takes blocks, or parts of them, at
+    a time need not look at them.
+    """
+    left, right = use["window"]
+    count = static(rows)
+    if lengths is not None or (count is not None and count <= BLOCK):
+        return []
+    first = sym.add(sym.mul(sym.floordiv(i, BLOCK), BLOCK), use["past"])
+    tests: list[Expr] = []
+    if use["causal"] or right >= 0:
+        beyond = 0 if use["causal"] else right
+        tests.append(sym.lt(key, sym.add(first, BLOCK + beyond)))
+    if left >= 0:
+        tests.append(sym.le(sym.sub(first, left), key))
+    return tests
 
 
 def _allowed(

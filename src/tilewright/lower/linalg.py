@@ -8,16 +8,22 @@ from tilewright import te
 from tilewright.base.dtype import I32
 from tilewright.graph.ops.linalg import einsum_terms
 from tilewright.lower.base import Lowering, Use, broadcast_index, read_broadcast, static, wide
-from tilewright.sym import ONE, ZERO, Expr
+from tilewright.sym import ONE, TRUE, ZERO, Expr
 from tilewright.te import Tensor
 
 
-def summed(dim: Expr, body: Callable[[Expr], Expr], zero: Expr, name: str = "k") -> Expr:
+def summed(
+    dim: Expr,
+    body: Callable[[Expr], Expr],
+    zero: Expr,
+    name: str = "k",
+    where: Callable[[Expr], Expr] = lambda k: TRUE,
+) -> Expr:
     """The sum of body(k) for k along a dimension; of none, zero."""
     if static(dim) == 0:
         return zero
     k = te.reduce_axis((0, dim), name=name)
-    return te.sum(body(k), axis=k)
+    return te.sum(body(k), axis=k, where=where(k))
 
 
 def _product(

@@ -24,8 +24,9 @@ from tilewright.rules.setting import Setting
 from tilewright.rules.stage import total
 from tilewright.rules.tiles import unrolled_sum
 from tilewright.rules.tiling import unrolled_steps
-from tilewright.sym import ONE, Const, Mul, Var, uses_var
+from tilewright.sym import ONE, Const, Mul, Select, Var, uses_var
 from tilewright.tensor.ir import Load, Update
+from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.prefetch import LINE_BYTES
 from tilewright.tensor.visit import exprs
@@ -110,7 +111,10 @@ def _is_product(nest: Nest) -> bool:
     body = nest.block.body
     if not isinstance(body, Update) or body.reducer.name != "sum" or len(body.values) != 1:
         return False
-    return isinstance(body.values[0], Mul)
+    value = body.values[0]
+    if isinstance(value, Select):  # of some terms, the others being zero
+        value = value.a
+    return isinstance(value, Mul)
 
 
 def _query_read(nest: Nest, row: Var, column: Var) -> int | None:
@@ -225,11 +229,11 @@ def _tile_loop(sch: Schedule, found: Products, tile: int, setting: Setting) -> L
     sch.reorder(*around, outer, inner, feature)
     work = 2 * (found.first.instances + found.second.instances) / FLOPS_PER_NS
     shared = cost.chunks(work, setting.threads) > 1
-    if isinstance(sink.extent(found.row), Const) or total(sink, heads) < 2 * setting.threads:
+    is_known = isinstance(sink.extent(found.row), Const)
+    if shared and (is_known or total(sink, heads) < 2 * setting.threads):
         loop = fused(sch, [*around, outer])
-        if shared:
-            sch.parallel(loop)
-    else:  # quotients by a number of tiles that is not known are hard to see through
+        sch.parallel(loop)
+    else:  # quotients by a number of tiles hide which one is the last
         loop = outer
         if shared:
             sch.parallel(fused(sch, around))
@@ -279,7 +283,14 @@ def _scores(
     sch.reorder(loops[depth], loops[column], step, lane)
     _unrolled(sch, loops[column], step, lane)
     _unroll_sum(sch, found.first, loops[depth])
+    _mark_tails(sch, found.first, found.other(found.first), outer)
     return stored, queries
+
+
+def _mark_tails(sch: Schedule, product: Nest, tiled: int, loop: LoopRef) -> None:
+    """Ask for a last tile of its own; where any may be the last, for none: there is much code."""
+    if isinstance(product.extent(tiled), Const):
+        sch.annotate(loop, TAILS, True)
 
 
 def _unroll_sum(sch: Schedule, product: Nest, depth: LoopRef) -> None:
@@ -332,6 +343,7 @@ def _values(sch: Schedule, found: Products, lanes: int) -> None:
     _unrolled(sch, row, step, lane)
     _unroll_sum(sch, found.second, depth)
     sch.set_scope(second, 0, "local")
+    _mark_tails(sch, found.second, found.query(second.name), few)
 
 
 def _lay_out(

@@ -7,7 +7,8 @@
 
 A linear condition holds from some iteration of a loop on, or up to one, whatever the loops inside
 do. So a loop has a prologue, a steady part in which all its conditions hold, and an epilogue; each
-may be missing. Where a condition guards all there is, the part in which it fails is empty, and the
+may be missing. Where a prologue or epilogue is long, what is certain to fail in it is apart. If a
+condition guards all there is, or what a sum adds, the part in which it fails is empty, and the
 split has merely tightened the bounds. Iterations of a parallel loop choose by a branch instead.
 What stays open becomes masks when the inner loop is vectorised.
 
@@ -17,13 +18,30 @@ and unrolled loops keep their constant extent as long as another loop will do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.base.dtype import INDEX
 from tilewright.base.passes import PassContext
-from tilewright.sym import FALSE, ONE, TRUE, Const, Eq, Expr, Le, Lt, Select, Var, const
+from tilewright.sym import (
+    FALSE,
+    ONE,
+    TRUE,
+    Add,
+    Const,
+    Eq,
+    Expr,
+    FloorMod,
+    Le,
+    Lt,
+    Max,
+    Min,
+    Select,
+    Var,
+    const,
+)
 from tilewright.tensor.ir import (
     PARALLEL,
     SERIAL,
@@ -34,8 +52,10 @@ from tilewright.tensor.ir import (
     For,
     Function,
     If,
+    Load,
     Seq,
     Stmt,
+    Store,
 )
 from tilewright.tensor.passes.rewriter import (
     Rewriter,
@@ -46,6 +66,8 @@ from tilewright.tensor.passes.rewriter import (
 from tilewright.tensor.passes.simplify_program import known
 from tilewright.tensor.passes.tails import Tail, is_marked, try_tail
 from tilewright.tensor.visit import fresh_copy, prefetched, rewrite, substitute, walk
+
+_Span = tuple[Expr, Expr, dict[Expr, Expr]]  # from, to, what is known of conditions there
 
 _KEPT = (VECTOR, VTHREAD, THREAD)  # kinds of loops that stay whole
 
@@ -85,11 +107,13 @@ class _Bound:
     """Where a condition holds along a loop, for all iterations of the loops inside.
 
     `certain` is the first iteration from which it holds (rising) or from which it may fail
-    (falling). It is exact when it depends on no loop inside.
+    (falling), `possible` the first from which it may hold or certainly fails. They are one, and
+    exact, when the condition depends on no loop inside.
     """
 
     cond: Expr
     certain: Expr
+    possible: Expr
     is_rising: bool
     is_exact: bool
 
@@ -177,7 +201,8 @@ class _Partition(Rewriter):
         if isinstance(cond, Eq):
             if not is_exact or abs(slope) != 1:
                 return None
-            return _Bound(cond, sym.simplify(sym.mul(rest, -slope), ctx), False, True)
+            hit = sym.simplify(sym.mul(rest, -slope), ctx)
+            return _Bound(cond, hit, hit, False, True)
         if not is_exact:
             ends = sym.symbolic_bounds(rest, running, ctx)
             if ends is None or sym.uses_var(ends[0], {loop.var}):
@@ -185,14 +210,18 @@ class _Partition(Rewriter):
             width = sym.bounds(sym.sub(ends[1], ends[0]), ctx).upper
             if width is None or width > 2 * abs(slope):
                 return None  # open for too long to be worth it
-            rest = ends[0]
-        if slope > 0:
-            # slope * var + rest >= 0  just when  var >= ceil(-rest / slope)
-            certain = sym.ceildiv(sym.mul(rest, -1), slope)
+            turns = [self._turn(slope, end) for end in ends]
         else:
-            # slope * var + rest >= 0  just when  var < rest // -slope + 1
-            certain = sym.add(sym.floordiv(rest, -slope), 1)
-        return _Bound(cond, sym.simplify(certain, self.ctx), slope > 0, is_exact)
+            turns = [self._turn(slope, rest)] * 2
+        return _Bound(cond, turns[0], turns[1], slope > 0, is_exact)
+
+    def _turn(self, slope: int, rest: Expr) -> Expr:
+        """The iteration at which slope * var + rest >= 0 begins to hold, or ceases to."""
+        if slope > 0:  # just when  var >= ceil(-rest / slope)
+            turn = sym.ceildiv(sym.mul(rest, -1), slope)
+        else:  # just when  var < rest // -slope + 1
+            turn = sym.add(sym.floordiv(rest, -slope), 1)
+        return sym.simplify(turn, self.ctx)
 
     # ------------------------------------------------------------------ serial loops
 
@@ -226,36 +255,65 @@ class _Partition(Rewriter):
         for bound in falling:
             last = sym.minimum(last, bound.certain)
         last = sym.simplify(sym.maximum(last, first) if falling else last, self.ctx)
-        spans: list[tuple[Expr, Expr, list[_Bound] | None]] = [
-            (start, stop, failing)
-            for start, stop, failing in (
-                (loop.start, first, rising),
-                (first, last, None),
-                (last, loop.stop, falling),
-            )
-            if start is not stop  # simplify has made the ends of an empty part one
+        spans: list[_Span] = [
+            *self._failing(loop.start, first, rising),
+            (first, last, {bound.cond: TRUE for bound in bounds}),
+            *self._failing(last, loop.stop, falling),
         ]
-        # Without a steady part: of two single iterations each may know what holds in it.
-        if all(failing is not None for _, _, failing in spans) and (
-            len(spans) < 2 or not all(self._is_single(start, stop) for start, stop, _ in spans)
-        ):
+        # Simplify has made the ends of an empty part one.
+        spans = [span for span in spans if span[0] is not span[1]]
+        if first is last and not self._is_worth_parts(loop, spans):
             return [loop]
         if len(spans) > 1 and not self._afford(loop.body, len(spans) - 1):
             return [loop]
         parts = []
-        for start, stop, failing in spans:
-            body: Stmt | None = loop.body
-            if failing is None:
-                body = _assuming(loop.body, {bound.cond: TRUE for bound in bounds})
-            elif len(failing) == 1 and failing[0].is_exact:
-                body = _assuming(loop.body, {failing[0].cond: FALSE})
-            if body is not None and failing is falling and is_marked(loop):
-                ctx = self.ctx.bind(loop.var, start, stop)
+        for start, stop, known_values in spans:
+            body = _assuming(loop.body, known_values) if known_values else loop.body
+            if body is not None and start is last and not known_values and is_marked(loop):
+                ctx = self._in_tail(loop, start, stop, falling)
                 tail = try_tail([(bound.cond, around[bound.cond]) for bound in falling], ctx)
                 body = body if tail is None else _of_each_height(body, tail)
             if body is not None:
                 parts.append(self._with_range(loop, start, stop, body))
         return _renamed(parts)
+
+    def _failing(self, start: Expr, stop: Expr, bounds: list[_Bound]) -> list[_Span]:
+        """The parts of a loop in which some conditions may fail, and in which all certainly do."""
+        if not bounds:
+            return []
+        if len(bounds) == 1 and bounds[0].is_exact:
+            return [(start, stop, {bounds[0].cond: FALSE})]
+        if self._is_short(start, stop):
+            return [(start, stop, {})]
+        failed: dict[Expr, Expr] = {bound.cond: FALSE for bound in bounds}
+        turn = bounds[0].possible
+        pick = sym.minimum if bounds[0].is_rising else sym.maximum
+        for bound in bounds[1:]:
+            turn = pick(turn, bound.possible)
+        turn = self._clamped(turn, start, stop)
+        if bounds[0].is_rising:
+            return [(start, turn, failed), (turn, stop, {})]
+        return [(start, turn, {}), (turn, stop, failed)]
+
+    def _in_tail(self, loop: For, start: Expr, stop: Expr, bounds: list[_Bound]) -> sym.Context:
+        """What is known of an iteration in which conditions that hold up to a point may fail."""
+        ctx = self.ctx.bind(loop.var, start, stop)
+        if len({(bound.certain, bound.possible) for bound in bounds}) > 1:
+            return ctx
+        # start is min(certain, loop.stop), or more; stop is no more than the same of `possible`.
+        ctx = ctx.assume(sym.le(bounds[0].certain, loop.var))
+        return ctx if stop is loop.stop else ctx.assume(sym.lt(loop.var, bounds[0].possible))
+
+    def _is_short(self, start: Expr, stop: Expr) -> bool:
+        """Whether a part has two iterations at most, as the tail of a loop over tiles."""
+        upper = sym.bounds(sym.sub(stop, start), self.ctx).upper
+        return upper is not None and upper <= 2
+
+    def _is_worth_parts(self, loop: For, spans: list[_Span]) -> bool:
+        """Without a steady part: of two single iterations each may know what holds in it."""
+        if is_marked(loop):
+            return True
+        return len(spans) > 1 and all(self._is_single(start, stop) for start, stop, _ in spans)
 
     def _is_single(self, start: Expr, stop: Expr) -> bool:
         return isinstance(start, Const) and sym.simplify(sym.sub(stop, start), self.ctx) is ONE
@@ -337,12 +395,26 @@ class _Partition(Rewriter):
         self.ctx = outer.assume(always)
         yes = None if then is None else self(fresh_copy(then))
         self.ctx = outer.assume(sym.logical_not(always))
+        if otherwise is not None:
+            otherwise = self._settled(otherwise, holding)
         tail = try_tail(list(around.items()), self.ctx) if is_marked(loop) else None
         if tail is not None and otherwise is not None:
             otherwise = _of_each_height(otherwise, tail)
         no = None if otherwise is None else self(otherwise)
         self.ctx = outer
         return with_branches(If(always, loop.body, loop.body, loop.loc), yes, no)
+
+    def _settled(self, body: Stmt, conditions: Iterable[Expr]) -> Stmt:
+        """The body with the value of remainders that have but one: the last tile's number, say."""
+        values: dict[Expr, Expr] = {}
+        for node in sym.walk(*conditions):
+            if isinstance(node, FloorMod):
+                value = sym.simplify(node, self.ctx)
+                if isinstance(value, Const):
+                    values[node] = value
+        if not values:
+            return body
+        return rewrite(body, None, lambda expr: sym.rewrite(expr, sym.rebuild, dict(values)))
 
     def _for_all(self, cond: Expr, inner: list[For]) -> Expr | None:
         """The condition that `cond` holds in all iterations of the inner loops."""
@@ -376,12 +448,15 @@ def _conditions_below(loop: For) -> Iterator[tuple[Expr, list[For]]]:
 
 def _of_each_height(body: Stmt, tail: Tail) -> Stmt | None:
     """A choice between copies of a body, one for each number of iterations left."""
-    made = _cut_to(body, tail, tail.extent - 1)
-    for height in range(tail.extent - 2, 0, -1):
+    made: Stmt | None = None
+    for at, height in enumerate(reversed(tail.heights)):
         lower = _cut_to(body, tail, height)
-        if lower is None or made is None:
-            return None
-        made = If(sym.le(tail.left, height), fresh_copy(lower), made, body.loc)
+        if at == 0:
+            made = lower
+        elif lower is not None:
+            made = If(sym.le(tail.left, height), fresh_copy(lower), made, body.loc)
+        elif made is not None:
+            made = If(sym.lt(height, tail.left), made, None, body.loc)
     return made
 
 
@@ -394,7 +469,7 @@ def _cut_to(body: Stmt, tail: Tail, height: int) -> Stmt | None:
         conditions = loops[stmt.var]
         if _assuming(stmt.body, dict.fromkeys(conditions, FALSE)) is not None:
             return stmt
-        inside = _assuming(stmt.body, dict.fromkeys(conditions, TRUE))
+        inside = _assuming(stmt.body, dict.fromkeys(conditions, TRUE)) if height else None
         return None if inside is None else replace(stmt, stop=const(height), body=inside)
 
     loops = tail.loops
@@ -419,7 +494,23 @@ def _assuming(root: Stmt, known_values: Mapping[Expr, Expr]) -> Stmt | None:
                 stmt = stmt.with_exprs(new)
         if isinstance(stmt, If) and isinstance(stmt.cond, Const):
             return stmt.then if stmt.cond.value else stmt.otherwise
-        return stmt
+        return None if isinstance(stmt, Store) and _adds_nothing(stmt) else stmt
 
     done = rewrite(root, rule)
     return None if isinstance(done, Seq) and not done.stmts else done
+
+
+def _adds_nothing(stmt: Store) -> bool:
+    """Whether a step of a reduction combines what there is with the identity.
+
+    Sums begin with 0.0, so that none is -0.0, which alone 0.0 would change.
+    """
+    value = stmt.value
+    if not isinstance(value, (Add, Max, Min)) or not isinstance(value.b, Const):
+        return False
+    place = value.a
+    if not isinstance(place, Load) or (place.buffer, place.index) != (stmt.buffer, stmt.index):
+        return False
+    if isinstance(value, Add):
+        return value.b.value == 0
+    return value.b.value == (-math.inf if isinstance(value, Max) else math.inf)

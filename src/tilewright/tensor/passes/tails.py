@@ -28,7 +28,7 @@ class Tail:
     """Conditions that hold for the first `left` iterations of unrolled loops of one extent."""
 
     left: Expr
-    extent: int
+    heights: tuple[int, ...]  # those that there may be, ascending
     conditions: tuple[tuple[Expr, Var], ...]  # each with the loop that it cuts
 
     @property
@@ -66,8 +66,19 @@ def try_tail(conditions: Sequence[tuple[Expr, list[For]]], ctx: sym.Context) -> 
         found.append((cond, loop.var))
     if left is None or not isinstance(extent, Const) or not 1 < extent.value <= MOST_HEIGHTS:
         return None
-    is_tail = sym.prove(sym.le(1, left), ctx) and sym.prove(sym.lt(left, extent), ctx)
-    return Tail(left, int(extent.value), tuple(found)) if is_tail else None
+    return Tail(left, _heights(left, int(extent.value), ctx), tuple(found))
+
+
+def _heights(left: Expr, extent: int, ctx: sym.Context) -> tuple[int, ...]:
+    """The numbers of iterations there may be: one, where what is left over is always the same."""
+    rest = sym.simplify(sym.floormod(left, extent), ctx)
+    heights = [int(rest.value)] if isinstance(rest, Const) else list(range(1, extent))
+    heights = [each for each in heights if each]
+    if not sym.prove(sym.le(1, left), ctx):
+        heights.insert(0, 0)
+    if not sym.prove(sym.lt(left, extent), ctx):
+        heights.append(extent)
+    return tuple(heights)
 
 
 def _cut(cond: Expr, inner: list[For]) -> tuple[For, Expr] | None:
