@@ -25,6 +25,7 @@ from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
 from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
 from tilewright.graph.passes.unfold_convolutions import unfold_convolutions
+from tilewright.graph.passes.widen_groups import widen_groups
 from tilewright.graph.passes.widen_products import widen_products
 
 # Before all others, where products of a quantized model are to be those of its integers.
@@ -83,7 +84,7 @@ LOWER_PRECISION = (lower_precision, fold_constants, merge_common_subexpressions,
 SCALED = (fold_scales, remove_dead_nodes)
 
 # ... and windows become rows.
-UNFOLDED = (unfold_convolutions, canonicalize, remove_dead_nodes)
+UNFOLDED = (widen_groups, unfold_convolutions, canonicalize, remove_dead_nodes)
 
 # From a canonical model to one of kernels: `fused` nodes, control flow, what fuses with nothing.
 FUSED = (fuse, enclose_nodes, remove_dead_nodes)

@@ -1,0 +1,53 @@
+"""Which convolutions in groups become whole ones, and that the answer stays the same."""
+
+import numpy as np
+import pytest
+
+from tilewright.base.dtype import U8
+from tilewright.base.passes import PassContext, run_passes
+from tilewright.base.target import Target
+from tilewright.graph import Builder, TensorType, interpret
+from tilewright.graph.passes.widen_groups import widen_groups
+from tilewright.sym import const
+
+SERVER = "cpu -mcpu=sapphirerapids"
+
+
+def model(groups, inner=4, out=2, layout="channels_last", constant=True):
+    b, channels = Builder(), groups * inner
+    shape = (1, 5, 5, channels) if layout == "channels_last" else (1, channels, 5, 5)
+    x = b.param("x", TensorType(U8, tuple(map(const, shape))))
+    values = np.random.default_rng(0).integers(-9, 9, (groups * out, inner, 3, 3)).astype(np.int8)
+    w = b.constant(values)
+    w = w if constant else b.add("neg", w)
+    window = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1)}
+    return b.module(b.add("conv_integer", x, w, groups=groups, layout=layout, **window))
+
+
+def widened(module, target=SERVER):
+    return run_passes(module, (widen_groups,), PassContext(target=Target.parse(target)))
+
+
+@pytest.mark.parametrize("groups", [2, 3, 24])
+def test_zeros_take_the_place_of_other_groups(groups):
+    before = model(groups)
+    after = widened(before)
+    (node,) = (node for node in after.main.nodes if node.op == "conv_integer")
+    assert node["groups"] == 1
+    x = np.random.default_rng(1).integers(0, 255, (1, 5, 5, 4 * groups)).astype(np.uint8)
+    assert (interpret(before, x)[0] == interpret(after, x)[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("made", "target"),
+    [
+        (model(1), SERVER),
+        (model(25), SERVER),  # too many zeros
+        (model(8, inner=1, out=1), SERVER),  # depthwise: lanes are channels
+        (model(4, layout="channels_first"), SERVER),
+        (model(4, constant=False), SERVER),
+        (model(4), "cpu -mcpu=skylake-avx512"),  # no tiles
+    ],
+)
+def test_others_stay(made, target):
+    assert widened(made, target) is made
