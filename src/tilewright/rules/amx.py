@@ -27,8 +27,8 @@ from tilewright.tensor.ir import SPATIAL, Load, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
-PARALLEL_WORK = 10_000_000  # multiply-adds of all threads: what takes a few microseconds
-PARALLEL_BYTES = 1 << 19  # of A and the result: where sums are short, they take the time
+PARALLEL_WORK = 4_000_000  # multiply-adds of all threads: what takes a few microseconds
+PARALLEL_BYTES = 1 << 17  # of A and the result: where sums are short, they take the time
 SHALLOWEST = 16  # steps of a sum: of a tile that is filled up with zeros, the rest still pays
 LOWEST = 8  # rows of a tile, at least, where there is a choice
 # Cycles of four products of tiles and what they load, besides those per row of A.
@@ -143,26 +143,33 @@ def tall_of(rows: int, strips: int) -> tuple[int, int]:
 
 
 def _share(found: Contraction, setting: Setting, columns: int, blocks: int) -> str:
-    """What threads share out; each reads all of what they do not, so rather the larger operand."""
+    """What threads share out; each reads all of what they do not, so rather the larger operand.
+
+    Of weights that are small, all read all: a thread's rows are those that the layer before, which
+    shares out rows as well, has left in its own cache.
+    """
     threads = setting.threads
-    stack = found.guess((*found.stack, *found.columns[:-1], *found.rows[:-1]))
-    work = stack * found.guess((found.rows[-1], found.columns[-1])) * found.guess(found.depth)
-    moved = (
-        stack
-        * found.nest.guess(found.rows[-1])
-        * (
-            found.guess(found.depth) * found.a.buffer.dtype.size_bytes
-            + found.nest.guess(found.columns[-1]) * found.block.writes[0].buffer.dtype.size_bytes
-        )
-    )
-    if threads == 1 or (work < PARALLEL_WORK and moved < PARALLEL_BYTES):
-        return ""
     outer = found.guess((*found.stack, *found.columns[:-1]))
+    if threads == 1 or not _is_much(found):
+        return ""
     if outer % threads == 0 or outer >= 4 * threads:
         return "stack"
+    size = found.guess(found.depth) * found.nest.guess(found.columns[-1])
+    is_small = size * found.b.buffer.dtype.size_bytes <= setting.target.l2_bytes // 8
+    if is_small and blocks >= 3 * threads:
+        return "rows"
     if blocks >= 4 * threads and found.guess(found.rows) > found.nest.guess(found.columns[-1]):
         return "rows"
     return "columns" if columns >= threads else "rows"
+
+
+def _is_much(found: Contraction) -> bool:
+    """Whether a product takes long enough for another thread: by its sums, or by what it moves."""
+    rows = found.guess((*found.stack, *found.columns[:-1], *found.rows))
+    depth, columns = found.guess(found.depth), found.nest.guess(found.columns[-1])
+    result = found.block.writes[0].buffer.dtype.size_bytes
+    moved = rows * (depth * found.a.buffer.dtype.size_bytes + columns * result)
+    return rows * columns * depth >= PARALLEL_WORK or moved >= PARALLEL_BYTES
 
 
 def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[BlockRef, ...]:
