@@ -76,9 +76,13 @@ def expected(x, w, bias, window, shape):
 @needs_tiles
 @pytest.mark.parametrize("types", [("bf16", "bf16", "f32"), ("u8", "i8", "i32")], ids=str)
 @pytest.mark.parametrize("case", CASES)
-def test_tiles_are_loaded_from_the_image(case, types):
+@pytest.mark.parametrize("any_batch", [False, True])
+def test_tiles_are_loaded_from_the_image(case, types, any_batch):
     sizes, window = CASES[case]
-    fn, shape = convolution(sizes, window, *types)
+    fn, (_, *rest) = convolution(
+        (te.var("n") if any_batch else sizes[0], *sizes[1:]), window, *types
+    )
+    shape = (sizes[0], *rest)
     random = np.random.default_rng(0)
     k = window[0]
     if types[0] == "bf16":

@@ -43,8 +43,8 @@ def fits_tiles(node: Node, weights: Array) -> bool:
     """
     channels, inner, *taps = weights.shape
     shape = shape_of(node.output) or ()
-    if all(tap == 1 for tap in taps) or not all(isinstance(dim, Const) for dim in shape):
-        return False
+    if all(tap == 1 for tap in taps) or not all(isinstance(dim, Const) for dim in shape[1:]):
+        return False  # of images there may be any number
     sizes = [int(dim.value) for dim in shape if isinstance(dim, Const)]
     row_bytes = inner * weights.dtype.itemsize if weights.dtype.itemsize == 1 else inner * 2
     if row_bytes % TILE_BYTES or channels % TILE_COLUMNS:

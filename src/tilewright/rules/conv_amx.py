@@ -83,6 +83,8 @@ def plan_of(found: Convolution, setting: Setting) -> AmxConvPlan | None:
     sizes = [found.size(at) for at in range(len(found.nest.block.iters))]
     if kind is None or not setting.target.has(kind.feature) or found.per_group:
         return None
+    if sizes[found.batch] is None:
+        sizes[found.batch] = 1  # any number of images, one after the other
     if any(size is None for size in sizes) or found.w.buffer.name not in setting.constants:
         return None
     known = [size or 0 for size in sizes]
@@ -153,7 +155,9 @@ def _tiled(
     jb, js, jm, ji = sch.split(loops[found.out], [None, plan.strips, plan.column_tiles, SIDE])
     co, ci = sch.split(loops[found.inner], [None, kind.depth])
     taps = [loops[at] for at in found.taps]
-    outer = [jb, loops[found.batch], *blocks]
+    batch = loops[found.batch]
+    # What a number not known divides is hard to see through: it comes first.
+    outer = [jb, batch, *blocks] if found.size(found.batch) is not None else [batch, jb, *blocks]
     sch.reorder(*outer, *inside, js, *taps, co, *below, xm, jm, xi, ji, ci)
     for loop in (*below, xm, jm):
         sch.unroll(loop)
