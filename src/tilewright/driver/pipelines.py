@@ -19,12 +19,13 @@ from tilewright.graph.passes import (
 Passes = tuple[Pass[Module], ...]
 
 PIPELINES: dict[tuple[str, str], Passes] = {
-    (CPU, "f32"): (*CANONICAL, *OPTIMIZED, *LAYOUT, *FUSED),
+    (CPU, "f32"): (*CANONICAL, *OPTIMIZED, *LAYOUT, *UNFOLDED, *FUSED),
     (CPU, "bf16"): (
         *CANONICAL,
         *OPTIMIZED,
         *LAYOUT,
         *LOWER_PRECISION,
+        *UNFOLDED,
         *FUSED,
     ),
     (CPU, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *SCALED, *LAYOUT, *UNFOLDED, *FUSED),

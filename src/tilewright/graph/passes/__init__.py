@@ -80,10 +80,10 @@ LAYOUT = (
 # Where less precise products are asked for: bf16 operands, weights rounded now.
 LOWER_PRECISION = (lower_precision, fold_constants, merge_common_subexpressions, remove_dead_nodes)
 
-# Where products of a quantized model are those of its integers: scales become one, ...
+# Where products of a quantized model are those of its integers: scales become one.
 SCALED = (fold_scales, remove_dead_nodes)
 
-# ... and windows become rows.
+# Of convolutions of integers, windows become rows.
 UNFOLDED = (widen_groups, unfold_convolutions, canonicalize, remove_dead_nodes)
 
 # From a canonical model to one of kernels: `fused` nodes, control flow, what fuses with nothing.
