@@ -175,8 +175,8 @@ class _Equation:
                     return False
                 value = sym.floormod(value, extent)
                 weight *= int(extent.value)
-            elif not sym.prove(sym.lt(value, extent), self.ctx):
-                return False
+            elif not sym.prove(sym.lt(left, sym.mul(extent, weight)), self.ctx):
+                return False  # the same as value < extent, without the division
             if digit is not None:
                 if digit.low in self.digits[digit.var]:
                     return False
