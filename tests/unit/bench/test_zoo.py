@@ -66,7 +66,8 @@ def test_kernels_are_held_against_what_is_attainable(bench, capsys):
 
 def test_the_peak_is_one_of_multiply_adds(bench, tmp_path):
     gemm = bench("gemm")
-    path = tw.build(gemm.peak_kernel(), "x86_64-linux-gnu -mcpu=skylake-avx512").save(tmp_path / "peak.s")
+    kernel = tw.build(gemm.peak_kernel(), "x86_64-linux-gnu -mcpu=skylake-avx512")
+    path = kernel.save(tmp_path / "peak.s")
     assert path.read_text().count("vfmadd") == gemm.ACCUMULATORS
 
 
