@@ -7,6 +7,7 @@ and the function's requirements, and only then calls the kernel on raw pointers 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.errors import UserError
@@ -18,6 +19,7 @@ from tilewright.codegen.emitter import Emitter
 from tilewright.codegen.hardware import DLTENSOR
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.memory import Memory
+from tilewright.codegen.tile_loads import load_late
 from tilewright.codegen.types import memory_type, register_type
 from tilewright.runtime.dlpack import code_of
 from tilewright.runtime.signature import Param, Signature
@@ -100,6 +102,8 @@ def emit_kernel(
     Pointers do not alias, except for pairs of parameters that may be the same memory.
     """
     name = f"{fn.name}_kernel"
+    if tiles.uses_tiles(fn.body):
+        fn = replace(fn, body=load_late(fn.body))
     scalars = [param for param in fn.params if isinstance(param, Var)]
     written = output_buffers(fn)
     params = []

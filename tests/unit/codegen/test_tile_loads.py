@@ -1,0 +1,61 @@
+"""Loads of tile registers come right before their first use, and pass nothing but products."""
+
+from tilewright import tensor
+from tilewright.codegen.tile_loads import load_late
+from tilewright.tensor.ir import Eval
+from tilewright.tensor.visit import walk
+
+LOADS = {
+    "a0": "tileloadd64:bool(address(%a[0]), address(%A[0]), 64)",
+    "a1": "tileloadd64:bool(address(%a[512]), address(%A[512]), 64)",
+    "b0": "tileloadd64:bool(address(%b[0]), address(%B[0]), 64)",
+    "b1": "tileloadd64:bool(address(%b[512]), address(%B[512]), 64)",
+}
+PRODUCTS = {
+    f"c{i}{j}": f"tdpbf16ps:bool(address(%c[{256 * (2 * i + j)}]), "
+    f"address(%a[{512 * i}]), address(%b[{512 * j}]))"
+    for i in range(2)
+    for j in range(2)
+}
+INSTRUCTIONS = {
+    **LOADS,
+    **PRODUCTS,
+    "zero": "tilezero:bool(address(%c[0]))",
+    "store": "tilestored64:bool(address(%c[0]), address(%C[0]), 64)",
+}
+
+
+def moved(names):
+    """The new order of instructions in a loop."""
+    body = "\n".join(f"eval llvm.x86.{INSTRUCTIONS[name]}" for name in names.split())
+    fn = tensor.parse(
+        f"""
+        func @f(%A: bf16[4096], %B: bf16[4096], %C: f32[4096]) stage flat {{
+          alloc %c: f32[1024] in amx.tile
+          for %k in 0..4 {{
+            alloc %a: bf16[1024] in amx.tile
+            alloc %b: bf16[1024] in amx.tile
+            {body}
+          }}
+        }}
+        """
+    )
+    known = {f"llvm.x86.{text}": name for name, text in INSTRUCTIONS.items()}
+    found = [stmt for stmt in walk(load_late(fn.body)) if isinstance(stmt, Eval)]
+    return " ".join(known[str(stmt.value)] for stmt in found)
+
+
+def test_loads_wait_for_the_product_that_uses_them():
+    assert moved("a0 a1 b0 b1 c00 c01 c10 c11") == "a0 b0 c00 b1 c01 a1 c10 c11"
+
+
+def test_a_tile_is_loaded_again_after_its_last_use():
+    assert moved("a0 b0 c00 a0 b0 c00") == "a0 b0 c00 a0 b0 c00"
+
+
+def test_loads_pass_products_alone():
+    assert moved("a0 a1 b0 zero c00 store c10") == "zero a0 b0 c00 a1 store c10"
+
+
+def test_a_load_that_nothing_uses_stays():
+    assert moved("a0 b0 b1 c00") == "a0 b0 c00 b1"
