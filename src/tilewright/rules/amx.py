@@ -33,6 +33,7 @@ SHALLOWEST = 16  # steps of a sum: of a tile that is filled up with zeros, the r
 LOWEST = 8  # rows of a tile, at least, where there is a choice
 # Cycles of four products of tiles and what they load, besides those per row of A.
 BLOCK_CYCLES, ROW_CYCLES = 32, 2
+AHEAD, FEW_BLOCKS = 2, 2
 PACKED_TOGETHER = 4  # tiles of B: what a line of memory, or two, hold of a row
 FILL_CYCLES = 80  # to copy what four products read of A, where rows are filled up
 
@@ -74,6 +75,7 @@ class AmxPlan:
     strips: int  # register blocks in a block of columns
     is_weight: bool
     share: str  # what threads share out: "columns", "rows", "stack", ""
+    ahead: int  # steps of the sum that weights are asked for; 0: a block of them, ahead of its use
     next_rows: bool  # ask for the rows of the next block
 
 
@@ -118,6 +120,8 @@ def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
         strips,
         is_weight,
         share,
+        # Weights that few rows use come as fast as they are used: in order, and just before.
+        ahead=AHEAD if blocks <= FEW_BLOCKS else 0,
         # From the second cache tiles come by themselves, faster than by asking for their lines.
         next_rows=is_far,
     )
@@ -207,7 +211,9 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     if not plan.is_weight:
         sch.compute_at(panel, jb)
     _lay_out(sch, found, plan, panel, a, b, store)
-    if plan.is_weight:  # the next block comes while this one is used
+    if plan.is_weight and plan.ahead:
+        attempt(sch, sch.prefetch, b, 0, ro, plan.ahead)
+    elif plan.is_weight:  # the next block comes while this one is used
         attempt(sch, sch.prefetch, b, 0, jb, 1, ro)
     if plan.next_rows:
         attempt(sch, sch.prefetch, a, 0, io, 1, ro)
