@@ -31,7 +31,10 @@ def _max_pool(use: Use, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         return _max_pool_with_indices(use, x, window, least)
 
     def element(n: Expr, c: Expr, *places: Expr) -> Expr:
-        return window.combined(lambda *taps: window.read((n, c), places, taps, least), te.max)
+        greatest = window.combined(
+            lambda *taps: wide(window.read((n, c), places, taps, least)), te.max
+        )
+        return te.cast(greatest, use.dtype)
 
     made: Tensor = compute_image(use, element)
     return made

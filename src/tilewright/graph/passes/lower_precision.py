@@ -33,7 +33,7 @@ LARGE = 1 << 17  # elements of a value that does not stay in a cache beside what
 def lower_precision(module: Module, ctx: PassContext) -> Module:
     """Before: matmul(%a, %b).   After: matmul(cast(%a), cast(%b)) {to = dtype f32}."""
     rounded = rewrite_matches(rewrite_matches(module, (matmul, conv, recurrent)), (flatten_rows,))
-    return rewrite_matches(rounded, (read_rounded,))
+    return rewrite_matches(rewrite_matches(rounded, (read_rounded,)), (round_first,))
 
 
 def matmul(node: Node, scope: Scope) -> Replacement:
@@ -93,6 +93,20 @@ def read_rounded(node: Node, scope: Scope) -> Replacement:
     if given == list(node.inputs):
         return None
     steps.add("add", *given)
+    return steps.done()
+
+
+def round_first(node: Node, scope: Scope) -> Replacement:
+    """The greatest of numbers, rounded, is the greatest of the rounded: less is moved."""
+    pooled = node.inputs[0] if node.op == "cast" and node["to"] is BF16 else None
+    pool = scope.producer(pooled, "max_pool")
+    if pool is None or pooled is None or len(pool.outputs) > 1 or pool.inputs[0] is None:
+        return None
+    users = scope.users.get(pooled, [])
+    if set(users) != {"cast"} or scope.uses[pooled] != len(users):
+        return None
+    steps = Steps(node, scope)
+    steps.add("max_pool", _rounded(steps, pool.inputs[0]), **dict(pool.attributes))
     return steps.done()
 
 
