@@ -21,7 +21,9 @@ from tilewright.sym import ONE
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 MOST_ROWS = 8
-STEPS = 8  # rows of B at a time: enough streams to keep memory busy where pages are small
+# Rows of B at a time: enough streams to keep memory busy where pages are small. Of more rows than a
+# few, the numbers of A that go with them are more than registers hold.
+STEPS, FEW_STEPS, FEW_ROWS = 8, 4, 2
 PARALLEL_BYTES = 256 * 1024  # of B: what one thread reads before a second one is awake
 
 
@@ -56,7 +58,7 @@ def stream_of(found: Contraction, setting: Setting) -> Stream | None:
     strips = max(-(-columns // widest), setting.threads if is_parallel else 1)
     strips = -(-strips // setting.threads) * setting.threads if is_parallel else strips
     width = -(-columns // strips // lanes) * lanes
-    return Stream(width, STEPS, lanes, is_parallel)
+    return Stream(width, STEPS if rows <= FEW_ROWS else FEW_STEPS, lanes, is_parallel)
 
 
 def streamed(
