@@ -30,7 +30,7 @@ HALVES = [float(x) for x in np.arange(-140.5, 280, 3.5)]
 
 @pytest.mark.parametrize("lanes", [4, 16, 64])
 @pytest.mark.parametrize("of", ["i8", "u8", "i16"])
-@pytest.mark.parametrize("added", ["", " + f32(%z[0])"])
+@pytest.mark.parametrize("added", ["", " + f32(%z[0])", " + -3.0"])
 def test_lanes_are_rounded_and_saturate(added, of, lanes, agree):
     some = np.array([*VALUES, *[-x for x in VALUES], *HALVES], np.float32)
     x = np.resize(some, -(-len(some) // lanes) * lanes)

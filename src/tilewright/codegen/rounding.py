@@ -76,6 +76,14 @@ def _is_whole(node: Expr) -> bool:
     return of.is_int and of.bits <= 16
 
 
+def _adds_nothing_negative(zero: Expr | None) -> bool:
+    """Whether the least integer stays the least when the zero point is added to it."""
+    inner = zero.value if isinstance(zero, Broadcast) else zero
+    if isinstance(inner, sym.Const):
+        return float(inner.value) >= 0
+    return inner is None or (isinstance(inner, sym.Cast) and inner.value.dtype.kind == "uint")
+
+
 def emit(e: Emitter, found: Rounded) -> Value | None:
     """The instructions; None where the machine has none that round while they convert."""
     if not found.back and not e.machine.rounds:
@@ -87,7 +95,7 @@ def emit(e: Emitter, found: Rounded) -> Value | None:
     low, high = (_end(b, x.type, end, zero, at) for end in (found.to.min, found.to.max))
     moved = b.op("fadd contract", x, _number(x.type, MAGIC)) if found.back else x
     # The order of operands decides what becomes of NaN: the lower end, or, packed, itself.
-    if not is_packed or found.to.kind == "int":
+    if not is_packed or found.to.kind == "int" or not _adds_nothing_negative(found.zero):
         moved = b.select(b.compare("fcmp ogt", moved, low), moved, low)
     if is_packed:  # what overflows upwards converts to the least integer, as NaN does
         moved = b.select(b.compare("fcmp olt", high, moved), high, moved)

@@ -10,6 +10,7 @@ them; it stays in front of everything else.
 
 from __future__ import annotations
 
+from tilewright import sym
 from tilewright.codegen.tiles import is_tile
 from tilewright.sym import Expr
 from tilewright.tensor.ir import Address, Alloc, Buffer, Call, Eval, Seq, Stmt, seq
@@ -64,7 +65,11 @@ def _tiles(stmt: Stmt) -> list[Tile] | None:
     if not isinstance(stmt, Eval) or not isinstance(stmt.value, Call):
         return None
     places = [arg for arg in stmt.value.args if isinstance(arg, Address)]
-    found = [(place.buffer, place.index) for place in places if is_tile(place.buffer)]
+    found = [
+        (place.buffer, tuple([sym.simplify(at) for at in place.index]))
+        for place in places
+        if is_tile(place.buffer)
+    ]
     is_known = len(found) == len(places) or _is_load(stmt)
     return found if found and is_known else None
 

@@ -33,7 +33,7 @@ SHALLOWEST = 16  # steps of a sum: of a tile that is filled up with zeros, the r
 LOWEST = 8  # rows of a tile, at least, where there is a choice
 # Cycles of four products of tiles and what they load, besides those per row of A.
 BLOCK_CYCLES, ROW_CYCLES = 32, 2
-AHEAD, FEW_BLOCKS = 2, 2
+AHEAD, FEW_BLOCKS = 2, 2  # steps that weights are asked for where so few blocks of rows use them
 PACKED_TOGETHER = 4  # tiles of B: what a line of memory, or two, hold of a row
 FILL_CYCLES = 80  # to copy what four products read of A, where rows are filled up
 

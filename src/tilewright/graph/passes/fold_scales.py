@@ -5,7 +5,7 @@
 
 Scales that are constants are divided now, in f64, so that a term takes one multiplication and a
 `quantize` without a scale only rounds. Products are rounded once less than before, which tells in
-ties alone, and zero points become one constant per sum.
+ties alone, and zero points become a constant per term.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class _Scaled(Steps):
         offset = 0.0 if zero is None else _number(zero, self.scope)
         if q is None or scale is None or step is None or offset is None:
             return None
-        if node["to"] is not F32 or q.tensor.dtype.bits > 16 or not q.tensor.dtype.is_int:
-            return None
+        if node["to"] is not F32 or q.tensor.dtype.bits > 8 or not q.tensor.dtype.is_int:
+            return None  # of more bits, a zero point far from 0 would take digits from the rest
         slope = self.constant(step * factor, scale.tensor, "slope")
         if self.scope.producer(q, "quantize") and self.scope.is_used_once(q):
             # It stays in a register: what was added to it comes off before it is multiplied.

@@ -105,6 +105,8 @@ def round_first(node: Node, scope: Scope) -> Replacement:
     users = scope.users.get(pooled, [])
     if set(users) != {"cast"} or scope.uses[pooled] != len(users):
         return None
+    if pooled.tensor.dtype is not F32:
+        return None
     steps = Steps(node, scope)
     steps.add("max_pool", _rounded(steps, pool.inputs[0]), **dict(pool.attributes))
     return steps.done()

@@ -1,7 +1,7 @@
 """widen_groups: convolutions of bytes in a few groups become whole ones, zeros between groups.
 
-Tiles sum over 64 channels, and multiply some forty times as many bytes in a second as what groups
-of fewer channels are left to: zeros that are multiplied in vain cost less.
+Groups cannot use tiles, which multiply some forty times as many bytes in a second as what is left
+to them: zeros that are multiplied in vain cost less.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tilewright.graph.ir import Module, Node
 from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches
 from tilewright.graph.ops.layout import CHANNELS_LAST
 
-MOST_GROUPS = 24  # of which all but one multiply zeros
+MOST_GROUPS = 24  # all but one multiply zeros: forty would gain nothing, and weights grow too
 
 
 def widen_groups(module: Module, ctx: PassContext) -> Module:

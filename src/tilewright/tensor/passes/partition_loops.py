@@ -205,7 +205,7 @@ class _Partition(Rewriter):
             return _Bound(cond, hit, hit, False, True)
         if not is_exact:
             ends = sym.symbolic_bounds(rest, running, ctx)
-            if ends is None or sym.uses_var(ends[0], {loop.var}):
+            if ends is None or any(sym.uses_var(end, {loop.var}) for end in ends):
                 return None
             width = sym.bounds(sym.sub(ends[1], ends[0]), ctx).upper
             if width is None or width > 2 * abs(slope):

@@ -83,7 +83,8 @@ def _heights(left: Expr, extent: int, ctx: sym.Context) -> tuple[int, ...]:
 
 def _cut(cond: Expr, inner: list[For]) -> tuple[For, Expr] | None:
     """The one unrolled loop that a condition cuts, and how many of its iterations are left."""
-    assert isinstance(cond, (Lt, Le))
+    if not isinstance(cond, (Lt, Le)):
+        return None
     used = [loop for loop in inner if sym.uses_var(cond, {loop.var})]
     if len(used) != 1 or used[0].kind != UNROLL or used[0].start is not ZERO:
         return None
