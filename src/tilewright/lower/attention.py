@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from tilewright import sym, te
 from tilewright.base.dtype import F64, INDEX, DType
 from tilewright.lower.base import Lowering, Use, read_broadcast, static, wide, wide_type
 from tilewright.lower.linalg import summed
+from tilewright.lower.reduction import reduced
 from tilewright.sym import ZERO, Expr
 from tilewright.te import Tensor
 
@@ -57,6 +57,9 @@ def _attention(
     def near(i: Expr, j: Expr) -> Expr:
         return sym.all_of(*_near(use, lengths, rows, i, j))
 
+    def is_near(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
+        return near(i, j)
+
     def masked(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
         score, never = capped[b, h, i, j], te.const(-math.inf, of)
         tests = _allowed(use, lengths, rows, b, i, j)
@@ -70,7 +73,7 @@ def _attention(
         return te.select(near(i, j), score, never)
 
     scores = te.compute(shape, masked, name=f"{name}_scores")
-    top = _along_keys(scores, te.max, near, f"{name}_max")
+    top = reduced(scores, (3,), te.max, keep=False, name=f"{name}_max", where=is_near)
 
     def power(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
         greatest = top[b, h, i]
@@ -79,7 +82,7 @@ def _attention(
         return te.select(near(i, j), value, te.const(0, of))
 
     powers = te.compute(shape, power, name=f"{name}_exp")
-    total = _along_keys(powers, te.sum, near, f"{name}_sum")
+    total = reduced(powers, (3,), te.sum, keep=False, name=f"{name}_sum", where=is_near)
 
     whole = te.compute(  # nothing to attend to gives zeros
         total.shape,
@@ -109,22 +112,6 @@ def _attention(
     )
     shown = {"raw": raw, "capped": capped, "masked": scores, "weights": weights}[use["scores"]]
     return out, te.compute(shape, lambda *i: te.cast(shown[i], use.dtype), name=f"{name}_shown")
-
-
-def _along_keys(
-    x: Tensor, combine: te.Reduction, near: Callable[[Expr, Expr], Expr], name: str
-) -> Tensor:
-    """Scores of each query combined, those of keys that are near."""
-    *rest, columns = x.shape
-    if static(columns) == 0:
-        identity = combine.reducer(x.dtype).identity[0]
-        return te.compute(rest, lambda *i: identity, name=name)
-
-    def element(b: Expr, h: Expr, i: Expr) -> Expr:
-        j = te.reduce_axis((0, columns), name="k3")
-        return combine(x[b, h, i, j], axis=j, where=near(i, j))
-
-    return te.compute(rest, element, name=name)
 
 
 def _near(use: Use, lengths: Tensor | None, rows: Expr, i: Expr, key: Expr) -> list[Expr]:

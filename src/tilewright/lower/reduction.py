@@ -35,8 +35,12 @@ def reduced(
     keep: bool,
     name: str,
     of: Callable[..., Any] = wide,
+    where: Callable[..., Expr] | None = None,
 ) -> Tensor:
-    """of(x[...]) combined along axes, in the type that makes; an empty axis gives the identity."""
+    """of(x[...]) combined along axes, in the type that makes; an empty axis gives the identity.
+
+    With `where`, only the elements at indices of which it holds.
+    """
     rest = [axis for axis in range(x.ndim) if axis not in axes]
     shape = [ONE if axis in axes else x.shape[axis] for axis in range(x.ndim)]
     if not keep:
@@ -53,7 +57,8 @@ def reduced(
         for axis, k in zip(axes, ks, strict=True):
             full[axis] = k
         value: Expr = of(x[tuple(full)])
-        return combine(value, axis=ks) if ks else value
+        test = None if where is None else where(*full)
+        return combine(value, axis=ks, where=test) if ks else value
 
     return te.compute(shape, element, name=name)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tilewright.base.target import Target
-from tilewright.rules.tiling import unrolled_steps
+from tilewright.rules.tiling import CACHE_PERIOD, CROWDED, unrolled_steps
 from tilewright.rules.windowed import Convolution
 from tilewright.sym import Const
 
@@ -33,8 +33,6 @@ UNROLLED = 32  # multiply-adds in a tile's body, at most
 # sees, or asked for one by one while others are used.
 ONCE_BYTES, ASKED_BYTES = 9.0, 5.5
 AHEAD = 32  # steps of the sum that such weights are asked for
-CROWDED_PIXELS = 8  # that the same places of the first cache hold, with weights coming by
-CACHE_PERIOD = 4096  # bytes apart, addresses fall into the same set of the first cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +135,7 @@ def _crowd_bytes(conv: Convolution, pixels: tuple[int, ...]) -> int:
     if not isinstance(channels, Const):
         return 0
     shared = math.gcd(int(channels.value) * conv.x.buffer.dtype.size_bytes, CACHE_PERIOD)
-    is_crowded = math.prod(pixels) * shared > CROWDED_PIXELS * CACHE_PERIOD
+    is_crowded = math.prod(pixels) * shared > CROWDED * CACHE_PERIOD
     return shared if is_crowded else 0
 
 

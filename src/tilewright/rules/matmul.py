@@ -21,9 +21,7 @@ from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 MOST_ROWS, SOME_ROWS, FEW_ROWS = 14, 8, 6
-CROWDED_ROWS = 8  # that the same places of the first cache hold, with B coming by
 FEW_DOTS = 3  # rows for which packing B would take longer than using it
-CACHE_PERIOD = 4096  # bytes apart, addresses fall into the same set of the first cache
 NARROW = (4, 2)  # vectors of a panel that come from memory faster than they are used
 PASSING_ROWS = 320  # for fewer, bringing a block of B takes a good part of the time
 MANY_PANELS = 6  # of which one may be filled with zeros
@@ -167,8 +165,8 @@ def _most_rows(found: Contraction) -> int:
         return FEW_ROWS
     if found.extent(found.rows[-1]) is None:
         return SOME_ROWS  # each height that the last tile may have is code of its own
-    shared = gcd(int(stride.value) * found.a.buffer.dtype.size_bytes, CACHE_PERIOD)
-    return min(MOST_ROWS, max(CROWDED_ROWS, FEW_ROWS * CACHE_PERIOD // shared))
+    shared = gcd(int(stride.value) * found.a.buffer.dtype.size_bytes, tiling.CACHE_PERIOD)
+    return min(MOST_ROWS, max(tiling.CROWDED, FEW_ROWS * tiling.CACHE_PERIOD // shared))
 
 
 def _part(

@@ -13,6 +13,8 @@ from functools import cache
 
 from tilewright.base.target import Target
 
+CACHE_PERIOD = 4096  # bytes apart, addresses fall into the same set of the first cache
+CROWDED = 8  # rows or pixels that such a set holds, with weights coming by
 LATENCY = 4  # cycles of a multiply-add
 LOADS = 2  # vectors or numbers loaded per cycle
 PARALLEL_CYCLES = 12_500  # of each thread, about 5 us: less is not worth waking a thread
