@@ -9,6 +9,9 @@ from tilewright import te
 from tilewright.codegen.build import build
 from tilewright.rules import default_schedule
 from tilewright.tensor.constants import Given, split_constant_blocks
+from tilewright.tensor.ir import Eval, For, Store
+from tilewright.tensor.passes import lower
+from tilewright.tensor.visit import walk
 
 FOLLOWED = {
     "": lambda x, bias: x,
@@ -240,6 +243,37 @@ def test_a_batch_that_is_not_known_multiplies_on_tiles():
     scheduled = run(fn, (a, b, np.zeros(64, np.float32), out), constants=("B",), threads=2)
     assert "amx_bf16_dot" in str(scheduled.function)
     np.testing.assert_allclose(out, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-6)
+
+
+@pytest.mark.skipif(not tw.Target.host().has("amx-bf16"), reason="no AMX here")
+@pytest.mark.parametrize("result", ["f32", "bf16"])
+@pytest.mark.parametrize(("rows", "depth"), [(64, 1024), (64, 160), (50, 200)])
+def test_what_follows_runs_between_the_products_of_the_next_tiles(result, rows, depth):
+    """With more steps of the sum than rows of a block, with fewer, and with rows filled up."""
+    random = np.random.default_rng(0)
+    a = random.integers(-3, 4, (rows, depth)).astype(ml_dtypes.bfloat16)
+    b = random.integers(-3, 4, (depth, 256)).astype(ml_dtypes.bfloat16)
+    A, B = te.placeholder(a.shape, "bf16", name="A"), te.placeholder(b.shape, "bf16", name="B")
+    k = te.reduce_axis((0, depth), name="k")
+    C = te.compute(
+        (rows, 256),
+        lambda i, j: te.sum(te.cast(A[i, k], "f32") * te.cast(B[k, j], "f32"), axis=k),
+        name="C",
+    )
+    D = te.compute((rows, 256), lambda i, j: te.cast(te.round(C[i, j] / 8), result), name="D")
+    out = np.zeros((rows, 256), D.dtype.numpy)
+    fn = te.function([A, B, D], name="product")
+    scheduled = run(fn, (a, b, out), constants=("B",))
+    want = np.round(a.astype(np.float32) @ b.astype(np.float32) / 8).astype(D.dtype.numpy)
+    np.testing.assert_array_equal(out, want)
+    flat = lower(split_constant_blocks(scheduled.function).kernel)
+    loops = [list(walk(stmt)) for stmt in walk(flat.body) if isinstance(stmt, For)]
+    for inside in loops:
+        called = " ".join(str(stmt.value) for stmt in inside if isinstance(stmt, Eval))
+        stored = {stmt.buffer.name for stmt in inside if isinstance(stmt, Store)}
+        if "tdpbf16ps" in called and "tilestored" not in called and "D" in stored:
+            return
+    pytest.fail("the results are not written in the loop over the products")
 
 
 OPEN_ROWS = {  # columns, steps of the sum, what follows, threads

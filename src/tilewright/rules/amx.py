@@ -23,8 +23,10 @@ from tilewright.rules.setting import Setting
 from tilewright.rules.tiles import copy_of, operand, producer_of, read_index
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.constants import CONSTANT
-from tilewright.tensor.ir import SPATIAL, Load, Update
+from tilewright.tensor.ir import SPATIAL, For, Load, Seq, Update
+from tilewright.tensor.passes.interleave_loops import GUEST, HOST, INTERLEAVE
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.schedule.analysis.tree import find_loop
 from tilewright.tensor.visit import output_buffers
 
 PARALLEL_WORK = 4_000_000  # multiply-adds of all threads: what takes a few microseconds
@@ -203,7 +205,7 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     sch.unroll(im)
     sch.unroll(jm)
     sch.reverse_compute_at(store, js)
-    done = follow(sch, followers, js, plan.strips, plan.column_tiles)
+    done, at = follow(sch, followers, js, plan.strips, plan.column_tiles)
     sch.compute_at(a, ro)
     sch.compute_at(b, ro)
     if padded is not None:
@@ -223,6 +225,7 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     sch.tensorize(sch.get_loops(c)[-3], dot)
     sch.tensorize(sch.get_loops(init)[-2], dot)
     _pack(sch, found, plan, panel)
+    overlap(sch, at, ro, done, -(-found.guess(found.depth) // kind.depth))
     around = {"stack": stack, "columns": outer[: outer.index(jb) + 1], "rows": [*outer, io]}
     if plan.share:
         sch.parallel(fused(sch, around[plan.share]))
@@ -254,7 +257,8 @@ def _multiples(found: Contraction, plan: AmxPlan) -> list[int]:
 
 # --------------------------------------------------------------------------- results
 
-LINE_TILES = 4  # tiles beside each other whose results, as bytes, fill a line of the cache
+LINE_BYTES = 64  # of the cache
+FEW_STEPS = 4  # products of tiles in a sum
 
 
 def followers_of(sch: Schedule, c: BlockRef) -> list[BlockRef]:
@@ -276,23 +280,53 @@ def followers_of(sch: Schedule, c: BlockRef) -> list[BlockRef]:
 
 def follow(
     sch: Schedule, followers: list[BlockRef], at: LoopRef, strips: int, tiles: int
-) -> list[BlockRef]:
+) -> tuple[list[BlockRef], LoopRef]:
     """Apply what follows to each block of registers' results, `tiles` wide, of `strips` at a loop.
 
-    Bytes are packed from four vectors at a time, and fill a line of the cache: they are made of
-    several blocks beside each other.
+    Small results are packed from several vectors at a time, and fill a line of the cache: bytes are
+    made of several blocks beside each other, by the turns of another loop.
     """
     done, lanes = [], SIDE
     made = [block_of(sch.function, reference.name).writes[0].buffer for reference in followers]
-    if len(made) == 1 and made[0].dtype.bits == 8 and tiles * strips % LINE_TILES == 0:
-        lanes = SIDE * LINE_TILES
-        at, _ = sch.split(at, [None, LINE_TILES // tiles])
+    widest = max([buffer.dtype.size_bytes for buffer in made], default=LINE_BYTES)
+    beside = LINE_BYTES // (SIDE * widest)  # tiles whose results fill a line
+    if beside <= tiles:
+        lanes = SIDE * max(1, beside)
+    elif len(made) == 1 and tiles * strips % beside == 0:
+        lanes = SIDE * beside
+        at, _ = sch.split(at, [None, beside // tiles])
     for reference in followers:
         if attempt(sch, sch.reverse_compute_at, reference, at):
             _, lane = sch.split(sch.get_loops(reference)[-1], [None, lanes])
             attempt(sch, sch.vectorize, lane)
             done.append(reference)
-    return done
+    return done, at
+
+
+def overlap(sch: Schedule, at: LoopRef, sums: LoopRef, done: list[BlockRef], steps: int) -> None:
+    """What follows some sums runs between the products of the next, in a loop `at` over both.
+
+    Tiles are multiplied by a unit of their own, which would wait for the vector units otherwise.
+    Of short sums there is little to run between.
+    """
+    path = find_loop(sch.function, at.var)
+    assert path is not None
+    assert isinstance(path[-1], For)
+    loop = path[-1]
+    if steps < FEW_STEPS or not done or loop.extent is ONE:
+        return
+    parts = len(loop.body.stmts) if isinstance(loop.body, Seq) else 1
+    stored = parts - len(done) - 1
+    if stored < 1:  # in a loop of its own, with the sums
+        return
+    # Sums go to memory last: what follows those before them has read it by then.
+    stages = [0] * (stored + 1) + [1] * len(done)
+    order = [*range(stored), parts - 1, *range(stored, parts - 1)]
+    if attempt(sch, sch.software_pipeline, at, stages, order):
+        sch.annotate(sums, INTERLEAVE, HOST)
+        for reference in done:
+            loops = sch.get_loops(reference)
+            sch.annotate(loops[loops.index(at) + 1], INTERLEAVE, GUEST)
 
 
 # --------------------------------------------------------------------------- layouts

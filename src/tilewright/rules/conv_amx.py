@@ -27,6 +27,7 @@ from tilewright.rules.amx import (
     Kind,
     follow,
     followers_of,
+    overlap,
     tensorize,
 )
 from tilewright.rules.conv import padding_of
@@ -162,7 +163,7 @@ def _tiled(
     for loop in (*below, xm, jm):
         sch.unroll(loop)
     sch.reverse_compute_at(store, js)
-    done = follow(sch, followers, js, plan.strips, plan.column_tiles)
+    done, at = follow(sch, followers, js, plan.strips, plan.column_tiles)
     sch.compute_at(a, co)
     sch.compute_at(b, co)
     if padding is not None:
@@ -183,6 +184,7 @@ def _tiled(
     sch.tensorize(sch.get_loops(c)[-3], dot)
     sch.tensorize(sch.get_loops(init)[-2], dot)
     sch.annotate(packed, CONSTANT, True)
+    overlap(sch, at, co, done, (found.depth or 0) // kind.depth)
     if plan.share:
         sch.parallel(jb if plan.share == "columns" else fused(sch, outer))
     made = (c, packed, padding, a, b, store, init, *done)

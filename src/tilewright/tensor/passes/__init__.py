@@ -18,6 +18,7 @@ from tilewright.tensor.passes.hoist_allocations import hoist_allocations
 from tilewright.tensor.passes.hoist_invariants import hoist_invariants
 from tilewright.tensor.passes.inject_virtual_threads import inject_virtual_threads
 from tilewright.tensor.passes.insert_barriers import insert_barriers
+from tilewright.tensor.passes.interleave_loops import interleave_loops
 from tilewright.tensor.passes.lower_blocks import lower_blocks
 from tilewright.tensor.passes.lower_inits import lower_inits
 from tilewright.tensor.passes.lower_tensor_calls import lower_tensor_calls
@@ -42,6 +43,7 @@ LOWER_CPU: tuple[TensorPass, ...] = (
     place_allocations,
     compact_buffers,
     pipeline_loops,
+    interleave_loops,
     inject_virtual_threads,
     lower_tensor_calls,
     hoist_allocations,

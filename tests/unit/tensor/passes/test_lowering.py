@@ -568,6 +568,7 @@ UNFINISHED = (
     "compact_buffers",
     "inject_virtual_threads",
     "pipeline_loops",
+    "interleave_loops",
 )
 
 
