@@ -107,7 +107,7 @@ def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
     is_weight = found.b.buffer.name in setting.constants
     row_bytes = found.guess(found.depth) * found.a.buffer.dtype.size_bytes
     is_far = row_bytes * rows > setting.target.l2_bytes // 2  # and read again for every block of B
-    room = setting.target.l2_bytes // (2 if is_far and not is_weight else 8)
+    room = setting.target.l2_bytes // (2 if is_far else 8)
     most = max(1, room // max(1, bytes_each))
     blocks = -(-rows // (tall * row_tiles))
     share = _share(found, setting, total, blocks if is_weight else 0)
