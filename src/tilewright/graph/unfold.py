@@ -83,7 +83,7 @@ def _matrix_of(weights: Array) -> Array:
 
 
 def _rows_of(steps: Steps, node: Node, x: Value, taps: tuple[int, ...]) -> Value:
-    """[batch, places, taps * channels] of what a convolution reads."""
+    """Rows of what a convolution reads, [images, places, taps * channels]."""
     pads = tuple(node.get("pads", ()))
     if any(pads):
         axes = tuple(range(1, 1 + len(taps)))
@@ -96,7 +96,19 @@ def _rows_of(steps: Steps, node: Node, x: Value, taps: tuple[int, ...]) -> Value
         shape = shape_of(x) or ()
     places = shape[1 : 1 + len(taps)]
     long = prod(taps) * int(shape[-1].value) if isinstance(shape[-1], Const) else -1
-    return steps.add("reshape", x, shape=(item_of(shape[0]), item_of(_product(places)), long))
+    rows = _counted(shape[0], _product(places))
+    return steps.add("reshape", x, shape=(*items_of(rows), long))
+
+
+def _counted(images: Expr, places: Expr) -> tuple[Expr, Expr]:
+    """The number of rows as images and places of each; as one image, all rows fill tiles at once.
+
+    Where it is not known how many images there are, places of each are better kept apart: of all
+    together nobody knows whether they fill tiles.
+    """
+    if isinstance(images, Const) and isinstance(places, Const):
+        return ONE, _product((images, places))
+    return images, places
 
 
 def _product(dims: tuple[Expr, ...]) -> Expr:
@@ -135,20 +147,20 @@ def flatten_rows(node: Node, scope: Scope) -> Replacement:
 
 
 def _source(value: Value | None, shape: tuple[Expr, ...], scope: Scope) -> Value | None:
-    """The rows [batch, places, channels] that a value of this shape is made of."""
+    """The rows [images, places, channels] that a value of this shape is made of."""
     node = scope.producer(value, "reshape")
     source = None if node is None else node.inputs[0]
     if value is None or source is None or len(shape_of(source) or ()) != 3:
         return None
     of, to = shape_of(source) or (), shape_of(value) or ()
     same = len(to) == len(shape) and all(a is b for a, b in zip(to, shape, strict=True))
-    return source if same and of[0] is to[0] and of[-1] is to[-1] else None
+    return source if same and of[-1] is to[-1] else None
 
 
 def _as_rows(steps: Steps, value: Value, rows: Value, shape: tuple[Expr, ...]) -> Value | None:
     """An operand as rows: of all places, or the same for all."""
     source = _source(value, shape, steps.scope)
-    if source is not None:
+    if source is not None and shape_of(source) == shape_of(rows):
         return source
     own = shape_of(value) or ()
     if len(own) == len(shape) and all(a is b for a, b in zip(own, shape, strict=True)):

@@ -36,6 +36,7 @@ LOWEST = 8  # rows of a tile, at least, where there is a choice
 # Cycles of four products of tiles and what they load, besides those per row of A.
 BLOCK_CYCLES, ROW_CYCLES = 32, 2
 AHEAD, FEW_BLOCKS = 2, 2  # steps that weights are asked for where so few blocks of rows use them
+FEW_STRIPS = 4  # in which to ask for the rows of the next block
 PACKED_TOGETHER = 4  # tiles of B: what a line of memory, or two, hold of a row
 FILL_CYCLES = 80  # to copy what four products read of A, where rows are filled up
 
@@ -106,7 +107,8 @@ def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
     bytes_each = found.guess(found.depth) * SIDE * column_tiles * found.b.buffer.dtype.size_bytes
     is_weight = found.b.buffer.name in setting.constants
     row_bytes = found.guess(found.depth) * found.a.buffer.dtype.size_bytes
-    is_far = row_bytes * rows > setting.target.l2_bytes // 2  # and read again for every block of B
+    # Rows are read again for every block of B.
+    is_far = row_bytes * rows > setting.target.l2_bytes // 4 * 3
     room = setting.target.l2_bytes // (2 if is_far else 8)
     most = max(1, room // max(1, bytes_each))
     blocks = -(-rows // (tall * row_tiles))
@@ -122,10 +124,11 @@ def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
         strips,
         is_weight,
         share,
-        # Weights that few rows use come as fast as they are used: in order, and just before.
-        ahead=AHEAD if blocks <= FEW_BLOCKS else 0,
+        # Weights that few rows use come as fast as they are used: in order, and just before. So do
+        # those for rows so long that asking for the next ones would take too many requests.
+        ahead=AHEAD if blocks <= FEW_BLOCKS or (is_far and strips < FEW_STRIPS) else 0,
         # From the second cache tiles come by themselves, faster than by asking for their lines.
-        next_rows=is_far,
+        next_rows=is_far and strips >= FEW_STRIPS,
     )
 
 
