@@ -21,9 +21,9 @@ from tilewright.sym import ONE
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 MOST_ROWS = 8
-# Rows of B at a time: enough streams to keep memory busy where pages are small. Of more rows than a
-# few, the numbers of A that go with them are more than registers hold.
-STEPS, FEW_STEPS, FEW_ROWS = 8, 4, 2
+# Rows of B at a time: streams that keep memory busy where pages are small, while registers hold
+# the numbers of A that go with them.
+NUMBERS, LEAST_STEPS = 16, 4
 PARALLEL_BYTES = 256 * 1024  # of B: what one thread reads before a second one is awake
 
 
@@ -58,7 +58,8 @@ def stream_of(found: Contraction, setting: Setting) -> Stream | None:
     strips = max(-(-columns // widest), setting.threads if is_parallel else 1)
     strips = -(-strips // setting.threads) * setting.threads if is_parallel else strips
     width = -(-columns // strips // lanes) * lanes
-    return Stream(width, STEPS if rows <= FEW_ROWS else FEW_STEPS, lanes, is_parallel)
+    steps = max(LEAST_STEPS, NUMBERS // (1 << (rows - 1).bit_length()))
+    return Stream(width, steps, lanes, is_parallel)
 
 
 def streamed(
