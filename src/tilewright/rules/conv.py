@@ -12,7 +12,7 @@ from tilewright.rules.conv_plan import Plan, plan_of
 from tilewright.rules.epilogue import results
 from tilewright.rules.nest import attempt, block_of, nest_of
 from tilewright.rules.setting import Setting
-from tilewright.rules.tiles import inline_crop, unrolled_sum
+from tilewright.rules.tiles import inline_crop, read_index, unrolled_sum
 from tilewright.rules.windowed import Convolution, convolution
 from tilewright.sym import Const
 from tilewright.tensor.constants import CONSTANT
@@ -67,15 +67,15 @@ def _tiled(sch: Schedule, found: Convolution, plan: Plan, setting: Setting) -> t
     if plan.steps > 1:
         inner, step = unrolled_sum(sch, inner, plan.steps)
     _pack(sch, packed, found, plan, setting)
-    if plan.ahead or plan.chunked:
-        reads = block_of(sch.function, block.name).reads
-        weights = block_of(sch.function, packed.name).writes[0].buffer
-        index = next(i for i, read in enumerate(reads) if read.buffer is weights)
-        if plan.ahead:  # all weights come by once, in order
-            ahead = -(-plan.ahead // plan.steps)
-            attempt(sch, sch.prefetch, block, index, inner, ahead, step, True)
-        else:  # they come from afar: ask for those of the next chunk meanwhile
-            attempt(sch, sch.prefetch, block, index, chunk, 1, inner)
+    weights = read_index(sch, block, block_of(sch.function, packed.name).writes[0].buffer)
+    if plan.ahead:  # all weights come by once, in order
+        ahead = -(-plan.ahead // plan.steps)
+        attempt(sch, sch.prefetch, block, weights, inner, ahead, step, True)
+    elif plan.chunked:  # they come from afar: ask for those of the next chunk meanwhile
+        attempt(sch, sch.prefetch, block, weights, chunk, 1, inner)
+    elif padding is None:  # the image comes by once, row by row: ask for the next pixels
+        image = read_index(sch, block, found.x.buffer)
+        attempt(sch, sch.prefetch, block, image, tiles[-1], 1, inner, True)
     if plan.parallel:
         sch.parallel(sch.fuse(*shared))
     return tuple(done)
