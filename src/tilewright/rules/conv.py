@@ -33,7 +33,7 @@ def conv(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef
 def _tiled(sch: Schedule, found: Convolution, plan: Plan, setting: Setting) -> tuple[BlockRef, ...]:
     block = BlockRef(found.nest.name)
     padding = padding_of(sch, found)
-    if plan.skew:
+    if plan.skew and (padding is not None or plan.ahead):
         padding = _skewed(sch, padding, found, plan)
     packed = _weights(sch, block, found, plan)
     loops = sch.get_loops(block)

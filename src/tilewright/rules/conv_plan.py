@@ -115,7 +115,7 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
         unrolled_steps(conv.size(conv.inner) or 1, vectors * math.prod(pixels)),
         threads > 1 and cycles > PARALLEL_CYCLES,
         AHEAD if once else 0,
-        _crowd_bytes(conv, pixels) if once else 0,
+        _crowd_bytes(conv, pixels),
     )
 
 
@@ -134,9 +134,10 @@ def _crowd_bytes(conv: Convolution, pixels: tuple[int, ...]) -> int:
     channels = conv.x.buffer.shape[-1]
     if not isinstance(channels, Const):
         return 0
-    shared = math.gcd(int(channels.value) * conv.x.buffer.dtype.size_bytes, CACHE_PERIOD)
+    pixel_bytes = int(channels.value) * conv.x.buffer.dtype.size_bytes
+    shared = math.gcd(pixel_bytes * conv.strides[-1], CACHE_PERIOD)
     is_crowded = math.prod(pixels) * shared > CROWDED * CACHE_PERIOD
-    return shared if is_crowded else 0
+    return math.gcd(pixel_bytes, CACHE_PERIOD) if is_crowded else 0
 
 
 def _image_bytes(conv: Convolution) -> int:
