@@ -87,3 +87,13 @@ def chunks(total_ns: float, threads: int) -> int:
     if threads < 2 or total_ns < 2 * REGION_NS:
         return 1
     return max(2, min(int(total_ns / REGION_NS), CHUNKS_PER_THREAD * threads))
+
+
+def chunk_rows(rows: int, parts: int, row_ns: float, is_open: bool) -> int:
+    """Rows of each of so many parts.
+
+    Where the number of rows is open, there may be far fewer than guessed: no part is more work than
+    pays for a thread.
+    """
+    size = max(1, rows // parts)
+    return min(size, max(1, int(2 * REGION_NS / row_ns))) if is_open else size

@@ -62,7 +62,9 @@ def spread_out(sch: Schedule, nest: Nest, order: Sequence[int], setting: Setting
     if outer and count > 1:
         whole = fused(sch, outer)
         if rest >= 4 * count:
-            whole, _ = sch.split(whole, [None, rest // count])
+            is_open = nest.is_open([at for part in parts[:-1] for at in part])
+            row_ns = each_ns * _guess(nest, parts[-1])
+            whole, _ = sch.split(whole, [None, cost.chunk_rows(rest, count, row_ns, is_open)])
         sch.parallel(whole)
 
 

@@ -94,6 +94,10 @@ class Nest:
     def reads(self) -> list[Access]:
         return [access for access in self.accesses if not access.is_write]
 
+    def is_open(self, positions: Sequence[int]) -> bool:
+        """Whether the number of values of some iterators is not known."""
+        return not all(isinstance(self.extent(at), Const) for at in positions)
+
     @property
     def instances(self) -> int:
         total = 1

@@ -60,7 +60,9 @@ def _by_rows(
     if outer:
         row = fused(sch, outer)
         if count > 1:
-            chunk, row = sch.split(row, [None, max(1, rows // count)])
+            row_ns = cost.instance_ns(nest, setting.target) * nest.instances / rows
+            size = cost.chunk_rows(rows, count, row_ns, nest.is_open(nest.spatial))
+            chunk, row = sch.split(row, [None, size])
             sch.parallel(chunk)
     if not across:
         vectorize_stage(sch, reference, bool(outer) + (count > 1), setting)

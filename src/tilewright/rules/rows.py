@@ -87,19 +87,20 @@ def _single(sch: Schedule, found: Stages, order: list[int], setting: Setting) ->
     if order:
         sch.reorder(*[sink.loops[at] for at in (*found.rows, *order)])
     row = fused(sch, [sink.loops[at] for at in found.rows])
-    row, depth = _shared(sch, row, total(sink, found.rows), _row_ns(found, setting), setting)
+    count, is_open = total(sink, found.rows), sink.is_open(found.rows)
+    row, depth = _shared(sch, row, count, is_open, _row_ns(found, setting), setting)
     _gather(sch, found, row)
     return depth
 
 
 def _shared(
-    sch: Schedule, row: LoopRef, count: int, row_ns: float, setting: Setting
+    sch: Schedule, row: LoopRef, count: int, is_open: bool, row_ns: float, setting: Setting
 ) -> tuple[LoopRef, int]:
     """Chunks of rows on the cores; the loop over the rows of a chunk, and how deep it stands."""
     parts = min(count, cost.chunks(row_ns * count, setting.threads))
     if parts < 2:
         return row, 1
-    chunk, row = sch.split(row, [None, max(1, count // parts)])
+    chunk, row = sch.split(row, [None, cost.chunk_rows(count, parts, row_ns, is_open)])
     sch.parallel(chunk)
     return row, 2
 
@@ -131,7 +132,8 @@ def _tiles(
     else:
         sch.reorder(*around, *inner, *[sink.loops[at] for at in across])
         row, count = fused(sch, around), total(sink, outer)
-    row, depth = _shared(sch, row, count, _row_ns(found, setting) * together, setting)
+    row_ns, is_open = _row_ns(found, setting) * together, sink.is_open(found.rows)
+    row, depth = _shared(sch, row, count, is_open, row_ns, setting)
     _gather(sch, found, row)
     return depth
 

@@ -79,12 +79,13 @@ def _tiles(
     sch.vectorize(column)
     work = cost.instance_ns(nest, setting.target) * nest.instances
     count = cost.chunks(2 * work, setting.threads)
-    rows = total(nest, [at for at in nest.spatial if at not in (across, along)])
-    rows *= -(-nest.guess(along) // width)
+    around = [at for at in nest.spatial if at not in (across, along)]
+    rows = total(nest, around) * -(-nest.guess(along) // width)
     if count > 1 and rows > 1:
         loop = fused(sch, [*others, outer_row])
         if rows >= 4 * count:
-            loop, _ = sch.split(loop, [None, rows // count])
+            size = cost.chunk_rows(rows, count, 2 * work / rows, nest.is_open([*around, along]))
+            loop, _ = sch.split(loop, [None, size])
         sch.parallel(loop)
 
 
