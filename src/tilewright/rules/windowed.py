@@ -54,6 +54,11 @@ class Convolution:
         """One channel in, one channel out."""
         return self.per_group == 1 and self.nest.extent(self.inner) is ONE
 
+    @property
+    def is_pointwise(self) -> bool:
+        """Windows of one pixel."""
+        return all(self.nest.extent(at) is ONE for at in self.taps)
+
     def read_index(self, load: Load) -> int:
         """Which of the block's reads an operand is."""
         return next(i for i, r in enumerate(self.nest.block.reads) if r.buffer is load.buffer)
