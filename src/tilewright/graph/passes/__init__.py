@@ -12,6 +12,7 @@ from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fold_scales import fold_scales
 from tilewright.graph.passes.fold_zero_points import fold_zero_points
 from tilewright.graph.passes.fuse import fuse
+from tilewright.graph.passes.hoist_padding import hoist_padding
 from tilewright.graph.passes.infer_shapes import infer_shapes
 from tilewright.graph.passes.lower_precision import lower_precision
 from tilewright.graph.passes.merge_common_subexpressions import merge_common_subexpressions
@@ -75,6 +76,7 @@ LAYOUT = (
     merge_common_subexpressions,
     remove_dead_nodes,
     choose_winograd,
+    hoist_padding,
 )
 
 # Where less precise products are asked for: bf16 operands, weights rounded now.
