@@ -337,3 +337,19 @@ def test_a_warm_call_allocates_nothing(tmp_path):
     subprocess.run(command, cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "main"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "0")
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_a_convolution_pads_an_open_size_to_what_its_stride_takes(precision):
+    """The pads of the first layer are expressions of the size."""
+    text = (
+        "g (float[1, 3, n, 16] x) => (float[a, b, c, d] y) "
+        '{ y = Conv <auto_pad = "SAME_UPPER", strides = [2, 2]> (x, w) }'
+    )
+    case = Case("same", text, weights(w=(16, 3, 3, 3)))
+    model = tw.compile(case.model(), precision=precision)
+    for height in (8, 9, 33):
+        x = np.random.default_rng(height).standard_normal((1, 3, height, 16), dtype=np.float32)
+        (want,) = interpret(import_model(case.model()), x)
+        (got,) = model(x=x)
+        np.testing.assert_allclose(got, want, atol=0.05 if precision == "bf16" else 1e-5)

@@ -85,7 +85,7 @@ def _matrix_of(weights: Array) -> Array:
 def _rows_of(steps: Steps, node: Node, x: Value, taps: tuple[int, ...]) -> Value:
     """Rows of what a convolution reads, [images, places, taps * channels]."""
     pads = tuple(node.get("pads", ()))
-    if any(pads):
+    if is_padded(pads):
         axes = tuple(range(1, 1 + len(taps)))
         x = steps.add("pad", x, pads=pads, axes=axes)
     shape = shape_of(x) or ()
@@ -98,6 +98,11 @@ def _rows_of(steps: Steps, node: Node, x: Value, taps: tuple[int, ...]) -> Value
     long = prod(taps) * int(shape[-1].value) if isinstance(shape[-1], Const) else -1
     rows = _counted(shape[0], _product(places))
     return steps.add("reshape", x, shape=(*items_of(rows), long))
+
+
+def is_padded(pads: tuple[Attribute, ...]) -> bool:
+    """Whether any pad may be other than 0; those of an open size are expressions."""
+    return any(not isinstance(pad, int) or pad != 0 for pad in pads)
 
 
 def _counted(images: Expr, places: Expr) -> tuple[Expr, Expr]:
@@ -147,7 +152,8 @@ def flatten_rows(node: Node, scope: Scope) -> Replacement:
 
 
 def _source(value: Value | None, shape: tuple[Expr, ...], scope: Scope) -> Value | None:
-    """The rows [images, places, channels] that a value of this shape is made of."""
+    """The rows [images, places, channels] that a value of this shape is made of, in one way or
+    another: all that counts is that a row is a place."""
     node = scope.producer(value, "reshape")
     source = None if node is None else node.inputs[0]
     if value is None or source is None or len(shape_of(source) or ()) != 3:

@@ -73,7 +73,7 @@ def _tiled(sch: Schedule, found: Convolution, plan: Plan, setting: Setting) -> t
         attempt(sch, sch.prefetch, block, weights, inner, ahead, step, True)
     elif plan.chunked:  # they come from afar: ask for those of the next chunk meanwhile
         attempt(sch, sch.prefetch, block, weights, chunk, 1, inner)
-    elif found.is_pointwise:  # the image comes by once, row by row: ask for the next pixels
+    elif found.is_pointwise:  # the image, not a copy, comes by row by row: ask for the next pixels
         image = read_index(sch, block, found.x.buffer)
         attempt(sch, sch.prefetch, block, image, tiles[-1], 1, inner, True)
     if plan.parallel:

@@ -293,9 +293,6 @@ class _Simplifier:
             return TRUE
         if nonnegative(gap.scaled(-1).shifted(-1), self.ctx, THOROUGH):
             return FALSE
-        undivided = _undivided(gap)
-        if undivided is not None:
-            return self.at_least_zero(undivided)
         left, right = _sides(gap)
         if not left.terms:
             node: Expr = e.Le(number(-gap.const), right.expr())
@@ -461,24 +458,6 @@ def _gap(cond: Expr) -> Poly | None:
         gap = poly_of(cond.b).plus(poly_of(cond.a), -1)
         return gap.shifted(-1) if isinstance(cond, e.Lt) else gap
     return None
-
-
-def _undivided(gap: Poly) -> Poly | None:
-    """What is at least zero just where a quotient, compared with a number, leaves `gap` so.
-
-    c <= x // k  as  c * k <= x;  x // k <= c  as  x < (c + 1) * k
-    """
-    if len(gap.terms) != 1:
-        return None
-    ((atom, sign),) = gap.terms.items()
-    if not isinstance(atom, e.FloorDiv) or sign not in (1, -1):
-        return None
-    if not isinstance(atom.b, e.Const) or int(atom.b.value) < 1:
-        return None
-    k = int(atom.b.value)
-    if sign == 1:
-        return poly_of(atom.a).shifted(gap.const * k)
-    return poly_of(atom.a).scaled(-1).shifted((gap.const + 1) * k - 1)
 
 
 def _divides_by_zero(node: Expr) -> bool:

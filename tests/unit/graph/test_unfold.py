@@ -84,3 +84,15 @@ def test_groups_stay(rng):
               pads=(1, 1, 1, 1))  # fmt: skip
     module = b.module(y)
     assert lower_precision(module, PassContext()) is module
+
+
+@pytest.mark.parametrize(("images", "rows"), [(const(4), "1, 288, 144"), (size("n"), "n, 72, 144")])
+def test_rows_of_known_images_are_counted_together(images, rows, rng):
+    b = Builder()
+    x = b.param("x", TensorType(dtype("u8"), (images, const(9), const(8), const(16))))
+    w = b.constant(rng.integers(-128, 127, (24, 16, 3, 3)).astype(np.int8), "w")
+    y = b.add("conv_integer", x, w, layout="channels_last", groups=1, strides=(1, 1),
+              dilations=(1, 1), pads=(1, 1, 1, 1))  # fmt: skip
+    after = unfold_convolutions(b.module(b.add("relu", y)), PassContext())
+    verify(after)
+    assert f"u8[{rows}]" in str(after)

@@ -10,6 +10,7 @@ from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Module, Node
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches
 from tilewright.graph.ops.layout import CHANNELS_LAST
+from tilewright.graph.unfold import is_padded
 
 
 def hoist_padding(module: Module, ctx: PassContext) -> Module:
@@ -22,7 +23,7 @@ def pad_first(node: Node, scope: Scope) -> Replacement:
     if node.op != "conv" or node.get("layout") != CHANNELS_LAST or node.get("groups", 1) != 1:
         return None
     x, pads = node.inputs[0], tuple(node.get("pads", ()))
-    if x is None or not any(pads) or node.get("winograd", 0):
+    if x is None or not is_padded(pads) or node.get("winograd", 0):
         return None
     if scope.producer(x, "transpose") is None or not scope.is_used_once(x):
         return None

@@ -11,7 +11,7 @@
 The two kinds of work then keep different parts of a processor busy at the same time, where they
 would wait for each other in turn. The host may lie inside of other loops, which come before the
 guest with all they contain. A guest stays where it is if there is no host, if one writes what the
-other uses, or if it is not known how often they run.
+other uses, if it is not known how often they run, or if that is too often for one turn.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tilewright.sym import ONE, ZERO, Const, Expr
 from tilewright.tensor.ir import (
     SERIAL,
     UNROLL,
+    Alloc,
     For,
     Function,
     If,
@@ -108,15 +109,24 @@ def _merged(before: Stmt, guest: Stmt) -> Stmt | None:
     return rewrite(before, lambda stmt: hosting if stmt is host else stmt)
 
 
-def _loops_to_host(stmt: Stmt) -> list[For]:
-    """The loops from a statement down to the one host in it, outermost first."""
-    if _is(stmt, HOST):
-        assert isinstance(stmt, For)
-        return [stmt]
-    found = [path for child in stmt.children() if (path := _loops_to_host(child))]
-    if len(found) != 1:
-        return []
-    return [stmt, *found[0]] if isinstance(stmt, For) else found[0]
+def _loops_to_host(before: Stmt) -> list[For]:
+    """The loops from a statement down to the one host in it, outermost first.
+
+    All have to run one iteration after the other, whatever happens.
+    """
+    found: list[list[For]] = []
+    stack: list[tuple[Stmt, list[For]]] = [(before, [])]
+    while stack:
+        stmt, around = stack.pop()
+        if isinstance(stmt, For) and stmt.kind == SERIAL:
+            around = [*around, stmt]
+        elif not isinstance(stmt, (Seq, Alloc)):
+            continue
+        if _is(stmt, HOST):
+            found.append(around)
+        else:
+            stack += [(child, around) for child in stmt.children()]
+    return found[0] if len(found) == 1 else []
 
 
 def _without_single(loop: For) -> For:
