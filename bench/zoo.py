@@ -76,13 +76,15 @@ def cases_of(folder: Path, only: Iterable[str] | None) -> list[Case]:
 
 
 def ensure_models(folder: Path, only: Iterable[str] | None) -> None:
-    """Export the models if there are none."""
-    if list(folder.glob("*.onnx")):
+    """Export the models if there are none, and those asked for that are missing."""
+    there = {model.stem for model in folder.glob("*.onnx")}
+    if there and set(only or ()) <= there:
         return
     import models
 
     folder.mkdir(parents=True, exist_ok=True)
-    for name in track(list(only or models.MODELS), "exporting"):
+    missing = [name for name in only or models.MODELS if name not in there]
+    for name in track(missing, "exporting"):
         models.export(name, folder)
 
 
