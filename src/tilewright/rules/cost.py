@@ -92,8 +92,8 @@ def chunks(total_ns: float, threads: int) -> int:
 def chunk_rows(rows: int, parts: int, row_ns: float, is_open: bool) -> int:
     """Rows of each of so many parts.
 
-    Where the number of rows is open, there may be far fewer than guessed: no part is more than twice
-    the work that pays for a thread.
+    Where the number of rows is open, there may be far fewer than guessed: no part is more than
+    twice the work that pays for a thread.
     """
     size = max(1, rows // parts)
     return min(size, max(1, int(2 * REGION_NS / row_ns))) if is_open else size
