@@ -35,7 +35,7 @@ from tilewright.tensor.ir import (
     annotation,
     seq,
 )
-from tilewright.tensor.passes.accesses import collect
+from tilewright.tensor.passes.pipeline_loops import touched
 from tilewright.tensor.passes.rewriter import Rewriter
 from tilewright.tensor.visit import fresh_copy, rewrite, walk
 
@@ -140,9 +140,5 @@ def _without_single(loop: For) -> For:
 
 def _conflict(first: Stmt, second: Stmt) -> bool:
     """Whether one writes what the other uses."""
-    used, others = collect(first, None), collect(second, None)
-    return any(
-        access.is_write or access.is_opaque
-        for buffer in used.keys() & others.keys()
-        for access in (*used[buffer], *others[buffer])
-    )
+    used, others = touched(first), touched(second)
+    return any(used[buffer] or others[buffer] for buffer in used.keys() & others.keys())

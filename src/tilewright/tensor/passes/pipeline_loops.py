@@ -234,12 +234,12 @@ def _shifted(buffer: Buffer) -> tuple[tuple[int, int, int], ...]:
 def _versions(loop: For, own: list[Buffer], plan: list[_Step]) -> dict[Buffer, int]:
     """How many iterations' contents of each buffer of the body exist at once; checks the plan."""
     versions = dict.fromkeys(own, 1)
-    touched = [_touched(step.stmt) for step in plan]
+    uses = [touched(step.stmt) for step in plan]
     for later in range(len(plan)):
         for earlier in range(later):
             a, b = plan[earlier], plan[later]
-            for buffer, writes in touched[earlier].items():
-                if buffer not in touched[later] or not (writes or touched[later][buffer]):
+            for buffer, writes in uses[earlier].items():
+                if buffer not in uses[later] or not (writes or uses[later][buffer]):
                     continue
                 if (a.stage, a.order) > (b.stage, b.order) or (
                     a.stage < b.stage and buffer not in versions
@@ -256,7 +256,7 @@ def _versions(loop: For, own: list[Buffer], plan: list[_Step]) -> dict[Buffer, i
     return versions
 
 
-def _touched(stmt: Stmt) -> dict[Buffer, bool]:
+def touched(stmt: Stmt) -> dict[Buffer, bool]:
     """The buffers a statement uses, and whether it writes them."""
     found: dict[Buffer, bool] = {}
     for buffer, accesses in collect(stmt, None).items():
