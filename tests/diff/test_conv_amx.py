@@ -73,6 +73,18 @@ def expected(x, w, bias, window, shape):
     return np.maximum(y + bias, 0)
 
 
+def run(scheduled, given):
+    """Pack the weights, then run the kernel, on two threads."""
+    split = split_constant_blocks(scheduled)
+    packed = [np.zeros([int(d.value) for d in b.shape], b.dtype.numpy) for b in split.results]
+    assert split.packer is not None
+    build(split.packer)(*(given[at] for at in split.weights), *packed)
+    build(split.kernel)(
+        *(given[p.position] if isinstance(p, Given) else packed[p.position] for p in split.params),
+        threads=2,
+    )
+
+
 @needs_tiles
 @pytest.mark.parametrize("types", [("bf16", "bf16", "f32"), ("u8", "i8", "i32")], ids=str)
 @pytest.mark.parametrize("case", CASES)
@@ -100,17 +112,70 @@ def test_tiles_are_loaded_from_the_image(case, types, any_batch):
     assert ("amx_load" in str(scheduled)) == taken
     if not taken:
         return
-    split = split_constant_blocks(scheduled)
-    packed = [np.zeros([int(d.value) for d in b.shape], b.dtype.numpy) for b in split.results]
     given = [x, w, bias, np.zeros(shape, bias.dtype)]
-    assert split.packer is not None
-    build(split.packer)(*(given[at] for at in split.weights), *packed)
-    build(split.kernel)(
-        *(given[p.position] if isinstance(p, Given) else packed[p.position] for p in split.params),
-        threads=2,
-    )
+    run(scheduled, given)
     want = expected(x, w, bias, window, shape)
     np.testing.assert_allclose(given[3], want, rtol=1e-4, atol=1e-3 * np.abs(want).max() / 100)
+
+
+@needs_tiles
+@pytest.mark.parametrize("any_batch", [False, True])
+@pytest.mark.parametrize(("apart", "height", "width"), [(6, 12, 32), (1, 5, 28), (32, 4, 20)])
+def test_windows_over_a_line_are_loaded_as_they_overlap(apart, height, width, any_batch):
+    """One channel, whose taps along a line are what a tile sums over."""
+    long, n, o = (width - 1) * apart + 32, 2, 32
+    X = te.placeholder((te.var("n") if any_batch else n, height + 2, long, 1), "bf16", name="X")
+    W = te.placeholder((o, 1, 3, 32), "bf16", name="W")
+    c, i, j = (te.reduce_axis((0, e), name=x) for x, e in (("c", 1), ("i", 3), ("j", 32)))
+
+    def sums(b, y, x, m):
+        seen = te.cast(X[b, y + i, x * apart + j, c], "f32")
+        return te.sum(seen * te.cast(W[m, c, i, j], "f32"), axis=[c, i, j])
+
+    Y = te.compute((X.shape[0], height, width, o), sums, name="Y")
+    scheduled = default_schedule(
+        te.function([X, W, Y], name="lines"), threads=2, constants=("W",)
+    ).function
+    assert f"windows{apart}" in str(scheduled)
+    random = np.random.default_rng(0)
+    x = random.integers(-8, 9, (n, height + 2, long, 1)).astype(ml_dtypes.bfloat16)
+    w = random.integers(-8, 9, (o, 1, 3, 32)).astype(ml_dtypes.bfloat16)
+    given = [x, w, np.zeros((n, height, width, o), np.float32)]
+    run(scheduled, given)
+    seen = np.lib.stride_tricks.sliding_window_view(x[..., 0].astype(np.float32), (3, 32), (1, 2))
+    want = np.einsum("nyxij,oij->nyxo", seen[:, :, ::apart], w[:, 0].astype(np.float32))
+    np.testing.assert_array_equal(given[2], want)
+
+
+@needs_tiles
+@pytest.mark.parametrize("any_batch", [False, True])
+@pytest.mark.parametrize("lines", [9, 10])
+def test_the_last_tile_of_a_line_computes_some_places_in_vain(lines, any_batch):
+    """49 places are no pairs of tiles, 56 are: if what those see is there, it may be multiplied."""
+    n, c, o = 2, 64, 32
+    X = te.placeholder((te.var("n") if any_batch else n, lines * 7, c), "bf16", name="X")
+    W = te.placeholder((o, c, 3), "bf16", name="W")
+    r, i = te.reduce_axis((0, c), name="r"), te.reduce_axis((0, 3), name="i")
+    Y = te.compute(
+        (X.shape[0], 49, o),
+        lambda b, p, m: te.sum(
+            te.cast(X[b, p + i * 7, r], "f32") * te.cast(W[m, r, i], "f32"), axis=[r, i]
+        ),
+        name="Y",
+    )
+    Z = te.compute((X.shape[0], 49, o), lambda *at: te.max(Y[at], te.const(0, "f32")), name="Z")
+    fn = te.function([X, W, Z], name="rows")
+    scheduled = default_schedule(fn, threads=2, constants=("W",)).function
+    assert ("amx_load" in str(scheduled)) == (lines == 10)
+    random = np.random.default_rng(0)
+    x = random.integers(-8, 9, (n, lines * 7, c)).astype(ml_dtypes.bfloat16)
+    w = random.integers(-8, 9, (o, c, 3)).astype(ml_dtypes.bfloat16)
+    given = [x, w, np.zeros((n, 49, o), np.float32)]
+    if lines == 10:
+        run(scheduled, given)
+        taps = [x[:, 7 * k : 7 * k + 49].astype(np.float32) for k in range(3)]
+        want = sum(seen @ w[:, :, k].astype(np.float32).T for k, seen in enumerate(taps))
+        np.testing.assert_array_equal(given[2], np.maximum(want, 0))
 
 
 def test_reindexed_windows_keep_the_answer():

@@ -1,18 +1,25 @@
-"""Convolutions as products of matrices: windows as rows, weights as a matrix.
+"""Convolutions in a form that tiles of AMX can multiply.
 
-    conv(x, w)  =  matmul(rows of patches(x), matrix of w)
+    conv(x, w)  =  matmul(rows of patches(x), matrix of w)                        unfolded
+    conv(x, w)  =  conv(x as lines of one channel, w as lines, filled up)         in lines
+    conv(x, w)  =  conv(rows of patches along lines, w of one axis)               in rows
 
-A row is what one window sees; with one tap it is there already. Element-wise work behind a product
-can be done on its rows too, so that it stays with the product.
+A row of patches is what one window sees; with one tap it is there already. Element-wise work behind
+a product can be done on its rows too, so that it stays with the product. Of few channels, what a
+window sees of a line is contiguous anyway, and as good as one pixel of many channels. Of lines too
+short for tiles, windows are unfolded along the line alone: what follows each other then is rows of
+the same tap, from one line to the next, and a third as much is copied as by unfolding all.
 """
 
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from tilewright import sym
+from tilewright.base.target import Target
 from tilewright.graph.ir import Attribute, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, Steps, shape_of
 from tilewright.graph.op import BROADCAST, ELEMENTWISE
@@ -24,6 +31,13 @@ from tilewright.sym import ONE, Const, Expr
 LEAST_COLUMNS, SHORTEST = 16, 16  # of a product that is worth it
 TILE_BYTES, TILE_COLUMNS = 64, 16  # of a row of a tile; columns of its result
 TILE_LOWEST, TILE_ROWS = 8, 16  # how many rows a tile may have
+MOST_IN_VAIN = 1.25  # times what tiles of sixteen rows, all of use, would take
+UNFOLDING = 64  # columns that can be multiplied while a row is unfolded, and read again
+
+
+def has_tiles(target: Any, feature: str) -> bool:
+    """Whether the machine multiplies tiles, which load rows that are anywhere."""
+    return isinstance(target, Target) and target.has(feature)
 
 
 def foldable_weights(node: Node, scope: Scope) -> Array | None:
@@ -49,11 +63,155 @@ def fits_tiles(node: Node, weights: Array) -> bool:
     row_bytes = inner * weights.dtype.itemsize if weights.dtype.itemsize == 1 else inner * 2
     if row_bytes % TILE_BYTES or channels % TILE_COLUMNS:
         return False
-    height, width = (sizes[-3] if len(taps) > 1 else 1), sizes[-2]
+    return _has_pairs((sizes[-3] if len(taps) > 1 else 1), sizes[-2])
+
+
+def _has_pairs(height: int, width: int) -> bool:
+    """Whether an image can be cut into pairs of tiles, beside each other or below."""
     return any(
         width % tall == 0 and (width // tall % 2 == 0 or height % 2 == 0)
         for tall in range(TILE_LOWEST, min(TILE_ROWS, width) + 1)
     )
+
+
+def fits_lines(node: Node, weights: Array) -> bool:
+    """Whether tiles can be loaded from lines of few channels, and that takes less than unfolding.
+
+    A tap of a line is then all that windows see of it, filled up with zeros to whole tiles.
+    """
+    columns, inner, *taps = weights.shape
+    x, shape = node.inputs[0], shape_of(node.output) or ()
+    dims = (*((x and shape_of(x)) or ())[1:], *shape[1:])
+    if len(taps) < 2 or node["dilations"][-1] != 1 or columns % TILE_COLUMNS:
+        return False
+    if not all(isinstance(dim, Const) for dim in dims) or not _is_known(tuple(node["pads"])):
+        return False
+    *_, height, width = _places(node)
+    deep = TILE_BYTES // 2
+    lines = prod(taps[:-1]) * -(-taps[-1] * inner // deep)
+    unfolding = -(-prod(taps) * inner // deep)
+    is_cheap = lines * columns <= unfolding * (columns + UNFOLDING)
+    return inner < deep and is_cheap and _has_pairs(height, width)
+
+
+def fits_rows(node: Node, weights: Array) -> bool:
+    """Whether windows can be unfolded along lines alone, and tiles go on from line to line."""
+    columns, inner, *taps = weights.shape
+    shape = shape_of(node.output) or ()
+    row_bytes = inner * taps[-1] * (1 if weights.dtype.itemsize == 1 else 2)
+    if len(taps) != 2 or taps[0] == 1 or node["strides"][0] != 1 or columns % TILE_COLUMNS:
+        return False
+    if row_bytes % TILE_BYTES or not all(isinstance(dim, Const) for dim in shape[1:]):
+        return False
+    return _is_known(tuple(node["pads"])) and _extra_lines(node) is not None
+
+
+def _extra_lines(node: Node) -> int | None:
+    """Lines to compute in vain, so that all places are pairs of tiles; None if they cost too much.
+
+    A product of tiles takes as long as multiplying half of sixteen rows, whatever rows it has.
+    """
+    height, width = _places(node)
+    best: tuple[float, int] | None = None
+    for extra in range(height + 1):
+        places = (height + extra) * width
+        for tall in range(TILE_LOWEST, TILE_ROWS + 1):
+            if places % (2 * tall) == 0:
+                cost = places * (TILE_ROWS + tall) / (2 * tall)
+                best = min(best or (cost, extra), (cost, extra))
+    return best[1] if best and best[0] <= MOST_IN_VAIN * height * width else None
+
+
+def in_rows(
+    steps: Steps,
+    node: Node,
+    x: Value,
+    weights: Array,
+    bias: Value | None,
+    op: str,
+    **attributes: Attribute,
+) -> list[Node] | None:
+    """A convolution as one along a single axis, of windows unfolded along the other.
+
+    There are a few lines more than it needs, so that what is left of the last tile can be read.
+    """
+    columns, inner, *taps = weights.shape
+    (height, width), extra = _places(node), _extra_lines(node) or 0
+    top, left, bottom, right = (int(pad) for pad in node["pads"])
+    padded = steps.add("pad", x, pads=(top, left, bottom + extra, right), axes=(1, 2))
+    kernel, strides = (1, taps[1]), (1, node["strides"][1])
+    dilations = (1, node["dilations"][1])
+    seen = steps.add("patches", padded, kernel=kernel, strides=strides, dilations=dilations)
+    images, lines, *_ = shape_of(seen) or ()
+    assert isinstance(lines, Const)
+    places = int(lines.value) * width
+    rows = steps.add("reshape", seen, shape=(*items_of((images,)), places, taps[1] * inner))
+    moved = np.moveaxis(weights, 1, -1).transpose(0, 2, 3, 1)
+    factor = steps.scope.new_constant(
+        np.ascontiguousarray(moved.reshape(columns, taps[1] * inner, taps[0])), "w", node
+    )
+    steps.nodes.append(factor)
+    reach = (taps[0] - 1) * node["dilations"][0]
+    cut = places - (height + reach) * width
+    attributes = {
+        **dict(node.attributes),
+        "pads": (0, -cut),
+        "strides": (1,),
+        "dilations": (node["dilations"][0] * width,),
+        **attributes,
+    }
+    value = steps.add(op, rows, factor.output, **attributes)
+    if bias is not None:
+        value = steps.add("add", value, bias)
+    steps.add("reshape", value, shape=items_of(shape_of(node.output) or ()))
+    return steps.done()
+
+
+def _places(node: Node) -> tuple[int, ...]:
+    """The spatial dimensions of a result, channels last, all known."""
+    shape = shape_of(node.output) or ()
+    return tuple(int(dim.value) for dim in shape[1:-1] if isinstance(dim, Const))
+
+
+def _is_known(pads: tuple[Attribute, ...]) -> bool:
+    return all(isinstance(pad, int) for pad in pads)
+
+
+def in_lines(
+    steps: Steps, node: Node, x: Value, weights: Array, bias: Value | None, **attributes: Attribute
+) -> list[Node] | None:
+    """A convolution of few channels as one of a single channel, over lines of all of them.
+
+    Windows see a little more than they should, times zero: lines are padded for the last.
+    """
+    columns, inner, *taps = weights.shape
+    rank, shape = len(taps), shape_of(x) or ()
+    deep = TILE_BYTES // 2
+    long = -(-taps[-1] * inner // deep) * deep
+    pads = [int(pad) for pad in node["pads"]]
+    wide = int(shape[rank].value) + pads[rank - 1] if isinstance(shape[rank], Const) else 0
+    last = (shape_of(node.output) or ())[rank]
+    seen = (int(last.value) - 1) * node["strides"][-1] if isinstance(last, Const) else 0
+    pads[-1] = max(0, seen + -(-long // inner) - wide)
+    padded = steps.add("pad", x, pads=tuple(pads), axes=tuple(range(1, 1 + rank)))
+    *outer, width, _ = shape_of(padded) or ()
+    assert isinstance(width, Const)
+    line = int(width.value) * inner
+    lines = steps.add("reshape", padded, shape=(*items_of(tuple(outer)), line, 1))
+    flat = np.moveaxis(weights, 1, -1).reshape(columns, 1, *taps[:-1], taps[-1] * inner)
+    filled = np.pad(flat, [(0, 0)] * (rank + 1) + [(0, long - taps[-1] * inner)])
+    factor = steps.scope.new_constant(filled, "w", node)
+    steps.nodes.append(factor)
+    attributes = {
+        **dict(node.attributes),
+        "pads": (0,) * (2 * rank),
+        "strides": (*node["strides"][:-1], node["strides"][-1] * inner),
+        **attributes,
+    }
+    value = steps.add("conv", lines, factor.output, **attributes)
+    if bias is not None:
+        steps.add("add", value, bias)
+    return steps.done()
 
 
 def unfolded(

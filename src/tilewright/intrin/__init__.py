@@ -5,4 +5,4 @@ from tilewright.intrin import amx, dot, wgmma
 
 def declare_by_name(name: str) -> None:
     """Declare an intrinsic of a family too large to be declared on import."""
-    amx.declare_short(name)
+    amx.declare_named(name)

@@ -8,7 +8,9 @@ pairs (k // 2, n, k % 2), bytes in fours (k // 4, n, k % 4).
     memory -> tile: amx_load_*      tile -> memory: amx_store_*      zero: reset of the dot
 
 Tiles of A and C may have fewer rows, which takes less time: `amx_bf16_dot_14` and the like, on
-buffers of scope `amx.tile14`. They are declared when somebody asks for them.
+buffers of scope `amx.tile14`. Rows of A may overlap in memory, as windows that slide over a line
+do: those of `amx_load_bf16_windows6` begin six elements apart. Both are declared when somebody asks
+for them.
 """
 
 from __future__ import annotations
@@ -107,6 +109,30 @@ def _load_rows(of: str, rows: int = ROWS) -> TensorIntrin:
     return declare(_copy(name, of, rows, depth, "global", scope_of(rows)), compute=_load)
 
 
+def _load_windows(of: str, apart: int, rows: int = ROWS) -> TensorIntrin:
+    """Rows that begin `apart` elements from each other in one line of memory."""
+    depth = ROW_BYTES // 2 if of == "bf16" else ROW_BYTES
+    name, long = name_of(f"amx_load_{of}_windows{apart}", rows), (rows - 1) * apart + depth
+    behavior = f"""
+    func @{name}(%X: {of}[{long}, 1] in global, %Y: {of}[{rows}, {depth}] in {scope_of(rows)})
+        stage scheduled {{
+      for %i in 0..{rows} {{ for %j in 0..{depth} {{
+        block @Y(%v0: spatial {rows} = %i, %v1: spatial {depth} = %j) {{
+          reads %X[%v0 * {apart} + %v1, 0]
+          writes %Y[%v0, %v1]
+          %Y[%v0, %v1] = %X[%v0 * {apart} + %v1, 0]
+        }}
+      }} }}
+    }}
+    """
+
+    def load(memory: Buffer, tile: Buffer) -> Stmt:
+        far = stride_bytes(memory) * apart
+        return instruction("llvm.x86.tileloadd64", address(tile), address(memory), far)
+
+    return declare(behavior, compute=load)
+
+
 def _load_groups(of: str, group: int) -> TensorIntrin:
     depth = ROW_BYTES if group == 4 else ROW_BYTES // 2
     return declare(_grouped(f"amx_load_{of}_groups", of, depth, group), compute=_load)
@@ -126,10 +152,14 @@ LOAD_I8_ROWS, LOAD_I8_GROUPS = _load_rows("i8"), _load_groups("i8", 4)
 STORE_F32, STORE_I32 = _store_rows("f32"), _store_rows("i32")
 
 _SHORT = re.compile(r"amx_(load|store)?_?(bf16|u8|i8|f32|i32)(_dot|_rows)?_([1-9]|1[0-5])")
+_WINDOWS = re.compile(r"amx_load_(bf16|u8|i8)_windows([1-9][0-9]{0,3})(?:_([1-9]|1[0-5]))?")
 
 
-def declare_short(name: str) -> bool:
-    """Declare an intrinsic on tiles of fewer rows, by its name; whether there is one."""
+def declare_named(name: str) -> bool:
+    """Declare an intrinsic on short tiles or on windows, by its name; whether there is one."""
+    if (windows := _WINDOWS.fullmatch(name)) is not None:
+        _load_windows(windows[1], int(windows[2]), int(windows[3] or ROWS))
+        return True
     found = _SHORT.fullmatch(name)
     if found is None:
         return False

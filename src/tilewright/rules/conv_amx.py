@@ -11,6 +11,9 @@ The rows of a tile of A are pixels beside each other, so that one instruction lo
 of them straight from the image: a tile has as many rows as divide the width. Where windows move by
 more than one, the padded copy keeps pixels apart by the remainder of their place, so that those
 which one tap sees are neighbours again.
+
+Of one channel, windows over a line are the rows of a tile, and overlap: its taps are what is summed
+over in a tile, in place of channels.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from tilewright.base.target import CPU
 from tilewright.intrin.amx import ROWS as SIDE
 from tilewright.intrin.amx import name_of, scope_of
 from tilewright.rules.amx import (
+    AHEAD,
+    FEW_BLOCKS,
     KINDS,
     LOWEST,
     PARALLEL_WORK,
@@ -35,6 +40,7 @@ from tilewright.rules.conv_plan import even
 from tilewright.rules.nest import attempt, block_of, fused, nest_of
 from tilewright.rules.setting import Setting
 from tilewright.rules.windowed import Convolution, convolution
+from tilewright.sym import Const
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -53,6 +59,9 @@ class AmxConvPlan:
     column_tiles: int
     strips: int  # of channels, in a block
     rows: int  # blocks of registers one below the other, in a block of rows
+    deep: int  # the iterator that is summed over in a tile: channels, or the taps of a line
+    images_first: bool  # blocks of channels in each image, or images in each block
+    ahead: int  # steps of the sum that weights are asked for; 0: a block of them, ahead of its use
     blocked: bool  # several blocks of channels
     share: str  # what threads share out: "columns", "rows", ""
 
@@ -64,7 +73,9 @@ def conv_amx(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[Bloc
     if found is None or setting.target.kind != CPU:
         return ()
     plan = plan_of(found, setting)
-    return () if plan is None else _tiled(sch, found, plan, setting)
+    if plan is None or (plan.deep != found.inner and padding_of(sch, found) is not None):
+        return ()
+    return _tiled(sch, found, plan, setting)
 
 
 def tile_of(width: int, height: int) -> tuple[int, int, int] | None:
@@ -75,6 +86,23 @@ def tile_of(width: int, height: int) -> tuple[int, int, int] | None:
         if width % tall == 0 and height % 2 == 0:
             return tall, 1, 2
     return None
+
+
+def _wide(found: Convolution) -> int | None:
+    """Places along a line that pairs of tiles cover.
+
+    They may be a few more than there are, if all that those see is there too, and is one line.
+    """
+    width = found.size(found.places[-1])
+    if width is None or len(found.places) > 1:
+        return width
+    length = found.x.buffer.shape[1]
+    taps = found.size(found.taps[-1])
+    if not isinstance(length, Const) or taps is None or tile_of(width, 1) is not None:
+        return width
+    reach = (taps - 1) * found.dilations[-1]
+    most = (int(length.value) - reach - 1) // found.strides[-1] + 1
+    return next((each for each in range(width, most + 1) if tile_of(each, 1) is not None), width)
 
 
 def plan_of(found: Convolution, setting: Setting) -> AmxConvPlan | None:
@@ -89,10 +117,10 @@ def plan_of(found: Convolution, setting: Setting) -> AmxConvPlan | None:
     if any(size is None for size in sizes) or found.w.buffer.name not in setting.constants:
         return None
     known = [size or 0 for size in sizes]
-    channels, inner = known[found.out], known[found.inner]
+    channels, deep = known[found.out], _deep(found, kind)
     height = known[found.places[-2]] if len(found.places) > 1 else 1
-    tile = tile_of(known[found.places[-1]], height)
-    if tile is None or inner % kind.depth or channels % SIDE:
+    tile = tile_of(_wide(found) or 0, height)
+    if tile is None or deep is None or channels % SIDE:
         return None
     column_tiles = 2 if channels % (2 * SIDE) == 0 else 1
     total = channels // (SIDE * column_tiles)
@@ -113,7 +141,39 @@ def plan_of(found: Convolution, setting: Setting) -> AmxConvPlan | None:
     share = "" if threads == 1 else "columns" if blocked else "rows"
     workers = threads if share == "rows" else 1
     rows = _rows(found, tile[2], room // 2, workers)
-    return AmxConvPlan(kind, *tile, column_tiles, strips, rows, blocked, share)
+    few = FEW_BLOCKS * tile[0] * tile[1] * tile[2]
+    near = total * strip_bytes <= setting.target.l2_bytes
+    return AmxConvPlan(
+        kind,
+        *tile,
+        column_tiles,
+        strips,
+        rows,
+        deep,
+        _images_first(found, threads, near or share == "rows"),
+        AHEAD if pixels <= few else 0,
+        blocked,
+        share,
+    )
+
+
+def _images_first(found: Convolution, threads: int, near: bool) -> bool:
+    """Whether threads share out images, whose weights stay in the second cache of each.
+
+    A number of images not known can be shared out only so: it does not divide what it is inside.
+    """
+    images = found.size(found.batch)
+    return threads > 1 and near and (images is None or images % threads == 0)
+
+
+def _deep(found: Convolution, kind: Kind) -> int | None:
+    """What a tile sums over: whole tiles of channels, or of the taps of a line of one channel."""
+    if (found.size(found.inner) or 1) % kind.depth == 0:
+        return found.inner
+    is_line = found.size(found.inner) == 1 and found.dilations[-1] == 1
+    return (
+        found.taps[-1] if is_line and (found.size(found.taps[-1]) or 1) % kind.depth == 0 else None
+    )
 
 
 def _rows(found: Convolution, below: int, room: int, workers: int) -> int:
@@ -139,7 +199,10 @@ def _tiled(
 ) -> tuple[BlockRef, ...]:
     kind, short = plan.kind, scope_of(plan.tall)
     c = BlockRef(found.nest.name)
-    padding = _image(sch, found)
+    multiples = [1] * len(found.nest.block.iters)
+    multiples[found.places[-1]] = plan.beside * plan.tall
+    sch.pad(c, multiples)
+    padding = _image(sch, found, plan)
     packed = sch.cache_read(c, _reads(sch, c, found.w.buffer.name), "global")
     image = found.x.buffer if padding is None else _made(sch, padding)
     a = sch.reindex_read(c, _reads(sch, c, image.name), short)
@@ -154,11 +217,10 @@ def _tiled(
         blocks[-1], yo, ym = sch.split(loops[far[-1]], [None, plan.rows, plan.below])
         below, inside = [ym], [yo, xo]
     jb, js, jm, ji = sch.split(loops[found.out], [None, plan.strips, plan.column_tiles, SIDE])
-    co, ci = sch.split(loops[found.inner], [None, kind.depth])
-    taps = [loops[at] for at in found.taps]
+    co, ci = sch.split(loops[plan.deep], [None, kind.depth])
+    taps = [loops[at] for at in (found.inner, *found.taps) if at != plan.deep]
     batch = loops[found.batch]
-    # What a number not known divides is hard to see through: it comes first.
-    outer = [jb, batch, *blocks] if found.size(found.batch) is not None else [batch, jb, *blocks]
+    outer = [batch, jb, *blocks] if plan.images_first else [jb, batch, *blocks]
     sch.reorder(*outer, *inside, js, *taps, co, *below, xm, jm, xi, ji, ci)
     for loop in (*below, xm, jm):
         sch.unroll(loop)
@@ -169,7 +231,7 @@ def _tiled(
     if padding is not None:
         _pad(sch, padding, found, plan, outer[-1])
         _keep_apart(sch, found, padding)
-    groups = _groups(found, kind.group)
+    groups = _groups(found, plan)
     sch.transform_layout(packed, ("write", 0), groups)
     sch.transform_layout(b, ("write", 0), groups)
     sch.transform_layout(a, ("write", 0), _tiles(found, plan))
@@ -186,7 +248,8 @@ def _tiled(
     sch.annotate(packed, CONSTANT, True)
     overlap(sch, at, co, done, (found.depth or 0) // kind.depth)
     if plan.share:
-        sch.parallel(jb if plan.share == "columns" else fused(sch, outer))
+        around = outer[: outer.index(jb) + 1] if plan.share == "columns" else outer
+        sch.parallel(fused(sch, around))
     made = (c, packed, padding, a, b, store, init, *done)
     return tuple(block for block in made if block is not None)
 
@@ -200,10 +263,11 @@ def _reads(sch: Schedule, block: BlockRef, name: str) -> int:
     return next(at for at, read in enumerate(reads) if read.buffer.name == name)
 
 
-def _image(sch: Schedule, found: Convolution) -> BlockRef | None:
+def _image(sch: Schedule, found: Convolution, plan: AmxConvPlan) -> BlockRef | None:
     """The block that makes what is read: it pads, or keeps pixels apart."""
     padding = padding_of(sch, found)
-    if padding is not None or all(stride == 1 for stride in found.strides):
+    is_near = plan.deep != found.inner or all(stride == 1 for stride in found.strides)
+    if padding is not None or is_near:
         return padding
     c = BlockRef(found.nest.name)
     return sch.cache_read(c, _reads(sch, c, found.x.buffer.name), "global")
@@ -237,21 +301,23 @@ def _pad(
         sch.parallel(outer[1])
 
 
-def _groups(found: Convolution, group: int) -> str:
+def _groups(found: Convolution, plan: AmxConvPlan) -> str:
     """Weights in the order they are read, as the instruction wants them."""
-    taps = [f"k{at}" for at in range(len(found.taps))]
-    to = [f"o // {SIDE}", *taps, f"c // {group}", f"o % {SIDE}", f"c % {group}"]
-    return f"({', '.join(['o', 'c', *taps])}) -> ({', '.join(to)})"
+    names = {at: f"k{at}" for at in (found.inner, *found.taps)}
+    k, group = names[plan.deep], plan.kind.group
+    rest = [name for name in names.values() if name != k]
+    to = [f"o // {SIDE}", *rest, f"{k} // {group}", f"o % {SIDE}", f"{k} % {group}"]
+    return f"({', '.join(['o', *names.values()])}) -> ({', '.join(to)})"
 
 
 def _tiles(found: Convolution, plan: AmxConvPlan) -> str:
     """What windows see, as registers hold it."""
     order = sorted((found.batch, *found.places, found.inner, *found.taps))
     names = {at: f"i{at}" for at in order}
-    x, c = names[found.places[-1]], names[found.inner]
-    rest = [names[at] for at in order if at not in (found.places[-1], found.inner)]
+    x, k = names[found.places[-1]], names[plan.deep]
+    rest = [names[at] for at in order if at not in (found.places[-1], plan.deep)]
     tall, deep = plan.tall, plan.kind.depth
-    to = [*rest, f"{x} // {tall}", f"{c} // {deep}", f"{x} % {tall}", f"{c} % {deep}"]
+    to = [*rest, f"{x} // {tall}", f"{k} // {deep}", f"{x} % {tall}", f"{k} % {deep}"]
     return f"({', '.join(names.values())}) -> ({', '.join(to)})"
 
 
@@ -265,9 +331,12 @@ def _ask_ahead(
     plan: AmxConvPlan,
 ) -> None:
     """Weights come from afar while the ones before are used."""
+    if plan.ahead:
+        attempt(sch, sch.prefetch, b, 0, co, plan.ahead)
+        return
     if plan.blocked:
         attempt(sch, sch.prefetch, b, 0, jb, 1, co)
-    steps = (found.size(found.inner) or 0) // plan.kind.depth
+    steps = (found.size(plan.deep) or 0) // plan.kind.depth
     if steps <= NEAR_STEPS:  # a tap ahead
         attempt(sch, sch.prefetch, b, 0, tap, 1, co)
     else:
@@ -283,15 +352,17 @@ def _tensorize_all(
     """One instruction loads or stores a tile."""
     a, b, store = blocks
     kind, rank = plan.kind, len(found.places)
-    tensorize(sch, b, rank + 2, 1, 0, (0, SIDE), f"{kind.load_b}_groups")
+    at = 1 + (found.inner, *found.taps).index(plan.deep)
+    tensorize(sch, b, rank + 2, at, 0, (0, SIDE), f"{kind.load_b}_groups")
     # A is laid out by batch, places, channels summed over and taps: in the order of iterators.
     order = sorted((found.batch, *found.places, found.inner, *found.taps))
-    x, inner = order.index(found.places[-1]), order.index(found.inner)
-    rows = name_of(f"{kind.load}_rows", plan.tall)
+    x, deep = order.index(found.places[-1]), order.index(plan.deep)
+    seen = "rows" if plan.deep == found.inner else f"windows{found.strides[-1]}"
+    rows = name_of(f"{kind.load}_{seen}", plan.tall)
     if plan.below > 1:
         sch.unroll(sch.get_loops(a)[-len(order) :][order.index(found.places[-2])])
         sch.unroll(sch.get_loops(store)[-rank - 2 :][rank - 1])
-    tensorize(sch, a, len(order), x, inner, (plan.tall, 0), rows)
+    tensorize(sch, a, len(order), x, deep, (plan.tall, 0), rows)
     tensorize(
         sch, store, rank + 2, rank, rank + 1, (plan.tall, SIDE), name_of(kind.store, plan.tall)
     )

@@ -7,6 +7,7 @@ import pytest
 
 from tilewright.base.dtype import dtype
 from tilewright.base.passes import PassContext
+from tilewright.base.target import Target
 from tilewright.graph import Builder, Module, interpret
 from tilewright.graph.passes import lower_precision, unfold_convolutions
 from tilewright.graph.types import TensorType
@@ -96,3 +97,55 @@ def test_rows_of_known_images_are_counted_together(images, rows, rng):
     after = unfold_convolutions(b.module(b.add("relu", y)), PassContext())
     verify(after)
     assert f"u8[{rows}]" in str(after)
+
+
+TILES = PassContext(target=Target.parse("x86_64-linux-gnu -mcpu=sapphirerapids"))
+# an image, output channels and a window; the operators, besides casts, that it becomes
+FORMS = {
+    "few channels": ((16, 16, 3), 32, {"kernel": (7, 7), "strides": (2, 2), "dilations": (1, 1),
+                     "pads": (3, 3, 3, 3)}, ["pad", "reshape", "conv"]),
+    "few channels, taps apart in height": ((9, 20, 4), 16, {"kernel": (3, 5), "strides": (1, 2),
+                     "dilations": (2, 1), "pads": (2, 0, 1, 1)}, ["pad", "reshape", "conv"]),
+    "short lines": ((7, 7, 32), 32, {"kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1),
+                    "pads": (1, 1, 1, 1)}, ["pad", "patches", "reshape", "conv", "reshape"]),
+    "short lines, taps apart": ((5, 11, 64), 16, {"kernel": (2, 3), "strides": (1, 2),
+                    "dilations": (2, 1), "pads": (2, 0, 0, 0)},
+                    ["pad", "patches", "reshape", "conv", "reshape"]),
+    "too much in vain": ((6, 6, 64), 16, {"kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1),
+                    "pads": (1, 1, 1, 1)}, ["pad", "patches", "reshape", "matmul", "reshape"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("images", [const(2), size("n")], ids=str)
+def test_where_tiles_read_images_convolutions_take_a_form_for_them(form, images, rng):
+    shape, columns, window, ops = FORMS[form]
+    b = Builder()
+    x = b.param("x", TensorType(dtype("f32"), (images, *map(const, shape))))
+    w = rng.integers(-8, 9, (columns, shape[-1], *window["kernel"])).astype(np.float32)
+    attributes = {key: value for key, value in window.items() if key != "kernel"}
+    y = b.add("conv", x, b.constant(w, "w"), layout="channels_last", groups=1, **attributes)
+    before = b.module(y)
+    after = lower_precision(before, TILES)
+    verify(after)
+    assert [node.op for node in after.main.nodes if node.op not in ("cast", "constant")] == ops
+    values = rng.integers(-8, 9, (2, *shape)).astype(np.float32)
+    np.testing.assert_array_equal(*[interpret(m, values)[0] for m in (before, after)])
+    plain = lower_precision(before, PassContext())
+    assert "matmul" in [node.op for node in plain.main.nodes]
+
+
+@pytest.mark.parametrize("images", [const(2), size("n")], ids=str)
+def test_bytes_of_short_lines_are_unfolded_along_them_alone(images, rng):
+    b = Builder()
+    x = b.param("x", TensorType(dtype("u8"), (images, const(7), const(7), const(64))))
+    w = rng.integers(-128, 127, (32, 64, 3, 3)).astype(np.int8)
+    bias = b.constant(rng.integers(-99, 99, 32).astype(np.int32), "bias")
+    y = b.add("conv_integer", x, b.constant(w, "w"), None, None, bias, layout="channels_last",
+              groups=1, strides=(1, 1), dilations=(1, 1), pads=(1, 1, 1, 1))  # fmt: skip
+    before = b.module(y)
+    after = unfold_convolutions(before, TILES)
+    verify(after)
+    assert {"patches", "conv_integer"} <= {node.op for node in after.main.nodes}
+    values = rng.integers(0, 255, (2, 7, 7, 64)).astype(np.uint8)
+    np.testing.assert_array_equal(*[interpret(m, values)[0] for m in (before, after)])

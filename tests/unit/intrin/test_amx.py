@@ -108,3 +108,19 @@ def test_the_machine_agrees(name, a, b, c, group, mnemonic, tile):
     out = np.zeros((32, 32), RESULT[c])
     tw.build(matmul(name, a, b, c, group))(left, right, out)
     np.testing.assert_array_equal(out, left.astype(RESULT[c]) @ right.astype(RESULT[c]))
+
+
+@pytest.mark.parametrize(("of", "deep"), [("bf16", 32), ("u8", 64)])
+@pytest.mark.parametrize(("apart", "rows"), [(6, 16), (1, 14), (40, 9)])
+def test_windows_overlap_in_memory(of, deep, apart, rows, tile):
+    name = f"amx_load_{of}_windows{apart}" + ("" if rows == 16 else f"_{rows}")
+    line = tile(of, (rows - 1) * apart + deep, 1)
+    seen = np.zeros((rows, deep), line.dtype)
+    tw.interpret(intrinsic(name).behavior, line, seen)
+    for row in range(rows):
+        np.testing.assert_array_equal(seen[row], line[row * apart : row * apart + deep, 0])
+
+
+def test_windows_that_do_not_move_are_unknown():
+    with pytest.raises(tw.TilewrightError, match="windows0"):
+        intrinsic("amx_load_bf16_windows0")

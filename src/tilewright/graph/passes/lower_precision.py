@@ -11,6 +11,7 @@ layers read their weights rounded: that a step takes as long as bringing them is
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from tilewright.base.dtype import BF16, F32
@@ -18,9 +19,14 @@ from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.unfold import (
+    fits_lines,
+    fits_rows,
     fits_tiles,
     flatten_rows,
     foldable_weights,
+    has_tiles,
+    in_lines,
+    in_rows,
     unfolded,
 )
 from tilewright.sym import ONE, Const
@@ -32,7 +38,9 @@ LARGE = 1 << 17  # elements of a value that does not stay in a cache beside what
 
 def lower_precision(module: Module, ctx: PassContext) -> Module:
     """Before: matmul(%a, %b).   After: matmul(cast(%a), cast(%b)) {to = dtype f32}."""
-    rounded = rewrite_matches(rewrite_matches(module, (matmul, conv, recurrent)), (flatten_rows,))
+    tiles = has_tiles(ctx.target, "amx-bf16")
+    rules = (matmul, partial(conv, tiles=tiles), recurrent)
+    rounded = rewrite_matches(rewrite_matches(module, rules), (flatten_rows,))
     return rewrite_matches(rewrite_matches(rounded, (read_rounded,)), (round_first,))
 
 
@@ -48,23 +56,27 @@ def matmul(node: Node, scope: Scope) -> Replacement:
     return steps.done()
 
 
-def conv(node: Node, scope: Scope) -> Replacement:
-    """A convolution: as it is where tiles read images, or else as a product of its windows."""
+def conv(node: Node, scope: Scope, *, tiles: bool) -> Replacement:
+    """A convolution: in a form whose images tiles can read, or else as a product of its windows."""
     x = node.inputs[0] if node.op == "conv" else None
     weights = None if x is None else foldable_weights(node, scope)
     if x is None or weights is None or x.tensor.dtype is not F32:
         return None
     bias = (*node.inputs[2:], None)[0]
     steps = Steps(node, scope)
+    small = weights.astype(BF16.numpy)
+    if tiles and fits_lines(node, weights):
+        return in_lines(steps, node, _rounded(steps, x), small, bias, to=F32, winograd=0)
     if fits_tiles(node, weights):
         attributes = {**dict(node.attributes), "to": F32, "winograd": 0}
-        rounded = scope.new_constant(weights.astype(BF16.numpy), "w", node)
+        rounded = scope.new_constant(small, "w", node)
         steps.nodes.append(rounded)
         sums = steps.add("conv", _rounded(steps, x), rounded.output, **attributes)
         if bias is not None:
             steps.add("add", sums, bias)
         return steps.done()
-    small = weights.astype(BF16.numpy)
+    if tiles and fits_rows(node, small):
+        return in_rows(steps, node, _rounded(steps, x), small, bias, "conv", to=F32, winograd=0)
     return unfolded(steps, node, _rounded(steps, x), small, bias, "matmul", to=F32)
 
 

@@ -7,23 +7,29 @@ are. See `graph/unfold.py`.
 
 from __future__ import annotations
 
+from functools import partial
+
 from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Module, Node
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches
 from tilewright.graph.unfold import (
+    fits_rows,
     fits_tiles,
     flatten_rows,
     foldable_weights,
+    has_tiles,
+    in_rows,
     unfolded,
 )
 
 
 def unfold_convolutions(module: Module, ctx: PassContext) -> Module:
     """Before: conv_integer(%x, %w).   After: reshape(matmul_integer(patches(%x), %w2))."""
-    return rewrite_matches(module, (unfold, flatten_rows))
+    tiles = has_tiles(ctx.target, "amx-int8")
+    return rewrite_matches(module, (partial(unfold, tiles=tiles), flatten_rows))
 
 
-def unfold(node: Node, scope: Scope) -> Replacement:
+def unfold(node: Node, scope: Scope, *, tiles: bool) -> Replacement:
     """A convolution of integers without zero points."""
     if node.op != "conv_integer":
         return None
@@ -31,4 +37,6 @@ def unfold(node: Node, scope: Scope) -> Replacement:
     weights = foldable_weights(node, scope)
     if x is None or weights is None or any(zeros) or fits_tiles(node, weights):
         return None
+    if tiles and fits_rows(node, weights):
+        return in_rows(Steps(node, scope), node, x, weights, bias, "conv_integer")
     return unfolded(Steps(node, scope), node, x, weights, bias, "matmul_integer")
