@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from tilewright.base.target import CPU, Target
 from tilewright.codegen import jit, llvm
 from tilewright.codegen.build import can_run, new_module
 from tilewright.codegen.entry import signature_of
+from tilewright.codegen.export import places_of
 from tilewright.codegen.host import emit_main, input_function
 from tilewright.driver.compiled import CompiledModule, ForeignModule, Inside
 from tilewright.driver.hybrid import HybridModule
@@ -33,6 +34,7 @@ from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan, plan_memory
 from tilewright.graph.types import tensor_of
 from tilewright.runtime import _native
+from tilewright.runtime.array import empty
 from tilewright.runtime.module import Module, Spec
 from tilewright.runtime.pool import checked_threads
 from tilewright.sym import Const
@@ -152,9 +154,27 @@ def build_native(module: ir.Module, target: Target, options: Options) -> Module:
         use_cache=options.cache,
         progress=lambda count, total: options.progress("kernels", count, total),
     )
+    if can_run(target):
+        weights = side_by_side(program.module.constants)
+        program = replace(program, module=replace(program.module, constants=weights))
     plan = plan_memory(program.module.main, in_place=options.in_place)
     image = emit_host(program, plan, target)
     return load_module(program, plan, image, target, options)
+
+
+def side_by_side(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays in one piece of memory: what is large enough lies on huge pages.
+
+    Weights are read from end to end, so that every small page would be a miss of its own.
+    """
+    places = list(places_of(arrays.values()))
+    ends = [at + each.nbytes for at, each in zip(places, arrays.values(), strict=True)]
+    memory = np.asarray(empty((max(ends, default=0),), "u8"))
+    moved = {}
+    for (name, each), at, end in zip(arrays.items(), places, ends, strict=True):
+        moved[name] = memory[at:end].view(each.dtype).reshape(each.shape)
+        moved[name][...] = each
+    return moved
 
 
 def emit_host(program: Program, plan: MemoryPlan, target: Target) -> bytes:

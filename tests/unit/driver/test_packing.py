@@ -1,9 +1,11 @@
 """Weights in the form that kernels read: kernels that pack alike share code and packed weights."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.driver.compile import side_by_side
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[64, 96] x) => (float[64, 64] y, float[64, 64] z) {
@@ -52,3 +54,21 @@ def test_a_packer_that_the_cache_lost_is_made_again(two_products, tmp_path, monk
     packer[0].unlink()
     for a, b in zip(answers(tw.compile(two_products)), answers(first), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_weights_lie_side_by_side():
+    given = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        "number": np.array(7, np.int64),
+        "none": np.zeros((0, 4), np.float16),
+        "small": np.ones(5, ml_dtypes.bfloat16),
+    }
+    placed = side_by_side(given)
+    places = [each.ctypes.data for each in placed.values() if each.size]
+    assert places == sorted(places)
+    assert all(place % 64 == 0 for place in places)
+    for name, each in given.items():
+        assert placed[name].dtype == each.dtype
+        assert placed[name].flags["C_CONTIGUOUS"]
+        np.testing.assert_array_equal(placed[name], each)
+    assert side_by_side({}) == {}
