@@ -281,7 +281,7 @@ def limit_numpy(threads: int) -> None:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--only", default="", help="shapes whose name contains this")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=30)
 
 
 if __name__ == "__main__":

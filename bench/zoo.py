@@ -42,7 +42,7 @@ OURS = "tilewright"
 DEFAULT = Path(__file__).parent / "models"
 QUANTIZED = ("resnet50", "minilm6")  # the models that are measured in int8 unless others are named
 ATTAINABLE = 0.75  # what the kernels that matter are asked to reach
-PROFILES = 8  # turns of kernels and of what measures the machine's limits
+PROFILES = 24  # turns of kernels and of what measures the machine's limits
 # Of the largest output, between evaluations of a deep model in a precision.
 TOLERANCES = {"f32": 2e-3, "bf16": 5e-2, "int8": 2e-1}
 
@@ -358,7 +358,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--peers", nargs="*", default=list(RIVALS), choices=list(peers.PEERS))
     parser.add_argument("--seconds", type=float, default=3.0, help="per contender and case")
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--roofline", action="store_true")
     parser.add_argument(
         "--precision",

@@ -202,7 +202,7 @@ def test_one_row_by_weights_that_no_cache_holds_goes_to_and_fro():
 
     text = scheduled(1900, 700)  # 119 vectors
     assert "f32[30, 700, 64]" in text
-    assert "in parallel 0..30 [threads = 1]" in text
+    assert "in parallel 0..30 [threads = 1, to_and_fro = true]" in text
     assert "in parallel" not in scheduled(130, 70)
 
 

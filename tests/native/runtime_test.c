@@ -109,13 +109,17 @@ static void test_tasks_that_take_turns_turn_round(void) {
   for (int round = 0; round < 2; ++round) {
     for (int at = 0; at < 4; ++at) {
       calls[at] = 0;
-      EXPECT(tw_parallel_for(tasks[at], NULL, 64, 1) == TW_OK);
+      EXPECT(tw_parallel_to_and_fro(tasks[at], NULL, 64, 1) == TW_OK);
       if (round == 0) first[at] = calls[at];
       /* Forwards all indices are one call, backwards each grain is. */
       if (round == 1) turned += (first[at] == 1) != (calls[at] == 1);
     }
   }
   EXPECT(turned >= 2); /* addresses are random: two may share a place */
+  for (int round = 0; round < 2; ++round) { /* what is not to turn round never does */
+    calls[0] = 0;
+    EXPECT(tw_parallel_for(tasks[0], NULL, 64, 1) == TW_OK && calls[0] == 1);
+  }
 }
 
 static void test_nested_regions_finish(void) {

@@ -18,6 +18,7 @@ from tilewright.rules.setting import Setting
 from tilewright.rules.streams import stream_of, streamed
 from tilewright.rules.tiles import BEFORE, INSIDE, NOWHERE, WEIGHT, Plan, tiled
 from tilewright.sym import ONE, Const, Expr
+from tilewright.tensor.ir import TO_AND_FRO
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 MOST_ROWS, SOME_ROWS, FEW_ROWS = 14, 8, 6
@@ -50,8 +51,8 @@ def matmul(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockR
     if plan is None:
         return ()
     done = tiled(sch, reference, found, plan)
-    if plan.tile.share == tiling.ALONE and _is_passing_by(found, setting, plan.packing):
-        _walk_to_and_fro(sch, reference, found)
+    if _is_passing_by(found, setting, plan.packing):
+        _walk_to_and_fro(sch, reference, found, plan.tile.share == tiling.ALONE)
     return done
 
 
@@ -62,11 +63,15 @@ def _is_passing_by(found: Contraction, setting: Setting, packing: str) -> bool:
     return packing == WEIGHT and is_large and found.guess(found.rows) <= FEW_DOTS
 
 
-def _walk_to_and_fro(sch: Schedule, c: BlockRef, found: Contraction) -> None:
-    """Leave the loop over panels to the runtime, which begins with what it read last."""
-    loop = fused(sch, sch.get_loops(c)[: len(found.stack) + len(found.columns)])
-    if attempt(sch, sch.parallel, loop):
+def _walk_to_and_fro(sch: Schedule, c: BlockRef, found: Contraction, alone: bool) -> None:
+    """Begin with the panels that were read last; a thread alone leaves the loop to the runtime."""
+    loop, *_ = sch.get_loops(c)
+    if alone:
+        loop = fused(sch, sch.get_loops(c)[: len(found.stack) + len(found.columns)])
+        if not attempt(sch, sch.parallel, loop):
+            return
         sch.annotate(loop, "threads", 1)
+    sch.annotate(loop, TO_AND_FRO, True)
 
 
 def _narrow(shape: tiling.Shape, tile: tiling.Tile, panel_bytes: int, room: int) -> tiling.Tile:

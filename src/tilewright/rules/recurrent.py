@@ -25,7 +25,7 @@ from tilewright.rules.setting import Setting
 from tilewright.rules.stage import total
 from tilewright.sym import Cast, Const, Expr, Mul, linear, uses_var
 from tilewright.tensor.constants import CONSTANT
-from tilewright.tensor.ir import SCAN, Load, Update
+from tilewright.tensor.ir import SCAN, TO_AND_FRO, Load, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import written_buffers
 
@@ -204,7 +204,8 @@ def _order(
     work = cost.instance_ns(nest, setting.target) * nest.instances
     size = nest.instances * weights.element_bytes
     shared = cost.chunks(work, setting.threads) > 1
-    # The runtime walks a loop of its own to and fro, so that a cache that is too small for all
-    # weights has some of them at every step.
+    # The runtime can walk a loop to and fro, so that a cache that is too small for all weights has
+    # some of them at every step.
     if (shared or size > setting.target.l2_bytes) and attempt(sch, sch.parallel, panel):
         sch.annotate(panel, "threads", 0 if shared else 1)
+        sch.annotate(panel, TO_AND_FRO, True)

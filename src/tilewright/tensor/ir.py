@@ -198,6 +198,8 @@ class Reducer:
 SERIAL, PARALLEL, VECTOR = "serial", "parallel", "vector"
 UNROLL, THREAD, VTHREAD = "unroll", "thread", "vthread"
 LOOP_KINDS = (SERIAL, PARALLEL, VECTOR, UNROLL, THREAD, VTHREAD)
+# An annotation of parallel loops: what ran last comes first, when the loop runs again.
+TO_AND_FRO = "to_and_fro"
 
 SPATIAL, REDUCE, SCAN = "spatial", "reduce", "scan"
 ITER_KINDS = (SPATIAL, REDUCE, SCAN)

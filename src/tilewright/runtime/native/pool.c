@@ -7,9 +7,9 @@
  * worker that is late, asleep or descheduled delays nothing but the grain it has already taken, and
  * a small region is over before the workers have noticed it.
  *
- * A task that runs again walks its shares in the other direction: it begins with the data that it
- * touched last, which a cache smaller than all of it still holds. The steps of a recurrent layer
- * find most of their weights that way.
+ * A task that is to go to and fro walks its shares in the other direction when it runs again: it
+ * begins with the data that it touched last, which a cache smaller than all of it still holds. The
+ * steps of a recurrent layer find most of their weights that way.
  *
  * Idle workers spin for a moment and then sleep, and so does a caller that waits for its workers:
  * back-to-back regions cost no system call, and a busy machine is not kept busier.
@@ -327,7 +327,7 @@ static void await_workers(region *r) {
   pthread_mutex_unlock(&pool.mutex);
 }
 
-/* All of a task on the calling thread, every other time from the last grain to the first. */
+/* All of a task on the calling thread, or backward: from the last grain to the first. */
 static int32_t run_alone(tw_task task, void *env, int64_t count, bool backward) {
   if (!backward) return task(env, 0, count);
   int64_t grain = count / (2 * GRAINS) > 1 ? count / (2 * GRAINS) : 1;
@@ -345,13 +345,12 @@ static bool next_direction(tw_task task) {
   return atomic_fetch_add_explicit(&runs[slot], 1, memory_order_relaxed) & 1;
 }
 
-int32_t tw_parallel_for(tw_task task, void *env, int64_t count, int32_t threads) {
+static int32_t run(tw_task task, void *env, int64_t count, int32_t threads, bool backward) {
   if (count <= 0) return TW_OK;
   if (threads <= 0) threads = tw_threads();
   if (threads > MAX_THREADS) threads = MAX_THREADS;
   if (threads > count) threads = (int32_t)count;
   region *r = threads > 1 && !inside_region && count < INT64_MAX / 4 ? acquire_region() : NULL;
-  bool backward = next_direction(task);
   if (!r) return run_alone(task, env, count, backward);
 
   static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -382,6 +381,14 @@ int32_t tw_parallel_for(tw_task task, void *env, int64_t count, int32_t threads)
   if (code != TW_OK) tw_error(code, r->message);
   atomic_store_explicit(&r->state, 0, memory_order_release);
   return code;
+}
+
+int32_t tw_parallel_for(tw_task task, void *env, int64_t count, int32_t threads) {
+  return run(task, env, count, threads, false);
+}
+
+int32_t tw_parallel_to_and_fro(tw_task task, void *env, int64_t count, int32_t threads) {
+  return run(task, env, count, threads, next_direction(task));
 }
 
 /* ---- how many threads ---- */
