@@ -4,10 +4,10 @@ f32 on vector registers; bf16 and int8 on the tiles of AMX where the processor h
 
     python bench/gemm.py [--json FILE] [--threads 1 2] [--only SUBSTRING]
 
-The peak is measured in the same run, by a kernel generated here that only multiplies and adds in
-registers. Contenders take turns, and so do shapes; the least time counts: on a shared machine only
-such ratios mean anything. Operands begin with a line of the cache, for everybody. torch is compared
-where it is installed.
+The peak is measured in the same run, by kernels generated here that only multiply and add in
+registers, or multiply tiles. Contenders take turns, and so do shapes; the least time counts: on a
+shared machine only such ratios mean anything. Operands begin with a line of the cache, for
+everybody. torch is compared where it is installed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -146,6 +147,64 @@ def peak_of(case: Case, threads: int) -> Callable[[], object]:
     return peak_run(threads, round(case.flops / (2 * ACCUMULATORS * LANES * threads)))[0]
 
 
+def tile_peak_kernel(kind: Tiles) -> Function:
+    """Products of tiles that stay in registers, `n` rounds of four, on `p` threads at once."""
+    size = 1024 // (2 if kind.of == "bf16" else 1)  # elements of a tile
+    dot = {"bf16": "tdpbf16ps", "i8": "tdpbssd"}[kind.of]
+    places = [0, 1, 2, 3]
+    clear = "\n".join(f"eval llvm.x86.tilezero:bool(address(%c[{256 * at}]))" for at in places)
+    load = "\n".join(
+        f"eval llvm.x86.tileloadd64:bool(address(%{to}[{size * at}]), address(%A[{size * at}]), 64)"
+        for to in "ab"
+        for at in (0, 1)
+    )
+    step = "\n".join(
+        f"eval llvm.x86.{dot}:bool(address(%c[{256 * at}]), address(%a[{size * (at // 2)}]), "
+        f"address(%b[{size * (at % 2)}]))"
+        for at in places
+    )
+    out = "\n".join(
+        f"eval llvm.x86.tilestored64:bool(address(%c[{256 * at}]), "
+        f"address(%C[%i * 1024 + {256 * at}]), 64)"
+        for at in places
+    )
+    return tensor.parse(
+        f"""
+        func @peak(%A: {kind.of}[{2 * size}], %N: f32[n], %C: {kind.sum}[p, 1024]) stage flat {{
+          for %i in parallel 0..p {{
+            alloc %c: {kind.sum}[1024] in amx.tile
+            alloc %a: {kind.of}[{2 * size}] in amx.tile
+            alloc %b: {kind.of}[{2 * size}] in amx.tile
+            {clear}
+            {load}
+            for %r in 0..n {{
+              {step}
+            }}
+            {out}
+          }}
+        }}
+        """
+    )
+
+
+def tile_peak_of(case: Case, kind: Tiles, threads: int) -> Callable[[], object]:
+    """Products of tiles, as many as a product of matrices has, of numbers like its own."""
+    kernel = build(tile_peak_kernel(kind))
+    deep = 32 if kind.of == "bf16" else 64
+    n = np.zeros(round(case.flops / (2 * 4 * 16 * 16 * deep * threads)), np.float32)
+    a = _numbers(kind, (2048 // (2 if kind.of == "bf16" else 1),))
+    c = np.zeros((threads, 1024), np.float32 if kind.sum == "f32" else np.int32)
+    return lambda: kernel(a, n, c, threads=threads)
+
+
+def _numbers(kind: Tiles, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Random operands of a type."""
+    random = np.random.default_rng(0)
+    if kind.of == "bf16":
+        return random.standard_normal(shape).astype(ml_dtypes.bfloat16)
+    return random.integers(-128, 128, shape, np.int8)
+
+
 def contenders(case: Case, threads: int) -> dict[str, Callable[[], object]]:
     """The same multiplication by everybody, after ours has been checked."""
     random = np.random.default_rng(0)
@@ -173,13 +232,7 @@ def tile_contenders(case: Case, kind: Tiles, threads: int) -> dict[str, Callable
     """The same multiplication of small types by us and by torch."""
     import torch
 
-    random = np.random.default_rng(0)
-    if kind.of == "bf16":
-        a = random.standard_normal((case.m, case.k)).astype(ml_dtypes.bfloat16)
-        b = random.standard_normal((case.k, case.n)).astype(ml_dtypes.bfloat16)
-    else:
-        a = random.integers(-128, 128, (case.m, case.k), np.int8)
-        b = random.integers(-128, 128, (case.k, case.n), np.int8)
+    a, b = _numbers(kind, (case.m, case.k)), _numbers(kind, (case.k, case.n))
     wide, result = (np.float32, a.dtype) if kind.of == "bf16" else (np.int32, np.int32)
     a, b, c = (report.aligned(x) for x in (a, b, np.zeros((case.m, case.n), result)))
     ours = build(scheduled(matmul_of(case.m, case.n, case.k, kind), threads))
@@ -205,7 +258,13 @@ def measure_tiles(options: argparse.Namespace) -> list[report.Figure]:
     figures = []
     for threads in options.threads:
         rows = {
-            _label(kind.of, case, threads): (case, tile_contenders(case, kind, threads))
+            _label(kind.of, case, threads): (
+                case,
+                {
+                    "peak": tile_peak_of(case, kind, threads),
+                    **tile_contenders(case, kind, threads),
+                },
+            )
             for kind in TILES.values()
             for case in (Case(n, n, n) for n in SQUARES)
             if options.only in _label(kind.of, case, threads)
@@ -214,6 +273,8 @@ def measure_tiles(options: argparse.Namespace) -> list[report.Figure]:
         for label, (case, _) in rows.items():
             ours = case.flops / best[label, "tilewright"] / 1e9
             figures.append(report.Figure(label, ours, "GOP/s"))
+            share = best[label, "peak"] / best[label, "tilewright"]
+            figures.append(report.Figure(f"{label}: of the peak", share, ""))
             ratio = best[label, "torch"] / best[label, "tilewright"]
             figures.append(report.at_least(f"{label}: against torch", ratio, "x", 1.0))
     return figures
