@@ -148,6 +148,31 @@ def test_windows_over_a_line_are_loaded_as_they_overlap(apart, height, width, an
 
 
 @needs_tiles
+def test_threads_share_a_line_of_one_image():
+    X, W = te.placeholder((1, 400, 64), "bf16", name="X"), te.placeholder((64, 64, 3), "bf16")
+    r, i = te.reduce_axis((0, 64), name="r"), te.reduce_axis((0, 3), name="i")
+    Y = te.compute(
+        (1, 384, 64),
+        lambda b, p, m: te.sum(
+            te.cast(X[b, p + i * 8, r], "f32") * te.cast(W[m, r, i], "f32"), axis=[r, i]
+        ),
+        name="Y",
+    )
+    fn = te.function([X, W, Y], name="line")
+    scheduled = default_schedule(fn, threads=2, constants=(W.name,)).function
+    assert "amx_load" in str(scheduled)
+    assert "in parallel 0..12" in str(scheduled)
+    random = np.random.default_rng(0)
+    x = random.integers(-8, 9, (1, 400, 64)).astype(ml_dtypes.bfloat16)
+    w = random.integers(-8, 9, (64, 64, 3)).astype(ml_dtypes.bfloat16)
+    given = [x, w, np.zeros((1, 384, 64), np.float32)]
+    run(scheduled, given)
+    taps = [x[:, 8 * k : 8 * k + 384].astype(np.float32) for k in range(3)]
+    want = sum(seen @ w[:, :, k].astype(np.float32).T for k, seen in enumerate(taps))
+    np.testing.assert_array_equal(given[2], want)
+
+
+@needs_tiles
 @pytest.mark.parametrize("any_batch", [False, True])
 @pytest.mark.parametrize("lines", [9, 10])
 def test_the_last_tile_of_a_line_computes_some_places_in_vain(lines, any_batch):

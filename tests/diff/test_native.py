@@ -281,6 +281,19 @@ def test_masked_tails(agree: Agree, of: str, n: int) -> None:
     agree(program, numbers(kind, n, 7), np.zeros(n, kind.numpy), np.zeros(n, kind.numpy))
 
 
+@pytest.mark.parametrize("of", ["u8", "i8", "u16", "i16", "f32", "bool"])
+@pytest.mark.parametrize("lane", [0, 3, 15])
+def test_one_lane_of_a_vector_leaves_its_neighbours_alone(agree: Agree, of: str, lane: int) -> None:
+    first, last = f"broadcast({lane + 8}, 16)", f"broadcast({lane + 9}, 16)"
+    program = f"""
+    func @f(%x: i32[16], %y: {of}[40]) stage flat {{
+      %y[ramp(8, 1, 16)] = {of}x16(%x[ramp(0, 1, 16)])
+          where {first} <= ramp(8, 1, 16) and ramp(8, 1, 16) < {last}
+    }}"""
+    values = np.random.default_rng(0).integers(0, 100, 16).astype(np.int32)
+    agree(program, values, np.full(40, 1, dtype(of).numpy))
+
+
 def test_a_masked_access_stays_inside_its_page() -> None:
     """The last element lies at the end of a page behind which nothing may be touched."""
     page = mmap.PAGESIZE

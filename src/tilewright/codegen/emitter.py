@@ -20,7 +20,7 @@ from tilewright.codegen.builder import NULL, FunctionText, ModuleText, Value, i1
 from tilewright.codegen.calls import RULES
 from tilewright.codegen.captures import captures
 from tilewright.codegen.debug import FUNCTION, DebugInfo
-from tilewright.codegen.facts import as_offsets, as_ramp, divisor, is_non_negative
+from tilewright.codegen.facts import as_offsets, as_ramp, divisor, is_non_negative, open_lanes
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.math import FORMULAS, expand_call
 from tilewright.codegen.memory import Accesses, Memory, Place
@@ -103,6 +103,9 @@ class Emitter:
         if mask is not None and lanes == 1:
             with self.b.when(mask):
                 self.access.store(value, place, 1)
+            return
+        if stmt.mask is not None and place.stride == 1 and len(open_lanes(stmt.mask)) == 1:
+            self.access.store_lane(value, place, *open_lanes(stmt.mask))
             return
         self.access.store(value, place, lanes, None if mask is None else self._spread(mask, lanes))
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 
 from tilewright.sym import (
     Add,
+    And,
     Cast,
     Const,
     Expr,
     FloorDiv,
     FloorMod,
+    Le,
+    Lt,
     Max,
     Min,
     Mul,
@@ -22,6 +26,7 @@ from tilewright.sym import (
     add,
     fold,
     mul,
+    simplify,
     sub,
 )
 from tilewright.tensor.ir import Broadcast, Ramp
@@ -121,3 +126,26 @@ def as_offsets(index: Expr) -> tuple[Expr, tuple[int, ...]] | None:
         return None
     pairs = [divmod(int(x.value) + i, number) for i in xs]
     return mul(x, 0), tuple(pair[isinstance(index, FloorMod)] for pair in pairs)
+
+
+def open_lanes(mask: Expr) -> tuple[int, ...]:
+    """The lanes that a mask lets through; none where that is not known."""
+    found = _tests(mask)
+    return () if found is None else tuple(lane for lane, test in enumerate(found) if test)
+
+
+def _tests(mask: Expr) -> tuple[bool, ...] | None:
+    """What a mask says of each lane, if that is always the same."""
+    if isinstance(mask, And):
+        left, right = _tests(mask.a), _tests(mask.b)
+        return None if left is None or right is None else tuple(map(operator.and_, left, right))
+    if not isinstance(mask, (Lt, Le)):
+        return None
+    a, b = as_offsets(mask.a), as_offsets(mask.b)
+    if a is None or b is None:
+        return None
+    apart = simplify(sub(a[0], b[0]))
+    if not isinstance(apart, Const):
+        return None
+    test = operator.lt if isinstance(mask, Lt) else operator.le
+    return tuple(test(int(apart.value) + x, y) for x, y in zip(a[1], b[1], strict=True))

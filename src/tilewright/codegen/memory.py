@@ -8,7 +8,7 @@ scatters. A mask keeps lanes from touching memory.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.base.dtype import DType
 from tilewright.codegen.builder import FunctionText, Value, i64, splat
@@ -161,6 +161,17 @@ class Accesses:
             self._store_run(reversed_value, Place(place.memory, first, 1, place.element, 1), None)
         else:
             self._scatter(value, place, self._indices(place, lanes), mask)
+
+    def store_lane(self, value: Value, place: Place, lane: int) -> None:
+        """Store one lane of neighbours.
+
+        Under a mask of that lane alone, LLVM 22 for AVX-512 stores truncated values as wide as they
+        were before, over their neighbours.
+        """
+        one = self.b.extract(self.to_memory(value, place.element), lane)
+        index = self.b.op("add nsw", place.index, i64(lane)) if lane else place.index
+        alone = replace(place, index=index, divisor=1 if lane else place.divisor)
+        self.b.store(one, self.address(alone), align=alone.align, extra=place.memory.alias)
 
     def _store_run(self, value: Value, place: Place, mask: Value | None) -> None:
         pointer, alias = self.address(place), place.memory.alias

@@ -8,7 +8,7 @@ A row of patches is what one window sees; with one tap it is there already. Elem
 a product can be done on its rows too, so that it stays with the product. Of few channels, what a
 window sees of a line is contiguous anyway, and as good as one pixel of many channels. Of lines too
 short for tiles, windows are unfolded along the line alone: what follows each other then is rows of
-the same tap, from one line to the next, and a third as much is copied as by unfolding all.
+the same tap, from one line to the next, and less is copied than by unfolding all.
 """
 
 from __future__ import annotations
@@ -84,13 +84,15 @@ def fits_lines(node: Node, weights: Array) -> bool:
     dims = (*((x and shape_of(x)) or ())[1:], *shape[1:])
     if len(taps) < 2 or node["dilations"][-1] != 1 or columns % TILE_COLUMNS:
         return False
+    if node["strides"][-1] >= taps[-1]:  # unfolding copies every pixel once
+        return False
     if not all(isinstance(dim, Const) for dim in dims) or not _is_known(tuple(node["pads"])):
         return False
     *_, height, width = _places(node)
     deep = TILE_BYTES // 2
-    lines = prod(taps[:-1]) * -(-taps[-1] * inner // deep)
-    unfolding = -(-prod(taps) * inner // deep)
-    is_cheap = lines * columns <= unfolding * (columns + UNFOLDING)
+    steps = prod(taps[:-1]) * -(-taps[-1] * inner // deep)
+    unfolded_steps = -(-prod(taps) * inner // deep)
+    is_cheap = steps * columns <= unfolded_steps * (columns + UNFOLDING)
     return inner < deep and is_cheap and _has_pairs(height, width)
 
 
@@ -113,7 +115,7 @@ def _extra_lines(node: Node) -> int | None:
     """
     height, width = _places(node)
     best: tuple[float, int] | None = None
-    for extra in range(height + 1):
+    for extra in range(height // 4 + 2):
         places = (height + extra) * width
         for tall in range(TILE_LOWEST, TILE_ROWS + 1):
             if places % (2 * tall) == 0:
@@ -146,7 +148,7 @@ def in_rows(
     assert isinstance(lines, Const)
     places = int(lines.value) * width
     rows = steps.add("reshape", seen, shape=(*items_of((images,)), places, taps[1] * inner))
-    moved = np.moveaxis(weights, 1, -1).transpose(0, 2, 3, 1)
+    moved = weights.transpose(0, 3, 1, 2)
     factor = steps.scope.new_constant(
         np.ascontiguousarray(moved.reshape(columns, taps[1] * inner, taps[0])), "w", node
     )

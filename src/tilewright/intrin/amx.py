@@ -152,7 +152,7 @@ LOAD_I8_ROWS, LOAD_I8_GROUPS = _load_rows("i8"), _load_groups("i8", 4)
 STORE_F32, STORE_I32 = _store_rows("f32"), _store_rows("i32")
 
 _SHORT = re.compile(r"amx_(load|store)?_?(bf16|u8|i8|f32|i32)(_dot|_rows)?_([1-9]|1[0-5])")
-_WINDOWS = re.compile(r"amx_load_(bf16|u8|i8)_windows([1-9][0-9]{0,3})(?:_([1-9]|1[0-5]))?")
+_WINDOWS = re.compile(r"amx_load_(bf16|u8|i8)_windows([1-9][0-9]{0,8})(?:_([1-9]|1[0-5]))?")
 
 
 def declare_named(name: str) -> bool:

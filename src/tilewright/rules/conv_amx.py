@@ -216,6 +216,8 @@ def _tiled(
     if far:
         blocks[-1], yo, ym = sch.split(loops[far[-1]], [None, plan.rows, plan.below])
         below, inside = [ym], [yo, xo]
+    elif plan.share == "rows":
+        blocks, inside = [xo], []
     jb, js, jm, ji = sch.split(loops[found.out], [None, plan.strips, plan.column_tiles, SIDE])
     co, ci = sch.split(loops[plan.deep], [None, kind.depth])
     taps = [loops[at] for at in (found.inner, *found.taps) if at != plan.deep]
