@@ -115,7 +115,7 @@ static void test_tasks_that_take_turns_turn_round(void) {
       if (round == 1) turned += (first[at] == 1) != (calls[at] == 1);
     }
   }
-  EXPECT(turned >= 2); /* addresses are random: two may share a place */
+  EXPECT(turned >= 2);                      /* addresses are random: two may share a place */
   for (int round = 0; round < 2; ++round) { /* what is not to turn round never does */
     calls[0] = 0;
     EXPECT(tw_parallel_for(tasks[0], NULL, 64, 1) == TW_OK && calls[0] == 1);
