@@ -34,6 +34,7 @@ SKINNY = ((1, 4096, 4096), (8, 4096, 4096), (64, 4096, 4096))
 PEERS = ("numpy", "torch")
 LANES = Target.parse("cpu").vector_bits // 32
 ACCUMULATORS = 24  # of the kernel that measures the peak
+TILE_BYTES = 1024  # 16 rows of 64
 
 
 # --------------------------------------------------------------------------- the peak
@@ -99,6 +100,10 @@ class Tiles:
     sum: str
     result: str
 
+    @property
+    def item_bytes(self) -> int:
+        return 2 if self.of == "bf16" else 1
+
 
 TILES = {"bf16": Tiles("bf16", "f32", "bf16"), "i8": Tiles("i8", "i32", "i32")}
 
@@ -149,9 +154,9 @@ def peak_of(case: Case, threads: int) -> Callable[[], object]:
 
 def tile_peak_kernel(kind: Tiles) -> Function:
     """Products of tiles that stay in registers, `n` rounds of four, on `p` threads at once."""
-    size = 1024 // (2 if kind.of == "bf16" else 1)  # elements of a tile
+    size = TILE_BYTES // kind.item_bytes  # elements of a tile
     dot = {"bf16": "tdpbf16ps", "i8": "tdpbssd"}[kind.of]
-    places = [0, 1, 2, 3]
+    places = range(4)
     clear = "\n".join(f"eval llvm.x86.tilezero:bool(address(%c[{256 * at}]))" for at in places)
     load = "\n".join(
         f"eval llvm.x86.tileloadd64:bool(address(%{to}[{size * at}]), address(%A[{size * at}]), 64)"
@@ -190,9 +195,9 @@ def tile_peak_kernel(kind: Tiles) -> Function:
 def tile_peak_of(case: Case, kind: Tiles, threads: int) -> Callable[[], object]:
     """Products of tiles, as many as a product of matrices has, of numbers like its own."""
     kernel = build(tile_peak_kernel(kind))
-    deep = 32 if kind.of == "bf16" else 64
-    n = np.zeros(round(case.flops / (2 * 4 * 16 * 16 * deep * threads)), np.float32)
-    a = _numbers(kind, (2048 // (2 if kind.of == "bf16" else 1),))
+    size = TILE_BYTES // kind.item_bytes
+    n = np.zeros(round(case.flops / (2 * 4 * 16 * size * threads)), np.float32)
+    a = _numbers(kind, (2 * size,))
     c = np.zeros((threads, 1024), np.float32 if kind.sum == "f32" else np.int32)
     return lambda: kernel(a, n, c, threads=threads)
 

@@ -99,13 +99,14 @@ class Emitter:
     def _store(self, stmt: ir.Store) -> None:
         place, lanes = self._place(stmt.buffer, stmt.index)
         value = self._spread(self.expr(stmt.value), lanes)
+        alone = () if stmt.mask is None or place.stride != 1 else open_lanes(stmt.mask)
+        if len(alone) == 1:
+            self.access.store_lane(value, place, alone[0])
+            return
         mask = None if stmt.mask is None else self.expr(stmt.mask)
         if mask is not None and lanes == 1:
             with self.b.when(mask):
                 self.access.store(value, place, 1)
-            return
-        if stmt.mask is not None and place.stride == 1 and len(open_lanes(stmt.mask)) == 1:
-            self.access.store_lane(value, place, *open_lanes(stmt.mask))
             return
         self.access.store(value, place, lanes, None if mask is None else self._spread(mask, lanes))
 

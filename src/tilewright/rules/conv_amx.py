@@ -171,9 +171,8 @@ def _deep(found: Convolution, kind: Kind) -> int | None:
     if (found.size(found.inner) or 1) % kind.depth == 0:
         return found.inner
     is_line = found.size(found.inner) == 1 and found.dilations[-1] == 1
-    return (
-        found.taps[-1] if is_line and (found.size(found.taps[-1]) or 1) % kind.depth == 0 else None
-    )
+    is_whole = (found.size(found.taps[-1]) or 1) % kind.depth == 0
+    return found.taps[-1] if is_line and is_whole else None
 
 
 def _rows(found: Convolution, below: int, room: int, workers: int) -> int:
