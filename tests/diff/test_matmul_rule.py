@@ -192,6 +192,31 @@ def test_the_rule_takes_usual_products_whole(sizes, layout, constants, symbolic,
     assert "in unroll" in text
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("m", "n", "k", "layout"),
+    [
+        (1, 512, 100, "one row"),
+        (3, 1000, 77, "plain"),
+        (1, 130, 259, "rows in two"),
+        (2, 300, 40, "stack"),
+        (12, 1100, 1000, "plain"),
+    ],
+)
+def test_few_rows_meet_a_few_rows_of_a_matrix_at_a_time(m, n, k, layout, threads):
+    sizes = {"b": 3, "m": m, "n": n, "k": k}
+    text = check(sizes, LAYOUTS[layout], followed="bias and relu", threads=threads)
+    assert f"in 0..{-(-k // 16)} " in text
+    assert "B_prefetch" not in text
+
+
+@pytest.mark.parametrize(("m", "k"), [(8, 400), (64, 400), (1, 700)])
+def test_lanes_past_the_last_column_are_summed_too(m, k):
+    text = check({"m": m, "n": 30, "k": k}, LAYOUTS["plain"])
+    product = text[text.index("sum=") :].splitlines()[0]
+    assert "select" in product  # of zero, so that sums stay in registers whole
+
+
 def test_one_row_by_weights_that_no_cache_holds_goes_to_and_fro():
     check({"n": 1000, "k": 1400}, LAYOUTS["one row"], constants=("B",))
 

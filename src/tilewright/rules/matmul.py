@@ -15,7 +15,7 @@ from tilewright.rules.amx import amx, amx_plan
 from tilewright.rules.contraction import Contraction, contraction
 from tilewright.rules.nest import attempt, fused, nest_of
 from tilewright.rules.setting import Setting
-from tilewright.rules.streams import stream_of, streamed
+from tilewright.rules.streams import stream_plan
 from tilewright.rules.tiles import BEFORE, INSIDE, NOWHERE, WEIGHT, Plan, tiled
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.ir import TO_AND_FRO
@@ -43,8 +43,8 @@ def matmul(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockR
     if (tiles := amx_plan(found, setting)) is not None:
         return amx(sch, reference, found, tiles)
     if found.b.buffer.name not in setting.constants:
-        if (stream := stream_of(found, setting)) is not None:
-            return streamed(sch, reference, found, stream)
+        if (stream := stream_plan(found, setting)) is not None:
+            return tiled(sch, reference, found, stream)
         if _is_dots(found):
             return ()  # sums along what is contiguous are a reduction's business
     plan = plan_of(found, setting)

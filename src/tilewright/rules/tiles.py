@@ -82,7 +82,11 @@ class _Loops:
 def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[BlockRef, ...]:
     """Cut into tiles, pack, fuse what follows, share out."""
     sch.pad(c, _multiples(found, plan))
-    panel = copy_of(sch, c, found, found.b) if plan.packing != NOWHERE else None
+    panel = None
+    if plan.packing != NOWHERE:
+        panel = copy_of(sch, c, found, found.b)
+    elif (padding := producer_of(sch, c, found, found.b)) is not None:
+        sch.compute_inline(padding)
     inline_crop(sch, c)
     tile = _part(sch, c, found, plan) if plan.part else c
     loops, own = _split(sch, c, found, plan)
@@ -105,7 +109,7 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[B
         _lay_out(sch, panel, tile, found, plan)
         scheduled.append(panel)
     if plan.ahead:
-        read = read_index(sch, tile, operand(sch, tile, found, found.b).buffer)
+        read = _read_of(sch, tile, found, found.b)
         far = -(-plan.ahead // plan.steps)
         attempt(sch, sch.prefetch, tile, read, depth[-1], far, near, True)
         if plan.prefetch_block and panel is not None and plan.packing == INSIDE:
@@ -113,7 +117,7 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[B
         elif plan.prefetch_block:
             attempt(sch, sch.prefetch, tile, read, loops.inside, 1, depth[-1])
     if plan.prefetch_rows and loops.rows:
-        read = read_index(sch, tile, operand(sch, tile, found, found.a).buffer)
+        read = _read_of(sch, tile, found, found.a)
         attempt(sch, sch.prefetch, tile, read, loops.rows[-1], 1, depth[-1])
     if plan.tile.share != ALONE:
         shared = {COLUMNS: [*loops.outer, loops.done], STACK: loops.outer}
@@ -138,11 +142,9 @@ def unrolled_sum(sch: Schedule, depth: LoopRef, steps: int) -> tuple[LoopRef, Lo
 
 
 def _multiples(found: Contraction, plan: Plan) -> list[int]:
-    """What columns are rounded up to; those of a matrix that is read in place stay."""
+    """What columns are rounded up to."""
     multiples = [1] * len(found.block.iters)
-    last = found.columns[-1]
-    if found.extent(last) is None or plan.packing != NOWHERE:
-        multiples[last] = plan.multiple
+    multiples[found.columns[-1]] = plan.multiple
     return multiples
 
 
@@ -157,6 +159,14 @@ def operand(sch: Schedule, block: BlockRef, found: Contraction, which: Load) -> 
 def read_index(sch: Schedule, block: BlockRef, buffer: Buffer) -> int:
     reads = block_of(sch.function, block.name).reads
     return next(at for at, read in enumerate(reads) if read.buffer is buffer)
+
+
+def _read_of(sch: Schedule, block: BlockRef, found: Contraction, which: Load) -> int:
+    """Which of the reads of a block is that of an operand, as it was or copied."""
+    reads = [read.buffer for read in block_of(sch.function, block.name).reads]
+    if which.buffer in reads:
+        return reads.index(which.buffer)
+    return reads.index(operand(sch, block, found, which).buffer)
 
 
 def producer_of(sch: Schedule, c: BlockRef, found: Contraction, which: Load) -> BlockRef | None:
