@@ -6,7 +6,7 @@
           for k                the rows of B: each a stream that goes on with the next tile
 
 Every element of B is used for a handful of multiply-adds only, so nothing counts but reading it at
-the speed of memory: in a few streams, which the processor follows by itself, with little else to do.
+the speed of memory: in a few streams, which the processor follows by itself.
 """
 
 from __future__ import annotations
