@@ -189,6 +189,39 @@ def test_many_weights_for_few_pixels_are_read_once(size, kernel, pads, threads):
     assert "_prefetch(" in text
 
 
+@pytest.mark.parametrize(
+    ("out", "inner"), [(24, 144), (8, 50), (40, 144), (3, 24), (48, 32), (24, 15)]
+)
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dynamic"), [(1, 1, ""), (1, 1, "size"), (3, 2, ""), (3, 1, "batch")]
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_channels_that_half_fill_a_vector_are_summed_side_by_side(
+    out, inner, kernel, stride, dynamic, threads
+):
+    conf = {
+        "batch": 2,
+        "size": [11, 13],
+        "channels": inner,
+        "out": out,
+        "kernel": [kernel, kernel],
+        "attributes": {
+            "strides": (stride, stride),
+            "pads": (kernel // 2,) * 4,
+            "dilations": (1, 1),
+        },
+        "epilogue": "residual",
+        "bias": True,
+        "dynamic": dynamic,
+        "constant": True,
+        "threads": threads,
+    }
+    check(conf, out, tw.build)
+    fn = lower_graph(module_of(conf | {"size": [56, 56], "dynamic": ""}).main, "kernel")
+    made = default_schedule(fn, "cpu -mcpu=skylake-avx512", constants=("w", "b"))
+    assert ("_rf(" in str(made.function)) == (out < 48 and inner % 2 == 0)
+
+
 @pytest.mark.parametrize("size", [(9, 33), (7, 7), (16, 14), (3, 5)])
 @pytest.mark.parametrize("pads", [(1, 1, 1, 1), (0, 2, 1, 0)])
 @pytest.mark.parametrize("stride", [1, 2])

@@ -36,12 +36,13 @@ def _tiled(sch: Schedule, found: Convolution, plan: Plan, setting: Setting) -> t
     if plan.skew and (padding is not None or plan.ahead):
         padding = _skewed(sch, padding, found, plan)
     packed = _weights(sch, block, found, plan)
+    sums = _side_by_side(sch, block, found, plan) if plan.side > 1 else block
     loops = sch.get_loops(block)
     out, group = loops[found.out], []
     if found.per_group:
         far, out = sch.split(out, [None, found.per_group])
         group = [far]
-    chunk, panel, vector, lane = sch.split(out, [None, plan.panels, plan.vectors, plan.lanes])
+    chunk, panel, vector, lane = sch.split(out, [None, plan.panels, plan.vectors, plan.channels])
     batch, inner_batch = _cut(sch, loops[found.batch], plan.pixels[0])
     first, *rest = found.places
     rows, tile, pixel = sch.split(loops[first], [None, plan.rows, plan.pixels[1]])
@@ -50,32 +51,35 @@ def _tiled(sch: Schedule, found: Convolution, plan: Plan, setting: Setting) -> t
         far, near = sch.split(loops[at], [None, size])
         tiles.append(far)
         pixels.append(near)
-    taps = [loops[at] for at in found.taps]
+    summed = [loops[at] for at in (*found.taps, found.inner)] if sums == block else loops[-1:]
     middle = [panel, *tiles] if plan.panel_outside else [*tiles, panel]
     shared = [batch, *group, chunk, rows]  # an image stays in the cache while weights come by
-    sch.reorder(*shared, *middle, *taps, loops[found.inner], *pixels, vector, lane)
+    sch.reorder(*shared, *middle, *summed, *pixels, vector, lane)
     for loop in (*pixels, vector):
         sch.unroll(loop)
     sch.vectorize(lane)
-    done = [block, packed, *results(sch, block, middle[-1], plan.lanes)]
+    done = [block, sums, packed, *results(sch, block, middle[-1], plan.channels)]
+    if sums != block:
+        sch.unroll(summed[0])
+        summed = _order_sums(sch, sums, middle[-1], found, plan)
     if padding is not None:
         done.append(padding)
         _pad(sch, padding, rows, plan, setting)
-    sch.decompose_reduction(block, taps[0])
-    inner = loops[found.inner]
+    sch.decompose_reduction(sums, summed[0])
+    inner = summed[-1]
     step: LoopRef | None = None
     if plan.steps > 1:
         inner, step = unrolled_sum(sch, inner, plan.steps)
     _pack(sch, packed, found, plan, setting)
-    weights = read_index(sch, block, block_of(sch.function, packed.name).writes[0].buffer)
+    weights = read_index(sch, sums, block_of(sch.function, packed.name).writes[0].buffer)
     if plan.ahead:  # all weights come by once, in order
         ahead = -(-plan.ahead // plan.steps)
-        attempt(sch, sch.prefetch, block, weights, inner, ahead, step, True)
+        attempt(sch, sch.prefetch, sums, weights, inner, ahead, step, True)
     elif plan.chunked:  # they come from afar: ask for those of the next chunk meanwhile
-        attempt(sch, sch.prefetch, block, weights, chunk, 1, inner)
+        attempt(sch, sch.prefetch, sums, weights, chunk, 1, inner)
     elif found.is_pointwise:  # the image, not a copy, comes by row by row: ask for the next pixels
-        image = read_index(sch, block, found.x.buffer)
-        attempt(sch, sch.prefetch, block, image, tiles[-1], 1, inner, True)
+        image = read_index(sch, sums, found.x.buffer)
+        attempt(sch, sch.prefetch, sums, image, tiles[-1], 1, inner, True)
     if plan.parallel:
         sch.parallel(sch.fuse(*shared))
     return tuple(done)
@@ -87,6 +91,36 @@ def _cut(sch: Schedule, loop: LoopRef, size: int) -> tuple[LoopRef, list[LoopRef
         return loop, []
     far, near = sch.split(loop, [None, size])
     return far, [near]
+
+
+# ----------------------------------------------------------------------------------- side by side
+
+
+def _side_by_side(sch: Schedule, block: BlockRef, found: Convolution, plan: Plan) -> BlockRef:
+    """Sum every other channel apart: the new block has all such sums, the old one adds them up."""
+    _, near = sch.split(sch.get_loops(block)[found.inner], [None, plan.side])
+    return sch.rfactor(near, len(found.x.index))
+
+
+def _order_sums(
+    sch: Schedule, sums: BlockRef, tile: LoopRef, found: Convolution, plan: Plan
+) -> list[LoopRef]:
+    """Put what is summed apart for a tile into registers; the loops over taps and over channels.
+
+    A vector has `side` sums of each of its channels next to each other.
+    """
+    sch.set_scope(sums, 0, "local")
+    sch.compute_at(sums, tile)
+    loops = sch.get_loops(sums)
+    apart, *own = loops[loops.index(tile) + 1 :]
+    summed = [own[at] for at in (*found.taps, found.inner)]
+    pixels = [own[at] for at in (found.batch, *found.places)]
+    sch.reorder(*summed, *pixels, own[found.out], apart)
+    vector, lane = sch.split(sch.fuse(own[found.out], apart), [None, plan.lanes])
+    for loop in (*pixels, vector):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    return summed
 
 
 # ------------------------------------------------------------------------------------ operands
@@ -117,10 +151,10 @@ def _skewed(sch: Schedule, padding: BlockRef | None, found: Convolution, plan: P
 def _weights(sch: Schedule, block: BlockRef, found: Convolution, plan: Plan) -> BlockRef:
     """The block that copies the weights, with zeros for channels that fill no vector."""
     channels = found.size(found.out)
-    if found.per_group or channels is None or channels % plan.lanes == 0:
+    if found.per_group or channels is None or channels % plan.channels == 0:
         return sch.cache_read(block, found.read_index(found.w), "global")
     multiples = [1] * len(found.nest.block.iters)
-    multiples[found.out] = plan.lanes
+    multiples[found.out] = plan.channels
     sch.pad(block, multiples)
     inline_crop(sch, block)
     (copy,) = (
@@ -154,6 +188,8 @@ def _pack(
     if found.per_group:
         within, before = f"(o % {found.per_group})", [f"o // {found.per_group}"]
     to = [*before, f"{within} // {plan.width}", *taps, "c", f"{within} % {plan.width}"]
+    if plan.side > 1:
+        to[-2:] = [f"c // {plan.side}", f"(o % {plan.width}) * {plan.side} + c % {plan.side}"]
     sch.transform_layout(packed, ("write", 0), f"({', '.join(names)}) -> ({', '.join(to)})")
     if found.w.buffer.name in setting.constants:
         sch.annotate(packed, CONSTANT, True)

@@ -28,6 +28,7 @@ PARALLEL_CYCLES = 30_000  # of all threads together: less is not worth waking an
 UNKNOWN_PLACES = 56  # of an image whose size is not known
 FEW_PIXELS = 8  # with fewer in a tile, weights had better come from the first cache
 SLOW_PIXELS = 2.5  # how many times longer those take that may not exist
+SIDE_BY_SIDE = 1.05  # how much dearer sums side by side are than they seem
 UNROLLED = 32  # multiply-adds in a tile's body, at most
 # Bytes per cycle of weights from beyond the second cache: read once in order, which the processor
 # sees, or asked for one by one while others are used.
@@ -42,7 +43,8 @@ class Problem:
     batch: int
     places: tuple[int, ...]  # of the result, per axis
     vectors: int  # of output channels, of one group
-    depth: int
+    depth: int  # steps of the sum
+    side: int  # terms of a step, side by side in a vector
     open: tuple[bool, ...]  # per axis, whether its size is guessed
     whole: bool  # whether tiles must divide the channels, as those of a group must
 
@@ -52,13 +54,14 @@ class Plan:
     """Everything that is decided."""
 
     lanes: int
+    side: int  # steps of the sum side by side in a vector: lanes // side channels
     vectors: int  # of a tile
     pixels: tuple[int, ...]  # of a tile: batch, then places
     panels: int  # panels of channels in a chunk
     rows: int  # tiles along the first spatial axis in a block
     panel_outside: bool  # panels outside of tiles: their weights stay in the first cache
     chunked: bool  # several chunks
-    steps: int  # of the sum over channels that are unrolled
+    steps: int  # of the sum over channels, `side` of them as one, that are unrolled
     parallel: bool
     ahead: int  # steps that weights are asked for; 0: those of the next chunk are
     skew: int  # bytes of which no multiple shall lie between neighbouring pixels; 0: any may
@@ -66,7 +69,12 @@ class Plan:
     @property
     def width(self) -> int:
         """Channels of a panel."""
-        return self.vectors * self.lanes
+        return self.vectors * self.channels
+
+    @property
+    def channels(self) -> int:
+        """Channels of a vector."""
+        return self.lanes // self.side
 
 
 def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
@@ -81,15 +89,25 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
     places = tuple(conv.size(at) or UNKNOWN_PLACES for at in conv.places)
     guessed = tuple(conv.size(at) is None for at in conv.places)
     whole = conv.per_group > 0
-    problem = Problem(
-        conv.size(conv.batch) or 1, places, -(-channels // lanes), conv.depth, guessed, whole
-    )
+    problems = [
+        Problem(
+            conv.size(conv.batch) or 1,
+            places,
+            -(-channels * side // lanes),
+            conv.depth // side,
+            side,
+            guessed,
+            whole,
+        )
+        for side in _sides(conv, channels, lanes)
+    ]
+    problem = min(problems, key=lambda each: _least_cycles(each, target, of.size_bytes))
     vectors, pixels = tile_of(problem, target, of.size_bytes)
     once = _is_once(problem, pixels, target)
     groups = (conv.size(conv.out) or channels) // channels
     cycles = groups * _cycles(problem, (vectors, pixels), target, of.size_bytes)
     workers = threads if cycles > PARALLEL_CYCLES else 1
-    panel_bytes = conv.depth * vectors * lanes * of.size_bytes
+    panel_bytes = problem.depth * vectors * lanes * of.size_bytes
     panels = -(-problem.vectors // vectors)
     most = max(1, target.l2_bytes // 2 // panel_bytes)
     chunked = most < panels
@@ -106,17 +124,35 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
         workers = 1  # they share out channels
     return Plan(
         lanes,
+        problem.side,
         vectors,
         pixels,
         in_chunk,
         _rows(conv, pixels, target, workers, stack, of.size_bytes),
         panel_bytes <= target.l1d_bytes * 5 // 8 and math.prod(pixels) < FEW_PIXELS,
         chunked,
-        unrolled_steps(conv.size(conv.inner) or 1, vectors * math.prod(pixels)),
+        unrolled_steps((conv.size(conv.inner) or 1) // problem.side, vectors * math.prod(pixels)),
         threads > 1 and cycles > PARALLEL_CYCLES,
         AHEAD if once else 0,
         _crowd_bytes(conv, pixels),
     )
+
+
+def _least_cycles(problem: Problem, target: Target, item: int) -> float:
+    """Of the best tile; what is not worth it is not summed side by side."""
+    cycles = _cycles(problem, tile_of(problem, target, item), target, item)
+    return cycles * (1 if problem.side == 1 else SIDE_BY_SIDE)
+
+
+def _sides(conv: Convolution, channels: int, lanes: int) -> tuple[int, ...]:
+    """How many terms of a sum may lie side by side in a vector, to be added up in the end.
+
+    Two do where channels alone leave half of the last vector empty.
+    """
+    kinds = {load.buffer.dtype for load in (conv.x, conv.w)}
+    is_plain = kinds == {conv.nest.block.writes[0].buffer.dtype} and not conv.per_group
+    is_even = (conv.size(conv.inner) or 1) % 2 == 0
+    return (1, 2) if is_plain and is_even and 0 < channels % lanes <= lanes // 2 else (1,)
 
 
 def _is_once(problem: Problem, pixels: tuple[int, ...], target: Target) -> bool:
@@ -239,7 +275,7 @@ def _cycles(
             if streamed:
                 step = max(step, v * target.vector_bits / 8 / L2_BYTES)
             step += 0.25  # of the loop
-            cost += count_v * count_p * (problem.depth * step + 2 * p * v + 20)
+            cost += count_v * count_p * (problem.depth * step + 2 * problem.side * p * v + 20)
     weights = _weights_bytes(problem, target)
     if weights > target.l2_bytes:
         once = _is_once(problem, pixels, target)

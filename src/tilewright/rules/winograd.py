@@ -165,7 +165,7 @@ def _tile(
     rows: int, wide: int, vectors: int, depth: int, target: Target
 ) -> tuple[int, tuple[int, int]]:
     """Vectors of a panel and tiles of a block that registers hold."""
-    problem = Problem(1, (rows, wide), vectors, depth, (False, False), whole=False)
+    problem = Problem(1, (rows, wide), vectors, depth, 1, (False, False), whole=False)
     found, (_, tall, broad) = tile_of(problem, target, 4)
     return found, (tall, broad)
 
