@@ -119,9 +119,7 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
     in_chunk = even(panels, most, workers, groups) if chunked else panels
     if conv.per_group:
         in_chunk = _divisor(panels, in_chunk)
-    stack = problem.batch * groups
-    if chunked and -(-panels // in_chunk) * groups >= workers:
-        workers = 1  # they share out channels
+    stack = problem.batch * groups * -(-panels // in_chunk)
     return Plan(
         lanes,
         problem.side,
