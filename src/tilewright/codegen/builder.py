@@ -81,6 +81,7 @@ class ModuleText:
     _metadata: list[str] = field(default_factory=list)
     _metadata_ids: dict[str, str] = field(default_factory=dict)
     _strings: dict[str, Value] = field(default_factory=dict)
+    _zeros: list[Value] = field(default_factory=list)
 
     def text(self) -> str:
         parts = [f'target datalayout = "{self.data_layout}"', f'target triple = "{self.triple}"']
@@ -134,6 +135,12 @@ class ModuleText:
             name = f".str.{len(self._strings)}"
             found = self._strings[text] = self.constant(name, f"[{len(data)} x i8]", f'c"{body}"')
         return found
+
+    def zeros(self) -> Value:
+        """Memory that may be read in the place of some that may not."""
+        if not self._zeros:
+            self._zeros.append(self.constant(".zeros", "[2 x i64]", "zeroinitializer"))
+        return self._zeros[0]
 
     @contextmanager
     def function(

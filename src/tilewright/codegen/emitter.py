@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright import sym
-from tilewright.base.dtype import INDEX, U64
+from tilewright.base.dtype import I32, INDEX, U64
 from tilewright.base.errors import CompilerBug, Unsupported
 from tilewright.codegen import hardware, tiles
 from tilewright.codegen.arith import Arithmetic
@@ -20,7 +20,14 @@ from tilewright.codegen.builder import NULL, FunctionText, ModuleText, Value, i1
 from tilewright.codegen.calls import RULES
 from tilewright.codegen.captures import captures
 from tilewright.codegen.debug import FUNCTION, DebugInfo
-from tilewright.codegen.facts import as_offsets, as_ramp, divisor, is_non_negative, open_lanes
+from tilewright.codegen.facts import (
+    as_offsets,
+    as_ramp,
+    divisor,
+    first_lanes,
+    is_non_negative,
+    open_lanes,
+)
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.math import FORMULAS, expand_call
 from tilewright.codegen.memory import Accesses, Memory, Place
@@ -583,6 +590,24 @@ def _compare(name: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
     return lambda e, node, args: e.arith.compare(name, args[0], args[1], node.a.dtype)
 
 
+def _order(name: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
+    """Comparisons of places: where only the first lanes pass, or only the last, count those."""
+    compare = _compare(name)
+
+    def rule(e: Emitter, node: sym.Lt | sym.Le, args: tuple[Value, ...]) -> Value:
+        found = first_lanes(node)
+        if found is None:
+            return compare(e, node, args)
+        lanes = node.dtype.lanes
+        inside = sym.maximum(sym.minimum(found[0], lanes), 0)
+        count = e.b.splat(e.arith.convert.cast(e.expr(inside), INDEX, I32), lanes)
+        numbers = ", ".join(f"i32 {lane}" for lane in range(lanes))
+        test = "icmp ult" if found[1] else "icmp uge"
+        return e.b.compare(test, Value(count.type, f"<{numbers}>"), count)
+
+    return rule
+
+
 def _division(want: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
     def rule(e: Emitter, node: sym.Binary, args: tuple[Value, ...]) -> Value:
         a, by = args
@@ -654,8 +679,8 @@ _EXPRS: dict[type[Expr], Callable[[Emitter, Any, tuple[Value, ...]], Value]] = {
     sym.Max: _minmax("max"),
     sym.Eq: _compare("eq"),
     sym.Ne: _compare("ne"),
-    sym.Lt: _compare("lt"),
-    sym.Le: _compare("le"),
+    sym.Lt: _order("lt"),
+    sym.Le: _order("le"),
     sym.And: _logical("and"),
     sym.Or: _logical("or"),
     sym.Not: _not,

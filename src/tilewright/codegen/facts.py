@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Mapping
 
+from tilewright.base.dtype import INDEX
 from tilewright.sym import (
     Add,
     And,
@@ -96,6 +97,23 @@ def as_ramp(index: Expr) -> tuple[Expr, Expr] | None:
         combine = add if isinstance(index, Add) else sub
         return combine(a[0], b[0]), combine(a[1], b[1])
     return None
+
+
+def first_lanes(test: Lt | Le) -> tuple[Expr, bool] | None:
+    """(n, True) if a comparison holds of lanes 0 to n - 1, (n, False) of all others; else None."""
+    of = test.a.dtype
+    a, b = (
+        (as_ramp(test.a), as_ramp(test.b)) if of.scalar is INDEX and of.lanes > 1 else (None,) * 2
+    )
+    if a is None or b is None:
+        return None
+    step = simplify(sub(a[1], b[1]))
+    if not isinstance(step, Const) or step.value not in (1, -1):
+        return None
+    equal = isinstance(test, Le)
+    if step.value == 1:
+        return add(sub(b[0], a[0]), int(equal)), True
+    return add(sub(a[0], b[0]), int(not equal)), False
 
 
 def as_offsets(index: Expr) -> tuple[Expr, tuple[int, ...]] | None:

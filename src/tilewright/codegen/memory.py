@@ -79,9 +79,16 @@ class Accesses:
         )
 
     def _load_equal(self, place: Place, lanes: int, mask: Value | None) -> Value:
-        if mask is not None:
-            return self._gather(place, self.b.splat(place.index, lanes), lanes, mask)
-        return self.b.splat(self._load_one(place), lanes)
+        """One element in all lanes, from elsewhere where no lane may touch it."""
+        if mask is None:
+            return self.b.splat(self._load_one(place), lanes)
+        element = memory_type(place.element)
+        some = self.b.call(f"llvm.vector.reduce.or.{mangled(mask.type)}", "i1", mask)
+        pointer = self.b.select(some, self.address(place), self.b.module.zeros())
+        align = place.element.size_bytes & -place.element.size_bytes
+        one = self.b.load(element, pointer, align=align, extra=place.memory.alias)
+        nothing = Value(vector(element, lanes), "zeroinitializer")
+        return self.b.select(mask, self.b.splat(one, lanes), nothing)
 
     def _load_run(self, place: Place, lanes: int, mask: Value | None) -> Value:
         type_ = vector(memory_type(place.element), lanes)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tilewright import sym, te
 from tilewright.base.dtype import F64, INDEX, DType
 from tilewright.lower.base import Lowering, Use, read_broadcast, static, wide, wide_type
 from tilewright.lower.linalg import summed
 from tilewright.lower.reduction import reduced
-from tilewright.sym import ZERO, Expr
+from tilewright.sym import TRUE, ZERO, Expr
 from tilewright.te import Tensor
 
 BLOCK = 32  # queries that together leave out the keys that none of them sees
@@ -32,19 +34,87 @@ def _shared(head: Expr, heads: Expr, shared: Expr) -> Expr:
     return sym.floordiv(head, sym.simplify(sym.floordiv(heads, shared)))
 
 
+@dataclass(frozen=True)
+class _Grid:
+    """Where the scores of a query stand: in a row, or in a row of a tile of BLOCK queries.
+
+    Tiles are whole: rows, keys and features that fill them up count for nothing.
+    """
+
+    batch: Expr
+    heads: Expr
+    rows: Expr
+    columns: Expr
+    in_tiles: bool
+
+    @property
+    def lead(self) -> tuple[Expr, ...]:
+        """The shape of a number per query."""
+        if not self.in_tiles:
+            return (self.batch, self.heads, self.rows)
+        return (self.batch, self.heads, sym.ceildiv(self.rows, BLOCK), sym.as_expr(BLOCK))
+
+    def query(self, at: Sequence[Expr]) -> Expr:
+        """Which query an index into such numbers speaks of."""
+        return sym.add(sym.mul(at[2], BLOCK), at[3]) if self.in_tiles else at[2]
+
+    def block(self, at: Sequence[Expr]) -> Expr:
+        """Which block of BLOCK queries it is one of."""
+        return at[2] if self.in_tiles else sym.floordiv(at[2], BLOCK)
+
+    def place(self, b: Expr, h: Expr, i: Expr) -> tuple[Expr, ...]:
+        """The index of the number of a query."""
+        if not self.in_tiles:
+            return (b, h, i)
+        return (b, h, sym.floordiv(i, BLOCK), sym.floormod(i, BLOCK))
+
+    def whole(self, size: Expr) -> Expr:
+        """A number of keys or features, filled up."""
+        return sym.simplify(sym.mul(sym.ceildiv(size, BLOCK), BLOCK)) if self.in_tiles else size
+
+    def queries(self, q: Tensor, name: str) -> Tensor:
+        """The queries by tile."""
+        if not self.in_tiles:
+            return q
+        return te.compute(
+            (*self.lead, self.whole(q.shape[3])),
+            lambda b, h, t, r, d: _filled(q, (b, h, self.query((b, h, t, r)), d)),
+            name=name,
+        )
+
+    def filled(self, x: Tensor, name: str) -> Tensor:
+        """Keys or values with rows and features of zeros."""
+        shape = (*x.shape[:2], self.whole(x.shape[2]), self.whole(x.shape[3]))
+        if not self.in_tiles:
+            return x
+        return te.compute(shape, lambda *at: _filled(x, at), name=name)
+
+
+def _filled(x: Tensor, at: tuple[Expr, ...]) -> Expr:
+    """An element of [batch, heads, rows, features]; zero behind the last row or feature."""
+    inside = sym.all_of(sym.lt(at[2], x.shape[2]), sym.lt(at[3], x.shape[3]))
+    return te.select(inside, x[at], te.const(0, x.dtype))
+
+
 def _attention(
     use: Use, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lengths: Tensor | None
 ) -> Tensor | tuple[Tensor, ...]:
     of, name = wide_type(q.dtype), use.name
     batch, heads, rows, features = q.shape
     columns = k.shape[2]
-    shape = (batch, heads, rows, columns)
+    grid = _Grid(batch, heads, rows, columns, in_tiles=use["rounded"])
+    shape = (*grid.lead, grid.whole(columns))
     scale = _scale(use, features, of)
+    queries, keys = grid.queries(q, f"{name}_queries"), grid.filled(k, f"{name}_keys")
+    filled = grid.filled(v, f"{name}_filled")
 
-    def product(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
-        key = _shared(h, heads, k.shape[1])
+    def product(*at: Expr) -> Expr:
+        key = _shared(at[1], heads, k.shape[1])
         return summed(
-            features, lambda d: wide(q[b, h, i, d]) * wide(k[b, key, j, d]), te.const(0, of), "d"
+            keys.shape[3],
+            lambda d: wide(queries[(*at[:-1], d)]) * wide(keys[at[0], key, at[-1], d]),
+            te.const(0, of),
+            "d",
         )
 
     products = te.compute(shape, product, name=f"{name}_products")
@@ -54,68 +124,75 @@ def _attention(
     if use["softcap"]:
         capped = te.compute(shape, lambda *i: te.tanh(raw[i] / cap) * cap, name=f"{name}_capped")
 
-    def near(i: Expr, j: Expr) -> Expr:
-        return sym.all_of(*_near(use, lengths, rows, i, j))
+    def is_near(*at: Expr) -> Expr:
+        return sym.all_of(*_near(use, lengths, rows, grid.block(at), at[-1]))
 
-    def is_near(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
-        return near(i, j)
-
-    def masked(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
-        score, never = capped[b, h, i, j], te.const(-math.inf, of)
+    def masked(*at: Expr) -> Expr:
+        score, never = capped[at], te.const(-math.inf, of)
+        b, h, i, j = *at[:2], grid.query(at), at[-1]
         tests = _allowed(use, lengths, rows, b, i, j)
         if tests:
             score = te.select(te.all(*tests), score, never)
         if mask is not None:
-            added = read_broadcast(mask, shape, (b, h, i, j))
+            inside = sym.minimum(i, sym.sub(rows, 1)) if grid.in_tiles else i
+            added = read_broadcast(mask, (batch, heads, rows, columns), (b, h, inside, j))
             if added.dtype.is_bool:
                 added = te.select(added, te.const(0, of), never)
             score = score + te.cast(added, of)
-        return te.select(near(i, j), score, never)
+        return te.select(sym.all_of(is_near(*at), sym.lt(j, columns)), score, never)
 
     scores = te.compute(shape, masked, name=f"{name}_scores")
-    top = reduced(scores, (3,), te.max, keep=False, name=f"{name}_max", where=is_near)
+    last = (len(shape) - 1,)
+    top = reduced(scores, last, te.max, keep=False, name=f"{name}_max", where=is_near)
 
-    def power(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
-        greatest = top[b, h, i]
+    def power(*at: Expr) -> Expr:
+        greatest = top[at[:-1]]
         nothing = te.eq(greatest, te.const(-math.inf, of))
-        value = te.exp(scores[b, h, i, j] - te.select(nothing, te.const(0, of), greatest))
-        return te.select(near(i, j), value, te.const(0, of))
+        value = te.exp(scores[at] - te.select(nothing, te.const(0, of), greatest))
+        value = te.select(is_near(*at), value, te.const(0, of))
+        return te.cast(value, v.dtype) if use["rounded"] else value
 
     powers = te.compute(shape, power, name=f"{name}_exp")
-    total = reduced(powers, (3,), te.sum, keep=False, name=f"{name}_sum", where=is_near)
+    total = reduced(powers, last, te.sum, keep=False, name=f"{name}_sum", where=is_near)
 
-    whole = te.compute(  # nothing to attend to gives zeros
+    share = te.compute(  # nothing to attend to gives zeros
         total.shape,
-        lambda *i: te.select(te.eq(total[i], te.const(0, of)), te.const(1, of), total[i]),
-        name=f"{name}_whole",
+        lambda *i: te.select(
+            te.eq(total[i], te.const(0, of)), total[i], te.const(1, of) / total[i]
+        ),
+        name=f"{name}_share",
     )
 
-    def value(b: Expr, h: Expr, i: Expr, f: Expr) -> Expr:
-        key = _shared(h, heads, v.shape[1])
+    def value(*at: Expr) -> Expr:
+        key = _shared(at[1], heads, v.shape[1])
         return summed(
-            columns,
-            lambda j: powers[b, h, i, j] * wide(v[b, key, j, f]),
+            shape[-1],
+            lambda j: wide(powers[(*at[:-1], j)]) * wide(filled[at[0], key, j, at[-1]]),
             te.const(0, of),
-            where=lambda j: near(i, j),
+            # Tiles are multiplied whole: there, what is not near has a weight of zero.
+            where=lambda j: TRUE if grid.in_tiles else is_near(*at[:-1], j),
         )
 
-    values = te.compute(use.shape, value, name=f"{name}_values")
-    out = te.compute(
-        use.shape,
-        lambda b, h, i, f: te.cast(values[b, h, i, f] / whole[b, h, i], use.dtype),
-        name=name,
-    )
+    values = te.compute((*grid.lead, filled.shape[3]), value, name=f"{name}_values")
+
+    def result(b: Expr, h: Expr, i: Expr, f: Expr) -> Expr:
+        at = grid.place(b, h, i)
+        return te.cast(share[at] * values[(*at, f)], use.dtype)
+
+    out = te.compute(use.shape, result, name=name)
     if use.call.outputs == 1:
         return out
-    weights = te.compute(
-        shape, lambda b, h, i, j: powers[b, h, i, j] / whole[b, h, i], name=f"{name}_weights"
-    )
+    weights = te.compute(shape, lambda *i: share[i[:-1]] * wide(powers[i]), name=f"{name}_weights")
     shown = {"raw": raw, "capped": capped, "masked": scores, "weights": weights}[use["scores"]]
-    return out, te.compute(shape, lambda *i: te.cast(shown[i], use.dtype), name=f"{name}_shown")
+
+    def seen(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
+        return te.cast(shown[(*grid.place(b, h, i), j)], use.dtype)
+
+    return out, te.compute(use.outputs[1].shape or (), seen, name=f"{name}_shown")
 
 
-def _near(use: Use, lengths: Tensor | None, rows: Expr, i: Expr, key: Expr) -> list[Expr]:
-    """What holds of all keys that any query of the same block may see.
+def _near(use: Use, lengths: Tensor | None, rows: Expr, block: Expr, key: Expr) -> list[Expr]:
+    """What holds of all keys that any query of a block may see.
 
     Others count for nothing, whatever they are: a schedule that takes blocks, or parts of them, at
     a time need not look at them.
@@ -124,7 +201,7 @@ def _near(use: Use, lengths: Tensor | None, rows: Expr, i: Expr, key: Expr) -> l
     count = static(rows)
     if lengths is not None or (count is not None and count <= BLOCK):
         return []
-    first = sym.add(sym.mul(sym.floordiv(i, BLOCK), BLOCK), use["past"])
+    first = sym.add(sym.mul(block, BLOCK), use["past"])
     tests: list[Expr] = []
     if use["causal"] or right >= 0:
         beyond = 0 if use["causal"] else right

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from tilewright.base.errors import ScheduleError
 from tilewright.base.target import Target
 from tilewright.rules.attention import attention
+from tilewright.rules.attention_amx import attention_amx
 from tilewright.rules.conv import conv
 from tilewright.rules.conv_amx import conv_amx
 from tilewright.rules.depthwise import depthwise
@@ -38,6 +39,7 @@ from tilewright.tensor.visit import blocks
 Rule = Callable[[Schedule, BlockRef, Setting], Iterable[BlockRef]]
 
 CPU: tuple[Rule, ...] = (
+    attention_amx,
     attention,
     recurrent,
     winograd,

@@ -13,10 +13,11 @@ takes hardly longer per row than one of sixteen, and no rows have to be filled u
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilewright.intrin.amx import ROWS as SIDE  # the intrinsics below are declared there
-from tilewright.intrin.amx import name_of, scope_of
+from tilewright.intrin.amx import SCOPE, name_of, scope_of
 from tilewright.rules.contraction import Contraction
 from tilewright.rules.nest import attempt, block_of, fused
 from tilewright.rules.setting import Setting
@@ -82,11 +83,17 @@ class AmxPlan:
     next_rows: bool  # ask for the rows of the next block
 
 
+def kind_of(found: Contraction, setting: Setting) -> Kind | None:
+    """The instructions that multiply what a product does, if the target has them."""
+    a, b = found.a.buffer.dtype.name, found.b.buffer.dtype.name
+    kind = KINDS.get((a, b, found.block.writes[0].buffer.dtype.name))
+    return kind if kind is not None and setting.target.has(kind.feature) else None
+
+
 def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
     """The decisions for a product; None where the tiles do not serve."""
-    c = found.block.writes[0].buffer
-    kind = KINDS.get((found.a.buffer.dtype.name, found.b.buffer.dtype.name, c.dtype.name))
-    if kind is None or not setting.target.has(kind.feature) or not found.rows:
+    kind = kind_of(found, setting)
+    if kind is None or not found.rows:
         return None
     iterators: set[Expr] = {it.var for it in found.block.iters}
     plain = all(
@@ -183,15 +190,91 @@ def _is_much(found: Contraction) -> bool:
 
 def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[BlockRef, ...]:
     """Pad to whole tiles, pack B, and leave the sums to the instructions."""
-    kind, short = plan.kind, scope_of(plan.tall)
     sch.pad(c, _multiples(found, plan))
     panel = copy_of(sch, c, found, found.b)
     padded = producer_of(sch, c, found, found.a)
-    a = sch.cache_read(c, read_index(sch, c, operand(sch, c, found, found.a).buffer), short)
-    b = sch.cache_read(c, read_index(sch, c, operand(sch, c, found, found.b).buffer), "amx.tile")
     followers = followers_of(sch, c)
-    store = sch.cache_write(c, 0, short)
-    loops = sch.get_loops(c)
+    registers = registers_of(sch, c, found, plan)
+    loops = dict(enumerate(sch.get_loops(c)))
+    # What numbers not known divide is hard to see through: rows not known come before blocks.
+    is_known = all(found.extent(at) is not None for at in found.rows[:-1])
+    cut = cut_loops(sch, found, plan, loops, blocks_first=is_known)
+    sch.reverse_compute_at(registers.store, cut.js)
+    done, at = follow(sch, followers, cut.js, plan.strips, plan.column_tiles)
+    load_tiles(sch, found, plan, registers, cut)
+    if padded is not None:
+        _fill(sch, found, plan, padded, cut.io)
+    if not plan.is_weight:
+        sch.compute_at(panel, cut.jb)
+    group(sch, found, plan, panel)
+    if plan.is_weight and plan.ahead:
+        attempt(sch, sch.prefetch, registers.b, 0, cut.ro, plan.ahead)
+    elif plan.is_weight:  # the next block comes while this one is used
+        attempt(sch, sch.prefetch, registers.b, 0, cut.jb, 1, cut.ro)
+    if plan.next_rows:
+        attempt(sch, sch.prefetch, registers.a, 0, cut.io, 1, cut.ro)
+    init = use_tiles(sch, c, found, plan, registers, cut)
+    pack(sch, found, plan, panel)
+    overlap(sch, at, cut.ro, done, -(-found.guess(found.depth) // plan.kind.depth))
+    around = {"stack": cut.stack, "columns": cut.to_blocks, "rows": [*cut.outer, cut.io]}
+    if plan.share:
+        sch.parallel(fused(sch, around[plan.share]))
+    made = (c, panel, padded, *registers.all, init, *done)
+    return tuple(x for x in made if x is not None)
+
+
+@dataclass(frozen=True)
+class Registers:
+    """The blocks that load the operands of a product into tiles, and store it."""
+
+    a: BlockRef
+    b: BlockRef
+    store: BlockRef
+
+    @property
+    def all(self) -> tuple[BlockRef, ...]:
+        return self.a, self.b, self.store
+
+
+def registers_of(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> Registers:
+    """Let a product read and write tiles."""
+    short = scope_of(plan.tall)
+    a = sch.cache_read(c, read_index(sch, c, operand(sch, c, found, found.a).buffer), short)
+    b = sch.cache_read(c, read_index(sch, c, operand(sch, c, found, found.b).buffer), SCOPE)
+    return Registers(a, b, sch.cache_write(c, 0, short))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The loops around the tiles of a product."""
+
+    stack: list[LoopRef]
+    outer: list[LoopRef]  # those and the loops over blocks of columns and outer rows
+    jb: LoopRef  # blocks of columns
+    io: LoopRef  # blocks of rows
+    js: LoopRef  # strips of columns: one block of registers
+    sums: list[LoopRef]
+
+    @property
+    def ro(self) -> LoopRef:
+        """Steps of the sum, of a tile each."""
+        return self.sums[-1]
+
+    @property
+    def to_blocks(self) -> list[LoopRef]:
+        """All loops down to that over blocks of columns."""
+        return self.outer[: self.outer.index(self.jb) + 1]
+
+
+def cut_loops(
+    sch: Schedule,
+    found: Contraction,
+    plan: AmxPlan,
+    loops: Mapping[int, LoopRef],
+    *,
+    blocks_first: bool,
+) -> Cut:
+    """Cut the loops of a product, named by their iterators, around blocks of registers."""
     stack = [loops[at] for at in (*found.stack, *found.columns[:-1])]
     *row_outer, row = [loops[at] for at in found.rows]
     io, im, ii = sch.split(row, [None, plan.row_tiles, plan.tall])
@@ -199,40 +282,33 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
         loops[found.columns[-1]], [None, plan.strips, plan.column_tiles, SIDE]
     )
     *far, last = [loops[at] for at in found.depth]
-    ro, ri = sch.split(last, [None, kind.depth])
-    if all(found.extent(at) is not None for at in found.rows[:-1]):
-        outer = [*stack, jb, *row_outer]
-    else:  # what numbers not known divide is hard to see through: they come first
-        outer = [*stack, *row_outer, jb]
+    ro, ri = sch.split(last, [None, plan.kind.depth])
+    outer = [*stack, jb, *row_outer] if blocks_first else [*stack, *row_outer, jb]
     sch.reorder(*outer, io, js, *far, ro, im, jm, ii, ji, ri)
     sch.unroll(im)
     sch.unroll(jm)
-    sch.reverse_compute_at(store, js)
-    done, at = follow(sch, followers, js, plan.strips, plan.column_tiles)
-    sch.compute_at(a, ro)
-    sch.compute_at(b, ro)
-    if padded is not None:
-        _fill(sch, found, plan, padded, io)
-    if not plan.is_weight:
-        sch.compute_at(panel, jb)
-    _lay_out(sch, found, plan, panel, a, b, store)
-    if plan.is_weight and plan.ahead:
-        attempt(sch, sch.prefetch, b, 0, ro, plan.ahead)
-    elif plan.is_weight:  # the next block comes while this one is used
-        attempt(sch, sch.prefetch, b, 0, jb, 1, ro)
-    if plan.next_rows:
-        attempt(sch, sch.prefetch, a, 0, io, 1, ro)
-    _tensorize_copies(sch, found, plan, a, b, store)
-    init = sch.decompose_reduction(c, (*far, ro)[0])
-    dot = name_of(kind.dot, plan.tall)
+    return Cut(stack, outer, jb, io, js, [*far, ro])
+
+
+def load_tiles(
+    sch: Schedule, found: Contraction, plan: AmxPlan, registers: Registers, cut: Cut
+) -> None:
+    """Load tiles where they are multiplied, laid out as registers hold them."""
+    sch.compute_at(registers.a, cut.ro)
+    sch.compute_at(registers.b, cut.ro)
+    _lay_out(sch, found, plan, registers)
+
+
+def use_tiles(
+    sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan, registers: Registers, cut: Cut
+) -> BlockRef:
+    """Leave loads, stores and sums to the instructions; the block that clears the sums."""
+    _tensorize_copies(sch, found, plan, registers)
+    init = sch.decompose_reduction(c, cut.sums[0])
+    dot = name_of(plan.kind.dot, plan.tall)
     sch.tensorize(sch.get_loops(c)[-3], dot)
     sch.tensorize(sch.get_loops(init)[-2], dot)
-    _pack(sch, found, plan, panel)
-    overlap(sch, at, ro, done, -(-found.guess(found.depth) // kind.depth))
-    around = {"stack": stack, "columns": outer[: outer.index(jb) + 1], "rows": [*outer, io]}
-    if plan.share:
-        sch.parallel(fused(sch, around[plan.share]))
-    return tuple(x for x in (c, panel, padded, a, b, store, init, *done) if x is not None)
+    return init
 
 
 def _fill(sch: Schedule, found: Contraction, plan: AmxPlan, padded: BlockRef, at: LoopRef) -> None:
@@ -348,29 +424,24 @@ def _map(rank: int, first: int, second: int, places: str) -> str:
     return f"({', '.join(names)}) -> ({', '.join([*others, target])})"
 
 
-def _lay_out(
-    sch: Schedule,
-    found: Contraction,
-    plan: AmxPlan,
-    panel: BlockRef,
-    a: BlockRef,
-    b: BlockRef,
-    store: BlockRef,
-) -> None:
-    """Tiles as registers hold them, panels of B in groups."""
-    deep, group = plan.kind.depth, plan.kind.group
-    rank = len(found.b.index)
-    k, j = _axis(found, found.b, found.depth[-1]), _axis(found, found.b, found.columns[-1])
-    grouped = f"{{x}} // 16, {{y}} // {group}, {{x}} % 16, {{y}} % {group}"
-    sch.transform_layout(panel, ("write", 0), _map(rank, k, j, grouped))
-    sch.transform_layout(b, ("write", 0), _map(rank, k, j, grouped))
+def _lay_out(sch: Schedule, found: Contraction, plan: AmxPlan, registers: Registers) -> None:
+    """Tiles as registers hold them."""
+    deep, tall = plan.kind.depth, plan.tall
+    group(sch, found, plan, registers.b)
     i, k = _axis(found, found.a, found.rows[-1]), _axis(found, found.a, found.depth[-1])
-    tall = plan.tall
     tiled = f"{{y}} // {tall}, {{x}} // {deep}, {{y}} % {tall}, {{x}} % {deep}"
-    sch.transform_layout(a, ("write", 0), _map(len(found.a.index), i, k, tiled))
+    sch.transform_layout(registers.a, ("write", 0), _map(len(found.a.index), i, k, tiled))
     rank, i, j = _written(found)
     square = f"{{y}} // {tall}, {{x}} // 16, {{y}} % {tall}, {{x}} % 16"
-    sch.transform_layout(store, ("read", 0), _map(rank, i, j, square))
+    sch.transform_layout(registers.store, ("read", 0), _map(rank, i, j, square))
+
+
+def group(sch: Schedule, found: Contraction, plan: AmxPlan, copy: BlockRef) -> None:
+    """A copy of B in tiles, the steps of a group side by side."""
+    k, j = _axis(found, found.b, found.depth[-1]), _axis(found, found.b, found.columns[-1])
+    group = plan.kind.group
+    grouped = f"{{x}} // 16, {{y}} // {group}, {{x}} % 16, {{y}} % {group}"
+    sch.transform_layout(copy, ("write", 0), _map(len(found.b.index), k, j, grouped))
 
 
 def _written(found: Contraction) -> tuple[int, int, int]:
@@ -382,17 +453,17 @@ def _written(found: Contraction) -> tuple[int, int, int]:
 
 
 def _tensorize_copies(
-    sch: Schedule, found: Contraction, plan: AmxPlan, a: BlockRef, b: BlockRef, store: BlockRef
+    sch: Schedule, found: Contraction, plan: AmxPlan, registers: Registers
 ) -> None:
     """One instruction loads or stores a tile."""
     kind = plan.kind
     k, j = _axis(found, found.b, found.depth[-1]), _axis(found, found.b, found.columns[-1])
-    tensorize(sch, b, len(found.b.index), k, j, (0, SIDE), f"{kind.load_b}_groups")
+    tensorize(sch, registers.b, len(found.b.index), k, j, (0, SIDE), f"{kind.load_b}_groups")
     i, k = _axis(found, found.a, found.rows[-1]), _axis(found, found.a, found.depth[-1])
     rows = name_of(f"{kind.load}_rows", plan.tall)
-    tensorize(sch, a, len(found.a.index), i, k, (plan.tall, 0), rows)
+    tensorize(sch, registers.a, len(found.a.index), i, k, (plan.tall, 0), rows)
     rank, i, j = _written(found)
-    tensorize(sch, store, rank, i, j, (plan.tall, SIDE), name_of(kind.store, plan.tall))
+    tensorize(sch, registers.store, rank, i, j, (plan.tall, SIDE), name_of(kind.store, plan.tall))
 
 
 def tensorize(
@@ -421,7 +492,7 @@ def tensorize(
     sch.tensorize(y, intrinsic)
 
 
-def _pack(sch: Schedule, found: Contraction, plan: AmxPlan, panel: BlockRef) -> None:
+def pack(sch: Schedule, found: Contraction, plan: AmxPlan, panel: BlockRef) -> None:
     """Loops of the packing: whole groups, along a few contiguous columns.
 
     Of all columns, those of different strips lie as far apart as makes them compete for the same
@@ -435,6 +506,9 @@ def _pack(sch: Schedule, found: Contraction, plan: AmxPlan, panel: BlockRef) -> 
     ko, kg = sch.split(k, [None, plan.kind.group])
     jo, js, ji = sch.split(j, [None, PACKED_TOGETHER, SIDE])
     sch.reorder(*rest, jo, ko, js, ji, kg)
-    sch.unroll(kg)
+    if found.stride(found.b, found.depth[-1]) is ONE:  # a group is contiguous
+        sch.vectorize(kg)
+    else:
+        sch.unroll(kg)
     if plan.is_weight:
         sch.annotate(panel, CONSTANT, True)

@@ -108,6 +108,8 @@ def _lanes_along(sch: Schedule, reference: BlockRef, nest: Nest, lanes: int) -> 
     count = 1
     while count < ACCUMULATORS and run >= 4 * count * lanes:
         count *= 2
+    while run % lanes == 0 and run % (count * lanes):  # rather fewer than one that is not whole
+        count //= 2
     _, inner = sch.split(reduce[-1], [None, count * lanes])
     rank = len(nest.block.writes[0].ranges)
     partial = sch.rfactor(inner, rank)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.base.dtype import DType
 from tilewright.graph.op import (
     ANY,
     COMPLEX,
@@ -54,7 +55,7 @@ def _attention_type(call: Call) -> tuple[Type, ...]:
     scores = (q[0], q[1], q[2], k[2])
     if call.has(3):
         broadcast_shapes(call, [scores, call.shape(3)])
-    of = call.tensor(0).dtype
+    of = call["to"] or call.tensor(0).dtype
     return (TensorType(of, (*q[:3], v[3])), TensorType(of, scores))[: call.outputs]
 
 
@@ -83,13 +84,16 @@ def _attention(
     scores = scores.astype(raw.dtype)
     greatest = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
     powers = np.exp(scores - np.where(np.isneginf(greatest), 0, greatest))
+    if call["rounded"]:
+        powers = wide(powers.astype(v.dtype))
     total = powers.sum(axis=-1, keepdims=True)
     weights = powers / np.where(total == 0, 1, total)  # nothing to attend to gives zeros
     together = weights.reshape(batch, shared, heads // shared * rows, k.shape[2])
     values = np.matmul(together, wide(v))
     shown = {"raw": raw, "capped": capped, "masked": scores, "weights": weights}[call["scores"]]
     out = values.reshape(batch, heads, rows, v.shape[3])
-    return (out.astype(q.dtype), shown.astype(q.dtype))[: call.outputs]
+    of = q.dtype if call["to"] is None else call["to"].numpy
+    return (out.astype(of), shown.astype(of))[: call.outputs]
 
 
 def _allowed(call: Call, q: Array, k: Array, lengths: Array | None) -> Array:
@@ -177,6 +181,9 @@ OPS = (
             # How many keys precede those of the queries; with lengths, the rest of each.
             Attr("past", (int, Expr), 0),
             Attr("scores", str, "raw"),  # what a second output shows
+            # Whether weights are rounded to the type of the values before they are used.
+            Attr("rounded", bool, False),
+            Attr("to", DType, None),  # the type of the results; by default that of the queries
         ),
     ),
     Op(

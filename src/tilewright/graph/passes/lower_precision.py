@@ -4,8 +4,9 @@ It runs where a user asks for it by name. Weights are rounded at compile time; w
 reads is rounded by whoever computes it, so that less is moved too. Between products everything
 stays f32: norms, softmax and sums lose nothing. But of a large value that products read rounded
 anyway, sums take the rounded one too: writing and reading it twice would take longer than
-multiplying. Convolutions are products of their windows; those of groups stay as they are. Recurrent
-layers read their weights rounded: that a step takes as long as bringing them is all that counts.
+multiplying. Convolutions are products of their windows; those of groups stay as they are. So does
+attention where there are no tiles to multiply. Recurrent layers read their weights rounded: that a
+step takes as long as bringing them is all that counts.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tilewright.graph.unfold import (
     in_rows,
     unfolded,
 )
+from tilewright.graph.views import is_view
 from tilewright.sym import ONE, Const
 
 RECURRENT = ("rnn", "gru", "lstm")
@@ -39,7 +41,7 @@ LARGE = 1 << 17  # elements of a value that does not stay in a cache beside what
 def lower_precision(module: Module, ctx: PassContext) -> Module:
     """Before: matmul(%a, %b).   After: matmul(cast(%a), cast(%b)) {to = dtype f32}."""
     tiles = has_tiles(ctx.target, "amx-bf16")
-    rules = (matmul, partial(conv, tiles=tiles), recurrent)
+    rules = (matmul, partial(conv, tiles=tiles), partial(attention, tiles=tiles), recurrent)
     rounded = rewrite_matches(rewrite_matches(module, rules), (flatten_rows,))
     return rewrite_matches(rewrite_matches(rounded, (read_rounded,)), (round_first,))
 
@@ -78,6 +80,25 @@ def conv(node: Node, scope: Scope, *, tiles: bool) -> Replacement:
     if tiles and fits_rows(node, small):
         return in_rows(steps, node, _rounded(steps, x), small, bias, "conv", to=F32, winograd=0)
     return unfolded(steps, node, _rounded(steps, x), small, bias, "matmul", to=F32)
+
+
+def attention(node: Node, scope: Scope, *, tiles: bool) -> Replacement:
+    """Attention of rows that fill tiles: weights are rounded too, the rest of softmax is not."""
+    if node.op != "attention" or not tiles or len(node.outputs) > 1:
+        return None
+    q, k, v, *others = node.inputs
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    sizes = [dim for value in (q, k, v) for dim in (shape_of(value) or ())[2:]]
+    known = [int(dim.value) for dim in sizes if isinstance(dim, Const)]
+    if q.tensor.dtype is not F32 or len(known) < len(sizes) or min(known) < SHORTEST:
+        return None
+    steps = Steps(node, scope)
+    rounded = [_rounded_behind(steps, value) for value in (q, k, v)]
+    attributes = {**dict(node.attributes), "rounded": True, "to": F32}
+    steps.add("attention", *rounded, *others, **attributes)
+    return steps.done()
 
 
 def recurrent(node: Node, scope: Scope) -> Replacement:
@@ -130,6 +151,15 @@ def _is_kept(value: Value, scope: Scope) -> bool:
         return False
     shape = shape_of(value) or ()
     return prod(int(dim.value) if isinstance(dim, Const) else 1 for dim in shape) >= LARGE
+
+
+def _rounded_behind(steps: Steps, value: Value) -> Value:
+    """A value rounded by whoever makes it, though products look at parts of it, or turn it."""
+    view = steps.scope.producer(value)
+    if view is None or view.inputs[0] is None or not is_view(view):
+        return _rounded(steps, value)
+    source = _rounded_behind(steps, view.inputs[0])
+    return steps.add(view.op, source, *view.inputs[1:], **dict(view.attributes))
 
 
 def _rounded(steps: Steps, value: Value) -> Value:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright import sym
-from tilewright.sym import ONE, ZERO, Context, Expr, Var
+from tilewright.sym import ONE, ZERO, Const, Context, Expr, FloorDiv, Var
 from tilewright.tensor.ir import (
     REDUCE,
     SPATIAL,
@@ -190,7 +190,8 @@ def _domain(
             is_certain = False
             continue
         iterator = by_var[used[0]]
-        offset = sym.simplify(sym.sub(r.start, iterator.var))
+        at, together = _undivided(r.start)
+        offset = sym.simplify(sym.sub(at, iterator.var))
         if len(used) > 1 or sym.uses_var(offset, by_var) or r.extent is not ONE:
             raise refuse(
                 fn,
@@ -203,10 +204,18 @@ def _domain(
         if iterator.kind == REDUCE or iterator.var in ranges:
             is_certain = False  # it runs over all of it, or another dimension tells over what
             continue
+        dim = sym.simplify(sym.mul(dim, together))
         _check_all_read(fn, block, iterator.extent, offset, dim, buffer, loop, ctx)
-        start = sym.simplify(sym.sub(made.start, offset), ctx)
-        ranges[iterator.var] = Range(start, made.extent)
+        start = sym.simplify(sym.sub(sym.mul(made.start, together), offset), ctx)
+        ranges[iterator.var] = Range(start, sym.simplify(sym.mul(made.extent, together)))
     return ranges, [buffer] if is_certain else []
+
+
+def _undivided(index: Expr) -> tuple[Expr, int]:
+    """What an index is the quotient of, and of how many neighbours it is the same."""
+    if isinstance(index, FloorDiv) and isinstance(index.b, Const) and int(index.b.value) > 0:
+        return index.a, int(index.b.value)
+    return index, 1
 
 
 def _check_all_produced(

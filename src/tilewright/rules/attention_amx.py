@@ -1,0 +1,191 @@
+"""Attention of small numbers on the tiles of AMX: a tile of queries at a time.
+
+    pack keys and values of all heads              in groups, as the instruction wants them
+    for tile in parallel ... {                     batch, head, 32 queries
+      scores[i, j] of the tile                     two by two registers at a time
+      max, exp, sum over j, lanes along j
+      values[i, f] += weights[i, j] * v[j, f]      two by two registers; over the sum
+    }
+
+Lowering has cut rows into whole tiles and filled up what is multiplied. What is cheap is done again
+for the greatest score and for the weights, rather than kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.base.target import CPU
+from tilewright.rules import cost
+from tilewright.rules.amx import (
+    SIDE,
+    AmxPlan,
+    cut_loops,
+    group,
+    kind_of,
+    load_tiles,
+    pack,
+    registers_of,
+    use_tiles,
+)
+from tilewright.rules.contraction import Contraction, contraction
+from tilewright.rules.nest import attempt, block_of, fused, inner_nest, nest_of
+from tilewright.rules.setting import Setting
+from tilewright.rules.stage import vectorize_stage
+from tilewright.tensor.ir import REDUCE, Buffer
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.visit import blocks
+
+LANES = 16
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Two products of tiles, and the stages between them and the result."""
+
+    first: Contraction  # queries times keys
+    second: Contraction  # weights times values
+    stages: tuple[str, ...]  # in the order of the program, those before the result
+    sink: BlockRef
+
+
+def attention_amx(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+    """Schedule a product of tiles that weights, made of another such product, enter."""
+    found = _found(sch, reference, setting)
+    if found is None:
+        return ()
+    stages = [name for name in found.stages if not _is_inlined(sch, name)]
+    queries = _maker(sch, BlockRef(found.first.nest.name), found.first.a.buffer)
+    first = _Product(sch, found.first, setting)
+    second = _Product(sch, found.second, setting)
+    around = sch.get_loops(second.registers.store)[:-2]  # all but rows and features of a tile
+    maps = [found.sink]
+    sch.reverse_compute_at(found.sink, around[-1])
+    second.multiply(around)
+    for name in (*reversed(stages), first.registers.store.name):
+        sch.compute_at(sch.get_block(name), around[-1])
+    first.multiply(around)
+    if queries is not None:
+        sch.compute_at(queries, around[-1])
+        maps.append(queries)
+    for name in stages:
+        block = sch.get_block(name)
+        if _sums(sch, name):
+            vectorize_stage(sch, block, len(around), setting)
+        else:
+            maps.append(block)
+    for block in maps:
+        _, lane = sch.split(sch.get_loops(block)[-1], [None, LANES])
+        sch.vectorize(lane)
+    if setting.threads > 1:
+        sch.parallel(fused(sch, around))
+        for panel in (first.panel, second.panel):
+            sch.parallel(fused(sch, sch.get_loops(panel)[:2]))
+    return (*maps, *[sch.get_block(name) for name in stages], *first.blocks, *second.blocks)
+
+
+def _is_inlined(sch: Schedule, name: str) -> bool:
+    """Inline what is cheap to do again."""
+    block = block_of(sch.function, name)
+    is_cheap = not _sums(sch, name) and cost.is_cheap(block)
+    return is_cheap and attempt(sch, sch.compute_inline, sch.get_block(name))
+
+
+class _Product:
+    """A product on its way into tiles."""
+
+    def __init__(self, sch: Schedule, found: Contraction, setting: Setting) -> None:
+        self.sch, self.found = sch, found
+        self.block = BlockRef(found.nest.name)
+        self.plan = _plan(found, setting)
+        made = _maker(sch, self.block, found.b.buffer)
+        self.panel = made or sch.cache_read(self.block, found.read_index(found.b), "global")
+        self.registers = registers_of(sch, self.block, found, self.plan)
+        self.blocks = [self.block, self.panel, *self.registers.all]
+
+    def multiply(self, around: list[LoopRef]) -> None:
+        """Make the results of a tile of queries under the loops around it."""
+        sch, found, plan = self.sch, self.found, self.plan
+        sch.compute_at(self.block, around[-1])
+        nest = inner_nest(sch, self.block, len(around))
+        assert nest is not None  # compute_at makes a loop per iterator
+        cut = cut_loops(sch, found, plan, nest.loops, blocks_first=False)
+        sch.reverse_compute_at(self.registers.store, cut.js)
+        load_tiles(sch, found, plan, self.registers, cut)
+        group(sch, found, plan, self.panel)
+        pack(sch, found, plan, self.panel)
+        self.blocks.append(use_tiles(sch, self.block, found, plan, self.registers, cut))
+
+
+def _plan(found: Contraction, setting: Setting) -> AmxPlan:
+    """Two by two registers at a time, all columns of a tile's rows one after the other."""
+    kind = kind_of(found, setting)
+    assert kind is not None
+    strips = found.nest.guess(found.columns[-1]) // (2 * SIDE)
+    return AmxPlan(kind, SIDE, 2, 2, strips, is_weight=False, share="", ahead=0, next_rows=False)
+
+
+# ------------------------------------------------------------------------------------ finding
+
+
+def _found(sch: Schedule, reference: BlockRef, setting: Setting) -> _Found | None:
+    second, sinks = _product(sch, reference, setting), sch.get_consumers(reference)
+    if second is None or len(sinks) != 1 or _sums(sch, sinks[0].name):
+        return None
+    before = _ancestors(sch, sinks[0])
+    products = {
+        name: product
+        for name in before - {reference.name}
+        if (product := _product(sch, sch.get_block(name), setting)) is not None
+    }
+    if len(products) != 1:
+        return None
+    ((first, product),) = products.items()
+    between = before - {first, reference.name, sinks[0].name}
+    stages = tuple(
+        block.name
+        for block in blocks(sch.function.body)
+        if block.name in between and first in _ancestors(sch, sch.get_block(block.name))
+    )
+    return _Found(product, second, stages, sinks[0]) if stages else None
+
+
+def _ancestors(sch: Schedule, reference: BlockRef) -> set[str]:
+    """A block, and those whose results it uses, directly or not."""
+    found: set[str] = set()
+    stack = [reference]
+    while stack:
+        reference = stack.pop()
+        if reference.name not in found:
+            found.add(reference.name)
+            stack.extend(sch.get_producers(reference))
+    return found
+
+
+def _sums(sch: Schedule, name: str) -> bool:
+    """Whether a block is a reduction."""
+    return any(it.kind == REDUCE for it in block_of(sch.function, name).iters)
+
+
+def _product(sch: Schedule, reference: BlockRef, setting: Setting) -> Contraction | None:
+    """A block as a product of whole tiles, of rows that are cut into tiles."""
+    nest = nest_of(sch, reference)
+    found = None if nest is None else contraction(nest)
+    if found is None or setting.target.kind != CPU or kind_of(found, setting) is None:
+        return None
+    is_cut = found.rows != () and found.extent(found.rows[-1]) == 2 * SIDE
+    is_whole = all(
+        (found.extent(at) or 1) % (2 * SIDE) == 0 for at in (*found.columns, *found.depth)
+    )
+    return found if is_cut and is_whole and len(found.columns) == len(found.depth) == 1 else None
+
+
+# ------------------------------------------------------------------------------------ operands
+
+
+def _maker(sch: Schedule, reader: BlockRef, buffer: Buffer) -> BlockRef | None:
+    """The block that makes what another one reads."""
+    for reference in sch.get_producers(reader):
+        if block_of(sch.function, reference.name).writes[0].buffer is buffer:
+            return reference
+    return None
