@@ -281,6 +281,33 @@ def test_masked_tails(agree: Agree, of: str, n: int) -> None:
     agree(program, numbers(kind, n, 7), np.zeros(n, kind.numpy), np.zeros(n, kind.numpy))
 
 
+TESTS = {  # of places, that pass for the first lanes or the last ones
+    "first": "ramp({at}, 1, 16) < broadcast(n, 16)",
+    "first, and one": "ramp({at}, 1, 16) <= broadcast(n, 16)",
+    "last": "broadcast(n, 16) < ramp({at}, 1, 16)",
+    "last, and one": "broadcast(n, 16) <= ramp({at}, 1, 16)",
+    "backwards": "ramp(40 - {at}, -1, 16) < broadcast(n, 16)",
+    "both move": "ramp({at}, 3, 16) < ramp(n, 2, 16)",
+    "two apart": "ramp({at}, 2, 16) < broadcast(n, 16)",
+}
+
+
+@pytest.mark.parametrize("test", TESTS.values(), ids=TESTS)
+def test_comparisons_of_places(agree: Agree, test: str) -> None:
+    """Far on both sides, and everywhere between; one number for all lanes is loaded if any may."""
+    mask = test.format(at="%i * 16 - 16")
+    program = f"""
+    func @f(%size: f32[n], %x: f32[5], %y: f32[80]) stage flat {{
+      for %i in 0..5 {{
+        let %m: boolx16 = {mask}
+        %y[ramp(%i * 16, 1, 16)] = masked(%x[broadcast(%i, 16)], %m) + broadcast(f32(1.0), 16)
+      }}
+    }}"""
+    x = np.arange(2, 7).astype(np.float32)
+    for n in (*range(40), 63, 64, 65, 200):
+        agree(program, np.zeros(n, np.float32), x, np.zeros(80, np.float32))
+
+
 @pytest.mark.parametrize("of", ["u8", "i8", "u16", "i16", "f32", "bool"])
 @pytest.mark.parametrize("lane", [0, 3, 15])
 def test_one_lane_of_a_vector_leaves_its_neighbours_alone(agree: Agree, of: str, lane: int) -> None:

@@ -1,8 +1,10 @@
 """Attention against loops that say what it is."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+from tilewright.base.dtype import F32
 from tilewright.base.errors import UserError
 
 
@@ -138,3 +140,14 @@ def test_linear_attention(run_op, rng, gated, delta):
 def test_heads_that_do_not_fit(run_op, shapes, error):
     with pytest.raises(UserError, match=error):
         run_op("attention", *(np.ones(shape) for shape in shapes))
+
+
+def test_rounded_weights(run_op, qkv):
+    """Weights have the precision of the values; they still add up to one."""
+    q, k, v = (x.astype(ml_dtypes.bfloat16) for x in qkv)
+    made = run_op("attention", q, k, v, rounded=True, to=F32)
+    assert made.dtype == np.float32
+    wide = [x.astype(np.float64) for x in (q, k, v)]
+    np.testing.assert_allclose(made, looped(*wide), rtol=2e-2, atol=1e-2)
+    ones = run_op("attention", q, k, np.ones_like(v), rounded=True, to=F32)
+    np.testing.assert_allclose(ones, 1, rtol=1e-6)
