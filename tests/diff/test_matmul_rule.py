@@ -1,5 +1,8 @@
 """Products of any shape and layout, by their default schedules, against NumPy."""
 
+import ctypes
+import mmap
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -332,3 +335,57 @@ def test_any_number_of_rows_is_multiplied_by_code_compiled_once(name):
         )
         want = EXPECTED[followed](a.astype(np.float64) @ b, bias)
         np.testing.assert_allclose(c, want, rtol=1e-4, atol=2e-4, err_msg=str(m))
+
+
+@pytest.fixture
+def at_the_end_of_a_page():
+    """Copies of arrays behind which nothing may be touched."""
+    libc, page, kept = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE, []
+
+    def copied(array):
+        pages = -(-array.nbytes // page) + 1
+        memory = mmap.mmap(-1, pages * page)
+        copy = np.frombuffer(memory, array.dtype)[-page // array.itemsize - array.size :]
+        copy = copy[: array.size].reshape(array.shape)
+        copy[...] = array
+        guard = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(memory)) + len(memory))
+        guard.value -= page
+        assert libc.mprotect(guard, ctypes.c_size_t(page), 0) == 0
+        kept.append((memory, guard))
+        return copy
+
+    yield copied
+    for _, guard in kept:
+        libc.mprotect(guard, ctypes.c_size_t(page), 3)
+
+
+@pytest.mark.parametrize("symbolic", ["", "n", "mn"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("layout", ["plain", "stack"])
+def test_nothing_is_read_behind_the_last_column(layout, threads, symbolic, at_the_end_of_a_page):
+    for n, m, k in [(1, 1, 1), (5, 1, 1), (15, 2, 1), (130, 1, 1), (30, 3, 7), (17, 8, 20)]:
+        sizes = {"b": 2, "m": m, "n": n, "k": k}
+        given = {x: te.var(x) if x in symbolic else size for x, size in sizes.items()}
+        a_axes, b_axes, c_axes = LAYOUTS[layout]
+        shapes = [[sizes[x] for x in axes] for axes in (a_axes, b_axes, "n", c_axes)]
+        a, b, bias, c = (
+            at_the_end_of_a_page(np.ones(shape, np.float32) + at) for at, shape in enumerate(shapes)
+        )
+        run(product(given, a_axes, b_axes, c_axes), (a, b, bias, c), threads=threads)
+        np.testing.assert_array_equal(c, 2 * k)
+
+
+@pytest.mark.parametrize("layout", ["plain", "stack", "rows in two", "columns in two"])
+@pytest.mark.parametrize("symbolic", ["n", "mn"])
+def test_threads_share_out_columns_of_any_number_on_tiles(layout, symbolic):
+    sizes = {"b": 3, "m": 12, "n": 203, "k": 259}
+    given = {x: te.var(x) if x in symbolic else size for x, size in sizes.items()}
+    a_axes, b_axes, c_axes = LAYOUTS[layout]
+    random = np.random.default_rng(0)
+    shapes = [[sizes[x] for x in axes] for axes in (a_axes, b_axes, "n", c_axes)]
+    a, b = (random.standard_normal(s).astype(ml_dtypes.bfloat16) for s in shapes[:2])
+    bias, c = (np.zeros(s, np.float32) for s in shapes[2:])
+    fn = product(given, a_axes, b_axes, c_axes, of="bf16")
+    run(fn, (a, b, bias, c), threads=2)
+    want = np.einsum(f"{a_axes},{b_axes}->{c_axes}", a.astype(np.float64), b.astype(np.float64))
+    np.testing.assert_allclose(c, want, rtol=1e-3, atol=1e-3)

@@ -81,7 +81,7 @@ class ModuleText:
     _metadata: list[str] = field(default_factory=list)
     _metadata_ids: dict[str, str] = field(default_factory=dict)
     _strings: dict[str, Value] = field(default_factory=dict)
-    _zeros: list[Value] = field(default_factory=list)
+    _zeros: Value | None = None
 
     def text(self) -> str:
         parts = [f'target datalayout = "{self.data_layout}"', f'target triple = "{self.triple}"']
@@ -137,10 +137,10 @@ class ModuleText:
         return found
 
     def zeros(self) -> Value:
-        """Memory that may be read in the place of some that may not."""
-        if not self._zeros:
-            self._zeros.append(self.constant(".zeros", "[2 x i64]", "zeroinitializer"))
-        return self._zeros[0]
+        """Eight bytes that may be read in the place of some that may not."""
+        if self._zeros is None:
+            self._zeros = self.constant(".zeros", "i64", "0")
+        return self._zeros
 
     @contextmanager
     def function(

@@ -102,9 +102,9 @@ def as_ramp(index: Expr) -> tuple[Expr, Expr] | None:
 def first_lanes(test: Lt | Le) -> tuple[Expr, bool] | None:
     """(n, True) if a comparison holds of lanes 0 to n - 1, (n, False) of all others; else None."""
     of = test.a.dtype
-    a, b = (
-        (as_ramp(test.a), as_ramp(test.b)) if of.scalar is INDEX and of.lanes > 1 else (None,) * 2
-    )
+    if of.scalar is not INDEX or of.lanes == 1:
+        return None
+    a, b = as_ramp(test.a), as_ramp(test.b)
     if a is None or b is None:
         return None
     step = simplify(sub(a[1], b[1]))

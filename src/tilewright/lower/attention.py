@@ -14,7 +14,9 @@ from tilewright.lower.reduction import reduced
 from tilewright.sym import TRUE, ZERO, Expr
 from tilewright.te import Tensor
 
-BLOCK = 32  # queries that together leave out the keys that none of them sees
+# Queries that together leave out the keys that none of them sees; those of a tile, which
+# rules/attention_amx.py expects as tall as two registers of AMX.
+BLOCK = 32
 
 
 def _scale(use: Use, features: Expr, of: DType) -> Expr:
@@ -44,7 +46,6 @@ class _Grid:
     batch: Expr
     heads: Expr
     rows: Expr
-    columns: Expr
     in_tiles: bool
 
     @property
@@ -84,9 +85,9 @@ class _Grid:
 
     def filled(self, x: Tensor, name: str) -> Tensor:
         """Keys or values with rows and features of zeros."""
-        shape = (*x.shape[:2], self.whole(x.shape[2]), self.whole(x.shape[3]))
         if not self.in_tiles:
             return x
+        shape = (*x.shape[:2], self.whole(x.shape[2]), self.whole(x.shape[3]))
         return te.compute(shape, lambda *at: _filled(x, at), name=name)
 
 
@@ -102,11 +103,11 @@ def _attention(
     of, name = wide_type(q.dtype), use.name
     batch, heads, rows, features = q.shape
     columns = k.shape[2]
-    grid = _Grid(batch, heads, rows, columns, in_tiles=use["rounded"])
+    grid = _Grid(batch, heads, rows, in_tiles=use["rounded"])
     shape = (*grid.lead, grid.whole(columns))
     scale = _scale(use, features, of)
     queries, keys = grid.queries(q, f"{name}_queries"), grid.filled(k, f"{name}_keys")
-    filled = grid.filled(v, f"{name}_filled")
+    weighted = grid.filled(v, f"{name}_weighted")
 
     def product(*at: Expr) -> Expr:
         key = _shared(at[1], heads, k.shape[1])
@@ -167,13 +168,13 @@ def _attention(
         key = _shared(at[1], heads, v.shape[1])
         return summed(
             shape[-1],
-            lambda j: wide(powers[(*at[:-1], j)]) * wide(filled[at[0], key, j, at[-1]]),
+            lambda j: wide(powers[(*at[:-1], j)]) * wide(weighted[at[0], key, j, at[-1]]),
             te.const(0, of),
             # Tiles are multiplied whole: there, what is not near has a weight of zero.
             where=lambda j: TRUE if grid.in_tiles else is_near(*at[:-1], j),
         )
 
-    values = te.compute((*grid.lead, filled.shape[3]), value, name=f"{name}_values")
+    values = te.compute((*grid.lead, weighted.shape[3]), value, name=f"{name}_values")
 
     def result(b: Expr, h: Expr, i: Expr, f: Expr) -> Expr:
         at = grid.place(b, h, i)

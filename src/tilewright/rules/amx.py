@@ -216,11 +216,20 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     init = use_tiles(sch, c, found, plan, registers, cut)
     pack(sch, found, plan, panel)
     overlap(sch, at, cut.ro, done, -(-found.guess(found.depth) // plan.kind.depth))
-    around = {"stack": cut.stack, "columns": cut.to_blocks, "rows": [*cut.outer, cut.io]}
     if plan.share:
-        sch.parallel(fused(sch, around[plan.share]))
+        sch.parallel(_shared(sch, found, plan, cut))
     made = (c, panel, padded, *registers.all, init, *done)
     return tuple(x for x in made if x is not None)
+
+
+def _shared(sch: Schedule, found: Contraction, plan: AmxPlan, cut: Cut) -> LoopRef:
+    """The loop that threads share out."""
+    around = {"stack": cut.stack, "columns": cut.to_blocks, "rows": [*cut.outer, cut.io]}
+    is_open = found.extent(found.columns[-1]) is None
+    if is_open and cut.jb in around[plan.share]:  # quotients by such a number say little
+        sch.reorder(cut.jb, *cut.to_blocks[:-1])
+        return cut.jb
+    return fused(sch, around[plan.share])
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,6 @@ from tilewright.tensor.ir import REDUCE, Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks
 
-LANES = 16
-
 
 @dataclass(frozen=True)
 class _Found:
@@ -75,7 +73,7 @@ def attention_amx(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple
         else:
             maps.append(block)
     for block in maps:
-        _, lane = sch.split(sch.get_loops(block)[-1], [None, LANES])
+        _, lane = sch.split(sch.get_loops(block)[-1], [None, setting.target.lanes(32)])
         sch.vectorize(lane)
     if setting.threads > 1:
         sch.parallel(fused(sch, around))

@@ -54,14 +54,14 @@ class Plan:
     """Everything that is decided."""
 
     lanes: int
-    side: int  # steps of the sum side by side in a vector: lanes // side channels
+    side: int  # terms of a step, side by side in a vector: it has lanes // side channels
     vectors: int  # of a tile
     pixels: tuple[int, ...]  # of a tile: batch, then places
     panels: int  # panels of channels in a chunk
     rows: int  # tiles along the first spatial axis in a block
     panel_outside: bool  # panels outside of tiles: their weights stay in the first cache
     chunked: bool  # several chunks
-    steps: int  # of the sum over channels, `side` of them as one, that are unrolled
+    steps: int  # of the sum over channels that are unrolled
     parallel: bool
     ahead: int  # steps that weights are asked for; 0: those of the next chunk are
     skew: int  # bytes of which no multiple shall lie between neighbouring pixels; 0: any may

@@ -17,10 +17,10 @@ from tilewright.rules.setting import Setting
 from tilewright.rules.tiles import NOWHERE, Plan
 from tilewright.sym import ONE
 
-FEWEST_ROWS, MOST_ROWS = 4, 14  # from the second cache, from beyond it
+NEAR_ROWS, FAR_ROWS = 4, 14  # at most, of B in the second cache and beyond it
 STREAMS = 16  # rows of B at a time
 WIDTHS = (8, 4, 2, 1)  # vectors of a tile
-MOST_EMPTY = 8  # the share of columns that may be filled up: one of so many
+FILLED = 8  # the columns of which one may be filled up
 PARALLEL_BYTES = 256 * 1024  # of B: what one thread reads before a second one is awake
 
 
@@ -31,13 +31,13 @@ def stream_plan(found: Contraction, setting: Setting) -> Plan | None:
     of = found.block.writes[0].buffer.dtype
     lanes = target.lanes(of.bits)
     is_known = all(found.extent(at) is not None for at in (*found.rows, *found.depth))
-    if rows > MOST_ROWS or not is_known or len(found.depth) > 1:
+    if rows > FAR_ROWS or not is_known or len(found.depth) > 1:
         return None
     if columns is None or columns < lanes or found.stride(found.b, last) is not ONE:
         return None
     depth = found.guess(found.depth)
     size = depth * columns * found.b.buffer.dtype.size_bytes
-    far = target.l1d_bytes if rows <= FEWEST_ROWS else 2 * target.l2_bytes
+    far = target.l1d_bytes if rows <= NEAR_ROWS else 2 * target.l2_bytes
     if size < far or depth <= STREAMS:
         return None
     is_parallel = setting.threads > 1 and size * found.guess(found.stack) > PARALLEL_BYTES
@@ -64,4 +64,4 @@ def stream_plan(found: Contraction, setting: Setting) -> Plan | None:
 def _vectors(rows: int, columns: int, registers: int) -> int:
     """How wide a tile is: as registers allow, little of the last one empty."""
     fitting = [each for each in WIDTHS if (rows + 1) * each < registers]
-    return next((each for each in fitting if -columns % each <= columns // MOST_EMPTY), 1)
+    return next((each for each in fitting if -columns % each <= columns // FILLED), 1)

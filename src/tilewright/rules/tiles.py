@@ -164,9 +164,8 @@ def read_index(sch: Schedule, block: BlockRef, buffer: Buffer) -> int:
 def _read_of(sch: Schedule, block: BlockRef, found: Contraction, which: Load) -> int:
     """Which of the reads of a block is that of an operand, as it was or copied."""
     reads = [read.buffer for read in block_of(sch.function, block.name).reads]
-    if which.buffer in reads:
-        return reads.index(which.buffer)
-    return reads.index(operand(sch, block, found, which).buffer)
+    is_read = which.buffer in reads
+    return reads.index(which.buffer if is_read else operand(sch, block, found, which).buffer)
 
 
 def producer_of(sch: Schedule, c: BlockRef, found: Contraction, which: Load) -> BlockRef | None:

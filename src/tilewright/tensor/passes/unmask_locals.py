@@ -4,8 +4,8 @@
     T[ramp(0, 1, 8)] = T[ramp(0, 1, 8)] + masked(A[..], m)
 
 If all accesses of a vector of a local buffer carry the same mask, what its other lanes hold only
-ever reaches those same lanes, and stores that mask them. So the vector can live in a register,
-which a masked access of memory could not.
+ever reaches those same lanes, and stores that mask them. Nor are masks of loads needed where all
+lanes were stored. So the vector can live in a register, which a masked access of memory could not.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ class _Uses:
                 return False  # vectors that overlap
             reached = first + lanes
             loads = self.loads.get((first, lanes), set())
-            masks = (loads | self.stores.get((first, lanes), set())) - {None}
-            if len(masks) > 1 or (masks and None in loads):
+            stores = self.stores.get((first, lanes), set())
+            masks = (loads | stores) - {None}
+            if stores != {None} and (len(masks) > 1 or (masks and None in loads)):
                 return False
             some_mask = some_mask or bool(masks)
         return some_mask
