@@ -158,6 +158,33 @@ def test_the_method_of_winograd_keeps_the_answer(seed):
     check(conf, seed, tw.build, loose=10)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("size", "tile"), [((7, 7), 2), ((8, 5), 4), ((14, 14), 4)])
+def test_weights_of_winograds_method_come_by_once(size, tile, threads):
+    conf = {
+        "batch": 1,
+        "size": list(size),
+        "channels": 256,
+        "out": 272,
+        "kernel": [3, 3],
+        "attributes": {
+            "strides": (1, 1),
+            "pads": (1, 1, 1, 1),
+            "dilations": (1, 1),
+            "winograd": tile,
+        },
+        "epilogue": "residual",
+        "bias": True,
+        "dynamic": "",
+        "constant": True,
+        "threads": threads,
+    }
+    check(conf, 0, tw.build, loose=10)
+    fn = lower_graph(module_of(conf).main, "kernel")
+    made = default_schedule(fn, "cpu -mcpu=skylake-avx512", threads=threads, constants=("w", "b"))
+    assert "align(4, 256, 16)" in str(made.function)
+
+
 FEW_PIXELS = {
     "padded": ([4, 4], [2, 2], (1, 0, 0, 1)),
     "copied": ([4, 4], [1, 1], (0, 0, 0, 0)),

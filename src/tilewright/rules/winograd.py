@@ -8,6 +8,10 @@
 
 Weights are transformed and packed as [panel, i, j, c, channel in panel] before the first call.
 Where there are too few blocks for the threads, these share out panels, after V has been made.
+
+Where registers hold all tiles of an image, and the second cache does not hold the weights, these
+come by once, in order: [i, j, panel, c, channel in panel]. Each of the products reads its part of V
+from the first cache then, and the result is made after all of them.
 """
 
 from __future__ import annotations
@@ -32,12 +36,13 @@ from tilewright.rules.nest import Nest, attempt, block_of, nest_of
 from tilewright.rules.setting import Setting
 from tilewright.rules.tiles import unrolled_sum
 from tilewright.rules.tiling import unrolled_steps
-from tilewright.sym import Const, Expr
+from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Block, annotation
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 PARALLEL_FLOPS = 2_000_000  # of all threads together: less is not worth waking another
+AHEAD = 128  # vectors of weights that are asked for, where all come by once
 UNKNOWN_TILES = 14  # along an axis whose size is not known
 
 
@@ -72,7 +77,9 @@ class Plan:
     rows: int  # rows of tiles in a block
     pixels: tuple[int, int]  # tiles that registers hold, along both axes
     share: str  # what threads share out: "blocks", "panels" or nothing
+    steps: int  # of a sum that are unrolled
     far: bool  # weights are more than the second cache holds
+    once: bool  # registers hold all tiles of the image, and weights come by once
 
 
 def winograd(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
@@ -158,7 +165,12 @@ def _plan(parts: Parts, target: Target, threads: int) -> Plan:
     if share == "blocks":
         rows = even(tall, rows, threads, batch)
     panel, pixels = _tile(rows, wide, vectors_out, depth, target)
-    return Plan(lanes, panel, rows, pixels, share, far)
+    fitting = (target.vector_registers - 1) // (rows * wide + 1)
+    once = far and rows == tall and product.extent(2) is ONE and fitting > 0
+    if once:
+        panel, pixels = min(fitting, vectors_out), (rows, wide)
+    steps = unrolled_steps(number(product.extent(6), unknown=1), panel * math.prod(pixels))
+    return Plan(lanes, panel, rows, pixels, share, steps, far, once)
 
 
 def _tile(
@@ -184,20 +196,29 @@ def _scheduled(sch: Schedule, parts: Parts, plan: Plan, setting: Setting) -> tup
     for loop in (y_in, x_in):
         sch.unroll(loop)
     _columns(sch, parts, vector, lanes)
-    store, each, depth = _product(sch, parts, plan, panel)
+    store, each, depth, near = _product(sch, parts, plan, panel)
     shared = plan.share == "panels"
-    _image(sch, parts, plan, None if shared else block, setting)
+    _image(sch, parts, plan, None if shared or plan.once else block, setting)
     _weights(sch, parts, plan, setting)
-    if plan.far:  # ask for the weights of the next product meanwhile
+    if plan.far:
         product = BlockRef(parts.product.name)
         made = block_of(sch.function, parts.weights[-1].name).writes[0].buffer
         reads = block_of(sch.function, product.name).reads
         index = next(i for i, read in enumerate(reads) if read.buffer is made)
-        attempt(sch, sch.prefetch, product, index, each, 1, depth)
+        if plan.once:
+            ahead = -(-AHEAD // (plan.vectors * plan.steps))
+            attempt(sch, sch.prefetch, product, index, depth, ahead, near, True)
+        else:  # ask for the weights of the next product meanwhile
+            attempt(sch, sch.prefetch, product, index, each, 1, depth)
     if plan.share == "blocks":
         sch.parallel(sch.fuse(n, block))
     if shared:
         sch.parallel(sch.fuse(n, block, panel))
+    if plan.once:  # tiles side by side shall not compete for the same places of the first cache
+        channels = number(parts.product.extent(6))
+        sch.storage_align(parts.image, 0, 4, channels, plan.lanes % channels)
+        if plan.share:
+            sch.parallel(each)
     stages = (parts.image, parts.half, parts.padded, *parts.weights, parts.columns, parts.result)
     return (BlockRef(parts.product.name), store, *stages)
 
@@ -219,19 +240,20 @@ def _columns(sch: Schedule, parts: Parts, vector: LoopRef, lanes: int) -> None:
 
 def _product(
     sch: Schedule, parts: Parts, plan: Plan, panel: LoopRef
-) -> tuple[BlockRef, LoopRef, LoopRef]:
+) -> tuple[BlockRef, LoopRef, LoopRef, LoopRef | None]:
     """For each of the a x a products, tiles of the image by vectors of channels in registers.
 
-    The block that stores them, the loop over products, and the one over channels.
+    The block that stores them, the loop over products, the one over channels and its unrolled part.
     """
     block = BlockRef(parts.product.name)
-    sch.compute_at(block, panel)
+    if not plan.once:
+        sch.compute_at(block, panel)
     *_, i, j, n, y, x, o, c = sch.get_loops(block)
     far_y, near_y = sch.split(y, [None, plan.pixels[0]])
     far_x, near_x = sch.split(x, [None, plan.pixels[1]])
-    vector, lane = sch.split(o, [None, plan.lanes])
-    sch.reorder(i, j, n, far_y, far_x, c, near_y, near_x, vector, lane)
-    each = sch.fuse(i, j)
+    panels, vector, lane = sch.split(o, [None, plan.vectors, plan.lanes])
+    sch.reorder(i, j, panels, n, far_y, far_x, c, near_y, near_x, vector, lane)
+    each = sch.fuse(i, j, panels)
     for loop in (near_y, near_x, vector):
         sch.unroll(loop)
     sch.vectorize(lane)
@@ -243,11 +265,10 @@ def _product(
     for loop in (y, x, vector):
         sch.unroll(loop)
     sch.decompose_reduction(block, c)
-    tile = plan.vectors * math.prod(plan.pixels)
-    steps = unrolled_steps(number(parts.product.extent(6), unknown=1), tile)
-    if steps > 1:
-        c, _ = unrolled_sum(sch, c, steps)
-    return store, each, c
+    near: LoopRef | None = None
+    if plan.steps > 1:
+        c, near = unrolled_sum(sch, c, plan.steps)
+    return store, each, c, near
 
 
 def _image(
@@ -279,10 +300,11 @@ def _image(
 
 def _weights(sch: Schedule, parts: Parts, plan: Plan, setting: Setting) -> None:
     width = plan.vectors * plan.lanes
+    order = f"i, j, o // {width}" if plan.once else f"o // {width}, i, j"
     sch.transform_layout(
         parts.weights[-1],
         ("write", 0),
-        f"(i, j, c, o) -> (o // {width}, i, j, c, o % {width})",
+        f"(i, j, c, o) -> ({order}, c, o % {width})",
     )
     if all(_is_constant(sch, reference, parts, setting) for reference in parts.weights):
         for reference in parts.weights:
