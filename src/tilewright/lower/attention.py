@@ -140,7 +140,8 @@ def _attention(
             if added.dtype.is_bool:
                 added = te.select(added, te.const(0, of), never)
             score = score + te.cast(added, of)
-        return te.select(sym.all_of(is_near(*at), sym.lt(j, columns)), score, never)
+        exists = sym.lt(j, columns) if grid.in_tiles else TRUE
+        return te.select(sym.all_of(is_near(*at), exists), score, never)
 
     scores = te.compute(shape, masked, name=f"{name}_scores")
     last = (len(shape) - 1,)
