@@ -321,6 +321,20 @@ def test_one_lane_of_a_vector_leaves_its_neighbours_alone(agree: Agree, of: str,
     agree(program, values, np.full(40, 1, dtype(of).numpy))
 
 
+@pytest.mark.parametrize("to", ["bf16", "f16", "f32"])
+@pytest.mark.parametrize(("first", "stop"), [(0, 8), (0, 16), (3, 12), (0, 31), (5, 6), (8, 32)])
+def test_some_lanes_of_rounded_values(agree: Agree, to: str, first: int, stop: int) -> None:
+    tests = f"broadcast({first}, 32) <= ramp(0, 1, 32) and ramp(0, 1, 32) < broadcast({stop}, 32)"
+    program = f"""
+    func @f(%x: f32[32], %y: {to}[40]) stage flat {{
+      let %m: boolx32 = {tests}
+      %y[ramp(0, 1, 32)] = {to}x32(masked(%x[ramp(0, 1, 32)], %m) + broadcast(f32(1.0), 32))
+          where {tests}
+    }}"""
+    values = np.random.default_rng(0).standard_normal(32).astype(np.float32)
+    agree(program, values, np.ones(40, dtype(to).numpy))
+
+
 def test_a_masked_access_stays_inside_its_page() -> None:
     """The last element lies at the end of a page behind which nothing may be touched."""
     page = mmap.PAGESIZE

@@ -106,9 +106,9 @@ class Emitter:
     def _store(self, stmt: ir.Store) -> None:
         place, lanes = self._place(stmt.buffer, stmt.index)
         value = self._spread(self.expr(stmt.value), lanes)
-        alone = () if stmt.mask is None or place.stride != 1 else open_lanes(stmt.mask)
-        if len(alone) == 1:
-            self.access.store_lane(value, place, alone[0])
+        part = None if stmt.mask is None or place.stride != 1 else open_lanes(stmt.mask)
+        if part:
+            self.access.store_part(value, place, part)
             return
         mask = None if stmt.mask is None else self.expr(stmt.mask)
         if mask is not None and lanes == 1:

@@ -146,10 +146,13 @@ def as_offsets(index: Expr) -> tuple[Expr, tuple[int, ...]] | None:
     return mul(x, 0), tuple(pair[isinstance(index, FloorMod)] for pair in pairs)
 
 
-def open_lanes(mask: Expr) -> tuple[int, ...]:
-    """The lanes that a mask lets through; none where that is not known."""
+def open_lanes(mask: Expr) -> range | None:
+    """The lanes that a mask lets through, where they are known and neighbours."""
     found = _tests(mask)
-    return () if found is None else tuple(lane for lane, test in enumerate(found) if test)
+    lanes = [] if found is None else [lane for lane, test in enumerate(found) if test]
+    if not lanes or lanes[-1] - lanes[0] >= len(lanes):
+        return None
+    return range(lanes[0], lanes[-1] + 1)
 
 
 def _tests(mask: Expr) -> tuple[bool, ...] | None:

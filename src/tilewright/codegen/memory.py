@@ -169,16 +169,18 @@ class Accesses:
         else:
             self._scatter(value, place, self._indices(place, lanes), mask)
 
-    def store_lane(self, value: Value, place: Place, lane: int) -> None:
-        """Store one lane of neighbours.
+    def store_part(self, value: Value, place: Place, lanes: range) -> None:
+        """Store some lanes, which are neighbours.
 
-        Under a mask of that lane alone, LLVM 22 for AVX-512 stores truncated values as wide as they
-        were before, over their neighbours.
+        Under a constant mask of them, LLVM 22 for AVX-512 makes the value narrower when types must
+        not change any more: of one lane it stores truncated values as wide as before, over
+        their neighbours, and of eight it fails to round to bf16.
         """
-        one = self.b.extract(self.to_memory(value, place.element), lane)
-        index = self.b.op("add nsw", place.index, i64(lane)) if lane else place.index
-        alone = replace(place, index=index, divisor=1 if lane else place.divisor)
-        self.b.store(one, self.address(alone), align=alone.align, extra=place.memory.alias)
+        whole, first = self.to_memory(value, place.element), lanes.start
+        part = self.b.extract(whole, first) if len(lanes) == 1 else self.b.shuffle(whole, lanes)
+        index = self.b.op("add nsw", place.index, i64(first)) if first else place.index
+        here = replace(place, index=index, divisor=math.gcd(place.divisor, first))
+        self.b.store(part, self.address(here), align=here.align, extra=place.memory.alias)
 
     def _store_run(self, value: Value, place: Place, mask: Value | None) -> None:
         pointer, alias = self.address(place), place.memory.alias
