@@ -32,9 +32,12 @@ from tilewright.rules.contraction import Contraction, contraction
 from tilewright.rules.nest import attempt, block_of, fused, inner_nest, nest_of
 from tilewright.rules.setting import Setting
 from tilewright.rules.stage import vectorize_stage
-from tilewright.tensor.ir import REDUCE, Buffer
+from tilewright.rules.tiles import maker_of
+from tilewright.tensor.ir import REDUCE
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks
+
+FLOPS_PER_NS = 300.0  # of both products, with what is done to a score between them
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,8 @@ def attention_amx(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple
     found = _found(sch, reference, setting)
     if found is None:
         return ()
-    stages = [name for name in found.stages if not _is_inlined(sch, name)]
-    queries = _maker(sch, BlockRef(found.first.nest.name), found.first.a.buffer)
+    stages = [name for name in found.stages if not _inline(sch, name)]
+    queries = maker_of(sch, BlockRef(found.first.nest.name), found.first.a.buffer)
     first = _Product(sch, found.first, setting)
     second = _Product(sch, found.second, setting)
     around = sch.get_loops(second.registers.store)[:-2]  # all but rows and features of a tile
@@ -68,24 +71,25 @@ def attention_amx(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple
         maps.append(queries)
     for name in stages:
         block = sch.get_block(name)
-        if _sums(sch, name):
+        if _is_reduction(sch, name):
             vectorize_stage(sch, block, len(around), setting)
         else:
             maps.append(block)
     for block in maps:
         _, lane = sch.split(sch.get_loops(block)[-1], [None, setting.target.lanes(32)])
         sch.vectorize(lane)
-    if setting.threads > 1:
+    work = 2 * (found.first.nest.instances + found.second.nest.instances) / FLOPS_PER_NS
+    if cost.chunks(work, setting.threads) > 1:
         sch.parallel(fused(sch, around))
         for panel in (first.panel, second.panel):
             sch.parallel(fused(sch, sch.get_loops(panel)[:2]))
     return (*maps, *[sch.get_block(name) for name in stages], *first.blocks, *second.blocks)
 
 
-def _is_inlined(sch: Schedule, name: str) -> bool:
-    """Inline what is cheap to do again."""
+def _inline(sch: Schedule, name: str) -> bool:
+    """Inline a stage that is cheap to do again; whether it was."""
     block = block_of(sch.function, name)
-    is_cheap = not _sums(sch, name) and cost.is_cheap(block)
+    is_cheap = not _is_reduction(sch, name) and cost.is_cheap(block)
     return is_cheap and attempt(sch, sch.compute_inline, sch.get_block(name))
 
 
@@ -96,7 +100,7 @@ class _Product:
         self.sch, self.found = sch, found
         self.block = BlockRef(found.nest.name)
         self.plan = _plan(found, setting)
-        made = _maker(sch, self.block, found.b.buffer)
+        made = maker_of(sch, self.block, found.b.buffer)
         self.panel = made or sch.cache_read(self.block, found.read_index(found.b), "global")
         self.registers = registers_of(sch, self.block, found, self.plan)
         self.blocks = [self.block, self.panel, *self.registers.all]
@@ -128,7 +132,7 @@ def _plan(found: Contraction, setting: Setting) -> AmxPlan:
 
 def _found(sch: Schedule, reference: BlockRef, setting: Setting) -> _Found | None:
     second, sinks = _product(sch, reference, setting), sch.get_consumers(reference)
-    if second is None or len(sinks) != 1 or _sums(sch, sinks[0].name):
+    if second is None or len(sinks) != 1 or _is_reduction(sch, sinks[0].name):
         return None
     before = _ancestors(sch, sinks[0])
     products = {
@@ -160,7 +164,7 @@ def _ancestors(sch: Schedule, reference: BlockRef) -> set[str]:
     return found
 
 
-def _sums(sch: Schedule, name: str) -> bool:
+def _is_reduction(sch: Schedule, name: str) -> bool:
     """Whether a block is a reduction."""
     return any(it.kind == REDUCE for it in block_of(sch.function, name).iters)
 
@@ -176,14 +180,3 @@ def _product(sch: Schedule, reference: BlockRef, setting: Setting) -> Contractio
         (found.extent(at) or 1) % (2 * SIDE) == 0 for at in (*found.columns, *found.depth)
     )
     return found if is_cut and is_whole and len(found.columns) == len(found.depth) == 1 else None
-
-
-# ------------------------------------------------------------------------------------ operands
-
-
-def _maker(sch: Schedule, reader: BlockRef, buffer: Buffer) -> BlockRef | None:
-    """The block that makes what another one reads."""
-    for reference in sch.get_producers(reader):
-        if block_of(sch.function, reference.name).writes[0].buffer is buffer:
-            return reference
-    return None

@@ -12,13 +12,11 @@ from tilewright.tensor.visit import exprs, output_buffers
 UNROLLED_NODES = 40  # what follows a sum and is not larger is repeated for every register
 
 
-def results(
-    sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int, *, unrolled: bool = True
-) -> list[BlockRef]:
+def results(sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int) -> list[BlockRef]:
     """Take the results of a tile to memory, through what follows where that can be fused."""
     point = sch.checkpoint()
     try:
-        found = _through_consumers(sch, block, tile, lanes, unrolled)
+        found = _through_consumers(sch, block, tile, lanes)
         if found:
             return found
     except ScheduleError:
@@ -26,13 +24,11 @@ def results(
     sch.restore(point)
     store = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(store, tile)
-    _vectorize(sch, store, tile, lanes, unrolled)
+    _vectorize(sch, store, tile, lanes, unrolled=True)
     return [store]
 
 
-def _through_consumers(
-    sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int, unrolled: bool
-) -> list[BlockRef]:
+def _through_consumers(sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int) -> list[BlockRef]:
     made = block_of(sch.function, block.name).writes[0].buffer
     if made in output_buffers(sch.function):
         return []
@@ -46,11 +42,11 @@ def _through_consumers(
     else:  # through memory of the tile's size, so that the code of what follows exists once
         store = sch.cache_write(block, 0, "local")
         sch.reverse_compute_at(store, tile)
-        _vectorize(sch, store, tile, lanes, unrolled)
+        _vectorize(sch, store, tile, lanes, unrolled=True)
         done.append(store)
     for reference in consumers:
         sch.reverse_compute_at(reference, tile)
-        _vectorize(sch, reference, tile, lanes, cheap and unrolled)
+        _vectorize(sch, reference, tile, lanes, unrolled=cheap)
     return [*done, *consumers]
 
 
@@ -79,7 +75,9 @@ def _is_small(sch: Schedule, reference: BlockRef) -> bool:
     return len(nodes) <= UNROLLED_NODES and not any(isinstance(node, Call) for node in nodes)
 
 
-def _vectorize(sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int, unrolled: bool) -> None:
+def _vectorize(
+    sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int, *, unrolled: bool
+) -> None:
     """A block over one tile works on whole vectors along its last loop."""
     loops = sch.get_loops(block)
     own = loops[[loop.var for loop in loops].index(tile.var) + 1 :]

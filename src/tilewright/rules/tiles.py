@@ -171,9 +171,12 @@ def _read_of(sch: Schedule, block: BlockRef, found: Contraction, which: Load) ->
 def producer_of(sch: Schedule, c: BlockRef, found: Contraction, which: Load) -> BlockRef | None:
     """The block that padding has put in front of an operand."""
     buffer = operand(sch, c, found, which).buffer
-    if buffer is which.buffer:
-        return None
-    for producer in sch.get_producers(c):
+    return None if buffer is which.buffer else maker_of(sch, c, buffer)
+
+
+def maker_of(sch: Schedule, reader: BlockRef, buffer: Buffer) -> BlockRef | None:
+    """The block that makes what another one reads."""
+    for producer in sch.get_producers(reader):
         if block_of(sch.function, producer.name).writes[0].buffer is buffer:
             return producer
     return None
