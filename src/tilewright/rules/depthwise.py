@@ -27,7 +27,7 @@ from tilewright.tensor.schedule import BlockRef, Schedule
 UNROLLED = 80  # multiply-adds in a tile's body, at most
 PIXELS, FEW_PIXELS = 8, 4
 PARALLEL_CYCLES = 30_000  # of all threads together: less is not worth waking another
-MEMORY_CYCLES = 8  # of a vector of the result, to fetch what it needs
+MEMORY_CYCLES = 4  # of a vector that is fetched, or written
 
 
 def depthwise(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
@@ -88,5 +88,5 @@ def _pixels(found: Convolution) -> int:
 def _cycles(found: Convolution, lanes: int) -> float:
     places = math.prod(found.size(at) or UNKNOWN_PLACES for at in found.places)
     vectors = -(-(found.size(found.out) or UNKNOWN_PLACES) // lanes)
-    per_vector = (found.depth or 1) / 2 + MEMORY_CYCLES
+    per_vector = (found.depth or 1) / 2 + MEMORY_CYCLES * (1 + math.prod(found.strides))
     return (found.size(found.batch) or 1) * places * vectors * per_vector
