@@ -85,6 +85,22 @@ def test_sizes_that_only_the_run_tells_are_late():
     assert plan.last_use[a] is nodes[3]
 
 
+def test_values_that_share_memory_share_its_middle():
+    """Two threads halve each: what a thread writes over lies in its own core's cache."""
+    sizes = (1024, 1024, 512, 512, 256)
+    offsets, total = _native.plan_arena(sizes, (0, 1, 1, 2, 2, 3, 3, 4, 4, 5))
+    middles = [offset + size // 2 for offset, size in zip(offsets, sizes, strict=True)]
+    assert middles == [512, 1536, 512, 1536, 512]
+    assert total == 2048
+
+
+def test_a_middle_is_given_up_where_it_would_cost_memory():
+    sizes, steps = (1024, 512, 512), (0, 1, 2, 3, 2, 3)
+    offsets, total = _native.plan_arena(sizes, steps)
+    assert total == 1024
+    assert sorted(offsets[1:]) == [0, 512]
+
+
 def test_random_plans_keep_what_is_alive_apart():
     rng = np.random.default_rng(0)
     for _ in range(200):
