@@ -42,7 +42,7 @@ OURS = "tilewright"
 DEFAULT = Path(__file__).parent / "models"
 QUANTIZED = ("resnet50", "minilm6")  # the models that are measured in int8 unless others are named
 ATTAINABLE = 0.75  # what the kernels that matter are asked to reach
-PROFILES = 24  # turns of kernels and of what measures the machine's limits
+PROFILES = 96  # turns of kernels and of what measures limits: the machine's phases last seconds
 # Of the largest output, between evaluations of a deep model in a precision.
 TOLERANCES = {"f32": 2e-3, "bf16": 5e-2, "int8": 2e-1}
 
