@@ -22,6 +22,7 @@ from tilewright.rules.elementwise import elementwise
 from tilewright.rules.inline import inline_producers
 from tilewright.rules.matmul import matmul
 from tilewright.rules.planes import planes
+from tilewright.rules.pooling import pooling
 from tilewright.rules.recurrent import recurrent
 from tilewright.rules.reduction import reduction
 from tilewright.rules.rows import rows
@@ -45,6 +46,7 @@ CPU: tuple[Rule, ...] = (
     winograd,
     depthwise,
     planes,
+    pooling,
     conv_amx,
     conv,
     matmul,

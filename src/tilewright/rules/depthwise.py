@@ -20,7 +20,7 @@ from tilewright.rules.conv_plan import UNKNOWN_PLACES
 from tilewright.rules.epilogue import results
 from tilewright.rules.nest import block_of, nest_of
 from tilewright.rules.setting import Setting
-from tilewright.rules.windowed import Convolution, convolution
+from tilewright.rules.windowed import Convolution, Windows, convolution
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.schedule import BlockRef, Schedule
 
@@ -52,30 +52,38 @@ def _tiled(sch: Schedule, found: Convolution, lanes: int, setting: Setting) -> l
     reads = block_of(sch.function, block.name).reads  # without padding, there are others
     index = next(i for i, read in enumerate(reads) if read.buffer is found.w.buffer)
     packed = sch.cache_read(block, index, "global")
+    done = [packed, *tile_windows(sch, found, lanes, setting)]
+    names = [f"k{at}" for at in range(len(found.taps))]
+    order = ", ".join([f"o // {lanes}", *names, "c", f"o % {lanes}"])
+    sch.transform_layout(packed, ("write", 0), f"({', '.join(['o', 'c', *names])}) -> ({order})")
+    if found.w.buffer.name in setting.constants:
+        sch.annotate(packed, CONSTANT, True)
+    return done
+
+
+def tile_windows(sch: Schedule, found: Windows, lanes: int, setting: Setting) -> list[BlockRef]:
+    """Cut into vectors of channels and several pixels at a time; what takes results to memory."""
+    block = BlockRef(found.nest.name)
     loops = sch.get_loops(block)
     vector, lane = sch.split(loops[found.out], [None, lanes])
     *rows, last = found.places
     tile, pixel = sch.split(loops[last], [None, _pixels(found)])
     outer = [loops[found.batch], *[loops[at] for at in rows]]
     taps = [loops[at] for at in found.taps]
-    sch.reorder(*outer, tile, vector, *taps, loops[found.inner], pixel, lane)
+    others = [loops[at] for at in found.nest.reduce if at not in found.taps]
+    sch.reorder(*outer, tile, vector, *taps, *others, pixel, lane)
     sch.vectorize(lane)
     sch.unroll(pixel)
     if (found.size(found.taps[-1]) or UNROLLED) * _pixels(found) <= UNROLLED:
         sch.unroll(taps[-1])
-    done = [packed, *results(sch, block, vector, lanes)]
+    done = results(sch, block, vector, lanes)
     sch.decompose_reduction(block, taps[0])
-    names = [f"k{at}" for at in range(len(taps))]
-    order = ", ".join([f"o // {lanes}", *names, "c", f"o % {lanes}"])
-    sch.transform_layout(packed, ("write", 0), f"({', '.join(['o', 'c', *names])}) -> ({order})")
-    if found.w.buffer.name in setting.constants:
-        sch.annotate(packed, CONSTANT, True)
     if setting.threads > 1 and _cycles(found, lanes) > PARALLEL_CYCLES:
         sch.parallel(sch.fuse(*outer) if rows else tile)
     return done
 
 
-def _pixels(found: Convolution) -> int:
+def _pixels(found: Windows) -> int:
     """Pixels of a tile along the last axis: a divisor where there is a good one."""
     total = found.size(found.places[-1])
     if total is None:  # what is left over is slow
@@ -85,7 +93,7 @@ def _pixels(found: Convolution) -> int:
     return min(range(max(1, most // 2), most + 1), key=lambda n: (-(-total // n) * n - total, -n))
 
 
-def _cycles(found: Convolution, lanes: int) -> float:
+def _cycles(found: Windows, lanes: int) -> float:
     places = math.prod(found.size(at) or UNKNOWN_PLACES for at in found.places)
     vectors = -(-(found.size(found.out) or UNKNOWN_PLACES) // lanes)
     per_vector = (found.depth or 1) / 2 + MEMORY_CYCLES * (1 + math.prod(found.strides))

@@ -79,4 +79,5 @@ def _rows(found: Convolution) -> int:
 
 def _cycles(found: Convolution, lanes: int) -> float:
     *outer, last = (found.size(at) or 1 for at in (found.batch, found.out, *found.places))
-    return math.prod(outer) * -(-last // lanes) * ((found.depth or 1) / 2 + MEMORY_CYCLES)
+    memory = MEMORY_CYCLES * (1 + math.prod(found.strides))
+    return math.prod(outer) * -(-last // lanes) * ((found.depth or 1) / 2 + memory)

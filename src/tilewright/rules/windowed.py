@@ -1,7 +1,10 @@
-"""Convolutions in a program, by structure: channels last, windows that slide over spatial axes.
+"""Convolutions and pools in a program, by structure: windows that slide over spatial axes.
 
     Y[n, y, x, o] = sum over c, i, j of
         X[n, y * stride + i * dilation, x * stride + j * dilation, group(o) + c] * W[o, c, i, j]
+
+    Y[n, y, x, o] = sum, or another reduction, over i, j of
+        f(X[n, y * stride + i * dilation, x * stride + j * dilation, o])
 
 Any number of spatial axes. What is read may be a padded copy that the program makes before.
 """
@@ -15,23 +18,21 @@ from tilewright.rules.contraction import operands
 from tilewright.rules.nest import Nest
 from tilewright.sym import ONE, ZERO, Add, Const, Expr, FloorDiv, Var
 from tilewright.tensor.ir import Load, Update
+from tilewright.tensor.visit import exprs
 
 
-@dataclass(frozen=True)
-class Convolution:
+@dataclass(frozen=True, kw_only=True)
+class Windows:
     """Iterators are named by their position in the block."""
 
     nest: Nest
     x: Load
-    w: Load
     batch: int
     places: tuple[int, ...]  # spatial iterators of the result
     out: int  # its channels
-    inner: int  # channels summed over
     taps: tuple[int, ...]  # positions in the window, one per spatial axis
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
-    per_group: int  # output channels of a group; 0: all, there is one group
 
     def size(self, at: int) -> int | None:
         """An extent, where it is known."""
@@ -40,14 +41,23 @@ class Convolution:
 
     @property
     def depth(self) -> int | None:
-        """Terms of a sum, where their number is known."""
+        """Terms of a reduction, where their number is known."""
         total = 1
-        for at in (self.inner, *self.taps):
+        for at in self.nest.reduce:
             size = self.size(at)
             if size is None:
                 return None
             total *= size
         return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolution(Windows):
+    """Windows times weights, added up."""
+
+    w: Load
+    inner: int  # channels summed over
+    per_group: int  # output channels of a group; 0: all, there is one group
 
     @property
     def is_depthwise(self) -> bool:
@@ -92,17 +102,62 @@ def planes_of(nest: Nest) -> Convolution | None:
     return None
 
 
+def pool(nest: Nest) -> Windows | None:
+    """What a nest is as a reduction of each channel's windows; None if it is none."""
+    spatial = _indexed_by(nest)
+    if spatial is None:
+        return None
+    batch, *places, out = spatial
+    loads = {expr for expr in exprs(nest.block.body) if isinstance(expr, Load)}
+    loads = {load for load in loads if load.buffer is not nest.block.writes[0].buffer}
+    if len(loads) != 1 or len(nest.reduce) != len(places):
+        return None
+    (x,) = loads
+    taps = [_tap(nest, at) for at in x.index[1:-1]]
+    known = [at for at in taps if at is not None]
+    if len(x.index) != len(spatial) or sorted(known) != nest.reduce:
+        return None
+    if x.index[0] is not nest.var(batch) or x.index[-1] is not nest.var(out):
+        return None
+    steps = _all_steps(nest, x, places, known)
+    if steps is None:
+        return None
+    strides, dilations = steps
+    return Windows(
+        nest=nest,
+        x=x,
+        batch=batch,
+        places=tuple(places),
+        out=out,
+        taps=tuple(known),
+        strides=strides,
+        dilations=dilations,
+    )
+
+
+def _tap(nest: Nest, expr: Expr) -> int | None:
+    """The only iterator of the reduction that an expression has."""
+    found = [at for at in nest.reduce if sym.uses_var(expr, {nest.var(at)})]
+    return found[0] if len(found) == 1 else None
+
+
 def _written(nest: Nest) -> tuple[tuple[Load, Load], list[int]] | None:
     """The operands of a sum of products, and the iterators that its result is indexed by."""
-    block = nest.block
-    loads = operands(block)
-    if loads is None or not isinstance(block.body, Update) or len(loads[0].index) < 3:
+    loads, spatial = operands(nest.block), _indexed_by(nest)
+    if loads is None or spatial is None or len(loads[0].index) < 3:
         return None
-    places = [_position(nest, at) for at in block.body.index]
+    return loads, spatial
+
+
+def _indexed_by(nest: Nest) -> list[int] | None:
+    """The iterators that the result of a reduction is indexed by: all there are, three or more."""
+    if not isinstance(nest.block.body, Update):
+        return None
+    places = [_position(nest, at) for at in nest.block.body.index]
     spatial = [at for at in places if at is not None]
     if len(spatial) != len(places) or sorted(spatial) != nest.spatial or len(spatial) < 3:
         return None
-    return loads, spatial
+    return spatial
 
 
 def _position(nest: Nest, expr: Expr) -> int | None:
@@ -126,29 +181,38 @@ def _of_operands(
     inner, *taps = known[1:]
     if x.index[0] is not nest.var(batch):
         return None
-    strides, dilations = [], []
-    for at, place, tap in zip(x.index[1:-1], places, taps, strict=True):
-        steps = _steps(at, nest.var(place), nest.var(tap))
-        if steps is None:
-            return None
-        strides.append(steps[0])
-        dilations.append(steps[1])
+    steps = _all_steps(nest, x, places, taps)
     per_group = _per_group(x.index[-1], nest, out, inner)
-    if per_group is None:
+    if steps is None or per_group is None:
         return None
+    strides, dilations = steps
     return Convolution(
-        nest,
-        x,
-        w,
-        batch,
-        tuple(places),
-        out,
-        inner,
-        tuple(taps),
-        tuple(strides),
-        tuple(dilations),
-        per_group,
+        nest=nest,
+        x=x,
+        w=w,
+        batch=batch,
+        places=tuple(places),
+        out=out,
+        inner=inner,
+        taps=tuple(taps),
+        strides=strides,
+        dilations=dilations,
+        per_group=per_group,
     )
+
+
+def _all_steps(
+    nest: Nest, x: Load, places: list[int], taps: list[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Strides and dilations of all axes."""
+    steps = [
+        _steps(at, nest.var(place), nest.var(tap))
+        for at, place, tap in zip(x.index[1:-1], places, taps, strict=True)
+    ]
+    known = [each for each in steps if each is not None]
+    if len(known) != len(steps):
+        return None
+    return tuple(stride for stride, _ in known), tuple(dilation for _, dilation in known)
 
 
 def _steps(expr: Expr, place: Var, tap: Var) -> tuple[int, int] | None:
