@@ -196,9 +196,10 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     followers = followers_of(sch, c)
     registers = registers_of(sch, c, found, plan)
     loops = dict(enumerate(sch.get_loops(c)))
-    # What numbers not known divide is hard to see through: rows not known come before blocks.
+    # What numbers not known divide is hard to see through: where such rows are shared out, they
+    # come before blocks.
     is_known = all(found.extent(at) is not None for at in found.rows[:-1])
-    cut = cut_loops(sch, found, plan, loops, blocks_first=is_known)
+    cut = cut_loops(sch, found, plan, loops, blocks_first=is_known or plan.share != "rows")
     sch.reverse_compute_at(registers.store, cut.js)
     done, at = follow(sch, followers, cut.js, plan.strips, plan.column_tiles)
     load_tiles(sch, found, plan, registers, cut)
