@@ -45,8 +45,6 @@ from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
-NEAR_STEPS = 4  # of a tap: weights asked for a tap ahead do not push others out of the first cache
-
 
 @dataclass(frozen=True)
 class AmxConvPlan:
@@ -240,7 +238,7 @@ def _tiled(
     shown = ", ".join(["n", *names])
     square = f"x // {plan.tall}, o // {SIDE}, x % {plan.tall}, o % {SIDE}"
     sch.transform_layout(store, ("read", 0), f"({shown}, x, o) -> ({shown}, {square})")
-    _ask_ahead(sch, b, jb, taps[-1], co, found, plan)
+    _ask_ahead(sch, b, jb, co, plan)
     _tensorize_all(sch, found, plan, (a, b, store))
     init = sch.decompose_reduction(c, taps[0])
     dot = name_of(kind.dot, plan.tall)
@@ -322,26 +320,15 @@ def _tiles(found: Convolution, plan: AmxConvPlan) -> str:
     return f"({', '.join(names.values())}) -> ({', '.join(to)})"
 
 
-def _ask_ahead(
-    sch: Schedule,
-    b: BlockRef,
-    jb: LoopRef,
-    tap: LoopRef,
-    co: LoopRef,
-    found: Convolution,
-    plan: AmxConvPlan,
-) -> None:
-    """Weights come from afar while the ones before are used."""
+def _ask_ahead(sch: Schedule, b: BlockRef, jb: LoopRef, co: LoopRef, plan: AmxConvPlan) -> None:
+    """Weights come from afar while the ones before are used.
+
+    From the second cache tiles come by themselves, faster than by asking for their lines.
+    """
     if plan.ahead:
         attempt(sch, sch.prefetch, b, 0, co, plan.ahead)
-        return
-    if plan.blocked:
+    elif plan.blocked:
         attempt(sch, sch.prefetch, b, 0, jb, 1, co)
-    steps = (found.size(plan.deep) or 0) // plan.kind.depth
-    if steps <= NEAR_STEPS:  # a tap ahead
-        attempt(sch, sch.prefetch, b, 0, tap, 1, co)
-    else:
-        attempt(sch, sch.prefetch, b, 0, co, 1)
 
 
 def _tensorize_all(
