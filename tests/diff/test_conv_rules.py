@@ -271,23 +271,62 @@ def test_planes_keep_the_answer(size, pads, stride):
     np.testing.assert_allclose(out, want, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("channels", [16, 40])
-@pytest.mark.parametrize(("kernel", "dilation"), [(3, 1), (5, 1), (3, 2)])
-@pytest.mark.parametrize("of", ["max_pool", "avg_pool", "lp_pool"])
-def test_pools_that_overlap_keep_the_answer(of, kernel, dilation, channels):
-    module = graph.parse(
-        f"""graph @main(%x: f32[2, 9, 13, {channels}]) {{
+POOLS = {  # of, type, image, kernel, stride, dilation
+    "greatest": ("max_pool", "f32", (9, 13), 3, 1, 1),
+    "many for two threads": ("max_pool", "f32", (40, 37), 3, 1, 1),
+    "rounded": ("max_pool", "bf16", (9, 14), 5, 1, 1),
+    "bytes": ("max_pool", "u8", (9, 13), 3, 1, 1),
+    "mean": ("avg_pool", "f32", (9, 13), 5, 1, 1),
+    "apart": ("avg_pool", "f32", (11, 13), 3, 1, 2),
+    "strides": ("max_pool", "f32", (23, 23), 5, 2, 1),
+    "a line": ("max_pool", "f32", (2900,), 3, 1, 1),
+    "a line as an image": ("max_pool", "f32", (1, 2900), 3, 1, 1),
+    "a room": ("avg_pool", "f32", (5, 6, 9), 3, 1, 1),
+}
+
+
+def pool_of(of, dtype, image, kernel, stride, dilation, channels):
+    rank = len(image)
+    kernels = tuple(min(kernel, size) for size in image)
+    pads = tuple(1 if size > 1 else 0 for size in image) * 2
+    shape = ", ".join(map(str, (2, *image, channels)))
+    return graph.parse(
+        f"""graph @main(%x: {dtype}[{shape}]) {{
           %y = {of}(%x) {{
-            kernel = ({kernel}, {kernel}), strides = (1, 1), pads = (1, 2, 0, 1),
-            dilations = ({dilation}, {dilation}), layout = "channels_last"}}
-          %q = relu(%y)
-          return %q }}"""
+            kernel = {kernels}, strides = {(stride,) * rank}, pads = {pads},
+            dilations = {(dilation,) * rank}, layout = "channels_last"}}
+          return %y }}"""
     )
-    x = np.random.default_rng(0).standard_normal((2, 9, 13, channels)).astype(np.float32)
-    x[0, 4, 5, 3], x[1, 0, 0, 0], x[1, 8, 12, 1] = np.nan, np.nan, -np.inf
+
+
+@pytest.mark.parametrize("channels", [16, 40])
+@pytest.mark.parametrize("name", POOLS)
+def test_pools_whose_windows_share_much_keep_the_answer(name, channels):
+    module = pool_of(*POOLS[name], channels)
+    param = module.main.params[0].type
+    x = np.random.default_rng(0).uniform(0, 200, param.static_shape).astype(param.dtype.numpy)
+    if POOLS[name][1] != "u8":
+        x.flat[[7, 333]], x.flat[500] = np.nan, -np.inf
     scheduled = default_schedule(lower_graph(module.main, "kernel"), "cpu", threads=2)
-    assert "_init(" in str(scheduled.function)  # as other rules leave it, a sum clears itself
     (want,) = graph.interpret(module, x)
-    out = np.full_like(want, 7)
+    out = np.zeros_like(want)
     tw.build(scheduled.function)(x, out)
-    np.testing.assert_allclose(out, want, rtol=2e-5, atol=2e-5)
+    wide = np.float64
+    np.testing.assert_allclose(out.astype(wide), want.astype(wide), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("pool", "is_cut"),
+    [
+        (("max_pool", "f32", (28, 28), 3, 1, 1), True),
+        (("avg_pool", "f32", (28, 28), 5, 2, 1), True),
+        (("max_pool", "f32", (28, 28), 3, 2, 1), False),
+        (("max_pool", "f32", (28, 28), 2, 2, 1), False),
+        (("avg_pool", "f32", (7, 7), 9, 1, 1), False),  # one window
+        (("lp_pool", "f32", (28, 28), 3, 1, 1), True),
+    ],
+)
+def test_windows_that_share_much_are_cut_as_depthwise_ones(pool, is_cut):
+    fn = lower_graph(pool_of(*pool, 64).main, "kernel")
+    made = default_schedule(fn, "cpu -mcpu=skylake-avx512")
+    assert ("_init(" in str(made.function)) == is_cut

@@ -274,6 +274,38 @@ def test_a_batch_that_is_not_known_multiplies_on_tiles():
 
 
 @pytest.mark.skipif(not tw.Target.host().has("amx-bf16"), reason="no AMX here")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("axes", "open_sizes", "constants"),
+    [
+        (("bmk", "kn", "bmn"), "b", ("B",)),
+        (("bmk", "kn", "bmn"), "bm", ("B",)),
+        (("bmk", "kn", "bmn"), "b", ()),
+        (("bmk", "kn", "bmn"), "bn", ("B",)),
+        (("sbmk", "skn", "sbmn"), "b", ("B",)),
+    ],
+)
+def test_blocks_of_weights_meet_all_rows_of_an_open_batch(axes, open_sizes, constants, threads):
+    sizes = {"s": 3, "b": 3, "m": 49, "n": 416, "k": 512}
+    given = {x: te.var(x) if x in open_sizes else size for x, size in sizes.items()}
+    random = np.random.default_rng(0)
+    a, b = (
+        random.integers(-9, 9, [sizes[x] for x in each]).astype(ml_dtypes.bfloat16)
+        for each in axes[:2]
+    )
+    out = np.zeros([sizes[x] for x in axes[2]], np.float32)
+    bias = random.integers(-9, 9, sizes["n"]).astype(np.float32)
+    fn = product(given, *axes, "bias and relu", "bf16", "f32")
+    scheduled = run(fn, (a, b, bias, out), constants=constants, threads=threads)
+    assert "amx_bf16_dot" in str(scheduled.function)
+    weights = b.astype(np.float64)
+    want = a.astype(np.float64) @ (weights[:, None] if "s" in axes[1] else weights)
+    np.testing.assert_allclose(out, np.maximum(want + bias, 0), rtol=1e-6)
+    if constants:
+        assert "_prefetch" in str(scheduled.function)
+
+
+@pytest.mark.skipif(not tw.Target.host().has("amx-bf16"), reason="no AMX here")
 @pytest.mark.parametrize("result", ["f32", "bf16"])
 @pytest.mark.parametrize(("rows", "depth"), [(64, 1024), (64, 160), (50, 200)])
 def test_what_follows_runs_between_the_products_of_the_next_tiles(result, rows, depth):

@@ -210,8 +210,9 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     group(sch, found, plan, panel)
     if plan.is_weight and plan.ahead:
         attempt(sch, sch.prefetch, registers.b, 0, cut.ro, plan.ahead)
-    elif plan.is_weight:  # the next block comes while this one is used
-        attempt(sch, sch.prefetch, registers.b, 0, cut.jb, 1, cut.ro)
+    elif plan.is_weight and not attempt(sch, sch.prefetch, registers.b, 0, cut.jb, 1, cut.ro):
+        # It is not known how many rows there are for the next block to come by.
+        attempt(sch, sch.prefetch, registers.b, 0, cut.ro, AHEAD)
     if plan.next_rows:
         attempt(sch, sch.prefetch, registers.a, 0, cut.io, 1, cut.ro)
     init = use_tiles(sch, c, found, plan, registers, cut)

@@ -59,7 +59,7 @@ class AmxConvPlan:
     rows: int  # blocks of registers one below the other, in a block of rows
     deep: int  # the iterator that is summed over in a tile: channels, or the taps of a line
     images_first: bool  # blocks of channels in each image, or images in each block
-    ahead: int  # steps of the sum that weights are asked for; 0: a block of them, ahead of its use
+    ahead: int  # steps of the sum that weights are asked for; 0: the next block of them is
     blocked: bool  # several blocks of channels
     share: str  # what threads share out: "columns", "rows", ""
 

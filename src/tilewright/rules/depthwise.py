@@ -18,7 +18,7 @@ from tilewright.base.target import CPU
 from tilewright.rules.conv import padding_of
 from tilewright.rules.conv_plan import UNKNOWN_PLACES
 from tilewright.rules.epilogue import results
-from tilewright.rules.nest import block_of, nest_of
+from tilewright.rules.nest import block_of, fused, nest_of
 from tilewright.rules.setting import Setting
 from tilewright.rules.windowed import Convolution, Windows, convolution
 from tilewright.tensor.constants import CONSTANT
@@ -67,23 +67,24 @@ def tile_windows(sch: Schedule, found: Windows, lanes: int, setting: Setting) ->
     loops = sch.get_loops(block)
     vector, lane = sch.split(loops[found.out], [None, lanes])
     *rows, last = found.places
-    tile, pixel = sch.split(loops[last], [None, _pixels(found)])
+    tile, pixel = sch.split(loops[last], [None, pixels_of(found)])
     outer = [loops[found.batch], *[loops[at] for at in rows]]
     taps = [loops[at] for at in found.taps]
     others = [loops[at] for at in found.nest.reduce if at not in found.taps]
     sch.reorder(*outer, tile, vector, *taps, *others, pixel, lane)
     sch.vectorize(lane)
     sch.unroll(pixel)
-    if (found.size(found.taps[-1]) or UNROLLED) * _pixels(found) <= UNROLLED:
+    if (found.size(found.taps[-1]) or UNROLLED) * pixels_of(found) <= UNROLLED:
         sch.unroll(taps[-1])
     done = results(sch, block, vector, lanes)
     sch.decompose_reduction(block, taps[0])
     if setting.threads > 1 and _cycles(found, lanes) > PARALLEL_CYCLES:
-        sch.parallel(sch.fuse(*outer) if rows else tile)
+        lines = math.prod(found.size(at) or setting.threads for at in (found.batch, *rows))
+        sch.parallel(fused(sch, outer) if rows and lines >= setting.threads else tile)
     return done
 
 
-def _pixels(found: Windows) -> int:
+def pixels_of(found: Windows) -> int:
     """Pixels of a tile along the last axis: a divisor where there is a good one."""
     total = found.size(found.places[-1])
     if total is None:  # what is left over is slow
@@ -96,5 +97,9 @@ def _pixels(found: Windows) -> int:
 def _cycles(found: Windows, lanes: int) -> float:
     places = math.prod(found.size(at) or UNKNOWN_PLACES for at in found.places)
     vectors = -(-(found.size(found.out) or UNKNOWN_PLACES) // lanes)
-    per_vector = (found.depth or 1) / 2 + MEMORY_CYCLES * (1 + math.prod(found.strides))
-    return (found.size(found.batch) or 1) * places * vectors * per_vector
+    return (found.size(found.batch) or 1) * places * vectors * vector_cycles(found)
+
+
+def vector_cycles(found: Windows) -> float:
+    """Of a vector of the result: its terms, and what it reads and writes."""
+    return (found.depth or 1) / 2 + MEMORY_CYCLES * (1 + math.prod(found.strides))

@@ -12,7 +12,7 @@ import math
 
 from tilewright.base.target import CPU
 from tilewright.rules.conv import padding_of
-from tilewright.rules.depthwise import MEMORY_CYCLES, PARALLEL_CYCLES
+from tilewright.rules.depthwise import PARALLEL_CYCLES, vector_cycles
 from tilewright.rules.epilogue import results
 from tilewright.rules.nest import nest_of
 from tilewright.rules.setting import Setting
@@ -79,5 +79,4 @@ def _rows(found: Convolution) -> int:
 
 def _cycles(found: Convolution, lanes: int) -> float:
     *outer, last = (found.size(at) or 1 for at in (found.batch, found.out, *found.places))
-    memory = MEMORY_CYCLES * (1 + math.prod(found.strides))
-    return math.prod(outer) * -(-last // lanes) * ((found.depth or 1) / 2 + memory)
+    return math.prod(outer) * -(-last // lanes) * vector_cycles(found)

@@ -1,16 +1,21 @@
-"""Pools channels last whose windows overlap, cut as those of depthwise convolutions are.
+"""Pools channels last, cut as depthwise convolutions are where windows of a row share much.
 
-Neighbours share what they read, and convert it once. Windows side by side are rows of their own.
+What several windows see is then read, and converted, once. Pools whose windows share little are
+left to the rules of reductions, which read memory in order.
 """
 
 from __future__ import annotations
 
 from tilewright.base.target import CPU
-from tilewright.rules.depthwise import tile_windows
+from tilewright.rules.depthwise import FEW_PIXELS, pixels_of, tile_windows
 from tilewright.rules.nest import nest_of
 from tilewright.rules.setting import Setting
 from tilewright.rules.windowed import pool
+from tilewright.tensor.ir import Call
 from tilewright.tensor.schedule import BlockRef, Schedule
+from tilewright.tensor.visit import exprs
+
+SHARED = 2  # windows of a row that see a pixel: with no more, reading in order is faster
 
 
 def pooling(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
@@ -20,7 +25,9 @@ def pooling(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[Block
     if found is None or setting.target.kind != CPU or found.depth is None:
         return ()
     lanes = setting.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
-    overlaps = (found.size(found.taps[-1]) or 0) > 2 * found.strides[-1]
-    if lanes < 2 or (found.size(found.out) or 0) < lanes or not overlaps:
+    if lanes < 2 or (found.size(found.out) or 0) < lanes or pixels_of(found) < FEW_PIXELS:
+        return ()
+    is_dear = any(isinstance(expr, Call) for expr in exprs(found.nest.block.body))
+    if is_dear or (found.size(found.taps[-1]) or 1) <= SHARED * found.strides[-1]:
         return ()
     return (reference, *tile_windows(sch, found, lanes, setting))

@@ -23,7 +23,7 @@ from tilewright.tensor.visit import exprs
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """Iterators are named by their position in the block."""
+    """A reduction over windows of an image; iterators are named by their position in the block."""
 
     nest: Nest
     x: Load
@@ -108,9 +108,8 @@ def pool(nest: Nest) -> Windows | None:
     if spatial is None:
         return None
     batch, *places, out = spatial
-    loads = {expr for expr in exprs(nest.block.body) if isinstance(expr, Load)}
-    loads = {load for load in loads if load.buffer is not nest.block.writes[0].buffer}
-    if len(loads) != 1 or len(nest.reduce) != len(places):
+    loads = [expr for expr in exprs(nest.block.body) if isinstance(expr, Load)]
+    if len(loads) != 1 or len(nest.block.writes) != 1 or len(nest.reduce) != len(places):
         return None
     (x,) = loads
     taps = [_tap(nest, at) for at in x.index[1:-1]]

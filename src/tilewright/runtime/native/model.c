@@ -159,7 +159,9 @@ static int by_key(const void *a, const void *b) {
 
 static int64_t aligned(int64_t size) { return (size + TW_ALIGN - 1) / TW_ALIGN * TW_ALIGN; }
 
-static bool meet(const layout *l, int32_t a, int32_t b) {
+/* Whether both are alive at once, and take room. */
+static bool do_meet(const layout *l, int32_t a, int32_t b) {
+  if (l->sizes[a] == 0 || l->sizes[b] == 0) return false;
   return l->spans[2 * a] <= l->spans[2 * b + 1] && l->spans[2 * b] <= l->spans[2 * a + 1];
 }
 
@@ -169,7 +171,7 @@ static void find_gaps(layout *l, int32_t item) {
   l->n_gaps = 0;
   for (int32_t j = 0; j < l->placed; ++j) {
     int32_t other = l->sorted[j];
-    if (!meet(l, item, other)) continue;
+    if (!do_meet(l, item, other)) continue;
     if (l->offsets[other] > end) l->gaps[l->n_gaps++] = (gap){end, l->offsets[other]};
     int64_t stop = l->offsets[other] + aligned(l->sizes[other]);
     if (stop > end) end = stop;
@@ -200,7 +202,7 @@ static int64_t around_middle(const layout *l, int32_t item, int64_t size) {
   int64_t best = -1, nearest = INT64_MAX;
   for (int32_t j = 0; j < l->placed; ++j) {
     int32_t other = l->sorted[j];
-    if (meet(l, item, other)) continue;
+    if (do_meet(l, item, other) || l->sizes[other] == 0) continue;
     int64_t before = (int64_t)l->spans[2 * item] - l->spans[2 * other + 1];
     int64_t after = (int64_t)l->spans[2 * other] - l->spans[2 * item + 1];
     int64_t distance = before > 0 ? before : after;
@@ -212,6 +214,20 @@ static int64_t around_middle(const layout *l, int32_t item, int64_t size) {
     nearest = distance;
   }
   return best;
+}
+
+/* The most that is alive at once: no layout takes less. */
+static int64_t most_alive(const layout *l, int32_t count) {
+  int64_t most = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    int64_t alive = 0, step = l->spans[2 * i];
+    for (int32_t j = 0; j < count; ++j) {
+      bool is_there = l->spans[2 * j] <= step && step <= l->spans[2 * j + 1];
+      alive += is_there ? aligned(l->sizes[j]) : 0;
+    }
+    if (alive > most) most = alive;
+  }
+  return most;
 }
 
 static void place_item(layout *l, int32_t item, bool centred) {
@@ -239,7 +255,8 @@ int64_t tw_plan_arena(int32_t count, const int64_t *sizes, const int32_t *spans,
     /* The largest first; or what is in the way for longest; or both: none is always best. Where it
      * costs nothing, values share a middle: two threads halve them, and each finds what it writes
      * over in its own core's cache. */
-    for (int rule = 0; rule < 6; ++rule) {
+    int64_t least = most_alive(&l, count);
+    for (int rule = 0; rule < 6 && best != least; ++rule) {
       bool centred = rule < 3;
       for (int32_t i = 0; i < count; ++i) {
         int64_t size = aligned(sizes[i]), span = spans[2 * i + 1] - spans[2 * i] + 1;
