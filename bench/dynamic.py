@@ -26,7 +26,7 @@ from rich.progress import track
 from rich.table import Table
 
 LIMIT = 1.15
-ROUNDS = 6
+ROUNDS = 12
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--zoo", type=Path, default=zoo.DEFAULT, help="a folder of models")
     parser.add_argument("--only", nargs="*", help="names of models")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
-    parser.add_argument("--seconds", type=float, default=2, help="per module and size")
+    parser.add_argument("--seconds", type=float, default=4, help="per module and size")
     parser.add_argument("--in-front", action="store_true", help="before all other work")
 
 

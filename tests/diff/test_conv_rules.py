@@ -323,7 +323,7 @@ def test_pools_whose_windows_share_much_keep_the_answer(name, channels):
         (("max_pool", "f32", (28, 28), 3, 2, 1), False),
         (("max_pool", "f32", (28, 28), 2, 2, 1), False),
         (("avg_pool", "f32", (7, 7), 9, 1, 1), False),  # one window
-        (("lp_pool", "f32", (28, 28), 3, 1, 1), True),
+        (("lp_pool", "f32", (28, 28), 3, 1, 1), False),  # a function of each
     ],
 )
 def test_windows_that_share_much_are_cut_as_depthwise_ones(pool, is_cut):

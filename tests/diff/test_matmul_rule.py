@@ -281,6 +281,7 @@ def test_a_batch_that_is_not_known_multiplies_on_tiles():
         (("bmk", "kn", "bmn"), "b", ("B",)),
         (("bmk", "kn", "bmn"), "bm", ("B",)),
         (("bmk", "kn", "bmn"), "b", ()),
+        (("bmk", "kn", "bmn"), "bm", ()),
         (("bmk", "kn", "bmn"), "bn", ("B",)),
         (("sbmk", "skn", "sbmn"), "b", ("B",)),
     ],

@@ -170,6 +170,8 @@ def _share(found: Contraction, setting: Setting, columns: int, blocks: int) -> s
         return ""
     if outer % threads == 0 or outer >= 4 * threads:
         return "stack"
+    if len(found.rows) > 1 and found.extent(found.rows[-1]) is None:
+        return "columns"  # quotients by a number of rows not known say little
     size = found.guess(found.depth) * found.nest.guess(found.columns[-1])
     is_small = size * found.b.buffer.dtype.size_bytes <= setting.target.l2_bytes // 8
     if is_small and blocks >= 3 * threads:
@@ -196,10 +198,7 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     followers = followers_of(sch, c)
     registers = registers_of(sch, c, found, plan)
     loops = dict(enumerate(sch.get_loops(c)))
-    # What numbers not known divide is hard to see through: where such rows are shared out, they
-    # come before blocks.
-    is_known = all(found.extent(at) is not None for at in found.rows[:-1])
-    cut = cut_loops(sch, found, plan, loops, blocks_first=is_known or plan.share != "rows")
+    cut = cut_loops(sch, found, plan, loops, blocks_first=_are_blocks_first(found, plan))
     sch.reverse_compute_at(registers.store, cut.js)
     done, at = follow(sch, followers, cut.js, plan.strips, plan.column_tiles)
     load_tiles(sch, found, plan, registers, cut)
@@ -210,9 +209,8 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
     group(sch, found, plan, panel)
     if plan.is_weight and plan.ahead:
         attempt(sch, sch.prefetch, registers.b, 0, cut.ro, plan.ahead)
-    elif plan.is_weight and not attempt(sch, sch.prefetch, registers.b, 0, cut.jb, 1, cut.ro):
-        # It is not known how many rows there are for the next block to come by.
-        attempt(sch, sch.prefetch, registers.b, 0, cut.ro, AHEAD)
+    elif plan.is_weight:  # the next block comes while this one is used
+        attempt(sch, sch.prefetch, registers.b, 0, cut.jb, 1, cut.ro)
     if plan.next_rows:
         attempt(sch, sch.prefetch, registers.a, 0, cut.io, 1, cut.ro)
     init = use_tiles(sch, c, found, plan, registers, cut)
@@ -222,6 +220,16 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
         sch.parallel(_shared(sch, found, plan, cut))
     made = (c, panel, padded, *registers.all, init, *done)
     return tuple(x for x in made if x is not None)
+
+
+def _are_blocks_first(found: Contraction, plan: AmxPlan) -> bool:
+    """Whether a block of columns meets all outer rows before the next one does.
+
+    What numbers not known divide is hard to see through: where such rows are shared out, or there
+    are several, they come before blocks.
+    """
+    *outer, last = [found.extent(at) is not None for at in found.rows]
+    return all(outer) or (last and plan.share != "rows")
 
 
 def _shared(sch: Schedule, found: Contraction, plan: AmxPlan, cut: Cut) -> LoopRef:
