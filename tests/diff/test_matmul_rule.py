@@ -234,10 +234,14 @@ def test_one_row_by_weights_that_no_cache_holds_goes_to_and_fro():
     assert "in parallel" not in scheduled(130, 70)
 
 
+# The kernels run: a processor without tiles cannot execute them.
+needs_tiles = pytest.mark.skipif(
+    not tw.Target.host().has("amx-bf16"), reason="this machine has no AMX"
+)
 TYPES = {"bf16": ("f32", ml_dtypes.bfloat16), "i8": ("i32", np.int8)}
 
 
-@pytest.mark.skipif(not tw.Target.host().has("amx-bf16"), reason="no AMX here")
+@needs_tiles
 @pytest.mark.parametrize("symbolic", ["", "m"])
 @pytest.mark.parametrize("constants", [(), ("B",)])
 @pytest.mark.parametrize(("of", "depth"), [("bf16", 130), ("bf16", 19), ("i8", 130), ("i8", 35)])
@@ -259,7 +263,7 @@ def test_small_types_multiply_on_tiles(of, depth, constants, symbolic):
     assert f"amx_{of}_dot" in str(scheduled.function)
 
 
-@pytest.mark.skipif(not tw.Target.host().has("amx-bf16"), reason="no AMX here")
+@needs_tiles
 def test_a_batch_that_is_not_known_multiplies_on_tiles():
     """Threads share rows of a number of products that only the call tells."""
     random = np.random.default_rng(0)
@@ -273,7 +277,7 @@ def test_a_batch_that_is_not_known_multiplies_on_tiles():
     np.testing.assert_allclose(out, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-6)
 
 
-@pytest.mark.skipif(not tw.Target.host().has("amx-bf16"), reason="no AMX here")
+@needs_tiles
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("axes", "open_sizes", "constants"),
@@ -306,7 +310,7 @@ def test_blocks_of_weights_meet_all_rows_of_an_open_batch(axes, open_sizes, cons
         assert "_prefetch" in str(scheduled.function)
 
 
-@pytest.mark.skipif(not tw.Target.host().has("amx-bf16"), reason="no AMX here")
+@needs_tiles
 @pytest.mark.parametrize("result", ["f32", "bf16"])
 @pytest.mark.parametrize(("rows", "depth"), [(64, 1024), (64, 160), (50, 200)])
 def test_what_follows_runs_between_the_products_of_the_next_tiles(result, rows, depth):
