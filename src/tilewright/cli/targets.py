@@ -45,8 +45,9 @@ def _described(text: str) -> dict[str, Any]:
         "vector_registers": target.vector_registers,
         "l1d_bytes": target.l1d_bytes,
         "l2_bytes": target.l2_bytes,
-        "l3_bytes": target.l3_bytes,
+        "l3_bytes": target.machine.l3.size_bytes,
         "cores": target.cores,
+        "machine": {"source": target.machine.source, **target.machine.numbers()},
         "features": sorted(target.features),
         "notable": [name for name in NOTABLE if target.has(name)],
     }

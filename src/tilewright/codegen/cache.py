@@ -19,6 +19,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from tilewright.base.host import cache_root
+
 _MAGIC = b"TILEWRIGHT OBJECT 1\n"
 _LENGTHS = struct.Struct("<QQ")  # of the key, of the payload
 _CHECKSUM_BYTES = 32
@@ -27,11 +29,8 @@ _writes = itertools.count(1)
 
 def cache_folder() -> Path | None:
     """Where compiled objects are kept; None when they are not."""
-    chosen = os.environ.get("TILEWRIGHT_CACHE_DIR")
-    if chosen is not None:
-        return Path(chosen) / "objects" if chosen else None
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "tilewright" / "objects"
+    root = cache_root()
+    return None if root is None else root / "objects"
 
 
 def try_read(key: str) -> bytes | None:

@@ -14,7 +14,8 @@ import sys
 from functools import cache
 
 from tilewright.base.errors import UserError
-from tilewright.base.target import Target, processors
+from tilewright.base.processors import processors
+from tilewright.base.target import Target
 from tilewright.codegen.machine import Machine
 
 # Floating point through registers and memory: what any program needs.
@@ -51,7 +52,7 @@ _LISTS = "Available CPUs for this target"  # what LLVM prints for the processor 
 
 def check_machine(target: Target, machine: Machine) -> None:
     """Raise unless LLVM generates code for the processor and the features asked for."""
-    if not target.attrs and (not target.mcpu or target.mcpu in processors(target.triple)):
+    if not target.attrs and (not target.mcpu or target.mcpu in processors(target.arch)):
         return
     asked = (machine.triple, machine.cpu, machine.features, machine.relocation, machine.abi)
     done, said = _probe(asked)
@@ -83,7 +84,7 @@ def _probe(asked: tuple[str, ...]) -> tuple[bool, str]:
 
 
 def _refused(target: Target, message: str) -> UserError:
-    known = ", ".join(processors(target.triple))
+    known = ", ".join(processors(target.arch))
     return UserError(
         "TW0305",
         f"target {str(target)!r}: {message}",

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from tilewright.base import target as module
+from tilewright.base import host as module
 from tilewright.base.errors import UserError
 from tilewright.base.target import ACCEL, CPU, CUDA, EXAMPLES, WASM, Target
 
@@ -93,7 +93,66 @@ def test_switching_a_feature_takes_along_what_depends_on_it():
 def test_sizes_and_cores_can_be_told():
     target = Target.parse("aarch64-linux-gnu -cores=8 -l1d=64K -l2=1M -l3=12M")
     assert (target.cores, target.l1d_bytes) == (8, 65536)
-    assert (target.l2_bytes, target.l3_bytes) == (1 << 20, 12 << 20)
+    assert (target.l2_bytes, target.machine.l3.size_bytes) == (1 << 20, 12 << 20)
+
+
+def test_every_number_of_the_machine_model_can_be_told():
+    plain = Target.parse("x86_64-linux-gnu -mcpu=cascadelake")
+    for name, value in plain.machine.numbers().items():
+        given = int(value) * 2 + 1 if isinstance(value, int) else value * 2 + 0.5
+        told = Target.parse(f"x86_64-linux-gnu -mcpu=cascadelake -{name}={given}")
+        changed = {
+            n: v for n, v in told.machine.numbers().items() if v != plain.machine.numbers()[n]
+        }
+        assert changed == {name: given}
+        assert told.key != plain.key
+
+
+def test_a_named_processor_never_reads_the_host(monkeypatch):
+    before = Target.parse("cpu -mcpu=generic").machine
+    monkeypatch.setattr(module, "_as_described", lambda *_: pytest.fail("read the host"))
+    module.host_machine.cache_clear()
+    text = f"{Target.host().triple} -mcpu=generic -cores=7"
+    try:
+        assert Target.parse(text).machine.with_numbers({"cores": before.cores}) == before
+    finally:
+        monkeypatch.undo()
+        module.host_machine.cache_clear()
+
+
+def test_what_was_measured_is_used_for_this_machine_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    assert module.try_measured() is None
+    path = module.measured_file()
+    path.parent.mkdir(parents=True)
+    path.write_text('{"l2-bytes-per-cycle": 21.5, "fma-latency-cycles": 3}')
+    assert module.try_measured() == {"l2-bytes-per-cycle": 21.5, "fma-latency-cycles": 3}
+    path.write_text('{"something-else": 1}')
+    assert module.try_measured() is None
+    path.write_text("{")
+    assert module.try_measured() is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        (("vendor_id : GenuineIntel", "cpu family : 6", "model : 207"), "emeraldrapids"),
+        (("vendor_id : GenuineIntel", "cpu family : 6", "model : 106"), "icelake-server"),
+        (("vendor_id : AuthenticAMD", "cpu family : 23", "model : 49"), "znver2"),
+        (("vendor_id : AuthenticAMD", "cpu family : 26", "model : 2"), "znver5"),
+        (("flags : avx2 avx512f avx512_vnni",), "cascadelake"),
+        (("flags : avx2",), "haswell"),
+    ],
+)
+def test_processors_are_told_by_what_the_system_says(monkeypatch, lines, name):
+    monkeypatch.setattr(module.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(module, "_cpuinfo", lambda: lines)
+    module.host_features.cache_clear()
+    try:
+        assert module.host_processor() == name
+    finally:
+        monkeypatch.undo()
+        module.host_features.cache_clear()
 
 
 def test_the_key_tells_machines_apart():
@@ -145,6 +204,11 @@ def test_arm_and_riscv_descriptions_are_understood(monkeypatch):
         ("vta-sim -mcpu=x", "TW0302", "target 'vta-sim -mcpu=x': unknown option '-mcpu=x'"),
         ("cpu -l2=1M -l2=2M", "TW0302", "target 'cpu -l2=1M -l2=2M': -l2 is given twice"),
         ("cpu -l2=big", "TW0303", "target 'cpu -l2=big': -l2=big is not a size"),
+        (
+            "cpu -l2-bytes-per-cycle=-1",
+            "TW0303",
+            "target 'cpu -l2-bytes-per-cycle=-1': -l2-bytes-per-cycle=-1 is not a positive number",
+        ),
         ("cpu -cores=0", "TW0303", "target 'cpu -cores=0': -cores=0 is not a size"),
         ("cpu -mattr=avx", "TW0303", "target 'cpu -mattr=avx': the feature 'avx' has no sign"),
         ("cuda -arch=90", "TW0304", "target 'cuda -arch=90': unknown architecture '90'"),

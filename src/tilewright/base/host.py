@@ -1,0 +1,257 @@
+"""This machine, as the system describes it: architecture, processor, features, caches, cores.
+
+`TILEWRIGHT_HOST` holds options that `cpu` then stands for (`-mcpu=haswell`): code for another
+processor of this architecture that this one can run, so that tests meet what it lacks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tilewright.base.machine import KB, LEVELS, MB, MEASURED, Cache, Machine, machine_of
+from tilewright.base.processors import BASELINE, features_known, processor_features
+
+ARCHES = {
+    "x86_64": "x86_64",
+    "amd64": "x86_64",
+    "aarch64": "aarch64",
+    "arm64": "aarch64",
+    "riscv64": "riscv64",
+    "arm": "arm",
+    "armv7": "arm",
+    "armv7a": "arm",
+    "thumb": "arm",
+    "wasm32": "wasm32",
+}
+
+
+def host_options() -> tuple[str, ...]:
+    """What `cpu` stands for besides this machine; nothing unless the environment says so."""
+    return tuple(os.environ.get("TILEWRIGHT_HOST", "").split())
+
+
+def host_triple() -> str:
+    """LLVM's triple of this machine."""
+    machine = platform.machine().lower()
+    arch = ARCHES.get(machine, machine)
+    system = platform.system()
+    if system == "Darwin":
+        return f"{'arm64' if arch == 'aarch64' else arch}-apple-darwin"
+    if system == "Windows":
+        return f"{arch}-pc-windows-msvc"
+    return f"{arch}-unknown-linux-gnu"
+
+
+def host_arch() -> str:
+    return ARCHES[host_triple().split("-")[0]]
+
+
+def host_cores() -> int:
+    """The cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+# --------------------------------------------------------------------------- features
+
+# The kernel's names for features where they differ from LLVM's.
+_KERNEL_NAMES = {
+    "pni": "sse3",
+    "sse4_1": "sse4.1",
+    "sse4_2": "sse4.2",
+    "bmi1": "bmi",
+    "abm": "lzcnt",
+    "avx512_vnni": "avx512vnni",
+    "avx512_bf16": "avx512bf16",
+    "avx512_fp16": "avx512fp16",
+    "avx512_vbmi2": "avx512vbmi2",
+    "avx512_bitalg": "avx512bitalg",
+    "avx512_vpopcntdq": "avx512vpopcntdq",
+    "avx_vnni": "avxvnni",
+    "amx_tile": "amx-tile",
+    "amx_bf16": "amx-bf16",
+    "amx_int8": "amx-int8",
+    "amx_fp16": "amx-fp16",
+    "asimd": "neon",
+    "asimddp": "dotprod",
+    "asimdhp": "fullfp16",
+    "fp": "fp-armv8",
+    "atomics": "lse",
+    "crc32": "crc",
+}
+
+
+@cache
+def host_features() -> frozenset[str]:
+    """This processor's features by LLVM's names; the baseline where the system does not tell."""
+    arch = host_arch()
+    flags: set[str] = set()
+    for line in _cpuinfo():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            flags = {_KERNEL_NAMES.get(flag, flag) for flag in value.split()}
+            break
+        if key.strip() == "isa":  # RISC-V: rv64imafdcv_zba_zbb
+            letters, *longer = value.strip().split("_")
+            flags = set(letters.removeprefix("rv64")) | set(longer)
+            flags |= {"m", "a", "f", "d"} if "g" in flags else set()
+            break
+    return frozenset(flags & features_known(arch)) | processor_features(arch, BASELINE[arch])
+
+
+@cache
+def _cpuinfo() -> tuple[str, ...]:
+    """The kernel's description of the first processor."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return ()
+    return tuple(text.split("\n\n")[0].splitlines())
+
+
+def _described() -> dict[str, str]:
+    """The kernel's description, by key."""
+    pairs = (line.partition(":") for line in _cpuinfo())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+# --------------------------------------------------------------------------- the processor
+
+_ARM_PARTS = {
+    "0xd03": "cortex-a53",
+    "0xd05": "cortex-a55",
+    "0xd08": "cortex-a72",
+    "0xd0b": "cortex-a76",
+    "0xd0c": "neoverse-n1",
+    "0xd40": "neoverse-v1",
+    "0xd44": "cortex-x1",
+    "0xd49": "neoverse-n2",
+    "0xd4f": "neoverse-v2",
+}
+_INTEL_MODELS = {
+    **dict.fromkeys((60, 63, 69, 70), "haswell"),
+    **dict.fromkeys((61, 71, 79, 86), "broadwell"),
+    **dict.fromkeys((78, 94, 142, 158, 165, 166), "skylake"),
+    **dict.fromkeys((151, 154), "alderlake"),
+    **dict.fromkeys((183, 186, 191), "raptorlake"),
+    **dict.fromkeys((106, 108), "icelake-server"),
+    143: "sapphirerapids",
+    207: "emeraldrapids",
+    **dict.fromkeys((173, 174), "graniterapids"),
+}
+_AMD_FAMILIES = {23: ("znver1", "znver2"), 25: ("znver3", "znver4"), 26: ("znver5", "znver5")}
+# The oldest processor that has a feature, where the name tells nothing; the newest first.
+_BY_FEATURE = (
+    ("amx-tile", "sapphirerapids"),
+    ("avx512vbmi2", "icelake-server"),
+    ("avx512bf16", "cooperlake"),
+    ("avx512vnni", "cascadelake"),
+    ("avx512f", "skylake-avx512"),
+    ("avx2", "haswell"),
+    ("dotprod", "cortex-a76"),
+)
+
+
+def host_processor() -> str:
+    """LLVM's name of this processor or of its nearest relative; "" for none."""
+    described, arch = _described(), host_arch()
+    if arch == "aarch64" and described.get("CPU part") in _ARM_PARTS:
+        return _ARM_PARTS[described["CPU part"]]
+    try:
+        family, model = int(described.get("cpu family", "")), int(described.get("model", ""))
+    except ValueError:
+        family = model = 0
+    if described.get("vendor_id") == "GenuineIntel" and family == 6 and model in _INTEL_MODELS:
+        return _INTEL_MODELS[model]
+    features = host_features()
+    if described.get("vendor_id") == "AuthenticAMD" and family in _AMD_FAMILIES:
+        older, newer = _AMD_FAMILIES[family]
+        is_newer = "avx512f" in features if family == 25 else model >= 48
+        return newer if is_newer else older
+    return next((name for feature, name in _BY_FEATURE if feature in features), "")
+
+
+def host_model() -> str:
+    """The processor's name as people know it."""
+    described = _described()
+    for key in ("model name", "CPU part", "uarch"):
+        if key in described:
+            return described[key]
+    return platform.processor() or platform.machine()
+
+
+# --------------------------------------------------------------------------- the machine model
+
+
+@cache
+def host_machine() -> Machine:
+    """The machine model of the host: known by its name, told by the system, or measured."""
+    found = machine_of(host_arch(), host_processor())
+    caches: dict[str, Any] = {
+        name: _as_described(getattr(found, name), level)
+        for level, name in enumerate(LEVELS, start=1)
+    }
+    found = replace(found, cores=host_cores(), **caches)
+    measured = try_measured()
+    return found if measured is None else replace(found.with_numbers(measured), source=MEASURED)
+
+
+def _as_described(known: Cache, level: int) -> Cache:
+    """A cache with the size and ways that the system tells."""
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            if int((folder / "level").read_text()) != level:
+                continue
+            if (folder / "type").read_text().strip() == "Instruction":
+                continue
+            size = _size_bytes((folder / "size").read_text().strip())
+            ways = int((folder / "ways_of_associativity").read_text()) or known.ways
+            line = int((folder / "coherency_line_size").read_text())
+        except (OSError, ValueError):
+            continue
+        return replace(known, size_bytes=size, ways=ways, line_bytes=line)
+    return known
+
+
+def _size_bytes(text: str) -> int:
+    scale = {"K": KB, "M": MB}.get(text[-1:], 1)
+    return int(text if scale == 1 else text[:-1]) * scale
+
+
+def cache_root() -> Path | None:
+    """Where what is kept between runs lies; None when nothing is kept.
+
+    `TILEWRIGHT_CACHE_DIR` names the folder; set it to nothing to keep nothing.
+    """
+    chosen = os.environ.get("TILEWRIGHT_CACHE_DIR")
+    if chosen is not None:
+        return Path(chosen) if chosen else None
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "tilewright"
+
+
+def measured_file() -> Path | None:
+    """The file with what was measured on this machine."""
+    root = cache_root()
+    name = "".join(char if char.isalnum() else "-" for char in host_model())
+    return None if root is None else root / "machines" / f"{name}-{host_cores()}.json"
+
+
+def try_measured() -> dict[str, float] | None:
+    """What `tilewright targets --calibrate` measured here, by the names of `Machine.numbers`."""
+    path = measured_file()
+    try:
+        found = None if path is None else json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    known = machine_of(host_arch(), "").numbers()
+    if not isinstance(found, dict) or not all(name in known for name in found):
+        return None  # written by another version
+    return {name: type(known[name])(value) for name, value in found.items()}

@@ -1,0 +1,296 @@
+"""What is known of a processor: latencies, ports, caches, threads. One record per target.
+
+    Target.parse("cpu -mcpu=cascadelake").machine.l2.size_bytes
+
+Every cost that a schedule rule or a graph pass weighs is made of these numbers; none of them is
+written anywhere else. A record is known by the processor's name (`machine_of`), filled with what
+the system tells of the host, or measured there (`tilewright targets --calibrate`), and each of its
+numbers can be set in a target's text (`cpu -l2=1M -l2-bytes-per-cycle=24`).
+
+Rates of memory levels are those that one core sees while its neighbours work too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+KB, MB = 1024, 1024 * 1024
+
+KNOWN, MEASURED, GUESSED = "known", "measured", "guessed"
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """One level of the memory hierarchy, as one core sees it."""
+
+    size_bytes: int
+    ways: int
+    bytes_per_cycle: float  # that it hands to the level above
+    line_bytes: int = 64
+
+    @property
+    def period_bytes(self) -> int:
+        """Addresses that are a multiple of this apart compete for the same set."""
+        return max(self.line_bytes, self.size_bytes // self.ways)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The numbers that costs are made of. A size of 0 means that there is no such level."""
+
+    name: str
+    frequency_ghz: float
+    fma_per_cycle: int  # vector multiply-adds that start per cycle
+    fma_latency_cycles: int
+    loads_per_cycle: int
+    stores_per_cycle: int
+    l1d: Cache
+    l2: Cache
+    l3: Cache
+    memory_bytes_per_cycle: float  # read in order, which the hardware prefetchers follow
+    scattered_bytes_per_cycle: float  # beyond L2, by software prefetch of one line after another
+    thread_wake_ns: float  # until another thread of the pool works, and is waited for
+    kernel_call_ns: float  # from the end of one kernel to the first useful work of the next
+    cores: int
+    tile_cycles: float = 16.0  # of one matrix-tile multiply-add, where the processor has tiles
+    tile_row_bytes_per_cycle: float = 32.0  # of loading rows of a tile from L2
+    source: str = GUESSED  # known, measured or guessed
+
+    @property
+    def cycle_ns(self) -> float:
+        return 1.0 / self.frequency_ghz
+
+    def cycles(self, ns: float) -> float:
+        """How many cycles a time is."""
+        return ns * self.frequency_ghz
+
+    @property
+    def wake_cycles(self) -> float:
+        """Work that one more thread must save before it is worth waking."""
+        return self.cycles(self.thread_wake_ns)
+
+    @property
+    def key(self) -> str:
+        """Everything that schedules may depend on, as text."""
+        shown = [f"{name}={value}" for name, value in self.numbers().items()]
+        return " ".join(shown)
+
+    def numbers(self) -> dict[str, float]:
+        """Every number by the name it has in a target's text."""
+        found: dict[str, float] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, Cache):
+                found[each.name] = value.size_bytes
+                found[f"{each.name}-ways"] = value.ways
+                found[f"{each.name}-bytes-per-cycle"] = value.bytes_per_cycle
+                found[f"{each.name}-line"] = value.line_bytes
+            elif each.name not in ("name", "source"):
+                found[each.name.replace("_", "-")] = value
+        return found
+
+    def with_numbers(self, given: Mapping[str, float]) -> Machine:
+        """The record with some numbers replaced, by the names of `numbers`."""
+        changes: dict[str, Any] = {}
+        for name, value in given.items():
+            level, _, rest = name.partition("-")
+            if level in LEVELS:
+                cache = changes.get(level, getattr(self, level))
+                assert isinstance(cache, Cache)
+                changed: dict[str, Any] = {_CACHE_FIELDS[rest]: value}
+                changes[level] = replace(cache, **changed)
+            else:
+                changes[name.replace("-", "_")] = value
+        return replace(self, **changes)
+
+
+LEVELS = ("l1d", "l2", "l3")
+_CACHE_FIELDS = {
+    "": "size_bytes",
+    "ways": "ways",
+    "bytes-per-cycle": "bytes_per_cycle",
+    "line": "line_bytes",
+}
+
+
+# --------------------------------------------------------------------------- known processors
+
+# Sources: vendors' optimization guides and public instruction tables; rates beyond L2 are those of
+# servers with all cores busy, as far as published, else those of the nearest relative.
+
+
+def _server(name: str, l1d: Cache, l2: Cache, l3: Cache, **changes: Any) -> Machine:
+    """A big out-of-order core of a server: what most of them share."""
+    base = Machine(
+        name=name,
+        frequency_ghz=2.9,
+        fma_per_cycle=2,
+        fma_latency_cycles=4,
+        loads_per_cycle=2,
+        stores_per_cycle=1,
+        l1d=l1d,
+        l2=l2,
+        l3=l3,
+        memory_bytes_per_cycle=9.0,
+        scattered_bytes_per_cycle=5.5,
+        thread_wake_ns=5000.0,
+        kernel_call_ns=500.0,
+        cores=4,
+        source=KNOWN,
+    )
+    return replace(base, **changes)
+
+
+_SAPPHIRE_RAPIDS = _server(
+    "sapphirerapids",
+    Cache(48 * KB, 12, 128.0),
+    Cache(2 * MB, 16, 32.0),
+    Cache(64 * MB, 16, 9.0),
+)
+_ICE_LAKE = _server(
+    "icelake-server",
+    Cache(48 * KB, 12, 128.0),
+    Cache(1280 * KB, 20, 32.0),
+    Cache(32 * MB, 12, 9.0),
+)
+_SKYLAKE_SERVER = _server(
+    "skylake-avx512",
+    Cache(32 * KB, 8, 128.0),
+    Cache(1 * MB, 16, 32.0),
+    Cache(24 * MB, 11, 8.0),
+    frequency_ghz=2.6,
+    memory_bytes_per_cycle=7.0,
+    scattered_bytes_per_cycle=4.5,
+)
+_HASWELL = _server(
+    "haswell",
+    Cache(32 * KB, 8, 64.0),
+    Cache(256 * KB, 8, 32.0),
+    Cache(8 * MB, 16, 12.0),
+    frequency_ghz=3.2,
+    fma_latency_cycles=5,
+)
+_SKYLAKE = replace(_HASWELL, name="skylake", fma_latency_cycles=4, frequency_ghz=3.6)
+_ZEN = _server(
+    "znver2",
+    Cache(32 * KB, 8, 64.0),
+    Cache(512 * KB, 8, 32.0),
+    Cache(16 * MB, 16, 16.0),
+    frequency_ghz=3.2,
+    fma_latency_cycles=5,
+)
+_ZEN4 = replace(
+    _ZEN,
+    name="znver4",
+    fma_latency_cycles=4,
+    fma_per_cycle=1,  # 512-bit multiply-adds take both halves of the pipes
+    l2=Cache(1 * MB, 8, 32.0),
+    l3=Cache(32 * MB, 16, 16.0),
+    frequency_ghz=3.7,
+)
+_NEOVERSE_N1 = _server(
+    "neoverse-n1",
+    Cache(64 * KB, 4, 32.0),
+    Cache(1 * MB, 8, 16.0),
+    Cache(32 * MB, 16, 8.0),
+    frequency_ghz=2.6,
+    memory_bytes_per_cycle=6.0,
+    scattered_bytes_per_cycle=4.0,
+)
+_SMALL_ARM = _server(
+    "cortex-a53",
+    Cache(32 * KB, 4, 8.0),
+    Cache(512 * KB, 16, 8.0),
+    Cache(0, 1, 0.0),
+    frequency_ghz=1.4,
+    fma_per_cycle=1,
+    fma_latency_cycles=4,
+    loads_per_cycle=1,
+    memory_bytes_per_cycle=2.0,
+    scattered_bytes_per_cycle=1.5,
+    thread_wake_ns=8000.0,
+)
+_CORTEX_A76 = replace(
+    _NEOVERSE_N1,
+    name="cortex-a76",
+    l2=Cache(256 * KB, 8, 16.0),
+    l3=Cache(2 * MB, 16, 8.0),
+    frequency_ghz=2.4,
+)
+_APPLE = replace(
+    _NEOVERSE_N1,
+    name="apple-m1",
+    fma_per_cycle=4,
+    loads_per_cycle=3,
+    stores_per_cycle=2,
+    l1d=Cache(128 * KB, 8, 48.0, 128),
+    l2=Cache(12 * MB, 12, 32.0, 128),
+    l3=Cache(0, 1, 0.0, 128),
+    memory_bytes_per_cycle=18.0,
+    scattered_bytes_per_cycle=8.0,
+    frequency_ghz=3.2,
+)
+_NEOVERSE_V1 = replace(
+    _NEOVERSE_N1, name="neoverse-v1", fma_per_cycle=4, loads_per_cycle=3, stores_per_cycle=2
+)
+_SMALL_X86 = replace(
+    _HASWELL,
+    name="x86-64",
+    fma_per_cycle=1,  # a multiplication and an addition
+    l2=Cache(512 * KB, 8, 32.0),
+    frequency_ghz=3.0,
+    source=GUESSED,
+)
+_SMALL_RISCV = replace(_SMALL_ARM, name="generic-rv64", source=GUESSED)
+_WASM = replace(_SMALL_X86, name="wasm32", l2=Cache(256 * KB, 8, 32.0), l3=Cache(0, 1, 0.0))
+
+_KNOWN: dict[str, Machine] = {
+    "sapphirerapids": _SAPPHIRE_RAPIDS,
+    "emeraldrapids": replace(_SAPPHIRE_RAPIDS, l3=Cache(256 * MB, 16, 9.0)),
+    "graniterapids": replace(_SAPPHIRE_RAPIDS, l3=Cache(256 * MB, 16, 9.0)),
+    "icelake-server": _ICE_LAKE,
+    "x86-64-v4": _SKYLAKE_SERVER,
+    "skylake-avx512": _SKYLAKE_SERVER,
+    "cascadelake": _SKYLAKE_SERVER,
+    "cooperlake": _SKYLAKE_SERVER,
+    "haswell": _HASWELL,
+    "x86-64-v3": _HASWELL,
+    "broadwell": _HASWELL,
+    "skylake": _SKYLAKE,
+    "alderlake": replace(_SKYLAKE, l1d=Cache(48 * KB, 12, 64.0), l2=Cache(1280 * KB, 10, 48.0)),
+    "raptorlake": replace(_SKYLAKE, l1d=Cache(48 * KB, 12, 64.0), l2=Cache(2 * MB, 16, 48.0)),
+    "znver1": replace(_ZEN, l3=Cache(8 * MB, 16, 16.0)),
+    "znver2": _ZEN,
+    "znver3": replace(_ZEN, fma_latency_cycles=4, l3=Cache(32 * MB, 16, 16.0)),
+    "znver4": _ZEN4,
+    "znver5": replace(_ZEN4, fma_per_cycle=2, l1d=Cache(48 * KB, 12, 128.0)),
+    "cortex-a53": _SMALL_ARM,
+    "cortex-a55": _SMALL_ARM,
+    "cortex-a72": replace(
+        _SMALL_ARM, l2=Cache(1 * MB, 16, 16.0), l1d=Cache(32 * KB, 2, 16.0), frequency_ghz=1.8
+    ),
+    "cortex-a76": _CORTEX_A76,
+    "cortex-x1": replace(_CORTEX_A76, fma_per_cycle=4, l2=Cache(1 * MB, 8, 32.0)),
+    "neoverse-n1": _NEOVERSE_N1,
+    "neoverse-n2": replace(_NEOVERSE_N1, name="neoverse-n2"),
+    "neoverse-v1": _NEOVERSE_V1,
+    "neoverse-v2": replace(_NEOVERSE_V1, name="neoverse-v2", l2=Cache(2 * MB, 8, 32.0)),
+    "apple-m1": _APPLE,
+    "apple-m2": _APPLE,
+    "apple-m4": _APPLE,
+}
+_BASELINE: dict[str, Machine] = {
+    "x86_64": _SMALL_X86,
+    "aarch64": replace(_SMALL_ARM, name="generic", source=GUESSED),
+    "riscv64": _SMALL_RISCV,
+    "arm": replace(_SMALL_ARM, name="generic", l2=Cache(256 * KB, 16, 8.0), source=GUESSED),
+    "wasm32": _WASM,
+}
+
+
+def machine_of(arch: str, processor: str) -> Machine:
+    """What is known of a processor; a small one of its architecture where nothing is."""
+    found = _KNOWN.get(processor)
+    return _BASELINE[arch] if found is None else replace(found, name=processor)
