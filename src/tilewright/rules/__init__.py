@@ -13,23 +13,23 @@ from collections.abc import Callable, Iterable
 
 from tilewright.base.errors import ScheduleError
 from tilewright.base.target import Target
-from tilewright.rules.attention import attention
-from tilewright.rules.attention_amx import attention_amx
-from tilewright.rules.conv import conv
-from tilewright.rules.conv_amx import conv_amx
-from tilewright.rules.depthwise import depthwise
-from tilewright.rules.elementwise import elementwise
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.attention import attention
+from tilewright.rules.cpu.attention_amx import attention_amx
+from tilewright.rules.cpu.conv import conv
+from tilewright.rules.cpu.conv_amx import conv_amx
+from tilewright.rules.cpu.depthwise import depthwise
+from tilewright.rules.cpu.depthwise_nchw import planes
+from tilewright.rules.cpu.elementwise import elementwise
+from tilewright.rules.cpu.fallback import spread
+from tilewright.rules.cpu.fused_reductions import rows
+from tilewright.rules.cpu.gemm import matmul
+from tilewright.rules.cpu.pooling import pooling
+from tilewright.rules.cpu.recurrent import recurrent
+from tilewright.rules.cpu.reduction import reduction
+from tilewright.rules.cpu.transpose import transpose
+from tilewright.rules.cpu.winograd import winograd
 from tilewright.rules.inline import inline_producers
-from tilewright.rules.matmul import matmul
-from tilewright.rules.planes import planes
-from tilewright.rules.pooling import pooling
-from tilewright.rules.recurrent import recurrent
-from tilewright.rules.reduction import reduction
-from tilewright.rules.rows import rows
-from tilewright.rules.setting import Setting
-from tilewright.rules.spread import spread
-from tilewright.rules.transpose import transpose
-from tilewright.rules.winograd import winograd
 from tilewright.sym import ZERO
 from tilewright.tensor.ir import Block, Function
 from tilewright.tensor.schedule import BlockRef, Schedule
@@ -37,7 +37,7 @@ from tilewright.tensor.visit import blocks
 
 # Takes the nest of a block, or several nests, and says which blocks it has scheduled; an empty
 # answer means that the block is not of its kind. A refused step undoes the whole attempt.
-Rule = Callable[[Schedule, BlockRef, Setting], Iterable[BlockRef]]
+Rule = Callable[[Schedule, BlockRef, RuleContext], Iterable[BlockRef]]
 
 CPU: tuple[Rule, ...] = (
     attention_amx,
@@ -66,7 +66,7 @@ def default_schedule(
     constants: Iterable[str] = (),
 ) -> Schedule:
     """The schedule chosen without tuning. `constants` names parameters known before any call."""
-    setting = Setting(Target.parse(target), threads, frozenset(constants))
+    context = RuleContext(Target.parse(target), threads, frozenset(constants))
     sch = Schedule(fn)
     inline_producers(sch)
     taken: set[str] = set()
@@ -74,7 +74,7 @@ def default_schedule(
     for rule in CPU:
         for block in list(blocks(sch.function.body)):
             if block.writes and block.name not in taken:  # others are requests of a rule
-                taken.update(found.name for found in _attempt(rule, sch, block.name, setting))
+                taken.update(found.name for found in _attempt(rule, sch, block.name, context))
     return sch
 
 
@@ -83,10 +83,10 @@ def _is_idle(block: Block) -> bool:
     return any(it.extent is ZERO for it in block.iters)
 
 
-def _attempt(rule: Rule, sch: Schedule, name: str, setting: Setting) -> Iterable[BlockRef]:
+def _attempt(rule: Rule, sch: Schedule, name: str, context: RuleContext) -> Iterable[BlockRef]:
     point = sch.checkpoint()
     try:
-        return tuple(rule(sch, sch.get_block(name), setting))
+        return tuple(rule(sch, sch.get_block(name), context))
     except ScheduleError:
         sch.restore(point)
         return ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tilewright.base.dtype import INDEX, DType
 from tilewright.base.target import Target
-from tilewright.rules.nest import Nest
+from tilewright.rules.match.nest import Nest
 from tilewright.sym import Cast, Const, Div, Expr, Select, Var, uses_var
 from tilewright.tensor.ir import Block, Call, Load
 from tilewright.tensor.visit import exprs

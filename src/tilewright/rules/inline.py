@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tilewright.base.errors import ScheduleError
 from tilewright.rules import cost
-from tilewright.rules.contraction import operands
-from tilewright.rules.nest import block_of
+from tilewright.rules.match.contraction import operands
+from tilewright.rules.match.nest import block_of
 from tilewright.sym import ONE, Expr, uses_var
 from tilewright.tensor.ir import REDUCE, Block, Load, Store
 from tilewright.tensor.schedule import Schedule

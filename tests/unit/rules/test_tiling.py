@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright import te
 from tilewright.rules import default_schedule
-from tilewright.rules.tiling import MOST_STEPS, UNROLLED, unrolled_steps
+from tilewright.rules.cpu.gemm_model import MOST_STEPS, UNROLLED, unrolled_steps
 from tilewright.tensor.ir import UNROLL, For
 from tilewright.tensor.visit import walk
 

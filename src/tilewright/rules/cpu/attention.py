@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 from tilewright.rules import cost
-from tilewright.rules.nest import Nest, fused, guess, inner_nest
-from tilewright.rules.rows import Stages, own_axes, stages_of
-from tilewright.rules.setting import Setting
-from tilewright.rules.stage import total
-from tilewright.rules.tiles import unrolled_sum
-from tilewright.rules.tiling import unrolled_steps
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.fused_reductions import Stages, own_axes, stages_of
+from tilewright.rules.cpu.gemm_model import unrolled_steps
+from tilewright.rules.cpu.gemm_schedule import unrolled_sum
+from tilewright.rules.cpu.vectorize import total
+from tilewright.rules.match.nest import Nest, fused, guess, inner_nest
 from tilewright.sym import ONE, Const, Mul, Select, Var, uses_var
 from tilewright.tensor.ir import Load, Update
 from tilewright.tensor.passes.tails import TAILS
@@ -60,18 +60,18 @@ class Products:
         return next(at for at in nest.spatial if at not in rows)
 
 
-def attention(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+def attention(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
     """Schedule two products with reductions between them."""
     found = _products(sch, reference)
     if found is None:
         return ()
-    lanes = cost.lanes_of(setting.target, found.first.block)
+    lanes = cost.lanes_of(context.target, found.first.block)
     rows = found.stages.sink.guess(found.row)
     if lanes < 4 or 2 * rows < lanes:
         return ()
     vectors = TILE_VECTORS if rows > lanes else 1
-    packed = _pack(sch, found, lanes, setting) if rows >= MANY_TILES * vectors * lanes else []
-    tile = _tile_loop(sch, found, vectors * lanes, setting)
+    packed = _pack(sch, found, lanes, context) if rows >= MANY_TILES * vectors * lanes else []
+    tile = _tile_loop(sch, found, vectors * lanes, context)
     stored, queries = _scores(sch, found, tile, lanes, vectors)
     skipped = (found.first.name, found.second.name, stored.name)
     between = [nest for name, nest in found.stages.members.items() if name not in skipped]
@@ -202,7 +202,7 @@ def _rows_of(nest: Nest, row: int, element: int) -> _Rows | None:
     return None
 
 
-def _pack(sch: Schedule, found: Products, lanes: int, setting: Setting) -> list[BlockRef]:
+def _pack(sch: Schedule, found: Products, lanes: int, context: RuleContext) -> list[BlockRef]:
     """Copies of keys and values, where the second cache does not hold a head's as they are."""
     first, second = found.first, found.second
     keys = _rows_of(first, found.other(first), first.reduce[0])
@@ -210,16 +210,16 @@ def _pack(sch: Schedule, found: Products, lanes: int, setting: Setting) -> list[
     if keys is None or values is None:
         return []
     count = first.guess(found.other(first))
-    room = min(rows.room(setting.target.l2_bytes) for rows in (keys, values))
+    room = min(rows.room(context.target.l2_bytes) for rows in (keys, values))
     if count * (keys.row_bytes + values.row_bytes) <= room // 2:
         return []
-    return [rows.copied(sch, lanes, setting.threads) for rows in (keys, values)]
+    return [rows.copied(sch, lanes, context.threads) for rows in (keys, values)]
 
 
 # ------------------------------------------------------------------------------------ tiles
 
 
-def _tile_loop(sch: Schedule, found: Products, tile: int, setting: Setting) -> LoopRef:
+def _tile_loop(sch: Schedule, found: Products, tile: int, context: RuleContext) -> LoopRef:
     """The loop over tiles of queries, with all stages under it."""
     sink = found.stages.sink
     heads = [at for at in found.stages.rows if at != found.row]
@@ -228,9 +228,9 @@ def _tile_loop(sch: Schedule, found: Products, tile: int, setting: Setting) -> L
     outer, inner = sch.split(sink.loops[found.row], [None, tile])
     sch.reorder(*around, outer, inner, feature)
     work = 2 * (found.first.instances + found.second.instances) / FLOPS_PER_NS
-    shared = cost.chunks(work, setting.threads) > 1
+    shared = cost.chunks(work, context.threads) > 1
     is_known = isinstance(sink.extent(found.row), Const)
-    if shared and (is_known or total(sink, heads) < 2 * setting.threads):
+    if shared and (is_known or total(sink, heads) < 2 * context.threads):
         loop = fused(sch, [*around, outer])
         sch.parallel(loop)
     else:  # quotients by a number of tiles hide which one is the last

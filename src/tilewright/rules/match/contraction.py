@@ -1,9 +1,9 @@
-"""Sums of products of two operands, by structure: which iterators are rows, columns, depth.
+"""Sums of products of two operands, by structure: which iterators are batch, m, n and k.
 
     C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]
 
-Layouts do not matter: an iterator is told by the operands that use it. Columns run along the
-contiguous dimension of the result, so `b` is whichever operand uses that iterator.
+Layouts do not matter: an iterator is told by the operands that use it. The last n runs along
+the contiguous dimension of the result, so B is whichever operand uses that iterator.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright import sym
-from tilewright.rules.nest import Access, Nest, offset_of
+from tilewright.rules.match.nest import Access, Nest, offset_of
 from tilewright.sym import ONE, Cast, Const, Expr, Mul
 from tilewright.tensor.ir import Block, Load, Update
 from tilewright.tensor.reducers import builtin
@@ -21,17 +21,17 @@ from tilewright.tensor.reducers import builtin
 class Contraction:
     """A sum of products. Iterators are named by their position in the block.
 
-    `stack` runs over independent products, `rows` only over the first operand, `columns` over the
-    second, the last of them contiguous in the result; `depth` is summed over.
+    `batch` runs over independent GEMMs, `m` only over A, `n` over B, the last of them contiguous in
+    the result; `k` is summed over.
     """
 
     nest: Nest
     a: Load
     b: Load
-    stack: tuple[int, ...]
-    rows: tuple[int, ...]
-    columns: tuple[int, ...]
-    depth: tuple[int, ...]
+    batch: tuple[int, ...]
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    k: tuple[int, ...]
 
     @property
     def block(self) -> Block:
@@ -98,28 +98,28 @@ def contraction(nest: Nest) -> Contraction | None:
     if last is None or (nest.var(last) in uses[0]) == (nest.var(last) in uses[1]):
         return None
     first, second = (0, 1) if nest.var(last) in uses[1] else (1, 0)
-    stack, rows, columns = [], [], []
+    batch, m, n = [], [], []
     for at in nest.spatial:
         var, extent = nest.var(at), nest.extent(at)
         in_a, in_b = var in uses[first], var in uses[second]
         if extent is ONE and at != last:
-            stack.append(at)
+            batch.append(at)
         elif in_a and not in_b:
-            rows.append(at)
+            m.append(at)
         elif in_b and not in_a:
-            columns.append(at)
+            n.append(at)
         elif in_a:
-            stack.append(at)
+            batch.append(at)
         else:
             return None  # the same sum over and over
-    columns.remove(last)
+    n.remove(last)
     return Contraction(
         nest,
         found[first],
         found[second],
-        tuple(stack),
-        tuple(rows),
-        (*columns, last),
+        tuple(batch),
+        tuple(m),
+        (*n, last),
         tuple(nest.reduce),
     )
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright import sym
-from tilewright.rules.contraction import operands
-from tilewright.rules.nest import Nest
+from tilewright.rules.match.contraction import operands
+from tilewright.rules.match.nest import Nest
 from tilewright.sym import ONE, ZERO, Add, Const, Expr, FloorDiv, Var
 from tilewright.tensor.ir import Load, Update
 from tilewright.tensor.visit import exprs
@@ -28,9 +28,9 @@ class Windows:
     nest: Nest
     x: Load
     batch: int
-    places: tuple[int, ...]  # spatial iterators of the result
-    out: int  # its channels
-    taps: tuple[int, ...]  # positions in the window, one per spatial axis
+    out_spatial: tuple[int, ...]  # spatial iterators of the result
+    out_channels: int
+    kernel_spatial: tuple[int, ...]  # kernel positions, one iterator per spatial axis
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
 
@@ -56,18 +56,18 @@ class Convolution(Windows):
     """Windows times weights, added up."""
 
     w: Load
-    inner: int  # channels summed over
-    per_group: int  # output channels of a group; 0: all, there is one group
+    in_channels: int  # of a group, summed over
+    out_channels_per_group: int  # 0: all, there is one group
 
     @property
     def is_depthwise(self) -> bool:
         """One channel in, one channel out."""
-        return self.per_group == 1 and self.nest.extent(self.inner) is ONE
+        return self.out_channels_per_group == 1 and self.nest.extent(self.in_channels) is ONE
 
     @property
     def is_pointwise(self) -> bool:
         """Windows of one pixel."""
-        return all(self.nest.extent(at) is ONE for at in self.taps)
+        return all(self.nest.extent(at) is ONE for at in self.kernel_spatial)
 
     def read_index(self, load: Load) -> int:
         """Which of the block's reads an operand is."""
@@ -126,9 +126,9 @@ def pool(nest: Nest) -> Windows | None:
         nest=nest,
         x=x,
         batch=batch,
-        places=tuple(places),
-        out=out,
-        taps=tuple(known),
+        out_spatial=tuple(places),
+        out_channels=out,
+        kernel_spatial=tuple(known),
         strides=strides,
         dilations=dilations,
     )
@@ -190,13 +190,13 @@ def _of_operands(
         x=x,
         w=w,
         batch=batch,
-        places=tuple(places),
-        out=out,
-        inner=inner,
-        taps=tuple(taps),
+        out_spatial=tuple(places),
+        out_channels=out,
+        in_channels=inner,
+        kernel_spatial=tuple(taps),
         strides=strides,
         dilations=dilations,
-        per_group=per_group,
+        out_channels_per_group=per_group,
     )
 
 

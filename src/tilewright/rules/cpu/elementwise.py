@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from math import gcd
 
 from tilewright.rules import cost
-from tilewright.rules.nest import Nest, fused, groups, is_expression, nest_of
-from tilewright.rules.setting import Setting
+from tilewright.rules.context import RuleContext
+from tilewright.rules.match.nest import Nest, fused, groups, is_expression, nest_of
 from tilewright.sym import Const
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
@@ -23,29 +23,29 @@ UNROLLED_CYCLES = 16.0  # bodies below this many cycles per vector are unrolled
 LONGEST_PATTERN = 6  # vectors
 
 
-def elementwise(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+def elementwise(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
     """Schedule a block without reductions that stands alone."""
     nest = nest_of(sch, reference)
     if nest is None or not nest.loops or len(nest.spatial) != len(nest.block.iters):
         return ()
     if not is_expression(nest.block):
         return ()
-    spread_out(sch, nest, range(len(nest.loops)), setting)
+    spread_out(sch, nest, range(len(nest.loops)), context)
     return (reference,)
 
 
-def spread_out(sch: Schedule, nest: Nest, order: Sequence[int], setting: Setting) -> None:
+def spread_out(sch: Schedule, nest: Nest, order: Sequence[int], context: RuleContext) -> None:
     """Lanes for the innermost of some loops, which are perfectly nested in this order, and cores
     for the outermost."""
-    lanes = cost.lanes_of(setting.target, nest.block)
+    lanes = cost.lanes_of(context.target, nest.block)
     parts = _joined(nest, groups(nest, order), lanes)
     loops = [fused(sch, [nest.loops[at] for at in part]) for part in parts]
-    each_ns = cost.instance_ns(nest, setting.target)
+    each_ns = cost.instance_ns(nest, context.target)
     inner = _extent(nest, parts[-1])
     rest = 1
     for part in parts[:-1]:
         rest *= _guess(nest, part)
-    count = cost.chunks(each_ns * rest * _guess(nest, parts[-1]), setting.threads)
+    count = cost.chunks(each_ns * rest * _guess(nest, parts[-1]), context.threads)
     pattern = _pattern(nest, parts[-1], lanes)
     outer = loops[:-1]
     if count > 1 and rest < count:  # too few rows: the row itself is cut

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from tilewright.base.target import CPU
 from tilewright.rules import cost
-from tilewright.rules.amx import (
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.gemm_amx import (
     SIDE,
     AmxPlan,
     cut_loops,
@@ -28,11 +29,10 @@ from tilewright.rules.amx import (
     registers_of,
     use_tiles,
 )
-from tilewright.rules.contraction import Contraction, contraction
-from tilewright.rules.nest import attempt, block_of, fused, inner_nest, nest_of
-from tilewright.rules.setting import Setting
-from tilewright.rules.stage import vectorize_stage
-from tilewright.rules.tiles import maker_of
+from tilewright.rules.cpu.gemm_schedule import maker_of
+from tilewright.rules.cpu.vectorize import vectorize_stage
+from tilewright.rules.match.contraction import Contraction, contraction
+from tilewright.rules.match.nest import attempt, block_of, fused, inner_nest, nest_of
 from tilewright.tensor.ir import REDUCE
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks
@@ -50,15 +50,15 @@ class _Found:
     sink: BlockRef
 
 
-def attention_amx(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+def attention_amx(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
     """Schedule a product of tiles that weights, made of another such product, enter."""
-    found = _found(sch, reference, setting)
+    found = _found(sch, reference, context)
     if found is None:
         return ()
     stages = [name for name in found.stages if not _inline(sch, name)]
     queries = maker_of(sch, BlockRef(found.first.nest.name), found.first.a.buffer)
-    first = _Product(sch, found.first, setting)
-    second = _Product(sch, found.second, setting)
+    first = _Product(sch, found.first, context)
+    second = _Product(sch, found.second, context)
     around = sch.get_loops(second.registers.store)[:-2]  # all but rows and features of a tile
     maps = [found.sink]
     sch.reverse_compute_at(found.sink, around[-1])
@@ -72,14 +72,14 @@ def attention_amx(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple
     for name in stages:
         block = sch.get_block(name)
         if _is_reduction(sch, name):
-            vectorize_stage(sch, block, len(around), setting)
+            vectorize_stage(sch, block, len(around), context)
         else:
             maps.append(block)
     for block in maps:
-        _, lane = sch.split(sch.get_loops(block)[-1], [None, setting.target.lanes(32)])
+        _, lane = sch.split(sch.get_loops(block)[-1], [None, context.target.lanes(32)])
         sch.vectorize(lane)
     work = 2 * (found.first.nest.instances + found.second.nest.instances) / FLOPS_PER_NS
-    if cost.chunks(work, setting.threads) > 1:
+    if cost.chunks(work, context.threads) > 1:
         sch.parallel(fused(sch, around))
         for panel in (first.panel, second.panel):
             sch.parallel(fused(sch, sch.get_loops(panel)[:2]))
@@ -96,10 +96,10 @@ def _inline(sch: Schedule, name: str) -> bool:
 class _Product:
     """A product on its way into tiles."""
 
-    def __init__(self, sch: Schedule, found: Contraction, setting: Setting) -> None:
+    def __init__(self, sch: Schedule, found: Contraction, context: RuleContext) -> None:
         self.sch, self.found = sch, found
         self.block = BlockRef(found.nest.name)
-        self.plan = _plan(found, setting)
+        self.plan = _plan(found, context)
         made = maker_of(sch, self.block, found.b.buffer)
         self.panel = made or sch.cache_read(self.block, found.read_index(found.b), "global")
         self.registers = registers_of(sch, self.block, found, self.plan)
@@ -119,26 +119,26 @@ class _Product:
         self.blocks.append(use_tiles(sch, self.block, found, plan, self.registers, cut))
 
 
-def _plan(found: Contraction, setting: Setting) -> AmxPlan:
+def _plan(found: Contraction, context: RuleContext) -> AmxPlan:
     """Two by two registers at a time, all columns of a tile's rows one after the other."""
-    kind = kind_of(found, setting)
+    kind = kind_of(found, context)
     assert kind is not None
-    strips = found.nest.guess(found.columns[-1]) // (2 * SIDE)
+    strips = found.nest.guess(found.n[-1]) // (2 * SIDE)
     return AmxPlan(kind, SIDE, 2, 2, strips, is_weight=False, share="", ahead=0, next_rows=False)
 
 
 # ------------------------------------------------------------------------------------ finding
 
 
-def _found(sch: Schedule, reference: BlockRef, setting: Setting) -> _Found | None:
-    second, sinks = _product(sch, reference, setting), sch.get_consumers(reference)
+def _found(sch: Schedule, reference: BlockRef, context: RuleContext) -> _Found | None:
+    second, sinks = _product(sch, reference, context), sch.get_consumers(reference)
     if second is None or len(sinks) != 1 or _is_reduction(sch, sinks[0].name):
         return None
     before = _ancestors(sch, sinks[0])
     products = {
         name: product
         for name in before - {reference.name}
-        if (product := _product(sch, sch.get_block(name), setting)) is not None
+        if (product := _product(sch, sch.get_block(name), context)) is not None
     }
     if len(products) != 1:
         return None
@@ -169,14 +169,14 @@ def _is_reduction(sch: Schedule, name: str) -> bool:
     return any(it.kind == REDUCE for it in block_of(sch.function, name).iters)
 
 
-def _product(sch: Schedule, reference: BlockRef, setting: Setting) -> Contraction | None:
+def _product(sch: Schedule, reference: BlockRef, context: RuleContext) -> Contraction | None:
     """A block as a product of whole tiles, of rows that are cut into tiles."""
     nest = nest_of(sch, reference)
     found = None if nest is None else contraction(nest)
-    if found is None or setting.target.kind != CPU or kind_of(found, setting) is None:
+    if found is None or context.target.kind != CPU or kind_of(found, context) is None:
         return None
-    is_cut = found.rows != () and found.extent(found.rows[-1]) == 2 * SIDE
+    is_cut = found.m != () and found.extent(found.m[-1]) == 2 * SIDE
     is_whole = all(
-        (found.extent(at) or 1) % (2 * SIDE) == 0 for at in (*found.columns, *found.depth)
+        (found.extent(at) or 1) % (2 * SIDE) == 0 for at in (*found.n, *found.k)
     )
-    return found if is_cut and is_whole and len(found.columns) == len(found.depth) == 1 else None
+    return found if is_cut and is_whole and len(found.n) == len(found.k) == 1 else None

@@ -15,12 +15,12 @@ from __future__ import annotations
 import math
 
 from tilewright.base.target import CPU
-from tilewright.rules.conv import padding_of
-from tilewright.rules.conv_plan import UNKNOWN_PLACES
-from tilewright.rules.epilogue import results
-from tilewright.rules.nest import block_of, fused, nest_of
-from tilewright.rules.setting import Setting
-from tilewright.rules.windowed import Convolution, Windows, convolution
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.conv import padding_of
+from tilewright.rules.cpu.conv_model import UNKNOWN_PLACES
+from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.match.nest import block_of, fused, nest_of
+from tilewright.rules.match.windows import Convolution, Windows, convolution
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.schedule import BlockRef, Schedule
 
@@ -30,73 +30,73 @@ PARALLEL_CYCLES = 30_000  # of all threads together: less is not worth waking an
 MEMORY_CYCLES = 4  # of a vector that is fetched, or written
 
 
-def depthwise(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+def depthwise(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
     """Schedule a convolution of every channel on its own."""
     nest = nest_of(sch, reference)
     found = None if nest is None else convolution(nest)
-    if found is None or not found.is_depthwise or setting.target.kind != CPU:
+    if found is None or not found.is_depthwise or context.target.kind != CPU:
         return ()
-    lanes = setting.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
+    lanes = context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
     if lanes < 2 or found.depth is None:
         return ()
     padding = padding_of(sch, found)
     done = [reference]
     if padding is not None:
         sch.compute_inline(padding)
-    done += _tiled(sch, found, lanes, setting)
+    done += _tiled(sch, found, lanes, context)
     return tuple(done)
 
 
-def _tiled(sch: Schedule, found: Convolution, lanes: int, setting: Setting) -> list[BlockRef]:
+def _tiled(sch: Schedule, found: Convolution, lanes: int, context: RuleContext) -> list[BlockRef]:
     block = BlockRef(found.nest.name)
     reads = block_of(sch.function, block.name).reads  # without padding, there are others
     index = next(i for i, read in enumerate(reads) if read.buffer is found.w.buffer)
     packed = sch.cache_read(block, index, "global")
-    done = [packed, *tile_windows(sch, found, lanes, setting)]
-    names = [f"k{at}" for at in range(len(found.taps))]
+    done = [packed, *tile_windows(sch, found, lanes, context)]
+    names = [f"k{at}" for at in range(len(found.kernel_spatial))]
     order = ", ".join([f"o // {lanes}", *names, "c", f"o % {lanes}"])
     sch.transform_layout(packed, ("write", 0), f"({', '.join(['o', 'c', *names])}) -> ({order})")
-    if found.w.buffer.name in setting.constants:
+    if found.w.buffer.name in context.constants:
         sch.annotate(packed, CONSTANT, True)
     return done
 
 
-def tile_windows(sch: Schedule, found: Windows, lanes: int, setting: Setting) -> list[BlockRef]:
+def tile_windows(sch: Schedule, found: Windows, lanes: int, context: RuleContext) -> list[BlockRef]:
     """Cut into vectors of channels and several pixels at a time; what takes results to memory."""
     block = BlockRef(found.nest.name)
     loops = sch.get_loops(block)
-    vector, lane = sch.split(loops[found.out], [None, lanes])
-    *rows, last = found.places
+    vector, lane = sch.split(loops[found.out_channels], [None, lanes])
+    *rows, last = found.out_spatial
     tile, pixel = sch.split(loops[last], [None, pixels_of(found)])
     outer = [loops[found.batch], *[loops[at] for at in rows]]
-    taps = [loops[at] for at in found.taps]
-    others = [loops[at] for at in found.nest.reduce if at not in found.taps]
+    taps = [loops[at] for at in found.kernel_spatial]
+    others = [loops[at] for at in found.nest.reduce if at not in found.kernel_spatial]
     sch.reorder(*outer, tile, vector, *taps, *others, pixel, lane)
     sch.vectorize(lane)
     sch.unroll(pixel)
-    if (found.size(found.taps[-1]) or UNROLLED) * pixels_of(found) <= UNROLLED:
+    if (found.size(found.kernel_spatial[-1]) or UNROLLED) * pixels_of(found) <= UNROLLED:
         sch.unroll(taps[-1])
     done = results(sch, block, vector, lanes)
     sch.decompose_reduction(block, taps[0])
-    if setting.threads > 1 and _cycles(found, lanes) > PARALLEL_CYCLES:
-        lines = math.prod(found.size(at) or setting.threads for at in (found.batch, *rows))
-        sch.parallel(fused(sch, outer) if rows and lines >= setting.threads else tile)
+    if context.threads > 1 and _cycles(found, lanes) > PARALLEL_CYCLES:
+        lines = math.prod(found.size(at) or context.threads for at in (found.batch, *rows))
+        sch.parallel(fused(sch, outer) if rows and lines >= context.threads else tile)
     return done
 
 
 def pixels_of(found: Windows) -> int:
     """Pixels of a tile along the last axis: a divisor where there is a good one."""
-    total = found.size(found.places[-1])
+    total = found.size(found.out_spatial[-1])
     if total is None:  # what is left over is slow
         return FEW_PIXELS
-    row = found.size(found.taps[-1]) or 1
+    row = found.size(found.kernel_spatial[-1]) or 1
     most = max(1, min(PIXELS, total, UNROLLED // row))
     return min(range(max(1, most // 2), most + 1), key=lambda n: (-(-total // n) * n - total, -n))
 
 
 def _cycles(found: Windows, lanes: int) -> float:
-    places = math.prod(found.size(at) or UNKNOWN_PLACES for at in found.places)
-    vectors = -(-(found.size(found.out) or UNKNOWN_PLACES) // lanes)
+    places = math.prod(found.size(at) or UNKNOWN_PLACES for at in found.out_spatial)
+    vectors = -(-(found.size(found.out_channels) or UNKNOWN_PLACES) // lanes)
     return (found.size(found.batch) or 1) * places * vectors * vector_cycles(found)
 
 

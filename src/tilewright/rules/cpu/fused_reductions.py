@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.rules import cost
-from tilewright.rules.nest import Nest, fused, groups, is_expression, nest_of
-from tilewright.rules.setting import Setting
-from tilewright.rules.stage import lane_axis, total, vectorize_stage
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.vectorize import lane_axis, total, vectorize_stage
+from tilewright.rules.match.nest import Nest, fused, groups, is_expression, nest_of
 from tilewright.sym import ONE, Const, Var
 from tilewright.tensor.ir import REDUCE, SPATIAL, Block, Buffer, Load, Store, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -34,20 +34,20 @@ class Stages:
     maps: dict[str, dict[int, int]]  # of every member: row of the sink -> its own iterator
 
 
-def rows(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+def rows(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
     """Schedule a block without reductions together with reductions that it uses."""
     found = stages_of(sch, reference)
-    if found is None or not _is_worth_it(found, setting) or _has_later(sch, reference):
+    if found is None or not _is_worth_it(found, context) or _has_later(sch, reference):
         return ()
     order = [at for at in found.sink.loops if at not in found.rows]
-    across = _side_by_side(found, order, setting)
+    across = _side_by_side(found, order, context)
     if across:
-        depth = _tiles(sch, found, across, order, setting)
+        depth = _tiles(sch, found, across, order, context)
     else:
-        depth = _single(sch, found, order, setting)
+        depth = _single(sch, found, order, context)
     names = [*found.members, found.sink.name]
     for name in names:
-        vectorize_stage(sch, sch.get_block(name), depth, setting)
+        vectorize_stage(sch, sch.get_block(name), depth, context)
     return tuple(sch.get_block(name) for name in names)
 
 
@@ -61,18 +61,18 @@ def _has_later(sch: Schedule, reference: BlockRef) -> bool:
     return False
 
 
-def _is_worth_it(found: Stages, setting: Setting) -> bool:
+def _is_worth_it(found: Stages, context: RuleContext) -> bool:
     work = sum(
-        cost.instance_ns(nest, setting.target) * nest.instances
+        cost.instance_ns(nest, context.target) * nest.instances
         for nest in (found.sink, *found.members.values())
     )
     count = total(found.sink, found.rows)
-    return count >= setting.threads or cost.chunks(work, setting.threads) == 1
+    return count >= context.threads or cost.chunks(work, context.threads) == 1
 
 
-def _row_ns(found: Stages, setting: Setting) -> float:
+def _row_ns(found: Stages, context: RuleContext) -> float:
     work = sum(
-        cost.instance_ns(nest, setting.target) * nest.instances
+        cost.instance_ns(nest, context.target) * nest.instances
         for nest in (found.sink, *found.members.values())
     )
     return work / max(1, total(found.sink, found.rows))
@@ -81,23 +81,23 @@ def _row_ns(found: Stages, setting: Setting) -> float:
 # ------------------------------------------------------------------------------------ loops
 
 
-def _single(sch: Schedule, found: Stages, order: list[int], setting: Setting) -> int:
+def _single(sch: Schedule, found: Stages, order: list[int], context: RuleContext) -> int:
     """One row at a time; how many loops its stages stand under."""
     sink = found.sink
     if order:
         sch.reorder(*[sink.loops[at] for at in (*found.rows, *order)])
     row = fused(sch, [sink.loops[at] for at in found.rows])
     count, is_open = total(sink, found.rows), sink.is_open(found.rows)
-    row, depth = _shared(sch, row, count, is_open, _row_ns(found, setting), setting)
+    row, depth = _shared(sch, row, count, is_open, _row_ns(found, context), context)
     _gather(sch, found, row)
     return depth
 
 
 def _shared(
-    sch: Schedule, row: LoopRef, count: int, is_open: bool, row_ns: float, setting: Setting
+    sch: Schedule, row: LoopRef, count: int, is_open: bool, row_ns: float, context: RuleContext
 ) -> tuple[LoopRef, int]:
     """Chunks of rows on the cores; the loop over the rows of a chunk, and how deep it stands."""
-    parts = min(count, cost.chunks(row_ns * count, setting.threads))
+    parts = min(count, cost.chunks(row_ns * count, context.threads))
     if parts < 2:
         return row, 1
     chunk, row = sch.split(row, [None, cost.chunk_rows(count, parts, row_ns, is_open)])
@@ -106,11 +106,11 @@ def _shared(
 
 
 def _tiles(
-    sch: Schedule, found: Stages, across: list[int], order: list[int], setting: Setting
+    sch: Schedule, found: Stages, across: list[int], order: list[int], context: RuleContext
 ) -> int:
     """Neighbouring rows together: all along the last dimensions, or pieces of the last one."""
     sink = found.sink
-    lanes = cost.lanes_of(setting.target, sink.block)
+    lanes = cost.lanes_of(context.target, sink.block)
     if sink.guess(across[-1]) >= lanes:
         across = across[-1:]  # pieces of several dimensions at once would be no boxes
     outer = [at for at in found.rows if at not in across]
@@ -132,8 +132,8 @@ def _tiles(
     else:
         sch.reorder(*around, *inner, *[sink.loops[at] for at in across])
         row, count = fused(sch, around), total(sink, outer)
-    row_ns, is_open = _row_ns(found, setting) * together, sink.is_open(found.rows)
-    row, depth = _shared(sch, row, count, is_open, row_ns, setting)
+    row_ns, is_open = _row_ns(found, context) * together, sink.is_open(found.rows)
+    row, depth = _shared(sch, row, count, is_open, row_ns, context)
     _gather(sch, found, row)
     return depth
 
@@ -143,7 +143,7 @@ def _gather(sch: Schedule, found: Stages, row: LoopRef) -> None:
         sch.compute_at(sch.get_block(name), row)
 
 
-def _side_by_side(found: Stages, order: list[int], setting: Setting) -> list[int]:
+def _side_by_side(found: Stages, order: list[int], context: RuleContext) -> list[int]:
     """The rows that are neighbours in memory, if the innermost loops of the result are rows and
     the reductions before it walk across them."""
     sink = found.sink
@@ -152,7 +152,7 @@ def _side_by_side(found: Stages, order: list[int], setting: Setting) -> list[int
         return []
     last = [at for at in kept if at > max([at for at in order if at in kept], default=-1)]
     part = groups(sink, last)[-1]
-    lanes = cost.lanes_of(setting.target, sink.block)
+    lanes = cost.lanes_of(context.target, sink.block)
     walks = [lane_axis(nest, lanes) for nest in found.members.values() if nest.reduce]
     return part if total(sink, part) > 1 and any(walk is not None for walk in walks) else []
 

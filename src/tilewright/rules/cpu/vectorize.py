@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.rules import cost
-from tilewright.rules.elementwise import vectors
-from tilewright.rules.nest import Access, Nest, attempt, block_of, fused, groups, inner_nest
-from tilewright.rules.setting import Setting
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.elementwise import vectors
+from tilewright.rules.match.nest import Access, Nest, attempt, block_of, fused, groups, inner_nest
 from tilewright.sym import ONE, Const
 from tilewright.tensor.schedule import BlockRef, Schedule
 
@@ -24,12 +24,12 @@ ACCUMULATORS = 4  # vectors of partial results: enough to hide the latency of an
 WIDEST_STRIDE = 4  # between lanes; further apart, every lane is a load of its own
 
 
-def vectorize_stage(sch: Schedule, reference: BlockRef, depth: int, setting: Setting) -> None:
+def vectorize_stage(sch: Schedule, reference: BlockRef, depth: int, context: RuleContext) -> None:
     """Give lanes to a block that stands under `depth` loops shared with others."""
     nest = inner_nest(sch, reference, depth)
     if nest is None or not nest.loops:
         return
-    lanes = cost.lanes_of(setting.target, nest.block)
+    lanes = cost.lanes_of(context.target, nest.block)
     if lanes < 2:
         return
     if not nest.reduce:

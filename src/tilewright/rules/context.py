@@ -1,4 +1,4 @@
-"""What a rule may know besides the program."""
+"""What a rule may know besides the program: the target, threads, constant parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tilewright.base.target import Target
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RuleContext:
     """Where the code will run, and which parameters are weights."""
 
     target: Target

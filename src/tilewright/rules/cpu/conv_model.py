@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from tilewright.base.target import Target
-from tilewright.rules.tiling import CACHE_PERIOD, CROWDED, unrolled_steps
-from tilewright.rules.windowed import Convolution
+from tilewright.rules.cpu.gemm_model import CACHE_PERIOD, CROWDED, unrolled_steps
+from tilewright.rules.match.windows import Convolution
 from tilewright.sym import Const
 
 LATENCY = 4  # cycles of a multiply-add
@@ -81,14 +81,14 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
     """The decisions for a convolution; None where tiles do not serve."""
     of = conv.nest.block.writes[0].buffer.dtype
     lanes = target.lanes(of.bits)
-    channels = conv.per_group or conv.size(conv.out)
+    channels = conv.out_channels_per_group or conv.size(conv.out_channels)
     if lanes < 2 or channels is None or conv.depth is None:
         return None
-    if conv.per_group:
+    if conv.out_channels_per_group:
         lanes = _divisor(channels, lanes)
-    places = tuple(conv.size(at) or UNKNOWN_PLACES for at in conv.places)
-    guessed = tuple(conv.size(at) is None for at in conv.places)
-    whole = conv.per_group > 0
+    places = tuple(conv.size(at) or UNKNOWN_PLACES for at in conv.out_spatial)
+    guessed = tuple(conv.size(at) is None for at in conv.out_spatial)
+    whole = conv.out_channels_per_group > 0
     problems = [
         Problem(
             conv.size(conv.batch) or 1,
@@ -104,7 +104,7 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
     problem = min(problems, key=lambda each: _least_cycles(each, target, of.size_bytes))
     vectors, pixels = tile_of(problem, target, of.size_bytes)
     once = _is_once(problem, pixels, target)
-    groups = (conv.size(conv.out) or channels) // channels
+    groups = (conv.size(conv.out_channels) or channels) // channels
     cycles = groups * _cycles(problem, (vectors, pixels), target, of.size_bytes)
     workers = threads if cycles > PARALLEL_CYCLES else 1
     panel_bytes = problem.depth * vectors * lanes * of.size_bytes
@@ -117,7 +117,7 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
         # ask for the next ones.
         chunked, most = panels > 1, 1
     in_chunk = even(panels, most, workers, groups) if chunked else panels
-    if conv.per_group:
+    if conv.out_channels_per_group:
         in_chunk = _divisor(panels, in_chunk)
     stack = problem.batch * groups * -(-panels // in_chunk)
     return Plan(
@@ -129,7 +129,9 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
         _rows(conv, pixels, target, workers, stack, of.size_bytes),
         panel_bytes <= target.l1d_bytes * 5 // 8 and math.prod(pixels) < FEW_PIXELS,
         chunked,
-        unrolled_steps((conv.size(conv.inner) or 1) // problem.side, vectors * math.prod(pixels)),
+        unrolled_steps(
+            (conv.size(conv.in_channels) or 1) // problem.side, vectors * math.prod(pixels)
+        ),
         threads > 1 and cycles > PARALLEL_CYCLES,
         AHEAD if once else 0,
         _crowd_bytes(conv, pixels),
@@ -148,8 +150,8 @@ def _sides(conv: Convolution, channels: int, lanes: int) -> tuple[int, ...]:
     Two do where channels alone leave half of the last vector empty.
     """
     kinds = {load.buffer.dtype for load in (conv.x, conv.w)}
-    is_plain = kinds == {conv.nest.block.writes[0].buffer.dtype} and not conv.per_group
-    is_even = (conv.size(conv.inner) or 1) % 2 == 0
+    is_plain = kinds == {conv.nest.block.writes[0].buffer.dtype} and not conv.out_channels_per_group
+    is_even = (conv.size(conv.in_channels) or 1) % 2 == 0
     return (1, 2) if is_plain and is_even and 0 < channels % lanes <= lanes // 2 else (1,)
 
 
@@ -176,8 +178,8 @@ def _crowd_bytes(conv: Convolution, pixels: tuple[int, ...]) -> int:
 
 def _image_bytes(conv: Convolution) -> int:
     """What is read of one image."""
-    total = (conv.size(conv.inner) or 1) * conv.x.buffer.dtype.size_bytes
-    for place, stride in zip(conv.places, conv.strides, strict=True):
+    total = (conv.size(conv.in_channels) or 1) * conv.x.buffer.dtype.size_bytes
+    for place, stride in zip(conv.out_spatial, conv.strides, strict=True):
         total *= (conv.size(place) or UNKNOWN_PLACES) * stride
     return total
 
@@ -297,11 +299,11 @@ def _rows(
     Rows at its borders are padded, and come from memory, once more for the next block: few large
     blocks. But what a block reads shall stay in the second cache, and threads need some blocks.
     """
-    total = conv.size(conv.places[0]) or UNKNOWN_PLACES
-    row_bytes = (conv.size(conv.inner) or 1) * item
-    for place, stride in zip(conv.places[1:], conv.strides[1:], strict=True):
+    total = conv.size(conv.out_spatial[0]) or UNKNOWN_PLACES
+    row_bytes = (conv.size(conv.in_channels) or 1) * item
+    for place, stride in zip(conv.out_spatial[1:], conv.strides[1:], strict=True):
         row_bytes *= (conv.size(place) or UNKNOWN_PLACES) * stride
-    reach = ((conv.size(conv.taps[0]) or 1) - 1) * conv.dilations[0] + 1
+    reach = ((conv.size(conv.kernel_spatial[0]) or 1) - 1) * conv.dilations[0] + 1
     room = target.l2_bytes // 4 // max(1, row_bytes)
     most = max(1, (room - reach) // (pixels[1] * conv.strides[0]) + 1)
     tiles = -(-total // pixels[1])

@@ -9,9 +9,9 @@ the lines of source and result run.
 from __future__ import annotations
 
 from tilewright.rules import cost
-from tilewright.rules.nest import Access, Nest, fused, is_expression, nest_of
-from tilewright.rules.setting import Setting
-from tilewright.rules.stage import total
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.vectorize import total
+from tilewright.rules.match.nest import Access, Nest, fused, is_expression, nest_of
 from tilewright.sym import ONE, Const, uses_var
 from tilewright.tensor.schedule import BlockRef, Schedule
 
@@ -19,14 +19,14 @@ ROW_VECTORS = 2  # of the source that a tile takes from each of its rows
 SHORTEST = 4  # dimensions below this are not worth a tile
 
 
-def transpose(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+def transpose(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
     """Schedule a block without reductions that reads across its result's innermost dimension."""
     nest = nest_of(sch, reference)
     if nest is None or not nest.loops or nest.reduce or not is_expression(nest.block):
         return ()
     if len(nest.spatial) != len(nest.block.iters):
         return ()
-    lanes = cost.lanes_of(setting.target, nest.block)
+    lanes = cost.lanes_of(context.target, nest.block)
     kept = [at for at in nest.spatial if nest.extent(at) is not ONE]
     if lanes < 4 or len(kept) < 2 or nest.guess(kept[-1]) < SHORTEST:
         return ()
@@ -39,7 +39,7 @@ def transpose(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[Blo
         return ()
     along = found[0][1]
     assert along is not None
-    _tiles(sch, nest, [access for access, _ in found], across, along, lanes, setting)
+    _tiles(sch, nest, [access for access, _ in found], across, along, lanes, context)
     return (reference,)
 
 
@@ -61,7 +61,7 @@ def _tiles(
     across: int,
     along: int,
     lanes: int,
-    setting: Setting,
+    context: RuleContext,
 ) -> None:
     others = [nest.loops[at] for at in nest.spatial if at not in (across, along)]
     width = lanes * (ROW_VECTORS if nest.guess(along) >= ROW_VECTORS * lanes else 1)
@@ -77,8 +77,8 @@ def _tiles(
         sch.compute_at(copy, outer_column)
         _copy(sch, copy, nest, access, along, width, lanes)
     sch.vectorize(column)
-    work = cost.instance_ns(nest, setting.target) * nest.instances
-    count = cost.chunks(2 * work, setting.threads)
+    work = cost.instance_ns(nest, context.target) * nest.instances
+    count = cost.chunks(2 * work, context.threads)
     around = [at for at in nest.spatial if at not in (across, along)]
     rows = total(nest, around) * -(-nest.guess(along) // width)
     if count > 1 and rows > 1:

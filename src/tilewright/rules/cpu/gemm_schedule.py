@@ -18,10 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.base.errors import ScheduleError
-from tilewright.rules.contraction import Contraction, operands
-from tilewright.rules.epilogue import results
-from tilewright.rules.nest import attempt, block_of, fused
-from tilewright.rules.tiling import ALONE, COLUMNS, ROWS, STACK, Tile
+from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.cpu.gemm_model import ALONE, COLUMNS, ROWS, STACK, Tile
+from tilewright.rules.match.contraction import Contraction, operands
+from tilewright.rules.match.nest import attempt, block_of, fused
 from tilewright.sym import ONE
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Buffer, Load, Store
@@ -97,7 +97,7 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[B
         stores = _after_parts(sch, c, loops, plan)
     else:
         stores = results(sch, c, loops.inner, plan.lanes)
-    depth = own[: len(found.depth)]
+    depth = own[: len(found.k)]
     sch.decompose_reduction(tile, depth[0])
     near: LoopRef | None = None
     if plan.steps > 1:
@@ -126,7 +126,7 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[B
         sch.parallel(shared_loop)
         if plan.tile.share == ROWS and not loops.rows:
             loops.rows.append(shared_loop)
-    if found.rows and found.extent(found.rows[-1]) is None:
+    if found.m and found.extent(found.m[-1]) is None:
         sch.annotate(loops.rows[-1], TAILS, True)
     return tuple(dict.fromkeys(scheduled))
 
@@ -144,7 +144,7 @@ def unrolled_sum(sch: Schedule, depth: LoopRef, steps: int) -> tuple[LoopRef, Lo
 def _multiples(found: Contraction, plan: Plan) -> list[int]:
     """What columns are rounded up to."""
     multiples = [1] * len(found.block.iters)
-    multiples[found.columns[-1]] = plan.multiple
+    multiples[found.n[-1]] = plan.multiple
     return multiples
 
 
@@ -195,8 +195,8 @@ def _lay_out(
     sch: Schedule, panel: BlockRef, tile: BlockRef, found: Contraction, plan: Plan
 ) -> None:
     """Panels one after the other, in each the rows of one step of the sum."""
-    depth = {found.nest.var(at) for at in found.depth}
-    column = found.nest.var(found.columns[-1])
+    depth = {found.nest.var(at) for at in found.k}
+    column = found.nest.var(found.n[-1])
     names = [f"x{axis}" for axis in range(len(found.b.index))]
     of = dict(zip(names, found.b.index, strict=True))
     stack = [name for name in names if of[name] not in depth and of[name] is not column]
@@ -210,7 +210,7 @@ def _lay_out(
     column_loop = own[names.index(j)]
     rest = [loop for loop in own if loop != column_loop]
     far, lane = sch.split(column_loop, [None, plan.lanes])
-    contiguous = found.stride(found.b, found.columns[-1]) is ONE
+    contiguous = found.stride(found.b, found.n[-1]) is ONE
     if contiguous:
         sch.reorder(*rest, far, lane)
     else:  # a few columns at a time, whose lines the first cache holds
@@ -230,9 +230,9 @@ def _split(
 ) -> tuple[_Loops, list[LoopRef]]:
     """Cut the loops of the result; all around a tile, and those of the tile."""
     loops = sch.get_loops(c)  # those of the sum come last
-    outer = [loops[at] for at in (*found.stack, *found.columns[:-1])]
+    outer = [loops[at] for at in (*found.batch, *found.n[:-1])]
     rows, inner = [], []
-    for position, size in zip(found.rows, plan.row_tile, strict=True):
+    for position, size in zip(found.m, plan.row_tile, strict=True):
         loop = loops[position]
         if size > 1:
             loop, near = sch.split(loop, [None, size])
@@ -240,13 +240,13 @@ def _split(
         rows.append(loop)
     chunk: list[LoopRef] = []
     sizes = [None, plan.panels, plan.tile.vectors, plan.lanes]
-    column = loops[found.columns[-1]]
+    column = loops[found.n[-1]]
     if plan.parts_outside:
         far, jb, jp, ji, jv = sch.split(column, [plan.chunks, *sizes])
         chunk = [far]
     else:
         jb, jp, ji, jv = sch.split(column, sizes)
-        if plan.tile.share == ROWS and found.extent(found.rows[0]) is None:
+        if plan.tile.share == ROWS and found.extent(found.m[0]) is None:
             chunk, rows = rows[:1], rows[1:]
         elif plan.tile.share == ROWS and rows:
             far, rows[0] = sch.split(rows[0], [plan.chunks, None])
@@ -265,7 +265,7 @@ def _split(
 
 def _part(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> BlockRef:
     """Cut the sum: the new block sums a part, the old one adds parts."""
-    far, _ = sch.split(sch.get_loops(c)[found.depth[0]], [None, plan.part])
+    far, _ = sch.split(sch.get_loops(c)[found.k[0]], [None, plan.part])
     return sch.rfactor(far, 0)
 
 
@@ -279,8 +279,8 @@ def _order_tile(
     all_loops = sch.get_loops(tile)
     own = all_loops[all_loops.index(loops.inner) + 1 :]
     part, *spatial, depth = own
-    rows = [spatial[at] for at in found.rows]
-    column = spatial[found.columns[-1]]
+    rows = [spatial[at] for at in found.m]
+    column = spatial[found.n[-1]]
     rest = [loop for loop in spatial if loop not in rows and loop != column]
     ji, jv = sch.split(column, [plan.tile.vectors, plan.lanes])
     sch.reorder(part, *rest, depth, *rows, ji, jv)

@@ -30,12 +30,12 @@ from tilewright.graph.winograd import (
     ROLE,
     WEIGHTS,
 )
-from tilewright.rules.conv_plan import Problem, even, tile_of
-from tilewright.rules.epilogue import followers
-from tilewright.rules.nest import Nest, attempt, block_of, nest_of
-from tilewright.rules.setting import Setting
-from tilewright.rules.tiles import unrolled_sum
-from tilewright.rules.tiling import unrolled_steps
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.conv_model import Problem, even, tile_of
+from tilewright.rules.cpu.epilogue import followers
+from tilewright.rules.cpu.gemm_model import unrolled_steps
+from tilewright.rules.cpu.gemm_schedule import unrolled_sum
+from tilewright.rules.match.nest import Nest, attempt, block_of, nest_of
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Block, annotation
@@ -82,15 +82,15 @@ class Plan:
     once: bool  # registers hold all tiles of the image, and weights come by once
 
 
-def winograd(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+def winograd(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
     """Schedule all stages of a convolution, from its products."""
     if annotation(block_of(sch.function, reference.name), ROLE) != PRODUCT:
         return ()
     parts = _parts(sch, reference)
-    if parts is None or setting.target.kind != CPU:
+    if parts is None or context.target.kind != CPU:
         return ()
-    plan = _plan(parts, setting.target, setting.threads)
-    return _scheduled(sch, _followed(sch, parts), plan, setting)
+    plan = _plan(parts, context.target, context.threads)
+    return _scheduled(sch, _followed(sch, parts), plan, context)
 
 
 def number(expr: Expr, unknown: int = UNKNOWN_TILES) -> int:
@@ -185,7 +185,9 @@ def _tile(
 # ------------------------------------------------------------------------------------ the schedule
 
 
-def _scheduled(sch: Schedule, parts: Parts, plan: Plan, setting: Setting) -> tuple[BlockRef, ...]:
+def _scheduled(
+    sch: Schedule, parts: Parts, plan: Plan, context: RuleContext
+) -> tuple[BlockRef, ...]:
     m, lanes = parts.tile, plan.lanes
     n, y, x, o = sch.get_loops(parts.result)
     block, row, y_in = sch.split(y, [None, plan.rows, m])
@@ -198,8 +200,8 @@ def _scheduled(sch: Schedule, parts: Parts, plan: Plan, setting: Setting) -> tup
     _columns(sch, parts, vector, lanes)
     store, each, depth, near = _product(sch, parts, plan, panel)
     shared = plan.share == "panels"
-    _image(sch, parts, plan, None if shared or plan.once else block, setting)
-    _weights(sch, parts, plan, setting)
+    _image(sch, parts, plan, None if shared or plan.once else block, context)
+    _weights(sch, parts, plan, context)
     if plan.far:
         product = BlockRef(parts.product.name)
         made = block_of(sch.function, parts.weights[-1].name).writes[0].buffer
@@ -272,7 +274,7 @@ def _product(
 
 
 def _image(
-    sch: Schedule, parts: Parts, plan: Plan, block: LoopRef | None, setting: Setting
+    sch: Schedule, parts: Parts, plan: Plan, block: LoopRef | None, context: RuleContext
 ) -> None:
     """Transform the tiles of a block, a vector of channels at a time."""
     if block is not None:
@@ -298,7 +300,7 @@ def _image(
         sch.parallel(sch.fuse(n, y))
 
 
-def _weights(sch: Schedule, parts: Parts, plan: Plan, setting: Setting) -> None:
+def _weights(sch: Schedule, parts: Parts, plan: Plan, context: RuleContext) -> None:
     width = plan.vectors * plan.lanes
     order = f"i, j, o // {width}" if plan.once else f"o // {width}, i, j"
     sch.transform_layout(
@@ -306,12 +308,12 @@ def _weights(sch: Schedule, parts: Parts, plan: Plan, setting: Setting) -> None:
         ("write", 0),
         f"(i, j, c, o) -> ({order}, c, o % {width})",
     )
-    if all(_is_constant(sch, reference, parts, setting) for reference in parts.weights):
+    if all(_is_constant(sch, reference, parts, context) for reference in parts.weights):
         for reference in parts.weights:
             sch.annotate(reference, CONSTANT, True)
 
 
-def _is_constant(sch: Schedule, reference: BlockRef, parts: Parts, setting: Setting) -> bool:
+def _is_constant(sch: Schedule, reference: BlockRef, parts: Parts, context: RuleContext) -> bool:
     """Whether a block reads nothing but weights and what other such blocks make of them."""
     made = {
         region.buffer
@@ -320,5 +322,5 @@ def _is_constant(sch: Schedule, reference: BlockRef, parts: Parts, setting: Sett
     }
     block: Block = block_of(sch.function, reference.name)
     return all(
-        region.buffer in made or region.buffer.name in setting.constants for region in block.reads
+        region.buffer in made or region.buffer.name in context.constants for region in block.reads
     )

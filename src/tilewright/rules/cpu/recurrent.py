@@ -11,7 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.rules import cost
-from tilewright.rules.nest import (
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.vectorize import total
+from tilewright.rules.match.nest import (
     Nest,
     attempt,
     block_of,
@@ -21,8 +23,6 @@ from tilewright.rules.nest import (
     is_expression,
     offset_of,
 )
-from tilewright.rules.setting import Setting
-from tilewright.rules.stage import total
 from tilewright.sym import Cast, Const, Expr, Mul, linear, uses_var
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SCAN, TO_AND_FRO, Load, Update
@@ -33,7 +33,7 @@ REGISTERS = 24
 UNKNOWN_BATCH = 4  # sequences of a tile, where their number is not known
 
 
-def recurrent(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+def recurrent(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
     """Schedule a block that runs once per step of a scan."""
     block = block_of(sch.function, reference.name)
     if not any(it.kind == SCAN for it in block.iters) or not is_expression(block):
@@ -46,23 +46,23 @@ def recurrent(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[Blo
         return ()
     product = _product(sch, nest)
     if product is not None:
-        return (_panels(sch, nest, product, setting), reference)
-    _lanes(sch, nest, setting)
+        return (_panels(sch, nest, product, context), reference)
+    _lanes(sch, nest, context)
     return (reference,)
 
 
 # ------------------------------------------------------------------------------------ other work
 
 
-def _lanes(sch: Schedule, nest: Nest, setting: Setting) -> None:
+def _lanes(sch: Schedule, nest: Nest, context: RuleContext) -> None:
     """Lanes along the innermost loop, cores for the outermost, as far as steps allow."""
-    lanes = cost.lanes_of(setting.target, nest.block)
+    lanes = cost.lanes_of(context.target, nest.block)
     parts = groups(nest, nest.spatial)
     inner = fused(sch, [nest.loops[at] for at in parts[-1]])
     outer = [nest.loops[at] for part in parts[:-1] for at in part]
     reduce = [nest.loops[at] for at in nest.reduce]
-    work = cost.instance_ns(nest, setting.target) * nest.instances
-    count = cost.chunks(work, setting.threads)
+    work = cost.instance_ns(nest, context.target) * nest.instances
+    count = cost.chunks(work, context.threads)
     if count > 1 and not outer:
         size = max(1, -(-total(nest, parts[-1]) // (count * lanes)))
         chunk, inner = sch.split(inner, [None, size * lanes])
@@ -150,10 +150,10 @@ def _is_ordered(nest: Nest, load: Load, gates: list[int], units: int) -> bool:
     return same and isinstance(rest, Const) and rest.value % units == 0
 
 
-def _panels(sch: Schedule, nest: Nest, weights: _Weights, setting: Setting) -> BlockRef:
+def _panels(sch: Schedule, nest: Nest, weights: _Weights, context: RuleContext) -> BlockRef:
     """The product with weights that are laid out in panels of units."""
     reference = sch.get_block(nest.name)
-    lanes = cost.lanes_of(setting.target, nest.block)
+    lanes = cost.lanes_of(context.target, nest.block)
     gates = total(nest, weights.gates)
     others = [at for at in nest.spatial[:-1] if at not in weights.gates]
     batch = total(nest, others)
@@ -171,9 +171,9 @@ def _panels(sch: Schedule, nest: Nest, weights: _Weights, setting: Setting) -> B
         )
     else:
         sch.transform_layout(packed, ("write", 0), "(r, k) -> (k, r)")
-    if weights.name in setting.constants:
+    if weights.name in context.constants:
         sch.annotate(packed, CONSTANT, True)
-    _order(sch, nest, weights, others, together, vectors, lanes, setting)
+    _order(sch, nest, weights, others, together, vectors, lanes, context)
     return packed
 
 
@@ -185,7 +185,7 @@ def _order(
     together: int,
     vectors: int,
     lanes: int,
-    setting: Setting,
+    context: RuleContext,
 ) -> None:
     panel, step, lane = sch.split(nest.loops[weights.unit], [None, vectors, lanes])
     outer: list[LoopRef] = []
@@ -201,11 +201,11 @@ def _order(
     sch.vectorize(lane)
     for loop in (*inner, *gates, step):
         sch.unroll(loop)
-    work = cost.instance_ns(nest, setting.target) * nest.instances
+    work = cost.instance_ns(nest, context.target) * nest.instances
     size = nest.instances * weights.element_bytes
-    shared = cost.chunks(work, setting.threads) > 1
+    shared = cost.chunks(work, context.threads) > 1
     # The runtime can walk a loop to and fro, so that a cache that is too small for all weights has
     # some of them at every step.
-    if (shared or size > setting.target.l2_bytes) and attempt(sch, sch.parallel, panel):
+    if (shared or size > context.target.l2_bytes) and attempt(sch, sch.parallel, panel):
         sch.annotate(panel, "threads", 0 if shared else 1)
         sch.annotate(panel, TO_AND_FRO, True)

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 from tilewright.intrin.amx import ROWS as SIDE  # the intrinsics below are declared there
 from tilewright.intrin.amx import SCOPE, name_of, scope_of
-from tilewright.rules.contraction import Contraction
-from tilewright.rules.nest import attempt, block_of, fused
-from tilewright.rules.setting import Setting
-from tilewright.rules.tiles import copy_of, operand, producer_of, read_index
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.gemm_schedule import copy_of, operand, producer_of, read_index
+from tilewright.rules.match.contraction import Contraction
+from tilewright.rules.match.nest import attempt, block_of, fused
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SPATIAL, For, Load, Seq, Update
@@ -83,17 +83,17 @@ class AmxPlan:
     next_rows: bool  # ask for the rows of the next block
 
 
-def kind_of(found: Contraction, setting: Setting) -> Kind | None:
+def kind_of(found: Contraction, context: RuleContext) -> Kind | None:
     """The instructions that multiply what a product does, if the target has them."""
     a, b = found.a.buffer.dtype.name, found.b.buffer.dtype.name
     kind = KINDS.get((a, b, found.block.writes[0].buffer.dtype.name))
-    return kind if kind is not None and setting.target.has(kind.feature) else None
+    return kind if kind is not None and context.target.has(kind.feature) else None
 
 
-def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
+def amx_plan(found: Contraction, context: RuleContext) -> AmxPlan | None:
     """The decisions for a product; None where the tiles do not serve."""
-    kind = kind_of(found, setting)
-    if kind is None or not found.rows:
+    kind = kind_of(found, context)
+    if kind is None or not found.m:
         return None
     iterators: set[Expr] = {it.var for it in found.block.iters}
     plain = all(
@@ -101,26 +101,26 @@ def amx_plan(found: Contraction, setting: Setting) -> AmxPlan | None:
         for load in (found.a, found.b)
         for at in load.index
     )
-    if not plain or found.stride(found.a, found.depth[-1]) is not ONE:
+    if not plain or found.stride(found.a, found.k[-1]) is not ONE:
         return None
-    rows, columns = found.nest.guess(found.rows[-1]), found.nest.guess(found.columns[-1])
-    if rows < 4 or columns < SIDE or (found.extent(found.depth[-1]) or 0) < SHALLOWEST:
+    rows, columns = found.nest.guess(found.m[-1]), found.nest.guess(found.n[-1])
+    if rows < 4 or columns < SIDE or (found.extent(found.k[-1]) or 0) < SHALLOWEST:
         return None
     column_tiles = 1 if columns <= SIDE else 2
     total = -(-columns // (SIDE * column_tiles))
     tall, row_tiles = SIDE, 1 if rows <= SIDE else 2
-    if found.extent(found.rows[-1]) is not None:
+    if found.extent(found.m[-1]) is not None:
         tall, row_tiles = tall_of(rows, total)
-    bytes_each = found.guess(found.depth) * SIDE * column_tiles * found.b.buffer.dtype.size_bytes
-    is_weight = found.b.buffer.name in setting.constants
-    row_bytes = found.guess(found.depth) * found.a.buffer.dtype.size_bytes
+    bytes_each = found.guess(found.k) * SIDE * column_tiles * found.b.buffer.dtype.size_bytes
+    is_weight = found.b.buffer.name in context.constants
+    row_bytes = found.guess(found.k) * found.a.buffer.dtype.size_bytes
     # Rows are read again for every block of B.
-    is_far = row_bytes * rows > setting.target.l2_bytes // 4 * 3
-    room = setting.target.l2_bytes // (2 if is_far else 8)
+    is_far = row_bytes * rows > context.target.l2_bytes // 4 * 3
+    room = context.target.l2_bytes // (2 if is_far else 8)
     most = max(1, room // max(1, bytes_each))
     blocks = -(-rows // (tall * row_tiles))
-    share = _share(found, setting, total, blocks if is_weight else 0)
-    each = -(-total // (setting.threads if share == "columns" else 1))
+    share = _share(found, context, total, blocks if is_weight else 0)
+    each = -(-total // (context.threads if share == "columns" else 1))
     size = -(-each // -(-each // most))
     strips = next(s for s in range(size, 0, -1) if total % s == 0)
     return AmxPlan(
@@ -158,33 +158,33 @@ def tall_of(rows: int, strips: int) -> tuple[int, int]:
     return min(choices, key=lambda choice: cost(*choice))
 
 
-def _share(found: Contraction, setting: Setting, columns: int, blocks: int) -> str:
+def _share(found: Contraction, context: RuleContext, columns: int, blocks: int) -> str:
     """What threads share out; each reads all of what they do not, so rather the larger operand.
 
     Of weights that are small, all read all: a thread's rows are those that the layer before, which
     shares out rows as well, has left in its own cache.
     """
-    threads = setting.threads
-    outer = found.guess((*found.stack, *found.columns[:-1]))
+    threads = context.threads
+    outer = found.guess((*found.batch, *found.n[:-1]))
     if threads == 1 or not _is_much(found):
         return ""
     if outer % threads == 0 or outer >= 4 * threads:
         return "stack"
-    if len(found.rows) > 1 and found.extent(found.rows[-1]) is None:
+    if len(found.m) > 1 and found.extent(found.m[-1]) is None:
         return "columns"  # quotients by a number of rows not known say little
-    size = found.guess(found.depth) * found.nest.guess(found.columns[-1])
-    is_small = size * found.b.buffer.dtype.size_bytes <= setting.target.l2_bytes // 8
+    size = found.guess(found.k) * found.nest.guess(found.n[-1])
+    is_small = size * found.b.buffer.dtype.size_bytes <= context.target.l2_bytes // 8
     if is_small and blocks >= 3 * threads:
         return "rows"
-    if blocks >= 4 * threads and found.guess(found.rows) > found.nest.guess(found.columns[-1]):
+    if blocks >= 4 * threads and found.guess(found.m) > found.nest.guess(found.n[-1]):
         return "rows"
     return "columns" if columns >= threads else "rows"
 
 
 def _is_much(found: Contraction) -> bool:
     """Whether a product takes long enough for another thread: by its sums, or by what it moves."""
-    rows = found.guess((*found.stack, *found.columns[:-1], *found.rows))
-    depth, columns = found.guess(found.depth), found.nest.guess(found.columns[-1])
+    rows = found.guess((*found.batch, *found.n[:-1], *found.m))
+    depth, columns = found.guess(found.k), found.nest.guess(found.n[-1])
     result = found.block.writes[0].buffer.dtype.size_bytes
     moved = rows * (depth * found.a.buffer.dtype.size_bytes + columns * result)
     return rows * columns * depth >= PARALLEL_WORK or moved >= PARALLEL_BYTES
@@ -215,7 +215,7 @@ def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[
         attempt(sch, sch.prefetch, registers.a, 0, cut.io, 1, cut.ro)
     init = use_tiles(sch, c, found, plan, registers, cut)
     pack(sch, found, plan, panel)
-    overlap(sch, at, cut.ro, done, -(-found.guess(found.depth) // plan.kind.depth))
+    overlap(sch, at, cut.ro, done, -(-found.guess(found.k) // plan.kind.depth))
     if plan.share:
         sch.parallel(_shared(sch, found, plan, cut))
     made = (c, panel, padded, *registers.all, init, *done)
@@ -228,14 +228,14 @@ def _are_blocks_first(found: Contraction, plan: AmxPlan) -> bool:
     What numbers not known divide is hard to see through: where such rows are shared out, or there
     are several, they come before blocks.
     """
-    *outer, last = [found.extent(at) is not None for at in found.rows]
+    *outer, last = [found.extent(at) is not None for at in found.m]
     return all(outer) or (last and plan.share != "rows")
 
 
 def _shared(sch: Schedule, found: Contraction, plan: AmxPlan, cut: Cut) -> LoopRef:
     """The loop that threads share out."""
     around = {"stack": cut.stack, "columns": cut.to_blocks, "rows": [*cut.outer, cut.io]}
-    is_open = found.extent(found.columns[-1]) is None
+    is_open = found.extent(found.n[-1]) is None
     if is_open and cut.jb in around[plan.share]:  # quotients by such a number say little
         sch.reorder(cut.jb, *cut.to_blocks[:-1])
         return cut.jb
@@ -294,13 +294,11 @@ def cut_loops(
     blocks_first: bool,
 ) -> Cut:
     """Cut the loops of a product, named by their iterators, around blocks of registers."""
-    stack = [loops[at] for at in (*found.stack, *found.columns[:-1])]
-    *row_outer, row = [loops[at] for at in found.rows]
+    stack = [loops[at] for at in (*found.batch, *found.n[:-1])]
+    *row_outer, row = [loops[at] for at in found.m]
     io, im, ii = sch.split(row, [None, plan.row_tiles, plan.tall])
-    jb, js, jm, ji = sch.split(
-        loops[found.columns[-1]], [None, plan.strips, plan.column_tiles, SIDE]
-    )
-    *far, last = [loops[at] for at in found.depth]
+    jb, js, jm, ji = sch.split(loops[found.n[-1]], [None, plan.strips, plan.column_tiles, SIDE])
+    *far, last = [loops[at] for at in found.k]
     ro, ri = sch.split(last, [None, plan.kind.depth])
     outer = [*stack, jb, *row_outer] if blocks_first else [*stack, *row_outer, jb]
     sch.reorder(*outer, io, js, *far, ro, im, jm, ii, ji, ri)
@@ -332,7 +330,7 @@ def use_tiles(
 
 def _fill(sch: Schedule, found: Contraction, plan: AmxPlan, padded: BlockRef, at: LoopRef) -> None:
     """Make the filled rows of A where they are read; before all if many blocks read them."""
-    columns = found.extent(found.columns[-1])
+    columns = found.extent(found.n[-1])
     once = columns is None or columns <= SIDE * plan.column_tiles * plan.strips
     if once or plan.share in ("stack", "rows"):
         sch.compute_at(padded, at)
@@ -345,11 +343,11 @@ def _fill(sch: Schedule, found: Contraction, plan: AmxPlan, padded: BlockRef, at
 
 def _multiples(found: Contraction, plan: AmxPlan) -> list[int]:
     multiples = [1] * len(found.block.iters)
-    multiples[found.rows[-1]] = plan.tall * plan.row_tiles
-    multiples[found.columns[-1]] = SIDE * plan.column_tiles
-    if found.extent(found.columns[-1]) is None:
-        multiples[found.columns[-1]] *= plan.strips
-    multiples[found.depth[-1]] = plan.kind.depth
+    multiples[found.m[-1]] = plan.tall * plan.row_tiles
+    multiples[found.n[-1]] = SIDE * plan.column_tiles
+    if found.extent(found.n[-1]) is None:
+        multiples[found.n[-1]] *= plan.strips
+    multiples[found.k[-1]] = plan.kind.depth
     return multiples
 
 
@@ -447,7 +445,7 @@ def _lay_out(sch: Schedule, found: Contraction, plan: AmxPlan, registers: Regist
     """Tiles as registers hold them."""
     deep, tall = plan.kind.depth, plan.tall
     group(sch, found, plan, registers.b)
-    i, k = _axis(found, found.a, found.rows[-1]), _axis(found, found.a, found.depth[-1])
+    i, k = _axis(found, found.a, found.m[-1]), _axis(found, found.a, found.k[-1])
     tiled = f"{{y}} // {tall}, {{x}} // {deep}, {{y}} % {tall}, {{x}} % {deep}"
     sch.transform_layout(registers.a, ("write", 0), _map(len(found.a.index), i, k, tiled))
     rank, i, j = _written(found)
@@ -457,7 +455,7 @@ def _lay_out(sch: Schedule, found: Contraction, plan: AmxPlan, registers: Regist
 
 def group(sch: Schedule, found: Contraction, plan: AmxPlan, copy: BlockRef) -> None:
     """A copy of B in tiles, the steps of a group side by side."""
-    k, j = _axis(found, found.b, found.depth[-1]), _axis(found, found.b, found.columns[-1])
+    k, j = _axis(found, found.b, found.k[-1]), _axis(found, found.b, found.n[-1])
     group = plan.kind.group
     grouped = f"{{x}} // 16, {{y}} // {group}, {{x}} % 16, {{y}} % {group}"
     sch.transform_layout(copy, ("write", 0), _map(len(found.b.index), k, j, grouped))
@@ -467,7 +465,7 @@ def _written(found: Contraction) -> tuple[int, int, int]:
     """Of the result: the number of dimensions, that of rows, that of columns."""
     body = found.block.body
     assert isinstance(body, Update)
-    row, column = found.nest.var(found.rows[-1]), found.nest.var(found.columns[-1])
+    row, column = found.nest.var(found.m[-1]), found.nest.var(found.n[-1])
     return len(body.index), body.index.index(row), body.index.index(column)
 
 
@@ -476,9 +474,9 @@ def _tensorize_copies(
 ) -> None:
     """One instruction loads or stores a tile."""
     kind = plan.kind
-    k, j = _axis(found, found.b, found.depth[-1]), _axis(found, found.b, found.columns[-1])
+    k, j = _axis(found, found.b, found.k[-1]), _axis(found, found.b, found.n[-1])
     tensorize(sch, registers.b, len(found.b.index), k, j, (0, SIDE), f"{kind.load_b}_groups")
-    i, k = _axis(found, found.a, found.rows[-1]), _axis(found, found.a, found.depth[-1])
+    i, k = _axis(found, found.a, found.m[-1]), _axis(found, found.a, found.k[-1])
     rows = name_of(f"{kind.load}_rows", plan.tall)
     tensorize(sch, registers.a, len(found.a.index), i, k, (plan.tall, 0), rows)
     rank, i, j = _written(found)
@@ -519,13 +517,13 @@ def pack(sch: Schedule, found: Contraction, plan: AmxPlan, panel: BlockRef) -> N
     """
     rank = len(found.b.index)
     own = sch.get_loops(panel)[-rank:]
-    k = own[_axis(found, found.b, found.depth[-1])]
-    j = own[_axis(found, found.b, found.columns[-1])]
+    k = own[_axis(found, found.b, found.k[-1])]
+    j = own[_axis(found, found.b, found.n[-1])]
     rest = [loop for loop in own if loop not in (k, j)]
     ko, kg = sch.split(k, [None, plan.kind.group])
     jo, js, ji = sch.split(j, [None, PACKED_TOGETHER, SIDE])
     sch.reorder(*rest, jo, ko, js, ji, kg)
-    if found.stride(found.b, found.depth[-1]) is ONE:  # a group is contiguous
+    if found.stride(found.b, found.k[-1]) is ONE:  # a group is contiguous
         sch.vectorize(kg)
     else:
         sch.unroll(kg)

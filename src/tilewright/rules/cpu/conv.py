@@ -8,29 +8,31 @@ constant. Padding is made block by block, just before it is read. `conv_plan` de
 from __future__ import annotations
 
 from tilewright.base.target import CPU
-from tilewright.rules.conv_plan import Plan, plan_of
-from tilewright.rules.epilogue import results
-from tilewright.rules.nest import attempt, block_of, nest_of
-from tilewright.rules.setting import Setting
-from tilewright.rules.tiles import inline_crop, read_index, unrolled_sum
-from tilewright.rules.windowed import Convolution, convolution
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.conv_model import Plan, plan_of
+from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.cpu.gemm_schedule import inline_crop, read_index, unrolled_sum
+from tilewright.rules.match.nest import attempt, block_of, nest_of
+from tilewright.rules.match.windows import Convolution, convolution
 from tilewright.sym import Const
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SPATIAL
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 
-def conv(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+def conv(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
     """Schedule a convolution, what pads its input and what follows it."""
     nest = nest_of(sch, reference)
     found = None if nest is None else convolution(nest)
-    if found is None or found.is_depthwise or setting.target.kind != CPU:
+    if found is None or found.is_depthwise or context.target.kind != CPU:
         return ()
-    plan = plan_of(found, setting.target, setting.threads)
-    return () if plan is None else _tiled(sch, found, plan, setting)
+    plan = plan_of(found, context.target, context.threads)
+    return () if plan is None else _tiled(sch, found, plan, context)
 
 
-def _tiled(sch: Schedule, found: Convolution, plan: Plan, setting: Setting) -> tuple[BlockRef, ...]:
+def _tiled(
+    sch: Schedule, found: Convolution, plan: Plan, context: RuleContext
+) -> tuple[BlockRef, ...]:
     block = BlockRef(found.nest.name)
     padding = padding_of(sch, found)
     if plan.skew and (padding is not None or plan.ahead):
@@ -38,20 +40,24 @@ def _tiled(sch: Schedule, found: Convolution, plan: Plan, setting: Setting) -> t
     packed = _weights(sch, block, found, plan)
     sums = _side_by_side(sch, block, found, plan) if plan.side > 1 else block
     loops = sch.get_loops(block)
-    out, group = loops[found.out], []
-    if found.per_group:
-        far, out = sch.split(out, [None, found.per_group])
+    out, group = loops[found.out_channels], []
+    if found.out_channels_per_group:
+        far, out = sch.split(out, [None, found.out_channels_per_group])
         group = [far]
     chunk, panel, vector, lane = sch.split(out, [None, plan.panels, plan.vectors, plan.channels])
     batch, inner_batch = _cut(sch, loops[found.batch], plan.pixels[0])
-    first, *rest = found.places
+    first, *rest = found.out_spatial
     rows, tile, pixel = sch.split(loops[first], [None, plan.rows, plan.pixels[1]])
     tiles, pixels = [tile], [*inner_batch, pixel]
     for at, size in zip(rest, plan.pixels[2:], strict=True):
         far, near = sch.split(loops[at], [None, size])
         tiles.append(far)
         pixels.append(near)
-    summed = [loops[at] for at in (*found.taps, found.inner)] if sums == block else loops[-1:]
+    summed = (
+        [loops[at] for at in (*found.kernel_spatial, found.in_channels)]
+        if sums == block
+        else loops[-1:]
+    )
     middle = [panel, *tiles] if plan.panel_outside else [*tiles, panel]
     shared = [batch, *group, chunk, rows]  # an image stays in the cache while weights come by
     sch.reorder(*shared, *middle, *summed, *pixels, vector, lane)
@@ -64,13 +70,13 @@ def _tiled(sch: Schedule, found: Convolution, plan: Plan, setting: Setting) -> t
         summed = _order_sums(sch, sums, middle[-1], found, plan)
     if padding is not None:
         done.append(padding)
-        _pad(sch, padding, rows, plan, setting)
+        _pad(sch, padding, rows, plan, context)
     sch.decompose_reduction(sums, summed[0])
     inner = summed[-1]
     step: LoopRef | None = None
     if plan.steps > 1:
         inner, step = unrolled_sum(sch, inner, plan.steps)
-    _pack(sch, packed, found, plan, setting)
+    _pack(sch, packed, found, plan, context)
     weights = read_index(sch, sums, block_of(sch.function, packed.name).writes[0].buffer)
     if plan.ahead:  # all weights come by once, in order
         ahead = -(-plan.ahead // plan.steps)
@@ -98,7 +104,7 @@ def _cut(sch: Schedule, loop: LoopRef, size: int) -> tuple[LoopRef, list[LoopRef
 
 def _side_by_side(sch: Schedule, block: BlockRef, found: Convolution, plan: Plan) -> BlockRef:
     """Sum every other channel apart: the new block has all such sums, the old one adds them up."""
-    _, near = sch.split(sch.get_loops(block)[found.inner], [None, plan.side])
+    _, near = sch.split(sch.get_loops(block)[found.in_channels], [None, plan.side])
     return sch.rfactor(near, len(found.x.index))
 
 
@@ -113,10 +119,10 @@ def _order_sums(
     sch.compute_at(sums, tile)
     loops = sch.get_loops(sums)
     apart, *own = loops[loops.index(tile) + 1 :]
-    summed = [own[at] for at in (*found.taps, found.inner)]
-    pixels = [own[at] for at in (found.batch, *found.places)]
-    sch.reorder(*summed, *pixels, own[found.out], apart)
-    vector, lane = sch.split(sch.fuse(own[found.out], apart), [None, plan.lanes])
+    summed = [own[at] for at in (*found.kernel_spatial, found.in_channels)]
+    pixels = [own[at] for at in (found.batch, *found.out_spatial)]
+    sch.reorder(*summed, *pixels, own[found.out_channels], apart)
+    vector, lane = sch.split(sch.fuse(own[found.out_channels], apart), [None, plan.lanes])
     for loop in (*pixels, vector):
         sch.unroll(loop)
     sch.vectorize(lane)
@@ -150,11 +156,11 @@ def _skewed(sch: Schedule, padding: BlockRef | None, found: Convolution, plan: P
 
 def _weights(sch: Schedule, block: BlockRef, found: Convolution, plan: Plan) -> BlockRef:
     """The block that copies the weights, with zeros for channels that fill no vector."""
-    channels = found.size(found.out)
-    if found.per_group or channels is None or channels % plan.channels == 0:
+    channels = found.size(found.out_channels)
+    if found.out_channels_per_group or channels is None or channels % plan.channels == 0:
         return sch.cache_read(block, found.read_index(found.w), "global")
     multiples = [1] * len(found.nest.block.iters)
-    multiples[found.out] = plan.channels
+    multiples[found.out_channels] = plan.channels
     sch.pad(block, multiples)
     inline_crop(sch, block)
     (copy,) = (
@@ -165,7 +171,7 @@ def _weights(sch: Schedule, block: BlockRef, found: Convolution, plan: Plan) -> 
     return copy
 
 
-def _pad(sch: Schedule, padding: BlockRef, rows: LoopRef, plan: Plan, setting: Setting) -> None:
+def _pad(sch: Schedule, padding: BlockRef, rows: LoopRef, plan: Plan, context: RuleContext) -> None:
     """Make padded rows where they are read; all at once if many chunks of channels read them."""
     if not plan.chunked:
         sch.compute_at(padding, rows)
@@ -180,16 +186,19 @@ def _pad(sch: Schedule, padding: BlockRef, rows: LoopRef, plan: Plan, setting: S
 
 
 def _pack(
-    sch: Schedule, packed: BlockRef, found: Convolution, plan: Plan, setting: Setting
+    sch: Schedule, packed: BlockRef, found: Convolution, plan: Plan, context: RuleContext
 ) -> None:
-    taps = [f"k{at}" for at in range(len(found.taps))]
+    taps = [f"k{at}" for at in range(len(found.kernel_spatial))]
     names = ["o", "c", *taps]
     within, before = "o", []
-    if found.per_group:
-        within, before = f"(o % {found.per_group})", [f"o // {found.per_group}"]
+    if found.out_channels_per_group:
+        within, before = (
+            f"(o % {found.out_channels_per_group})",
+            [f"o // {found.out_channels_per_group}"],
+        )
     to = [*before, f"{within} // {plan.width}", *taps, "c", f"{within} % {plan.width}"]
     if plan.side > 1:
         to[-2:] = [f"c // {plan.side}", f"(o % {plan.width}) * {plan.side} + c % {plan.side}"]
     sch.transform_layout(packed, ("write", 0), f"({', '.join(names)}) -> ({', '.join(to)})")
-    if found.w.buffer.name in setting.constants:
+    if found.w.buffer.name in context.constants:
         sch.annotate(packed, CONSTANT, True)

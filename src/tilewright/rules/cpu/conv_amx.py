@@ -23,7 +23,10 @@ from dataclasses import dataclass
 from tilewright.base.target import CPU
 from tilewright.intrin.amx import ROWS as SIDE
 from tilewright.intrin.amx import name_of, scope_of
-from tilewright.rules.amx import (
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.conv import padding_of
+from tilewright.rules.cpu.conv_model import even
+from tilewright.rules.cpu.gemm_amx import (
     AHEAD,
     FEW_BLOCKS,
     KINDS,
@@ -35,11 +38,8 @@ from tilewright.rules.amx import (
     overlap,
     tensorize,
 )
-from tilewright.rules.conv import padding_of
-from tilewright.rules.conv_plan import even
-from tilewright.rules.nest import attempt, block_of, fused, nest_of
-from tilewright.rules.setting import Setting
-from tilewright.rules.windowed import Convolution, convolution
+from tilewright.rules.match.nest import attempt, block_of, fused, nest_of
+from tilewright.rules.match.windows import Convolution, convolution
 from tilewright.sym import Const
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Buffer
@@ -64,16 +64,16 @@ class AmxConvPlan:
     share: str  # what threads share out: "columns", "rows", ""
 
 
-def conv_amx(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+def conv_amx(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
     """Schedule a convolution of small types, what pads its input and what follows it."""
     nest = nest_of(sch, reference)
     found = None if nest is None else convolution(nest)
-    if found is None or setting.target.kind != CPU:
+    if found is None or context.target.kind != CPU:
         return ()
-    plan = plan_of(found, setting)
-    if plan is None or (plan.deep != found.inner and padding_of(sch, found) is not None):
+    plan = plan_of(found, context)
+    if plan is None or (plan.deep != found.in_channels and padding_of(sch, found) is not None):
         return ()
-    return _tiled(sch, found, plan, setting)
+    return _tiled(sch, found, plan, context)
 
 
 def tile_of(width: int, height: int) -> tuple[int, int, int] | None:
@@ -91,11 +91,11 @@ def _wide(found: Convolution) -> int | None:
 
     They may be a few more than there are, if all that those see is there too, and is one line.
     """
-    width = found.size(found.places[-1])
-    if width is None or len(found.places) > 1:
+    width = found.size(found.out_spatial[-1])
+    if width is None or len(found.out_spatial) > 1:
         return width
     length = found.x.buffer.shape[1]
-    taps = found.size(found.taps[-1])
+    taps = found.size(found.kernel_spatial[-1])
     if not isinstance(length, Const) or taps is None or tile_of(width, 1) is not None:
         return width
     reach = (taps - 1) * found.dilations[-1]
@@ -103,20 +103,20 @@ def _wide(found: Convolution) -> int | None:
     return next((each for each in range(width, most + 1) if tile_of(each, 1) is not None), width)
 
 
-def plan_of(found: Convolution, setting: Setting) -> AmxConvPlan | None:
+def plan_of(found: Convolution, context: RuleContext) -> AmxConvPlan | None:
     """The decisions for a convolution; None where the tiles do not serve."""
     result = found.nest.block.writes[0].buffer
     kind = KINDS.get((found.x.buffer.dtype.name, found.w.buffer.dtype.name, result.dtype.name))
     sizes = [found.size(at) for at in range(len(found.nest.block.iters))]
-    if kind is None or not setting.target.has(kind.feature) or found.per_group:
+    if kind is None or not context.target.has(kind.feature) or found.out_channels_per_group:
         return None
     if sizes[found.batch] is None:
         sizes[found.batch] = 1  # any number of images, one after the other
-    if any(size is None for size in sizes) or found.w.buffer.name not in setting.constants:
+    if any(size is None for size in sizes) or found.w.buffer.name not in context.constants:
         return None
     known = [size or 0 for size in sizes]
-    channels, deep = known[found.out], _deep(found, kind)
-    height = known[found.places[-2]] if len(found.places) > 1 else 1
+    channels, deep = known[found.out_channels], _deep(found, kind)
+    height = known[found.out_spatial[-2]] if len(found.out_spatial) > 1 else 1
     tile = tile_of(_wide(found) or 0, height)
     if tile is None or deep is None or channels % SIDE:
         return None
@@ -125,12 +125,12 @@ def plan_of(found: Convolution, setting: Setting) -> AmxConvPlan | None:
     item = found.x.buffer.dtype.size_bytes
     strip_bytes = (found.depth or 1) * SIDE * column_tiles * item
     pixels = known[found.batch]
-    for at in found.places:
+    for at in found.out_spatial:
         pixels *= known[at]
-    threads = setting.threads
+    threads = context.threads
     if threads > 1 and pixels * channels * (found.depth or 1) < PARALLEL_WORK:
         threads = 1
-    room = setting.target.l2_bytes // 4
+    room = context.target.l2_bytes // 4
     blocked = total * strip_bytes > room
     strips = total
     if blocked:
@@ -140,7 +140,7 @@ def plan_of(found: Convolution, setting: Setting) -> AmxConvPlan | None:
     workers = threads if share == "rows" else 1
     rows = _rows(found, tile[2], room // 2, workers)
     few = FEW_BLOCKS * tile[0] * tile[1] * tile[2]
-    near = total * strip_bytes <= setting.target.l2_bytes
+    near = total * strip_bytes <= context.target.l2_bytes
     return AmxConvPlan(
         kind,
         *tile,
@@ -166,11 +166,11 @@ def _images_first(found: Convolution, threads: int, near: bool) -> bool:
 
 def _deep(found: Convolution, kind: Kind) -> int | None:
     """What a tile sums over: whole tiles of channels, or of the taps of a line of one channel."""
-    if (found.size(found.inner) or 1) % kind.depth == 0:
-        return found.inner
-    is_line = found.size(found.inner) == 1 and found.dilations[-1] == 1
-    is_whole = (found.size(found.taps[-1]) or 1) % kind.depth == 0
-    return found.taps[-1] if is_line and is_whole else None
+    if (found.size(found.in_channels) or 1) % kind.depth == 0:
+        return found.in_channels
+    is_line = found.size(found.in_channels) == 1 and found.dilations[-1] == 1
+    is_whole = (found.size(found.kernel_spatial[-1]) or 1) % kind.depth == 0
+    return found.kernel_spatial[-1] if is_line and is_whole else None
 
 
 def _rows(found: Convolution, below: int, room: int, workers: int) -> int:
@@ -178,26 +178,26 @@ def _rows(found: Convolution, below: int, room: int, workers: int) -> int:
 
     A divisor: registers are not to be told apart by a test whether there is a last block.
     """
-    if len(found.places) < 2:
+    if len(found.out_spatial) < 2:
         return 1
     row_bytes = found.x.buffer.dtype.size_bytes * found.strides[-1] * found.strides[-2]
-    for at in (found.places[-1], found.inner):
+    for at in (found.out_spatial[-1], found.in_channels):
         row_bytes *= found.size(at) or 1
     outer = found.size(found.batch) or 1
-    for at in found.places[:-2]:
+    for at in found.out_spatial[:-2]:
         outer *= found.size(at) or 1
-    total = (found.size(found.places[-2]) or 1) // below
+    total = (found.size(found.out_spatial[-2]) or 1) // below
     most = even(total, max(1, room // (row_bytes * below)), workers, outer)
     return next(each for each in range(most, 0, -1) if total % each == 0)
 
 
 def _tiled(
-    sch: Schedule, found: Convolution, plan: AmxConvPlan, setting: Setting
+    sch: Schedule, found: Convolution, plan: AmxConvPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
     kind, short = plan.kind, scope_of(plan.tall)
     c = BlockRef(found.nest.name)
     multiples = [1] * len(found.nest.block.iters)
-    multiples[found.places[-1]] = plan.beside * plan.tall
+    multiples[found.out_spatial[-1]] = plan.beside * plan.tall
     sch.pad(c, multiples)
     padding = _image(sch, found, plan)
     packed = sch.cache_read(c, _reads(sch, c, found.w.buffer.name), "global")
@@ -207,7 +207,7 @@ def _tiled(
     followers = followers_of(sch, c)
     store = sch.cache_write(c, 0, short)
     loops = sch.get_loops(c)
-    *far, last = found.places
+    *far, last = found.out_spatial
     xo, xm, xi = sch.split(loops[last], [None, plan.beside, plan.tall])
     blocks, below, inside = [loops[at] for at in far], [], [xo]
     if far:
@@ -215,9 +215,11 @@ def _tiled(
         below, inside = [ym], [yo, xo]
     elif plan.share == "rows":
         blocks, inside = [xo], []
-    jb, js, jm, ji = sch.split(loops[found.out], [None, plan.strips, plan.column_tiles, SIDE])
+    jb, js, jm, ji = sch.split(
+        loops[found.out_channels], [None, plan.strips, plan.column_tiles, SIDE]
+    )
     co, ci = sch.split(loops[plan.deep], [None, kind.depth])
-    taps = [loops[at] for at in (found.inner, *found.taps) if at != plan.deep]
+    taps = [loops[at] for at in (found.in_channels, *found.kernel_spatial) if at != plan.deep]
     batch = loops[found.batch]
     outer = [batch, jb, *blocks] if plan.images_first else [jb, batch, *blocks]
     sch.reorder(*outer, *inside, js, *taps, co, *below, xm, jm, xi, ji, ci)
@@ -234,7 +236,7 @@ def _tiled(
     sch.transform_layout(packed, ("write", 0), groups)
     sch.transform_layout(b, ("write", 0), groups)
     sch.transform_layout(a, ("write", 0), _tiles(found, plan))
-    names = [f"y{at}" for at in range(len(found.places) - 1)]
+    names = [f"y{at}" for at in range(len(found.out_spatial) - 1)]
     shown = ", ".join(["n", *names])
     square = f"x // {plan.tall}, o // {SIDE}, x % {plan.tall}, o % {SIDE}"
     sch.transform_layout(store, ("read", 0), f"({shown}, x, o) -> ({shown}, {square})")
@@ -265,7 +267,7 @@ def _reads(sch: Schedule, block: BlockRef, name: str) -> int:
 def _image(sch: Schedule, found: Convolution, plan: AmxConvPlan) -> BlockRef | None:
     """The block that makes what is read: it pads, or keeps pixels apart."""
     padding = padding_of(sch, found)
-    is_near = plan.deep != found.inner or all(stride == 1 for stride in found.strides)
+    is_near = plan.deep != found.in_channels or all(stride == 1 for stride in found.strides)
     if padding is not None or is_near:
         return padding
     c = BlockRef(found.nest.name)
@@ -274,7 +276,7 @@ def _image(sch: Schedule, found: Convolution, plan: AmxConvPlan) -> BlockRef | N
 
 def _keep_apart(sch: Schedule, found: Convolution, padding: BlockRef) -> None:
     """Pixels that no tap sees together lie apart, so that those which one sees are neighbours."""
-    names = [f"y{at}" for at in range(len(found.places))]
+    names = [f"y{at}" for at in range(len(found.out_spatial))]
     to = []
     for name, stride in zip(names, found.strides, strict=True):
         to += [name] if stride == 1 else [f"{name} % {stride}", f"{name} // {stride}"]
@@ -302,7 +304,7 @@ def _pad(
 
 def _groups(found: Convolution, plan: AmxConvPlan) -> str:
     """Weights in the order they are read, as the instruction wants them."""
-    names = {at: f"k{at}" for at in (found.inner, *found.taps)}
+    names = {at: f"k{at}" for at in (found.in_channels, *found.kernel_spatial)}
     k, group = names[plan.deep], plan.kind.group
     rest = [name for name in names.values() if name != k]
     to = [f"o // {SIDE}", *rest, f"{k} // {group}", f"o % {SIDE}", f"{k} % {group}"]
@@ -311,10 +313,10 @@ def _groups(found: Convolution, plan: AmxConvPlan) -> str:
 
 def _tiles(found: Convolution, plan: AmxConvPlan) -> str:
     """What windows see, as registers hold it."""
-    order = sorted((found.batch, *found.places, found.inner, *found.taps))
+    order = sorted((found.batch, *found.out_spatial, found.in_channels, *found.kernel_spatial))
     names = {at: f"i{at}" for at in order}
-    x, k = names[found.places[-1]], names[plan.deep]
-    rest = [names[at] for at in order if at not in (found.places[-1], plan.deep)]
+    x, k = names[found.out_spatial[-1]], names[plan.deep]
+    rest = [names[at] for at in order if at not in (found.out_spatial[-1], plan.deep)]
     tall, deep = plan.tall, plan.kind.depth
     to = [*rest, f"{x} // {tall}", f"{k} // {deep}", f"{x} % {tall}", f"{k} % {deep}"]
     return f"({', '.join(names.values())}) -> ({', '.join(to)})"
@@ -339,16 +341,16 @@ def _tensorize_all(
 ) -> None:
     """One instruction loads or stores a tile."""
     a, b, store = blocks
-    kind, rank = plan.kind, len(found.places)
-    at = 1 + (found.inner, *found.taps).index(plan.deep)
+    kind, rank = plan.kind, len(found.out_spatial)
+    at = 1 + (found.in_channels, *found.kernel_spatial).index(plan.deep)
     tensorize(sch, b, rank + 2, at, 0, (0, SIDE), f"{kind.load_b}_groups")
     # A is laid out by batch, places, channels summed over and taps: in the order of iterators.
-    order = sorted((found.batch, *found.places, found.inner, *found.taps))
-    x, deep = order.index(found.places[-1]), order.index(plan.deep)
-    seen = "rows" if plan.deep == found.inner else f"windows{found.strides[-1]}"
+    order = sorted((found.batch, *found.out_spatial, found.in_channels, *found.kernel_spatial))
+    x, deep = order.index(found.out_spatial[-1]), order.index(plan.deep)
+    seen = "rows" if plan.deep == found.in_channels else f"windows{found.strides[-1]}"
     rows = name_of(f"{kind.load}_{seen}", plan.tall)
     if plan.below > 1:
-        sch.unroll(sch.get_loops(a)[-len(order) :][order.index(found.places[-2])])
+        sch.unroll(sch.get_loops(a)[-len(order) :][order.index(found.out_spatial[-2])])
         sch.unroll(sch.get_loops(store)[-rank - 2 :][rank - 1])
     tensorize(sch, a, len(order), x, deep, (plan.tall, 0), rows)
     tensorize(

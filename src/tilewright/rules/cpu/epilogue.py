@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.base.errors import ScheduleError
-from tilewright.rules.nest import block_of, is_expression, nest_of
+from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.sym import ONE, Const
 from tilewright.tensor.ir import SPATIAL, Block, Buffer, Call, Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule

@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import prod
 
 from tilewright.base.errors import ScheduleError
-from tilewright.rules.nest import nest_of
-from tilewright.rules.setting import Setting
+from tilewright.rules.context import RuleContext
+from tilewright.rules.match.nest import nest_of
 from tilewright.sym import Const
 from tilewright.tensor.ir import SPATIAL, Iter
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -18,7 +18,7 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 PARALLEL_ELEMENTS = 32 * 1024
 
 
-def spread(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+def spread(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
     """Schedule the nest of one block that stands alone."""
     nest = nest_of(sch, reference)
     if nest is None:
@@ -28,7 +28,7 @@ def spread(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockR
     if not spatial:
         return ()
     reduce = [loop for loop in loops if loop not in spatial]
-    lanes = setting.target.vector_bits // (8 * max(r.buffer.dtype.size_bytes for r in block.writes))
+    lanes = context.target.vector_bits // (8 * max(r.buffer.dtype.size_bytes for r in block.writes))
     last = block.iters[loops.index(spatial[-1])]
     inner: list[LoopRef] = []
     if _extent(last) is None or (_extent(last) or 0) >= lanes > 1:
@@ -38,7 +38,7 @@ def spread(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockR
     _try(sch, "reorder", *spatial, *reduce, *inner)
     for lane in inner:
         _try(sch, "vectorize", lane)
-    if setting.threads > 1 and _work(block.iters) > PARALLEL_ELEMENTS:
+    if context.threads > 1 and _work(block.iters) > PARALLEL_ELEMENTS:
         outer = spatial[:-1] if len(spatial) > 1 else spatial
         _try(sch, "parallel", sch.fuse(*outer) if len(outer) > 1 else outer[0])
     return (reference,)

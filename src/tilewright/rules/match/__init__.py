@@ -1,0 +1,1 @@
+"""What programs are, by structure: contractions, windows, nests. For rules of any target."""
