@@ -1,61 +1,93 @@
 """Schedule rules: from a function as lowering made it to one that runs well on a target.
 
     default_schedule(fn, "cpu", threads=2) -> Schedule
+    schedule(fn, "cpu", threads=2) -> Scheduled     with every decision and refusal on the way
 
-Every rule is a trace of schedule primitives chosen by analysis of the program and the target, so
-its result is the same answer, and what a rule decides can be searched over. A rule is tried on
-every block that none before it took; the last one takes any.
+Every rule is data and functions of one form (`rule.py`): it matches, spans a space of plans, prices
+them, and applies one by schedule primitives, so no plan can change an answer. A kind of target has
+one tuple of rules; each entry is tried on every block that none before it took. Where an entry
+holds several rules they compete, and the cheapest plan takes the block. The last rule takes any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from tilewright.base.errors import ScheduleError
-from tilewright.base.target import Target
+from tilewright.base.errors import UserError
+from tilewright.base.target import CPU, WASM, Target
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.attention import attention
-from tilewright.rules.cpu.attention_amx import attention_amx
-from tilewright.rules.cpu.conv import conv
-from tilewright.rules.cpu.conv_amx import conv_amx
-from tilewright.rules.cpu.depthwise import depthwise
-from tilewright.rules.cpu.depthwise_nchw import planes
-from tilewright.rules.cpu.elementwise import elementwise
-from tilewright.rules.cpu.fallback import spread
-from tilewright.rules.cpu.fused_reductions import rows
-from tilewright.rules.cpu.gemm import matmul
-from tilewright.rules.cpu.pooling import pooling
-from tilewright.rules.cpu.recurrent import recurrent
-from tilewright.rules.cpu.reduction import reduction
-from tilewright.rules.cpu.transpose import transpose
-from tilewright.rules.cpu.winograd import winograd
+from tilewright.rules.cpu import RULES as CPU_RULES
 from tilewright.rules.inline import inline_producers
+from tilewright.rules.rule import (
+    Choice,
+    Decision,
+    Log,
+    Refusal,
+    RuleSet,
+    apply_choice,
+    apply_first,
+)
 from tilewright.sym import ZERO
 from tilewright.tensor.ir import Block, Function
-from tilewright.tensor.schedule import BlockRef, Schedule
+from tilewright.tensor.schedule import Schedule
 from tilewright.tensor.visit import blocks
 
-# Takes the nest of a block, or several nests, and says which blocks it has scheduled; an empty
-# answer means that the block is not of its kind. A refused step undoes the whole attempt.
-Rule = Callable[[Schedule, BlockRef, RuleContext], Iterable[BlockRef]]
+RULES: Mapping[str, RuleSet] = {CPU: CPU_RULES, WASM: CPU_RULES}
 
-CPU: tuple[Rule, ...] = (
-    attention_amx,
-    attention,
-    recurrent,
-    winograd,
-    depthwise,
-    planes,
-    pooling,
-    conv_amx,
-    conv,
-    matmul,
-    rows,
-    reduction,
-    transpose,
-    elementwise,
-    spread,
-)
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A schedule, and how it came about."""
+
+    schedule: Schedule
+    decisions: tuple[Decision, ...]
+    refusals: tuple[Refusal, ...]
+
+
+def schedule(
+    fn: Function,
+    target: str | Target = "cpu",
+    *,
+    threads: int = 1,
+    constants: Iterable[str] = (),
+    choices: Mapping[str, Choice] | None = None,
+) -> Scheduled:
+    """Schedule a function. `constants` names parameters known before any call, `choices` blocks
+    whose rule and plan are given; all others get the cheapest plan of the first rule that serves.
+    """
+    context = RuleContext(Target.parse(target), threads, frozenset(constants))
+    rules, given = RULES.get(context.target.kind, ()), dict(choices or {})
+    known = {rule.name for entry in rules for rule in entry}
+    for name, choice in given.items():
+        if choice.rule not in known:
+            raise UserError(
+                "TW2703",
+                f"there is no rule {choice.rule!r} for block {name}",
+                help=f"rules for {context.target.kind}: {', '.join(sorted(known))}",
+            )
+    sch, log = Schedule(fn), Log()
+    inline_producers(sch)
+    taken = {block.name for block in blocks(sch.function.body) if _is_idle(block)}
+    for entry in rules:
+        for block in list(blocks(sch.function.body)):
+            name = block.name
+            if not block.writes or name in taken:  # those that write nothing are prefetches
+                continue
+            if name not in given:
+                taken.update(apply_first(entry, sch, name, context, log))
+                continue
+            for rule in entry:
+                if rule.name == given[name].rule:
+                    taken.update(apply_choice(rule, given[name], sch, name, context, log))
+    unused = [name for name in given if name not in {each.block for each in log.decisions}]
+    if unused:
+        raise UserError(
+            "TW2704",
+            f"a plan is given for {', '.join(unused)}, which no rule came to",
+            help="plans name the block that a rule starts from, as `inspect --schedules` shows it",
+        )
+    return Scheduled(sch, tuple(log.decisions), tuple(log.refusals))
 
 
 def default_schedule(
@@ -64,29 +96,13 @@ def default_schedule(
     *,
     threads: int = 1,
     constants: Iterable[str] = (),
+    choices: Mapping[str, Choice] | None = None,
 ) -> Schedule:
-    """The schedule chosen without tuning. `constants` names parameters known before any call."""
-    context = RuleContext(Target.parse(target), threads, frozenset(constants))
-    sch = Schedule(fn)
-    inline_producers(sch)
-    taken: set[str] = set()
-    taken.update(block.name for block in blocks(sch.function.body) if _is_idle(block))
-    for rule in CPU:
-        for block in list(blocks(sch.function.body)):
-            if block.writes and block.name not in taken:  # others are requests of a rule
-                taken.update(found.name for found in _attempt(rule, sch, block.name, context))
-    return sch
+    """The schedule of `schedule` alone: chosen without tuning, but for what `choices` gives."""
+    made = schedule(fn, target, threads=threads, constants=constants, choices=choices)
+    return made.schedule
 
 
 def _is_idle(block: Block) -> bool:
     """Whether a block never runs: there is nothing to gain, and no size to plan with."""
     return any(it.extent is ZERO for it in block.iters)
-
-
-def _attempt(rule: Rule, sch: Schedule, name: str, context: RuleContext) -> Iterable[BlockRef]:
-    point = sch.checkpoint()
-    try:
-        return tuple(rule(sch, sch.get_block(name), context))
-    except ScheduleError:
-        sch.restore(point)
-        return ()

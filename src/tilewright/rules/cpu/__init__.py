@@ -1,1 +1,40 @@
 """Schedules for CPUs: plans, costs and the steps that apply them, one kind of kernel per file."""
+
+from __future__ import annotations
+
+from tilewright.rules.cpu.attention import attention
+from tilewright.rules.cpu.attention_amx import attention_amx
+from tilewright.rules.cpu.conv import conv
+from tilewright.rules.cpu.conv_amx import conv_amx
+from tilewright.rules.cpu.depthwise import depthwise
+from tilewright.rules.cpu.depthwise_nchw import planes
+from tilewright.rules.cpu.elementwise import elementwise
+from tilewright.rules.cpu.fallback import spread
+from tilewright.rules.cpu.fused_reductions import rows
+from tilewright.rules.cpu.gemm import matmul
+from tilewright.rules.cpu.pooling import pooling
+from tilewright.rules.cpu.recurrent import recurrent
+from tilewright.rules.cpu.reduction import reduction
+from tilewright.rules.cpu.transpose import transpose
+from tilewright.rules.cpu.winograd import winograd
+from tilewright.rules.rule import RuleSet, closed
+
+FALLBACK = "fallback"  # the rule that takes what no other knows
+
+RULES: RuleSet = (
+    (closed("attention_amx", attention_amx),),
+    (closed("attention", attention),),
+    (closed("recurrent", recurrent),),
+    (closed("winograd", winograd),),
+    (closed("depthwise", depthwise),),
+    (closed("depthwise_nchw", planes),),
+    (closed("pooling", pooling),),
+    (closed("conv_amx", conv_amx),),
+    (closed("conv", conv),),
+    (closed("gemm", matmul),),
+    (closed("fused_reductions", rows),),
+    (closed("reduction", reduction),),
+    (closed("transpose", transpose),),
+    (closed("elementwise", elementwise),),
+    (closed(FALLBACK, spread),),
+)

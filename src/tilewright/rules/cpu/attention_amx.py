@@ -176,7 +176,5 @@ def _product(sch: Schedule, reference: BlockRef, context: RuleContext) -> Contra
     if found is None or context.target.kind != CPU or kind_of(found, context) is None:
         return None
     is_cut = found.m != () and found.extent(found.m[-1]) == 2 * SIDE
-    is_whole = all(
-        (found.extent(at) or 1) % (2 * SIDE) == 0 for at in (*found.n, *found.k)
-    )
+    is_whole = all((found.extent(at) or 1) % (2 * SIDE) == 0 for at in (*found.n, *found.k))
     return found if is_cut and is_whole and len(found.n) == len(found.k) == 1 else None

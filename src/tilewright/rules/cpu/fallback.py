@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from math import prod
 
-from tilewright.base.errors import ScheduleError
 from tilewright.rules.context import RuleContext
-from tilewright.rules.match.nest import nest_of
+from tilewright.rules.match.nest import guess, nest_of
 from tilewright.sym import Const
 from tilewright.tensor.ir import SPATIAL, Iter
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -35,21 +34,13 @@ def spread(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[Bl
         rest, lane = sch.split(spatial[-1], [None, lanes])
         spatial[-1] = rest
         inner = [lane]
-    _try(sch, "reorder", *spatial, *reduce, *inner)
+    sch.attempt(sch.reorder, *spatial, *reduce, *inner)
     for lane in inner:
-        _try(sch, "vectorize", lane)
+        sch.attempt(sch.vectorize, lane)
     if context.threads > 1 and _work(block.iters) > PARALLEL_ELEMENTS:
         outer = spatial[:-1] if len(spatial) > 1 else spatial
-        _try(sch, "parallel", sch.fuse(*outer) if len(outer) > 1 else outer[0])
+        sch.attempt(sch.parallel, sch.fuse(*outer) if len(outer) > 1 else outer[0])
     return (reference,)
-
-
-def _try(sch: Schedule, primitive: str, *args: LoopRef) -> None:
-    """Apply a step that only makes things faster, if it is legal here."""
-    try:
-        getattr(sch, primitive)(*args)
-    except ScheduleError:
-        return
 
 
 def _extent(it: Iter) -> int | None:
@@ -58,4 +49,4 @@ def _extent(it: Iter) -> int | None:
 
 def _work(iters: tuple[Iter, ...]) -> int:
     """Instances of the block; a size that is not known counts as large."""
-    return prod(_extent(it) if _extent(it) is not None else 256 for it in iters)  # type: ignore[misc]
+    return prod(guess(it.extent) for it in iters)

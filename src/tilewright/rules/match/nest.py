@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any
 
 from tilewright import sym
-from tilewright.base.errors import ScheduleError
 from tilewright.sym import ONE, ZERO, Const, Expr, Var
 from tilewright.tensor.ir import (
     REDUCE,
@@ -223,11 +222,7 @@ def _joins(nest: Nest, at: int, group: Sequence[int]) -> bool:
 
 def attempt(sch: Schedule, step: Callable[..., Any], *args: Any) -> bool:
     """Apply a step that only makes things faster, if it is legal here."""
-    try:
-        step(*args)
-    except ScheduleError:
-        return False
-    return True
+    return sch.attempt(step, *args)
 
 
 def fused(sch: Schedule, loops: Sequence[LoopRef]) -> LoopRef:

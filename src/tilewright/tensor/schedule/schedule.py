@@ -70,6 +70,7 @@ class Schedule:
         self._before = function  # the program before the primitive that is being recorded
         self._recorder = Recorder()
         self._random = random.Random(seed)
+        self._refusals: list[str] = []
 
     @property
     def function(self) -> Function:
@@ -96,6 +97,20 @@ class Schedule:
         """Go back to a checkpoint."""
         self._function = self._before = point[0]
         self._recorder = point[1].copy()
+
+    def attempt(self, step: Callable[..., Any], *args: Any) -> bool:
+        """Apply a primitive that only makes things faster, if it is legal here; note a refusal."""
+        try:
+            step(*args)
+        except ScheduleError as error:
+            self._refusals.append(f"{step.__name__}: {error.message}")
+            return False
+        return True
+
+    def take_refusals(self) -> list[str]:
+        """What `attempt` could not do since this was asked last."""
+        taken, self._refusals = self._refusals, []
+        return taken
 
     # ------------------------------------------------------------------ finding things
 
@@ -158,6 +173,11 @@ class Schedule:
             "weights": None if weights is None else list(weights),
         }
         return self._record("sample_choice", arguments, Decision(candidates[at]), [at])
+
+    def decide(self, rule: str, block: BlockRef, plan: str) -> None:
+        """Note that the steps that follow are a rule's, from a plan; they replay by themselves."""
+        _name(block)
+        self._record("decide", {"rule": rule, "block": block, "plan": plan}, None)
 
     # ------------------------------------------------------------------ loops
 

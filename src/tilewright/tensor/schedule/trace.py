@@ -161,6 +161,7 @@ PRIMITIVES = frozenset(  # what a step may name; methods of Schedule
         "cache_write",
         "compute_at",
         "compute_inline",
+        "decide",
         "decompose_reduction",
         "double_buffer",
         "fuse",

@@ -1,0 +1,189 @@
+"""What a rule is, and how one is applied.
+
+    Rule(name, plan, match, plans, cost, apply)
+
+`match` finds a problem of the rule's kind in a program (a contraction, windows, rows) and changes
+nothing. `plans` spans the space of what can be decided about it, as data; `cost` prices many plans
+at once from the target's machine model. The default is the cheapest legal plan. `apply` alone
+touches the schedule. Whatever was decided is recorded: the rule, its plan, what it was expected to
+take, and every refusal on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from tilewright.base.errors import ScheduleError, UserError
+from tilewright.rules.context import RuleContext
+from tilewright.rules.space import Columns, Cost, Priced, Space, parse_plan, plan_text
+from tilewright.tensor.schedule import BlockRef, Schedule
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+F = TypeVar("F")
+P = TypeVar("P", bound="DataclassInstance")
+
+
+@dataclass(frozen=True)
+class Rule(Generic[F, P]):
+    """One way to schedule one kind of computation, open in the fields of its plan."""
+
+    name: str
+    plan: type[P]
+    match: Callable[[Schedule, BlockRef, RuleContext], F | None]
+    plans: Callable[[F, RuleContext], Space[P] | None]  # None: this rule does not serve it
+    cost: Callable[[F, Columns, RuleContext], Cost]
+    apply: Callable[[Schedule, F, P, RuleContext], Iterable[BlockRef]]
+
+    def default(self, found: F, context: RuleContext) -> Priced[P] | None:
+        """The cheapest legal plan; None where the rule does not serve."""
+        space = self.plans(found, context)
+        return None if space is None else space.cheapest(lambda c: self.cost(found, c, context))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A rule and its plan for a block, as text: what a tuner hands in, and what is recorded."""
+
+    rule: str
+    plan: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided about a block and the blocks around it."""
+
+    block: str
+    rule: str
+    plan: str
+    predicted_ns: float
+    terms: Mapping[str, float] = field(compare=False)  # cycles, by cause
+
+    @property
+    def choice(self) -> Choice:
+        return Choice(self.rule, self.plan)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What a rule would have done, and why it could not."""
+
+    block: str
+    rule: str
+    reason: str
+
+
+@dataclass
+class Log:
+    """Everything that was decided and refused while a function was scheduled."""
+
+    decisions: list[Decision] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+def apply_first(
+    rules: Sequence[Rule[Any, Any]],
+    sch: Schedule,
+    block: str,
+    context: RuleContext,
+    log: Log,
+) -> tuple[str, ...]:
+    """Apply the cheapest of some rules that serve a block; the blocks it has scheduled."""
+    found: list[tuple[float, Rule[Any, Any], Any, Priced[Any]]] = []
+    for rule in rules:
+        problem = rule.match(sch, sch.get_block(block), context)
+        if problem is None:
+            continue
+        priced = rule.default(problem, context)
+        if priced is None:
+            log.refusals.append(Refusal(block, rule.name, "no plan of this rule serves it"))
+            continue
+        found.append((priced.cycles, rule, problem, priced))
+    for _, rule, problem, priced in sorted(found, key=lambda each: each[0]):
+        done = _apply(rule, sch, block, problem, priced, context, log)
+        if done:
+            return done
+    return ()
+
+
+def apply_choice(
+    rule: Rule[Any, Any],
+    choice: Choice,
+    sch: Schedule,
+    block: str,
+    context: RuleContext,
+    log: Log,
+) -> tuple[str, ...]:
+    """Apply a given plan of a rule; one that does not fit is an error."""
+    problem = rule.match(sch, sch.get_block(block), context)
+    space = None if problem is None else rule.plans(problem, context)
+    plan = parse_plan(rule.plan, choice.plan)
+    if problem is None or space is None or not space.is_legal(plan):
+        raise UserError(
+            "TW2702",
+            f"the plan {choice.plan!r} of {rule.name} is not legal for block {block}",
+            help="`tilewright inspect --schedules` shows the rule and plan of every kernel",
+        )
+    priced = space.price(plan, lambda columns: rule.cost(problem, columns, context))
+    done = _apply(rule, sch, block, problem, priced, context, log)
+    if not done:
+        raise UserError(
+            "TW2702",
+            f"the plan {choice.plan!r} of {rule.name} cannot be applied to block {block}: "
+            f"{log.refusals[-1].reason}",
+        )
+    return done
+
+
+def _apply(
+    rule: Rule[Any, Any],
+    sch: Schedule,
+    block: str,
+    problem: Any,
+    priced: Priced[Any],
+    context: RuleContext,
+    log: Log,
+) -> tuple[str, ...]:
+    text = plan_text(priced.plan)
+    point = sch.checkpoint()
+    sch.decide(rule.name, sch.get_block(block), text)
+    try:
+        done = tuple(ref.name for ref in rule.apply(sch, problem, priced.plan, context))
+    except ScheduleError as error:
+        sch.restore(point)
+        log.refusals.append(Refusal(block, rule.name, f"{text}: {error.message}"))
+        return ()
+    if not done:
+        sch.restore(point)
+        return ()
+    log.refusals.extend(Refusal(block, rule.name, reason) for reason in sch.take_refusals())
+    ns = priced.cycles * context.target.machine.cycle_ns
+    log.decisions.append(Decision(block, rule.name, text, ns, priced.terms))
+    return done
+
+
+RuleSet = tuple[tuple[Rule[Any, Any], ...], ...]  # in the order they are tried; entries compete
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The plan of a rule that decides by itself."""
+
+    form: str = "only"
+
+
+def closed(
+    name: str, schedule: Callable[[Schedule, BlockRef, RuleContext], Iterable[BlockRef]]
+) -> Rule[BlockRef, Closed]:
+    """A rule without anything to decide: it schedules a block, or leaves it alone."""
+    return Rule(
+        name,
+        Closed,
+        match=lambda sch, block, context: block,
+        plans=lambda block, context: Space(Closed, {"form": ("only",)}),
+        cost=lambda block, columns, context: Cost.of(unknown=0.0 * columns["form"].astype(bool)),
+        apply=lambda sch, block, plan, context: schedule(sch, block, context),
+    )

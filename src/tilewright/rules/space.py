@@ -1,0 +1,204 @@
+"""Plans as data: fields, the candidates of each, which combinations are legal, what they cost.
+
+    space = Space(GemmPlan, {"mr": (6, 4), "nr": (2, 3)}, legal=lambda c: c["mr"] * c["nr"] <= 12)
+    columns = space.columns()          {"mr": [6, 4, 4], "nr": [2, 2, 3]}: one row per legal plan
+    found = space.cheapest(cost)       the plan of the row whose cost is least, and its terms
+
+A plan is a frozen dataclass of numbers, words and truth values, so it prints, parses, is compared
+and hashed. Legality and cost are functions over NumPy columns: thousands of plans at a time, and no
+program is built to weigh one. The first candidates of all fields together are always legal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from tilewright.base.errors import UserError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Value = int | str  # of a field; truth values are numbers
+Column = np.ndarray[Any, np.dtype[Any]]
+Columns = Mapping[str, Column]
+P = TypeVar("P", bound="DataclassInstance")
+
+MAX_ROWS = 1 << 16  # of columns that are weighed at a time; what is larger is chosen in stages
+
+
+def unit(name: str, meaning: str = "") -> Any:
+    """A field of a plan: what it counts, and of what."""
+    return field(metadata={"unit": name, "meaning": meaning})
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What many plans cost, in cycles of the thread that finishes last: by cause, and in all."""
+
+    terms: Mapping[str, Column]
+
+    @property
+    def cycles(self) -> Column:
+        total: Column = np.sum(list(self.terms.values()), axis=0)
+        return total
+
+    @staticmethod
+    def of(**terms: Column | float) -> Cost:
+        """Terms of equal length, in cycles."""
+        arrays = np.broadcast_arrays(*[np.asarray(term, np.float64) for term in terms.values()])
+        return Cost(dict(zip(terms, arrays, strict=True)))
+
+
+@dataclass(frozen=True)
+class Priced(Generic[P]):
+    """A plan and what it is expected to cost."""
+
+    plan: P
+    cycles: float
+    terms: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Space(Generic[P]):
+    """All plans of a problem. Candidates stand in the order of preference between equals.
+
+    `stages` groups fields that are chosen together where the whole product is too large to weigh;
+    fields of later stages stand at their first candidates meanwhile.
+    """
+
+    plan: type[P]
+    candidates: Mapping[str, Sequence[Value]]
+    legal: Callable[[Columns], Column] | None = None
+    stages: Sequence[Sequence[str]] = ()
+    SWEEPS: ClassVar[int] = 2  # over the stages, since what comes later may favour another start
+
+    def __post_init__(self) -> None:
+        names = [each.name for each in fields(self.plan)]
+        assert list(self.candidates) == names, f"{names} against {list(self.candidates)}"
+        assert all(len(values) for values in self.candidates.values())
+
+    @property
+    def size(self) -> int:
+        """Combinations, legal or not."""
+        return math.prod(len(values) for values in self.candidates.values())
+
+    def columns(self, fixed: Mapping[str, Value] | None = None) -> Columns:
+        """The legal combinations, one row each; some fields may be fixed."""
+        given = fixed or {}
+        values = [
+            np.array([given[name]] if name in given else list(candidates))
+            for name, candidates in self.candidates.items()
+        ]
+        grid = np.meshgrid(*[np.arange(len(each)) for each in values], indexing="ij", copy=False)
+        found = {
+            name: each[index.ravel()]
+            for name, each, index in zip(self.candidates, values, grid, strict=True)
+        }
+        return self._legal(found)
+
+    def sample(self, count: int, random: np.random.Generator) -> Columns:
+        """Legal combinations drawn at random; fewer where most are not legal."""
+        if self.size <= MAX_ROWS:
+            whole = self.columns()
+            total = len(next(iter(whole.values())))
+            chosen = random.choice(total, size=min(count, total), replace=False)
+            return {name: column[chosen] for name, column in whole.items()}
+        drawn = {
+            name: np.array(values)[random.integers(0, len(values), 16 * count)]
+            for name, values in self.candidates.items()
+        }
+        found = self._legal(drawn)
+        return {name: column[:count] for name, column in found.items()}
+
+    def _legal(self, columns: Columns) -> Columns:
+        if self.legal is None:
+            return columns
+        kept = np.flatnonzero(self.legal(columns))
+        return {name: column[kept] for name, column in columns.items()}
+
+    def is_legal(self, plan: P) -> bool:
+        """Whether a plan is one of these."""
+        row = {name: np.array([value]) for name, value in plan_values(plan).items()}
+        inside = all(row[name][0] in list(values) for name, values in self.candidates.items())
+        return inside and (self.legal is None or bool(self.legal(row)[0]))
+
+    def plan_at(self, columns: Columns, row: int) -> P:
+        """The plan of a row."""
+        values = {name: column[row].item() for name, column in columns.items()}
+        return plan_of(self.plan, values)
+
+    def cheapest(self, cost: Callable[[Columns], Cost]) -> Priced[P] | None:
+        """The legal plan that costs least; None where none is legal."""
+        stages = self.stages if self.size > MAX_ROWS and self.stages else [list(self.candidates)]
+        fixed = {name: values[0] for name, values in self.candidates.items()}
+        best: Priced[P] | None = None
+        for _ in range(self.SWEEPS if len(stages) > 1 else 1):
+            before = best
+            for stage in stages:
+                columns = self.columns({k: v for k, v in fixed.items() if k not in stage})
+                if not len(next(iter(columns.values()))):
+                    return best
+                found = cost(columns)
+                row = int(np.argmin(found.cycles))
+                fixed = {name: column[row].item() for name, column in columns.items()}
+                terms = {name: float(term[row]) for name, term in found.terms.items()}
+                best = Priced(self.plan_at(columns, row), float(found.cycles[row]), terms)
+            if before is not None and best is not None and best.plan == before.plan:
+                break
+        return best
+
+    def price(self, plan: P, cost: Callable[[Columns], Cost]) -> Priced[P]:
+        """What one plan costs."""
+        found = cost({name: np.array([value]) for name, value in plan_values(plan).items()})
+        terms = {name: float(term[0]) for name, term in found.terms.items()}
+        return Priced(plan, float(found.cycles[0]), terms)
+
+
+# --------------------------------------------------------------------------- text
+
+
+def plan_values(plan: DataclassInstance) -> dict[str, Value]:
+    return {each.name: getattr(plan, each.name) for each in fields(plan)}
+
+
+def plan_of(kind: type[P], values: Mapping[str, Any]) -> P:
+    """A plan with values of its fields' types."""
+    typed = {
+        each.name: bool(values[each.name]) if each.type in ("bool", bool) else values[each.name]
+        for each in fields(kind)
+    }
+    return kind(**typed)
+
+
+def plan_text(plan: DataclassInstance) -> str:
+    """`mr=6 nr=3 pack_b=panel`; truth values are 0 and 1."""
+    values = plan_values(plan).items()
+    return " ".join(f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in values)
+
+
+def parse_plan(kind: type[P], text: str) -> P:
+    """The plan that a text stands for."""
+    pairs = [word.partition("=") for word in text.split()]
+    given = {name: value for name, _, value in pairs}
+    known = {each.name: each.type for each in fields(kind)}
+    if list(given) != list(known) or len(pairs) != len(known):
+        raise UserError(
+            "TW2701",
+            f"{text!r} is no plan of {kind.__name__}",
+            help="fields, in this order: " + ", ".join(known),
+        )
+    try:
+        values = {
+            name: given[name] if of in ("str", str) else int(given[name])
+            for name, of in known.items()
+        }
+    except ValueError as error:
+        raise UserError(
+            "TW2701", f"{text!r} is no plan of {kind.__name__}: {error}", help="fields are numbers"
+        ) from error
+    return plan_of(kind, values)
