@@ -11,7 +11,9 @@ from tilewright.rules.cpu.depthwise_nchw import planes
 from tilewright.rules.cpu.elementwise import elementwise
 from tilewright.rules.cpu.fallback import spread
 from tilewright.rules.cpu.fused_reductions import rows
-from tilewright.rules.cpu.gemm import matmul
+from tilewright.rules.cpu.gemm import GEMM
+from tilewright.rules.cpu.gemm_amx import gemm_amx
+from tilewright.rules.cpu.gemv import GEMV
 from tilewright.rules.cpu.pooling import pooling
 from tilewright.rules.cpu.recurrent import recurrent
 from tilewright.rules.cpu.reduction import reduction
@@ -31,7 +33,9 @@ RULES: RuleSet = (
     (closed("pooling", pooling),),
     (closed("conv_amx", conv_amx),),
     (closed("conv", conv),),
-    (closed("gemm", matmul),),
+    (closed("gemm_amx", gemm_amx),),
+    (GEMV,),
+    (GEMM,),
     (closed("fused_reductions", rows),),
     (closed("reduction", reduction),),
     (closed("transpose", transpose),),

@@ -16,23 +16,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from tilewright.base.machine import Cache
 from tilewright.base.target import Target
-from tilewright.rules.cpu.gemm_model import CACHE_PERIOD, CROWDED, unrolled_steps
+from tilewright.rules.cpu.gemm_model import same_set_rows, step_cycles, unrolled_steps
 from tilewright.rules.match.windows import Convolution
 from tilewright.sym import Const
 
-LATENCY = 4  # cycles of a multiply-add
-LOADS = 2  # loads per cycle
-L2_BYTES = 32  # that the second cache hands on per cycle
-PARALLEL_CYCLES = 30_000  # of all threads together: less is not worth waking another
 UNKNOWN_PLACES = 56  # of an image whose size is not known
 FEW_PIXELS = 8  # with fewer in a tile, weights had better come from the first cache
 SLOW_PIXELS = 2.5  # how many times longer those take that may not exist
 SIDE_BY_SIDE = 1.05  # how much dearer sums side by side are than they seem
 UNROLLED = 32  # multiply-adds in a tile's body, at most
-# Bytes per cycle of weights from beyond the second cache: read once in order, which the processor
-# sees, or asked for one by one while others are used.
-ONCE_BYTES, ASKED_BYTES = 9.0, 5.5
 AHEAD = 32  # steps of the sum that such weights are asked for
 
 
@@ -106,7 +100,7 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
     once = _is_once(problem, pixels, target)
     groups = (conv.size(conv.out_channels) or channels) // channels
     cycles = groups * _cycles(problem, (vectors, pixels), target, of.size_bytes)
-    workers = threads if cycles > PARALLEL_CYCLES else 1
+    workers = threads if cycles > 2 * target.machine.wake_cycles else 1
     panel_bytes = problem.depth * vectors * lanes * of.size_bytes
     panels = -(-problem.vectors // vectors)
     most = max(1, target.l2_bytes // 2 // panel_bytes)
@@ -132,9 +126,9 @@ def plan_of(conv: Convolution, target: Target, threads: int) -> Plan | None:
         unrolled_steps(
             (conv.size(conv.in_channels) or 1) // problem.side, vectors * math.prod(pixels)
         ),
-        threads > 1 and cycles > PARALLEL_CYCLES,
+        threads > 1 and cycles > 2 * target.machine.wake_cycles,
         AHEAD if once else 0,
-        _crowd_bytes(conv, pixels),
+        _crowd_bytes(conv, pixels, target.machine.l1d),
     )
 
 
@@ -165,15 +159,15 @@ def _weights_bytes(problem: Problem, target: Target) -> int:
     return problem.depth * problem.vectors * target.vector_bits // 8
 
 
-def _crowd_bytes(conv: Convolution, pixels: tuple[int, ...]) -> int:
+def _crowd_bytes(conv: Convolution, pixels: tuple[int, ...], l1d: Cache) -> int:
     """What divides the distance between pixels, if too many of a tile fall into the same sets."""
     channels = conv.x.buffer.shape[-1]
     if not isinstance(channels, Const):
         return 0
     pixel_bytes = int(channels.value) * conv.x.buffer.dtype.size_bytes
-    shared = math.gcd(pixel_bytes * conv.strides[-1], CACHE_PERIOD)
-    is_crowded = math.prod(pixels) * shared > CROWDED * CACHE_PERIOD
-    return math.gcd(pixel_bytes, CACHE_PERIOD) if is_crowded else 0
+    shared = math.gcd(pixel_bytes * conv.strides[-1], l1d.period_bytes)
+    is_crowded = math.prod(pixels) * shared > same_set_rows(l1d) * l1d.period_bytes
+    return math.gcd(pixel_bytes, l1d.period_bytes) if is_crowded else 0
 
 
 def _image_bytes(conv: Convolution) -> int:
@@ -261,6 +255,7 @@ def _cycles(
 ) -> float:
     """Of all tiles."""
     vectors, pixels = tile
+    machine = target.machine
     streamed = problem.depth * vectors * target.vector_bits // 8 > target.l1d_bytes * 5 // 8
     pieces = [(1, 1)]
     for total, size in zip((problem.batch, *problem.places), pixels, strict=True):
@@ -271,15 +266,16 @@ def _cycles(
     cost = 0.0
     for count_v, v in _pieces(problem.vectors, vectors):
         for count_p, p in pieces:
-            step = max(p * v / target.fma_units, (p + v) / LOADS, LATENCY)
+            step = float(step_cycles(p, v, machine))
             if streamed:
-                step = max(step, v * target.vector_bits / 8 / L2_BYTES)
+                step = max(step, v * target.vector_bits / 8 / machine.l2.bytes_per_cycle)
             step += 0.25  # of the loop
             cost += count_v * count_p * (problem.depth * step + 2 * problem.side * p * v + 20)
     weights = _weights_bytes(problem, target)
     if weights > target.l2_bytes:
         once = _is_once(problem, pixels, target)
-        cost = max(cost, weights / (ONCE_BYTES if once else ASKED_BYTES))
+        once_rate, again_rate = machine.memory_bytes_per_cycle, machine.scattered_bytes_per_cycle
+        cost = max(cost, weights / (once_rate if once else again_rate))
     return cost * share
 
 

@@ -1,220 +1,424 @@
-"""Matrix products: what kind of schedule serves, and its sizes.
+"""GEMM in register tiles: B packed in panels, k and n blocked for L2, the epilogue fused.
 
-A product with rows to share what is read of B, or whose B is a weight that can be packed, is cut
-into tiles (`tiles`). One of few rows reads B once, in order (`streams`).
+    for parts of k, blocks of n           what the threads share out, and what stays in L2
+      for tiles of m, panels of n         mr x nr accumulators, one micro-kernel
+        for k                             mr * nr multiply-adds, B prefetched ahead
+
+A GEMM with rows to share what is read of B, or whose B is a constant that is packed once, is of
+this kind. `gemm_schedule` has the steps; `gemv` takes GEMMs of few rows, whose B is read once.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import gcd, log
+from dataclasses import dataclass
+from math import gcd
 
-from tilewright.base.target import CPU
+import numpy as np
+
+from tilewright.base.machine import Machine
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu import gemm_model
-from tilewright.rules.cpu.gemm_amx import amx, amx_plan
-from tilewright.rules.cpu.gemm_schedule import BEFORE, INSIDE, NOWHERE, WEIGHT, Plan, tiled
-from tilewright.rules.cpu.gemv import stream_plan
+from tilewright.rules.cpu.gemm_model import (
+    BATCH,
+    K_UNROLL,
+    NONE,
+    M,
+    N,
+    as_flags,
+    ceil_div,
+    is_unrollable,
+    same_set_rows,
+    step_cycles,
+    tiles_cycles,
+)
+from tilewright.rules.cpu.gemm_schedule import BEFORE, PANEL, UNPACKED, WEIGHT, Blocking, tiled
+from tilewright.rules.cpu.gemv import GEMV_MAX_M
 from tilewright.rules.match.contraction import Contraction, contraction
-from tilewright.rules.match.nest import attempt, fused, nest_of
+from tilewright.rules.match.nest import nest_of
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import ONE, Const, Expr
-from tilewright.tensor.ir import TO_AND_FRO
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-MOST_ROWS, SOME_ROWS, FEW_ROWS = 14, 8, 6
-FEW_DOTS = 3  # rows for which packing B would take longer than using it
-NARROW = (4, 2)  # vectors of a panel that come from memory faster than they are used
-PASSING_ROWS = 320  # for fewer, bringing a block of B takes a good part of the time
-MANY_PANELS = 6  # of which one may be filled with zeros
-AHEAD, FAR_AHEAD = 8, 32  # steps of the sum that B is asked for: from the second cache, from memory
-BURST = 8  # lines of B that may be asked for at once
-# Steps of a part of a sum: few enough for its share of A and B to stay in the caches, enough to be
-# worth bringing a tile to memory.
-SHALLOWEST, GOOD_PART, DEEPEST = 192, 640, 1024
-GOOD_PACKED_PART = 256  # of what is packed on the way: blocks are wide, and read in long pieces
+MR_MAX = 14  # rows of a tile: each needs an address, and general registers are 16
+MR_DYNAMIC = 8  # where m is dynamic: each height that the last tile may have is code of its own
+KC_MIN, KC_MAX = 192, 1024  # steps of k in a part: partial sums go to memory after each
+MAX_CHUNKS_PER_THREAD = 16  # of m: each reads all of B once more
+BURST_LINES = 8  # cache lines of B that may be prefetched at once
+FILLED_PANELS = 6  # of so many panels, one may be filled up with zeros
+NEXT_PANEL_MAX_M = 320  # rows: for fewer, bringing a block of B takes a good part of the time
+PREFETCH_L2_STEPS, PREFETCH_MEMORY_STEPS = 8, 32  # steps of k ahead, by where B comes from
+EXPOSED = 0.1  # share of a transfer between caches that prefetching does not hide
+UNPACKED_SHARE = 1 / 3  # of what packing costs, reading B in place costs per pass over it
+LOAD_PRESSURE, TAIL_SHARE = 0.05, 0.02  # of the multiply-adds: more loads; code for a tail
 
 
-def matmul(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Schedule a sum of products and what follows it."""
-    nest = nest_of(sch, reference)
-    found = None if nest is None else contraction(nest)
-    if found is None or context.target.kind != CPU:
-        return ()
-    if (tiles := amx_plan(found, context)) is not None:
-        return amx(sch, reference, found, tiles)
-    if found.b.buffer.name not in context.constants:
-        if (stream := stream_plan(found, context)) is not None:
-            return tiled(sch, reference, found, stream)
-        if _is_dots(found):
-            return ()  # sums along what is contiguous are a reduction's business
-    plan = plan_of(found, context)
-    if plan is None:
-        return ()
-    done = tiled(sch, reference, found, plan)
-    if _is_passing_by(found, context, plan.packing):
-        _walk_to_and_fro(sch, reference, found, plan.tile.share == gemm_model.ALONE)
-    return done
+@dataclass(frozen=True)
+class GemmPlan:
+    """What is decided about a GEMM."""
+
+    mr: int = unit("rows", "of the register tile")
+    nr: int = unit("vectors", "of the register tile")
+    parallel: str = unit("axis", "that threads share out")
+    m_chunks: int = unit("chunks of m", "that threads share out; 1 for other axes")
+    pack_b: str = unit("where", "B is copied to panels")
+    kc: int = unit("steps of k", "in a part of the sum; 0: it is not cut")
+    kc_outermost: bool = unit("flag", "parts of k around blocks of n")
+    nc_panels: int = unit("panels", "in a block of n that stays in L2")
+    pad_n: bool = unit("flag", "the last panel is filled up with zeros")
+    k_unroll: int = unit("steps of k", "that are unrolled")
+    prefetch_b: int = unit("steps of k", "ahead; 0: none")
+    prefetch_next_panel: bool = unit("flag", "the next block of B comes while this one is used")
+    prefetch_a: bool = unit("flag", "the next rows of A come while these are used")
+    alternate: bool = unit("flag", "every other call goes through n backwards")
 
 
-def _is_passing_by(found: Contraction, context: RuleContext, packing: str) -> bool:
-    """Whether a product of few rows does little but read weights that no private cache holds."""
-    size = found.guess(found.k) * found.guess((*found.batch, *found.n))
-    is_large = size * found.b.buffer.dtype.size_bytes > context.target.l2_bytes
-    return packing == WEIGHT and is_large and found.guess(found.m) <= FEW_DOTS
+@dataclass(frozen=True)
+class Sizes:
+    """A GEMM in numbers; dynamic extents are guessed."""
+
+    batch: int
+    m: int
+    n: int  # vectors
+    k: int
+    lanes: int
+    item_bytes: int
+
+    @staticmethod
+    def of(found: Contraction, context: RuleContext) -> Sizes:
+        dtype = found.block.writes[0].buffer.dtype
+        lanes = context.target.lanes(dtype.bits)
+        return Sizes(
+            found.guess(found.batch) * found.guess(found.n[:-1]),
+            found.guess(found.m),
+            ceil_div(found.nest.guess(found.n[-1]), lanes),
+            found.guess(found.k),
+            lanes,
+            dtype.size_bytes,
+        )
+
+    @property
+    def vector_bytes(self) -> int:
+        return self.lanes * self.item_bytes
+
+    @property
+    def b_bytes(self) -> int:
+        """One matrix B."""
+        return self.k * self.n * self.vector_bytes
 
 
-def _walk_to_and_fro(sch: Schedule, c: BlockRef, found: Contraction, alone: bool) -> None:
-    """Begin with the panels that were read last; a thread alone leaves the loop to the runtime."""
-    loop, *_ = sch.get_loops(c)
-    if alone:
-        loop = fused(sch, sch.get_loops(c)[: len(found.batch) + len(found.n)])
-        if not attempt(sch, sch.parallel, loop):
-            return
-        sch.annotate(loop, "threads", 1)
-    sch.annotate(loop, TO_AND_FRO, True)
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Contraction | None:
+    nest = nest_of(sch, block)
+    return None if nest is None else contraction(nest)
 
 
-def _narrow(
-    shape: gemm_model.Shape, tile: gemm_model.Tile, panel_bytes: int, room: int
-) -> gemm_model.Tile:
-    """Panels for weights that are read once: little of the last one empty, none a long way."""
-    sizes = [each for each in NARROW if each <= tile.vectors and panel_bytes * each <= room]
-    sizes = sizes or [min(NARROW[-1], tile.vectors)]
-    return replace(tile, vectors=min(sizes, key=lambda each: -(-shape.columns // each) * each))
+# --------------------------------------------------------------------------- the space
 
 
-def _is_dots(found: Contraction) -> bool:
-    """Whether few rows meet columns of B that are contiguous along the sum."""
-    along_sum = found.stride(found.b, found.k[-1]) is ONE
-    return along_sum and found.guess(found.m) <= FEW_DOTS
-
-
-def plan_of(found: Contraction, context: RuleContext) -> Plan | None:
-    """The decisions for a product; None where tiles do not serve."""
-    target = context.target
-    of = found.block.writes[0].buffer.dtype
-    lanes = target.lanes(of.bits)
-    last = found.n[-1]
-    if lanes < 2 or found.nest.guess(last) < lanes // 2:
+def plans(found: Contraction, context: RuleContext) -> Space[GemmPlan] | None:
+    """All blockings of a GEMM; None where register tiles do not serve."""
+    size, target = Sizes.of(found, context), context.target
+    is_constant = found.b.buffer.name in context.constants
+    if size.lanes < 2 or found.nest.guess(found.n[-1]) < size.lanes // 2:
         return None
-    shape = gemm_model.Shape(
-        found.guess(found.batch) * found.guess(found.n[:-1]),
-        found.guess(found.m),
-        -(-found.nest.guess(last) // lanes),
-        found.guess(found.k),
-    )
-    tile = gemm_model.choose(shape, target, context.threads, _most_rows(found))
-    packing = _packing(found, tile, context)
-    passing_by = _is_passing_by(found, context, packing)
-    if passing_by:
-        vector_bytes = shape.depth * lanes * found.b.buffer.dtype.size_bytes
-        tile = _narrow(shape, tile, vector_bytes, target.l2_bytes // 4)
-    part = _part(found, shape, tile, packing, context)
-    panel_bytes = max(part or shape.depth, 1) * tile.vectors * lanes * of.size_bytes
-    # B from far away, for not many rows: the next block comes while this one is used.
-    passes = -(-shape.rows // tile.rows)
-    passing = passes > 1 and shape.rows <= PASSING_ROWS and packing != NOWHERE
-    room = target.l2_bytes // (8 if passing and packing != INSIDE else 4)
-    panels = _panels(shape, tile, room // panel_bytes, context.threads)
-    fills = _fills(found, shape, tile, packing)
-    is_uneven = not fills and shape.columns % tile.vectors != 0
-    if found.extent(last) is None or is_uneven or passing_by:
-        panels = 1
-    is_far = panel_bytes > target.l1d_bytes // 2
-    chunks = context.threads if tile.share in (gemm_model.ROWS, gemm_model.COLUMNS) else 1
-    rows_bytes = shape.rows * (part or shape.depth) * of.size_bytes
-    blocks = -(-shape.columns // (tile.vectors * panels))
-    return Plan(
-        tile,
-        lanes,
-        _row_tile(found, tile.rows),
-        panels,
-        tile.vectors * lanes if fills else lanes,
-        chunks,
-        part,
-        part > 0
-        and rows_bytes <= target.l2_bytes // 3
-        and tile.share != gemm_model.ROWS
-        and blocks % chunks == 0,
-        packing,
-        gemm_model.unrolled_steps(
-            part or found.extent(found.k[-1]) or 1,
-            tile.rows * tile.vectors,
-            BURST // tile.vectors,
+    if not is_constant and is_dot_products(found):
+        return None  # sums along what is contiguous are a reduction's business
+    is_dynamic_n = found.extent(found.n[-1]) is None
+    streaming = is_constant and streams_weights(size, target.l2_bytes)
+    mr_max = min(max_rows(found, target.machine), size.m)
+    candidates: dict[str, tuple[int | str, ...]] = {
+        "mr": tuple(range(1, mr_max + 1)),
+        "nr": tuple(nr for nr in (1, 2, 3, 4, 6, 8) if nr <= max(1, size.n)),
+        "parallel": (NONE,) if context.threads == 1 else (NONE, BATCH, N, M),
+        "m_chunks": (1,) if context.threads == 1 else chunk_counts(found, mr_max, context.threads),
+        "pack_b": packings(found, context),
+        "kc": (0, *parts_of_k(found)),
+        "kc_outermost": (0, 1),
+        "nc_panels": (1,) if is_dynamic_n or streaming else panel_counts(size),
+        "pad_n": (1,) if is_dynamic_n else (0, 1),
+        "k_unroll": (1, *[n for n in K_UNROLL if n > 1]),
+        "prefetch_b": (0, PREFETCH_L2_STEPS, PREFETCH_MEMORY_STEPS),
+        "prefetch_next_panel": (0, 1),
+        "prefetch_a": (0, 1),
+        "alternate": (int(streaming),),
+    }
+    return Space(
+        GemmPlan,
+        candidates,
+        lambda columns: _legal(found, size, context, columns),
+        stages=(
+            ("mr", "nr", "parallel", "m_chunks", "pack_b"),
+            ("kc", "kc_outermost", "nc_panels", "pad_n"),
+            ("k_unroll", "prefetch_b", "prefetch_next_panel", "prefetch_a"),
         ),
-        ahead=0 if not is_far else AHEAD if passes > 1 else FAR_AHEAD,
-        prefetch_block=passing and is_far,
-        prefetch_rows=rows_bytes > target.l2_bytes // 2,
     )
 
 
-def _fills(
-    found: Contraction, shape: gemm_model.Shape, tile: gemm_model.Tile, packing: str
-) -> bool:
-    """Whether the last panel is filled up with zeros.
-
-    One that is not whole needs code of its own; where there are many, some zeros cost less.
-    """
-    if found.extent(found.n[-1]) is None:
-        return True
-    is_whole = shape.columns % tile.vectors == 0
-    return packing != NOWHERE and (is_whole or shape.columns >= MANY_PANELS * tile.vectors)
+def is_dot_products(found: Contraction) -> bool:
+    """Whether few rows meet columns of B that are contiguous along k."""
+    along_k = found.stride(found.b, found.k[-1]) is ONE
+    return along_k and found.guess(found.m) <= GEMV_MAX_M
 
 
-def _most_rows(found: Contraction) -> int:
+def streams_weights(size: Sizes, l2_bytes: int) -> bool:
+    """Whether a GEMM of few rows does little but read weights that exceed L2."""
+    return size.m <= GEMV_MAX_M and size.batch * size.b_bytes > l2_bytes
+
+
+def max_rows(found: Contraction, machine: Machine) -> int:
     """Rows of A that can be read side by side.
 
-    At distances not known each needs an address of its own. At multiples of 4096 bytes, the period
-    of usual first caches, all compete for the same few places there.
+    At dynamic distances each needs an address of its own. At multiples of the period of L1, all
+    compete for the same set.
     """
-    if found.guess(found.m) <= MOST_ROWS:
-        return MOST_ROWS  # B is read once
+    if found.guess(found.m) <= MR_MAX:
+        return MR_MAX  # B is read once
+    held, period = same_set_rows(machine.l1d), machine.l1d.period_bytes
     stride = found.stride(found.a, found.m[-1])
     if not isinstance(stride, Const):
-        return FEW_ROWS
+        return held * 3 // 4 or 1
     if found.extent(found.m[-1]) is None:
-        return SOME_ROWS  # each height that the last tile may have is code of its own
-    shared = gcd(int(stride.value) * found.a.buffer.dtype.size_bytes, gemm_model.CACHE_PERIOD)
-    return min(MOST_ROWS, max(gemm_model.CROWDED, FEW_ROWS * gemm_model.CACHE_PERIOD // shared))
+        return MR_DYNAMIC
+    shared = gcd(int(stride.value) * found.a.buffer.dtype.size_bytes, period)
+    return min(MR_MAX, max(held, held * 3 // 4 * period // shared))
 
 
-def _part(
-    found: Contraction,
-    shape: gemm_model.Shape,
-    tile: gemm_model.Tile,
-    packing: str,
-    context: RuleContext,
-) -> int:
-    """Steps in a part of the sum: of a long one, a divisor, so that all parts are alike.
+def packings(found: Contraction, context: RuleContext) -> tuple[str, ...]:
+    """Where B may be copied to panels."""
+    iterators: set[Expr] = {it.var for it in found.block.iters}
+    if not all(at in iterators or isinstance(at, Const) for at in found.b.index):
+        return (UNPACKED,)
+    if found.b.buffer.name in context.constants:
+        return (WEIGHT,)
+    is_contiguous = found.stride(found.b, found.n[-1]) is ONE
+    return (UNPACKED, PANEL, BEFORE) if is_contiguous else (PANEL, BEFORE)
 
-    Bringing tiles to memory pays if all rows of a part stay in the second cache, or a panel of B
-    would not.
-    """
+
+def parts_of_k(found: Contraction) -> tuple[int, ...]:
+    """Into what a long k may be cut: divisors, so that all parts are alike."""
     steps = found.extent(found.k[0]) if len(found.k) == 1 else None
-    if steps is None or steps <= DEEPEST * 3 // 2 or shape.rows <= tile.rows:
-        return 0
-    good = GOOD_PACKED_PART if packing == INSIDE else GOOD_PART
-    parts = [d for d in range(SHALLOWEST, DEEPEST + 1) if steps % d == 0]
-    part = min(parts, key=lambda d: abs(log(d / good)), default=0)
-    size, room = found.block.writes[0].buffer.dtype.size_bytes, context.target.l2_bytes
-    lanes = context.target.lanes(8 * size)
-    is_large = steps * tile.vectors * lanes * size > room // 2
-    return part if is_large or shape.rows * part * size <= room // 3 else 0
+    if steps is None or steps <= KC_MAX * 3 // 2:
+        return ()
+    return tuple(d for d in range(KC_MIN, KC_MAX + 1) if steps % d == 0)
 
 
-def _panels(shape: gemm_model.Shape, tile: gemm_model.Tile, most: int, threads: int) -> int:
-    """Panels in a block of columns: as many as the cache holds, the same number for all."""
-    total = -(-shape.columns // tile.vectors)
-    parts = threads if tile.share == gemm_model.COLUMNS else 1
-    each = -(-total // parts)
-    blocks = -(-each // max(1, most))
-    size = -(-each // blocks)
-    # Blocks that are all alike need no code for a last one.
-    return next(each for each in range(size, 0, -1) if total % each == 0)
+def panel_counts(size: Sizes) -> tuple[int, ...]:
+    """How many panels a block of n may have: what divides their number for some nr."""
+    totals = {ceil_div(size.n, nr) for nr in (1, 2, 3, 4, 6, 8)}
+    return tuple(n for n in range(1, max(totals) + 1) if any(total % n == 0 for total in totals))
 
 
-def _row_tile(found: Contraction, rows: int) -> tuple[int, ...]:
-    """How many of each row iterator a tile takes: all of the inner ones while they fit."""
+def row_tiles(found: Contraction, mr: int) -> int:
+    """Tiles along the outermost iterator of m."""
+    if not found.m:
+        return 1
+    return int(ceil_div(found.nest.guess(found.m[0]), row_tile(found, mr)[0]))
+
+
+def chunk_counts(found: Contraction, mr_max: int, threads: int) -> tuple[int, ...]:
+    """Into how many chunks of equal size m may be cut for threads; 1 for the other axes."""
+    totals = {row_tiles(found, mr) for mr in range(1, mr_max + 1)}
+    most = MAX_CHUNKS_PER_THREAD * threads
+    return (1, *[n for n in range(threads, most + 1) if any(t % n == 0 for t in totals)])
+
+
+def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) -> Column:
+    target, mr, nr = context.target, c["mr"], c["nr"]
+    accumulators = mr * nr + nr + np.where(nr > 1, 1, 2)
+    legal = accumulators <= target.vector_registers
+    is_m, is_n = c["parallel"] == M, c["parallel"] == N
+    legal &= (c["parallel"] != BATCH) | (size.batch > 1)
+    tiles = np.array([row_tiles(found, rows) for rows in range(1, int(mr.max(initial=1)) + 1)])
+    is_whole = tiles[mr - 1] % c["m_chunks"] == 0
+    if found.m and found.extent(found.m[0]) is None:  # each tile of a dynamic m is a chunk
+        is_whole = c["m_chunks"] == 1
+        legal &= ~is_m | is_whole
+    else:
+        legal &= is_whole & (is_m == (c["m_chunks"] > 1))
+    legal &= (c["pack_b"] == UNPACKED) | (c["pack_b"] == WEIGHT) | ((c["pack_b"] == BEFORE) == is_m)
+    if streams_weights(size, target.l2_bytes):
+        panel = nr * size.k * size.vector_bytes
+        legal &= (nr <= 2) | ((nr <= 4) & (panel <= target.l2_bytes // 4))
+    panels = ceil_div(size.n, nr)
+    legal &= (panels % c["nc_panels"] == 0) & (
+        ~is_n | (c["nc_panels"] <= ceil_div(panels, context.threads))
+    )
+    legal &= (c["nc_panels"] == 1) | (c["pad_n"] == 1) | (size.n % nr == 0)
+    legal &= (c["kc"] == 0) | (size.m > mr)
+    blocks = ceil_div(size.n, nr * c["nc_panels"])
+    chunks = np.where(is_n, context.threads, 1)
+    legal &= (c["kc_outermost"] == 0) | ((c["kc"] > 0) & ~is_m & (blocks % chunks == 0))
+    if found.extent(found.n[-1]) is not None:
+        may_pad = (c["pack_b"] != UNPACKED) & ((size.n % nr == 0) | (size.n >= FILLED_PANELS * nr))
+        legal &= (c["pad_n"] == 0) | may_pad
+    steps = np.where(c["kc"] > 0, c["kc"], found.extent(found.k[-1]) or 1)
+    legal &= (c["k_unroll"] == 1) | is_unrollable(steps, mr * nr, c["k_unroll"], BURST_LINES // nr)
+    legal &= (c["prefetch_next_panel"] == 0) | ((c["prefetch_b"] > 0) & (c["pack_b"] != UNPACKED))
+    return legal
+
+
+# --------------------------------------------------------------------------- the cost
+
+
+def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
+    """Cycles of the thread that finishes last."""
+    size, machine, threads = Sizes.of(found, context), context.target.machine, context.threads
+    l1, l2 = machine.l1d.size_bytes, machine.l2.size_bytes
+    mr, nr, kc = c["mr"], c["nr"], np.where(c["kc"] > 0, c["kc"], size.k)
+    is_m, is_n, is_batch = (c["parallel"] == axis for axis in (M, N, BATCH))
+    chunks = np.where(c["m_chunks"] > 1, c["m_chunks"], ceil_div(size.m, mr))
+    chunk_rows = ceil_div(ceil_div(size.m, mr), chunks) * mr
+    m = np.where(is_m, np.minimum(size.m, ceil_div(chunks, threads) * chunk_rows), size.m)
+    block = nr * c["nc_panels"]
+    n = np.where(
+        is_n, np.minimum(size.n, ceil_div(ceil_div(size.n, block), threads) * block), size.n
+    )
+    batch = np.where(is_batch, ceil_div(size.batch, threads), size.batch)
+    fma = batch * size.k * tiles_cycles(m, n, mr, nr, machine)
+    # Vectors of B come from L2 beside the multiply-adds: a quarter of its rate is hidden.
+    demand = nr * size.vector_bytes / step_cycles(mr, nr, machine)
+    l2_rate = machine.l2.bytes_per_cycle
+    b_from_l2 = fma * np.maximum(demand - l2_rate / 4, 0) / (8 * l2_rate)
+    passes = ceil_div(m, mr)
+    b_bytes = batch * size.k * n * size.vector_bytes
+    panel_bytes = np.maximum(kc, 1) * nr * size.vector_bytes
+    a_bytes = m * kc * size.item_bytes
+    is_packed = (c["pack_b"] == PANEL) | (c["pack_b"] == BEFORE)
+    exceeds_l1 = panel_bytes > l1 // 2
+    return Cost.of(
+        fma=fma,
+        b_from_l2=b_from_l2,
+        loads=fma * LOAD_PRESSURE * (mr + nr) / (mr * nr),
+        tails=fma * TAIL_SHARE * as_flags(size.m % mr > 0, size.n % nr > 0),
+        shared=_shared(size, c, machine, batch, ceil_div(chunks, threads)),
+        wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
+        pack=_pack(size, c, machine, b_bytes, passes, is_packed),
+        parts=_parts(size, c, machine, (m, n, mr, nr), fma),
+        panels=_panels(size, c, context, (m, mr, nr), panel_bytes),
+        padding=_padding(size, c, machine, fma),
+        unroll=batch * size.k / c["k_unroll"],
+        prefetch=_prefetch(size, c, fma, passes, exceeds_l1, a_bytes > l2 // 2),
+    )
+
+
+def _shared(size: Sizes, c: Columns, machine: Machine, batch: Column, rounds: Column) -> Column:
+    """What every thread reads though they share out the other operand: A by n, B by m, which comes
+    once for each of a thread's chunks."""
+    a_bytes = batch * size.m * size.k * size.item_bytes
+    b_bytes = (1 + rounds) * batch * size.b_bytes
+    moved = np.where(c["parallel"] == N, a_bytes, np.where(c["parallel"] == M, b_bytes, 0))
+    return EXPOSED * moved / machine.memory_bytes_per_cycle
+
+
+def _pack(
+    size: Sizes, c: Columns, machine: Machine, b_bytes: Column, passes: Column, is_packed: Column
+) -> Column:
+    """Packing B, or reading rows of it in place that L2 does not keep."""
+    once = b_bytes / machine.memory_bytes_per_cycle
+    in_place = np.where(size.b_bytes <= machine.l2.size_bytes // 4, 0, UNPACKED_SHARE * passes)
+    return np.where(is_packed, once, np.where(c["pack_b"] == UNPACKED, in_place * once, 0))
+
+
+def _parts(
+    size: Sizes,
+    c: Columns,
+    machine: Machine,
+    tile: tuple[Column, Column, Column, Column],
+    fma: Column,
+) -> Column:
+    """Cutting k brings partial sums to memory; not cutting it, panels or rows from beyond L2."""
+    m, n, mr, nr = tile
+    l1, l2 = machine.l1d.size_bytes, machine.l2.size_bytes
+    kc = np.maximum(c["kc"], 1)
+    good = np.where(c["pack_b"] == PANEL, l1, l2 // 16) / (nr * size.vector_bytes)
+    partial = 2 * m * n * size.vector_bytes * (size.k / kc - 1) / machine.l2.bytes_per_cycle
+    misfit = 0.01 * fma * np.abs(np.log2(kc / good))
+    fits = m * kc * size.item_bytes <= l2 // 3
+    outer = np.where(c["kc_outermost"] == fits, 0, 0.01 * fma)
+    beyond = ceil_div(m, mr) * size.k * n * size.vector_bytes / machine.scattered_bytes_per_cycle
+    whole = np.where(size.k * nr * size.vector_bytes > l2 // 2, beyond, 0)
+    gains = 0.1 * fma * (size.m * np.where(c["kc"] > 0, kc, size.k) * size.item_bytes > l2 // 3)
+    return np.where(c["kc"] > 0, EXPOSED * partial + misfit + outer, whole) + gains
+
+
+def _panels(
+    size: Sizes,
+    c: Columns,
+    context: RuleContext,
+    tile: tuple[Column, Column, Column],
+    panel_bytes: Column,
+) -> Column:
+    """A is read again for every block of n; a block that outgrows its share of L2, from beyond."""
+    m, mr, nr = tile
+    machine = context.target.machine
+    is_passing = (ceil_div(m, mr) > 1) & (size.m <= NEXT_PANEL_MAX_M) & (c["pack_b"] != UNPACKED)
+    half = is_passing & (c["pack_b"] != PANEL)
+    room = np.where(half, machine.l2.size_bytes // 8, machine.l2.size_bytes // 4)
+    block_bytes = c["nc_panels"] * panel_bytes
+    blocks = ceil_div(size.n, nr * c["nc_panels"])
+    a_bytes = m * size.k * size.item_bytes
+    again = TAIL_SHARE * blocks * a_bytes / machine.l2.bytes_per_cycle
+    outgrown = (c["nc_panels"] > 1) & (block_bytes > room)
+    overflow = np.where(outgrown, blocks * ceil_div(m, mr) * block_bytes, 0)
+    total: Column = again + overflow / machine.scattered_bytes_per_cycle
+    return total
+
+
+def _padding(size: Sizes, c: Columns, machine: Machine, fma: Column) -> Column:
+    """Zeros in the last panel are read and multiplied; a panel that is not whole is more code."""
+    nr = c["nr"]
+    vectors = np.where(c["pad_n"] == 1, ceil_div(size.n, nr) * nr, size.n) - size.n
+    share = vectors / max(1, size.n)
+    ragged = TAIL_SHARE * ((c["pad_n"] == 0) & (size.n % nr > 0))
+    weights = share * size.b_bytes / machine.memory_bytes_per_cycle
+    read: Column = weights * (size.m <= GEMV_MAX_M)
+    total: Column = read + fma * (TAIL_SHARE / 2 * (share > 0) + ragged)
+    return total
+
+
+def _prefetch(
+    size: Sizes, c: Columns, fma: Column, passes: Column, exceeds_l1: Column, exceeds_l2: Column
+) -> Column:
+    """Stalls on what no prefetch hides, and instructions of prefetches that hide nothing."""
+    wanted = np.where(passes > 1, PREFETCH_L2_STEPS, PREFETCH_MEMORY_STEPS)
+    wanted = np.where(exceeds_l1, wanted, 0)
+    is_passing = (passes > 1) & (size.m <= NEXT_PANEL_MAX_M) & (c["pack_b"] != UNPACKED)
+    misses = as_flags(
+        c["prefetch_b"] != wanted,
+        (c["prefetch_next_panel"] == 1) != (is_passing & exceeds_l1),
+        (c["prefetch_a"] == 1) != exceeds_l2,
+    )
+    return fma * TAIL_SHARE * misses
+
+
+# --------------------------------------------------------------------------- the schedule
+
+
+def apply(
+    sch: Schedule, found: Contraction, plan: GemmPlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
+    lanes = Sizes.of(found, context).lanes
+    blocking = Blocking(
+        row_tile(found, plan.mr),
+        plan.nr,
+        lanes,
+        plan.parallel,
+        plan.m_chunks if plan.parallel == M else context.threads if plan.parallel == N else 1,
+        plan.nc_panels,
+        plan.nr * lanes if plan.pad_n else lanes,
+        plan.kc,
+        plan.kc_outermost,
+        plan.pack_b,
+        plan.k_unroll,
+        plan.prefetch_b,
+        plan.prefetch_next_panel,
+        plan.prefetch_a,
+        plan.alternate,
+    )
+    return tiled(sch, BlockRef(found.nest.name), found, blocking)
+
+
+def row_tile(found: Contraction, rows: int) -> tuple[int, ...]:
+    """How many of each iterator of m a tile takes: all of the inner ones while they fit."""
     taken: list[int] = []
     for at in reversed(found.m):
         extent = found.extent(at)
@@ -224,16 +428,4 @@ def _row_tile(found: Contraction, rows: int) -> tuple[int, ...]:
     return tuple(reversed(taken))
 
 
-def _packing(found: Contraction, tile: gemm_model.Tile, context: RuleContext) -> str:
-    """Where B is copied to panels. Few rows read it in place, if that is contiguous."""
-    iterators: set[Expr] = {it.var for it in found.block.iters}
-    if not all(at in iterators or isinstance(at, Const) for at in found.b.index):
-        return NOWHERE
-    if found.b.buffer.name in context.constants:
-        return WEIGHT
-    if found.stride(found.b, found.n[-1]) is ONE:
-        matrix = found.guess(found.k) * found.nest.guess(found.n[-1])
-        near = matrix * found.b.buffer.dtype.size_bytes <= context.target.l2_bytes // 4
-        if near or found.guess(found.m) <= 3 * tile.rows:
-            return NOWHERE
-    return BEFORE if tile.share == gemm_model.ROWS else INSIDE
+GEMM = Rule("gemm", GemmPlan, match, plans, cost, apply)

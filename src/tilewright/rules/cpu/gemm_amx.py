@@ -20,8 +20,8 @@ from tilewright.intrin.amx import ROWS as SIDE  # the intrinsics below are decla
 from tilewright.intrin.amx import SCOPE, name_of, scope_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.gemm_schedule import copy_of, operand, producer_of, read_index
-from tilewright.rules.match.contraction import Contraction
-from tilewright.rules.match.nest import attempt, block_of, fused
+from tilewright.rules.match.contraction import Contraction, contraction
+from tilewright.rules.match.nest import attempt, block_of, fused, nest_of
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SPATIAL, For, Load, Seq, Update
@@ -188,6 +188,14 @@ def _is_much(found: Contraction) -> bool:
     result = found.block.writes[0].buffer.dtype.size_bytes
     moved = rows * (depth * found.a.buffer.dtype.size_bytes + columns * result)
     return rows * columns * depth >= PARALLEL_WORK or moved >= PARALLEL_BYTES
+
+
+def gemm_amx(sch: Schedule, block: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
+    """Schedule a GEMM of small types on tiles."""
+    nest = nest_of(sch, block)
+    found = None if nest is None else contraction(nest)
+    plan = None if found is None else amx_plan(found, context)
+    return () if found is None or plan is None else amx(sch, block, found, plan)
 
 
 def amx(sch: Schedule, c: BlockRef, found: Contraction, plan: AmxPlan) -> tuple[BlockRef, ...]:

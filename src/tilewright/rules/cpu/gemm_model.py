@@ -1,119 +1,66 @@
-"""How a product is cut: the tile that registers hold, and what each thread does.
+"""What a register tile costs: the part of the cost model that GEMM and convolutions share.
 
-The model counts cycles of one step of the sum for all tiles: a tile of r rows and v vectors takes
-r * v multiply-adds, r + v loads, and never less than the latency of an addition, since every
-accumulator waits for its own. What a tail of rows or columns wastes is in it, and so is what
-threads wait for each other.
+A tile of mr rows and nr vectors takes mr * nr multiply-adds, mr + nr loads per step of k, and never
+less than the latency of a multiply-add, since every accumulator waits for its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
+from typing import Any
 
-from tilewright.base.target import Target
+import numpy as np
 
-CACHE_PERIOD = 4096  # bytes apart, addresses fall into the same set of the first cache
-CROWDED = 8  # rows or pixels that such a set holds, with weights coming by
-LATENCY = 4  # cycles of a multiply-add
-LOADS = 2  # vectors or numbers loaded per cycle
-PARALLEL_CYCLES = 12_500  # of each thread, about 5 us: less is not worth waking a thread
-UNROLLED, MOST_STEPS = 128, 4  # multiply-adds in a loop over the sum, steps of it that they are of
-COLUMNS, ROWS, STACK, ALONE = "columns", "rows", "stack", "alone"
+from tilewright.base.machine import Cache, Machine
+from tilewright.rules.space import Column
 
+N, M, BATCH, NONE = "n", "m", "batch", "none"  # what threads share out
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A stack of products of `rows` x `columns`, sums of `depth`; columns in lanes."""
-
-    stack: int
-    rows: int
-    columns: int  # vectors
-    depth: int
+BODY_FMAS = 128  # multiply-adds in the body of a loop over k: more code does not help the front end
+K_UNROLL = (8, 4, 2, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """Rows and vectors that accumulate in registers; what the threads share out."""
-
-    rows: int
-    vectors: int
-    share: str  # COLUMNS, ROWS, STACK or ALONE
+def step_cycles(mr: Any, nr: Any, machine: Machine) -> Any:
+    """Cycles of one step of k in a register tile; numbers or columns."""
+    compute = mr * nr / machine.fma_per_cycle
+    loads = (mr + nr) / machine.loads_per_cycle
+    return np.maximum(np.maximum(compute, loads), machine.fma_latency_cycles)
 
 
-def steps(rows: int, vectors: int, units: int) -> float:
-    """Cycles of one step of the sum in a tile."""
-    return max(rows * vectors / units, (rows + vectors) / LOADS, LATENCY)
+def tiles_cycles(m: Any, n: Any, mr: Any, nr: Any, machine: Machine) -> Any:
+    """Cycles of one step of k over all tiles of m rows and n vectors, their tails included."""
+    full_m, rest_m, full_n, rest_n = m // mr, m % mr, n // nr, n % nr
 
+    def part(count: Any, rows: Any, vectors: Any) -> Any:
+        return np.where(count * rows * vectors > 0, count * step_cycles(rows, vectors, machine), 0)
 
-def unrolled_steps(total: int, body: int, most: int = MOST_STEPS) -> int:
-    """Steps of a sum that are unrolled, of so many multiply-adds each: a divisor of the total."""
-    sizes = (each for each in (8, 4, 2) if each <= min(most, UNROLLED // body))
-    return next((each for each in sizes if total % each == 0), 1)
-
-
-def _up(total: int, size: int) -> int:
-    """Pieces of a size that cover a total."""
-    return -(-total // size)
-
-
-def _along(total: int, size: int) -> list[tuple[int, int]]:
-    """The pieces of a dimension: (how many, how large)."""
-    pieces = [(total // size, size)] if total >= size else []
-    return pieces + ([(1, total % size)] if total % size else [])
-
-
-def cycles(rows: int, columns: int, tile: tuple[int, int], units: int) -> float:
-    """Cycles of one step of the sum over all tiles."""
-    return sum(
-        count_r * count_c * steps(r, v, units)
-        for count_r, r in _along(rows, tile[0])
-        for count_c, v in _along(columns, tile[1])
+    return (
+        part(full_m * full_n, mr, nr)
+        + part(full_n, rest_m, nr)
+        + part(full_m, mr, rest_n)
+        + part(1, rest_m, rest_n)
     )
 
 
-def _candidates(registers: int, most_rows: int) -> list[tuple[int, int]]:
-    """Tiles whose accumulators, a row of B and a number of A fit into the registers."""
-    return [
-        (rows, vectors)
-        for vectors in (1, 2, 3, 4, 6, 8)
-        for rows in range(1, most_rows + 1)
-        if rows * vectors + vectors + (1 if vectors > 1 else 2) <= registers
-    ]
+def unrolled_steps(total: int, body: int, most: int = 4) -> int:
+    """Steps of k that are unrolled, of so many multiply-adds each: a divisor of the total."""
+    return next(n for n in K_UNROLL if n == 1 or is_unrollable(total, body, n, most))
 
 
-@cache
-def choose(shape: Shape, target: Target, threads: int, most_rows: int) -> Tile:
-    """The tile and the way to share work that take the fewest cycles."""
-    units = target.fma_units
-    best: tuple[float, Tile] | None = None
-    ways = _ways(shape, target, threads)
-    for rows, vectors in _candidates(target.vector_registers, most_rows):
-        rows, vectors = min(rows, shape.rows), min(vectors, shape.columns)
-        for share in ways:
-            parts = threads if share in (ROWS, COLUMNS) else 1
-            r, c = shape.rows, shape.columns
-            if share == ROWS:
-                r = min(r, _up(_up(r, rows), parts) * rows)
-            if share == COLUMNS:
-                c = min(c, _up(_up(c, vectors), parts) * vectors)
-            cost = cycles(r, c, (rows, vectors), units)
-            # Vectors of B come from the second cache: few per multiply-add are better.
-            cost *= 1 + 0.25 * max(vectors / steps(rows, vectors, units) - 0.125, 0)
-            cost *= 1 + 0.05 * (rows + vectors) / (rows * vectors)
-            # Between equals: whole tiles; threads that share what there is less of.
-            cost *= 1 + 0.005 * (share == (COLUMNS if shape.rows > 32 * shape.columns else ROWS))
-            cost *= 1 + 0.02 * (shape.rows % rows > 0) + 0.02 * (shape.columns % vectors > 0)
-            if best is None or cost < best[0]:
-                best = cost, Tile(rows, vectors, share)
-    assert best is not None
-    return best[1]
+def is_unrollable(total: Any, body: Any, steps: Any, most: Any = 4) -> Any:
+    """Whether so many steps of k may be unrolled: they divide the total, and are little code."""
+    return (steps <= most) & (steps * body <= BODY_FMAS) & (total % steps == 0)
 
 
-def _ways(shape: Shape, target: Target, threads: int) -> tuple[str, ...]:
-    work = shape.stack * shape.rows * shape.columns * shape.depth / target.fma_units
-    if threads == 1 or work < PARALLEL_CYCLES * 2:
-        return (ALONE,)
-    if shape.stack % threads == 0 or shape.stack >= 4 * threads:
-        return (STACK,)
-    return (COLUMNS, ROWS)
+def same_set_rows(l1d: Cache) -> int:
+    """Rows whose addresses fall into one set of L1 that it holds, while other data streams by."""
+    return max(2, l1d.ways * 2 // 3)
+
+
+def ceil_div(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
+
+def as_flags(*conditions: Any) -> Column:
+    """How many of some conditions hold, row by row."""
+    total: Column = np.sum(np.broadcast_arrays(*conditions), axis=0)
+    return total

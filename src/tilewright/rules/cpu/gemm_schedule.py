@@ -19,41 +19,44 @@ from dataclasses import dataclass
 
 from tilewright.base.errors import ScheduleError
 from tilewright.rules.cpu.epilogue import results
-from tilewright.rules.cpu.gemm_model import ALONE, COLUMNS, ROWS, STACK, Tile
+from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N
 from tilewright.rules.match.contraction import Contraction, operands
 from tilewright.rules.match.nest import attempt, block_of, fused
 from tilewright.sym import ONE
 from tilewright.tensor.constants import CONSTANT
-from tilewright.tensor.ir import Buffer, Load, Store
+from tilewright.tensor.ir import TO_AND_FRO, Buffer, Load, Store
 from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
-PACK_AHEAD = 4  # rows of B that are asked for before they are packed
-BEFORE, INSIDE, WEIGHT, NOWHERE = "before", "inside", "weight", "nowhere"
+PACK_PREFETCH_ROWS = 4  # of B, ahead of where they are packed
+BEFORE, PANEL, WEIGHT, UNPACKED = "before", "panel", "weight", "none"
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Everything that is decided about a product."""
+class Blocking:
+    """Everything that the steps need to know; rules make it from their plans."""
 
-    tile: Tile
+    mr: tuple[int, ...]  # rows of the register tile, of each iterator of m
+    nr: int  # vectors of the register tile
     lanes: int
-    row_tile: tuple[int, ...]  # how many of each row iterator a tile has
-    panels: int  # in a block of columns
-    multiple: int  # of columns: to what they are padded
-    chunks: int  # of rows or columns, for threads
-    part: int  # steps of a part of the sum; 0: it is not cut
-    parts_outside: bool  # whether parts run around blocks, or inside
-    packing: str  # of B: before all, inside a block of columns, as a weight, nowhere
-    steps: int  # of the sum that are unrolled
-    ahead: int  # steps of the sum that B is asked for before it is used; 0: never
-    prefetch_block: bool  # ask for the next block of B while this one is used
-    prefetch_rows: bool  # ask for the next rows of A
+    parallel: str  # what threads share out: N, M, BATCH or NONE
+    parallel_chunks: int  # of m or n
+    nc_panels: int  # panels of nr vectors in a block of n that stays in L2
+    pad_n_to: int  # elements
+    kc: int  # steps of k in a part of the sum; 0: it is not cut
+    kc_outermost: bool  # parts of k around blocks of n, or inside
+    pack_b: str  # before all, per panel, as a weight, not at all
+    k_unroll: int
+    prefetch_b: int  # steps of k ahead; 0: none
+    prefetch_next_panel: bool  # the next block of B while this one is used
+    prefetch_a: bool  # the next rows of A
+    alternate: bool = False  # every other call goes through n backwards
 
     @property
     def width(self) -> int:
-        return self.tile.vectors * self.lanes
+        """Elements of n in a panel."""
+        return self.nr * self.lanes
 
 
 @dataclass
@@ -79,18 +82,18 @@ class _Loops:
         return self.panel
 
 
-def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[BlockRef, ...]:
+def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tuple[BlockRef, ...]:
     """Cut into tiles, pack, fuse what follows, share out."""
     sch.pad(c, _multiples(found, plan))
     panel = None
-    if plan.packing != NOWHERE:
+    if plan.pack_b != UNPACKED:
         panel = copy_of(sch, c, found, found.b)
     elif (padding := producer_of(sch, c, found, found.b)) is not None:
         sch.compute_inline(padding)
     inline_crop(sch, c)
-    tile = _part(sch, c, found, plan) if plan.part else c
+    tile = _part(sch, c, found, plan) if plan.kc else c
     loops, own = _split(sch, c, found, plan)
-    if plan.part:
+    if plan.kc:
         sch.set_scope(tile, 0, "local")
         sch.compute_at(tile, loops.inner)
         own = _order_tile(sch, tile, loops, found, plan)
@@ -100,35 +103,48 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> tuple[B
     depth = own[: len(found.k)]
     sch.decompose_reduction(tile, depth[0])
     near: LoopRef | None = None
-    if plan.steps > 1:
-        depth[-1], near = unrolled_sum(sch, depth[-1], plan.steps)
+    if plan.k_unroll > 1:
+        depth[-1], near = unrolled_sum(sch, depth[-1], plan.k_unroll)
     scheduled = [c, tile, *stores]
     if panel is not None:
-        if plan.packing == INSIDE:
+        if plan.pack_b == PANEL:
             sch.compute_at(panel, loops.inside)
         _lay_out(sch, panel, tile, found, plan)
         scheduled.append(panel)
-    if plan.ahead:
+    if plan.prefetch_b:
         read = _read_of(sch, tile, found, found.b)
-        far = -(-plan.ahead // plan.steps)
+        far = -(-plan.prefetch_b // plan.k_unroll)
         attempt(sch, sch.prefetch, tile, read, depth[-1], far, near, True)
-        if plan.prefetch_block and panel is not None and plan.packing == INSIDE:
+        if plan.prefetch_next_panel and panel is not None and plan.pack_b == PANEL:
             attempt(sch, sch.prefetch, panel, 0, loops.inside, 1, depth[-1])
-        elif plan.prefetch_block:
+        elif plan.prefetch_next_panel:
             attempt(sch, sch.prefetch, tile, read, loops.inside, 1, depth[-1])
-    if plan.prefetch_rows and loops.rows:
+    if plan.prefetch_a and loops.rows:
         read = _read_of(sch, tile, found, found.a)
         attempt(sch, sch.prefetch, tile, read, loops.rows[-1], 1, depth[-1])
-    if plan.tile.share != ALONE:
-        shared = {COLUMNS: [*loops.outer, loops.done], STACK: loops.outer}
-        shared[ROWS] = [*loops.outer, *loops.chunk]
-        shared_loop = fused(sch, shared[plan.tile.share])
+    if plan.parallel != NONE:
+        shared = {N: [*loops.outer, loops.done], BATCH: loops.outer}
+        shared[M] = [*loops.outer, *loops.chunk]
+        shared_loop = fused(sch, shared[plan.parallel])
         sch.parallel(shared_loop)
-        if plan.tile.share == ROWS and not loops.rows:
+        if plan.parallel == M and not loops.rows:
             loops.rows.append(shared_loop)
     if found.m and found.extent(found.m[-1]) is None:
         sch.annotate(loops.rows[-1], TAILS, True)
+    if plan.alternate:
+        _alternate(sch, c, found, plan)
     return tuple(dict.fromkeys(scheduled))
+
+
+def _alternate(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> None:
+    """Begin with the panels that were read last; a thread alone leaves the loop to the runtime."""
+    loop, *_ = sch.get_loops(c)
+    if plan.parallel == NONE:
+        loop = fused(sch, sch.get_loops(c)[: len(found.batch) + len(found.n)])
+        if not attempt(sch, sch.parallel, loop):
+            return
+        sch.annotate(loop, "threads", 1)
+    sch.annotate(loop, TO_AND_FRO, True)
 
 
 def unrolled_sum(sch: Schedule, depth: LoopRef, steps: int) -> tuple[LoopRef, LoopRef]:
@@ -141,10 +157,10 @@ def unrolled_sum(sch: Schedule, depth: LoopRef, steps: int) -> tuple[LoopRef, Lo
 # --------------------------------------------------------------------------- operands
 
 
-def _multiples(found: Contraction, plan: Plan) -> list[int]:
+def _multiples(found: Contraction, plan: Blocking) -> list[int]:
     """What columns are rounded up to."""
     multiples = [1] * len(found.block.iters)
-    multiples[found.n[-1]] = plan.multiple
+    multiples[found.n[-1]] = plan.pad_n_to
     return multiples
 
 
@@ -192,7 +208,7 @@ def copy_of(sch: Schedule, c: BlockRef, found: Contraction, which: Load) -> Bloc
 
 
 def _lay_out(
-    sch: Schedule, panel: BlockRef, tile: BlockRef, found: Contraction, plan: Plan
+    sch: Schedule, panel: BlockRef, tile: BlockRef, found: Contraction, plan: Blocking
 ) -> None:
     """Panels one after the other, in each the rows of one step of the sum."""
     depth = {found.nest.var(at) for at in found.k}
@@ -205,7 +221,7 @@ def _lay_out(
     places = [*stack, f"{j} // {plan.width}", *deep, f"{j} % {plan.width}"]
     sch.transform_layout(panel, ("write", 0), f"({', '.join(names)}) -> ({', '.join(places)})")
     own = sch.get_loops(panel)[-len(names) :]
-    if plan.packing == WEIGHT:
+    if plan.pack_b == WEIGHT:
         sch.annotate(panel, CONSTANT, True)
     column_loop = own[names.index(j)]
     rest = [loop for loop in own if loop != column_loop]
@@ -216,9 +232,9 @@ def _lay_out(
     else:  # a few columns at a time, whose lines the first cache holds
         sch.reorder(far, *rest, lane)
     sch.vectorize(lane)
-    if plan.packing == INSIDE and contiguous and rest:
-        attempt(sch, sch.prefetch, panel, 0, rest[-1], PACK_AHEAD)
-    if plan.packing == BEFORE and plan.tile.share != ALONE:
+    if plan.pack_b == PANEL and contiguous and rest:
+        attempt(sch, sch.prefetch, panel, 0, rest[-1], PACK_PREFETCH_ROWS)
+    if plan.pack_b == BEFORE and plan.parallel != NONE:
         sch.parallel(sch.get_loops(panel)[0])
 
 
@@ -226,51 +242,51 @@ def _lay_out(
 
 
 def _split(
-    sch: Schedule, c: BlockRef, found: Contraction, plan: Plan
+    sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking
 ) -> tuple[_Loops, list[LoopRef]]:
     """Cut the loops of the result; all around a tile, and those of the tile."""
     loops = sch.get_loops(c)  # those of the sum come last
     outer = [loops[at] for at in (*found.batch, *found.n[:-1])]
     rows, inner = [], []
-    for position, size in zip(found.m, plan.row_tile, strict=True):
+    for position, size in zip(found.m, plan.mr, strict=True):
         loop = loops[position]
         if size > 1:
             loop, near = sch.split(loop, [None, size])
             inner.append(near)
         rows.append(loop)
     chunk: list[LoopRef] = []
-    sizes = [None, plan.panels, plan.tile.vectors, plan.lanes]
+    sizes = [None, plan.nc_panels, plan.nr, plan.lanes]
     column = loops[found.n[-1]]
-    if plan.parts_outside:
-        far, jb, jp, ji, jv = sch.split(column, [plan.chunks, *sizes])
+    if plan.kc_outermost:
+        far, jb, jp, ji, jv = sch.split(column, [plan.parallel_chunks, *sizes])
         chunk = [far]
     else:
         jb, jp, ji, jv = sch.split(column, sizes)
-        if plan.tile.share == ROWS and found.extent(found.m[0]) is None:
+        if plan.parallel == M and found.extent(found.m[0]) is None:
             chunk, rows = rows[:1], rows[1:]
-        elif plan.tile.share == ROWS and rows:
-            far, rows[0] = sch.split(rows[0], [plan.chunks, None])
+        elif plan.parallel == M and rows:
+            far, rows[0] = sch.split(rows[0], [plan.parallel_chunks, None])
             chunk = [far]
     depth = loops[len(found.nest.spatial) :]
-    part = depth if plan.part else []
-    own = [] if plan.part else depth
-    between = [*part, jb] if plan.parts_outside else [jb, *part]
+    part = depth if plan.kc else []
+    own = [] if plan.kc else depth
+    between = [*part, jb] if plan.kc_outermost else [jb, *part]
     sch.reorder(*outer, *chunk, *between, *rows, jp, *own, *inner, ji, jv)
-    done = chunk[-1] if plan.parts_outside else jb
+    done = chunk[-1] if plan.kc_outermost else jb
     for loop in (*inner, ji):
         sch.unroll(loop)
     sch.vectorize(jv)
     return _Loops(outer, chunk, part, jb, rows, jp, done), [*own, *inner, ji, jv]
 
 
-def _part(sch: Schedule, c: BlockRef, found: Contraction, plan: Plan) -> BlockRef:
+def _part(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> BlockRef:
     """Cut the sum: the new block sums a part, the old one adds parts."""
-    far, _ = sch.split(sch.get_loops(c)[found.k[0]], [None, plan.part])
+    far, _ = sch.split(sch.get_loops(c)[found.k[0]], [None, plan.kc])
     return sch.rfactor(far, 0)
 
 
 def _order_tile(
-    sch: Schedule, tile: BlockRef, loops: _Loops, found: Contraction, plan: Plan
+    sch: Schedule, tile: BlockRef, loops: _Loops, found: Contraction, plan: Blocking
 ) -> list[LoopRef]:
     """The loops of a tile that has been moved under those of the result: the sum outside.
 
@@ -282,7 +298,7 @@ def _order_tile(
     rows = [spatial[at] for at in found.m]
     column = spatial[found.n[-1]]
     rest = [loop for loop in spatial if loop not in rows and loop != column]
-    ji, jv = sch.split(column, [plan.tile.vectors, plan.lanes])
+    ji, jv = sch.split(column, [plan.nr, plan.lanes])
     sch.reorder(part, *rest, depth, *rows, ji, jv)
     for loop in (*rows, ji):
         sch.unroll(loop)
@@ -305,7 +321,7 @@ def inline_crop(sch: Schedule, c: BlockRef) -> None:
     attempt(sch, sch.compute_inline, consumers[0])
 
 
-def _after_parts(sch: Schedule, c: BlockRef, loops: _Loops, plan: Plan) -> list[BlockRef]:
+def _after_parts(sch: Schedule, c: BlockRef, loops: _Loops, plan: Blocking) -> list[BlockRef]:
     """Start from zero in front of the parts; apply what follows after the last."""
     sch.decompose_reduction(c, loops.part[0])
     done: list[BlockRef] = []

@@ -1,67 +1,152 @@
-"""Products of few rows: B is read once, in the order of memory.
+"""GEMM of few rows: B is read once, in the order of memory.
 
-    for strip in parallel      columns whose results stay in the second cache
+    for strip in parallel      columns whose results stay in L2
       for part                 a few rows of B at a time
-        for j                  a tile of all rows and some vectors
+        for j                  a tile of all rows of A and some vectors
           for k                the rows of B: each a stream that goes on with the next tile
 
 Every element of B is used for a handful of multiply-adds only, so nothing counts but reading it at
-the speed of memory: in a few streams, which the processor follows by itself.
+the speed of memory: in a few streams, which the hardware prefetchers follow by themselves.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu import gemm_model
-from tilewright.rules.cpu.gemm_schedule import NOWHERE, Plan
-from tilewright.rules.match.contraction import Contraction
+from tilewright.rules.cpu.gemm_model import (
+    NONE,
+    N,
+    ceil_div,
+    is_unrollable,
+    tiles_cycles,
+)
+from tilewright.rules.cpu.gemm_schedule import UNPACKED, Blocking, tiled
+from tilewright.rules.match.contraction import Contraction, contraction
+from tilewright.rules.match.nest import nest_of
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import ONE
+from tilewright.tensor.schedule import BlockRef, Schedule
 
-NEAR_ROWS, FAR_ROWS = 4, 14  # at most, of B in the second cache and beyond it
-STREAMS = 16  # rows of B at a time
-WIDTHS = (8, 4, 2, 1)  # vectors of a tile
-FILLED = 8  # the columns of which one may be filled up
-PARALLEL_BYTES = 256 * 1024  # of B: what one thread reads before a second one is awake
+GEMV_MAX_M = 3  # rows for which packing B would take longer than using it
+STREAM_MAX_M, L2_MAX_M = 14, 4  # rows that may read B in streams: from beyond L2, from L2
+STREAMS = 16  # rows of B at a time: what hardware prefetchers follow
+PREFETCHER_SHARE = 0.1  # of the time: what twice or half as many streams lose
 
 
-def stream_plan(found: Contraction, context: RuleContext) -> Plan | None:
-    """The decisions for a product of few rows; None where it is none, or B is small."""
+@dataclass(frozen=True)
+class GemvPlan:
+    """What is decided about a GEMM of few rows."""
+
+    nr: int = unit("vectors", "of the register tile")
+    parallel: str = unit("axis", "that threads share out")
+    streams: int = unit("rows of B", "that are read at a time")
+    strips: int = unit("strips of n", "per thread, whose results stay in L2 meanwhile")
+    k_unroll: int = unit("steps of k", "that are unrolled")
+
+
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Contraction | None:
+    nest = nest_of(sch, block)
+    found = None if nest is None else contraction(nest)
+    return found if found is not None and streams_b(found, context) else None
+
+
+def streams_b(found: Contraction, context: RuleContext) -> bool:
+    """Whether few rows read a B that is not packed, is contiguous along n, and not small."""
     target, last = context.target, found.n[-1]
     rows, columns = found.guess(found.m), found.extent(last)
-    of = found.block.writes[0].buffer.dtype
-    lanes = target.lanes(of.bits)
+    lanes = target.lanes(found.block.writes[0].buffer.dtype.bits)
     is_known = all(found.extent(at) is not None for at in (*found.m, *found.k))
-    if rows > FAR_ROWS or not is_known or len(found.k) > 1:
-        return None
+    if found.b.buffer.name in context.constants or rows > STREAM_MAX_M or not is_known:
+        return False
     if columns is None or columns < lanes or found.stride(found.b, last) is not ONE:
-        return None
-    depth = found.guess(found.k)
-    size = depth * columns * found.b.buffer.dtype.size_bytes
-    far = target.l1d_bytes if rows <= NEAR_ROWS else 2 * target.l2_bytes
-    if size < far or depth <= STREAMS:
-        return None
-    is_parallel = context.threads > 1 and size * found.guess(found.batch) > PARALLEL_BYTES
-    threads = context.threads if is_parallel else 1
-    strips = -(-rows * columns * of.size_bytes // (target.l2_bytes // 4))
-    vectors = _vectors(rows, -(-columns // lanes), target.vector_registers)
-    return Plan(
-        gemm_model.Tile(rows, vectors, gemm_model.COLUMNS if is_parallel else gemm_model.ALONE),
-        lanes,
-        tuple(found.extent(at) or 1 for at in found.m),
-        panels=1,
-        multiple=vectors * lanes,
-        chunks=-(-strips // threads) * threads,
-        part=STREAMS,
-        parts_outside=True,
-        packing=NOWHERE,
-        steps=gemm_model.unrolled_steps(STREAMS, rows * vectors, STREAMS // 2),
-        ahead=0,
-        prefetch_block=False,
-        prefetch_rows=False,
+        return False
+    k = found.guess(found.k)
+    near = target.l1d_bytes if rows <= L2_MAX_M else 2 * target.l2_bytes
+    size = k * columns * found.b.buffer.dtype.size_bytes
+    return len(found.k) == 1 and size >= near and k > STREAMS
+
+
+def plans(found: Contraction, context: RuleContext) -> Space[GemvPlan]:
+    target, m = context.target, found.guess(found.m)
+    lanes = target.lanes(found.block.writes[0].buffer.dtype.bits)
+    n, k = ceil_div(found.nest.guess(found.n[-1]), lanes), found.guess(found.k)
+
+    def legal(c: Columns) -> Column:
+        unrolls = (c["k_unroll"] == 1) | is_unrollable(
+            c["streams"], m * c["nr"], c["k_unroll"], c["streams"] // 2
+        )
+        fits = (c["nr"] == 1) | ((m + 1) * c["nr"] < target.vector_registers)
+        found: Column = unrolls & fits
+        return found
+
+    return Space(
+        GemvPlan,
+        {
+            "nr": tuple(nr for nr in (1, 2, 4, 8) if nr <= n),
+            "parallel": (NONE, N) if context.threads > 1 else (NONE,),
+            "streams": tuple(s for s in (STREAMS, STREAMS // 2, 2 * STREAMS) if s < k),
+            "strips": (1, 2, 4, 8, 16),
+            "k_unroll": (1, 8, 4, 2),
+        },
+        legal,
     )
 
 
-def _vectors(rows: int, columns: int, registers: int) -> int:
-    """How wide a tile is: as registers allow, little of the last one empty."""
-    fitting = [each for each in WIDTHS if (rows + 1) * each < registers]
-    return next((each for each in fitting if -columns % each <= columns // FILLED), 1)
+def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
+    machine, target = context.target.machine, context.target
+    of = found.block.writes[0].buffer.dtype
+    lanes, m, k = target.lanes(of.bits), found.guess(found.m), found.guess(found.k)
+    n, batch = ceil_div(found.nest.guess(found.n[-1]), lanes), found.guess(found.batch)
+    threads = np.where(c["parallel"] == N, context.threads, 1)
+    padded = ceil_div(n, c["nr"]) * c["nr"]
+    b_bytes = batch * k * n * lanes * found.b.buffer.dtype.size_bytes
+    memory = b_bytes / machine.memory_bytes_per_cycle / threads
+    compute = batch * k * tiles_cycles(m, padded, m, c["nr"], machine) / threads
+    strip_bytes = m * n * lanes * of.size_bytes / (threads * c["strips"])
+    # Partial sums of a strip come and go once for each group of streams.
+    sums = 2 * batch * m * n * lanes * of.size_bytes * (k / c["streams"]) / threads
+    spill = np.where(
+        strip_bytes > machine.l2.size_bytes / 4,
+        sums / machine.scattered_bytes_per_cycle,
+        0.0,
+    )
+    return Cost.of(
+        memory=np.maximum(memory, compute),
+        wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
+        sums=sums / machine.l1d.bytes_per_cycle + spill,
+        streams=PREFETCHER_SHARE * memory * np.abs(np.log2(c["streams"] / STREAMS)),
+        strips=c["strips"] * machine.fma_latency_cycles * k / c["streams"],
+        narrow=PREFETCHER_SHARE * memory / (8 * c["nr"]),
+        unroll=batch * k * ceil_div(n, c["nr"]) / threads / c["k_unroll"],
+    )
+
+
+def apply(
+    sch: Schedule, found: Contraction, plan: GemvPlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
+    lanes = context.target.lanes(found.block.writes[0].buffer.dtype.bits)
+    threads = context.threads if plan.parallel == N else 1
+    blocking = Blocking(
+        mr=tuple(found.extent(at) or 1 for at in found.m),
+        nr=plan.nr,
+        lanes=lanes,
+        parallel=plan.parallel,
+        parallel_chunks=plan.strips * threads,
+        nc_panels=1,
+        pad_n_to=plan.nr * lanes,
+        kc=plan.streams,
+        kc_outermost=True,
+        pack_b=UNPACKED,
+        k_unroll=plan.k_unroll,
+        prefetch_b=0,
+        prefetch_next_panel=False,
+        prefetch_a=False,
+    )
+    return tiled(sch, BlockRef(found.nest.name), found, blocking)
+
+
+GEMV = Rule("gemv", GemvPlan, match, plans, cost, apply)
