@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from tilewright.base.dtype import DType, dtype
+from tilewright.base.host import host_arch
+from tilewright.base.processors import BASELINE
 from tilewright.codegen.build import build
 from tilewright.tensor import parse
 
 Agree = Callable[..., None]
+OLDEST = f"cpu -mcpu={BASELINE[host_arch()]}"  # of this architecture
 FLOATS = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2")
 INTS = ("i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8")
 NIBBLES = ("i4", "u4")
@@ -187,7 +190,7 @@ def test_every_small_float_converts_exactly(agree: Agree) -> None:
           }}
         }}"""
         x = bits.view(kind.numpy)
-        for target in ("cpu", "cpu -mcpu=x86-64"):
+        for target in ("cpu", OLDEST):
             w, z = np.zeros(n, np.float32), np.zeros(n, kind.numpy)
             build(parse(program), target)(x, w, z)
             np.testing.assert_array_equal(w, x.astype(np.float32))
@@ -198,7 +201,7 @@ def test_every_small_float_converts_exactly(agree: Agree) -> None:
 
 
 @pytest.mark.parametrize("of", ["f16", "bf16", "f8e4m3", "f8e5m2"])
-@pytest.mark.parametrize("target", ["cpu", "cpu -mcpu=x86-64"])
+@pytest.mark.parametrize("target", ["cpu", OLDEST])
 def test_rounding_to_small_floats(agree: Agree, of: str, target: str) -> None:
     """Numbers half way between neighbours and just beside, from f32 and from f64."""
     kind = dtype(of)

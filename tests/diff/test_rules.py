@@ -344,7 +344,10 @@ def test_weights_of_recurrent_layers_are_laid_out_as_they_are_stored():
 # ------------------------------------------------------------------------------------ what is made
 
 
-def scheduled_text(text, threads=2, target="cpu"):
+SERVER = "x86_64-linux-gnu -mcpu=sapphirerapids"
+
+
+def scheduled_text(text, threads=2, target=SERVER):
     module = graph.parse(text)
     return str(default_schedule(lower_graph(module.main, "k"), target, threads=threads).function)
 
@@ -363,7 +366,6 @@ def test_few_channels_are_interleaved_without_tiles():
         text = scheduled_text(
             f"graph @main(%x: f32[{channels}, 960]) -> (f32[960, {channels}]) {{"
             "%y = transpose(%x) {perm = (1, 0)} return %y }",
-            target="cpu -mcpu=skylake-avx512",
         )
         assert ("in local" in text) == tiles
 

@@ -31,6 +31,7 @@ from tilewright.rules.rule import (
 from tilewright.sym import ZERO
 from tilewright.tensor.ir import Block, Function
 from tilewright.tensor.schedule import Schedule
+from tilewright.tensor.schedule.analysis.tree import find_block
 from tilewright.tensor.visit import blocks
 
 RULES: Mapping[str, RuleSet] = {CPU: CPU_RULES, WASM: CPU_RULES}
@@ -74,6 +75,8 @@ def schedule(
             name = block.name
             if not block.writes or name in taken:  # those that write nothing are prefetches
                 continue
+            if find_block(sch.function, name) is None:
+                continue  # a rule has inlined it since
             if name not in given:
                 taken.update(apply_first(entry, sch, name, context, log))
                 continue

@@ -7,6 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+from tilewright.base.host import host_arch
+from tilewright.base.processors import BASELINE
 from tilewright.base.target import Target
 from tilewright.codegen import cache, llvm
 from tilewright.codegen.build import Options, build, compile_object, object_key
@@ -103,7 +105,7 @@ def test_a_program_is_compiled_once(monkeypatch):
 
 
 def test_the_key_depends_on_program_machine_and_options():
-    host, other = Target.host(), Target.parse("cpu -mcpu=x86-64")
+    host, other = Target.host(), Target.parse(f"cpu -mcpu={BASELINE[host_arch()]}")
     changed = parse(FN.replace("* 2", "* 3"))
     keys = {
         object_key(parse(FN), llvm.machine_of(host), Options()),

@@ -10,7 +10,7 @@ from tilewright.graph import Builder, TensorType, interpret
 from tilewright.graph.passes.choose_winograd import choose_winograd
 from tilewright.sym import const
 
-SERVER = Target.parse("cpu -mcpu=sapphirerapids")
+SERVER = Target.parse("x86_64-linux-gnu -mcpu=sapphirerapids")
 
 
 def model(size, channels, out, kernel=3, stride=1, layout="channels_last", others=0):

@@ -22,7 +22,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("target", [None, Target.parse("cpu -mcpu=sapphirerapids")])
+@pytest.mark.parametrize("target", [None, Target.parse("x86_64-linux-gnu -mcpu=sapphirerapids")])
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("count", [1, 4])
 def test_phases_give_the_same(count: int, groups: int, target: Target | None) -> None:
@@ -66,7 +66,7 @@ def test_few_channels_share_vectors() -> None:
         window = {"strides": (2, 2), "dilations": (1, 1), "pads": (1,) * 4}
         y = b.add("conv_transpose", x, w, output_padding=(0, 0), **window)
         module = b.module(y)
-        context = PassContext(target=Target.parse("cpu -mcpu=sapphirerapids"))
+        context = PassContext(target=Target.parse("x86_64-linux-gnu -mcpu=sapphirerapids"))
         split = split_conv_transpose(module, context)
         assert sum(node.op == "conv" for node in split.main.nodes) == convolutions
         given = rng.standard_normal((1, 4, 5, 6)).astype(np.float32)

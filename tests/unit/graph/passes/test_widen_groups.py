@@ -10,7 +10,7 @@ from tilewright.graph import Builder, TensorType, interpret
 from tilewright.graph.passes.widen_groups import widen_groups
 from tilewright.sym import const
 
-SERVER = "cpu -mcpu=sapphirerapids"
+SERVER = "x86_64-linux-gnu -mcpu=sapphirerapids"
 
 
 def model(groups, inner=4, out=2, layout="channels_last", constant=True):
@@ -46,7 +46,7 @@ def test_zeros_take_the_place_of_other_groups(groups):
         (model(8, inner=1, out=1), SERVER),  # depthwise: lanes are channels
         (model(4, layout="channels_first"), SERVER),
         (model(4, constant=False), SERVER),
-        (model(4), "cpu -mcpu=skylake-avx512"),  # no tiles
+        (model(4), "x86_64-linux-gnu -mcpu=skylake-avx512"),  # no tiles
     ],
 )
 def test_others_stay(made, target):
