@@ -28,6 +28,8 @@ CASES = {
     "hidden for all queries": (2, 2, 2, 45, 50, 32, 32, "", "bool[2, 1, 1, 50]"),
 }
 
+SERVER = "x86_64-linux-gnu -mcpu=sapphirerapids"
+
 
 def attention(case):
     """A graph, and what it is given."""
@@ -70,14 +72,12 @@ def test_attention_on_tiles_keeps_the_answer(case, threads):
 
 @pytest.mark.parametrize("case", ["less than a tile", "shared keys"])
 def test_the_interpreter_agrees(case):
-    run(case, "x86_64-linux-gnu -mcpu=sapphirerapids", 1, tensor.interpret)
+    run(case, SERVER, 1, tensor.interpret)
 
 
 def test_no_more_scores_exist_than_a_tile_has():
     module, _ = attention("causal")
-    made = default_schedule(
-        lower_graph(module.main, "k"), "x86_64-linux-gnu -mcpu=sapphirerapids", threads=2
-    )
+    made = default_schedule(lower_graph(module.main, "k"), SERVER, threads=2)
     lowered = str(tensor.passes.lower(made.function))
     assert "f32[4096]" in lowered  # 32 queries by 128 keys
     assert "in parallel 0..8 " in lowered  # two heads of four tiles

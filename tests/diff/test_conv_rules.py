@@ -19,6 +19,8 @@ EPILOGUES = {
     "two results": "%p = relu(%y)\n%q = add(%p, %more)",
 }
 
+SERVER = "x86_64-linux-gnu -mcpu=sapphirerapids"
+
 
 def configuration(seed):
     """A convolution by chance: shapes, window, groups, what follows."""
@@ -181,9 +183,7 @@ def test_weights_of_winograds_method_come_by_once(size, tile, threads):
     }
     check(conf, 0, tw.build, loose=10)
     fn = lower_graph(module_of(conf).main, "kernel")
-    made = default_schedule(
-        fn, "x86_64-linux-gnu -mcpu=sapphirerapids", threads=threads, constants=("w", "b")
-    )
+    made = default_schedule(fn, SERVER, threads=threads, constants=("w", "b"))
     assert "align(4, 256, 16)" in str(made.function)
 
 
@@ -212,7 +212,7 @@ def test_many_weights_for_few_pixels_are_read_once(size, kernel, pads, threads):
     }
     check(conf, 0, tw.build)
     fn = lower_graph(module_of(conf).main, "kernel")
-    made = default_schedule(fn, "x86_64-linux-gnu -mcpu=sapphirerapids", constants=("w", "b"))
+    made = default_schedule(fn, SERVER, constants=("w", "b"))
     text = str(made.function)
     assert f"align({len(size)}, 1024, 16)" in text  # pixels are not 4096 bytes apart
     assert "_prefetch(" in text
@@ -247,7 +247,7 @@ def test_channels_that_half_fill_a_vector_are_summed_side_by_side(
     }
     check(conf, out, tw.build)
     fn = lower_graph(module_of(conf | {"size": [56, 56], "dynamic": ""}).main, "kernel")
-    made = default_schedule(fn, "x86_64-linux-gnu -mcpu=sapphirerapids", constants=("w", "b"))
+    made = default_schedule(fn, SERVER, constants=("w", "b"))
     assert ("_rf(" in str(made.function)) == (out < 48 and inner % 2 == 0)
 
 
@@ -330,5 +330,5 @@ def test_pools_whose_windows_share_much_keep_the_answer(name, channels):
 )
 def test_windows_that_share_much_are_cut_as_depthwise_ones(pool, is_cut):
     fn = lower_graph(pool_of(*pool, 64).main, "kernel")
-    made = default_schedule(fn, "x86_64-linux-gnu -mcpu=sapphirerapids")
+    made = default_schedule(fn, SERVER)
     assert ("_init(" in str(made.function)) == is_cut

@@ -193,7 +193,9 @@ def test_every_small_float_converts_exactly(agree: Agree) -> None:
         for target in ("cpu", OLDEST):
             w, z = np.zeros(n, np.float32), np.zeros(n, kind.numpy)
             build(parse(program), target)(x, w, z)
-            np.testing.assert_array_equal(w, x.astype(np.float32))
+            with np.errstate(invalid="ignore"):  # of signalling NaNs, on some processors
+                wide = x.astype(np.float32)
+            np.testing.assert_array_equal(w, wide)
             same = (z.view(bits.dtype) == bits) | np.isnan(w)
             if of == "bf16" and target == "cpu":  # the instruction flushes subnormals
                 same |= np.abs(w) < 1.2e-38
