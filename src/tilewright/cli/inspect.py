@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -10,9 +11,11 @@ from rich.table import Table
 
 from tilewright.base.errors import UserError
 from tilewright.cli import common
-from tilewright.cli.common import Json, Model, Precision, Target, Threads, Without
+from tilewright.cli.common import Dims, Json, Model, Precision, Target, Threads, Without
 from tilewright.runtime.module import Module
 from tilewright.runtime.saved import LoadedModule
+
+MEASURED_RUNS = 10
 
 
 @common.command
@@ -25,12 +28,21 @@ def inspect(
     kernel: Annotated[str, typer.Option(help="Print the scheduled program of a kernel.")] = "",
     graph: Annotated[bool, typer.Option("--graph", help="Print the lowered model.")] = False,
     nodes: Annotated[bool, typer.Option("--nodes", help="List each kernel's nodes.")] = False,
+    schedules: Annotated[
+        bool,
+        typer.Option("--schedules", help="Each kernel's rules and plans, expected and real times."),
+    ] = False,
+    dims: Dims = None,
     json: Json = False,
 ) -> None:
     """Show a model's inputs, outputs, passes, kernels, memory plan and fallbacks."""
     module = common.read_module(model, target, threads, precision, without)
     if kernel or graph:
         print(_kernel_text(module, kernel) if kernel else _parts(module)[0].program.module)
+        return
+    if schedules:
+        rows = describe_schedules(module, measured_us(module, dims))
+        common.print_json(rows) if json else common.output().print(_schedules(rows))
         return
     report = describe_module(module)
     if json:
@@ -57,6 +69,40 @@ def _kernel_text(module: Module, name: str) -> str:
     if not matches:
         raise UserError("TW6035", f"there is no kernel {name}", help=f"known: {', '.join(texts)}")
     return "\n".join(matches)
+
+
+def measured_us(module: Module, dims: list[str] | None) -> dict[str, float]:
+    """Microseconds of each kernel's fastest run, on random inputs; none for another machine."""
+    if not hasattr(module, "profile"):
+        return {}
+    inputs = common.make_inputs(module.inputs, None, dims, 0)
+    module(*inputs)
+    found: dict[str, float] = {}
+    for _ in range(MEASURED_RUNS):
+        for total in module.profile(*inputs).kernels():
+            fastest = total.min_ns / 1e3
+            found[total.kernel] = min(fastest, found.get(total.kernel, fastest))
+    return found
+
+
+def describe_schedules(module: Module, measured: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The rules and plans of every kernel, the slowest kernels first."""
+    rows = [
+        {
+            "kernel": kernel.name,
+            "measured_us": measured.get(kernel.name),
+            "predicted_us": sum(each.predicted_ns for each in kernel.decisions) / 1e3,
+            "decisions": [
+                {"block": each.block, "rule": each.rule, "plan": each.plan, "terms": each.terms}
+                for each in kernel.decisions
+            ],
+            "refusals": [f"{each.block}: {each.rule}: {each.reason}" for each in kernel.refusals],
+            "fell_back": kernel.fell_back,
+        }
+        for part in _parts(module)
+        for kernel in part.program.kernels.values()
+    ]
+    return sorted(rows, key=lambda row: -(row["measured_us"] or row["predicted_us"]))
 
 
 def describe_module(module: Module) -> dict[str, Any]:
@@ -148,4 +194,22 @@ def _kernels(calls: list[dict[str, Any]], nodes: bool) -> Table:
         size = first[name].get("code_bytes")
         shown = ", ".join(first[name]["nodes"][:3])
         table.add_row(name, str(count), "" if size is None else f"{size:,}", shown)
+    return table
+
+
+def _schedules(rows: list[dict[str, Any]]) -> Table:
+    table = Table("kernel", "us", "expected", "block", "rule", "plan", show_lines=True)
+    for row in rows:
+        taken = row["decisions"] or [{"block": "", "rule": "plain loops", "plan": ""}]
+        plans = [each["plan"] for each in taken]
+        refused = [f"refused: {text}" for text in row["refusals"]]
+        table.add_row(
+            row["kernel"],
+            "" if row["measured_us"] is None else f"{row['measured_us']:.1f}",
+            f"{row['predicted_us']:.1f}",
+            "\n".join(each["block"] for each in taken),
+            "\n".join(each["rule"] for each in taken),
+            "\n".join([*plans, *refused]),
+            style="yellow" if row["fell_back"] else "",
+        )
     return table

@@ -16,6 +16,7 @@ from tilewright.codegen import llvm
 from tilewright.codegen.build import lower_for, new_module
 from tilewright.codegen.entry import emit_function, emit_kernel, signature_of
 from tilewright.driver.kernels import (
+    PLAIN,
     Job,
     Kernel,
     Packer,
@@ -26,7 +27,8 @@ from tilewright.driver.kernels import (
 )
 from tilewright.graph.ir import Graph
 from tilewright.lower.graph import lower_graph
-from tilewright.rules import default_schedule
+from tilewright.rules import schedule
+from tilewright.rules.rule import Refusal
 from tilewright.sym import Var
 from tilewright.tensor.constants import Split, split_constant_blocks
 from tilewright.tensor.in_place import in_place_pairs
@@ -64,11 +66,20 @@ def _compiled(job: Job) -> Kernel:
         return _kernel(job, fn, fn)
     setting = job.setting
     weights = tuple(fn.params[at].name for at in sorted(job.constants))
-    made = default_schedule(fn, setting.target, threads=setting.threads, constants=weights)
+    made = schedule(
+        fn, setting.target, threads=setting.threads, constants=weights, choices=job.choices
+    )
     try:
-        return _kernel(job, fn, made.function)
-    except Unsupported:  # what the schedule asks of the target; plain loops ask for nothing
-        return _kernel(job, fn, fn)
+        kernel = _kernel(job, fn, made.schedule.function)
+        return replace(kernel, decisions=made.decisions, refusals=made.refusals)
+    except (
+        Unsupported
+    ) as error:  # what the schedule asks of the target; plain loops ask for nothing
+        lost = [
+            Refusal(each.block, PLAIN, f"instead of {each.rule}: {error.message}")
+            for each in made.decisions
+        ]
+        return replace(_kernel(job, fn, fn), refusals=(*made.refusals, *lost))
 
 
 def _kernel(job: Job, fn: Function, scheduled: Function) -> Kernel:

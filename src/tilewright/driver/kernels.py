@@ -21,12 +21,15 @@ from tilewright.codegen import cache, llvm
 from tilewright.codegen.build import can_run
 from tilewright.graph.ir import Graph
 from tilewright.graph.printer import Printer
+from tilewright.rules.cpu.fallback import FALLBACK
+from tilewright.rules.rule import Choice, Decision, Refusal
 from tilewright.runtime.signature import Signature
 from tilewright.sym import Expr, Var
 from tilewright.tensor.constants import Given, Packed
 from tilewright.tensor.ir import Function
 from tilewright.tensor.printer import Printer as TensorPrinter
 
+PLAIN = "plain loops"  # what takes the place of a schedule that the target has no code for
 COMPILER = ("base", "sym", "tensor", "intrin", "te", "graph", "lower", "rules", "codegen", "driver")
 _WORD = re.compile(r"[^A-Za-z0-9_]+")
 
@@ -54,6 +57,7 @@ class Job:
     numbers: Mapping[str, np.ndarray[Any, Any]]  # the constants in the graph
     constants: frozenset[int]  # parameters that are weights, by position
     setting: KernelSetting
+    choices: Mapping[str, Choice] = field(default_factory=dict)  # rules and plans that are given
 
     @property
     def key(self) -> str:
@@ -64,7 +68,8 @@ class Job:
             text = printer.out.text()
         else:
             text = TensorPrinter(canonical=True).function(self.source)
-        return f"{self.setting.key} constants={sorted(self.constants)}\n{text}"
+        given = [f"{name}: {each.rule} {each.plan}" for name, each in sorted(self.choices.items())]
+        return f"{self.setting.key} constants={sorted(self.constants)} {given}\n{text}"
 
     @property
     def name(self) -> str:
@@ -106,6 +111,18 @@ class Kernel:
     in_place: tuple[tuple[int, int], ...]  # pointers that may be the same memory
     packer: Packer | None
     text: str = field(repr=False)  # the scheduled function
+    decisions: tuple[Decision, ...] = ()  # by which rules, with which plans
+    refusals: tuple[Refusal, ...] = ()  # what rules would have done, and why they could not
+
+    @property
+    def fell_back(self) -> str:
+        """Why no rule of its own schedules the kernel; "" where one does."""
+        taken = [each.block for each in self.decisions if each.rule == FALLBACK]
+        lost = [each for each in self.refusals if each.rule == PLAIN or each.block in taken]
+        if not taken and not any(each.rule == PLAIN for each in lost):
+            return ""
+        reasons = [f"{each.rule} {each.reason}" for each in lost]
+        return "; ".join(reasons) or f"no rule knows what {', '.join(taken)} computes"
 
 
 def try_cached(job: Job) -> Kernel | None:

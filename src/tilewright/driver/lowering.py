@@ -9,6 +9,7 @@ Equal kernels are one. Weights that a kernel wants in another form are packed he
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,6 +35,7 @@ from tilewright.sym import Expr, Var, const
 from tilewright.tensor.constants import Given
 
 Array = np.ndarray[Any, Any]
+_log = logging.getLogger("tilewright")
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,9 @@ def lower_model(
     lowering = _Lowering(module, setting)
     graph = lowering.graph(module.main)
     kernels, packers = _compiled(lowering, use_cache, progress)
+    for kernel in kernels.values():
+        if setting.schedule and kernel.fell_back:
+            _log.warning("kernel %s runs slowly: %s", kernel.name, kernel.fell_back)
     packing = Packing(module.constants, kernels, packers, setting.target)
     lowered = _with_packed(graph, lowering, packing)
     packing.finish()

@@ -9,7 +9,7 @@ from tilewright.rules.cpu.conv_amx import conv_amx
 from tilewright.rules.cpu.depthwise import depthwise
 from tilewright.rules.cpu.depthwise_nchw import planes
 from tilewright.rules.cpu.elementwise import elementwise
-from tilewright.rules.cpu.fallback import spread
+from tilewright.rules.cpu.fallback import FALLBACK, spread
 from tilewright.rules.cpu.fused_reductions import rows
 from tilewright.rules.cpu.gemm import GEMM
 from tilewright.rules.cpu.gemm_amx import gemm_amx
@@ -20,8 +20,6 @@ from tilewright.rules.cpu.reduction import reduction
 from tilewright.rules.cpu.transpose import transpose
 from tilewright.rules.cpu.winograd import winograd
 from tilewright.rules.rule import RuleSet, closed
-
-FALLBACK = "fallback"  # the rule that takes what no other knows
 
 RULES: RuleSet = (
     (closed("attention_amx", attention_amx),),

@@ -14,6 +14,7 @@ from tilewright.sym import Const
 from tilewright.tensor.ir import SPATIAL, Iter
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
+FALLBACK = "fallback"  # the name of the rule
 PARALLEL_ELEMENTS = 32 * 1024
 
 
