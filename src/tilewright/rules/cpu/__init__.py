@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.rules.cpu.attention import attention
 from tilewright.rules.cpu.attention_amx import attention_amx
-from tilewright.rules.cpu.conv import conv
+from tilewright.rules.cpu.conv import CONV
 from tilewright.rules.cpu.conv_amx import conv_amx
 from tilewright.rules.cpu.depthwise import depthwise
 from tilewright.rules.cpu.depthwise_nchw import planes
@@ -30,7 +30,7 @@ RULES: RuleSet = (
     (closed("depthwise_nchw", planes),),
     (closed("pooling", pooling),),
     (closed("conv_amx", conv_amx),),
-    (closed("conv", conv),),
+    (CONV,),
     (closed("gemm_amx", gemm_amx),),
     (GEMV,),
     (GEMM,),

@@ -1,204 +1,209 @@
-"""Convolutions channels last: products of pixels and weights, accumulated in registers.
+"""Convolution, channels last: register tiles of output positions by vectors of output channels.
 
-The sum over taps and channels runs over a tile of pixels (rows) and vectors of output channels;
-weights are packed as [panel, taps, c, channel in panel], before the first call where they are
-constant. Padding is made block by block, just before it is read. `conv_plan` decides sizes.
+    for chunk                   output channels whose weights fit into L2
+      for n, block              rows of the image: what is read of it stays in L2
+        for panel, tile         (or tiles outside) one register tile at a time
+          for kernel, c         positions x vectors multiply-adds
+
+Weights are packed as [panel, kernel, c, channel in panel], before the first call where they are
+constant. Padding is made block by block, just before it is read.
 """
 
 from __future__ import annotations
 
-from tilewright.base.target import CPU
+import math
+
+import numpy as np
+
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.conv_model import Plan, plan_of
-from tilewright.rules.cpu.epilogue import results
-from tilewright.rules.cpu.gemm_schedule import inline_crop, read_index, unrolled_sum
-from tilewright.rules.match.nest import attempt, block_of, nest_of
+from tilewright.rules.cpu.conv_model import (
+    BODY_FMAS,
+    is_register_tile,
+    shapes,
+    tile_cycles,
+)
+from tilewright.rules.cpu.conv_plan import ConvPlan, Sizes, tile_extents
+from tilewright.rules.cpu.conv_schedule import apply
+from tilewright.rules.cpu.gemm_model import (
+    K_UNROLL,
+    as_flags,
+    ceil_div,
+    is_unrollable,
+    same_set_rows,
+)
+from tilewright.rules.match.nest import nest_of
 from tilewright.rules.match.windows import Convolution, convolution
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.sym import Const
-from tilewright.tensor.constants import CONSTANT
-from tilewright.tensor.ir import SPATIAL
-from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.schedule import BlockRef, Schedule
+
+WEIGHTS_PREFETCH_STEPS = 32  # of the sum, ahead of where weights from beyond L2 are used
+FEW_POSITIONS = 8  # with fewer in a tile, weights had better come from L1
+INTERLEAVE_SHARE = 0.05  # of the time: what sums side by side cost besides what they seem
+HALO_SHARE = 0.1  # of reading rows at the borders of a block again that prefetching does not hide
+MAX_CANDIDATES = 64  # sizes of a chunk or block that are weighed
+SMALL_SHARE = 0.01  # of the time: between plans that are otherwise alike
 
 
-def conv(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Schedule a convolution, what pads its input and what follows it."""
-    nest = nest_of(sch, reference)
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution | None:
+    nest = nest_of(sch, block)
     found = None if nest is None else convolution(nest)
-    if found is None or found.is_depthwise or context.target.kind != CPU:
-        return ()
-    plan = plan_of(found, context.target, context.threads)
-    return () if plan is None else _tiled(sch, found, plan, context)
+    return None if found is None or found.is_depthwise else found
 
 
-def _tiled(
-    sch: Schedule, found: Convolution, plan: Plan, context: RuleContext
-) -> tuple[BlockRef, ...]:
-    block = BlockRef(found.nest.name)
-    padding = padding_of(sch, found)
-    if plan.skew and (padding is not None or plan.ahead):
-        padding = _skewed(sch, padding, found, plan)
-    packed = _weights(sch, block, found, plan)
-    sums = _side_by_side(sch, block, found, plan) if plan.side > 1 else block
-    loops = sch.get_loops(block)
-    out, group = loops[found.out_channels], []
-    if found.out_channels_per_group:
-        far, out = sch.split(out, [None, found.out_channels_per_group])
-        group = [far]
-    chunk, panel, vector, lane = sch.split(out, [None, plan.panels, plan.vectors, plan.channels])
-    batch, inner_batch = _cut(sch, loops[found.batch], plan.pixels[0])
-    first, *rest = found.out_spatial
-    rows, tile, pixel = sch.split(loops[first], [None, plan.rows, plan.pixels[1]])
-    tiles, pixels = [tile], [*inner_batch, pixel]
-    for at, size in zip(rest, plan.pixels[2:], strict=True):
-        far, near = sch.split(loops[at], [None, size])
-        tiles.append(far)
-        pixels.append(near)
-    summed = (
-        [loops[at] for at in (*found.kernel_spatial, found.in_channels)]
-        if sums == block
-        else loops[-1:]
+# --------------------------------------------------------------------------- the space
+
+
+def plans(found: Convolution, context: RuleContext) -> Space[ConvPlan] | None:
+    """All tilings of a convolution; None where register tiles do not serve."""
+    size = Sizes.of(found, context)
+    if size is None:
+        return None
+    plain = size.problems[1]
+    most = max(problem.vectors for problem in size.problems.values())
+    tiles = dict.fromkeys(shapes(plain, BODY_FMAS))
+    rows = max(1, plain.spatial[0])
+    period = context.target.machine.l1d.period_bytes
+    pixel = found.x.buffer.shape[-1]
+    skew = 0
+    if isinstance(pixel, Const):
+        skew = math.gcd(int(pixel.value) * found.x.buffer.dtype.size_bytes, period)
+    return Space(
+        ConvPlan,
+        {
+            "nr": tuple(range(1, min(most, 8) + 1)),
+            "tile": tuple("x".join(map(str, tile)) for tile in tiles),
+            "k_interleave": tuple(size.problems),
+            "oc_panels": _sizes(most),
+            "row_tiles": _sizes(rows),
+            "parallel": (0, 1) if context.threads > 1 else (0,),
+            "panel_outermost": (0, 1),
+            "k_unroll": (1, *[n for n in K_UNROLL if n > 1]),
+            "prefetch_weights": (0, WEIGHTS_PREFETCH_STEPS),
+            "skew_bytes": tuple(dict.fromkeys((0, skew))),
+        },
+        lambda columns: _legal(found, size, context, columns),
+        stages=(
+            ("nr", "tile", "k_interleave"),
+            ("oc_panels", "row_tiles", "parallel"),
+            ("panel_outermost", "k_unroll", "prefetch_weights", "skew_bytes"),
+        ),
     )
-    middle = [panel, *tiles] if plan.panel_outside else [*tiles, panel]
-    shared = [batch, *group, chunk, rows]  # an image stays in the cache while weights come by
-    sch.reorder(*shared, *middle, *summed, *pixels, vector, lane)
-    for loop in (*pixels, vector):
-        sch.unroll(loop)
-    sch.vectorize(lane)
-    done = [block, sums, packed, *results(sch, block, middle[-1], plan.channels)]
-    if sums != block:
-        sch.unroll(summed[0])
-        summed = _order_sums(sch, sums, middle[-1], found, plan)
-    if padding is not None:
-        done.append(padding)
-        _pad(sch, padding, rows, plan, context)
-    sch.decompose_reduction(sums, summed[0])
-    inner = summed[-1]
-    step: LoopRef | None = None
-    if plan.steps > 1:
-        inner, step = unrolled_sum(sch, inner, plan.steps)
-    _pack(sch, packed, found, plan, context)
-    weights = read_index(sch, sums, block_of(sch.function, packed.name).writes[0].buffer)
-    if plan.ahead:  # all weights come by once, in order
-        ahead = -(-plan.ahead // plan.steps)
-        attempt(sch, sch.prefetch, sums, weights, inner, ahead, step, True)
-    elif plan.chunked:  # they come from afar: ask for those of the next chunk meanwhile
-        attempt(sch, sch.prefetch, sums, weights, chunk, 1, inner)
-    elif found.is_pointwise:  # the image, not a copy, comes by row by row: ask for the next pixels
-        image = read_index(sch, sums, found.x.buffer)
-        attempt(sch, sch.prefetch, sums, image, tiles[-1], 1, inner, True)
-    if plan.parallel:
-        sch.parallel(sch.fuse(*shared))
-    return tuple(done)
 
 
-def _cut(sch: Schedule, loop: LoopRef, size: int) -> tuple[LoopRef, list[LoopRef]]:
-    """A loop in tiles of a size; tiles of one are the loop itself."""
-    if size == 1:
-        return loop, []
-    far, near = sch.split(loop, [None, size])
-    return far, [near]
+def _sizes(total: int) -> tuple[int, ...]:
+    """Sizes of parts of a total, the largest first: those that give different numbers of parts."""
+    parts = range(1, min(total, MAX_CANDIDATES) + 1)
+    return tuple(sorted({1, *(ceil_div(total, each) for each in parts)}, reverse=True))
 
 
-# ----------------------------------------------------------------------------------- side by side
+def _extents(c: Columns) -> tuple[Column, Column]:
+    """Of the tiles, row by row, and their product."""
+    names, places = np.unique(c["tile"], return_inverse=True)
+    table = np.array([tile_extents(name) for name in names.tolist()])
+    return table[places], np.prod(table, axis=1)[places]
 
 
-def _side_by_side(sch: Schedule, block: BlockRef, found: Convolution, plan: Plan) -> BlockRef:
-    """Sum every other channel apart: the new block has all such sums, the old one adds them up."""
-    _, near = sch.split(sch.get_loops(block)[found.in_channels], [None, plan.side])
-    return sch.rfactor(near, len(found.x.index))
-
-
-def _order_sums(
-    sch: Schedule, sums: BlockRef, tile: LoopRef, found: Convolution, plan: Plan
-) -> list[LoopRef]:
-    """Put what is summed apart for a tile into registers; the loops over taps and over channels.
-
-    A vector has `side` sums of each of its channels next to each other.
-    """
-    sch.set_scope(sums, 0, "local")
-    sch.compute_at(sums, tile)
-    loops = sch.get_loops(sums)
-    apart, *own = loops[loops.index(tile) + 1 :]
-    summed = [own[at] for at in (*found.kernel_spatial, found.in_channels)]
-    pixels = [own[at] for at in (found.batch, *found.out_spatial)]
-    sch.reorder(*summed, *pixels, own[found.out_channels], apart)
-    vector, lane = sch.split(sch.fuse(own[found.out_channels], apart), [None, plan.lanes])
-    for loop in (*pixels, vector):
-        sch.unroll(loop)
-    sch.vectorize(lane)
-    return summed
-
-
-# ------------------------------------------------------------------------------------ operands
-
-
-def padding_of(sch: Schedule, found: Convolution) -> BlockRef | None:
-    """The block that makes what the convolution reads, if it is there for nothing else."""
-    for reference in sch.get_producers(BlockRef(found.nest.name)):
-        made = block_of(sch.function, reference.name)
-        if made.writes[0].buffer is not found.x.buffer:
-            continue
-        if len(sch.get_consumers(reference)) > 1 or len(made.writes) > 1:
-            return None
-        plain = nest_of(sch, reference) is not None
-        return reference if plain and all(it.kind == SPATIAL for it in made.iters) else None
-    return None
-
-
-def _skewed(sch: Schedule, padding: BlockRef | None, found: Convolution, plan: Plan) -> BlockRef:
-    """The block that makes what is read, or a copy of it: pixels a few bytes further apart."""
-    if padding is None:
-        padding = sch.cache_read(BlockRef(found.nest.name), found.read_index(found.x), "global")
-    period = plan.skew // found.x.buffer.dtype.size_bytes
-    sch.storage_align(padding, 0, len(found.x.index) - 2, period, plan.lanes % period)
-    return padding
-
-
-def _weights(sch: Schedule, block: BlockRef, found: Convolution, plan: Plan) -> BlockRef:
-    """The block that copies the weights, with zeros for channels that fill no vector."""
-    channels = found.size(found.out_channels)
-    if found.out_channels_per_group or channels is None or channels % plan.channels == 0:
-        return sch.cache_read(block, found.read_index(found.w), "global")
-    multiples = [1] * len(found.nest.block.iters)
-    multiples[found.out_channels] = plan.channels
-    sch.pad(block, multiples)
-    inline_crop(sch, block)
-    (copy,) = (
-        reference
-        for reference in sch.get_producers(block)
-        if any(r.buffer is found.w.buffer for r in block_of(sch.function, reference.name).reads)
+def _vectors(size: Sizes, c: Columns) -> Column:
+    """Vectors of output channels."""
+    found: Column = np.where(
+        c["k_interleave"] == 2,
+        size.problems.get(2, size.problems[1]).vectors,
+        size.problems[1].vectors,
     )
-    return copy
+    return found
 
 
-def _pad(sch: Schedule, padding: BlockRef, rows: LoopRef, plan: Plan, context: RuleContext) -> None:
-    """Make padded rows where they are read; all at once if many chunks of channels read them."""
-    if not plan.chunked:
-        sch.compute_at(padding, rows)
-    *outer, column, channel = sch.get_loops(padding)
-    extent = block_of(sch.function, padding.name).iters[-1].extent
-    if isinstance(extent, Const) and int(extent.value) < plan.lanes:  # several pixels at a time
-        channel = sch.fuse(column, channel)
-    _, lane = sch.split(channel, [None, plan.lanes])
-    sch.vectorize(lane)
-    if plan.chunked and plan.parallel:
-        sch.parallel(sch.fuse(*outer[:2]) if len(outer) > 1 else outer[0])
-
-
-def _pack(
-    sch: Schedule, packed: BlockRef, found: Convolution, plan: Plan, context: RuleContext
-) -> None:
-    taps = [f"k{at}" for at in range(len(found.kernel_spatial))]
-    names = ["o", "c", *taps]
-    within, before = "o", []
+def _legal(found: Convolution, size: Sizes, context: RuleContext, c: Columns) -> Column:
+    _, positions = _extents(c)
+    legal = np.zeros(len(positions), bool)
+    for side, problem in size.problems.items():
+        fits = is_register_tile(problem, c["nr"], positions, context.target.vector_registers)
+        legal |= (c["k_interleave"] == side) & fits
+    panels = ceil_div(_vectors(size, c), c["nr"])
     if found.out_channels_per_group:
-        within, before = (
-            f"(o % {found.out_channels_per_group})",
-            [f"o // {found.out_channels_per_group}"],
-        )
-    to = [*before, f"{within} // {plan.width}", *taps, "c", f"{within} % {plan.width}"]
-    if plan.side > 1:
-        to[-2:] = [f"c // {plan.side}", f"(o % {plan.width}) * {plan.side} + c % {plan.side}"]
-    sch.transform_layout(packed, ("write", 0), f"({', '.join(names)}) -> ({', '.join(to)})")
-    if found.w.buffer.name in context.constants:
-        sch.annotate(packed, CONSTANT, True)
+        legal &= panels % np.minimum(c["oc_panels"], panels) == 0
+    steps = (found.size(found.in_channels) or 1) // c["k_interleave"]
+    legal &= (c["k_unroll"] == 1) | is_unrollable(steps, c["nr"] * positions, c["k_unroll"])
+    return legal
+
+
+# --------------------------------------------------------------------------- the cost
+
+
+def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
+    """Cycles of the thread that finishes last."""
+    size, target, machine = Sizes.of(found, context), context.target, context.target.machine
+    assert size is not None
+    tiles, positions = _extents(c)
+    fma = np.zeros(len(positions))
+    for side, problem in size.problems.items():
+        share = 1 if side == 1 else 1 + INTERLEAVE_SHARE
+        each = size.groups * share * tile_cycles(problem, c["nr"], tiles, target)
+        fma = np.where(c["k_interleave"] == side, each, fma)
+    plain = size.problems[1]
+    l2 = machine.l2.size_bytes
+    panels = ceil_div(_vectors(size, c), c["nr"])
+    in_chunk = np.minimum(c["oc_panels"], panels)
+    chunks = ceil_div(panels, in_chunk)
+    depth = plain.depth // c["k_interleave"]
+    panel_bytes = depth * c["nr"] * size.lanes * size.item_bytes
+    weights = panels * panel_bytes
+    all_rows = ceil_div(plain.spatial[0], tiles[:, 1])
+    in_block = np.minimum(c["row_tiles"], all_rows)
+    blocks = ceil_div(all_rows, in_block)
+    # Shared out in whole chunks and blocks, of which the last may be smaller.
+    units = plain.batch * size.groups * chunks * blocks
+    workers = np.where(c["parallel"] == 1, context.threads, 1)
+    whole = (in_chunk * chunks / panels) * (in_block * blocks / all_rows)
+    critical = fma * whole * ceil_div(units, workers) / units
+    # Weights stream by an image that stays in L2, or images by weights that do.
+    streams = (weights > max(l2 // 8, size.image_bytes // 2)) & (size.image_bytes < l2 // 2)
+    streamed = streams & (in_chunk > 1)
+    outgrown = ~streams & (in_chunk * panel_bytes > l2 // 2) & (in_chunk > 1)
+    again = (chunks - 1) * size.image_bytes * plain.batch / machine.l2.bytes_per_cycle
+    block_bytes = ((in_block * tiles[:, 1] - 1) * size.stride + size.reach) * size.row_bytes
+    overflow = (block_bytes > l2 // 4) & (in_block > 1)
+    halo = np.maximum(size.reach - size.stride, 0) * size.row_bytes * plain.batch
+    return Cost.of(
+        fma=critical,
+        wake=np.where(c["parallel"] == 1, machine.wake_cycles, 0),
+        chunks=fma * SMALL_SHARE * streamed
+        + np.where(outgrown, weights * blocks / machine.scattered_bytes_per_cycle, 0)
+        + np.where(streams, 0, HALO_SHARE * again),
+        rows=blocks * (HALO_SHARE * halo / machine.l2.bytes_per_cycle + SMALL_SHARE)
+        + np.where(overflow, size.image_bytes / machine.scattered_bytes_per_cycle, 0)
+        + fma * SMALL_SHARE * ((c["parallel"] == 1) & (units < 2 * context.threads)),
+        details=fma
+        * SMALL_SHARE
+        * _misfits(found, size, c, context, (tiles, positions, panel_bytes)),
+        unroll=fma * SMALL_SHARE / c["k_unroll"],
+    )
+
+
+def _misfits(
+    found: Convolution,
+    size: Sizes,
+    c: Columns,
+    context: RuleContext,
+    tile: tuple[Column, Column, Column],
+) -> Column:
+    """How many of the smaller decisions go against what the caches want."""
+    machine, plain = context.target.machine, size.problems[1]
+    tiles, positions, panel_bytes = tile
+    is_whole = np.all(tiles == np.array(plain.extents), axis=1) & (not any(plain.is_dynamic))
+    once = is_whole & (plain.weights_bytes(context.target) > machine.l2.size_bytes)
+    in_l1 = (panel_bytes <= machine.l1d.size_bytes * 5 // 8) & (positions < FEW_POSITIONS)
+    period = machine.l1d.period_bytes
+    skew = int(max(c["skew_bytes"].max(initial=0), 0))
+    shared = math.gcd(skew * found.strides[-1], period) if skew else 0
+    crowded = positions * shared > same_set_rows(machine.l1d) * period
+    return as_flags(
+        (c["panel_outermost"] == 1) != in_l1,
+        (c["prefetch_weights"] > 0) != once,
+        (c["skew_bytes"] > 0) != crowded,
+    )
+
+
+CONV = Rule("conv", ConvPlan, match, plans, cost, apply)

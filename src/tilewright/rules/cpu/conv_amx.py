@@ -24,8 +24,8 @@ from tilewright.base.target import CPU
 from tilewright.intrin.amx import ROWS as SIDE
 from tilewright.intrin.amx import name_of, scope_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.conv import padding_of
 from tilewright.rules.cpu.conv_model import even
+from tilewright.rules.cpu.conv_schedule import padding_of
 from tilewright.rules.cpu.gemm_amx import (
     AHEAD,
     FEW_BLOCKS,

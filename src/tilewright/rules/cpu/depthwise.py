@@ -16,8 +16,8 @@ import math
 
 from tilewright.base.target import CPU
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.conv import padding_of
-from tilewright.rules.cpu.conv_model import UNKNOWN_PLACES
+from tilewright.rules.cpu.conv_model import DYNAMIC_SPATIAL
+from tilewright.rules.cpu.conv_schedule import padding_of
 from tilewright.rules.cpu.epilogue import results
 from tilewright.rules.match.nest import block_of, fused, nest_of
 from tilewright.rules.match.windows import Convolution, Windows, convolution
@@ -95,8 +95,8 @@ def pixels_of(found: Windows) -> int:
 
 
 def _cycles(found: Windows, lanes: int) -> float:
-    places = math.prod(found.size(at) or UNKNOWN_PLACES for at in found.out_spatial)
-    vectors = -(-(found.size(found.out_channels) or UNKNOWN_PLACES) // lanes)
+    places = math.prod(found.size(at) or DYNAMIC_SPATIAL for at in found.out_spatial)
+    vectors = -(-(found.size(found.out_channels) or DYNAMIC_SPATIAL) // lanes)
     return (found.size(found.batch) or 1) * places * vectors * vector_cycles(found)
 
 

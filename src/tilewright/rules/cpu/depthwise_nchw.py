@@ -12,7 +12,7 @@ import math
 
 from tilewright.base.target import CPU
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.conv import padding_of
+from tilewright.rules.cpu.conv_schedule import padding_of
 from tilewright.rules.cpu.depthwise import PARALLEL_CYCLES, vector_cycles
 from tilewright.rules.cpu.epilogue import results
 from tilewright.rules.match.nest import nest_of

@@ -31,7 +31,7 @@ from tilewright.graph.winograd import (
     WEIGHTS,
 )
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.conv_model import Problem, even, tile_of
+from tilewright.rules.cpu.conv_model import Problem, best_tile, even
 from tilewright.rules.cpu.epilogue import followers
 from tilewright.rules.cpu.gemm_model import unrolled_steps
 from tilewright.rules.cpu.gemm_schedule import unrolled_sum
@@ -177,8 +177,8 @@ def _tile(
     rows: int, wide: int, vectors: int, depth: int, target: Target
 ) -> tuple[int, tuple[int, int]]:
     """Vectors of a panel and tiles of a block that registers hold."""
-    problem = Problem(1, (rows, wide), vectors, depth, 1, (False, False), whole=False)
-    found, (_, tall, broad) = tile_of(problem, target, 4)
+    problem = Problem(1, (rows, wide), vectors, depth, 1, (False, False), is_grouped=False)
+    found, (_, tall, broad) = best_tile(problem, target)
     return found, (tall, broad)
 
 

@@ -1,0 +1,196 @@
+"""The steps that cut a convolution into register tiles, from a plan."""
+
+from __future__ import annotations
+
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.conv_plan import ConvPlan, Sizes, Tiling
+from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.cpu.gemm_schedule import inline_crop, read_index, unrolled_sum
+from tilewright.rules.match.nest import attempt, block_of, nest_of
+from tilewright.rules.match.windows import Convolution
+from tilewright.sym import Const
+from tilewright.tensor.constants import CONSTANT
+from tilewright.tensor.ir import SPATIAL
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+
+
+def apply(
+    sch: Schedule, found: Convolution, plan: ConvPlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
+    size = Sizes.of(found, context)
+    assert size is not None
+    made = Tiling.of(plan, size)
+    block = BlockRef(found.nest.name)
+    padding = padding_of(sch, found)
+    if plan.skew_bytes and (padding is not None or plan.prefetch_weights):
+        padding = _skewed(sch, padding, found, plan, size.lanes)
+    packed = _weights(sch, block, found, made)
+    sums = _interleave(sch, block, found, plan) if plan.k_interleave > 1 else block
+    loops = sch.get_loops(block)
+    out, group = loops[found.out_channels], []
+    if found.out_channels_per_group:
+        far, out = sch.split(out, [None, found.out_channels_per_group])
+        group = [far]
+    chunk, panel, vector, lane = sch.split(out, [None, made.in_chunk, plan.nr, made.channels])
+    batch, inner_batch = _cut(sch, loops[found.batch], plan.positions[0])
+    first, *rest = found.out_spatial
+    rows, tile, pixel = sch.split(loops[first], [None, made.row_tiles, plan.positions[1]])
+    tiles, pixels = [tile], [*inner_batch, pixel]
+    for at, extent in zip(rest, plan.positions[2:], strict=True):
+        far, near = sch.split(loops[at], [None, extent])
+        tiles.append(far)
+        pixels.append(near)
+    summed = (
+        [loops[at] for at in (*found.kernel_spatial, found.in_channels)]
+        if sums == block
+        else loops[-1:]
+    )
+    middle = [panel, *tiles] if plan.panel_outermost else [*tiles, panel]
+    shared = [batch, *group, chunk, rows]  # an image stays in the cache while weights come by
+    sch.reorder(*shared, *middle, *summed, *pixels, vector, lane)
+    for loop in (*pixels, vector):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    done = [block, sums, packed, *results(sch, block, middle[-1], made.channels)]
+    if sums != block:
+        sch.unroll(summed[0])
+        summed = _order_sums(sch, sums, middle[-1], found, size.lanes)
+    if padding is not None:
+        done.append(padding)
+        _pad(sch, padding, rows, plan, made)
+    sch.decompose_reduction(sums, summed[0])
+    inner = summed[-1]
+    step: LoopRef | None = None
+    if plan.k_unroll > 1:
+        inner, step = unrolled_sum(sch, inner, plan.k_unroll)
+    _pack(sch, packed, found, made, context)
+    weights = read_index(sch, sums, block_of(sch.function, packed.name).writes[0].buffer)
+    if plan.prefetch_weights:  # all weights come by once, in order
+        ahead = -(-plan.prefetch_weights // plan.k_unroll)
+        attempt(sch, sch.prefetch, sums, weights, inner, ahead, step, True)
+    elif made.is_chunked:  # they exceed L2: prefetch those of the next chunk meanwhile
+        attempt(sch, sch.prefetch, sums, weights, chunk, 1, inner)
+    elif found.is_pointwise:  # the image itself is read: prefetch the next pixels
+        image = read_index(sch, sums, found.x.buffer)
+        attempt(sch, sch.prefetch, sums, image, tiles[-1], 1, inner, True)
+    if plan.parallel:
+        sch.parallel(sch.fuse(*shared))
+    return tuple(done)
+
+
+def _cut(sch: Schedule, loop: LoopRef, size: int) -> tuple[LoopRef, list[LoopRef]]:
+    """A loop in tiles of a size; tiles of one are the loop itself."""
+    if size == 1:
+        return loop, []
+    far, near = sch.split(loop, [None, size])
+    return far, [near]
+
+
+# --------------------------------------------------------------------------- interleaved sums
+
+
+def _interleave(sch: Schedule, block: BlockRef, found: Convolution, plan: ConvPlan) -> BlockRef:
+    """Sum every other channel apart: the new block has all such sums, the old one adds them up."""
+    _, near = sch.split(sch.get_loops(block)[found.in_channels], [None, plan.k_interleave])
+    return sch.rfactor(near, len(found.x.index))
+
+
+def _order_sums(
+    sch: Schedule, sums: BlockRef, tile: LoopRef, found: Convolution, lanes: int
+) -> list[LoopRef]:
+    """Put what is summed apart for a tile into registers; the loops over taps and over channels.
+
+    A vector has `side` sums of each of its channels next to each other.
+    """
+    sch.set_scope(sums, 0, "local")
+    sch.compute_at(sums, tile)
+    loops = sch.get_loops(sums)
+    apart, *own = loops[loops.index(tile) + 1 :]
+    summed = [own[at] for at in (*found.kernel_spatial, found.in_channels)]
+    pixels = [own[at] for at in (found.batch, *found.out_spatial)]
+    sch.reorder(*summed, *pixels, own[found.out_channels], apart)
+    vector, lane = sch.split(sch.fuse(own[found.out_channels], apart), [None, lanes])
+    for loop in (*pixels, vector):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    return summed
+
+
+# ------------------------------------------------------------------------------------ operands
+
+
+def padding_of(sch: Schedule, found: Convolution) -> BlockRef | None:
+    """The block that makes what the convolution reads, if it is there for nothing else."""
+    for reference in sch.get_producers(BlockRef(found.nest.name)):
+        made = block_of(sch.function, reference.name)
+        if made.writes[0].buffer is not found.x.buffer:
+            continue
+        if len(sch.get_consumers(reference)) > 1 or len(made.writes) > 1:
+            return None
+        plain = nest_of(sch, reference) is not None
+        return reference if plain and all(it.kind == SPATIAL for it in made.iters) else None
+    return None
+
+
+def _skewed(
+    sch: Schedule, padding: BlockRef | None, found: Convolution, plan: ConvPlan, lanes: int
+) -> BlockRef:
+    """The block that makes what is read, or a copy of it: pixels a few bytes further apart."""
+    if padding is None:
+        padding = sch.cache_read(BlockRef(found.nest.name), found.read_index(found.x), "global")
+    period = plan.skew_bytes // found.x.buffer.dtype.size_bytes
+    sch.storage_align(padding, 0, len(found.x.index) - 2, period, lanes % period)
+    return padding
+
+
+def _weights(sch: Schedule, block: BlockRef, found: Convolution, made: Tiling) -> BlockRef:
+    """The block that copies the weights, with zeros for channels that fill no vector."""
+    channels = found.size(found.out_channels)
+    if found.out_channels_per_group or channels is None or channels % made.channels == 0:
+        return sch.cache_read(block, found.read_index(found.w), "global")
+    multiples = [1] * len(found.nest.block.iters)
+    multiples[found.out_channels] = made.channels
+    sch.pad(block, multiples)
+    inline_crop(sch, block)
+    (copy,) = (
+        reference
+        for reference in sch.get_producers(block)
+        if any(r.buffer is found.w.buffer for r in block_of(sch.function, reference.name).reads)
+    )
+    return copy
+
+
+def _pad(sch: Schedule, padding: BlockRef, rows: LoopRef, plan: ConvPlan, made: Tiling) -> None:
+    """Make padded rows where they are read; all at once if many chunks of channels read them."""
+    if not made.is_chunked:
+        sch.compute_at(padding, rows)
+    *outer, column, channel = sch.get_loops(padding)
+    extent = block_of(sch.function, padding.name).iters[-1].extent
+    if isinstance(extent, Const) and int(extent.value) < made.lanes:  # several pixels at a time
+        channel = sch.fuse(column, channel)
+    _, lane = sch.split(channel, [None, made.lanes])
+    sch.vectorize(lane)
+    if made.is_chunked and plan.parallel:
+        sch.parallel(sch.fuse(*outer[:2]) if len(outer) > 1 else outer[0])
+
+
+def _pack(
+    sch: Schedule, packed: BlockRef, found: Convolution, made: Tiling, context: RuleContext
+) -> None:
+    taps = [f"k{at}" for at in range(len(found.kernel_spatial))]
+    names = ["o", "c", *taps]
+    within, before = "o", []
+    if found.out_channels_per_group:
+        within, before = (
+            f"(o % {found.out_channels_per_group})",
+            [f"o // {found.out_channels_per_group}"],
+        )
+    to = [*before, f"{within} // {made.width}", *taps, "c", f"{within} % {made.width}"]
+    if made.k_interleave > 1:
+        to[-2:] = [
+            f"c // {made.k_interleave}",
+            f"(o % {made.width}) * {made.k_interleave} + c % {made.k_interleave}",
+        ]
+    sch.transform_layout(packed, ("write", 0), f"({', '.join(names)}) -> ({', '.join(to)})")
+    if found.w.buffer.name in context.constants:
+        sch.annotate(packed, CONSTANT, True)
