@@ -6,15 +6,15 @@ from tilewright.rules.cpu.attention import attention
 from tilewright.rules.cpu.attention_amx import attention_amx
 from tilewright.rules.cpu.conv import CONV
 from tilewright.rules.cpu.conv_amx import conv_amx
-from tilewright.rules.cpu.depthwise import depthwise
-from tilewright.rules.cpu.depthwise_nchw import planes
+from tilewright.rules.cpu.depthwise import DEPTHWISE
+from tilewright.rules.cpu.depthwise_nchw import DEPTHWISE_NCHW
 from tilewright.rules.cpu.elementwise import elementwise
 from tilewright.rules.cpu.fallback import FALLBACK, spread
 from tilewright.rules.cpu.fused_reductions import rows
 from tilewright.rules.cpu.gemm import GEMM
 from tilewright.rules.cpu.gemm_amx import gemm_amx
 from tilewright.rules.cpu.gemv import GEMV
-from tilewright.rules.cpu.pooling import pooling
+from tilewright.rules.cpu.pooling import POOLING
 from tilewright.rules.cpu.recurrent import recurrent
 from tilewright.rules.cpu.reduction import reduction
 from tilewright.rules.cpu.transpose import transpose
@@ -26,9 +26,9 @@ RULES: RuleSet = (
     (closed("attention", attention),),
     (closed("recurrent", recurrent),),
     (closed("winograd", winograd),),
-    (closed("depthwise", depthwise),),
-    (closed("depthwise_nchw", planes),),
-    (closed("pooling", pooling),),
+    (DEPTHWISE,),
+    (DEPTHWISE_NCHW,),
+    (POOLING,),
     (closed("conv_amx", conv_amx),),
     (CONV,),
     (closed("gemm_amx", gemm_amx),),

@@ -1,4 +1,4 @@
-"""Pools channels last, cut as depthwise convolutions are where windows of a row share much.
+"""Pools channels last, tiled as depthwise convolutions are where windows of a row share much.
 
 What several windows see is then read, and converted, once. Pools whose windows share little are
 left to the rules of reductions, which read memory in order.
@@ -6,28 +6,44 @@ left to the rules of reductions, which read memory in order.
 
 from __future__ import annotations
 
-from tilewright.base.target import CPU
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.depthwise import FEW_PIXELS, pixels_of, tile_windows
+from tilewright.rules.cpu.windows_tile import (
+    WindowsPlan,
+    lanes_of,
+    tile_windows,
+    windows_cost,
+    windows_space,
+)
 from tilewright.rules.match.nest import nest_of
-from tilewright.rules.match.windows import pool
+from tilewright.rules.match.windows import Windows, pool
+from tilewright.rules.rule import Rule
 from tilewright.tensor.ir import Call
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import exprs
 
-SHARED = 2  # windows of a row that see a pixel: with no more, reading in order is faster
+SHARED_WINDOWS = 2  # of a row that see a pixel: with no more, reading in order is faster
+LEAST_POSITIONS = 4  # of a row, below which nothing is shared
 
 
-def pooling(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Schedule a reduction over windows of every channel on its own."""
-    nest = nest_of(sch, reference)
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Windows | None:
+    nest = nest_of(sch, block)
     found = None if nest is None else pool(nest)
-    if found is None or context.target.kind != CPU or found.depth is None:
-        return ()
-    lanes = context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
-    if lanes < 2 or (found.size(found.out_channels) or 0) < lanes or pixels_of(found) < FEW_PIXELS:
-        return ()
+    if found is None or found.depth is None:
+        return None
+    lanes = lanes_of(found, context)
+    if lanes < 2 or (found.size(found.out_channels) or 0) < lanes:
+        return None
+    if (found.size(found.out_spatial[-1]) or LEAST_POSITIONS) < LEAST_POSITIONS:
+        return None
     is_dear = any(isinstance(expr, Call) for expr in exprs(found.nest.block.body))
-    if is_dear or (found.size(found.kernel_spatial[-1]) or 1) <= SHARED * found.strides[-1]:
-        return ()
-    return (reference, *tile_windows(sch, found, lanes, context))
+    shared = (found.size(found.kernel_spatial[-1]) or 1) / found.strides[-1]
+    return None if is_dear or shared <= SHARED_WINDOWS else found
+
+
+def apply(
+    sch: Schedule, found: Windows, plan: WindowsPlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
+    return (BlockRef(found.nest.name), *tile_windows(sch, found, plan, context))
+
+
+POOLING = Rule("pooling", WindowsPlan, match, windows_space, windows_cost, apply)

@@ -1,0 +1,120 @@
+"""Windows of each channel on its own, channels last: lanes are channels, several windows at a time.
+
+    for n, rows in parallel
+      for tiles of output positions along the last axis
+        for vectors of channels
+          for kernel positions along other axes     without those outside of the image
+            kernel x positions operations           unrolled: neighbours share what they read
+
+What depthwise convolutions and pools have in common: the plan, its space and cost, the steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.conv_model import DYNAMIC_SPATIAL, GUARDED_POSITIONS
+from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.cpu.gemm_model import NONE, ceil_div
+from tilewright.rules.match.nest import fused
+from tilewright.rules.match.windows import Windows
+from tilewright.rules.space import Column, Columns, Cost, Space, unit
+from tilewright.tensor.schedule import BlockRef, Schedule
+
+MAX_POSITIONS = 8  # of a tile: more neighbours share little more
+BODY_OPERATIONS = 80  # in a tile's body: what is unrolled at most
+ROWS, TILES = "rows", "tiles"  # what threads share out
+
+
+@dataclass(frozen=True)
+class WindowsPlan:
+    """What is decided about windows of single channels."""
+
+    positions: int = unit("output positions", "of a tile along the last axis")
+    unroll_kernel: bool = unit("flag", "the last kernel axis is unrolled")
+    parallel: str = unit("axis", "that threads share out")
+
+
+def lanes_of(found: Windows, context: RuleContext) -> int:
+    return context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
+
+
+def windows_space(found: Windows, context: RuleContext) -> Space[WindowsPlan]:
+    total = found.size(found.out_spatial[-1]) or MAX_POSITIONS
+    kernel = found.size(found.kernel_spatial[-1]) or BODY_OPERATIONS
+    registers = context.target.vector_registers
+
+    def legal(c: Columns) -> Column:
+        body = c["positions"] * np.where(c["unroll_kernel"] == 1, kernel, 1)
+        fits: Column = (c["positions"] == 1) | (2 * c["positions"] + 2 <= registers)
+        return fits & (body <= BODY_OPERATIONS)
+
+    return Space(
+        WindowsPlan,
+        {
+            "positions": tuple(range(1, min(MAX_POSITIONS, total) + 1)),
+            "unroll_kernel": (0, 1),
+            "parallel": (NONE,) if context.threads == 1 else (NONE, ROWS, TILES),
+        },
+        legal,
+    )
+
+
+def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
+    """Cycles of the thread that finishes last: operations, loads, and what comes from L2."""
+    machine, lanes, positions = context.target.machine, lanes_of(found, context), c["positions"]
+    *rows, last = [found.size(at) or DYNAMIC_SPATIAL for at in found.out_spatial]
+    vectors = ceil_div(found.size(found.out_channels) or DYNAMIC_SPATIAL, lanes)
+    kernel = [found.size(at) or 1 for at in found.kernel_spatial]
+    others = math.prod(kernel[:-1])
+    depth = others * kernel[-1]
+    # A tile loads each pixel that its windows see once, and each weight once.
+    seen = (positions - 1) * found.strides[-1] + kernel[-1]
+    loads = others * (seen + kernel[-1]) / machine.loads_per_cycle
+    compute = depth * positions / machine.fma_per_cycle
+    tile = np.maximum(np.maximum(compute, loads), depth * machine.fma_latency_cycles)
+    tile = tile + others * np.where(c["unroll_kernel"] == 1, 1, kernel[-1])
+    lines = (found.size(found.batch) or 1) * math.prod(rows)
+    tiles = ceil_div(last, positions)
+    is_dynamic = found.size(found.out_spatial[-1]) is None
+    guarded = GUARDED_POSITIONS * (positions - 1) / 2 / DYNAMIC_SPATIAL if is_dynamic else 0.0
+    vector_bytes = context.target.vector_bits // 8
+    moved = vector_bytes * (1 + math.prod(found.strides)) * lines * last * vectors
+    work = lines * tiles * vectors * tile * (1 + guarded)
+    memory = 2 * moved / machine.l2.bytes_per_cycle
+    threads = context.threads
+    share = np.where(
+        c["parallel"] == ROWS,
+        ceil_div(lines, threads) / lines,
+        np.where(c["parallel"] == TILES, ceil_div(tiles, threads) / tiles, 1.0),
+    )
+    wakes = np.where(c["parallel"] == TILES, lines, 1) * (c["parallel"] != NONE)
+    return Cost.of(compute=work * share, memory=memory * share, wake=wakes * machine.wake_cycles)
+
+
+def tile_windows(
+    sch: Schedule, found: Windows, plan: WindowsPlan, context: RuleContext
+) -> list[BlockRef]:
+    """Cut into vectors of channels and several windows at a time; what takes results to memory."""
+    block, lanes = BlockRef(found.nest.name), lanes_of(found, context)
+    loops = sch.get_loops(block)
+    vector, lane = sch.split(loops[found.out_channels], [None, lanes])
+    *rows, last = found.out_spatial
+    tile, position = sch.split(loops[last], [None, plan.positions])
+    outer = [loops[found.batch], *[loops[at] for at in rows]]
+    kernel = [loops[at] for at in found.kernel_spatial]
+    others = [loops[at] for at in found.nest.reduce if at not in found.kernel_spatial]
+    sch.reorder(*outer, tile, vector, *kernel, *others, position, lane)
+    sch.vectorize(lane)
+    sch.unroll(position)
+    if plan.unroll_kernel:
+        sch.unroll(kernel[-1])
+    done = results(sch, block, vector, lanes)
+    sch.decompose_reduction(block, kernel[0])
+    if plan.parallel != NONE:
+        sch.parallel(fused(sch, outer) if plan.parallel == ROWS else tile)
+    return done
