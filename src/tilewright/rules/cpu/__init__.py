@@ -18,14 +18,14 @@ from tilewright.rules.cpu.pooling import POOLING
 from tilewright.rules.cpu.recurrent import recurrent
 from tilewright.rules.cpu.reduction import reduction
 from tilewright.rules.cpu.transpose import transpose
-from tilewright.rules.cpu.winograd import winograd
+from tilewright.rules.cpu.winograd import WINOGRAD
 from tilewright.rules.rule import RuleSet, closed
 
 RULES: RuleSet = (
     (closed("attention_amx", attention_amx),),
     (closed("attention", attention),),
     (closed("recurrent", recurrent),),
-    (closed("winograd", winograd),),
+    (WINOGRAD,),
     (DEPTHWISE,),
     (DEPTHWISE_NCHW,),
     (POOLING,),

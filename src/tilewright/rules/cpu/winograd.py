@@ -16,10 +16,11 @@ from the first cache then, and the result is made after all of them.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
-from tilewright.base.target import CPU, Target
+import numpy as np
+
+from tilewright.base.target import Target
 from tilewright.graph.winograd import (
     COLUMNS,
     HALF,
@@ -31,19 +32,22 @@ from tilewright.graph.winograd import (
     WEIGHTS,
 )
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.conv_model import Problem, best_tile, even
+from tilewright.rules.cpu.conv_model import Problem, tile_cycles
 from tilewright.rules.cpu.epilogue import followers
-from tilewright.rules.cpu.gemm_model import unrolled_steps
+from tilewright.rules.cpu.gemm_model import K_UNROLL, NONE, ceil_div, is_unrollable
 from tilewright.rules.cpu.gemm_schedule import unrolled_sum
 from tilewright.rules.match.nest import Nest, attempt, block_of, nest_of
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Block, annotation
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
-PARALLEL_FLOPS = 2_000_000  # of all threads together: less is not worth waking another
-AHEAD = 128  # vectors of weights that are asked for, where all come by once
-UNKNOWN_TILES = 14  # along an axis whose size is not known
+PREFETCH_VECTORS = 128  # of weights, ahead of where they are used, if all are read once
+HIDDEN_SHARE = 0.01  # of multiply-adds that wait for memory: fewer steps are still better
+DYNAMIC_TILES = 14  # along an axis whose extent is dynamic
+BLOCKS, PANELS = "blocks", "panels"  # what threads share out
 
 
 @dataclass(frozen=True)
@@ -69,31 +73,62 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is decided."""
+class WinogradPlan:
+    """What is decided about a convolution by Winograd's method."""
 
+    nr: int = unit("vectors", "of output channels in a panel")
+    rows: int = unit("rows of tiles", "in a block")
+    tile_rows: int = unit("tiles", "of a register tile, along the first axis")
+    tile_columns: int = unit("tiles", "of a register tile, along the second axis")
+    parallel: str = unit("axis", "that threads share out: blocks of rows, panels, or none")
+    once: bool = unit("flag", "registers hold all tiles of the image, weights are read once")
+    k_unroll: int = unit("steps of the sum", "that are unrolled")
+
+    @property
+    def positions(self) -> int:
+        return self.tile_rows * self.tile_columns
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The products in numbers; dynamic extents are guessed."""
+
+    side: int  # inputs of a tile along an axis
+    batch: int
+    tall: int
+    wide: int
+    vectors: int  # of output channels
+    depth: int
     lanes: int
-    vectors: int  # of channels in a panel
-    rows: int  # rows of tiles in a block
-    pixels: tuple[int, int]  # tiles that registers hold, along both axes
-    share: str  # what threads share out: "blocks", "panels" or nothing
-    steps: int  # of a sum that are unrolled
-    far: bool  # weights are more than the second cache holds
-    once: bool  # registers hold all tiles of the image, and weights come by once
+    item_bytes: int
+
+    @staticmethod
+    def of(parts: Parts, context: RuleContext) -> Sizes:
+        product = parts.product
+        dtype = product.block.writes[0].buffer.dtype
+        lanes = context.target.lanes(dtype.bits)
+        tall, wide, out, depth = (number(product.extent(at)) for at in range(3, 7))
+        batch = number(product.extent(2), 1)
+        vectors = ceil_div(out, lanes)
+        return Sizes(parts.size, batch, tall, wide, vectors, depth, lanes, dtype.size_bytes)
+
+    @property
+    def weights_bytes(self) -> int:
+        return self.side**2 * self.vectors * self.lanes * self.depth * self.item_bytes
+
+    def row_bytes(self) -> int:
+        """Transformed inputs and results of one row of tiles."""
+        return self.side**2 * self.wide * (self.depth + 2 * self.lanes) * self.item_bytes
 
 
-def winograd(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Schedule all stages of a convolution, from its products."""
-    if annotation(block_of(sch.function, reference.name), ROLE) != PRODUCT:
-        return ()
-    parts = _parts(sch, reference)
-    if parts is None or context.target.kind != CPU:
-        return ()
-    plan = _plan(parts, context.target, context.threads)
-    return _scheduled(sch, _followed(sch, parts), plan, context)
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Parts | None:
+    """All stages of a convolution, from its products."""
+    if annotation(block_of(sch.function, block.name), ROLE) != PRODUCT:
+        return None
+    return _parts(sch, block)
 
 
-def number(expr: Expr, unknown: int = UNKNOWN_TILES) -> int:
+def number(expr: Expr, unknown: int = DYNAMIC_TILES) -> int:
     return int(expr.value) if isinstance(expr, Const) else unknown
 
 
@@ -140,94 +175,134 @@ def _followed(sch: Schedule, parts: Parts) -> Parts:
     return replace(parts, result=readers[0]) if joined else parts
 
 
-# ------------------------------------------------------------------------------------ the plan
+# --------------------------------------------------------------------------- the space
 
 
-def _plan(parts: Parts, target: Target, threads: int) -> Plan:
-    product, a = parts.product, parts.size
-    of = product.block.writes[0].buffer.dtype
-    lanes = target.lanes(of.bits)
-    batch = number(product.extent(2), 1)
-    tall, wide, out, depth = (number(product.extent(at)) for at in range(3, 7))
-    vectors_out = -(-out // lanes)
-    far = a * a * out * depth * of.size_bytes > target.l2_bytes // 2
-    # Weights that stay in the cache are read again for every block: small ones then leave room.
-    room = target.l2_bytes * 5 // 8 if far else target.l2_bytes // 8
-    most = max(1, room // (a * a * wide * (depth + 2 * lanes) * of.size_bytes))
-    share = ""
-    if threads > 1 and 2 * a * a * batch * tall * wide * out * depth > PARALLEL_FLOPS:
-        # Blocks keep their images to themselves, but a few rows may not divide evenly.
-        rounds = -(-batch * -(-tall // most) // threads) * most
-        alone = batch == 1 and rounds * threads > 1.2 * tall
-        share = "panels" if alone and vectors_out >= 2 * threads else "blocks"
-    blocks = -(-tall // most)
-    rows = -(-tall // blocks) if far else even(tall, most, 1)
-    if share == "blocks":
-        rows = even(tall, rows, threads, batch)
-    panel, pixels = _tile(rows, wide, vectors_out, depth, target)
-    fitting = (target.vector_registers - 1) // (rows * wide + 1)
-    once = far and rows == tall and product.extent(2) is ONE and fitting > 0
-    if once:
-        panel, pixels = min(fitting, vectors_out), (rows, wide)
-    steps = unrolled_steps(number(product.extent(6), unknown=1), panel * math.prod(pixels))
-    return Plan(lanes, panel, rows, pixels, share, steps, far, once)
+def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
+    size, target = Sizes.of(parts, context), context.target
+    is_single = parts.product.extent(2) is ONE
+    known = number(parts.product.extent(6), unknown=1)
+
+    def legal(c: Columns) -> Column:
+        positions = c["tile_rows"] * c["tile_columns"]
+        fits = positions * c["nr"] + np.where(c["once"] == 1, c["nr"], c["nr"] + 1)
+        legal: Column = fits < target.vector_registers + (c["once"] == 0)
+        legal &= c["tile_rows"] <= c["rows"]
+        legal &= (c["tile_rows"] == 1) | (c["tile_columns"] == size.wide)
+        whole = (positions == size.tall * size.wide) & (c["rows"] == size.tall) & is_single
+        legal &= (c["once"] == 0) | (whole & exceeds(size, target))
+        legal &= (c["parallel"] != PANELS) | (size.vectors >= 2 * context.threads)
+        unrolls: Column = (c["k_unroll"] == 1) | is_unrollable(
+            known, c["nr"] * positions, c["k_unroll"]
+        )
+        legal &= unrolls
+        return legal
+
+    return Space(
+        WinogradPlan,
+        {
+            "nr": tuple(range(1, min(size.vectors, 8) + 1)),
+            "rows": tuple(range(size.tall, 0, -1)),
+            "tile_rows": tuple(range(1, min(size.tall, 8) + 1)),
+            "tile_columns": tuple(range(1, min(size.wide, target.vector_registers - 2) + 1)),
+            "parallel": (NONE,) if context.threads == 1 else (NONE, BLOCKS, PANELS),
+            "once": (0, 1),
+            "k_unroll": (1, *[n for n in K_UNROLL if n > 1]),
+        },
+        legal,
+        stages=(
+            ("nr", "tile_rows", "tile_columns", "once"),
+            ("rows", "parallel"),
+            ("k_unroll",),
+        ),
+    )
 
 
-def _tile(
-    rows: int, wide: int, vectors: int, depth: int, target: Target
-) -> tuple[int, tuple[int, int]]:
-    """Vectors of a panel and tiles of a block that registers hold."""
-    problem = Problem(1, (rows, wide), vectors, depth, 1, (False, False), is_grouped=False)
-    found, (_, tall, broad) = best_tile(problem, target)
-    return found, (tall, broad)
+def exceeds(size: Sizes, target: Target) -> bool:
+    """Whether the weights do not stay in L2 from one block to the next."""
+    return size.weights_bytes > target.l2_bytes // 2
+
+
+# --------------------------------------------------------------------------- the cost
+
+
+def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
+    """Cycles of the thread that finishes last: products, and what blocks read again."""
+    size, machine, threads = Sizes.of(parts, context), context.target.machine, context.threads
+    rows, l2 = c["rows"], machine.l2.size_bytes
+    blocks = ceil_div(size.tall, rows)
+    one = Problem(1, (1, size.wide), size.vectors, size.depth, 1, (False, False), is_grouped=False)
+    tiles = np.stack([np.ones_like(rows), c["tile_rows"], c["tile_columns"]], axis=1)
+    products = np.zeros(len(rows))
+    for tall in np.unique(rows).tolist():
+        problem, here = replace(one, spatial=(tall, size.wide)), rows == tall
+        products[here] = tile_cycles(problem, c["nr"][here], tiles[here], context.target)
+    products = size.side**2 * size.batch * blocks * products
+    is_far = exceeds(size, context.target)
+    room = l2 * 5 // 8 if is_far else l2 // 8
+    outgrown = (rows > 1) & (rows * size.row_bytes() > room)
+    images = size.batch * size.tall * size.row_bytes()
+    again = np.where(c["once"] == 1, 1, size.batch * blocks) * size.weights_bytes * is_far
+    rate = np.where(
+        c["once"] == 1, machine.memory_bytes_per_cycle, machine.scattered_bytes_per_cycle
+    )
+    units = np.where(
+        c["parallel"] == BLOCKS, size.batch * blocks, size.batch * ceil_div(size.vectors, c["nr"])
+    )
+    share = np.where(c["parallel"] == NONE, 1.0, ceil_div(units, threads) / units)
+    return Cost.of(
+        products=(np.maximum(products, again / rate) + HIDDEN_SHARE * products) * share,
+        images=np.where(outgrown, images / machine.scattered_bytes_per_cycle, 0) * share,
+        moved=np.where(c["parallel"] == PANELS, images / machine.l2.bytes_per_cycle, 0),
+        blocks=blocks * machine.fma_latency_cycles * size.depth,
+        wake=np.where(c["parallel"] == NONE, 0, machine.wake_cycles),
+        unroll=size.side**2 * size.depth / c["k_unroll"],
+    )
 
 
 # ------------------------------------------------------------------------------------ the schedule
 
 
-def _scheduled(
-    sch: Schedule, parts: Parts, plan: Plan, context: RuleContext
+def apply(
+    sch: Schedule, parts: Parts, plan: WinogradPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
-    m, lanes = parts.tile, plan.lanes
+    parts = _followed(sch, parts)
+    m, lanes = parts.tile, Sizes.of(parts, context).lanes
+    far = exceeds(Sizes.of(parts, context), context.target)
     n, y, x, o = sch.get_loops(parts.result)
     block, row, y_in = sch.split(y, [None, plan.rows, m])
     column, x_in = sch.split(x, [None, m])
-    panel, vector, lane = sch.split(o, [None, plan.vectors, lanes])
+    panel, vector, lane = sch.split(o, [None, plan.nr, lanes])
     sch.reorder(n, block, panel, row, column, vector, y_in, x_in, lane)
     sch.vectorize(lane)
     for loop in (y_in, x_in):
         sch.unroll(loop)
     _columns(sch, parts, vector, lanes)
-    store, each, depth, near = _product(sch, parts, plan, panel)
-    shared = plan.share == "panels"
-    _image(sch, parts, plan, None if shared or plan.once else block, context)
-    _weights(sch, parts, plan, context)
-    if plan.far:
+    store, each, depth, near = _product(sch, parts, plan, panel, lanes)
+    shared = plan.parallel == PANELS
+    _image(sch, parts, plan, None if shared or plan.once else block, lanes)
+    _weights(sch, parts, plan, context, lanes)
+    if far:
         product = BlockRef(parts.product.name)
         made = block_of(sch.function, parts.weights[-1].name).writes[0].buffer
         reads = block_of(sch.function, product.name).reads
         index = next(i for i, read in enumerate(reads) if read.buffer is made)
         if plan.once:
-            ahead = -(-AHEAD // (plan.vectors * plan.steps))
+            ahead = -(-PREFETCH_VECTORS // (plan.nr * plan.k_unroll))
             attempt(sch, sch.prefetch, product, index, depth, ahead, near, True)
         else:  # ask for the weights of the next product meanwhile
             attempt(sch, sch.prefetch, product, index, each, 1, depth)
-    if plan.share == "blocks":
+    if plan.parallel == BLOCKS:
         sch.parallel(sch.fuse(n, block))
     if shared:
         sch.parallel(sch.fuse(n, block, panel))
     if plan.once:  # tiles side by side shall not compete for the same places of the first cache
         channels = number(parts.product.extent(6))
-        sch.storage_align(parts.image, 0, 4, channels, plan.lanes % channels)
-        if plan.share:
+        sch.storage_align(parts.image, 0, 4, channels, lanes % channels)
+        if plan.parallel != NONE:
             sch.parallel(each)
     stages = (parts.image, parts.half, parts.padded, *parts.weights, parts.columns, parts.result)
     return (BlockRef(parts.product.name), store, *stages)
-
-
-def _inner(sch: Schedule, block: BlockRef, outer: LoopRef | None, count: int) -> list[LoopRef]:
-    """The last `count` loops of a block, which it has for itself."""
-    return sch.get_loops(block)[-count:]
 
 
 def _columns(sch: Schedule, parts: Parts, vector: LoopRef, lanes: int) -> None:
@@ -241,7 +316,7 @@ def _columns(sch: Schedule, parts: Parts, vector: LoopRef, lanes: int) -> None:
 
 
 def _product(
-    sch: Schedule, parts: Parts, plan: Plan, panel: LoopRef
+    sch: Schedule, parts: Parts, plan: WinogradPlan, panel: LoopRef, lanes: int
 ) -> tuple[BlockRef, LoopRef, LoopRef, LoopRef | None]:
     """For each of the a x a products, tiles of the image by vectors of channels in registers.
 
@@ -251,9 +326,9 @@ def _product(
     if not plan.once:
         sch.compute_at(block, panel)
     *_, i, j, n, y, x, o, c = sch.get_loops(block)
-    far_y, near_y = sch.split(y, [None, plan.pixels[0]])
-    far_x, near_x = sch.split(x, [None, plan.pixels[1]])
-    panels, vector, lane = sch.split(o, [None, plan.vectors, plan.lanes])
+    far_y, near_y = sch.split(y, [None, plan.tile_rows])
+    far_x, near_x = sch.split(x, [None, plan.tile_columns])
+    panels, vector, lane = sch.split(o, [None, plan.nr, lanes])
     sch.reorder(i, j, panels, n, far_y, far_x, c, near_y, near_x, vector, lane)
     each = sch.fuse(i, j, panels)
     for loop in (near_y, near_x, vector):
@@ -262,25 +337,25 @@ def _product(
     store = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(store, far_x)
     *_, y, x, o = sch.get_loops(store)
-    vector, lane = sch.split(o, [None, plan.lanes])
+    vector, lane = sch.split(o, [None, lanes])
     sch.vectorize(lane)
     for loop in (y, x, vector):
         sch.unroll(loop)
     sch.decompose_reduction(block, c)
     near: LoopRef | None = None
-    if plan.steps > 1:
-        c, near = unrolled_sum(sch, c, plan.steps)
+    if plan.k_unroll > 1:
+        c, near = unrolled_sum(sch, c, plan.k_unroll)
     return store, each, c, near
 
 
 def _image(
-    sch: Schedule, parts: Parts, plan: Plan, block: LoopRef | None, context: RuleContext
+    sch: Schedule, parts: Parts, plan: WinogradPlan, block: LoopRef | None, lanes: int
 ) -> None:
     """Transform the tiles of a block, a vector of channels at a time."""
     if block is not None:
         sch.compute_at(parts.image, block)
     *_, i, j, n, y, x, c = sch.get_loops(parts.image)
-    vector, lane = sch.split(c, [None, plan.lanes])
+    vector, lane = sch.split(c, [None, lanes])
     sch.reorder(n, y, x, vector, i, j, lane)
     sch.vectorize(lane)
     sch.unroll(i)
@@ -288,20 +363,22 @@ def _image(
     sch.set_scope(parts.half, 0, "local")
     sch.compute_at(parts.half, vector)
     *_, i, j, c = sch.get_loops(parts.half)
-    _, lane = sch.split(c, [None, plan.lanes])
+    _, lane = sch.split(c, [None, lanes])
     sch.vectorize(lane)
     sch.unroll(i)
     sch.unroll(j)
     sch.compute_at(parts.padded, y if block is None else block)
     *_, c = sch.get_loops(parts.padded)
-    _, lane = sch.split(c, [None, plan.lanes])
+    _, lane = sch.split(c, [None, lanes])
     sch.vectorize(lane)
-    if block is None and plan.share:
+    if block is None and plan.parallel != NONE:
         sch.parallel(sch.fuse(n, y))
 
 
-def _weights(sch: Schedule, parts: Parts, plan: Plan, context: RuleContext) -> None:
-    width = plan.vectors * plan.lanes
+def _weights(
+    sch: Schedule, parts: Parts, plan: WinogradPlan, context: RuleContext, lanes: int
+) -> None:
+    width = plan.nr * lanes
     order = f"i, j, o // {width}" if plan.once else f"o // {width}, i, j"
     sch.transform_layout(
         parts.weights[-1],
@@ -324,3 +401,6 @@ def _is_constant(sch: Schedule, reference: BlockRef, parts: Parts, context: Rule
     return all(
         region.buffer in made or region.buffer.name in context.constants for region in block.reads
     )
+
+
+WINOGRAD = Rule("winograd", WinogradPlan, match, plans, cost, apply)
