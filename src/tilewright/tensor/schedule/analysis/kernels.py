@@ -179,7 +179,7 @@ def _repeated(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, s
 
 
 def _is_instruction(stmt: Stmt) -> bool:
-    """Whether the threads of a block carry it out together: the loops of a behaviour they do not."""
+    """Whether the threads of a block carry it out together, as they do not loops of a behaviour."""
     return isinstance(stmt, TensorCall) and is_implemented(stmt)
 
 
