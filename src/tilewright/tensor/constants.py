@@ -122,7 +122,7 @@ def _constant_nests(fn: Function, nests: tuple[Stmt, ...]) -> list[Stmt]:
 def _is_constant(nest: Stmt) -> bool:
     """Every block is marked, and no size of a call is mentioned."""
     found = list(blocks(nest))
-    if not found or not all(annotation(block, CONSTANT, False) for block in found):
+    if not found or not all(b.writes and annotation(b, CONSTANT, False) for b in found):
         return False
     bound: set[Var] = set()
     for stmt in walk(nest):

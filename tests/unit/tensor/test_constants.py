@@ -118,3 +118,25 @@ def test_sizes_and_the_order_of_others_are_kept():
     c = np.zeros((3, 20), np.float32)
     run(split, a, b, c)
     np.testing.assert_allclose(c, a @ b)
+
+
+def test_a_prefetch_alone_is_no_constant_work():
+    """A nest that writes nothing has no result to hand over, and names its buffer by address."""
+    text = """
+func @f(%A: f32[16], %B: f32[16]) stage scheduled {
+  for %i in 0..4 {
+    block @ahead(%vi: spatial 4 = %i) {
+      annotate constant = true
+      eval prefetch(address(%A[%vi]))
+    }
+  }
+  for %j in 0..16 {
+    block @B(%vj: spatial 16 = %j) {
+      reads %A[%vj]
+      writes %B[%vj]
+      %B[%vj] = %A[%vj]
+    }
+  }
+}
+"""
+    assert split_constant_blocks(tensor.parse(text)).packer is None

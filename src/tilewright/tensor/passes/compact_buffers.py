@@ -14,6 +14,7 @@ from dataclasses import replace
 from tilewright import sym
 from tilewright.base.passes import PassContext
 from tilewright.sym import ZERO, Const, Context, Expr, Var
+from tilewright.tensor.divisors import is_total
 from tilewright.tensor.ir import (
     Address,
     Alloc,
@@ -30,7 +31,6 @@ from tilewright.tensor.ir import (
     TensorCall,
 )
 from tilewright.tensor.passes.accesses import Access, Place, collect, is_shared_between
-from tilewright.tensor.passes.divisors import is_total
 from tilewright.tensor.regions import is_data_dependent, region_over
 from tilewright.tensor.visit import rewrite, walk
 

@@ -42,6 +42,7 @@ from tilewright.sym import (
     Var,
     const,
 )
+from tilewright.tensor.divisors import is_total
 from tilewright.tensor.ir import (
     PARALLEL,
     SERIAL,
@@ -57,7 +58,6 @@ from tilewright.tensor.ir import (
     Stmt,
     Store,
 )
-from tilewright.tensor.passes.divisors import is_total
 from tilewright.tensor.passes.rewriter import (
     Rewriter,
     join,

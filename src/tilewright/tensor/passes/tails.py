@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from tilewright import sym
 from tilewright.sym import ZERO, Const, Expr, Le, Lt, Var
+from tilewright.tensor.divisors import is_total
 from tilewright.tensor.ir import UNROLL, For, annotation
-from tilewright.tensor.passes.divisors import is_total
 
 TAILS = "tails"  # the annotation of a loop
 MOST_HEIGHTS = 16

@@ -10,6 +10,7 @@ from tilewright import sym
 from tilewright.base.loc import Synthetic
 from tilewright.sym import ZERO, Const, Expr, Size, Var
 from tilewright.tensor.calls import call
+from tilewright.tensor.divisors import is_total
 from tilewright.tensor.ir import (
     SPATIAL,
     Address,
@@ -97,6 +98,15 @@ def prefetch(
     region = region_over(bound_region(block, read), loop_ranges(loops_below(path, loop)), ctx)
     ahead = sym.add(var, offset)
     region = substitute_region(region, {var: ahead})
+    if not all(is_total(end, ctx) for r in region.ranges for end in (r.start, r.extent)):
+        raise refuse(
+            fn,
+            "TW2143",
+            f"cannot prefetch %{buffer.name} at loop %{var.name}: how much of it is read cannot be "
+            "told where a dimension is empty",
+            name,
+            help="prefetch before the loops inside are fused",
+        )
     place = loop_path
     if spread is not None:
         place, inner = path_to_loop(fn, spread, "spread requests over the loop")

@@ -16,6 +16,8 @@ def _is_not_zero(by: Expr, ctx: Context) -> bool:
     """Positive, or a factor of what the extent of a loop around is: that runs, so it is not 0."""
     if sym.prove(sym.lt(0, by), ctx):
         return True
+    if isinstance(by, FloorDiv) and isinstance(by.b, Const) and sym.prove(sym.le(by.b, by.a), ctx):
+        return True
     extents = [stop for start, stop in ctx.ranges.values() if start is ZERO]
     # a // c is at least 1, so a - c + 1 is.
     extents += [
