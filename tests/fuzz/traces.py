@@ -231,10 +231,16 @@ class Moves:
         self.sch.annotate(self.rng.choice((outer, outer, outer, inner)), TAILS, True)
 
     def interleave(self) -> None:
-        """Two loops, one right behind the other where a block has been moved beside another."""
-        host, guest = self.block(), self.block()
+        """Two loops, the second between the iterations of the first where nothing forbids it."""
+        results = self.sch.get_output_blocks()
+        if len(results) > 1 and self.rng.random() < 0.8:
+            host, guest = results[:2]
+        else:
+            host, guest = self.block(), self.block()
         self.sch.annotate(self.rng.choice(self.loops(host)), INTERLEAVE, HOST)
-        self.sch.annotate(self.rng.choice(self.loops(guest)), INTERLEAVE, GUEST)
+        guests = self.loops(guest)
+        outermost = guests[0] if self.rng.random() < 0.8 else self.rng.choice(guests)
+        self.sch.annotate(outermost, INTERLEAVE, GUEST)
 
     def alternating(self) -> None:
         """The threads of a parallel loop take their iterations in alternating direction."""
