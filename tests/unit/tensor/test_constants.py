@@ -140,3 +140,14 @@ func @f(%A: f32[16], %B: f32[16]) stage scheduled {
 }
 """
     assert split_constant_blocks(tensor.parse(text)).packer is None
+
+
+def test_a_weight_that_is_still_prefetched_stays():
+    sch = matmul()
+    block = sch.get_block("C")
+    sch.prefetch(block, 1, sch.get_loops(block)[2], 2)
+    split = split_constant_blocks(packed(sch).function)
+    assert split.params == (Given(0), Given(1), Packed(0), Given(2))
+    a, b, c = arguments(sch)
+    run(split, a, b, c)
+    np.testing.assert_allclose(c, a @ b, rtol=1e-5, atol=1e-5)
