@@ -1,6 +1,7 @@
 """Damaged model files: each gives a model or one error of ours, and never takes the process down.
 
     python tests/fuzz/onnx_files.py --files 10000 --jobs 2
+    python tests/fuzz/onnx_files.py --first 4000     that run again: each prints its first seed
     python tests/fuzz/onnx_files.py --seed 4711         one of them again, with the whole story
 
 A file that can still be imported is optimized as well; of these, one in a few is compiled and run.

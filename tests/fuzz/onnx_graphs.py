@@ -1,6 +1,7 @@
 """Random valid ONNX models, by ONNX Runtime and by us, at several sizes of their dimensions.
 
     python tests/fuzz/onnx_graphs.py --graphs 1000 --jobs 2
+    python tests/fuzz/onnx_graphs.py --first 4000     that run again: each prints its first seed
     python tests/fuzz/onnx_graphs.py --seed 4711        one of them again, made small if it fails
 
 Needs onnxruntime (the extra `bench`). Differences that are no faults are listed, with reasons, in

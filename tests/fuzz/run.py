@@ -1,6 +1,7 @@
 """Random programs under random schedules, in several processes.
 
     python tests/fuzz/run.py --programs 5000 --jobs 2
+    python tests/fuzz/run.py --first 4000     that run again: each prints its first seed
     python tests/fuzz/run.py --seed 4711            one of them again, with the smallest trace
 
 Each program is scheduled at random; the schedule is printed and parsed, its trace written and
