@@ -14,7 +14,9 @@ import numpy as np
 from programs import Program
 
 from tilewright.base.errors import TilewrightError, UserError
+from tilewright.sym import Const, Expr
 from tilewright.tensor import Function, interpret, parse, verify
+from tilewright.tensor.constants import Given, split_constant_blocks
 from tilewright.tensor.ir import FLAT, THREAD, For
 from tilewright.tensor.passes import lower
 from tilewright.tensor.schedule import Schedule, Trace
@@ -71,7 +73,7 @@ def check_function(
         found = step(program, fn, trace)
         if found is not None:
             return found
-    found = _answer("schedule", program, fn, seed)
+    found = _answer("schedule", program, fn, seed) or _packed(program, fn, seed)
     if found is not None or not lowered:
         return found
     try:
@@ -151,6 +153,35 @@ def _answer(what: str, program: Program, fn: Function, seed: int) -> Failure | N
                     f"%{buffer.name} differs for shapes {shapes}\nhave {have}\nwant {want}\n{fn}",
                 )
     return None
+
+
+def _packed(program: Program, fn: Function, seed: int) -> Failure | None:
+    """The same answer where work on weights is done beforehand, into zeroed memory."""
+    try:
+        split = split_constant_blocks(fn)
+        if split.packer is None:
+            return None
+        verify(split.packer)
+        verify(split.kernel)
+        arguments, wanted = expected(program, seed)
+        made = [np.zeros([_number(d) for d in b.shape], b.dtype.numpy) for b in split.results]
+        interpret(split.packer, *[arguments[at] for at in split.weights], *made)
+        given = [
+            arguments[p.position] if isinstance(p, Given) else made[p.position]
+            for p in split.params
+        ]
+        interpret(split.kernel, *given, seed=seed)
+    except Exception as error:
+        return _failed("packed", error)
+    for have, want in zip(arguments, wanted, strict=True):
+        if not np.array_equal(have, want, equal_nan=have.dtype.kind == "f"):
+            return Failure("packed answer", f"{split.packer}\n{split.kernel}")
+    return None
+
+
+def _number(dim: Expr) -> int:
+    assert isinstance(dim, Const), dim
+    return int(dim.value)
 
 
 def smallest(program: Program, trace: Trace, failure: Failure, *, seed: int = 0) -> Trace:

@@ -1,6 +1,7 @@
 """Damaged model files: each gives a model or one error of ours, and never takes the process down.
 
     python tests/fuzz/onnx_files.py --files 10000 --jobs 2
+    python tests/fuzz/onnx_files.py --first 4000     that run again: each prints its first seed
     python tests/fuzz/onnx_files.py --seed 4711         one of them again, with the whole story
 
 A file that can still be imported is optimized as well; of these, one in a few is compiled and run.
@@ -23,6 +24,7 @@ import numpy as np
 from onnx_mutate import damaged
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from seeds import begin
 from workers import Lost, run_jobs
 
 from tilewright.base.errors import CompilerBug, TilewrightError
@@ -91,7 +93,7 @@ def small_arguments(module: Module) -> list[Any] | None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--files", type=int, default=10_000)
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--first", type=int, help="the first seed; without it, a fresh one")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--every", type=int, default=EVERY, help="compile one in so many")
     parser.add_argument("--seed", type=int, help="just this one, with the whole story")
@@ -99,9 +101,10 @@ def main() -> int:
     console = Console()
     if options.seed is not None:
         return explain(options.seed, options.every, console)
-    begin = time.perf_counter()
+    start = time.perf_counter()
     ends: dict[int, tuple[str, str]] = {}
-    jobs = [(options.first + at, options.every) for at in range(options.files)]
+    first = begin(options.first, options.files, console)
+    jobs = [(first + at, options.every) for at in range(options.files)]
     columns = (TextColumn("{task.completed}/{task.total} files"), BarColumn())
     bar = Progress(
         *columns, TextColumn("{task.fields[bad]} bad"), TimeRemainingColumn(), console=console
@@ -124,7 +127,7 @@ def main() -> int:
                 sys.stdout.flush()
             if not console.is_terminal and len(ends) % max(1, len(jobs) // 10) == 0:
                 console.print(f"{len(ends)}/{len(jobs)} files, {bad} bad")
-    report(console, ends, time.perf_counter() - begin)
+    report(console, ends, time.perf_counter() - start)
     return 1 if bad else 0
 
 

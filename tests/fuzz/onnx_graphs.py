@@ -1,6 +1,7 @@
 """Random valid ONNX models, by ONNX Runtime and by us, at several sizes of their dimensions.
 
     python tests/fuzz/onnx_graphs.py --graphs 1000 --jobs 2
+    python tests/fuzz/onnx_graphs.py --first 4000     that run again: each prints its first seed
     python tests/fuzz/onnx_graphs.py --seed 4711        one of them again, made small if it fails
 
 Needs onnxruntime (the extra `bench`). Differences that are no faults are listed, with reasons, in
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from onnx_check import AGREED, EXPLAINED, FAILED, INTERPRETED, NATIVE, REFUSED, Outcome, check_case
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from seeds import begin
 from workers import Lost, run_jobs
 
 SECONDS = 120.0  # for one model
@@ -28,7 +30,7 @@ SECONDS = 120.0  # for one model
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--graphs", type=int, default=1000)
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--first", type=int, help="the first seed; without it, a fresh one")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--how", choices=(NATIVE, INTERPRETED), default=NATIVE)
     parser.add_argument("--seed", type=int, help="just this one, explained")
@@ -37,9 +39,9 @@ def main() -> int:
     console = Console()
     if options.seed is not None:
         return 0 if explain(options.seed, options.how, console) else 1
-    begin = time.perf_counter()
+    start = time.perf_counter()
     outcomes = run(options, console)
-    report(console, outcomes, time.perf_counter() - begin)
+    report(console, outcomes, time.perf_counter() - start)
     failures = [outcome for outcome in outcomes if outcome.status == FAILED]
     shown: set[str] = set()
     for outcome in failures:
@@ -51,7 +53,8 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace, console: Console) -> list[Outcome]:
-    jobs = [(options.first + at, options.how) for at in range(options.graphs)]
+    first = begin(options.first, options.graphs, console)
+    jobs = [(first + at, options.how) for at in range(options.graphs)]
     outcomes: list[Outcome] = []
     bar = Progress(
         TextColumn("{task.completed}/{task.total} models"),

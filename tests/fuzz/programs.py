@@ -385,6 +385,17 @@ def multi_output(draw: Draw) -> Program:
     return Program("multi_output", te.function([A, B, *outputs], name="multi"))
 
 
+def siblings(draw: Draw) -> Program:
+    """Two computations that have nothing to do with each other, one after the other."""
+    n, m, k = draw.dim(), draw.extent(8), draw.extent(13)
+    A, B = te.placeholder((n, m), name="A"), te.placeholder((k, m), name="B")
+    r = te.reduce_axis((0, m), name="r")
+    Y = te.compute((n, m), lambda i, j: draw.unary(A[i, j]), name="Y")
+    Z = te.compute((k,), lambda i: te.sum(B[i, r], axis=r), name="Z")
+    outputs = [Y, Z] if draw.flip() else [Z, Y]
+    return Program("siblings", te.function([A, B, *outputs], name="siblings"))
+
+
 def transpose(draw: Draw) -> Program:
     """Places change: a transposition, a reversal, a strided read."""
     n, m = draw.extent(12) + 1, draw.dim(12)
@@ -435,6 +446,7 @@ MAKERS: tuple[Callable[[Draw], Program], ...] = (
     depthwise,
     stencil,
     multi_output,
+    siblings,
     transpose,
     scan,
     softmax_like,

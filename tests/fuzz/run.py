@@ -1,6 +1,7 @@
 """Random programs under random schedules, in several processes.
 
     python tests/fuzz/run.py --programs 5000 --jobs 2
+    python tests/fuzz/run.py --first 4000     that run again: each prints its first seed
     python tests/fuzz/run.py --seed 4711            one of them again, with the smallest trace
 
 Each program is scheduled at random; the schedule is printed and parsed, its trace written and
@@ -11,7 +12,6 @@ answer must not change.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import sys
 import time
@@ -28,14 +28,22 @@ import programs
 import traces
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from seeds import begin
+from workers import Lost, run_jobs
 
 from tilewright.tensor.schedule import Schedule
+
+SECONDS = 120.0  # for one program; an idle machine needs a hundredth
+
+
+def outcome_of(seed: int, failure: str = "") -> dict[str, Any]:
+    return {"seed": seed, "kind": "", "applied": {}, "refused": {}, "failure": failure}
 
 
 def one(job: tuple[int, bool]) -> dict[str, Any]:
     """The outcome of one seed, as plain data."""
     seed, lowered = job
-    found: dict[str, Any] = {"seed": seed, "kind": "", "applied": {}, "refused": {}, "failure": ""}
+    found = outcome_of(seed)
     try:
         program = programs.random_program(seed)
         found["kind"] = program.kind
@@ -80,7 +88,7 @@ def explain(seed: int, lowered: bool, console: Console) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--programs", type=int, default=5000)
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--first", type=int, help="the first seed; without it, a fresh one")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, help="just this one, explained")
     parser.add_argument("--no-lower", action="store_true", help="leave lowering out")
@@ -90,8 +98,9 @@ def main() -> int:
     lowered = not options.no_lower
     if options.seed is not None:
         return 0 if explain(options.seed, lowered, console) else 1
-    jobs = [(options.first + at, lowered) for at in range(options.programs)]
-    begin = time.perf_counter()
+    first = begin(options.first, options.programs, console)
+    jobs = [(first + at, lowered) for at in range(options.programs)]
+    start = time.perf_counter()
     applied: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
@@ -103,21 +112,27 @@ def main() -> int:
         TimeRemainingColumn(),
         console=console,
     )
-    # Fresh processes: nothing of this one's state, and a crash costs one worker.
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(options.jobs, maxtasksperchild=200) as pool, bar:
+    with bar:
         task = bar.add_task("", total=len(jobs), failed=0)
-        for found in pool.imap_unordered(one, jobs, chunksize=4):
+        for job, found in run_jobs(
+            "run", "one", jobs, workers=options.jobs, seconds=SECONDS, most=200
+        ):
+            if isinstance(found, Lost):
+                found = outcome_of(job[0], failure=found.why)
             kinds[found["kind"]] += 1
             applied.update(found["applied"])
             refused.update(found["refused"])
             if found["failure"]:
                 failures.append(found)
+                # At once: a long run may be cut off.
+                line = f"seed {found['seed']}: {found['failure']}"
+                console.print(line, markup=False, soft_wrap=True)
+                sys.stdout.flush()
             bar.update(task, advance=1, failed=len(failures))
             done = sum(kinds.values())
             if not console.is_terminal and done % max(1, len(jobs) // 10) == 0:
                 console.print(f"{done}/{len(jobs)} programs, {len(failures)} failed")
-    report(console, kinds, applied, refused, time.perf_counter() - begin)
+    report(console, kinds, applied, refused, time.perf_counter() - start)
     failures.sort(key=lambda found: found["seed"])
     console.print(f"failures: {len(failures)}")
     for kind, count in Counter(found["failure"] for found in failures).most_common():
@@ -127,6 +142,8 @@ def main() -> int:
     for found in failures:
         if found["failure"] not in shown and len(shown) < options.explain:
             shown.add(found["failure"])
+            if "crash (" in found["failure"] or "time limit" in found["failure"]:
+                continue
             explain(found["seed"], lowered, console)
     return 1 if failures else 0
 

@@ -20,10 +20,25 @@ from programs import DECLARED, declare_intrinsics
 
 from tilewright.base.errors import UserError
 from tilewright.sym import Const, Expr
-from tilewright.tensor.ir import REDUCE, Block, For, Function, Load, Stmt, Store, Update
+from tilewright.tensor.constants import CONSTANT
+from tilewright.tensor.ir import (
+    REDUCE,
+    TO_AND_FRO,
+    Block,
+    For,
+    Function,
+    Load,
+    Region,
+    Stmt,
+    Store,
+    Update,
+    Value,
+)
+from tilewright.tensor.passes.interleave_loops import GUEST, HOST, INTERLEAVE
+from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block, find_loop
-from tilewright.tensor.visit import blocks
+from tilewright.tensor.visit import blocks, written_buffers
 
 
 @dataclass
@@ -47,14 +62,15 @@ def random_trace(
     style = style or rng.choice(("cpu", "cpu", "cpu", "gpu"))
     out = Outcome(Schedule(fn, seed=seed))
     goal = wanted + rng.randint(0, 8)
-    eager = rng.random() < 0.25  # tiles that intrinsics fit are found in fresh programs only
+    # Some find what they fit in fresh programs only.
+    early = rng.choice(EARLY) if rng.random() < 0.4 else None
     for attempt in range(attempts):
         if sum(out.applied.values()) >= goal:
             break
         weights = [weight for _, weight in MOVES[style].values()]
         name = rng.choices(list(MOVES[style]), weights)[0]
-        if eager and attempt < 8 and not out.applied["tensorize"]:
-            name = "tensorize"
+        if early is not None and attempt < 8 and not out.applied[early]:
+            name = early
         move, _ = MOVES[style][name]
         point = out.schedule.checkpoint()
         steps = len(out.schedule.trace)
@@ -76,6 +92,7 @@ def random_trace(
     return out
 
 
+EARLY = ("tensorize", "tensorize", "reindex_read", "pad", "interleave")
 MOST_ITERATIONS = 50_000  # of all blocks together: what the interpreter does in a second
 
 
@@ -196,6 +213,56 @@ class Moves:
         )
         self.sch.bind(self.loop(), axis)
 
+    def hint(self) -> None:
+        """An annotation that means something to a pass or to the code generator."""
+        key, values = self.rng.choice(HINTS)
+        self.sch.annotate(self.loop(), key, self.rng.choice(values))
+
+    def nonsense(self) -> None:
+        """The same with a value that means nothing: refused, or harmless."""
+        key, _ = self.rng.choice(HINTS)
+        at = self.loop() if self.rng.random() < 0.5 else self.block()
+        self.sch.annotate(at, key, self.rng.choice((-1, 0, 2.5, "text", (1, "two"), False)))
+
+    def tails(self) -> None:
+        """A loop over rows of a register tile, cut to each number of rows that may be left."""
+        outer, inner = self.sch.split(self.loop(), [None, self.rng.choice((2, 3, 4))])
+        self.sch.unroll(inner)
+        self.sch.annotate(self.rng.choice((outer, outer, outer, inner)), TAILS, True)
+
+    def interleave(self) -> None:
+        """Two loops, the second between the iterations of the first where nothing forbids it."""
+        results = self.sch.get_output_blocks()
+        if len(results) > 1 and self.rng.random() < 0.8:
+            host, guest = results[:2]
+        else:
+            host, guest = self.block(), self.block()
+        self.sch.annotate(self.rng.choice(self.loops(host)), INTERLEAVE, HOST)
+        guests = self.loops(guest)
+        outermost = guests[0] if self.rng.random() < 0.8 else self.rng.choice(guests)
+        self.sch.annotate(outermost, INTERLEAVE, GUEST)
+
+    def alternating(self) -> None:
+        """The threads of a parallel loop take their iterations in alternating direction."""
+        loop = self.loop()
+        self.sch.parallel(loop)
+        self.sch.annotate(loop, TO_AND_FRO, True)
+        if self.rng.random() < 0.5:
+            self.sch.annotate(loop, "threads", self.rng.choice((0, 1, 2)))
+
+    def constant(self) -> None:
+        """Work on inputs alone, which may run before the first call."""
+        made = written_buffers(self.sch.function.body)
+        block = self.block(lambda b: not any(region.buffer in made for region in b.reads))
+        self.sch.annotate(block, CONSTANT, True)
+
+    def packed_constant(self) -> None:
+        """A copy of an input in another layout, marked as such work."""
+        block = self.block()
+        copy = self.sch.cache_read(block, self.index(len(self.at(block).reads)), "global")
+        self.sch.transform_layout(copy, ("write", 0), self.index_map(self.at(copy).writes[0]))
+        self.sch.annotate(copy, CONSTANT, True)
+
     def annotate(self) -> None:
         at = self.loop() if self.rng.random() < 0.5 else self.block()
         key = self.rng.choice(("note", "level", "shape"))
@@ -282,13 +349,22 @@ class Moves:
     def pad(self) -> None:
         block = self.block()
         count = len(self.at(block).iters)
-        self.sch.pad(block, [self.rng.choice((1, 2, 4)) for _ in range(count)])
+        multiples = [self.rng.choice((1, 2, 4)) for _ in range(count)]
+        clamp = self.rng.random() < 0.4
+        if clamp and self.rng.random() < 0.8:  # it serves iterators of results alone
+            kinds = [it.kind for it in self.at(block).iters]
+            multiples = [1 if k == REDUCE else m for k, m in zip(kinds, multiples, strict=True)]
+        self.sch.pad(block, multiples, clamp)
 
     # ------------------------------------------------------------------ memory
 
     def cache_read(self) -> None:
         block = self.block()
         self.sch.cache_read(block, self.index(len(self.at(block).reads)), self.scope())
+
+    def reindex_read(self) -> None:
+        block = self.block()
+        self.sch.reindex_read(block, self.index(len(self.at(block).reads)), self.scope())
 
     def cache_write(self) -> None:
         block = self.block()
@@ -309,9 +385,14 @@ class Moves:
 
     def transform_layout(self) -> None:
         block = self.block()
-        at = self.index(len(self.at(block).writes))
-        rank = self.at(block).writes[at].buffer.rank
-        names = [f"i{axis}" for axis in range(rank)]
+        which = self.rng.choice(("write", "write", "read"))
+        regions = self.at(block).writes if which == "write" else self.at(block).reads
+        at = self.index(len(regions))
+        self.sch.transform_layout(block, (which, at), self.index_map(regions[at]))
+
+    def index_map(self, region: Region) -> str:
+        """Dimensions in another order, one of them in two parts at times."""
+        names = [f"i{axis}" for axis in range(region.buffer.rank)]
         places = list(names)
         self.rng.shuffle(places)
         if places and self.rng.random() < 0.5:
@@ -320,8 +401,7 @@ class Moves:
             places[axis : axis + 1] = [f"{name} // {factor}", f"{name} % {factor}"]
             if self.rng.random() < 0.5:
                 self.rng.shuffle(places)
-        text = f"({', '.join(names)}) -> ({', '.join(places)})"
-        self.sch.transform_layout(block, ("write", at), text)
+        return f"({', '.join(names)}) -> ({', '.join(places)})"
 
     def double_buffer(self) -> None:
         self.sch.double_buffer(self.block())
@@ -337,7 +417,24 @@ class Moves:
     def prefetch(self) -> None:
         block = self.block()
         at = self.index(len(self.at(block).reads))
-        self.sch.prefetch(block, at, self.rng.choice(self.loops(block)), self.rng.choice((0, 1, 2)))
+        loops = self.loops(block)
+        place = self.rng.randrange(len(loops))
+        spread = None
+        if self.rng.random() < 0.5:
+            below = loops[place + 1 :] if self.rng.random() < 0.9 else loops
+            spread = self.rng.choice(below) if below else None
+        offset, beyond = self.rng.choice((0, 1, 1, 2, 3)), self.rng.random() < 0.5
+        self.sch.prefetch(block, at, loops[place], offset, spread, beyond)
+
+
+# Annotations of loops that are read by a pass or by the code generator, with what they may say.
+HINTS: tuple[tuple[str, tuple[Value, ...]], ...] = (
+    ("unroll", (1, 2, 3, 4)),
+    ("threads", (0, 1, 2)),
+    (TO_AND_FRO, (True,)),
+    (TAILS, (True,)),
+    (INTERLEAVE, (HOST, GUEST)),
+)
 
 
 def _is_load(*values: Expr) -> bool:
@@ -352,6 +449,12 @@ COMMON: dict[str, tuple[Move, int]] = {
     "tile": (Moves.tile, 2),
     "unroll": (Moves.unroll, 2),
     "annotate": (Moves.annotate, 1),
+    "hint": (Moves.hint, 2),
+    "nonsense": (Moves.nonsense, 1),
+    "tails": (Moves.tails, 3),
+    "interleave": (Moves.interleave, 2),
+    "constant": (Moves.constant, 1),
+    "packed_constant": (Moves.packed_constant, 1),
     "sample_tile": (Moves.sample_tile, 2),
     "sample_choice": (Moves.sample_choice, 1),
     "compute_at": (Moves.compute_at, 2),
@@ -360,6 +463,7 @@ COMMON: dict[str, tuple[Move, int]] = {
     "compute_inline": (Moves.compute_inline, 3),
     "reverse_compute_inline": (Moves.reverse_compute_inline, 3),
     "cache_read": (Moves.cache_read, 4),
+    "reindex_read": (Moves.reindex_read, 2),
     "cache_write": (Moves.cache_write, 4),
     "set_scope": (Moves.set_scope, 2),
     "storage_align": (Moves.storage_align, 1),
@@ -372,12 +476,13 @@ COMMON: dict[str, tuple[Move, int]] = {
     "tensorize": (Moves.tensorize, 4),
     "double_buffer": (Moves.double_buffer, 2),
     "software_pipeline": (Moves.software_pipeline, 2),
-    "prefetch": (Moves.prefetch, 1),
+    "prefetch": (Moves.prefetch, 3),
 }
 MOVES: dict[str, dict[str, tuple[Move, int]]] = {
     "cpu": {
         **COMMON,
         "parallel": (Moves.parallel, 5),
+        "alternating": (Moves.alternating, 2),
         "vectorize": (Moves.vectorize, 5),
         "vthread": (Moves.vthread, 1),
     },

@@ -39,6 +39,7 @@ class Worker:
     job: Any = None
     begin: float = 0.0
     used: float = 0.0  # processor time when the job began
+    done: int = 0  # jobs
 
     def is_late(self, seconds: float) -> bool:
         passed = time.monotonic() - self.begin
@@ -79,8 +80,9 @@ def run_jobs(
     workers: int = 2,
     seconds: float = 30.0,
     memory_bytes: int = 0,
+    most: int = 0,
 ) -> Iterator[tuple[Any, Any]]:
-    """Every job with its outcome, in the order they end."""
+    """Every job with its outcome, in the order they end. After `most` jobs a worker is replaced."""
     context = multiprocessing.get_context("spawn")
 
     def started() -> Worker:
@@ -111,7 +113,8 @@ def run_jobs(
                     continue
                 busy.remove(worker)
                 outcome = _answer(worker) if worker.connection in ready else Lost("time limit")
-                if isinstance(outcome, Lost):
+                worker.done += 1
+                if isinstance(outcome, Lost) or worker.done == most:
                     _stop(worker)
                     pool.remove(worker)
                     pool.append(started())

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.sym import Var, free_vars
 from tilewright.tensor.ir import (
+    Address,
     Annotations,
     Block,
     Buffer,
@@ -30,7 +31,7 @@ from tilewright.tensor.ir import (
     annotation,
     seq,
 )
-from tilewright.tensor.visit import OUTPUTS, blocks, output_buffers, walk, written_buffers
+from tilewright.tensor.visit import OUTPUTS, blocks, exprs, output_buffers, walk, written_buffers
 
 CONSTANT = "constant"
 Param = Buffer | Var
@@ -74,7 +75,7 @@ def split_constant_blocks(fn: Function) -> Split:
         given = tuple(Given(at) for at in range(len(fn.params)))
         return Split(None, (), fn, given)
     made = written_buffers(seq(*moved))
-    needed = _read_buffers(rest)
+    needed = _read_buffers(rest) | _addressed_buffers(rest)
     packed = [buffer for buffer in made if buffer in needed]
     weights = [p for p in fn.params if isinstance(p, Buffer) and p in _read_buffers(moved)]
     packer = Function(
@@ -122,7 +123,7 @@ def _constant_nests(fn: Function, nests: tuple[Stmt, ...]) -> list[Stmt]:
 def _is_constant(nest: Stmt) -> bool:
     """Every block is marked, and no size of a call is mentioned."""
     found = list(blocks(nest))
-    if not found or not all(annotation(block, CONSTANT, False) for block in found):
+    if not found or not all(b.writes and annotation(b, CONSTANT, False) for b in found):
         return False
     bound: set[Var] = set()
     for stmt in walk(nest):
@@ -137,6 +138,11 @@ def _is_constant(nest: Stmt) -> bool:
 
 def _read_buffers(nests: list[Stmt]) -> set[Buffer]:
     return {region.buffer for nest in nests for block in blocks(nest) for region in block.reads}
+
+
+def _addressed_buffers(nests: list[Stmt]) -> set[Buffer]:
+    """What is named by address alone, as a prefetch does, which reads nothing."""
+    return {node.buffer for nest in nests for node in exprs(nest) if isinstance(node, Address)}
 
 
 def _kernel_params(

@@ -118,3 +118,36 @@ def test_sizes_and_the_order_of_others_are_kept():
     c = np.zeros((3, 20), np.float32)
     run(split, a, b, c)
     np.testing.assert_allclose(c, a @ b)
+
+
+def test_a_prefetch_alone_is_no_constant_work():
+    """A nest that writes nothing has no result to hand over, and names its buffer by address."""
+    text = """
+func @f(%A: f32[16], %B: f32[16]) stage scheduled {
+  for %i in 0..4 {
+    block @ahead(%vi: spatial 4 = %i) {
+      annotate constant = true
+      eval prefetch(address(%A[%vi]))
+    }
+  }
+  for %j in 0..16 {
+    block @B(%vj: spatial 16 = %j) {
+      reads %A[%vj]
+      writes %B[%vj]
+      %B[%vj] = %A[%vj]
+    }
+  }
+}
+"""
+    assert split_constant_blocks(tensor.parse(text)).packer is None
+
+
+def test_a_weight_that_is_still_prefetched_stays():
+    sch = matmul()
+    block = sch.get_block("C")
+    sch.prefetch(block, 1, sch.get_loops(block)[2], 2)
+    split = split_constant_blocks(packed(sch).function)
+    assert split.params == (Given(0), Given(1), Packed(0), Given(2))
+    a, b, c = arguments(sch)
+    run(split, a, b, c)
+    np.testing.assert_allclose(c, a @ b, rtol=1e-5, atol=1e-5)

@@ -20,12 +20,15 @@ def check_names(model: onnx.ModelProto, name: str) -> None:
     for function in model.functions:
         names += [function.name, function.domain, function.overload]
         names += [*function.input, *function.output, *function.attribute]
+        names += [default.name for default in function.attribute_proto]
         nodes += function.node
     while graphs or nodes:
         if graphs:
             graph = graphs.pop()
             nodes += graph.node
             names += [item.name for item in (*graph.input, *graph.output, *graph.initializer)]
+            for item in (*graph.input, *graph.output):
+                names += _dimension_names(item.type)
             names += [sparse.values.name for sparse in graph.sparse_initializer]
             continue
         node = nodes.pop()
@@ -36,6 +39,14 @@ def check_names(model: onnx.ModelProto, name: str) -> None:
     for found in names:
         if not isinstance(found, str):
             raise UserError("TW1112", f"{name} is damaged: the name {found!r} is not text")
+
+
+def _dimension_names(proto: onnx.TypeProto) -> list[object]:
+    """The names of the dimensions of a type, those of elements included."""
+    while proto.HasField("sequence_type") or proto.HasField("optional_type"):
+        inner = proto.sequence_type if proto.HasField("sequence_type") else proto.optional_type
+        proto = inner.elem_type
+    return [dim.dim_param for dim in proto.tensor_type.shape.dim]
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from dataclasses import replace
 from tilewright import sym
 from tilewright.base.passes import PassContext
 from tilewright.sym import ZERO, Const, Context, Expr, Var
+from tilewright.tensor.divisors import is_total
 from tilewright.tensor.ir import (
     Address,
     Alloc,
@@ -125,14 +126,8 @@ def _dimension(dim: Expr, ranges: list[Range], ctx: Context) -> tuple[Expr, Expr
     else:
         smaller = extent is not dim and sym.prove(sym.le(extent, dim), ctx)
     # The allocation may stand outside of the loops that a divisor of zero leaves empty.
-    smaller = smaller and _is_total(start, ctx) and _is_total(extent, ctx)
+    smaller = smaller and is_total(start, ctx) and is_total(extent, ctx)
     return (start, extent) if smaller else (ZERO, dim)
-
-
-def _is_total(root: Expr, ctx: Context) -> bool:
-    """Whether no division in an expression can be by zero."""
-    divisors = [e.b for e in sym.walk(root) if isinstance(e, (sym.FloorDiv, sym.FloorMod))]
-    return all(isinstance(by, Const) or sym.prove(sym.lt(0, by), ctx) for by in divisors)
 
 
 def _rebased(body: Stmt, boxes: dict[Buffer, Box]) -> Stmt:

@@ -42,6 +42,7 @@ from tilewright.sym import (
     Var,
     const,
 )
+from tilewright.tensor.divisors import is_total
 from tilewright.tensor.ir import (
     PARALLEL,
     SERIAL,
@@ -195,6 +196,7 @@ class _Partition(Rewriter):
         if found is None or not isinstance(slope_expr, Const):
             return None
         slope, rest = int(slope_expr.value), found[1]
+        around = ctx
         ctx = ctx.bind(loop.var, loop.start, loop.stop)
         running = {one.var: (one.start, one.stop) for one in inner}
         is_exact = not sym.uses_var(rest, running)
@@ -202,7 +204,7 @@ class _Partition(Rewriter):
             if not is_exact or abs(slope) != 1:
                 return None
             hit = sym.simplify(sym.mul(rest, -slope), ctx)
-            return _Bound(cond, hit, hit, False, True)
+            return _Bound(cond, hit, hit, False, True) if is_total(hit, around) else None
         if not is_exact:
             ends = sym.symbolic_bounds(rest, running, ctx)
             if ends is None or any(sym.uses_var(end, {loop.var}) for end in ends):
@@ -213,6 +215,8 @@ class _Partition(Rewriter):
             turns = [self._turn(slope, end) for end in ends]
         else:
             turns = [self._turn(slope, rest)] * 2
+        if not all(is_total(turn, around) for turn in turns):
+            return None  # the loop, or one inside, may be empty where they divide by zero
         return _Bound(cond, turns[0], turns[1], slope > 0, is_exact)
 
     def _turn(self, slope: int, rest: Expr) -> Expr:
@@ -428,7 +432,8 @@ class _Partition(Rewriter):
             if ends is None:
                 return None
             always = sym.le(const(1 if isinstance(cond, Lt) else 0), ends[0])
-        return sym.simplify(always, self.ctx)
+        always = sym.simplify(always, self.ctx)
+        return always if is_total(always, self.ctx) else None
 
 
 def _conditions_below(loop: For) -> Iterator[tuple[Expr, list[For]]]:

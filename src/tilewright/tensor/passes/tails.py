@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from tilewright import sym
 from tilewright.sym import ZERO, Const, Expr, Le, Lt, Var
-from tilewright.tensor.ir import UNROLL, For
+from tilewright.tensor.divisors import is_total
+from tilewright.tensor.ir import UNROLL, For, annotation
 
 TAILS = "tails"  # the annotation of a loop
 MOST_HEIGHTS = 16
@@ -45,7 +46,7 @@ class Tail:
 
 
 def is_marked(loop: For) -> bool:
-    return any(key == TAILS for key, _ in loop.annotations)
+    return bool(annotation(loop, TAILS, False))
 
 
 def try_tail(conditions: Sequence[tuple[Expr, list[For]]], ctx: sym.Context) -> Tail | None:
@@ -64,7 +65,12 @@ def try_tail(conditions: Sequence[tuple[Expr, list[For]]], ctx: sym.Context) -> 
             return None
         left, extent = rest, size
         found.append((cond, loop.var))
-    if left is None or not isinstance(extent, Const) or not 1 < extent.value <= MOST_HEIGHTS:
+    if (
+        left is None
+        or not is_total(left, ctx)
+        or not isinstance(extent, Const)
+        or not 1 < extent.value <= MOST_HEIGHTS
+    ):
         return None
     return Tail(left, _heights(left, int(extent.value), ctx), tuple(found))
 

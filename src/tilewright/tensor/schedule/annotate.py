@@ -7,7 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright.sym import Var
-from tilewright.tensor.ir import Block, For, Function, Value, annotated
+from tilewright.tensor.constants import CONSTANT
+from tilewright.tensor.ir import TO_AND_FRO, Block, For, Function, Value, annotated
+from tilewright.tensor.passes.interleave_loops import GUEST, HOST, INTERLEAVE
+from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule.analysis.refusal import path_to_block, path_to_loop, refuse
 from tilewright.tensor.schedule.analysis.tree import Path, replace_at, with_body
 
@@ -29,6 +32,9 @@ def annotate(fn: Function, at: Var | str, key: Any, value: Any) -> Function:
             help="a key is made of words joined by dots, such as unroll or gpu.stage",
         )
     value = _plain(fn, at, value)
+    wanted = _wanted(key, value)
+    if wanted:
+        raise refuse(fn, "TW2117", f"cannot annotate: {key!r} is {wanted}, {value!r} is not", at)
     new = replace(holder, annotations=annotated(holder.annotations, key, value))
     return with_body(fn, replace_at(path, new))
 
@@ -43,6 +49,20 @@ def unannotate(fn: Function, at: Var | str, key: str) -> Function:
         raise refuse(fn, "TW2111", f"cannot unannotate: there is no annotation {key!r}", at)
     new = replace(holder, annotations=annotated(holder.annotations, key, None))
     return with_body(fn, replace_at(path, new))
+
+
+def _wanted(key: str, value: Value) -> str:
+    """What an annotation that is read by a pass or a code generator has to be, if it is not."""
+    number = value if isinstance(value, int) and not isinstance(value, bool) else -1
+    if key == "unroll" and number < 1:
+        return "a number of iterations, at least 1"
+    if key == "threads" and number < 0:
+        return "a number of threads, or 0 for all"
+    if key in (TAILS, TO_AND_FRO, CONSTANT) and not isinstance(value, bool):
+        return "true or false"
+    if key == INTERLEAVE and value not in (HOST, GUEST):
+        return f"{HOST!r} or {GUEST!r}"
+    return ""
 
 
 def _plain(fn: Function, at: Var | str, value: Any) -> Value:

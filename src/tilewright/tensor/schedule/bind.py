@@ -44,22 +44,31 @@ def bind(fn: Function, var: Var, thread: str) -> Function:
         )
     made = replace(loop, kind=THREAD, thread=thread)
     check_nesting(fn, path, made, "bind")
-    _check_one_extent(fn, path, loop, thread)
+    _check_one_extent(fn, path, made)
     check_threads(fn, path, loop, thread)
     return with_body(fn, replace_at(path, made))
 
 
-def _check_one_extent(fn: Function, path: Path, loop: For, thread: str) -> None:
-    kernel = next((s for s in path if isinstance(s, For) and s.kind == THREAD), loop)
-    for other in all_loops(kernel):
-        if other.thread != thread or other is loop:
+def _check_one_extent(fn: Function, path: Path, made: For) -> None:
+    """Loops of one axis have one extent, also those that become one kernel by `made`."""
+    kernel = next((s for s in path[:-1] if isinstance(s, For) and s.kind == THREAD), made)
+    first = {made.thread: made}
+    for loop in all_loops(kernel):
+        if loop.kind != THREAD or loop is made:
             continue
-        if not sym.equal(other.extent, loop.extent, sym.EMPTY):
-            raise refuse(
-                fn,
-                "TW2110",
-                f"cannot bind loop %{loop.var.name} to {thread}: its extent {loop.extent} differs "
-                f"from that of %{other.var.name}, {other.extent}",
-                loop.var,
-                help="split one of them so that the extents agree",
+        other = first.setdefault(loop.thread, loop)
+        if sym.equal(other.extent, loop.extent, sym.EMPTY):
+            continue
+        why = f"its extent {made.extent} differs from that of %{loop.var.name}, {loop.extent}"
+        if other is not made:
+            why = (
+                f"%{other.var.name} and %{loop.var.name}, both on {loop.thread}, would be in one "
+                f"kernel, and their extents {other.extent} and {loop.extent} differ"
             )
+        raise refuse(
+            fn,
+            "TW2110",
+            f"cannot bind loop %{made.var.name} to {made.thread}: {why}",
+            made.var,
+            help="split one of them so that the extents agree",
+        )

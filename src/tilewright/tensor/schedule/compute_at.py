@@ -23,7 +23,7 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.regions import region_over, union
 from tilewright.tensor.schedule.analysis.boxes import bound_region
-from tilewright.tensor.schedule.analysis.cover import Cover
+from tilewright.tensor.schedule.analysis.cover import Cover, check_total
 from tilewright.tensor.schedule.analysis.movable import (
     check_alone,
     check_inputs_late,
@@ -264,6 +264,7 @@ def _moved(
             else:
                 cover.all_of(it.extent)
             values[it.var] = cover.values[-1]
+    check_total(fn, cover, block.name, f"compute @{block.name} at %{around[-1].var.name}")
     bindings = tuple([values[it.var] for it in block.iters])
     return replace(block, bindings=bindings, predicate=cover.predicate), cover
 

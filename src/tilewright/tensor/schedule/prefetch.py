@@ -8,12 +8,14 @@ from math import prod
 
 from tilewright import sym
 from tilewright.base.loc import Synthetic
-from tilewright.sym import ZERO, Const, Expr, Var
+from tilewright.sym import ZERO, Const, Expr, Size, Var
 from tilewright.tensor.calls import call
+from tilewright.tensor.divisors import is_total
 from tilewright.tensor.ir import (
     SPATIAL,
     Address,
     Block,
+    Buffer,
     Eval,
     For,
     Function,
@@ -59,7 +61,8 @@ def prefetch(
     One request per line of memory; none for iterations beyond the last, or outside of the buffer.
     With `spread`, any loop inside, the requests are not made all at once but evenly in the
     iterations of the loops down to it. With `beyond`, those for iterations beyond the last are made
-    like all others: asking for what is not there does no harm, and costs less than a test.
+    like all others: asking for what is not there does no harm, and costs less than a test. That
+    takes iterators as long as requests reach; where this cannot be told, the test stays.
     """
     path, block = path_to_block(fn, name, "prefetch")
     read = chosen(fn, block, block.reads, index, "read", "prefetch a read")
@@ -95,6 +98,15 @@ def prefetch(
     region = region_over(bound_region(block, read), loop_ranges(loops_below(path, loop)), ctx)
     ahead = sym.add(var, offset)
     region = substitute_region(region, {var: ahead})
+    if not all(is_total(end, ctx) for r in region.ranges for end in (r.start, r.extent)):
+        raise refuse(
+            fn,
+            "TW2143",
+            f"cannot prefetch %{buffer.name} at loop %{var.name}: how much of it is read cannot be "
+            "told where a dimension is empty",
+            name,
+            help="prefetch before the loops inside are fused",
+        )
     place = loop_path
     if spread is not None:
         place, inner = path_to_loop(fn, spread, "spread requests over the loop")
@@ -114,9 +126,14 @@ def prefetch(
         steps = _line_steps(region, ctx)
         for r, dim, step in zip(region.ranges, buffer.shape, steps, strict=True):
             cover.over(r, dim, step=step)
-    if not beyond and not sym.prove(sym.lt(ahead, loop.stop), ctx):
+    extents: list[Expr] | None = list(buffer.shape)
+    if beyond:
+        below = loops_below(place, loop) if spread is not None else ()
+        extents = _reach(cover, buffer, (*around, *below), scope_context(fn, scope, ()))
+    if extents is None or not (beyond or sym.prove(sym.lt(ahead, loop.stop), ctx)):
         cover.conditions.insert(0, sym.lt(ahead, loop.stop))
-    iters = tuple([Iter(sym.var(f"v{a}"), dim, SPATIAL) for a, dim in enumerate(buffer.shape)])
+        extents = list(buffer.shape)
+    iters = tuple([Iter(sym.var(f"v{a}"), extent, SPATIAL) for a, extent in enumerate(extents)])
     address = Address(buffer, tuple([it.var for it in iters]))
     loc = Synthetic("prefetch")
     made = Block(
@@ -135,6 +152,28 @@ def prefetch(
     assert isinstance(holder, For)
     body = seq(cover.around_stmt(made), holder.body)
     return with_body(fn, put(place, replace(holder, body=body))), made.name
+
+
+def _reach(
+    cover: Cover, buffer: Buffer, loops: Sequence[For], ctx: sym.Context
+) -> list[Expr] | None:
+    """The extents of iterators that hold every request, also those beyond the last iteration."""
+    ranges = loop_ranges((*loops, *cover.loops))
+    extents: list[Expr] = []
+    for value, dim in zip(cover.values, buffer.shape, strict=True):
+        bounds = sym.symbolic_bounds(value, ranges, ctx)
+        if bounds is None:
+            return None
+        first, last = bounds
+        if sym.le(0, value) not in cover.conditions and not sym.prove(sym.le(0, first), ctx):
+            return None
+        extent = dim
+        if sym.lt(value, dim) not in cover.conditions:
+            extent = sym.simplify(sym.maximum(dim, sym.add(last, 1)), ctx)
+        if not all(isinstance(var, Size) for var in sym.free_vars(extent)):
+            return None
+        extents.append(extent)
+    return extents
 
 
 def _line_steps(region: Region, ctx: sym.Context) -> list[int]:

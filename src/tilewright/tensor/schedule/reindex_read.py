@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright import sym
-from tilewright.sym import TRUE, ZERO, Expr, Var
+from tilewright.sym import TRUE, ZERO, Expr, Size, Var
 from tilewright.tensor.ir import (
     SERIAL,
     SPATIAL,
@@ -16,13 +16,16 @@ from tilewright.tensor.ir import (
     Iter,
     Load,
     Seq,
+    Stmt,
     Store,
+    Update,
     seq,
 )
 from tilewright.tensor.regions import access_regions
 from tilewright.tensor.schedule.analysis.cover import cache_name
 from tilewright.tensor.schedule.analysis.memory import check_memory, chosen
 from tilewright.tensor.schedule.analysis.movable import check_straight, fills
+from tilewright.tensor.schedule.analysis.nests import perfect_chain
 from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse
 from tilewright.tensor.schedule.analysis.sites import put, scope_of
 from tilewright.tensor.schedule.analysis.tree import (
@@ -50,13 +53,16 @@ def reindex_read(fn: Function, name: str, index: int, memory: str) -> tuple[Func
     scope = scope_of(path)
     check_straight(fn, scope, f"reindex a read of @{name}")
     load = _only_load(fn, block, buffer)
+    _check_everywhere(fn, block, load)
     top = top_place(scope, path)
     loops = [stmt for stmt in path[top:-1] if isinstance(stmt, For)]
     before = [w for w in scope.writers(buffer) if w.order < scope.site(name).order]
     known = buffer in fn.buffers and not scope.writers(buffer)
     known = known or any(fills(fn, scope, writer, buffer) for writer in before)
-    is_own = tuple(loop.var for loop in loops) == block.bindings and all(
-        loop.kind == SERIAL and loop.start is ZERO for loop in loops
+    is_own = (
+        tuple(loop.var for loop in loops) == block.bindings
+        and all(loop.kind == SERIAL and loop.start is ZERO for loop in loops)
+        and (not loops or perfect_chain(loops[0])[1] is block)
     )
     if scope.holder is not None or not known or not is_own or block.predicate is not TRUE:
         raise refuse(
@@ -104,6 +110,49 @@ def _only_load(fn: Function, block: Block, buffer: Buffer) -> Load:
             block.name,
         )
     return loads.pop()
+
+
+def _check_everywhere(fn: Function, block: Block, load: Load) -> None:
+    """Every instance of the block may read the element: its own condition is not the copy's."""
+    own = {it.var: (ZERO, it.extent) for it in block.iters}
+    reason = ""
+    if not all(var in own or isinstance(var, Size) for var in sym.free_vars(*load.index)):
+        reason = "inside loops of the block"
+    elif any(isinstance(e, Load) and e.buffer in writes_of(block) for e in sym.walk(*load.index)):
+        reason = "at an index that the block computes"
+    elif load not in _unconditional(block.body):
+        ctx = sym.EMPTY
+        for cond in fn.requires:
+            ctx = ctx.assume(cond)
+        ctx = ctx.bind_all(own)
+        for at, dim in zip(load.index, load.buffer.shape, strict=True):
+            if not sym.prove(sym.all_of(sym.le(0, at), sym.lt(at, dim)), ctx):
+                reason = f"where {load} exists, which is not everywhere"
+    if reason:
+        raise refuse(
+            fn,
+            "TW2149",
+            f"cannot reindex a read of @{block.name}: it reads %{load.buffer.name} {reason}",
+            block.name,
+        )
+
+
+def _unconditional(body: Stmt) -> set[Expr]:
+    """The expressions that are computed whatever the values are."""
+    if not isinstance(body, (Store, Update)):
+        return set()
+    found: set[Expr] = set()
+    stack = list(body.exprs())
+    while stack:
+        node = stack.pop()
+        found.add(node)
+        if isinstance(node, sym.Select):
+            stack.append(node.cond)
+        elif isinstance(node, (sym.And, sym.Or)):
+            stack.append(node.a)
+        else:
+            stack += node.children()
+    return found
 
 
 def _copy(name: str, load: Load, cache: Buffer, own: list[Iter]) -> For | Block:

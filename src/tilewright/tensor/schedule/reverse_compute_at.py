@@ -23,7 +23,7 @@ from tilewright.tensor.schedule.analysis.boxes import (
     holds,
     loose_box,
 )
-from tilewright.tensor.schedule.analysis.cover import Cover
+from tilewright.tensor.schedule.analysis.cover import Cover, check_total
 from tilewright.tensor.schedule.analysis.movable import (
     check_alone,
     check_finished,
@@ -81,7 +81,7 @@ def reverse_compute_at(fn: Function, name: str, var: Var) -> Function:
         check_finished(fn, producer, around, what)
     ctx = scope_context(fn, scope, around)
     ranges, certain = _domain(fn, scope, block, near, loop, ctx)
-    moved, cover = _moved(block, ranges, around, ctx)
+    moved, cover = _moved(fn, block, ranges, around, ctx)
     check_inputs_there(fn, scope, moved, cover.loops, loop_path, path, what, certain)
     check_outputs_there(fn, scope, moved, cover.loops, loop_path, what)
     body = put(path, None)
@@ -299,7 +299,7 @@ def _produced(
 
 
 def _moved(
-    block: Block, ranges: dict[Var, Range], around: Sequence[For], ctx: Context
+    fn: Function, block: Block, ranges: dict[Var, Range], around: Sequence[For], ctx: Context
 ) -> tuple[Block, Cover]:
     cover = Cover(ctx, {each.var for each in around}, exact=True)
     values: dict[Var, Expr] = {}
@@ -308,6 +308,7 @@ def _moved(
             if it.kind == kind:
                 cover.over(ranges.get(it.var, Range(ZERO, it.extent)), it.extent)
                 values[it.var] = cover.values[-1]
+    check_total(fn, cover, block.name, f"compute @{block.name} at %{around[-1].var.name}")
     bindings = tuple([values[it.var] for it in block.iters])
     return replace(block, bindings=bindings, predicate=cover.predicate), cover
 

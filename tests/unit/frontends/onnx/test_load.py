@@ -108,6 +108,20 @@ def test_names_that_are_not_text():
                 import_model(bytes(bad))
 
 
+def test_names_of_dimensions_that_are_not_text():
+    plain = helper.make_tensor_type_proto(TensorProto.FLOAT, ("dimension",))
+    for of in (
+        plain,
+        helper.make_sequence_type_proto(plain),
+        helper.make_optional_type_proto(plain),
+    ):
+        x, y = (helper.make_value_info(name, of) for name in "xy")
+        graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
+        data = helper.make_model(graph, opset_imports=OPSETS).SerializeToString()
+        with pytest.raises(UserError, match="TW1112"):
+            import_model(data.replace(b"dimension", b"dim\xffnsion", 1))
+
+
 def test_a_file_that_is_too_large_is_not_read(tmp_path):
     path = tmp_path / "huge.onnx"
     with path.open("wb") as file:

@@ -7,7 +7,6 @@ from tilewright.sym import Const, Context, Var
 from tilewright.tensor.ir import (
     PARALLEL,
     SERIAL,
-    SPATIAL,
     THREAD,
     VECTOR,
     VTHREAD,
@@ -17,6 +16,7 @@ from tilewright.tensor.ir import (
     Function,
     Stmt,
 )
+from tilewright.tensor.schedule.analysis.adding import adds_up
 from tilewright.tensor.schedule.analysis.flow import conflict, private_buffers
 from tilewright.tensor.schedule.analysis.refusal import refuse
 from tilewright.tensor.schedule.analysis.tree import (
@@ -123,7 +123,7 @@ def check_threads(fn: Function, path: Path, loop: For, thread: str) -> None:
     if thread.startswith("blockIdx"):
         raise _shared(fn, loop, "bind", found.buffer, found.writer, found.other)
     # What all threads of a block store alike needs no owner, as long as nobody adds to it.
-    adding = [b for b in scope_blocks(loop.body) if any(it.kind != SPATIAL for it in b.iters)]
+    adding = [block for block in scope_blocks(loop.body) if adds_up(block)]
     common = {
         buffer
         for block in scope_blocks(loop.body)

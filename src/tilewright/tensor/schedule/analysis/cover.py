@@ -15,12 +15,14 @@ from collections.abc import Sequence
 from tilewright import sym
 from tilewright.base.loc import Loc, Synthetic
 from tilewright.sym import ZERO, Const, Context, Expr, Var
+from tilewright.tensor.divisors import is_total
 from tilewright.tensor.ir import (
     SERIAL,
     SPATIAL,
     Block,
     Buffer,
     For,
+    Function,
     Iter,
     Load,
     Range,
@@ -31,6 +33,7 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.regions import point, stop_of
 from tilewright.tensor.schedule.analysis.boxes import at_most
+from tilewright.tensor.schedule.analysis.refusal import refuse
 from tilewright.tensor.schedule.analysis.tree import nest
 
 
@@ -81,6 +84,22 @@ class Cover:
         return nest(self.loops, body)
 
 
+def check_total(fn: Function, cover: Cover, name: str, what: str) -> None:
+    """Loops and indices have values where they stand: nothing divides by a size that may be 0."""
+    ctx, is_fine = cover.ctx, True
+    for loop in cover.loops:
+        is_fine = is_fine and is_total(loop.extent, ctx)
+        ctx = ctx.bind(loop.var, loop.start, loop.stop)
+    if not is_fine or not all(is_total(x, ctx) for x in (*cover.values, *cover.conditions)):
+        raise refuse(
+            fn,
+            "TW2131",
+            f"cannot {what}: how much that takes cannot be told where a dimension is empty",
+            name,
+            help="choose a loop further in or out; split loops before fusing them",
+        )
+
+
 def _fitted(
     r: Range, limit: Expr, ctx: Context, around: set[Var], exact: bool
 ) -> tuple[Range, bool, bool]:
@@ -107,6 +126,8 @@ def _is_as_large(extent: Expr, limit: Expr, ctx: Context) -> bool:
 
 
 def copy_nest(
+    fn: Function,
+    user: str,
     name: str,
     source: Buffer,
     target: Buffer,
@@ -115,11 +136,13 @@ def copy_nest(
     around: Sequence[For],
     primitive: str,
 ) -> Stmt:
-    """Loops around a block that copies a box of one buffer to the same place in another."""
+    """Loops around a block that copies a box of one buffer to the same place in another, for its
+    user's sake."""
     loc: Loc = Synthetic(primitive)
     cover = Cover(ctx, {loop.var for loop in around})
     for r, dim in zip(box.ranges, source.shape, strict=True):
         cover.over(r, dim)
+    check_total(fn, cover, user, f"copy %{source.name} for @{user}")
     iters = tuple(
         [Iter(sym.var(f"v{axis}"), dim, SPATIAL) for axis, dim in enumerate(source.shape)]
     )

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from tilewright import sym
 from tilewright.sym import ONE, Expr, Var
 from tilewright.tensor.ir import (
-    SPATIAL,
     THREAD,
     Block,
     Buffer,
@@ -29,13 +28,13 @@ from tilewright.tensor.ir import (
     Region,
     Stmt,
     TensorCall,
-    Update,
 )
 from tilewright.tensor.regions import region_over, stop_of, substitute_region
+from tilewright.tensor.schedule.analysis.adding import adds_up, is_implemented
 from tilewright.tensor.schedule.analysis.flow import private_buffers
 from tilewright.tensor.schedule.analysis.inverse import told
 from tilewright.tensor.schedule.analysis.refusal import refuse
-from tilewright.tensor.schedule.analysis.tree import loop_ranges, reads_of, writes_of
+from tilewright.tensor.schedule.analysis.tree import loop_ranges
 from tilewright.tensor.visit import walk
 
 
@@ -126,7 +125,7 @@ def _accesses(root: For) -> Iterator[_Access]:
         stmt, loops, threads, around = stack.pop()
         if isinstance(stmt, Block):
             if not any(isinstance(s, For) and s.kind == THREAD for s in walk(stmt.body)):
-                adds = _adds(stmt)
+                adds = adds_up(stmt)
                 for region in stmt.reads:
                     yield _Access(stmt, region, loops, threads, around, writes=False, adds=False)
                 for region in stmt.writes:
@@ -138,18 +137,6 @@ def _accesses(root: For) -> Iterator[_Access]:
             if stmt.kind == THREAD:
                 threads = {**threads, stmt.thread: stmt}
         stack.extend([(child, loops, threads, around) for child in reversed(stmt.children())])
-
-
-def _adds(block: Block) -> bool:
-    """Whether doing it twice, or by two threads at once, differs from doing it once."""
-    return (
-        any(it.kind != SPATIAL for it in block.iters)
-        or any(buffer in writes_of(block) for buffer in reads_of(block))
-        or any(
-            isinstance(stmt, Update) or (isinstance(stmt, TensorCall) and stmt.phase == "update")
-            for stmt in walk(block.body)
-        )
-    )
 
 
 def _check_axis(fn: Function, axis: str, buffer: Buffer, memory: str, users: list[_Access]) -> None:
@@ -182,13 +169,18 @@ def _split_up(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, s
 def _repeated(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, str] | None:
     """Memory in common is added to by the threads of one loop on the axis, or by them together."""
     for user in users:
-        together = axis.startswith("threadIdx") and isinstance(user.block.body, TensorCall)
+        together = axis.startswith("threadIdx") and _is_instruction(user.block.body)
         if user.adds and user.threads.get(axis) is None and not together:
             return user.block, (
                 f"@{user.block.name} would run in every thread of {axis}, and all would add to "
                 f"%{buffer.name} in {buffer.scope} memory"
             )
     return None
+
+
+def _is_instruction(stmt: Stmt) -> bool:
+    """Whether the threads of a block carry it out together, as they do not loops of a behaviour."""
+    return isinstance(stmt, TensorCall) and is_implemented(stmt)
 
 
 def _unordered(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, str] | None:
