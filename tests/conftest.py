@@ -18,6 +18,12 @@ A case with both is scheduled first, then goes through the passes.
 
 A program that starts with `graph` or `module` is a model, with the passes of models.
 
+`// rules:` takes names of processors, `// threads:` and `// constants:` what else rules may know;
+the model is lowered and scheduled for each, and the second half lists what was decided:
+
+    // ---- becomes
+    cascadelake: matmul: gemm mr=8 nr=3 ...
+
 In place of the second program, `// error TW2104 @5:8: message` expects a refusal, at this line and
 column of the program it shows. Both halves are parsed and compared by structure. `pytest --bless`
 writes what comes out as the second half.
@@ -48,7 +54,9 @@ MODEL = re.compile(r"(?m)^(graph|module)\b")
 SEPARATOR = re.compile(r"(?m)^// ={4,}.*\n")
 BECOMES = "// ---- becomes\n"
 ERROR = re.compile(r"(?ms)^// error (?P<text>.*)\Z")
-DIRECTIVE = re.compile(r"^// (?P<word>test|passes|schedule|verify|target):(?P<text>.*)$")
+DIRECTIVE = re.compile(
+    r"^// (?P<word>test|passes|schedule|verify|target|rules|threads|constants):(?P<text>.*)$"
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -82,6 +90,8 @@ class Language:
 
 TENSOR = Language(parse_all, verify, "tilewright.tensor.passes")
 GRAPH = Language(lambda text: [parse_module(text)], verify_module, "tilewright.graph.passes")
+PLANS = Language(lambda text: text.split("\n"), lambda text: None, "tilewright.rules")
+ARM = ("neoverse", "cortex", "apple")  # how processors of AArch64 begin; others are of x86-64
 
 
 class Case:
@@ -100,6 +110,8 @@ class Case:
             self.expected, self.error = expected, ""
         self.directives = _directives(self.given)
         self.language = GRAPH if MODEL.search(self.given) else TENSOR
+        if "rules" in self.directives:
+            self.language = PLANS
 
     def run(self) -> str:
         """The outcome: the text of the resulting program, or of an error."""
@@ -111,6 +123,8 @@ class Case:
             return _describe(error)
 
     def _result(self) -> list[Any]:
+        if "rules" in self.directives:
+            return self._decisions()
         programs = self.language.parse(self.given)
         if "verify" in self.directives:
             for program in programs:
@@ -128,6 +142,26 @@ class Case:
             observers=(lambda name, before, after: self.language.verify(after),),
         )
         return [run_passes(program, passes, ctx) for program in programs]
+
+    def _decisions(self) -> list[str]:
+        """What rules decide about the kernel of a model, for each processor."""
+        rules = importlib.import_module("tilewright.rules")
+        lower = importlib.import_module("tilewright.lower.graph").lower_graph
+        found: list[str] = []
+        for processor in self.directives["rules"].split():
+            triple = "aarch64" if processor.startswith(ARM) else "x86_64"
+            made = rules.schedule(
+                lower(parse_module(self.given).main, "kernel"),
+                f"{triple}-linux-gnu -mcpu={processor}",
+                threads=int(self.directives.get("threads", "1")),
+                constants=self.directives.get("constants", "").split(),
+            )
+            verify(made.schedule.function)
+            found += [f"{processor}: {d.block}: {d.rule} {d.plan}" for d in made.decisions]
+            found += [
+                f"{processor}: {r.block}: refused {r.rule}: {r.reason}" for r in made.refusals
+            ]
+        return found
 
     def _target(self) -> Any:
         if "target" not in self.directives:
@@ -193,6 +227,9 @@ class TextItem(pytest.Item):
             pytest.fail("the case has no outcome: run pytest --bless", pytrace=False)
         parse = self.case.language.parse
         expected = "\n".join(str(program) for program in parse(self.case.expected))
+        if self.case.language is PLANS:
+            _compare(expected, outcome)
+            return
         if parse(self.case.expected) != parse(outcome):
             _compare(expected, outcome)
             pytest.fail("the programs differ in what the text does not show", pytrace=False)
@@ -201,7 +238,7 @@ class TextItem(pytest.Item):
         if outcome.startswith("TW"):
             second = "".join(f"// {line}\n" for line in f"error {outcome}".splitlines())
         else:
-            second = BECOMES + outcome
+            second = BECOMES + outcome.rstrip("\n") + "\n"
         parts = SEPARATOR.split(self.path.read_text())
         lines = SEPARATOR.findall(self.path.read_text())
         parts[self.number] = self.case.given + second

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -28,7 +28,8 @@ Column = np.ndarray[Any, np.dtype[Any]]
 Columns = Mapping[str, Column]
 P = TypeVar("P", bound="DataclassInstance")
 
-MAX_ROWS = 1 << 16  # of columns that are weighed at a time; what is larger is chosen in stages
+MAX_ROWS = 1 << 13  # of columns that are weighed at a time; what is larger is chosen in stages
+BEAM = 6  # choices of a stage that are followed
 
 
 def unit(name: str, meaning: str = "") -> Any:
@@ -75,7 +76,6 @@ class Space(Generic[P]):
     candidates: Mapping[str, Sequence[Value]]
     legal: Callable[[Columns], Column] | None = None
     stages: Sequence[Sequence[str]] = ()
-    SWEEPS: ClassVar[int] = 2  # over the stages, since what comes later may favour another start
 
     def __post_init__(self) -> None:
         names = [each.name for each in fields(self.plan)]
@@ -133,24 +133,45 @@ class Space(Generic[P]):
         return plan_of(self.plan, values)
 
     def cheapest(self, cost: Callable[[Columns], Cost]) -> Priced[P] | None:
-        """The legal plan that costs least; None where none is legal."""
-        stages = self.stages if self.size > MAX_ROWS and self.stages else [list(self.candidates)]
-        fixed = {name: values[0] for name, values in self.candidates.items()}
-        best: Priced[P] | None = None
-        for _ in range(self.SWEEPS if len(stages) > 1 else 1):
-            before = best
-            for stage in stages:
-                columns = self.columns({k: v for k, v in fixed.items() if k not in stage})
-                if not len(next(iter(columns.values()))):
-                    return best
-                found = cost(columns)
-                row = int(np.argmin(found.cycles))
-                fixed = {name: column[row].item() for name, column in columns.items()}
-                terms = {name: float(term[row]) for name, term in found.terms.items()}
-                best = Priced(self.plan_at(columns, row), float(found.cycles[row]), terms)
-            if before is not None and best is not None and best.plan == before.plan:
-                break
-        return best
+        """The legal plan that costs least; None where none is legal.
+
+        A space too large to weigh whole is searched stage by stage, a few of the cheapest choices
+        at a time; a second round starts from what the first one found.
+        """
+        whole = self.size <= MAX_ROWS or not self.stages
+        stages = [list(self.candidates)] if whole else self.stages
+        first = {name: values[0] for name, values in self.candidates.items()}
+        best: tuple[float, dict[str, Value]] | None = None
+        for _ in range(1 if whole else 2):
+            beam = [first if best is None else best[1]]
+            for at, stage in enumerate(stages):
+                later = {name: first[name] for each in stages[at + 2 :] for name in each}
+                found: dict[tuple[Value, ...], tuple[float, dict[str, Value]]] = {}
+                for start in beam:
+                    for cycles, plan in self._best_rows({**start, **later}, stage, cost):
+                        found.setdefault(tuple(plan.values()), (cycles, plan))
+                if not found:
+                    return None
+                ranked = sorted(found.values(), key=lambda each: each[0])[:BEAM]
+                beam = [plan for _, plan in ranked]
+            if best is None or ranked[0][0] < best[0]:
+                best = ranked[0]
+        assert best is not None
+        return self.price(plan_of(self.plan, best[1]), cost)
+
+    def _best_rows(
+        self, start: Mapping[str, Value], stage: Sequence[str], cost: Callable[[Columns], Cost]
+    ) -> list[tuple[float, dict[str, Value]]]:
+        """The cheapest choices of a stage, all other fields as they are."""
+        columns = self.columns({k: v for k, v in start.items() if k not in stage})
+        if not len(next(iter(columns.values()))):
+            return []
+        cycles = cost(columns).cycles
+        rows = np.argsort(cycles, kind="stable")[:BEAM]
+        return [
+            (float(cycles[row]), {name: column[row].item() for name, column in columns.items()})
+            for row in rows
+        ]
 
     def price(self, plan: P, cost: Callable[[Columns], Cost]) -> Priced[P]:
         """What one plan costs."""

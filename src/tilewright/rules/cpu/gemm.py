@@ -50,6 +50,7 @@ PREFETCH_L2_STEPS, PREFETCH_MEMORY_STEPS = 8, 32  # steps of k ahead, by where B
 EXPOSED = 0.1  # share of a transfer between caches that prefetching does not hide
 UNPACKED_SHARE = 1 / 3  # of what packing costs, reading B in place costs per pass over it
 LOAD_PRESSURE, TAIL_SHARE = 0.05, 0.02  # of the multiply-adds: more loads; code for a tail
+MISFIT_SHARE = 0.002  # of the multiply-adds: a prefetch that is missing, or is for nothing
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,8 @@ def plans(found: Contraction, context: RuleContext) -> Space[GemmPlan] | None:
         lambda columns: _legal(found, size, context, columns),
         stages=(
             ("mr", "nr", "parallel", "m_chunks", "pack_b"),
-            ("kc", "kc_outermost", "nc_panels", "pad_n"),
+            ("kc", "kc_outermost"),
+            ("nc_panels", "pad_n"),
             ("k_unroll", "prefetch_b", "prefetch_next_panel", "prefetch_a"),
         ),
     )
@@ -387,7 +389,7 @@ def _prefetch(
         (c["prefetch_next_panel"] == 1) != (is_passing & exceeds_l1),
         (c["prefetch_a"] == 1) != exceeds_l2,
     )
-    return fma * TAIL_SHARE * misses
+    return fma * MISFIT_SHARE * misses
 
 
 # --------------------------------------------------------------------------- the schedule
