@@ -45,6 +45,7 @@ class Module:
 
     fallbacks: tuple[str, ...] = ()  # operators that do not run as native code
     timings: Mapping[str, Mapping[str, float]] = {}  # seconds of compiling: stages, passes
+    manifest: Mapping[str, Any] | None = None  # what its file tells, if it comes from one
     _runtime: int = 0
 
     def __init__(
@@ -114,6 +115,11 @@ class Module:
         if missing:
             raise UserTypeError("TW4040", f"the input {missing[0]} is missing")
         return tuple(values)
+
+    def set_foreign(self, run: int, fetch: int) -> None:
+        """Register who runs the parts without native code: addresses of callbacks, see
+        tw_foreign in native/tilewright.h. They must outlive the module."""
+        self._native.set_foreign(run, fetch)
 
     @property
     def arena_bytes(self) -> int:

@@ -1,0 +1,22 @@
+"""What the interpreter runs of a model, as data: made by `driver/foreign_parts.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.graph.ir import Module
+
+INPUTS, OUTPUTS = "inputs", "outputs"  # graphs that only tell the types of main's
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Graphs @part0, @part1, ... of a module; @inputs and @outputs tell the types of main's."""
+
+    module: Module
+    constants: tuple[frozenset[int], ...]  # of each part: the inputs that are weights
+    fallbacks: tuple[str, ...]  # the operators in them
+
+
+def part_name(number: int) -> str:
+    return f"part{number}"
