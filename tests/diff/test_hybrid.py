@@ -70,9 +70,7 @@ graph @main(%x: str[n]) {
   %out: f32[n, k] = exp(%z)
   return %out, %count, %a
 }
-""".replace(
-    "  %d: i64[2]", '  %zero = constant() {data = f32[](0.5)}\n  %d: i64[2]'
-)
+""".replace("  %d: i64[2]", "  %zero = constant() {data = f32[](0.5)}\n  %d: i64[2]")
 
 
 def test_parts_tell_sizes_that_native_code_needs(tmp_path):
@@ -103,7 +101,7 @@ def test_several_parts_with_native_code_between(at, tmp_path):
 
 GATHERED = """
 graph @main(%n: i64[], %x: f32[3]) {
-  %s: seq<f32[3]> = sequence_empty() {to = dtype f32}
+  %s: seq<f32[3]> = sequence_empty() {of = dtype f32}
   %f: seq<f32[3]>, %g: f32[3] = loop(%n, none, %s, %x) {carried = 2} do {
     graph(%i: i64[], %go: bool[], %t: seq<f32[3]>, %v: f32[3]) {
       %w = tanh(%v)
@@ -296,7 +294,8 @@ graph @main(%x: str[2], %s: seq<f32[n]>, %y: f32[3]) {
 
 
 def test_objects_pass_through_a_model_that_is_native(tmp_path):
-    check(UNCHANGED, words("a", "b"), [np.ones(2, F), np.zeros(1, F)], np.ones(3, F), folder=tmp_path)
+    several = [np.ones(2, F), np.zeros(1, F)]
+    check(UNCHANGED, words("a", "b"), several, np.ones(3, F), folder=tmp_path)
 
 
 def test_constants_of_text_are_results(tmp_path):

@@ -40,13 +40,12 @@ def inspect(
     """Show a model's inputs, outputs, passes, kernels, memory plan, placement and fallbacks."""
     module = common.read_module(model, target, threads, precision, without)
     if kernel or graph or placement:
-        inside = _inside(module)
         if kernel:
-            print(_kernel_text(inside, kernel))
+            print(_kernel_text(module, kernel))
         elif graph:
-            print(_graph_text(module, inside))
+            print(_graph_text(module))
         else:
-            print(inside.placement)
+            print(_inside(module).placement)
         return
     if schedules:
         rows = describe_schedules(module, measured_us(module, dims))
@@ -69,14 +68,14 @@ def _inside(module: Module) -> Any:
     return inside
 
 
-def _graph_text(module: Module, inside: Any) -> str:
+def _graph_text(module: Module) -> str:
     """The lowered model, and the parts that the interpreter runs."""
     parts = getattr(module, "parts", None)
-    return str(inside.program.module) + ("" if parts is None else str(parts.module))
+    return str(_inside(module).program.module) + ("" if parts is None else str(parts.module))
 
 
-def _kernel_text(inside: Any, name: str) -> str:
-    texts = {kernel.name: kernel.text for kernel in inside.program.kernels.values()}
+def _kernel_text(module: Module, name: str) -> str:
+    texts = {kernel.name: kernel.text for kernel in _inside(module).program.kernels.values()}
     matches = [text for kernel, text in texts.items() if kernel.startswith(name)]
     if not matches:
         raise UserError("TW6035", f"there is no kernel {name}", help=f"known: {', '.join(texts)}")

@@ -40,8 +40,13 @@ def set_foreign_name(name: str) -> str:
     return f"{name}_set_foreign"
 
 
-def header(signatures: tuple[Signature, ...], target: Target, *, foreign: bool = False) -> str:
-    """A C header that needs no other file; `foreign`: of a model with parts for callbacks."""
+def header(
+    signatures: tuple[Signature, ...], target: Target, handles: tuple[str, ...] | None = None
+) -> str:
+    """A C header that needs no other file.
+
+    `handles` belong to a model with parts for callbacks: what each argument is a handle of, or "".
+    """
     guard = "_".join(s.name.upper() for s in signatures) + "_H"
     lines = [
         f"/* Compiled by Tilewright for {target}. */",
@@ -60,7 +65,7 @@ def header(signatures: tuple[Signature, ...], target: Target, *, foreign: bool =
         "void tw_set_threads(int32_t threads); /* for the process; 0: all cores */",
         "",
     ]
-    if foreign:
+    if handles is not None:
         lines.append(_foreign_declarations())
         lines += [
             f"int32_t {set_foreign_name(signature.name)}(const tw_foreign *foreign);\n"
@@ -68,7 +73,8 @@ def header(signatures: tuple[Signature, ...], target: Target, *, foreign: bool =
         ]
     for signature in signatures:
         lines.append("/* args, in this order:")
-        lines += [f" *   {_describe(param)}" for param in signature.params]
+        roles = handles or ("",) * len(signature.params)
+        lines += [f" *   {_describe(*one)}" for one in zip(signature.params, roles, strict=True)]
         lines.append(" */")
         lines.append(f"int32_t {signature.name}(const DLTensor *const *args, int32_t n_args);")
         lines.append("")
@@ -76,10 +82,11 @@ def header(signatures: tuple[Signature, ...], target: Target, *, foreign: bool =
     return "\n".join(lines)
 
 
-def _describe(param: Param) -> str:
+def _describe(param: Param, handle: str) -> str:
     dims = ", ".join("?" if dim is None else str(dim) for dim in param.shape)
     role = " (output)" if param.writable else ""
-    return f"{param.name}: {param.dtype}[{dims}]{role}"
+    meaning = f", a handle of {handle}" if handle else ""
+    return f"{param.name}: {param.dtype}[{dims}]{meaning}{role}"
 
 
 def _dlpack_declarations() -> str:

@@ -71,12 +71,18 @@ class CompiledModule(Module):
         made = _Export(
             self.inside, self.inputs, self.outputs, c_name(name or path.stem), self.threads
         )
-        foreign = self.inside.foreign is not None
-        text = header((made.signature,), self.inside.target, foreign=foreign)
+        text = header((made.signature,), self.inside.target, self._handles())
         if path.suffix != ".h":
             made.write(path)
         write_text(path.with_suffix(".h"), text)
         return path
+
+    def _handles(self) -> tuple[str, ...] | None:
+        """What each input and output is a handle of, if anything; None without foreign parts."""
+        told = self.inside.foreign
+        if told is None:
+            return None
+        return tuple(one["handle"] for one in (*told["inputs"], *told["outputs"]))
 
 
 class CrossModule(CompiledModule):

@@ -14,8 +14,10 @@ import numpy as np
 
 from tilewright.base.dtype import dtype, from_numpy
 from tilewright.driver.hybrid import HybridModule
-from tilewright.driver.parts import Parts
+from tilewright.driver.parts import INPUTS, OUTPUTS, Parts
+from tilewright.graph.ir import Graph
 from tilewright.graph.parser import parse
+from tilewright.graph.types import is_tensor
 from tilewright.runtime.module import Module, Spec
 
 Array = np.ndarray[Any, Any]
@@ -28,8 +30,8 @@ def to_manifest(parts: Parts, inputs: Sequence[Spec], outputs: Sequence[Spec]) -
         "constants": {name: _told(array) for name, array in parts.module.constants.items()},
         "weights": [sorted(one) for one in parts.constants],
         "fallbacks": list(parts.fallbacks),
-        "inputs": [_spec_told(spec) for spec in inputs],
-        "outputs": [_spec_told(spec) for spec in outputs],
+        "inputs": _specs_told(inputs, parts.module.graphs[INPUTS]),
+        "outputs": _specs_told(outputs, parts.module.graphs[OUTPUTS]),
     }
 
 
@@ -60,9 +62,18 @@ def _array(told: Mapping[str, Any]) -> Array:
     return np.frombuffer(base64.b64decode(told["bytes"]), of).reshape(told["shape"])
 
 
-def _spec_told(spec: Spec) -> dict[str, Any]:
-    of = None if spec.dtype is None else str(spec.dtype)
-    return {"name": spec.name, "dtype": of, "shape": list(spec.shape), "kind": spec.kind}
+def _specs_told(specs: Sequence[Spec], types: Graph) -> list[dict[str, Any]]:
+    """What users see; `handle` is the type of what main holds only a handle of."""
+    return [
+        {
+            "name": spec.name,
+            "dtype": None if spec.dtype is None else str(spec.dtype),
+            "shape": list(spec.shape),
+            "kind": spec.kind,
+            "handle": "" if is_tensor(value.type) else str(value.type),
+        }
+        for spec, value in zip(specs, types.params, strict=True)
+    ]
 
 
 def _spec(told: Mapping[str, Any]) -> Spec:

@@ -136,8 +136,8 @@ class Module:
         """Write the model as a file of the kind that the suffix names: .so, .o or .h"""
         raise UserError(
             "TW4043",
-            f"cannot write {Path(path).name}: this model is not one native function",
-            help="models with fallbacks, and models from files, are not saved",
+            f"cannot write {Path(path).name}: this model comes from a file",
+            help="copy the file under another name, or compile the model again and save that",
         )
 
     def __repr__(self) -> str:
