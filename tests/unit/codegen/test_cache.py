@@ -107,7 +107,8 @@ def test_a_program_is_compiled_once(monkeypatch):
 
 def test_the_key_depends_on_program_machine_and_options():
     host, other = Target.host(), Target.parse(f"cpu -mcpu={BASELINE[host_arch()]}")
-    other_l2 = replace(host, l2_bytes=2 * host.l2_bytes)
+    l2 = replace(host.machine.l2, size_bytes=2 * host.l2_bytes)
+    other_l2 = replace(host, machine=replace(host.machine, l2=l2))
     changed = parse(FN.replace("* 2", "* 3"))
     keys = {
         object_key(parse(FN), host, Options()),

@@ -28,7 +28,9 @@ def job_for(target):
 
 def host_with(l2_bytes):
     """This machine by name, as another that LLVM knows by the same name would see itself."""
-    return replace(Target.host(), l2_bytes=l2_bytes)
+    machine = Target.host().machine
+    l2 = replace(machine.l2, size_bytes=l2_bytes)
+    return replace(Target.host(), machine=replace(machine, l2=l2))
 
 
 @pytest.mark.parametrize(
