@@ -127,7 +127,8 @@ class _Parser(ExprParser):
             token = tokens.next()
             outputs.append((token, self.type() if tokens.accept(":") else None))
             tokens.accept(",")
-        tokens.expect("=")
+        if outputs:
+            tokens.expect("=")
         word = tokens.expect_kind("name", "an operator")
         tokens.expect("(")
         inputs: list[Value | None] = []

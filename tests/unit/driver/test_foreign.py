@@ -88,7 +88,7 @@ def test_the_parts_of_a_round_are_one():
 def test_the_interpreter_learns_sizes():
     text = """
     graph @main(%s: i64[2]) {
-      = sizes(%s) {sizes = (expr a, expr b)}
+      sizes(%s) {sizes = (expr a, expr b)}
       %d: i64[] = dims() {values = expr a * b}
       return %d
     }
