@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.base.dtype import I64
-from tilewright.driver.parts import INPUTS, OUTPUTS, Parts, part_name
+from tilewright.driver.parts import INPUTS, OUTPUTS, Part, Parts, part_name
 from tilewright.driver.placement import INTERPRETER, Placement, describe
 from tilewright.graph import ir
 from tilewright.graph.ir import Graph, Module, Node, Value
@@ -43,14 +43,13 @@ def call_foreign_parts(module: Module, placed: Placement) -> tuple[Module, Parts
     graphs = {
         INPUTS: _types(INPUTS, module.main.params),
         OUTPUTS: _types(OUTPUTS, module.main.results),
-        **{graph.name: graph for graph in splitter.parts},
+        **{graph.name: graph for graph in splitter.graphs},
         **others,
     }
     held = {n["data"] for graph in graphs.values() for n in walk(graph) if n.op == "constant"}
     constants = {name: array for name, array in module.constants.items() if name in held}
-    parts = Parts(
-        Module(graphs, constants, stage=module.stage), tuple(splitter.constants), placed.fallbacks
-    )
+    made = Module(graphs, constants, stage=module.stage)
+    parts = Parts(made, tuple(splitter.parts), placed.fallbacks)
     return replace(module, graphs={**module.graphs, "main": main}), parts
 
 
@@ -62,8 +61,8 @@ def _types(name: str, values: Iterable[Value]) -> Graph:
 @dataclass
 class _Splitter:
     placed: Placement
-    parts: list[Graph] = field(default_factory=list)
-    constants: list[frozenset[int]] = field(default_factory=list)
+    graphs: list[Graph] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     handles: dict[Value, Value] = field(default_factory=dict)
 
     def native(self, value: Value) -> Value:
@@ -181,11 +180,13 @@ class _Scope:
             mentioned.update(sizes_of(value.type))
         for node in nodes:
             mentioned.update(_mentioned(node))
-        asked = tuple(size for size in mentioned if size in self.bound)
+        given = {size for param in params for size in _bare_sizes(param)} if nodes else ()
+        asked = tuple(size for size in mentioned if size in self.bound and size not in given)
         number = len(self.splitter.parts)
-        self.splitter.parts.append(_part_graph(number, params, asked, nodes, tuple(told), results))
+        made_graph = _part_graph(number, params, asked, nodes, tuple(told), results)
+        self.splitter.graphs.append(made_graph)
         weights = [at for at, value in enumerate(params) if value in self.numbers]
-        self.splitter.constants.append(frozenset(weights))
+        self.splitter.parts.append(Part(frozenset(weights), bool(told)))
         self._emit(number, params, asked, tuple(told), results, label)
         self.bound.update(told)
 
@@ -221,7 +222,7 @@ def _part_graph(
     told: tuple[Var, ...],
     results: tuple[Value, ...],
 ) -> Graph:
-    """A part as a graph of its own: it gives the sizes that it tells, then its results."""
+    """A part as a graph of its own: it gives the sizes that it tells, if any, then its results."""
     renamed = {value: Value(value.name, value.type) for value in params}
     taken = tuple(renamed.values())
     inner: list[Node] = []
@@ -234,10 +235,12 @@ def _part_graph(
         outputs = tuple(Value(value.name, value.type) for value in node.outputs)
         renamed.update(zip(node.outputs, outputs, strict=True))
         inner.append(replace(node, inputs=inputs, outputs=outputs))
-    sizes = Value("told", TensorType(I64, (const(len(told)),)))
-    inner.append(Node("dims", (), (sizes,), ir.attributes(values=told)))
     made = tuple(renamed[value] for value in results)
-    return Graph(part_name(number), taken, tuple(inner), (sizes, *made))
+    if told:
+        sizes = Value("told", TensorType(I64, (const(len(told)),)))
+        inner.append(Node("dims", (), (sizes,), ir.attributes(values=told)))
+        made = (sizes, *made)
+    return Graph(part_name(number), taken, tuple(inner), made)
 
 
 # --------------------------------------------------------------------------- order

@@ -8,6 +8,7 @@ code cannot hold travels through main as a handle: a number that stands for an o
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -63,9 +64,10 @@ class _Run:
     results: tuple[Any, ...] = ()  # of the part that ran last
     error: BaseException | None = None
 
-    def handle(self, value: Any) -> np.ndarray[Any, Any]:
+    def handle(self, value: Any) -> int:
+        """What stands for an object in main."""
         self.objects.append(value)
-        return np.array(len(self.objects) - 1, np.int64)
+        return len(self.objects) - 1
 
 
 class _Callbacks:
@@ -73,7 +75,7 @@ class _Callbacks:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self.graphs = [parts.module.graphs[part_name(at)] for at in range(len(parts.constants))]
+        self.graphs = [parts.module.graphs[part_name(at)] for at in range(len(parts.parts))]
         self._mine = threading.local()
         self._run = _RUN(self._run_part)
         self._fetch = _FETCH(self._fetch_part)
@@ -93,47 +95,40 @@ class _Callbacks:
         return found
 
     def _run_part(
-        self, context: Any, part: int, inputs: Any, count: int, sizes: Any, told: Any
+        self, context: Any, number: int, inputs: Any, count: int, sizes: Any, told: Any
     ) -> int:
         run = self.stack[-1]
         try:
-            graph, weights = self.graphs[part], self.parts.constants[part]
+            graph, part = self.graphs[number], self.parts.parts[number]
             args = []
             for at, param in enumerate(graph.params[:count]):
-                array = _array(inputs[at].contents, param)
                 if not is_tensor(param.type):
-                    args.append(run.objects[int(array)])
-                else:  # main writes over its memory later, apart from weights
-                    args.append(array if at in weights else array.copy())
+                    args.append(run.objects[_handle(inputs[at].contents).value])
+                    continue
+                array = _array(inputs[at].contents, param)  # main writes over it later, or never
+                args.append(array if at in part.weights else array.copy())
             for param in graph.params[count:]:
                 (known,) = param.tensor.static_shape or ()
                 args.append(np.array(sizes[:known], np.int64))
-            numbers, *results = Interpreter(self.parts.module).run(graph, args)
-            for at, number in enumerate(numbers.tolist()):
-                told[at] = number
-            run.results = tuple(results)
+            results = Interpreter(self.parts.module).run(graph, args)
+            if part.tells:
+                for at, size in enumerate(results[0].tolist()):
+                    told[at] = size
+            run.results = results[part.tells :]
         except BaseException as error:
             run.error = error
             return FAILED
         return 0
 
-    def _fetch_part(self, context: Any, part: int, outputs: Any, count: int) -> int:
+    def _fetch_part(self, context: Any, number: int, outputs: Any, count: int) -> int:
         run = self.stack[-1]
         try:
-            values = self.graphs[part].results[1:]
+            values = self.graphs[number].results[self.parts.parts[number].tells :]
             for at, (value, result) in enumerate(zip(values, run.results, strict=True)):
-                memory = _array(outputs[at].contents, value)
-                if not is_tensor(value.type):
-                    memory[...] = run.handle(result)
-                    continue
-                made = np.asarray(result)
-                if made.shape != memory.shape or made.dtype != memory.dtype:
-                    raise UserError(
-                        "TW6007",
-                        f"%{value.name} is {value.type}, here {memory.dtype}{list(memory.shape)}, "
-                        f"but the interpreter gave {made.dtype}{list(made.shape)}",
-                    )
-                memory[...] = made
+                if is_tensor(value.type):
+                    _fill(_array(outputs[at].contents, value), np.asarray(result), value)
+                else:
+                    _handle(outputs[at].contents).value = run.handle(result)
             run.results = ()
         except BaseException as error:
             run.error = error
@@ -141,15 +136,31 @@ class _Callbacks:
         return 0
 
 
+def _handle(tensor: DLTensor) -> ctypes.c_int64:
+    """Where main holds a handle."""
+    return ctypes.c_int64.from_address(tensor.data)
+
+
 def _array(tensor: DLTensor, value: Value) -> np.ndarray[Any, Any]:
     """The memory of a tensor of the host program as an array."""
-    of = np.dtype(value.tensor.dtype.numpy) if is_tensor(value.type) else np.dtype(np.int64)
+    of = np.dtype(value.tensor.dtype.numpy)
     shape = tuple(tensor.shape[: tensor.ndim])
-    size = int(np.prod(shape, dtype=np.int64)) * of.itemsize
+    size = math.prod(shape) * of.itemsize
     if size == 0:
         return np.empty(shape, of)
     memory = (ctypes.c_uint8 * size).from_address(tensor.data)
-    return np.ctypeslib.as_array(memory).view(of).reshape(shape)
+    return np.ndarray(shape, of, memory)
+
+
+def _fill(memory: np.ndarray[Any, Any], made: np.ndarray[Any, Any], value: Value) -> None:
+    """Copy what the interpreter gave, if it is what main expects."""
+    if made.shape != memory.shape or made.dtype != memory.dtype:
+        raise UserError(
+            "TW6007",
+            f"%{value.name} is {value.type}, here {memory.dtype}{list(memory.shape)}, "
+            f"but the interpreter gave {made.dtype}{list(made.shape)}",
+        )
+    memory[...] = made
 
 
 class HybridModule(runtime.Module):
@@ -187,7 +198,7 @@ class HybridModule(runtime.Module):
             raise UserError("TW4042", f"the model takes {len(self.inputs)} inputs, got {len(args)}")
         run = _Run()
         given = [
-            run.handle(_as_numpy(arg)) if is_object else arg
+            np.array(run.handle(_as_numpy(arg)), np.int64) if is_object else arg
             for arg, is_object in zip(args, self._objects_in, strict=True)
         ]
         direct = out is not None and not any(self._objects_out)

@@ -10,11 +10,19 @@ INPUTS, OUTPUTS = "inputs", "outputs"  # graphs that only tell the types of main
 
 
 @dataclass(frozen=True)
+class Part:
+    """How a part is called."""
+
+    weights: frozenset[int]  # inputs that are constants: their memory never changes
+    tells: bool  # whether the first result is the sizes that it defines
+
+
+@dataclass(frozen=True)
 class Parts:
     """Graphs @part0, @part1, ... of a module; @inputs and @outputs tell the types of main's."""
 
     module: Module
-    constants: tuple[frozenset[int], ...]  # of each part: the inputs that are weights
+    parts: tuple[Part, ...]
     fallbacks: tuple[str, ...]  # the operators in them
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.base.dtype import dtype, from_numpy
 from tilewright.driver.hybrid import HybridModule
-from tilewright.driver.parts import INPUTS, OUTPUTS, Parts
+from tilewright.driver.parts import INPUTS, OUTPUTS, Part, Parts
 from tilewright.graph.ir import Graph
 from tilewright.graph.parser import parse
 from tilewright.graph.types import is_tensor
@@ -28,7 +28,7 @@ def to_manifest(parts: Parts, inputs: Sequence[Spec], outputs: Sequence[Spec]) -
     return {
         "graphs": str(parts.module),
         "constants": {name: _told(array) for name, array in parts.module.constants.items()},
-        "weights": [sorted(one) for one in parts.constants],
+        "parts": [{"weights": sorted(one.weights), "tells": one.tells} for one in parts.parts],
         "fallbacks": list(parts.fallbacks),
         "inputs": _specs_told(inputs, parts.module.graphs[INPUTS]),
         "outputs": _specs_told(outputs, parts.module.graphs[OUTPUTS]),
@@ -40,7 +40,7 @@ def hybrid_module(loaded: Module, told: Mapping[str, Any]) -> HybridModule:
     constants = {name: _array(one) for name, one in told["constants"].items()}
     parts = Parts(
         parse(told["graphs"], constants),
-        tuple(frozenset(one) for one in told["weights"]),
+        tuple(Part(frozenset(one["weights"]), bool(one["tells"])) for one in told["parts"]),
         tuple(told["fallbacks"]),
     )
     inputs = [_spec(one) for one in told["inputs"]]

@@ -82,7 +82,7 @@ def test_the_parts_of_a_round_are_one():
     """
     main, parts = split(text)
     assert [node.op for node in main.main.nodes] == ["foreign", "neg", "foreign", "fetch"]
-    assert len(parts.module.graphs["part1"].results) == 3
+    assert len(parts.module.graphs["part1"].results) == 2
 
 
 def test_the_interpreter_learns_sizes():
@@ -213,7 +213,7 @@ def test_the_runtime_alone_has_nobody_to_run_parts(saved):
     [
         ({"graphs": "graph @"}, "TW4033"),
         ({"constants": {"x": {}}}, "TW4033"),
-        ({"weights": 3}, "TW4033"),
+        ({"parts": 3}, "TW4033"),
     ],
 )
 def test_damaged_parts_are_refused(saved, monkeypatch, change, code):
@@ -273,9 +273,9 @@ static int64_t counts[2];
 static int32_t run(void *context, int32_t part, const DLTensor *const *inputs, int32_t n,
                    const int64_t *sizes, int64_t *told) {
   int64_t handle = *(const int64_t *)inputs[0]->data;
-  if (n != 1 || inputs[0]->ndim != 0 || sizes[0] != 2) return 7;
+  if (n != 1 || inputs[0]->ndim != 0) return 7;
   ++*(int *)context;
-  if (part == 0) return 0; /* main tells what it got */
+  if (part == 0) return sizes[0] == 2 ? 0 : 7; /* main tells what else it got */
   told[0] = 0;
   for (int i = 0; i < 2; ++i) {
     counts[i] = 1;
