@@ -32,6 +32,7 @@ from tilewright.driver.pipelines import PIPELINES, PRECISIONS
 from tilewright.driver.placement import Placement, placement
 from tilewright.driver.saved_parts import to_manifest
 from tilewright.driver.sizes import Dynamic, with_sizes
+from tilewright.driver.unfuse import unfuse_foreign
 from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan, plan_memory
 from tilewright.graph.types import is_tensor, tensor_of
@@ -119,6 +120,7 @@ def optimize(
 
 def build_module(module: ir.Module, target: Target, options: Options) -> Module:
     """Native code for an optimized module; the interpreter runs what has none."""
+    module = unfuse_foreign(module)
     placed = placement(module, target)
     if placed.is_native and all(is_tensor(param.type) for param in module.main.params):
         return build_native(module, target, options, placed)

@@ -9,6 +9,7 @@ from tilewright.base.errors import CompilerBug, Unsupported
 from tilewright.base.target import Target
 from tilewright.driver import lowering
 from tilewright.driver.placement import INTERPRETER, Device, placement
+from tilewright.driver.unfuse import unfuse_foreign
 from tilewright.lower import LOWERINGS, REFUSALS
 from tilewright.lower.graph import lower_node
 from tilewright.lower.native import why_not_native
@@ -139,6 +140,31 @@ def test_what_a_lowering_refuses_runs_all_the_same(op):
     assert compiled.fallbacks == (op,)
     (want,) = graph.interpret(graph.parse(text), *inputs)
     np.testing.assert_array_equal(np.asarray(compiled(*inputs)[0]).view(want.dtype), want)
+
+
+FUSED = """
+graph @main(%x: f16[4]) {
+  %a = neg(%x)
+  %b: bf16[4] = bitcast(%a) {to = dtype bf16}
+  %c: f32[4] = cast(%b) {to = dtype f32}
+  %d = exp(%c)
+  return %d
+}
+"""
+
+
+def test_what_is_fused_with_an_operator_without_code_stays_native():
+    compiled = tw.compile(graph.parse(FUSED), threads=1)
+    assert compiled.fallbacks == ("bitcast",)
+    assert compiled.inside.placement.counts() == {"cpu": 3, "interpreter": 1}
+    x = np.array([0, 1, -2, 3], np.float16)
+    (want,) = graph.interpret(graph.parse(FUSED), x)
+    np.testing.assert_allclose(np.asarray(compiled(x)[0]), want, rtol=1e-6)
+
+
+def test_a_model_of_native_nodes_is_left_alone():
+    module = graph.parse("graph @main(%x: f32[4]) { %y = neg(%x) return %y }")
+    assert unfuse_foreign(module) is module
 
 
 def test_refusals_are_of_operators_with_lowerings():
