@@ -115,8 +115,7 @@ def describe_schedules(module: Module, measured: Mapping[str, float]) -> list[di
             "refusals": [f"{each.block}: {each.rule}: {each.reason}" for each in kernel.refusals],
             "fell_back": kernel.fell_back,
         }
-        for part in _parts(module)
-        for kernel in part.program.kernels.values()
+        for kernel in _inside(module).program.kernels.values()
     ]
     return sorted(rows, key=lambda row: -(row["measured_us"] or row["predicted_us"]))
 
