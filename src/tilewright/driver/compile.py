@@ -30,7 +30,7 @@ from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import Program, lower_model
 from tilewright.driver.pipelines import PIPELINES, PRECISIONS
 from tilewright.driver.placement import Placement, placement
-from tilewright.driver.saved_parts import to_manifest
+from tilewright.driver.saved_parts import Foreign
 from tilewright.driver.sizes import Dynamic, with_sizes
 from tilewright.driver.unfuse import unfuse_foreign
 from tilewright.graph import ir
@@ -126,8 +126,8 @@ def build_module(module: ir.Module, target: Target, options: Options) -> Module:
         return build_native(module, target, options, placed)
     main, parts = call_foreign_parts(module, placed)
     inputs, outputs = specs_of(module)
-    told = to_manifest(parts, inputs, outputs)
-    native = build_native(main, target, options, placed, told)
+    foreign = Foreign(parts, tuple(inputs), tuple(outputs))
+    native = build_native(main, target, options, placed, foreign)
     return HybridModule(native, parts, inputs, outputs)
 
 
@@ -136,7 +136,7 @@ def build_native(
     target: Target,
     options: Options,
     placed: Placement,
-    foreign: Mapping[str, Any] | None = None,
+    foreign: Foreign | None = None,
 ) -> Module:
     """One native function for a module whose every node has code, or calls a foreign part."""
     threads = options.threads or _native.threads()

@@ -33,6 +33,7 @@ from tilewright.codegen.export import c_name, entry_object, places_of, write_wei
 from tilewright.codegen.host import input_function
 from tilewright.driver.lowering import Program
 from tilewright.driver.placement import Placement
+from tilewright.driver.saved_parts import Foreign
 from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan
 from tilewright.graph.visit import walk
@@ -56,7 +57,7 @@ class Inside:
     main: str  # its symbol
     target: Target
     placement: Placement
-    foreign: Mapping[str, Any] | None = None  # what the interpreter runs, as a file tells it
+    foreign: Foreign | None = None  # what the interpreter runs
 
 
 class CompiledModule(Module):
@@ -71,18 +72,13 @@ class CompiledModule(Module):
         made = _Export(
             self.inside, self.inputs, self.outputs, c_name(name or path.stem), self.threads
         )
-        text = header((made.signature,), self.inside.target, self._handles())
+        foreign = self.inside.foreign
+        handles = None if foreign is None else foreign.handles()
+        text = header((made.signature,), self.inside.target, handles)
         if path.suffix != ".h":
             made.write(path)
         write_text(path.with_suffix(".h"), text)
         return path
-
-    def _handles(self) -> tuple[str, ...] | None:
-        """What each input and output is a handle of, if anything; None without foreign parts."""
-        told = self.inside.foreign
-        if told is None:
-            return None
-        return tuple(one["handle"] for one in (*told["inputs"], *told["outputs"]))
 
 
 class CrossModule(CompiledModule):
@@ -168,7 +164,7 @@ class _Export:
 
     def manifest(self) -> dict[str, Any]:
         """All that loading must know, and where each kernel comes from."""
-        plan = self.inside.plan
+        plan, foreign = self.inside.plan, self.inside.foreign
         params = self.signature.params
         count = len(self.inputs)
         return {
@@ -186,7 +182,7 @@ class _Export:
                 "kernels": [dict(one) for one in kernel_calls(self.inside.program)],
                 "arena_bytes": plan.arena_bytes,
                 "weights_bytes": sum(weight.nbytes for weight in self.weights),
-                **({} if self.inside.foreign is None else {"foreign": self.inside.foreign}),
+                **({} if foreign is None else {"foreign": foreign.told()}),
             },
         }
 

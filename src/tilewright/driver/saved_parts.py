@@ -1,13 +1,14 @@
 """What a saved library holds of a model's parts for the interpreter: text, and their constants.
 
-to_manifest(parts, inputs, outputs)     plain data for JSON
-hybrid_module(loaded, told)             a loaded model that runs its parts
+Foreign(parts, inputs, outputs).told()     plain data for JSON
+hybrid_module(loaded, told)                a loaded model that runs its parts
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ import numpy as np
 from tilewright.base.dtype import dtype, from_numpy
 from tilewright.driver.hybrid import HybridModule
 from tilewright.driver.parts import INPUTS, OUTPUTS, Part, Parts
-from tilewright.graph.ir import Graph
 from tilewright.graph.parser import parse
 from tilewright.graph.types import is_tensor
 from tilewright.runtime.module import Module, Spec
@@ -23,16 +23,33 @@ from tilewright.runtime.module import Module, Spec
 Array = np.ndarray[Any, Any]
 
 
-def to_manifest(parts: Parts, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> dict[str, Any]:
-    """The parts, and what users see of the model, as data."""
-    return {
-        "graphs": str(parts.module),
-        "constants": {name: _told(array) for name, array in parts.module.constants.items()},
-        "parts": [{"weights": sorted(one.weights), "tells": one.tells} for one in parts.parts],
-        "fallbacks": list(parts.fallbacks),
-        "inputs": _specs_told(inputs, parts.module.graphs[INPUTS]),
-        "outputs": _specs_told(outputs, parts.module.graphs[OUTPUTS]),
-    }
+@dataclass(frozen=True)
+class Foreign:
+    """The parts of a model, and what users see of it."""
+
+    parts: Parts
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
+
+    def told(self) -> dict[str, Any]:
+        """All of it as data."""
+        module = self.parts.module
+        return {
+            "graphs": str(module),
+            "constants": {name: _told(array) for name, array in module.constants.items()},
+            "parts": [
+                {"weights": sorted(one.weights), "tells": one.tells} for one in self.parts.parts
+            ],
+            "fallbacks": list(self.parts.fallbacks),
+            "inputs": [_spec_told(spec) for spec in self.inputs],
+            "outputs": [_spec_told(spec) for spec in self.outputs],
+        }
+
+    def handles(self) -> tuple[str, ...]:
+        """Of each input, then output, the type of what main holds a handle of; "" for tensors."""
+        graphs = self.parts.module.graphs
+        values = (*graphs[INPUTS].params, *graphs[OUTPUTS].params)
+        return tuple("" if is_tensor(value.type) else str(value.type) for value in values)
 
 
 def hybrid_module(loaded: Module, told: Mapping[str, Any]) -> HybridModule:
@@ -62,18 +79,9 @@ def _array(told: Mapping[str, Any]) -> Array:
     return np.frombuffer(base64.b64decode(told["bytes"]), of).reshape(told["shape"])
 
 
-def _specs_told(specs: Sequence[Spec], types: Graph) -> list[dict[str, Any]]:
-    """What users see; `handle` is the type of what main holds only a handle of."""
-    return [
-        {
-            "name": spec.name,
-            "dtype": None if spec.dtype is None else str(spec.dtype),
-            "shape": list(spec.shape),
-            "kind": spec.kind,
-            "handle": "" if is_tensor(value.type) else str(value.type),
-        }
-        for spec, value in zip(specs, types.params, strict=True)
-    ]
+def _spec_told(spec: Spec) -> dict[str, Any]:
+    of = None if spec.dtype is None else str(spec.dtype)
+    return {"name": spec.name, "dtype": of, "shape": list(spec.shape), "kind": spec.kind}
 
 
 def _spec(told: Mapping[str, Any]) -> Spec:

@@ -230,7 +230,7 @@ def test_constants_of_all_kinds_survive():
     import ml_dtypes
 
     from tilewright.driver.parts import Parts
-    from tilewright.driver.saved_parts import _array, to_manifest
+    from tilewright.driver.saved_parts import Foreign, _array
 
     arrays = {
         "words": np.array([["a", 'b"\n'], ["", "\u00e9"]], object),
@@ -240,7 +240,7 @@ def test_constants_of_all_kinds_survive():
         "none": np.zeros((0, 3), np.float32),
     }
     empty = {name: graph.ir.Graph(name, (), (), ()) for name in ("inputs", "outputs")}
-    told = to_manifest(Parts(graph.ir.Module(empty, arrays), (), ()), (), ())
+    told = Foreign(Parts(graph.ir.Module(empty, arrays), (), ()), (), ()).told()
     for name, one in json.loads(json.dumps(told))["constants"].items():
         again = _array(one)
         assert again.dtype == arrays[name].dtype
