@@ -330,3 +330,88 @@ def test_what_a_sequence_holds_stays_when_memory_is_used_again():
     compiled(np.array(3), np.array([7, 8, 9], F))
     for a, b in zip(kept, first, strict=True):
         np.testing.assert_array_equal(np.asarray(a), b)
+
+
+CARRIED = """
+graph @main(%n: i64[], %x: f32[2], %s: seq<f32[2]>) {
+  %f: seq<f32[2]>, %g: seq<f32[2]> = loop(%n, none, %s, %s, %x) {carried = 2} do {
+    graph(%i: i64[], %go: bool[], %t: seq<f32[2]>, %p: seq<f32[2]>, %v: f32[2]) {
+      %w = neg(%v)
+      %u: seq<f32[2]> = sequence_insert(%t, %w, none)
+      RESULTS
+    }
+  }
+  %a: i64[] = sequence_length(%f)
+  %b: i64[] = sequence_length(%g)
+  %c: i64[] = sequence_length(%s)
+  return %a, %b, %c, %f, %g, %s
+}
+"""
+
+
+PASSED = """%z: seq<f32[2]> = if(%go, %u) do {
+  graph(%one: seq<f32[2]>) { return %one }
+  graph(%two: seq<f32[2]>) { return %two }
+}"""
+
+
+@pytest.mark.parametrize(
+    ("results", "ends"),
+    [
+        ("%q: seq<f32[2]> = sequence_insert(%p, %v, none) return %go, %u, %q", 2),
+        ("return %go, %u, %t", 0),  # the one before is kept for another round
+        ("return %go, %u, %u", 0),
+        ("return %go, %u, %p", 1),  # what came from outside stays
+        (f"{PASSED} return %go, %u, %z", 0),
+    ],
+    ids=["both", "before", "twice", "outside", "passed"],
+)
+def test_what_loops_carry_ends_when_it_is_replaced(results, ends, tmp_path):
+    used = ("sequence_insert", "sequence_length")
+    text, several = CARRIED.replace("RESULTS", results), [np.ones(2, F)]
+    for count in (0, 1, 5):
+        args = np.array(count), np.arange(2, dtype=F), several
+        compiled = check(text, *args, folder=tmp_path, fallbacks=used)
+    assert sum(len(part.ends) for part in compiled.parts.parts) == ends
+
+
+def test_long_loops_keep_few_sequences(monkeypatch):
+    from tilewright.driver import hybrid
+
+    most = 0
+    handle = hybrid._Run.handle
+
+    def counted(run, *args):
+        nonlocal most
+        made = handle(run, *args)
+        most = max(most, len(run.objects))
+        return made
+
+    monkeypatch.setattr(hybrid._Run, "handle", counted)
+    tw.compile(graph.parse(GATHERED), threads=1)(np.array(300), np.ones(3, F))
+    assert most < 8
+
+
+NESTED = """
+graph @main(%n: i64[], %x: f32[2], %s: seq<f32[2]>) {
+  %f: seq<f32[2]>, %l: i64[k] = loop(%n, none, %s, %x) {carried = 1} do {
+    graph(%i: i64[], %go: bool[], %t: seq<f32[2]>, %v: f32[2]) {
+      %g: seq<f32[2]> = loop(%i, none, %t, %v) {carried = 1} do {
+        graph(%j: i64[], %on: bool[], %p: seq<f32[2]>, %w: f32[2]) {
+          %y = neg(%w)
+          %q: seq<f32[2]> = sequence_insert(%p, %y, none)
+          return %on, %q
+        }
+      }
+      %a: i64[] = sequence_length(%t)
+      return %go, %g, %a
+    }
+  }
+  return %f, %l
+}
+"""
+
+
+def test_loops_in_loops_begin_with_what_others_hold(tmp_path):
+    args = np.array(4), np.ones(2, F), [np.zeros(2, F)]
+    check(NESTED, *args, folder=tmp_path, fallbacks=("sequence_insert", "sequence_length"))

@@ -20,6 +20,7 @@ Nodes on the interpreter that need nothing of native code in between are one par
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -64,6 +65,8 @@ class _Splitter:
     graphs: list[Graph] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     handles: dict[Value, Value] = field(default_factory=dict)
+    makers: dict[Value, int] = field(default_factory=dict)  # the parts that give objects
+    readers: dict[Value, list[tuple[int, int]]] = field(default_factory=dict)  # parts, places
 
     def native(self, value: Value) -> Value:
         """What stands for a value in main."""
@@ -108,6 +111,27 @@ class _Splitter:
             graph.loc,
         )
 
+    def end_carried(self, node: Node) -> None:
+        """Have the objects that a loop carries end as soon as a round has replaced them.
+
+        That is so where a part gives the next one, and nothing but parts reads either.
+        """
+        first = {"loop": 2, "scan": 0}[node.op]
+        count = int(node["carried" if node.op == "loop" else "states"])
+        (body,) = node.bodies
+        kept = Counter(body.results)
+        held = {v for n in body.nodes if not self.is_foreign(n) for v in n.inputs}
+        results = body.results[first // 2 : first // 2 + count]
+        for param, result in zip(body.params[first : first + count], results, strict=True):
+            readers, maker = self.readers.get(param), self.makers.get(result)
+            if readers is None or maker is None or kept[result] > 1 or kept[param]:
+                continue
+            if param in held or result in held:
+                continue
+            number, place = readers[-1]
+            part = self.parts[number]
+            self.parts[number] = replace(part, ends=part.ends | {(place, maker)})
+
 
 class _Scope:
     """One graph of main as it is rewritten."""
@@ -134,6 +158,8 @@ class _Scope:
         self.nodes.append(
             node if same else replace(node, inputs=inputs, outputs=outputs, bodies=bodies)
         )
+        if node.op in ("loop", "scan") and self.graph is self.splitter.placed.graph:
+            self.splitter.end_carried(node)  # one that runs once: inner loops begin again
         for value in node.outputs:
             if is_tensor(value.type):
                 self.bound.update(_bare_sizes(value))
@@ -187,6 +213,12 @@ class _Scope:
         self.splitter.graphs.append(made_graph)
         weights = [at for at, value in enumerate(params) if value in self.numbers]
         self.splitter.parts.append(Part(frozenset(weights), bool(told)))
+        for at, value in enumerate(params):
+            if not is_tensor(value.type):
+                self.splitter.readers.setdefault(value, []).append((number, at))
+        for value in results:
+            if not is_tensor(value.type):
+                self.splitter.makers[value] = number
         self._emit(number, params, asked, tuple(told), results, label)
         self.bound.update(told)
 

@@ -60,14 +60,24 @@ _FETCH = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, _TENS
 class _Run:
     """One call in flight."""
 
-    objects: list[Any] = field(default_factory=list)  # by handle
+    objects: dict[int, tuple[Any, int]] = field(default_factory=dict)  # with the parts' numbers
+    count: int = 0  # of objects made
     results: tuple[Any, ...] = ()  # of the part that ran last
     error: BaseException | None = None
 
-    def handle(self, value: Any) -> int:
-        """What stands for an object in main."""
-        self.objects.append(value)
-        return len(self.objects) - 1
+    def handle(self, value: Any, part: int = -1) -> int:
+        """What stands in main for an object that a part, or the caller, gives."""
+        self.count += 1
+        self.objects[self.count] = value, part
+        return self.count
+
+    def object(self, handle: int) -> Any:
+        return self.objects[handle][0]
+
+    def end(self, handle: int, part: int) -> None:
+        """Forget an object, if that part made it."""
+        if self.objects[handle][1] == part:
+            del self.objects[handle]
 
 
 class _Callbacks:
@@ -103,7 +113,7 @@ class _Callbacks:
             args = []
             for at, param in enumerate(graph.params[:count]):
                 if not is_tensor(param.type):
-                    args.append(run.objects[_handle(inputs[at].contents).value])
+                    args.append(run.object(_handle(inputs[at].contents).value))
                     continue
                 array = _array(inputs[at].contents, param)  # main writes over it later, or never
                 args.append(array if at in part.weights else array.copy())
@@ -115,6 +125,8 @@ class _Callbacks:
                 for at, size in enumerate(results[0].tolist()):
                     told[at] = size
             run.results = results[part.tells :]
+            for at, maker in part.ends:
+                run.end(_handle(inputs[at].contents).value, maker)
         except BaseException as error:
             run.error = error
             return FAILED
@@ -128,7 +140,7 @@ class _Callbacks:
                 if is_tensor(value.type):
                     _fill(_array(outputs[at].contents, value), np.asarray(result), value)
                 else:
-                    _handle(outputs[at].contents).value = run.handle(result)
+                    _handle(outputs[at].contents).value = run.handle(result, number)
             run.results = ()
         except BaseException as error:
             run.error = error
@@ -214,7 +226,7 @@ class HybridModule(runtime.Module):
         if direct:
             return made
         results = tuple(
-            _as_array(run.objects[int(np.asarray(array))]) if is_object else array
+            _as_array(run.object(int(np.asarray(array)))) if is_object else array
             for array, is_object in zip(made, self._objects_out, strict=True)
         )
         if out is None:

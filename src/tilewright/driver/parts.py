@@ -15,6 +15,9 @@ class Part:
 
     weights: frozenset[int]  # inputs that are constants: their memory never changes
     tells: bool  # whether the first result is the sizes that it defines
+    # Objects that end with the part: the input, and the part that made those which end. What a
+    # loop carries comes from outside in its first round, and is not the loop's to end.
+    ends: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ class Foreign:
             "graphs": str(module),
             "constants": {name: _told(array) for name, array in module.constants.items()},
             "parts": [
-                {"weights": sorted(one.weights), "tells": one.tells} for one in self.parts.parts
+                {"weights": sorted(one.weights), "tells": one.tells, "ends": sorted(one.ends)}
+                for one in self.parts.parts
             ],
             "fallbacks": list(self.parts.fallbacks),
             "inputs": [_spec_told(spec) for spec in self.inputs],
@@ -57,11 +58,16 @@ def hybrid_module(loaded: Module, told: Mapping[str, Any]) -> HybridModule:
     constants = {name: _array(one) for name, one in told["constants"].items()}
     parts = Parts(
         parse(told["graphs"], constants),
-        tuple(Part(frozenset(one["weights"]), bool(one["tells"])) for one in told["parts"]),
+        tuple(_part(one) for one in told["parts"]),
         tuple(told["fallbacks"]),
     )
     inputs = [_spec(one) for one in told["inputs"]]
     return HybridModule(loaded, parts, inputs, [_spec(one) for one in told["outputs"]])
+
+
+def _part(told: Mapping[str, Any]) -> Part:
+    ends = frozenset((int(at), int(maker)) for at, maker in told["ends"])
+    return Part(frozenset(told["weights"]), bool(told["tells"]), ends)
 
 
 def _told(array: Array) -> dict[str, Any]:
