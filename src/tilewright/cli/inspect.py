@@ -90,9 +90,7 @@ def measured_us(module: Module, dims: list[str] | None) -> dict[str, float]:
     module(*inputs)
     from tilewright.driver.compiled import kernel_calls
 
-    called = {
-        c["label"]: c["kernel"] for part in _parts(module) for c in kernel_calls(part.program)
-    }
+    called = {c["label"]: c["kernel"] for c in kernel_calls(_inside(module).program)}
     found: dict[str, float] = {}
     for _ in range(MEASURED_RUNS):
         for total in module.profile(*inputs).kernels():
