@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from tilewright.base.target import Target
     from tilewright.codegen.build import CompiledFunction, build
     from tilewright.driver.compile import compile
+    from tilewright.driver.load import load
     from tilewright.runtime.array import Array, array, empty, from_dlpack
     from tilewright.runtime.module import Module
     from tilewright.runtime.pool import set_threads
     from tilewright.runtime.profiler import profile
-    from tilewright.runtime.saved import load
     from tilewright.session import (
         ExecutionMode,
         GraphOptimizationLevel,
@@ -43,6 +43,7 @@ _HOMES = {
     "CompiledFunction": "codegen.build",
     "build": "codegen.build",
     "compile": "driver.compile",
+    "load": "driver.load",
     "Array": "runtime.array",
     "array": "runtime.array",
     "empty": "runtime.array",
@@ -50,7 +51,6 @@ _HOMES = {
     "Module": "runtime.module",
     "set_threads": "runtime.pool",
     "profile": "runtime.profiler",
-    "load": "runtime.saved",
     "ExecutionMode": "session",
     "GraphOptimizationLevel": "session",
     "InferenceSession": "session",

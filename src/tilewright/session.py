@@ -24,9 +24,9 @@ import numpy as np
 
 from tilewright.base.dtype import dtype
 from tilewright.base.errors import UserError, UserTypeError
+from tilewright.driver.load import load
 from tilewright.runtime.array import Array
 from tilewright.runtime.module import Module, Spec
-from tilewright.runtime.saved import LoadedModule, load
 
 PROVIDER = "CPUExecutionProvider"
 LIBRARIES = (".so", ".dylib")
@@ -172,7 +172,7 @@ class InferenceSession:
     def _load(self, source: Any, threads: int) -> Module:
         if isinstance(source, (str, os.PathLike)) and Path(source).suffix in LIBRARIES:
             loaded = load(Path(source))
-            if not isinstance(loaded, LoadedModule):
+            if not isinstance(loaded, Module):
                 raise UserError("TW6021", f"{source} holds functions, not a model")
             loaded.threads = threads
             return loaded
@@ -245,7 +245,7 @@ class InferenceSession:
 
     def get_modelmeta(self) -> ModelMetadata:
         """What the model's file tells about itself."""
-        if isinstance(self.module, LoadedModule):
+        if self.module.manifest is not None:
             return ModelMetadata(graph_name=self.module.name)
         from tilewright.frontends.onnx.metadata import read_metadata
 

@@ -477,6 +477,76 @@ static void test_a_models_outputs_are_checked(void) {
   EXPECT(run_twice(NULL, NULL, 0, 0) == TW_OK);
 }
 
+/* A model whose part counts what is above a limit and gives it back, as callbacks see fit. */
+static int32_t part_main(tw_call *call, const DLTensor *const *inputs, int32_t n_inputs) {
+  static const tw_signature takes = {"count", model_params, size_names, 1, 1};
+  static const tw_signature gives = {"count", model_params + 1, size_names, 1, 1};
+  (void)n_inputs;
+  void *in[1] = {inputs[0]->data}, *out[1];
+  int64_t limit = 2, told = -1;
+  int32_t code = tw_call_foreign(call, 3, &takes, in, inputs[0]->shape, &limit, &told);
+  if (code != TW_OK) return code;
+  out[0] = call->output(call, 0, 1, &told);
+  return out[0] ? tw_call_fetch(call, 3, &gives, out, &told) : tw_last_code();
+}
+
+typedef struct {
+  int32_t fail_run, fail_fetch;
+  int64_t count;
+  float kept[8];
+} part;
+
+static int32_t run_part(void *context, int32_t number, const DLTensor *const *inputs, int32_t n,
+                        const int64_t *sizes, int64_t *told) {
+  part *p = context;
+  EXPECT(number == 3 && n == 1 && inputs[0]->ndim == 1 && inputs[0]->dtype.bits == 32);
+  EXPECT(inputs[0]->strides == NULL && inputs[0]->device.device_type == kDLCPU);
+  p->count = 0;
+  for (int64_t i = 0; i < inputs[0]->shape[0]; ++i) {
+    float x = ((const float *)inputs[0]->data)[i];
+    if (x > (float)sizes[0]) p->kept[p->count++] = x;
+  }
+  *told = p->count;
+  return p->fail_run;
+}
+
+static int32_t fetch_part(void *context, int32_t number, const DLTensor *const *outputs,
+                          int32_t n) {
+  part *p = context;
+  EXPECT(number == 3 && n == 1 && outputs[0]->shape[0] == p->count);
+  memcpy(outputs[0]->data, p->kept, (size_t)p->count * sizeof *p->kept);
+  return p->fail_fetch;
+}
+
+static void test_foreign_parts_run_by_callbacks(void) {
+  static const int64_t any[1] = {TW_DIM_ANY};
+  static const tw_param params[2] = {
+      {"x", vector, 1, {kDLFloat, 32, 1}, kDLCPU, 0, 0, 0},
+      {"y", any, 1, {kDLFloat, 32, 1}, kDLCPU, TW_PARAM_WRITABLE, 0, 0},
+  };
+  static const tw_signature signature = {"above", params, size_names, 2, 1};
+  static void *above;
+  const tw_entry entry = {&signature, part_main, constants, &above, 1};
+  float x[4] = {1, 5, 2, 3}, y[2] = {0, 0};
+  int64_t in[1] = {4}, out[1] = {2};
+  DLTensor tx = {x, {kDLCPU, 0}, 1, {kDLFloat, 32, 1}, in, NULL, 0}, ty = tx;
+  ty.data = y, ty.shape = out;
+  const DLTensor *args[2] = {&tx, &ty};
+  EXPECT(tw_run_model(&entry, args, 2) == TW_ERROR_FOREIGN);
+  EXPECT(has_text("count has no native code, and no callback is registered"));
+  part p = {0};
+  tw_foreign mine = {run_part, fetch_part, &p};
+  EXPECT(tw_set_foreign(&entry, &mine) == TW_OK);
+  EXPECT(tw_run_model(&entry, args, 2) == TW_OK && y[0] == 5 && y[1] == 3);
+  p.fail_run = 42;
+  EXPECT(tw_run_model(&entry, args, 2) == TW_ERROR_FOREIGN && has_text("code 42"));
+  p = (part){.fail_fetch = 43};
+  EXPECT(tw_run_model(&entry, args, 2) == TW_ERROR_FOREIGN && has_text("code 43"));
+  EXPECT(tw_set_foreign(&entry, NULL) == TW_OK);
+  EXPECT(tw_run_model(&entry, args, 2) == TW_ERROR_FOREIGN && has_text("no callback"));
+  tw_model_free(above);
+}
+
 static void test_a_runtime_tells_its_version(void) {
   EXPECT(tw_this_runtime.version == TW_RUNTIME_VERSION);
   EXPECT(tw_this_runtime.size_bytes == (int32_t)sizeof tw_this_runtime);
@@ -515,6 +585,7 @@ static const struct {
     TEST(test_profiler_keeps_what_it_can_and_counts_the_rest),
     TEST(test_a_model_is_called_from_many_threads),
     TEST(test_a_models_outputs_are_checked),
+    TEST(test_foreign_parts_run_by_callbacks),
     TEST(test_a_runtime_tells_its_version),
 };
 

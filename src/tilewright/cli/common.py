@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tilewright.base.errors import TilewrightError, UserError
+from tilewright.driver.load import load
 from tilewright.runtime.module import Module, Spec
-from tilewright.runtime.saved import LoadedModule, load
 
 if TYPE_CHECKING:
     from tilewright.graph.ir import Module as GraphModule
@@ -127,7 +127,7 @@ def read_module(
     """A model compiled, or loaded if it was saved."""
     if path.suffix in LIBRARIES:
         loaded = load(path)
-        if not isinstance(loaded, LoadedModule):
+        if not isinstance(loaded, Module):
             raise UserError("TW6021", f"{path} holds functions, not a model")
         loaded.threads = threads
         return loaded

@@ -13,7 +13,6 @@ from tilewright.base.errors import UserError
 from tilewright.cli import common
 from tilewright.cli.common import Dims, Json, Model, Precision, Target, Threads, Without
 from tilewright.runtime.module import Module
-from tilewright.runtime.saved import LoadedModule
 
 MEASURED_RUNS = 10
 
@@ -27,6 +26,9 @@ def inspect(
     without: Without = None,
     kernel: Annotated[str, typer.Option(help="Print the scheduled program of a kernel.")] = "",
     graph: Annotated[bool, typer.Option("--graph", help="Print the lowered model.")] = False,
+    placement: Annotated[
+        bool, typer.Option("--placement", help="Print which device runs which node.")
+    ] = False,
     nodes: Annotated[bool, typer.Option("--nodes", help="List each kernel's nodes.")] = False,
     schedules: Annotated[
         bool,
@@ -35,10 +37,15 @@ def inspect(
     dims: Dims = None,
     json: Json = False,
 ) -> None:
-    """Show a model's inputs, outputs, passes, kernels, memory plan and fallbacks."""
+    """Show a model's inputs, outputs, passes, kernels, memory plan, placement and fallbacks."""
     module = common.read_module(model, target, threads, precision, without)
-    if kernel or graph:
-        print(_kernel_text(module, kernel) if kernel else _parts(module)[0].program.module)
+    if kernel or graph or placement:
+        if kernel:
+            print(_kernel_text(module, kernel))
+        elif graph:
+            print(_graph_text(module))
+        else:
+            print(_inside(module).placement)
         return
     if schedules:
         rows = describe_schedules(module, measured_us(module, dims))
@@ -51,20 +58,24 @@ def inspect(
         _show(report, nodes)
 
 
-def _parts(module: Module) -> list[Any]:
-    """What the native parts of a module were made of: one, unless there are fallbacks."""
+def _inside(module: Module) -> Any:
+    """What a module was made of."""
     inside = getattr(module, "inside", None)
-    found = [inside] if inside is not None else []
-    found += [part.inside for part in getattr(module, "_modules", ())]
-    if not found:
+    if inside is None:
         raise UserError(
             "TW6033", "a saved library tells no programs", help="inspect the model it was made from"
         )
-    return found
+    return inside
+
+
+def _graph_text(module: Module) -> str:
+    """The lowered model, and the parts that the interpreter runs."""
+    parts = getattr(module, "parts", None)
+    return str(_inside(module).program.module) + ("" if parts is None else str(parts.module))
 
 
 def _kernel_text(module: Module, name: str) -> str:
-    texts = {k.name: k.text for part in _parts(module) for k in part.program.kernels.values()}
+    texts = {kernel.name: kernel.text for kernel in _inside(module).program.kernels.values()}
     matches = [text for kernel, text in texts.items() if kernel.startswith(name)]
     if not matches:
         raise UserError("TW6035", f"there is no kernel {name}", help=f"known: {', '.join(texts)}")
@@ -79,9 +90,7 @@ def measured_us(module: Module, dims: list[str] | None) -> dict[str, float]:
     module(*inputs)
     from tilewright.driver.compiled import kernel_calls
 
-    called = {
-        c["label"]: c["kernel"] for part in _parts(module) for c in kernel_calls(part.program)
-    }
+    called = {c["label"]: c["kernel"] for c in kernel_calls(_inside(module).program)}
     found: dict[str, float] = {}
     for _ in range(MEASURED_RUNS):
         for total in module.profile(*inputs).kernels():
@@ -104,8 +113,7 @@ def describe_schedules(module: Module, measured: Mapping[str, float]) -> list[di
             "refusals": [f"{each.block}: {each.rule}: {each.reason}" for each in kernel.refusals],
             "fell_back": kernel.fell_back,
         }
-        for part in _parts(module)
-        for kernel in part.program.kernels.values()
+        for kernel in _inside(module).program.kernels.values()
     ]
     return sorted(rows, key=lambda row: -(row["measured_us"] or row["predicted_us"]))
 
@@ -117,7 +125,7 @@ def describe_module(module: Module) -> dict[str, Any]:
         "outputs": common.describe(module.outputs),
         "fallbacks": list(module.fallbacks),
     }
-    if isinstance(module, LoadedModule):
+    if module.manifest is not None:
         told = module.manifest["model"]
         memory = {"arena_bytes": told["arena_bytes"], "weights_bytes": told["weights_bytes"]}
         return report | {
@@ -127,26 +135,28 @@ def describe_module(module: Module) -> dict[str, Any]:
         }
     from tilewright.driver.compiled import kernel_calls
 
-    kernels: list[dict[str, Any]] = []
-    plans: list[dict[str, Any]] = []
-    for part in _parts(module):
-        images = {k.name: len(k.image) for k in part.program.kernels.values()}
-        kernels += [
-            dict(one) | {"code_bytes": images[one["kernel"]]} for one in kernel_calls(part.program)
-        ]
-        plans.append(_memory(part))
-    return report | {"timings_s": module.timings, "kernels": kernels, "memory": plans}
+    inside = _inside(module)
+    images = {kernel.name: len(kernel.image) for kernel in inside.program.kernels.values()}
+    kernels = [
+        dict(one) | {"code_bytes": images[one["kernel"]]} for one in kernel_calls(inside.program)
+    ]
+    return report | {
+        "placement": inside.placement.counts(),
+        "timings_s": module.timings,
+        "kernels": kernels,
+        "memory": [_memory(inside)],
+    }
 
 
-def _memory(part: Any) -> dict[str, Any]:
-    plan = part.plan
+def _memory(inside: Any) -> dict[str, Any]:
+    plan = inside.plan
     return {
         "values": len(plan.slots),
         "arena_bytes": plan.arena_bytes,  # None: computed at run time, from the sizes
         "lower_bound_bytes": plan.floor_bytes(),
         "outputs_in_place": len(plan.outputs),
         "sized_at_run_time": len(plan.late),
-        "weights_bytes": sum(w.nbytes for w in part.program.module.constants.values()),
+        "weights_bytes": sum(w.nbytes for w in inside.program.module.constants.values()),
     }
 
 
@@ -172,6 +182,8 @@ def _show(report: dict[str, Any], nodes: bool) -> None:
         if arena and floor:
             table.add_row("arena / lower bound", f"{arena / floor:.3f}")
     out.print(table)
+    for device, count in report.get("placement", {}).items():
+        out.print(f"{device}: {count} nodes")
     out.print(f"fallbacks: {', '.join(report['fallbacks']) or 'none'}")
 
 

@@ -35,8 +35,18 @@ SUFFIXES = (".o", ".so", ".wasm", ".h", ".ll", ".s")
 _EXPORTS = '-DTW_API=__attribute__((visibility("default")))'
 
 
-def header(signatures: tuple[Signature, ...], target: Target) -> str:
-    """A C header that needs no other file."""
+def set_foreign_name(name: str) -> str:
+    """The C function of a model that takes who runs the parts without native code."""
+    return f"{name}_set_foreign"
+
+
+def header(
+    signatures: tuple[Signature, ...], target: Target, handles: tuple[str, ...] | None = None
+) -> str:
+    """A C header that needs no other file.
+
+    `handles` belong to a model with parts for callbacks: what each argument is a handle of, or "".
+    """
     guard = "_".join(s.name.upper() for s in signatures) + "_H"
     lines = [
         f"/* Compiled by Tilewright for {target}. */",
@@ -55,9 +65,16 @@ def header(signatures: tuple[Signature, ...], target: Target) -> str:
         "void tw_set_threads(int32_t threads); /* for the process; 0: all cores */",
         "",
     ]
+    if handles is not None:
+        lines.append(_foreign_declarations())
+        lines += [
+            f"int32_t {set_foreign_name(signature.name)}(const tw_foreign *foreign);\n"
+            for signature in signatures
+        ]
     for signature in signatures:
         lines.append("/* args, in this order:")
-        lines += [f" *   {_describe(param)}" for param in signature.params]
+        roles = handles or ("",) * len(signature.params)
+        lines += [f" *   {_describe(*one)}" for one in zip(signature.params, roles, strict=True)]
         lines.append(" */")
         lines.append(f"int32_t {signature.name}(const DLTensor *const *args, int32_t n_args);")
         lines.append("")
@@ -65,10 +82,11 @@ def header(signatures: tuple[Signature, ...], target: Target) -> str:
     return "\n".join(lines)
 
 
-def _describe(param: Param) -> str:
+def _describe(param: Param, handle: str) -> str:
     dims = ", ".join("?" if dim is None else str(dim) for dim in param.shape)
     role = " (output)" if param.writable else ""
-    return f"{param.name}: {param.dtype}[{dims}]{role}"
+    meaning = f", a handle of {handle}" if handle else ""
+    return f"{param.name}: {param.dtype}[{dims}]{meaning}{role}"
 
 
 def _dlpack_declarations() -> str:
@@ -80,6 +98,14 @@ def _dlpack_declarations() -> str:
         "#if !defined(DLPACK_DLPACK_H_) && !defined(TILEWRIGHT_DLPACK_H)\n"
         "#define TILEWRIGHT_DLPACK_H\n" + text[start:stop].rstrip() + "\n#endif\n"
     )
+
+
+def _foreign_declarations() -> str:
+    """The callbacks of a model with parts without native code, unless our header came first."""
+    text = (FOLDER / "tilewright.h").read_text()
+    start = text.index("/* Compute a part without native code")
+    stop = text.index("} tw_foreign;") + len("} tw_foreign;")
+    return "#ifndef TILEWRIGHT_H\n" + text[start:stop] + "\n#endif\n"
 
 
 # --------------------------------------------------------------------------- linking

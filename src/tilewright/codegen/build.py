@@ -210,7 +210,7 @@ def compile_object(fn: Function, target: Target, options: Options = Options()) -
     flat = fn
     if any(isinstance(stmt, ir.TensorCall) for stmt in walk(fn.body)):
         flat = lower_for(fn, target)  # what an intrinsic stands for belongs to the key
-    key = object_key(flat, machine, options)
+    key = object_key(flat, target, options)
     image = cache.try_read(key) if options.cache else None
     if image is not None:
         return image
@@ -223,12 +223,13 @@ def compile_object(fn: Function, target: Target, options: Options = Options()) -
     return image
 
 
-def object_key(fn: Function, machine: Machine, options: Options) -> str:
+def object_key(fn: Function, target: Target, options: Options) -> str:
     """Everything the object code depends on."""
     parts = (
         cache.compiler_fingerprint(),
         f"LLVM {llvm.VERSION}",
-        repr(machine),
+        target.key,
+        repr(llvm.machine_of(target)),
         options.key,
         assembly_key(fn),
         str(fn),

@@ -195,9 +195,9 @@ def _emit_entry(
         b.ret(code)
 
 
-def emit_signature(module: ModuleText, signature: Signature) -> Value:
-    """The runtime's description of the arguments, as constant data."""
-    prefix = signature.name
+def emit_signature(module: ModuleText, signature: Signature, prefix: str = "") -> Value:
+    """The runtime's description of the arguments, as constant data; `prefix` names that data."""
+    prefix = prefix or signature.name
     rows = []
     for at, param in enumerate(signature.params):
         rank = len(param.shape)
@@ -218,7 +218,7 @@ def emit_signature(module: ModuleText, signature: Signature) -> Value:
         count = len(signature.symbols)
         names = module.constant(f"{prefix}.symbols", f"[{count} x ptr]", f"[{listed}]").text
     body = (
-        f"{{ {module.string(prefix)}, {params}, ptr {names}, "
+        f"{{ {module.string(signature.name)}, {params}, ptr {names}, "
         f"i32 {len(rows)}, i32 {len(signature.symbols)} }}"
     )
     return module.constant(f"{prefix}.signature", SIGNATURE, body)

@@ -18,8 +18,9 @@ import numpy as np
 
 from tilewright.base.target import Target
 from tilewright.codegen import llvm
+from tilewright.codegen.artifact import set_foreign_name
 from tilewright.codegen.build import new_module
-from tilewright.codegen.builder import ModuleText, symbol
+from tilewright.codegen.builder import ModuleText, Value, symbol
 from tilewright.codegen.entry import emit_signature
 from tilewright.runtime.library import MANIFEST
 from tilewright.runtime.signature import Signature
@@ -31,22 +32,34 @@ Array = np.ndarray[Any, Any]
 
 
 def entry_object(
-    signature: Signature, n_inputs: int, main: str, places: Iterable[int], text: str, target: Target
+    signature: Signature,
+    n_inputs: int,
+    main: str,
+    places: Iterable[int],
+    text: str,
+    target: Target,
+    *,
+    foreign: bool = False,
 ) -> bytes:
     """The object with a model's entry, its table of constants and its manifest.
 
-    `places` tells where in the block of weights each constant starts.
+    `places` tells where in the block of weights each constant starts; a model with `foreign` parts
+    also has a function that takes who runs them.
     """
     machine = llvm.machine_of(target)
     module = new_module(machine)
-    _emit_entry(module, signature, n_inputs, main, list(places))
+    entry = _emit_entry(module, signature, n_inputs, main, list(places))
+    if foreign:
+        name = set_foreign_name(signature.name)
+        with module.function("i32", name, (("ptr", "foreign"),)) as (b, (given,)):
+            b.ret(b.call("tw_set_foreign", "i32", entry, given))
     module.global_lines.append(f"@{MANIFEST} = constant {module.string(text)}")
     return llvm.to_object(llvm.parse(module.text()), machine)
 
 
 def _emit_entry(
     module: ModuleText, signature: Signature, n_inputs: int, main: str, places: list[int]
-) -> None:
+) -> Value:
     name = signature.name
     module.declare("i32", main, ["ptr", "ptr", "i32"])
     module.global_lines += [
@@ -67,6 +80,7 @@ def _emit_entry(
     params = (("ptr", "args"), ("i32", "n_args"))
     with module.function("i32", name, params) as (b, (args, n_args)):
         b.ret(b.call("tw_run_model", "i32", entry, args, n_args))
+    return entry
 
 
 def _table(name: str, places: list[int]) -> str:

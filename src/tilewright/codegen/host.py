@@ -8,7 +8,8 @@ addresses and sizes, control flow becomes branches. No interpreter, no dispatch.
 
 Nodes of a lowered graph: `constant`; `kernel`, a call of a tensor function of the module; `sizes`,
 which reads the values of sizes from a computed tensor; views (`reshape`, `require`), which move
-nothing; `if`, `loop` and `scan` with bodies of the same.
+nothing; `if`, `loop` and `scan` with bodies of the same; `foreign`, which has the model's callbacks
+run a part that has no native code, and `fetch`, which copies the results of that part.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tilewright.codegen.machine import Machine
 from tilewright.graph import ir as graph_ir
 from tilewright.graph.ir import Graph, Module, Node
 from tilewright.graph.memory import MemoryPlan, size_bytes, spans
+from tilewright.runtime.signature import Param, Signature
 from tilewright.sym import Expr, Size, Var
 from tilewright.tensor.ir import FLAT, Buffer, Function, seq
 
@@ -302,6 +304,54 @@ class _Host:
                 self.emitter.fail(self.b.value("i32", f"call i32 (i32, ptr, ...) {callee}({args})"))
             self.bind(size, value)
 
+    # ------------------------------------------------------------------ foreign parts
+
+    def _foreign(self, node: Node) -> None:
+        """A part runs by the callbacks of the call, and tells its sizes."""
+        b = self.b
+        (told,) = node.outputs
+        asked = node["sizes"]
+        sizes = b.alloca(f"[{max(1, len(asked))} x i64]", align=8, hint="asked")
+        for at, size in enumerate(asked):
+            b.store(self.size(size), b.offset("i64", sizes, i64(at)))
+        inputs = [value for value in node.inputs if value is not None]
+        begin = b.call("tw_profile_begin", "i64")
+        described = self._described(node, inputs, "inputs")
+        part, memory = i32(int(node["part"])), self.place(told)
+        self.emitter.check(
+            b.call("tw_call_foreign", "i32", self.call, part, *described, sizes, memory)
+        )
+        with b.when(b.compare("icmp ne", begin, i64(0)), unlikely=True):
+            name = self.emitter.module.string(node["label"])
+            b.call("tw_profile_end", "void", name, begin, i64(0), i64(0))
+
+    def _fetch(self, node: Node) -> None:
+        """The results of the part that ran last."""
+        described = self._described(node, node.outputs, "outputs")
+        part = i32(int(node["part"]))
+        self.emitter.check(self.b.call("tw_call_fetch", "i32", self.call, part, *described))
+
+    def _described(
+        self, node: Node, values: Sequence[Place], role: str
+    ) -> tuple[Value, Value, Value]:
+        """Tensors for callbacks: their signature, addresses, and extents one after the other."""
+        b = self.b
+        params = tuple(
+            Param(value.name, value.tensor.dtype, (None,) * len(value.tensor.shape or ()))
+            for value in values
+        )
+        prefix = f"part{node['part']}.{role}"
+        signature = emit_signature(self.emitter.module, Signature(node["label"], params), prefix)
+        data = b.alloca(f"[{max(1, len(values))} x ptr]", align=8, hint="data")
+        dims = [dim for value in values for dim in value.tensor.shape or ()]
+        extents = b.alloca(f"[{max(1, len(dims))} x i64]", align=8, hint="extents")
+        place = self.place if role == "outputs" else self.pointer
+        for at, value in enumerate(values):
+            b.store(place(value), b.offset("ptr", data, i64(at)))
+        for at, dim in enumerate(dims):
+            b.store(self.size(dim), b.offset("i64", extents, i64(at)))
+        return signature, data, extents
+
     # ------------------------------------------------------------------ control flow
 
     def _if(self, node: Node) -> None:
@@ -563,6 +613,8 @@ _NODES = {
     "constant": _Host._constant,
     "kernel": _Host._kernel,
     "sizes": _Host._sizes,
+    "foreign": _Host._foreign,
+    "fetch": _Host._fetch,
     "reshape": _Host._view,
     "require": _Host._view,
     "if": _Host._if,

@@ -23,16 +23,19 @@ from tilewright.codegen.build import can_run, new_module
 from tilewright.codegen.entry import signature_of
 from tilewright.codegen.export import places_of
 from tilewright.codegen.host import emit_main, input_function
-from tilewright.driver.compiled import CompiledModule, ForeignModule, Inside
+from tilewright.driver.compiled import CompiledModule, CrossModule, Inside
+from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.hybrid import HybridModule
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import Program, lower_model
-from tilewright.driver.native import NoNativeCode, is_tensor, without_native_code
 from tilewright.driver.pipelines import PIPELINES, PRECISIONS
+from tilewright.driver.placement import Placement, placement
+from tilewright.driver.saved_parts import Foreign
 from tilewright.driver.sizes import Dynamic, with_sizes
+from tilewright.driver.unfuse import unfuse_foreign
 from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan, plan_memory
-from tilewright.graph.types import tensor_of
+from tilewright.graph.types import is_tensor, tensor_of
 from tilewright.runtime import _native
 from tilewright.runtime.array import empty
 from tilewright.runtime.module import Module, Spec
@@ -116,36 +119,26 @@ def optimize(
 
 
 def build_module(module: ir.Module, target: Target, options: Options) -> Module:
-    """Native code for an optimized module, apart from what has none."""
-    foreign = without_native_code(module)
-    while True:
-        try:
-            if not foreign and all(is_tensor(param.type) for param in module.main.params):
-                return build_native(module, target, options)
-            return build_hybrid(module, foreign, target, options)
-        except NoNativeCode as error:
-            if error.nodes <= foreign:
-                raise
-            foreign |= error.nodes
-
-
-def build_hybrid(
-    module: ir.Module, foreign: frozenset[ir.Node], target: Target, options: Options
-) -> Module:
-    """Native parts, and the interpreter for the rest."""
+    """Native code for an optimized module; the interpreter runs what has none."""
+    module = unfuse_foreign(module)
+    placed = placement(module, target)
+    if placed.is_native and all(is_tensor(param.type) for param in module.main.params):
+        return build_native(module, target, options, placed)
+    main, parts = call_foreign_parts(module, placed)
     inputs, outputs = specs_of(module)
-    return HybridModule(
-        module,
-        foreign,
-        lambda part: build_native(part, target, options),
-        inputs,
-        outputs,
-        options.threads,
-    )
+    foreign = Foreign(parts, tuple(inputs), tuple(outputs))
+    native = build_native(main, target, options, placed, foreign)
+    return HybridModule(native, parts, inputs, outputs)
 
 
-def build_native(module: ir.Module, target: Target, options: Options) -> Module:
-    """One native function for a module whose every node has code."""
+def build_native(
+    module: ir.Module,
+    target: Target,
+    options: Options,
+    placed: Placement,
+    foreign: Foreign | None = None,
+) -> Module:
+    """One native function for a module whose every node has code, or calls a foreign part."""
     threads = options.threads or _native.threads()
     setting = KernelSetting(target, threads, options.schedule, options.packing)
     program = lower_model(
@@ -159,7 +152,8 @@ def build_native(module: ir.Module, target: Target, options: Options) -> Module:
         program = replace(program, module=replace(program.module, constants=weights))
     plan = plan_memory(program.module.main, in_place=options.in_place)
     image = emit_host(program, plan, target)
-    return load_module(program, plan, image, target, options)
+    inside = Inside(program, plan, image, f"{NAME}_main", target, placed, foreign)
+    return load_module(inside, options)
 
 
 def side_by_side(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
@@ -198,15 +192,13 @@ class Loaded:
         )
 
 
-def load_module(
-    program: Program, plan: MemoryPlan, image: bytes, target: Target, options: Options
-) -> Module:
+def load_module(inside: Inside, options: Options) -> Module:
     """The module in this process, or what can be saved for another machine."""
+    program, target = inside.program, inside.target
     inputs, outputs = specs_of(program.module)
-    inside = Inside(program, plan, image, f"{NAME}_main", target)
     if not can_run(target):
-        return ForeignModule(inside, inputs, outputs, options.threads)
-    loaded = Loaded(program, image, target)
+        return CrossModule(inside, inputs, outputs, options.threads)
+    loaded = Loaded(program, inside.image, target)
     module = CompiledModule(
         loaded.code.addresses[inside.main],
         signature_of(input_function(program.module.main, NAME)),

@@ -20,11 +20,20 @@ import numpy as np
 from tilewright.base.errors import UserError
 from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.target import Target
-from tilewright.codegen.artifact import check_path, header, link_library, link_object, write_text
+from tilewright.codegen.artifact import (
+    check_path,
+    header,
+    link_library,
+    link_object,
+    set_foreign_name,
+    write_text,
+)
 from tilewright.codegen.entry import size_names
 from tilewright.codegen.export import c_name, entry_object, places_of, write_weights
 from tilewright.codegen.host import input_function
 from tilewright.driver.lowering import Program
+from tilewright.driver.placement import Placement
+from tilewright.driver.saved_parts import Foreign
 from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan
 from tilewright.graph.visit import walk
@@ -47,6 +56,8 @@ class Inside:
     image: bytes = field(repr=False)  # the host program's object code
     main: str  # its symbol
     target: Target
+    placement: Placement
+    foreign: Foreign | None = None  # what the interpreter runs
 
 
 class CompiledModule(Module):
@@ -61,14 +72,16 @@ class CompiledModule(Module):
         made = _Export(
             self.inside, self.inputs, self.outputs, c_name(name or path.stem), self.threads
         )
-        text = header((made.signature,), self.inside.target)
+        foreign = self.inside.foreign
+        handles = None if foreign is None else foreign.handles()
+        text = header((made.signature,), self.inside.target, handles)
         if path.suffix != ".h":
             made.write(path)
         write_text(path.with_suffix(".h"), text)
         return path
 
 
-class ForeignModule(CompiledModule):
+class CrossModule(CompiledModule):
     """A model as native code for another machine: it can be saved, not called."""
 
     def __init__(
@@ -84,6 +97,9 @@ class ForeignModule(CompiledModule):
             f"the model is compiled for {self.inside.target}, which is not this machine",
             help="save it, and run it there",
         )
+
+    def set_foreign(self, run: int, fetch: int) -> None:
+        """Whoever loads the saved model registers callbacks there."""
 
     @property
     def arena_bytes(self) -> int:
@@ -119,12 +135,17 @@ class _Export:
                 inputs[-1].write_bytes(image)
             output = folder / f"made{path.suffix}"
             if path.suffix == ".o":
-                link_object(output, inputs, target, (self.name,))
+                link_object(output, inputs, target, self._shown())
             else:
                 link_library(output, inputs, target)
                 seal(output)
             os.chmod(output, 0o644)
             os.replace(output, path)
+
+    def _shown(self) -> tuple[str, ...]:
+        """The functions that others may call."""
+        more = () if self.inside.foreign is None else (set_foreign_name(self.name),)
+        return (self.name, *more)
 
     def _images(self) -> Iterable[bytes]:
         inside = self.inside
@@ -135,6 +156,7 @@ class _Export:
             places_of(self.weights),
             json.dumps(self.manifest()),
             inside.target,
+            foreign=inside.foreign is not None,
         )
         yield inside.image
         for kernel in inside.program.kernels.values():
@@ -142,7 +164,7 @@ class _Export:
 
     def manifest(self) -> dict[str, Any]:
         """All that loading must know, and where each kernel comes from."""
-        plan = self.inside.plan
+        plan, foreign = self.inside.plan, self.inside.foreign
         params = self.signature.params
         count = len(self.inputs)
         return {
@@ -160,6 +182,7 @@ class _Export:
                 "kernels": [dict(one) for one in kernel_calls(self.inside.program)],
                 "arena_bytes": plan.arena_bytes,
                 "weights_bytes": sum(weight.nbytes for weight in self.weights),
+                **({} if foreign is None else {"foreign": foreign.told()}),
             },
         }
 

@@ -1,205 +1,205 @@
-"""Models with operators that native code cannot express: strings, images, sequences.
+"""Models with parts that the interpreter runs: strings, images, sequences.
 
-Everything else is compiled as usual, in as few parts as the order allows; the references of the
-operators, on NumPy, run what is left between them. `fallbacks` names it.
+One native main runs the model and calls back for those parts (`driver/foreign_parts.py`); the
+references of the operators, on NumPy, compute them. `fallbacks` names the operators. What native
+code cannot hold travels through main as a handle: a number that stands for an object of the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import ctypes
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tilewright.base.dtype import I64
-from tilewright.base.errors import UserError
-from tilewright.graph import ir
+from tilewright.base.errors import TilewrightError, UserError
+from tilewright.driver.parts import INPUTS, OUTPUTS, Parts, part_name
 from tilewright.graph.interp import Interpreter
-from tilewright.graph.ir import Graph, Module, Node, Value
-from tilewright.graph.types import TensorType, sizes_of
-from tilewright.graph.visit import attribute_sizes, walk
+from tilewright.graph.ir import Graph, Value
+from tilewright.graph.types import is_tensor
 from tilewright.runtime import module as runtime
 from tilewright.runtime.array import Array
 from tilewright.runtime.module import Spec
-from tilewright.sym import Size, Var, const
+from tilewright.runtime.profiler import Record
+
+FAILED = 1  # what a callback returns; the reason is kept on this side
 
 
-@dataclass(frozen=True)
-class Part:
-    """A stretch of a model that is native: its graph, and the sizes it must be told."""
+class DLTensor(ctypes.Structure):
+    """As in native/dlpack.h."""
 
-    graph: Graph
-    sizes: tuple[Var, ...]
-    node: Node  # what stands for it in the graph of the interpreter
-
-
-def split(graph: Graph, foreign: frozenset[Node]) -> tuple[Graph, list[Part]]:
-    """The graph with native stretches as nodes of their own, and those stretches."""
-    rounds = _rounds(graph, foreign)
-    constants = {node.output: node for node in graph.nodes if node.op == "constant"}
-    used = _users(graph)
-    parts: list[Part] = []
-    nodes: list[Node] = [node for node in constants.values() if _needed(node, used, foreign, graph)]
-    for at in range(max(rounds.values(), default=0) + 1):
-        native = [n for n in rounds if rounds[n] == at and n not in foreign]
-        if native:
-            parts.append(_part(graph, native, constants, used, len(parts)))
-            nodes.append(parts[-1].node)
-        nodes.extend(n for n in rounds if rounds[n] == at and n in foreign)
-    return replace(graph, nodes=tuple(nodes)), parts
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
 
 
-def _rounds(graph: Graph, foreign: frozenset[Node]) -> dict[Node, int]:
-    """When each node can run: native ones of a round together, then the others of that round."""
-    maker: dict[Value, Node] = {}
-    definer: dict[Var, Node] = {}
-    rounds: dict[Node, int] = {}
-    for node in graph.nodes:
-        if node.op == "constant":
-            continue
-        sources = [maker[v] for v in node.inputs if v is not None and v in maker]
-        sources += [definer[size] for size in _sizes(node) if size in definer]
-        found = 0
-        for source in sources:
-            later = source in foreign and node not in foreign
-            found = max(found, rounds[source] + later)
-        rounds[node] = found
-        for value in node.outputs:
-            maker[value] = node
-            for size in sizes_of(value.type):
-                definer.setdefault(size, node)
-    return rounds
+_TENSORS = ctypes.POINTER(ctypes.POINTER(DLTensor))
+_SIZES = ctypes.POINTER(ctypes.c_int64)
+# tw_run_part and tw_fetch_part of native/tilewright.h
+_RUN = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, _TENSORS, ctypes.c_int32, _SIZES, _SIZES
+)
+_FETCH = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, _TENSORS, ctypes.c_int32)
 
 
-def _sizes(node: Node) -> dict[Var, None]:
-    """The sizes a node, and what is in its bodies, mentions."""
-    found = attribute_sizes(node)
-    for value in (*node.inputs, *node.outputs):
-        if value is not None:
-            found.update(sizes_of(value.type))
-    for body in node.bodies:
-        for inner in walk(body):
-            found.update(attribute_sizes(inner))
-            for value in (*inner.inputs, *inner.outputs):
-                if value is not None:
-                    found.update(sizes_of(value.type))
-    return found
+@dataclass
+class _Run:
+    """One call in flight."""
+
+    objects: dict[int, tuple[Any, int]] = field(default_factory=dict)  # with the parts' numbers
+    count: int = 0  # of objects made
+    results: tuple[Any, ...] = ()  # of the part that ran last
+    error: BaseException | None = None
+
+    def handle(self, value: Any, part: int = -1) -> int:
+        """What stands in main for an object that a part, or the caller, gives."""
+        self.count += 1
+        self.objects[self.count] = value, part
+        return self.count
+
+    def object(self, handle: int) -> Any:
+        return self.objects[handle][0]
+
+    def end(self, handle: int, part: int) -> None:
+        """Forget an object, if that part made it."""
+        if self.objects[handle][1] == part:
+            del self.objects[handle]
 
 
-def _body_sizes(node: Node) -> set[Var]:
-    """The sizes that the bodies of a node define: of parameters, and of results."""
-    given = {size for v in node.inputs if v is not None for size in sizes_of(v.type)}
-    given |= set(attribute_sizes(node))
-    own: set[Var] = set()
-    for body in node.bodies:
-        own |= {size for param in body.params for size in sizes_of(param.type)} - given
-        for inner in walk(body):
-            read = {size for v in inner.inputs if v is not None for size in sizes_of(v.type)}
-            made = {size for v in inner.outputs for size in sizes_of(v.type)}
-            own |= made - read - set(attribute_sizes(inner)) - given
-    return own
+class _Callbacks:
+    """Runs parts when main asks for them, on the thread that called the model."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.graphs = [parts.module.graphs[part_name(at)] for at in range(len(parts.parts))]
+        self._mine = threading.local()
+        self._run = _RUN(self._run_part)
+        self._fetch = _FETCH(self._fetch_part)
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """Of the functions that main calls; they are there as long as this object is."""
+        run, fetch = (ctypes.cast(one, ctypes.c_void_p).value for one in (self._run, self._fetch))
+        return run or 0, fetch or 0
+
+    @property
+    def stack(self) -> list[_Run]:
+        """The calls in flight of this thread: a reference may call a model of its own."""
+        found: list[_Run] | None = getattr(self._mine, "stack", None)
+        if found is None:
+            found = self._mine.stack = []
+        return found
+
+    def _run_part(
+        self, context: Any, number: int, inputs: Any, count: int, sizes: Any, told: Any
+    ) -> int:
+        run = self.stack[-1]
+        try:
+            graph, part = self.graphs[number], self.parts.parts[number]
+            args = []
+            for at, param in enumerate(graph.params[:count]):
+                if not is_tensor(param.type):
+                    args.append(run.object(_handle(inputs[at].contents).value))
+                    continue
+                array = _array(inputs[at].contents, param)  # main writes over it later, or never
+                args.append(array if at in part.weights else array.copy())
+            for param in graph.params[count:]:
+                (known,) = param.tensor.static_shape or ()
+                args.append(np.array(sizes[:known], np.int64))
+            results = Interpreter(self.parts.module).run(graph, args)
+            if part.tells:
+                for at, size in enumerate(results[0].tolist()):
+                    told[at] = size
+            run.results = results[part.tells :]
+            for at, maker in part.ends:
+                run.end(_handle(inputs[at].contents).value, maker)
+        except BaseException as error:
+            run.error = error
+            return FAILED
+        return 0
+
+    def _fetch_part(self, context: Any, number: int, outputs: Any, count: int) -> int:
+        run = self.stack[-1]
+        try:
+            values = self.graphs[number].results[self.parts.parts[number].tells :]
+            for at, (value, result) in enumerate(zip(values, run.results, strict=True)):
+                if is_tensor(value.type):
+                    _fill(_array(outputs[at].contents, value), np.asarray(result), value)
+                else:
+                    _handle(outputs[at].contents).value = run.handle(result, number)
+            run.results = ()
+        except BaseException as error:
+            run.error = error
+            return FAILED
+        return 0
 
 
-def _users(graph: Graph) -> dict[Value, list[Node]]:
-    found: dict[Value, list[Node]] = {}
-    for node in graph.nodes:
-        for value in node.inputs:
-            if value is not None:
-                found.setdefault(value, []).append(node)
-    return found
+def _handle(tensor: DLTensor) -> ctypes.c_int64:
+    """Where main holds a handle."""
+    return ctypes.c_int64.from_address(tensor.data)
 
 
-def _needed(
-    node: Node, used: dict[Value, list[Node]], foreign: frozenset[Node], graph: Graph
-) -> bool:
-    """Whether the interpreter needs a constant."""
-    users = used.get(node.output, ())
-    return node.output in graph.results or any(user in foreign for user in users)
+def _array(tensor: DLTensor, value: Value) -> np.ndarray[Any, Any]:
+    """The memory of a tensor of the host program as an array."""
+    of = np.dtype(value.tensor.dtype.numpy)
+    shape = tuple(tensor.shape[: tensor.ndim])
+    size = math.prod(shape) * of.itemsize
+    if size == 0:
+        return np.empty(shape, of)
+    memory = (ctypes.c_uint8 * size).from_address(tensor.data)
+    return np.ndarray(shape, of, memory)
 
 
-def _part(
-    graph: Graph,
-    nodes: list[Node],
-    constants: dict[Value, Node],
-    used: dict[Value, list[Node]],
-    number: int,
-) -> Part:
-    inside = set(nodes)
-    made = {value for node in nodes for value in node.outputs}
-    taken = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in made)
-    stored = [constants[value] for value in taken if value in constants]
-    params = [value for value in taken if value not in constants]
-    results = [
-        value
-        for node in nodes
-        for value in node.outputs
-        if value in graph.results or any(user not in inside for user in used.get(value, ()))
-    ]
-    told = {dim for param in params for dim in param.tensor.shape or () if isinstance(dim, Size)}
-    defined: set[Var] = set()
-    mentioned: dict[Var, None] = {}
-    for node in nodes:
-        mentioned.update(_sizes(node))
-        defined |= _body_sizes(node)
-        own = {size for v in node.outputs for size in sizes_of(v.type)}
-        given = {size for v in node.inputs if v is not None for size in sizes_of(v.type)}
-        defined |= own - given - set(attribute_sizes(node))
-    sizes = tuple(s for s in mentioned if s not in told and s not in defined)
-    head: list[Node] = []
-    all_params = list(params)
-    if sizes:
-        value = Value("sizes", TensorType(I64, (const(len(sizes)),)))
-        all_params.append(value)
-        head.append(Node("sizes", (value,), (), ir.attributes(sizes=sizes, label="sizes")))
-    part = Graph(f"part{number}", tuple(all_params), (*stored, *head, *nodes), tuple(results))
-    node = Node("native", tuple(params), tuple(results), ir.attributes(part=number))
-    return Part(part, sizes, node)
-
-
-class _Runner(Interpreter):
-    """An interpreter that runs native parts natively."""
-
-    parts: Sequence[Part]
-    modules: Sequence[runtime.Module]
-    threads: int
-
-    def _node(self, node: Node, inputs: list[Any]) -> tuple[Any, ...]:
-        if node.op != "native":
-            return super()._node(node, inputs)
-        part = self.parts[node["part"]]
-        if part.sizes:
-            inputs = [*inputs, np.array([self.sizes[size] for size in part.sizes], np.int64)]
-        made = self.modules[node["part"]](*inputs, threads=self.threads)
-        return tuple(array.numpy() for array in made)
+def _fill(memory: np.ndarray[Any, Any], made: np.ndarray[Any, Any], value: Value) -> None:
+    """Copy what the interpreter gave, if it is what main expects."""
+    if made.shape != memory.shape or made.dtype != memory.dtype:
+        raise UserError(
+            "TW6007",
+            f"%{value.name} is {value.type}, here {memory.dtype}{list(memory.shape)}, "
+            f"but the interpreter gave {made.dtype}{list(made.shape)}",
+        )
+    memory[...] = made
 
 
 class HybridModule(runtime.Module):
-    """A model whose native parts are called by the interpreter."""
+    """A native module that has the interpreter run some of its parts."""
 
     def __init__(
         self,
-        module: Module,
-        foreign: frozenset[Node],
-        build: Callable[[Module], runtime.Module],
+        native: runtime.Module,
+        parts: Parts,
         inputs: Sequence[Spec],
         outputs: Sequence[Spec],
-        threads: int,
     ) -> None:
-        graph, self._parts = split(module.main, foreign)
-        self._modules = [
-            build(replace(module, graphs={"main": replace(part.graph, name="main")}, outputs=()))
-            for part in self._parts
-        ]
-        kept = {n["data"] for n in walk(graph) if n.op == "constant"}
-        constants = {name: array for name, array in module.constants.items() if name in kept}
-        self._program = replace(
-            module, graphs={**module.graphs, "main": graph}, constants=constants
-        )
+        """`native` takes and gives handles where `inputs` and `outputs` are objects."""
+        self.native = native
+        self.parts = parts
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
-        self.threads = threads
-        self.fallbacks = tuple(dict.fromkeys(_names(foreign)))
+        self.threads = native.threads
+        self.fallbacks, self.manifest = parts.fallbacks, native.manifest
         self._names = {spec.name: at for at, spec in enumerate(self.inputs)}
+        self._objects_in = _objects(parts.module.graphs[INPUTS])
+        self._objects_out = _objects(parts.module.graphs[OUTPUTS])
+        self._callbacks = _Callbacks(parts)
+        native.set_foreign(*self._callbacks.addresses)
+
+    @property
+    def name(self) -> str:
+        return self.native.name
 
     def __call__(
         self, *args: Any, threads: int = 0, out: Sequence[Any] | None = None, **named: Any
@@ -208,25 +208,56 @@ class HybridModule(runtime.Module):
             args = self._in_order(args, named)
         if len(args) != len(self.inputs):
             raise UserError("TW4042", f"the model takes {len(self.inputs)} inputs, got {len(args)}")
-        runner = _Runner(self._program)
-        runner.parts, runner.modules = self._parts, self._modules
-        runner.threads = threads or self.threads
-        results = runner.run(self._program.main, [_as_numpy(arg) for arg in args])
-        made = tuple(_as_array(result) for result in results)
-        if out is None:
+        run = _Run()
+        given = [
+            np.array(run.handle(_as_numpy(arg)), np.int64) if is_object else arg
+            for arg, is_object in zip(args, self._objects_in, strict=True)
+        ]
+        direct = out is not None and not any(self._objects_out)
+        self._callbacks.stack.append(run)
+        try:
+            made = self.native(*given, threads=threads or self.threads, out=out if direct else None)
+        except TilewrightError:
+            if run.error is not None:
+                raise run.error from None
+            raise
+        finally:
+            self._callbacks.stack.pop()
+        if direct:
             return made
-        for target, result in zip(out, made, strict=True):
+        results = tuple(
+            _as_array(run.object(int(np.asarray(array)))) if is_object else array
+            for array, is_object in zip(made, self._objects_out, strict=True)
+        )
+        if out is None:
+            return results
+        for target, result in zip(out, results, strict=True):
             np.asarray(target)[...] = np.asarray(result)
         return tuple(out)
 
     @property
     def arena_bytes(self) -> int:
-        return sum(module.arena_bytes for module in self._modules)
+        return self.native.arena_bytes
+
+    @property
+    def inside(self) -> Any:
+        """What the native module was made of, if it was compiled here."""
+        return getattr(self.native, "inside", None)
+
+    def profile(self, *args: Any, **named: Any) -> Record:
+        """Run once and tell how long each kernel and each part took."""
+        with runtime.profile(runtime=self.native._runtime) as record:
+            self(*args, **named)
+        return record
+
+    def save(self, path: str | Path, name: str = "") -> Path:
+        """Write the model, its parts included, as .so, .o or .h"""
+        return self.native.save(path, name)
 
 
-def _names(foreign: frozenset[Node]) -> list[str]:
-    """The operators that are interpreted: of control flow, what is in it too."""
-    return sorted(node.op for node in foreign)
+def _objects(graph: Graph) -> tuple[bool, ...]:
+    """Of each value whether main holds a handle for it."""
+    return tuple(not is_tensor(value.type) for value in graph.params)
 
 
 def _as_numpy(value: Any) -> Any:

@@ -45,7 +45,7 @@ class KernelSetting:
 
     @property
     def key(self) -> str:
-        return f"{self.target} threads={self.threads} schedule={self.schedule}"
+        return f"{self.target.key} threads={self.threads} schedule={self.schedule}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,4 +157,4 @@ def packing_target(target: Target) -> Target:
 
 def _cache_key(target: Target, key: str) -> str:
     machine = llvm.machine_of(target)
-    return f"{cache.fingerprint(COMPILER)}\n{llvm.VERSION}\n{machine!r}\n{key}"
+    return f"{cache.fingerprint(COMPILER)}\n{llvm.VERSION}\n{target.key}\n{machine!r}\n{key}"

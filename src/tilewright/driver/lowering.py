@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.dtype import I64
-from tilewright.base.errors import Unsupported
+from tilewright.base.errors import CompilerBug, Unsupported
 from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.driver.kernels import Job, Kernel, KernelSetting, try_cached
-from tilewright.driver.native import CONTROL, NoNativeCode
 from tilewright.driver.packing import Packing, cached_images, compile_images
 from tilewright.driver.workers import compile_all
 from tilewright.graph import ir
@@ -30,12 +29,16 @@ from tilewright.graph.memory import VIEWS
 from tilewright.graph.types import TensorType
 from tilewright.graph.visit import walk
 from tilewright.lower.graph import sizes_of
+from tilewright.lower.native import CONTROL
 from tilewright.lower.sizes import fresh_sizes, lower_sizes
 from tilewright.sym import Expr, Var, const
 from tilewright.tensor.constants import Given
 
 Array = np.ndarray[Any, Any]
 _log = logging.getLogger("tilewright")
+
+# Calls of what the interpreter runs, and sizes that it tells: see driver/foreign_parts.py.
+AS_IT_IS = ("sizes", "foreign", "fetch")
 
 
 @dataclass(frozen=True)
@@ -79,18 +82,14 @@ class _Lowering:
     jobs: dict[str, Job] = field(default_factory=dict)  # by key
     keys: dict[Node, str] = field(default_factory=dict)  # of kernel nodes
     constants: dict[Value, str] = field(default_factory=dict)
-    origins: dict[str, list[Node]] = field(default_factory=dict)  # nodes of main, by key
-    origin: Node | None = None
 
     def graph(self, graph: Graph) -> Graph:
         nodes: list[Node] = []
         for node in graph.nodes:
-            if graph is self.module.main:
-                self.origin = node
             if node.op == "constant":
                 self.constants[node.output] = node["data"]
                 nodes.append(node)
-            elif node.op == "sizes":
+            elif node.op in AS_IT_IS:
                 nodes.append(node)
             elif node.op in CONTROL:
                 nodes.append(replace(node, bodies=tuple(self.graph(b) for b in node.bodies)))
@@ -126,11 +125,7 @@ class _Lowering:
 
     def _sizes(self, node: Node) -> list[Node]:
         """The sizes a node defines, computed before it runs."""
-        try:
-            fn = lower_sizes(node)
-        except Unsupported as error:
-            assert self.origin is not None
-            raise NoNativeCode(error, frozenset((self.origin,))) from error
+        fn = lower_sizes(node)
         assert fn is not None
         fresh = fresh_sizes(node)
         told = Value("sizes", TensorType(I64, (const(len(fresh)),)))
@@ -152,8 +147,6 @@ class _Lowering:
     ) -> Node:
         key = job.key
         self.jobs.setdefault(key, job)
-        assert self.origin is not None
-        self.origins.setdefault(key, []).append(self.origin)
         attributes = ir.attributes(
             function=self.jobs[key].name, sizes=sizes, label=f"{job.label} {_place(origin)}".strip()
         )
@@ -228,13 +221,22 @@ def _compiled(
         use_cache=use_cache,
         done=lambda count, _: progress(have + count, total),
     )
-    reasons = [kernel for kernel in made if isinstance(kernel, Unsupported)]
-    if reasons:
-        keys = [key for key, kernel in zip(missing, made, strict=True) if kernel in reasons]
-        nodes = frozenset(node for key in keys for node in lowering.origins[key])
-        raise NoNativeCode(reasons[0], nodes)
-    found.update((k, v) for k, v in zip(missing, made, strict=True) if isinstance(v, Kernel))
+    for (key, job), outcome in zip(missing.items(), made, strict=True):
+        if isinstance(outcome, Unsupported):
+            raise _placed_wrongly(job, outcome) from outcome
+        found[key] = outcome
     return found, compile_images(found.values(), packers, target, use_cache=use_cache)
+
+
+def _placed_wrongly(job: Job, reason: Unsupported) -> CompilerBug:
+    """Placement asks for code before it is made: what then has none is a mistake of ours."""
+    return CompilerBug(
+        "TW6006",
+        f"{job.label} was placed on {job.setting.target}, which has no code for it: "
+        f"error[{reason.code}]: {reason.message}",
+        reason.loc,
+        help="please report this; lower/native.py should have refused it",
+    )
 
 
 # --------------------------------------------------------------------------- weights

@@ -35,8 +35,8 @@ def operator(name: str, loc: Loc = UNKNOWN) -> Op:
     return found
 
 
-def is_native(node: Node) -> bool:
-    """Whether native code can run a node; text and maps are for fallbacks."""
+def is_numeric(node: Node) -> bool:
+    """Whether a node computes on numbers: no native code is for text and maps."""
     op = OPS.get(node.op)
     if op is not None and not op.native:
         return False

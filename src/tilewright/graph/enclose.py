@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.loc import fuse as fuse_locs
-from tilewright.graph.build import is_native
+from tilewright.graph.build import is_numeric
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.op import OPAQUE
 from tilewright.graph.ops import OPS
@@ -45,7 +45,7 @@ def kernels(graph: Graph) -> list[bool]:
 
 def _is_kernel(node: Node) -> bool:
     op = OPS.get(node.op)
-    if op is None or op.pattern == OPAQUE or node.bodies or not is_native(node):
+    if op is None or op.pattern == OPAQUE or node.bodies or not is_numeric(node):
         return False
     if any(at < len(node.inputs) and node.inputs[at] for at in op.foldable.values()):
         return False  # axes, bounds, counts that only the run tells

@@ -67,6 +67,9 @@ class Interpreter:
     def _node(self, node: Node, inputs: list[Any]) -> tuple[Any, ...]:
         if node.op == "constant":
             return (self.module.constants[node["data"]],)
+        if node.op == "sizes":  # in parts of a lowered model: what main knows
+            self._learn(node["sizes"], *inputs)
+            return ()
         if node.op == "call":
             return Interpreter(self.module, check=self.check).run(
                 self.module.graphs[node["graph"]], inputs
@@ -96,6 +99,15 @@ class Interpreter:
         if isinstance(value, Expr):
             return evaluate(value, self.sizes)
         return tuple(self._number(item) for item in value) if isinstance(value, tuple) else value
+
+    def _learn(self, sizes: Sequence[Var], told: Any) -> None:
+        """Sizes take the values told; those that arguments tell must agree."""
+        for size, value in zip(sizes, told.tolist(), strict=True):
+            if self.sizes.setdefault(size, value) != value:
+                raise UserError(
+                    "TW1013",
+                    f"the size {size.name} is {value} in one input, {self.sizes[size]} in another",
+                )
 
     def _bind(self, of: Type, array: Any) -> None:
         """Sizes that appear bare in a type take their values from the array."""

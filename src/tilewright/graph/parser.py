@@ -127,7 +127,8 @@ class _Parser(ExprParser):
             token = tokens.next()
             outputs.append((token, self.type() if tokens.accept(":") else None))
             tokens.accept(",")
-        tokens.expect("=")
+        if outputs:
+            tokens.expect("=")
         word = tokens.expect_kind("name", "an operator")
         tokens.expect("(")
         inputs: list[Value | None] = []
@@ -137,11 +138,12 @@ class _Parser(ExprParser):
                 break
         tokens.expect(")")
         attributes: dict[str, Attribute] = {}
+        hint = outputs[0][0].text[1:] if outputs else word.text
         if tokens.accept("{"):
             while not tokens.at("}"):
                 key = tokens.expect_kind("name", "an attribute").text
                 tokens.expect("=")
-                attributes[key] = self._attribute(outputs[0][0].text[1:])
+                attributes[key] = self._attribute(hint)
                 if not tokens.accept(","):
                     break
             tokens.expect("}")

@@ -73,7 +73,8 @@ class Printer:
             attributes = f"graph = @{node['graph']}"
         attributes = f" {{{attributes}}}" if attributes else ""
         outputs = ", ".join(f"{self._value(v, names)}: {self.type(v.type)}" for v in node.outputs)
-        head = f"{outputs} = {node.op}({inputs}){attributes}"
+        head = f"{node.op}({inputs}){attributes}"
+        head = f"{outputs} = {head}" if outputs else head
         if not node.bodies:
             self.out.line(head, node)
             return

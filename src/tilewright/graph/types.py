@@ -98,6 +98,11 @@ def tensor_of(of: Type) -> TensorType | None:
     return of if isinstance(of, TensorType) else None
 
 
+def is_tensor(of: Type) -> bool:
+    """Whether values of a type are numbers in memory of a known number of dimensions."""
+    return isinstance(of, TensorType) and of.shape is not None and not of.dtype.is_str
+
+
 def map_dims(of: Type, change: Callable[[Expr], Expr]) -> Type:
     """A type with every dimension changed; the same object if none is."""
     if isinstance(of, (SequenceType, OptionalType)):

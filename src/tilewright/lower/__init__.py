@@ -23,7 +23,7 @@ from tilewright.lower import (
     sorting,
     trees,
 )
-from tilewright.lower.base import Lowering, Use
+from tilewright.lower.base import Lowering, Refusal, Use
 
 FAMILIES = (
     elementwise,
@@ -50,4 +50,11 @@ FAMILIES = (
 )
 LOWERINGS: dict[str, Lowering] = {
     name: lowering for family in FAMILIES for name, lowering in family.LOWERINGS.items()
+}
+# Operators whose lowering does not take every use.
+REFUSALS: dict[str, Refusal] = {
+    **conv.REFUSALS,
+    **elementwise.REFUSALS,
+    **image.REFUSALS,
+    **quantize.REFUSALS,
 }

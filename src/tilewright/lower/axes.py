@@ -16,8 +16,7 @@ def items(use: Use, at: int, tensor: Tensor | None) -> list[Expr]:
     """The elements of a list of known length: numbers, or read from memory."""
     shape = use.call.shape(at)
     count = static(shape[0]) if shape else 1
-    if count is None:
-        raise use.unsupported("by a list whose length is known only at run time")
+    assert count is not None, use.call  # lower/native.py keeps such lists away
     return [item(use, at, tensor, place) for place in range(count)]
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from tilewright import sym, te
 from tilewright.base.dtype import F32, INDEX, DType
 from tilewright.base.errors import Unsupported
+from tilewright.graph.build import make_call
+from tilewright.graph.ir import Node
 from tilewright.graph.op import Call
 from tilewright.graph.types import TensorType
 from tilewright.sym import ONE, ZERO, Const, Expr
@@ -40,8 +42,23 @@ class Use:
         return Unsupported("TW1501", f"no native code for {self.call.op} {what}", self.call.loc)
 
 
+def use_of(node: Node) -> Use:
+    """What a lowering sees of a node on tensors."""
+    _, call = make_call(
+        node.op,
+        node.inputs,
+        dict(node.attributes),
+        bodies=node.bodies,
+        loc=node.loc,
+        outputs=len(node.outputs),
+    )
+    return Use(call, tuple(value.tensor for value in node.outputs), node.outputs[0].name)
+
+
 # The tensors of a node's outputs from those of its inputs (None: absent).
 Lowering = Callable[..., Tensor | tuple[Tensor, ...]]
+# What in a use of an operator has no native code ("to f8e8m0"); "" where all has.
+Refusal = Callable[[Use], str]
 
 
 def shape_of(of: TensorType) -> tuple[Expr, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tilewright import sym, te
 from tilewright.base.dtype import I32
 from tilewright.lower.axes import items
-from tilewright.lower.base import Lowering, Use, split_index, static, wide
+from tilewright.lower.base import Lowering, Refusal, Use, split_index, static, wide
 from tilewright.lower.images import compute_image, image, image_shape, is_last
 from tilewright.lower.linalg import less_zero
 from tilewright.lower.windows import Window
@@ -98,8 +98,6 @@ def _conv_integer(
         left = less_zero(seen, None if x_zero is None else zero)
         return te.sum(left * less_zero(w[(m, c, *taps)], point(w_zero, m)), axis=[c, *taps])
 
-    if x_zero is not None and any(static(dim) != 1 for dim in x_zero.shape):
-        raise use.unsupported("with a zero point per channel of x")
     assert use.dtype is I32
     return _with_bias(use, sums, bias)
 
@@ -208,6 +206,12 @@ def _col2im(use: Use, x: Tensor, image: Tensor | None, block: Tensor | None) -> 
     return te.compute(use.shape, element, name=use.name)
 
 
+def _refuses_conv_integer(use: Use) -> str:
+    per_channel = use.call.has(2) and any(static(dim) != 1 for dim in use.call.shape(2))
+    return "with a zero point per channel of x" if per_channel else ""
+
+
+REFUSALS: dict[str, Refusal] = {"conv_integer": _refuses_conv_integer}
 LOWERINGS: dict[str, Lowering] = {
     "conv": _conv,
     "conv_integer": _conv_integer,

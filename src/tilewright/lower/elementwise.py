@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright import te
 from tilewright.base.dtype import F64, I32, I64, STR
-from tilewright.lower.base import Lowering, Use, elementwise
+from tilewright.lower.base import Lowering, Refusal, Use, elementwise
 from tilewright.sym import Expr
 from tilewright.te import Tensor
 
@@ -88,8 +88,6 @@ def _pow(a: Expr, b: Expr) -> Expr:
 def _cast(use: Use, x: Tensor) -> Tensor:
     """The eight-bit floats saturate if asked to; all else is what conversion does."""
     to = use.dtype
-    if STR in (to, x.dtype):
-        raise use.unsupported(f"from {x.dtype} to {to}")
 
     def element(value: Expr) -> Expr:
         if to.scalar_name == "f8e8m0" and x.dtype is not to:
@@ -147,9 +145,6 @@ def _clip(x: Expr, low: Expr | None, high: Expr | None) -> Expr:
 def _bitcast(use: Use, x: Tensor) -> Tensor:
     """Through the signed integer of the same width."""
     have, to = x.dtype, use.dtype
-    floats = [of for of in (have, to) if of.is_float]
-    if any(of.scalar_name not in ("f64", "f32", "f16") for of in floats if have is not to):
-        raise use.unsupported(f"from {have} to {to}")
 
     def element(value: Expr) -> Expr:
         if have is to:
@@ -166,6 +161,19 @@ def _not_equal(a: Expr, b: Expr) -> Expr:
     return te.ne(a, b)
 
 
+def _refuses_cast(use: Use) -> str:
+    have, to = use.call.tensor(0).dtype, use.dtype
+    return f"from {have} to {to}" if STR in (have, to) else ""
+
+
+def _refuses_bitcast(use: Use) -> str:
+    have, to = use.call.tensor(0).dtype, use.dtype
+    floats = [of for of in (have, to) if of.is_float and have is not to]
+    fits = all(of.scalar_name in ("f64", "f32", "f16") for of in floats)
+    return "" if fits else f"from {have} to {to}"
+
+
+REFUSALS: dict[str, Refusal] = {"cast": _refuses_cast, "bitcast": _refuses_bitcast}
 LOWERINGS: dict[str, Lowering] = {
     "relu": _of(lambda x: te.max(x, _zero(x))),
     "neg": _of(lambda x: -x),

@@ -17,12 +17,12 @@ import numpy as np
 from tilewright import te
 from tilewright.base.errors import Unsupported
 from tilewright.base.text import Names
-from tilewright.graph.build import make_call
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.types import TensorType
 from tilewright.graph.visit import attribute_sizes
 from tilewright.lower import LOWERINGS
-from tilewright.lower.base import Use, copied, shape_of
+from tilewright.lower.base import copied, shape_of, use_of
+from tilewright.lower.native import refusal_of
 from tilewright.sym import Size, Var, free_vars
 from tilewright.te import Tensor
 from tilewright.tensor.ir import Function
@@ -67,18 +67,11 @@ def lower_node(node: Node, inputs: list[Tensor | None]) -> tuple[Tensor, ...]:
     lowering = LOWERINGS.get(node.op)
     if lowering is None:
         raise Unsupported("TW1502", f"no native code for the operator {node.op}", node.loc)
-    _, call = make_call(
-        node.op,
-        node.inputs,
-        dict(node.attributes),
-        bodies=node.bodies,
-        loc=node.loc,
-        outputs=len(node.outputs),
-    )
-    types = tuple(value.type for value in node.outputs)
-    assert all(isinstance(of, TensorType) for of in types)
-    use = Use(call, types, node.outputs[0].name)  # type: ignore[arg-type]  # all are tensors
-    made = lowering(use, *inputs, *[None] * (len(call.types) - len(inputs)))
+    use = use_of(node)
+    refused = refusal_of(use)
+    if refused:
+        raise use.unsupported(refused)
+    made = lowering(use, *inputs, *[None] * (len(use.call.types) - len(inputs)))
     return made if isinstance(made, tuple) else (made,)
 
 

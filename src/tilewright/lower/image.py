@@ -10,7 +10,7 @@ import itertools
 
 from tilewright import sym, te
 from tilewright.base.dtype import F32, F64, I64, INDEX, DType
-from tilewright.lower.base import Lowering, Use, item, placed, read_at, wide, wide_type
+from tilewright.lower.base import Lowering, Refusal, Use, item, placed, read_at, wide, wide_type
 from tilewright.sym import Expr
 from tilewright.te import Tensor
 
@@ -90,8 +90,7 @@ class Resize:
             return x / scale
         if mode == "tf_half_pixel_for_nn":
             return (x + half) / scale
-        if mode != "tf_crop_and_resize":
-            raise self.use.unsupported(f"with coordinates {mode!r}")
+        assert mode == "tf_crop_and_resize", mode
         start, length = self._crop(at)
         last = before - one
         spread = start * last + x * length * last / _real(sym.maximum(sym.sub(after, 1), 1))
@@ -298,6 +297,23 @@ def _affine_grid(use: Use, theta: Tensor, size: Tensor | None) -> Tensor:
     return te.compute(use.shape, element, name=use.name)
 
 
+COORDINATES = (
+    "half_pixel",
+    "pytorch_half_pixel",
+    "half_pixel_symmetric",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)
+
+
+def _refuses_resize(use: Use) -> str:
+    mode = use["coordinates"]
+    return "" if mode in COORDINATES else f"with coordinates {mode!r}"
+
+
+REFUSALS: dict[str, Refusal] = {"resize": _refuses_resize}
 LOWERINGS: dict[str, Lowering] = {
     "resize": _resize,
     "grid_sample": _grid_sample,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright import sym, te
 from tilewright.base.dtype import F32, F64, I32
-from tilewright.lower.base import Lowering, Use, front_axis, static
+from tilewright.lower.base import Lowering, Refusal, Use, front_axis, static
 from tilewright.sym import ZERO, Expr
 from tilewright.te import Tensor
 
@@ -28,8 +28,6 @@ def _quantize(
     of = precision if precision.bits >= 16 else F32
     through = F64 if of is F64 else F32
     to = use.dtype
-    if not (to.is_int or (to.bits <= 8 and to.scalar_name != "f8e8m0")):
-        raise use.unsupported(f"to {to}")
 
     def element(*index: Expr) -> Expr:
         value = te.cast(te.cast(x[index], of), through)
@@ -63,4 +61,11 @@ def _dequantize(use: Use, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tens
     return te.compute(use.shape, element, name=use.name)
 
 
+def _refuses_quantize(use: Use) -> str:
+    to = use.dtype
+    fits = to.is_int or (to.bits <= 8 and to.scalar_name != "f8e8m0")
+    return "" if fits else f"to {to}"
+
+
 LOWERINGS: dict[str, Lowering] = {"quantize": _quantize, "dequantize": _dequantize}
+REFUSALS: dict[str, Refusal] = {"quantize": _refuses_quantize}

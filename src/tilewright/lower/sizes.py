@@ -16,11 +16,10 @@ from collections.abc import Callable, Container, Sequence
 from tilewright import sym, te
 from tilewright.base.dtype import F32, F64, I64, INDEX
 from tilewright.base.errors import Unsupported
-from tilewright.graph.build import make_call
 from tilewright.graph.ir import Attribute, Node
 from tilewright.graph.types import sizes_of
 from tilewright.lower.axes import at_axis, axes_of, is_named, items, nth_left, slice_count
-from tilewright.lower.base import Use, front_axis, item, product, shape_of
+from tilewright.lower.base import Use, front_axis, item, product, shape_of, use_of
 from tilewright.lower.boxes import count_selected
 from tilewright.lower.search import count_nonzero, count_unique
 from tilewright.sym import ONE, ZERO, Const, Expr, Size, Var, free_vars
@@ -77,12 +76,8 @@ def lower_sizes(node: Node, name: str = "sizes") -> Function | None:
         if value is not None
     }
     inputs = [None if value is None else given[value] for value in node.inputs]
-    _, call = make_call(
-        node.op, node.inputs, dict(node.attributes), loc=node.loc, outputs=len(node.outputs)
-    )
-    types = tuple(value.tensor for value in node.outputs)
-    use = Use(call, types, node.outputs[0].name)
-    dims = rule(use, *inputs, *[None] * (len(call.types) - len(inputs)))
+    use = use_of(node)
+    dims = rule(use, *inputs, *[None] * (len(use.call.types) - len(inputs)))
     values = _solved(use, fresh, dims)
     out = te.compute((len(values),), lambda i: _chosen(values, i), name="out")
     scalars = _scalars(node, fresh)

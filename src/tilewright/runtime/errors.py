@@ -14,6 +14,10 @@ class OutOfMemory(TilewrightError, MemoryError):
     """An allocation failed."""
 
 
+class ForeignPartError(TilewrightError, RuntimeError):
+    """A part without native code did not run."""
+
+
 _KINDS: dict[int, tuple[str, type[TilewrightError], str]] = {
     1: ("TW4001", UserTypeError, "convert the array, for example with numpy's astype"),
     2: ("TW4002", UserError, "reshape the array to the declared number of dimensions"),
@@ -28,6 +32,7 @@ _KINDS: dict[int, tuple[str, type[TilewrightError], str]] = {
     11: ("TW4011", OutOfMemory, ""),
     12: ("TW4012", UserError, ""),
     13: ("TW4013", CompilerBug, "please report this with the program that caused it"),
+    14: ("TW4019", ForeignPartError, "load the model with tilewright.load, which runs such parts"),
 }
 _CHECK = 12  # what a code of a kernel's own counts as
 

@@ -45,6 +45,7 @@ class Module:
 
     fallbacks: tuple[str, ...] = ()  # operators that do not run as native code
     timings: Mapping[str, Mapping[str, float]] = {}  # seconds of compiling: stages, passes
+    manifest: Mapping[str, Any] | None = None  # what its file tells, if it comes from one
     _runtime: int = 0
 
     def __init__(
@@ -115,6 +116,11 @@ class Module:
             raise UserTypeError("TW4040", f"the input {missing[0]} is missing")
         return tuple(values)
 
+    def set_foreign(self, run: int, fetch: int) -> None:
+        """Register who runs the parts without native code: addresses of callbacks, see
+        tw_foreign in native/tilewright.h. They must outlive the module."""
+        self._native.set_foreign(run, fetch)
+
     @property
     def arena_bytes(self) -> int:
         """The memory that calls keep for the next: none before the first."""
@@ -130,8 +136,8 @@ class Module:
         """Write the model as a file of the kind that the suffix names: .so, .o or .h"""
         raise UserError(
             "TW4043",
-            f"cannot write {Path(path).name}: this model is not one native function",
-            help="models with fallbacks, and models from files, are not saved",
+            f"cannot write {Path(path).name}: this model comes from a file",
+            help="copy the file under another name, or compile the model again and save that",
         )
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ from tilewright.runtime.signature import Param, Signature
 
 # The library's own runtime, and the version that we can use, as in native/tilewright.h.
 RUNTIME = "tw_this_runtime"
-RUNTIME_VERSION = 1
+RUNTIME_VERSION = 2
 
 
 class LoadedModule(Module):
@@ -47,11 +47,18 @@ class LoadedModule(Module):
             library.address(RUNTIME),
         )
         self.library = library
-        self.manifest: Mapping[str, Any] = library.manifest
+        self.manifest = library.manifest
+        self._told: Mapping[str, Any] = told
 
     @property
     def name(self) -> str:
-        return str(self.manifest["model"]["name"])
+        return str(self._told["name"])
+
+    @property
+    def foreign(self) -> Mapping[str, Any] | None:
+        """What the interpreter must run of the model, if anything."""
+        found: Mapping[str, Any] | None = self._told.get("foreign")
+        return found
 
     def save(self, path: str | Path, name: str = "") -> Path:
         """Copy the library."""

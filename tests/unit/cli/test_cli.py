@@ -108,6 +108,41 @@ def test_inspect_shows_all_of_a_model(path):
     name = told["kernels"][0]["kernel"]
     assert f"@{name}" in invoke("inspect", path, "--kernel", name).stdout
     assert "kernel" in invoke("inspect", path, "--graph").stdout
+    assert told["placement"] == {"cpu": len(told["kernels"])}
+    assert "cpu: %relu = fused(matmul, relu)" in invoke("inspect", path, "--placement").stdout
+
+
+HYBRID = """
+graph @main(%t: str[n], %x: f32[n]) {
+  %words: str[n, k], %count: i64[n] = string_split(%t) {delimiter = " "}
+  %c: f32[n] = cast(%count) {to = dtype f32}
+  %y: f32[n] = add(%c, %x)
+  return %y
+}
+"""
+
+
+def test_inspect_shows_what_the_interpreter_runs(tmp_path):
+    path = tmp_path / "words.tw"
+    path.write_text(HYBRID)
+    told = report("inspect", path)
+    assert told["placement"] == {"interpreter": 1, "cpu": 1}
+    assert told["fallbacks"] == ["string_split"]
+    placed = invoke("inspect", path, "--placement").stdout
+    assert "interpreter: %words, %count = string_split  // %t is str[n]" in placed
+    printed = invoke("inspect", path, "--graph").stdout
+    assert "foreign(%t)" in printed
+    assert "graph @part1" in printed
+    assert "interpreter: 1 nodes" in invoke("inspect", path).stdout
+
+
+def test_a_saved_model_that_needs_the_interpreter_is_inspected(tmp_path):
+    path = tmp_path / "words.tw"
+    path.write_text(HYBRID)
+    invoke("compile", path, "-o", tmp_path / "words.so")
+    told = report("inspect", tmp_path / "words.so")
+    assert told["fallbacks"] == ["string_split"]
+    assert [one["type"] for one in told["inputs"]] == ["str", "f32"]
 
 
 def test_targets_are_listed():

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -106,14 +107,17 @@ def test_a_program_is_compiled_once(monkeypatch):
 
 def test_the_key_depends_on_program_machine_and_options():
     host, other = Target.host(), Target.parse(f"cpu -mcpu={BASELINE[host_arch()]}")
+    l2 = replace(host.machine.l2, size_bytes=2 * host.l2_bytes)
+    other_l2 = replace(host, machine=replace(host.machine, l2=l2))
     changed = parse(FN.replace("* 2", "* 3"))
     keys = {
-        object_key(parse(FN), llvm.machine_of(host), Options()),
-        object_key(changed, llvm.machine_of(host), Options()),
-        object_key(parse(FN), llvm.machine_of(other), Options()),
-        object_key(parse(FN), llvm.machine_of(host), Options(optimize=False)),
+        object_key(parse(FN), host, Options()),
+        object_key(changed, host, Options()),
+        object_key(parse(FN), other, Options()),
+        object_key(parse(FN), other_l2, Options()),
+        object_key(parse(FN), host, Options(optimize=False)),
     }
-    assert len(keys) == 4
+    assert len(keys) == 5
 
 
 def test_damaged_objects_are_compiled_again():

@@ -76,8 +76,12 @@ print(json.dumps(sorted(name for name in sys.modules)))
     loaded = json.loads(done.stdout)
     roots = {name.split(".")[0] for name in loaded}
     assert not roots & {"llvmlite", "onnx", "rich", "typer"}
-    ours = {name.split(".")[1] for name in loaded if name.startswith("tilewright.")}
-    assert ours == {"base", "runtime"}
+    ours = [name for name in loaded if name.startswith("tilewright.")]
+    assert {name.split(".")[1] for name in ours} == {"base", "driver", "runtime"}
+    assert {name for name in ours if ".driver" in name} == {
+        "tilewright.driver",
+        "tilewright.driver.load",
+    }
 
 
 def test_weights_are_mapped_from_the_file(saved):

@@ -6,7 +6,7 @@ import pytest
 from tilewright.base.dtype import F32, I64, STR
 from tilewright.base.errors import Unsupported, UserError, UserTypeError
 from tilewright.graph import Builder, TensorType, interpret
-from tilewright.graph.build import is_native, make_node
+from tilewright.graph.build import is_numeric, make_node
 from tilewright.graph.contents import KNOWN_ELEMENTS
 from tilewright.sym import const, size
 
@@ -94,7 +94,7 @@ def test_text_and_maps_are_for_fallbacks():
     builder.add("exp", x)
     builder.add("gather", words, builder.constant(np.array([0])), axis=0)
     builder.add("zip_map", x, keys=("a", "b", "c", "d"))
-    made = {node.op: is_native(node) for node in builder.nodes}
+    made = {node.op: is_numeric(node) for node in builder.nodes}
     assert made == {"exp": True, "constant": True, "gather": False, "zip_map": False}
 
 

@@ -31,8 +31,15 @@ int32_t tw_run_model(const tw_entry *entry, const DLTensor *const *args, int32_t
                        signature->n_params - entry->n_inputs);
 }
 
+int32_t tw_set_foreign(const tw_entry *entry, const tw_foreign *foreign) {
+  tw_model *model = instance_of(entry);
+  if (!model) return TW_ERROR_NO_MEMORY;
+  tw_model_set_foreign(model, foreign);
+  return TW_OK;
+}
+
 const tw_runtime tw_this_runtime = {
-    TW_RUNTIME_VERSION, sizeof(tw_runtime), tw_model_new,    tw_model_free,      tw_model_bytes,
-    tw_call_begin,      tw_call_end,        tw_model_call,   tw_set_own_threads, tw_last_error,
-    tw_profile_start,   tw_profile_stop,    tw_profile_read,
+    TW_RUNTIME_VERSION, sizeof(tw_runtime), tw_model_new,    tw_model_free,   tw_model_set_foreign,
+    tw_model_bytes,     tw_call_begin,      tw_call_end,     tw_model_call,   tw_set_own_threads,
+    tw_last_error,      tw_profile_start,   tw_profile_stop, tw_profile_read,
 };

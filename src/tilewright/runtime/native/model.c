@@ -15,6 +15,7 @@ struct tw_model {
   const void *const *constants;
   atomic_flag locked; /* held for a few instructions */
   tw_call *idle;
+  tw_foreign foreign;
 };
 
 static void lock(tw_model *model) {
@@ -54,12 +55,20 @@ void tw_model_free(tw_model *model) {
   free(model);
 }
 
+void tw_model_set_foreign(tw_model *model, const tw_foreign *foreign) {
+  static const tw_foreign nobody;
+  lock(model);
+  model->foreign = foreign ? *foreign : nobody;
+  unlock(model);
+}
+
 /* ---- calls ---- */
 
 tw_call *tw_call_begin(tw_model *model) {
   lock(model);
   tw_call *call = model->idle;
   if (call) model->idle = call->next;
+  tw_foreign foreign = model->foreign;
   unlock(model);
   if (!call) call = calloc(1, sizeof *call);
   if (!call) {
@@ -67,6 +76,7 @@ tw_call *tw_call_begin(tw_model *model) {
     return NULL;
   }
   call->constants = model->constants;
+  call->foreign = foreign;
   call->next = NULL;
   return call;
 }

@@ -253,6 +253,18 @@ static PyObject *model_call_into(PyObject *object, PyObject *args) {
   Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(set_foreign_doc,
+             "set_foreign(run, fetch)\n--\n\nThe addresses of the callbacks of tw_foreign.");
+
+static PyObject *model_set_foreign(PyObject *object, PyObject *args) {
+  Model *self = (Model *)object;
+  unsigned long long run, fetch;
+  if (!PyArg_ParseTuple(args, "KK", &run, &fetch)) return NULL;
+  tw_foreign foreign = {(tw_run_part)(uintptr_t)run, (tw_fetch_part)(uintptr_t)fetch, NULL};
+  self->runtime->model_set_foreign(self->model, &foreign);
+  Py_RETURN_NONE;
+}
+
 static PyObject *get_arena_bytes(PyObject *object, void *unused) {
   (void)unused;
   const Model *self = (const Model *)object;
@@ -298,6 +310,7 @@ PyObject *plan_arena(PyObject *module, PyObject *args) {
 
 static PyMethodDef model_methods[] = {
     {"call_into", model_call_into, METH_VARARGS, run_doc},
+    {"set_foreign", model_set_foreign, METH_VARARGS, set_foreign_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -33,6 +33,8 @@ static PyObject *symbols(PyObject *module, PyObject *unused) {
       SYMBOL(tw_call_late),
       SYMBOL(tw_call_drop),
       SYMBOL(tw_call_grow),
+      SYMBOL(tw_call_foreign),
+      SYMBOL(tw_call_fetch),
       SYMBOL(tw_model_call),
       SYMBOL(tw_model_new),
   };

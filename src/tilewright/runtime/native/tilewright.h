@@ -43,7 +43,8 @@ enum tw_code {
   TW_ERROR_NO_ARRAY = 10,  /* an argument that is not an array at all, or has no data */
   TW_ERROR_NO_MEMORY = 11, /* an allocation failed */
   TW_ERROR_CHECK = 12,     /* a check inside compiled code failed */
-  TW_ERROR_INTERNAL = 13   /* the runtime or the compiler is wrong */
+  TW_ERROR_INTERNAL = 13,  /* the runtime or the compiler is wrong */
+  TW_ERROR_FOREIGN = 14    /* a part without native code has no callback, or its callback failed */
 };
 
 /* Record an error for the calling thread and return its code: `return tw_error(...)`. */
@@ -142,13 +143,33 @@ TW_API void tw_shutdown(void); /* end idle workers; the next region starts new o
 typedef struct tw_model tw_model;
 typedef struct tw_call tw_call;
 
+/* Compute a part without native code from its inputs, valid until this returns, and from the sizes
+ * that it mentions; write the sizes that it defines to `told`. */
+typedef int32_t (*tw_run_part)(void *context, int32_t part, const DLTensor *const *inputs,
+                               int32_t n_inputs, const int64_t *sizes, int64_t *told);
+/* Copy the results of the part that ran last into tensors of the shapes that follow from its
+ * sizes. */
+typedef int32_t (*tw_fetch_part)(void *context, int32_t part, const DLTensor *const *outputs,
+                                 int32_t n_outputs);
+
+/* Who runs the parts of a model that have no native code. Both are called on the thread that called
+ * the model, `fetch` right after `run` for the same part, and return 0 or an error code, which ends
+ * the call with TW_ERROR_FOREIGN. Values that are no tensors of numbers (text, sequences, maps) are
+ * i64 scalars: handles whose meaning is the callbacks' own. */
+typedef struct {
+  tw_run_part run;
+  tw_fetch_part fetch;
+  void *context;
+} tw_foreign;
+
 /* One call in flight. Compiled code asks it for memory; whoever calls says where outputs go. */
 struct tw_call {
   const void *const *constants; /* the model's weights, by number */
   /* Memory for an output, as soon as its shape is known; NULL, with an error recorded, ends the
    * call. */
   void *(*output)(tw_call *call, int32_t index, int32_t ndim, const int64_t *shape);
-  void *caller; /* for `output` */
+  void *caller;       /* for `output` */
+  tw_foreign foreign; /* the model's */
   char *arena;
   int64_t arena_bytes;
   int64_t *plan; /* sizes, then offsets, of the latest plan */
@@ -169,6 +190,10 @@ TW_API int32_t tw_model_call(tw_model *model, tw_main main, const char *name,
                              const DLTensor *const *args, int32_t n_args, int32_t n_inputs,
                              int32_t n_outputs);
 
+/* Register who runs the parts without native code, for calls that begin from now on; NULL: nobody.
+ */
+TW_API void tw_model_set_foreign(tw_model *model, const tw_foreign *foreign);
+
 TW_API tw_call *tw_call_begin(tw_model *model);
 TW_API void tw_call_end(tw_model *model, tw_call *call);
 
@@ -186,6 +211,14 @@ TW_API int64_t tw_plan_arena(int32_t count, const int64_t *sizes, const int32_t 
 TW_API void *tw_call_late(tw_call *call, int64_t size_bytes);
 TW_API void tw_call_drop(tw_call *call, void *memory);
 TW_API void *tw_call_grow(tw_call *call, void *memory, int64_t used_bytes, int64_t size_bytes);
+
+/* Run a part without native code, and copy its results: by the model's callbacks. `data` holds the
+ * addresses and `dims` the extents, one after the other, of the tensors that `signature` tells. */
+TW_API int32_t tw_call_foreign(tw_call *call, int32_t part, const tw_signature *signature,
+                               void *const *data, const int64_t *dims, const int64_t *sizes,
+                               int64_t *told);
+TW_API int32_t tw_call_fetch(tw_call *call, int32_t part, const tw_signature *signature,
+                             void *const *data, const int64_t *dims);
 
 /* ---- profiling ---------------------------------------------------------------------------- */
 
@@ -219,8 +252,11 @@ typedef struct {
 } tw_entry;
 
 TW_API int32_t tw_run_model(const tw_entry *entry, const DLTensor *const *args, int32_t n_args);
+/* `int32_t NAME_set_foreign(const tw_foreign *foreign)`, of models with parts without native code.
+ */
+TW_API int32_t tw_set_foreign(const tw_entry *entry, const tw_foreign *foreign);
 
-enum { TW_RUNTIME_VERSION = 1 };
+enum { TW_RUNTIME_VERSION = 2 };
 
 /* A library carries a runtime of its own. Who calls its code otherwise than by the entry, as Python
  * does, uses these functions with it, and never those of another copy. */
@@ -228,6 +264,7 @@ typedef struct {
   int32_t version, size_bytes; /* TW_RUNTIME_VERSION, sizeof(tw_runtime) */
   tw_model *(*model_new)(const void *const *constants);
   void (*model_free)(tw_model *model);
+  void (*model_set_foreign)(tw_model *model, const tw_foreign *foreign);
   int64_t (*model_bytes)(tw_model *model);
   tw_call *(*call_begin)(tw_model *model);
   void (*call_end)(tw_model *model, tw_call *call);

@@ -1,0 +1,31 @@
+"""Saved models and functions: `tilewright.load`.
+
+The runtime loads what is native, and imports nothing of the compiler. A model with parts that the
+interpreter runs holds them as text; only then is the interpreter loaded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tilewright.base.errors import TilewrightError, UserError
+from tilewright.runtime import saved
+from tilewright.runtime.library import LoadedFunction
+from tilewright.runtime.module import Module
+
+
+def load(path: str | Path, name: str = "") -> LoadedFunction | Module:
+    """What a library that `save` wrote holds: its model, or its only function unless named."""
+    loaded = saved.load(path, name)
+    if not isinstance(loaded, saved.LoadedModule) or loaded.foreign is None:
+        return loaded
+    from tilewright.driver.saved_parts import hybrid_module  # the interpreter: rarely needed
+
+    try:
+        return hybrid_module(loaded, loaded.foreign)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, TilewrightError) and error.code != "TW0201":
+            raise
+        raise UserError(
+            "TW4033", f"{path} is damaged: what the interpreter is to run cannot be read: {error}"
+        ) from error

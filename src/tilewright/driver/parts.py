@@ -1,0 +1,33 @@
+"""What the interpreter runs of a model, as data: made by `driver/foreign_parts.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.graph.ir import Module
+
+INPUTS, OUTPUTS = "inputs", "outputs"  # graphs that only tell the types of main's
+
+
+@dataclass(frozen=True)
+class Part:
+    """How a part is called."""
+
+    weights: frozenset[int]  # inputs that are constants: their memory never changes
+    tells: bool  # whether the first result is the sizes that it defines
+    # Objects that end with the part: the input, and the part that made those which end. What a
+    # loop carries comes from outside in its first round, and is not the loop's to end.
+    ends: frozenset[tuple[int, int]] = frozenset()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Graphs @part0, @part1, ... of a module; @inputs and @outputs tell the types of main's."""
+
+    module: Module
+    parts: tuple[Part, ...]
+    fallbacks: tuple[str, ...]  # the operators in them
+
+
+def part_name(number: int) -> str:
+    return f"part{number}"
