@@ -20,16 +20,17 @@ from tilewright.codegen.emitter import STMTS, Emitter
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.memory import Memory
 from tilewright.codegen.types import memory_type, register_type
+from tilewright.intrin.wgmma import SUM
 from tilewright.sym import ONE, Const, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
+from tilewright.tensor.scopes import LOCAL, Owner
 from tilewright.tensor.visit import exprs, output_buffers, walk
 
 TRIPLE = "nvptx64-nvidia-cuda"
 AXES = ("x", "y", "z")
 REGISTERS = {"blockIdx": "ctaid", "threadIdx": "tid"}
 ARGUMENT_ALIGN = 16  # of arrays that kernels are called with, in bytes
-SHARED_ALIGN = 128  # of shared buffers: what bulk copies and matrix instructions ask for
 
 
 @dataclass(frozen=True)
@@ -186,13 +187,13 @@ class DeviceEmitter(Emitter):
 
     def _device_alloc(self, stmt: ir.Alloc) -> None:
         buffer = stmt.buffer
-        if buffer.scope == "local":
+        if buffer.memory == LOCAL:
             self._alloc(stmt)
             return
-        if buffer.scope == wgmma.SCOPE:
+        if buffer.memory == SUM:
             self._alloc_sum(stmt)
             return
-        if buffer.scope != "shared":
+        if buffer.memory.owner is not Owner.BLOCK:
             raise Unsupported(
                 "TW3052",
                 f"%{buffer.name} in {buffer.scope} memory cannot be made inside a kernel",
@@ -207,15 +208,16 @@ class DeviceEmitter(Emitter):
                     "TW3053", f"shared %{buffer.name} has the symbolic size {size}", stmt.loc
                 )
             count *= int(size.value)
+        align = buffer.memory.alignment_bytes
         name = f"{self.name}.{buffer.name}.{len(self.module.global_lines)}"
         self.module.global_lines.append(
             f"@{name} = internal addrspace(3) global "
-            f"[{count} x {memory_type(buffer.dtype)}] undef, align {SHARED_ALIGN}"
+            f"[{count} x {memory_type(buffer.dtype)}] undef, align {align}"
         )
         pointer = self.b.value(
             "ptr", f"addrspacecast ptr addrspace(3) @{name} to ptr", hint=buffer.name
         )
-        self.memories[buffer] = Memory(pointer, SHARED_ALIGN)
+        self.memories[buffer] = Memory(pointer, align)
         self.stmt(stmt.body)
 
     def _alloc_sum(self, stmt: ir.Alloc) -> None:
@@ -225,8 +227,8 @@ class DeviceEmitter(Emitter):
             assert isinstance(dim, Const)
             count *= int(dim.value)
         part = f"[{count // wgmma.THREADS} x float]"
-        pointer = self.b.alloca(part, align=16, hint=stmt.buffer.name)
-        self.memories[stmt.buffer] = Memory(pointer, 16)
+        pointer = self.b.alloca(part, align=SUM.alignment_bytes, hint=stmt.buffer.name)
+        self.memories[stmt.buffer] = Memory(pointer, SUM.alignment_bytes)
         self.stmt(stmt.body)
 
     def fail(self, code: Value) -> None:

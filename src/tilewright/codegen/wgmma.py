@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.codegen.builder import Value, i64
+from tilewright.intrin.wgmma import SUM
 from tilewright.sym import Const, Expr
 from tilewright.tensor.ir import Address, Alloc, Call, Stmt
 from tilewright.tensor.visit import walk
@@ -20,7 +21,6 @@ from tilewright.tensor.visit import walk
 if TYPE_CHECKING:
     from tilewright.codegen.emitter import Emitter
 
-SCOPE = "wgmma.sum"
 PREFIX = "wgmma."
 TILE_ELEMENTS, THREADS = 64 * 64, 128
 REGISTERS = TILE_ELEMENTS // THREADS
@@ -29,7 +29,7 @@ FENCE = 'call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"(
 
 def uses_wgmma(stmt: Stmt) -> bool:
     """Whether the statement holds sums in the registers of a warpgroup."""
-    return any(isinstance(s, Alloc) and s.buffer.scope == SCOPE for s in walk(stmt))
+    return any(isinstance(s, Alloc) and s.buffer.memory == SUM for s in walk(stmt))
 
 
 def emit(e: Emitter, node: Call) -> Value:

@@ -52,13 +52,13 @@ from tilewright.tensor.visit import (
 def lower_tensor_calls(fn: Function, ctx: PassContext) -> Function:
     if not any(isinstance(stmt, TensorCall) for stmt in walk(fn.body)):
         return fn
-    implementations: dict[tuple[str, str], Stmt] = {}
+    implementations: dict[tuple[TensorIntrin, str], Stmt] = {}
 
     def rule(stmt: Stmt) -> Stmt:
         if not isinstance(stmt, TensorCall):
             return stmt
-        intrin = intrinsic(stmt.intrin)
-        key = (stmt.intrin, stmt.phase)
+        intrin = intrinsic(stmt.intrin, stmt.arguments, stmt.loc)
+        key = (intrin, stmt.phase)
         if key not in implementations:
             implementations[key] = _implementation(intrin, stmt.phase)
         return _instantiated(implementations[key], intrin, stmt)
@@ -73,7 +73,7 @@ def _written_params(fn: Function) -> tuple[int, ...]:
     written = written_buffers(fn.body)
     for stmt in walk(fn.body):
         if isinstance(stmt, TensorCall):
-            outputs = len(intrinsic(stmt.intrin).outputs)
+            outputs = len(intrinsic(stmt.intrin, stmt.arguments).outputs)
             written.update({region.buffer: None for region in stmt.regions[-outputs:]})
     return tuple(at for at, param in enumerate(fn.params) if param in written)
 
