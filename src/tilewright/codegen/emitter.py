@@ -7,7 +7,7 @@ one arm of a `select` may touch is emitted inside that arm (scalars) or under a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +38,7 @@ from tilewright.codegen.tiles import TileRegisters
 from tilewright.codegen.types import literal, memory_type, register_type, vector
 from tilewright.sym import Const, Expr, Var
 from tilewright.tensor import ir
+from tilewright.tensor.assembly import Assembly
 from tilewright.tensor.ir import Address, Broadcast, Buffer, Call, Load, MaskedLoad, Ramp, Stmt
 from tilewright.tensor.visit import walk
 
@@ -71,6 +72,7 @@ class Emitter:
         self.memories: dict[Buffer, Memory] = {}
         self.aliases: dict[Buffer, str] = {}
         self.tiles = TileRegisters()
+        self.assembly: Mapping[str, Assembly] = {}
         self.non_negative: dict[Var, None] = {}
         self.is_task = False  # inside a parallel loop: further ones run serially
         self.lines: dict[object, str] = {}  # debug locations of statements
@@ -300,7 +302,7 @@ class Emitter:
         ):
             inner = Emitter(self.module, self.machine, b, self.name, self.handlers, self.debug)
             inner.is_task = True
-            inner.aliases, inner.lines = self.aliases, lines
+            inner.aliases, inner.lines, inner.assembly = self.aliases, lines, self.assembly
             b.debug = lines.get(loop.var, "")
             members = [
                 b.load(type_, b.member(struct, environment, at)) for at, type_ in enumerate(types)

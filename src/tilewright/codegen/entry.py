@@ -24,6 +24,7 @@ from tilewright.runtime.dlpack import code_of
 from tilewright.runtime.signature import Param, Signature
 from tilewright.sym import Const, Expr, Size, Var
 from tilewright.tensor import ir
+from tilewright.tensor.assembly import assembly_of
 from tilewright.tensor.ir import Buffer, Function
 from tilewright.tensor.visit import output_buffers, walk
 
@@ -118,7 +119,7 @@ def emit_kernel(
     with module.function("i32", name, params, linkage=linkage, suffix=suffix) as (b, values):
         emitter = Emitter(module, machine, b, fn.name, handlers, debug)
         emitter.aliases = _alias_scopes(module, fn, shared)
-        emitter.lines = lines
+        emitter.lines, emitter.assembly = lines, assembly_of(fn)
         b.debug = lines.get(START, "")
         rest = values[len(fn.buffers) :]
         for buffer, pointer in zip(fn.buffers, values, strict=False):

@@ -17,6 +17,7 @@ from tilewright.codegen.machine import Machine
 from tilewright.codegen.memory import Memory
 from tilewright.codegen.tiles import TileRegisters
 from tilewright.sym import Expr
+from tilewright.tensor.assembly import Assembly
 from tilewright.tensor.ir import Alloc, Buffer, Call, Stmt
 
 
@@ -29,6 +30,7 @@ class Emitting(Protocol):
     name: str
     memories: dict[Buffer, Memory]
     tiles: TileRegisters
+    assembly: Mapping[str, Assembly]  # what `asm.NAME` stands for
     is_task: bool  # the body of a parallel loop
 
     def stmt(self, stmt: Stmt) -> None:

@@ -2,14 +2,13 @@
 
 `llvm.NAME` calls the intrinsic of that name with the operands as they are; an `address(...)`
 operand is a pointer. As a statement (`eval`) with type bool it returns nothing. `asm.NAME` is
-inline assembly declared by `declare_assembly`; `reinterpret` takes bits as another type. An
+inline assembly that the function describes; `reinterpret` takes bits as another type. An
 `extern` statement calls a kernel with the ABI of our own functions, one DLTensor per region.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tilewright.base.errors import Unsupported
 from tilewright.codegen.builder import NULL, Value, i32, i64
@@ -17,39 +16,12 @@ from tilewright.codegen.handlers import CallHandler, Emitting
 from tilewright.codegen.types import element_of, memory_type, register_type, vector
 from tilewright.runtime.dlpack import code_of
 from tilewright.sym import Expr
-from tilewright.tensor.ir import Address, Call, ExternCall, Function, Region
+from tilewright.tensor.ir import Address, Call, ExternCall, Region
 from tilewright.tensor.passes.flatten_buffers import strides_of
-from tilewright.tensor.visit import exprs
 
 NO_MEMORY = 11  # TW_ERROR_NO_MEMORY of the runtime
 
 DLTENSOR = "{ ptr, { i32, i32 }, i32, { i8, i8, i16 }, ptr, ptr, i64 }"
-
-
-@dataclass(frozen=True, slots=True)
-class Assembly:
-    """An instruction sequence: LLVM's template and constraints."""
-
-    name: str
-    template: str
-    constraints: str
-    has_effects: bool = True
-
-
-_assembly: dict[str, Assembly] = {}
-
-
-def declare_assembly(assembly: Assembly) -> Assembly:
-    """Make `asm.NAME` callable from tensor programs; the last declaration counts."""
-    _assembly[assembly.name] = assembly
-    return assembly
-
-
-def assembly_key(fn: Function) -> str:
-    """What the inline assembly of a function says, beyond its names."""
-    names = {node.op for node in exprs(fn.body) if isinstance(node, Call)}
-    known = sorted(name for name in names if name.startswith("asm."))
-    return "\n".join(repr(_assembly.get(name.removeprefix("asm."))) for name in known)
 
 
 REINTERPRET = "reinterpret"  # the same bits as another type of the same size
@@ -89,12 +61,12 @@ def call_llvm(e: Emitting, node: Call, args: Sequence[Value], is_statement: bool
 def _inline_assembly(e: Emitting, node: Call, is_statement: bool) -> Value:
     args = [operand(e, arg) for arg in node.args]
     result = _result(node, is_statement)
-    assembly = _assembly.get(node.op.removeprefix("asm."))
+    assembly = e.assembly.get(node.op)
     if assembly is None:
         raise Unsupported(
             "TW3012",
             f"no inline assembly named {node.op}",
-            help=f"declared: {', '.join(sorted(_assembly)) or 'none'}",
+            help=f"the function has: {', '.join(sorted(e.assembly)) or 'none'}",
         )
     if not e.machine.assembles:
         raise Unsupported(

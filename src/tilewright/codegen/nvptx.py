@@ -22,6 +22,7 @@ from tilewright.codegen.types import memory_type, register_type
 from tilewright.intrin.wgmma import SUM
 from tilewright.sym import ONE, Const, Expr, Var
 from tilewright.tensor import ir
+from tilewright.tensor.assembly import assembly_of
 from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
 from tilewright.tensor.scopes import LOCAL, SHARED
 from tilewright.tensor.visit import exprs, output_buffers, walk
@@ -103,6 +104,7 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     bound = _launch_bound(extents)
     with module.function("void", name, params, linkage="ptx_kernel", suffix=bound) as (b, values):
         emitter = DeviceEmitter(module, gpu, b, name, FENCED if fences else HANDLERS)
+        emitter.assembly = assembly_of(fn)
         for buffer, pointer in zip(buffers, values, strict=False):
             emitter.memories[buffer] = Memory(pointer, ARGUMENT_ALIGN)
         for var, value in zip(scalars, values[len(buffers) :], strict=True):

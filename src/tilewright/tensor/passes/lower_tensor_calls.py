@@ -17,10 +17,12 @@ from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.sym import ONE, Const, Expr, Size, Var
+from tilewright.tensor.assembly import assembly_attributes
 from tilewright.tensor.intrin import COMPUTE, RESET, TensorIntrin, intrinsic
 from tilewright.tensor.ir import (
     Address,
     Alloc,
+    Annotations,
     Block,
     Buffer,
     Call,
@@ -64,8 +66,18 @@ def lower_tensor_calls(fn: Function, ctx: PassContext) -> Function:
         return _instantiated(implementations[key], intrin, stmt)
 
     outputs = _written_params(fn)
-    attrs = annotated(fn.attrs, OUTPUTS, outputs)
+    attrs = annotated(_with_assembly(fn), OUTPUTS, outputs)
     return replace(fn, body=rewrite(fn.body, rule), attrs=attrs)
+
+
+def _with_assembly(fn: Function) -> Annotations:
+    """The attributes of the function, and the inline assembly of the intrinsics it calls."""
+    attrs = fn.attrs
+    for stmt in walk(fn.body):
+        if isinstance(stmt, TensorCall):
+            for key, value in assembly_attributes(intrinsic(stmt.intrin, stmt.arguments).behavior):
+                attrs = annotated(attrs, key, value)
+    return attrs
 
 
 def _written_params(fn: Function) -> tuple[int, ...]:
