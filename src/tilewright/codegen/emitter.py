@@ -40,6 +40,7 @@ from tilewright.sym import Const, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.assembly import Assembly
 from tilewright.tensor.ir import Address, Broadcast, Buffer, Call, Load, MaskedLoad, Ramp, Stmt
+from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import walk
 
 WORKSPACE_ALIGN = 64
@@ -233,10 +234,9 @@ class Emitter:
     def _fits_stack(self, buffer: Buffer, size: int) -> bool:
         if size == 0:
             return True
-        together = self._stack_bytes + size
-        return (
-            buffer.scope != "global" and size <= STACK_LIMIT_BYTES and together <= STACK_TOTAL_BYTES
-        )
+        if buffer.memory.owner is Owner.DEVICE or size > STACK_LIMIT_BYTES:
+            return False
+        return self._stack_bytes + size <= STACK_TOTAL_BYTES
 
     def _size_bytes(self, buffer: Buffer) -> Value:
         """The bytes of a buffer, -1 when that overflows: the runtime then refuses."""

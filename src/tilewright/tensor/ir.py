@@ -205,6 +205,7 @@ SERIAL, PARALLEL, VECTOR = "serial", "parallel", "vector"
 UNROLL, THREAD, VTHREAD = "unroll", "thread", "vthread"
 LOOP_KINDS = (SERIAL, PARALLEL, VECTOR, UNROLL, THREAD, VTHREAD)
 BLOCK_LEVEL, THREAD_LEVEL = "blockIdx", "threadIdx"  # of the axes of thread loops
+THREAD_AXES = tuple(f"{level}.{axis}" for level in (BLOCK_LEVEL, THREAD_LEVEL) for axis in "xyz")
 
 
 def level_of(axis: str) -> str:

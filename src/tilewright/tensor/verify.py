@@ -63,8 +63,6 @@ from tilewright.tensor.regions import are_disjoint, called_regions, point
 from tilewright.tensor.scopes import memory_of
 from tilewright.tensor.visit import blocks, walk
 
-THREAD_AXES = tuple(f"{level}.{axis}" for level in ("blockIdx", "threadIdx") for axis in "xyz")
-
 
 class VerifyError(CompilerBug):
     """A program breaks an invariant of its stage."""
@@ -416,7 +414,7 @@ class _Verifier:
         var = loop.var
         if loop.kind not in ir.LOOP_KINDS:
             self.fail("TW2036", f"loop {self.name(var)} is of unknown kind {loop.kind}")
-        if loop.kind == ir.THREAD and loop.thread not in THREAD_AXES:
+        if loop.kind == ir.THREAD and loop.thread not in ir.THREAD_AXES:
             self.fail("TW2036", f"loop {self.name(var)} is bound to unknown axis {loop.thread!r}")
         if loop.kind != ir.THREAD and loop.thread:
             self.fail(

@@ -7,6 +7,7 @@ from tilewright.base.errors import TilewrightError
 from tilewright.tensor import Schedule, Trace, interpret, lower, parse
 from tilewright.tensor.intrin import TensorIntrin, declare_family, intrinsic
 from tilewright.tensor.parameters import Parameter
+from tilewright.tensor.scopes import MemoryScope, Owner, declare_scope
 
 
 def _copy(n: int, by: int) -> TensorIntrin:
@@ -130,3 +131,19 @@ def test_interpreter_and_lowering_take_the_member():
         y = np.zeros(16, np.float32)
         interpret(fn, x, y)
         np.testing.assert_array_equal(y, x)
+
+
+def test_an_intrinsic_on_memory_takes_no_registers_of_a_unit():
+    declare_scope(MemoryScope("intrin_test.registers", Owner.UNIT, is_addressable=False))
+    declare_scope(MemoryScope("intrin_test.buffer", Owner.UNIT))
+    for scope, matches in (("intrin_test.buffer", True), ("intrin_test.registers", False)):
+        sch = Schedule(parse(PROGRAM))
+        block = sch.get_block("C")
+        sch.cache_read(block, 0, scope)
+        (i,) = sch.get_loops(block)
+        _, inner = sch.split(i, [None, 4])
+        if matches:
+            sch.tensorize(inner, "intrin_test.copy", n=4)
+            continue
+        with pytest.raises(TilewrightError, match=r"is in intrin_test\.registers memory"):
+            sch.tensorize(inner, "intrin_test.copy", n=4)

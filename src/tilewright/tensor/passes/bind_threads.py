@@ -18,14 +18,12 @@ from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext
 from tilewright.sym import Context, Expr, Var, var
-from tilewright.tensor.ir import THREAD, Buffer, For, Function, Stmt, annotation
+from tilewright.tensor.ir import THREAD, THREAD_AXES, Buffer, For, Function, Stmt, annotation
 from tilewright.tensor.ownership import owning_memory
 from tilewright.tensor.passes.accesses import Access, collect, common
 from tilewright.tensor.passes.pipeline_loops import STAGE, expanded_plan
 from tilewright.tensor.passes.rewriter import Rewriter, as_list, with_body
 from tilewright.tensor.visit import replace_buffers, walk
-
-AXES = tuple(f"{level}.{axis}" for level in ("blockIdx", "threadIdx") for axis in "xyz")
 
 
 def bind_threads(fn: Function, ctx: PassContext) -> Function:
@@ -76,7 +74,7 @@ class _FindKernels(Rewriter):
                 _note(axes, stmt)
         body = _Bind(axes)(loop)
         assert body is not None
-        for name in reversed(AXES):
+        for name in reversed(THREAD_AXES):
             if name in axes:
                 axis = axes[name]
                 body = For(axis.var, sym.ZERO, axis.extent, body, THREAD, name, (), loop.loc)
