@@ -25,11 +25,19 @@ class Parameter:
     least: int = 1
     most: int | None = None
     default: int | None = None
+    multiple: int = 1
 
     def __str__(self) -> str:
-        upper = "" if self.most is None else f"..{self.most}"
-        chosen = "" if self.default is None else f" (default {self.default})"
-        return f"{self.name}: {self.least}{upper or ' or more'}{chosen}"
+        text = f"{self.name}: {self.least}" + (
+            " or more" if self.most is None else f"..{self.most}"
+        )
+        text += "" if self.multiple == 1 else f" in steps of {self.multiple}"
+        return text + ("" if self.default is None else f" (default {self.default})")
+
+    def allows(self, value: int) -> bool:
+        """Whether there is a member with this number."""
+        is_small = self.most is None or value <= self.most
+        return value >= self.least and is_small and value % self.multiple == 0
 
 
 def resolve(
@@ -50,7 +58,7 @@ def resolve(
         value = wanted.get(name, parameter.default)
         if value is None:
             raise UserError("TW2011", f"{family} needs its parameter {name}", loc, help=takes)
-        if value < parameter.least or (parameter.most is not None and value > parameter.most):
+        if not parameter.allows(value):
             raise UserError("TW2011", f"{family} has no member of {name}={value}", loc, help=takes)
         values[name] = int(value)
     return values

@@ -72,6 +72,12 @@ def test_other_parameters_are_refused(parameters, message):
     assert "n: 1..64; by: 1 or more (default 1)" in caught.value.help
 
 
+def test_numbers_may_come_in_steps():
+    width = Parameter("n", 8, 24, multiple=8)
+    assert [n for n in range(40) if width.allows(n)] == [8, 16, 24]
+    assert str(width) == "n: 8..24 in steps of 8"
+
+
 def test_text_names_the_member():
     made = scheduled(n=4, by=1).function
     assert "call intrin_test.copy(n=4).compute(%A[" in str(made)
