@@ -172,6 +172,10 @@ class DeviceEmitter(Emitter):
         index = self.b.convert("zext", self.b.call(name, "i32"), "i64")
         return self.b.op("add nsw", index, self.expr(loop.start))
 
+    def fail(self, code: Value) -> None:
+        """A kernel has no way to report: what can fail is checked on the host."""
+        self.b.ret()
+
 
 # --------------------------------------------------------------------------- handlers
 
