@@ -84,9 +84,14 @@ def declare_family(
     name: str, parameters: Iterable[Parameter], make: Callable[..., TensorIntrin]
 ) -> Family:
     """Make the intrinsics known that `make` gives for the numbers its parameters allow."""
-    family = Family(name, tuple(parameters), make)
-    _declared[name] = family
-    return family
+    if name in _declared:
+        raise UserError(
+            "TW2013",
+            f"an intrinsic named {name} is declared already",
+            help="a family replaces nothing: give it a name of its own",
+        )
+    _declared[name] = Family(name, tuple(parameters), make)
+    return _declared[name]
 
 
 def intrinsic(

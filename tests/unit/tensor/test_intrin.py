@@ -72,6 +72,12 @@ def test_other_parameters_are_refused(parameters, message):
     assert "n: 1..64; by: 1 or more (default 1)" in caught.value.help
 
 
+def test_a_family_replaces_nothing():
+    with pytest.raises(TilewrightError, match="is declared already") as caught:
+        declare_family("intrin_test.copy", (), _copy)
+    assert caught.value.code == "TW2013"
+
+
 def test_numbers_may_come_in_steps():
     width = Parameter("n", 8, 24, multiple=8)
     assert [n for n in range(40) if width.allows(n)] == [8, 16, 24]
