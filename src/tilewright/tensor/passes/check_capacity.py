@@ -32,7 +32,7 @@ def _with(stmt: Alloc, taken: int) -> int:
     size = _size_bytes(buffer)
     if size is None:
         raise Unsupported(
-            "TW2207",
+            "TW2219",
             f"%{buffer.name} in {buffer.scope} has a size that is not known when compiling",
             stmt.loc,
             help=f"it has {memory.capacity_bytes} bytes: split the loops around by constants",
@@ -41,7 +41,7 @@ def _with(stmt: Alloc, taken: int) -> int:
     assert memory.capacity_bytes is not None
     if together > memory.capacity_bytes:
         raise Unsupported(
-            "TW2207",
+            "TW2219",
             f"%{buffer.name} takes {size} bytes of {memory.name} after {taken} of "
             f"{memory.capacity_bytes} are taken",
             stmt.loc,
