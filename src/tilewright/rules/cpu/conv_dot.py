@@ -264,7 +264,7 @@ def apply(
     sch.reorder(*shared, *tiles, panel, *summed, *positions, vector, lane, kg)
     for loop in (*positions, vector):
         sch.unroll(loop)
-    done = [block, packed, *results(sch, block, panel, dot.lanes)]
+    done = [block, packed, *results(sch, block, panel, dot.lanes, plan.nr * dot.lanes)]
     if padding is not None:
         done.append(padding)
         _pad(sch, padding, rows, problem, plan)

@@ -245,7 +245,7 @@ def apply(
     sch.reorder(*outer, *chunk, jb, *rows, jp, *far, ko, *inner, ji, lane, kg)
     for loop in (*inner, ji):
         sch.unroll(loop)
-    done = [c, panel, *results(sch, c, jp, dot.lanes)]
+    done = [c, panel, *results(sch, c, jp, dot.lanes, plan.nr * dot.lanes)]
     init = sch.decompose_reduction(c, (*far, ko)[0])
     if plan.k_unroll > 1:
         _, near = sch.split(ko, [None, plan.k_unroll])
