@@ -24,6 +24,8 @@ class Dot:
     llvm: str
     groups: int = 1  # of A that one call uses: it is that many instructions
     adds: bool = True  # whether the instruction adds to its lanes; otherwise another one does
+    chain_cycles: int = 4  # from one sum of a lane to the next
+    shares: int = 0  # vector instructions that put a group of A into all lanes, besides its load
 
     @property
     def steps(self) -> int:
@@ -42,22 +44,23 @@ _VNNI = "llvm.x86.avx512.vpdpbusd"
 _SDOT, _UDOT, _USDOT = (
     f"llvm.aarch64.neon.{name}.v4i32.v16i8" for name in ("sdot", "udot", "usdot")
 )
+_DPBF16 = "llvm.x86.avx512bf16.dpbf16ps.512"
 _MADD, _MADD_256 = "llvm.x86.avx512.pmaddw.d.512", "llvm.x86.avx2.pmadd.wd"
 _ARM, _I8MM = ("dotprod",), ("dotprod", "i8mm")
 
 # Of those that a target has, the first one serves; by element before one group at a time.
 DOTS: tuple[Dot, ...] = (
-    Dot("vnni_u8_dot", ("avx512vnni",), *_U8, 16, 4, f"{_VNNI}.512"),
-    Dot("vnni_u8_dot_256", ("avxvnni",), *_U8, 8, 4, f"{_VNNI}.256"),
-    Dot("madd_i16_dot", ("avx512bw",), *_I16, 16, 2, _MADD, adds=False),
-    Dot("madd_i16_dot_256", ("avx2",), *_I16, 8, 2, _MADD_256, adds=False),
-    Dot("bf16_dot", ("avx512bf16",), *_BF16, 16, 2, "llvm.x86.avx512bf16.dpbf16ps.512"),
-    Dot("neon_sdot_by_element", _ARM, *_I8, 4, 4, _SDOT, groups=4),
-    Dot("neon_udot_by_element", _ARM, *_UU, 4, 4, _UDOT, groups=4),
-    Dot("neon_usdot_by_element", _I8MM, *_U8, 4, 4, _USDOT, groups=4),
-    Dot("neon_sdot", _ARM, *_I8, 4, 4, _SDOT),
-    Dot("neon_udot", _ARM, *_UU, 4, 4, _UDOT),
-    Dot("neon_usdot", _I8MM, *_U8, 4, 4, _USDOT),
+    Dot("vnni_u8_dot", ("avx512vnni",), *_U8, 16, 4, f"{_VNNI}.512", chain_cycles=5),
+    Dot("vnni_u8_dot_256", ("avxvnni",), *_U8, 8, 4, f"{_VNNI}.256", chain_cycles=5),
+    Dot("madd_i16_dot", ("avx512bw",), *_I16, 16, 2, _MADD, adds=False, chain_cycles=1),
+    Dot("madd_i16_dot_256", ("avx2",), *_I16, 8, 2, _MADD_256, adds=False, chain_cycles=1),
+    Dot("bf16_dot", ("avx512bf16",), *_BF16, 16, 2, _DPBF16, chain_cycles=6),
+    Dot("neon_sdot_by_element", _ARM, *_I8, 4, 4, _SDOT, groups=4, chain_cycles=1),
+    Dot("neon_udot_by_element", _ARM, *_UU, 4, 4, _UDOT, groups=4, chain_cycles=1),
+    Dot("neon_usdot_by_element", _I8MM, *_U8, 4, 4, _USDOT, groups=4, chain_cycles=1),
+    Dot("neon_sdot", _ARM, *_I8, 4, 4, _SDOT, chain_cycles=1, shares=1),
+    Dot("neon_udot", _ARM, *_UU, 4, 4, _UDOT, chain_cycles=1, shares=1),
+    Dot("neon_usdot", _I8MM, *_U8, 4, 4, _USDOT, chain_cycles=1, shares=1),
 )
 
 

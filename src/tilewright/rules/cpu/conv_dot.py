@@ -31,7 +31,7 @@ from tilewright.rules.cpu.dot_model import (
     tile_cycles,
 )
 from tilewright.rules.cpu.epilogue import results
-from tilewright.rules.cpu.gemm import TAIL_SHARE
+from tilewright.rules.cpu.gemm import EXPOSED, TAIL_SHARE
 from tilewright.rules.cpu.gemm_model import ceil_div
 from tilewright.rules.cpu.gemm_schedule import inline_crop
 from tilewright.rules.match.nest import attempt, block_of, nest_of
@@ -200,7 +200,9 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     pieces = problem.groups * ceil_div(panels, c["chunk_panels"]) * ceil_div(lines, c["block_rows"])
     tiles = ceil_div(pieces, threads) * c["block_rows"] * across * c["chunk_panels"]
     tiles = np.minimum(tiles, problem.groups * panels * lines * across)
-    sums = tiles * tile_cycles(dot, machine, mr, nr, problem.depth)
+    weights = c["chunk_panels"] * nr * problem.panel_vector_bytes
+    near = weights <= machine.l1d.size_bytes // 2
+    sums = tiles * tile_cycles(dot, machine, mr, nr, problem.depth, near)
     rest = as_tails(problem, mr, tall)
     found = problem.found
     reach = ((found.size(found.kernel_spatial[0]) or 1) - 1) * found.dilations[0]
@@ -213,7 +215,7 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
         dots=sums,
         results=tiles * result_cycles(mr, nr),
         tails=TAIL_SHARE * sums * rest,
-        weights_from_l2=TAIL_SHARE * b_bytes / machine.l2.bytes_per_cycle,
+        weights_from_l2=np.where(near, 0.0, EXPOSED * b_bytes / machine.l2.bytes_per_cycle),
         image=read / machine.l2.bytes_per_cycle * np.where(is_far, 2.0, 1.0),
         loop=tiles * problem.depth / dot.steps / c["k_unroll"],
         wake=np.where(c["parallel"] == 1, machine.wake_cycles, 0.0),

@@ -20,6 +20,8 @@ NR = (1, 2, 3, 4, 5, 6, 8)  # vectors of a register tile
 BODY_DOTS = 64  # instructions in the body of a loop over k: more code does not help the front end
 K_UNROLL = (1, 2, 4)  # calls
 EPILOGUE_CYCLES_PER_VECTOR = 4.0  # conversions and a store: a sum's way to memory
+SUM_BYTES = 4  # of a lane: what a group of B takes too
+EPILOGUE_CYCLES_PER_ROW = 2.0  # its loop: short rows of a tile take more of them
 TILE_CYCLES = 12.0  # of the loops around a register tile
 
 
@@ -40,17 +42,19 @@ def is_unrollable(dot: Dot, calls: int, mr: Any, nr: Any, unroll: Any) -> Any:
     return (unroll == 1) | (dot.adds & is_little & (calls % unroll == 0))
 
 
-def tile_cycles(dot: Dot, machine: Machine, mr: Any, nr: Any, k: int) -> Any:
-    """Cycles of the sums of a register tile; numbers or columns."""
-    instructions = mr * nr * (1 if dot.adds else 2)
+def tile_cycles(dot: Dot, machine: Machine, mr: Any, nr: Any, k: int, near: Any) -> Any:
+    """Cycles of the sums of a register tile, B from L1 where it is near, else from L2; numbers or
+    columns."""
+    instructions = mr * nr * (1 if dot.adds else 2) + mr * dot.shares
     loads = (mr / dot.groups + nr) / machine.loads_per_cycle
-    step = np.maximum(instructions / machine.fma_per_cycle, loads)
-    return ceil_div(k, dot.group) * np.maximum(step, machine.fma_latency_cycles)
+    step = np.maximum(np.maximum(instructions / machine.fma_per_cycle, loads), dot.chain_cycles)
+    rate = np.where(near, machine.l1d.bytes_per_cycle, machine.l2.bytes_per_cycle)
+    return ceil_div(k, dot.group) * np.maximum(step, nr * dot.lanes * SUM_BYTES / rate)
 
 
 def result_cycles(mr: Any, nr: Any) -> Any:
     """Cycles around the sums of a register tile: its loops, and its results' way to memory."""
-    return mr * nr * EPILOGUE_CYCLES_PER_VECTOR + TILE_CYCLES
+    return mr * (nr * EPILOGUE_CYCLES_PER_VECTOR + EPILOGUE_CYCLES_PER_ROW) + TILE_CYCLES
 
 
 def whole(dots: Sequence[Dot], k: int | None) -> Dot:

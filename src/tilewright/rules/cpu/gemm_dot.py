@@ -31,7 +31,7 @@ from tilewright.rules.cpu.dot_model import (
     whole,
 )
 from tilewright.rules.cpu.epilogue import results
-from tilewright.rules.cpu.gemm import TAIL_SHARE, chunk_counts, row_tile, row_tiles
+from tilewright.rules.cpu.gemm import EXPOSED, TAIL_SHARE, chunk_counts, row_tile, row_tiles
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N, ceil_div
 from tilewright.rules.cpu.gemm_schedule import copy_of, inline_crop, producer_of
 from tilewright.rules.cpu.gemv import GEMV_MAX_M
@@ -192,8 +192,9 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     batch = np.where(is_batch, ceil_div(problem.batch, threads), problem.batch)
     full, rest = m // mr, m % mr
     left = np.maximum(rest, 1)
-    sums = full * tile_cycles(dot, machine, mr, nr, problem.k) + np.where(
-        rest > 0, tile_cycles(dot, machine, left, nr, problem.k), 0
+    near = c["nc_panels"] * nr * problem.panel_vector_bytes <= machine.l1d.size_bytes // 2
+    sums = full * tile_cycles(dot, machine, mr, nr, problem.k, near) + np.where(
+        rest > 0, tile_cycles(dot, machine, left, nr, problem.k, near), 0
     )
     sums = batch * panels * sums
     each = full * result_cycles(mr, nr) + np.where(rest > 0, result_cycles(left, nr), 0)
@@ -207,9 +208,9 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     return Cost.of(
         dots=sums,
         results=batch * panels * each,
-        b_from_l2=TAIL_SHARE * b_bytes / machine.l2.bytes_per_cycle,
-        a_from_l2=TAIL_SHARE * a_bytes / machine.l2.bytes_per_cycle,
-        beyond_l2=TAIL_SHARE * beyond / machine.memory_bytes_per_cycle * (c["nc_panels"] == 1),
+        b_from_l2=EXPOSED * b_bytes / machine.l2.bytes_per_cycle,
+        a_from_l2=EXPOSED * a_bytes / machine.l2.bytes_per_cycle,
+        beyond_l2=EXPOSED * beyond / machine.memory_bytes_per_cycle * (c["nc_panels"] == 1),
         tails=TAIL_SHARE * sums * (problem.m % mr > 0),
         loop=batch * panels * ceil_div(m, mr) * problem.calls / c["k_unroll"],
         pack=pack,
