@@ -19,8 +19,8 @@ import numpy as np
 
 from tilewright.base.dots import Dot, dots_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.conv import padding_of
-from tilewright.rules.cpu.conv_model import UNKNOWN_PLACES
+from tilewright.rules.cpu.conv_model import DYNAMIC_SPATIAL
+from tilewright.rules.cpu.conv_schedule import padding_of
 from tilewright.rules.cpu.dot_model import (
     K_UNROLL,
     MR,
@@ -108,7 +108,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Problem | Non
         found,
         next(dot for dot in dots if inner % dot.steps == 0),
         found.size(found.batch) or 1,
-        tuple(found.size(at) or UNKNOWN_PLACES for at in found.out_spatial),
+        tuple(found.size(at) or DYNAMIC_SPATIAL for at in found.out_spatial),
         channels,
         total // channels,
         inner,
