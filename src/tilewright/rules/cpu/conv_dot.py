@@ -27,6 +27,7 @@ from tilewright.rules.cpu.dot_model import (
     NR,
     fits_registers,
     is_unrollable,
+    narrower_of,
     result_cycles,
     tile_cycles,
 )
@@ -57,6 +58,7 @@ class Problem:
     groups: int
     inner: int  # channels that are summed over
     kernel: int  # positions of the kernel
+    narrower: int  # times, the results than the sums
 
     @property
     def depth(self) -> int:
@@ -113,6 +115,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Problem | Non
         total // channels,
         inner,
         found.depth // inner,
+        narrower_of(sch, block, types[-1].size_bytes),
     )
 
 
@@ -213,7 +216,7 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     b_bytes = tiles * nr * problem.panel_vector_bytes
     return Cost.of(
         dots=sums,
-        results=tiles * result_cycles(mr, nr),
+        results=tiles * result_cycles(mr, nr, problem.narrower),
         tails=TAIL_SHARE * sums * rest,
         weights_from_l2=np.where(near, 0.0, EXPOSED * b_bytes / machine.l2.bytes_per_cycle),
         image=read / machine.l2.bytes_per_cycle * np.where(is_far, 2.0, 1.0),

@@ -14,6 +14,8 @@ import numpy as np
 from tilewright.base.dots import Dot
 from tilewright.base.machine import Machine
 from tilewright.rules.cpu.gemm_model import ceil_div
+from tilewright.rules.match.nest import block_of
+from tilewright.tensor.schedule import BlockRef, Schedule
 
 MR = tuple(range(1, 17))  # rows of a register tile; 16 general registers address them
 NR = (1, 2, 3, 4, 5, 6, 8)  # vectors of a register tile
@@ -21,6 +23,7 @@ BODY_DOTS = 64  # instructions in the body of a loop over k: more code does not 
 K_UNROLL = (1, 2, 4)  # calls
 EPILOGUE_CYCLES_PER_VECTOR = 4.0  # conversions and a store: a sum's way to memory
 SUM_BYTES = 4  # of a lane: what a group of B takes too
+PACKING_CYCLES_PER_VECTOR = 6.0  # of sums, where results are narrower
 EPILOGUE_CYCLES_PER_ROW = 2.0  # its loop: short rows of a tile take more of them
 TILE_CYCLES = 12.0  # of the loops around a register tile
 
@@ -52,9 +55,22 @@ def tile_cycles(dot: Dot, machine: Machine, mr: Any, nr: Any, k: int, near: Any)
     return ceil_div(k, dot.group) * np.maximum(step, nr * dot.lanes * SUM_BYTES / rate)
 
 
-def result_cycles(mr: Any, nr: Any) -> Any:
-    """Cycles around the sums of a register tile: its loops, and its results' way to memory."""
-    return mr * (nr * EPILOGUE_CYCLES_PER_VECTOR + EPILOGUE_CYCLES_PER_ROW) + TILE_CYCLES
+def result_cycles(mr: Any, nr: Any, narrower: int) -> Any:
+    """Cycles around the sums of a register tile: its loops, and its results' way to memory.
+
+    Results may be several times narrower than sums: rounding, saturating and packing them takes
+    as long for a part of a vector of them as for a whole one.
+    """
+    packed = ceil_div(nr, narrower) * narrower if narrower > 1 else 0
+    vectors = nr * EPILOGUE_CYCLES_PER_VECTOR + packed * PACKING_CYCLES_PER_VECTOR
+    return mr * (vectors + EPILOGUE_CYCLES_PER_ROW) + TILE_CYCLES
+
+
+def narrower_of(sch: Schedule, block: BlockRef, sum_bytes: int) -> int:
+    """How many times narrower than sums the results are that follow them; 1 where none do."""
+    made = [block_of(sch.function, each.name).writes for each in sch.get_consumers(block)]
+    sizes = [writes[0].buffer.dtype.size_bytes for writes in made if writes]
+    return max(1, sum_bytes // max(1, min(sizes, default=sum_bytes)))
 
 
 def whole(dots: Sequence[Dot], k: int | None) -> Dot:

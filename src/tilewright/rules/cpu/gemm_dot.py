@@ -26,6 +26,7 @@ from tilewright.rules.cpu.dot_model import (
     NR,
     fits_registers,
     is_unrollable,
+    narrower_of,
     result_cycles,
     tile_cycles,
     whole,
@@ -60,6 +61,7 @@ class Problem:
     n: int
     k: int
     is_weight: bool  # B is packed before the first call
+    narrower: int  # times, the results than the sums
 
     @property
     def panel_vector_bytes(self) -> int:
@@ -105,6 +107,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Problem | Non
         found.nest.guess(found.n[-1]),
         found.guess(found.k),
         found.b.buffer.name in context.constants,
+        narrower_of(sch, block, types[-1].size_bytes),
     )
 
 
@@ -197,7 +200,9 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
         rest > 0, tile_cycles(dot, machine, left, nr, problem.k, near), 0
     )
     sums = batch * panels * sums
-    each = full * result_cycles(mr, nr) + np.where(rest > 0, result_cycles(left, nr), 0)
+    each = full * result_cycles(mr, nr, problem.narrower) + np.where(
+        rest > 0, result_cycles(left, nr, problem.narrower), 0
+    )
     groups = problem.batch * problem.n * ceil_div(problem.k, dot.group)
     shared_out = np.where(c["parallel"] == NONE, 1, threads)
     pack = 0 if problem.is_weight else PACK_CYCLES_PER_GROUP * groups / dot.lanes / shared_out
