@@ -163,6 +163,9 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     streamed = streams & (in_chunk > 1)
     outgrown = ~streams & (in_chunk * panel_bytes > l2 // 2) & (in_chunk > 1)
     again = (chunks - 1) * size.image_bytes * plain.batch / machine.l2.bytes_per_cycle
+    # Several chunks read a padded image that is made before all of them, in a region of its own.
+    padded = 0 if found.is_pointwise else 2 * size.image_bytes / machine.l2.bytes_per_cycle
+    region = 0 if found.is_pointwise else machine.wake_cycles
     block_bytes = ((in_block * tiles[:, 1] - 1) * size.stride + size.reach) * size.row_bytes
     overflow = (block_bytes > l2 // 4) & (in_block > 1)
     halo = np.maximum(size.reach - size.stride, 0) * size.row_bytes * plain.batch
@@ -171,7 +174,8 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
         wake=np.where(c["parallel"] == 1, machine.wake_cycles, 0),
         chunks=fma * SMALL_SHARE * streamed
         + np.where(outgrown, weights * blocks / machine.scattered_bytes_per_cycle, 0)
-        + np.where(streams, 0, HALO_SHARE * again),
+        + np.where(streams, 0, HALO_SHARE * again)
+        + (chunks > 1) * (padded + region * c["parallel"]),
         rows=blocks * (HALO_SHARE * halo / machine.l2.bytes_per_cycle + SMALL_SHARE)
         + np.where(overflow, size.image_bytes / machine.scattered_bytes_per_cycle, 0)
         + fma * SMALL_SHARE * ((c["parallel"] == 1) & (units < 2 * context.threads)),

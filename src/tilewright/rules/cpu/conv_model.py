@@ -53,15 +53,23 @@ class Problem:
         return is_whole and self.weights_bytes(target) > target.l2_bytes
 
 
-def tile_cycles(problem: Problem, nr: Column, tiles: Column, target: Target) -> Column:
-    """Cycles of all tiles, for columns of vectors and rows of tile extents (batch, spatial)."""
+def tile_cycles(
+    problem: Problem, nr: Column, tiles: Column, target: Target, extents: Column | None = None
+) -> Column:
+    """Cycles of all tiles, for columns of vectors and rows of tile extents (batch, spatial).
+
+    `extents` gives each row extents of its own, where a plan decides those, too.
+    """
     machine = target.machine
     vector_bytes = target.vector_bits // 8
     is_streamed = problem.depth * nr * vector_bytes > target.l1d_bytes * 5 // 8
-    extents = np.array(problem.extents)
+    if extents is None:
+        extents = np.array(problem.extents)
     full, rest = extents // tiles, extents % tiles
     cycles = np.zeros(len(nr))
-    for ends in itertools.product((False, True), repeat=len(extents)):
+    for ends in itertools.product((False, True), repeat=tiles.shape[1]):
+        if not np.any(np.all(np.where(ends, rest, full), axis=1)):
+            continue
         count = np.prod(np.where(ends, rest > 0, full), axis=1)
         positions = np.prod(np.where(ends, rest, tiles), axis=1)
         for vectors, repeated in (

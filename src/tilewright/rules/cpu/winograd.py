@@ -46,6 +46,7 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 PREFETCH_VECTORS = 128  # of weights, ahead of where they are used, if all are read once
 HIDDEN_SHARE = 0.01  # of multiply-adds that wait for memory: fewer steps are still better
+MAX_TILE_ROWS = 8  # of tiles in registers, where one row of them leaves some empty
 DYNAMIC_TILES = 14  # along an axis whose extent is dynamic
 BLOCKS, PANELS = "blocks", "panels"  # what threads share out
 
@@ -191,7 +192,9 @@ def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
         legal &= (c["tile_rows"] == 1) | (c["tile_columns"] == size.wide)
         whole = (positions == size.tall * size.wide) & (c["rows"] == size.tall) & is_single
         legal &= (c["once"] == 0) | (whole & exceeds(size, target))
-        legal &= (c["parallel"] != PANELS) | (size.vectors >= 2 * context.threads)
+        panels = ceil_div(size.vectors, c["nr"])
+        legal &= (c["parallel"] != PANELS) | (c["once"] == 1) | (panels >= context.threads)
+        legal &= (c["parallel"] != BLOCKS) | (c["once"] == 0)
         unrolls: Column = (c["k_unroll"] == 1) | is_unrollable(
             known, c["nr"] * positions, c["k_unroll"]
         )
@@ -203,7 +206,7 @@ def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
         {
             "nr": tuple(range(1, min(size.vectors, 8) + 1)),
             "rows": tuple(range(size.tall, 0, -1)),
-            "tile_rows": tuple(range(1, min(size.tall, 8) + 1)),
+            "tile_rows": tuple(range(1, min(size.tall, MAX_TILE_ROWS if size.wide < 8 else 1) + 1)),
             "tile_columns": tuple(range(1, min(size.wide, target.vector_registers - 2) + 1)),
             "parallel": (NONE,) if context.threads == 1 else (NONE, BLOCKS, PANELS),
             "once": (0, 1),
@@ -233,10 +236,8 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     blocks = ceil_div(size.tall, rows)
     one = Problem(1, (1, size.wide), size.vectors, size.depth, 1, (False, False), is_grouped=False)
     tiles = np.stack([np.ones_like(rows), c["tile_rows"], c["tile_columns"]], axis=1)
-    products = np.zeros(len(rows))
-    for tall in np.unique(rows).tolist():
-        problem, here = replace(one, spatial=(tall, size.wide)), rows == tall
-        products[here] = tile_cycles(problem, c["nr"][here], tiles[here], context.target)
+    extents = np.stack([np.ones_like(rows), rows, np.full_like(rows, size.wide)], axis=1)
+    products = tile_cycles(one, c["nr"], tiles, context.target, extents)
     products = size.side**2 * size.batch * blocks * products
     is_far = exceeds(size, context.target)
     room = l2 * 5 // 8 if is_far else l2 // 8
@@ -246,9 +247,9 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     rate = np.where(
         c["once"] == 1, machine.memory_bytes_per_cycle, machine.scattered_bytes_per_cycle
     )
-    units = np.where(
-        c["parallel"] == BLOCKS, size.batch * blocks, size.batch * ceil_div(size.vectors, c["nr"])
-    )
+    panels = ceil_div(size.vectors, c["nr"])
+    panels = np.where(c["once"] == 1, size.side**2 * panels, size.batch * panels)
+    units = np.where(c["parallel"] == BLOCKS, size.batch * blocks, panels)
     share = np.where(c["parallel"] == NONE, 1.0, ceil_div(units, threads) / units)
     return Cost.of(
         products=(np.maximum(products, again / rate) + HIDDEN_SHARE * products) * share,
