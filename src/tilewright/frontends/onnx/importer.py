@@ -35,10 +35,22 @@ MAX_NODES = 300_000  # functions that call functions can multiply without end
 MAX_CALLS = 100  # of functions within each other
 
 
-def import_model(source: Source, *, name: str = "") -> Module:
+@dataclass(frozen=True)
+class Given:
+    """What a user gives beside a model."""
+
+    initializers: Mapping[str, Array] = field(default_factory=dict)  # in place of the model's own
+    inputs: frozenset[str] = frozenset()  # initializers that are to be parameters
+    files: Mapping[str, bytes] = field(default_factory=dict)  # contents of external data, by name
+
+
+NOTHING = Given()
+
+
+def import_model(source: Source, *, name: str = "", given: Given = NOTHING) -> Module:
     """The graph module of a model: a path, bytes, or an onnx.ModelProto."""
-    with load_model(source, name=name) as loaded:
-        importer = Importer(loaded.model, loaded.name, loaded.tensors)
+    with load_model(source, name=name, files=given.files) as loaded:
+        importer = Importer(loaded.model, loaded.name, loaded.tensors, given)
         main = importer.main()
         outputs = tuple(value.name for value in loaded.model.graph.output)
     if importer.problems:
@@ -61,6 +73,7 @@ class Importer:
     model: onnx.ModelProto
     name: str
     tensors: Tensors
+    given: Given = NOTHING
     constants: dict[str, Array] = field(default_factory=dict)
     graphs: dict[str, Graph] = field(default_factory=dict)
     problems: dict[str, list[str]] = field(default_factory=dict)
@@ -81,7 +94,7 @@ class Importer:
         proto = self.model.graph
         self.check_expansion()
         builder = Builder(self.constants)
-        given = {tensor.name for tensor in proto.initializer}
+        given = {tensor.name for tensor in proto.initializer} - self.given.inputs
         given |= {tensor.values.name for tensor in proto.sparse_initializer}
         scope: dict[str, Value] = {}
         scope |= {
@@ -89,7 +102,7 @@ class Importer:
             for info in proto.input
             if info.name not in given
         }
-        self.initializers(proto, builder, scope, self.tensors.initializer)
+        self.initializers(proto, builder, scope, self.stored)
         return builder.graph(*self.run([frame_of(proto, scope)], builder))
 
     def check_expansion(self) -> None:
@@ -122,11 +135,18 @@ class Importer:
         read: Callable[[int, onnx.TensorProto], Array],
     ) -> None:
         for at, tensor in enumerate(proto.initializer):
+            if tensor.name in scope and tensor.name in self.given.inputs:
+                continue
             loc = ModelNode(self.name, tensor.name)
             scope[tensor.name] = builder.constant(read(at, tensor), tensor.name, loc)
         for sparse in proto.sparse_initializer:
             dense = self.tensors.dense(sparse)
             scope[sparse.values.name] = builder.constant(dense, sparse.values.name)
+
+    def stored(self, at: int, tensor: onnx.TensorProto) -> Array:
+        """The contents of an initializer of the model, unless the user gave others."""
+        other = self.given.initializers.get(tensor.name)
+        return self.tensors.initializer(at, tensor) if other is None else other
 
     def body(
         self, proto: onnx.GraphProto, builder: Builder, scope: dict[str, Value]
@@ -349,11 +369,16 @@ class Importer:
         return TensorType(of, tuple(dims))
 
     def size_named(self, name: str) -> Size:
-        word = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
-        word = word if word and not word[0].isdigit() else f"d{word}"
+        word = size_name(name)
         if word not in self.sizes:
             self.sizes[word] = size(word)
         return self.sizes[word]
+
+
+def size_name(name: str) -> str:
+    """What a named dimension is called in graphs."""
+    word = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+    return word if word and not word[0].isdigit() else f"d{word}"
 
 
 # Operators whose form before opset 7 has a rule too.
