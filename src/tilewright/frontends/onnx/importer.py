@@ -19,10 +19,12 @@ from tilewright.base.errors import TilewrightError, Unsupported, UserError
 from tilewright.base.loc import Loc, ModelNode
 from tilewright.frontends.onnx.branches import branches_apart, has_unclear_ranks
 from tilewright.frontends.onnx.check import check_node, schema_of
-from tilewright.frontends.onnx.frames import Frame, frame_of, free_names
+from tilewright.frontends.onnx.frames import Frame, frame_of, free_names, ordered
 from tilewright.frontends.onnx.load import Source, load_model
+from tilewright.frontends.onnx.peel import Peel, peeled
 from tilewright.frontends.onnx.rules import RULES
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, element_type
+from tilewright.frontends.onnx.squeeze import squeeze_apart
 from tilewright.frontends.onnx.tensors import Tensors
 from tilewright.graph import Builder, Graph, Module, Value
 from tilewright.graph.types import MapType, OptionalType, SequenceType, TensorType, Type
@@ -181,11 +183,22 @@ class Importer:
                 frames[-1].scope.update(zip(frame.into, results, strict=False))
                 continue
             node = frame.next()
+            apart = squeeze_apart(node, frame.scope, self.opsets.get("ai.onnx", 1))
+            if apart is not None:
+                nodes, outputs = apart
+                inner = Frame(nodes, dict(frame.scope), outputs, node.output)
+                frames.append(inner)
+                continue
             taken = self.known_branch(node, frame.scope, builder)
             if taken is not None:
                 frames.append(self.frame(taken, builder, dict(frame.scope), node.output))
                 continue
-            self.node(node, builder, frame.scope, frame.later)
+            try:
+                self.node(node, builder, frame.scope, frame.later)
+            except Peel:
+                nodes, outputs = peeled(node)
+                frames.append(Frame(nodes, dict(frame.scope), outputs, node.output))
+                continue
             if has_unclear_ranks(node, frame.scope) and not self.problems:
                 results_apart = branches_apart(self, node, frames, builder)
                 if results_apart is not None:
@@ -224,7 +237,7 @@ class Importer:
             if name and name not in scope:
                 if self.problems:  # its producer was reported already
                     return
-                why = "only a later node defines" if name in later else "nothing defines"
+                why = "depends on it in turn" if name in later else "nothing defines"
                 raise UserError("TW1102", f"{node.op_type} uses {name!r}, which {why}", loc)
             inputs.append(scope[name] if name else None)
         try:
@@ -234,7 +247,7 @@ class Importer:
             if reason or not self.problems:
                 self.problems.setdefault(reason, []).append(label)
             return
-        except TilewrightError:
+        except (TilewrightError, Peel):
             raise
         except Exception as error:
             message = f"{node.op_type} cannot be read: {type(error).__name__}: {error}"
@@ -302,7 +315,7 @@ class Importer:
                 inner.input.extend(present)
             made = {name for inner in nodes for name in inner.output} | scope.keys()
             outputs = [name for name in function.output if name in made]
-            results = self.run([Frame(nodes, scope, outputs)], builder)
+            results = self.run([Frame(ordered(nodes), scope, outputs)], builder)
             named = dict(zip(outputs, results, strict=False))
         finally:
             self.opsets = saved

@@ -121,9 +121,7 @@ def _is_small(shape: tuple[Expr, ...], buffer: Buffer) -> bool:
     return size * buffer.dtype.size_bytes <= MAX_SLACK_BYTES
 
 
-def _dimension(
-    dim: Expr, ranges: list[Range], ctx: Context, slack: bool
-) -> tuple[Expr, Expr]:
+def _dimension(dim: Expr, ranges: list[Range], ctx: Context, slack: bool) -> tuple[Expr, Expr]:
     """Start and extent of the union of ranges, or the whole dimension.
 
     With `slack`, an extent that has a constant bound is that constant.

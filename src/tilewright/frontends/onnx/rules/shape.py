@@ -203,7 +203,13 @@ def _tile(node: Context) -> Value:
 
 
 def _concat(node: Context) -> Value:
-    return node.emit("concat", *node.inputs, axis=node.axis(node.attr("axis", 1), node.rank()))
+    """A list without elements may stand beside tensors of any rank, as ONNX Runtime takes it."""
+    given = [value for value in node.inputs if value is not None]
+    ranks = {len(node.dims(value)) for value in given}
+    if len(ranks) > 1:
+        given = [value for value in given if value.tensor.static_shape != (0,)] or given[:1]
+    axis = node.axis(node.attr("axis", 1), len(node.dims(given[0])))
+    return given[0] if len(given) == 1 else node.emit("concat", *given, axis=axis)
 
 
 def _split(node: Context) -> list[Value]:
