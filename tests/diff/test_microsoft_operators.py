@@ -252,7 +252,7 @@ def test_decoder_masked_attention_with_a_cache(bias, rng):
 
 
 def test_decoder_masked_attention_without_a_cache(rng):
-    q, k, v = (rng.standard_normal((2, 1, 8)).astype(np.float32) for _ in range(3))
+    q = rng.standard_normal((2, 1, 8)).astype(np.float32)
     whole = [rng.standard_normal((2, 2, 5, 4)).astype(np.float32) for _ in range(2)]
     check("DecoderMaskedMultiHeadAttention", q, *whole, num_heads=2)
 

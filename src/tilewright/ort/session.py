@@ -168,11 +168,10 @@ class InferenceSession:
     def _write_optimized(self) -> None:
         if not self._options.optimized_model_filepath:
             return
-        from tilewright.driver.compile import optimized_graph
+        from tilewright.driver.compile import staged_graph
         from tilewright.frontends.onnx.export import write_onnx
 
-        graph = optimized_graph(self._source)
-        write_onnx(graph, self._options.optimized_model_filepath)
+        write_onnx(staged_graph(self._source), self._options.optimized_model_filepath)
 
     def _described(self, spec: Spec, side: str) -> NodeArg:
         if self._interface is None:

@@ -104,7 +104,9 @@ def numpy_type(element_type: Any) -> np.dtype[Any]:
     name = names.get(int(element_type))
     if name is None:
         raise InvalidArgument("TW6041", f"there is no element type {element_type}")
-    of: np.dtype[Any] = np.dtype(object if name == "str" else dtype(name).numpy)
+    if name == "str":
+        return np.dtype(object)
+    of: np.dtype[Any] = np.dtype(dtype(name).numpy)
     return of
 
 
