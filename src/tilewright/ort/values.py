@@ -99,7 +99,8 @@ def element_of(array: NDArray) -> str:
 def numpy_type(element_type: Any) -> np.dtype[Any]:
     """The NumPy type that a caller names: a type of NumPy's, or ONNX's number."""
     if not isinstance(element_type, (int, np.integer)):
-        return np.dtype(element_type)
+        named: np.dtype[Any] = np.dtype(element_type)
+        return named
     names = {code: name for name, code in CODES.items()}
     name = names.get(int(element_type))
     if name is None:
