@@ -21,6 +21,7 @@ from tilewright.sym import Const, Expr, Size, Var
 from tilewright.sym import expr as sym
 
 DOMAIN = "tilewright"
+MAX_WORDS = 4  # operators in the name of a function
 
 Array = np.ndarray[Any, Any]
 
@@ -191,8 +192,8 @@ class Emitter:
             home = self._home(expr)
             if home is None:
                 raise Unwritable(f"nothing tells the size {expr}")
-            shape = self.emit("Shape", home[0], start=home[1], end=home[1] + 1)
-            return str(self.emit("Reshape", shape, self.constant(np.zeros(0, np.int64))))
+            axis = self.constant(np.array(home[1], np.int64))
+            return str(self.emit("Gather", self.emit("Shape", home[0]), axis))
         if isinstance(expr, sym.Not):
             return str(self.emit("Not", self.size(expr.a)))
         if isinstance(expr, sym.Select):
@@ -300,8 +301,7 @@ class Emitter:
             outputs.append(result)
             if result in inputs or result in outputs[:-1]:
                 outputs[-1] = inner.emit("Identity", result)
-        hint = node.get("label") or node.op
-        name = self.shared.function_name(str(hint))
+        name = self.shared.function_name(_hint(node))
         self.shared.functions[name] = helper.make_function(
             DOMAIN,
             name,
@@ -364,6 +364,14 @@ def _listed(made: str | Sequence[str]) -> list[str]:
 
 def _number(item: Any) -> int:
     return int(item.value) if isinstance(item, Const) else int(item)
+
+
+def _hint(node: Node) -> str:
+    """What a function is called: the operator, or those that a kernel fuses."""
+    if node.op != "fused":
+        return str(node.get("label") or node.op)
+    inside = [inner.op for inner in node.bodies[0].nodes if inner.op != "constant"]
+    return "_".join(inside[:MAX_WORDS]) or node.op
 
 
 def _needed_sizes(node: Node, given: Iterable[Value]) -> list[Var]:

@@ -49,8 +49,21 @@ def _pad(e: Emitter, node: Node) -> str:
     x = e.inputs(node)[0]
     if of in (BOOL,) or wide_type(of) is not of:
         x, value = e.cast(x, I32), e.cast(value, I32) if value else ""
-    made = e.emit("Pad", x, e.operand(node, 1), value, e.operand(node, 3), mode=mode)
+    made = e.emit("Pad", x, *_amounts(e, node, value), mode=mode)
     return e.cast(made, of) if of is BOOL else narrowed(e, made, node)
+
+
+def _amounts(e: Emitter, node: Node, value: str) -> tuple[str, ...]:
+    """Amounts for all axes if known: past others ONNX Runtime moves transposes wrongly."""
+    axes, pads = node.get("axes"), node.get("pads")
+    rank = None if node.inputs[0] is None else node.inputs[0].tensor.rank
+    if not isinstance(axes, tuple) or not isinstance(pads, tuple) or rank is None:
+        return (e.operand(node, 1), value, e.operand(node, 3))
+    whole: list[Any] = [0] * (2 * rank)
+    for at, axis in enumerate(axes):
+        whole[axis % rank] = pads[at]
+        whole[rank + axis % rank] = pads[len(axes) + at]
+    return (e.items(tuple(whole)), value)
 
 
 def _range(e: Emitter, node: Node) -> str:
