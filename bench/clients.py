@@ -295,12 +295,14 @@ def measure(options: argparse.Namespace) -> list[Figure]:
         return []
     only = set(filter(None, options.only.split(",")))
     table = Table("package", "for", "onnxruntime ms", "tilewright ms", "ratio", "result")
+    console = Console(stderr=True)
     ratios: dict[str, float] = {}
     ended: dict[str, str] = {}
     for client in CLIENTS:
         if only and client.name not in only:
             continue
         status, theirs, ours = run_client(client)
+        console.print(f"{client.name}: {status}")
         ended[client.name] = status
         shown = [f"{x * 1e3:.2f}" if x is not None else "" for x in (theirs, ours)]
         if theirs is not None and ours is not None:
