@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.base.errors import TilewrightError, UserError, UserTypeError
+from tilewright.driver.load import load
 from tilewright.ort import environment
 from tilewright.ort.binding import IOBinding
 from tilewright.ort.devices import (
@@ -50,7 +51,6 @@ from tilewright.ort.values import (
 )
 from tilewright.runtime.array import Array
 from tilewright.runtime.module import Module, Spec
-from tilewright.runtime.saved import LoadedModule, load
 
 if TYPE_CHECKING:
     from tilewright.frontends.onnx.metadata import Interface
@@ -132,9 +132,9 @@ class InferenceSession:
         is_library = path.suffix in LIBRARIES or head.startswith(_LIBRARY_MAGIC)
         return self._loaded(path) if is_library else None
 
-    def _loaded(self, path: Path) -> LoadedModule:
+    def _loaded(self, path: Path) -> Module:
         loaded = load(path)
-        if not isinstance(loaded, LoadedModule):
+        if not isinstance(loaded, Module):
             raise UserError("TW6021", f"{path} holds functions, not a model")
         loaded.threads = self._threads()
         return loaded
