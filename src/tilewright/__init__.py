@@ -10,17 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilewright import intrin, te, tensor
+    from tilewright import intrin, ort, te, tensor
     from tilewright.base.errors import TilewrightError
     from tilewright.base.target import Target
     from tilewright.codegen.build import CompiledFunction, build
     from tilewright.driver.compile import compile
     from tilewright.driver.load import load
-    from tilewright.runtime.array import Array, array, empty, from_dlpack
-    from tilewright.runtime.module import Module
-    from tilewright.runtime.pool import set_threads
-    from tilewright.runtime.profiler import profile
-    from tilewright.session import (
+    from tilewright.ort import (
         ExecutionMode,
         GraphOptimizationLevel,
         InferenceSession,
@@ -30,12 +26,17 @@ if TYPE_CHECKING:
         get_available_providers,
         get_device,
     )
+    from tilewright.runtime.array import Array, array, empty, from_dlpack
+    from tilewright.runtime.module import Module
+    from tilewright.runtime.pool import set_threads
+    from tilewright.runtime.profiler import profile
     from tilewright.tensor import Schedule, Trace, interpret
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "intrin": "",
+    "ort": "",
     "te": "",
     "tensor": "",
     "TilewrightError": "base.errors",
@@ -51,14 +52,14 @@ _HOMES = {
     "Module": "runtime.module",
     "set_threads": "runtime.pool",
     "profile": "runtime.profiler",
-    "ExecutionMode": "session",
-    "GraphOptimizationLevel": "session",
-    "InferenceSession": "session",
-    "OrtValue": "session",
-    "RunOptions": "session",
-    "SessionOptions": "session",
-    "get_available_providers": "session",
-    "get_device": "session",
+    "ExecutionMode": "ort",
+    "GraphOptimizationLevel": "ort",
+    "InferenceSession": "ort",
+    "OrtValue": "ort",
+    "RunOptions": "ort",
+    "SessionOptions": "ort",
+    "get_available_providers": "ort",
+    "get_device": "ort",
     "Schedule": "tensor",
     "Trace": "tensor",
     "interpret": "tensor",
@@ -87,6 +88,7 @@ __all__ = [
     "interpret",
     "intrin",
     "load",
+    "ort",
     "profile",
     "set_threads",
     "te",

@@ -235,6 +235,39 @@ def test_multi_head_attention_with_past(rng):
     check("MultiHeadAttention", q, k, v, *more, *past, num_heads=2, outputs=outputs)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_decoder_masked_attention_with_a_cache(bias, rng):
+    heads, width, past, room = 2, 8, 3, 6
+    q, k, v = (rng.standard_normal((2, 1, width)).astype(np.float32) for _ in range(3))
+    more = rng.standard_normal(3 * width).astype(np.float32) if bias else None
+    cache = [rng.standard_normal((2, heads, room, 4)).astype(np.float32) for _ in range(2)]
+    mask = np.array([[1, 0, 1, 1], [1, 1, 1, 1]], np.int32)
+    outputs = ("y", "pk", "pv")
+    shared = {"num_heads": heads, "past_present_share_buffer": 1, "mask_filter_value": -1e4}
+    length = np.array([past], np.int32)
+    op = "DecoderMaskedMultiHeadAttention"
+    for seen in (None, mask):
+        more_inputs = (None, None, more) if bias else ()
+        check(op, q, k, v, seen, None, *cache, length, *more_inputs, outputs=outputs, **shared)
+
+
+def test_decoder_masked_attention_without_a_cache(rng):
+    q = rng.standard_normal((2, 1, 8)).astype(np.float32)
+    whole = [rng.standard_normal((2, 2, 5, 4)).astype(np.float32) for _ in range(2)]
+    check("DecoderMaskedMultiHeadAttention", q, *whole, num_heads=2)
+
+
+def test_decoder_masked_attention_of_beams(rng):
+    heads, beams, past, room = 2, 3, 2, 4
+    q, k, v = (rng.standard_normal((2 * beams, 1, 8)).astype(np.float32) for _ in range(3))
+    cache = [rng.standard_normal((2 * beams, heads, room, 4)).astype(np.float32) for _ in range(2)]
+    origin = rng.integers(0, beams, (2, beams, room)).astype(np.int32)
+    length, width = np.array([past], np.int32), np.array([beams], np.int32)
+    more = {"num_heads": heads, "past_present_share_buffer": 1, "outputs": ("y", "pk", "pv")}
+    op = "DecoderMaskedMultiHeadAttention"
+    check(op, q, k, v, None, None, *cache, length, width, origin, **more)
+
+
 @pytest.mark.parametrize("interleaved", [0, 1])
 def test_rotary_embedding(interleaved, rng):
     tables = [floats(rng, 9, 4), floats(rng, 9, 4)]

@@ -10,10 +10,13 @@ from tilewright.cli.compile import compile
 from tilewright.cli.demo import demo
 from tilewright.cli.inspect import inspect
 from tilewright.cli.opt import opt
+from tilewright.cli.ort import ort
 from tilewright.cli.run import run
 from tilewright.cli.targets import targets
 
 COMMANDS = (compile, run, bench, inspect, bisect, targets, demo, opt)
+# What follows PROGRAM is the program's own, whatever it looks like.
+FORWARDING = {"allow_interspersed_args": False}
 
 app = typer.Typer(
     help="An optimizing compiler for deep learning models.",
@@ -23,6 +26,7 @@ app = typer.Typer(
 )
 for command in COMMANDS:
     app.command()(command)
+app.command(context_settings=FORWARDING)(ort)
 
 
 def main() -> None:

@@ -55,8 +55,12 @@ def output() -> Console:
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160)
 
 
+def json_text(data: Any) -> str:
+    return json.dumps(data, indent=1, default=str)
+
+
 def print_json(data: Any) -> None:
-    print(json.dumps(data, indent=1, default=str))
+    print(json_text(data))
 
 
 def command(function: F) -> F:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,8 @@ from tilewright.cli.common import Dims, Json, Model, Precision, Target, Threads,
 from tilewright.runtime.module import Module
 
 MEASURED_RUNS = 10
+
+STAGES = ("imported", "canonical", "fused")
 
 
 @common.command
@@ -35,9 +38,16 @@ def inspect(
         typer.Option("--schedules", help="Each kernel's rules and plans, expected and real times."),
     ] = False,
     dims: Dims = None,
+    onnx: Annotated[
+        Path | None, typer.Option("--onnx", help="Write the model at a stage as ONNX, for Netron.")
+    ] = None,
+    stage: Annotated[str, typer.Option(help=f"Of --onnx: {', '.join(STAGES)}.")] = "fused",
     json: Json = False,
 ) -> None:
     """Show a model's inputs, outputs, passes, kernels, memory plan, placement and fallbacks."""
+    if onnx is not None:
+        _write_stage(model, onnx, stage, precision)
+        return
     module = common.read_module(model, target, threads, precision, without)
     if kernel or graph or placement:
         if kernel:
@@ -56,6 +66,17 @@ def inspect(
         common.print_json(report)
     else:
         _show(report, nodes)
+
+
+def _write_stage(model: Path, to: Path, stage: str, precision: str) -> None:
+    if stage not in STAGES:
+        raise typer.BadParameter(f"known: {', '.join(STAGES)}", param_hint="--stage")
+    from tilewright.driver.compile import staged_graph
+    from tilewright.frontends.onnx.export import write_onnx
+
+    source: Any = common.read_graph(model) if model.suffix == ".tw" else model
+    write_onnx(staged_graph(source, stage, precision), to, model.stem)
+    common.output().print(f"wrote {to}")
 
 
 def _inside(module: Module) -> Any:

@@ -35,6 +35,7 @@ from tilewright.driver.sizes import Dynamic, with_sizes
 from tilewright.driver.unfuse import unfuse_foreign
 from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan, plan_memory
+from tilewright.graph.passes import FUSED
 from tilewright.graph.types import is_tensor, tensor_of
 from tilewright.runtime import _native
 from tilewright.runtime.array import empty
@@ -101,6 +102,16 @@ def load_graph(model: Any) -> ir.Module:
     from tilewright.frontends.onnx import import_model  # onnx takes its time to import
 
     return import_model(model)
+
+
+def staged_graph(model: Any, stage: str = ir.CANONICAL, precision: str = "f32") -> ir.Module:
+    """A model's graph as it is at a stage: as imported, optimized, or fused to kernels."""
+    graph = load_graph(model)
+    passes = PIPELINES[CPU, precision]
+    if stage == ir.IMPORTED:
+        return graph
+    chosen = [step for step in passes if stage == ir.FUSED or step not in FUSED]
+    return run_passes(graph, chosen, PassContext(target=Target.parse("cpu")))
 
 
 def optimize(

@@ -23,6 +23,11 @@ from tilewright.sym import Expr, Size, Var, const
 Dynamic = Mapping[str, int | tuple[int, int]]
 
 
+def size_names(module: Module) -> list[str]:
+    """The names of the sizes that the inputs of a model leave open."""
+    return [size.name for size in given_sizes(module.main)]
+
+
 def with_sizes(module: Module, dynamic: Dynamic | None) -> Module:
     """The module with sizes fixed, or checked at entry to be in their ranges."""
     if not dynamic:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.base.dtype import INDEX
 from tilewright.sym.context import EMPTY, Context
 from tilewright.sym.deduce import THOROUGH, nonnegative
-from tilewright.sym.expr import TRUE, Add, And, Eq, Expr, Max, Min, Or, Sub, Var
+from tilewright.sym.expr import TRUE, Add, And, Eq, Expr, Le, Lt, Max, Min, Or, Sub, Var
 from tilewright.sym.ops import ExprLike, as_expr, logical_not, sub
 from tilewright.sym.poly import Poly, factors, poly_of, rank
 from tilewright.sym.simplify import simplify
@@ -23,6 +23,22 @@ def prove(cond: Expr, ctx: Context = EMPTY) -> bool:
         return prove(goal.b, ctx.assume(logical_not(goal.a)))
     if isinstance(goal, Eq) and goal.a.dtype is INDEX:
         return equal(goal.a, goal.b, ctx)
+    if isinstance(goal, (Lt, Le)):
+        return _prove_apart(goal, ctx)
+    return False
+
+
+def _prove_apart(goal: Lt | Le, ctx: Context) -> bool:
+    """max(x, y) < z where x < z and y < z; min(x, y) < z where x < z or y < z; so on the right."""
+    test, a, b = type(goal), goal.a, goal.b
+    if isinstance(a, Max):
+        return prove(test(a.a, b), ctx) and prove(test(a.b, b), ctx)
+    if isinstance(b, Min):
+        return prove(test(a, b.a), ctx) and prove(test(a, b.b), ctx)
+    if isinstance(a, Min):
+        return prove(test(a.a, b), ctx) or prove(test(a.b, b), ctx)
+    if isinstance(b, Max):
+        return prove(test(a, b.a), ctx) or prove(test(a, b.b), ctx)
     return False
 
 

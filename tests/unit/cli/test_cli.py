@@ -184,3 +184,58 @@ def test_failures_end_with_1_and_wrong_usage_with_2(tmp_path, path):
     invoke("nonsense", code=2)
     invoke("bench", path, "--peer", "nobody", code=2)
     invoke("run", path, "--dim", "n", code=2)
+
+
+# ------------------------------------------------------------------ onnx out, onnxruntime's place
+
+
+def test_inspect_writes_a_stage_as_onnx(path, tmp_path):
+    import onnx
+
+    for stage in ("imported", "canonical", "fused"):
+        to = tmp_path / f"{stage}.onnx"
+        invoke("inspect", path, "--onnx", to, "--stage", stage)
+        onnx.checker.check_model(onnx.load(to))
+    invoke("inspect", path, "--onnx", tmp_path / "x.onnx", "--stage", "boiled", code=2)
+
+
+PROGRAM = """
+import sys
+import numpy as np
+import onnxruntime
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+
+session = onnxruntime.InferenceSession(sys.argv[1])
+for _ in range(3):
+    session.run(None, {"x": np.ones((2, 8), np.float32)})
+try:
+    onnxruntime.InferenceSession("no such file.onnx")
+except Exception as error:
+    print(type(error).__name__)
+print(onnxruntime.__name__, sys.argv[2:])
+sys.exit(int(sys.argv[3]))
+"""
+
+
+def test_a_program_runs_with_onnxruntime_answered(path, tmp_path):
+    program, told = tmp_path / "program.py", tmp_path / "told.json"
+    program.write_text(PROGRAM)
+    options = ("--no-compare", "--report", told)
+    done = invoke("ort", *options, program, path, "--flag", 0)
+    assert "NoSuchFile" in done.output
+    assert "tilewright.ort ['--flag', '0']" in done.output
+    good, bad = json.loads(told.read_text())["sessions"]
+    assert (good["model"], good["runs"], good["fallbacks"]) == ("net.onnx", 3, [])
+    assert "no such file" in bad["error"]
+    invoke("ort", "--no-compare", program, path, "--flag", 3, code=3)
+    invoke("ort", tmp_path / "nothing.py", code=1)
+
+
+def test_what_onnxruntime_would_have_taken_is_told(path, tmp_path):
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: bench)")
+    program, told = tmp_path / "program.py", tmp_path / "told.json"
+    program.write_text(PROGRAM)
+    invoke("ort", "--report", told, program, path, "--flag", 0)
+    good = json.loads(told.read_text())["sessions"][0]
+    assert good["theirs_s"] > 0
+    assert good["saved_s"] == pytest.approx(3 * (good["theirs_s"] - good["ours_s"]))

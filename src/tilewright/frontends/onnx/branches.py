@@ -41,6 +41,14 @@ class Translator(Protocol):
         self, proto: onnx.GraphProto, builder: Builder, scope: dict[str, Value]
     ) -> list[Value]: ...
 
+    def frame(
+        self,
+        proto: onnx.GraphProto,
+        builder: Builder,
+        scope: dict[str, Value],
+        into: Sequence[str] = (),
+    ) -> Frame: ...
+
     def run(self, frames: list[Frame], builder: Builder) -> list[Value]: ...
 
 
@@ -95,10 +103,18 @@ def branches_apart(
     cond = emitted.inputs[0]
     if isinstance(tried[0], UserError):
         cond = builder.add("logical_not", cond, loc=loc)
-    made = importer.body(protos[isinstance(tried[0], UserError)], builder, dict(top.scope))
+    proto = protos[isinstance(tried[0], UserError)]
     why = f"what follows does not fit: {faults[0].message}"
-    held = [builder.add("require", cond, value, message=why, loc=loc) for value in made]
-    top.scope.update(zip(node.output, held, strict=False))
+    scope = dict(top.scope)
+    used = [name for name in free_names(proto) if name in scope]
+    used = [name for name in used if builder.contents.of((scope[name],))[0][0] is None]
+    if used:  # what the branch is made of passes where the branch is taken
+        held = builder.add("require", cond, scope[used[0]], message=why, loc=loc)
+        frames.append(importer.frame(proto, builder, {**scope, used[0]: held}, node.output))
+        return None
+    made = importer.body(proto, builder, scope)
+    kept = [builder.add("require", cond, value, message=why, loc=loc) for value in made]
+    top.scope.update(zip(node.output, kept, strict=False))
     return None
 
 
@@ -134,8 +150,7 @@ def _tried(
     ]
     importer.apart += 1
     try:
-        made = importer.body(proto, builder, dict(work[-1].scope))
-        work[-1].scope.update(zip(outputs, made, strict=False))
+        work.append(importer.frame(proto, builder, dict(work[-1].scope), outputs))
         return builder.graph(*importer.run(work, builder), name="body")
     except UserError as error:
         for name in set(outer.constants) - stored:

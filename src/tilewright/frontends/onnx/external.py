@@ -24,11 +24,14 @@ class ExternalData:
     """The files beside a model."""
 
     folder: Path | None  # None: the model is not from a file
+    files: Mapping[str, bytes] = field(default_factory=dict)  # files whose contents are at hand
     _total: dict[str, int] = field(default_factory=dict)  # bytes read per file
 
     def read(self, tensor: str, entries: Mapping[str, str], expected: int) -> bytes:
         """The bytes of a tensor; `expected` follows from its shape and element type."""
         name = entries.get("location", "")
+        if name in self.files:
+            return self._at_hand(tensor, name, entries, expected)
         if self.folder is None:
             raise UserError(
                 "TW1115",
@@ -60,6 +63,14 @@ class ExternalData:
             data = file.read(length)
         if len(data) != length:
             raise UserError("TW1116", f"{name!r} ended while tensor {tensor!r} was read")
+        return data
+
+    def _at_hand(self, tensor: str, name: str, entries: Mapping[str, str], expected: int) -> bytes:
+        """The bytes of a tensor from contents that the caller gave."""
+        offset = _count(tensor, entries, "offset", 0)
+        data = self.files[name][offset : offset + expected]
+        if len(data) != expected:
+            raise UserError("TW1116", f"tensor {tensor!r} ends past the contents given of {name!r}")
         return data
 
     def _checked(self, tensor: str, name: str) -> Path:

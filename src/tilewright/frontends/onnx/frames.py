@@ -44,7 +44,45 @@ class Frame:
 
 def frame_of(proto: onnx.GraphProto, scope: dict[str, Value], into: Sequence[str] = ()) -> Frame:
     """All of a graph, its initializers and inputs in scope already."""
-    return Frame(proto.node, scope, [info.name for info in proto.output], list(into))
+    return Frame(ordered(proto.node), scope, [info.name for info in proto.output], list(into))
+
+
+def ordered(nodes: Sequence[onnx.NodeProto]) -> Sequence[onnx.NodeProto]:
+    """The nodes in an order in which each follows what it uses; as they are, if they do already.
+
+    Nodes of a cycle stay where they are: what they miss is reported when they are translated.
+    """
+    maker = {name: at for at, node in enumerate(nodes) for name in node.output if name}
+    needs = [
+        [maker[name] for name in names_used(node) if name in maker and maker[name] != at]
+        for at, node in enumerate(nodes)
+    ]
+    if all(source < at for at, sources in enumerate(needs) for source in sources):
+        return nodes
+    done: dict[int, None] = {}
+    waiting: set[int] = set()
+    for first in range(len(nodes)):
+        stack = [first]
+        while stack:
+            at = stack[-1]
+            waiting.add(at)
+            missing = [s for s in needs[at] if s not in done and s not in waiting]
+            if missing:
+                stack.append(missing[0])
+                continue
+            done.setdefault(at)
+            stack.pop()
+    return [nodes[at] for at in done]
+
+
+def names_used(node: onnx.NodeProto) -> list[str]:
+    """The names a node uses, by itself and in its bodies."""
+    used = [name for name in node.input if name]
+    for attribute in node.attribute:
+        bodies = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+        for body in bodies:
+            used.extend(free_names(body))
+    return used
 
 
 def free_names(proto: onnx.GraphProto) -> list[str]:
@@ -52,7 +90,7 @@ def free_names(proto: onnx.GraphProto) -> list[str]:
     defined = {info.name for info in proto.input}
     defined |= {tensor.name for tensor in proto.initializer}
     defined |= {tensor.values.name for tensor in proto.sparse_initializer}
-    return free_of(proto.node, [info.name for info in proto.output], defined)
+    return free_of(ordered(proto.node), [info.name for info in proto.output], defined)
 
 
 def free_of(
@@ -62,12 +100,8 @@ def free_of(
     inside = set(defined)
     free: dict[str, None] = {}
     for node in nodes:
-        used = list(node.input)
-        for attribute in node.attribute:
-            bodies = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
-            for body in bodies:
-                used.extend(free_names(body))
-        free.update(dict.fromkeys(name for name in used if name and name not in inside))
+        used = names_used(node)
+        free.update(dict.fromkeys(name for name in used if name not in inside))
         inside.update(node.output)
     free.update(dict.fromkeys(name for name in outputs if name not in inside))
     return list(free)

@@ -19,10 +19,12 @@ from tilewright.base.errors import TilewrightError, Unsupported, UserError
 from tilewright.base.loc import Loc, ModelNode
 from tilewright.frontends.onnx.branches import branches_apart, has_unclear_ranks
 from tilewright.frontends.onnx.check import check_node, schema_of
-from tilewright.frontends.onnx.frames import Frame, frame_of, free_names
+from tilewright.frontends.onnx.frames import Frame, frame_of, free_names, ordered
 from tilewright.frontends.onnx.load import Source, load_model
+from tilewright.frontends.onnx.peel import Peel, peeled
 from tilewright.frontends.onnx.rules import RULES
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, element_type
+from tilewright.frontends.onnx.squeeze import squeeze_apart
 from tilewright.frontends.onnx.tensors import Tensors
 from tilewright.graph import Builder, Graph, Module, Value
 from tilewright.graph.types import MapType, OptionalType, SequenceType, TensorType, Type
@@ -35,10 +37,22 @@ MAX_NODES = 300_000  # functions that call functions can multiply without end
 MAX_CALLS = 100  # of functions within each other
 
 
-def import_model(source: Source, *, name: str = "") -> Module:
+@dataclass(frozen=True)
+class Given:
+    """What a user gives beside a model."""
+
+    initializers: Mapping[str, Array] = field(default_factory=dict)  # in place of the model's own
+    inputs: frozenset[str] = frozenset()  # initializers that are to be parameters
+    files: Mapping[str, bytes] = field(default_factory=dict)  # contents of external data, by name
+
+
+NOTHING = Given()
+
+
+def import_model(source: Source, *, name: str = "", given: Given = NOTHING) -> Module:
     """The graph module of a model: a path, bytes, or an onnx.ModelProto."""
-    with load_model(source, name=name) as loaded:
-        importer = Importer(loaded.model, loaded.name, loaded.tensors)
+    with load_model(source, name=name, files=given.files) as loaded:
+        importer = Importer(loaded.model, loaded.name, loaded.tensors, given)
         main = importer.main()
         outputs = tuple(value.name for value in loaded.model.graph.output)
     if importer.problems:
@@ -61,6 +75,7 @@ class Importer:
     model: onnx.ModelProto
     name: str
     tensors: Tensors
+    given: Given = NOTHING
     constants: dict[str, Array] = field(default_factory=dict)
     graphs: dict[str, Graph] = field(default_factory=dict)
     problems: dict[str, list[str]] = field(default_factory=dict)
@@ -81,7 +96,7 @@ class Importer:
         proto = self.model.graph
         self.check_expansion()
         builder = Builder(self.constants)
-        given = {tensor.name for tensor in proto.initializer}
+        given = {tensor.name for tensor in proto.initializer} - self.given.inputs
         given |= {tensor.values.name for tensor in proto.sparse_initializer}
         scope: dict[str, Value] = {}
         scope |= {
@@ -89,7 +104,7 @@ class Importer:
             for info in proto.input
             if info.name not in given
         }
-        self.initializers(proto, builder, scope, self.tensors.initializer)
+        self.initializers(proto, builder, scope, self.stored)
         return builder.graph(*self.run([frame_of(proto, scope)], builder))
 
     def check_expansion(self) -> None:
@@ -122,11 +137,18 @@ class Importer:
         read: Callable[[int, onnx.TensorProto], Array],
     ) -> None:
         for at, tensor in enumerate(proto.initializer):
+            if tensor.name in scope and tensor.name in self.given.inputs:
+                continue
             loc = ModelNode(self.name, tensor.name)
             scope[tensor.name] = builder.constant(read(at, tensor), tensor.name, loc)
         for sparse in proto.sparse_initializer:
             dense = self.tensors.dense(sparse)
             scope[sparse.values.name] = builder.constant(dense, sparse.values.name)
+
+    def stored(self, at: int, tensor: onnx.TensorProto) -> Array:
+        """The contents of an initializer of the model, unless the user gave others."""
+        other = self.given.initializers.get(tensor.name)
+        return self.tensors.initializer(at, tensor) if other is None else other
 
     def body(
         self, proto: onnx.GraphProto, builder: Builder, scope: dict[str, Value]
@@ -161,11 +183,22 @@ class Importer:
                 frames[-1].scope.update(zip(frame.into, results, strict=False))
                 continue
             node = frame.next()
+            apart = squeeze_apart(node, frame.scope, self.opsets.get("ai.onnx", 1))
+            if apart is not None:
+                nodes, outputs = apart
+                inner = Frame(nodes, dict(frame.scope), outputs, node.output)
+                frames.append(inner)
+                continue
             taken = self.known_branch(node, frame.scope, builder)
             if taken is not None:
                 frames.append(self.frame(taken, builder, dict(frame.scope), node.output))
                 continue
-            self.node(node, builder, frame.scope, frame.later)
+            try:
+                self.node(node, builder, frame.scope, frame.later)
+            except Peel:
+                nodes, outputs = peeled(node)
+                frames.append(Frame(nodes, dict(frame.scope), outputs, node.output))
+                continue
             if has_unclear_ranks(node, frame.scope) and not self.problems:
                 results_apart = branches_apart(self, node, frames, builder)
                 if results_apart is not None:
@@ -204,7 +237,7 @@ class Importer:
             if name and name not in scope:
                 if self.problems:  # its producer was reported already
                     return
-                why = "only a later node defines" if name in later else "nothing defines"
+                why = "depends on it in turn" if name in later else "nothing defines"
                 raise UserError("TW1102", f"{node.op_type} uses {name!r}, which {why}", loc)
             inputs.append(scope[name] if name else None)
         try:
@@ -214,7 +247,7 @@ class Importer:
             if reason or not self.problems:
                 self.problems.setdefault(reason, []).append(label)
             return
-        except TilewrightError:
+        except (TilewrightError, Peel):
             raise
         except Exception as error:
             message = f"{node.op_type} cannot be read: {type(error).__name__}: {error}"
@@ -282,7 +315,7 @@ class Importer:
                 inner.input.extend(present)
             made = {name for inner in nodes for name in inner.output} | scope.keys()
             outputs = [name for name in function.output if name in made]
-            results = self.run([Frame(nodes, scope, outputs)], builder)
+            results = self.run([Frame(ordered(nodes), scope, outputs)], builder)
             named = dict(zip(outputs, results, strict=False))
         finally:
             self.opsets = saved
@@ -349,11 +382,16 @@ class Importer:
         return TensorType(of, tuple(dims))
 
     def size_named(self, name: str) -> Size:
-        word = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
-        word = word if word and not word[0].isdigit() else f"d{word}"
+        word = size_name(name)
         if word not in self.sizes:
             self.sizes[word] = size(word)
         return self.sizes[word]
+
+
+def size_name(name: str) -> str:
+    """What a named dimension is called in graphs."""
+    word = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+    return word if word and not word[0].isdigit() else f"d{word}"
 
 
 # Operators whose form before opset 7 has a rule too.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,16 +44,22 @@ class Loaded:
             self.tensors.weights.file.close()
 
 
-def load_model(source: Source, *, name: str = "") -> Loaded:
-    """A model, read and found to be one that can be imported."""
+def load_model(
+    source: Source, *, name: str = "", files: Mapping[str, bytes] | None = None
+) -> Loaded:
+    """A model, read and found to be one that can be imported.
+
+    `files` are the contents of files that its external data names.
+    """
     if isinstance(source, onnx.ModelProto):
-        loaded = Loaded(source, name or "model", Tensors(ExternalData(None)))
+        loaded = Loaded(source, name or "model", Tensors(ExternalData(None, files or {})))
     elif isinstance(source, (bytes, bytearray, memoryview)):
         name = name or "model"
-        loaded = Loaded(_parsed(bytes(source), name), name, Tensors(ExternalData(None)))
+        tensors = Tensors(ExternalData(None, files or {}))
+        loaded = Loaded(_parsed(bytes(source), name), name, tensors)
     elif isinstance(source, (str, os.PathLike)):
         path = Path(source)
-        loaded = _from_file(path, name or path.name)
+        loaded = _from_file(path, name or path.name, files or {})
     else:
         raise UserTypeError(
             "TW1111",
@@ -65,7 +72,7 @@ def load_model(source: Source, *, name: str = "") -> Loaded:
     return loaded
 
 
-def _from_file(path: Path, name: str) -> Loaded:
+def _from_file(path: Path, name: str, files: Mapping[str, bytes]) -> Loaded:
     """A model whose weights stay in the file until they are asked for."""
     try:
         found = path.stat()
@@ -88,7 +95,7 @@ def _from_file(path: Path, name: str) -> Loaded:
     with contextlib.ExitStack() as stack:
         stack.enter_context(file)
         data, weights = strip(file, os.fstat(file.fileno()).st_size)
-        tensors = Tensors(ExternalData(path.parent), weights)
+        tensors = Tensors(ExternalData(path.parent, files), weights)
         loaded = Loaded(_parsed(data, name), name, tensors)
         stack.pop_all()
     return loaded

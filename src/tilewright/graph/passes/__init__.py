@@ -4,6 +4,7 @@ from tilewright.graph.passes.assign_layout import assign_layout
 from tilewright.graph.passes.cancel_quantization import cancel_quantization
 from tilewright.graph.passes.cancel_reshapes import cancel_reshapes
 from tilewright.graph.passes.canonicalize import canonicalize
+from tilewright.graph.passes.check_indices import check_indices
 from tilewright.graph.passes.choose_winograd import choose_winograd
 from tilewright.graph.passes.decompose import decompose
 from tilewright.graph.passes.enclose_nodes import enclose_nodes
@@ -100,4 +101,4 @@ UNFOLDED = (
 )
 
 # From a canonical model to one of kernels: `fused` nodes, control flow, what fuses with nothing.
-FUSED = (fuse, enclose_nodes, remove_dead_nodes)
+FUSED = (check_indices, fuse, enclose_nodes, remove_dead_nodes)

@@ -9,6 +9,7 @@ relative to its start. A dimension keeps its size where that box is not known to
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from tilewright import sym
@@ -35,6 +36,10 @@ from tilewright.tensor.passes.accesses import Access, Place, collect
 from tilewright.tensor.regions import is_data_dependent, region_over
 from tilewright.tensor.scopes import MemoryScope
 from tilewright.tensor.visit import rewrite, walk
+
+# A size that varies below a bound, such as min(64, n), is worth a constant: up to so many bytes. A
+# bound may also be a number that no size comes near, as in min(1000000000, n).
+MAX_SLACK_BYTES = 1 << 24
 
 Box = tuple[Buffer, tuple[Expr, ...]]  # the smaller buffer, where it starts in the old one
 
@@ -73,11 +78,14 @@ def _box(buffer: Buffer, accesses: list[Access]) -> Box | None:
         if (key, tuple(running)) not in seen:
             seen.add((key, tuple(running)))
             boxes.append(_region(access, running, ctx))
-    dims = [
-        _dimension(dim, [box.ranges[axis] for box in boxes], ctx)
-        for axis, dim in enumerate(buffer.shape)
-    ]
-    shape = tuple([extent for _, extent in dims])
+    for slack in (True, False):
+        dims = [
+            _dimension(dim, [box.ranges[axis] for box in boxes], ctx, slack)
+            for axis, dim in enumerate(buffer.shape)
+        ]
+        shape = tuple([extent for _, extent in dims])
+        if _is_small(shape, buffer):
+            break
     if all(a is b for a, b in zip(shape, buffer.shape, strict=True)):
         return None
     return replace(buffer, shape=shape), tuple([start for start, _ in dims])
@@ -107,8 +115,17 @@ def _region(access: Access, running: dict[Var, tuple[Expr, Expr]], ctx: Context)
     return region_over(Region(access.buffer, ranges), running, ctx)
 
 
-def _dimension(dim: Expr, ranges: list[Range], ctx: Context) -> tuple[Expr, Expr]:
-    """Start and extent of the union of ranges, or the whole dimension."""
+def _is_small(shape: tuple[Expr, ...], buffer: Buffer) -> bool:
+    """Whether memory of constant size is little enough to be worth its slack."""
+    size = math.prod(int(dim.value) for dim in shape if isinstance(dim, Const))
+    return size * buffer.dtype.size_bytes <= MAX_SLACK_BYTES
+
+
+def _dimension(dim: Expr, ranges: list[Range], ctx: Context, slack: bool) -> tuple[Expr, Expr]:
+    """Start and extent of the union of ranges, or the whole dimension.
+
+    With `slack`, an extent that has a constant bound is that constant.
+    """
     start = sym.simplify(ranges[0].start, ctx)
     stop = sym.simplify(sym.add(start, ranges[0].extent), ctx)
     for r in ranges[1:]:
@@ -119,9 +136,9 @@ def _dimension(dim: Expr, ranges: list[Range], ctx: Context) -> tuple[Expr, Expr
         if last is not stop:
             stop = sym.simplify(sym.maximum(stop, last), ctx)
     extent = sym.simplify(sym.sub(stop, start), ctx)
-    if not isinstance(extent, Const):
+    if slack and not isinstance(extent, Const):
         limit = sym.bounds(extent, ctx).upper
-        if limit is not None:  # a constant size is worth some slack
+        if limit is not None:
             extent = sym.const(limit)
     if isinstance(extent, Const):
         smaller = not isinstance(dim, Const) or extent.value < dim.value

@@ -8,6 +8,7 @@ import onnx
 
 from tilewright.base.dtype import BOOL, I64
 from tilewright.base.errors import UserError, UserTypeError
+from tilewright.frontends.onnx.peel import Peel, can_peel
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
 from tilewright.frontends.onnx.rules.shape import slice_axis
 from tilewright.graph import Builder, Graph, Value
@@ -130,6 +131,8 @@ def _widened(have: Type, made: Type, own: set[Var], node: Context) -> Type:
     if have.shape is None:
         return have
     if made.shape is None or len(made.shape) != len(have.shape):
+        if node.op_type == "Loop" and can_peel(node.node):
+            raise Peel
         return TensorType(have.dtype, None)
     dims: list[Expr] = []
     for a, b in zip(have.shape, made.shape, strict=True):

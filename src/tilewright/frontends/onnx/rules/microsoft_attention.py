@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tilewright.base.dtype import I64
 from tilewright.frontends.onnx.rules.attention import rotate
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
@@ -134,6 +136,88 @@ def _multi_head_attention(node: Context) -> tuple[Value | None, ...]:
     return (out, k, v)
 
 
+def _decoder_masked_attention(node: Context) -> tuple[Value | None, ...]:
+    """One query against a cache: all of it (keys of rank 4), or one that takes the new key in."""
+    heads, bias = node.attr("num_heads"), _biases(node, 10)
+    if node.wants(3):
+        raise Skip("DecoderMaskedMultiHeadAttention with its scores as an output")
+    q = split_heads(node, _plus(node, node[0], bias[0]), heads)
+    if node[1].tensor.rank == 4:
+        mask = _added_mask(node, node.get(3), q, dims(node, node[1])[2])
+        out = _attend(node, q, node[1], node[2], _sum(node, mask, node.get(4)), 0)
+        return (out, None, None)
+    k, v = (split_heads(node, _plus(node, node[at], bias[at]), heads) for at in (1, 2))
+    if not node.has(5):
+        mask = _added_mask(node, node.get(3), q, 1)
+        return (_attend(node, q, k, v, _sum(node, mask, node.get(4)), 0), k, v)
+    olds = tuple(_of_beams(node, node[at]) for at in (5, 6))
+    if not node.attr("past_present_share_buffer", 0):
+        keys, values = (
+            node.emit("concat", old, new, axis=2) for old, new in zip(olds, (k, v), strict=True)
+        )
+        mask = _added_mask(node, node.get(3), q, dims(node, keys)[2])
+        out = _attend(node, q, keys, values, _sum(node, mask, node.get(4)), 0)
+        return (out, *(node.emit("concat", node[at], new, axis=2) for at, new in ((5, k), (6, v))))
+    return _into_shared_cache(node, q, (k, v), olds)
+
+
+def _of_beams(node: Context, past: Value) -> Value:
+    """A cache whose every position is that of the beam the sequence came from."""
+    if not node.has(9):
+        return past
+    origin = node.emit("cast", node[9], to=I64)  # [batch, beams, positions]
+    batch, beams, length = dims(node, origin)
+    rows, heads, room, features = dims(node, past)
+    first = node.emit("range", start=0, limit=batch, delta=1, to=I64)
+    first = node.unsqueeze(node.emit("mul", first, _number(node, beams)), 1, 2)
+    row = node.reshape(node.emit("add", first, origin), (rows, 1, length, 1))
+    if length != room:
+        row = part(node, row, 0, room, 2)
+    row = node.emit("expand", row, shape=(rows, heads, room, features))
+    return node.emit("gather_elements", past, row, axis=0)
+
+
+def _number(node: Context, dim: Dim) -> Value:
+    return node.emit("dims", values=dim)
+
+
+def _into_shared_cache(
+    node: Context, q: Value, new: tuple[Value, Value], olds: tuple[Value, ...]
+) -> tuple[Value | None, ...]:
+    """The new key and value at the first free position of a cache that has room for more."""
+    room = dims(node, olds[0])[2]
+    length = node.emit("cast", node.reshape(node[7], ()), to=I64)
+    places = node.emit("range", start=0, limit=room, delta=1, to=I64)
+    here = node.unsqueeze(node.emit("equal", places, length), 0, 1, 3)
+    keys, values = (
+        node.emit("where", here, fresh, old) for fresh, old in zip(new, olds, strict=True)
+    )
+    seen = node.unsqueeze(node.emit("less_equal", places, length), 0, 1, 2)
+    # Positions after the new one are nobody's yet: whatever is there must not count.
+    free = node.emit("where", seen, node.like(q, 0.0), node.like(q, -np.inf))
+    added = free
+    for at in (3, 4):
+        given = node.get(at)
+        if given is not None:
+            more = _added_mask(node, given, q, room) if at == 3 else given
+            assert more is not None
+            added = node.emit("add", added, _padded(node, more, room))
+    out = _attend(node, q, keys, values, added, 0)
+    present = [
+        node.emit("where", here, fresh, node[at]) for at, fresh in zip((5, 6), new, strict=True)
+    ]
+    return (out, *present)
+
+
+def _padded(node: Context, mask: Value, room: Dim) -> Value:
+    """A mask of the positions so far, as wide as the cache."""
+    *_, width = dims(node, mask)
+    if width == room:
+        return mask
+    rank = len(dims(node, mask))
+    return node.emit("pad", mask, pads=(*[0] * (2 * rank - 1), room - width))
+
+
 def _packed_heads(node: Context, heads: int) -> tuple[Value, Value, Value]:
     """Queries, keys and values [batch, heads, sequence, features], biases added."""
     query = node[0]
@@ -161,13 +245,13 @@ def _plus(node: Context, value: Value, bias: Value | None) -> Value:
     return value if bias is None else node.emit("add", value, bias)
 
 
-def _biases(node: Context) -> tuple[Value | None, ...]:
-    bias = node.get(3)
+def _biases(node: Context, at: int = 3) -> tuple[Value | None, ...]:
+    bias = node.get(at)
     if bias is None:
         return (None, None, None)
     width, total = dims(node, node[0])[2], dims(node, bias)[0]
     if not isinstance(width, int) or not isinstance(total, int):
-        raise Skip("MultiHeadAttention with a bias of unknown width")
+        raise Skip(f"{node.op_type} with a bias of unknown width")
     ends = (width, 2 * width, total)
     starts = (0, *ends[:2])
     return tuple(part(node, bias, a, b, 0) for a, b in zip(starts, ends, strict=True))
@@ -250,6 +334,7 @@ RULES: dict[str, Rule] = {
     "Attention": _attention,
     "QAttention": _qattention,
     "MultiHeadAttention": _multi_head_attention,
+    "DecoderMaskedMultiHeadAttention": _decoder_masked_attention,
     "GroupQueryAttention": _group_query_attention,
     "RotaryEmbedding": _rotary_embedding,
 }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL, I64
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, element_type
 from tilewright.graph import Value
-from tilewright.graph.ops.shape import product
+from tilewright.graph.ops.shape import END, product
 from tilewright.graph.types import items_of
 from tilewright.sym import EMPTY, ONE, Const, Expr, const
 
@@ -200,7 +203,13 @@ def _tile(node: Context) -> Value:
 
 
 def _concat(node: Context) -> Value:
-    return node.emit("concat", *node.inputs, axis=node.axis(node.attr("axis", 1), node.rank()))
+    """A list without elements may stand beside tensors of any rank, as ONNX Runtime takes it."""
+    given = [value for value in node.inputs if value is not None]
+    ranks = {len(node.dims(value)) for value in given}
+    if len(ranks) > 1:
+        given = [value for value in given if value.tensor.static_shape != (0,)] or given[:1]
+    axis = node.axis(node.attr("axis", 1), len(node.dims(given[0])))
+    return given[0] if len(given) == 1 else node.emit("concat", *given, axis=axis)
 
 
 def _split(node: Context) -> list[Value]:
@@ -246,12 +255,34 @@ def _split_at_run_time(node: Context, axis: int) -> list[Value]:
     return parts
 
 
+MAX_TENSOR_BYTES = 1 << 47  # of any tensor: what a process can address
+
+
 def _slice(node: Context) -> Value:
     if node.opset >= 10:
-        return node.emit("slice", *node.inputs)
+        ends = _reachable(node)
+        if ends is None:
+            return node.emit("slice", *node.inputs)
+        inputs = [node[0], node[1], node.constant(ends), *node.inputs[3:]]
+        return node.emit("slice", *inputs)
     starts, ends = node.attr("starts"), node.attr("ends")
     axes = node.attr("axes", tuple(range(len(starts))))
     return node.emit("slice", node[0], starts=starts, ends=ends, axes=axes)
+
+
+def _reachable(node: Context) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+    """The ends of a slice, those past any tensor as "the end"; None where there are no such.
+
+    Exporters write numbers such as 1000000000 where they mean all of a dimension.
+    """
+    ends, shape = node.ints(2), node[0].tensor.shape
+    if ends is None or shape is None:
+        return None
+    row = math.prod(int(dim.value) for dim in shape if isinstance(dim, Const) and dim.value)
+    most = MAX_TENSOR_BYTES // (row * node[0].tensor.dtype.size_bytes)
+    if not any(most < end < END for end in ends):
+        return None
+    return np.array([END if end > most else end for end in ends], np.int64)
 
 
 def _pad(node: Context) -> Value:

@@ -126,7 +126,7 @@ def test_a_missing_input_is_named(session):
 
 
 def test_types_that_are_no_tensors_are_named_as_onnx_runtime_does():
-    from tilewright.session import _kind_name
+    from tilewright.ort.values import kind_name as _kind_name
 
     assert _kind_name("seq<f32[*]>") == "seq(tensor(float))"
     assert _kind_name("opt<seq<u8[n]>>") == "optional(seq(tensor(uint8)))"

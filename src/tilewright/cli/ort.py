@@ -1,0 +1,245 @@
+"""tilewright ort PROGRAM ARGS"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import runpy
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+
+import tilewright.ort as onnxruntime
+from tilewright.base.errors import UserError
+from tilewright.cli import common
+from tilewright.ort.observe import observed
+
+PEER_SECONDS = 120.0  # for one session of theirs, loading included
+_TIMED = 5  # runs, the fastest of which counts
+
+
+@dataclass
+class SessionRecord:
+    """One session of the program."""
+
+    model: str
+    load_s: float = 0.0
+    runs: int = 0
+    run_s: float = 0.0  # all runs together
+    fallbacks: tuple[str, ...] = ()
+    error: str = ""
+    ours_s: float | None = None  # one run on the last feed
+    theirs_s: float | None = None  # the same by ONNX Runtime
+    source: Any = field(default=None, repr=False)
+    feed: dict[str, Any] = field(default_factory=dict, repr=False)
+    threads: int = 0
+    run: Any = field(default=None, repr=False)
+
+    @property
+    def saved_s(self) -> float | None:
+        """What the runs would have taken longer, judged by the last feed."""
+        if self.ours_s is None or self.theirs_s is None:
+            return None
+        return self.runs * (self.theirs_s - self.ours_s)
+
+
+class Watch:
+    """Keeps account of sessions and runs."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, SessionRecord] = {}
+        self._sessions: list[Any] = []  # kept, so that no two have one identity
+        self._lock = Lock()
+
+    def loaded(self, session: Any, seconds: float) -> None:
+        with self._lock:
+            self._sessions.append(session)
+            self.records[id(session)] = SessionRecord(
+                _label(session._source),
+                seconds,
+                fallbacks=session.module.fallbacks,
+                source=session._source,
+                threads=session.module.threads,
+                run=session.run,
+            )
+
+    def refused(self, source: Any, error: Exception) -> None:
+        with self._lock:
+            self.records[-1 - len(self.records)] = SessionRecord(_label(source), error=str(error))
+
+    def ran(self, session: Any, feed: Mapping[str, Any], seconds: float) -> None:
+        with self._lock:
+            record = self.records.get(id(session))
+            if record is not None:
+                record.runs += 1
+                record.run_s += seconds
+                record.feed = dict(feed)
+
+
+def _label(source: Any) -> str:
+    if isinstance(source, bytes):
+        return f"{len(source):,} bytes"
+    return Path(source).name
+
+
+@common.command
+def ort(
+    program: Annotated[str, typer.Argument(help="A Python file, or -m and a module.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="For the program.")] = None,
+    module: Annotated[bool, typer.Option("-m", help="PROGRAM is a module.")] = False,
+    compare: Annotated[
+        bool, typer.Option(help="Time the last feeds by ONNX Runtime too, if it is installed.")
+    ] = True,
+    report: Annotated[str, typer.Option(help="Write what ran to this file, as JSON.")] = "",
+) -> None:
+    """Run a Python program with onnxruntime answered by Tilewright; say what that saved."""
+    watch, begun = Watch(), time.perf_counter()
+    code: Any = 0
+    with observed(watch):
+        try:
+            _run(program, arguments or [], module)
+        except SystemExit as end:
+            code = end.code
+    total = time.perf_counter() - begun
+    records = list(watch.records.values())
+    if compare:
+        for record in records:
+            _time(record)
+    _show(records, total)
+    if report:
+        told = {"seconds": total, "sessions": [_told(record) for record in records]}
+        Path(report).write_text(common.json_text(told), encoding="utf-8")
+    if code not in (None, 0):
+        raise typer.Exit(code if isinstance(code, int) else 1)
+
+
+def _run(program: str, arguments: Sequence[str], module: bool) -> None:
+    """The program as if Python ran it, its `import onnxruntime` answered by us."""
+    saved = (sys.argv, list(sys.path), sys.modules.get("onnxruntime"))
+    sys.modules["onnxruntime"] = onnxruntime
+    sys.argv = [program, *arguments]
+    try:
+        if module:
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            if not Path(program).exists():
+                raise UserError("TW6030", f"there is no program {program}")
+            sys.path.insert(0, str(Path(program).resolve().parent))
+            runpy.run_path(program, run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = saved[0], saved[1]
+        if saved[2] is not None:
+            sys.modules["onnxruntime"] = saved[2]
+        else:
+            del sys.modules["onnxruntime"]
+
+
+# --------------------------------------------------------------------------- what it saved
+
+_PEER = """
+import pickle, sys, time
+import onnxruntime
+job = pickle.load(open(sys.argv[1], "rb"))
+options = onnxruntime.SessionOptions()
+options.log_severity_level = 4
+options.intra_op_num_threads = job["threads"]
+session = onnxruntime.InferenceSession(job["source"], options, providers=["CPUExecutionProvider"])
+best = None
+for _ in range(job["timed"] + 1):
+    begun = time.perf_counter()
+    session.run(None, job["feed"])
+    spent = time.perf_counter() - begun
+    best = spent if best is None else min(best, spent)
+print(best)
+"""
+
+
+def _time(record: SessionRecord) -> None:
+    """Time one run on the last feed, ours here and theirs in a process of its own."""
+    if not record.runs or record.error or not _is_plain(record.feed):
+        return
+    record.theirs_s = _by_onnxruntime(record)
+    times = []
+    for _ in range(_TIMED):
+        begun = time.perf_counter()
+        record.run(None, record.feed)
+        times.append(time.perf_counter() - begun)
+    record.ours_s = min(times)
+
+
+def _is_plain(feed: Mapping[str, Any]) -> bool:
+    return all(isinstance(value, np.ndarray) for value in feed.values())
+
+
+def _by_onnxruntime(record: SessionRecord) -> float | None:
+    """Seconds of one run by ONNX Runtime, or None where it is not installed or cannot."""
+    source = record.source if isinstance(record.source, bytes) else os.fspath(record.source)
+    job = {"source": source, "feed": record.feed, "threads": record.threads, "timed": _TIMED}
+    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+        path = Path(folder) / "job"
+        path.write_bytes(pickle.dumps(job))
+        try:
+            end = subprocess.run(
+                [sys.executable, "-c", _PEER, str(path)],
+                capture_output=True,
+                text=True,
+                timeout=PEER_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return None
+    words = end.stdout.split()
+    return float(words[-1]) if end.returncode == 0 and words else None
+
+
+def _told(record: SessionRecord) -> dict[str, Any]:
+    hidden = ("source", "feed", "run")
+    plain = SessionRecord(**{k: v for k, v in record.__dict__.items() if k not in hidden})
+    told = {key: value for key, value in asdict(plain).items() if key not in hidden}
+    return told | {"saved_s": record.saved_s}
+
+
+def _show(records: Sequence[SessionRecord], total: float) -> None:
+    out = common.console
+    table = Table(
+        "session",
+        "compile s",
+        "runs",
+        "ms a run",
+        "onnxruntime",
+        "ratio",
+        "saved s",
+        "fell back",
+        title="onnxruntime, answered by Tilewright",
+        title_justify="left",
+    )
+    for one in records:
+        if one.error:
+            table.add_row(one.model, "", "0", "", "", "", "", one.error.splitlines()[0])
+            continue
+        mean = f"{one.run_s / one.runs * 1e3:.2f}" if one.runs else ""
+        theirs = "" if one.theirs_s is None else f"{one.theirs_s * 1e3:.2f}"
+        both = one.theirs_s is not None and one.ours_s
+        ratio = f"{one.theirs_s / one.ours_s:.2f}" if both and one.theirs_s and one.ours_s else ""
+        saved = "" if one.saved_s is None else f"{one.saved_s:.2f}"
+        fell = ", ".join(one.fallbacks) or "nothing"
+        table.add_row(
+            one.model, f"{one.load_s:.1f}", str(one.runs), mean, theirs, ratio, saved, fell
+        )
+    out.print(table)
+    saved_s = [one.saved_s for one in records if one.saved_s is not None]
+    words = f"{len(records)} sessions, {sum(one.runs for one in records)} runs, {total:.1f} s"
+    if saved_s:
+        words += f"; {sum(saved_s):.2f} s of running saved"
+    out.print(words)

@@ -1,0 +1,245 @@
+"""check_indices: indices from memory are checked before kernels read by them.
+
+    %y = gather(%x, %i)
+becomes
+    %j = require(all(-n <= %i and %i < n), %i)
+    %y = gather(%x, %j)
+
+so that an index outside of its dimension is an error, as in the reference; kernels keep what they
+read inside the tensor in any case. Indices that are provably inside are left alone: constants,
+positions that other operators found, and what is only moved or clamped of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.loc import UNKNOWN
+from tilewright.base.passes import PassContext
+from tilewright.graph import ir
+from tilewright.graph.build import make_node, store_constant
+from tilewright.graph.ir import Graph, Module, Node, Value
+from tilewright.graph.types import TensorType
+from tilewright.graph.visit import Instead, Rule, map_graphs, rewrite_by
+from tilewright.sym import EMPTY, ZERO, Const, Expr, const
+
+Array = np.ndarray[Any, Any]
+Span = tuple[Expr, Expr]  # the least and the greatest
+
+MOVES = ("reshape", "transpose", "expand", "slice", "tile", "cast", "squeeze")
+ALONG_AXIS = ("gather", "gather_elements", "scatter_elements")
+BY_TUPLES = ("gather_nd", "scatter_nd")
+
+
+def check_indices(module: Module, ctx: PassContext) -> Module:
+    """Before: gather(%x, %i).   After: gather(%x, require(inside, %i))."""
+    constants = dict(module.constants)
+
+    def make_rule(graph: Graph) -> Rule:
+        spans = _Spans(constants)
+        checked: dict[tuple[Value, tuple[Expr, ...]], Value] = {}
+        return lambda node: _checked(node, spans, checked, constants)
+
+    changed = map_graphs(module, lambda graph: rewrite_by(graph, make_rule))
+    return module if changed is module else replace(changed, constants=constants)
+
+
+def _checked(
+    node: Node,
+    spans: _Spans,
+    checked: dict[tuple[Value, tuple[Expr, ...]], Value],
+    constants: dict[str, Array],
+) -> Instead | None:
+    spans.learn(node)
+    limits = _limits(node)
+    if limits is None:
+        return None
+    x, indices = node.inputs[0], node.inputs[1]
+    assert x is not None
+    assert indices is not None
+    if _is_inside(spans.of(indices), limits):
+        return None
+    key = (indices, limits)
+    nodes: list[Node] = []
+    if key not in checked:
+        nodes = _check(indices, limits, node, constants)
+        checked[key] = nodes[-1].output
+    inputs = (x, checked[key], *node.inputs[2:])
+    made = replace(node, inputs=inputs)
+    return Instead((*nodes, made), made.outputs)
+
+
+def _limits(node: Node) -> tuple[Expr, ...] | None:
+    """The dimensions that indices must be inside of: one, or one for each item of a tuple."""
+    if node.op not in ALONG_AXIS and node.op not in BY_TUPLES:
+        return None
+    x, indices = node.inputs[0], node.inputs[1]
+    if x is None or indices is None or x.tensor.shape is None or indices.tensor.shape is None:
+        return None
+    if not indices.tensor.dtype.is_int or indices.tensor.static_shape == (0,):
+        return None
+    if node.op in ALONG_AXIS:
+        axis = node["axis"]
+        return (x.tensor.shape[axis],)
+    depth = indices.tensor.shape[-1]
+    if not isinstance(depth, Const):
+        return None
+    first = node.get("batch_dims", 0)
+    return x.tensor.shape[first : first + int(depth.value)]
+
+
+def _is_inside(span: Span | None, limits: tuple[Expr, ...]) -> bool:
+    if span is None:
+        return False
+    low, high = span
+    if low is high and isinstance(low, Const) and low.value in (0, -1):
+        return True  # outside only of what is empty: then there is nothing to read
+    return all(
+        sym.prove(sym.le(sym.sub(ZERO, dim), low), EMPTY) and sym.prove(sym.lt(high, dim), EMPTY)
+        for dim in limits
+    )
+
+
+def _check(
+    indices: Value, limits: tuple[Expr, ...], node: Node, constants: dict[str, Array]
+) -> list[Node]:
+    """Nodes that let indices pass where all are inside."""
+    nodes: list[Node] = []
+    of = indices.tensor
+
+    def add(op: str, *inputs: Value, **attributes: ir.Attribute) -> Value:
+        nodes.append(make_node(op, inputs, attributes, node.loc))
+        return nodes[-1].output
+
+    def numbers(dims: tuple[Expr, ...]) -> Value:
+        items = tuple(int(dim.value) if isinstance(dim, Const) else dim for dim in dims)
+        values = [dim for dim in items if isinstance(dim, int)]
+        if len(values) == len(items):
+            array = np.array(values if len(items) > 1 else values[0], of.dtype.numpy)
+            nodes.append(store_constant(constants, array, "bound"))
+            return nodes[-1].output
+        return add("dims", values=items if len(items) > 1 else items[0], to=of.dtype)
+
+    above = add("greater_equal", indices, numbers(limits))
+    outside = above
+    if of.dtype.is_signed:
+        negative = tuple(sym.simplify(sym.sub(ZERO, dim)) for dim in limits)
+        below = add("less", indices, numbers(negative))
+        outside = add("logical_or", below, above)
+    axes = tuple(range(len(of.shape or ())))
+    if axes:
+        outside = add("reduce_max", outside, axes=axes, keepdims=False)
+    inside = add("logical_not", outside)
+    shown = ", ".join(str(dim) for dim in limits)
+    where = "" if node.loc is UNKNOWN else f" ({node.loc})"
+    message = f"an index of {node.op} is outside of the dimension {shown}{where}"
+    add("require", inside, indices, message=message)
+    return nodes
+
+
+class _Spans:
+    """What is known of the numbers in integer values."""
+
+    def __init__(self, constants: Mapping[str, Array]) -> None:
+        self.constants = constants
+        self.known: dict[Value, Span] = {}
+
+    def of(self, value: Value | None) -> Span | None:
+        return None if value is None else self.known.get(value)
+
+    def learn(self, node: Node) -> None:
+        find = _LEARN.get(node.op)
+        if node.op in MOVES:
+            find = _same
+        if find is None:
+            return
+        value = node.outputs[-1]
+        if not isinstance(value.type, TensorType) or not value.type.dtype.is_int:
+            return
+        span = find(self, node)
+        if span is not None:
+            self.known[value] = span
+
+
+def _same(spans: _Spans, node: Node) -> Span | None:
+    return spans.of(node.inputs[0])
+
+
+def _constant(spans: _Spans, node: Node) -> Span | None:
+    array = spans.constants[node["data"]]
+    if not array.size or array.dtype.kind not in "iu":
+        return None
+    low, high = const(int(array.min())), const(int(array.max()))
+    return low, high
+
+
+def _dims(spans: _Spans, node: Node) -> Span | None:
+    values = node["values"]
+    if isinstance(values, tuple):
+        return None
+    return sym.as_expr(values), sym.as_expr(values)
+
+
+def _range(spans: _Spans, node: Node) -> Span | None:
+    if node.get("start") != 0 or node.get("delta") != 1 or node.output.tensor.shape is None:
+        return None
+    return ZERO, sym.simplify(sym.sub(node.output.tensor.shape[0], 1))
+
+
+def _positions(spans: _Spans, node: Node) -> Span | None:
+    """Of operators that find places along an axis."""
+    x = node.inputs[0]
+    if x is None or x.tensor.shape is None:
+        return None
+    return ZERO, sym.simplify(sym.sub(x.tensor.shape[node["axis"]], 1))
+
+
+def _nonzero(spans: _Spans, node: Node) -> Span | None:
+    x = node.inputs[0]
+    if x is None or x.tensor.rank != 1 or x.tensor.shape is None:
+        return None
+    return ZERO, sym.simplify(sym.sub(x.tensor.shape[0], 1))
+
+
+def _joined(spans: _Spans, values: tuple[Value | None, ...]) -> Span | None:
+    found = [spans.of(value) for value in values]
+    if not found or any(span is None for span in found):
+        return None
+    whole = [span for span in found if span is not None]
+    low, high = whole[0]
+    for other in whole[1:]:
+        low, high = sym.minimum(low, other[0]), sym.maximum(high, other[1])
+    return sym.simplify(low), sym.simplify(high)
+
+
+def _clamp(spans: _Spans, node: Node) -> Span | None:
+    """min(x, a) is at most a; max(x, a) at least: a span of one alone is none."""
+    a, b = (spans.of(value) for value in node.inputs[:2])
+    if a is None or b is None:
+        return None
+    join = sym.minimum if node.op == "minimum" else sym.maximum
+    return sym.simplify(join(a[0], b[0])), sym.simplify(join(a[1], b[1]))
+
+
+_LEARN: dict[str, Callable[[_Spans, Node], Span | None]] = {
+    "constant": _constant,
+    "dims": _dims,
+    "range": _range,
+    "arg_max": _positions,
+    "arg_min": _positions,
+    "top_k": _positions,
+    "nonzero": _nonzero,
+    "gather": _same,
+    "gather_elements": _same,
+    "gather_nd": _same,
+    "require": lambda spans, node: spans.of(node.inputs[1]),
+    "concat": lambda spans, node: _joined(spans, node.inputs),
+    "where": lambda spans, node: _joined(spans, node.inputs[1:3]),
+    "minimum": _clamp,
+    "maximum": _clamp,
+}

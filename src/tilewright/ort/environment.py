@@ -1,0 +1,121 @@
+"""What ONNX Runtime keeps for a whole process: providers, threads, logging, versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilewright.ort.devices import CPU, OrtArenaCfg, OrtEpDevice, OrtHardwareDevice, OrtMemoryInfo
+from tilewright.ort.errors import absent
+from tilewright.runtime.pool import checked_threads
+
+INTERFACE = "1.31.1"  # the version of ONNX Runtime whose interface this is
+
+_threads = {"intra": 0}  # of sessions that share a pool
+
+
+def get_available_providers() -> list[str]:
+    """What sessions can run on."""
+    return [CPU]
+
+
+def get_all_providers() -> list[str]:
+    return [CPU]
+
+
+def get_device() -> str:
+    return "CPU"
+
+
+def get_version_string() -> str:
+    return INTERFACE
+
+
+def get_build_info() -> str:
+    return f"Tilewright, with the interface of ONNX Runtime {INTERFACE}"
+
+
+def get_ep_devices() -> list[OrtEpDevice]:
+    return [OrtEpDevice()]
+
+
+def get_hardware_devices() -> list[OrtHardwareDevice]:
+    return [OrtHardwareDevice()]
+
+
+def has_collective_ops() -> bool:
+    """Models do not span machines."""
+    return False
+
+
+def set_global_thread_pool_sizes(
+    intra_op_num_threads: int = 0, inter_op_num_threads: int = 0
+) -> None:
+    """The threads of sessions whose options say `use_per_session_threads = False`."""
+    _threads["intra"] = checked_threads(intra_op_num_threads)
+
+
+def global_threads() -> int:
+    return _threads["intra"]
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """Accepted: sessions write no log. What is wrong is raised, what is odd is a warning."""
+
+
+def set_default_logger_verbosity(verbosity: int) -> None:
+    """Accepted, as the severity is."""
+
+
+def set_seed(seed: int) -> None:
+    """Accepted: a model's random operators draw from the seeds in the model."""
+
+
+def enable_telemetry_events() -> None:
+    """Accepted: nothing is ever sent anywhere."""
+
+
+def disable_telemetry_events() -> None:
+    """Accepted: nothing is ever sent anywhere."""
+
+
+def create_and_register_allocator(memory_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg) -> None:
+    """Accepted: the memory of a session is planned when it is compiled."""
+
+
+def create_and_register_allocator_v2(
+    provider_type: str,
+    memory_info: OrtMemoryInfo,
+    options: Mapping[str, str],
+    arena_cfg: OrtArenaCfg,
+) -> None:
+    """Accepted: the memory of a session is planned when it is compiled."""
+
+
+def register_execution_provider_library(registration_name: str, library_path: str) -> None:
+    raise absent(
+        f"register_execution_provider_library: {registration_name}", "sessions run on the CPU"
+    )
+
+
+def unregister_execution_provider_library(registration_name: str) -> None:
+    raise absent(
+        f"unregister_execution_provider_library: {registration_name}", "none was registered"
+    )
+
+
+def preload_dlls(
+    cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: Any = None
+) -> None:
+    """Accepted: no library of CUDA's is needed."""
+
+
+def print_debug_info() -> None:
+    """Print what this is."""
+    print(get_build_info())
+    print(f"providers: {', '.join(get_available_providers())}")
+
+
+def get_model_compatibility_for_ep_devices(devices: Sequence[OrtEpDevice], info: str) -> int:
+    """A compiled model fits, or does not load."""
+    return 0

@@ -1,0 +1,210 @@
+"""Files that ONNX Runtime takes though the specification says otherwise, or says nothing."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+import tilewright as tw
+from tilewright.base.errors import UserError
+
+ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: bench)")
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> '
+
+
+def parsed(text):
+    return parser.parse_model(HEAD + text)
+
+
+def theirs(model):
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    names = [info.name for info in session.get_inputs()]
+    return lambda *args: session.run(None, dict(zip(names, args, strict=True)))
+
+
+def check(model, *calls):
+    """Native code gives what ONNX Runtime gives, in shape and value, for each call."""
+    module, peer = tw.compile(model, threads=1), theirs(model)
+    for args in calls:
+        for have, want in zip(module(*args), peer(*args), strict=True):
+            assert np.asarray(have).shape == want.shape
+            np.testing.assert_allclose(np.asarray(have), want, rtol=1e-4, atol=1e-5)
+    return module
+
+
+def ramp(*shape):
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape) / 7
+
+
+# ------------------------------------------------------------------ ranks
+
+
+def test_squeeze_without_axes_where_the_model_ends():
+    model = parsed("g (float[n, 1, 8] x) => (float[] y) { y = Squeeze (x) }")
+    check(model, [ramp(1, 1, 8)], [ramp(3, 1, 8)])
+
+
+def test_squeeze_without_axes_where_both_ranks_go_on():
+    text = "g (float[n, 1, m] x) => (float[] y) { z = Squeeze (x)\n y = Softmax (z) }"
+    check(parsed(text), [ramp(1, 1, 8)], [ramp(3, 1, 8)], [ramp(3, 1, 1)])
+
+
+def test_squeeze_without_axes_where_one_rank_fits():
+    text = """g (float[n, 1, 8, m] x, float[n, 8, m] w) => (float[] y) {
+        z = Squeeze (x)
+        y = Concat <axis = 2> (z, w)
+    }"""
+    module = check(parsed(text), [ramp(3, 1, 8, 2), ramp(3, 8, 2)])
+    assert not module.fallbacks
+    with pytest.raises(UserError, match="what follows does not fit"):
+        module(ramp(1, 1, 8, 2), ramp(1, 8, 2))
+
+
+def test_squeeze_at_an_opset_with_axes_as_an_attribute():
+    text = "g (float[n, 1, 8] x) => (float[] y) { y = Squeeze (x) }"
+    model = parsed(text)
+    model.opset_import[0].version = 11
+    check(model, [ramp(1, 1, 8)], [ramp(3, 1, 8)])
+
+
+LOOP = """g (float[n, 3] x, int64 trip) => (float[] y) {
+    none = Constant <value = int64[1] {0}> ()
+    start = ConstantOfShape (none)
+    go = Constant <value = bool {1}> ()
+    rows = Loop (trip, go, start) <body = b (int64 i, bool c, float[] s) => (bool d, float[] t) {
+        d = Identity (c)
+        f = Cast <to = 1> (i)
+        w = Add (x, f)
+        t = Concat <axis = 0> (s, w)
+    }>
+    y = Neg (rows)
+}"""
+
+
+@pytest.mark.parametrize("trip", [0, 1, 4])
+def test_a_loop_that_gathers_rows_from_nothing(trip):
+    x = ramp(2, 3)
+    (made,) = tw.compile(parsed(LOOP), threads=1)(x, np.array(trip))
+    want = np.concatenate([x + at for at in range(trip)]) if trip else np.zeros(0, np.float32)
+    np.testing.assert_allclose(np.asarray(made), -want, rtol=1e-6)
+
+
+def test_a_loop_that_adds_dimensions():
+    text = """g (float[n, 3] x) => (float[] y) {
+        axis = Constant <value = int64[1] {0}> ()
+        go = Constant <value = bool {1}> ()
+        trip = Constant <value = int64 {3}> ()
+        z = Loop (trip, go, x) <body = b (int64 i, bool c, float[] s) => (bool d, float[] t) {
+            d = Identity (c)
+            t = Unsqueeze (s, axis)
+        }>
+        y = Neg (z)
+    }"""
+    module = tw.compile(parsed(text), threads=1)
+    assert not module.fallbacks
+    assert np.asarray(module(ramp(2, 3))[0]).shape == (1, 1, 1, 2, 3)
+
+
+# ------------------------------------------------------------------ order, signals
+
+
+def test_nodes_in_any_order():
+    text = """g (float[n, 8] x, bool c) => (float[n, 8] y) {
+        y = Relu (z)
+        z = If (c) <
+            then_branch = t () => (float[n, 8] r) { r = Neg (q)
+                q = Exp (w) },
+            else_branch = e () => (float[n, 8] u) { u = Identity (w) }
+        >
+        w = Neg (x)
+    }"""
+    module = tw.compile(parsed(text), threads=1)
+    x = ramp(2, 8)
+    for taken, want in ((True, -np.exp(-x)), (False, -x)):
+        (made,) = module(x, np.array(taken))
+        np.testing.assert_allclose(np.asarray(made), np.maximum(want, 0), rtol=1e-5)
+
+
+def test_nodes_in_another_order_as_onnx_runtime_takes_them():
+    check(
+        parsed("g (float[n, 8] x) => (float[n, 8] y) { y = Relu (z)\n z = Neg (x) }"), [ramp(2, 8)]
+    )
+
+
+def test_stft_of_a_signal_of_rank_two():
+    text = """g (float[n, 64] x) => (float[] y) {
+        step = Constant <value = int64 {8}> ()
+        length = Constant <value = int64 {16}> ()
+        y = STFT (x, step, , length)
+    }"""
+    check(parsed(text), [np.sin(ramp(3, 64))])
+
+
+# ------------------------------------------------------------------ memory
+
+
+def slice_of_all(end):
+    """A convolution of x[0:end], where the end stands for all there is."""
+    weights = np.random.default_rng(0).standard_normal((8, 16, 1, 5)).astype(np.float32)
+    stored = {"s": np.array([0]), "e": np.array([end]), "a": np.array([0]), "w": weights}
+    nodes = [
+        helper.make_node("Slice", ["x", "s", "e", "a"], ["p"]),
+        helper.make_node("Transpose", ["p"], ["t"], perm=[0, 3, 2, 1]),
+        helper.make_node("Conv", ["t", "w"], ["z"]),
+        helper.make_node("Relu", ["z"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 40, 1, 16])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    held = [numpy_helper.from_array(value, name) for name, value in stored.items()]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, held)
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize("end", [10**9, 10**7, 3])
+def test_memory_follows_the_sizes_and_not_their_bounds(end):
+    module = check(slice_of_all(end), [ramp(2, 40, 1, 16)], [ramp(5, 40, 1, 16)])
+    assert module.arena_bytes < 1 << 22
+
+
+# ------------------------------------------------------------------ indices
+
+
+@pytest.mark.parametrize(
+    ("node", "good", "bad"),
+    [
+        ("y = Gather <axis = 0> (x, i)", [[0, -4, 3], [1, 1, 1]], [[0, 4, 0], [-5, 0, 0]]),
+        ("y = GatherElements <axis = 1> (x, j)", [[2, -3, 0]], [[3, 0, 0], [0, -4, 0]]),
+        ("y = GatherND (x, j)", [[3, -3]], [[4, 0], [0, 3], [-5, 0]]),
+        ("y = ScatterND (x, j, u)", [[3, -3]], [[4, 0], [0, 3]]),
+    ],
+)
+def test_indices_outside_are_errors(node, good, bad):
+    i = "int64[k] i" if "(x, i)" in node else "int64[1, k] j"
+    given = f"float[n, 3] x, {i}" + (", float[1] u" if "u)" in node else "")
+    model = parsed(f"g ({given}) => (float[] y) {{ {node} }}").SerializeToString()
+    if "ND" in node:
+        model = parsed(f"g ({given.replace('k', '2')}) => (float[] y) {{ {node} }}")
+        model = model.SerializeToString()
+    module, peer = tw.compile(model, threads=1), ort.InferenceSession(model)
+    more = [np.ones(1, np.float32)] if "u)" in node else []
+    names = [info.name for info in peer.get_inputs()]
+    for numbers in good:
+        args = [ramp(4, 3), np.array(numbers if "(x, i)" in node else [numbers]), *more]
+        (want,) = peer.run(None, dict(zip(names, args, strict=True)))
+        np.testing.assert_array_equal(np.asarray(module(*args)[0]), want)
+    for numbers in bad:
+        args = [ramp(4, 3), np.array(numbers if "(x, i)" in node else [numbers]), *more]
+        with pytest.raises(UserError, match="outside of the dimension"):
+            module(*args)
+
+
+def test_indices_that_are_inside_for_certain_cost_no_check():
+    text = """g (float[n, 8] x) => (float[] y) {
+        best = ArgMax <axis = 1, keepdims = 1> (x)
+        y = GatherElements <axis = 1> (x, best)
+    }"""
+    module = check(parsed(text), [ramp(3, 8)])
+    assert "require" not in str(module.inside.program.module)
