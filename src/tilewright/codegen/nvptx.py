@@ -17,13 +17,15 @@ from tilewright.base.target import Target
 from tilewright.codegen import llvm, wgmma
 from tilewright.codegen.builder import ModuleText, Value
 from tilewright.codegen.emitter import STMTS, Emitter
+from tilewright.codegen.launches import Kernel, Step, kernels_of, steps_of
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.memory import Memory
 from tilewright.codegen.types import memory_type, register_type
 from tilewright.sym import ONE, Const, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
-from tilewright.tensor.visit import exprs, output_buffers, walk
+from tilewright.tensor.passes.accesses import reads_of, writes_of
+from tilewright.tensor.visit import exprs, walk
 
 TRIPLE = "nvptx64-nvidia-cuda"
 AXES = ("x", "y", "z")
@@ -33,14 +35,17 @@ SHARED_ALIGN = 128  # of shared buffers: what bulk copies and matrix instruction
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """A launch: the kernel's name, its arguments, and its extents as expressions of sizes."""
+class DeviceCode:
+    """PTX, and what the host does with its kernels."""
 
-    name: str
-    buffers: tuple[Buffer, ...]
+    ptx: str
+    buffers: tuple[Buffer, ...]  # the function's parameters
     scalars: tuple[Var, ...]
-    grid: tuple[Expr, Expr, Expr]
-    block: tuple[Expr, Expr, Expr]
+    steps: tuple[Step, ...]
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        return list(kernels_of(self.steps))
 
 
 def machine(target: Target) -> Machine:
@@ -55,44 +60,42 @@ def machine(target: Target) -> Machine:
     )
 
 
-def emit_kernels(fn: Function, gpu: Machine) -> tuple[str, list[Kernel]]:
+def emit_kernels(fn: Function, gpu: Machine) -> tuple[str, tuple[Step, ...]]:
     """The LLVM IR of a device function's kernels, and how to launch them."""
     if fn.stage != ir.DEVICE:
         raise Unsupported("TW3050", f"@{fn.name} is of stage {fn.stage}, expected device", fn.loc)
     module = ModuleText(gpu.triple, llvm.data_layout(gpu), "nounwind")
-    kernels = []
-    for at, loop in enumerate(_kernel_loops(fn.body)):
-        kernels.append(_emit_kernel(module, gpu, fn, loop, f"{fn.name}_{at}"))
-    return module.text(), kernels
+    made: list[Kernel] = []
+
+    def emit(loop: For) -> Kernel:
+        made.append(_emit_kernel(module, gpu, fn, loop, f"{fn.name}_{len(made)}"))
+        return made[-1]
+
+    steps = steps_of(fn.body, emit)
+    return module.text(), steps
+
+
+def device_code(fn: Function, target: str | Target = "cuda") -> DeviceCode:
+    """PTX of a device function, and what the host does with it."""
+    gpu = machine(Target.parse(target))
+    text, steps = emit_kernels(fn, gpu)
+    module = llvm.parse(text)
+    llvm.optimize(module, gpu)
+    scalars = tuple(param for param in fn.params if isinstance(param, Var))
+    return DeviceCode(llvm.to_assembly(module, gpu), fn.buffers, scalars, steps)
 
 
 def to_ptx(fn: Function, target: str | Target = "cuda") -> tuple[str, list[Kernel]]:
-    """PTX of a device function, and its launches."""
-    gpu = machine(Target.parse(target))
-    text, kernels = emit_kernels(fn, gpu)
-    module = llvm.parse(text)
-    llvm.optimize(module, gpu)
-    return llvm.to_assembly(module, gpu), kernels
-
-
-def _kernel_loops(body: Stmt) -> list[For]:
-    stmts = body.stmts if isinstance(body, ir.Seq) else (body,)
-    for stmt in stmts:
-        if not isinstance(stmt, For) or stmt.kind != ir.THREAD:
-            raise Unsupported(
-                "TW3051",
-                "a device function is a sequence of thread loops; this statement is outside",
-                stmt.loc,
-                help="bind the loops of every block, outermost to blockIdx",
-            )
-    return [stmt for stmt in stmts if isinstance(stmt, For)]
+    """PTX of a device function, and its kernels."""
+    code = device_code(fn, target)
+    return code.ptx, code.kernels
 
 
 def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name: str) -> Kernel:
-    used = _used_buffers(loop)
-    buffers = tuple(buffer for buffer in fn.buffers if buffer in used)
-    scalars = _free_scalars(loop, buffers)
-    written = output_buffers(fn)
+    buffers = _outer_buffers(fn, loop)
+    scalars = _free_scalars(loop)
+    written = {buffer for stmt in walk(loop) for buffer, _ in writes_of(stmt)}
+    written |= {node.buffer for node in exprs(loop) if isinstance(node, ir.Address)}
     params = []
     for buffer in buffers:
         access = "" if buffer in written else " readonly"
@@ -133,22 +136,25 @@ def _extents(loop: For) -> dict[str, Expr]:
     }
 
 
-def _used_buffers(root: Stmt) -> set[Buffer]:
-    used = {node.buffer for node in exprs(root) if hasattr(node, "buffer")}
+def _outer_buffers(fn: Function, root: For) -> tuple[Buffer, ...]:
+    """The buffers that a kernel is given: parameters first, then memory between kernels."""
+    used: dict[Buffer, None] = {}
+    own: set[Buffer] = set()
     for stmt in walk(root):
-        if isinstance(stmt, ir.Store):
-            used.add(stmt.buffer)
-        elif isinstance(stmt, ir.Update):
-            used.update(stmt.buffers)
-    return used
+        if isinstance(stmt, ir.Alloc):
+            own.add(stmt.buffer)
+        used.update((buffer, None) for buffer, _ in writes_of(stmt))
+        used.update((buffer, None) for buffer, *_ in reads_of(stmt))
+    used.update((node.buffer, None) for node in exprs(root) if isinstance(node, ir.Address))
+    given = [buffer for buffer in fn.buffers if buffer in used]
+    return (*given, *(b for b in used if b not in own and b not in fn.buffers))
 
 
-def _free_scalars(root: Stmt, buffers: tuple[Buffer, ...]) -> tuple[Var, ...]:
+def _free_scalars(root: Stmt) -> tuple[Var, ...]:
     bound: set[Var] = set()
     for stmt in walk(root):
         if isinstance(stmt, (For, ir.Let)):
             bound.add(stmt.var)
-    del buffers  # their shapes do not matter: indices are flat
     found = {node: None for node in exprs(root) if isinstance(node, Var) and node not in bound}
     return tuple(found)
 

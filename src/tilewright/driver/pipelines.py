@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.base.passes import Pass
-from tilewright.base.target import CPU
+from tilewright.base.target import CPU, CUDA
 from tilewright.graph.ir import Module
 from tilewright.graph.passes import (
     CANONICAL,
@@ -28,6 +28,7 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *UNFOLDED,
         *FUSED,
     ),
+    (CUDA, "f32"): (*CANONICAL, *OPTIMIZED, *FUSED),
     (CPU, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *SCALED, *LAYOUT, *UNFOLDED, *FUSED),
 }
 PRECISIONS = tuple(dict.fromkeys(precision for _, precision in PIPELINES))

@@ -22,6 +22,7 @@ from tilewright.sym import Var
 from tilewright.tensor.intrin import TensorIntrin
 from tilewright.tensor.ir import SCHEDULED, Function, Value
 from tilewright.tensor.schedule import queries
+from tilewright.tensor.schedule.add_unit_loop import add_unit_loop
 from tilewright.tensor.schedule.analysis.concurrency import check_shared
 from tilewright.tensor.schedule.analysis.index_map import IndexMap
 from tilewright.tensor.schedule.analysis.kernels import MOVING, check_kernels
@@ -195,6 +196,12 @@ class Schedule:
         """The loops take each other's places, in the order given."""
         self._apply("reorder", reorder, [_var(loop) for loop in loops])
         self._record("reorder", {"loops": loops}, None)
+
+    def add_unit_loop(self, at: LoopRef | BlockRef) -> LoopRef:
+        """A loop of one iteration around a loop or block, to bind or to move others under."""
+        where = _var(at) if isinstance(at, LoopRef) else _name(at)
+        new = self._apply("add_unit_loop", add_unit_loop, where)
+        return self._record("add_unit_loop", {"at": at}, LoopRef(new))
 
     def tile(
         self, y: LoopRef, x: LoopRef, y_factor: int, x_factor: int

@@ -153,6 +153,7 @@ class Trace:
 
 PRIMITIVES = frozenset(  # what a step may name; methods of Schedule
     (
+        "add_unit_loop",
         "annotate",
         "bind",
         "blockize",

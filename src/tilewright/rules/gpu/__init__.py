@@ -1,0 +1,9 @@
+"""Schedules for GPUs: every block of a function on threads."""
+
+from tilewright.rules.gpu.elementwise import elementwise
+from tilewright.rules.gpu.fallback import fallback
+from tilewright.rules.gpu.reduction import reduction
+
+CUDA_RULES = (reduction, elementwise, fallback)
+
+__all__ = ["CUDA_RULES"]
