@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.rules.gpu.threads import THREADS, bind_flat
+from tilewright.rules.gpu.threads import THREADS, bind_flat, units_first
 from tilewright.rules.nest import Nest, groups, is_expression, nest_of
 from tilewright.rules.setting import Setting
 from tilewright.sym import ONE, ZERO, Const
@@ -19,7 +19,10 @@ def elementwise(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[B
     if not is_expression(nest.block):
         return ()
     lanes = vector_of(nest, setting)
-    bind_flat(sch, list(nest.loops.values()), THREADS, lanes)
+    units, loops = units_first(nest, nest.spatial)
+    if units:
+        sch.reorder(*units, *loops)
+    bind_flat(sch, loops, THREADS, lanes)
     return (reference,)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.rules.epilogue import followers
-from tilewright.rules.gpu.threads import THREADS, WARP, bind_flat, by_one_thread, share
+from tilewright.rules.gpu.threads import THREADS, WARP, bind_flat, by_one_thread, share, units_first
 from tilewright.rules.nest import Nest, block_of, fused, inner_nest, is_expression, nest_of
 from tilewright.rules.setting import Setting
 from tilewright.rules.stage import total
@@ -67,13 +67,14 @@ def by_threads(
     sch: Schedule, reference: BlockRef, nest: Nest, threads: int
 ) -> tuple[BlockRef, ...]:
     """Each result is one thread's work, and so is what follows it."""
-    spatial = [nest.loops[at] for at in nest.spatial]
+    units, spatial = units_first(nest, nest.spatial)
     reduce = [nest.loops[at] for at in nest.reduce]
     if not spatial:
-        spatial = [sch.add_unit_loop(sch.get_loops(reference)[0])]
-    sch.reorder(*spatial, *reduce)
-    _, thread = bind_flat(sch, spatial, threads)
-    return (reference, *through(sch, reference, thread))
+        spatial = [sch.add_unit_loop(reduce[0])]
+    sch.reorder(*units, *spatial, *reduce)
+    done = through(sch, reference, spatial[-1])
+    bind_flat(sch, spatial, threads)
+    return (reference, *done)
 
 
 def through(sch: Schedule, block: BlockRef, at: LoopRef) -> list[BlockRef]:
@@ -97,8 +98,14 @@ def _by_blocks(
     made = nest.block.writes[0].buffer
     consumers = followers(sch, reference) if made not in output_buffers(sch.function) else []
     parts = factored(sch, reference, [nest.loops[at] for at in nest.reduce], plan.threads)
-    loops = sch.get_loops(reference)[: len(nest.spatial)]
-    row = fused(sch, loops) if loops else sch.add_unit_loop(sch.get_loops(reference)[0])
+    loops = sch.get_loops(reference)
+    kept = [at for at in nest.spatial if nest.extent(at) is not ONE] or nest.spatial[-1:]
+    if kept:
+        own = [loops[at] for at in nest.spatial]
+        sch.reorder(*[l for at, l in enumerate(own) if at not in kept], *[own[at] for at in kept])
+        row = fused(sch, [own[at] for at in kept])
+    else:
+        row = sch.add_unit_loop(loops[0])
     for part in reversed(parts):
         sch.compute_at(part, row)
     for each in consumers:

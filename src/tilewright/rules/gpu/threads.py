@@ -7,11 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.rules.nest import attempt, fused
+from tilewright.rules.nest import Nest, attempt, fused
+from tilewright.sym import ONE
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 WARP = 32  # threads that run in step: of the programming model, not of one processor
 THREADS = 256  # of a block where nothing asks for more or fewer
+
+
+def units_first(nest: Nest, positions: Sequence[int]) -> tuple[list[LoopRef], list[LoopRef]]:
+    """Loops of one iteration, which are no digits of an index, and the others."""
+    units = [nest.loops[at] for at in positions if nest.extent(at) is ONE]
+    others = [nest.loops[at] for at in positions if nest.extent(at) is not ONE]
+    return (units, others) if others else (units[:-1], units[-1:])
 
 
 def bind_flat(

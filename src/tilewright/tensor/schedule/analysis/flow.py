@@ -219,7 +219,7 @@ def _tells(access: _Access, loops: Sequence[For], ctx: Context) -> bool:
     """Whether each single element that is touched tells the iteration."""
     ranges = {**loop_ranges(loops), **loop_ranges(access.loops)}
     known = _places(access.bound.ranges, ranges)
-    found = told(known, ranges, ctx)
+    found = told((*known, _offset(access.bound, known)), ranges, ctx)
     return _all_told(loops, found, ctx)
 
 
@@ -234,6 +234,14 @@ def _places(box: Iterable[Range], ranges: dict[Var, tuple[Expr, Expr]]) -> list[
         ranges[offset] = (sym.ZERO, r.extent)
         known.append(sym.add(r.start, offset))
     return known
+
+
+def _offset(box: Region, known: Sequence[Expr]) -> Expr:
+    """Where the indices lead in memory: digits of one number may be easier to see together."""
+    offset: Expr = sym.ZERO
+    for dim, at in zip(box.buffer.shape, known, strict=True):
+        offset = sym.add(sym.mul(offset, dim), at)
+    return offset
 
 
 def _all_told(loops: Sequence[For], found: set[Var], ctx: Context) -> bool:
