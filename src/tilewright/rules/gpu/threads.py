@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tilewright.rules.nest import Nest, attempt, fused
 from tilewright.sym import ONE
@@ -63,6 +63,9 @@ def alone(sch: Schedule, block: BlockRef) -> None:
     sch.bind(unit, "blockIdx.x")
 
 
-def unrolled(sch: Schedule, loops: Sequence[LoopRef]) -> None:
+def attempt_all(
+    sch: Schedule, loops: Sequence[LoopRef], step: Callable[[LoopRef], None]
+) -> None:
+    """A step that only makes things faster, for every loop that takes it."""
     for loop in loops:
-        attempt(sch, sch.unroll, loop)
+        attempt(sch, step, loop)
