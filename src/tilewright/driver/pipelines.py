@@ -11,6 +11,7 @@ from tilewright.graph.passes import (
     LAYOUT,
     LOWER_PRECISION,
     OPTIMIZED,
+    PADDED,
     QUANTIZED,
     SCALED,
     UNFOLDED,
@@ -28,7 +29,7 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *UNFOLDED,
         *FUSED,
     ),
-    (CUDA, "f32"): (*CANONICAL, *OPTIMIZED, *FUSED),
+    (CUDA, "f32"): (*CANONICAL, *OPTIMIZED, *PADDED, *FUSED),
     (CPU, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *SCALED, *LAYOUT, *UNFOLDED, *FUSED),
 }
 PRECISIONS = tuple(dict.fromkeys(precision for _, precision in PIPELINES))

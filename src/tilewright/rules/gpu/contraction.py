@@ -13,25 +13,25 @@ are too few for the GPU, `split_k` parts of the sum are computed apart and added
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tilewright.base.target import Target
-from tilewright.rules.contraction import Contraction, contraction
+from tilewright.base.errors import ScheduleError
+from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.reduction import through
-from tilewright.rules.gpu.threads import WARP, attempt_all, share
-from tilewright.rules.nest import attempt, block_of, fused, is_expression, nest_of
-from tilewright.rules.setting import Setting
+from tilewright.rules.gpu.threads import attempt_all, share
+from tilewright.rules.match.contraction import Contraction, contraction
+from tilewright.rules.match.nest import block_of, fused, is_expression, nest_of
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.sym import ONE, Const
 from tilewright.tensor.ir import REDUCE
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
-
-Columns = dict[str, np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -70,31 +70,32 @@ class Problem:
     element_bytes: int
 
 
-MAX_THREADS = 512  # of a block: 128 registers for each thread at least
-FETCH_CYCLES = 700  # between asking global memory and having a tile in shared memory
-SM_FMA, SM_SHARED_WORDS = 128, 32  # multiply-adds and words of shared memory per cycle
-SM_THREADS = 2048
-LAUNCH_CYCLES = 3000  # of another kernel, with the round trip of its operands
-SHARED_BYTES = 48 * 1024  # static shared memory
+BLOCK_M, BLOCK_K = (32, 8, 16, 64, 128), (8, 4, 16, 32)
+THREAD_M, THREAD_Y, THREAD_X = (4, 1, 2, 8), (1, 2), (4, 1, 2, 8)
+SPLIT_K = (1, 2, 4, 8, 16)
+MOST_REGISTERS = 64  # sums of one thread
 
 
-def gemm(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
-    """Schedule a sum of products with what follows it."""
+@dataclass(frozen=True)
+class Found:
+    """A contraction in a program, and its sizes."""
+
+    reference: BlockRef
+    problem: Problem
+
+
+def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
+    """A sum of products with rows and columns enough for tiles, all sizes known."""
     nest = nest_of(sch, reference)
     if nest is None or not nest.reduce or not is_expression(nest.block):
-        return ()
+        return None
     found = contraction(nest)
-    if found is None or not found.rows or _is_open(found):
-        return ()
-    if _tiled(found)[0] is None:
-        return ()
+    if found is None or not found.m or _is_open(found) or _tiled(found)[0] is None:
+        return None
     problem = problem_of(found)
-    if problem.m * problem.y * problem.x < 4 * WARP or problem.m < 4:
-        return ()
-    plan = plan_of(problem, setting.target)
-    if plan is None:
-        return ()
-    return apply(sch, reference, plan)
+    if problem.m < 4 or problem.m * problem.y * problem.x < 128:
+        return None
+    return Found(reference, problem)
 
 
 def _is_open(found: Contraction) -> bool:
@@ -103,12 +104,12 @@ def _is_open(found: Contraction) -> bool:
 
 def _tiled(found: Contraction) -> tuple[int | None, int | None, int, int]:
     """The iterators that are cut: m, y, x, k."""
-    rows = [at for at in found.rows if found.nest.extent(at) is not ONE]
-    columns = [at for at in found.columns if found.nest.extent(at) is not ONE]
+    rows = [at for at in found.m if found.nest.extent(at) is not ONE]
+    columns = [at for at in found.n if found.nest.extent(at) is not ONE]
     m = max(rows, key=found.nest.guess) if rows else None
-    x = columns[-1] if columns else found.columns[-1]
+    x = columns[-1] if columns else found.n[-1]
     y = columns[-2] if len(columns) > 1 else None
-    return m, y, x, found.depth[0]
+    return m, y, x, found.k[0]
 
 
 def problem_of(found: Contraction) -> Problem:
@@ -120,7 +121,7 @@ def problem_of(found: Contraction) -> Problem:
     for at in nest.spatial:
         if at not in tiled:
             batch *= nest.guess(at)
-    inner = [at for at in found.depth if at != k]
+    inner = [at for at in found.k if at != k]
     count = 1
     for at in inner:
         count *= nest.guess(at)
@@ -162,84 +163,113 @@ def _window(found: Contraction, at: int, inner: Sequence[int]) -> tuple[int, int
 # ------------------------------------------------------------------------------------ choosing
 
 
-def plans(problem: Problem) -> list[Plan]:
-    """All tiles worth a thought, legal or not."""
+def plans(found: Found, context: RuleContext) -> Space[Plan]:
+    """The tiles worth a thought."""
+    problem, sm = found.problem, multiprocessor_of(context.target)
     ys = [1] if problem.y == 1 else sorted({1, 2, 4, 7, 8, min(problem.y, 14)})
-    xs = sorted({8, 16, 32, 64, 128} | ({problem.x} if problem.x <= 64 else set()))
-    found = []
-    for bm, by, bx, bk in itertools.product((8, 16, 32, 64, 128), ys, xs, (4, 8, 16, 32)):
-        for tm, ty, tx in itertools.product((1, 2, 4, 8), (1, 2), (1, 2, 4, 8)):
-            if bm % tm or by % ty or bx % tx or tm * ty * tx > 64:
-                continue
-            threads = bm // tm * (by // ty) * (bx // tx)
-            if not WARP <= threads <= MAX_THREADS:
-                continue
-            for split in (1, 2, 4, 8, 16):
-                if split == 1 or problem.k >= 2 * split * bk:
-                    found.append(Plan(bm, by, bx, bk, tm, ty, tx, split))
+    xs = [32, 8, 16, 64, 128]
+    if problem.x <= 64 and problem.x not in xs:
+        xs.append(problem.x)
+
+    def legal(c: Columns) -> Column:
+        threads = _threads(c)
+        whole = (c["block_m"] % c["thread_m"] == 0) & (c["block_y"] % c["thread_y"] == 0)
+        whole &= c["block_x"] % c["thread_x"] == 0
+        few = c["thread_m"] * c["thread_y"] * c["thread_x"] <= MOST_REGISTERS
+        fits = _shared_bytes(problem, c) <= sm.static_shared_bytes
+        fits &= (threads >= sm.warp) & (threads <= sm.block_threads) & (threads % sm.warp == 0)
+        deep = (c["split_k"] == 1) | (problem.k >= 2 * c["split_k"] * c["block_k"])
+        deep &= problem.k % c["split_k"] == 0
+        result: Column = whole & few & fits & deep
+        return result
+
+    return Space(
+        Plan,
+        {
+            "block_m": BLOCK_M,
+            "block_y": ys,
+            "block_x": xs,
+            "block_k": BLOCK_K,
+            "thread_m": THREAD_M,
+            "thread_y": THREAD_Y if problem.y > 1 else (1,),
+            "thread_x": THREAD_X,
+            "split_k": SPLIT_K,
+        },
+        legal,
+        stages=(
+            ("block_m", "block_y", "block_x", "block_k", "thread_m", "thread_y", "thread_x"),
+            ("block_m", "block_y", "block_x", "split_k"),
+        ),
+    )
+
+
+def _threads(c: Columns) -> Column:
+    rows = c["block_m"] // c["thread_m"]
+    found: Column = rows * (c["block_y"] // c["thread_y"]) * (c["block_x"] // c["thread_x"])
     return found
 
 
-def columns_of(found: Sequence[Plan]) -> Columns:
-    names = Plan.__dataclass_fields__
-    return {name: np.array([getattr(plan, name) for plan in found], np.int64) for name in names}
+def _tile_elements(problem: Problem, c: Columns) -> Column:
+    """Of both operands, for one value of the summed iterator that is cut."""
+    tile_y = (c["block_y"] - 1) * problem.stride_y + problem.halo_y
+    tile_x = (c["block_x"] - 1) * problem.stride_x + problem.halo_x
+    found: Column = c["block_m"] * problem.inner + tile_y * tile_x
+    return found
 
 
-def cycles(problem: Problem, c: Columns, target: Target) -> np.ndarray[Any, Any]:
-    """What each plan is expected to take; infinite where it is not legal."""
-    bm, by, bx, bk = c["block_m"], c["block_y"], c["block_x"], c["block_k"]
-    tm, ty, tx, split = c["thread_m"], c["thread_y"], c["thread_x"], c["split_k"]
-    threads = bm // tm * (by // ty) * (bx // tx)
-    tile_y = (by - 1) * problem.stride_y + problem.halo_y
-    tile_x = (bx - 1) * problem.stride_x + problem.halo_x
-    shared = problem.element_bytes * bk * (bm * problem.inner + tile_y * tile_x)
-    tiles = _ceil(problem.m, bm) * _ceil(problem.y, by) * _ceil(problem.x, bx) * problem.batch
+def _shared_bytes(problem: Problem, c: Columns) -> Column:
+    found: Column = problem.element_bytes * c["block_k"] * _tile_elements(problem, c)
+    return found
+
+
+def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
+    """Waves of blocks: arithmetic or shared memory, whichever takes longer, and fetching tiles."""
+    problem, sm = found.problem, multiprocessor_of(context.target)
+    threads, split = _threads(c), c["split_k"]
+    tiles = _ceil(problem.m, c["block_m"]) * _ceil(problem.y, c["block_y"])
+    tiles = tiles * _ceil(problem.x, c["block_x"]) * problem.batch
     blocks = tiles * split
-    resident = np.minimum(SM_THREADS // threads, target.shared_bytes // np.maximum(shared, 1))
-    resident = np.clip(resident, 1, _ceil(blocks, target.cores))
-    steps = _ceil(_ceil(problem.k, split), bk)
-    depth = steps * bk * problem.inner
-    warps = threads / WARP
-    fma = threads * tm * ty * tx / SM_FMA
-    loads = warps * (np.ceil(tm / 4) + ty * np.where(tx > 1, tx / 2, 1)) * 1.2
-    issue = warps * (tm * ty * tx + tm / 4 + ty * tx / 2 + 1) / 4
-    per_k = np.maximum(np.maximum(fma, loads), issue)
-    alone = 4 * np.maximum(tm * ty * tx / 4, 4) + 8  # a warp by itself waits for its operands
-    fetched = bk * (bm * problem.inner + tile_y * tile_x) / SM_SHARED_WORDS
-    block = depth * np.maximum(per_k * resident, alone) + steps * (
-        FETCH_CYCLES + 2 * fetched * resident
+    resident = np.minimum(sm.threads // threads, sm.shared_bytes // _shared_bytes(problem, c))
+    resident = np.clip(resident, 1, _ceil(blocks, sm.count))
+    steps = _ceil(_ceil(problem.k, split), c["block_k"])
+    depth = steps * c["block_k"] * problem.inner
+    warps = threads / sm.warp
+    sums = c["thread_m"] * c["thread_y"] * c["thread_x"]
+    words = np.ceil(c["thread_m"] / 4) + c["thread_y"] * np.maximum(1, c["thread_x"] / 2)
+    instructions = sums + c["thread_m"] / 4 + c["thread_y"] * c["thread_x"] / 2 + 1
+    per_k = np.maximum(
+        np.maximum(threads * sums / sm.fma_per_cycle, 1.2 * warps * words),
+        warps * instructions / sm.warps_issued_per_cycle,
     )
-    waves = _ceil(blocks, target.cores * resident)
-    total = waves * block + np.where(split > 1, LAUNCH_CYCLES, 0)
-    legal = (threads % WARP == 0) & (shared <= SHARED_BYTES) & (bk <= 2 * problem.k)
-    return np.where(legal, total, np.inf)
+    alone = 4 * np.maximum(sums / 4, 4) + 8  # a warp by itself waits for its operands
+    waves = _ceil(blocks, sm.count * resident)
+    moved = c["block_k"] * _tile_elements(problem, c) / sm.shared_words_per_cycle
+    results = 8 * problem.batch * problem.m * problem.y * problem.x / sm.memory_bytes_per_cycle
+    return Cost.of(
+        arithmetic=waves * depth * np.maximum(per_k * resident, alone),
+        fetch=waves * steps * (sm.global_latency_cycles + 2 * moved * resident),
+        split=np.where(split > 1, sm.launch_cycles + split * results, 0),
+    )
 
 
 def _ceil(a: Any, b: Any) -> Any:
     return -(-a // b)
 
 
-def plan_of(problem: Problem, target: Target) -> Plan | None:
-    """The plan that is expected to be fastest; None if none is legal."""
-    found = plans(problem)
-    if not found:
-        return None
-    expected = cycles(problem, columns_of(found), target)
-    best = int(np.argmin(expected))
-    return found[best] if np.isfinite(expected[best]) else None
-
-
 # ------------------------------------------------------------------------------------ schedule
 
 
-def apply(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, ...]:
+def apply(
+    sch: Schedule, found: Found, plan: Plan, context: RuleContext
+) -> tuple[BlockRef, ...]:
     """The schedule of a plan."""
+    return tiled(sch, found.reference, plan)
+
+
+def tiled(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, ...]:
     if plan.split_k > 1:
         return _split(sch, reference, plan)
-    nest = nest_of(sch, reference)
-    found = None if nest is None else contraction(nest)
-    assert nest is not None
-    assert found is not None
+    found = _found(sch, reference)
     a, b = _operand(sch, reference, found, 0), _operand(sch, reference, found, 1)
     nest = nest_of(sch, reference)
     assert nest is not None
@@ -273,11 +303,19 @@ def apply(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, ...
     for copy in (a, b):
         depth = [loop.var for loop in sch.get_loops(copy)].index(ko.var) + 1
         share(sch, sch.get_loops(copy)[depth:], plan.threads)
-    sch.decompose_reduction(reference, ko)
+    start = sch.decompose_reduction(reference, ko)
     attempt_all(sch, registers, sch.unroll)
     if plan.thread_m * plan.thread_y * plan.thread_x * plan.block_k <= 256:
-        attempt(sch, sch.unroll, ki)
-    return (reference, a, b, *followed)
+        sch.attempt(sch.unroll, ki)
+    return (start, reference, a, b, *followed)
+
+
+def _found(sch: Schedule, reference: BlockRef) -> Contraction:
+    nest = nest_of(sch, reference)
+    found = None if nest is None else contraction(nest)
+    if found is None:
+        raise ScheduleError("TW2102", f"@{reference.name} is no contraction any more")
+    return found
 
 
 def _operand(sch: Schedule, reference: BlockRef, found: Contraction, which: int) -> BlockRef:
@@ -297,13 +335,17 @@ def _operand(sch: Schedule, reference: BlockRef, found: Contraction, which: int)
 
 def _split(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, ...]:
     """Parts of the sum are contractions of their own; the sum of the parts comes after."""
-    nest = nest_of(sch, reference)
-    assert nest is not None
-    found = contraction(nest)
-    assert found is not None
-    extent = found.extent(found.depth[0])
+    found = _found(sch, reference)
+    nest = found.nest
+    extent = found.extent(found.k[0])
     assert extent is not None
-    part, _ = sch.split(nest.loops[found.depth[0]], [plan.split_k, -(-extent // plan.split_k)])
+    part, _ = sch.split(nest.loops[found.k[0]], [plan.split_k, -(-extent // plan.split_k)])
     partial = sch.rfactor(part, 0)
+    loops = sch.get_loops(partial)
+    first = next(loop for loop in loops if loop.var is part.var)
+    sch.reorder(first, *[loop for loop in loops if loop.var is not part.var])
     single = Plan(**{**plan.__dict__, "split_k": 1})
-    return apply(sch, partial, single)
+    return tiled(sch, partial, single)
+
+
+GEMM = Rule("gemm", Plan, match, plans, cost, apply)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from tilewright.rules.gpu.threads import THREADS, bind_flat, units_first
-from tilewright.rules.nest import Nest, groups, is_expression, nest_of
-from tilewright.rules.setting import Setting
+from tilewright.rules.gpu.threads import THREADS, bind_flat, own_nest, units_first
+from tilewright.rules.match.nest import Nest, groups, is_expression
+from tilewright.rules.context import RuleContext
 from tilewright.sym import ONE, ZERO, Const
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 ACCESS_BYTES = 16  # the widest load of one thread
 
 
-def elementwise(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+def elementwise(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
     """Schedule a block without reductions that stands alone."""
-    nest = nest_of(sch, reference)
-    if nest is None or not nest.loops or len(nest.spatial) != len(nest.block.iters):
+    nest = own_nest(sch, reference)
+    if nest is None or not nest.loops or len(nest.spatial) != len(nest.loops):
         return ()
     if not is_expression(nest.block):
         return ()
-    lanes = vector_of(nest, setting)
+    lanes = vector_of(nest, context)
     units, loops = units_first(nest, nest.spatial)
     if units:
         sch.reorder(*units, *loops)
@@ -26,7 +26,7 @@ def elementwise(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[B
     return (reference,)
 
 
-def vector_of(nest: Nest, setting: Setting) -> int:
+def vector_of(nest: Nest, context: RuleContext) -> int:
     """Neighbouring elements of one thread: as wide as a load, where all of memory agrees and there
     are blocks for every multiprocessor all the same."""
     last = [at for at in nest.spatial if nest.extent(at) is not ONE]
@@ -42,7 +42,7 @@ def vector_of(nest: Nest, setting: Setting) -> int:
     sizes = [access.buffer.dtype.size_bytes for access in nest.accesses]
     lanes = max(1, ACCESS_BYTES // max(sizes))
     while lanes > 1 and (
-        extent % lanes or nest.instances < setting.target.cores * THREADS * 2 * lanes
+        extent % lanes or nest.instances < context.target.cores * THREADS * 2 * lanes
     ):
         lanes //= 2
     for access in nest.accesses:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tilewright.base.errors import ScheduleError
 from tilewright.rules.gpu.threads import THREADS, alone, bind_flat
-from tilewright.rules.nest import nest_of
-from tilewright.rules.setting import Setting
+from tilewright.rules.match.nest import nest_of
+from tilewright.rules.context import RuleContext
 from tilewright.tensor.ir import THREAD, For
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 
 
-def fallback(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+def fallback(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
     """Every nest that no other rule took; blocks that share their outermost loop go together."""
     path = find_block(sch.function, reference.name)
     assert path is not None
@@ -22,10 +22,7 @@ def fallback(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[Bloc
         return _independent(sch, reference)
     except ScheduleError:
         sch.restore(point)
-    outer = sch.get_loops(reference)
-    together = sch.get_child_blocks(outer[0]) if outer else [reference]
-    alone(sch, reference)
-    return tuple(together)
+    return tuple(sch.get_child_blocks(alone(sch, reference)))
 
 
 def _independent(sch: Schedule, reference: BlockRef) -> tuple[BlockRef, ...]:

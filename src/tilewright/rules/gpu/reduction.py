@@ -11,13 +11,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.rules.epilogue import followers
-from tilewright.rules.gpu.threads import THREADS, WARP, bind_flat, by_one_thread, share, units_first
-from tilewright.rules.nest import Nest, block_of, fused, inner_nest, is_expression, nest_of
-from tilewright.rules.setting import Setting
-from tilewright.rules.stage import total
-from tilewright.sym import ONE, Expr
-from tilewright.tensor.ir import For
+from tilewright.base.errors import ScheduleError
+from tilewright.rules.cpu.epilogue import followers
+from tilewright.rules.gpu.threads import (
+    THREADS,
+    WARP,
+    bind_flat,
+    by_one_thread,
+    own_nest,
+    share,
+    units_first,
+)
+from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest, is_expression
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.vectorize import total
+from tilewright.sym import ONE, Expr, Select
+from tilewright.tensor.ir import SCAN, For, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 from tilewright.tensor.visit import output_buffers
@@ -33,28 +42,43 @@ class Plan:
     per_result: int  # threads that work on one result; 1: each thread has results of its own
 
 
-def reduction(sch: Schedule, reference: BlockRef, setting: Setting) -> tuple[BlockRef, ...]:
+def reduction(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
     """Schedule a reduction that stands alone, and what follows it element by element."""
-    nest = nest_of(sch, reference)
+    inline_moves(sch, reference)
+    nest = own_nest(sch, reference)
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return ()
-    if len(nest.spatial) + len(nest.reduce) != len(nest.block.iters):
+    if len(nest.spatial) + len(nest.reduce) != len(nest.loops):
         return ()
     if len(nest.block.writes) != 1:
         return ()
-    plan = plan_of(nest, setting)
+    plan = plan_of(nest, context)
+    if any(it.kind == SCAN for it in nest.block.iters):  # each step starts from the one before
+        units, spatial = units_first(nest, nest.spatial)
+        sch.reorder(*units, *spatial, *[nest.loops[at] for at in nest.reduce])
+        bind_flat(sch, spatial, WARP)
+        return (reference,)
     if plan.per_result > 1:
         return _by_blocks(sch, reference, nest, plan)
     return by_threads(sch, reference, nest, plan.threads)
 
 
-def plan_of(nest: Nest, setting: Setting) -> Plan:
+def inline_moves(sch: Schedule, reference: BlockRef) -> None:
+    """Copies that a reduction reads through, pads of a depthwise convolution say, are read at their
+    source: asking again where an image ends is cheaper than a kernel."""
+    for producer in sch.get_producers(reference):
+        block = block_of(sch.function, producer.name)
+        if isinstance(block.body, Store) and isinstance(block.body.value, Select):
+            sch.attempt(sch.compute_inline, producer)
+
+
+def plan_of(nest: Nest, context: RuleContext) -> Plan:
     """Threads per result: one, where results alone occupy the GPU."""
     results, length = total(nest, nest.spatial), total(nest, nest.reduce)
-    occupied = setting.target.cores * THREADS
+    occupied = context.target.cores * THREADS
     if results >= occupied or length < 2 * WARP:
         threads = THREADS
-        while threads > WARP and results < setting.target.cores * threads:
+        while threads > WARP and results < context.target.cores * threads:
             threads //= 2
         return Plan(threads, 1)
     threads = WARP
@@ -98,14 +122,15 @@ def _by_blocks(
     made = nest.block.writes[0].buffer
     consumers = followers(sch, reference) if made not in output_buffers(sch.function) else []
     parts = factored(sch, reference, [nest.loops[at] for at in nest.reduce], plan.threads)
-    loops = sch.get_loops(reference)
-    kept = [at for at in nest.spatial if nest.extent(at) is not ONE] or nest.spatial[-1:]
-    if kept:
-        own = [loops[at] for at in nest.spatial]
-        sch.reorder(*[l for at, l in enumerate(own) if at not in kept], *[own[at] for at in kept])
-        row = fused(sch, [own[at] for at in kept])
+    left = own_nest(sch, reference)
+    if left is None:
+        raise ScheduleError("TW2102", f"the loops of @{reference.name} are not its own")
+    units, spatial = units_first(left, left.spatial)
+    if spatial:
+        sch.reorder(*units, *spatial)
+        row = fused(sch, spatial)
     else:
-        row = sch.add_unit_loop(loops[0])
+        row = sch.add_unit_loop(left.loops[left.reduce[0]])
     for part in reversed(parts):
         sch.compute_at(part, row)
     for each in consumers:

@@ -7,12 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tilewright.rules.nest import Nest, attempt, fused
-from tilewright.sym import ONE
+from tilewright.rules.match.nest import Nest, fused, inner_nest, nest_of
+from tilewright.sym import ONE, ZERO
+from tilewright.tensor.ir import SERIAL, THREAD, Block, For
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.schedule.analysis.tree import find_block
+from tilewright.tensor.visit import blocks, walk
 
 WARP = 32  # threads that run in step: of the programming model, not of one processor
 THREADS = 256  # of a block where nothing asks for more or fewer
+
+
+def own_nest(sch: Schedule, reference: BlockRef) -> Nest | None:
+    """A block and the loops that are its own, below loops it shares with others: those run on the
+    host, kernel after kernel, as the steps of a recurrence do."""
+    alone = nest_of(sch, reference)
+    if alone is not None:
+        return alone
+    path = find_block(sch.function, reference.name)
+    assert path is not None
+    loops = [stmt for stmt in path if isinstance(stmt, For)]
+    shared = [loop for loop in loops if sum(1 for _ in blocks(loop)) > 1]
+    own = loops[len(shared) :]
+    if loops[: len(shared)] != shared or any(isinstance(stmt, Block) for stmt in path[:-1]):
+        return None
+    if any(loop.kind != SERIAL or loop.start is not ZERO for loop in loops):
+        return None
+    nest = inner_nest(sch, reference, len(shared))
+    if nest is None or len(nest.loops) != len(own) or not own:
+        return None
+    bindings = nest.block.bindings
+    whole = all(bindings[at] is loop.var for at, loop in nest.loops.items())
+    return nest if whole else None
 
 
 def units_first(nest: Nest, positions: Sequence[int]) -> tuple[list[LoopRef], list[LoopRef]]:
@@ -56,11 +82,20 @@ def by_one_thread(sch: Schedule, block: BlockRef, threads: int) -> None:
     sch.bind(thread, "threadIdx.x")
 
 
-def alone(sch: Schedule, block: BlockRef) -> None:
-    """Whatever nest holds a block becomes a kernel of one thread."""
-    loops = sch.get_loops(block)
-    unit = sch.add_unit_loop(loops[0] if loops else block)
+def alone(sch: Schedule, block: BlockRef) -> LoopRef:
+    """The nest that holds a block, below loops with kernels of others, becomes a kernel of one
+    thread."""
+    path = find_block(sch.function, block.name)
+    assert path is not None
+    loops = [stmt for stmt in path if isinstance(stmt, For)]
+    free = [
+        at
+        for at, loop in enumerate(loops)
+        if not any(isinstance(s, For) and s.kind == THREAD for s in walk(loop))
+    ]
+    unit = sch.add_unit_loop(sch.get_loops(block)[free[0]] if free else block)
     sch.bind(unit, "blockIdx.x")
+    return unit
 
 
 def attempt_all(
@@ -68,4 +103,4 @@ def attempt_all(
 ) -> None:
     """A step that only makes things faster, for every loop that takes it."""
     for loop in loops:
-        attempt(sch, step, loop)
+        sch.attempt(step, loop)
