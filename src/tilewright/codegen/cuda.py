@@ -16,7 +16,7 @@ from tilewright import sym
 from tilewright.base.dtype import DType, from_numpy
 from tilewright.base.errors import UserError, UserTypeError
 from tilewright.base.target import Target
-from tilewright.codegen.launches import Kernel, launches
+from tilewright.codegen.launches import Kernel, launches, matrix_of
 from tilewright.codegen.nvptx import ARGUMENT_ALIGN, DeviceCode, device_code
 from tilewright.runtime import cuda
 from tilewright.runtime.array import Array, from_dlpack
@@ -36,18 +36,29 @@ class CudaFunction:
     code: DeviceCode
     _module: cuda.Module | None = field(default=None, repr=False)
 
-    def __call__(self, *args: Any) -> None:
-        """Run; returns when results in NumPy arrays are there, else when the work is queued."""
+    def __call__(self, *args: Any, stream: int = 0) -> None:
+        """Run; returns when results in NumPy arrays are there, else when the work is queued on
+        the stream, the caller's by its number."""
         values = self._values(args)
         arrays, copies = self._arrays(args)
         for kernel, numbers in launches(self.code.steps, values, self._workspace(arrays)):
             pointers = [arrays[buffer].address for buffer in kernel.buffers]
+            maps = [
+                cuda.TensorMap(
+                    arrays[made.buffer].address,
+                    matrix_of(made, numbers),
+                    made.buffer.dtype,
+                    (made.rows, made.columns),
+                )
+                for made in kernel.maps
+            ]
             self.module.launch(
                 kernel.name,
                 _extents(kernel.grid, numbers),
                 _extents(kernel.block, numbers),
-                [*pointers, *(numbers[var] for var in kernel.scalars)],
+                [*pointers, *(numbers[var] for var in kernel.scalars), *maps],
                 shared_bytes=kernel.shared_bytes,
+                stream=stream,
             )
         for buffer, host in copies.items():
             cuda.to_host(arrays[buffer], host)

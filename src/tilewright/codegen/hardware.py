@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewright.base.errors import Unsupported
-from tilewright.codegen import tiles, wgmma
+from tilewright.codegen import hopper, tiles, wgmma
 from tilewright.codegen.builder import NULL, Value, i32, i64
 from tilewright.codegen.types import element_of, memory_type, register_type, vector
 from tilewright.runtime.dlpack import code_of
@@ -59,7 +59,8 @@ REINTERPRET = "reinterpret"  # the same bits as another type of the same size
 
 
 def is_hardware(op: str) -> bool:
-    return op.startswith(("llvm.", "asm.", wgmma.PREFIX)) or op == REINTERPRET
+    names = ("llvm.", "asm.", wgmma.PREFIX, *hopper.OPS)
+    return op.startswith(names) or op == REINTERPRET
 
 
 def _operand(e: Emitter, arg: Expr) -> Value:
@@ -78,6 +79,8 @@ def _as_bfloat(e: Emitter, arg: Value) -> Value:
 
 def emit(e: Emitter, node: Call, *, is_statement: bool = False) -> Value:
     """A hardware call."""
+    if node.op.startswith(hopper.OPS):
+        return hopper.emit(e, node)
     if node.op.startswith(wgmma.PREFIX):
         return wgmma.emit(e, node)
     args = [_operand(e, arg) for arg in node.args]

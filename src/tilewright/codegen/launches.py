@@ -8,11 +8,13 @@ Steps are data: they pickle with the PTX, a Python loop or a native host program
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tilewright import sym
 from tilewright.base.errors import Unsupported
+from tilewright.codegen.hopper import TileMap
 from tilewright.sym import Const, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.ir import Buffer, For, Stmt
@@ -29,6 +31,7 @@ class Kernel:
     grid: tuple[Expr, Expr, Expr]
     block: tuple[Expr, Expr, Expr]
     shared_bytes: int = 0  # of dynamic shared memory
+    maps: tuple[TileMap, ...] = ()  # matrices that it copies boxes from: its last arguments
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,12 @@ def kernels_of(steps: tuple[Step, ...]) -> Iterator[Kernel]:
                 yield from kernels_of((*then, *otherwise))
             case Repeat(body=body) | Named(body=body) | Workspace(body=body):
                 yield from kernels_of(body)
+
+
+def matrix_of(made: TileMap, values: Mapping[Var, int]) -> tuple[int, int]:
+    """The rows and columns of the matrix that a kernel copies boxes from."""
+    *outer, columns = [number(dim, values) for dim in made.buffer.shape]
+    return math.prod(outer), columns
 
 
 def number(expr: Expr, values: Mapping[Var, int]) -> int:

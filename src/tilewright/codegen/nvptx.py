@@ -14,7 +14,7 @@ from typing import Any
 from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.target import Target
-from tilewright.codegen import llvm, wgmma
+from tilewright.codegen import hopper, llvm, wgmma
 from tilewright.codegen.builder import ModuleText, Value
 from tilewright.codegen.emitter import STMTS, Emitter
 from tilewright.codegen.launches import Kernel, Step, kernels_of, steps_of
@@ -31,6 +31,7 @@ TRIPLE = "nvptx64-nvidia-cuda"
 AXES = ("x", "y", "z")
 REGISTERS = {"blockIdx": "ctaid", "threadIdx": "tid"}
 ARGUMENT_ALIGN = 16  # of arrays that kernels are called with, in bytes
+DYNAMIC = f"@dynamic_shared = external addrspace(3) global [0 x i8], align {hopper.TILE_ALIGN}"
 SHARED_ALIGN = 128  # of shared buffers: what bulk copies and matrix instructions ask for
 
 
@@ -101,20 +102,27 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
         access = "" if buffer in written else " readonly"
         params.append((f"ptr noalias align {ARGUMENT_ALIGN}{access}", buffer.name))
     params += [(register_type(var.dtype), var.name) for var in scalars]
+    maps = hopper.tile_maps(loop)
+    params += [(hopper.MAP_TYPE, f"map_{made.buffer.name}") for made in maps]
     extents = _extents(loop)
     with module.function("void", name, params, linkage="ptx_kernel") as (b, values):
         emitter = DeviceEmitter(module, gpu, b, name)
         emitter.fences_shared = wgmma.uses_wgmma(loop)
         for buffer, pointer in zip(buffers, values, strict=False):
             emitter.memories[buffer] = Memory(pointer, ARGUMENT_ALIGN)
-        for var, value in zip(scalars, values[len(buffers) :], strict=True):
+        for var, value in zip(scalars, values[len(buffers) :], strict=False):
             emitter.variables[var] = value
+        given = values[len(values) - len(maps) :]
+        emitter.tile_maps = dict(zip(maps, given, strict=True))
         emitter.stmt(loop)
         b.ret()
     module.functions[-1] = _with_launch_bound(module.functions[-1], extents)
+    if hopper.gives_registers(loop):  # one block per multiprocessor, or registers stay as they are
+        head = ' #0 "nvvm.minctasm"="1" '
+        module.functions[-1] = module.functions[-1].replace(" #0 ", head, 1)
     grid = tuple(extents.get(f"blockIdx.{axis}", ONE) for axis in AXES)
     block = tuple(extents.get(f"threadIdx.{axis}", ONE) for axis in AXES)
-    return Kernel(name, buffers, scalars, grid, block)  # type: ignore[arg-type]  # three axes each
+    return Kernel(name, buffers, scalars, grid, block, emitter.tile_bytes, maps)  # type: ignore[arg-type]  # three axes each
 
 
 def _with_launch_bound(text: str, extents: dict[str, Expr]) -> str:
@@ -163,6 +171,7 @@ class DeviceEmitter(Emitter):
     """Writes a kernel: threads instead of loops, shared memory, barriers."""
 
     fences_shared = False  # matrix units read shared memory behind the threads' backs
+    tile_bytes = 0  # of dynamic shared memory, so far
 
     def stmt(self, stmt: Stmt) -> None:
         if isinstance(stmt, For) and stmt.kind == ir.THREAD:
@@ -198,6 +207,9 @@ class DeviceEmitter(Emitter):
         if buffer.scope == wgmma.SCOPE:
             self._alloc_sum(stmt)
             return
+        if buffer.scope == hopper.TILE_SCOPE:
+            self._alloc_tile(stmt)
+            return
         if buffer.scope != "shared":
             raise Unsupported(
                 "TW3052",
@@ -222,6 +234,20 @@ class DeviceEmitter(Emitter):
             "ptr", f"addrspacecast ptr addrspace(3) @{name} to ptr", hint=buffer.name
         )
         self.memories[buffer] = Memory(pointer, SHARED_ALIGN)
+        self.stmt(stmt.body)
+
+    def _alloc_tile(self, stmt: ir.Alloc) -> None:
+        """Swizzled tiles are in dynamic shared memory, which may be more than 48 KB."""
+        count = stmt.buffer.dtype.size_bytes
+        for dim in stmt.buffer.shape:
+            assert isinstance(dim, Const)
+            count *= int(dim.value)
+        if DYNAMIC not in self.module.global_lines:
+            self.module.global_lines.append(DYNAMIC)
+        at = f"getelementptr (i8, ptr addrspace(3) @dynamic_shared, i64 {self.tile_bytes})"
+        pointer = self.b.value("ptr", f"addrspacecast ptr addrspace(3) {at} to ptr")
+        self.memories[stmt.buffer] = Memory(pointer, hopper.TILE_ALIGN)
+        self.tile_bytes += -(-count // hopper.TILE_ALIGN) * hopper.TILE_ALIGN
         self.stmt(stmt.body)
 
     def _alloc_sum(self, stmt: ir.Alloc) -> None:

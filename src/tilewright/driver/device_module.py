@@ -24,7 +24,7 @@ from tilewright.base.errors import UserError, UserTypeError
 from tilewright.base.target import CPU, Target
 from tilewright.codegen import jit, llvm
 from tilewright.codegen.launches import Kernel as DeviceKernel
-from tilewright.codegen.launches import launches, number
+from tilewright.codegen.launches import launches, matrix_of, number
 from tilewright.codegen.nvptx import ARGUMENT_ALIGN, DeviceCode
 from tilewright.driver.kernels import Kernel
 from tilewright.driver.lowering import Program
@@ -51,6 +51,9 @@ class Gpu(Protocol):
     def copy(self, to: int, source: int, size_bytes: int, stream: int) -> None: ...
     def load(self, code: DeviceCode, kernel: Kernel) -> Any: ...
     def graph(self, record: Callable[[int], None]) -> Any: ...
+    def tensor_map(
+        self, address: int, shape: tuple[int, int], dtype: DType, box: tuple[int, int]
+    ) -> Any: ...
 
 
 class CudaGpu:
@@ -74,6 +77,11 @@ class CudaGpu:
     def graph(self, record: Callable[[int], None]) -> Any:
         return cuda.Graph(record)
 
+    def tensor_map(
+        self, address: int, shape: tuple[int, int], dtype: DType, box: tuple[int, int]
+    ) -> Any:
+        return cuda.TensorMap(address, shape, dtype, box)
+
 
 @dataclass(frozen=True, slots=True)
 class Started:
@@ -83,7 +91,7 @@ class Started:
     kernel: DeviceKernel
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    arguments: tuple[int, ...]
+    arguments: tuple[Any, ...]  # numbers, and tensor maps
 
     def start(self, stream: int) -> None:
         self.module.launch(
@@ -416,7 +424,16 @@ class _Walk:
             if 0 in grid or 0 in block:
                 continue
             pointers = [places[buffer] for buffer in device.buffers]
-            arguments = (*pointers, *(values[var] for var in device.scalars))
+            maps = [
+                self.owner._gpu.tensor_map(
+                    places[made.buffer],
+                    matrix_of(made, values),
+                    made.buffer.dtype,
+                    (made.rows, made.columns),
+                )
+                for made in device.maps
+            ]
+            arguments = (*pointers, *(values[var] for var in device.scalars), *maps)
             self._start(Started(module, device, grid, block, arguments))  # type: ignore[arg-type]  # three axes each
 
     def _host_kernel(

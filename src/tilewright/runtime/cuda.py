@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -194,6 +194,37 @@ def copy(to: int, source: int, size_bytes: int, stream: int = 0) -> None:
         _Driver.get().call("cuMemcpyDtoDAsync", to, source, size_bytes, stream)
 
 
+class TensorMap:
+    """How bulk copies see a matrix: boxes of rows of 128 bytes, swizzled in shared memory."""
+
+    TYPES: ClassVar = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "u8": "UINT8"}
+
+    def __init__(
+        self, address: int, shape: tuple[int, int], dtype: DType, box: tuple[int, int]
+    ) -> None:
+        self.driver = driver = _Driver.get()
+        api, (rows, columns) = driver.api, shape
+        kind = f"CU_TENSOR_MAP_DATA_TYPE_{self.TYPES[dtype.name]}"
+        (self._map,) = driver.call(
+            "cuTensorMapEncodeTiled",
+            getattr(api.CUtensorMapDataType, kind),
+            2,
+            address,
+            [api.cuuint64_t(columns), api.cuuint64_t(rows)],
+            [api.cuuint64_t(columns * dtype.size_bytes)],
+            [api.cuuint32_t(box[1]), api.cuuint32_t(box[0])],
+            [api.cuuint32_t(1), api.cuuint32_t(1)],
+            api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            api.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+
+    @property
+    def pointer(self) -> int:
+        return int(self._map.getPtr())
+
+
 class Stream:
     """A queue of work."""
 
@@ -261,16 +292,20 @@ class Module:
         name: str,
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
-        arguments: Sequence[int],
+        arguments: Sequence[int | TensorMap],
         *,
         shared_bytes: int = 0,
         stream: int = 0,
     ) -> None:
-        """Start a kernel; every argument is a pointer or a 64-bit integer."""
+        """Start a kernel; every argument is a pointer, a 64-bit integer or a tensor map."""
         if 0 in grid or 0 in block:
             return
-        values = [ctypes.c_uint64(value & (1 << 64) - 1) for value in arguments]
-        pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(v) for v in values))
+        values = [
+            value if isinstance(value, TensorMap) else ctypes.c_uint64(value & (1 << 64) - 1)
+            for value in arguments
+        ]
+        places = [v.pointer if isinstance(v, TensorMap) else ctypes.addressof(v) for v in values]
+        pointers = (ctypes.c_void_p * max(1, len(places)))(*places)
         kernel = self.kernel(name, shared_bytes)
         self.driver.call(
             "cuLaunchKernel",

@@ -48,6 +48,7 @@ from tilewright.tensor.schedule.rfactor import rfactor
 from tilewright.tensor.schedule.sample import sample_choice, sample_tile
 from tilewright.tensor.schedule.set_scope import set_scope
 from tilewright.tensor.schedule.software_pipeline import check_plans, software_pipeline
+from tilewright.tensor.schedule.specialize import specialize
 from tilewright.tensor.schedule.split import split
 from tilewright.tensor.schedule.storage_align import storage_align
 from tilewright.tensor.schedule.tensorize import tensorize
@@ -303,6 +304,11 @@ class Schedule:
         self._record("software_pipeline", arguments, None)
 
     # ------------------------------------------------------------------ what blocks compute
+
+    def specialize(self, loop: LoopRef, slots: int, blocks: int = 0) -> None:
+        """Bulk copies under the loop go to a producer warp, through a ring of `slots` tiles."""
+        self._apply("specialize", specialize, _var(loop), slots, blocks)
+        self._record("specialize", {"loop": loop, "slots": slots, "blocks": blocks}, None)
 
     def decompose_reduction(self, block: BlockRef, loop: LoopRef) -> BlockRef:
         """The init of a reduction becomes a block of its own, in front of the loop."""

@@ -183,6 +183,7 @@ PRIMITIVES = frozenset(  # what a step may name; methods of Schedule
         "sample_tile",
         "set_scope",
         "software_pipeline",
+        "specialize",
         "split",
         "storage_align",
         "tensorize",
