@@ -94,7 +94,9 @@ def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
     want = WANT.get(name)
     speed = f"{name}: faster than torch"
     shown.append(
-        report.Figure(speed, ratio, "x") if want is None else report.at_least(speed, ratio, "x", want)
+        report.Figure(speed, ratio, "x")
+        if want is None
+        else report.at_least(speed, ratio, "x", want)
     )
     if options.profile:
         shown += slowest(name, recorded)

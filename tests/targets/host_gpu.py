@@ -1,7 +1,6 @@
 """A GPU in host memory: what a module launches is run by the interpreter, races detected."""
 
 import ctypes
-from dataclasses import replace
 
 import numpy as np
 
@@ -9,6 +8,7 @@ from tilewright import sym
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.codegen.launches import number, steps_of
+from tilewright.codegen.nvptx import _free_scalars, _outer_buffers
 from tilewright.tensor import interpret, parse
 from tilewright.tensor.ir import DEVICE, Function
 from tilewright.tensor.passes import lower
@@ -39,20 +39,14 @@ class Module:
 
     def launch(self, name, grid, block, arguments, *, shared_bytes=0, stream=0):
         device, loop = self.loops[name]
-        kernel = next(one for one in self.code.kernels if one.name == name)
-        from tilewright.codegen.nvptx import _free_scalars, _outer_buffers
-
         buffers = _outer_buffers(device, loop)
         scalars = _free_scalars(loop)
         numbers = arguments[len(buffers) :]
-        values = dict(zip(scalars, numbers, strict=True))
-        # sizes that only shapes mention do not matter: each launch says its own
-        shapes = []
-        for mine, theirs in zip(buffers, kernel.buffers, strict=True):
-            dims = [sym.substitute(d, {v: sym.const(n) for v, n in values.items()}) for d in mine.shape]
-            known = [sym.simplify(d) for d in dims]
-            shapes.append([number(d, {}) for d in known])
-        arrays = [view(a, shape, b.dtype) for a, shape, b in zip(arguments, shapes, buffers, strict=False)]
+        given = {var: sym.const(n) for var, n in zip(scalars, numbers, strict=True)}
+        arrays = []
+        for address, buffer in zip(arguments, buffers, strict=False):
+            shape = [number(sym.substitute(dim, given), {}) for dim in buffer.shape]
+            arrays.append(view(address, shape, buffer.dtype))
         fn = Function(name, (*buffers, *scalars), loop, stage=DEVICE)
         interpret(fn, *arrays, *numbers)
 
@@ -106,6 +100,3 @@ def on_host(module):
 def fetched(module, outputs):
     """NumPy arrays of outputs that pretend to be on a GPU."""
     return [view(o.address, o.shape, o.dtype).copy() for o in outputs]
-
-
-__all__ = ["HostGpu", "fetched", "on_host", "replace"]

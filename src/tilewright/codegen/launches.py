@@ -1,6 +1,6 @@
 """What the host does for a device function: kernels to launch, and what stands around them.
 
-    for t in 0..35 { alloc T; kernel; kernel }   becomes   Repeat(t, 0, 35, Workspace(T, Launch ...))
+    for t in 0..35 { alloc T; kernel; kernel }  becomes  Repeat(t, 0, 35, Workspace(T, Launch, ...))
 
 Steps are data: they pickle with the PTX, a Python loop or a native host program walks them, and
 `launches` gives the flat list of launches for sizes that are known.

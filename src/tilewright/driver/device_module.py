@@ -492,4 +492,3 @@ class _Copy:
 
     def start(self, stream: int) -> None:
         self.gpu.copy(self.to, self.source, self.size_bytes, stream)
-

@@ -124,6 +124,8 @@ def _declare_store(name: str, dtype: str, n: int) -> None:
         stride = Call("stride", (address(Y), sym.const(0)), INDEX)
         return _instruction("wgmma.round", address(X), address(Y), stride, sym.const(n))
 
+    value = "%X[%v0, %v1]" if dtype == "f32" else f"{dtype}(%X[%v0, %v1])"
+
     declare(
         f"""
         func @{name}(%X: f32[{M}, {n}] in {SUM_SCOPE}, %Y: {dtype}[{M}, {n}]) stage scheduled {{
@@ -131,7 +133,7 @@ def _declare_store(name: str, dtype: str, n: int) -> None:
             block @Y(%v0: spatial {M} = %i, %v1: spatial {n} = %j) {{
               reads %X[%v0, %v1]
               writes %Y[%v0, %v1]
-              %Y[%v0, %v1] = {dtype}(%X[%v0, %v1])
+              %Y[%v0, %v1] = {value}
             }}
           }} }}
         }}

@@ -155,8 +155,9 @@ def _window(found: Contraction, at: int, inner: Sequence[int]) -> tuple[int, int
             continue
         for scale in (1, 2, 3, 4):  # the same axis of memory, at the kernel's dilation
             if apart.value * scale == stride.value or apart.value == stride.value * scale:
-                reach = 1 + (nest.guess(other) - 1) * max(1, apart.value // stride.value)
-                step = max(1, stride.value // apart.value)
+                far, near = int(stride.value), int(apart.value)
+                reach = 1 + (nest.guess(other) - 1) * max(1, near // far)
+                step = max(1, far // near)
     return reach, step or 1
 
 
@@ -259,9 +260,7 @@ def _ceil(a: Any, b: Any) -> Any:
 # ------------------------------------------------------------------------------------ schedule
 
 
-def apply(
-    sch: Schedule, found: Found, plan: Plan, context: RuleContext
-) -> tuple[BlockRef, ...]:
+def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
     """The schedule of a plan."""
     return tiled(sch, found.reference, plan)
 
@@ -296,8 +295,7 @@ def tiled(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, ...
     lane = threads[-1]
     followed = through(sch, reference, lane)
     sch.bind(fused(sch, grid), "blockIdx.x")
-    thread = fused(sch, threads)
-    sch.bind(thread, "threadIdx.x")
+    sch.bind(fused(sch, threads), "threadIdx.x")
     for copy in (a, b):
         sch.compute_at(copy, ko)
     for copy in (a, b):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import THREADS, bind_flat, own_nest, units_first
 from tilewright.rules.match.nest import Nest, groups, is_expression
-from tilewright.rules.context import RuleContext
 from tilewright.sym import ONE, ZERO, Const
 from tilewright.tensor.schedule import BlockRef, Schedule
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tilewright.base.errors import ScheduleError
+from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import THREADS, alone, bind_flat
 from tilewright.rules.match.nest import nest_of
-from tilewright.rules.context import RuleContext
 from tilewright.tensor.ir import THREAD, For
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block

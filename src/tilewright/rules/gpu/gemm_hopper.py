@@ -82,9 +82,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     sizes = (nest.guess(m), nest.guess(n), nest.guess(k))
     rounded = _rounded(sch, reference)
     made = nest.block.writes[0].buffer
-    if rounded is None and made not in output_buffers(sch.function):
-        result = "f32"
-    elif rounded is None:
+    if (rounded is None and made not in output_buffers(sch.function)) or rounded is None:
         result = "f32"
     else:
         result = block_of(sch.function, rounded.name).writes[0].buffer.dtype.name
@@ -121,9 +119,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
 
     if not found.n % 64 == 0:
         return None
-    return Space(
-        Plan, {"groups": GROUPS, "block_n": BLOCK_N, "slots": SLOTS, "span": SPAN}, legal
-    )
+    return Space(Plan, {"groups": GROUPS, "block_n": BLOCK_N, "slots": SLOTS, "span": SPAN}, legal)
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -145,9 +141,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     )
 
 
-def apply(
-    sch: Schedule, found: Found, plan: Plan, context: RuleContext
-) -> tuple[BlockRef, ...]:
+def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
     """The schedule of a plan."""
     c, kind = found.reference, found.dtype
     rows, depth = hopper.M * plan.groups, hopper.ROW_BYTES // hopper.TYPES[kind]

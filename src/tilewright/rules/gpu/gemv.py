@@ -55,7 +55,9 @@ def _is_side_by_side(nest: Nest, at: int) -> bool:
         return count
 
     largest = max(nest.reads, key=elements)
-    return largest.stride(nest.var(at)) is ONE and largest.stride(nest.var(nest.reduce[-1])) is not ONE
+    return (
+        largest.stride(nest.var(at)) is ONE and largest.stride(nest.var(nest.reduce[-1])) is not ONE
+    )
 
 
 def _apply(

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.base.errors import ScheduleError
+from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.epilogue import followers
+from tilewright.rules.cpu.vectorize import total
 from tilewright.rules.gpu.threads import (
     THREADS,
     WARP,
@@ -23,8 +25,6 @@ from tilewright.rules.gpu.threads import (
     units_first,
 )
 from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest, is_expression
-from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.vectorize import total
 from tilewright.sym import ONE, Expr, Select
 from tilewright.tensor.ir import SCAN, For, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -115,9 +115,7 @@ def through(sch: Schedule, block: BlockRef, at: LoopRef) -> list[BlockRef]:
     return consumers
 
 
-def _by_blocks(
-    sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan
-) -> tuple[BlockRef, ...]:
+def _by_blocks(sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan) -> tuple[BlockRef, ...]:
     """A block of threads for each result."""
     made = nest.block.writes[0].buffer
     consumers = followers(sch, reference) if made not in output_buffers(sch.function) else []

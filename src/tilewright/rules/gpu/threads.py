@@ -1,6 +1,6 @@
 """Loops on threads: what every GPU schedule does at its ends.
 
-    for b in thread(blockIdx.x) { for t in thread(threadIdx.x) 0..256 { ... } }
+for b in thread(blockIdx.x) { for t in thread(threadIdx.x) 0..256 { ... } }
 """
 
 from __future__ import annotations
@@ -98,9 +98,7 @@ def alone(sch: Schedule, block: BlockRef) -> LoopRef:
     return unit
 
 
-def attempt_all(
-    sch: Schedule, loops: Sequence[LoopRef], step: Callable[[LoopRef], None]
-) -> None:
+def attempt_all(sch: Schedule, loops: Sequence[LoopRef], step: Callable[[LoopRef], None]) -> None:
     """A step that only makes things faster, for every loop that takes it."""
     for loop in loops:
         sch.attempt(step, loop)

@@ -242,9 +242,7 @@ class _Roles:
                 size = sum(_copied_bytes(each) for each in walk(body) if _is_copy(each))
                 other = sym.sub(ONE, self.phase)
                 wait = _call("mbarrier.wait", Address(self.empty, (self.slot,)), other)
-                expect = _call(
-                    "mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size)
-                )
+                expect = _call("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
                 return replace(stmt, body=seq(wait, expect, body), annotations=())
             return stmt.with_children((body,))
         return None

@@ -299,9 +299,7 @@ def read_box(block: Block, region: Region, loops: Sequence[For], ctx: Context) -
     ranges: Ranges = {loop.var: (loop.start, loop.stop) for loop in loops}
     box = bound_region(block, region)
     if block.predicate is not TRUE and all(start is ZERO for start, _ in ranges.values()):
-        conditions = [
-            cond for cond in sym.conjuncts(block.predicate) if sym.uses_var(cond, ranges)
-        ]
+        conditions = [cond for cond in sym.conjuncts(block.predicate) if sym.uses_var(cond, ranges)]
         restricted = _restricted(box, conditions, ranges, ctx)
         if restricted is not None:
             box, ranges = restricted
