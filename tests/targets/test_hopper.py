@@ -1,4 +1,4 @@
-"""GEMM on Hopper's tensor cores without a GPU: behaviour interpreted, PTX assembled, roles shown."""
+"""GEMM on Hopper without a GPU: behaviour interpreted, PTX assembled, roles shown."""
 
 import re
 import shutil

@@ -106,7 +106,7 @@ def _kernel(job: Job, fn: Function, scheduled: Function) -> Kernel:
         pairs,
         _packer(split),
         str(split.kernel),
-        on_device,
+        device=on_device,
     )
 
 

@@ -107,7 +107,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     """Tiles that divide the matrices and fit."""
     sm = multiprocessor_of(context.target)
     depth = hopper.ROW_BYTES // hopper.TYPES[found.dtype]
-    if found.k % depth or found.m % hopper.M:
+    if found.k % depth or found.m % hopper.M or found.n % BLOCK_N[0]:
         return None
 
     def legal(c: Columns) -> Column:
@@ -117,8 +117,6 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         result: Column = whole & (fits <= sm.shared_bytes) & (found.m // rows % c["span"] == 0)
         return result
 
-    if not found.n % 64 == 0:
-        return None
     return Space(Plan, {"groups": GROUPS, "block_n": BLOCK_N, "slots": SLOTS, "span": SPAN}, legal)
 
 
