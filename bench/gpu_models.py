@@ -103,7 +103,7 @@ def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
     return shown
 
 
-def slowest(name: str, recorded: object, count: int = 8) -> list[report.Figure]:
+def slowest(name: str, recorded: object, count: int = 6) -> list[report.Figure]:
     """The kernels that take longest, each timed by itself."""
     found = []
     for launch in recorded.launches:  # type: ignore[attr-defined]
@@ -128,7 +128,7 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
         try:
             figures += figures_of(name, options)
         except Exception:  # one model's trouble is a figure of its own, not the end of the others
-            traceback.print_exc()
+            print(f"{name}: {traceback.format_exc(limit=-3)[-600:]}")
             figures.append(report.Figure(f"{name}: ran", 0.0, "", ">= 1", False))
     return figures
 

@@ -235,8 +235,11 @@ def _tile(e: Emitter, tile: Expr, a: Expr, b: Expr, n: Expr) -> None:
 
 
 def _round(e: Emitter, tile: Expr, memory: Expr, row_stride: Expr, n: Expr) -> None:
-    """Two neighbouring elements at a time, rounded to the result's type."""
+    """Rounded to the result's type: pairs of neighbours, or sixteen bytes of each thread."""
     assert isinstance(memory, Address)
+    if memory.buffer.dtype.size_bytes == 2 and _number(n) % 32 == 0:
+        _round_wide(e, tile, memory, row_stride, _number(n))
+        return
     b, element = e.b, {"bf16": "bfloat", "f16": "half", "f32": "float"}[memory.buffer.dtype.name]
     thread = b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
     warp, lane = b.op("lshr", thread, i32(5)), b.op("and", thread, i32(31))
@@ -257,6 +260,58 @@ def _round(e: Emitter, tile: Expr, memory: Expr, row_stride: Expr, n: Expr) -> N
                 pair = b.convert("fptrunc", pair, f"<2 x {element}>")
             place = b.offset(element, line, i64(8 * j))
             b.line(f"store {pair}, {place}, align {2 * memory.buffer.dtype.size_bytes}")
+
+
+def _round_wide(e: Emitter, tile: Expr, memory: Address, row_stride: Expr, n: int) -> None:
+    """Four threads that hold pairs of four groups of eight columns exchange them, so that each
+    stores a whole group: two exchanges of halves, as a matrix of 4 x 4 is transposed."""
+    b, element = e.b, {"bf16": "bfloat", "f16": "half"}[memory.buffer.dtype.name]
+    thread = b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
+    warp, lane = b.op("lshr", thread, i32(5)), b.op("and", thread, i32(31))
+    row = b.op("add", b.op("shl", warp, i32(4)), b.op("lshr", lane, i32(2)))
+    column = b.op("shl", b.op("and", lane, i32(3)), i32(3))
+    bits = [b.compare("icmp ne", b.op("and", lane, i32(1 << at)), i32(0)) for at in range(2)]
+    base, stride = e.pointer(memory), e.expr(row_stride)
+    registers = _sums(e, tile, n)
+    for h in range(2):
+        down = b.convert("zext", b.op("add", row, i32(8 * h)), "i64")
+        start = b.op("add", b.op("mul", down, stride), b.convert("zext", column, "i64"))
+        line = b.offset(element, base, start)
+        for group in range(n // 32):
+            pairs = [
+                _pair(e, registers[4 * (4 * group + at) + 2 * h :], element) for at in range(4)
+            ]
+            for bit in range(2):
+                pairs = _exchanged(e, pairs, bit, bits[bit])
+            vector = Value("<4 x i32>", "undef")
+            for at, pair in enumerate(pairs):
+                vector = b.value("<4 x i32>", f"insertelement {vector}, {pair}, i32 {at}")
+            b.line(f"store {vector}, {b.offset(element, line, i64(32 * group))}, align 16")
+
+
+def _pair(e: Emitter, registers: list[Value], element: str) -> Value:
+    """Two sums, rounded, in one register."""
+    b = e.b
+    pair = Value("<2 x float>", "undef")
+    for at in range(2):
+        value = b.load("float", registers[at])
+        pair = b.value("<2 x float>", f"insertelement {pair}, {value}, i32 {at}")
+    return b.convert("bitcast", b.convert("fptrunc", pair, f"<2 x {element}>"), "i32")
+
+
+def _exchanged(e: Emitter, values: list[Value], bit: int, is_set: Value) -> list[Value]:
+    """Swap one bit of the thread's number with one of the position, among four of each."""
+    b, step = e.b, 1 << bit
+    result = list(values)
+    for at in range(4):
+        if at & step:
+            continue
+        x, y = values[at], values[at + step]
+        given = b.value("i32", f"select {is_set}, {x}, {y}")
+        taken = b.call("llvm.nvvm.shfl.sync.bfly.i32", "i32", i32(-1), given, i32(step), i32(31))
+        result[at] = b.value("i32", f"select {is_set}, {taken}, {x}")
+        result[at + step] = b.value("i32", f"select {is_set}, {y}, {taken}")
+    return result
 
 
 _RULES: dict[str, Callable[..., None]] = {

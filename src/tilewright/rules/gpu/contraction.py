@@ -28,8 +28,8 @@ from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
-from tilewright.sym import ONE, Const
-from tilewright.tensor.ir import REDUCE
+from tilewright.sym import ONE, Const, Var
+from tilewright.tensor.ir import REDUCE, Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
@@ -74,6 +74,8 @@ BLOCK_M, BLOCK_K = (32, 8, 16, 64, 128), (8, 4, 16, 32)
 THREAD_M, THREAD_Y, THREAD_X = (4, 1, 2, 8), (1, 2), (4, 1, 2, 8)
 SPLIT_K = (1, 2, 4, 8, 16)
 MOST_REGISTERS = 64  # sums of one thread
+MOST_UNROLLED = 512  # multiply-adds in a row
+BANK_PADDING = 4  # elements between rows of a transposed tile: a load's width
 
 
 @dataclass(frozen=True)
@@ -298,14 +300,28 @@ def tiled(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, ...
     sch.bind(fused(sch, threads), "threadIdx.x")
     for copy in (a, b):
         sch.compute_at(copy, ko)
-    for copy in (a, b):
+    for copy, load, at in ((a, found.a, m), (b, found.b, x)):
+        _lay_out(sch, copy, load, found.nest.var(at))
         depth = [loop.var for loop in sch.get_loops(copy)].index(ko.var) + 1
         share(sch, sch.get_loops(copy)[depth:], plan.threads)
     start = sch.decompose_reduction(reference, ko)
     attempt_all(sch, registers, sch.unroll)
-    if plan.thread_m * plan.thread_y * plan.thread_x * plan.block_k <= 256:
+    if plan.thread_m * plan.thread_y * plan.thread_x * plan.block_k <= MOST_UNROLLED:
         sch.attempt(sch.unroll, ki)
     return (start, reference, a, b, *followed)
+
+
+def _lay_out(sch: Schedule, copy: BlockRef, load: Load, along: Var) -> None:
+    """A tile in shared memory has neighbours where a thread's results have them, so that one load
+    brings several; its rows are padded, so that threads which fill it hit different banks."""
+    axes = [at for at, index in enumerate(load.index) if index is along]
+    if len(axes) != 1 or axes[0] == len(load.index) - 1:
+        return
+    names = [f"d{at}" for at in range(len(load.index))]
+    order = [*(name for name in names if name != names[axes[0]]), names[axes[0]]]
+    index_map = f"({', '.join(names)}) -> ({', '.join(order)})"
+    if sch.attempt(sch.transform_layout, copy, ("write", 0), index_map):
+        sch.attempt(sch.storage_align, copy, 0, -2, 2 * BANK_PADDING, BANK_PADDING)
 
 
 def _found(sch: Schedule, reference: BlockRef) -> Contraction:

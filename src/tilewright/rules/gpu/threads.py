@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilewright.rules.match.nest import Nest, fused, inner_nest, nest_of
-from tilewright.sym import ONE, ZERO
+from tilewright.sym import ONE, ZERO, Const
 from tilewright.tensor.ir import SERIAL, THREAD, Block, For
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.schedule.analysis.tree import find_block
+from tilewright.tensor.schedule.analysis.tree import all_loops, find_block
 from tilewright.tensor.visit import blocks, walk
 
 WARP = 32  # threads that run in step: of the programming model, not of one processor
+MOST_TURNS = 16  # of a thread in a copy, that are unrolled
 THREADS = 256  # of a block where nothing asks for more or fewer
 
 
@@ -67,11 +68,14 @@ def share(sch: Schedule, loops: Sequence[LoopRef], threads: int, vector: int = 1
     """The threads of a block share loops inside of it; the loop over threads."""
     whole = fused(sch, loops)
     if vector > 1:
-        _, thread, lane = sch.split(whole, [None, threads, vector])
+        turn, thread, lane = sch.split(whole, [None, threads, vector])
         sch.vectorize(lane)
     else:
-        _, thread = sch.split(whole, [None, threads])
+        turn, thread = sch.split(whole, [None, threads])
     sch.bind(thread, "threadIdx.x")
+    turns = next(loop.extent for loop in all_loops(sch.function.body) if loop.var is turn.var)
+    if isinstance(turns, Const) and 1 < turns.value <= MOST_TURNS:
+        sch.attempt(sch.unroll, turn)  # all of them ask memory before the first one waits
     return thread
 
 

@@ -259,7 +259,7 @@ def _not_made_anew(written: list[_Access], read: list[_Access], ctx: Context) ->
         return overwriting[1]
     for access in read:
         before = [one for one in written if one.place < access.place]
-        if not any(_hands_over(one, access) or _fills(one, access, ctx) for one in before):
+        if not any(_hands_over(one, access, ctx) or _fills(one, access, ctx) for one in before):
             return access
     return None
 
@@ -289,18 +289,29 @@ def _common_loops(writer: _Access, reader: _Access) -> list[For]:
     return found
 
 
-def _hands_over(writer: _Access, reader: _Access) -> bool:
+def _hands_over(writer: _Access, reader: _Access, ctx: Context) -> bool:
     """Whether the reader takes, in the same iteration of all loops, what was just written."""
     common = {loop.var for loop in _common_loops(writer, reader)}
     own = {loop.var for loop in (*writer.loops, *reader.loops)} - common
+    inner = ctx.bind_all(loop_ranges((*writer.loops, *reader.loops)))
     return (
         all(
-            a.start is b.start and a.extent is b.extent and not sym.uses_var(a.start, own)
+            _is_same(a, b, own, inner)
             for a, b in zip(writer.bound.ranges, reader.bound.ranges, strict=True)
         )
         and not sym.uses_var(writer.block.predicate, own)
         and set(sym.conjuncts(writer.block.predicate)) <= set(sym.conjuncts(reader.block.predicate))
     )
+
+
+def _is_same(a: Range, b: Range, own: set[Var], ctx: Context) -> bool:
+    """Whether two ranges are one that `own` loops do not move; those of one iteration may show."""
+    if a.extent is not b.extent:
+        return False
+    if a.start is b.start and not sym.uses_var(a.start, own):
+        return True
+    start = sym.simplify(a.start, ctx)
+    return start is sym.simplify(b.start, ctx) and not sym.uses_var(start, own)
 
 
 # --------------------------------------------------------------------------- private
