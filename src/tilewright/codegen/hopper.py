@@ -278,9 +278,8 @@ def _round_wide(e: Emitter, tile: Expr, memory: Address, row_stride: Expr, n: in
         start = b.op("add", b.op("mul", down, stride), b.convert("zext", column, "i64"))
         line = b.offset(element, base, start)
         for group in range(n // 32):
-            pairs = [
-                _pair(e, registers[4 * (4 * group + at) + 2 * h :], element) for at in range(4)
-            ]
+            first = 16 * group + 2 * h
+            pairs = [_pair(e, registers[first + 4 * at :], element) for at in range(4)]
             for bit in range(2):
                 pairs = _exchanged(e, pairs, bit, bits[bit])
             vector = Value("<4 x i32>", "undef")

@@ -381,13 +381,11 @@ class _Block:
         self.copies.append(made)
 
     def _touched(self, buffer: Buffer, first: int, rows: int) -> list[_Tile]:
-        """The boxes of 64 rows, or what is left of one, that a region covers."""
+        """The groups of eight rows, the unit of a swizzle, that a region covers."""
         columns = ROW_BYTES // buffer.dtype.size_bytes
         row = first // columns
-        return [
-            self.tiles.setdefault((buffer, at), _Tile())
-            for at in range(row // 8, (row + rows) // 8)
-        ]
+        last = (row + rows) // 8
+        return [self.tiles.setdefault((buffer, at), _Tile()) for at in range(row // 8, last)]
 
     def _land(self, copy: _Copy) -> None:
         self.copies.remove(copy)
