@@ -41,7 +41,7 @@ class Module:
         device, loop = self.loops[name]
         buffers = _outer_buffers(device, loop)
         scalars = _free_scalars(loop)
-        numbers = arguments[len(buffers) :]
+        numbers = arguments[len(buffers) : len(buffers) + len(scalars)]  # then tensor maps
         given = {var: sym.const(n) for var, n in zip(scalars, numbers, strict=True)}
         arrays = []
         for address, buffer in zip(arguments, buffers, strict=False):
@@ -89,6 +89,9 @@ class HostGpu:
 
     def graph(self, record):
         return Graph(record)
+
+    def tensor_map(self, address, shape, dtype, box):
+        return (address, shape, dtype, box)
 
 
 def on_host(module):

@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
+from tilewright.base.errors import TilewrightError
 from tilewright.driver.device_module import DeviceModule
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -119,3 +120,63 @@ def test_a_model_computes_on_threads_what_it_computes_on_a_cpu(name):
     want = tw.compile(MODELS[name], target="cpu", threads=1)(*inputs)
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, np.asarray(b), rtol=2e-4, atol=2e-5)
+
+
+def test_tensor_cores_multiply_where_less_precision_is_asked_for():
+    net = dense(128, 256, 192)
+    module = tw.compile(net, target="cuda -arch=sm_90a", precision="bf16", cache=False)
+    rules = [d.rule for k in module.program.kernels.values() for d in k.decisions]
+    assert "gemm_hopper" in rules
+    inputs = inputs_of(module)
+    (got,) = fetched(on_host(module), on_host(module)(*inputs))
+    (want,) = tw.compile(net, target="cpu", threads=1)(*inputs)
+    np.testing.assert_allclose(got, np.asarray(want), atol=0.2)
+
+
+def test_kernels_of_the_gpu_are_told_from_those_of_the_host():
+    module = tw.compile(MODELS["gemv"], target="cuda", cache=False)
+    assert module.codes.keys() == module.program.kernels.keys()
+    assert all(".entry" in code.ptx for code in module.codes.values())
+
+
+def test_a_second_call_with_the_same_addresses_is_a_graph():
+    module = on_host(tw.compile(MODELS["gemv"], target="cuda", cache=False))
+    (x,) = inputs_of(module)
+    given = module.empty(x.shape, module.inputs[0].dtype)
+    module._gpu.copy_in(given.address, x)
+    out = module.empty((1, 70), module.outputs[0].dtype)
+    for _ in range(3):
+        module(given, out=[out])
+    (recorded,) = module._kept.values()
+    assert recorded.graph
+    (got,) = fetched(module, [out])
+    want = tw.compile(MODELS["gemv"], target="cpu", threads=1)(x)
+    np.testing.assert_allclose(got, np.asarray(want[0]), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        ([], "TW4042"),
+        (["text"], "TW4041"),
+        ([np.zeros((1, 200), np.float64)], "TW4001"),
+        ([np.zeros(200, np.float32)], "TW4002"),
+        ([np.zeros((1, 201), np.float32)], "TW4003"),
+    ],
+)
+def test_bad_inputs_are_named_before_anything_runs(args, code):
+    module = on_host(tw.compile(MODELS["gemv"], target="cuda", cache=False))
+    with pytest.raises(TilewrightError) as caught:
+        module(*args)
+    assert caught.value.code == code
+
+
+def test_sizes_of_inputs_choose_the_launches():
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
+    net = model(nodes, {"x": (F, ["batch", 40])}, ["y"], {"w": random(40, 24)})
+    module = on_host(tw.compile(net, target="cuda", cache=False))
+    for batch in (1, 5, 33):
+        x = random(batch, 40)
+        (got,) = fetched(module, module(x))
+        (want,) = tw.compile(net, target="cpu", threads=1)(x)
+        np.testing.assert_allclose(got, np.asarray(want), rtol=2e-4, atol=2e-5)

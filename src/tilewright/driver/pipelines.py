@@ -30,6 +30,7 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *FUSED,
     ),
     (CUDA, "f32"): (*CANONICAL, *OPTIMIZED, *PADDED, *FUSED),
+    (CUDA, "bf16"): (*CANONICAL, *OPTIMIZED, *LOWER_PRECISION, *PADDED, *FUSED),
     (CPU, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *SCALED, *LAYOUT, *UNFOLDED, *FUSED),
 }
 PRECISIONS = tuple(dict.fromkeys(precision for _, precision in PIPELINES))

@@ -238,10 +238,13 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     depth = steps * c["block_k"] * problem.inner
     warps = threads / sm.warp
     sums = c["thread_m"] * c["thread_y"] * c["thread_x"]
-    words = np.ceil(c["thread_m"] / 4) + c["thread_y"] * np.maximum(1, c["thread_x"] / 2)
+    # Lanes of a window's row lie apart by a thread's columns: their loads may meet in banks.
+    apart = c["thread_x"] * problem.stride_x if problem.halo_x > 1 else np.ones_like(threads)
+    meet = np.gcd(apart, sm.shared_words_per_cycle)
+    words = np.ceil(c["thread_m"] / 4) + c["thread_y"] * c["thread_x"] * meet
     instructions = sums + c["thread_m"] / 4 + c["thread_y"] * c["thread_x"] / 2 + 1
     per_k = np.maximum(
-        np.maximum(threads * sums / sm.fma_per_cycle, 1.2 * warps * words),
+        np.maximum(threads * sums / sm.fma_per_cycle, warps * words),
         warps * instructions / sm.warps_issued_per_cycle,
     )
     alone = 4 * np.maximum(sums / 4, 4) + 8  # a warp by itself waits for its operands

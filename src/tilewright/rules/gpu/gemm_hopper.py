@@ -21,7 +21,8 @@ from tilewright.rules.match.contraction import contraction
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
-from tilewright.sym import ONE, Cast
+from tilewright.sym import ONE, Cast, Const, Var
+from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Load, Store
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import output_buffers
@@ -46,7 +47,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Found:
-    """A GEMM whose operands tensor cores take as they are."""
+    """A GEMM whose operands tensor cores take as they are, or once a weight is transposed."""
 
     reference: BlockRef
     rounded: BlockRef | None  # what only converts the sums
@@ -55,38 +56,54 @@ class Found:
     m: int
     n: int
     k: int
+    a_index: int  # of the block's reads
+    b_index: int
+    packs_b: bool  # a weight [k, n] that is stored as [n, k]
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
     """C[m, n] = sum of A[m, k] B[n, k], in a type of the tensor cores, all sizes known."""
-    if not context.target.has(FEATURE):
-        return None
-    nest = nest_of(sch, reference)
+    nest = nest_of(sch, reference) if context.target.has(FEATURE) else None
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
     found = contraction(nest)
-    if found is None or nest.is_open(list(nest.loops)) or len(nest.loops) != 3:
+    if found is None or nest.is_open(list(nest.loops)):
         return None
-    if len(found.m) != 1 or len(found.n) != 1 or found.batch:
+    spatial = [at for at in nest.spatial if nest.extent(at) is not ONE]
+    if len(nest.reduce) != 1 or spatial != [*found.m, *found.n]:
         return None
-    kind, other = found.a.buffer.dtype.name, found.b.buffer.dtype.name
-    if kind != other or kind not in hopper.TYPES:
+    if len(found.m) != 1 or len(found.n) != 1:
+        return None
+    kind = found.a.buffer.dtype.name
+    if kind != found.b.buffer.dtype.name or kind not in hopper.TYPES:
         return None
     if nest.block.writes[0].buffer.dtype.name != "f32":
         return None
     (m,), (n,), (k,) = found.m, found.n, found.k
-    if found.stride(found.a, k) is not ONE or found.stride(found.b, k) is not ONE:
+    if not _is_matrix(found.a, nest.var(m), nest.var(k)):
         return None
-    if len(found.a.index) != 2 or len(found.b.index) != 2 or (m, n) != (0, 1):
+    packs = not _is_matrix(found.b, nest.var(n), nest.var(k))
+    if packs and not (
+        _is_matrix(found.b, nest.var(k), nest.var(n))
+        and found.b.buffer.rank == 2
+        and found.b.buffer.name in context.constants
+    ):
         return None
-    sizes = (nest.guess(m), nest.guess(n), nest.guess(k))
     rounded = _rounded(sch, reference)
-    made = nest.block.writes[0].buffer
-    if (rounded is None and made not in output_buffers(sch.function)) or rounded is None:
-        result = "f32"
-    else:
+    result = "f32"
+    if rounded is not None:
         result = block_of(sch.function, rounded.name).writes[0].buffer.dtype.name
-    return Found(reference, rounded, kind, result, *sizes)
+    sizes = (nest.guess(m), nest.guess(n), nest.guess(k))
+    reads = (found.read_index(found.a), found.read_index(found.b))
+    return Found(reference, rounded, kind, result, *sizes, *reads, packs)
+
+
+def _is_matrix(load: Load, row: Var, column: Var) -> bool:
+    """Whether an operand is read as a matrix, neighbouring columns side by side."""
+    *outer, last_row, last = load.index
+    dims = load.buffer.shape
+    unit = all(isinstance(at, Const) for at in outer) and all(dim is ONE for dim in dims[:-2])
+    return unit and last_row is row and last is column
 
 
 def _rounded(sch: Schedule, reference: BlockRef) -> BlockRef | None:
@@ -143,14 +160,20 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     """The schedule of a plan."""
     c, kind = found.reference, found.dtype
     rows, depth = hopper.M * plan.groups, hopper.ROW_BYTES // hopper.TYPES[kind]
-    a = sch.cache_read(c, 0, hopper.TILE_SCOPE)
-    b = sch.cache_read(c, 1, hopper.TILE_SCOPE)
+    done: list[BlockRef] = []
+    if found.packs_b:
+        packed = sch.cache_read(c, found.b_index, "global")
+        sch.transform_layout(packed, ("write", 0), "(k, n) -> (n, k)")
+        sch.annotate(packed, CONSTANT, True)
+        done.append(packed)
+    a = sch.cache_read(c, found.a_index, hopper.TILE_SCOPE)
+    b = sch.cache_read(c, found.b_index, hopper.TILE_SCOPE)
     if found.rounded is None:
         store = sch.cache_write(c, 0, hopper.SUM_SCOPE)
     else:
         store = found.rounded
         sch.set_scope(c, 0, hopper.SUM_SCOPE)
-    i, j, k = sch.get_loops(c)
+    *_, i, j, k = sch.get_loops(c)  # those before have one iteration
     far, near, group, ii = sch.split(i, [None, plan.span, plan.groups, hopper.M])
     column, jj = sch.split(j, [None, plan.block_n])
     ko, ki = sch.split(k, [None, depth])
@@ -169,7 +192,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     sch.tensorize(sch.get_loops(b)[-2], hopper.load_name(kind, plan.block_n))
     tiles = found.m // rows * (found.n // plan.block_n)
     sch.specialize(ko, plan.slots, min(tiles, multiprocessor_of(context.target).count))
-    return (c, start, a, b, store)
+    return (*done, c, start, a, b, store)
 
 
 GEMM_HOPPER = Rule("gemm_hopper", Plan, match, plans, cost, apply)
