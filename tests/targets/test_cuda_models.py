@@ -1,5 +1,9 @@
 """Whole models for a GPU, on machines without one: launches interpreted, races detected."""
 
+import importlib.util
+import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -180,3 +184,34 @@ def test_sizes_of_inputs_choose_the_launches():
         (got,) = fetched(module, module(x))
         (want,) = tw.compile(net, target="cpu", threads=1)(x)
         np.testing.assert_allclose(got, np.asarray(want), rtol=2e-4, atol=2e-5)
+
+
+def find_ptxas():
+    """NVIDIA's assembler: on the path, or of the extra `ptxas`."""
+    found = shutil.which("ptxas")
+    if found is None and importlib.util.find_spec("nvidia") is not None:
+        for folder in importlib.util.find_spec("nvidia").submodule_search_locations:
+            for path in Path(folder).glob("*/bin/ptxas"):
+                return str(path)
+    if found is None:
+        pytest.skip("ptxas is not installed (pip install 'tilewright[ptxas]')")
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_assembler_takes_every_kernel(name, arch, tmp_path):
+    ptxas = find_ptxas()
+    module = tw.compile(MODELS[name], target=f"cuda -arch={arch}", cache=False)
+    for at, code in enumerate(module.codes.values()):
+        source = tmp_path / f"{at}.ptx"
+        source.write_text(code.ptx)
+        done = subprocess.run(
+            [ptxas, f"-arch={arch}", "-v", source, "-o", tmp_path / "kernel.cubin"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert not re.search(r"[1-9]\d* bytes spill", done.stderr), done.stderr

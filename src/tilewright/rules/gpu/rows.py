@@ -11,11 +11,14 @@ from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.fused_reductions import Stages, stages_of
 from tilewright.rules.cpu.vectorize import total
-from tilewright.rules.gpu.reduction import depth_of, factored, finish, share_parts
+from tilewright.rules.gpu.reduction import COMBINED, depth_of, factored, finish, share_parts
 from tilewright.rules.match.nest import fused, inner_nest
 from tilewright.sym import ONE
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks
+
+SHARED_ALIGN_BYTES = 128  # of each buffer there
+PART_BYTES = 8  # of one part of a reduction, at most
 
 
 def rows(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
@@ -73,7 +76,9 @@ def _fits(found: Stages, context: RuleContext) -> bool:
     for name, nest in found.members.items():
         own = [at for at in nest.spatial if at not in found.maps[name].values()]
         size += total(nest, own) * nest.block.writes[0].buffer.dtype.size_bytes
-    return size <= sm.static_shared_bytes // 2
+        if nest.reduce:  # parts of threads, and of a few that combine them
+            size += (sm.block_threads // 2 + COMBINED) * PART_BYTES
+    return size + SHARED_ALIGN_BYTES * 3 * len(found.members) <= sm.static_shared_bytes
 
 
 def _has_later(sch: Schedule, reference: BlockRef) -> bool:
