@@ -44,6 +44,7 @@ os.environ["TILEWRIGHT_CHECKED"] = "1"  # before tilewright is imported: freezes
 
 import pytest
 
+import tilewright.intrin  # noqa: F401  # declares the hardware that programs may name
 from tilewright.base.errors import TilewrightError
 from tilewright.base.passes import PassContext, parse_passes, run_passes
 from tilewright.graph.parser import parse as parse_module

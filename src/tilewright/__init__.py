@@ -98,6 +98,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if "tensor" in (name, home):  # programs may name the intrinsics and memories of hardware
+        import_module(f"{__name__}.intrin")
     if not home:
         return import_module(f"{__name__}.{name}")
     value = getattr(import_module(f"{__name__}.{home}"), name)

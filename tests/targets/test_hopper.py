@@ -124,16 +124,23 @@ def test_the_assembler_finds_no_fault_and_spills_nothing(dtype, tmp_path):
 
 @pytest.mark.parametrize("n", range(8, 257, 8))
 def test_every_width_is_declared(n):
-    behavior = intrinsic(hopper.dot_name("bf16", n)).behavior
+    behavior = hopper.dot_of("bf16", n).behavior
     assert [str(dim) for dim in behavior.buffers[2].shape] == ["64", str(n)]
 
 
-@pytest.mark.parametrize("name", ["wgmma_bf16_64x12x64", "wgmma_bf16_64x264x64",
-                                  "tma_load_bf16_7x64", "wgmma_f64_64x64x64"])  # fmt: skip
-def test_what_the_hardware_does_not_have_is_not_declared(name):
+@pytest.mark.parametrize(
+    ("name", "parameters", "code"),
+    [
+        ("wgmma_bf16", {"n": 12}, "TW2011"),
+        ("wgmma_bf16", {"n": 264}, "TW2011"),
+        ("tma_load_bf16", {"rows": 7}, "TW2011"),
+        ("wgmma_f64", {"n": 64}, "TW2010"),
+    ],
+)
+def test_what_the_hardware_does_not_have_is_not_declared(name, parameters, code):
     with pytest.raises(UserError) as caught:
-        intrinsic(name)
-    assert caught.value.code == "TW2010"
+        intrinsic(name, **parameters)
+    assert caught.value.code == code
 
 
 def test_sizes_that_no_tile_divides_go_elsewhere():

@@ -70,6 +70,7 @@ def _language(text: str, path: str) -> tuple[list[Any], dict[str, Any], Any]:
 
         known = {name: step for name, step in vars(graph_passes).items() if callable(step)}
         return [parse(text, path=path)], known, verify
+    import tilewright.intrin  # noqa: F401  # declares the hardware that programs may name
     from tilewright.tensor import parse_all
     from tilewright.tensor import verify as verify_function
     from tilewright.tensor.passes import PASSES

@@ -24,7 +24,6 @@ from tilewright.codegen.cache import write_atomically
 from tilewright.codegen.cuda import CudaFunction, build_cuda
 from tilewright.codegen.debug import DebugInfo
 from tilewright.codegen.entry import emit_function, signature_of
-from tilewright.codegen.hardware import assembly_key
 from tilewright.codegen.machine import Machine
 from tilewright.runtime.library import MANIFEST, to_manifest
 from tilewright.runtime.pool import checked_threads
@@ -231,7 +230,6 @@ def object_key(fn: Function, target: Target, options: Options) -> str:
         target.key,
         repr(llvm.machine_of(target)),
         options.key,
-        assembly_key(fn),
         str(fn),
     )
     return "\n".join(parts)

@@ -7,14 +7,14 @@ one arm of a `select` may touch is emitted inside that arm (scalars) or under a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from tilewright import sym
 from tilewright.base.dtype import I32, INDEX, U64
 from tilewright.base.errors import CompilerBug, Unsupported
-from tilewright.codegen import hardware, tiles
+from tilewright.codegen import hardware
 from tilewright.codegen.arith import Arithmetic
 from tilewright.codegen.builder import NULL, FunctionText, ModuleText, Value, i1, i32, i64, splat
 from tilewright.codegen.calls import RULES
@@ -28,6 +28,7 @@ from tilewright.codegen.facts import (
     is_non_negative,
     open_lanes,
 )
+from tilewright.codegen.handlers import Handlers
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.math import FORMULAS, expand_call
 from tilewright.codegen.memory import Accesses, Memory, Place
@@ -37,7 +38,9 @@ from tilewright.codegen.tiles import TileRegisters
 from tilewright.codegen.types import literal, memory_type, register_type, vector
 from tilewright.sym import Const, Expr, Var
 from tilewright.tensor import ir
+from tilewright.tensor.assembly import Assembly
 from tilewright.tensor.ir import Address, Broadcast, Buffer, Call, Load, MaskedLoad, Ramp, Stmt
+from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import walk
 
 WORKSPACE_ALIGN = 64
@@ -55,12 +58,14 @@ class Emitter:
         machine: Machine,
         builder: FunctionText,
         name: str,
+        handlers: Handlers,
         debug: DebugInfo | None = None,
     ) -> None:
         self.module = module
         self.machine = machine
         self.b = builder
         self.name = name
+        self.handlers = handlers
         self.debug = debug
         self.arith = Arithmetic(builder, machine)
         self.access = Accesses(builder)
@@ -69,6 +74,8 @@ class Emitter:
         self.aliases: dict[Buffer, str] = {}
         self.tiles = TileRegisters()
         self.tile_maps: dict[object, Value] = {}  # of a GPU: matrices that tiles are copied from
+        self.tile_bytes = 0  # of them, in dynamic shared memory so far
+        self.assembly: Mapping[str, Assembly] = {}
         self.non_negative: dict[Var, None] = {}
         self.is_task = False  # inside a parallel loop: further ones run serially
         self.lines: dict[object, str] = {}  # debug locations of statements
@@ -97,12 +104,8 @@ class Emitter:
                     self.stmt(child)
                 stmt = stmt.stmts[-1]
             else:
-                self.statement_rules()[type(stmt)](self, stmt)
+                STMTS[type(stmt)](self, stmt)
                 return
-
-    def statement_rules(self) -> dict[type[Stmt], Callable[[Any, Any], None]]:
-        """How each kind of statement is written; a device has rules of its own."""
-        return STMTS
 
     def _store(self, stmt: ir.Store) -> None:
         place, lanes = self._place(stmt.buffer, stmt.index)
@@ -133,10 +136,9 @@ class Emitter:
 
     def _eval(self, stmt: ir.Eval) -> None:
         value = stmt.value
-        if isinstance(value, Call) and hardware.is_hardware(value.op):
-            hardware.emit(self, value, is_statement=True)
-        elif isinstance(value, Call) and value.op.startswith("barrier."):
-            return  # one thread: nothing to wait for
+        handler = self.handlers.try_call(value.op) if isinstance(value, Call) else None
+        if isinstance(value, Call) and handler is not None:
+            handler(self, value, True)
         else:
             self.expr(value)
 
@@ -193,12 +195,19 @@ class Emitter:
         return f", !llvm.loop {self.module.distinct(f'!{{@{nodes}}}')}"
 
     def _alloc(self, stmt: ir.Alloc) -> None:
+        name = stmt.buffer.memory.name
+        self.handlers.allocs.get(name, self.handlers.other_alloc)(self, stmt)
+
+    def allocate(self, stmt: ir.Alloc) -> None:
+        """On the stack if the buffer is small, and its size known; else from the runtime."""
         buffer = stmt.buffer
-        if tiles.is_tile(buffer):
-            self.tiles.take(buffer)
-            self.stmt(stmt.body)
-            self.tiles.free(buffer)
-            return
+        if not buffer.memory.is_addressable:
+            raise Unsupported(
+                "TW3043",
+                f"%{buffer.name} is in {buffer.scope}, which {self.machine.triple} does not have",
+                stmt.loc,
+                help="compile for a target that has it, or keep the buffer in local memory",
+            )
         alias = self.aliases.get(buffer, "")
         size = _constant_bytes(buffer)
         if size is not None and self._fits_stack(buffer, size):
@@ -227,10 +236,9 @@ class Emitter:
     def _fits_stack(self, buffer: Buffer, size: int) -> bool:
         if size == 0:
             return True
-        together = self._stack_bytes + size
-        return (
-            buffer.scope != "global" and size <= STACK_LIMIT_BYTES and together <= STACK_TOTAL_BYTES
-        )
+        if buffer.memory.owner is Owner.DEVICE or size > STACK_LIMIT_BYTES:
+            return False
+        return self._stack_bytes + size <= STACK_TOTAL_BYTES
 
     def _size_bytes(self, buffer: Buffer) -> Value:
         """The bytes of a buffer, -1 when that overflows: the runtime then refuses."""
@@ -294,9 +302,9 @@ class Emitter:
             b,
             (environment, begin, end),
         ):
-            inner = Emitter(self.module, self.machine, b, self.name, self.debug)
+            inner = Emitter(self.module, self.machine, b, self.name, self.handlers, self.debug)
             inner.is_task = True
-            inner.aliases, inner.lines = self.aliases, lines
+            inner.aliases, inner.lines, inner.assembly = self.aliases, lines, self.assembly
             b.debug = lines.get(loop.var, "")
             members = [
                 b.load(type_, b.member(struct, environment, at)) for at, type_ in enumerate(types)
@@ -307,8 +315,7 @@ class Emitter:
                 inner.memories[buffer] = replace(self.memories[buffer], pointer=pointer)
             if is_non_negative(loop.start, self.non_negative):
                 inner.non_negative[loop.var] = None
-            if tiles.uses_tiles(loop.body):
-                tiles.configure(self.module, b, loop.body)
+            self.handlers.begin(inner, loop.body)
             first = b.op("add nsw", begin, members[-1])
             last = b.op("add nsw", end, members[-1])
             with b.loop(first, last, hint=loop.var.name) as index:
@@ -356,8 +363,9 @@ class Emitter:
             return self.b.convert("ptrtoint", self.pointer(node), register_type(U64))
         if kind is Call:
             assert isinstance(node, Call)
-            if hardware.is_hardware(node.op):
-                return hardware.emit(self, node)
+            handler = self.handlers.try_call(node.op)
+            if handler is not None:
+                return handler(self, node, False)
             if node.op == "prefetch":
                 return RULES["prefetch"](
                     self.arith, node.dtype, node.dtype, (self.pointer(node.args[0]),)
@@ -482,6 +490,12 @@ class Emitter:
     def _place(self, buffer: Buffer, index: tuple[Expr, ...]) -> tuple[Place, int]:
         """Where an access goes, and its number of lanes."""
         memory = self.memories.get(buffer)
+        if memory is None and not buffer.memory.is_addressable:
+            raise Unsupported(
+                "TW3043",
+                f"%{buffer.name} is in {buffer.scope}, which loads and stores cannot reach",
+                help="tensorize the blocks that fill and read it",
+            )
         if memory is None:
             raise CompilerBug("TW3902", f"buffer %{buffer.name} has no memory here")
         flat = flat_index(buffer, index)

@@ -12,19 +12,19 @@ from dataclasses import replace
 from tilewright import sym
 from tilewright.base.errors import UserError
 from tilewright.base.text import Names
-from tilewright.codegen import tiles
 from tilewright.codegen.builder import FunctionText, ModuleText, Value, i32, i64
 from tilewright.codegen.debug import FUNCTION, START, DebugInfo
 from tilewright.codegen.emitter import Emitter
 from tilewright.codegen.hardware import DLTENSOR
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.memory import Memory
-from tilewright.codegen.tile_loads import load_late
+from tilewright.codegen.targets import handlers_of
 from tilewright.codegen.types import memory_type, register_type
 from tilewright.runtime.dlpack import code_of
 from tilewright.runtime.signature import Param, Signature
 from tilewright.sym import Const, Expr, Size, Var
 from tilewright.tensor import ir
+from tilewright.tensor.assembly import assembly_of
 from tilewright.tensor.ir import Buffer, Function
 from tilewright.tensor.visit import output_buffers, walk
 
@@ -102,8 +102,8 @@ def emit_kernel(
     Pointers do not alias, except for pairs of parameters that may be the same memory.
     """
     name = f"{fn.name}_kernel"
-    if tiles.uses_tiles(fn.body):
-        fn = replace(fn, body=load_late(fn.body))
+    handlers = handlers_of(machine)
+    fn = replace(fn, body=handlers.arrange(fn.body))
     scalars = [param for param in fn.params if isinstance(param, Var)]
     written = output_buffers(fn)
     params = []
@@ -117,9 +117,9 @@ def emit_kernel(
     lines = debug.lines(name) if debug is not None else {}
     suffix = lines.get(FUNCTION, "")
     with module.function("i32", name, params, linkage=linkage, suffix=suffix) as (b, values):
-        emitter = Emitter(module, machine, b, fn.name, debug)
+        emitter = Emitter(module, machine, b, fn.name, handlers, debug)
         emitter.aliases = _alias_scopes(module, fn, shared)
-        emitter.lines = lines
+        emitter.lines, emitter.assembly = lines, assembly_of(fn)
         b.debug = lines.get(START, "")
         rest = values[len(fn.buffers) :]
         for buffer, pointer in zip(fn.buffers, values, strict=False):
@@ -127,9 +127,7 @@ def emit_kernel(
             emitter.memories[buffer] = Memory(pointer, align, emitter.aliases[buffer])
         for var, value in zip((*scalars, *symbol_sizes(fn)), rest, strict=True):
             emitter.variables[var] = value
-        if tiles.uses_tiles(fn.body):
-            emitter.check(b.call("tw_request_tiles", "i32"))
-            tiles.configure(module, b, fn.body)
+        handlers.begin(emitter, fn.body)
         emitter.stmt(fn.body)
         b.ret(i32(0))
     return name
@@ -168,7 +166,7 @@ def _emit_entry(
         b.debug = lines.get(START, "")
         count = max(1, len(symbol_sizes(fn)))
         symbols = b.alloca(f"[{count} x i64]", align=8, hint="symbols")
-        emitter = Emitter(module, machine, b, fn.name)
+        emitter = Emitter(module, machine, b, fn.name, handlers_of(machine))
         emitter.check(b.call("tw_check_args", "i32", signature, args, n_args, symbols))
         for at, size in enumerate(symbol_sizes(fn)):
             value = b.load("i64", b.offset("i64", symbols, i64(at)))

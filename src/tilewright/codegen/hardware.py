@@ -2,101 +2,71 @@
 
 `llvm.NAME` calls the intrinsic of that name with the operands as they are; an `address(...)`
 operand is a pointer. As a statement (`eval`) with type bool it returns nothing. `asm.NAME` is
-inline assembly declared by `declare_assembly`; `reinterpret` takes bits as another type. An
+inline assembly that the function describes; `reinterpret` takes bits as another type. An
 `extern` statement calls a kernel with the ABI of our own functions, one DLTensor per region.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from tilewright.base.errors import Unsupported
-from tilewright.codegen import hopper, tiles, wgmma
 from tilewright.codegen.builder import NULL, Value, i32, i64
+from tilewright.codegen.handlers import CallHandler, Emitting
 from tilewright.codegen.types import element_of, memory_type, register_type, vector
 from tilewright.runtime.dlpack import code_of
 from tilewright.sym import Expr
-from tilewright.tensor.ir import Address, Call, ExternCall, Function, Region
+from tilewright.tensor.ir import Address, Call, ExternCall, Region
 from tilewright.tensor.passes.flatten_buffers import strides_of
-from tilewright.tensor.visit import exprs
-
-if TYPE_CHECKING:
-    from tilewright.codegen.emitter import Emitter
 
 NO_MEMORY = 11  # TW_ERROR_NO_MEMORY of the runtime
 
 DLTENSOR = "{ ptr, { i32, i32 }, i32, { i8, i8, i16 }, ptr, ptr, i64 }"
 
 
-@dataclass(frozen=True, slots=True)
-class Assembly:
-    """An instruction sequence: LLVM's template and constraints."""
-
-    name: str
-    template: str
-    constraints: str
-    has_effects: bool = True
-
-
-_assembly: dict[str, Assembly] = {}
-
-
-def declare_assembly(assembly: Assembly) -> Assembly:
-    """Make `asm.NAME` callable from tensor programs; the last declaration counts."""
-    _assembly[assembly.name] = assembly
-    return assembly
-
-
-def assembly_key(fn: Function) -> str:
-    """What the inline assembly of a function says, beyond its names."""
-    names = {node.op for node in exprs(fn.body) if isinstance(node, Call)}
-    known = sorted(name for name in names if name.startswith("asm."))
-    return "\n".join(repr(_assembly.get(name.removeprefix("asm."))) for name in known)
-
-
 REINTERPRET = "reinterpret"  # the same bits as another type of the same size
 
 
-def is_hardware(op: str) -> bool:
-    names = ("llvm.", "asm.", wgmma.PREFIX, *hopper.OPS)
-    return op.startswith(names) or op == REINTERPRET
+def operand(e: Emitting, arg: Expr) -> Value:
+    """The value of an argument; a pointer, of an address."""
+    return e.pointer(arg) if isinstance(arg, Address) else e.expr(arg)
 
 
-def _operand(e: Emitter, arg: Expr) -> Value:
-    if not isinstance(arg, Address):
-        return e.expr(arg)
-    if tiles.is_tile(arg.buffer):
-        return e.tiles.number(arg.buffer, arg.index)
-    return e.pointer(arg)
+def _result(node: Call, is_statement: bool) -> str:
+    return "void" if is_statement and node.dtype.is_bool else register_type(node.dtype)
 
 
-def _as_bfloat(e: Emitter, arg: Value) -> Value:
+def _as_bfloat(e: Emitting, arg: Value) -> Value:
     if element_of(arg.type) != "i16":
         return arg
     return e.b.convert("bitcast", arg, vector("bfloat", arg.lanes))
 
 
-def emit(e: Emitter, node: Call, *, is_statement: bool = False) -> Value:
-    """A hardware call."""
-    if node.op.startswith(hopper.OPS):
-        return hopper.emit(e, node)
-    if node.op.startswith(wgmma.PREFIX):
-        return wgmma.emit(e, node)
-    args = [_operand(e, arg) for arg in node.args]
-    result = "void" if is_statement and node.dtype.is_bool else register_type(node.dtype)
-    if node.op == REINTERPRET:
-        return e.b.convert("bitcast", args[0], result)
-    if node.op.startswith("llvm."):
-        if "bf16" in node.op:  # our registers hold bf16 as integers
-            args = [_as_bfloat(e, arg) for arg in args]
-        return e.b.call(node.op, result, *args)
-    assembly = _assembly.get(node.op.removeprefix("asm."))
+def _reinterpret(e: Emitting, node: Call, is_statement: bool) -> Value:
+    return e.b.convert("bitcast", e.expr(node.args[0]), register_type(node.dtype))
+
+
+def llvm_intrinsic(e: Emitting, node: Call, is_statement: bool) -> Value:
+    """A call of an LLVM intrinsic by its own name."""
+    return call_llvm(e, node, [operand(e, arg) for arg in node.args], is_statement)
+
+
+def call_llvm(e: Emitting, node: Call, args: Sequence[Value], is_statement: bool) -> Value:
+    """The same, its operands at hand."""
+    if "bf16" in node.op:  # our registers hold bf16 as integers
+        args = [_as_bfloat(e, arg) for arg in args]
+    return e.b.call(node.op, _result(node, is_statement), *args)
+
+
+def _inline_assembly(e: Emitting, node: Call, is_statement: bool) -> Value:
+    args = [operand(e, arg) for arg in node.args]
+    result = _result(node, is_statement)
+    assembly = e.assembly.get(node.op)
     if assembly is None:
         raise Unsupported(
             "TW3012",
             f"no inline assembly named {node.op}",
-            help=f"declared: {', '.join(sorted(_assembly)) or 'none'}",
+            help=f"the function has: {', '.join(sorted(e.assembly)) or 'none'}",
         )
     if not e.machine.assembles:
         raise Unsupported(
@@ -116,11 +86,18 @@ def emit(e: Emitter, node: Call, *, is_statement: bool = False) -> Value:
     return e.b.value(result, text)
 
 
+CALLS: dict[str, CallHandler] = {
+    "llvm.": llvm_intrinsic,
+    "asm.": _inline_assembly,
+    REINTERPRET: _reinterpret,
+}
+
+
 def _escaped(text: str) -> str:
     return "".join(c if 32 <= ord(c) < 127 and c not in '"\\' else f"\\{ord(c):02X}" for c in text)
 
 
-def extern_call(e: Emitter, stmt: ExternCall) -> None:
+def extern_call(e: Emitting, stmt: ExternCall) -> None:
     """Build one DLTensor per region on the stack and call the kernel."""
     count = len(stmt.regions)
     pointers = e.b.alloca(f"[{count} x ptr]", align=8, hint="tensors")
@@ -130,7 +107,7 @@ def extern_call(e: Emitter, stmt: ExternCall) -> None:
     e.check(e.b.call(stmt.symbol, "i32", pointers, i32(count)))
 
 
-def _tensor(e: Emitter, region: Region) -> Value:
+def _tensor(e: Emitting, region: Region) -> Value:
     """A DLTensor that describes a region."""
     b, buffer = e.b, region.buffer
     rank = len(region.ranges)

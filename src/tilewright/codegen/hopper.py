@@ -13,25 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.codegen.builder import Value, i1, i32, i64
+from tilewright.codegen.handlers import Emitting
+from tilewright.intrin.hopper import ROW_BYTES
 from tilewright.sym import Const, Expr
 from tilewright.tensor.ir import Address, Buffer, Call, Stmt
 from tilewright.tensor.visit import exprs
 
-if TYPE_CHECKING:
-    from tilewright.codegen.emitter import Emitter
-
-TILE_SCOPE = "shared.b128"
-TILE_ALIGN = 1024  # a swizzle repeats after eight rows of 128 bytes
-ROW_BYTES = 128
 THREADS = 128  # of a warpgroup
 SHARED = "ptr addrspace(3)"
 MAP_TYPE = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
-OPS = ("tma.", "mbarrier.", "registers.", "wgmma.clear", "wgmma.tile", "wgmma.round")
 OPERANDS = {"bf16": "bf16", "f16": "f16"}  # our names of types, as the assembler says them
 STEP = {"bf16": 16, "f16": 16}  # depth of one instruction
 
@@ -62,8 +56,8 @@ def gives_registers(root: Stmt) -> bool:
     return any(isinstance(n, Call) and n.op.startswith("registers.") for n in exprs(root))
 
 
-def emit(e: Emitter, node: Call) -> Value:
-    _RULES[node.op](e, *node.args)
+def emit(e: Emitting, node: Call, is_statement: bool) -> Value:
+    RULES[node.op](e, *node.args)
     return Value("void", "")
 
 
@@ -78,16 +72,16 @@ def _number(expr: Expr) -> int:
     return int(found.value)
 
 
-def _shared(e: Emitter, at: Expr) -> Value:
+def _shared(e: Emitting, at: Expr) -> Value:
     """An address in shared memory."""
     return e.b.value(SHARED, f"addrspacecast {e.pointer(at)} to {SHARED}")
 
 
-def _narrow(e: Emitter, value: Expr) -> Value:
+def _narrow(e: Emitting, value: Expr) -> Value:
     return e.b.convert("trunc", e.expr(value), "i32")
 
 
-def _is_first_lane(e: Emitter, mask: int) -> Value:
+def _is_first_lane(e: Emitting, mask: int) -> Value:
     thread = e.b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
     low = e.b.op("and", thread, i32(mask))
     return e.b.compare("icmp eq", low, i32(0))
@@ -96,7 +90,7 @@ def _is_first_lane(e: Emitter, mask: int) -> Value:
 # --------------------------------------------------------------------------- barriers
 
 
-def _init(e: Emitter, barriers: Expr, slots: Expr, arrivals: Expr) -> None:
+def _init(e: Emitting, barriers: Expr, slots: Expr, arrivals: Expr) -> None:
     """By the first thread of a block; made known to copies."""
     first = _is_first_lane(e, THREADS - 1)
     row = e.b.call("llvm.nvvm.read.ptx.sreg.tid.y", "i32")
@@ -109,7 +103,7 @@ def _init(e: Emitter, barriers: Expr, slots: Expr, arrivals: Expr) -> None:
         e.b.line('call void asm sideeffect "fence.mbarrier_init.release.cluster;", "~{memory}"()')
 
 
-def _wait(e: Emitter, barrier: Expr, phase: Expr) -> None:
+def _wait(e: Emitting, barrier: Expr, phase: Expr) -> None:
     """Until the phase is over."""
     at, parity = _shared(e, barrier), _narrow(e, phase)
     name = "llvm.nvvm.mbarrier.try.wait.parity.scope.cta.space.cta"
@@ -121,20 +115,20 @@ def _wait(e: Emitter, barrier: Expr, phase: Expr) -> None:
         pass
 
 
-def _expect(e: Emitter, barrier: Expr, size: Expr) -> None:
+def _expect(e: Emitting, barrier: Expr, size: Expr) -> None:
     name = "llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta"
     e.b.call(name, "i64", _shared(e, barrier), i32(_number(size)))
 
 
-def _arrive(e: Emitter, barrier: Expr) -> None:
+def _arrive(e: Emitting, barrier: Expr) -> None:
     """Once for each warp."""
     at = _shared(e, barrier)
     with e.b.when(_is_first_lane(e, 31)):
         e.b.call("llvm.nvvm.mbarrier.arrive.scope.cta.space.cta", "i64", at, i32(1))
 
 
-def _registers(direction: str) -> Callable[[Emitter, Expr], None]:
-    def set_registers(e: Emitter, count: Expr) -> None:
+def _registers(direction: str) -> Callable[[Emitting, Expr], None]:
+    def set_registers(e: Emitting, count: Expr) -> None:
         name = f"llvm.nvvm.setmaxnreg.{direction}.sync.aligned.u32"
         e.b.call(name, "void", i32(_number(count)))
 
@@ -144,7 +138,7 @@ def _registers(direction: str) -> Callable[[Emitter, Expr], None]:
 # --------------------------------------------------------------------------- copies
 
 
-def _load(e: Emitter, tile: Expr, source: Expr, rows: Expr, barrier: Expr | None = None) -> None:
+def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, barrier: Expr | None = None) -> None:
     assert isinstance(source, Address)
     if barrier is None:
         raise Unsupported(
@@ -178,7 +172,7 @@ def _load(e: Emitter, tile: Expr, source: Expr, rows: Expr, barrier: Expr | None
 # --------------------------------------------------------------------------- products
 
 
-def _sums(e: Emitter, tile: Expr, n: int) -> list[Value]:
+def _sums(e: Emitting, tile: Expr, n: int) -> list[Value]:
     """The addresses of a thread's part of a tile."""
     assert isinstance(tile, Address)
     (index,) = tile.index
@@ -189,12 +183,12 @@ def _sums(e: Emitter, tile: Expr, n: int) -> list[Value]:
     return [e.b.offset("float", pointer, i64(first + at)) for at in range(n // 2)]
 
 
-def _clear(e: Emitter, tile: Expr, n: Expr) -> None:
+def _clear(e: Emitting, tile: Expr, n: Expr) -> None:
     for register in _sums(e, tile, _number(n)):
         e.b.store(Value("float", "0.0"), register)
 
 
-def _descriptor(e: Emitter, operand: Expr) -> Value:
+def _descriptor(e: Emitting, operand: Expr) -> Value:
     """A tile of rows of 128 bytes: eight rows are 1024 bytes, swizzled."""
     address = e.b.value("i32", f"ptrtoint {_shared(e, operand)} to i32")
     start = e.b.op("lshr", e.b.op("and", address, i32(0x3FFFF)), i32(4))
@@ -202,7 +196,7 @@ def _descriptor(e: Emitter, operand: Expr) -> Value:
     return e.b.op("or", e.b.convert("zext", start, "i64"), i64(layout))
 
 
-def _tile(e: Emitter, tile: Expr, a: Expr, b: Expr, n: Expr) -> None:
+def _tile(e: Emitting, tile: Expr, a: Expr, b: Expr, n: Expr) -> None:
     """All of a tile's depth in one piece of assembly: nothing touches the sums in between."""
     assert isinstance(a, Address)
     width = _number(n)
@@ -234,7 +228,7 @@ def _tile(e: Emitter, tile: Expr, a: Expr, b: Expr, n: Expr) -> None:
         e.b.store(e.b.value("float", f"extractvalue {after}, {at}"), register)
 
 
-def _round(e: Emitter, tile: Expr, memory: Expr, row_stride: Expr, n: Expr) -> None:
+def _round(e: Emitting, tile: Expr, memory: Expr, row_stride: Expr, n: Expr) -> None:
     """Rounded to the result's type: pairs of neighbours, or sixteen bytes of each thread."""
     assert isinstance(memory, Address)
     if memory.buffer.dtype.size_bytes == 2 and _number(n) % 32 == 0:
@@ -262,7 +256,7 @@ def _round(e: Emitter, tile: Expr, memory: Expr, row_stride: Expr, n: Expr) -> N
             b.line(f"store {pair}, {place}, align {2 * memory.buffer.dtype.size_bytes}")
 
 
-def _round_wide(e: Emitter, tile: Expr, memory: Address, row_stride: Expr, n: int) -> None:
+def _round_wide(e: Emitting, tile: Expr, memory: Address, row_stride: Expr, n: int) -> None:
     """Four threads that hold pairs of four groups of eight columns exchange them, so that each
     stores a whole group: two exchanges of halves, as a matrix of 4 x 4 is transposed."""
     b, element = e.b, {"bf16": "bfloat", "f16": "half"}[memory.buffer.dtype.name]
@@ -288,7 +282,7 @@ def _round_wide(e: Emitter, tile: Expr, memory: Address, row_stride: Expr, n: in
             b.line(f"store {vector}, {b.offset(element, line, i64(32 * group))}, align 16")
 
 
-def _pair(e: Emitter, registers: list[Value], element: str) -> Value:
+def _pair(e: Emitting, registers: list[Value], element: str) -> Value:
     """Two sums, rounded, in one register."""
     b = e.b
     pair = Value("<2 x float>", "undef")
@@ -298,7 +292,7 @@ def _pair(e: Emitter, registers: list[Value], element: str) -> Value:
     return b.convert("bitcast", b.convert("fptrunc", pair, f"<2 x {element}>"), "i32")
 
 
-def _exchanged(e: Emitter, values: list[Value], bit: int, is_set: Value) -> list[Value]:
+def _exchanged(e: Emitting, values: list[Value], bit: int, is_set: Value) -> list[Value]:
     """Swap one bit of the thread's number with one of the position, among four of each."""
     b, step = e.b, 1 << bit
     result = list(values)
@@ -313,7 +307,7 @@ def _exchanged(e: Emitter, values: list[Value], bit: int, is_set: Value) -> list
     return result
 
 
-_RULES: dict[str, Callable[..., None]] = {
+RULES: dict[str, Callable[..., None]] = {
     "mbarrier.init": _init,
     "mbarrier.wait": _wait,
     "mbarrier.expect": _expect,

@@ -31,6 +31,7 @@ from tilewright.codegen.entry import (
     symbol_sizes,
 )
 from tilewright.codegen.machine import Machine
+from tilewright.codegen.targets import handlers_of
 from tilewright.graph import ir as graph_ir
 from tilewright.graph.ir import Graph, Module, Node
 from tilewright.graph.memory import MemoryPlan, size_bytes, spans
@@ -79,7 +80,7 @@ def emit_main(
     signature = emit_signature(module, signature_of(inputs))
     params = (("ptr", "call"), ("ptr", "inputs"), ("i32", "n_inputs"))
     with module.function("i32", f"{name}_main", params) as (b, (call, args, n_args)):
-        emitter = Emitter(module, machine, b, name)
+        emitter = Emitter(module, machine, b, name, handlers_of(machine))
         sizes = symbol_sizes(inputs)
         symbols = b.alloca(f"[{max(1, len(sizes))} x i64]", align=8, hint="symbols")
         emitter.check(b.call("tw_check_args", "i32", signature, args, n_args, symbols))

@@ -11,17 +11,14 @@ number is kept between them before it is rounded or after. NaN becomes 0, as it 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tilewright import sym
 from tilewright.base.dtype import F32, DType
 from tilewright.codegen.builder import FunctionText, Value, splat
+from tilewright.codegen.handlers import Emitting
 from tilewright.codegen.types import float_literal, mangled, register_type, vector
 from tilewright.sym import Expr
 from tilewright.tensor.ir import Broadcast, Call
-
-if TYPE_CHECKING:
-    from tilewright.codegen.emitter import Emitter
 
 MAGIC = 1.5 * 2**23  # what is added to it is rounded to a whole number
 MOST = 2.0**16  # of a zero point
@@ -84,7 +81,7 @@ def _adds_nothing_negative(zero: Expr | None) -> bool:
     return inner is None or (isinstance(inner, sym.Cast) and inner.value.dtype.kind == "uint")
 
 
-def emit(e: Emitter, found: Rounded) -> Value | None:
+def emit(e: Emitting, found: Rounded) -> Value | None:
     """The instructions; None where the machine has none that round while they convert."""
     if not found.back and not e.machine.rounds:
         return None

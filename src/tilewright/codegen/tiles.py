@@ -1,37 +1,30 @@
 """Tile registers (AMX): buffers of scope `amx.tile`, numbered instead of addressed.
 
-A tile has sixteen rows of 64 bytes; of scope `amx.tile14` it has fourteen. A function that uses
-tiles configures them on entry and releases them on leaving; the process must have asked the kernel
-for permission, which the runtime does.
+A tile has sixteen rows of 64 bytes; of scope `amx.tile(rows=14)` it has fourteen. A function that
+uses tiles configures them on entry and releases them on leaving; the process must have asked the
+kernel for permission, which the runtime does.
 """
 
 from __future__ import annotations
 
-import re
-
 from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.codegen.builder import FunctionText, ModuleText, Value
+from tilewright.intrin.amx import REGISTERS, ROW_BYTES, ROWS, TILE
 from tilewright.sym import Const, Expr
 from tilewright.tensor import ir
 from tilewright.tensor.ir import Buffer, Stmt
 from tilewright.tensor.visit import walk
 
-SCOPE = "amx.tile"
-ROWS, ROW_BYTES, REGISTERS = 16, 64, 8
-
-
-_TILE = re.compile(re.escape(SCOPE) + r"([1-9]|1[0-6])?")
-
 
 def is_tile(buffer: Buffer) -> bool:
     """Whether a buffer lives in tile registers."""
-    return _TILE.fullmatch(buffer.scope) is not None
+    return buffer.memory.name == TILE.name
 
 
 def _rows(buffer: Buffer) -> int:
     """Of each tile."""
-    return int(buffer.scope.removeprefix(SCOPE) or ROWS)
+    return buffer.memory["rows"]
 
 
 def uses_tiles(stmt: Stmt) -> bool:

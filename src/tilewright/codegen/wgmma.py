@@ -8,19 +8,16 @@ A buffer of scope `wgmma.sum` is spread over the 128 threads of a warpgroup: of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.codegen.builder import Value, i64
+from tilewright.codegen.handlers import Emitting
+from tilewright.intrin.wgmma import SUM
 from tilewright.sym import Const, Expr
 from tilewright.tensor.ir import Address, Alloc, Call, Stmt
 from tilewright.tensor.visit import walk
 
-if TYPE_CHECKING:
-    from tilewright.codegen.emitter import Emitter
-
-SCOPE = "wgmma.sum"
 PREFIX = "wgmma."
 TILE_ELEMENTS, THREADS = 64 * 64, 128
 REGISTERS = TILE_ELEMENTS // THREADS
@@ -29,17 +26,17 @@ FENCE = 'call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"(
 
 def uses_wgmma(stmt: Stmt) -> bool:
     """Whether the statement holds sums in the registers of a warpgroup."""
-    return any(isinstance(s, Alloc) and s.buffer.scope == SCOPE for s in walk(stmt))
+    return any(isinstance(s, Alloc) and s.buffer.memory == SUM for s in walk(stmt))
 
 
-def emit(e: Emitter, node: Call) -> Value:
+def emit(e: Emitting, node: Call, is_statement: bool) -> Value:
     """One of zero, dot, store."""
     rules: dict[str, Callable[..., None]] = {"zero": _zero, "dot": _dot, "store": _store}
     rules[node.op.removeprefix(PREFIX)](e, *node.args)
     return Value("void", "")
 
 
-def _registers(e: Emitter, tile: Expr) -> list[Value]:
+def _registers(e: Emitting, tile: Expr) -> list[Value]:
     """The addresses of a thread's part of a tile."""
     assert isinstance(tile, Address)
     (index,) = tile.index
@@ -55,12 +52,12 @@ def _registers(e: Emitter, tile: Expr) -> list[Value]:
     return [e.b.offset("float", pointer, i64(first + at)) for at in range(REGISTERS)]
 
 
-def _zero(e: Emitter, tile: Expr) -> None:
+def _zero(e: Emitting, tile: Expr) -> None:
     for register in _registers(e, tile):
         e.b.store(Value("float", "0.0"), register)
 
 
-def _dot(e: Emitter, tile: Expr, a: Expr, b: Expr, *steps: Expr) -> None:
+def _dot(e: Emitting, tile: Expr, a: Expr, b: Expr, *steps: Expr) -> None:
     registers = _registers(e, tile)
     before = [e.b.load("float", register) for register in registers]
     descriptors = [
@@ -87,7 +84,7 @@ def _dot(e: Emitter, tile: Expr, a: Expr, b: Expr, *steps: Expr) -> None:
         e.b.store(e.b.value("float", f"extractvalue {after}, {at}"), register)
 
 
-def _descriptor(e: Emitter, operand: Expr, along: Expr, across: Expr) -> Value:
+def _descriptor(e: Emitting, operand: Expr, along: Expr, across: Expr) -> Value:
     """Where an operand lies: address, and bytes between core matrices along k and across it."""
     b = e.b
     shared = b.value("ptr addrspace(3)", f"addrspacecast {e.pointer(operand)} to ptr addrspace(3)")
@@ -100,7 +97,7 @@ def _descriptor(e: Emitter, operand: Expr, along: Expr, across: Expr) -> Value:
     return result
 
 
-def _store(e: Emitter, tile: Expr, memory: Expr, row_stride: Expr) -> None:
+def _store(e: Emitting, tile: Expr, memory: Expr, row_stride: Expr) -> None:
     b = e.b
     thread = b.convert("zext", b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32"), "i64")
     thread = b.op("and", thread, i64(THREADS - 1))

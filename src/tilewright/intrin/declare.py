@@ -1,4 +1,14 @@
-"""Declaring an intrinsic from the text of its behaviour."""
+"""Declaring an intrinsic from the text of its behaviour.
+
+    declare("func @copy4(%X: f32[4], %Y: f32[4]) stage scheduled { ... }", compute=lower)
+
+where `lower(X, Y)` gives the statement that carries the instruction out. A family of them:
+
+    def _copy(n: int) -> TensorIntrin:
+        return member(f"func @copy(%X: f32[{n}], %Y: f32[{n}]) ...", compute=lower)
+
+    declare_family("copy", (Parameter("n", 1, 16),), _copy)      # intrinsic("copy", n=4)
+"""
 
 from __future__ import annotations
 
@@ -23,9 +33,22 @@ def declare(
     update: Lower | None = None,
 ) -> TensorIntrin:
     """Declare what `behavior` computes, carried out by one statement per phase."""
+    return intrin.declare(member(behavior, compute=compute, reset=reset, update=update))
+
+
+def member(
+    behavior: str,
+    *,
+    compute: Lower | None = None,
+    reset: Lower | None = None,
+    update: Lower | None = None,
+) -> TensorIntrin:
+    """The same of one member of a family, which `declare_family` has made known."""
     fn = parse(behavior)
-    made = [None if lower is None else lower(*fn.buffers) for lower in (compute, reset, update)]
-    return intrin.declare(TensorIntrin(fn.name, fn, *made))
+    compute_stmt, reset_stmt, update_stmt = [
+        None if lower is None else lower(*fn.buffers) for lower in (compute, reset, update)
+    ]
+    return TensorIntrin(fn.name, fn, compute_stmt, reset_stmt, update_stmt)
 
 
 def address(buffer: Buffer, *index: int) -> Expr:

@@ -15,8 +15,10 @@ from tilewright.base.dtype import BOOL, INDEX
 from tilewright.intrin.declare import address, declare, stride_bytes
 from tilewright.sym import Expr
 from tilewright.tensor.ir import Buffer, Call, Eval, Stmt
+from tilewright.tensor.scopes import MemoryScope, Owner, declare_scope
 
-SCOPE = "wgmma.sum"
+SUM = declare_scope(MemoryScope("wgmma.sum", Owner.UNIT, is_addressable=False, alignment_bytes=16))
+SCOPE = SUM.reference
 ROWS, COLUMNS, DEPTH = 64, 64, 16
 
 

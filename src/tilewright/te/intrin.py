@@ -17,7 +17,7 @@ gemm8x8 = te.decl_tensor_intrin(y.op, lower)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from tilewright.te.operation import ComputeOp, Operation, PlaceholderOp
 from tilewright.te.scalar import DTypeLike
 from tilewright.te.source import clean_name, type_error, value_error
 from tilewright.tensor import intrin as registry
+from tilewright.tensor.assembly import Assembly, with_assembly
 from tilewright.tensor.intrin import TensorIntrin
 from tilewright.tensor.ir import Call, Eval, Stmt
 
@@ -42,12 +43,16 @@ def hardware_intrin(name: str, *args: Any, dtype: DTypeLike = I32) -> Expr:
 
 
 def decl_tensor_intrin(
-    op: Operation, lower: Callable[[list[BufferView], list[BufferView]], Any], name: str = ""
+    op: Operation,
+    lower: Callable[[list[BufferView], list[BufferView]], Any],
+    name: str = "",
+    assembly: Sequence[Assembly] = (),
 ) -> TensorIntrin:
     """Declare an instruction that computes what `op` says, for `tensorize` to use.
 
     `lower(inputs, outputs)` returns a statement or an instruction call; for a reduction a triple
-    (compute, reset, update) of them, where None leaves a phase to the behaviour itself.
+    (compute, reset, update) of them, where None leaves a phase to the behaviour itself. A call of
+    `asm.NAME` among them is inline assembly, which `assembly` describes.
     """
     if not isinstance(op, ComputeOp):
         raise type_error(
@@ -79,7 +84,8 @@ def decl_tensor_intrin(
     lowered = lower([BufferView(b) for b in inputs], [BufferView(b) for b in outputs])
     phases = _phases(lowered, op)
     chosen = clean_name(name or _default_name(phases, op))
-    return registry.declare(TensorIntrin(chosen, replace(behavior, name=chosen), *phases))
+    behavior = with_assembly(replace(behavior, name=chosen), *assembly)
+    return registry.declare(TensorIntrin(chosen, behavior, *phases))
 
 
 Phases = tuple[Stmt | None, Stmt | None, Stmt | None]

@@ -18,6 +18,7 @@ from tilewright.base.dtype import U64, DType
 from tilewright.base.intern import interned, node, set_once
 from tilewright.base.loc import UNKNOWN, Loc
 from tilewright.sym import TRUE, ZERO, Expr, Size, Var, sub
+from tilewright.tensor.scopes import MemoryScope, memory_of
 
 # --------------------------------------------------------------------------- buffers
 
@@ -38,6 +39,11 @@ class Buffer:
     @property
     def rank(self) -> int:
         return len(self.shape)
+
+    @property
+    def memory(self) -> MemoryScope:
+        """The declaration that the scope names."""
+        return memory_of(self.scope)
 
     def __repr__(self) -> str:
         dims = ", ".join(str(dim) for dim in self.shape)
@@ -198,6 +204,15 @@ class Reducer:
 SERIAL, PARALLEL, VECTOR = "serial", "parallel", "vector"
 UNROLL, THREAD, VTHREAD = "unroll", "thread", "vthread"
 LOOP_KINDS = (SERIAL, PARALLEL, VECTOR, UNROLL, THREAD, VTHREAD)
+BLOCK_LEVEL, THREAD_LEVEL = "blockIdx", "threadIdx"  # of the axes of thread loops
+THREAD_AXES = tuple(f"{level}.{axis}" for level in (BLOCK_LEVEL, THREAD_LEVEL) for axis in "xyz")
+
+
+def level_of(axis: str) -> str:
+    """The level of a thread axis: threadIdx of threadIdx.x."""
+    return axis.partition(".")[0]
+
+
 # An annotation of parallel loops: what ran last comes first, when the loop runs again.
 TO_AND_FRO = "to_and_fro"
 
@@ -286,13 +301,14 @@ class TensorCall(Stmt):
     intrin: str
     phase: str
     regions: tuple[Region, ...]
+    arguments: tuple[tuple[str, int], ...] = ()  # of an intrinsic with parameters
     loc: Loc = UNKNOWN
 
     def exprs(self) -> tuple[Expr, ...]:
         return region_exprs(self.regions)
 
     def with_exprs(self, exprs: tuple[Expr, ...]) -> Stmt:
-        return TensorCall(self.intrin, self.phase, with_region_exprs(self.regions, exprs), self.loc)
+        return replace(self, regions=with_region_exprs(self.regions, exprs))
 
 
 @node
@@ -394,7 +410,7 @@ class For(Stmt):
     Before lowering inserts barriers, threads of a block run in lock step, statement by statement.
     `shared` buffers belong to a block of threads, `local` ones to a thread. A tensor call is
     carried out once by all threads that the thread loops around it do not tell apart; memory of a
-    special unit (a scope with a dot, as `wgmma.sum`) belongs to such a group of threads.
+    special unit, as `wgmma.sum`, belongs to such a group of threads.
     """
 
     var: Var
@@ -409,6 +425,11 @@ class For(Stmt):
     @property
     def extent(self) -> Expr:
         return self.stop if self.start is ZERO else sub(self.stop, self.start)
+
+    @property
+    def level(self) -> str:
+        """Of a thread loop: over blocks of threads, or over the threads of one."""
+        return level_of(self.thread)
 
     def children(self) -> tuple[Stmt, ...]:
         return (self.body,)

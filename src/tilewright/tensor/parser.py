@@ -13,8 +13,11 @@ from tilewright.sym import ONE, TRUE, Expr, Size, Var, size, var
 from tilewright.sym.text import ExprParser
 from tilewright.tensor import ir
 from tilewright.tensor.calls import CALLS, result_type
+from tilewright.tensor.intrin import PHASES
 from tilewright.tensor.ir import Buffer, Function, Range, Region, Stmt
+from tilewright.tensor.parameters import Arguments, parse_arguments, reference
 from tilewright.tensor.reducers import NAMES, builtin
+from tilewright.tensor.scopes import memory_of
 
 T = TypeVar("T")
 
@@ -116,7 +119,7 @@ class Parser(ExprParser):
         shape = tuple(self._list("[", "]", self._dim))
         scope = "global"
         if self.tokens.accept("in"):
-            scope = self.tokens.expect_kind("name", "a memory scope").text
+            scope = self._scope()
         align = []
         while self.tokens.accept("align"):
             numbers = self._list("(", ")", self._int)
@@ -124,6 +127,11 @@ class Parser(ExprParser):
         buffer = Buffer(token.text[1:], shape, of, scope, tuple(align))
         self.buffers[buffer.name] = buffer
         return buffer
+
+    def _scope(self) -> str:
+        loc = self.tokens.location()
+        name = self.tokens.expect_kind("name", "a memory scope").text
+        return memory_of(reference(name, parse_arguments(self.tokens)), loc).reference
 
     def _find_sizes(self) -> None:
         """Sizes of the header, which may be used before the parameter that gives them."""
@@ -254,11 +262,7 @@ class Parser(ExprParser):
         if word.text == "eval":
             return ir.Eval(self.expr(), loc)
         if word.text == "call":
-            name = tokens.expect_kind("name", "an intrinsic").text
-            intrin, _, phase = name.rpartition(".")
-            if phase not in ("compute", "reset", "update") or not intrin:
-                tokens.fail("expected NAME.compute, NAME.reset or NAME.update")
-            return ir.TensorCall(intrin, phase, tuple(self._list("(", ")", self._region)), loc)
+            return self._tensor_call(loc)
         if word.text == "extern":
             symbol = tokens.expect_kind("name", "a symbol").text
             inputs = self._list("(", ")", self._region)
@@ -266,6 +270,20 @@ class Parser(ExprParser):
             outputs = self._list("(", ")", self._region)
             return ir.ExternCall(symbol, (*inputs, *outputs), len(outputs), loc)
         tokens.fail(f"unknown statement {word.text!r}", word)
+
+    def _tensor_call(self, loc: Loc) -> Stmt:
+        tokens = self.tokens
+        name = tokens.expect_kind("name", "an intrinsic").text
+        intrin, _, phase = name.rpartition(".")
+        arguments: Arguments = ()
+        if phase not in PHASES and tokens.at("("):
+            arguments = parse_arguments(tokens)
+            tokens.expect(".")
+            intrin, phase = name, tokens.expect_kind("name", "a phase").text
+        if phase not in PHASES or not intrin:
+            tokens.fail("expected NAME.compute, NAME.reset or NAME.update")
+        regions = tuple(self._list("(", ")", self._region))
+        return ir.TensorCall(intrin, phase, regions, arguments, loc)
 
     def _for(self, loc: Loc) -> Stmt:
         tokens = self.tokens

@@ -12,6 +12,7 @@ from tilewright.sym.text import FORMATTERS, ExprPrinter
 from tilewright.tensor import ir
 from tilewright.tensor.calls import CALLS
 from tilewright.tensor.ir import Buffer, Function, Region, Stmt
+from tilewright.tensor.parameters import reference
 from tilewright.tensor.reducers import is_builtin
 from tilewright.tensor.visit import walk
 
@@ -156,7 +157,8 @@ class Printer:
 
     def _tensor_call(self, stmt: ir.TensorCall) -> None:
         regions = ", ".join(self.region(region) for region in stmt.regions)
-        self.out.line(f"call {stmt.intrin}.{stmt.phase}({regions})", stmt)
+        intrin = reference(stmt.intrin, stmt.arguments)
+        self.out.line(f"call {intrin}.{stmt.phase}({regions})", stmt)
 
     def _extern_call(self, stmt: ir.ExternCall) -> None:
         inputs, outputs = stmt.regions[: -stmt.outputs], stmt.regions[-stmt.outputs :]

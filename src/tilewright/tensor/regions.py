@@ -317,7 +317,7 @@ def called_regions(stmt: TensorCall | ExternCall) -> tuple[Regions, Regions]:
     if isinstance(stmt, ExternCall):
         first_output = len(stmt.regions) - stmt.outputs
     else:
-        first_output = len(stmt.regions) - len(intrinsic(stmt.intrin).outputs)
+        first_output = len(stmt.regions) - len(intrinsic(stmt.intrin, stmt.arguments).outputs)
     inputs, outputs = stmt.regions[:first_output], stmt.regions[first_output:]
     if isinstance(stmt, TensorCall) and stmt.phase == RESET:
         inputs = ()

@@ -5,6 +5,7 @@ Of every stage
     is a dimension of a parameter, or a scalar parameter itself.               TW2030
  2. A variable is bound once in the whole function.                           TW2031
  3. A buffer is used only where it is a parameter or allocated, and it is that once.  TW2032
+    Its memory is declared.                                                   TW2047
  4. Operands have the types their operation takes; a store has the type of its buffer. TW2033
  5. An access has an index per dimension, a region a range per dimension.     TW2034
  6. A sequence holds no sequence, and not exactly one statement.              TW2035
@@ -41,7 +42,7 @@ from typing import Any, NoReturn
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL, INDEX, DType
-from tilewright.base.errors import CompilerBug, Excerpt
+from tilewright.base.errors import CompilerBug, Excerpt, UserError
 from tilewright.sym import Const, Context, Expr, Size, Var
 from tilewright.tensor import ir
 from tilewright.tensor.calls import CALLS, result_type
@@ -59,9 +60,8 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.printer import Printer
 from tilewright.tensor.regions import are_disjoint, called_regions, point
+from tilewright.tensor.scopes import memory_of
 from tilewright.tensor.visit import blocks, walk
-
-THREAD_AXES = tuple(f"{level}.{axis}" for level in ("blockIdx", "threadIdx") for axis in "xyz")
 
 
 class VerifyError(CompilerBug):
@@ -158,6 +158,10 @@ class _Verifier:
     # ------------------------------------------------------------------ buffers, variables
 
     def _buffer(self, buffer: Buffer, around: _Around) -> None:
+        try:
+            memory_of(buffer.scope)
+        except UserError as error:
+            self.fail("TW2047", f"the memory of {self.name(buffer)}: {error.message}", buffer)
         for dim in buffer.shape:
             self._typed(dim, around, INDEX, "a dimension of", buffer)
         for axis, _, _ in buffer.align:
@@ -410,7 +414,7 @@ class _Verifier:
         var = loop.var
         if loop.kind not in ir.LOOP_KINDS:
             self.fail("TW2036", f"loop {self.name(var)} is of unknown kind {loop.kind}")
-        if loop.kind == ir.THREAD and loop.thread not in THREAD_AXES:
+        if loop.kind == ir.THREAD and loop.thread not in ir.THREAD_AXES:
             self.fail("TW2036", f"loop {self.name(var)} is bound to unknown axis {loop.thread!r}")
         if loop.kind != ir.THREAD and loop.thread:
             self.fail(

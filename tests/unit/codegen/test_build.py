@@ -10,15 +10,17 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from tilewright import runtime
+from tilewright import runtime, te
 from tilewright.base.errors import TilewrightError, Unsupported, UserError, UserTypeError
 from tilewright.base.target import Target
-from tilewright.codegen.build import build, compile_object, load_object
+from tilewright.codegen.build import build, compile_object, load_object, lower_for
 from tilewright.codegen.externs import register_extern
-from tilewright.codegen.hardware import Assembly, declare_assembly
 from tilewright.runtime.library import load_library
 from tilewright.runtime.saved import load
-from tilewright.tensor import parse
+from tilewright.sym import ZERO
+from tilewright.tensor import Schedule, parse
+from tilewright.tensor.assembly import Assembly, assembly_of, with_assembly
+from tilewright.tensor.ir import Store
 
 SCALE = """
 func @scale(%x: f32[n, 4], %y: f32[n, 4]) stage flat {
@@ -321,12 +323,44 @@ def test_llvm_intrinsics_are_called_by_name():
     np.testing.assert_array_equal(y.view(np.uint32), np.array(want, np.uint32))
 
 
-def test_inline_assembly_is_called_by_its_declared_name():
-    declare_assembly(Assembly("add_one", "leal 1($1), $0", "=r,r", has_effects=False))
+ADD_ONE = {"x86_64": "leal 1(${1:k}), ${0:k}", "aarch64": "add ${0:w}, ${1:w}, #1"}
+
+
+def add_one() -> Assembly:
+    arch = Target.host().arch
+    if arch not in ADD_ONE:
+        pytest.skip(f"no assembly for {arch} here")
+    return Assembly("add_one", ADD_ONE[arch], "=r,r", has_effects=False)
+
+
+def test_inline_assembly_is_part_of_the_program():
     program = "func @f(%x: i32[1], %y: i32[1]) stage flat { %y[0] = asm.add_one:i32(%x[0]) }"
+    fn = with_assembly(parse(program), add_one())
+    assert parse(str(fn)) == fn
+    assert assembly_of(fn) == {"asm.add_one": add_one()}
     y = np.zeros(1, np.int32)
-    build(parse(program), "cpu")(np.array([41], np.int32), y)
+    build(fn, "cpu")(np.array([41], np.int32), y)
     assert y[0] == 42
+
+
+def test_an_intrinsic_brings_its_assembly_along():
+    x = te.placeholder((1,), "i32", name="x")
+    y = te.compute((1,), lambda i: x[i] + 1, name="y")
+
+    def lower(inputs, outputs):
+        (source,), (target,) = inputs, outputs
+        value = te.hardware_intrin("asm.add_one", source[0], dtype="i32")
+        return Store(target.buffer, (ZERO,), value)
+
+    intrin = te.decl_tensor_intrin(y.op, lower, name="asm_test_add", assembly=[add_one()])
+    sch = Schedule(te.function([x, y], name="f"))
+    (i,) = sch.get_loops(sch.get_block("y"))
+    sch.tensorize(i, intrin)
+    made = lower_for(sch.function, Target.parse("cpu"))
+    assert dict(made.attrs).keys() >= {"asm.add_one"}
+    out = np.zeros(1, np.int32)
+    build(sch.function, "cpu")(np.array([41], np.int32), out)
+    assert out[0] == 42
 
 
 def test_prefetching_changes_nothing():

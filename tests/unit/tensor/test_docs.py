@@ -8,7 +8,7 @@ import pytest
 PAGES = Path(__file__).parents[3] / "docs/internals"
 
 
-@pytest.mark.parametrize("name", ["tensor", "loops-and-blocks", "moving-blocks"])
+@pytest.mark.parametrize("name", ["tensor", "intrinsics", "loops-and-blocks", "moving-blocks"])
 def test_the_page_runs(name: str) -> None:
     result = doctest.testfile(str(PAGES / f"{name}.md"), module_relative=False)
     assert result.attempted

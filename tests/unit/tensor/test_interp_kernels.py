@@ -8,6 +8,7 @@ import pytest
 from tilewright.base.errors import ExecutionError
 from tilewright.tensor import interpret, parse
 from tilewright.tensor.intrin import TensorIntrin, declare
+from tilewright.tensor.scopes import MemoryScope, Owner, declare_scope
 
 BARRIER = "            eval barrier.shared()\n"
 MATMUL = f"""
@@ -579,6 +580,9 @@ func @add16(%x: f32[16], %y: f32[16]) stage scheduled {
   }
 }
 """
+
+
+declare_scope(MemoryScope("unit.sum", Owner.UNIT))
 
 
 @pytest.mark.parametrize("scope", ["unit.sum", "shared", "local"])

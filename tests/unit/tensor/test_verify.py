@@ -435,3 +435,9 @@ def test_alignment_speaks_of_a_dimension() -> None:
 
 def test_a_condition_over_floats_is_fine() -> None:
     verify(function(ir.If(eq(Load(A, (ZERO,)), ONE), store())))
+
+
+def test_03_the_memory_of_a_buffer_is_declared() -> None:
+    t = Buffer("T", (const(8),), F32, "lake")
+    error = failure(function(ir.Alloc(t, store(to=t))))
+    assert (error.code, error.message) == ("TW2047", "the memory of %T: no memory named lake")

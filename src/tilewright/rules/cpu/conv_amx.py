@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from tilewright.base.target import CPU
 from tilewright.intrin.amx import ROWS as SIDE
-from tilewright.intrin.amx import name_of, scope_of
+from tilewright.intrin.amx import scope_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.conv_model import even
 from tilewright.rules.cpu.conv_schedule import padding_of
@@ -243,9 +243,8 @@ def _tiled(
     _ask_ahead(sch, b, jb, co, plan)
     _tensorize_all(sch, found, plan, (a, b, store))
     init = sch.decompose_reduction(c, taps[0])
-    dot = name_of(kind.dot, plan.tall)
-    sch.tensorize(sch.get_loops(c)[-3], dot)
-    sch.tensorize(sch.get_loops(init)[-2], dot)
+    sch.tensorize(sch.get_loops(c)[-3], kind.dot, rows=plan.tall)
+    sch.tensorize(sch.get_loops(init)[-2], kind.dot, rows=plan.tall)
     sch.annotate(packed, CONSTANT, True)
     overlap(sch, at, co, done, (found.depth or 0) // kind.depth)
     if plan.share:
@@ -347,12 +346,13 @@ def _tensorize_all(
     # A is laid out by batch, places, channels summed over and taps: in the order of iterators.
     order = sorted((found.batch, *found.out_spatial, found.in_channels, *found.kernel_spatial))
     x, deep = order.index(found.out_spatial[-1]), order.index(plan.deep)
-    seen = "rows" if plan.deep == found.in_channels else f"windows{found.strides[-1]}"
-    rows = name_of(f"{kind.load}_{seen}", plan.tall)
+    load, parameters = f"{kind.load}_rows", {"rows": plan.tall}
+    if plan.deep != found.in_channels:
+        load = f"{kind.load}_windows"
+        parameters["stride"] = found.strides[-1]
     if plan.below > 1:
         sch.unroll(sch.get_loops(a)[-len(order) :][order.index(found.out_spatial[-2])])
         sch.unroll(sch.get_loops(store)[-rank - 2 :][rank - 1])
-    tensorize(sch, a, len(order), x, deep, (plan.tall, 0), rows)
-    tensorize(
-        sch, store, rank + 2, rank, rank + 1, (plan.tall, SIDE), name_of(kind.store, plan.tall)
-    )
+    tensorize(sch, a, len(order), x, deep, (plan.tall, 0), load, **parameters)
+    tall = plan.tall
+    tensorize(sch, store, rank + 2, rank, rank + 1, (tall, SIDE), kind.store, rows=tall)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilewright.intrin.amx import ROWS as SIDE  # the intrinsics below are declared there
-from tilewright.intrin.amx import SCOPE, name_of, scope_of
+from tilewright.intrin.amx import SCOPE, scope_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.gemm_schedule import copy_of, operand, producer_of, read_index
 from tilewright.rules.match.contraction import Contraction, contraction
@@ -330,9 +330,8 @@ def use_tiles(
     """Leave loads, stores and sums to the instructions; the block that clears the sums."""
     _tensorize_copies(sch, found, plan, registers)
     init = sch.decompose_reduction(c, cut.sums[0])
-    dot = name_of(plan.kind.dot, plan.tall)
-    sch.tensorize(sch.get_loops(c)[-3], dot)
-    sch.tensorize(sch.get_loops(init)[-2], dot)
+    sch.tensorize(sch.get_loops(c)[-3], plan.kind.dot, rows=plan.tall)
+    sch.tensorize(sch.get_loops(init)[-2], plan.kind.dot, rows=plan.tall)
     return init
 
 
@@ -485,10 +484,10 @@ def _tensorize_copies(
     k, j = _axis(found, found.b, found.k[-1]), _axis(found, found.b, found.n[-1])
     tensorize(sch, registers.b, len(found.b.index), k, j, (0, SIDE), f"{kind.load_b}_groups")
     i, k = _axis(found, found.a, found.m[-1]), _axis(found, found.a, found.k[-1])
-    rows = name_of(f"{kind.load}_rows", plan.tall)
-    tensorize(sch, registers.a, len(found.a.index), i, k, (plan.tall, 0), rows)
+    a_rank, rows = len(found.a.index), {"rows": plan.tall}
+    tensorize(sch, registers.a, a_rank, i, k, (plan.tall, 0), f"{kind.load}_rows", **rows)
     rank, i, j = _written(found)
-    tensorize(sch, registers.store, rank, i, j, (plan.tall, SIDE), name_of(kind.store, plan.tall))
+    tensorize(sch, registers.store, rank, i, j, (plan.tall, SIDE), kind.store, **rows)
 
 
 def tensorize(
@@ -499,6 +498,7 @@ def tensorize(
     second: int,
     tiles: tuple[int, int],
     intrinsic: str,
+    **parameters: int,
 ) -> None:
     """Split a copy into tiles along two of its loops; one call each."""
     own = sch.get_loops(block)[-rank:]
@@ -514,7 +514,7 @@ def tensorize(
     sch.reorder(*rest, *outer, y, x)
     for loop in outer:
         sch.unroll(loop)
-    sch.tensorize(y, intrinsic)
+    sch.tensorize(y, intrinsic, **parameters)
 
 
 def pack(sch: Schedule, found: Contraction, plan: AmxPlan, panel: BlockRef) -> None:

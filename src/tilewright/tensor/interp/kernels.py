@@ -16,11 +16,11 @@ from tilewright.sym import Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.interp.accesses import STORE
 from tilewright.tensor.interp.emit import Statements
-from tilewright.tensor.interp.lanes import is_of_unit
 from tilewright.tensor.interp.placement import written
 from tilewright.tensor.interp.writer import tuple_text
 from tilewright.tensor.ir import Block, Buffer, Call, For, Load, MaskedLoad, Stmt
 from tilewright.tensor.regions import called_regions
+from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import exprs, walk
 
 _LEAVES = (ir.Store, ir.Update, ir.TensorCall, ir.ExternCall)
@@ -87,7 +87,7 @@ class LockStep(Statements):
         sizes = ["0"]
         for buffer in buffers:
             known = not any(sym.uses_var(dim, inside) for dim in buffer.shape)
-            if known and not buffer.scope.startswith("shared") and not is_of_unit(buffer.scope):
+            if known and buffer.memory.owner in (Owner.DEVICE, Owner.THREAD):
                 sizes.append(" * ".join(["1", *(self.expr(dim) for dim in buffer.shape)]))
         return " + ".join(sizes)
 

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from tilewright.sym import Var
 from tilewright.tensor.interp.failures import Failures
 from tilewright.tensor.interp.memory import Memory, Radices, Shadow, next_stamp
-from tilewright.tensor.ir import Buffer
+from tilewright.tensor.ir import BLOCK_LEVEL, THREAD_LEVEL, Buffer, level_of
+from tilewright.tensor.scopes import MemoryScope, Owner
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_] | None  # None: every lane
@@ -186,11 +187,12 @@ class Lanes:
         touched it since the last barrier is remembered, what it holds is not.
         """
         radices: Radices = ()
-        if is_of_unit(buffer.scope) and self.levels[0].kind == BLOCK:
+        if buffer.memory.owner is Owner.UNIT and self.levels[0].kind == BLOCK:
             owner, radices = 1, self._radices(axes)
             copies = math.prod(radix for _, radix in radices)
         else:
-            owner = self._owner(buffer.scope, any(axis.startswith("threadIdx") for axis in axes))
+            threaded = any(level_of(axis) == THREAD_LEVEL for axis in axes)
+            owner = self._level_of_owner(buffer.memory, threaded)
             copies = int(self.slots[owner - 1].max(initial=-1)) + 1 if owner else 1
         key = (buffer, shape, self.count, copies)
         found = self.memories.get(key)
@@ -206,7 +208,7 @@ class Lanes:
         the loops below, each with the number of its values.
         """
         parts: list[tuple[str | int, Ints]] = [(0, self.slots[0])]
-        parts += [(axis, self.axes[axis]) for axis in axes if axis.startswith("threadIdx")]
+        parts += [(axis, self.axes[axis]) for axis in axes if level_of(axis) == THREAD_LEVEL]
         parts += [(level, self.ids[level]) for level in range(2, len(self.levels))]
         return tuple((part, int(numbers.max(initial=-1)) + 1) for part, numbers in parts)
 
@@ -222,16 +224,16 @@ class Lanes:
         """The copy of a memory that each lane uses."""
         return self._copies(memory.radices) if memory.radices else self.slots[memory.owner - 1]
 
-    def _owner(self, scope: str, is_threaded: bool) -> int:
+    def _level_of_owner(self, memory: MemoryScope, is_threaded: bool) -> int:
         """At how many levels each has a copy: shared memory belongs to a block, the rest to where
         it comes into being (a thread, an iteration), local memory at least to a thread.
         """
         in_kernel = self.levels[0].kind == BLOCK
-        if scope.startswith("shared"):
+        if memory.owner is Owner.BLOCK:
             return 1 if in_kernel else 0
         if not in_kernel or len(self.levels) > 2:
             return len(self.levels)
-        return 1 if scope == "global" and not is_threaded else 2
+        return 1 if memory.owner is Owner.DEVICE and not is_threaded else 2
 
     def locate(
         self,
@@ -530,13 +532,13 @@ class Lanes:
     def describe(self, level: int, identity: int) -> str:
         """A block or thread by its coordinates."""
         rows = np.flatnonzero(self.ids[level] == identity)
-        prefix = "blockIdx" if self.levels[level].kind == BLOCK else "threadIdx"
+        among = BLOCK_LEVEL if self.levels[level].kind == BLOCK else THREAD_LEVEL
         if not len(rows):
             return f"{self.levels[level].kind} {identity}"
         shown = ", ".join(
             f"{axis} = {int(x[rows[0], 0])}"
             for axis, x in sorted(self.axes.items())
-            if axis.startswith(prefix)
+            if level_of(axis) == among
         )
         return f"{self.levels[level].kind} ({shown})"
 
@@ -607,8 +609,8 @@ def launch(
 
     `private` is how many elements of memory a thread has to itself.
     """
-    blocks = {axis: n for axis, n in extents.items() if axis.startswith("blockIdx")}
-    threads = {axis: n for axis, n in extents.items() if axis.startswith("threadIdx")}
+    blocks = {axis: n for axis, n in extents.items() if level_of(axis) == BLOCK_LEVEL}
+    threads = {axis: n for axis, n in extents.items() if level_of(axis) == THREAD_LEVEL}
     block_at, thread_at = _grid(blocks), _grid(threads)
     block_count, thread_count = len(block_at), len(thread_at)
     if not block_count or not thread_count:
@@ -632,11 +634,6 @@ def launch(
             (slot, slot * thread_count + thread),
             axes,
         )
-
-
-def is_of_unit(scope: str) -> bool:
-    """Whether memory of the scope belongs to a special unit, which threads drive together."""
-    return "." in scope and not scope.startswith("shared")
 
 
 def _grid(extents: dict[str, int]) -> Ints:

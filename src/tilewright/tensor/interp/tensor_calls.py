@@ -36,7 +36,7 @@ from tilewright.tensor.visit import blocks, rewrite
 
 def expand_tensor_call(stmt: TensorCall) -> Stmt:
     """The statements that carry out one call."""
-    intrin = intrinsic(stmt.intrin)
+    intrin = intrinsic(stmt.intrin, stmt.arguments, stmt.loc)
     tiles = _match_tiles(intrin, stmt)
     sizes = {
         dim: r.extent

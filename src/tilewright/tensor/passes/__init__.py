@@ -10,6 +10,7 @@ from tilewright.base.passes import Pass, PassContext, run_passes
 from tilewright.tensor.ir import Function
 from tilewright.tensor.passes.assign_memory import assign_memory
 from tilewright.tensor.passes.bind_threads import bind_threads
+from tilewright.tensor.passes.check_capacity import check_capacity
 from tilewright.tensor.passes.compact_buffers import compact_buffers
 from tilewright.tensor.passes.enter_device import enter_device
 from tilewright.tensor.passes.expand_updates import expand_updates
@@ -58,6 +59,7 @@ LOWER_CPU: tuple[TensorPass, ...] = (
     unmask_locals,
     hoist_invariants,
     remove_no_ops,
+    check_capacity,
 )
 LOWER_GPU: tuple[TensorPass, ...] = (
     lower_inits,
@@ -81,6 +83,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     unmask_locals,
     hoist_invariants,
     remove_no_ops,
+    check_capacity,
     enter_device,
 )
 PIPELINES: dict[str, tuple[TensorPass, ...]] = {"cpu": LOWER_CPU, "gpu": LOWER_GPU}

@@ -16,7 +16,6 @@ from tilewright import sym
 from tilewright.sym import ONE, Context, Expr, Select
 from tilewright.tensor.intrin import UPDATE
 from tilewright.tensor.ir import (
-    THREAD,
     Address,
     Buffer,
     ExternCall,
@@ -205,10 +204,3 @@ def context_at(access: Access, ctx: Context = sym.EMPTY) -> Context:
     for guard in access.guards:
         ctx = ctx.assume(guard)
     return ctx
-
-
-def is_shared_between(scope: str, loop: For) -> bool:
-    """Whether all iterations of a thread loop see the same buffer of this scope."""
-    if loop.kind != THREAD:
-        return False
-    return scope == "global" or (scope.startswith("shared") and loop.thread.startswith("threadIdx"))

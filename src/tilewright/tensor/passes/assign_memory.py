@@ -2,7 +2,7 @@
 
 Buffers of a small constant size go on the stack (scope `local`), where the optimizer can turn them
 into registers; all others on the heap (scope `global`), whatever scope the schedule asked for.
-Memories of a special unit, whose names have a dot (`amx.tile`), stay what they are.
+Memories of a special unit (`amx.tile`) stay what they are.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 from tilewright.base.passes import PassContext
 from tilewright.sym import Const
 from tilewright.tensor.ir import Alloc, Buffer, Function
+from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import replace_buffers, walk
 
 
@@ -22,7 +23,7 @@ def assign_memory(fn: Function, ctx: PassContext) -> Function:
     allocs = [
         stmt.buffer
         for stmt in walk(fn.body)
-        if isinstance(stmt, Alloc) and "." not in stmt.buffer.scope
+        if isinstance(stmt, Alloc) and stmt.buffer.memory.owner is not Owner.UNIT
     ]
     for buffer in sorted(allocs, key=lambda one: one.scope != "local"):
         size = 1

@@ -18,13 +18,12 @@ from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext
 from tilewright.sym import Context, Expr, Var, var
-from tilewright.tensor.ir import SERIAL, THREAD, UNROLL, Buffer, For, Function, Stmt, annotation
+from tilewright.tensor.ir import THREAD, THREAD_AXES, Buffer, For, Function, Stmt, annotation
+from tilewright.tensor.ownership import owning_memory
 from tilewright.tensor.passes.accesses import Access, collect, common
 from tilewright.tensor.passes.pipeline_loops import STAGE, expanded_plan
 from tilewright.tensor.passes.rewriter import Rewriter, as_list, with_body
 from tilewright.tensor.visit import replace_buffers, walk
-
-AXES = tuple(f"{level}.{axis}" for level in ("blockIdx", "threadIdx") for axis in "xyz")
 
 
 def bind_threads(fn: Function, ctx: PassContext) -> Function:
@@ -41,25 +40,20 @@ def _moved(fn: Function) -> dict[Buffer, Buffer]:
     """The intermediates in global memory that belong to a thread or to a block of threads."""
     found: dict[Buffer, Buffer] = {}
     for buffer, accesses in collect(fn.body, fn.allocs).items():
-        if buffer.scope == "global" and accesses:
-            scope = _owner(accesses)
-            if scope != "global":
-                found[buffer] = replace(buffer, scope=scope)
+        if accesses:
+            memory = owning_memory(buffer.memory, _common_loops(accesses))
+            if memory != buffer.memory:
+                found[buffer] = replace(buffer, scope=memory.reference)
     return found
 
 
-def _owner(accesses: list[Access]) -> str:
+def _common_loops(accesses: list[Access]) -> list[For]:
+    """The loops around all accesses, from the outermost in."""
     place = accesses[0].place
     for access in accesses[1:]:
         place = common(place, access.place)
     loops = [p.stmt for p in place.ancestors() if p is not place and isinstance(p.stmt, For)]
-    concurrent = [loop for loop in loops if loop.kind not in (SERIAL, UNROLL)]
-    if not any(loop.kind == THREAD for loop in concurrent):
-        return "global"
-    is_one_threads = concurrent[0].kind != THREAD or any(
-        loop.thread.startswith("threadIdx") for loop in concurrent
-    )
-    return "local" if is_one_threads else "shared"
+    return loops[::-1]
 
 
 @dataclass(slots=True)
@@ -80,7 +74,7 @@ class _FindKernels(Rewriter):
                 _note(axes, stmt)
         body = _Bind(axes)(loop)
         assert body is not None
-        for name in reversed(AXES):
+        for name in reversed(THREAD_AXES):
             if name in axes:
                 axis = axes[name]
                 body = For(axis.var, sym.ZERO, axis.extent, body, THREAD, name, (), loop.loc)

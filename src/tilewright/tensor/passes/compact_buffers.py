@@ -30,8 +30,10 @@ from tilewright.tensor.ir import (
     Store,
     TensorCall,
 )
-from tilewright.tensor.passes.accesses import Access, Place, collect, is_shared_between
+from tilewright.tensor.ownership import is_shared_between
+from tilewright.tensor.passes.accesses import Access, Place, collect
 from tilewright.tensor.regions import is_data_dependent, region_over
+from tilewright.tensor.scopes import MemoryScope
 from tilewright.tensor.visit import rewrite, walk
 
 Box = tuple[Buffer, tuple[Expr, ...]]  # the smaller buffer, where it starts in the old one
@@ -59,7 +61,7 @@ def _box(buffer: Buffer, accesses: list[Access]) -> Box | None:
         for place in accesses[0].place.ancestors()
         if isinstance(place.stmt, Alloc) and place.stmt.buffer is buffer
     )
-    ctx, running_outside = _surroundings(home, buffer.scope)
+    ctx, running_outside = _surroundings(home, buffer.memory)
     seen: set[tuple[object, ...]] = set()
     boxes: list[Region] = []
     for access in accesses:
@@ -81,14 +83,14 @@ def _box(buffer: Buffer, accesses: list[Access]) -> Box | None:
     return replace(buffer, shape=shape), tuple([start for start, _ in dims])
 
 
-def _surroundings(home: Place, scope: str) -> tuple[Context, dict[Var, tuple[Expr, Expr]]]:
+def _surroundings(home: Place, memory: MemoryScope) -> tuple[Context, dict[Var, tuple[Expr, Expr]]]:
     """What holds at the allocation; threads around it that share the buffer count as running."""
     ctx = Context()
     shared: dict[Var, tuple[Expr, Expr]] = {}
     for place in home.below(None):
         loop = place.stmt
         if isinstance(loop, For):
-            if is_shared_between(scope, loop):
+            if is_shared_between(memory, loop):
                 shared[loop.var] = (loop.start, loop.stop)
             else:
                 ctx = ctx.bind(loop.var, loop.start, loop.stop)

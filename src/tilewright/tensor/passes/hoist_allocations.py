@@ -14,8 +14,19 @@ from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
-from tilewright.tensor.ir import SERIAL, THREAD, UNROLL, Alloc, Buffer, For, Function, Stmt
+from tilewright.tensor.ir import (
+    BLOCK_LEVEL,
+    SERIAL,
+    THREAD,
+    UNROLL,
+    Alloc,
+    Buffer,
+    For,
+    Function,
+    Stmt,
+)
 from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import walk
 
 
@@ -68,7 +79,7 @@ class _Hoist(Rewriter):
 
 def _costs(buffer: Buffer) -> bool:
     """Whether taking the memory is work: the heap, or a place in shared memory."""
-    return buffer.scope == "global" or buffer.scope.startswith("shared")
+    return buffer.memory.owner in (Owner.DEVICE, Owner.BLOCK)
 
 
 def _leading(body: Stmt, inner: Stmt) -> list[Buffer] | None:
@@ -86,5 +97,5 @@ def _stays_inside(buffer: Buffer, loop: For) -> bool:
     if any(sym.uses_var(dim, {loop.var}) for dim in buffer.shape):
         return True
     if loop.kind == THREAD:
-        return buffer.scope.startswith("shared") and loop.thread.startswith("blockIdx")
+        return buffer.memory.owner is Owner.BLOCK and loop.level == BLOCK_LEVEL
     return loop.kind not in (SERIAL, UNROLL)

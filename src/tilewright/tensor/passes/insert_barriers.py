@@ -22,6 +22,7 @@ from tilewright.base.passes import PassContext
 from tilewright.sym import Const, Context, Expr, FloorMod, Var
 from tilewright.tensor.ir import (
     THREAD,
+    THREAD_LEVEL,
     Alloc,
     Buffer,
     Call,
@@ -37,6 +38,7 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.accesses import reads_of, writes_of
 from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import walk
 
 BARRIER = Call("barrier.shared", (), BOOL)
@@ -59,7 +61,7 @@ class _Kernels(Rewriter):
         body: Stmt = loop
         while isinstance(body, For) and body.kind == THREAD:
             nest.append(body)
-            if body.thread.startswith("threadIdx"):
+            if body.level == THREAD_LEVEL:
                 threads[body.var] = body.extent
             body = body.body
         body = _Sync(threads, body).stmt(body)
@@ -75,7 +77,7 @@ def _exchanged(kernel: Stmt) -> set[Buffer]:
     for stmt in walk(kernel):
         written.update(buffer for buffer, _ in writes_of(stmt))
         read.update(buffer for buffer, _, _, _ in reads_of(stmt))
-    return {b for b in written & read if b.scope == "global" or b.scope.startswith("shared")}
+    return {b for b in written & read if b.memory.owner in (Owner.DEVICE, Owner.BLOCK)}
 
 
 def _starts_with_barrier(stmt: Stmt) -> bool:

@@ -17,10 +17,12 @@ from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.sym import ONE, Const, Expr, Size, Var
+from tilewright.tensor.assembly import assembly_attributes
 from tilewright.tensor.intrin import COMPUTE, RESET, TensorIntrin, intrinsic
 from tilewright.tensor.ir import (
     Address,
     Alloc,
+    Annotations,
     Block,
     Buffer,
     Call,
@@ -52,20 +54,30 @@ from tilewright.tensor.visit import (
 def lower_tensor_calls(fn: Function, ctx: PassContext) -> Function:
     if not any(isinstance(stmt, TensorCall) for stmt in walk(fn.body)):
         return fn
-    implementations: dict[tuple[str, str], Stmt] = {}
+    implementations: dict[tuple[TensorIntrin, str], Stmt] = {}
 
     def rule(stmt: Stmt) -> Stmt:
         if not isinstance(stmt, TensorCall):
             return stmt
-        intrin = intrinsic(stmt.intrin)
-        key = (stmt.intrin, stmt.phase)
+        intrin = intrinsic(stmt.intrin, stmt.arguments, stmt.loc)
+        key = (intrin, stmt.phase)
         if key not in implementations:
             implementations[key] = _implementation(intrin, stmt.phase)
         return _instantiated(implementations[key], intrin, stmt)
 
     outputs = _written_params(fn)
-    attrs = annotated(fn.attrs, OUTPUTS, outputs)
+    attrs = annotated(_with_assembly(fn), OUTPUTS, outputs)
     return replace(fn, body=rewrite(fn.body, rule), attrs=attrs)
+
+
+def _with_assembly(fn: Function) -> Annotations:
+    """The attributes of the function, and the inline assembly of the intrinsics it calls."""
+    attrs = fn.attrs
+    for stmt in walk(fn.body):
+        if isinstance(stmt, TensorCall):
+            for key, value in assembly_attributes(intrinsic(stmt.intrin, stmt.arguments).behavior):
+                attrs = annotated(attrs, key, value)
+    return attrs
 
 
 def _written_params(fn: Function) -> tuple[int, ...]:
@@ -73,7 +85,7 @@ def _written_params(fn: Function) -> tuple[int, ...]:
     written = written_buffers(fn.body)
     for stmt in walk(fn.body):
         if isinstance(stmt, TensorCall):
-            outputs = len(intrinsic(stmt.intrin).outputs)
+            outputs = len(intrinsic(stmt.intrin, stmt.arguments).outputs)
             written.update({region.buffer: None for region in stmt.regions[-outputs:]})
     return tuple(at for at, param in enumerate(fn.params) if param in written)
 

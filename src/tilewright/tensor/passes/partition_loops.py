@@ -47,6 +47,7 @@ from tilewright.tensor.ir import (
     PARALLEL,
     SERIAL,
     THREAD,
+    THREAD_LEVEL,
     UNROLL,
     VECTOR,
     VTHREAD,
@@ -136,7 +137,7 @@ class _Partition(Rewriter):
         return with_branches(stmt, self(stmt.then), otherwise)
 
     def visit_for(self, loop: For) -> Stmt | None:
-        if loop.kind == THREAD and loop.thread.startswith("threadIdx"):
+        if loop.level == THREAD_LEVEL:
             self.threads.add(loop.var)
         if loop.kind in _KEPT:
             return super().visit_for(loop)

@@ -27,6 +27,7 @@ from tilewright.tensor.ir import (
     Stmt,
     seq,
 )
+from tilewright.tensor.ownership import is_shared_between
 from tilewright.tensor.passes.accesses import (
     Access,
     Place,
@@ -34,7 +35,6 @@ from tilewright.tensor.passes.accesses import (
     common,
     conditions_between,
     context_at,
-    is_shared_between,
 )
 from tilewright.tensor.passes.rewriter import Rewriter
 from tilewright.tensor.visit import prefetched, walk
@@ -104,7 +104,7 @@ def _covers(write: Access, read: Access) -> bool:
     renamed: dict[Var, Expr] = {}
     for place in top.ancestors():
         loop = place.stmt
-        if isinstance(loop, For) and is_shared_between(write.buffer.scope, loop):
+        if isinstance(loop, For) and is_shared_between(write.buffer.memory, loop):
             other = replace(loop, var=sym.var(loop.var.name))
             renamed[loop.var] = other.var
             own.append(other)

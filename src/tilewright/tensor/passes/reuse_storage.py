@@ -17,6 +17,7 @@ from tilewright.sym import Const, const
 from tilewright.tensor.ir import Alloc, Buffer, ExternCall, For, Function, Stmt, seq
 from tilewright.tensor.passes.accesses import reads_of, writes_of
 from tilewright.tensor.passes.pipeline_loops import spread
+from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import replace_buffers, rewrite, walk
 
 
@@ -90,7 +91,7 @@ def _shared(body: Stmt, merged: dict[Buffer, Buffer]) -> Stmt:
 
 def _lifetimes(steps: list[Stmt], buffers: list[Buffer]) -> dict[Buffer, tuple[int, int]]:
     """First and last use of each buffer on the heap; buffers for external kernels stay apart."""
-    wanted = {buffer for buffer in buffers if buffer.scope == "global"}
+    wanted = {buffer for buffer in buffers if buffer.memory.owner is Owner.DEVICE}
     found: dict[Buffer, tuple[int, int]] = {}
     for at, step in enumerate(steps):
         for stmt in walk(step):

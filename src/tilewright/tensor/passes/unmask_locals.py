@@ -27,6 +27,7 @@ from tilewright.tensor.ir import (
     Stmt,
     Store,
 )
+from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import rewrite, walk
 
 
@@ -90,7 +91,7 @@ def _uses(root: Stmt) -> dict[Buffer, _Uses]:
     """The uses of local buffers of constant size."""
     found: dict[Buffer, _Uses] = {}
     for stmt in walk(root):
-        if isinstance(stmt, Alloc) and stmt.buffer.scope == "local":
+        if isinstance(stmt, Alloc) and stmt.buffer.memory.owner is Owner.THREAD:
             (size,) = stmt.buffer.shape
             if isinstance(size, Const):
                 found[stmt.buffer] = _Uses(int(size.value))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tilewright import sym
 from tilewright.sym import Var
-from tilewright.tensor.ir import THREAD, VTHREAD, For, Function
+from tilewright.tensor.ir import THREAD, THREAD_AXES, VTHREAD, For, Function
 from tilewright.tensor.schedule.analysis.concurrency import (
     check_concurrent,
     check_constant_extent,
@@ -17,7 +17,6 @@ from tilewright.tensor.schedule.analysis.concurrency import (
 from tilewright.tensor.schedule.analysis.refusal import path_to_loop, refuse
 from tilewright.tensor.schedule.analysis.tree import Path, all_loops, replace_at, with_body
 
-THREAD_AXES = tuple(f"{level}.{axis}" for level in ("blockIdx", "threadIdx") for axis in "xyz")
 VTHREAD_AXES = ("vthread", "vthread.x", "vthread.y", "vthread.z")
 
 

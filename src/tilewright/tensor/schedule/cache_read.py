@@ -45,7 +45,7 @@ def cache_read(fn: Function, name: str, index: int, memory: str) -> tuple[Functi
     this consumer reads the copy.
     """
     path, block = path_to_block(fn, name, "cache a read")
-    check_memory(fn, memory, name, "cache a read")
+    memory = check_memory(fn, memory, name, "cache a read")
     buffer = chosen(fn, block, block.reads, index, "read", "cache a read").buffer
     if buffer in writes_of(block):
         raise refuse(

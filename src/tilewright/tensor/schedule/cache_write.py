@@ -9,7 +9,7 @@ from tilewright.tensor.ir import Buffer, For, Function, Region, seq
 from tilewright.tensor.schedule.analysis.boxes import loose_box
 from tilewright.tensor.schedule.analysis.cover import cache_name, copy_nest
 from tilewright.tensor.schedule.analysis.memory import check_memory, chosen
-from tilewright.tensor.schedule.analysis.movable import check_repeatable, check_seen, owning_memory
+from tilewright.tensor.schedule.analysis.movable import check_repeatable, check_seen, memory_used_at
 from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse
 from tilewright.tensor.schedule.analysis.sites import (
     Scope,
@@ -23,6 +23,7 @@ from tilewright.tensor.schedule.analysis.sites import (
 )
 from tilewright.tensor.schedule.analysis.tree import find_block, fresh_block_name, with_body
 from tilewright.tensor.schedule.cache_read import top_place
+from tilewright.tensor.scopes import memory_of
 from tilewright.tensor.visit import replace_buffers
 
 
@@ -36,14 +37,14 @@ def cache_write(fn: Function, name: str, index: int, memory: str) -> tuple[Funct
     around a consumer too.
     """
     path, block = path_to_block(fn, name, "cache a write")
-    check_memory(fn, memory, name, "cache a write")
+    memory = check_memory(fn, memory, name, "cache a write")
     buffer = chosen(fn, block, block.writes, index, "write", "cache a write").buffer
     scope = scope_of(path)
     check_repeatable(fn, scope, block, f"cache a write of @{name}")
     site = scope.site(name)
     shared = [common_depth(other.path, path) for other in scope.readers(buffer, but=block)]
     place = max(shared, default=top_place(scope, path))
-    own = owning_memory(memory, [path[:place], path])
+    own = memory_used_at(memory_of(memory), [path[:place], path])
     check_seen(fn, buffer, own, path, path[:place], f"cache a write of @{name}")
     loops = loops_above(scope, path, place)
     ctx = scope_context(fn, scope, loops)

@@ -11,6 +11,7 @@ from tilewright.tensor.ir import (
     REDUCE,
     SPATIAL,
     THREAD,
+    THREAD_LEVEL,
     VTHREAD,
     Block,
     Buffer,
@@ -57,6 +58,7 @@ from tilewright.tensor.schedule.analysis.tree import (
     with_body,
     writes_of,
 )
+from tilewright.tensor.scopes import Owner
 
 
 def compute_at(fn: Function, name: str, var: Var) -> Function:
@@ -220,7 +222,7 @@ def _threads_sharing(
     fn: Function, scope: Scope, block: Block, around: Sequence[For], what: str
 ) -> list[For]:
     """The thread loops around that see one and the same `shared` buffer."""
-    shared = [buffer for buffer in writes_of(block) if buffer.scope.startswith("shared")]
+    shared = [buffer for buffer in writes_of(block) if buffer.memory.owner is Owner.BLOCK]
     if not shared:
         return []
     if any(isinstance(stmt, For) and stmt.kind == THREAD for stmt in scope.prefix):
@@ -232,11 +234,9 @@ def _threads_sharing(
             f"%{shared[0].name}, and what they need together cannot be told inside of it",
             block.name,
         )
-    threads = [
-        each for each in around if each.kind == VTHREAD or each.thread.startswith("threadIdx")
-    ]
+    threads = [each for each in around if each.kind == VTHREAD or each.level == THREAD_LEVEL]
     if threads and block.init is not None:
-        raise rivals(fn, threads[0], shared[0], "shared", what)
+        raise rivals(fn, threads[0], shared[0], shared[0].memory, what)
     return threads
 
 

@@ -30,6 +30,7 @@ from tilewright.tensor.schedule.analysis.tree import (
     with_body,
     writes_of,
 )
+from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import fresh_copy
 
 
@@ -200,7 +201,7 @@ def _check_surroundings(
                 other.name,
                 help="decompose at a loop further inside",
             )
-    far = [buffer for buffer in made if buffer.scope != "global"]
+    far = [buffer for buffer in made if buffer.memory.owner is not Owner.DEVICE]
     if far and is_kernel_edge(path, len(loop_path) - 1):
         raise refuse(
             fn,

@@ -48,7 +48,7 @@ def reindex_read(fn: Function, name: str, index: int, memory: str) -> tuple[Func
     reads, wherever that lies. Of a block with loops of its own that nothing has moved.
     """  # noqa: E501
     path, block = path_to_block(fn, name, "reindex a read")
-    check_memory(fn, memory, name, "reindex a read")
+    memory = check_memory(fn, memory, name, "reindex a read")
     buffer = chosen(fn, block, block.reads, index, "read", "reindex a read").buffer
     scope = scope_of(path)
     check_straight(fn, scope, f"reindex a read of @{name}")

@@ -45,6 +45,7 @@ from tilewright.tensor.schedule.analysis.tree import (
     with_body,
     writes_of,
 )
+from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import fresh_copy
 
 
@@ -381,7 +382,7 @@ def _top(
     That is the outermost one that holds nothing else; but results that belong to threads are
     finished by the same threads.
     """
-    local = any(buffer.scope != "global" for buffer in made)
+    local = any(buffer.memory.owner is not Owner.DEVICE for buffer in made)
     top = first
     while top > 0:
         at = path.index(loops[top])

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from tilewright.base.errors import ScheduleError, UserError, UserTypeError
 from tilewright.sym import Var
-from tilewright.tensor.intrin import TensorIntrin
+from tilewright.tensor.intrin import TensorIntrin, intrinsic
 from tilewright.tensor.ir import SCHEDULED, Function, Value
 from tilewright.tensor.schedule import queries
 from tilewright.tensor.schedule.add_unit_loop import add_unit_loop
@@ -326,13 +326,23 @@ class Schedule:
         return self._record("blockize", {"loop": loop}, BlockRef(made))
 
     def tensorize(
-        self, block_or_loop: BlockRef | LoopRef, tensor_intrin: str | TensorIntrin
+        self,
+        block_or_loop: BlockRef | LoopRef,
+        tensor_intrin: str | TensorIntrin,
+        **parameters: int,
     ) -> None:
-        """The computation of a block, or under a loop, becomes a call of an intrinsic."""
+        """The computation of a block, or under a loop, becomes a call of an intrinsic.
+
+        An intrinsic with parameters is given them by keyword: `rows=14`.
+        """
         at = _var(block_or_loop) if isinstance(block_or_loop, LoopRef) else _name(block_or_loop)
-        name = tensor_intrin.name if isinstance(tensor_intrin, TensorIntrin) else tensor_intrin
-        self._apply("tensorize", tensorize, at, name)
-        arguments = {"block_or_loop": block_or_loop, "tensor_intrin": name}
+        if isinstance(tensor_intrin, TensorIntrin):
+            parameters = {**dict(tensor_intrin.arguments), **parameters}
+            tensor_intrin = tensor_intrin.name
+        chosen = intrinsic(tensor_intrin, parameters.items())
+        self._apply("tensorize", tensorize, at, chosen)
+        kept = {key: value for key, value in parameters.items() if key in dict(chosen.arguments)}
+        arguments = {"block_or_loop": block_or_loop, "tensor_intrin": chosen.name, **kept}
         self._record("tensorize", arguments, None)
 
     def pad(self, block: BlockRef, multiples: Sequence[int], clamp: bool = False) -> None:

@@ -9,10 +9,11 @@ from tilewright.tensor.schedule.analysis.memory import check_memory, chosen
 from tilewright.tensor.schedule.analysis.movable import (
     check_intermediate,
     check_seen,
-    owning_memory,
+    memory_used_at,
 )
 from tilewright.tensor.schedule.analysis.refusal import path_to_block
 from tilewright.tensor.schedule.analysis.sites import scope_of
+from tilewright.tensor.scopes import memory_of
 from tilewright.tensor.visit import replace_buffers
 
 
@@ -24,14 +25,14 @@ def set_scope(fn: Function, name: str, index: int, memory: str) -> Function:
     `index` is a position among the buffers the block writes.
     """
     path, block = path_to_block(fn, name, "set the memory")
-    check_memory(fn, memory, name, "set the memory")
+    memory = check_memory(fn, memory, name, "set the memory")
     buffer = chosen(fn, block, block.writes, index, "write", "set the memory").buffer
     check_intermediate(fn, buffer, name, f"set the memory of @{name}")
     if buffer.scope == memory:
         return fn
     scope = scope_of(path)
     uses = [site.path for site in (*scope.writers(buffer), *scope.readers(buffer))]
-    own = owning_memory(memory, uses)
+    own = memory_used_at(memory_of(memory), uses)
     for writer in scope.writers(buffer):
         for reader in scope.readers(buffer):
             what = f"set the memory of %{buffer.name}"

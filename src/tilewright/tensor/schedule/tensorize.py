@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.sym import TRUE, Expr, Var
-from tilewright.tensor.intrin import COMPUTE, RESET, UPDATE, TensorIntrin, intrinsic
+from tilewright.tensor.intrin import COMPUTE, RESET, UPDATE, TensorIntrin
 from tilewright.tensor.ir import (
     REDUCE,
     Block,
@@ -46,7 +46,7 @@ class _Calls:
     tiles: tuple[Region, ...]
 
 
-def tensorize(fn: Function, at: Var | str, name: str) -> Function:
+def tensorize(fn: Function, at: Var | str, intrin: TensorIntrin) -> Function:
     """
     Before: for io { for ii in 0..8 { block C(io * 8 + ii) { C[...] = A[...] + B[...] } } }
     After:  for io { block C(io) {
@@ -55,7 +55,6 @@ def tensorize(fn: Function, at: Var | str, name: str) -> Function:
     A reduction that goes on outside becomes init { call X.reset(...) } call X.update(...).
     `at` is the outermost loop of the tile, or a block made by `blockize`.
     """
-    intrin = intrinsic(name)
     declared = _declared_block(fn, intrin)
     if isinstance(at, Var):
         _, loop = path_to_loop(fn, at, "tensorize")
@@ -74,7 +73,7 @@ def tensorize(fn: Function, at: Var | str, name: str) -> Function:
         raise refuse(
             fn,
             mismatch.code,
-            f"cannot tensorize @{kept_name} with {name}: {mismatch}",
+            f"cannot tensorize @{kept_name} with {intrin.reference}: {mismatch}",
             at if isinstance(at, Var) else kept_name,
             help="the intrinsic is:\n" + str(intrin.behavior).rstrip(),
         ) from None
@@ -98,8 +97,8 @@ def _declared_block(fn: Function, intrin: TensorIntrin) -> Block:
         raise refuse(
             fn,
             "TW2166",
-            f"cannot tensorize with {intrin.name}: it is not declared as one block over a tile of "
-            "constant extents",
+            f"cannot tensorize with {intrin.reference}: it is not declared as one block over a "
+            "tile of constant extents",
             help="declare it by a single te.compute over constant shapes",
         )
     return block
@@ -131,6 +130,12 @@ def _tile_of(stmt: Stmt) -> Block:
     return Block(inner.name, tuple(iters), (), (), (), body, init, TRUE, (), inner.loc)
 
 
+def _call(
+    intrin: TensorIntrin, phase: str, regions: tuple[Region, ...], block: Block
+) -> TensorCall:
+    return TensorCall(intrin.name, phase, regions, intrin.arguments, block.loc)
+
+
 def _matched(intrin: TensorIntrin, declared: Block, block: Block) -> _Calls:
     """The calls that stand for the block, or `Mismatch`."""
     tile = _tile_of(block.body)
@@ -144,19 +149,19 @@ def _matched(intrin: TensorIntrin, declared: Block, block: Block) -> _Calls:
             name = match.tiles[buffer].buffer.name
             raise Mismatch(INDEX, f"it reads %{name} while it writes it")
     if not isinstance(declared.body, Update):
-        return _Calls(TensorCall(intrin.name, COMPUTE, regions, block.loc), None, regions)
+        return _Calls(_call(intrin, COMPUTE, regions, block), None, regions)
     goes_on = any(it.kind == REDUCE for it in block.iters)
     if tile.init is not None:
         _check_init(declared, tile.init, tile, match)
         if goes_on:
             raise Mismatch(START, "every tile starts anew while a reduction goes on around it")
-        return _Calls(TensorCall(intrin.name, COMPUTE, regions, block.loc), None, regions)
-    update = TensorCall(intrin.name, UPDATE, regions, block.loc)
+        return _Calls(_call(intrin, COMPUTE, regions, block), None, regions)
+    update = _call(intrin, UPDATE, regions, block)
     if block.init is None:
         return _Calls(update, None, regions)
     start = _tile_of(block.init)
     _check_init(declared, start.body, start, match)
-    reset = TensorCall(intrin.name, RESET, _outputs(intrin, match), block.loc)
+    reset = _call(intrin, RESET, _outputs(intrin, match), block)
     return _Calls(update, reset, regions)
 
 
@@ -168,7 +173,7 @@ def _reset(intrin: TensorIntrin, declared: Block, block: Block, tile: Block) -> 
         raise Mismatch(OPERATION, "it is a plain store, the intrinsic a reduction")
     match = match_init(declared, tile.body, tile)
     regions = _outputs(intrin, match)
-    return _Calls(TensorCall(intrin.name, RESET, regions, block.loc), None, regions)
+    return _Calls(_call(intrin, RESET, regions, block), None, regions)
 
 
 def _outputs(intrin: TensorIntrin, match: Match) -> tuple[Region, ...]:

@@ -207,22 +207,22 @@ def _method(schedule: Any, step: Step) -> Callable[..., Any]:
     words = {key for key, _ in step.arguments if key != "loops"}
     if step.decision is not None:
         words.add("decision")
-    known, needed = _parameters(schedule.__class__, name)
-    if not needed <= words <= known:
+    known, needed, takes_more = _parameters(schedule.__class__, name)
+    if not needed <= words or not (takes_more or words <= known):
         raise UserError("TW2191", f"the trace has a step with other arguments: {step}")
     found: Callable[..., Any] = getattr(schedule, name)
     return found
 
 
 @cache
-def _parameters(cls: type[object], name: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The parameters of a method, and those without a default."""
+def _parameters(cls: type[object], name: str) -> tuple[frozenset[str], frozenset[str], bool]:
+    """The parameters of a method, those without a default, and whether it takes any others."""
     params = dict(inspect.signature(getattr(cls, name)).parameters)
     params.pop("self", None)
-    needed = [
-        key for key, p in params.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL
-    ]
-    return frozenset(params), frozenset(needed)
+    open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [key for key, p in params.items() if p.default is p.empty and p.kind not in open_ended]
+    takes_more = any(p.kind is p.VAR_KEYWORD for p in params.values())
+    return frozenset(params), frozenset(needed), takes_more
 
 
 def _resolve(value: Any, values: Mapping[str, Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright import sym
 from tilewright.sym import Const, Context, Lt, Var
 from tilewright.tensor.ir import (
+    BLOCK_LEVEL,
     PARALLEL,
     SERIAL,
     THREAD,
@@ -15,6 +16,7 @@ from tilewright.tensor.ir import (
     For,
     Function,
     Stmt,
+    level_of,
 )
 from tilewright.tensor.schedule.analysis.adding import adds_up
 from tilewright.tensor.schedule.analysis.flow import conflict, private_buffers
@@ -29,6 +31,7 @@ from tilewright.tensor.schedule.analysis.tree import (
     scope_blocks,
     writes_of,
 )
+from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import blocks, walk
 
 
@@ -64,7 +67,7 @@ def check_concurrent(fn: Function, path: Path, loop: For, primitive: str) -> Non
         context_at(fn, path),
         body=loop.body,
         outside=_outside(path),
-        private=_private(fn, path, ("shared",)),
+        private=_private(fn, path, (Owner.BLOCK,)),
     )
     if found is not None:
         raise _shared(fn, loop, primitive, found.buffer, found.writer, found.other)
@@ -73,7 +76,7 @@ def check_concurrent(fn: Function, path: Path, loop: For, primitive: str) -> Non
 def check_shared(fn: Function, made: Function) -> None:
     """Lanes of a vector in a kernel do not disturb each other in shared memory, of which the whole
     block of threads has one. `made` is about to take the place of `fn`."""
-    shared = [buffer for buffer in made.allocs if buffer.scope.split(".")[0] == "shared"]
+    shared = [buffer for buffer in made.allocs if buffer.memory.owner is Owner.BLOCK]
     if not shared:
         return
     for block in blocks(made.body):
@@ -115,14 +118,15 @@ def check_threads(fn: Function, path: Path, loop: For, thread: str) -> None:
     """
     _check_unordered(fn, loop, "bind")
     _check_one_axis(fn, path, loop, thread)
-    private = _private(fn, path, () if thread.startswith("blockIdx") else ("shared",))
+    over_blocks = level_of(thread) == BLOCK_LEVEL
+    private = _private(fn, path, () if over_blocks else (Owner.BLOCK,))
     ctx = context_at(fn, path)
     if _only_first_runs(loop, ctx):
         return
     found = conflict([loop], ctx, body=loop.body, outside=_outside(path), private=private)
     if found is None:
         return
-    if thread.startswith("blockIdx"):
+    if over_blocks:
         raise _shared(fn, loop, "bind", found.buffer, found.writer, found.other)
     # What all threads of a block store alike needs no owner, as long as nobody adds to it.
     adding = [block for block in scope_blocks(loop.body) if adds_up(block)]
@@ -155,9 +159,9 @@ def _only_first_runs(loop: For, ctx: Context) -> bool:
     return True
 
 
-def _private(fn: Function, path: Path, shared: tuple[str, ...]) -> set[Buffer]:
-    """The buffers that each iteration has to itself; those of some memories they share."""
-    return {b for b in private_buffers(fn, path) if b.scope.split(".")[0] not in shared}
+def _private(fn: Function, path: Path, shared: tuple[Owner, ...]) -> set[Buffer]:
+    """The buffers that each iteration has to itself; those of some owners they share."""
+    return {b for b in private_buffers(fn, path) if b.memory.owner not in shared}
 
 
 def _outside(path: Path) -> list[For] | None:
@@ -270,7 +274,7 @@ def _check_one_axis(fn: Function, path: Path, loop: For, thread: str) -> None:
                     f"pairs of %{outer.var.name} and %{inner.var.name}, which would be one thread",
                     loop.var,
                 )
-            local = [b for b in writes_of(block) if b.scope.split(".")[0] == "local"]
+            local = [b for b in writes_of(block) if b.memory.owner is Owner.THREAD]
             if not local:
                 continue
             where = find_path(fn.body, inner)

@@ -35,6 +35,7 @@ from tilewright.tensor.regions import point, stop_of
 from tilewright.tensor.schedule.analysis.boxes import at_most
 from tilewright.tensor.schedule.analysis.refusal import refuse
 from tilewright.tensor.schedule.analysis.tree import nest
+from tilewright.tensor.scopes import memory_of
 
 
 class Cover:
@@ -164,4 +165,4 @@ def copy_nest(
 
 def cache_name(buffer: Buffer, memory: str) -> str:
     """The name of a copy of a buffer in another memory, and of the block that copies."""
-    return f"{buffer.name}_{memory}"
+    return f"{buffer.name}_{memory_of(memory).name}"

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from tilewright import sym
 from tilewright.sym import ONE, Expr, Var
 from tilewright.tensor.ir import (
+    BLOCK_LEVEL,
     THREAD,
+    THREAD_LEVEL,
     Block,
     Buffer,
     For,
@@ -28,13 +30,16 @@ from tilewright.tensor.ir import (
     Region,
     Stmt,
     TensorCall,
+    level_of,
 )
+from tilewright.tensor.ownership import is_apart_along, owning_memory
 from tilewright.tensor.regions import region_over, stop_of, substitute_region
 from tilewright.tensor.schedule.analysis.adding import adds_up, is_implemented
 from tilewright.tensor.schedule.analysis.flow import private_buffers
 from tilewright.tensor.schedule.analysis.inverse import told
 from tilewright.tensor.schedule.analysis.refusal import refuse
 from tilewright.tensor.schedule.analysis.tree import loop_ranges
+from tilewright.tensor.scopes import MemoryScope, Owner
 from tilewright.tensor.visit import walk
 
 
@@ -83,26 +88,21 @@ def check_kernels(fn: Function, made: Function) -> None:
         for buffer, users in touched.items():
             if not any(user.writes for user in users):
                 continue
-            memory = _memory(buffer, users) if buffer in own else buffer.scope.split(".")[0]
-            if memory in ("global", "shared", "local"):  # those of hardware are who knows whose
+            memory = buffer.memory
+            if buffer in own:
+                memory = owning_memory(memory, _common_loops(users))
+            if memory.owner is not Owner.UNIT:  # who drives a unit together, its intrinsics know
                 for axis in axes:
                     _check_axis(fn, axis, buffer, memory, users)
 
 
-def _memory(buffer: Buffer, users: list[_Access]) -> str:
-    """The scope that tells whose an intermediate of a kernel is: in `global` scope it belongs to
-    where it comes into being, that is inside the loops around all its uses."""
-    scope = buffer.scope.split(".")[0]
-    if scope != "global":
-        return scope
-    common = [
+def _common_loops(users: list[_Access]) -> list[For]:
+    """The loops around all users, from the outermost in."""
+    return [
         loops[0]
         for loops in zip(*[user.loops for user in users], strict=False)
-        if all(loop is loops[0] for loop in loops) and loops[0].kind == THREAD
+        if all(loop is loops[0] for loop in loops)
     ]
-    if any(loop.thread.startswith("threadIdx") for loop in common):
-        return "local"
-    return "shared" if common else "global"
 
 
 def _kernels(body: Stmt) -> Iterator[For]:
@@ -139,10 +139,12 @@ def _accesses(root: For) -> Iterator[_Access]:
         stack.extend([(child, loops, threads, around) for child in reversed(stmt.children())])
 
 
-def _check_axis(fn: Function, axis: str, buffer: Buffer, memory: str, users: list[_Access]) -> None:
-    if memory == "local" or (memory == "shared" and axis.startswith("blockIdx")):
+def _check_axis(
+    fn: Function, axis: str, buffer: Buffer, memory: MemoryScope, users: list[_Access]
+) -> None:
+    if is_apart_along(memory, level_of(axis)):
         problem = _split_up(axis, buffer, users)
-    elif axis.startswith("blockIdx"):
+    elif level_of(axis) == BLOCK_LEVEL:
         problem = _unordered(axis, buffer, users) or _repeated(axis, buffer, users)
     else:
         problem = _repeated(axis, buffer, users)
@@ -169,7 +171,7 @@ def _split_up(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, s
 def _repeated(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, str] | None:
     """Memory in common is added to by the threads of one loop on the axis, or by them together."""
     for user in users:
-        together = axis.startswith("threadIdx") and _is_instruction(user.block.body)
+        together = level_of(axis) == THREAD_LEVEL and _is_instruction(user.block.body)
         if user.adds and user.threads.get(axis) is None and not together:
             return user.block, (
                 f"@{user.block.name} would run in every thread of {axis}, and all would add to "

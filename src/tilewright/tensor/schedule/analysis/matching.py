@@ -28,6 +28,7 @@ from tilewright.tensor.ir import (
     Store,
     Update,
 )
+from tilewright.tensor.scopes import Owner
 
 _COMMUTATIVE = (sym.Add, sym.Mul, sym.Min, sym.Max, sym.And, sym.Or, sym.Eq, sym.Ne)
 
@@ -212,7 +213,8 @@ class _Matcher:
                 TYPE,
                 f"%{have.name} is {have.dtype}, the intrinsic takes {want.dtype} for %{want.name}",
             )
-        if want.scope not in ("global", have.scope):
+        is_pointer = want.memory.owner is Owner.DEVICE and have.memory.is_addressable
+        if want.memory != have.memory and not is_pointer:
             raise Mismatch(
                 TYPE,
                 f"%{have.name} is in {have.scope} memory, the intrinsic takes %{want.name} in "

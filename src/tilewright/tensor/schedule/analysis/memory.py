@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+from tilewright.base.errors import UserError
 from tilewright.tensor.ir import Block, Function, Region
 from tilewright.tensor.schedule.analysis.refusal import refuse
-
-MEMORIES = ("global", "shared", "local", "warp")
-_SPECIAL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+from tilewright.tensor.scopes import known_scopes, memory_of
 
 
 def chosen(
@@ -28,15 +26,15 @@ def chosen(
     return regions[index]
 
 
-def check_memory(fn: Function, scope: str, at: str, verb: str) -> None:
-    """The memory is one of those every target has, or bears the name of its unit."""
-    known = scope in MEMORIES or (_SPECIAL.fullmatch(scope) is not None)
-    if not known:
+def check_memory(fn: Function, scope: str, at: str, verb: str) -> str:
+    """The memory is a declared one; its text in the form that buffers have."""
+    try:
+        return memory_of(scope).reference
+    except UserError as error:
         raise refuse(
             fn,
             "TW2139",
             f"cannot {verb} of @{at}: {scope!r} is not the name of a memory",
             at,
-            help=f"use {', '.join(MEMORIES)}, or a memory of a special unit, with a dot in its "
-            "name, such as amx.tile",
-        )
+            help=f"{error.message}; use {', '.join(known_scopes())}",
+        ) from None

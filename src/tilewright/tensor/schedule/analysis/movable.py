@@ -14,12 +14,11 @@ from tilewright.base.errors import ScheduleError
 from tilewright.sym import Context, Var
 from tilewright.tensor.intrin import UPDATE
 from tilewright.tensor.ir import (
+    BLOCK_LEVEL,
     REDUCE,
     SCAN,
-    SERIAL,
     SPATIAL,
     THREAD,
-    UNROLL,
     Block,
     Buffer,
     For,
@@ -29,6 +28,7 @@ from tilewright.tensor.ir import (
     TensorCall,
     Update,
 )
+from tilewright.tensor.ownership import owning_memory
 from tilewright.tensor.regions import is_data_dependent, whole
 from tilewright.tensor.schedule.analysis.boxes import are_apart, covers, holds, loose_box, read_box
 from tilewright.tensor.schedule.analysis.inverse import is_injective
@@ -52,6 +52,7 @@ from tilewright.tensor.schedule.analysis.tree import (
     reads_of,
     writes_of,
 )
+from tilewright.tensor.scopes import GLOBAL, MemoryScope, Owner
 
 
 def check_repeatable(fn: Function, scope: Scope, block: Block, what: str) -> None:
@@ -298,59 +299,47 @@ def _check_declared(
         )
 
 
-def owning_memory(memory: str, uses: Sequence[Path]) -> str:
-    """The memory that an intermediate in `memory` is really in, given all places that use it.
-
-    In global memory, what is used inside one kernel alone belongs to the thread, or else to the
-    block of threads, whose loops are around all of it: it is as if in local or shared memory.
-    """
-    if memory != "global":
-        return memory
+def memory_used_at(memory: MemoryScope, uses: Sequence[Path]) -> MemoryScope:
+    """The memory that an intermediate is really in, given the paths to all its uses."""
     depth = min(common_depth(uses[0], path) for path in uses)
-    loops = [stmt for stmt in uses[0][:depth] if isinstance(stmt, For)]
-    concurrent = [loop for loop in loops if loop.kind not in (SERIAL, UNROLL)]
-    if not any(loop.kind == THREAD for loop in concurrent):
-        return memory
-    is_of_thread = concurrent[-1].kind != THREAD or any(
-        loop.thread.startswith("threadIdx") for loop in concurrent
-    )
-    return "local" if is_of_thread else "shared"
+    return owning_memory(memory, [stmt for stmt in uses[0][:depth] if isinstance(stmt, For)])
 
 
-def memory_at(fn: Function, scope: Scope, buffer: Buffer, moved: str, place: Path) -> str:
+def memory_at(fn: Function, scope: Scope, buffer: Buffer, moved: str, place: Path) -> MemoryScope:
     """The memory a buffer is really in when the block `moved`, which uses it, is at `place`."""
     if buffer in fn.buffers:
-        return "global"
+        return GLOBAL
     uses = [
         site.path
         for site in scope.sites
         if site.block.name != moved
         and (buffer in reads_of(site.block) or buffer in writes_of(site.block))
     ]
-    return owning_memory(buffer.scope, [place, *uses])
+    return memory_used_at(buffer.memory, [place, *uses])
 
 
 def check_seen(
-    fn: Function, buffer: Buffer, memory: str, writer: Path, reader: Path, what: str
+    fn: Function, buffer: Buffer, memory: MemoryScope, writer: Path, reader: Path, what: str
 ) -> None:
     """What is written in `memory` at one place of a kernel is there for the reader at another.
 
     A statement runs on every thread of the loops it is not inside of, so only a writer deeper in
     thread loops than its reader leaves something out.
     """
-    if memory == "global":
+    if memory.owner is Owner.DEVICE:
         return
     depth = common_depth(writer, reader)
     if not any(isinstance(stmt, For) and stmt.kind == THREAD for stmt in writer[:depth]):
         return
-    own = "blockIdx" if memory.startswith("shared") else ""
     for stmt in writer[depth:]:
-        if isinstance(stmt, For) and stmt.kind == THREAD and stmt.thread.startswith(own):
+        if not isinstance(stmt, For) or stmt.kind != THREAD:
+            continue
+        if memory.owner is not Owner.BLOCK or stmt.level == BLOCK_LEVEL:
             raise refuse(
                 fn,
                 "TW2129",
-                f"cannot {what}: in {memory} memory, each iteration of %{stmt.var.name} has a "
-                f"%{buffer.name} of its own",
+                f"cannot {what}: in {memory.reference} memory, each iteration of "
+                f"%{stmt.var.name} has a %{buffer.name} of its own",
                 stmt.var,
                 help=f"keep everything that uses it inside %{stmt.var.name}",
             )
@@ -368,21 +357,23 @@ def check_alone(fn: Function, scope: Scope, block: Block, place: Path, what: str
     repeating = [loop for loop in all_loops(kernel) if loop.thread and loop.thread not in around]
     for buffer in writes_of(block):
         memory = memory_at(fn, scope, buffer, block.name, place)
-        is_shared = memory.startswith("shared")
-        is_local = memory != "global" and not is_shared
+        is_shared = memory.owner is Owner.BLOCK
+        is_local = memory.owner is not Owner.DEVICE and not is_shared
         if is_local and all(is_under(reader.path, kernel) for reader in scope.readers(buffer)):
             continue
         for loop in repeating:
-            if not (is_shared and loop.thread.startswith("blockIdx")):
+            if not (is_shared and loop.level == BLOCK_LEVEL):
                 raise rivals(fn, loop, buffer, memory, what)
 
 
-def rivals(fn: Function, loop: For, buffer: Buffer, memory: str, what: str) -> ScheduleError:
+def rivals(
+    fn: Function, loop: For, buffer: Buffer, memory: MemoryScope, what: str
+) -> ScheduleError:
     return refuse(
         fn,
         "TW2129",
         f"cannot {what}: threads of %{loop.var.name} would add to the same elements of "
-        f"%{buffer.name}, which is in {memory} memory",
+        f"%{buffer.name}, which is in {memory.reference} memory",
         loop.var,
         help='give each its own: set_scope(block, 0, "local"), or rfactor the reduction',
     )

@@ -1,0 +1,43 @@
+"""What AMX adds to x86: instructions that name tile registers, and their buffers."""
+
+from __future__ import annotations
+
+from tilewright.codegen import tiles
+from tilewright.codegen.builder import Value
+from tilewright.codegen.handlers import Emitting
+from tilewright.codegen.hardware import call_llvm, operand
+from tilewright.codegen.tile_loads import load_late
+from tilewright.sym import Expr
+from tilewright.tensor.ir import Address, Alloc, Call, Stmt
+
+
+def instruction(e: Emitting, node: Call, is_statement: bool) -> Value:
+    """An LLVM intrinsic whose operands may be tiles."""
+    return call_llvm(e, node, [_operand(e, arg) for arg in node.args], is_statement)
+
+
+def _operand(e: Emitting, arg: Expr) -> Value:
+    if isinstance(arg, Address) and tiles.is_tile(arg.buffer):
+        return e.tiles.number(arg.buffer, arg.index)
+    return operand(e, arg)
+
+
+def allocate(e: Emitting, stmt: Alloc) -> None:
+    """Registers for a buffer, as long as its body runs."""
+    e.tiles.take(stmt.buffer)
+    e.stmt(stmt.body)
+    e.tiles.free(stmt.buffer)
+
+
+def arrange(body: Stmt) -> Stmt:
+    """Loads of tiles as late as they can be."""
+    return load_late(body) if tiles.uses_tiles(body) else body
+
+
+def begin(e: Emitting, body: Stmt) -> None:
+    """Set up the tiles that a function uses. Before the first, the system must grant them."""
+    if not tiles.uses_tiles(body):
+        return
+    if not e.is_task:
+        e.check(e.b.call("tw_request_tiles", "i32"))
+    tiles.configure(e.module, e.b, body)

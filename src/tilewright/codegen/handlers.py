@@ -1,0 +1,81 @@
+"""Tables of what the core emitter leaves to a target: calls, allocations, the start of a function.
+
+A call is found by its whole name, else by the longest of its prefixes that ends in a dot:
+`llvm.x86.tilezero` by `llvm.x86.tilezero`, `llvm.x86.`, `llvm.`. An allocation is found by the name
+of its memory scope. `targets.py` has the table of each processor, `nvptx.py` that of GPUs. Handlers
+write through `Emitting`, what they may ask of the emitter that came upon the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tilewright.codegen.builder import FunctionText, ModuleText, Value
+from tilewright.codegen.machine import Machine
+from tilewright.codegen.memory import Memory
+from tilewright.codegen.tiles import TileRegisters
+from tilewright.sym import Expr
+from tilewright.tensor.assembly import Assembly
+from tilewright.tensor.ir import Alloc, Buffer, Call, Stmt
+
+
+class Emitting(Protocol):
+    """The emitter of one LLVM function, as handlers see it."""
+
+    module: ModuleText
+    machine: Machine
+    b: FunctionText
+    name: str
+    memories: dict[Buffer, Memory]
+    tiles: TileRegisters
+    tile_maps: dict[object, Value]  # of a GPU: matrices that tiles are copied from
+    tile_bytes: int  # of those tiles, in dynamic shared memory so far
+    assembly: Mapping[str, Assembly]  # what `asm.NAME` stands for
+    is_task: bool  # the body of a parallel loop
+
+    def stmt(self, stmt: Stmt) -> None:
+        """Write a statement."""
+
+    def expr(self, root: Expr) -> Value:
+        """Write an expression; its value."""
+
+    def pointer(self, node: Expr) -> Value:
+        """The address an expression stands for, as a pointer."""
+
+    def allocate(self, stmt: Alloc) -> None:
+        """On the stack, or from the runtime."""
+
+    def check(self, code: Value) -> None:
+        """Go on only if the code is 0."""
+
+
+# The call, and whether it stands as a statement whose value nobody takes.
+CallHandler = Callable[[Emitting, Call, bool], Value]
+AllocHandler = Callable[[Emitting, Alloc], None]
+
+
+def _allocate(e: Emitting, stmt: Alloc) -> None:
+    e.allocate(stmt)
+
+
+@dataclass(frozen=True, eq=False)
+class Handlers:
+    """What a target adds to the core."""
+
+    calls: Mapping[str, CallHandler]
+    allocs: Mapping[str, AllocHandler] = field(default_factory=dict)
+    other_alloc: AllocHandler = _allocate  # in memories that `allocs` does not name
+    arrange: Callable[[Stmt], Stmt] = lambda body: body  # a body before it is written
+    begin: Callable[[Emitting, Stmt], None] = lambda e, body: None  # where a function begins
+
+    def try_call(self, op: str) -> CallHandler | None:
+        """What writes calls of a function; None for those of the language itself."""
+        found, end = self.calls.get(op), len(op)
+        while found is None:
+            end = op.rfind(".", 0, end - 1) + 1  # of the next shorter prefix
+            if not end:
+                return None
+            found = self.calls.get(op[:end])
+        return found

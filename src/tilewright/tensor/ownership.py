@@ -1,0 +1,47 @@
+"""Who owns a buffer: the whole device, a block of threads, or one thread.
+
+The scope of a buffer tells, but for an intermediate in global memory which is used inside one
+kernel alone. It belongs to where it comes into being, that is inside the loops around all its uses:
+to the thread if the innermost concurrent one of them is no thread loop, or one of them is over
+threads; else to the block of threads. So it is as if in local or in shared memory, and the pass
+`bind_threads` moves it there.
+
+    for b in thread(blockIdx.x) { for t in thread(threadIdx.x) { B = ...; C = B } }     B is local
+    for b in thread(blockIdx.x) { for t .. { B = ... }  for t .. { C = B } }            B is shared
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright.tensor.ir import BLOCK_LEVEL, SERIAL, THREAD, THREAD_LEVEL, UNROLL, For
+from tilewright.tensor.scopes import LOCAL, SHARED, MemoryScope, Owner
+
+
+def owning_memory(memory: MemoryScope, around: Iterable[For]) -> MemoryScope:
+    """The memory that an intermediate is really in, given the loops around all places that use it,
+    from the outermost in."""
+    if memory.owner is not Owner.DEVICE:
+        return memory
+    concurrent = [loop for loop in around if loop.kind not in (SERIAL, UNROLL)]
+    if not any(loop.kind == THREAD for loop in concurrent):
+        return memory
+    if concurrent[-1].kind != THREAD or any(loop.level == THREAD_LEVEL for loop in concurrent):
+        return LOCAL
+    return SHARED
+
+
+def is_shared_between(memory: MemoryScope, loop: For) -> bool:
+    """Whether all iterations of a thread loop see the same buffer."""
+    if loop.kind != THREAD:
+        return False
+    if memory.owner is Owner.BLOCK:
+        return loop.level == THREAD_LEVEL
+    return memory.owner is Owner.DEVICE
+
+
+def is_apart_along(memory: MemoryScope, level: str) -> bool:
+    """Whether threads that differ along an axis of the level have copies of their own."""
+    if memory.owner is Owner.BLOCK:
+        return level == BLOCK_LEVEL
+    return memory.owner is Owner.THREAD
