@@ -63,6 +63,7 @@ def tilewright(path: Path, feed: Feed, threads: int) -> tuple[Run, Any]:
     begun = time.perf_counter()
     module: Any = compiling(
         path,
+        target=os.environ.get("BENCH_TARGET", "cpu"),
         threads=threads,
         without=passes,
         dynamic=fixed,

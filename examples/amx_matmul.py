@@ -114,7 +114,7 @@ def main(n: int = 64, m: int = 96, k: int = 64) -> None:
     np.testing.assert_allclose(c, want, rtol=1e-4, atol=1e-4)
     print(f"{n} x {m} x {k}: the interpreter agrees with NumPy")
 
-    run = tw.build(schedule.function, target="cpu -mcpu=sapphirerapids")
+    run = tw.build(schedule.function, target="x86_64-linux-gnu -mcpu=sapphirerapids")
     assert "tdpbf16ps" in run.assembly
     if tw.Target.host().has("amx-bf16"):
         c[:] = np.nan

@@ -167,7 +167,8 @@ class Case:
     def _target(self) -> Any:
         if "target" not in self.directives:
             return None
-        return importlib.import_module("tilewright.base.target").Target(self.directives["target"])
+        targets = importlib.import_module("tilewright.base.target")
+        return targets.Target.parse(self.directives["target"])
 
     def _schedule(self, fn: Any) -> Any:
         schedule = importlib.import_module("tilewright.tensor.schedule").Schedule(fn)

@@ -14,5 +14,6 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         converts_f16=True,
         converts_bf16=target.has("bf16"),
         computes_f16=target.has("fullfp16"),
+        saturates=True,
         vector_bits=target.vector_bits,
     )

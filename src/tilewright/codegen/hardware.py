@@ -2,8 +2,9 @@
 
 `llvm.NAME` calls the intrinsic of that name with the operands as they are; an `address(...)`
 operand is a pointer. As a statement (`eval`) with type bool it returns nothing. `asm.NAME` is
-inline assembly that the function describes; `reinterpret` takes bits as another type. An
-`extern` statement calls a kernel with the ABI of our own functions, one DLTensor per region.
+inline assembly that the function describes; `reinterpret` takes bits as another type, `lane` an
+element of a vector. An `extern` statement calls a kernel with the ABI of our own functions, one
+DLTensor per region.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tilewright.codegen.builder import NULL, Value, i32, i64
 from tilewright.codegen.handlers import CallHandler, Emitting
 from tilewright.codegen.types import element_of, memory_type, register_type, vector
 from tilewright.runtime.dlpack import code_of
-from tilewright.sym import Expr
+from tilewright.sym import Const, Expr
 from tilewright.tensor.ir import Address, Call, ExternCall, Region
 from tilewright.tensor.passes.flatten_buffers import strides_of
 
@@ -25,6 +26,7 @@ DLTENSOR = "{ ptr, { i32, i32 }, i32, { i8, i8, i16 }, ptr, ptr, i64 }"
 
 
 REINTERPRET = "reinterpret"  # the same bits as another type of the same size
+LANE = "lane"  # one element of a vector, by its number
 
 
 def operand(e: Emitting, arg: Expr) -> Value:
@@ -44,6 +46,12 @@ def _as_bfloat(e: Emitting, arg: Value) -> Value:
 
 def _reinterpret(e: Emitting, node: Call, is_statement: bool) -> Value:
     return e.b.convert("bitcast", e.expr(node.args[0]), register_type(node.dtype))
+
+
+def _lane(e: Emitting, node: Call, is_statement: bool) -> Value:
+    whole, number = node.args
+    assert isinstance(number, Const)
+    return e.b.extract(e.expr(whole), int(number.value))
 
 
 def llvm_intrinsic(e: Emitting, node: Call, is_statement: bool) -> Value:
@@ -90,6 +98,7 @@ CALLS: dict[str, CallHandler] = {
     "llvm.": llvm_intrinsic,
     "asm.": _inline_assembly,
     REINTERPRET: _reinterpret,
+    LANE: _lane,
 }
 
 

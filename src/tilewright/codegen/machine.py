@@ -26,6 +26,7 @@ class Machine:
     scales: bool = False  # an instruction multiplies vectors of 512 bits by powers of two
     looks_up: bool = False  # an instruction takes each lane from a table in vectors of 512 bits
     rounds: bool = False  # an instruction converts lanes of floats to the nearest integers
+    saturates: bool = False  # conversions to integers, and to fewer bits of them, saturate
     packs: bool = False  # instructions saturate vectors of 512 bits to fewer bits per lane
     assembles: bool = False  # LLVM was built to parse this architecture's assembly here
     vector_bits: int = 128

@@ -22,6 +22,7 @@ from tilewright.tensor.ir import Broadcast, Call
 
 MAGIC = 1.5 * 2**23  # what is added to it is rounded to a whole number
 MOST = 2.0**16  # of a zero point
+NEON = 4  # lanes of 32 bits in a vector of AArch64
 PACKED = 64  # bytes that four vectors of 512 bits are packed into
 
 
@@ -73,6 +74,16 @@ def _is_whole(node: Expr) -> bool:
     return of.is_int and of.bits <= 16
 
 
+def _is_of_bytes(found: Rounded) -> bool:
+    """Whether the integer and its zero point are bytes."""
+    zero = found.zero.value if isinstance(found.zero, Broadcast) else found.zero
+    if isinstance(zero, sym.Const):
+        return found.to.bits == 8 and abs(float(zero.value)) <= 255
+    return found.to.bits == 8 and (
+        zero is None or (isinstance(zero, sym.Cast) and zero.value.dtype.bits == 8)
+    )
+
+
 def _adds_nothing_negative(zero: Expr | None) -> bool:
     """Whether the least integer stays the least when the zero point is added to it."""
     inner = zero.value if isinstance(zero, Broadcast) else zero
@@ -83,10 +94,13 @@ def _adds_nothing_negative(zero: Expr | None) -> bool:
 
 def emit(e: Emitting, found: Rounded) -> Value | None:
     """The instructions; None where the machine has none that round while they convert."""
-    if not found.back and not e.machine.rounds:
+    saturates = not found.back and e.machine.saturates and _is_of_bytes(found)
+    if not found.back and not e.machine.rounds and not saturates:
         return None
     b, x = e.b, e.expr(found.x)
     zero = None if found.zero is None else e.expr(found.zero)
+    if saturates:
+        return _saturated(b, x, zero, found.to)
     is_packed = not found.back and e.machine.packs and found.to.bits == 8 and x.lanes == PACKED
     at = MAGIC if found.back else 0.0
     low, high = (_end(b, x.type, end, zero, at) for end in (found.to.min, found.to.max))
@@ -128,6 +142,45 @@ def _whole(b: FunctionText, value: Value, zero: Value | None) -> Value:
     to = vector("i32", value.lanes)
     whole = b.call(f"llvm.lrint.{mangled(to)}.{mangled(value.type)}", to, value)
     return whole if zero is None else b.op("add", whole, b.convert("fptosi", zero, to))
+
+
+def _saturated(b: FunctionText, x: Value, zero: Value | None, to: DType) -> Value:
+    """By conversions that saturate and take NaN to 0, then by narrowing ones.
+
+    Whatever i16 does not hold lies outside of bytes by more than a zero point, so that it is added
+    to i16, but to no NaN.
+    """
+    words, halves = vector("i32", x.lanes), vector("i16", x.lanes)
+    whole = _nearest(b, x)
+    short = b.convert("trunc", _clamped(b, whole, -(2**15), 2**15 - 1), halves)
+    if zero is not None:
+        point = b.convert("trunc", b.convert("fptosi", zero, words), halves)
+        point = b.select(b.compare("fcmp ord", x, x), point, splat(halves, "0"))
+        short = b.call(f"llvm.sadd.sat.{mangled(halves)}", halves, short, point)
+    clamped = _clamped(b, short, int(to.min), int(to.max))
+    return b.convert("trunc", clamped, register_type(to))
+
+
+def _nearest(b: FunctionText, x: Value) -> Value:
+    """The nearest integers of 32 bits, four lanes at a time where they are whole vectors."""
+    if x.lanes < NEON or x.lanes & (x.lanes - 1):
+        even = b.call(f"llvm.roundeven.{mangled(x.type)}", x.type, x)
+        words = vector("i32", x.lanes)
+        return b.call(f"llvm.fptosi.sat.{mangled(words)}.{mangled(x.type)}", words, even)
+    name, words = "llvm.aarch64.neon.fcvtns.v4i32.v4f32", vector("i32", NEON)
+    firsts = range(0, x.lanes, NEON)
+    parts = [x] if x.lanes == NEON else [b.shuffle(x, range(at, at + NEON)) for at in firsts]
+    parts = [b.call(name, words, part) for part in parts]
+    while len(parts) > 1:
+        parts = [b.concat(*parts[at : at + 2]) for at in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def _clamped(b: FunctionText, value: Value, low: int, high: int) -> Value:
+    """Signed integers between two ends."""
+    name = mangled(value.type)
+    above = b.call(f"llvm.smax.{name}", value.type, value, splat(value.type, str(low)))
+    return b.call(f"llvm.smin.{name}", value.type, above, splat(value.type, str(high)))
 
 
 def _packed(b: FunctionText, whole: Value, to: DType) -> Value:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
+from tilewright.base.dots import dots_of
 from tilewright.base.target import Target
 from tilewright.graph.ir import Attribute, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, Steps, shape_of
@@ -72,6 +73,17 @@ def _has_pairs(height: int, width: int) -> bool:
         width % tall == 0 and (width // tall % 2 == 0 or height % 2 == 0)
         for tall in range(TILE_LOWEST, min(TILE_ROWS, width) + 1)
     )
+
+
+def fits_dots(node: Node, weights: Array, target: Any) -> bool:
+    """Whether dot products read groups of channels straight from the image, windows and all."""
+    x = node.inputs[0]
+    if not isinstance(target, Target) or x is None or node.inputs[1] is None:
+        return False
+    dots = dots_of(target, x.tensor.dtype.name, node.inputs[1].tensor.dtype.name, "i32")
+    _, inner, *taps = weights.shape
+    is_window = any(tap != 1 for tap in taps) or any(stride != 1 for stride in node["strides"])
+    return bool(dots) and is_window and inner % dots[0].group == 0
 
 
 def fits_lines(node: Node, weights: Array) -> bool:

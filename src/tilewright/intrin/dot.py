@@ -1,15 +1,22 @@
 """Dot products of short groups, accumulated in the lanes of one vector register.
 
-    vnni_u8_dot    AVX-512 VNNI: 16 lanes of i32, each the sum of 4 products u8 x i8
-    bf16_dot       AVX512-BF16: 16 lanes of f32, each the sum of 2 products of bf16
-    neon_sdot      AArch64: 4 lanes of i32, each the sum of 4 products i8 x i8; neon_udot for u8
+    vnni_u8_dot       AVX-512 VNNI: 16 lanes of i32, each the sum of 4 products u8 x i8
+    vnni_u8_dot_256   AVX-VNNI: the same in 8 lanes
+    madd_i16_dot      AVX-512: 16 lanes of i32, each the sum of 2 products i16 x i16
+    madd_i16_dot_256  AVX2: the same in 8 lanes; bytes are widened first, so that nothing saturates
+    bf16_dot          AVX512-BF16: 16 lanes of f32, each the sum of 2 products of bf16
+    neon_sdot         AArch64: 4 lanes of i32, each the sum of 4 products i8 x i8; neon_udot for u8,
+                      neon_usdot for u8 x i8
+    neon_sdot_by_element, ...   four such groups of A in one register, each used by its number
 
-A is one group that every lane uses; B holds a group per lane, side by side in memory.
+A is one group that every lane uses; B holds a group per lane, side by side in memory. Integers wrap
+like any i32, so every one of these gives the same bits as plain arithmetic.
 """
 
 from __future__ import annotations
 
 from tilewright import sym
+from tilewright.base.dots import DOTS, Dot
 from tilewright.base.dtype import DType, dtype
 from tilewright.intrin.declare import declare
 from tilewright.sym import ONE, ZERO, Expr
@@ -17,17 +24,22 @@ from tilewright.tensor.intrin import TensorIntrin
 from tilewright.tensor.ir import Broadcast, Buffer, Call, Load, Ramp, Stmt, Store
 
 
-def _behavior(name: str, a: str, b: str, c: str, lanes: int, group: int) -> str:
+def _behavior(dot: Dot) -> str:
+    lanes, group, steps = dot.lanes, dot.group, dot.steps
+    shape, at = f"{lanes}, {group}", "%vj, %vk"
+    if dot.groups > 1:
+        shape, at = f"{dot.groups}, {shape}", f"%vk // {group}, %vj, %vk % {group}"
     return f"""
-    func @{name}(%A: {a}[{group}], %B: {b}[{lanes}, {group}], %C: {c}[{lanes}]) stage scheduled {{
-      for %j in 0..{lanes} {{ for %k in 0..{group} {{
-        block @C(%vj: spatial {lanes} = %j, %vk: reduce {group} = %k) {{
-          reads %A[%vk], %B[%vj, %vk]
+    func @{dot.name}(%A: {dot.a}[{steps}], %B: {dot.b}[{shape}], %C: {dot.c}[{lanes}])
+        stage scheduled {{
+      for %j in 0..{lanes} {{ for %k in 0..{steps} {{
+        block @C(%vj: spatial {lanes} = %j, %vk: reduce {steps} = %k) {{
+          reads %A[%vk], %B[{at}]
           writes %C[%vj]
           init {{
             %C[%vj] = 0
           }}
-          %C[%vj] sum= {c}(%A[%vk]) * {c}(%B[%vj, %vk])
+          %C[%vj] sum= {dot.c}(%A[%vk]) * {dot.c}(%B[{at}])
         }}
       }} }}
     }}
@@ -39,34 +51,49 @@ def reinterpret(value: Expr, to: DType) -> Expr:
     return Call("reinterpret", (value,), to)
 
 
-def _vector(buffer: Buffer, lanes: int) -> Expr:
-    """`lanes` elements from the first one on."""
-    leading = (ZERO,) * (buffer.rank - 1)
-    return Load(buffer, (*leading, Ramp(ZERO, ONE, lanes)))
+def _vector(buffer: Buffer, lanes: int, *leading: Expr) -> Expr:
+    """`lanes` elements from the first one on, or from the first one of a row."""
+    before = leading or (ZERO,) * (buffer.rank - 1)
+    return Load(buffer, (*before, Ramp(ZERO, ONE, lanes)))
 
 
-def _dot(name: str, a: str, b: str, c: str, lanes: int, group: int, llvm: str) -> TensorIntrin:
-    whole = dtype("i32").with_lanes(lanes)  # one 32-bit group of A in every lane
+def _declared(dot: Dot) -> TensorIntrin:
+    lanes, size = dot.lanes, dot.lanes * dot.group
+    group_type = dtype("i32")  # one group of A, as bits
+    a_type, b_type = dtype(dot.a).with_lanes(size), dtype(dot.b).with_lanes(size)
 
-    def operands(A: Buffer, B: Buffer) -> tuple[Expr, Expr]:
-        shared = Broadcast(reinterpret(_vector(A, group), dtype("i32")), lanes)
-        own = reinterpret(_vector(B, lanes * group), whole)
-        width = dtype(a).with_lanes(lanes * group), dtype(b).with_lanes(lanes * group)
-        return reinterpret(shared, width[0]), reinterpret(own, width[1])
+    def shared(A: Buffer) -> list[Expr]:
+        """Each group of A in every lane."""
+        if dot.groups == 1:
+            found = [reinterpret(_vector(A, dot.group), group_type)]
+        else:
+            whole = reinterpret(_vector(A, dot.steps), group_type.with_lanes(dot.groups))
+            found = [Call("lane", (whole, sym.const(at)), group_type) for at in range(dot.groups)]
+        return [reinterpret(Broadcast(each, lanes), a_type) for each in found]
+
+    def own(B: Buffer, at: int) -> Expr:
+        """A group of B per lane."""
+        leading = (ZERO,) * (B.rank - 1) if dot.groups == 1 else (sym.const(at), ZERO)
+        whole = reinterpret(_vector(B, size, *leading), group_type.with_lanes(lanes))
+        return reinterpret(whole, b_type)
 
     def update(A: Buffer, B: Buffer, C: Buffer) -> Stmt:
-        before = _vector(C, lanes)
-        after = Call(llvm, (before, *operands(A, B)), before.dtype)
-        return Store(C, (Ramp(ZERO, ONE, lanes),), after)
+        total = _vector(C, lanes)
+        for at, left in enumerate(shared(A)):
+            pair = (left, own(B, at))
+            if dot.a == dot.b:  # where either may come first, an element of a register is second
+                pair = pair[::-1]
+            if dot.adds:
+                total = Call(dot.llvm, (total, *pair), total.dtype)
+            else:
+                total = sym.add(total, Call(dot.llvm, pair, total.dtype))
+        return Store(C, (Ramp(ZERO, ONE, lanes),), total)
 
     def reset(A: Buffer, B: Buffer, C: Buffer) -> Stmt:
         zero = Broadcast(sym.const(0, C.dtype), lanes)
         return Store(C, (Ramp(ZERO, ONE, lanes),), zero)
 
-    return declare(_behavior(name, a, b, c, lanes, group), reset=reset, update=update)
+    return declare(_behavior(dot), reset=reset, update=update)
 
 
-VNNI_U8 = _dot("vnni_u8_dot", "u8", "i8", "i32", 16, 4, "llvm.x86.avx512.vpdpbusd.512")
-BF16 = _dot("bf16_dot", "bf16", "bf16", "f32", 16, 2, "llvm.x86.avx512bf16.dpbf16ps.512")
-NEON_SDOT = _dot("neon_sdot", "i8", "i8", "i32", 4, 4, "llvm.aarch64.neon.sdot.v4i32.v16i8")
-NEON_UDOT = _dot("neon_udot", "u8", "u8", "i32", 4, 4, "llvm.aarch64.neon.udot.v4i32.v16i8")
+INTRINSICS: dict[str, TensorIntrin] = {dot.name: _declared(dot) for dot in DOTS}

@@ -394,11 +394,11 @@ def test_thread_loops_are_refused_on_a_cpu():
 
 
 def test_code_for_another_machine_is_saved_not_called(tmp_path):
-    run = build(parse(SCALE), "aarch64-linux-gnu -mcpu=cortex-a53")
+    run = build(parse(SCALE), "riscv64-linux-gnu -mattr=+v")
     with pytest.raises(UserError) as caught:
         run(*arrays())
     assert caught.value.message == (
-        "@scale is compiled for aarch64-linux-gnu -mcpu=cortex-a53, which is not this machine"
+        "@scale is compiled for riscv64-linux-gnu -mattr=+v, which is not this machine"
     )
     assert run.save(tmp_path / "scale.o").read_bytes()[:4] == b"\x7fELF"
 

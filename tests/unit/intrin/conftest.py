@@ -19,7 +19,7 @@ def tile():
         if of in ("bf16", "f32"):
             to = {"bf16": ml_dtypes.bfloat16, "f32": np.float32}[of]
             return rng.integers(-8, 9, shape).astype(to)
-        limits = np.iinfo(np.dtype({"u8": "u1", "i8": "i1", "i32": "i4"}[of]))
+        limits = np.iinfo(np.dtype({"u8": "u1", "i8": "i1", "i16": "i2", "i32": "i4"}[of]))
         return rng.integers(limits.min, limits.max, shape, endpoint=True).astype(limits.dtype)
 
     return make

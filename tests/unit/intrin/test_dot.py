@@ -1,51 +1,41 @@
 """Dot products of short groups: what they declare, what matches them, what the machine does."""
 
-from dataclasses import dataclass
+import re
 
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tilewright import te
+from tilewright.base.dots import DOTS, dots_of
 from tilewright.base.errors import Unsupported
 from tilewright.base.target import Target
 from tilewright.tensor.intrin import intrinsic
 
-
-@dataclass(frozen=True)
-class Dot:
-    name: str
-    a: str
-    b: str
-    c: str
-    lanes: int
-    group: int
-    target: str
-    feature: str
-    mnemonic: str
-
-    def __str__(self):
-        return self.name
-
-    @property
-    def result(self):
-        return {"i32": np.int32, "f32": np.float32}[self.c]
-
-    def product(self, a, b):
-        """a of shape (n, k), b of shape (k / group, m, group)."""
-        wide = b.astype(self.result).transpose(0, 2, 1).reshape(-1, b.shape[1])
-        return a.astype(self.result) @ wide
+NUMPY = {"i32": np.int32, "f32": np.float32}
+X86, ARM = "x86_64-linux-gnu -mcpu=sapphirerapids", "aarch64-linux-gnu -mcpu=neoverse-v1"
+MNEMONICS = {
+    "vnni_u8_dot": "vpdpbusd",
+    "vnni_u8_dot_256": "vpdpbusd",
+    "madd_i16_dot": "vpmaddwd",
+    "madd_i16_dot_256": "vpmaddwd",
+    "bf16_dot": "vdpbf16ps",
+    "neon_sdot": "sdot",
+    "neon_udot": "udot",
+    "neon_usdot": "usdot",
+    "neon_usdot_by_element": "sudot",
+}
+every_dot = pytest.mark.parametrize("dot", DOTS, ids=lambda dot: dot.name)
 
 
-CPU = "x86_64-linux-gnu -mcpu=sapphirerapids"
-ARM = "aarch64-linux-gnu -mcpu=cortex-a76"
-DOTS = [
-    Dot("vnni_u8_dot", "u8", "i8", "i32", 16, 4, CPU, "avx512vnni", "vpdpbusd"),
-    Dot("bf16_dot", "bf16", "bf16", "f32", 16, 2, CPU, "avx512bf16", "vdpbf16ps"),
-    Dot("neon_sdot", "i8", "i8", "i32", 4, 4, ARM, "dotprod", "sdot"),
-    Dot("neon_udot", "u8", "u8", "i32", 4, 4, ARM, "dotprod", "udot"),
-]
-every_dot = pytest.mark.parametrize("dot", DOTS, ids=str)
+def target_of(dot):
+    return ARM if dot.name.startswith("neon") else X86
+
+
+def product(dot, a, b):
+    """a of shape (n, k), b of shape (k / group, m, group)."""
+    of = NUMPY[dot.c]
+    return a.astype(of) @ b.astype(of).transpose(0, 2, 1).reshape(-1, b.shape[1])
 
 
 def matmul(dot, n=3, m=32, k=16, *, packed=True):
@@ -53,16 +43,17 @@ def matmul(dot, n=3, m=32, k=16, *, packed=True):
     group = dot.group
     A = te.placeholder((n, k), dot.a, name="A")
     B = te.placeholder((k // group, m, group) if packed else (m, k), dot.b, name="B")
-    o, r = te.reduce_axis((0, k // group), name="o"), te.reduce_axis((0, group), name="r")
+    r = te.reduce_axis((0, k), name="r")
 
     def element(i, j):
-        b = B[o, j, r] if packed else B[j, o * group + r]
-        return te.sum(te.cast(A[i, o * group + r], dot.c) * te.cast(b, dot.c), axis=[o, r])
+        b = B[r // group, j, r % group] if packed else B[j, r]
+        return te.sum(te.cast(A[i, r], dot.c) * te.cast(b, dot.c), axis=r)
 
     sch = tw.Schedule(te.function([A, B, te.compute((n, m), element, name="C")], name="matmul"))
     c = sch.get_block("C")
-    _, j, o, r = sch.get_loops(c)
+    _, j, r = sch.get_loops(c)
     _, inner = sch.split(j, [None, dot.lanes])
+    o, r = sch.split(r, [None, dot.steps])
     sch.reorder(o, inner, r)
     zero = sch.decompose_reduction(c, o)
     sch.tensorize(inner, dot.name)
@@ -72,42 +63,82 @@ def matmul(dot, n=3, m=32, k=16, *, packed=True):
 
 @every_dot
 def test_it_means_what_numpy_says(dot, tile):
-    a, b = tile(dot.a, dot.group), tile(dot.b, dot.lanes, dot.group)
-    c = np.zeros(dot.lanes, dot.result)
+    groups = (dot.groups,) if dot.groups > 1 else ()
+    a, b = tile(dot.a, dot.steps), tile(dot.b, *groups, dot.lanes, dot.group)
+    c = np.zeros(dot.lanes, NUMPY[dot.c])
     tw.interpret(intrinsic(dot.name).behavior, a, b, c)
-    np.testing.assert_array_equal(c, b.astype(dot.result) @ a.astype(dot.result))
+    want = product(dot, a[None], b.reshape(dot.groups, dot.lanes, dot.group))
+    np.testing.assert_array_equal(c, want[0])
 
 
 @every_dot
 def test_a_product_by_it_is_the_product(dot, tile):
     a, b = tile(dot.a, 3, 16), tile(dot.b, 16 // dot.group, 32, dot.group)
-    c = np.zeros((3, 32), dot.result)
+    c = np.zeros((3, 32), NUMPY[dot.c])
     function = matmul(dot)
     assert f"call {dot.name}.reset" in str(function)
     tw.interpret(function, a, b, c)
-    np.testing.assert_array_equal(c, dot.product(a, b))
+    np.testing.assert_array_equal(c, product(dot, a, b))
 
 
 @every_dot
 def test_it_becomes_the_instruction(dot):
-    assert dot.mnemonic in tw.build(matmul(dot), dot.target).assembly
+    assembly = tw.build(matmul(dot), target_of(dot)).assembly
+    short = dot.name.removesuffix("_by_element")
+    assert MNEMONICS.get(dot.name, MNEMONICS[short]) in assembly
+    assert not re.search(r"\b(call|bl)\s+llvm", assembly)  # a name that LLVM does not know
+
+
+def test_elements_of_a_register_are_used_by_number():
+    dot = next(dot for dot in DOTS if dot.name == "neon_sdot_by_element")
+    assembly = tw.build(matmul(dot), ARM).assembly
+    assert {re.search(rf"sdot.*\.4b\[{at}\]", assembly) is not None for at in range(4)} == {True}
+
+
+@pytest.mark.parametrize(
+    ("target", "types", "names"),
+    [
+        ("x86_64-linux-gnu -mcpu=cascadelake", "u8 i8 i32", ["vnni_u8_dot"]),
+        ("x86_64-linux-gnu -mcpu=sapphirerapids", "u8 i8 i32", ["vnni_u8_dot"]),
+        ("x86_64-linux-gnu -mcpu=alderlake", "u8 i8 i32", ["vnni_u8_dot_256"]),
+        ("x86_64-linux-gnu -mcpu=cascadelake", "i8 i8 i32", []),
+        ("x86_64-linux-gnu -mcpu=haswell", "i16 i16 i32", ["madd_i16_dot_256"]),
+        ("x86_64-linux-gnu -mcpu=skylake-avx512", "i16 i16 i32", ["madd_i16_dot"]),
+        ("x86_64-linux-gnu -mcpu=cooperlake", "bf16 bf16 f32", ["bf16_dot"]),
+        (
+            "aarch64-linux-gnu -mcpu=neoverse-n1",
+            "i8 i8 i32",
+            ["neon_sdot_by_element", "neon_sdot"],
+        ),
+        ("aarch64-linux-gnu -mcpu=neoverse-n1", "u8 i8 i32", []),
+        (
+            "aarch64-linux-gnu -mcpu=neoverse-v1",
+            "u8 i8 i32",
+            ["neon_usdot_by_element", "neon_usdot"],
+        ),
+        ("aarch64-linux-gnu -mcpu=cortex-a53", "i8 i8 i32", []),
+    ],
+)
+def test_a_target_has_the_widest(target, types, names):
+    found = dots_of(Target.parse(target), *types.split())
+    assert [dot.name for dot in found] == names
 
 
 @every_dot
 def test_the_machine_agrees(dot, tile):
-    target, host = Target.parse(dot.target), Target.host()
-    if target.arch != host.arch or not host.has(dot.feature):
-        pytest.skip(f"this machine has no {dot.feature}")
+    target, host = Target.parse(target_of(dot)), Target.host()
+    if target.arch != host.arch or not all(map(host.has, dot.features)):
+        pytest.skip(f"this machine has no {dot.features[-1]}")
     a, b = tile(dot.a, 3, 16), tile(dot.b, 16 // dot.group, 32, dot.group)
-    c = np.zeros((3, 32), dot.result)
+    c = np.zeros((3, 32), NUMPY[dot.c])
     run = tw.build(matmul(dot))
     run(a, b, c)
-    np.testing.assert_array_equal(c, dot.product(a, b))
+    np.testing.assert_array_equal(c, product(dot, a, b))
 
 
-@every_dot
+@pytest.mark.parametrize("dot", [dot for dot in DOTS if dot.groups == 1], ids=lambda dot: dot.name)
 def test_groups_that_lie_apart_are_refused(dot):
     with pytest.raises(Unsupported) as caught:
-        tw.build(matmul(dot, packed=False), dot.target)
+        tw.build(matmul(dot, packed=False), target_of(dot))
     assert caught.value.code == "TW2206"
     assert f"along dimension 0 of %B they lie 16 apart, not {dot.group}" in caught.value.message

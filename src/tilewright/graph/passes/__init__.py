@@ -7,6 +7,7 @@ from tilewright.graph.passes.canonicalize import canonicalize
 from tilewright.graph.passes.choose_winograd import choose_winograd
 from tilewright.graph.passes.decompose import decompose
 from tilewright.graph.passes.enclose_nodes import enclose_nodes
+from tilewright.graph.passes.fill_channels import fill_channels
 from tilewright.graph.passes.fold_batch_norm import fold_batch_norm
 from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fold_scales import fold_scales
@@ -15,6 +16,7 @@ from tilewright.graph.passes.fuse import fuse
 from tilewright.graph.passes.hoist_padding import hoist_padding
 from tilewright.graph.passes.infer_shapes import infer_shapes
 from tilewright.graph.passes.lower_precision import lower_precision
+from tilewright.graph.passes.match_signs import match_signs
 from tilewright.graph.passes.merge_common_subexpressions import merge_common_subexpressions
 from tilewright.graph.passes.merge_parallel_matmuls import merge_parallel_matmuls
 from tilewright.graph.passes.recognize_attention import recognize_attention
@@ -27,6 +29,7 @@ from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
 from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
 from tilewright.graph.passes.unfold_convolutions import unfold_convolutions
+from tilewright.graph.passes.widen_bytes import widen_bytes
 from tilewright.graph.passes.widen_groups import widen_groups
 from tilewright.graph.passes.widen_products import widen_products
 
@@ -54,6 +57,7 @@ OPTIMIZED = (
     canonicalize,
     remove_dead_nodes,
     fold_batch_norm,
+    match_signs,
     fold_zero_points,
     sink_transposes,
     recognize_norms,
@@ -89,8 +93,15 @@ LOWER_PRECISION = (lower_precision, fold_constants, merge_common_subexpressions,
 # Where products of a quantized model are those of its integers: scales become one.
 SCALED = (fold_scales, remove_dead_nodes)
 
-# Of convolutions of integers, windows become rows.
-UNFOLDED = (widen_groups, unfold_convolutions, canonicalize, remove_dead_nodes)
+# Of convolutions of integers, windows become rows; operands get the width that is multiplied.
+UNFOLDED = (
+    widen_groups,
+    fill_channels,
+    unfold_convolutions,
+    widen_bytes,
+    canonicalize,
+    remove_dead_nodes,
+)
 
 # From a canonical model to one of kernels: `fused` nodes, control flow, what fuses with nothing.
 FUSED = (fuse, enclose_nodes, remove_dead_nodes)

@@ -99,28 +99,41 @@ def matmul(node: Node, scope: Scope) -> Replacement:
 
 
 def matmul_of_two(node: Node, scope: Scope) -> Replacement:
-    """sum (a - p)(b - q) = sum ab - p sum b - q sum a + k p q"""
+    """sum (a - p)(b - q) = sum ab - p sum b - q sum a + k p q, each p and q one number for all.
+
+    b may be a constant too, if what is left of it without its zero point has more than eight bits.
+    """
     a, b = (_input(node, at) for at in range(2))
     if node.op != "matmul_integer" or len(node.inputs) < 3 or a is None or b is None:
         return None
-    known, other = _point(_input(node, 2), scope), _point(_input(node, 3), scope)
     left, right = shape_of(a), shape_of(b)
-    if not known[0] or not other[0] or not left or not right or min(len(left), len(right)) < 2:
+    if not left or not right or min(len(left), len(right)) < 2:
         return None
-    if scope.constant(b) is not None or not isinstance(left[-1], Const):
+    zeros = _input(node, 2), _input(node, 3)
+    if not all(zero is None or _is_one(zero) for zero in zeros):
         return None
     steps = Steps(node, scope)
+    p, q = (_negated(steps, zero) for zero in zeros)
+    if (p is not None and q is not None) and not isinstance(left[-1], Const):
+        return None
     total = steps.add("matmul_integer", a, b)
-    for value, axis, factor in ((b, len(right) - 2, -known[1]), (a, len(left) - 1, -other[1])):
-        if factor:
+    for value, axis, point in ((b, len(right) - 2, p), (a, len(left) - 1, q)):
+        if point is not None:
             wide = steps.add("cast", value, to=I32)
             sums = steps.add("reduce_sum", wide, axes=(axis,), keepdims=True)
-            scaled = steps.add("mul", sums, steps.constant(factor, sums.tensor, "point"))
-            total = steps.add("add", total, scaled)
-    both = known[1] * other[1] * int(left[-1].value)
-    if both:
-        steps.add("add", total, steps.constant(both, total.tensor, "term"))
+            total = steps.add("add", total, steps.add("mul", sums, point))
+    if p is not None and q is not None:
+        count = steps.constant(int(left[-1].value), total.tensor, "k")
+        steps.add("add", total, steps.add("mul", steps.add("mul", p, q), count))
     return steps.done()
+
+
+def _negated(steps: Steps, value: Value | None) -> Value | None:
+    """Minus a zero point in i32; None where it is 0."""
+    is_known, point = _point(value, steps.scope)
+    if is_known:
+        return steps.constant(-point, TensorType(I32, ()), "point") if point else None
+    return steps.add("neg", steps.add("cast", _single(steps, value), to=I32))
 
 
 def _stored(steps: Steps, made: Array, old: Array, value: Value | None) -> Value:

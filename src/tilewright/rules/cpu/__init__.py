@@ -6,6 +6,7 @@ from tilewright.rules.cpu.attention import attention
 from tilewright.rules.cpu.attention_amx import attention_amx
 from tilewright.rules.cpu.conv import CONV
 from tilewright.rules.cpu.conv_amx import conv_amx
+from tilewright.rules.cpu.conv_dot import CONV_DOT
 from tilewright.rules.cpu.depthwise import DEPTHWISE
 from tilewright.rules.cpu.depthwise_nchw import DEPTHWISE_NCHW
 from tilewright.rules.cpu.elementwise import elementwise
@@ -13,6 +14,7 @@ from tilewright.rules.cpu.fallback import FALLBACK, spread
 from tilewright.rules.cpu.fused_reductions import rows
 from tilewright.rules.cpu.gemm import GEMM
 from tilewright.rules.cpu.gemm_amx import gemm_amx
+from tilewright.rules.cpu.gemm_dot import GEMM_DOT
 from tilewright.rules.cpu.gemv import GEMV
 from tilewright.rules.cpu.pooling import POOLING
 from tilewright.rules.cpu.recurrent import recurrent
@@ -30,8 +32,10 @@ RULES: RuleSet = (
     (DEPTHWISE_NCHW,),
     (POOLING,),
     (closed("conv_amx", conv_amx),),
+    (CONV_DOT,),
     (CONV,),
     (closed("gemm_amx", gemm_amx),),
+    (GEMM_DOT,),
     (GEMV,),
     (GEMM,),
     (closed("fused_reductions", rows),),

@@ -37,7 +37,7 @@ def elementwise(sch: Schedule, reference: BlockRef, context: RuleContext) -> tup
 def spread_out(sch: Schedule, nest: Nest, order: Sequence[int], context: RuleContext) -> None:
     """Lanes for the innermost of some loops, which are perfectly nested in this order, and cores
     for the outermost."""
-    lanes = cost.lanes_of(context.target, nest.block)
+    lanes = _lanes(nest, order, context)
     parts = _joined(nest, groups(nest, order), lanes)
     loops = [fused(sch, [nest.loops[at] for at in part]) for part in parts]
     each_ns = cost.instance_ns(nest, context.target)
@@ -66,6 +66,16 @@ def spread_out(sch: Schedule, nest: Nest, order: Sequence[int], context: RuleCon
             row_ns = each_ns * _guess(nest, parts[-1])
             whole, _ = sch.split(whole, [None, cost.chunk_rows(rest, count, row_ns, is_open)])
         sch.parallel(whole)
+
+
+def _lanes(nest: Nest, order: Sequence[int], context: RuleContext) -> int:
+    """A vector of the widest type; several where bytes are made, if they fill one of bytes."""
+    lanes = cost.lanes_of(context.target, nest.block)
+    written = max(region.buffer.dtype.bits for region in nest.block.writes)
+    inner = _extent(nest, groups(nest, order)[-1])
+    many = lanes * cost.widest(nest.block).bits // max(8, written)
+    is_whole = inner is not None and lanes > 1 and inner % many == 0
+    return many if written == 8 and is_whole else lanes
 
 
 def vectors(sch: Schedule, nest: Nest, row: LoopRef, lanes: int, pattern: int = 1) -> None:

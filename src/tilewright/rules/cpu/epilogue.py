@@ -12,11 +12,17 @@ from tilewright.tensor.visit import exprs, output_buffers
 UNROLLED_NODES = 40  # what follows a sum and is not larger is repeated for every register
 
 
-def results(sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int) -> list[BlockRef]:
-    """Take the results of a tile to memory, through what follows where that can be fused."""
+def results(
+    sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int, width: int = 0
+) -> list[BlockRef]:
+    """Take the results of a tile to memory, through what follows where that can be fused.
+
+    What follows through memory and makes fewer bits of the sums works on several vectors of them at
+    a time, if it is told how wide a tile is.
+    """
     point = sch.checkpoint()
     try:
-        found = _through_consumers(sch, block, tile, lanes)
+        found = _through_consumers(sch, block, tile, lanes, width)
         if found:
             return found
     except ScheduleError:
@@ -28,7 +34,9 @@ def results(sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int) -> list[B
     return [store]
 
 
-def _through_consumers(sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int) -> list[BlockRef]:
+def _through_consumers(
+    sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int, width: int
+) -> list[BlockRef]:
     made = block_of(sch.function, block.name).writes[0].buffer
     if made in output_buffers(sch.function):
         return []
@@ -45,9 +53,19 @@ def _through_consumers(sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int
         _vectorize(sch, store, tile, lanes, unrolled=True)
         done.append(store)
     for reference in consumers:
+        own = lanes if cheap else _result_lanes(sch, reference, made, lanes, width)
         sch.reverse_compute_at(reference, tile)
-        _vectorize(sch, reference, tile, lanes, unrolled=cheap)
+        _vectorize(sch, reference, tile, own, unrolled=cheap)
     return [*done, *consumers]
+
+
+def _result_lanes(sch: Schedule, reference: BlockRef, made: Buffer, lanes: int, width: int) -> int:
+    """Lanes of what follows: as many as fill a vector of results, if a tile has whole ones."""
+    written = block_of(sch.function, reference.name).writes[0].buffer.dtype
+    wide = lanes * max(1, made.dtype.size_bytes // max(1, written.size_bytes))
+    while wide > lanes and width % wide:
+        wide //= 2
+    return wide
 
 
 def followers(sch: Schedule, block: BlockRef) -> list[BlockRef]:

@@ -40,17 +40,33 @@ class WindowsPlan:
 
 
 def lanes_of(found: Windows, context: RuleContext) -> int:
-    return context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
+    """Channels at a time: a vector of the sums, or several where a vector of what is read holds
+    more, as one of bytes does."""
+    return context.target.lanes(_sum_bits(found)) * vectors_of(found, context)
+
+
+def _sum_bits(found: Windows) -> int:
+    return found.nest.block.writes[0].buffer.dtype.bits
+
+
+def vectors_of(found: Windows, context: RuleContext) -> int:
+    """Vectors of sums beside each other."""
+    lanes, channels = context.target.lanes(_sum_bits(found)), found.size(found.out_channels)
+    vectors = max(1, _sum_bits(found) // max(8, found.x.buffer.dtype.bits))
+    while vectors > 1 and (channels is None or channels % (lanes * vectors)):
+        vectors //= 2
+    return vectors
 
 
 def windows_space(found: Windows, context: RuleContext) -> Space[WindowsPlan]:
     total = found.size(found.out_spatial[-1]) or MAX_POSITIONS
     kernel = found.size(found.kernel_spatial[-1]) or BODY_OPERATIONS
-    registers = context.target.vector_registers
+    registers, beside = context.target.vector_registers, vectors_of(found, context)
 
     def legal(c: Columns) -> Column:
-        body = c["positions"] * np.where(c["unroll_kernel"] == 1, kernel, 1)
-        fits: Column = (c["positions"] == 1) | (2 * c["positions"] + 2 <= registers)
+        body = beside * c["positions"] * np.where(c["unroll_kernel"] == 1, kernel, 1)
+        held = (1 + beside) * c["positions"] + 2
+        fits: Column = (c["positions"] == 1) | (held <= registers)
         return fits & (body <= BODY_OPERATIONS)
 
     return Space(
@@ -75,7 +91,7 @@ def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     # A tile loads each pixel that its windows see once, and each weight once.
     seen = (positions - 1) * found.strides[-1] + kernel[-1]
     loads = others * (seen + kernel[-1]) / machine.loads_per_cycle
-    compute = depth * positions / machine.fma_per_cycle
+    compute = depth * positions * vectors_of(found, context) / machine.fma_per_cycle
     tile = np.maximum(np.maximum(compute, loads), depth * machine.fma_latency_cycles)
     tile = tile + others * np.where(c["unroll_kernel"] == 1, 1, kernel[-1])
     lines = (found.size(found.batch) or 1) * math.prod(rows)

@@ -1,0 +1,83 @@
+"""Dot-product instructions of processors, as data: what they multiply, and who has them.
+
+`intrin/dot.py` declares how each behaves and is called; passes ask here what a target multiplies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.base.target import CPU, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """An instruction that adds dot products of groups to the lanes of a register."""
+
+    name: str  # of the intrinsic
+    features: tuple[str, ...]  # all of which a target needs
+    a: str  # types of the operands and of the sums
+    b: str
+    c: str
+    lanes: int
+    group: int  # products per lane
+    llvm: str
+    groups: int = 1  # of A that one call uses: it is that many instructions
+    adds: bool = True  # whether the instruction adds to its lanes; otherwise another one does
+    chain_cycles: int = 4  # from one sum of a lane to the next
+    shares: int = 0  # vector instructions that put a group of A into all lanes, besides its load
+
+    @property
+    def steps(self) -> int:
+        """Of the sum, in one call."""
+        return self.group * self.groups
+
+
+_U8, _I8, _I16, _BF16 = (
+    ("u8", "i8", "i32"),
+    ("i8", "i8", "i32"),
+    ("i16", "i16", "i32"),
+    ("bf16", "bf16", "f32"),
+)
+_UU = ("u8", "u8", "i32")
+_VNNI = "llvm.x86.avx512.vpdpbusd"
+_SDOT, _UDOT, _USDOT = (
+    f"llvm.aarch64.neon.{name}.v4i32.v16i8" for name in ("sdot", "udot", "usdot")
+)
+_DPBF16 = "llvm.x86.avx512bf16.dpbf16ps.512"
+_MADD, _MADD_256 = "llvm.x86.avx512.pmaddw.d.512", "llvm.x86.avx2.pmadd.wd"
+_ARM, _I8MM = ("dotprod",), ("dotprod", "i8mm")
+
+# Of those that a target has, the first one serves; by element before one group at a time.
+DOTS: tuple[Dot, ...] = (
+    Dot("vnni_u8_dot", ("avx512vnni",), *_U8, 16, 4, f"{_VNNI}.512", chain_cycles=5),
+    Dot("vnni_u8_dot_256", ("avxvnni",), *_U8, 8, 4, f"{_VNNI}.256", chain_cycles=5),
+    Dot("madd_i16_dot", ("avx512bw",), *_I16, 16, 2, _MADD, adds=False, chain_cycles=1),
+    Dot("madd_i16_dot_256", ("avx2",), *_I16, 8, 2, _MADD_256, adds=False, chain_cycles=1),
+    Dot("bf16_dot", ("avx512bf16",), *_BF16, 16, 2, _DPBF16, chain_cycles=6),
+    Dot("neon_sdot_by_element", _ARM, *_I8, 4, 4, _SDOT, groups=4, chain_cycles=1),
+    Dot("neon_udot_by_element", _ARM, *_UU, 4, 4, _UDOT, groups=4, chain_cycles=1),
+    Dot("neon_usdot_by_element", _I8MM, *_U8, 4, 4, _USDOT, groups=4, chain_cycles=1),
+    Dot("neon_sdot", _ARM, *_I8, 4, 4, _SDOT, chain_cycles=1, shares=1),
+    Dot("neon_udot", _ARM, *_UU, 4, 4, _UDOT, chain_cycles=1, shares=1),
+    Dot("neon_usdot", _I8MM, *_U8, 4, 4, _USDOT, chain_cycles=1, shares=1),
+)
+
+
+def dots_of(target: Target, a: str, b: str, c: str) -> tuple[Dot, ...]:
+    """The instructions of a target that multiply these types, the widest first."""
+    if target.kind != CPU:
+        return ()
+    found = [
+        dot
+        for dot in DOTS
+        if (dot.a, dot.b, dot.c) == (a, b, c) and all(map(target.has, dot.features))
+    ]
+    widest = max((dot.lanes for dot in found), default=0)
+    return tuple(dot for dot in found if dot.lanes == widest)
+
+
+def multiplies(target: Target, a: str, b: str) -> bool:
+    """Whether a target sums products of these integers, by dot products or on tiles."""
+    on_tiles = target.has("amx-int8") and a in ("u8", "i8") and b == "i8"
+    return on_tiles or bool(dots_of(target, a, b, "i32"))

@@ -1,0 +1,152 @@
+"""match_signs: bytes of integer products get the signs that the target multiplies.
+
+    sum of (a - z) * w  =  sum of (a' - z') * w      a' = a - 128, z' = z - 128
+
+NEON multiplies bytes with a sign by such, VNNI bytes without a sign by bytes with one. The highest
+bit of an operand is flipped, which moves its zero point by 128; `fold_zero_points` makes a constant
+of that. Whatever quantizes gives the other bytes straight away, what only moves bytes moves them,
+and those who read them otherwise read the new ones, so that nothing is there twice.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from tilewright.base.dots import multiplies
+from tilewright.base.dtype import I8, U8, DType
+from tilewright.base.passes import PassContext
+from tilewright.base.target import Target
+from tilewright.graph.build import make_node
+from tilewright.graph.ir import Module, Node, Value
+from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches
+from tilewright.graph.types import TensorType
+
+PRODUCTS = ("matmul_integer", "conv_integer")
+MOVES = ("reshape", "transpose", "slice", "max_pool")
+OTHER = {I8: U8, U8: I8}
+BIT = 128  # the one that a sign is
+
+
+def match_signs(module: Module, ctx: PassContext) -> Module:
+    """Before: matmul_integer(%u8, %w).   After: matmul_integer(%i8, %w, -128)."""
+    target = ctx.target
+    if not isinstance(target, Target):
+        return module
+    return rewrite_matches(
+        module, (partial(product, target=target), partial(dequantize, target=target))
+    )
+
+
+def flips(target: Target, a: DType, b: DType) -> tuple[bool, bool] | None:
+    """Which operands must be flipped for the target to multiply them; None if that is no help."""
+    for flip in ((False, False), (True, False), (False, True), (True, True)):
+        left, right = (OTHER[of] if it else of for of, it in zip((a, b), flip, strict=True))
+        if multiplies(target, left.name, right.name):
+            return flip
+    return None
+
+
+def product(node: Node, scope: Scope, *, target: Target) -> Replacement:
+    """A product of bytes, at most one of which has a zero point per row or column."""
+    if node.op not in PRODUCTS or is_depthwise(node):
+        return None
+    a, b = node.inputs[:2]
+    if a is None or b is None or a.tensor.dtype not in OTHER or b.tensor.dtype not in OTHER:
+        return None
+    found = flips(target, a.tensor.dtype, b.tensor.dtype)
+    if found is None or not any(found):
+        return None
+    inputs = [*node.inputs, *[None] * (4 - len(node.inputs))]
+    steps = Flipped(node, scope)
+    for at, wanted in enumerate(found):
+        if wanted:
+            of = inputs[at]
+            assert of is not None
+            inputs[at] = steps.flipped(of)
+            inputs[at + 2] = steps.zero(inputs[at + 2], OTHER[of.tensor.dtype])
+    while inputs[-1] is None:
+        inputs.pop()
+    steps.add(node.op, *inputs, **dict(node.attributes))
+    return steps.done()
+
+
+def is_depthwise(node: Node) -> bool:
+    """Whether a convolution sums windows of single channels: no lane adds neighbours."""
+    if node.op != "conv_integer" or node.inputs[1] is None:
+        return False
+    shape = node.inputs[1].tensor.shape
+    return int(node.get("groups", 1)) > 1 and shape is not None and str(shape[1]) == "1"
+
+
+def dequantize(node: Node, scope: Scope, *, target: Target) -> Replacement:
+    """Bytes that a product reads the other way round are read so by all."""
+    q = node.inputs[0] if node.op == "dequantize" else None
+    if q is None or q.tensor.dtype not in OTHER:
+        return None
+    other = OTHER[q.tensor.dtype]
+    is_product = any(op in PRODUCTS for op in scope.users.get(q, ()))
+    wanted = multiplies(target, other.name, "i8") and not multiplies(
+        target, q.tensor.dtype.name, "i8"
+    )
+    if not is_product or not wanted:
+        return None
+    steps = Flipped(node, scope)
+    moved = steps.quantized(q)
+    if moved is None:
+        return None
+    zero = node.inputs[2] if len(node.inputs) > 2 else None
+    steps.add("dequantize", moved, node.inputs[1], steps.zero(zero, other), **dict(node.attributes))
+    return steps.done()
+
+
+class Flipped(Steps):
+    """Nodes of bytes with their highest bit flipped."""
+
+    def flipped(self, value: Value) -> Value:
+        """The bytes of the other kind, in the cheapest way."""
+        array = self.scope.constant(value)
+        to = OTHER[value.tensor.dtype]
+        if array is not None:
+            made = (array.view(np.uint8) ^ np.uint8(BIT)).view(to.numpy)
+            return self.constant(made, TensorType(to, ()), value.name)
+        made_by = self.quantized(value)
+        return self.turned(value) if made_by is None else made_by
+
+    def turned(self, value: Value) -> Value:
+        """Each byte by itself."""
+        of = value.tensor.dtype
+        unsigned = value if of is U8 else self.add("bitcast", value, to=U8)
+        bit = self.constant(BIT, TensorType(U8, ()), "bit")
+        made = self.add("bit_xor", unsigned, bit)
+        return made if of is I8 else self.add("bitcast", made, to=I8)
+
+    def quantized(self, value: Value) -> Value | None:
+        """The other bytes from what quantizes, through what only moves them; None if nothing."""
+        move = self.scope.producer(value, *MOVES)
+        if move is not None and len(move.outputs) == 1 and move.inputs[0] is not None:
+            source = self.quantized(move.inputs[0])
+            if source is None:
+                return None
+            return self.add(move.op, source, *move.inputs[1:], **dict(move.attributes))
+        made = self.scope.producer(value, "quantize")
+        if made is None or not made.get("saturate", True):
+            return None
+        to = OTHER[value.tensor.dtype]
+        x, scale, zero = (*made.inputs, None, None)[:3]
+        attributes = {**dict(made.attributes), "to": to}
+        node = make_node("quantize", (x, scale, self.zero(zero, to)), attributes, made.loc)
+        self.nodes.append(node)
+        return node.output
+
+    def zero(self, value: Value | None, to: DType) -> Value:
+        """A zero point of the other kind of bytes; where there is none, it is 0."""
+        of = TensorType(to, ())
+        if value is None:
+            return self.constant(BIT if to is U8 else -BIT, of, "zero")
+        array = self.scope.constant(value)
+        if array is None:
+            return self.turned(value)
+        moved = array.astype(np.int16) + (BIT if to is U8 else -BIT)
+        return self.constant(moved, of, "zero")
