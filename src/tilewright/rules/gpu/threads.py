@@ -76,6 +76,8 @@ def share(sch: Schedule, loops: Sequence[LoopRef], threads: int, vector: int = 1
     turns = next(loop.extent for loop in all_loops(sch.function.body) if loop.var is turn.var)
     if isinstance(turns, Const) and 1 < turns.value <= MOST_TURNS:
         sch.attempt(sch.unroll, turn)  # all of them ask memory before the first one waits
+    elif isinstance(turns, Const) and turns.value > MOST_TURNS:
+        sch.attempt(sch.unroll, sch.split(turn, [None, MOST_TURNS // 2])[1])
     return thread
 
 
