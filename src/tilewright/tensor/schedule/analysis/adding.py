@@ -31,4 +31,7 @@ def _adds(stmt: Stmt) -> bool:
 
 
 def _is_reduction(call: TensorCall) -> bool:
-    return any(isinstance(stmt, Update) for stmt in walk(intrinsic(call.intrin, call.arguments).behavior.body))
+    return any(
+        isinstance(stmt, Update)
+        for stmt in walk(intrinsic(call.intrin, call.arguments).behavior.body)
+    )
