@@ -8,7 +8,7 @@ SETUP := $(VENV)/.setup
 C := src/tilewright/runtime/native
 NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch])
 
-.PHONY: help setup demo test lint unit test-gpu docs fuzz bench conformance sanitize clean
+.PHONY: help setup demo test lint unit test-gpu bench-gpu docs fuzz bench conformance sanitize clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -58,6 +58,11 @@ conformance: $(SETUP)  ## all of ONNX's own backend tests
 # C runtime built beforehand (make setup).
 test-gpu:  ## the tests that need an NVIDIA GPU, with the system's Python
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests/targets
+
+bench-gpu:  ## GEMM and whole models on an NVIDIA GPU, with the system's Python and torch
+	@short=; for name in gpu_gemm gpu_models gpu_check; do \
+	PYTHONPATH=src $(PYTHON) bench/$$name.py || short="$$short $$name"; done; \
+	test -z "$$short" || { echo "short or failed:$$short"; exit 1; }
 
 fuzz: $(VENV)/.bench  ## random programs and schedules, random models against ONNX Runtime, damaged files
 	$(BIN)/python tests/fuzz/run.py --programs 5000 --jobs 2

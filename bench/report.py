@@ -19,8 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+
+try:
+    from rich.console import Console
+    from rich.table import Table
+except ImportError:  # machines with a GPU where nothing can be installed
+    Console = None  # type: ignore[assignment,misc]  # a plain table does
 
 LINE_BYTES = 64
 
@@ -108,6 +112,11 @@ def run(
 
 
 def show(figures: Sequence[Figure]) -> None:
+    if Console is None:
+        for figure in figures:
+            mark = {True: "ok", False: "SHORT", None: ""}[figure.ok]
+            print(f"{figure.name:60} {figure.value:10.4g} {figure.unit:8} {figure.want:10} {mark}")
+        return
     table = Table("what", "value", "unit", "want", "")
     for figure in figures:
         mark = {True: "[green]ok", False: "[red]short", None: ""}[figure.ok]

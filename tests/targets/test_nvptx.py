@@ -127,7 +127,7 @@ class Launches:
     def __init__(self):
         self.seen = []
 
-    def launch(self, name, grid, block, arguments):
+    def launch(self, name, grid, block, arguments, shared_bytes=0, stream=0):
         self.seen.append((name, grid, block, arguments[3:]))
 
 

@@ -6,6 +6,7 @@ run(a, b, c)        # arrays on the GPU by DLPack, or NumPy arrays, which are co
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,8 @@ from tilewright import sym
 from tilewright.base.dtype import DType, from_numpy
 from tilewright.base.errors import UserError, UserTypeError
 from tilewright.base.target import Target
-from tilewright.codegen.nvptx import ARGUMENT_ALIGN, Kernel, to_ptx
+from tilewright.codegen.launches import Kernel, launches, matrix_of
+from tilewright.codegen.nvptx import ARGUMENT_ALIGN, DeviceCode, device_code
 from tilewright.runtime import cuda
 from tilewright.runtime.array import Array, from_dlpack
 from tilewright.sym import TRUE, Const, Expr, Var
@@ -31,22 +33,52 @@ class CudaFunction:
 
     function: Function  # of stage device
     target: Target
-    ptx: str
-    kernels: list[Kernel]
+    code: DeviceCode
     _module: cuda.Module | None = field(default=None, repr=False)
 
-    def __call__(self, *args: Any) -> None:
-        """Run; returns when results in NumPy arrays are there, else when the work is queued."""
+    def __call__(self, *args: Any, stream: int = 0) -> None:
+        """Run; returns when results in NumPy arrays are there, else when the work is queued on
+        the stream, the caller's by its number."""
         values = self._values(args)
         arrays, copies = self._arrays(args)
-        for kernel in self.kernels:
-            numbers = [arrays[buffer].address for buffer in kernel.buffers]
-            numbers += [int(values[var]) for var in kernel.scalars]
+        for kernel, numbers in launches(self.code.steps, values, self._workspace(arrays)):
+            pointers = [arrays[buffer].address for buffer in kernel.buffers]
+            maps = [
+                cuda.TensorMap(
+                    arrays[made.buffer].address,
+                    matrix_of(made, numbers),
+                    made.buffer.dtype,
+                    (made.rows, made.columns),
+                )
+                for made in kernel.maps
+            ]
             self.module.launch(
-                kernel.name, _extents(kernel.grid, values), _extents(kernel.block, values), numbers
+                kernel.name,
+                _extents(kernel.grid, numbers),
+                _extents(kernel.block, numbers),
+                [*pointers, *(numbers[var] for var in kernel.scalars), *maps],
+                shared_bytes=kernel.shared_bytes,
+                stream=stream,
             )
         for buffer, host in copies.items():
             cuda.to_host(arrays[buffer], host)
+
+    @property
+    def ptx(self) -> str:
+        return self.code.ptx
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        return self.code.kernels
+
+    def _workspace(self, arrays: dict[Buffer, Array]) -> Callable[[Buffer, int], None]:
+        """Makes memory that kernels of this function pass values through."""
+
+        def make(buffer: Buffer, size_bytes: int) -> None:
+            if buffer not in arrays or arrays[buffer].size_bytes < size_bytes:
+                arrays[buffer] = cuda.empty((size_bytes,), "u8")
+
+        return make
 
     @property
     def module(self) -> cuda.Module:
@@ -113,8 +145,7 @@ def build_cuda(fn: Function, target: str | Target = "cuda") -> CudaFunction:
     """Compile a scheduled or device function for an NVIDIA GPU; needs no GPU itself."""
     chosen = Target.parse(target)
     device = lower(fn, "gpu") if fn.stage == ir.SCHEDULED else fn
-    ptx, kernels = to_ptx(device, chosen)
-    return CudaFunction(device, chosen, ptx, kernels)
+    return CudaFunction(device, chosen, device_code(device, chosen))
 
 
 def _check_dtype(param: Buffer, found: DType) -> None:

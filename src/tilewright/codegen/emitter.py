@@ -73,6 +73,8 @@ class Emitter:
         self.memories: dict[Buffer, Memory] = {}
         self.aliases: dict[Buffer, str] = {}
         self.tiles = TileRegisters()
+        self.tile_maps: dict[object, Value] = {}  # of a GPU: matrices that tiles are copied from
+        self.tile_bytes = 0  # of them, in dynamic shared memory so far
         self.assembly: Mapping[str, Assembly] = {}
         self.non_negative: dict[Var, None] = {}
         self.is_task = False  # inside a parallel loop: further ones run serially

@@ -30,6 +30,8 @@ class Emitting(Protocol):
     name: str
     memories: dict[Buffer, Memory]
     tiles: TileRegisters
+    tile_maps: dict[object, Value]  # of a GPU: matrices that tiles are copied from
+    tile_bytes: int  # of those tiles, in dynamic shared memory so far
     assembly: Mapping[str, Assembly]  # what `asm.NAME` stands for
     is_task: bool  # the body of a parallel loop
 

@@ -12,20 +12,23 @@ from dataclasses import dataclass, replace
 from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.target import Target
-from tilewright.codegen import hardware, llvm, wgmma
+from tilewright.codegen import hardware, hopper, llvm, wgmma
 from tilewright.codegen.builder import ModuleText, Value
 from tilewright.codegen.emitter import Emitter
 from tilewright.codegen.handlers import Emitting, Handlers
+from tilewright.codegen.launches import Kernel, Step, kernels_of, steps_of
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.memory import Memory
 from tilewright.codegen.types import memory_type, register_type
+from tilewright.intrin.hopper import TILE
 from tilewright.intrin.wgmma import SUM
 from tilewright.sym import ONE, Const, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.assembly import assembly_of
 from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
+from tilewright.tensor.passes.accesses import reads_of, writes_of
 from tilewright.tensor.scopes import LOCAL, SHARED
-from tilewright.tensor.visit import exprs, output_buffers, walk
+from tilewright.tensor.visit import exprs, walk
 
 TRIPLE = "nvptx64-nvidia-cuda"
 AXES = ("x", "y", "z")
@@ -34,14 +37,17 @@ ARGUMENT_ALIGN = 16  # of arrays that kernels are called with, in bytes
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """A launch: the kernel's name, its arguments, and its extents as expressions of sizes."""
+class DeviceCode:
+    """PTX, and what the host does with its kernels."""
 
-    name: str
-    buffers: tuple[Buffer, ...]
+    ptx: str
+    buffers: tuple[Buffer, ...]  # the function's parameters
     scalars: tuple[Var, ...]
-    grid: tuple[Expr, Expr, Expr]
-    block: tuple[Expr, Expr, Expr]
+    steps: tuple[Step, ...]
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        return list(kernels_of(self.steps))
 
 
 def machine(target: Target) -> Machine:
@@ -56,64 +62,62 @@ def machine(target: Target) -> Machine:
     )
 
 
-def emit_kernels(fn: Function, gpu: Machine) -> tuple[str, list[Kernel]]:
+def emit_kernels(fn: Function, gpu: Machine) -> tuple[str, tuple[Step, ...]]:
     """The LLVM IR of a device function's kernels, and how to launch them."""
     if fn.stage != ir.DEVICE:
         raise Unsupported("TW3050", f"@{fn.name} is of stage {fn.stage}, expected device", fn.loc)
     module = ModuleText(gpu.triple, llvm.data_layout(gpu), "nounwind")
-    kernels = []
-    for at, loop in enumerate(_kernel_loops(fn.body)):
-        kernels.append(_emit_kernel(module, gpu, fn, loop, f"{fn.name}_{at}"))
-    return module.text(), kernels
+    made: list[Kernel] = []
+
+    def emit(loop: For) -> Kernel:
+        made.append(_emit_kernel(module, gpu, fn, loop, f"{fn.name}_{len(made)}"))
+        return made[-1]
+
+    steps = steps_of(fn.body, emit)
+    return module.text(), steps
 
 
-def to_ptx(fn: Function, target: str | Target = "cuda") -> tuple[str, list[Kernel]]:
-    """PTX of a device function, and its launches."""
+def device_code(fn: Function, target: str | Target = "cuda") -> DeviceCode:
+    """PTX of a device function, and what the host does with it."""
     gpu = machine(Target.parse(target))
-    text, kernels = emit_kernels(fn, gpu)
+    text, steps = emit_kernels(fn, gpu)
     module = llvm.parse(text)
     llvm.optimize(module, gpu)
-    return llvm.to_assembly(module, gpu), kernels
-
-
-def _kernel_loops(body: Stmt) -> list[For]:
-    stmts = body.stmts if isinstance(body, ir.Seq) else (body,)
-    for stmt in stmts:
-        if not isinstance(stmt, For) or stmt.kind != ir.THREAD:
-            raise Unsupported(
-                "TW3051",
-                "a device function is a sequence of thread loops; this statement is outside",
-                stmt.loc,
-                help="bind the loops of every block, outermost to blockIdx",
-            )
-    return [stmt for stmt in stmts if isinstance(stmt, For)]
+    scalars = tuple(param for param in fn.params if isinstance(param, Var))
+    return DeviceCode(llvm.to_assembly(module, gpu), fn.buffers, scalars, steps)
 
 
 def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name: str) -> Kernel:
-    used = _used_buffers(loop)
-    buffers = tuple(buffer for buffer in fn.buffers if buffer in used)
-    scalars = _free_scalars(loop, buffers)
-    written = output_buffers(fn)
+    buffers = _outer_buffers(fn, loop)
+    scalars = _free_scalars(loop)
+    written = {buffer for stmt in walk(loop) for buffer, _ in writes_of(stmt)}
+    written |= {node.buffer for node in exprs(loop) if isinstance(node, ir.Address)}
     params = []
     for buffer in buffers:
         access = "" if buffer in written else " readonly"
         params.append((f"ptr noalias align {ARGUMENT_ALIGN}{access}", buffer.name))
     params += [(register_type(var.dtype), var.name) for var in scalars]
+    maps = hopper.tile_maps(loop)
+    params += [(hopper.MAP_TYPE, f"map_{made.buffer.name}") for made in maps]
     extents = _extents(loop)
     fences = wgmma.uses_wgmma(loop)
     bound = _launch_bound(extents)
+    if hopper.gives_registers(loop):  # one block per multiprocessor, or registers stay as they are
+        bound += ' "nvvm.minctasm"="1"'
     with module.function("void", name, params, linkage="ptx_kernel", suffix=bound) as (b, values):
         emitter = DeviceEmitter(module, gpu, b, name, FENCED if fences else HANDLERS)
         emitter.assembly = assembly_of(fn)
         for buffer, pointer in zip(buffers, values, strict=False):
             emitter.memories[buffer] = Memory(pointer, ARGUMENT_ALIGN)
-        for var, value in zip(scalars, values[len(buffers) :], strict=True):
+        for var, value in zip(scalars, values[len(buffers) :], strict=False):
             emitter.variables[var] = value
+        given = values[len(values) - len(maps) :]
+        emitter.tile_maps = dict(zip(maps, given, strict=True))
         emitter.stmt(loop)
         b.ret()
     grid = tuple(extents.get(f"blockIdx.{axis}", ONE) for axis in AXES)
     block = tuple(extents.get(f"threadIdx.{axis}", ONE) for axis in AXES)
-    return Kernel(name, buffers, scalars, grid, block)  # type: ignore[arg-type]  # three axes each
+    return Kernel(name, buffers, scalars, grid, block, emitter.tile_bytes, maps)  # type: ignore[arg-type]  # three axes each
 
 
 def _launch_bound(extents: dict[str, Expr]) -> str:
@@ -135,22 +139,25 @@ def _extents(loop: For) -> dict[str, Expr]:
     }
 
 
-def _used_buffers(root: Stmt) -> set[Buffer]:
-    used = {node.buffer for node in exprs(root) if hasattr(node, "buffer")}
+def _outer_buffers(fn: Function, root: For) -> tuple[Buffer, ...]:
+    """The buffers that a kernel is given: parameters first, then memory between kernels."""
+    used: dict[Buffer, None] = {}
+    own: set[Buffer] = set()
     for stmt in walk(root):
-        if isinstance(stmt, ir.Store):
-            used.add(stmt.buffer)
-        elif isinstance(stmt, ir.Update):
-            used.update(stmt.buffers)
-    return used
+        if isinstance(stmt, ir.Alloc):
+            own.add(stmt.buffer)
+        used.update((buffer, None) for buffer, _ in writes_of(stmt))
+        used.update((buffer, None) for buffer, *_ in reads_of(stmt))
+    used.update((node.buffer, None) for node in exprs(root) if isinstance(node, ir.Address))
+    given = [buffer for buffer in fn.buffers if buffer in used]
+    return (*given, *(b for b in used if b not in own and b not in fn.buffers))
 
 
-def _free_scalars(root: Stmt, buffers: tuple[Buffer, ...]) -> tuple[Var, ...]:
+def _free_scalars(root: Stmt) -> tuple[Var, ...]:
     bound: set[Var] = set()
     for stmt in walk(root):
         if isinstance(stmt, (For, ir.Let)):
             bound.add(stmt.var)
-    del buffers  # their shapes do not matter: indices are flat
     found = {node: None for node in exprs(root) if isinstance(node, Var) and node not in bound}
     return tuple(found)
 
@@ -236,9 +243,30 @@ def _nowhere(e: Emitting, stmt: ir.Alloc) -> None:
     )
 
 
+def _tile(e: Emitting, stmt: ir.Alloc) -> None:
+    """Swizzled tiles are in dynamic shared memory, which may be more than 48 KB."""
+    count = stmt.buffer.dtype.size_bytes
+    for dim in stmt.buffer.shape:
+        assert isinstance(dim, Const)
+        count *= int(dim.value)
+    if DYNAMIC not in e.module.global_lines:
+        e.module.global_lines.append(DYNAMIC)
+    at = f"getelementptr (i8, ptr addrspace(3) @dynamic_shared, i64 {e.tile_bytes})"
+    pointer = e.b.value("ptr", f"addrspacecast ptr addrspace(3) {at} to ptr")
+    e.memories[stmt.buffer] = Memory(pointer, TILE.alignment_bytes)
+    e.tile_bytes += -(-count // TILE.alignment_bytes) * TILE.alignment_bytes
+    e.stmt(stmt.body)
+
+
+DYNAMIC = f"@dynamic_shared = external addrspace(3) global [0 x i8], align {TILE.alignment_bytes}"
 HANDLERS = Handlers(
-    {**hardware.CALLS, wgmma.PREFIX: wgmma.emit, "barrier.shared": _barrier},
-    {LOCAL.name: _local, SHARED.name: _shared, SUM.name: _sum},
+    {
+        **hardware.CALLS,
+        wgmma.PREFIX: wgmma.emit,
+        **dict.fromkeys(hopper.RULES, hopper.emit),
+        "barrier.shared": _barrier,
+    },
+    {LOCAL.name: _local, SHARED.name: _shared, SUM.name: _sum, TILE.name: _tile},
     other_alloc=_nowhere,
 )
 FENCED = replace(HANDLERS, calls={**HANDLERS.calls, "barrier.shared": _fenced_barrier})

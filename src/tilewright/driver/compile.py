@@ -17,19 +17,20 @@ import numpy as np
 
 from tilewright.base.errors import UserError
 from tilewright.base.passes import PassContext, run_passes
-from tilewright.base.target import CPU, Target
+from tilewright.base.target import CPU, CUDA, Target
 from tilewright.codegen import jit, llvm
 from tilewright.codegen.build import can_run, new_module
 from tilewright.codegen.entry import signature_of
 from tilewright.codegen.export import places_of
 from tilewright.codegen.host import emit_main, input_function
 from tilewright.driver.compiled import CompiledModule, CrossModule, Inside
+from tilewright.driver.device_module import DeviceModule
 from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.hybrid import HybridModule
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import Program, lower_model
 from tilewright.driver.pipelines import PIPELINES, PRECISIONS
-from tilewright.driver.placement import Placement, placement
+from tilewright.driver.placement import INTERPRETER, Placement, placement
 from tilewright.driver.saved_parts import Foreign
 from tilewright.driver.sizes import Dynamic, with_sizes
 from tilewright.driver.unfuse import unfuse_foreign
@@ -37,6 +38,7 @@ from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan, plan_memory
 from tilewright.graph.passes import FUSED
 from tilewright.graph.types import is_tensor, tensor_of
+from tilewright.lower.native import CONTROL
 from tilewright.runtime import _native
 from tilewright.runtime.array import empty
 from tilewright.runtime.module import Module, Spec
@@ -75,8 +77,8 @@ def compile(
     """
     chosen = Target.parse(target)
     settings = Options(threads=checked_threads(threads), precision=precision, **options)
-    if chosen.kind != CPU:
-        raise UserError("TW6002", f"models compile for CPUs so far, not for {chosen}")
+    if chosen.kind not in (CPU, CUDA):
+        raise UserError("TW6002", f"models compile for CPUs and CUDA so far, not for {chosen}")
     if precision not in PRECISIONS:
         raise UserError(
             "TW6003", f"unknown precision {precision!r}", help=f"use {', '.join(PRECISIONS)}"
@@ -118,7 +120,14 @@ def optimize(
     module: ir.Module, target: Target, options: Options, ctx: PassContext | None = None
 ) -> ir.Module:
     """The module with every pass of the target's pipeline applied that is not switched off."""
-    passes = PIPELINES[target.kind, options.precision]
+    passes = PIPELINES.get((target.kind, options.precision))
+    if passes is None:
+        served = [precision for kind, precision in PIPELINES if kind == target.kind]
+        raise UserError(
+            "TW6003",
+            f"no precision {options.precision!r} for {target}",
+            help=f"use {', '.join(served)}",
+        )
     known = {step.__name__ for step in passes}
     for name in options.without:
         if name not in known:
@@ -133,6 +142,8 @@ def build_module(module: ir.Module, target: Target, options: Options) -> Module:
     """Native code for an optimized module; the interpreter runs what has none."""
     module = unfuse_foreign(module)
     placed = placement(module, target)
+    if target.kind == CUDA:
+        check_on_device(module, placed)
     if placed.is_native and all(is_tensor(param.type) for param in module.main.params):
         return build_native(module, target, options, placed)
     main, parts = call_foreign_parts(module, placed)
@@ -140,6 +151,22 @@ def build_module(module: ir.Module, target: Target, options: Options) -> Module:
     foreign = Foreign(parts, tuple(inputs), tuple(outputs))
     native = build_native(main, target, options, placed, foreign)
     return HybridModule(native, parts, inputs, outputs)
+
+
+def check_on_device(module: ir.Module, placed: Placement) -> None:
+    """Every node of a model has code for a GPU."""
+    ops = dict.fromkeys(
+        node.op
+        for _, node, device, _ in placed.rows()
+        if node.op in CONTROL or device == INTERPRETER
+    )
+    if ops or not all(is_tensor(param.type) for param in module.main.params):
+        what = ", ".join(ops) or "inputs that are no tensors"
+        raise UserError(
+            "TW6008",
+            f"the model does not run on a GPU alone: {what}",
+            help="compile it for a CPU, or export it without them",
+        )
 
 
 def build_native(
@@ -162,6 +189,8 @@ def build_native(
         weights = side_by_side(program.module.constants)
         program = replace(program, module=replace(program.module, constants=weights))
     plan = plan_memory(program.module.main, in_place=options.in_place)
+    if target.kind == CUDA:
+        return DeviceModule(program, plan, target, *specs_of(program.module))
     image = emit_host(program, plan, target)
     inside = Inside(program, plan, image, f"{NAME}_main", target, placed, foreign)
     return load_module(inside, options)

@@ -7,14 +7,17 @@ image = compile_packer(PackerJob(...))
 from __future__ import annotations
 
 import hashlib
+import pickle
 from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.errors import Unsupported
-from tilewright.base.target import Target
+from tilewright.base.passes import PassContext
+from tilewright.base.target import CUDA, Target
 from tilewright.codegen import llvm
 from tilewright.codegen.build import lower_for, new_module
 from tilewright.codegen.entry import emit_function, emit_kernel, signature_of
+from tilewright.codegen.nvptx import device_code
 from tilewright.driver.kernels import (
     PLAIN,
     Job,
@@ -33,6 +36,7 @@ from tilewright.sym import Var
 from tilewright.tensor.constants import Split, split_constant_blocks
 from tilewright.tensor.in_place import in_place_pairs
 from tilewright.tensor.ir import Function, TensorCall
+from tilewright.tensor.passes import lower
 from tilewright.tensor.printer import canonical_text
 from tilewright.tensor.visit import walk
 from tilewright.tensor.work import flops_of
@@ -86,10 +90,15 @@ def _kernel(job: Job, fn: Function, scheduled: Function) -> Kernel:
     """The code of a function as it is scheduled."""
     work = flops_of(fn)
     split = split_constant_blocks(scheduled)
-    pairs = in_place_pairs(split.kernel)
+    on_device = job.setting.target.kind == CUDA
+    pairs = () if on_device else in_place_pairs(split.kernel)
+    if on_device:
+        image = _device_image(split.kernel, job.setting.target)
+    else:
+        image = _image(split.kernel, job.setting.target, entry=False, in_place=pairs)
     return Kernel(
         job.name,
-        _image(split.kernel, job.setting.target, entry=False, in_place=pairs),
+        image,
         split.params,
         tuple(param for param in split.kernel.params if isinstance(param, Var)),
         split.kernel.requires,
@@ -97,6 +106,7 @@ def _kernel(job: Job, fn: Function, scheduled: Function) -> Kernel:
         pairs,
         _packer(split),
         str(split.kernel),
+        device=on_device,
     )
 
 
@@ -108,6 +118,12 @@ def _packer(split: Split) -> Packer | None:
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     source = replace(split.packer, name=f"pack_{digest}")
     return Packer(text, signature_of(source), split.weights, source)
+
+
+def _device_image(fn: Function, target: Target) -> bytes:
+    """The PTX of one function, and what the host does with its kernels."""
+    device = lower(fn, "gpu", PassContext(target=target))
+    return pickle.dumps(device_code(device, target))
 
 
 def _image(

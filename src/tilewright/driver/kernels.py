@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.target import Target
-from tilewright.codegen import cache, llvm
+from tilewright.base.target import CUDA, Target
+from tilewright.codegen import cache, llvm, nvptx
 from tilewright.codegen.build import can_run
 from tilewright.graph.ir import Graph
 from tilewright.graph.printer import Printer
@@ -113,6 +113,7 @@ class Kernel:
     text: str = field(repr=False)  # the scheduled function
     decisions: tuple[Decision, ...] = ()  # by which rules, with which plans
     refusals: tuple[Refusal, ...] = ()  # what rules would have done, and why they could not
+    device: bool = False  # the image is a pickled DeviceCode, not an object
 
     @property
     def fell_back(self) -> str:
@@ -156,5 +157,5 @@ def packing_target(target: Target) -> Target:
 
 
 def _cache_key(target: Target, key: str) -> str:
-    machine = llvm.machine_of(target)
+    machine = nvptx.machine(target) if target.kind == CUDA else llvm.machine_of(target)
     return f"{cache.fingerprint(COMPILER)}\n{llvm.VERSION}\n{target.key}\n{machine!r}\n{key}"

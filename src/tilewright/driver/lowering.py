@@ -19,6 +19,7 @@ import numpy as np
 from tilewright.base.dtype import I64
 from tilewright.base.errors import CompilerBug, Unsupported
 from tilewright.base.loc import Fused, Loc, ModelNode
+from tilewright.base.target import CUDA, Target
 from tilewright.driver.kernels import Job, Kernel, KernelSetting, try_cached
 from tilewright.driver.packing import Packing, cached_images, compile_images
 from tilewright.driver.workers import compile_all
@@ -129,7 +130,7 @@ class _Lowering:
         assert fn is not None
         fresh = fresh_sizes(node)
         told = Value("sizes", TensorType(I64, (const(len(fresh)),)))
-        job = Job(f"sizes_of_{node.op}", fn, {}, frozenset(), self.setting)
+        job = Job(f"sizes_of_{node.op}", fn, {}, frozenset(), host_setting(self.setting))
         scalars = tuple(param for param in fn.params if isinstance(param, Var))
         inputs = tuple(dict.fromkeys(value for value in node.inputs if value is not None))
         call = self._call(job, inputs, (told,), scalars, node)
@@ -153,6 +154,11 @@ class _Lowering:
         made = Node("kernel", inputs, outputs, attributes, (), origin.loc)
         self.keys[made] = key
         return made
+
+
+def host_setting(setting: KernelSetting) -> KernelSetting:
+    """Where sizes are computed: they decide what is launched, so not on a GPU."""
+    return replace(setting, target=Target.host()) if setting.target.kind == CUDA else setting
 
 
 def _single(node: Node) -> Node | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.base.passes import Pass
-from tilewright.base.target import CPU
+from tilewright.base.target import CPU, CUDA
 from tilewright.graph.ir import Module
 from tilewright.graph.passes import (
     CANONICAL,
@@ -11,6 +11,7 @@ from tilewright.graph.passes import (
     LAYOUT,
     LOWER_PRECISION,
     OPTIMIZED,
+    PADDED,
     QUANTIZED,
     SCALED,
     UNFOLDED,
@@ -28,6 +29,8 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *UNFOLDED,
         *FUSED,
     ),
+    (CUDA, "f32"): (*CANONICAL, *OPTIMIZED, *PADDED, *FUSED),
+    (CUDA, "bf16"): (*CANONICAL, *OPTIMIZED, *LOWER_PRECISION, *PADDED, *FUSED),
     (CPU, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *SCALED, *LAYOUT, *UNFOLDED, *FUSED),
 }
 PRECISIONS = tuple(dict.fromkeys(precision for _, precision in PIPELINES))

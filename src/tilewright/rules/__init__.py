@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tilewright.base.errors import UserError
-from tilewright.base.target import CPU, WASM, Target
+from tilewright.base.target import CPU, CUDA, WASM, Target
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu import RULES as CPU_RULES
+from tilewright.rules.gpu import RULES as GPU_RULES
 from tilewright.rules.inline import inline_producers
 from tilewright.rules.rule import (
     Choice,
@@ -34,7 +35,7 @@ from tilewright.tensor.schedule import Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 from tilewright.tensor.visit import blocks
 
-RULES: Mapping[str, RuleSet] = {CPU: CPU_RULES, WASM: CPU_RULES}
+RULES: Mapping[str, RuleSet] = {CPU: CPU_RULES, WASM: CPU_RULES, CUDA: GPU_RULES}
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,23 +82,68 @@ def is_available() -> bool:
     return True
 
 
-class _Memory:
+class _Pool:
+    """Device memory by size, kept for the next that asks: freed memory is still warm, and work on
+    one stream that used it has been queued before work of its next owner."""
+
+    ROUND_BYTES = 512
+
+    def __init__(self) -> None:
+        self.free: dict[int, list[int]] = {}
+
+    def take(self, size_bytes: int) -> tuple[int, int]:
+        """An address, and the size to give it back with."""
+        size = -(-max(1, size_bytes) // self.ROUND_BYTES) * self.ROUND_BYTES
+        kept = self.free.get(size)
+        if kept:
+            return kept.pop(), size
+        driver = _Driver.get()
+        try:
+            (pointer,) = driver.call("cuMemAlloc", size)
+        except CudaError:
+            self.release()
+            try:
+                (pointer,) = driver.call("cuMemAlloc", size)
+            except CudaError as error:
+                left, total = driver.call("cuMemGetInfo")
+                raise CudaError(
+                    "TW4022",
+                    f"{size} bytes of device memory were asked for, {left} of {total} are free",
+                    help="give back arrays that are no longer needed, or use smaller batches",
+                ) from error
+        return int(pointer), size
+
+    def give(self, address: int, size: int) -> None:
+        self.free.setdefault(size, []).append(address)
+
+    def release(self) -> None:
+        """All that nobody uses goes back to the driver."""
+        driver = _Driver.get()
+        driver.call("cuCtxSynchronize")
+        for addresses in self.free.values():
+            for address in addresses:
+                driver.call("cuMemFree", address)
+        self.free.clear()
+
+
+_pool = _Pool()
+
+
+class Memory:
     """Device memory, given back when nothing refers to it any more."""
 
     def __init__(self, size_bytes: int) -> None:
-        self.driver = _Driver.get()
-        (pointer,) = self.driver.call("cuMemAlloc", max(1, size_bytes))
-        self.address = int(pointer)
+        self.address, self._size = _pool.take(size_bytes)
 
     def __del__(self) -> None:
         if hasattr(self, "address"):
-            self.driver.api.cuMemFree(self.address)
+            _pool.give(self.address, self._size)
 
 
 def empty(shape: Sequence[int], dtype: str | DType = "f32") -> Array:
     """A new array on the GPU whose elements are not set."""
     of = as_dtype(dtype)
-    memory = _Memory(math.prod(shape) * of.size_bytes)
+    memory = Memory(math.prod(shape) * of.size_bytes)
     device = Device("cuda")
     return Array._from_address(
         memory.address,
@@ -131,6 +176,93 @@ def to_host(source: Array, target: NDArray[Any] | None = None) -> NDArray[Any]:
     return target
 
 
+def copy_in(address: int, source: NDArray[Any]) -> None:
+    """Host memory to device memory."""
+    if source.nbytes:
+        _Driver.get().call("cuMemcpyHtoD", address, source.ctypes.data, source.nbytes)
+
+
+def copy_out(target: NDArray[Any], address: int) -> None:
+    """Device memory to host memory, when what was queued before is done."""
+    if target.nbytes:
+        _Driver.get().call("cuMemcpyDtoH", target.ctypes.data, address, target.nbytes)
+
+
+def copy(to: int, source: int, size_bytes: int, stream: int = 0) -> None:
+    """Device memory to device memory, in the order of the stream."""
+    if size_bytes:
+        _Driver.get().call("cuMemcpyDtoDAsync", to, source, size_bytes, stream)
+
+
+class TensorMap:
+    """How bulk copies see a matrix: boxes of rows of 128 bytes, swizzled in shared memory."""
+
+    TYPES: ClassVar = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "u8": "UINT8"}
+
+    def __init__(
+        self, address: int, shape: tuple[int, int], dtype: DType, box: tuple[int, int]
+    ) -> None:
+        self.driver = driver = _Driver.get()
+        api, (rows, columns) = driver.api, shape
+        kind = f"CU_TENSOR_MAP_DATA_TYPE_{self.TYPES[dtype.name]}"
+        (self._map,) = driver.call(
+            "cuTensorMapEncodeTiled",
+            getattr(api.CUtensorMapDataType, kind),
+            2,
+            address,
+            [api.cuuint64_t(columns), api.cuuint64_t(rows)],
+            [api.cuuint64_t(columns * dtype.size_bytes)],
+            [api.cuuint32_t(box[1]), api.cuuint32_t(box[0])],
+            [api.cuuint32_t(1), api.cuuint32_t(1)],
+            api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            api.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+
+    @property
+    def pointer(self) -> int:
+        return int(self._map.getPtr())
+
+
+class Stream:
+    """A queue of work."""
+
+    def __init__(self) -> None:
+        (self._handle,) = _Driver.get().call("cuStreamCreate", 0)
+
+    @property
+    def handle(self) -> int:
+        return int(self._handle)
+
+    def synchronize(self) -> None:
+        _Driver.get().call("cuStreamSynchronize", self._handle)
+
+
+class Graph:
+    """Launches recorded once, started together as often as wanted."""
+
+    def __init__(self, record: Callable[[int], None]) -> None:
+        """What `record` queues on the stream it is given becomes the graph."""
+        self.driver = driver = _Driver.get()
+        stream = Stream()
+        mode = driver.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        driver.call("cuStreamBeginCapture", stream.handle, mode)
+        try:
+            record(stream.handle)
+        finally:
+            (graph,) = driver.call("cuStreamEndCapture", stream.handle)
+        (self._executable,) = driver.call("cuGraphInstantiate", graph, 0)
+        driver.call("cuGraphDestroy", graph)
+
+    def launch(self, stream: int = 0) -> None:
+        self.driver.call("cuGraphLaunch", self._executable, stream)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_executable"):
+            self.driver.api.cuGraphExecDestroy(self._executable)
+
+
 def synchronize() -> None:
     """Wait until the GPU has done everything asked of it."""
     _Driver.get().call("cuCtxSynchronize")
@@ -144,9 +276,14 @@ class Module:
         (self._handle,) = self.driver.call("cuModuleLoadData", ptx.encode() + b"\0")
         self._kernels: dict[str, Any] = {}
 
-    def kernel(self, name: str) -> Any:
+    def kernel(self, name: str, shared_bytes: int = 0) -> Any:
+        """A kernel that may have this much dynamic shared memory."""
         if name not in self._kernels:
             (found,) = self.driver.call("cuModuleGetFunction", self._handle, name.encode())
+            if shared_bytes > SHARED_BYTES_BY_DEFAULT:
+                attribute = self.driver.api.CUfunction_attribute
+                wanted = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                self.driver.call("cuFuncSetAttribute", found, wanted, shared_bytes)
             self._kernels[name] = found
         return self._kernels[name]
 
@@ -155,21 +292,21 @@ class Module:
         name: str,
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
-        arguments: Sequence[int],
+        arguments: Sequence[int | TensorMap],
         *,
         shared_bytes: int = 0,
         stream: int = 0,
     ) -> None:
-        """Start a kernel; every argument is a pointer or a 64-bit integer."""
+        """Start a kernel; every argument is a pointer, a 64-bit integer or a tensor map."""
         if 0 in grid or 0 in block:
             return
-        values = [ctypes.c_uint64(value & (1 << 64) - 1) for value in arguments]
-        pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(v) for v in values))
-        kernel = self.kernel(name)
-        if shared_bytes > SHARED_BYTES_BY_DEFAULT:
-            attribute = self.driver.api.CUfunction_attribute
-            wanted = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            self.driver.call("cuFuncSetAttribute", kernel, wanted, shared_bytes)
+        values = [
+            value if isinstance(value, TensorMap) else ctypes.c_uint64(value & (1 << 64) - 1)
+            for value in arguments
+        ]
+        places = [v.pointer if isinstance(v, TensorMap) else ctypes.addressof(v) for v in values]
+        pointers = (ctypes.c_void_p * max(1, len(places)))(*places)
+        kernel = self.kernel(name, shared_bytes)
         self.driver.call(
             "cuLaunchKernel",
             kernel,

@@ -24,6 +24,7 @@ from tilewright.graph.passes.recognize_attention import recognize_attention
 from tilewright.graph.passes.recognize_norms import recognize_norms
 from tilewright.graph.passes.recognize_quantized import recognize_quantized
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
+from tilewright.graph.passes.separate_padding import separate_padding
 from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
@@ -83,6 +84,9 @@ LAYOUT = (
     choose_winograd,
     hoist_padding,
 )
+
+# Pads of convolutions as nodes of their own, for targets that fetch tiles of an image.
+PADDED = (separate_padding, canonicalize, remove_dead_nodes)
 
 # Where less precise products are asked for: bf16 operands, weights rounded now.
 LOWER_PRECISION = (lower_precision, fold_constants, merge_common_subexpressions, remove_dead_nodes)

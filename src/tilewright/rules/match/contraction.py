@@ -92,7 +92,8 @@ def contraction(nest: Nest) -> Contraction | None:
     if nest.spatial != list(range(len(nest.spatial))):
         return None  # the sum comes last, as lowering writes it
     uses = [set(sym.free_vars(*load.index)) for load in found]
-    if not all(nest.var(at) in used for at in nest.reduce for used in uses):
+    summed = [at for at in nest.reduce if nest.extent(at) is not ONE] or nest.reduce
+    if not all(nest.var(at) in used for at in summed for used in uses):
         return None
     last = _contiguous(nest, written)
     if last is None or (nest.var(last) in uses[0]) == (nest.var(last) in uses[1]):

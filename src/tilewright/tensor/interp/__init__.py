@@ -31,6 +31,7 @@ from tilewright.sym import Var
 from tilewright.tensor.given import check_function
 from tilewright.tensor.interp.arguments import bind_arguments
 from tilewright.tensor.interp.program import Program
+from tilewright.tensor.interp.roles import has_roles, run_roles
 from tilewright.tensor.ir import REDUCE, Buffer, Function, sizes_of
 from tilewright.tensor.passes.lower_inits import init_empty
 from tilewright.tensor.visit import blocks
@@ -45,6 +46,11 @@ def interpret(fn: Function, *args: Any, seed: int = 0) -> None:
     """
     check_function(fn, "interpret")
     bound = bind_arguments(fn, args)
+    if has_roles(fn):
+        arrays = {buffer: memory.data for buffer, memory in bound.memory.items()}
+        run_roles(fn, arrays, {var: int(value) for var, value in bound.values.items()}, seed)
+        bound.write_back()
+        return
     if _may_reduce_nothing(fn, bound.values):
         fn = init_empty(fn)
     program = Program(fn)

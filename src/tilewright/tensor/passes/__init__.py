@@ -30,6 +30,7 @@ from tilewright.tensor.passes.plan_double_buffers import plan_double_buffers
 from tilewright.tensor.passes.remove_no_ops import remove_no_ops
 from tilewright.tensor.passes.reuse_storage import reuse_storage
 from tilewright.tensor.passes.simplify_program import simplify_program
+from tilewright.tensor.passes.specialize_roles import specialize_roles
 from tilewright.tensor.passes.unmask_locals import unmask_locals
 from tilewright.tensor.passes.unroll_loops import unroll_loops
 from tilewright.tensor.passes.vectorize_loops import vectorize_loops
@@ -72,6 +73,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     inject_virtual_threads,
     insert_barriers,
     lower_tensor_calls,
+    specialize_roles,
     hoist_allocations,
     flatten_buffers,
     simplify_program,

@@ -22,6 +22,7 @@ from tilewright.sym import Var
 from tilewright.tensor.intrin import TensorIntrin, intrinsic
 from tilewright.tensor.ir import SCHEDULED, Function, Value
 from tilewright.tensor.schedule import queries
+from tilewright.tensor.schedule.add_unit_loop import add_unit_loop
 from tilewright.tensor.schedule.analysis.concurrency import check_shared
 from tilewright.tensor.schedule.analysis.index_map import IndexMap
 from tilewright.tensor.schedule.analysis.kernels import MOVING, check_kernels
@@ -47,6 +48,7 @@ from tilewright.tensor.schedule.rfactor import rfactor
 from tilewright.tensor.schedule.sample import sample_choice, sample_tile
 from tilewright.tensor.schedule.set_scope import set_scope
 from tilewright.tensor.schedule.software_pipeline import check_plans, software_pipeline
+from tilewright.tensor.schedule.specialize import specialize
 from tilewright.tensor.schedule.split import split
 from tilewright.tensor.schedule.storage_align import storage_align
 from tilewright.tensor.schedule.tensorize import tensorize
@@ -196,6 +198,12 @@ class Schedule:
         self._apply("reorder", reorder, [_var(loop) for loop in loops])
         self._record("reorder", {"loops": loops}, None)
 
+    def add_unit_loop(self, at: LoopRef | BlockRef) -> LoopRef:
+        """A loop of one iteration around a loop or block, to bind or to move others under."""
+        where = _var(at) if isinstance(at, LoopRef) else _name(at)
+        new = self._apply("add_unit_loop", add_unit_loop, where)
+        return self._record("add_unit_loop", {"at": at}, LoopRef(new))
+
     def tile(
         self, y: LoopRef, x: LoopRef, y_factor: int, x_factor: int
     ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
@@ -296,6 +304,11 @@ class Schedule:
         self._record("software_pipeline", arguments, None)
 
     # ------------------------------------------------------------------ what blocks compute
+
+    def specialize(self, loop: LoopRef, slots: int, blocks: int = 0) -> None:
+        """Bulk copies under the loop go to a producer warp, through a ring of `slots` tiles."""
+        self._apply("specialize", specialize, _var(loop), slots, blocks)
+        self._record("specialize", {"loop": loop, "slots": slots, "blocks": blocks}, None)
 
     def decompose_reduction(self, block: BlockRef, loop: LoopRef) -> BlockRef:
         """The init of a reduction becomes a block of its own, in front of the loop."""

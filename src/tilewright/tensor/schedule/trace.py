@@ -153,6 +153,7 @@ class Trace:
 
 PRIMITIVES = frozenset(  # what a step may name; methods of Schedule
     (
+        "add_unit_loop",
         "annotate",
         "bind",
         "blockize",
@@ -182,6 +183,7 @@ PRIMITIVES = frozenset(  # what a step may name; methods of Schedule
         "sample_tile",
         "set_scope",
         "software_pipeline",
+        "specialize",
         "split",
         "storage_align",
         "tensorize",

@@ -19,7 +19,7 @@ def adds_up(block: Block) -> bool:
 
 def is_implemented(call: TensorCall) -> bool:
     """Whether an instruction carries out the call, and not the loops of the behaviour."""
-    return intrinsic(call.intrin).implementation(call.phase) is not None
+    return intrinsic(call.intrin, call.arguments).implementation(call.phase) is not None
 
 
 def _adds(stmt: Stmt) -> bool:
@@ -31,4 +31,7 @@ def _adds(stmt: Stmt) -> bool:
 
 
 def _is_reduction(call: TensorCall) -> bool:
-    return any(isinstance(stmt, Update) for stmt in walk(intrinsic(call.intrin).behavior.body))
+    return any(
+        isinstance(stmt, Update)
+        for stmt in walk(intrinsic(call.intrin, call.arguments).behavior.body)
+    )

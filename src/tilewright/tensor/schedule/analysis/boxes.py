@@ -296,8 +296,14 @@ def _note(cond: Expr, ranges: Ranges, ctx: Context, digits: dict[tuple[Var, ...]
 
 def read_box(block: Block, region: Region, loops: Sequence[For], ctx: Context) -> Region:
     """A box that holds all of the buffer that `block` reads through `region` while `loops` run."""
-    ranges = {loop.var: (loop.start, loop.stop) for loop in loops}
-    return clipped(region_over(bound_region(block, region), ranges, ctx), ctx)
+    ranges: Ranges = {loop.var: (loop.start, loop.stop) for loop in loops}
+    box = bound_region(block, region)
+    if block.predicate is not TRUE and all(start is ZERO for start, _ in ranges.values()):
+        conditions = [cond for cond in sym.conjuncts(block.predicate) if sym.uses_var(cond, ranges)]
+        restricted = _restricted(box, conditions, ranges, ctx)
+        if restricted is not None:
+            box, ranges = restricted
+    return clipped(region_over(box, ranges, ctx), ctx)
 
 
 def covers(

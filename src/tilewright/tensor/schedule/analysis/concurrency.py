@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright import sym
-from tilewright.sym import Const, Context, Var
+from tilewright.sym import Const, Context, Lt, Var
 from tilewright.tensor.ir import (
     BLOCK_LEVEL,
     PARALLEL,
@@ -32,7 +32,7 @@ from tilewright.tensor.schedule.analysis.tree import (
     writes_of,
 )
 from tilewright.tensor.scopes import Owner
-from tilewright.tensor.visit import blocks
+from tilewright.tensor.visit import blocks, walk
 
 
 def check_serial(fn: Function, loop: For, primitive: str) -> None:
@@ -121,6 +121,8 @@ def check_threads(fn: Function, path: Path, loop: For, thread: str) -> None:
     over_blocks = level_of(thread) == BLOCK_LEVEL
     private = _private(fn, path, () if over_blocks else (Owner.BLOCK,))
     ctx = context_at(fn, path)
+    if _only_first_runs(loop, ctx):
+        return
     found = conflict([loop], ctx, body=loop.body, outside=_outside(path), private=private)
     if found is None:
         return
@@ -139,6 +141,22 @@ def check_threads(fn: Function, path: Path, loop: For, thread: str) -> None:
     )
     if found is not None:
         raise _shared(fn, loop, "bind", found.buffer, found.writer, found.other)
+
+
+def _only_first_runs(loop: For, ctx: Context) -> bool:
+    """Whether the conditions of all blocks under a loop leave it one iteration, the first."""
+    later = sym.var(loop.var.name)
+    inside = ctx.bind(later, sym.add(loop.start, 1), loop.stop)
+    loops = [stmt for stmt in walk(loop.body) if isinstance(stmt, For)]
+    inside = inside.bind_all({inner.var: (inner.start, inner.stop) for inner in loops})
+    for block in scope_blocks(loop.body):
+        conditions = sym.conjuncts(sym.substitute(block.predicate, {loop.var: later}))
+        if not any(
+            isinstance(cond, Lt) and sym.prove(sym.le(cond.b, cond.a), inside)
+            for cond in conditions
+        ):
+            return False
+    return True
 
 
 def _private(fn: Function, path: Path, shared: tuple[Owner, ...]) -> set[Buffer]:

@@ -219,7 +219,7 @@ def _tells(access: _Access, loops: Sequence[For], ctx: Context) -> bool:
     """Whether each single element that is touched tells the iteration."""
     ranges = {**loop_ranges(loops), **loop_ranges(access.loops)}
     known = _places(access.bound.ranges, ranges)
-    found = told(known, ranges, ctx)
+    found = told((*known, _offset(access.bound, known)), ranges, ctx)
     return _all_told(loops, found, ctx)
 
 
@@ -234,6 +234,14 @@ def _places(box: Iterable[Range], ranges: dict[Var, tuple[Expr, Expr]]) -> list[
         ranges[offset] = (sym.ZERO, r.extent)
         known.append(sym.add(r.start, offset))
     return known
+
+
+def _offset(box: Region, known: Sequence[Expr]) -> Expr:
+    """Where the indices lead in memory: digits of one number may be easier to see together."""
+    offset: Expr = sym.ZERO
+    for dim, at in zip(box.buffer.shape, known, strict=True):
+        offset = sym.add(sym.mul(offset, dim), at)
+    return offset
 
 
 def _all_told(loops: Sequence[For], found: set[Var], ctx: Context) -> bool:
@@ -251,7 +259,7 @@ def _not_made_anew(written: list[_Access], read: list[_Access], ctx: Context) ->
         return overwriting[1]
     for access in read:
         before = [one for one in written if one.place < access.place]
-        if not any(_hands_over(one, access) or _fills(one, access, ctx) for one in before):
+        if not any(_hands_over(one, access, ctx) or _fills(one, access, ctx) for one in before):
             return access
     return None
 
@@ -281,18 +289,29 @@ def _common_loops(writer: _Access, reader: _Access) -> list[For]:
     return found
 
 
-def _hands_over(writer: _Access, reader: _Access) -> bool:
+def _hands_over(writer: _Access, reader: _Access, ctx: Context) -> bool:
     """Whether the reader takes, in the same iteration of all loops, what was just written."""
     common = {loop.var for loop in _common_loops(writer, reader)}
     own = {loop.var for loop in (*writer.loops, *reader.loops)} - common
+    inner = ctx.bind_all(loop_ranges((*writer.loops, *reader.loops)))
     return (
         all(
-            a.start is b.start and a.extent is b.extent and not sym.uses_var(a.start, own)
+            _is_same(a, b, own, inner)
             for a, b in zip(writer.bound.ranges, reader.bound.ranges, strict=True)
         )
         and not sym.uses_var(writer.block.predicate, own)
         and set(sym.conjuncts(writer.block.predicate)) <= set(sym.conjuncts(reader.block.predicate))
     )
+
+
+def _is_same(a: Range, b: Range, own: set[Var], ctx: Context) -> bool:
+    """Whether two ranges are one that `own` loops do not move; those of one iteration may show."""
+    if a.extent is not b.extent:
+        return False
+    if a.start is b.start and not sym.uses_var(a.start, own):
+        return True
+    start = sym.simplify(a.start, ctx)
+    return start is sym.simplify(b.start, ctx) and not sym.uses_var(start, own)
 
 
 # --------------------------------------------------------------------------- private

@@ -1,0 +1,55 @@
+"""What is known of a GPU: its multiprocessors, their rates and memories. One record per target.
+
+    multiprocessor_of(Target.parse("cuda -arch=sm_90a")).shared_bytes
+
+Costs of GPU schedules are made of these numbers; none of them is written in a rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.base.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Multiprocessor:
+    """One of a GPU's multiprocessors, and how many there are."""
+
+    count: int
+    warp: int  # threads that run in step
+    threads: int  # resident at once
+    block_threads: int  # of one block, where each is to have 128 registers
+    fma_per_cycle: int  # f32, all lanes
+    warps_issued_per_cycle: int
+    shared_words_per_cycle: int  # of 4 bytes
+    shared_bytes: int  # of one block at most
+    static_shared_bytes: int  # without asking the driver for more
+    global_latency_cycles: int  # from asking memory to having a tile
+    launch_cycles: int  # of one more kernel in a graph, with the round trip of its operands
+    memory_bytes_per_cycle: float  # of the whole GPU
+    l2_bytes_per_cycle: float  # that L2 hands to one multiprocessor
+    tensor_fma_per_cycle: int  # 16-bit operands
+    access_bytes: int  # the widest access of one thread
+
+
+def multiprocessor_of(target: Target) -> Multiprocessor:
+    """The record of a CUDA target."""
+    number = int(target.mcpu.removeprefix("sm_").rstrip("af"))
+    return Multiprocessor(
+        count=target.cores,
+        warp=32,
+        threads=2048 if number in (70, 80, 90, 100) else 1536,
+        block_threads=512,
+        fma_per_cycle=64 if number in (70, 75, 80) else 128,
+        warps_issued_per_cycle=4,
+        shared_words_per_cycle=32,
+        shared_bytes=target.shared_bytes,
+        static_shared_bytes=48 * 1024,
+        global_latency_cycles=700,
+        launch_cycles=2500,
+        memory_bytes_per_cycle=2400.0 if number >= 90 else 1400.0,
+        l2_bytes_per_cycle=64.0,
+        tensor_fma_per_cycle=4096 if number >= 90 else 1024,
+        access_bytes=16,
+    )

@@ -1,0 +1,321 @@
+"""Instructions of Hopper: bulk tensor copies, barriers in shared memory, wide warpgroup GEMMs.
+
+    tma.load(tile, source, rows, full)   a box of rows of 128 bytes, swizzled, by one thread
+    mbarrier.init / wait / expect / arrive
+    registers.give / take                a warpgroup hands registers to others
+    wgmma.clear / tile / round           sums of 64 x n in registers: zero, add a product, store
+
+A thread of a warpgroup, of warp w and lane l, holds of a 64 x n tile in register 4 j + 2 h + e the
+element of row 16 w + l / 4 + 8 h and column 8 j + 2 (l % 4) + e.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright import sym
+from tilewright.base.errors import Unsupported
+from tilewright.codegen.builder import Value, i1, i32, i64
+from tilewright.codegen.handlers import Emitting
+from tilewright.intrin.hopper import ROW_BYTES
+from tilewright.sym import Const, Expr
+from tilewright.tensor.ir import Address, Buffer, Call, Stmt
+from tilewright.tensor.visit import exprs
+
+THREADS = 128  # of a warpgroup
+SHARED = "ptr addrspace(3)"
+MAP_TYPE = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
+OPERANDS = {"bf16": "bf16", "f16": "f16"}  # our names of types, as the assembler says them
+STEP = {"bf16": 16, "f16": 16}  # depth of one instruction
+
+
+@dataclass(frozen=True)
+class TileMap:
+    """A matrix in global memory from which boxes of rows are copied."""
+
+    buffer: Buffer
+    rows: int  # of a box
+    columns: int
+
+
+def tile_maps(root: Stmt) -> tuple[TileMap, ...]:
+    """The matrices that a kernel copies from, each with its box once."""
+    found: dict[TileMap, None] = {}
+    for node in exprs(root):
+        if isinstance(node, Call) and node.op == "tma.load":
+            _, source, rows, *_ = node.args
+            assert isinstance(source, Address)
+            columns = ROW_BYTES // source.buffer.dtype.size_bytes
+            found[TileMap(source.buffer, _number(rows), columns)] = None
+    return tuple(found)
+
+
+def gives_registers(root: Stmt) -> bool:
+    """Whether warpgroups of the kernel hand registers to each other."""
+    return any(isinstance(n, Call) and n.op.startswith("registers.") for n in exprs(root))
+
+
+def emit(e: Emitting, node: Call, is_statement: bool) -> Value:
+    RULES[node.op](e, *node.args)
+    return Value("void", "")
+
+
+def _number(expr: Expr) -> int:
+    found = sym.simplify(expr)
+    if not isinstance(found, Const):
+        raise Unsupported(
+            "TW3054",
+            f"{found} is not known when compiling",
+            help="unroll the loops that choose between tiles",
+        )
+    return int(found.value)
+
+
+def _shared(e: Emitting, at: Expr) -> Value:
+    """An address in shared memory."""
+    return e.b.value(SHARED, f"addrspacecast {e.pointer(at)} to {SHARED}")
+
+
+def _narrow(e: Emitting, value: Expr) -> Value:
+    return e.b.convert("trunc", e.expr(value), "i32")
+
+
+def _is_first_lane(e: Emitting, mask: int) -> Value:
+    thread = e.b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
+    low = e.b.op("and", thread, i32(mask))
+    return e.b.compare("icmp eq", low, i32(0))
+
+
+# --------------------------------------------------------------------------- barriers
+
+
+def _init(e: Emitting, barriers: Expr, slots: Expr, arrivals: Expr) -> None:
+    """By the first thread of a block; made known to copies."""
+    first = _is_first_lane(e, THREADS - 1)
+    row = e.b.call("llvm.nvvm.read.ptx.sreg.tid.y", "i32")
+    first = e.b.op("and", first, e.b.compare("icmp eq", row, i32(0)))
+    base = _shared(e, barriers)
+    with e.b.when(first):
+        for slot in range(_number(slots)):
+            at = e.b.value(SHARED, f"getelementptr i64, {base}, i64 {slot}")
+            e.b.call("llvm.nvvm.mbarrier.init.shared", "void", at, i32(_number(arrivals)))
+        e.b.line('call void asm sideeffect "fence.mbarrier_init.release.cluster;", "~{memory}"()')
+
+
+def _wait(e: Emitting, barrier: Expr, phase: Expr) -> None:
+    """Until the phase is over."""
+    at, parity = _shared(e, barrier), _narrow(e, phase)
+    name = "llvm.nvvm.mbarrier.try.wait.parity.scope.cta.space.cta"
+
+    def waiting() -> Value:
+        return e.b.op("xor", e.b.call(name, "i1", at, parity), i1(True))
+
+    with e.b.repeat(waiting):
+        pass
+
+
+def _expect(e: Emitting, barrier: Expr, size: Expr) -> None:
+    name = "llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta"
+    e.b.call(name, "i64", _shared(e, barrier), i32(_number(size)))
+
+
+def _arrive(e: Emitting, barrier: Expr) -> None:
+    """Once for each warp."""
+    at = _shared(e, barrier)
+    with e.b.when(_is_first_lane(e, 31)):
+        e.b.call("llvm.nvvm.mbarrier.arrive.scope.cta.space.cta", "i64", at, i32(1))
+
+
+def _registers(direction: str) -> Callable[[Emitting, Expr], None]:
+    def set_registers(e: Emitting, count: Expr) -> None:
+        name = f"llvm.nvvm.setmaxnreg.{direction}.sync.aligned.u32"
+        e.b.call(name, "void", i32(_number(count)))
+
+    return set_registers
+
+
+# --------------------------------------------------------------------------- copies
+
+
+def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, barrier: Expr | None = None) -> None:
+    assert isinstance(source, Address)
+    if barrier is None:
+        raise Unsupported(
+            "TW3055",
+            f"the copy of %{source.buffer.name} has no barrier to arrive at",
+            help="specialize the loop around it: sch.specialize(loop, slots)",
+        )
+    columns = ROW_BYTES // source.buffer.dtype.size_bytes
+    made = e.tile_maps[TileMap(source.buffer, _number(rows), columns)]
+    (index,) = source.index
+    width = source.buffer.shape[-1]
+    row, column = sym.simplify(sym.floordiv(index, width)), sym.simplify(sym.floormod(index, width))
+    place = _shared(e, tile)
+    remote = e.b.value("ptr addrspace(7)", f"addrspacecast {place} to ptr addrspace(7)")
+    e.b.call(
+        "llvm.nvvm.cp.async.bulk.tensor.g2s.tile.2d",
+        "void",
+        remote,
+        _shared(e, barrier),
+        made,
+        _narrow(e, column),
+        _narrow(e, row),
+        Value("i16", "0"),
+        i64(0),
+        i1(False),
+        i1(False),
+        i32(0),
+    )
+
+
+# --------------------------------------------------------------------------- products
+
+
+def _sums(e: Emitting, tile: Expr, n: int) -> list[Value]:
+    """The addresses of a thread's part of a tile."""
+    assert isinstance(tile, Address)
+    (index,) = tile.index
+    offset = _number(index)
+    assert offset % (64 * n) == 0
+    pointer = e.memories[tile.buffer].pointer
+    first = offset // THREADS
+    return [e.b.offset("float", pointer, i64(first + at)) for at in range(n // 2)]
+
+
+def _clear(e: Emitting, tile: Expr, n: Expr) -> None:
+    for register in _sums(e, tile, _number(n)):
+        e.b.store(Value("float", "0.0"), register)
+
+
+def _descriptor(e: Emitting, operand: Expr) -> Value:
+    """A tile of rows of 128 bytes: eight rows are 1024 bytes, swizzled."""
+    address = e.b.value("i32", f"ptrtoint {_shared(e, operand)} to i32")
+    start = e.b.op("lshr", e.b.op("and", address, i32(0x3FFFF)), i32(4))
+    layout = 1 << 16 | (8 * ROW_BYTES >> 4) << 32 | 1 << 62
+    return e.b.op("or", e.b.convert("zext", start, "i64"), i64(layout))
+
+
+def _tile(e: Emitting, tile: Expr, a: Expr, b: Expr, n: Expr) -> None:
+    """All of a tile's depth in one piece of assembly: nothing touches the sums in between."""
+    assert isinstance(a, Address)
+    width = _number(n)
+    registers = _sums(e, tile, width)
+    before = [e.b.load("float", register) for register in registers]
+    operands = [_descriptor(e, a), _descriptor(e, b)]
+    kind = a.buffer.dtype.name
+    count, step = len(registers), STEP[kind]
+    steps = ROW_BYTES // a.buffer.dtype.size_bytes // step
+    sums = ", ".join(f"${at}" for at in range(count))
+    left, right = 2 * count, 2 * count + 1
+    op = f"wgmma.mma_async.sync.aligned.m64n{width}k{step}.f32.{OPERANDS[kind]}.{OPERANDS[kind]}"
+    lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
+    for at in range(steps):
+        move = step * a.buffer.dtype.size_bytes * at >> 4
+        lines += [f"add.s64 a, ${left}, {move};", f"add.s64 b, ${right}, {move};"]
+        lines.append(f"{op} {{{sums}}}, a, b, 1, 1, 1, 0, 0;")
+    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0; }"]
+    struct = "{ " + ", ".join(["float"] * count) + " }"
+    outputs = ",".join(["=f"] * count)
+    ties = ",".join(str(at) for at in range(count))
+    shown = ", ".join(str(value) for value in (*before, *operands))
+    after = e.b.value(
+        struct,
+        f'call {struct} asm sideeffect "{" ".join(lines)}", '
+        f'"{outputs},{ties},l,l,~{{memory}}"({shown}) convergent',
+    )
+    for at, register in enumerate(registers):
+        e.b.store(e.b.value("float", f"extractvalue {after}, {at}"), register)
+
+
+def _round(e: Emitting, tile: Expr, memory: Expr, row_stride: Expr, n: Expr) -> None:
+    """Rounded to the result's type: pairs of neighbours, or sixteen bytes of each thread."""
+    assert isinstance(memory, Address)
+    if memory.buffer.dtype.size_bytes == 2 and _number(n) % 32 == 0:
+        _round_wide(e, tile, memory, row_stride, _number(n))
+        return
+    b, element = e.b, {"bf16": "bfloat", "f16": "half", "f32": "float"}[memory.buffer.dtype.name]
+    thread = b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
+    warp, lane = b.op("lshr", thread, i32(5)), b.op("and", thread, i32(31))
+    row = b.op("add", b.op("shl", warp, i32(4)), b.op("lshr", lane, i32(2)))
+    column = b.op("shl", b.op("and", lane, i32(3)), i32(1))
+    base, stride = e.pointer(memory), e.expr(row_stride)
+    registers = _sums(e, tile, _number(n))
+    for h in range(2):
+        down = b.convert("zext", b.op("add", row, i32(8 * h)), "i64")
+        start = b.op("add", b.op("mul", down, stride), b.convert("zext", column, "i64"))
+        line = b.offset(element, base, start)
+        for j in range(_number(n) // 8):
+            pair = Value("<2 x float>", "undef")
+            for at in range(2):
+                value = b.load("float", registers[4 * j + 2 * h + at])
+                pair = b.value("<2 x float>", f"insertelement {pair}, {value}, i32 {at}")
+            if element != "float":
+                pair = b.convert("fptrunc", pair, f"<2 x {element}>")
+            place = b.offset(element, line, i64(8 * j))
+            b.line(f"store {pair}, {place}, align {2 * memory.buffer.dtype.size_bytes}")
+
+
+def _round_wide(e: Emitting, tile: Expr, memory: Address, row_stride: Expr, n: int) -> None:
+    """Four threads that hold pairs of four groups of eight columns exchange them, so that each
+    stores a whole group: two exchanges of halves, as a matrix of 4 x 4 is transposed."""
+    b, element = e.b, {"bf16": "bfloat", "f16": "half"}[memory.buffer.dtype.name]
+    thread = b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
+    warp, lane = b.op("lshr", thread, i32(5)), b.op("and", thread, i32(31))
+    row = b.op("add", b.op("shl", warp, i32(4)), b.op("lshr", lane, i32(2)))
+    column = b.op("shl", b.op("and", lane, i32(3)), i32(3))
+    bits = [b.compare("icmp ne", b.op("and", lane, i32(1 << at)), i32(0)) for at in range(2)]
+    base, stride = e.pointer(memory), e.expr(row_stride)
+    registers = _sums(e, tile, n)
+    for h in range(2):
+        down = b.convert("zext", b.op("add", row, i32(8 * h)), "i64")
+        start = b.op("add", b.op("mul", down, stride), b.convert("zext", column, "i64"))
+        line = b.offset(element, base, start)
+        for group in range(n // 32):
+            first = 16 * group + 2 * h
+            pairs = [_pair(e, registers[first + 4 * at :], element) for at in range(4)]
+            for bit in range(2):
+                pairs = _exchanged(e, pairs, bit, bits[bit])
+            vector = Value("<4 x i32>", "undef")
+            for at, pair in enumerate(pairs):
+                vector = b.value("<4 x i32>", f"insertelement {vector}, {pair}, i32 {at}")
+            b.line(f"store {vector}, {b.offset(element, line, i64(32 * group))}, align 16")
+
+
+def _pair(e: Emitting, registers: list[Value], element: str) -> Value:
+    """Two sums, rounded, in one register."""
+    b = e.b
+    pair = Value("<2 x float>", "undef")
+    for at in range(2):
+        value = b.load("float", registers[at])
+        pair = b.value("<2 x float>", f"insertelement {pair}, {value}, i32 {at}")
+    return b.convert("bitcast", b.convert("fptrunc", pair, f"<2 x {element}>"), "i32")
+
+
+def _exchanged(e: Emitting, values: list[Value], bit: int, is_set: Value) -> list[Value]:
+    """Swap one bit of the thread's number with one of the position, among four of each."""
+    b, step = e.b, 1 << bit
+    result = list(values)
+    for at in range(4):
+        if at & step:
+            continue
+        x, y = values[at], values[at + step]
+        given = b.value("i32", f"select {is_set}, {x}, {y}")
+        taken = b.call("llvm.nvvm.shfl.sync.bfly.i32", "i32", i32(-1), given, i32(step), i32(31))
+        result[at] = b.value("i32", f"select {is_set}, {taken}, {x}")
+        result[at + step] = b.value("i32", f"select {is_set}, {y}, {taken}")
+    return result
+
+
+RULES: dict[str, Callable[..., None]] = {
+    "mbarrier.init": _init,
+    "mbarrier.wait": _wait,
+    "mbarrier.expect": _expect,
+    "mbarrier.arrive": _arrive,
+    "registers.give": _registers("dec"),
+    "registers.take": _registers("inc"),
+    "tma.load": _load,
+    "wgmma.clear": _clear,
+    "wgmma.tile": _tile,
+    "wgmma.round": _round,
+}

@@ -1,0 +1,163 @@
+"""What the host does for a device function: kernels to launch, and what stands around them.
+
+    for t in 0..35 { alloc T; kernel; kernel }  becomes  Repeat(t, 0, 35, Workspace(T, Launch, ...))
+
+Steps are data: they pickle with the PTX, a Python loop or a native host program walks them, and
+`launches` gives the flat list of launches for sizes that are known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tilewright import sym
+from tilewright.base.errors import Unsupported
+from tilewright.codegen.hopper import TileMap
+from tilewright.sym import Const, Expr, Var
+from tilewright.tensor import ir
+from tilewright.tensor.ir import Buffer, For, Stmt
+from tilewright.tensor.visit import walk
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A launch: the kernel's name, its arguments, and its extents as expressions of sizes."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    scalars: tuple[Var, ...]
+    grid: tuple[Expr, Expr, Expr]
+    block: tuple[Expr, Expr, Expr]
+    shared_bytes: int = 0  # of dynamic shared memory
+    maps: tuple[TileMap, ...] = ()  # matrices that it copies boxes from: its last arguments
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel is started; it begins when those before it have ended."""
+
+    kernel: Kernel
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Steps for every value of a variable."""
+
+    var: Var
+    start: Expr
+    stop: Expr
+    body: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class When:
+    """Steps under a condition on sizes."""
+
+    cond: Expr
+    then: tuple[Step, ...]
+    otherwise: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A variable has a value inside."""
+
+    var: Var
+    value: Expr
+    body: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Device memory that kernels pass values through."""
+
+    buffer: Buffer
+    body: tuple[Step, ...]
+
+
+Step = Launch | Repeat | When | Named | Workspace
+
+
+def steps_of(body: Stmt, emit: Callable[[For], Kernel]) -> tuple[Step, ...]:
+    """The steps of a device function's body; `emit` makes the code of one kernel."""
+    if isinstance(body, ir.Seq):
+        return tuple([step for stmt in body.stmts for step in steps_of(stmt, emit)])
+    if isinstance(body, For) and body.kind == ir.THREAD:
+        return (Launch(emit(body)),)
+    if isinstance(body, For) and body.kind in (ir.SERIAL, ir.UNROLL) and _launches(body):
+        return (Repeat(body.var, body.start, body.stop, steps_of(body.body, emit)),)
+    if isinstance(body, ir.Alloc) and _launches(body):
+        return (Workspace(body.buffer, steps_of(body.body, emit)),)
+    if isinstance(body, ir.Let) and _launches(body) and _is_known(body.value):
+        return (Named(body.var, body.value, steps_of(body.body, emit)),)
+    if isinstance(body, ir.If) and _launches(body) and _is_known(body.cond):
+        otherwise = () if body.otherwise is None else steps_of(body.otherwise, emit)
+        return (When(body.cond, steps_of(body.then, emit), otherwise),)
+    raise Unsupported(
+        "TW3051",
+        "a device function is a sequence of thread loops; this statement is outside",
+        body.loc,
+        help="bind the loops of every block, outermost to blockIdx",
+    )
+
+
+def launches(
+    steps: tuple[Step, ...], values: Mapping[Var, int], workspace: Callable[[Buffer, int], None]
+) -> Iterator[tuple[Kernel, dict[Var, int]]]:
+    """Every launch in order with the values of variables; `workspace` is told of memory first."""
+    for step in steps:
+        match step:
+            case Launch(kernel):
+                yield kernel, dict(values)
+            case Repeat(var, start, stop, body):
+                for at in range(number(start, values), number(stop, values)):
+                    yield from launches(body, {**values, var: at}, workspace)
+            case When(cond, then, otherwise):
+                chosen = then if number(cond, values) else otherwise
+                yield from launches(chosen, values, workspace)
+            case Named(var, value, body):
+                yield from launches(body, {**values, var: number(value, values)}, workspace)
+            case Workspace(buffer, body):
+                size = buffer.dtype.size_bytes
+                for dim in buffer.shape:
+                    size *= number(dim, values)
+                workspace(buffer, size)
+                yield from launches(body, values, workspace)
+
+
+def kernels_of(steps: tuple[Step, ...]) -> Iterator[Kernel]:
+    """Every kernel once, in order."""
+    for step in steps:
+        match step:
+            case Launch(kernel):
+                yield kernel
+            case When(_, then, otherwise):
+                yield from kernels_of((*then, *otherwise))
+            case Repeat(body=body) | Named(body=body) | Workspace(body=body):
+                yield from kernels_of(body)
+
+
+def matrix_of(made: TileMap, values: Mapping[Var, int]) -> tuple[int, int]:
+    """The rows and columns of the matrix that a kernel copies boxes from."""
+    *outer, columns = [number(dim, values) for dim in made.buffer.shape]
+    return math.prod(outer), columns
+
+
+def number(expr: Expr, values: Mapping[Var, int]) -> int:
+    """The value of an expression of sizes that are all known."""
+    given: dict[Var, Expr] = {var: sym.const(value, var.dtype) for var, value in values.items()}
+    found = sym.simplify(sym.substitute(expr, given)) if given else sym.simplify(expr)
+    assert isinstance(found, Const), f"{found} is not a number"
+    return int(found.value)
+
+
+def _launches(stmt: Stmt) -> bool:
+    return any(isinstance(s, For) and s.kind == ir.THREAD for s in walk(stmt))
+
+
+def _is_known(expr: Expr) -> bool:
+    """Whether the host can tell a value: it reads no memory."""
+    reads = (ir.Load, ir.MaskedLoad, ir.Call)
+    return not any(isinstance(found, reads) for found in sym.walk(expr))

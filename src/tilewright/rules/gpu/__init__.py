@@ -1,0 +1,22 @@
+"""Schedules for GPUs: every block of a function on threads, one kind of kernel per file."""
+
+from __future__ import annotations
+
+from tilewright.rules.gpu.contraction import GEMM
+from tilewright.rules.gpu.elementwise import elementwise
+from tilewright.rules.gpu.fallback import fallback
+from tilewright.rules.gpu.gemm_hopper import GEMM_HOPPER
+from tilewright.rules.gpu.gemv import gemv
+from tilewright.rules.gpu.reduction import reduction
+from tilewright.rules.gpu.rows import rows
+from tilewright.rules.rule import RuleSet, closed
+
+RULES: RuleSet = (
+    (GEMM_HOPPER,),
+    (GEMM,),
+    (closed("rows", rows),),
+    (closed("gemv", gemv),),
+    (closed("reduction", reduction),),
+    (closed("elementwise", elementwise),),
+    (closed("fallback", fallback),),
+)

@@ -1,0 +1,368 @@
+"""Sums of products on a GPU without tensor cores: GEMM, batched GEMM, convolution.
+
+    for block in blockIdx.x { for t in threadIdx.x {
+      for ko { A_shared, B_shared = tiles; for ki { registers += A_shared * B_shared } } } }
+
+A block of threads computes a tile of the result: `block_m` values of an iterator that only the
+first operand has, `block_y` x `block_x` of two that only the second has (one of them for a GEMM).
+Operands come through shared memory, `block_k` values of the first summed iterator at a time with
+all of the others (kernel positions of a convolution), so that an input pixel is fetched once for
+all positions. Each thread keeps `thread_m x thread_y x thread_x` sums in registers. Where the tiles
+are too few for the GPU, `split_k` parts of the sum are computed apart and added up afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.errors import ScheduleError
+from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.rules.context import RuleContext
+from tilewright.rules.gpu.reduction import through
+from tilewright.rules.gpu.threads import attempt_all, share
+from tilewright.rules.match.contraction import Contraction, contraction
+from tilewright.rules.match.nest import block_of, fused, is_expression, nest_of
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space
+from tilewright.sym import ONE, Const, Var
+from tilewright.tensor.ir import REDUCE, Load
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.visit import output_buffers
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tiles of a block of threads and of a thread."""
+
+    block_m: int
+    block_y: int
+    block_x: int
+    block_k: int
+    thread_m: int
+    thread_y: int
+    thread_x: int
+    split_k: int = 1
+
+    @property
+    def threads(self) -> int:
+        rows = self.block_m // self.thread_m
+        return rows * (self.block_y // self.thread_y) * (self.block_x // self.thread_x)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A contraction by its sizes: what plans are chosen by."""
+
+    batch: int  # independent ones, and outer iterators that are not tiled
+    m: int
+    y: int
+    x: int
+    k: int  # of the summed iterator that is cut
+    inner: int  # of the other summed iterators, together
+    halo_y: int  # rows that a tile of one row reads
+    halo_x: int
+    stride_y: int
+    stride_x: int
+    element_bytes: int
+
+
+BLOCK_M, BLOCK_K = (32, 8, 16, 64, 128), (8, 4, 16, 32)
+THREAD_M, THREAD_Y, THREAD_X = (4, 1, 2, 8), (1, 2), (4, 1, 2, 8)
+SPLIT_K = (1, 2, 4, 8, 16)
+MOST_REGISTERS = 64  # sums of one thread
+MOST_UNROLLED = 512  # multiply-adds in a row
+BANK_PADDING = 4  # elements between rows of a transposed tile: a load's width
+
+
+@dataclass(frozen=True)
+class Found:
+    """A contraction in a program, and its sizes."""
+
+    reference: BlockRef
+    problem: Problem
+
+
+def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
+    """A sum of products with rows and columns enough for tiles, all sizes known."""
+    nest = nest_of(sch, reference)
+    if nest is None or not nest.reduce or not is_expression(nest.block):
+        return None
+    found = contraction(nest)
+    if found is None or not found.m or _is_open(found) or _tiled(found)[0] is None:
+        return None
+    problem = problem_of(found)
+    if problem.m < 4 or problem.m * problem.y * problem.x < 128:
+        return None
+    return Found(reference, problem)
+
+
+def _is_open(found: Contraction) -> bool:
+    return found.nest.is_open(list(found.nest.loops))
+
+
+def _tiled(found: Contraction) -> tuple[int | None, int | None, int, int]:
+    """The iterators that are cut: m, y, x, k."""
+    rows = [at for at in found.m if found.nest.extent(at) is not ONE]
+    columns = [at for at in found.n if found.nest.extent(at) is not ONE]
+    m = max(rows, key=found.nest.guess) if rows else None
+    x = columns[-1] if columns else found.n[-1]
+    y = columns[-2] if len(columns) > 1 else None
+    return m, y, x, found.k[0]
+
+
+def problem_of(found: Contraction) -> Problem:
+    m, y, x, k = _tiled(found)
+    assert m is not None
+    nest = found.nest
+    tiled = {m, x, k} | ({y} if y is not None else set())
+    batch = 1
+    for at in nest.spatial:
+        if at not in tiled:
+            batch *= nest.guess(at)
+    inner = [at for at in found.k if at != k]
+    count = 1
+    for at in inner:
+        count *= nest.guess(at)
+    windows = {at: _window(found, at, inner) for at in (y, x) if at is not None}
+    halo_x, stride_x = windows[x]
+    halo_y, stride_y = windows[y] if y is not None else (1, 1)
+    return Problem(
+        batch,
+        nest.guess(m),
+        1 if y is None else nest.guess(y),
+        nest.guess(x),
+        nest.guess(k),
+        count,
+        halo_y,
+        halo_x,
+        stride_y,
+        stride_x,
+        found.b.buffer.dtype.size_bytes,
+    )
+
+
+def _window(found: Contraction, at: int, inner: Sequence[int]) -> tuple[int, int]:
+    """Of the second operand along a column: how many it reads for one result, and the stride."""
+    nest, stride = found.nest, found.stride(found.b, at)
+    if not isinstance(stride, Const) or not stride.value:
+        return 1, 1
+    reach, step = 1, None
+    for other in inner:
+        apart = found.stride(found.b, other)
+        if not isinstance(apart, Const) or not apart.value:
+            continue
+        for scale in (1, 2, 3, 4):  # the same axis of memory, at the kernel's dilation
+            if apart.value * scale == stride.value or apart.value == stride.value * scale:
+                far, near = int(stride.value), int(apart.value)
+                reach = 1 + (nest.guess(other) - 1) * max(1, near // far)
+                step = max(1, far // near)
+    return reach, step or 1
+
+
+# ------------------------------------------------------------------------------------ choosing
+
+
+def plans(found: Found, context: RuleContext) -> Space[Plan]:
+    """The tiles worth a thought."""
+    problem, sm = found.problem, multiprocessor_of(context.target)
+    ys = [1] if problem.y == 1 else sorted({1, 2, 4, 7, 8, min(problem.y, 14)})
+    xs = [32, 8, 16, 64, 128]
+    if problem.x <= 64 and problem.x not in xs:
+        xs.append(problem.x)
+
+    def legal(c: Columns) -> Column:
+        threads = _threads(c)
+        whole = (c["block_m"] % c["thread_m"] == 0) & (c["block_y"] % c["thread_y"] == 0)
+        whole &= c["block_x"] % c["thread_x"] == 0
+        few = c["thread_m"] * c["thread_y"] * c["thread_x"] <= MOST_REGISTERS
+        fits = _shared_bytes(problem, c) <= sm.static_shared_bytes
+        fits &= (threads >= sm.warp) & (threads <= sm.block_threads) & (threads % sm.warp == 0)
+        deep = (c["split_k"] == 1) | (problem.k >= 2 * c["split_k"] * c["block_k"])
+        deep &= problem.k % c["split_k"] == 0
+        result: Column = whole & few & fits & deep
+        return result
+
+    return Space(
+        Plan,
+        {
+            "block_m": BLOCK_M,
+            "block_y": ys,
+            "block_x": xs,
+            "block_k": BLOCK_K,
+            "thread_m": THREAD_M,
+            "thread_y": THREAD_Y if problem.y > 1 else (1,),
+            "thread_x": THREAD_X,
+            "split_k": SPLIT_K,
+        },
+        legal,
+        stages=(
+            ("block_m", "block_y", "block_x", "block_k", "thread_m", "thread_y", "thread_x"),
+            ("block_m", "block_y", "block_x", "split_k"),
+        ),
+    )
+
+
+def _threads(c: Columns) -> Column:
+    rows = c["block_m"] // c["thread_m"]
+    found: Column = rows * (c["block_y"] // c["thread_y"]) * (c["block_x"] // c["thread_x"])
+    return found
+
+
+def _tile_elements(problem: Problem, c: Columns) -> Column:
+    """Of both operands, for one value of the summed iterator that is cut."""
+    tile_y = (c["block_y"] - 1) * problem.stride_y + problem.halo_y
+    tile_x = (c["block_x"] - 1) * problem.stride_x + problem.halo_x
+    found: Column = c["block_m"] * problem.inner + tile_y * tile_x
+    return found
+
+
+def _shared_bytes(problem: Problem, c: Columns) -> Column:
+    found: Column = problem.element_bytes * c["block_k"] * _tile_elements(problem, c)
+    return found
+
+
+def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
+    """Waves of blocks: arithmetic or shared memory, whichever takes longer, and fetching tiles."""
+    problem, sm = found.problem, multiprocessor_of(context.target)
+    threads, split = _threads(c), c["split_k"]
+    tiles = _ceil(problem.m, c["block_m"]) * _ceil(problem.y, c["block_y"])
+    tiles = tiles * _ceil(problem.x, c["block_x"]) * problem.batch
+    blocks = tiles * split
+    resident = np.minimum(sm.threads // threads, sm.shared_bytes // _shared_bytes(problem, c))
+    resident = np.clip(resident, 1, _ceil(blocks, sm.count))
+    steps = _ceil(_ceil(problem.k, split), c["block_k"])
+    depth = steps * c["block_k"] * problem.inner
+    warps = threads / sm.warp
+    sums = c["thread_m"] * c["thread_y"] * c["thread_x"]
+    # Lanes of a window's row lie apart by a thread's columns: their loads may meet in banks.
+    apart = c["thread_x"] * problem.stride_x if problem.halo_x > 1 else np.ones_like(threads)
+    meet = np.gcd(apart, sm.shared_words_per_cycle)
+    words = np.ceil(c["thread_m"] / 4) + c["thread_y"] * c["thread_x"] * meet
+    instructions = sums + c["thread_m"] / 4 + c["thread_y"] * c["thread_x"] / 2 + 1
+    per_k = np.maximum(
+        np.maximum(threads * sums / sm.fma_per_cycle, warps * words),
+        warps * instructions / sm.warps_issued_per_cycle,
+    )
+    alone = 4 * np.maximum(sums / 4, 4) + 8  # a warp by itself waits for its operands
+    waves = _ceil(blocks, sm.count * resident)
+    moved = c["block_k"] * _tile_elements(problem, c) / sm.shared_words_per_cycle
+    results = 8 * problem.batch * problem.m * problem.y * problem.x / sm.memory_bytes_per_cycle
+    return Cost.of(
+        arithmetic=waves * depth * np.maximum(per_k * resident, alone),
+        fetch=waves * steps * (sm.global_latency_cycles + 2 * moved * resident),
+        split=np.where(split > 1, sm.launch_cycles + split * results, 0),
+    )
+
+
+def _ceil(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
+
+# ------------------------------------------------------------------------------------ schedule
+
+
+def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
+    """The schedule of a plan."""
+    return tiled(sch, found.reference, plan)
+
+
+def tiled(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, ...]:
+    if plan.split_k > 1:
+        return _split(sch, reference, plan)
+    found = _found(sch, reference)
+    a, b = _operand(sch, reference, found, 0), _operand(sch, reference, found, 1)
+    nest = nest_of(sch, reference)
+    assert nest is not None
+    m, y, x, k = _tiled(found)
+    assert m is not None
+    tiles = {m: (plan.block_m, plan.thread_m), x: (plan.block_x, plan.thread_x)}
+    if y is not None:
+        tiles[y] = (plan.block_y, plan.thread_y)
+    grid: list[LoopRef] = []
+    threads: list[LoopRef] = []
+    registers: list[LoopRef] = []
+    for at in nest.spatial:
+        if at not in tiles:
+            grid.append(nest.loops[at])
+            continue
+        block, thread = tiles[at]
+        outer, among, own = sch.split(nest.loops[at], [None, block // thread, thread])
+        grid.append(outer)
+        threads.append(among)
+        registers.append(own)
+    ko, ki = sch.split(nest.loops[k], [None, plan.block_k])
+    rest = [nest.loops[at] for at in nest.reduce if at != k]
+    sch.reorder(*grid, *threads, ko, ki, *rest, *registers)
+    lane = threads[-1]
+    followed = through(sch, reference, lane)
+    sch.bind(fused(sch, grid), "blockIdx.x")
+    sch.bind(fused(sch, threads), "threadIdx.x")
+    for copy in (a, b):
+        sch.compute_at(copy, ko)
+    for copy, load, at in ((a, found.a, m), (b, found.b, x)):
+        _lay_out(sch, copy, load, found.nest.var(at))
+        depth = [loop.var for loop in sch.get_loops(copy)].index(ko.var) + 1
+        share(sch, sch.get_loops(copy)[depth:], plan.threads)
+    start = sch.decompose_reduction(reference, ko)
+    attempt_all(sch, registers, sch.unroll)
+    if plan.thread_m * plan.thread_y * plan.thread_x * plan.block_k <= MOST_UNROLLED:
+        sch.attempt(sch.unroll, ki)
+    return (start, reference, a, b, *followed)
+
+
+def _lay_out(sch: Schedule, copy: BlockRef, load: Load, along: Var) -> None:
+    """A tile in shared memory has neighbours where a thread's results have them, so that one load
+    brings several; its rows are padded, so that threads which fill it hit different banks."""
+    axes = [at for at, index in enumerate(load.index) if index is along]
+    if len(axes) != 1 or axes[0] == len(load.index) - 1:
+        return
+    names = [f"d{at}" for at in range(len(load.index))]
+    order = [*(name for name in names if name != names[axes[0]]), names[axes[0]]]
+    index_map = f"({', '.join(names)}) -> ({', '.join(order)})"
+    if sch.attempt(sch.transform_layout, copy, ("write", 0), index_map):
+        sch.attempt(sch.storage_align, copy, 0, -2, 2 * BANK_PADDING, BANK_PADDING)
+
+
+def _found(sch: Schedule, reference: BlockRef) -> Contraction:
+    nest = nest_of(sch, reference)
+    found = None if nest is None else contraction(nest)
+    if found is None:
+        raise ScheduleError("TW2102", f"@{reference.name} is no contraction any more")
+    return found
+
+
+def _operand(sch: Schedule, reference: BlockRef, found: Contraction, which: int) -> BlockRef:
+    """What fills the shared tile of an operand: what makes it, if that only moves values."""
+    load = (found.a, found.b)[which]
+    for producer in sch.get_producers(reference):
+        block = block_of(sch.function, producer.name)
+        if block.writes[0].buffer is not load.buffer:
+            continue
+        alone = len(sch.get_consumers(producer)) == 1
+        simple = is_expression(block) and not any(it.kind == REDUCE for it in block.iters)
+        if alone and simple and load.buffer not in output_buffers(sch.function):
+            sch.set_scope(producer, 0, "shared")
+            return producer
+    return sch.cache_read(reference, found.read_index(load), "shared")
+
+
+def _split(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, ...]:
+    """Parts of the sum are contractions of their own; the sum of the parts comes after."""
+    found = _found(sch, reference)
+    nest = found.nest
+    extent = found.extent(found.k[0])
+    assert extent is not None
+    part, _ = sch.split(nest.loops[found.k[0]], [plan.split_k, -(-extent // plan.split_k)])
+    partial = sch.rfactor(part, 0)
+    loops = sch.get_loops(partial)
+    first = next(loop for loop in loops if loop.var is part.var)
+    sch.reorder(first, *[loop for loop in loops if loop.var is not part.var])
+    single = Plan(**{**plan.__dict__, "split_k": 1})
+    return tiled(sch, partial, single)
+
+
+GEMM = Rule("gemm", Plan, match, plans, cost, apply)

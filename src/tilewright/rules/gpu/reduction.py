@@ -1,0 +1,198 @@
+"""Reductions on a GPU: a thread for each result, or threads of a block for parts of one.
+
+    for b in blockIdx.x { for t in threadIdx.x { part[t] = sum of x[b, ...] }; sum = part[0] + ... }
+
+Threads that work on one result leave their parts in shared memory; a few of them combine those,
+one thread the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.base.errors import ScheduleError
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.epilogue import followers
+from tilewright.rules.cpu.vectorize import total
+from tilewright.rules.gpu.threads import (
+    THREADS,
+    WARP,
+    bind_flat,
+    by_one_thread,
+    own_nest,
+    share,
+    units_first,
+)
+from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest, is_expression
+from tilewright.sym import ONE, Expr, Select
+from tilewright.tensor.ir import SCAN, For, Store
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.schedule.analysis.tree import find_block
+from tilewright.tensor.visit import output_buffers
+
+COMBINED = 16  # parts that one thread combines at the end
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a reduction is shared out."""
+
+    threads: int  # of a block
+    per_result: int  # threads that work on one result; 1: each thread has results of its own
+
+
+def reduction(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
+    """Schedule a reduction that stands alone, and what follows it element by element."""
+    inline_moves(sch, reference)
+    nest = own_nest(sch, reference)
+    if nest is None or not nest.reduce or not is_expression(nest.block):
+        return ()
+    if len(nest.spatial) + len(nest.reduce) != len(nest.loops):
+        return ()
+    if len(nest.block.writes) != 1:
+        return ()
+    plan = plan_of(nest, context)
+    if any(it.kind == SCAN for it in nest.block.iters):  # each step starts from the one before
+        units, spatial = units_first(nest, nest.spatial)
+        sch.reorder(*units, *spatial, *[nest.loops[at] for at in nest.reduce])
+        bind_flat(sch, spatial, WARP)
+        return (reference,)
+    if plan.per_result > 1:
+        return _by_blocks(sch, reference, nest, plan)
+    return by_threads(sch, reference, nest, plan.threads)
+
+
+def inline_moves(sch: Schedule, reference: BlockRef) -> None:
+    """Copies that a reduction reads through, pads of a depthwise convolution say, are read at their
+    source: asking again where an image ends is cheaper than a kernel."""
+    for producer in sch.get_producers(reference):
+        block = block_of(sch.function, producer.name)
+        if isinstance(block.body, Store) and isinstance(block.body.value, Select):
+            sch.attempt(sch.compute_inline, producer)
+
+
+def plan_of(nest: Nest, context: RuleContext) -> Plan:
+    """Threads per result: one, where results alone occupy the GPU."""
+    results, length = total(nest, nest.spatial), total(nest, nest.reduce)
+    occupied = context.target.cores * THREADS
+    if results >= occupied or length < 2 * WARP:
+        threads = THREADS
+        while threads > WARP and results < context.target.cores * threads:
+            threads //= 2
+        return Plan(threads, 1)
+    threads = WARP
+    while threads < THREADS and length >= 8 * threads:
+        threads *= 2
+    return Plan(threads, threads)
+
+
+def by_threads(
+    sch: Schedule, reference: BlockRef, nest: Nest, threads: int
+) -> tuple[BlockRef, ...]:
+    """Each result is one thread's work, and so is what follows it."""
+    units, spatial = units_first(nest, nest.spatial)
+    reduce = [nest.loops[at] for at in nest.reduce]
+    if not spatial:
+        spatial = [sch.add_unit_loop(reduce[0])]
+    sch.reorder(*units, *spatial, *reduce)
+    done = through(sch, reference, spatial[-1])
+    bind_flat(sch, spatial, threads)
+    return (reference, *done)
+
+
+def through(sch: Schedule, block: BlockRef, at: LoopRef) -> list[BlockRef]:
+    """Results stay a thread's own until what follows them is done, there and then."""
+    made = block_of(sch.function, block.name).writes[0].buffer
+    consumers = followers(sch, block) if made not in output_buffers(sch.function) else []
+    if not consumers:
+        store = sch.cache_write(block, 0, "local")
+        sch.reverse_compute_at(store, at)
+        return [store]
+    sch.set_scope(block, 0, "local")
+    for reference in consumers:
+        sch.reverse_compute_at(reference, at)
+    return consumers
+
+
+def _by_blocks(sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan) -> tuple[BlockRef, ...]:
+    """A block of threads for each result."""
+    made = nest.block.writes[0].buffer
+    consumers = followers(sch, reference) if made not in output_buffers(sch.function) else []
+    parts = factored(sch, reference, [nest.loops[at] for at in nest.reduce], plan.threads)
+    left = own_nest(sch, reference)
+    if left is None:
+        raise ScheduleError("TW2102", f"the loops of @{reference.name} are not its own")
+    units, spatial = units_first(left, left.spatial)
+    if spatial:
+        sch.reorder(*units, *spatial)
+        row = fused(sch, spatial)
+    else:
+        row = sch.add_unit_loop(left.loops[left.reduce[0]])
+    for part in reversed(parts):
+        sch.compute_at(part, row)
+    for each in consumers:
+        sch.reverse_compute_at(each, row)
+    stored = share_parts(sch, reference, parts, row, plan.threads)
+    for each in consumers:
+        finish(sch, each, row, plan.threads)
+    sch.bind(row, "blockIdx.x")
+    return (*parts, *stored, reference, *consumers)
+
+
+def factored(
+    sch: Schedule, reference: BlockRef, loops: Sequence[LoopRef], threads: int
+) -> list[BlockRef]:
+    """A reduction in steps: a part for each thread, then a few of those, then the result."""
+    _, inner = sch.split(fused(sch, loops), [None, threads])
+    parts = [sch.rfactor(inner, 0)]
+    if threads > COMBINED:
+        _, few = sch.split(sch.get_loops(reference)[-1], [None, COMBINED])
+        parts.append(sch.rfactor(few, 0))
+    return parts
+
+
+def share_parts(
+    sch: Schedule, reference: BlockRef, parts: Sequence[BlockRef], row: LoopRef, threads: int
+) -> list[BlockRef]:
+    """The steps of a reduction on the threads of a block, all of them under one loop."""
+    stored = []
+    for at, part in enumerate(parts):
+        nest = inner_nest(sch, part, depth_of(sch, part, row))
+        assert nest is not None
+        own = nest.loops[0]
+        sch.reorder(own, *[loop for loop in sch.get_loops(part)[depth_of(sch, part, row) :]
+                           if loop.var is not own.var])  # fmt: skip
+        thread = own
+        if at:
+            _, thread = sch.split(own, [1, threads])
+        sch.bind(thread, "threadIdx.x")
+        store = sch.cache_write(part, 0, "local")
+        sch.reverse_compute_at(store, thread)
+        stored.append(store)
+    loops = sch.get_loops(reference)[depth_of(sch, reference, row) :]
+    unit = sch.add_unit_loop(loops[0] if loops else reference)
+    _, one = sch.split(unit, [1, threads])
+    sch.bind(one, "threadIdx.x")
+    return stored
+
+
+def finish(sch: Schedule, reference: BlockRef, row: LoopRef, threads: int) -> None:
+    """What follows a reduction inside its kernel: all threads, or the first where it is little."""
+    depth = depth_of(sch, reference, row)
+    if any(extent is not ONE for extent in loop_extents(sch, reference)[depth:]):
+        share(sch, sch.get_loops(reference)[depth:], threads)
+    else:
+        by_one_thread(sch, reference, threads)
+
+
+def loop_extents(sch: Schedule, reference: BlockRef) -> list[Expr]:
+    """The extents of the loops around a block, outermost first."""
+    path = find_block(sch.function, reference.name)
+    assert path is not None
+    return [stmt.extent for stmt in path if isinstance(stmt, For)]
+
+
+def depth_of(sch: Schedule, reference: BlockRef, row: LoopRef) -> int:
+    """How many loops down to and with `row` stand around a block."""
+    return [loop.var for loop in sch.get_loops(reference)].index(row.var) + 1

@@ -1,0 +1,439 @@
+"""Kernels with roles: each warpgroup is a coroutine, bulk copies land when they like.
+
+A producer and its consumers do not run in lock step, so their order is what barriers make of it.
+Every coroutine, and every copy under way, carries a vector clock: what it knows to have happened.
+Arriving at a barrier gives that knowledge to the phase, waiting for the phase takes it. A tile that
+is read without knowing that its copy has landed, or filled again without knowing that its readers
+are done, is an error in whatever order things happened to run; `seed` picks that order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.errors import ExecutionError
+from tilewright.base.loc import Loc
+from tilewright.sym import Expr, Var
+from tilewright.tensor.ir import (
+    THREAD,
+    Address,
+    Alloc,
+    Buffer,
+    Call,
+    Eval,
+    For,
+    Function,
+    If,
+    Let,
+    Seq,
+    Stmt,
+)
+from tilewright.tensor.passes.specialize_roles import GROUP_WARPS, TILE_SCOPE
+from tilewright.tensor.visit import exprs
+
+ROW_BYTES, M = 128, 64
+BARRIERS = "mbarrier."
+Clock = dict[object, int]
+Env = dict[Var, int]
+Wait = Generator[tuple["_Barrier", int] | None, None, None]
+
+
+def has_roles(fn: Function) -> bool:
+    """Whether warpgroups of the function's kernels go ways of their own."""
+    return any(isinstance(node, Call) and node.op.startswith(BARRIERS) for node in exprs(fn.body))
+
+
+def run_roles(
+    fn: Function,
+    arrays: Mapping[Buffer, np.ndarray[Any, Any]],
+    values: Mapping[Var, int],
+    seed: int,
+) -> None:
+    """Run a device function whose kernels have roles, on flat arrays of its parameters."""
+    order = random.Random(seed)
+    stmts = fn.body.stmts if isinstance(fn.body, Seq) else (fn.body,)
+    for kernel in stmts:
+        blocks = list(_blocks(kernel, dict(values)))
+        order.shuffle(blocks)
+        for env in blocks:
+            _Block(kernel, env, arrays, order).run()
+
+
+def _blocks(kernel: Stmt, env: Env) -> Iterator[Env]:
+    """The thread blocks of a kernel, by the values of their indices."""
+    loops = _axes(kernel, "blockIdx")
+    spans = [range(_value(loop.start, env), _value(loop.stop, env)) for loop in loops]
+    for index in product(*spans):
+        yield {**env, **{loop.var: at for loop, at in zip(loops, index, strict=True)}}
+
+
+def _axes(kernel: Stmt, level: str) -> list[For]:
+    found = []
+    stmt = kernel
+    while isinstance(stmt, (For, Alloc)):
+        if isinstance(stmt, For):
+            if stmt.kind != THREAD:
+                break
+            if stmt.thread.startswith(level):
+                found.append(stmt)
+        stmt = stmt.body
+    return found
+
+
+def _value(expr: Expr, env: Mapping[Var, int]) -> int:
+    return int(sym.evaluate(expr, env))
+
+
+def _join(into: Clock, other: Mapping[object, int]) -> None:
+    for who, at in other.items():
+        if into.get(who, 0) < at:
+            into[who] = at
+
+
+@dataclass(eq=False)
+class _Barrier:
+    """A barrier in shared memory: a phase ends with its arrivals and its bytes."""
+
+    name: str
+    arrivals: int
+    pending: int
+    bytes: int = 0
+    phase: int = 0
+    clock: Clock = field(default_factory=dict)  # of this phase, so far
+    done: Clock = field(default_factory=dict)  # of the phases that are over
+    copies: int = 0  # under way
+
+    def is_over(self, parity: int) -> bool:
+        return self.phase % 2 != parity
+
+    def settle(self, loc: Loc) -> None:
+        """End the phase if nothing is missing."""
+        if self.pending < 0 or self.bytes < 0:
+            what = "arrivals" if self.pending < 0 else "bytes"
+            raise ExecutionError(
+                "TW2429",
+                f"more {what} come to {self.name} than its phase expects",
+                loc,
+                help="expect as many bytes as the copies bring, and one arrival of each warp",
+            )
+        if self.pending or self.bytes:
+            return
+        if self.copies:
+            raise ExecutionError(
+                "TW2429",
+                f"the phase of {self.name} ends while a copy is still under way",
+                loc,
+                help="expect as many bytes as the copies bring",
+            )
+        self.phase += 1
+        self.pending = self.arrivals
+        _join(self.done, self.clock)
+        self.clock = {}
+
+
+@dataclass(eq=False)
+class _Agent:
+    """A warpgroup that consumes, or the thread that produces."""
+
+    name: str
+    env: Env
+    clock: Clock = field(default_factory=dict)
+    sums: dict[Buffer, np.ndarray[Any, Any]] = field(default_factory=dict)
+    steps: Wait | None = None
+    waits: tuple[_Barrier, int] | None = None
+
+    def tick(self) -> int:
+        self.clock[self] = self.clock.get(self, 0) + 1
+        return self.clock[self]
+
+
+@dataclass(eq=False)
+class _Tile:
+    """One box in shared memory: who wrote it last, who has read it since."""
+
+    copy: object = None
+    reads: dict[_Agent, int] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class _Copy:
+    """A bulk copy under way."""
+
+    buffer: Buffer
+    first: int
+    values: np.ndarray[Any, Any]
+    barrier: _Barrier
+    clock: Clock
+    loc: Loc
+
+
+class _Block:
+    """One thread block."""
+
+    def __init__(
+        self,
+        kernel: Stmt,
+        env: Env,
+        arrays: Mapping[Buffer, np.ndarray[Any, Any]],
+        order: random.Random,
+    ) -> None:
+        self.arrays, self.order = arrays, order
+        self.memory: dict[Buffer, np.ndarray[Any, Any]] = {}
+        self.barriers: dict[tuple[Buffer, int], _Barrier] = {}
+        self.tiles: dict[tuple[Buffer, int], _Tile] = {}
+        self.copies: list[_Copy] = []
+        (rows,) = _axes(kernel, "threadIdx.y")
+        (lanes,) = _axes(kernel, "threadIdx.x")
+        count = _value(rows.extent, env)
+        self.meeting = _Barrier("the block's barrier", count, count)
+        self.agents = []
+        for at in range(count):
+            agent = _Agent(f"warpgroup {at}", {**env, rows.var: at, lanes.var: 0})
+            agent.steps = self._run(kernel, agent)
+            self.agents.append(agent)
+
+    def run(self) -> None:
+        """Let everything happen that can, one thing at a time, in an order by chance."""
+        left = list(self.agents)
+        while left:
+            ready: list[Any] = [agent for agent in left if self._is_ready(agent)]
+            ready += self.copies
+            if not ready:
+                self._deadlock(left)
+            chosen = self.order.choice(ready)
+            if isinstance(chosen, _Copy):
+                self._land(chosen)
+                continue
+            if chosen.waits is not None:
+                barrier, _ = chosen.waits
+                _join(chosen.clock, barrier.done)
+                chosen.waits = None
+            assert chosen.steps is not None
+            try:
+                chosen.waits = next(chosen.steps)
+            except StopIteration:
+                left.remove(chosen)
+        while self.copies:
+            self._land(self.copies[0])
+
+    def _is_ready(self, agent: _Agent) -> bool:
+        return agent.waits is None or agent.waits[0].is_over(agent.waits[1])
+
+    def _deadlock(self, left: list[_Agent]) -> None:
+        for agent in left:
+            assert agent.waits is not None
+            barrier = agent.waits[0]
+            if barrier.bytes and not barrier.copies:
+                raise ExecutionError(
+                    "TW2429",
+                    f"{agent.name} waits for {barrier.bytes} more bytes at {barrier.name} that no "
+                    "copy brings",
+                    help="expect as many bytes as the copies bring",
+                )
+        shown = "; ".join(f"{a.name} waits at {a.waits[0].name}" for a in left if a.waits)
+        raise ExecutionError(
+            "TW2430",
+            f"nobody can go on: {shown}",
+            help="every wait needs its arrivals, and phases alternate once per round of the ring",
+        )
+
+    # ------------------------------------------------------------------ statements
+
+    def _run(self, stmt: Stmt, agent: _Agent) -> Wait:
+        env = agent.env
+        match stmt:
+            case Seq(stmts=stmts):
+                for each in stmts:
+                    yield from self._run(each, agent)
+            case For(kind=kind, body=body) if kind == THREAD:
+                yield from self._run(body, agent)
+            case For(var=var, start=start, stop=stop, body=body):
+                for at in range(_value(start, env), _value(stop, env)):
+                    env[var] = at
+                    yield from self._run(body, agent)
+            case If(cond=cond, then=then, otherwise=otherwise):
+                if sym.evaluate(cond, env):
+                    yield from self._run(then, agent)
+                elif otherwise is not None:
+                    yield from self._run(otherwise, agent)
+            case Let(var=var, value=value, body=body):
+                env[var] = _value(value, env)
+                yield from self._run(body, agent)
+            case Alloc(buffer=buffer, body=body):
+                self._allocate(buffer, agent)
+                yield from self._run(body, agent)
+            case Eval(value=Call() as call):
+                yield from self._call(call, agent, stmt.loc)
+            case _:
+                raise ExecutionError(
+                    "TW2430", f"a role cannot run {type(stmt).__name__} statements", stmt.loc
+                )
+
+    def _allocate(self, buffer: Buffer, agent: _Agent) -> None:
+        size = 1
+        for dim in buffer.shape:
+            size *= _value(dim, agent.env)
+        if buffer.scope.startswith("shared"):
+            if buffer not in self.memory:
+                self.memory[buffer] = np.zeros(size, buffer.dtype.numpy)
+        else:
+            agent.sums[buffer] = np.full(size, np.nan, buffer.dtype.numpy)
+
+    def _call(self, call: Call, agent: _Agent, loc: Loc) -> Wait:
+        args, env = call.args, agent.env
+        match call.op:
+            case "barrier.shared":
+                phase = self.meeting.phase
+                _join(self.meeting.clock, agent.clock)
+                self.meeting.pending -= 1
+                self.meeting.settle(loc)
+                yield (self.meeting, phase % 2)
+            case "mbarrier.init":
+                self._init(args, env)
+            case "mbarrier.wait":
+                yield (self._barrier(args[0], env), _value(args[1], env))
+            case "mbarrier.expect":
+                barrier = self._barrier(args[0], env)
+                barrier.bytes += _value(args[1], env)
+                self._arrive(barrier, agent, 1, loc)
+            case "mbarrier.arrive":
+                self._arrive(self._barrier(args[0], env), agent, GROUP_WARPS, loc)
+            case "tma.load":
+                self._load(args, agent, loc)
+            case "wgmma.clear":
+                self._sums(args[0], args[1], agent)[...] = 0
+            case "wgmma.tile":
+                self._tile(args, agent, loc)
+            case "wgmma.round":
+                self._round(args, agent)
+            case op if not op.startswith("registers."):
+                raise ExecutionError("TW2430", f"a role cannot run {op}", loc)
+        yield None
+
+    # ------------------------------------------------------------------ barriers
+
+    def _init(self, args: tuple[Expr, ...], env: Env) -> None:
+        base = args[0]
+        assert isinstance(base, Address)
+        for slot in range(_value(args[1], env)):
+            if (base.buffer, slot) not in self.barriers:
+                count = _value(args[2], env)
+                name = f"%{base.buffer.name}[{slot}]"
+                self.barriers[base.buffer, slot] = _Barrier(name, count, count)
+
+    def _barrier(self, at: Expr, env: Env) -> _Barrier:
+        assert isinstance(at, Address)
+        return self.barriers[at.buffer, _value(at.index[0], env)]
+
+    def _arrive(self, barrier: _Barrier, agent: _Agent, count: int, loc: Loc) -> None:
+        agent.tick()
+        _join(barrier.clock, agent.clock)
+        barrier.pending -= count
+        barrier.settle(loc)
+
+    # ------------------------------------------------------------------ copies
+
+    def _load(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
+        target, source, rows, barrier_at = args
+        assert isinstance(target, Address)
+        assert isinstance(source, Address)
+        env, count = agent.env, _value(rows, agent.env)
+        columns = ROW_BYTES // source.buffer.dtype.size_bytes
+        width = _value(source.buffer.shape[-1], env)
+        matrix = self.arrays[source.buffer].reshape(-1, width)
+        top, left = divmod(_value(source.index[0], env), width)
+        box = np.zeros((count, columns), matrix.dtype)  # what lies outside is zero
+        inside = matrix[top : top + count, left : left + columns]
+        box[: inside.shape[0], : inside.shape[1]] = inside
+        first = _value(target.index[0], env)
+        for tile in self._touched(target.buffer, first, count):
+            for reader, when in tile.reads.items():
+                if agent.clock.get(reader, 0) < when:
+                    raise ExecutionError(
+                        "TW2428",
+                        f"%{target.buffer.name} is filled again at element {first} while "
+                        f"{reader.name} may still read it",
+                        loc,
+                        help="wait for the slot's empty barrier before the copy",
+                    )
+            tile.reads.clear()
+        barrier = self._barrier(barrier_at, env)
+        agent.tick()
+        made = _Copy(target.buffer, first, box.reshape(-1), barrier, dict(agent.clock), loc)
+        for tile in self._touched(target.buffer, first, count):
+            if tile.copy is not None and agent.clock.get(tile.copy, 0) < 1:
+                raise ExecutionError(
+                    "TW2428",
+                    f"%{target.buffer.name} is filled again at element {first} before the copy "
+                    "that filled it has landed",
+                    loc,
+                    help="wait for the slot's empty barrier before the copy",
+                )
+            tile.copy = made
+        barrier.copies += 1
+        self.copies.append(made)
+
+    def _touched(self, buffer: Buffer, first: int, rows: int) -> list[_Tile]:
+        """The groups of eight rows, the unit of a swizzle, that a region covers."""
+        columns = ROW_BYTES // buffer.dtype.size_bytes
+        row = first // columns
+        last = (row + rows) // 8
+        return [self.tiles.setdefault((buffer, at), _Tile()) for at in range(row // 8, last)]
+
+    def _land(self, copy: _Copy) -> None:
+        self.copies.remove(copy)
+        self.memory[copy.buffer][copy.first : copy.first + copy.values.size] = copy.values
+        copy.clock[copy] = 1
+        _join(copy.barrier.clock, copy.clock)
+        copy.barrier.copies -= 1
+        copy.barrier.bytes -= copy.values.nbytes
+        copy.barrier.settle(copy.loc)
+
+    # ------------------------------------------------------------------ products
+
+    def _sums(self, at: Expr, n: Expr, agent: _Agent) -> np.ndarray[Any, Any]:
+        assert isinstance(at, Address)
+        width, first = _value(n, agent.env), _value(at.index[0], agent.env)
+        found: np.ndarray[Any, Any] = agent.sums[at.buffer][first : first + M * width]
+        return found.reshape(M, width)
+
+    def _operand(self, at: Expr, rows: int, agent: _Agent, loc: Loc) -> np.ndarray[Any, Any]:
+        assert isinstance(at, Address)
+        assert at.buffer.scope == TILE_SCOPE
+        columns = ROW_BYTES // at.buffer.dtype.size_bytes
+        first = _value(at.index[0], agent.env)
+        for tile in self._touched(at.buffer, first, rows):
+            if tile.copy is None or agent.clock.get(tile.copy, 0) < 1:
+                raise ExecutionError(
+                    "TW2427",
+                    f"{agent.name} reads %{at.buffer.name} at element {first} without having "
+                    "waited for the copy that fills it",
+                    loc,
+                    help="wait for the slot's full barrier, in the right phase, before the tile",
+                )
+            tile.reads[agent] = agent.clock.get(agent, 0) + 1
+        found = self.memory[at.buffer][first : first + rows * columns]
+        return found.reshape(rows, columns).astype(np.float32)
+
+    def _tile(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
+        sums = self._sums(args[0], args[3], agent)
+        a = self._operand(args[1], M, agent, loc)
+        b = self._operand(args[2], sums.shape[1], agent, loc)
+        sums += a @ b.T
+
+    def _round(self, args: tuple[Expr, ...], agent: _Agent) -> None:
+        sums = self._sums(args[0], args[3], agent)
+        memory = args[1]
+        assert isinstance(memory, Address)
+        array = self.arrays[memory.buffer].reshape(-1)
+        first, stride = _value(memory.index[0], agent.env), _value(args[2], agent.env)
+        for row in range(M):
+            at = first + row * stride
+            array[at : at + sums.shape[1]] = sums[row].astype(array.dtype)

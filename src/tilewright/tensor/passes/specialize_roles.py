@@ -1,0 +1,290 @@
+"""Gives the bulk copies of a loop to a producer warp, the rest to consumer warpgroups.
+
+    for t in thread(threadIdx.y) 0..2 { for k [specialize = (4, 0)] { copy(S, k); use(S) } }
+
+    alloc S[4, ...], full[4], empty[4]
+    for t in thread(threadIdx.y) 0..3 {
+      if t < 2 { for k { wait(full[k % 4]);  use(S[k % 4]);       arrive(empty[k % 4]) } }
+      else     { for k { wait(empty[k % 4]); copy(S[k % 4], k, full[k % 4])            } } }
+
+A tile becomes a ring of slots. Slot s is full when the bytes of all copies into it have arrived,
+and empty when every consumer warp is done with it; the barriers of a slot change phase once per
+round of the ring, so both sides tell the phase from their count of iterations. The producer starts
+with all slots empty, that is one phase behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.base.dtype import BOOL, U64
+from tilewright.base.errors import Unsupported
+from tilewright.base.passes import PassContext
+from tilewright.sym import ONE, ZERO, Const, Expr, Var
+from tilewright.tensor.ir import (
+    SERIAL,
+    THREAD,
+    Address,
+    Alloc,
+    Buffer,
+    Call,
+    Eval,
+    For,
+    Function,
+    If,
+    Let,
+    Seq,
+    Stmt,
+    annotation,
+    seq,
+)
+from tilewright.tensor.passes.insert_barriers import BARRIER
+from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
+
+SPECIALIZE = "specialize"  # annotation of a loop: the slots of its ring, blocks that stay
+COPY = "tma.load"
+TILE_SCOPE = "shared.b128"
+GROUP_THREADS, GROUP_WARPS = 128, 4
+REGISTERS = 65536 // GROUP_THREADS  # of a multiprocessor, for each thread of a single warpgroup
+PRODUCER_REGISTERS, MOST_REGISTERS = 40, 240
+
+
+def specialize_roles(fn: Function, ctx: PassContext) -> Function:
+    if not any(_slots(stmt) for stmt in walk(fn.body)):
+        return fn
+    body = _Kernels()(fn.body)
+    assert body is not None
+    return replace(fn, body=body)
+
+
+def _plan(stmt: Stmt) -> tuple[int, int]:
+    """The slots of a loop's ring, and the blocks that stay for all tiles; 0 where not asked for."""
+    found = annotation(stmt, SPECIALIZE) if isinstance(stmt, For) else None
+    if not isinstance(found, tuple):
+        return 0, 0
+    slots, blocks = found
+    assert isinstance(slots, int)
+    assert isinstance(blocks, int)
+    return slots, blocks
+
+
+def _slots(stmt: Stmt) -> int:
+    return _plan(stmt)[0]
+
+
+class _Kernels(Rewriter):
+    tracks = False
+
+    def visit_for(self, loop: For) -> Stmt | None:
+        if loop.kind != THREAD:
+            return super().visit_for(loop)
+        return _specialized(loop) if any(_slots(stmt) for stmt in walk(loop)) else loop
+
+
+def _specialized(kernel: For) -> Stmt:
+    nest: list[For] = []
+    body: Stmt = kernel
+    while isinstance(body, For) and body.kind == THREAD:
+        nest.append(body)
+        body = body.body
+    axes = {loop.thread: loop for loop in nest}
+    _check(kernel, body, axes)
+    blocks = max(_plan(stmt)[1] for stmt in walk(body))
+    if blocks:
+        nest, body = _persistent(nest, body, blocks)
+    groups = axes.get("threadIdx.y")
+    count = int(str(sym.simplify(groups.extent))) if groups is not None else 1
+    among = groups.var if groups is not None else sym.var("group")
+    lane = axes["threadIdx.x"].var if "threadIdx.x" in axes else sym.var("lane")
+    made = _Roles(kernel, body, count).program(among, lane)
+    inner = For(among, ZERO, sym.const(count + 1), made, THREAD, "threadIdx.y", (), kernel.loc)
+    result: Stmt = For(
+        lane, ZERO, sym.const(GROUP_THREADS), inner, THREAD, "threadIdx.x", (), kernel.loc
+    )
+    for loop in reversed(nest):
+        if loop.thread.startswith("blockIdx"):
+            result = replace(loop, body=result)
+    return result
+
+
+def _persistent(nest: list[For], body: Stmt, blocks: int) -> tuple[list[For], Stmt]:
+    """Fewer blocks than tiles: each takes tile after tile, so that copies for the next one run
+    while results of the last are stored."""
+    made = []
+    for loop in nest:
+        if loop.thread == "blockIdx.x":
+            stay, wave = sym.var(loop.var.name), sym.var("wave")
+            tile = sym.add(sym.mul(wave, blocks), stay)
+            left = sym.sub(sym.add(loop.extent, blocks - 1), stay)
+            body = substitute(body, {loop.var: sym.add(tile, loop.start)})
+            body = For(wave, ZERO, sym.floordiv(left, blocks), body, SERIAL, "", (), loop.loc)
+            loop = replace(loop, var=stay, start=ZERO, stop=sym.const(blocks))
+        made.append(loop)
+    return made, body
+
+
+def _check(kernel: For, body: Stmt, axes: dict[str, For]) -> None:
+    """The kernel is of the form that roles are made from."""
+    lanes = axes.get("threadIdx.x")
+    wide = lanes is not None and sym.simplify(lanes.extent) is not sym.const(GROUP_THREADS)
+    shared = [
+        stmt.buffer
+        for stmt in walk(body)
+        if isinstance(stmt, Alloc) and stmt.buffer.scope == "shared"
+    ]
+    if wide or shared or "threadIdx.z" in axes:
+        what = f"%{shared[0].name} is in shared memory" if shared else "its threads are bound"
+        raise Unsupported(
+            "TW2207",
+            f"the kernel cannot be specialized: {what}, and roles have barriers of their own",
+            kernel.loc,
+            help="let bulk copies bring all tiles, and bind only the warpgroups, to threadIdx.y",
+        )
+
+
+class _Roles:
+    """The two programs of one kernel."""
+
+    def __init__(self, kernel: For, body: Stmt, groups: int) -> None:
+        loops = _path_to_ring(body)
+        if loops is None:
+            raise Unsupported(
+                "TW2207",
+                "the kernel cannot be specialized: the loop is not inside plain loops",
+                kernel.loc,
+                help="specialize a loop around bulk copies and what uses their tiles",
+            )
+        self.body, self.groups = body, groups
+        self.ring = loops[-1]
+        self.slots = _slots(self.ring)
+        tiles = [
+            stmt.buffer
+            for stmt in walk(body)
+            if isinstance(stmt, Alloc) and stmt.buffer.scope == TILE_SCOPE
+        ]
+        self.tiles = {
+            tile: Buffer(tile.name, (sym.const(self.slots), *tile.shape), tile.dtype, tile.scope)
+            for tile in tiles
+        }
+        self.full = Buffer("full", (sym.const(self.slots),), U64, "shared")
+        self.empty = Buffer("empty", (sym.const(self.slots),), U64, "shared")
+        step: Expr = ZERO
+        for loop in loops:
+            step = sym.add(sym.mul(step, loop.extent), sym.sub(loop.var, loop.start))
+        self.slot = sym.simplify(sym.floormod(step, self.slots))
+        self.phase = sym.simplify(sym.floormod(sym.floordiv(step, self.slots), 2))
+
+    def program(self, among: Var, lane: Var) -> Stmt:
+        """Barriers are made by one thread, then each warpgroup goes its way."""
+        share = (REGISTERS - PRODUCER_REGISTERS) // self.groups // 8 * 8
+        take = _call("registers.take", sym.const(min(MOST_REGISTERS, share)))
+        give = _call("registers.give", sym.const(PRODUCER_REGISTERS))
+        producer = self._producer()
+        alone = If(sym.lt(lane, 1), producer, None, self.ring.loc)
+        consumers = seq(take, self._consumer())
+        arrivals = sym.const(GROUP_WARPS * self.groups)
+        result = seq(
+            _call("mbarrier.init", Address(self.full, (ZERO,)), sym.const(self.slots), ONE),
+            _call("mbarrier.init", Address(self.empty, (ZERO,)), sym.const(self.slots), arrivals),
+            Eval(BARRIER, self.ring.loc),
+            If(sym.lt(among, self.groups), consumers, seq(give, alone), self.ring.loc),
+        )
+        for buffer in (*self.tiles.values(), self.full, self.empty):
+            result = Alloc(buffer, result)
+        return result
+
+    def _consumer(self) -> Stmt:
+        def rule(stmt: Stmt) -> Stmt | None:
+            if isinstance(stmt, Alloc) and stmt.buffer in self.tiles:
+                return stmt.body
+            if isinstance(stmt, Eval) and (_is_copy(stmt) or stmt.value is BARRIER):
+                return None
+            if isinstance(stmt, For) and stmt.var is self.ring.var:
+                wait = _call("mbarrier.wait", Address(self.full, (self.slot,)), self.phase)
+                done = _call("mbarrier.arrive", Address(self.empty, (self.slot,)))
+                return replace(stmt, body=seq(wait, stmt.body, done), annotations=())
+            return stmt
+
+        body = rewrite(self.body, rule, self._versioned)
+        assert body is not None
+        return body
+
+    def _versioned(self, expr: Expr) -> Expr:
+        if isinstance(expr, Address) and expr.buffer in self.tiles:
+            return Address(self.tiles[expr.buffer], (self.slot, *expr.index))
+        return expr
+
+    def _producer(self) -> Stmt:
+        kept = self._copies(self.body)
+        assert kept is not None
+        return fresh_copy(kept)
+
+    def _copies(self, stmt: Stmt) -> Stmt | None:
+        """The statement with its copies alone, and the loops and conditions around them."""
+        if isinstance(stmt, Eval):
+            return self._copy(stmt) if _is_copy(stmt) else None
+        if isinstance(stmt, Alloc):
+            return self._copies(stmt.body)
+        if isinstance(stmt, Seq):
+            parts = [self._copies(part) for part in stmt.stmts]
+            kept = [part for part in parts if part is not None]
+            return seq(*kept) if kept else None
+        if isinstance(stmt, If):
+            then = self._copies(stmt.then)
+            return None if then is None else If(stmt.cond, then, None, stmt.loc)
+        if isinstance(stmt, (For, Let)):
+            body = self._copies(stmt.body)
+            if body is None:
+                return None
+            if isinstance(stmt, For) and stmt.var is self.ring.var:
+                size = sum(_copied_bytes(each) for each in walk(body) if _is_copy(each))
+                other = sym.sub(ONE, self.phase)
+                wait = _call("mbarrier.wait", Address(self.empty, (self.slot,)), other)
+                expect = _call("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
+                return replace(stmt, body=seq(wait, expect, body), annotations=())
+            return stmt.with_children((body,))
+        return None
+
+    def _copy(self, stmt: Eval) -> Stmt:
+        call = stmt.value
+        assert isinstance(call, Call)
+        target, *others = call.args
+        args = (self._versioned(target), *others, Address(self.full, (self.slot,)))
+        return Eval(Call(call.op, args, call.dtype), stmt.loc)
+
+
+def _path_to_ring(body: Stmt) -> list[For] | None:
+    """The loops from the body down to the one that is specialized."""
+    stack: list[tuple[Stmt, tuple[For, ...]]] = [(body, ())]
+    while stack:
+        stmt, loops = stack.pop()
+        if isinstance(stmt, For):
+            if stmt.kind != SERIAL:
+                continue
+            loops = (*loops, stmt)
+            if _slots(stmt):
+                return list(loops)
+        stack.extend((child, loops) for child in stmt.children())
+    return None
+
+
+def _is_copy(stmt: Stmt) -> bool:
+    return isinstance(stmt, Eval) and isinstance(stmt.value, Call) and stmt.value.op == COPY
+
+
+def _copied_bytes(stmt: Stmt) -> int:
+    assert isinstance(stmt, Eval)
+    call = stmt.value
+    assert isinstance(call, Call)
+    target, _, rows, *_ = call.args
+    assert isinstance(target, Address)
+    assert isinstance(rows, Const)
+    width = sym.simplify(target.buffer.shape[-1])
+    assert isinstance(width, Const)
+    return int(rows.value) * int(width.value) * target.buffer.dtype.size_bytes
+
+
+def _call(op: str, *args: Expr) -> Stmt:
+    return Eval(Call(op, args, BOOL))

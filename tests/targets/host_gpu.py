@@ -1,0 +1,105 @@
+"""A GPU in host memory: what a module launches is run by the interpreter, races detected."""
+
+import ctypes
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.passes import PassContext
+from tilewright.base.target import Target
+from tilewright.codegen.launches import number, steps_of
+from tilewright.codegen.nvptx import _free_scalars, _outer_buffers
+from tilewright.tensor import interpret, parse
+from tilewright.tensor.ir import DEVICE, Function
+from tilewright.tensor.passes import lower
+
+
+class Memory:
+    def __init__(self, size_bytes):
+        self.array = np.full(max(1, size_bytes) + 64, 0xAB, np.uint8)
+        self.address = -(-self.array.ctypes.data // 64) * 64
+
+
+class Module:
+    """The kernels of one function, by name."""
+
+    def __init__(self, kernel, code, target):
+        self.code = code
+        self.loops = {}
+        device = lower(parse(kernel.text), "gpu", PassContext(target=target))
+        names = iter([one.name for one in code.kernels])
+        made = {one.name: one for one in code.kernels}
+
+        def note(loop):
+            name = next(names)
+            self.loops[name] = (device, loop)
+            return made[name]
+
+        steps_of(device.body, note)
+
+    def launch(self, name, grid, block, arguments, *, shared_bytes=0, stream=0):
+        device, loop = self.loops[name]
+        buffers = _outer_buffers(device, loop)
+        scalars = _free_scalars(loop)
+        numbers = arguments[len(buffers) : len(buffers) + len(scalars)]  # then tensor maps
+        given = {var: sym.const(n) for var, n in zip(scalars, numbers, strict=True)}
+        arrays = []
+        for address, buffer in zip(arguments, buffers, strict=False):
+            shape = [number(sym.substitute(dim, given), {}) for dim in buffer.shape]
+            arrays.append(view(address, shape, buffer.dtype))
+        fn = Function(name, (*buffers, *scalars), loop, stage=DEVICE)
+        interpret(fn, *arrays, *numbers)
+
+
+def view(address, shape, dtype):
+    count = int(np.prod(shape, dtype=np.int64))
+    size = max(1, count * dtype.size_bytes)
+    raw = np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+    return raw[: count * dtype.size_bytes].view(dtype.numpy).reshape(shape)
+
+
+class Graph:
+    def __init__(self, record):
+        self.record = record
+
+    def launch(self, stream):
+        self.record(stream)
+
+
+class HostGpu:
+    """Stands in for `driver.device_module.CudaGpu`."""
+
+    def __init__(self, target="cuda"):
+        self.target = Target.parse(target)
+
+    def allocate(self, size_bytes):
+        return Memory(size_bytes)
+
+    def copy_in(self, address, source):
+        ctypes.memmove(address, source.ctypes.data, source.nbytes)
+
+    def copy_out(self, target, address):
+        ctypes.memmove(target.ctypes.data, address, target.nbytes)
+
+    def copy(self, to, source, size_bytes, stream):
+        ctypes.memmove(to, source, size_bytes)
+
+    def load(self, code, kernel):
+        return Module(kernel, code, self.target)
+
+    def graph(self, record):
+        return Graph(record)
+
+    def tensor_map(self, address, shape, dtype, box):
+        return (address, shape, dtype, box)
+
+
+def on_host(module):
+    """A compiled module whose launches are interpreted here."""
+    module._gpu = HostGpu(module.target)
+    return module
+
+
+def fetched(module, outputs):
+    """NumPy arrays of outputs that pretend to be on a GPU."""
+    return [view(o.address, o.shape, o.dtype).copy() for o in outputs]

@@ -1,0 +1,217 @@
+"""Whole models for a GPU, on machines without one: launches interpreted, races detected."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tilewright as tw
+from tilewright.base.errors import TilewrightError
+from tilewright.driver.device_module import DeviceModule
+
+sys.path.insert(0, str(Path(__file__).parent))
+from host_gpu import fetched, on_host
+
+
+def model(nodes, inputs, outputs, weights=()):
+    """An ONNX model; shapes of inputs by name."""
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info(n, t, s) for n, (t, s) in inputs.items()],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs],
+        [numpy_helper.from_array(array, name) for name, array in dict(weights).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def random(*shape):
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+F = TensorProto.FLOAT
+
+
+def convolution(groups=1, stride=1, pads=1, kernel=3, channels=8, outputs=12, size=10):
+    nodes = [
+        helper.make_node(
+            "Conv", ["x", "w", "b"], ["c"], pads=[pads] * 4, strides=[stride] * 2, group=groups,
+            kernel_shape=[kernel] * 2,
+        ),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]  # fmt: skip
+    weights = {"w": random(outputs, channels // groups, kernel, kernel), "b": random(outputs)}
+    return model(nodes, {"x": (F, [1, channels, size, size])}, ["y"], weights)
+
+
+def dense(m, k, n, transposed=False):
+    w = random(n, k) if transposed else random(k, n)
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["c"], transB=int(transposed)),
+        helper.make_node("Tanh", ["c"], ["y"]),
+    ]
+    return model(nodes, {"x": (F, [m, k])}, ["y"], {"w": w, "b": random(n)})
+
+
+def single(op, *shape, **attributes):
+    return model([helper.make_node(op, ["x"], ["y"], **attributes)], {"x": (F, list(shape))}, ["y"])
+
+
+def norm():
+    nodes = [helper.make_node("LayerNormalization", ["x", "s", "b"], ["y"], axis=-1)]
+    return model(nodes, {"x": (F, [2, 9, 80])}, ["y"], {"s": random(80), "b": random(80)})
+
+
+def attention():
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["t"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["q", "t"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "v"], ["y"]),
+    ]
+    return model(nodes, {name: (F, [1, 2, 24, 16]) for name in "qkv"}, ["y"])
+
+
+def lstm(steps=3):
+    nodes = [helper.make_node("LSTM", ["x", "w", "r", "b"], ["y", "h"], hidden_size=20)]
+    weights = {"w": random(1, 80, 12), "r": random(1, 80, 20), "b": random(1, 160)}
+    return model(nodes, {"x": (F, [steps, 1, 12])}, ["y", "h"], weights)
+
+
+MODELS = {
+    "conv": convolution(),
+    "conv_strided": convolution(stride=2, size=11),
+    "conv_pointwise": convolution(kernel=1, pads=0, channels=96, outputs=40, size=7),
+    "conv_split": convolution(channels=256, outputs=16, size=5),
+    "conv_depthwise": convolution(groups=12, channels=12),
+    "conv_grouped": convolution(groups=2),
+    "gemm": dense(33, 40, 65),
+    "gemv": dense(1, 200, 70),
+    "gemv_transposed": dense(1, 200, 70, transposed=True),
+    "softmax": single("Softmax", 5, 300, axis=-1),
+    "softmax_first": single("Softmax", 30, 7, axis=0),
+    "norm": norm(),
+    "pool": single("MaxPool", 1, 3, 9, 9, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+    "mean": single("GlobalAveragePool", 1, 16, 7, 7),
+    "transpose": single("Transpose", 40, 3, 50, perm=[2, 0, 1]),
+    "top": single("ReduceMax", 3, 700, axes=[1], keepdims=0),
+    "attention": attention(),
+    "lstm": lstm(),
+}
+
+
+def inputs_of(module):
+    found = []
+    for spec in module.inputs:
+        shape = [dim if isinstance(dim, int) else 3 for dim in spec.shape]
+        found.append(random(*shape))
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_computes_on_threads_what_it_computes_on_a_cpu(name):
+    module = tw.compile(MODELS[name], target="cuda", cache=False)
+    assert isinstance(module, DeviceModule)
+    assert not module.fallbacks
+    inputs = inputs_of(module)
+    got = fetched(on_host(module), on_host(module)(*inputs))
+    want = tw.compile(MODELS[name], target="cpu", threads=1)(*inputs)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, np.asarray(b), rtol=2e-4, atol=2e-5)
+
+
+def test_tensor_cores_multiply_where_less_precision_is_asked_for():
+    net = dense(128, 256, 192)
+    module = tw.compile(net, target="cuda -arch=sm_90a", precision="bf16", cache=False)
+    rules = [d.rule for k in module.program.kernels.values() for d in k.decisions]
+    assert "gemm_hopper" in rules
+    inputs = inputs_of(module)
+    (got,) = fetched(on_host(module), on_host(module)(*inputs))
+    (want,) = tw.compile(net, target="cpu", threads=1)(*inputs)
+    np.testing.assert_allclose(got, np.asarray(want), atol=0.2)
+
+
+def test_kernels_of_the_gpu_are_told_from_those_of_the_host():
+    module = tw.compile(MODELS["gemv"], target="cuda", cache=False)
+    assert module.codes.keys() == module.program.kernels.keys()
+    assert all(".entry" in code.ptx for code in module.codes.values())
+
+
+def test_a_second_call_with_the_same_addresses_is_a_graph():
+    module = on_host(tw.compile(MODELS["gemv"], target="cuda", cache=False))
+    (x,) = inputs_of(module)
+    given = module.empty(x.shape, module.inputs[0].dtype)
+    module._gpu.copy_in(given.address, x)
+    out = module.empty((1, 70), module.outputs[0].dtype)
+    for _ in range(3):
+        module(given, out=[out])
+    (recorded,) = module._kept.values()
+    assert recorded.graph
+    (got,) = fetched(module, [out])
+    want = tw.compile(MODELS["gemv"], target="cpu", threads=1)(x)
+    np.testing.assert_allclose(got, np.asarray(want[0]), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        ([], "TW4042"),
+        (["text"], "TW4041"),
+        ([np.zeros((1, 200), np.float64)], "TW4001"),
+        ([np.zeros(200, np.float32)], "TW4002"),
+        ([np.zeros((1, 201), np.float32)], "TW4003"),
+    ],
+)
+def test_bad_inputs_are_named_before_anything_runs(args, code):
+    module = on_host(tw.compile(MODELS["gemv"], target="cuda", cache=False))
+    with pytest.raises(TilewrightError) as caught:
+        module(*args)
+    assert caught.value.code == code
+
+
+def test_sizes_of_inputs_choose_the_launches():
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
+    net = model(nodes, {"x": (F, ["batch", 40])}, ["y"], {"w": random(40, 24)})
+    module = on_host(tw.compile(net, target="cuda", cache=False))
+    for batch in (1, 5, 33):
+        x = random(batch, 40)
+        (got,) = fetched(module, module(x))
+        (want,) = tw.compile(net, target="cpu", threads=1)(x)
+        np.testing.assert_allclose(got, np.asarray(want), rtol=2e-4, atol=2e-5)
+
+
+def find_ptxas():
+    """NVIDIA's assembler: on the path, or of the extra `ptxas`."""
+    found = shutil.which("ptxas")
+    if found is None and importlib.util.find_spec("nvidia") is not None:
+        for folder in importlib.util.find_spec("nvidia").submodule_search_locations:
+            for path in Path(folder).glob("*/bin/ptxas"):
+                return str(path)
+    if found is None:
+        pytest.skip("ptxas is not installed (pip install 'tilewright[ptxas]')")
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_assembler_takes_every_kernel(name, arch, tmp_path):
+    ptxas = find_ptxas()
+    module = tw.compile(MODELS[name], target=f"cuda -arch={arch}", cache=False)
+    for at, code in enumerate(module.codes.values()):
+        source = tmp_path / f"{at}.ptx"
+        source.write_text(code.ptx)
+        done = subprocess.run(
+            [ptxas, f"-arch={arch}", "-v", source, "-o", tmp_path / "kernel.cubin"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert not re.search(r"[1-9]\d* bytes spill", done.stderr), done.stderr
