@@ -81,6 +81,12 @@ class Emitter:
             dims.insert(axis, ONE)
         return self.reshape(x, dims)
 
+    def column(self, x: Value, axis: int, rank: int) -> Value:
+        """A vector along one axis of tensors of a rank."""
+        dims: list[Expr] = [ONE] * rank
+        (dims[axis],) = self.shape(x)
+        return self.reshape(x, dims)
+
     def cast(self, x: Value, to: DType) -> Value:
         """x converted to an element type, if it has another."""
         return x if x.tensor.dtype is to else self.emit("cast", x, to=to)
