@@ -14,7 +14,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tilewright.base.errors import UserTypeError
-from tilewright.runtime.array import Array
 from tilewright.runtime.module import Module
 
 
@@ -75,7 +74,7 @@ class TorchModule(Module):
         if out is not None:
             return self.inner(*values, threads=threads, out=[as_input(each) for each in out])
         made = self.inner(*values, threads=threads)
-        tensors = [as_tensor(array) if isinstance(array, Array) else array for array in made]
+        tensors = [as_tensor(array) for array in made]
         for kind, which, result in self.structure.changes:
             target = states[which] if kind == "state" else given[which]
             target.detach().copy_(tensors[result])
@@ -110,8 +109,8 @@ class TorchModule(Module):
 
     def _leaves(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         structure = self.structure
-        keys = structure.in_spec.child(1).context if structure.in_spec else []
-        if set(keys) == set(named):
+        keys = structure.in_spec.child(1).context
+        if sorted(keys) == sorted(named):
             named = {key: named[key] for key in keys}
         flat, spec = pytree.tree_flatten((args, named))
         if spec == structure.in_spec:

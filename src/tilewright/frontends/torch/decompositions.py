@@ -48,7 +48,7 @@ def operator(name: str) -> Any:
 
 def ahead_of_time() -> Any:
     """The table for exported programs."""
-    table = default_decompositions()
+    table: Any = default_decompositions()
     for name in KEPT:
         table.pop(operator(name), None)
     table.update(_further())

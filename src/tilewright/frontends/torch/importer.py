@@ -23,6 +23,7 @@ from tilewright.base.dtype import BOOL, F64, I64
 from tilewright.base.errors import TilewrightError, Unsupported, UserError
 from tilewright.base.loc import File, Loc, ModelNode, fuse
 from tilewright.frontends.common.report import Problems, Skip
+from tilewright.frontends.torch.floats import float_of
 from tilewright.frontends.torch.rules import RULES
 from tilewright.frontends.torch.rules.base import Context
 from tilewright.frontends.torch.sizes import Sizes
@@ -100,7 +101,8 @@ class Importer:
         """Translate all nodes but the placeholders, which `env` has; what the graph gives."""
         for node in graph.nodes:
             if node.op == "output":
-                return list(fx.map_arg(node.args[0], lambda n: env.get(n)))
+                made = fx.map_arg(node.args[0], lambda n: env.get(n))
+                return list(made) if isinstance(made, (list, tuple)) else [made]
             if node.op == "call_function":
                 self.node(node, builder, env)
             elif node.op != "placeholder" and node not in env:
@@ -126,8 +128,10 @@ class Importer:
     def translate(self, node: fx.Node, builder: Builder, env: Env, loc: Loc) -> Any:
         """What a node gives."""
         meta = node.meta.get("val")
-        if isinstance(meta, torch.SymInt) and self.sizes.knows(meta):
+        if isinstance(meta, (torch.SymInt, torch.SymBool)) and self.sizes.knows(meta):
             return self.sizes.expr(meta)  # arithmetic on sizes: PyTorch has done it
+        if isinstance(meta, torch.SymFloat) and self.sizes.knows(meta):
+            return float_of(meta.node.expr, self.sizes, builder)
         if isinstance(meta, (int, float)) and not isinstance(meta, bool):
             return meta
         if node.target is operator.getitem:

@@ -44,7 +44,7 @@ class Sizes:
     def __init__(self) -> None:
         self.symbols: dict[sympy.Symbol, Expr] = {}
 
-    def expr(self, value: int | torch.SymInt | sympy.Basic) -> Expr:
+    def expr(self, value: int | torch.SymInt | torch.SymBool | sympy.Basic) -> Expr:
         """A size as an expression."""
         if isinstance(value, int):
             return sym.as_expr(value)
@@ -52,7 +52,7 @@ class Sizes:
             value = value.node.expr
         return sym.simplify(self._built(value))
 
-    def knows(self, value: int | torch.SymInt) -> bool:
+    def knows(self, value: int | torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:
         """Whether every symbol of a size has a meaning by now."""
         if isinstance(value, int):
             return True

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tilewright import sym
 from tilewright.base.dtype import BOOL, I64
 from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule
@@ -28,6 +29,8 @@ def _flag(node: Context, cond: Any) -> Value:
     """A condition as a boolean scalar."""
     if isinstance(cond, Value):
         return node.reshape(node.cast(cond, BOOL), ())
+    if isinstance(cond, Expr):
+        return _condition(node, cond)
     return node.value(cond, BOOL)
 
 
@@ -178,6 +181,8 @@ def _assert(message: str) -> Rule:
         given = list(node.args.values())
         cond = given[0]
         if isinstance(cond, Expr):
+            if sym.prove(cond, sym.EMPTY):
+                return ()
             cond = _condition(node, cond)
         if isinstance(cond, Value):
             text = given[1] if len(given) > 1 and isinstance(given[1], str) else message
@@ -190,8 +195,8 @@ def _assert(message: str) -> Rule:
 
 
 def _condition(node: Context, cond: Expr) -> Value:
-    """Whether an expression of sizes is not zero."""
-    return node.cast(node.number(cond), BOOL)
+    """Whether a condition on sizes holds."""
+    return node.cast(node.number(sym.select(cond, 1, 0)), BOOL)
 
 
 def _nothing(node: Context) -> tuple[()]:
