@@ -20,8 +20,7 @@ from report import Figure
 from rich.console import Console
 from rich.progress import track
 
-FOLDER = Path(__file__).parent
-sys.path.insert(0, str(FOLDER.parent / "tests" / "fuzz"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
 
 from torch_cases import CRASHED, DTYPES, NATIVE, NONE, REFUSED, UNTRACED, WRONG, Outcome, names
 from workers import Lost, run_jobs
@@ -40,17 +39,17 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     for (at, dtype, *_), end in track(
         ends, "operators", total=len(jobs), console=console, transient=True
     ):
-        ended[at][dtype] = Outcome(CRASHED, end.why) if isinstance(end, Lost) else end
+        outcome = Outcome(CRASHED, end.why) if isinstance(end, Lost) else end
+        ended[at][dtype] = outcome
+        if options.failures and outcome.status not in (NATIVE, NONE):
+            reason = outcome.message[:400]
+            print(f"{chosen[at]} {dtype}: {outcome.status}: {reason}", flush=True)
     total: collections.Counter[str] = collections.Counter()
     by_name: dict[str, list[str]] = collections.defaultdict(list)
     for at, outcomes in ended.items():
         status = worst(outcomes)
         total[status] += 1
         by_name[status].append(chosen[at])
-        if options.failures and status not in (NATIVE, NONE):
-            for dtype, outcome in outcomes.items():
-                if outcome.status not in (NATIVE, NONE):
-                    print(f"{chosen[at]} {dtype}: {outcome.status}: {outcome.message[:400]}")
     for status in (WRONG, CRASHED, REFUSED, UNTRACED):
         if by_name[status]:
             print(f"{status}: {', '.join(by_name[status])}")

@@ -44,9 +44,15 @@ def _number(op: str) -> Rule:
             return x
         if x.tensor.dtype.is_bool:
             return x if op == "sign" else node.emit("logical_not", x)
-        return node.emit(op, x)
+        return node.emit(op, x) if op != "sign" or not node.to.is_float else _sign(node, x)
 
     return rule
+
+
+def _sign(node: Context, x: Value) -> Value:
+    """(x > 0) - (x < 0): NaN has no sign."""
+    above, below = (node.cast(node.emit(op, x, 0.0), node.to) for op in ("greater", "less"))
+    return node.emit("sub", above, below)
 
 
 def _log10(node: Context) -> Value:
@@ -343,6 +349,11 @@ RULES: dict[str, Rule] = {
         f"aten.bitwise_{side}_shift.{kind}": _shift(f"shift_{side}")
         for side in ("left", "right")
         for kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    },
+    **{
+        f"aten.__{side}shift__.{kind}": _shift(f"shift_{ours}")
+        for side, ours in (("l", "left"), ("r", "right"))
+        for kind in _TENSORS
     },
     **{f"aten.logical_{name}": _logical(f"logical_{name}") for name in ("and", "or", "xor")},
     "aten.maximum": _binary("maximum", "logical_or"),

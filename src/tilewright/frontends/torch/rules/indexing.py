@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from tilewright import sym
 from tilewright.base.dtype import BOOL, I64
 from tilewright.frontends.common.report import Skip
@@ -78,7 +76,8 @@ def _joint(node: Context, indices: Sequence[Value | None], rank: int) -> tuple[
         for value in values:
             shape = node.shape(value)
             if len(shape) >= -axis:
-                dim = broadcast_dims(dim, shape[axis]) or dim
+                joined = broadcast_dims(dim, shape[axis])
+                dim = dim if joined is None else joined
         dims.append(dim)
     columns = [
         node.unsqueeze(node.emit("expand", value, shape=items_of(dims)), most) for value in values
@@ -128,7 +127,7 @@ def _index_put(node: Context) -> Value:
     values = _aligned(node, values, axes, len(dims), shape, rank)
     base = transpose(node, x, order)
     made = node.emit("scatter_nd", base, joint, values, reduction="add" if add else "none")
-    return transpose(node, made, list(np.argsort(order)))
+    return transpose(node, made, sorted(range(rank), key=lambda axis: order[axis]))
 
 
 def _aligned(
