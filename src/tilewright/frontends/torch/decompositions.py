@@ -35,7 +35,7 @@ KEPT = (
 # Core operators that PyTorch has formulas for, which are as good as a rule.
 TAKEN_APART = (
     *("native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward"),
-    *("batch_norm_backward", "_fused_rms_norm_backward", "_embedding_bag"),
+    *("batch_norm_backward", "_fused_rms_norm_backward"),
 )
 
 

@@ -7,7 +7,7 @@ from cases import FAMILIES, Family, Recurrent, differences
 from torch.utils import _pytree as pytree
 
 from tilewright.frontends.torch import import_program
-from tilewright.frontends.torch.decompositions import TAKEN_APART
+from tilewright.frontends.torch.decompositions import TAKEN_APART, operator, under_autograd
 from tilewright.frontends.torch.rules import RULES
 from tilewright.frontends.torch.tensors import array_of
 from tilewright.graph import interpret
@@ -70,3 +70,4 @@ def core_names():
 def test_core_aten_has_rules_or_is_taken_apart():
     names = {name.removeprefix("aten.") for name in RULES} | set(TAKEN_APART)
     assert core_names() - names == WITHOUT_RULE
+    assert all(operator(name) in under_autograd() for name in TAKEN_APART)

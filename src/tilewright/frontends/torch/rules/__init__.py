@@ -14,6 +14,7 @@ from tilewright.frontends.torch.rules import (
     pool,
     recurrent,
     reduction,
+    search,
     shape,
     sorting,
 )
@@ -34,6 +35,7 @@ FAMILIES = (
     image,
     recurrent,
     sorting,
+    search,
     control,
 )
 RULES: dict[str, Rule] = {name: rule for family in FAMILIES for name, rule in family.RULES.items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tilewright import sym
 from tilewright.base.dtype import F32, F64, I64, DType
@@ -15,7 +15,6 @@ from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Dim, Rule
 from tilewright.graph import Value
 from tilewright.graph.types import items_of
-from tilewright.sym import Const
 
 
 def _full(node: Context) -> Value:
@@ -131,8 +130,47 @@ def _bernoulli(node: Context) -> Value:
     return node.cast(node.emit("less", drawn, against), node.to)
 
 
-def _is_empty(dims: Sequence[Dim]) -> bool:
-    return any(isinstance(dim, Const) and dim.value == 0 for dim in dims)
+def _distributed(draw: Callable[[Context, Value], Value]) -> Rule:
+    """Numbers of a distribution, by the inverse of its share below, from uniform ones."""
+
+    def rule(node: Context) -> Value:
+        of = node.to if node.to.is_float and node.to.bits >= 32 else F32
+        return node.cast(draw(node, uniform(node, node.out, of)), node.to)
+
+    return rule
+
+
+def _uniform(node: Context, u: Value) -> Value:
+    low, high = float(node.get("from", 0.0)), float(node.get("to", 1.0))
+    return node.emit("add", node.emit("mul", u, high - low), low)
+
+
+def _exponential(node: Context, u: Value) -> Value:
+    return node.emit("div", node.emit("log1p", node.emit("neg", u)), -float(node.get("lambd", 1.0)))
+
+
+def _cauchy(node: Context, u: Value) -> Value:
+    angle = node.emit("mul", node.emit("sub", u, 0.5), math.pi)
+    spread = node.emit("mul", node.emit("tan", angle), float(node.get("sigma", 1.0)))
+    return node.emit("add", spread, float(node.get("median", 0.0)))
+
+
+def _geometric(node: Context, u: Value) -> Value:
+    tries = node.emit("log1p", node.emit("neg", u))
+    return node.emit(
+        "add", node.emit("floor", node.emit("div", tries, math.log1p(-node.args["p"]))), 1.0
+    )
+
+
+def _bell(node: Context, u: Value) -> Value:
+    """A normal distribution, of a mean and a deviation."""
+    drawn = normal(node, node.out, u.tensor.dtype)
+    scaled = node.emit("mul", drawn, node.value(node.get("std", 1.0), u.tensor.dtype))
+    return node.emit("add", scaled, node.value(node.get("mean", 0.0), u.tensor.dtype))
+
+
+def _log_normal(node: Context, u: Value) -> Value:
+    return node.emit("exp", _bell(node, u))
 
 
 RULES: dict[str, Rule] = {
@@ -161,6 +199,16 @@ RULES: dict[str, Rule] = {
     "aten.randperm": _randperm,
     **{f"aten.randint{name}": _randint for name in ("", ".low", "_like", "_like.low_dtype")},
     "aten.native_dropout": _dropout,
+    "aten.uniform": _distributed(_uniform),
+    "aten.exponential": _distributed(_exponential),
+    "aten.cauchy": _distributed(_cauchy),
+    "aten.geometric": _distributed(_geometric),
+    "aten.log_normal": _distributed(_log_normal),
+    "aten.normal_functional": _distributed(_bell),
+    **{
+        f"aten.normal.{kind}": _distributed(_bell)
+        for kind in ("Tensor_Tensor", "Tensor_float", "float_Tensor", "float_float")
+    },
     "aten.bernoulli": _bernoulli,
     "aten.bernoulli.p": _bernoulli,
 }

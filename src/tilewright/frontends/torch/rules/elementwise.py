@@ -88,6 +88,13 @@ def _bitwise_not(node: Context) -> Value:
     return node.emit("logical_not" if x.tensor.dtype.is_bool else "bit_not", x)
 
 
+def _angle(node: Context) -> Value:
+    """0, or pi below zero; NaN stays."""
+    x = node.cast(node["self"], node.to)
+    turned = node.emit("where", node.emit("less", x, 0.0), node.like(x, math.pi), node.like(x, 0))
+    return node.emit("where", node.emit("isnan", x), x, turned)
+
+
 def _erfc(node: Context) -> Value:
     return node.emit("neg", node.emit("sub", node.emit("erf", node.cast(node["self"], node.to)), 1))
 
@@ -321,6 +328,7 @@ RULES: dict[str, Rule] = {
     **{f"aten.{name}": _number(name) for name in _NUMBER},
     "aten.log10": _log10,
     "aten.erfc": _erfc,
+    "aten.angle": _angle,
     "aten.round.decimals": _round_decimals,
     "aten.isinf": _is_inf,
     "aten.isnan": _is_nan,

@@ -35,6 +35,13 @@ def _plus(first: str, second: str) -> Rule:
     return rule
 
 
+def _addbmm(node: Context) -> Value:
+    """Products summed over the batch."""
+    products = matmul(node, node["batch1"], node["batch2"])
+    total = node.emit("reduce_sum", products, axes=(0,), keepdims=False)
+    return _weighted(node, total, node["self"])
+
+
 def linear(node: Context) -> Value:
     """x times the transpose of the weights, plus a bias."""
     weight = node["weight"]
@@ -74,6 +81,7 @@ RULES: dict[str, Rule] = {
     "aten.addmm": _plus("mat1", "mat2"),
     "aten.baddbmm": _plus("batch1", "batch2"),
     "aten.addmv": _plus("mat", "vec"),
+    "aten.addbmm": _addbmm,
     "aten.linear": linear,
     "aten._int_mm": _int_mm,
     "aten.tril": _triangle("less_equal"),

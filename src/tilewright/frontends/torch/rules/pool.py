@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright import sym
-from tilewright.base.dtype import I64, DType
+from tilewright.base.dtype import F32, I64, DType
 from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.conv import each, spread
@@ -213,7 +213,7 @@ def _adaptive_max(spatial: int) -> Rule:
         extents, outs = node.dims()[-spatial:], node.out[-spatial:]
         sides = _even(extents, outs)
         if sides is None:
-            raise Skip(f"{node.op_type} to extents that do not divide the image")
+            return _uneven_max(node, spatial)
         made = node.emit_many(
             "max_pool",
             x,
@@ -228,6 +228,41 @@ def _adaptive_max(spatial: int) -> Rule:
         return node.reshape(made[0], node.out), node.reshape(places, node.out)
 
     return rule
+
+
+def _uneven_max(node: Context, spatial: int) -> tuple[Value, Value]:
+    """Axis by axis from the last: the greatest of what each output covers, and where it was."""
+    rank = node.rank()
+    best: Value = node["self"]
+    place: Value | None = None  # within the axes done
+    stride: Expr = ONE
+    for axis in range(rank - 1, rank - 1 - spatial, -1):
+        size, count = node.dims()[axis], node.out[axis]
+        covered = node.emit("greater", shares(node, size, count, F32), 0.0)  # [count, size]
+        lead = list(range(rank))
+        lead.append(lead.pop(axis))
+        wide = node.unsqueeze(transpose(node, best, lead), rank - 1)  # [..., 1, size]
+        seen = node.emit("where", covered, wide, node.like(best, best.tensor.dtype.min))
+        chosen = node.emit("arg_max", seen, axis=rank, keepdims=False)
+        best = _back(node, node.emit("reduce_max", seen, axes=(rank,), keepdims=False), axis)
+        along = node.emit("mul", chosen, node.number(stride))
+        if place is not None:
+            inner = node.unsqueeze(transpose(node, place, lead), rank - 1)
+            spread = node.emit("expand", inner, shape=items_of(node.shape(seen)))
+            picked = node.emit("gather_elements", spread, node.unsqueeze(chosen, rank), axis=rank)
+            along = node.emit("add", along, node.reshape(picked, node.shape(along)))
+        place = _back(node, along, axis)
+        stride = sym.simplify(sym.mul(stride, size))
+    assert place is not None
+    return best, place
+
+
+def _back(node: Context, x: Value, axis: int) -> Value:
+    """x with its last axis back where it was."""
+    rank = len(node.shape(x))
+    order = list(range(rank - 1))
+    order.insert(axis, rank - 1)
+    return transpose(node, x, order)
 
 
 def _max_unpool(spatial: int) -> Rule:

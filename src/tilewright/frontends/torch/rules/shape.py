@@ -254,6 +254,19 @@ def _as_strided(node: Context) -> Value:
     return node.emit("gather", flat, places, axis=0)
 
 
+def _as_strided_scatter(node: Context) -> Value:
+    """A tensor whose elements at strided places are replaced."""
+    if not node.raw["self"].is_contiguous():
+        raise Skip("as_strided_scatter of a strided tensor")
+    flat = in_memory_order(node, "self")
+    dims = node.shape(node["src"])
+    start = node.get("storage_offset", 0)
+    places = strided_places(node, dims, node.args["stride"], start)
+    count = product(dims)
+    where, new = node.reshape(places, (count, ONE)), node.reshape(node["src"], (count,))
+    return node.reshape(node.emit("scatter_nd", flat, where, new), node.out)
+
+
 def strided_places(node: Context, dims: Sequence[Dim], strides: Sequence[Dim], start: Dim) -> Value:
     """start + sum of index * stride, for every index of a shape."""
     rank = len(dims)
@@ -308,4 +321,5 @@ RULES: dict[str, Rule] = {
     "aten.unfold_copy": _unfold,
     "aten.as_strided": _as_strided,
     "aten.as_strided_copy": _as_strided,
+    "aten.as_strided_scatter": _as_strided_scatter,
 }

@@ -61,6 +61,8 @@ def _median(node: Context) -> Value:
     if not isinstance(total, Const):
         raise Skip("the median of a dynamic number of elements")
     flat = node.reshape(node["self"], (total,))
+    if total.value == 0:
+        return node.full(float("nan"), node.to, ())
     middle = (int(total.value) - 1) // 2
     best, _ = ordered(node, flat, 0, middle + 1, descending=False)
     found = node.reshape(slice_axis(node, best, 0, middle, middle + 1), ())
@@ -74,10 +76,31 @@ def _median(node: Context) -> Value:
     )
 
 
+def _median_along(node: Context) -> tuple[Value, Value]:
+    """Along an axis, with its place; a NaN, where there is one, and the first."""
+    if not node.rank():
+        return node["self"], node.constant(0)
+    axis, x = node.dim(), node["self"]
+    count = node.dims()[axis]
+    if not isinstance(count, Const):
+        raise Skip("the median along a dynamic axis")
+    k = (int(count.value) + 1) // 2
+    pair = ordered(node, x, axis, k, descending=False)
+    best, where = (slice_axis(node, each, axis, k - 1, k) for each in pair)
+    if x.tensor.dtype.is_float:
+        odd = node.emit("isnan", x)
+        lost = node.emit("reduce_max", odd, axes=(axis,), keepdims=True)
+        first = node.emit("arg_max", comparable(node, odd), axis=axis, keepdims=True)
+        best = node.emit("where", lost, node.like(best, float("nan")), best)
+        where = node.emit("where", lost, first, where)
+    return node.reshape(best, node.out), node.reshape(where, node.out)
+
+
 RULES: dict[str, Rule] = {
     "aten.sort": _sort,
     "aten.sort.stable": _sort,
     "aten.topk": _top_k,
     "aten.kthvalue": _kth,
     "aten.median": _median,
+    "aten.median.dim": _median_along,
 }
