@@ -283,6 +283,30 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "shuffled": (lambda x: (F.pixel_shuffle(x, 2), F.unfold(x, 3)), (IMAGE,)),
         "folded": (lambda x: F.fold(x, (6, 6), 3), (_f(2, 18, 16),)),
     },
+    "special": {
+        "gamma": (lambda a: (a.lgamma(), a.digamma(), torch.polygamma(2, a.abs())), (X,)),
+        "erfinv": (lambda a: (a / 2.5).erfinv(), (X,)),
+        "signs": (lambda a: (a.signbit(), torch.copysign(torch.ones(6), a)), (NAN,)),
+        "extremes without nan": (lambda a: (torch.fmax(a, a.flip(0)), torch.fmin(a, -a)), (NAN,)),
+        "hypot": (lambda a, b: (torch.hypot(a, b), torch.ldexp(a, torch.tensor(3))), (X, Y)),
+    },
+    "search": {
+        "searchsorted": (
+            lambda s, v: (torch.searchsorted(s, v), torch.bucketize(v, s, right=True)),
+            (torch.tensor([-1.0, 0.0, 0.5, 2.0]), X),
+        ),
+        "running": (lambda a: (*a.cummax(1), *a.cummin(0), a.logcumsumexp(1)), (X,)),
+        "isin": (lambda a: torch.isin(a, torch.tensor([1, 2, 3])), (I64,)),
+        "bags": (
+            lambda w, i: F.embedding_bag(i, w, torch.tensor([0, 2, 2, 5]), mode="mean"),
+            (X, torch.tensor([0, 2, 1, 1, 2, 0, 0])),
+        ),
+        "put": (
+            lambda a: (a.put(torch.tensor([1, 4]), a.flatten()[:2]), a.diagonal_scatter(a[0, :3])),
+            (X,),
+        ),
+        "uneven pools": (lambda x: F.adaptive_max_pool2d(x, (4, 5), return_indices=True), (IMAGE,)),
+    },
     "sorting": {
         "sort": (lambda a: (*a.sort(1), *a.sort(0, descending=True)), (X,)),
         "sort of nan": (lambda a: (a.sort()[0], a.sort(descending=True)[0]), (NAN,)),

@@ -17,11 +17,13 @@ from tilewright.frontends.torch.rules import (
     search,
     shape,
     sorting,
+    special,
 )
 from tilewright.frontends.torch.rules.base import Rule
 
 FAMILIES = (
     elementwise,
+    special,
     activation,
     shape,
     creation,

@@ -52,6 +52,7 @@ def _smooth(mode: str, *, antialias: bool = False) -> Rule:
             mode=mode,
             coordinates="align_corners" if corners else "half_pixel",
             antialias=antialias,
+            exclude_outside=antialias,  # weights behind the border are shared out again
             cubic_a=-0.5 if antialias else -0.75,
         )
 

@@ -198,22 +198,37 @@ def _scatter_by(node: Context) -> Value:
 
 def _scatter_reduce(node: Context) -> Value:
     """Sums, products, extremes and means at places; `self` counts as one more, or not at all."""
-    kind, keeps = node.args["reduce"], node.get("include_self", True)
     x, index, source = _sources(node)
+    dims = node.shape(x)
+    if not dims or not node.shape(index):
+        lead = (ONE,) * max(len(dims), 1)
+        index, source = (node.reshape(each, lead) for each in (index, source))
+        x = x if dims else node.reshape(x, (ONE,))
+    axis = node.axis(node.args["dim"], max(len(dims), 1))
+    keeps = node.get("include_self", True)
+    made = reduced(node, x, index, source, node.args["reduce"], keeps=keeps, axis=axis)
+    return node.reshape(made, dims)
+
+
+def reduced(
+    node: Context, x: Value, index: Value, source: Value, kind: str, *, keeps: bool, axis: int
+) -> Value:
+    """Elements combined at places along an axis, with what is there or without."""
+
+    def scattered(base: Value, new: Value, how: str) -> Value:
+        return node.emit("scatter_elements", base, index, new, axis=axis, reduction=how)
+
     of = x.tensor.dtype
     if of.is_bool:
         raise Skip("scatter_reduce of booleans")
     start = {"sum": 0, "mean": 0, "prod": 1, "amax": of.min, "amin": of.max}[kind]
-    base = (
-        x if keeps else _scattered(node, x, index, node.full(start, of, node.shape(index)), "none")
-    )
-    reduction = "add" if kind == "mean" else _REDUCTIONS[kind]
-    made = _scattered(node, base, index, source, reduction)
+    base = x if keeps else scattered(x, node.full(start, of, node.shape(index)), "none")
+    made = scattered(base, source, "add" if kind == "mean" else _REDUCTIONS[kind])
     if kind != "mean":
         return made
     ones = node.full(1, I64, node.shape(index))
-    zero = node.full(1 if keeps else 0, I64, node.shape(x))
-    count = node.emit("maximum", _scattered(node, zero, index, ones, "add"), 1)
+    had = node.full(1 if keeps else 0, I64, node.shape(x))
+    count = node.emit("maximum", scattered(had, ones, "add"), 1)
     return node.emit("div" if of.is_float else "floordiv", made, node.cast(count, of))
 
 
@@ -312,6 +327,33 @@ def _index_add(node: Context) -> Value:
     return node.emit("scatter_elements", x, places, source, axis=axis, reduction="add")
 
 
+def _index_reduce(node: Context) -> Value:
+    """Slices combined along an axis at their indices."""
+    x, index = node["self"], node.cast(node["index"], I64)
+    source, kind = node.cast(node["source"], node.to), node.args["reduce"]
+    if not node.rank():
+        x, source = node.reshape(x, (ONE,)), node.reshape(source, (ONE,))
+    axis = node.axis(node.args["dim"], max(node.rank(), 1))
+    flat = node.reshape(index, (product(node.shape(index)),))
+    column = node.column(flat, axis, max(node.rank(), 1))
+    places = node.emit("expand", column, shape=items_of(node.shape(source)))
+    made = reduced(node, x, places, source, kind, keeps=node.get("include_self", True), axis=axis)
+    return node.reshape(made, node.out)
+
+
+def _put(node: Context) -> Value:
+    """A tensor with elements replaced, or added to, by their places among all."""
+    total = product(node.dims())
+    flat = node.reshape(node["self"], (total,))
+    count = product(node.shape(node["index"]))
+    where = node.reshape(node.cast(node["index"], I64), (count,))
+    new = node.reshape(node["source"], (count,))
+    how = "add" if node.get("accumulate", False) else "none"
+    return node.reshape(
+        node.emit("scatter_elements", flat, where, new, axis=0, reduction=how), node.out
+    )
+
+
 RULES: dict[str, Rule] = {
     "aten.embedding": _embedding,
     "aten.index_select": _index_select,
@@ -331,5 +373,7 @@ RULES: dict[str, Rule] = {
     "aten.masked_scatter": _masked_scatter,
     "aten.nonzero": _nonzero,
     "aten.index_add": _index_add,
+    "aten.index_reduce": _index_reduce,
+    "aten.put": _put,
     "aten.embedding_dense_backward": _embedding_gradient,
 }

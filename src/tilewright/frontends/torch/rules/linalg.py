@@ -72,6 +72,19 @@ def _triangle(compare: str) -> Rule:
     return rule
 
 
+def _trilinear(node: Context) -> Value:
+    """The product of three tensors, each with axes of one added, summed along axes."""
+    product: Value | None = None
+    for at in (1, 2, 3):
+        x = node[f"i{at}"]
+        axes = node.args[f"expand{at}"]
+        x = node.unsqueeze(x, *axes) if axes else x
+        product = x if product is None else node.emit("mul", product, x)
+    assert product is not None
+    axes = tuple(node.args["sumdim"])
+    return node.emit("reduce_sum", product, axes=axes, keepdims=False) if axes else product
+
+
 RULES: dict[str, Rule] = {
     "aten.mm": _product("self", "mat2"),
     "aten.bmm": _product("self", "mat2"),
@@ -82,6 +95,7 @@ RULES: dict[str, Rule] = {
     "aten.baddbmm": _plus("batch1", "batch2"),
     "aten.addmv": _plus("mat", "vec"),
     "aten.addbmm": _addbmm,
+    "aten._trilinear": _trilinear,
     "aten.linear": linear,
     "aten._int_mm": _int_mm,
     "aten.tril": _triangle("less_equal"),

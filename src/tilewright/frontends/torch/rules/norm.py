@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright import sym
-from tilewright.base.dtype import F32, DType
+from tilewright.base.dtype import F32, U8, DType
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.reduction import moments
 from tilewright.graph import Value
@@ -64,6 +64,13 @@ def _training(node: Context) -> list[Value]:
     mean, variance, inverse = _own_moments(node)
     made = _batch_norm(node, mean, variance)
     return [made, mean, inverse, *_running(node, mean, variance)]
+
+
+def _with_update(node: Context) -> list[Value]:
+    """The same with a memory for gradients that is empty on CPUs."""
+    made, mean, inverse, *moved = _training(node)
+    nothing = node.full(0, U8, (0,))
+    return [made, mean, inverse, nothing, *moved]
 
 
 def _running(node: Context, mean: Value | None, variance: Value | None) -> list[Value]:
@@ -186,6 +193,7 @@ RULES: dict[str, Rule] = {
     "aten._native_batch_norm_legit_no_training": _inference,
     "aten._native_batch_norm_legit_functional": _training,
     "aten._native_batch_norm_legit": _training,
+    "aten._batch_norm_with_update_functional": _with_update,
     "aten._native_batch_norm_legit.no_stats": _training,
     "aten.native_batch_norm": _training,
     "aten.layer_norm": _layer_norm,

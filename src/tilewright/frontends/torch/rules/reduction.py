@@ -171,6 +171,17 @@ def _norm(node: Context) -> Value:
     return node.cast(made, node.to)
 
 
+def _dist(node: Context) -> Value:
+    """The p-norm of a difference."""
+    a, b = node.cast(node["self"], node.to), node.cast(node["other"], node.to)
+    apart = node.emit("abs", node.emit("sub", a, b))
+    flat = node.reshape(apart, (product(node.shape(apart)),))
+    p = float(node.get("p", 2))
+    if p == float("-inf"):
+        return node.emit("reduce_min", flat, axes=(0,), keepdims=False)
+    return _row_norms(node, flat, p)
+
+
 def _distances(node: Context) -> Value:
     """The p-norms of all differences of rows of two stacks of matrices."""
     a, b, p = node["x1"], node["x2"], node.args["p"]
@@ -229,6 +240,7 @@ RULES: dict[str, Rule] = {
     "aten.cumsum": _running("cumsum"),
     "aten.cumprod": _running("cumprod"),
     "aten.linalg_vector_norm": _norm,
+    "aten.dist": _dist,
     "aten._cdist_forward": _distances,
     "aten._pdist_forward": _own_distances,
 }

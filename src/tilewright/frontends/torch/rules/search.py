@@ -143,6 +143,30 @@ def _unique(node: Context) -> tuple[Value, Value, Value]:
     return node.cast(values, node.to), inverse, counts
 
 
+def _unique_runs(node: Context) -> tuple[Value, Value, Value]:
+    """The first of each run of equal elements, which run each element is of, how long each is."""
+    if node.get("dim") is not None:
+        raise Skip("unique_consecutive along an axis")
+    dims = node.dims()
+    total = product(dims)
+    x = node.reshape(node["self"], (total,))
+    if total is sym.ZERO:
+        nothing = node.full(0, I64, (0,))
+        return x, nothing, nothing
+    first = node.full(True, BOOL, (1,))
+    before = slice_axis(node, x, 0, 0, sym.simplify(sym.sub(total, 1)))
+    new = node.emit("not_equal", slice_axis(node, x, 0, 1, total), before)
+    starts = node.emit("concat", first, new, axis=0)
+    which = node.emit("sub", node.emit("cumsum", node.cast(starts, I64), axis=0), 1)
+    found = node.emit("nonzero", starts)
+    (count,) = node.shape(found)[1:]
+    at = node.reshape(found, (count,))
+    ends = node.emit("concat", slice_axis(node, at, 0, 1, count),
+                     node.reshape(node.number(total), (1,)), axis=0)  # fmt: skip
+    lengths = node.emit("sub", ends, at)
+    return node.emit("gather", x, at, axis=0), node.reshape(which, dims), lengths
+
+
 def _repeat_interleave(node: Context) -> Value:
     """Index i as often as the i-th number says: how many running sums each place has passed."""
     repeats = node.cast(node["repeats"], I64)
@@ -169,7 +193,7 @@ def _bincount(node: Context) -> Value:
 # ------------------------------------------------------------------------------------ bags
 
 
-def _embedding_bag(node: Context) -> tuple[Value, Value, Value, Value]:
+def _embedding_bag(node: Context) -> tuple[Value | None, ...]:
     """Rows of a table summed, averaged or compared within bags that offsets delimit."""
     mode = ("sum", "mean", "max")[int(node.get("mode", 0))]
     table, index = node["weight"], node.cast(node["indices"], I64)
@@ -204,8 +228,8 @@ def _embedding_bag(node: Context) -> tuple[Value, Value, Value, Value]:
         made = node.emit("where", filled, made, node.like(made, 0))
     if node.wants(3):
         raise Skip("the places of the greatest rows of bags")
-    nothing = node.full(0, I64, (0,))
-    return made, nothing, sizes, nothing
+    of_each = node.reshape(bag, (count,)) if node.wants(1) else None
+    return made, of_each, sizes if node.wants(2) else None, None
 
 
 def _is_in(node: Context) -> Value:
@@ -230,6 +254,7 @@ RULES: dict[str, Rule] = {
     "aten.masked_select": _masked_select,
     "aten._unique2": _unique,
     "aten.unique_dim": _unique,
+    "aten.unique_consecutive": _unique_runs,
     "aten.repeat_interleave.Tensor": _repeat_interleave,
     "aten.bincount": _bincount,
     "aten._embedding_bag": _embedding_bag,

@@ -192,20 +192,47 @@ def _pad(mode: str) -> Rule:
     return rule
 
 
-def _diagonal(node: Context) -> Value:
-    """The two axes last and flat; elements of the diagonal are a row and one apart."""
+def _narrow(node: Context) -> Value:
+    axis = node.dim()
+    start = position(node, node.args["start"], node.dims()[axis])
+    end = sym.simplify(sym.add(start, node.args["length"]))
+    return slice_axis(node, node["self"], axis, start, end)
+
+
+def _flat_diagonal(node: Context, count: Expr) -> tuple[Value, Value, list[int]]:
+    """The two axes of a diagonal last and flat, where its elements are, and the order of axes.
+
+    Elements of a diagonal are a row and one apart.
+    """
     dims, rank = node.dims(), node.rank()
     first = node.axis(node.get("dim1", 0), rank)
     second = node.axis(node.get("dim2", 1), rank)
     rest = [axis for axis in range(rank) if axis not in (first, second)]
-    x = transpose(node, node["self"], [*rest, first, second])
+    order = [*rest, first, second]
+    x = transpose(node, node["self"], order)
     rows, columns = dims[first], dims[second]
     flat = node.reshape(x, (*(dims[axis] for axis in rest), sym.simplify(sym.mul(rows, columns))))
-    offset, count = node.get("offset", 0), node.out[-1]
+    offset = node.get("offset", 0)
     start = offset if offset >= 0 else sym.mul(columns, -offset)
     steps = node.emit("mul", node.iota(count), node.number(sym.simplify(sym.add(columns, 1))))
-    places = node.emit("add", steps, node.number(sym.simplify(sym.as_expr(start))))
-    return node.emit("gather", flat, places, axis=len(rest))
+    return flat, node.emit("add", steps, node.number(sym.simplify(sym.as_expr(start)))), order
+
+
+def _diagonal(node: Context) -> Value:
+    flat, places, order = _flat_diagonal(node, node.out[-1])
+    return node.emit("gather", flat, places, axis=len(order) - 2)
+
+
+def _diagonal_scatter(node: Context) -> Value:
+    """A tensor with its diagonal replaced."""
+    source = node.cast(node["src"], node.to)
+    dims = node.shape(source)
+    flat, places, order = _flat_diagonal(node, dims[-1])
+    axis = len(order) - 2
+    index = node.emit("expand", places, shape=items_of(dims))
+    made = node.emit("scatter_elements", flat, index, source, axis=axis)
+    whole = node.reshape(made, [node.dims()[at] for at in order])
+    return transpose(node, whole, sorted(range(len(order)), key=lambda at: order[at]))
 
 
 def _unfold(node: Context) -> Value:
@@ -311,6 +338,9 @@ RULES: dict[str, Rule] = {
     "aten.split_with_sizes_copy": _split,
     "aten.split_copy.Tensor": _split,
     "aten.unbind.int": _unbind,
+    "aten.unbind_copy.int": _unbind,
+    "aten.narrow_copy": _narrow,
+    "aten.diagonal_scatter": _diagonal_scatter,
     "aten.repeat": _repeat,
     "aten.constant_pad_nd": _constant_pad,
     **{f"aten.reflection_pad{n}d": _pad("reflect") for n in (1, 2, 3)},
