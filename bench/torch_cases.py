@@ -115,7 +115,22 @@ def run_sample(op: Any, sample: Any, engine: str) -> Outcome:
         return Outcome(status, f"{error.code} {error.message}")
     except Exception as error:
         return Outcome(CRASHED, f"{type(error).__name__}: {error}")
-    return compare(op, want, made)
+    outcome = compare(op, want, made)
+    if outcome.status is not WRONG or not any(x.dtype is torch.float32 for x in inputs):
+        return outcome
+    try:  # eager itself may be off: what it computes in f64 decides
+        exact = Call(op.op, [_wide(x) for x in tensors], spec)(*map(_wide, inputs))
+    except Exception:
+        return outcome
+    return compare(op, pytree.tree_map(_narrow, exact), made)
+
+
+def _wide(x: Any) -> Any:
+    return x.double() if isinstance(x, torch.Tensor) and x.dtype is torch.float32 else x
+
+
+def _narrow(x: Any) -> Any:
+    return x.float() if isinstance(x, torch.Tensor) and x.dtype is torch.float64 else x
 
 
 def _native(call: Call, inputs: tuple[torch.Tensor, ...]) -> Any:

@@ -204,6 +204,8 @@ class _Import:
     def run(self) -> Imported:
         structure = self._inputs()
         importer = self.importer
+        if importer.problems:
+            raise report(importer.name, importer.problems)
         made = importer.run(self.program.graph, self.env, self.builder)
         if importer.problems:
             raise report(importer.name, importer.problems)
@@ -242,7 +244,8 @@ class _Import:
             elif spec.kind is InputKind.USER_INPUT:
                 self._input(node, structure)
             else:
-                raise UserError("TW1122", f"{self.importer.name} has an input {spec.kind.name}")
+                reason = f"an input of kind {spec.kind.name.lower()}"  # of side effects, say
+                self.importer.problems.setdefault(reason, []).append(node.name)
         for node, name, tensor in held:
             self.env[node] = self.importer.param(self.builder, _word(name), node.meta["val"])
             structure.states[name] = tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -176,6 +176,16 @@ def _item(node: Context) -> Value | Expr:
     return extent
 
 
+def _size(read: Callable[[Context, Any], Any]) -> Rule:
+    """What PyTorch knows of a tensor's shape and strides."""
+
+    def rule(node: Context) -> Any:
+        found = read(node, node.raw["self"])
+        return found if isinstance(found, bool) else node.importer.sizes.expr(found)
+
+    return rule
+
+
 def _assert(message: str) -> Rule:
     def rule(node: Context) -> tuple[()]:
         given = list(node.args.values())
@@ -216,6 +226,11 @@ RULES: dict[str, Rule] = {
     "map_impl": _map,
     "aten._local_scalar_dense": _item,  # type: ignore[dict-item]
     "aten.item": _item,  # type: ignore[dict-item]
+    "aten.sym_size.int": _size(lambda node, x: x.shape[node.args["dim"]]),
+    "aten.sym_stride.int": _size(lambda node, x: x.stride(node.args["dim"])),
+    "aten.sym_storage_offset": _size(lambda node, x: x.storage_offset()),
+    "aten.sym_numel": _size(lambda node, x: x.numel()),
+    "aten.sym_is_contiguous": _size(lambda node, x: x.is_contiguous()),
     "aten._assert_scalar": _assert("an assertion does not hold"),
     "aten._assert_async": _assert("an assertion does not hold"),
     "aten._assert_async.msg": _assert("an assertion does not hold"),

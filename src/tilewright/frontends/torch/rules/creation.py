@@ -173,6 +173,23 @@ def _log_normal(node: Context, u: Value) -> Value:
     return node.emit("exp", _bell(node, u))
 
 
+def _multinomial(node: Context) -> Value:
+    """Places drawn by weight. Without replacement, those of the greatest log(u) / weight."""
+    x, count = node.cast(node["self"], F64), int(node.args["num_samples"])
+    *lead, classes = node.dims()
+    last = len(lead)
+    if not node.get("replacement", False):
+        keys = node.emit("div", node.emit("log", uniform(node, node.dims(), F64)), x)
+        _, chosen = node.emit_many("top_k", keys, outputs=2, k=(count,), axis=last)
+        return chosen
+    sums = node.emit("cumsum", x, axis=last)
+    total = node.emit("reduce_sum", x, axes=(last,), keepdims=True)
+    share = node.emit("mul", uniform(node, (*lead, count), F64), total)
+    passed = node.emit("less_equal", node.unsqueeze(sums, last), node.unsqueeze(share, last + 1))
+    below = node.emit("reduce_sum", node.cast(passed, I64), axes=(last + 1,), keepdims=False)
+    return node.emit("minimum", below, node.number(sym.simplify(sym.sub(classes, 1))))
+
+
 RULES: dict[str, Rule] = {
     "aten.full": _full,
     "aten.full_like": _full,
@@ -209,6 +226,7 @@ RULES: dict[str, Rule] = {
         f"aten.normal.{kind}": _distributed(_bell)
         for kind in ("Tensor_Tensor", "Tensor_float", "float_Tensor", "float_float")
     },
+    "aten.multinomial": _multinomial,
     "aten.bernoulli": _bernoulli,
     "aten.bernoulli.p": _bernoulli,
 }

@@ -125,7 +125,7 @@ def _masked_select(node: Context) -> Value:
     return node.emit("gather", node.reshape(both, (total,)), where, axis=0)
 
 
-def _unique(node: Context) -> tuple[Value, Value, Value]:
+def _unique(node: Context) -> tuple[Value | None, ...]:
     """The distinct elements (or slices), which of them each is, how often each occurs."""
     x, axis = node["self"], node.get("dim")
     dims = node.dims()
@@ -140,10 +140,17 @@ def _unique(node: Context) -> tuple[Value, Value, Value]:
     )
     values, _, which, counts = made
     inverse = node.reshape(which, dims) if axis is None else which
-    return node.cast(values, node.to), inverse, counts
+    return node.cast(values, node.to), *_asked_for(node, inverse, counts)
 
 
-def _unique_runs(node: Context) -> tuple[Value, Value, Value]:
+def _asked_for(node: Context, *values: Value) -> list[Value | None]:
+    """Results behind the first; where PyTorch has an empty one, nobody asked."""
+    fakes = node.results[1:]
+    pairs = zip(values, fakes, strict=True)
+    return [value if len(node.shape(value)) == fake.dim() else None for value, fake in pairs]
+
+
+def _unique_runs(node: Context) -> tuple[Value | None, ...]:
     """The first of each run of equal elements, which run each element is of, how long each is."""
     if node.get("dim") is not None:
         raise Skip("unique_consecutive along an axis")
@@ -164,7 +171,8 @@ def _unique_runs(node: Context) -> tuple[Value, Value, Value]:
     ends = node.emit("concat", slice_axis(node, at, 0, 1, count),
                      node.reshape(node.number(total), (1,)), axis=0)  # fmt: skip
     lengths = node.emit("sub", ends, at)
-    return node.emit("gather", x, at, axis=0), node.reshape(which, dims), lengths
+    inverse = node.reshape(which, dims)
+    return node.emit("gather", x, at, axis=0), *_asked_for(node, inverse, lengths)
 
 
 def _repeat_interleave(node: Context) -> Value:
