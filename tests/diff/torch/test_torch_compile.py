@@ -126,3 +126,36 @@ def test_one_compilation_serves_dynamic_sizes():
         x, y = torch.randn(rows, 6), torch.randn(6, rows + 1)
         torch.testing.assert_close(compiled(x, y), F.softmax(x @ y, -1), rtol=1e-5, atol=1e-5)
     assert count == 1
+
+
+def _weighted(y):
+    return (y * torch.linspace(0, 1, y.numel()).view(y.shape)).sum()
+
+
+HEADS = tuple(torch.randn(2, 4, 6, 8) for _ in range(3))
+GRADIENTS = {
+    "attention": (F.scaled_dot_product_attention, HEADS),
+    "causal attention": (lambda *x: F.scaled_dot_product_attention(*x, is_causal=True), HEADS),
+    "embedding": (lambda w: F.embedding(torch.tensor([[1, 2], [1, 0]]), w), (torch.randn(4, 3),)),
+    "layer norm": (lambda x, w, b: F.layer_norm(x, (8,), w, b), (HEADS[0], *torch.rand(2, 8))),
+    "group norm": (lambda x, w, b: F.group_norm(x, 2, w, b), (HEADS[0], *torch.rand(2, 4))),
+    "cross entropy": (lambda x: F.cross_entropy(x, torch.tensor([1, 0, 2])), (torch.randn(3, 5),)),
+    "products": (
+        lambda a, b, c: torch.addmm(c, a, b).tanh(),
+        (*torch.randn(2, 5, 5), torch.randn(5)),
+    ),
+    "pools": (lambda x: F.avg_pool2d(F.max_pool2d(x, 3, 2, 1), 2), (torch.randn(2, 3, 8, 8),)),
+    "gelu": (lambda x: F.gelu(x) + F.silu(x) + F.gelu(x, approximate="tanh"), (torch.randn(9),)),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_are_native_and_those_of_eager(name):
+    function, inputs = GRADIENTS[name]
+    found = []
+    for run in (function, torch.compile(function, backend=tilewright, options=REFUSE)):
+        given = [x.clone().requires_grad_() for x in inputs]
+        _weighted(run(*given)).backward()
+        found.append([x.grad for x in given])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

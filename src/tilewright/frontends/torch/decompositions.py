@@ -30,6 +30,8 @@ KEPT = (
     *("var_mean.correction", "std_mean.correction", "linalg_vector_norm", "baddbmm", "addmv"),
     *("floor_divide", "erfc", "exp2", "eye", "eye.m", "linspace", "lerp.Scalar", "lerp.Tensor"),
     *("bitwise_left_shift.Tensor", "bitwise_right_shift.Tensor", "unfold", "split.Tensor"),
+    # PyTorch's formula gives something else than the sums that the gradient wants.
+    "_scaled_dot_product_flash_attention_for_cpu",
     *("adaptive_max_pool1d", "round.decimals", "index_select", "median", "cumprod"),
 )
 # Core operators that PyTorch has formulas for, which are as good as a rule.

@@ -26,7 +26,19 @@ def is_random(node: fx.Node) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     name = node.target._schema.name.removeprefix("aten::")
-    return name in RANDOM or torch.Tag.nondeterministic_seeded in node.target.tags
+    if name in RANDOM:
+        return True
+    return torch.Tag.nondeterministic_seeded in node.target.tags and _drops(node)
+
+
+def _drops(node: fx.Node) -> bool:
+    """Whether an operator that may drop elements, such as attention, does so."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    for at, argument in enumerate(node.target._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.args[at] if at < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+            return given != 0.0
+    return True
 
 
 class _Native(OperatorSupportBase):
