@@ -37,7 +37,7 @@ def _drops(node: fx.Node) -> bool:
     for at, argument in enumerate(node.target._schema.arguments):
         if argument.name == "dropout_p":
             given = node.args[at] if at < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-            return given != 0.0
+            return not isinstance(given, (int, float)) or given != 0
     return True
 
 
