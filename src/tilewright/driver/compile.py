@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from tilewright.driver.placement import INTERPRETER, Placement, placement
 from tilewright.driver.saved_parts import Foreign
 from tilewright.driver.sizes import Dynamic, with_sizes
 from tilewright.driver.unfuse import unfuse_foreign
+from tilewright.frontends.door import open_model
 from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan, plan_memory
 from tilewright.graph.passes import FUSED
@@ -66,14 +67,19 @@ def compile(
     model: Any,
     target: str | Target = "cpu",
     *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
     threads: int = 0,
     precision: str = "f32",
-    dynamic: Dynamic | None = None,
+    dynamic: Dynamic | bool | None = None,
     **options: Any,
 ) -> Module:
-    """A native module from a path, an ONNX model or a graph module.
+    """A native module from a path, an ONNX model, a PyTorch model or a graph module.
 
-    `dynamic` tells ranges of the sizes that inputs leave open, or fixes them to a number.
+    `dynamic` tells ranges of the sizes that inputs leave open, or fixes them to a number. A
+    PyTorch model is traced with the examples `args` and `kwargs`; there `dynamic` also names the
+    axes that stay open, {"x": {0: "batch"}}, or says True for all. What comes of it takes and
+    gives tensors in the model's own structure.
     """
     chosen = Target.parse(target)
     settings = Options(threads=checked_threads(threads), precision=precision, **options)
@@ -84,7 +90,8 @@ def compile(
             "TW6003", f"unknown precision {precision!r}", help=f"use {', '.join(PRECISIONS)}"
         )
     laps = [time.perf_counter()]
-    graph = with_sizes(load_graph(model), dynamic)
+    opened = open_model(model, args, kwargs, dynamic)
+    graph = with_sizes(opened.graph, opened.dynamic)
     laps.append(time.perf_counter())
     ctx = PassContext(target=chosen)
     graph = optimize(graph, chosen, settings, ctx)
@@ -94,16 +101,12 @@ def compile(
     spent = [after - before for before, after in itertools.pairwise(laps)]
     stages = dict(zip(("import", "passes", "code"), spent, strict=True))
     module.timings = {"stages": stages, "passes": ctx.timings}
-    return module
+    return opened.wrap(module)
 
 
 def load_graph(model: Any) -> ir.Module:
     """The graph of a model in any form."""
-    if isinstance(model, ir.Module):
-        return model
-    from tilewright.frontends.onnx import import_model  # onnx takes its time to import
-
-    return import_model(model)
+    return open_model(model).graph
 
 
 def staged_graph(model: Any, stage: str = ir.CANONICAL, precision: str = "f32") -> ir.Module:

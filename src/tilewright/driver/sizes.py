@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from tilewright.graph.types import sizes_of
 from tilewright.graph.visit import Edit
 from tilewright.sym import Expr, Size, Var, const
 
-Dynamic = Mapping[str, int | tuple[int, int]]
+Dynamic = Mapping[str, Any]
 
 
 def size_names(module: Module) -> list[str]:

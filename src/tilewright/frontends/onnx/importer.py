@@ -17,6 +17,7 @@ from onnx import helper
 
 from tilewright.base.errors import TilewrightError, Unsupported, UserError
 from tilewright.base.loc import Loc, ModelNode
+from tilewright.frontends.common.report import report
 from tilewright.frontends.onnx.branches import branches_apart, has_unclear_ranks
 from tilewright.frontends.onnx.check import check_node, schema_of
 from tilewright.frontends.onnx.frames import Frame, frame_of, free_names, ordered
@@ -56,16 +57,8 @@ def import_model(source: Source, *, name: str = "", given: Given = NOTHING) -> M
         main = importer.main()
         outputs = tuple(value.name for value in loaded.model.graph.output)
     if importer.problems:
-        raise _report(loaded.name, importer.problems)
+        raise report(loaded.name, importer.problems)
     return Module({"main": main, **importer.graphs}, importer.constants, outputs=outputs)
-
-
-def _report(model: str, problems: Mapping[str, list[str]]) -> Unsupported:
-    lines = []
-    for reason, nodes in problems.items():
-        shown = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
-        lines.append(f"{reason} ({shown})")
-    return Unsupported("TW1101", f"{model} needs what is not supported: " + "; ".join(lines))
 
 
 @dataclass

@@ -12,17 +12,15 @@ import onnx
 from tilewright.base.dtype import DType, from_numpy
 from tilewright.base.errors import TilewrightError, Unsupported, UserError
 from tilewright.base.loc import Loc
+from tilewright.frontends.common.emit import Emitter
+from tilewright.frontends.common.report import Skip as Skip
 from tilewright.frontends.onnx.tensors import Tensors
 from tilewright.graph import Builder, Graph, Value
 from tilewright.graph.op import Known
-from tilewright.graph.types import TensorType, Type, items_of
-from tilewright.sym import ONE, Const, Expr
+from tilewright.graph.types import Type
+from tilewright.sym import Const, Expr
 
 Array = np.ndarray[Any, Any]
-
-
-class Skip(Exception):
-    """Raised by a rule for what it does not support; the message says what."""
 
 
 class Bodies(Protocol):
@@ -48,7 +46,7 @@ class Bodies(Protocol):
 
 
 @dataclass
-class Context:
+class Context(Emitter):
     """One node under translation."""
 
     node: onnx.NodeProto
@@ -106,59 +104,13 @@ class Context:
                 return value
         return default
 
-    def emit(self, op: str, *inputs: Value | float | None, **attributes: Any) -> Value:
-        """A node with one output; numbers become constants of the first value's element type."""
-        first = next((x for x in inputs if isinstance(x, Value)), None)
-        given: list[Value | None] = []
-        for x in inputs:
-            if isinstance(x, (int, float)):
-                assert first is not None, "a number needs a value beside it"
-                given.append(self.like(first, x))
-            else:
-                given.append(x)
-        return self.builder.add(op, *given, loc=self.loc, **attributes)
-
-    def emit_many(
-        self, op: str, *inputs: Value | None, outputs: int, **attributes: Any
-    ) -> tuple[Value, ...]:
-        return self.builder.add_many(op, *inputs, outputs=outputs, loc=self.loc, **attributes)
-
-    def constant(self, array: Any, name: str = "c") -> Value:
-        return self.builder.constant(array, name, self.loc)
-
-    def like(self, value: Value, number: float) -> Value:
-        """A scalar constant of another value's element type."""
-        return self.constant(np.asarray(number).astype(value.tensor.dtype.numpy))
-
     def known(self, at: int) -> Known | None:
         """The contents of an integer input, as expressions of sizes, if known."""
-        ((contents,), _) = self.builder.contents.of((self.get(at),))
-        return contents
+        return self.contents(self.get(at))
 
     def dims(self, of: Value | int = 0) -> tuple[Expr, ...]:
         """The shape of a value or input; its rank must be known."""
-        value = self[of] if isinstance(of, int) else of
-        if not isinstance(value.type, TensorType) or value.type.shape is None:
-            raise Skip(f"{self.op_type} on a tensor of unknown rank")
-        return value.type.shape
-
-    def axis(self, axis: int, rank: int) -> int:
-        """An axis counted from the front."""
-        if not -rank <= axis < max(rank, 1):
-            message = f"axis {axis} of {self.op_type} is outside {rank} dimensions"
-            raise UserError("TW1107", message, self.loc)
-        return axis + rank if axis < 0 else axis
-
-    def reshape(self, x: Value, dims: Sequence[Expr | int]) -> Value:
-        """x in another shape, known as expressions of sizes."""
-        return self.emit("reshape", x, shape=items_of(dims))
-
-    def unsqueeze(self, x: Value, *axes: int) -> Value:
-        """x with axes of one element, named as they are in the result."""
-        dims = list(self.dims(x))
-        for axis in sorted(self.axis(a, len(dims) + len(axes)) for a in axes):
-            dims.insert(axis, ONE)
-        return self.reshape(x, dims)
+        return self.shape(self[of] if isinstance(of, int) else of)
 
     def ints(self, at: int) -> tuple[int, ...] | None:
         """The contents of an integer input, if they are known numbers."""

@@ -1,0 +1,187 @@
+"""One entry of PyTorch's own table of operators, on its own samples: how `torch_ops.py` runs it.
+
+A sample is traced by torch.export, imported, and run as native code or by the references of the
+operators. It is right where PyTorch's own comparison, with its tolerances by element type, says so.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+import tilewright as tw
+from tilewright.base.errors import TilewrightError, Unsupported
+from tilewright.frontends.torch import import_program
+from tilewright.frontends.torch.tensors import array_of
+from tilewright.graph import interpret
+from tilewright.graph.verify import verify
+
+NATIVE, WRONG, REFUSED, CRASHED, UNTRACED, NONE = (
+    *("native", "wrong", "refused", "crashed", "untraced", "no samples"),
+)
+DTYPES = {"f32": torch.float32, "i64": torch.int64, "bool": torch.bool}
+# What these give is theirs to choose: values drawn, or memory nobody has written.
+FREE = ("rand", "normal", "empty", "dropout", "bernoulli", "multinomial", "uniform", "exponential")
+FREE += ("cauchy", "geometric", "log_normal", "resize", "fractional", "rrelu", "pca_lowrank")
+FREE += ("svd_lowrank",)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    status: str
+    message: str = ""
+    samples: int = 0  # that were right
+
+
+def names() -> list[tuple[str, int]]:
+    """Every entry of the table, by its full name and its place."""
+    return [(_full(op), at) for at, op in enumerate(op_db)]
+
+
+def _full(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
+
+
+class Call(torch.nn.Module):
+    """One call of an operator; all but tensors are constants of the trace."""
+
+    def __init__(self, op: Any, flat: list[Any], spec: Any) -> None:
+        super().__init__()
+        self.op, self.spec = op, spec
+        self.constants = {at: x for at, x in enumerate(flat) if not isinstance(x, torch.Tensor)}
+        self.count = len(flat)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        rest = iter(tensors)
+        flat = [self.constants[at] if at in self.constants else next(rest)
+                for at in range(self.count)]  # fmt: skip
+        first, args, kwargs = pytree.tree_unflatten(flat, self.spec)
+        return self.op(first, *args, **kwargs)
+
+
+def run_entry(job: tuple[int, str, str, int]) -> Outcome:
+    """Run an entry's samples of one element type; stop at the first that is not right."""
+    at, dtype, engine, limit = job
+    op, of = op_db[at], DTYPES[dtype]
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    if of not in op.dtypes:
+        return Outcome(NONE)
+    count = 0
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for sample in op.sample_inputs("cpu", of, requires_grad=False):
+            if limit and count >= limit:
+                break
+            outcome = run_sample(op, sample, engine)
+            if outcome.status not in (NATIVE, UNTRACED):
+                shown = f"sample {count}: {_brief(sample)}: {outcome.message}"
+                return Outcome(outcome.status, shown, count)
+            if outcome.status == UNTRACED and limit:
+                return outcome
+            count += 1
+    return Outcome(NATIVE if count else NONE, "", count)
+
+
+def _brief(sample: Any) -> str:
+    def short(x: Any) -> Any:
+        return list(x.shape) if isinstance(x, torch.Tensor) else x
+
+    return str(pytree.tree_map(short, (sample.input, sample.args, sample.kwargs)))[:160]
+
+
+def run_sample(op: Any, sample: Any, engine: str) -> Outcome:
+    flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+    tensors = [x.detach() if isinstance(x, torch.Tensor) else x for x in flat]
+    call = Call(op.op, tensors, spec)
+    inputs = tuple(x for x in tensors if isinstance(x, torch.Tensor))
+    copies = tuple(x.clone() for x in inputs)
+    try:
+        want = call(*(x.clone() for x in inputs))
+    except Exception as error:
+        return Outcome(UNTRACED, f"eager: {error}")
+    try:
+        made = _native(call, copies) if engine == NATIVE else _reference(call, copies)
+    except Unsupported as error:
+        return Outcome(REFUSED, error.message)
+    except TilewrightError as error:
+        status = UNTRACED if error.code == "TW1125" else CRASHED
+        return Outcome(status, f"{error.code} {error.message}")
+    except Exception as error:
+        return Outcome(CRASHED, f"{type(error).__name__}: {error}")
+    outcome = compare(op, want, made)
+    if outcome.status is not WRONG or not any(x.dtype is torch.float32 for x in inputs):
+        return outcome
+    try:  # eager itself may be off: what it computes in f64 decides
+        exact = Call(op.op, [_wide(x) for x in tensors], spec)(*map(_wide, inputs))
+    except Exception:
+        return outcome
+    return compare(op, pytree.tree_map(_narrow, exact), made)
+
+
+def _wide(x: Any) -> Any:
+    return x.double() if isinstance(x, torch.Tensor) and x.dtype is torch.float32 else x
+
+
+def _narrow(x: Any) -> Any:
+    return x.float() if isinstance(x, torch.Tensor) and x.dtype is torch.float64 else x
+
+
+def _native(call: Call, inputs: tuple[torch.Tensor, ...]) -> Any:
+    module = tw.compile(call, args=inputs, threads=1)
+    if module.fallbacks:
+        raise Unsupported("TW1101", f"not native: {', '.join(module.fallbacks)}")
+    return module(*inputs)
+
+
+def _reference(call: Call, inputs: tuple[torch.Tensor, ...]) -> Any:
+    imported = import_program(call, inputs)
+    verify(imported.module)
+    given = [array_of(x) for x in inputs]
+    structure = imported.structure
+    arrays = [given[at] for at, which in enumerate(structure.order) if which is not None]
+    made = interpret(imported.module, *arrays, check=True)
+    tensors = [_tensor(np.array(x, order="C")) for x in made]
+    flat = [which if kind == "constant" else tensors[which] for kind, which in structure.results]
+    return pytree.tree_unflatten(flat, structure.out_spec)
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    if array.dtype.kind in "iubf" and array.dtype.isbuiltin == 1:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+
+
+def compare(op: Any, want: Any, made: Any) -> Outcome:
+    wants, mades = pytree.tree_leaves(want), pytree.tree_leaves(made)
+    if len(wants) != len(mades):
+        return Outcome(WRONG, f"{len(mades)} results, not {len(wants)}")
+    free = any(word in op.name for word in FREE)
+    for one, other in zip(wants, mades, strict=True):
+        if not isinstance(one, torch.Tensor):
+            if one != (other.item() if isinstance(other, torch.Tensor) else other):
+                return Outcome(WRONG, f"{other}, not {one}")
+            continue
+        if one.shape != other.shape or one.dtype is not other.dtype:
+            have, asked = f"{other.dtype}{list(other.shape)}", f"{one.dtype}{list(one.shape)}"
+            return Outcome(WRONG, f"{have}, not {asked}")
+        if free:
+            continue
+        try:
+            torch.testing.assert_close(other, one, equal_nan=True, **_tolerance(op, one))
+        except AssertionError as error:
+            return Outcome(WRONG, " ".join(str(error).split())[:200])
+    return Outcome(NATIVE)
+
+
+def _tolerance(op: Any, of: torch.Tensor) -> dict[str, float]:
+    """PyTorch's own; sums of products in another order than its library's may differ more."""
+    if of.dtype is torch.float32:
+        return {"rtol": 2e-5, "atol": 2e-5}
+    return {}

@@ -1,0 +1,73 @@
+"""How many models of torchvision, timm and transformers are right.
+
+    python bench/torch_models.py [--sources torchvision,timm,transformers] [--filter REGEX]
+                                 [--jobs 1] [--threads 1] [--failures]
+
+Every float builder of torchvision but its detectors, the smallest model of each file of timm,
+the base model of every type that transformers knows, from shrunk configs; weights made up. Each is
+exported with its batch left open, compiled, run at two batch sizes and held against itself in f64,
+in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import re
+import sys
+from pathlib import Path
+
+import report
+from report import Figure
+from rich.console import Console
+from rich.progress import track
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
+
+from torch_zoo import BUILDERS, CRASHED, REFUSED, RIGHT, UNTRACED, WRONG, Outcome, names_of
+from workers import Lost, run_jobs
+
+SECONDS = 900.0  # for one model
+WANT = {"torchvision": 97, "timm": 93, "transformers": 250}
+
+
+def measure(options: argparse.Namespace) -> list[Figure]:
+    figures: list[Figure] = []
+    for source in options.sources.split(","):
+        chosen = [name for name in names_of(source) if re.search(options.filter, name)]
+        jobs = [(source, name, options.threads) for name in chosen]
+        total: collections.Counter[str] = collections.Counter()
+        ends = run_jobs("torch_zoo", "run_model", jobs, workers=options.jobs, seconds=SECONDS)
+        console = Console(stderr=True)
+        for (_, name, _), end in track(
+            ends, source, total=len(jobs), console=console, transient=True
+        ):
+            outcome = Outcome(CRASHED, end.why) if isinstance(end, Lost) else end
+            total[outcome.status] += 1
+            if options.failures or outcome.status in (WRONG, CRASHED):
+                spent = f" ({outcome.seconds:.1f} s)" if outcome.seconds else ""
+                print(
+                    f"{source}/{name}: {outcome.status}{spent}: {outcome.message[:300]}", flush=True
+                )
+        whole = len(chosen) == len(names_of(source))
+        limit = WANT[source] if whole else 0
+        figures += [
+            report.at_least(f"{source} {RIGHT}", total[RIGHT], "models", limit),
+            report.at_most(f"{source} {WRONG}", total[WRONG], "models", 0),
+            report.at_most(f"{source} {CRASHED}", total[CRASHED], "models", 0),
+            Figure(f"{source} {REFUSED}", total[REFUSED], "models"),
+            Figure(f"{source} {UNTRACED}", total[UNTRACED], "models"),
+        ]
+    return figures
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sources", default=",".join(BUILDERS), help="which libraries")
+    parser.add_argument("--filter", default="", help="a regular expression on names of models")
+    parser.add_argument("--jobs", type=int, default=1, help="models run at a time")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each")
+    parser.add_argument("--failures", action="store_true", help="say how every model fared")
+
+
+if __name__ == "__main__":
+    report.run(__doc__, measure, arguments)

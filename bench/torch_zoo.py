@@ -1,0 +1,263 @@
+"""Models of torchvision, timm and transformers with made-up weights, and how one is run.
+
+A model is right where its error against itself in f64, at two batch sizes from one compilation, is
+at most three times that of PyTorch's own f32.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+import tilewright as tw
+from tilewright.base.errors import TilewrightError, Unsupported
+
+RIGHT, WRONG, REFUSED, CRASHED, UNTRACED = "right", "wrong", "refused", "crashed", "untraced"
+MOST = 3.0  # times the error of eager f32 against eager f64
+FLOOR = 1e-6  # errors below this share of the greatest element are rounding, whatever eager's are
+
+
+@dataclass(frozen=True)
+class Outcome:
+    status: str
+    message: str = ""
+    ratio: float = 0.0  # of errors, ours over eager's
+    seconds: float = 0.0  # to compile
+
+
+def prepare() -> None:
+    """torchvision's library wants CUDA; beside a CPU build of PyTorch its operators are missing.
+
+    Their declarations are enough for its Python to load.
+    """
+    if not hasattr(torch.ops.torchvision, "nms"):
+        library = torch.library.Library("torchvision", "DEF")
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _kept.append(library)
+
+
+_kept: list[Any] = []  # a library that is collected takes its declarations along
+
+
+# ------------------------------------------------------------------------------------ builders
+
+Built = tuple[torch.nn.Module, Callable[[int], dict[str, Any]]]  # a model, inputs by batch size
+
+
+def torchvision_names() -> list[str]:
+    prepare()
+    from torchvision import models
+
+    detectors = {*models.list_models(module=models.detection)}
+    quantized = {*models.list_models(module=models.quantization)}
+    return sorted({*models.list_models()} - detectors - quantized)
+
+
+def build_torchvision(name: str) -> Built:
+    prepare()
+    from torchvision import models
+
+    options = (
+        {"weights_backbone": None} if name in models.list_models(module=models.segmentation) else {}
+    )
+    if name in ("googlenet", "inception_v3"):
+        options["init_weights"] = False
+    model = models.get_model(name, weights=None, **options)
+    video = name in models.list_models(module=models.video)
+    shape = (3, 16, 112, 112) if video else (3, 224, 224)
+    if name == "inception_v3":
+        shape = (3, 299, 299)
+    if name.startswith("mvit"):
+        shape = (3, 16, 224, 224)
+    if name.startswith("raft"):
+        return model, lambda n: {"image1": torch.randn(n, 3, 128, 128),
+                                 "image2": torch.randn(n, 3, 128, 128)}  # fmt: skip
+    first = next(iter(inspect.signature(model.forward).parameters))
+    return model, lambda n: {first: torch.randn(n, *shape)}
+
+
+def timm_names() -> list[str]:
+    """The smallest model of each of timm's files."""
+    prepare()
+    import timm
+
+    found: dict[str, tuple[float, str]] = {}
+    for name in timm.list_models():
+        entry = timm.models.model_entrypoint(name)
+        size = _size_in_name(name)
+        kept = found.get(entry.__module__)
+        if kept is None or size < kept[0]:
+            found[entry.__module__] = (size, name)
+    return sorted(name for _, name in found.values())
+
+
+_SIZES = ("femto", "atto", "pico", "nano", "tiny", "xxs", "xs", "small", "_s", "mini", "_t")
+
+
+def _size_in_name(name: str) -> float:
+    """A guess from words and numbers of a name; small words first."""
+    for rank, word in enumerate(_SIZES):
+        if word in name:
+            return float(rank)
+    numbers = [int(number) for number in re.findall(r"\d+", name)]
+    return 100.0 + (min(numbers) if numbers else 1000)
+
+
+def build_timm(name: str) -> Built:
+    prepare()
+    import timm
+
+    model = timm.create_model(name, pretrained=False)
+    size = model.default_cfg.get("input_size", (3, 224, 224))
+    return model, lambda n: {"x": torch.randn(n, *size)}
+
+
+SMALL = {
+    # What a shrunk config has, where it has such a field.
+    "hidden_size": 32,
+    "d_model": 32,
+    "n_embd": 32,
+    "dim": 32,
+    "embed_dim": 32,
+    "num_hidden_layers": 2,
+    "num_layers": 2,
+    "n_layer": 2,
+    "n_layers": 2,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "n_head": 4,
+    "n_heads": 4,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "intermediate_size": 64,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "ffn_dim": 64,
+    "n_inner": 64,
+    "vocab_size": 128,
+    "max_position_embeddings": 64,
+    "n_positions": 64,
+    "head_dim": 8,
+}
+
+
+def transformers_names() -> list[str]:
+    prepare()  # transformers loads torchvision where it finds it
+    from transformers import MODEL_MAPPING
+
+    return sorted({config.model_type for config in MODEL_MAPPING})
+
+
+def build_transformers(name: str) -> Built:
+    prepare()
+    from transformers import AutoConfig, AutoModel
+
+    config = AutoConfig.for_model(name)
+    for field, value in SMALL.items():
+        if isinstance(getattr(config, field, None), int):
+            setattr(config, field, value)
+    config.use_cache = False
+    config.return_dict = True
+    model = AutoModel.from_config(config)
+    main = model.main_input_name
+    if main == "pixel_values":
+        size = getattr(config, "image_size", 224)
+        height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+        channels = getattr(config, "num_channels", 3)
+        return model, lambda n: {main: torch.randn(n, channels, height, width)}
+    vocabulary = min(getattr(config, "vocab_size", 128) or 128, 128)
+    inputs = lambda n: {main: torch.randint(0, vocabulary, (n, 12))}  # noqa: E731
+    if getattr(config, "is_encoder_decoder", False):
+        return model, lambda n: {**inputs(n), "decoder_input_ids": inputs(n)[main]}
+    return model, inputs
+
+
+BUILDERS: dict[str, tuple[Callable[[], list[str]], Callable[[str], Built]]] = {
+    "torchvision": (torchvision_names, build_torchvision),
+    "timm": (timm_names, build_timm),
+    "transformers": (transformers_names, build_transformers),
+}
+
+
+@functools.cache
+def names_of(source: str) -> tuple[str, ...]:
+    return tuple(BUILDERS[source][0]())
+
+
+# ------------------------------------------------------------------------------------ running
+
+
+def run_model(job: tuple[str, str, int]) -> Outcome:
+    """Build, compile and check one model."""
+    source, name, threads = job
+    torch.manual_seed(0)
+    torch.set_num_threads(threads)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            model, inputs = BUILDERS[source][1](name)
+        except Exception as error:
+            return Outcome(UNTRACED, f"cannot be built: {type(error).__name__}: {error}")
+        return check(model.eval(), inputs, threads)
+
+
+def check(model: torch.nn.Module, inputs: Callable[[int], dict[str, Any]], threads: int) -> Outcome:
+    given = inputs(2)
+    axes = {name: {0: "batch"} for name in given}
+    try:
+        compiled = tw.compile(model, kwargs=given, dynamic=axes, threads=threads)
+    except Unsupported as error:
+        return Outcome(REFUSED, error.message)
+    except TilewrightError as error:
+        return Outcome(UNTRACED if error.code == "TW1125" else CRASHED, str(error)[:400])
+    except Exception as error:
+        return Outcome(CRASHED, f"{type(error).__name__}: {error}")
+    if compiled.fallbacks:
+        return Outcome(REFUSED, f"not native: {', '.join(compiled.fallbacks)}")
+    seconds = sum(compiled.timings["stages"].values())
+    wide = copy.deepcopy(model).double()
+    worst = 0.0
+    for count in (2, 3):
+        given = inputs(count)
+        exact = wide(**{name: _wide(value) for name, value in given.items()})
+        ratio = compare(compiled(**given), model(**given), exact)
+        worst = max(worst, ratio)
+    return Outcome(RIGHT if worst <= MOST else WRONG, f"{worst:.2f}", worst, seconds)
+
+
+def _wide(value: Any) -> Any:
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.double() if is_float else value
+
+
+def compare(made: Any, eager: Any, exact: Any) -> float:
+    """Our greatest error over eager's, both against f64."""
+    worst = 0.0
+    for ours, theirs, right in zip(*map(_leaves, (made, eager, exact)), strict=True):
+        if ours.shape != theirs.shape or ours.dtype is not theirs.dtype:
+            return float("inf")
+        if not right.is_floating_point():
+            worst = max(worst, 0.0 if torch.equal(ours, theirs) else float("inf"))
+            continue
+        scale = float(right.abs().max()) if right.numel() else 0.0
+        least = max(float((theirs.double() - right).abs().max()) if right.numel() else 0.0,
+                    FLOOR * scale, 1e-30)  # fmt: skip
+        error = float((ours.double() - right).abs().max()) if right.numel() else 0.0
+        worst = max(worst, error / least)
+    return worst
+
+
+def _leaves(value: Any) -> Iterator[torch.Tensor]:
+    return (x for x in pytree.tree_leaves(value) if isinstance(x, torch.Tensor))

@@ -1,0 +1,1 @@
+"""What every front end shares: emitting nodes, and one report of all that is not supported."""

@@ -1,0 +1,75 @@
+"""One door for models of every kind. What a model is, is told without importing a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from os import PathLike
+from typing import Any
+
+from tilewright.base.errors import UserError
+from tilewright.graph import ir
+from tilewright.runtime.module import Module
+
+GRAPH, ONNX, TORCH = "graph", "onnx", "torch"
+_SUFFIXES = {".pt2": TORCH}
+_EXTRAS = {TORCH: ("PyTorch", "torch")}  # what a kind needs: its name, and our extra
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model as a graph, what is known of its sizes, and what its results are handed out as."""
+
+    graph: ir.Module
+    dynamic: Mapping[str, int | tuple[int, int]] | None = None
+    wrap: Callable[[Module], Module] = field(default=lambda module: module)
+
+
+def kind_of(model: Any) -> str:
+    """Which front end reads a model."""
+    if isinstance(model, ir.Module):
+        return GRAPH
+    if isinstance(model, (str, PathLike)):
+        return next((k for suffix, k in _SUFFIXES.items() if str(model).endswith(suffix)), ONNX)
+    roots = {base.__module__.partition(".")[0] for base in type(model).__mro__}
+    return TORCH if "torch" in roots else ONNX
+
+
+def open_model(
+    model: Any,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic: Any = None,
+) -> Opened:
+    """The graph of a model in any form; `args` and `kwargs` are examples to trace it with."""
+    kind = kind_of(model)
+    if kind == TORCH:
+        check_installed(kind, model)
+        from tilewright.frontends.torch import import_program  # torch takes seconds to import
+
+        imported = import_program(model, args, kwargs, dynamic)
+        return Opened(imported.module, imported.ranges, imported.wrap)
+    if args is not None or kwargs is not None:
+        raise UserError("TW1126", "example inputs are for models that must be traced")
+    if isinstance(dynamic, bool) or any(isinstance(x, Mapping) for x in (dynamic or {}).values()):
+        raise UserError(
+            "TW6005", "this model names its own sizes", help='dynamic={"batch": (1, 64)}'
+        )
+    if kind == GRAPH:
+        return Opened(model, dynamic)
+    from tilewright.frontends.onnx import import_model  # onnx takes its time to import
+
+    return Opened(import_model(model), dynamic)
+
+
+def check_installed(kind: str, model: Any) -> None:
+    """The framework a kind needs is there."""
+    name, extra = _EXTRAS[kind]
+    if find_spec(extra) is None:
+        raise UserError(
+            "TW1127",
+            f"reading {model if isinstance(model, (str, PathLike)) else type(model).__name__} "
+            f"needs {name}",
+            help=f"pip install 'tilewright[{extra}]'",
+        )

@@ -1,0 +1,146 @@
+"""Calling a compiled model with tensors, in the structure that the model itself has.
+
+Tensors go in and come out by DLPack: contiguous ones are not copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tilewright.base.errors import UserTypeError
+from tilewright.runtime.module import Module
+
+
+@dataclass
+class Structure:
+    """How a model's arguments and results, flattened, lie in those of the compiled module."""
+
+    in_spec: Any  # of (args, kwargs)
+    out_spec: Any
+    inputs: list[str] = field(default_factory=list)
+    # Of each flattened argument: which input it is, or None where it is a constant of the trace.
+    order: list[int | None] = field(default_factory=list)
+    constants: dict[int, Any] = field(default_factory=dict)  # by place among the arguments
+    states: dict[str, torch.Tensor] = field(default_factory=dict)  # buffers that calls change
+    names: list[str] = field(default_factory=list)  # of results
+    # Of each flattened result: ("tensor" or "number", which result), or ("constant", a value).
+    results: list[tuple[str, Any]] = field(default_factory=list)
+    # What a call changes: ("state" or "input", which, by which result).
+    changes: list[tuple[str, int, int]] = field(default_factory=list)
+
+
+def as_input(value: Any) -> Any:
+    """An argument as the runtime takes it."""
+    if isinstance(value, torch.Tensor):
+        tensor = value.detach() if value.requires_grad else value
+        return tensor if tensor.is_contiguous() else tensor.contiguous()
+    return value
+
+
+def as_tensor(array: Any) -> torch.Tensor:
+    """A result as a tensor on the same memory."""
+    made: torch.Tensor = torch.from_dlpack(array)
+    return made
+
+
+class TorchModule(Module):
+    """A compiled model that is called as the PyTorch model was."""
+
+    def __init__(self, inner: Module, structure: Structure) -> None:
+        self.inner, self.structure = inner, structure
+        self.inputs, self.outputs = inner.inputs, inner.outputs
+        self.threads, self.fallbacks = inner.threads, inner.fallbacks
+        self.timings = inner.timings
+        self._runtime = inner._runtime
+
+    @property
+    def inside(self) -> Any:
+        """What the module was made of."""
+        return self.inner.inside  # type: ignore[attr-defined]
+
+    def __call__(
+        self, *args: Any, threads: int = 0, out: Sequence[Any] | None = None, **named: Any
+    ) -> Any:
+        """The results, as the model itself gives them; with `out`, tensors in order."""
+        given = self._flattened(args, named)
+        states = list(self.structure.states.values())
+        values = [as_input(value) for value in (*given, *states)]
+        if out is not None:
+            return self.inner(*values, threads=threads, out=[as_input(each) for each in out])
+        made = self.inner(*values, threads=threads)
+        tensors = [as_tensor(array) for array in made]
+        for kind, which, result in self.structure.changes:
+            target = states[which] if kind == "state" else given[which]
+            target.detach().copy_(tensors[result])
+        return pytree.tree_unflatten(self._results(tensors), self.structure.out_spec)
+
+    def _results(self, tensors: Sequence[Any]) -> list[Any]:
+        made: list[Any] = []
+        for kind, which in self.structure.results:
+            if kind == "constant":
+                made.append(which)
+            else:
+                made.append(tensors[which].item() if kind == "number" else tensors[which])
+        return made
+
+    def _flattened(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+        """The inputs of the compiled module; constants of the trace must be what they were."""
+        structure = self.structure
+        flat = self._leaves(args, named)
+        given: list[Any] = []
+        for at, (which, value) in enumerate(zip(structure.order, flat, strict=True)):
+            if which is not None:
+                given.append(value)
+                continue
+            want = structure.constants[at]
+            if not isinstance(want, torch.Tensor) and value != want:
+                raise UserTypeError(
+                    "TW4045",
+                    f"argument {at} is {value!r}, but the model was traced with {want!r}",
+                    help="compile the model again with the new value",
+                )
+        return given
+
+    def _leaves(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+        structure = self.structure
+        keys = structure.in_spec.child(1).context
+        if sorted(keys) == sorted(named):
+            named = {key: named[key] for key in keys}
+        flat, spec = pytree.tree_flatten((args, named))
+        if spec == structure.in_spec:
+            return list(flat)
+        if len(flat) == len(structure.order):  # all by position, or by name
+            ordered = self._by_name(args, named)
+            if ordered is not None:
+                return ordered
+        raise UserTypeError(
+            "TW4044",
+            "the arguments have another structure than those that the model was traced with",
+            help=f"it takes {', '.join(structure.inputs)}",
+        )
+
+    def _by_name(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
+        """Plain tensors, some by the names of inputs."""
+        names = self.structure.inputs
+        if len(names) != len(self.structure.order) or any(name not in names for name in named):
+            return None
+        flat = [*args, *(named[name] for name in names[len(args) :] if name in named)]
+        return flat if len(flat) == len(names) else None
+
+    @property
+    def arena_bytes(self) -> int:
+        return self.inner.arena_bytes
+
+    def profile(self, *args: Any, **named: Any) -> Any:
+        """Run once and tell how long each kernel took."""
+        return super().profile(*args, **named)
+
+    def save(self, path: str | Path, name: str = "") -> Path:
+        """Write the model as a file; buffers that calls change are its last inputs and outputs."""
+        return self.inner.save(path, name)

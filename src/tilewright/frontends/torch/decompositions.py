@@ -1,0 +1,70 @@
+"""Which composite operators of PyTorch are taken apart before import, and which are kept whole.
+
+Kept is what the graph IR has as one operator. Everything else becomes core ATen, and some of core
+ATen is taken further apart, by PyTorch's own formulas, where no rule would say more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, decomposition_table
+from torch.export import default_decompositions
+
+aten = torch.ops.aten
+
+KEPT = (
+    *("scaled_dot_product_attention", "linear", "matmul", "layer_norm", "group_norm", "rms_norm"),
+    *("silu", "hardswish", "hardsigmoid", "gelu", "_prelu_kernel", "triu", "tril", "roll"),
+    *("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "grid_sampler", "unbind.int"),
+    *("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec"),
+    *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d"),
+    *("upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec"),
+    *("upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
+    *("upsample_bicubic2d.vec", "_upsample_nearest_exact1d.vec", "_upsample_nearest_exact2d.vec"),
+    *("_upsample_nearest_exact3d.vec", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d"),
+    *("_upsample_nearest_exact3d", "_upsample_bilinear2d_aa.vec", "_upsample_bicubic2d_aa.vec"),
+    *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "std.correction", "index_add"),
+    *("var_mean.correction", "std_mean.correction", "linalg_vector_norm", "baddbmm", "addmv"),
+    *("floor_divide", "erfc", "exp2", "eye", "eye.m", "linspace", "lerp.Scalar", "lerp.Tensor"),
+    *("bitwise_left_shift.Tensor", "bitwise_right_shift.Tensor", "unfold", "split.Tensor"),
+    # PyTorch's formula gives something else than the sums that the gradient wants.
+    "_scaled_dot_product_flash_attention_for_cpu",
+    *("adaptive_max_pool1d", "round.decimals", "index_select", "median", "cumprod"),
+)
+# Core operators that PyTorch has formulas for, which are as good as a rule.
+TAKEN_APART = (
+    *("native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward"),
+    *("batch_norm_backward", "_fused_rms_norm_backward"),
+)
+
+
+def operator(name: str) -> Any:
+    """The overload a name stands for, `default` where it names none."""
+    packet, _, overload = name.partition(".")
+    found = getattr(aten, packet, None)
+    return None if found is None else getattr(found, overload or "default", None)
+
+
+def ahead_of_time() -> Any:
+    """The table for exported programs."""
+    table: Any = default_decompositions()
+    for name in KEPT:
+        table.pop(operator(name), None)
+    table.update(_further())
+    return table
+
+
+def under_autograd() -> dict[Any, Callable[..., Any]]:
+    """The table for graphs that AOTAutograd hands to a backend."""
+    table = dict(core_aten_decompositions())
+    for name in KEPT:
+        table.pop(operator(name), None)
+    return {**table, **_further()}
+
+
+def _further() -> dict[Any, Callable[..., Any]]:
+    found = [operator(name) for name in TAKEN_APART]
+    return {op: decomposition_table[op] for op in found if op in decomposition_table}

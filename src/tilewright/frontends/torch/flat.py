@@ -1,0 +1,256 @@
+"""Graphs of ATen operators as AOTAutograd makes them: flat inputs, flat outputs, no structure.
+
+flat = import_graph(graph, {0: weight})    weights become constants
+flat.module                                 the graph module; None where nothing is computed
+flat.arguments(inputs)                      what the compiled module is called with
+flat.results(inputs, made)                  what the graph gives, strides as PyTorch has them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from tilewright.base.errors import TilewrightError
+from tilewright.base.loc import Loc
+from tilewright.frontends.common.report import Skip, report
+from tilewright.frontends.torch.importer import Env, Importer, location
+from tilewright.frontends.torch.tensors import dtype_of
+from tilewright.graph import Builder, Module, Value
+from tilewright.graph.types import TensorType
+from tilewright.sym import size
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class FlatGraph:
+    """A graph as a module of ours, and how its inputs and outputs lie in those of the module."""
+
+    module: Module | None
+    taken: list[int] = field(default_factory=list)  # which inputs the module takes
+    # Of each output: ("result", which, strides), ("view", a node, None), ("constant", a value, _),
+    # ("number", which, None), ("size", which input, which dimension)
+    outputs: list[tuple[str, Any, Any]] = field(default_factory=list)
+    inputs: list[fx.Node] = field(default_factory=list)
+
+    def arguments(self, inputs: Sequence[Any]) -> list[Any]:
+        return [inputs[at] for at in self.taken]
+
+    def results(self, inputs: Sequence[Any], made: Sequence[torch.Tensor]) -> list[Any]:
+        """The outputs of the graph."""
+        known = dict(zip(self.inputs, inputs, strict=True))
+        given: list[Any] = []
+        for kind, which, strides in self.outputs:
+            if kind == "result":
+                given.append(_strided(made[which], strides))
+            elif kind == "view":
+                given.append(_viewed(which, known))
+            elif kind == "number":
+                given.append(made[which].item())
+            else:
+                given.append(which)
+        return given
+
+
+def _strided(tensor: torch.Tensor, order: tuple[int, ...] | None) -> torch.Tensor:
+    """A tensor whose axes lie in memory in an order, the outermost first."""
+    if order is None:
+        return tensor
+    turned = tensor.permute(order).contiguous()
+    back = sorted(range(len(order)), key=lambda axis: order[axis])
+    return turned.permute(back)
+
+
+def _viewed(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
+    """An input, or a view of it, by PyTorch itself."""
+    if node in known:
+        return known[node]
+    args = [_viewed(a, known) if isinstance(a, fx.Node) else a for a in node.args]
+    assert callable(node.target)
+    return node.target(*args, **node.kwargs)
+
+
+def is_view_of_input(node: fx.Node) -> bool:
+    """Whether a node only views an input, through views with fixed arguments."""
+    while node.op == "call_function":
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or not target.is_view:
+            return False
+        sources = node.all_input_nodes
+        if len(sources) != 1 or node.args[0] is not sources[0]:
+            return False
+        (node,) = sources
+    return node.op == "placeholder"
+
+
+def memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:
+    """The axes by their strides, the outermost first; None where that is their own order."""
+    if fake.is_contiguous() or fake.dim() < 2:
+        return None
+    strides = [int(_hint(each)) for each in fake.stride()]
+    sizes = [int(_hint(each)) for each in fake.shape]
+    order = sorted(range(fake.dim()), key=lambda axis: (-strides[axis], sizes[axis] == 1, axis))
+    return None if order == list(range(fake.dim())) else tuple(order)
+
+
+def _hint(value: int | torch.SymInt) -> int:
+    """What a size was when the graph was traced."""
+    return int(value.node.hint) if isinstance(value, torch.SymInt) else value
+
+
+def import_graph(graph: fx.GraphModule, weights: Mapping[int, Array]) -> FlatGraph:
+    """The module of a graph."""
+    importer = Importer("the graph")
+    builder = Builder(importer.constants)
+    env: Env = {}
+    flat = FlatGraph(None)
+    flat.inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    _parameters(importer, builder, env, flat, weights)
+    for node in graph.graph.nodes:
+        if node.op == "get_attr":
+            env[node] = importer.attribute(graph, node, builder)
+    made = importer.run(graph.graph, env, builder)
+    if importer.problems:
+        raise report(importer.name, importer.problems)
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    wanted = output.args[0] if isinstance(output.args[0], (list, tuple)) else [output.args[0]]
+    values = _results(importer, builder, flat, list(wanted), made)
+    if values:
+        values = importer.guarded(values, builder)
+        names = tuple(f"out{at}" for at in range(len(values)))
+        flat.module = Module({"main": builder.graph(*values)}, importer.constants, outputs=names)
+    return flat
+
+
+def _parameters(
+    importer: Importer,
+    builder: Builder,
+    env: Env,
+    flat: FlatGraph,
+    weights: Mapping[int, Array],
+) -> None:
+    """Tensors first: sizes that they have need not be given as numbers."""
+    late: list[tuple[int, fx.Node]] = []
+    for at, node in enumerate(flat.inputs):
+        fake = node.meta.get("val")
+        if at in weights:
+            env[node] = builder.constant(weights[at], node.name)
+        elif not isinstance(fake, torch.Tensor):
+            late.append((at, node))
+        elif node.users or any(isinstance(dim, torch.SymInt) for dim in fake.shape):
+            env[node] = importer.param(builder, node.name, fake)
+            flat.taken.append(at)
+    for at, node in late:
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.SymInt):
+            if importer.sizes.knows(fake):
+                env[node] = importer.sizes.expr(fake)
+                continue
+            env[node] = importer.number(builder, node.name, fake)
+            flat.taken.append(at)
+        else:
+            env[node] = fake
+
+
+def _results(
+    importer: Importer,
+    builder: Builder,
+    flat: FlatGraph,
+    wanted: Sequence[Any],
+    made: Sequence[Any],
+) -> list[Value]:
+    """The values that are outputs, each once; views of inputs are left to PyTorch."""
+    values: dict[Value, int] = {}
+    for node, result in zip(wanted, made, strict=True):
+        if isinstance(node, fx.Node) and is_view_of_input(node):
+            flat.outputs.append(("view", node, None))
+        elif isinstance(result, Value):
+            at = values.setdefault(result, len(values))
+            flat.outputs.append(("result", at, memory_order(node.meta["val"])))
+        elif result is None or not isinstance(node, fx.Node):
+            flat.outputs.append(("constant", result, None))
+        else:
+            value = importer.as_value(result, builder)
+            flat.outputs.append(("number", values.setdefault(value, len(values)), None))
+    return list(values)
+
+
+# ------------------------------------------------------------------------------------ support
+
+
+class _Trial(Importer):
+    """An import that goes on behind what it cannot translate, to find all of it."""
+
+    def __init__(self, refuse: Callable[[fx.Node], bool]) -> None:
+        super().__init__("the graph")
+        self.refuse = refuse
+        self.found: dict[fx.Node, str] = {}
+
+    def node(self, node: fx.Node, builder: Builder, env: Env) -> None:
+        if self.refuse(node):
+            self.found[node] = f"operator {node.target}"
+            env[node] = self.stand_in(node, builder)
+            return
+        before = sum(len(nodes) for nodes in self.problems.values())
+        try:
+            super().node(node, builder, env)
+        except TilewrightError as error:
+            self.found[node] = error.message
+        else:
+            if sum(len(nodes) for nodes in self.problems.values()) > before:
+                self.found[node] = list(self.problems)[-1]
+        if node not in env:
+            env[node] = self.stand_in(node, builder)
+
+    def stand_in(self, node: fx.Node, builder: Builder) -> Any:
+        """What the node would give, as far as others can see."""
+        return _stand_ins(self, node.meta.get("val"), builder, location(self.name, node))
+
+
+def _stand_ins(importer: Importer, meta: Any, builder: Builder, loc: Loc) -> Any:
+    if isinstance(meta, (tuple, list)):
+        return tuple(_stand_ins(importer, each, builder, loc) for each in meta)
+    if isinstance(meta, torch.Tensor):
+        extents: Sequence[int | torch.SymInt] = meta.shape
+        for dim in extents:
+            if isinstance(dim, torch.SymInt) and not importer.sizes.knows(dim):
+                for symbol in dim.node.expr.free_symbols:
+                    importer.sizes.symbols.setdefault(symbol, size(str(symbol)))
+        dims = tuple(importer.sizes.expr(dim) for dim in extents)
+        try:
+            return builder.param("stand_in", TensorType(dtype_of(meta.dtype), dims))
+        except TilewrightError:
+            return None
+    if isinstance(meta, torch.SymInt):
+        for symbol in meta.node.expr.free_symbols:
+            importer.sizes.symbols.setdefault(symbol, size(str(symbol)))
+        return importer.sizes.expr(meta)
+    return meta
+
+
+def without_rules(
+    graph: fx.GraphModule, refuse: Callable[[fx.Node], bool] = lambda node: False
+) -> dict[fx.Node, str]:
+    """The nodes of a graph that have no code, and why."""
+    trial = _Trial(refuse)
+    builder = Builder(trial.constants)
+    env: Env = {}
+    nodes = list(graph.graph.nodes)
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    tensors = [node for node in inputs if isinstance(node.meta.get("val"), torch.Tensor)]
+    for node in [*tensors, *(node for node in inputs if node not in tensors)]:
+        try:
+            env[node] = _stand_ins(trial, node.meta.get("val"), builder, location("", node))
+        except Skip:
+            env[node] = None
+    for node in nodes:
+        if node.op == "get_attr":
+            env[node] = trial.attribute(graph, node, builder)
+    trial.run(graph.graph, env, builder)
+    return trial.found

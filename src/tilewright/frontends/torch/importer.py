@@ -1,0 +1,274 @@
+"""From a graph of ATen operators to a graph module.
+
+Every node is translated by a rule: a function in `rules/`, one family per file, one table of all.
+What PyTorch knows of each result (its element type and shape) is held against what the rule made.
+Everything unsupported in a model is reported at once, with the lines of the user's program.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import sympy
+import torch
+from torch import fx
+
+from tilewright import sym
+from tilewright.base.dtype import BOOL, F64, I64
+from tilewright.base.errors import TilewrightError, Unsupported, UserError
+from tilewright.base.loc import File, Loc, ModelNode, fuse
+from tilewright.frontends.common.report import Problems, Skip
+from tilewright.frontends.torch.floats import float_of
+from tilewright.frontends.torch.rules import RULES
+from tilewright.frontends.torch.rules.base import Context
+from tilewright.frontends.torch.sizes import Sizes
+from tilewright.frontends.torch.tensors import array_of, dtype_of
+from tilewright.graph import Builder, Graph, Value
+from tilewright.graph.types import TensorType
+from tilewright.sym import Const, Expr, Size, size
+
+Array = np.ndarray[Any, Any]
+Env = dict[fx.Node, Any]  # what each node gives: a value, a size, a number, a tuple of those
+
+_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+)')
+
+
+@dataclass
+class Importer:
+    """State of one import."""
+
+    name: str
+    constants: dict[str, Array] = field(default_factory=dict)
+    problems: Problems = field(default_factory=dict)
+    sizes: Sizes = field(default_factory=Sizes)
+    checks: list[tuple[Value, str]] = field(default_factory=list)  # what must hold in a run
+    names: dict[tuple[str, int], str] = field(default_factory=dict)  # of axes, by the user
+    own: set[str] = field(default_factory=set)  # the names of the sizes of inputs
+
+    # ------------------------------------------------------------------ inputs
+
+    def param(self, builder: Builder, name: str, fake: torch.Tensor) -> Value:
+        """A parameter; a symbol that is a dimension by itself is a size of ours."""
+        dims: list[Expr] = []
+        extents: Sequence[int | torch.SymInt] = fake.shape
+        for at, dim in enumerate(extents):
+            if isinstance(dim, torch.SymInt) and not self.sizes.knows(dim):
+                dims.append(self.new_size(dim, name, at))
+            else:
+                dims.append(self.sizes.expr(dim))
+        return builder.param(name, TensorType(dtype_of(fake.dtype), tuple(dims)))
+
+    def named_size(self, name: str) -> Size:
+        self.own.add(name)
+        return size(name)
+
+    def new_size(self, dim: torch.SymInt, name: str, at: int) -> Size:
+        """A size for a dimension; where that is a multiple of a symbol, so is the size."""
+        expr = dim.node.expr
+        if isinstance(expr, sympy.Symbol):
+            made = self.named_size(self.names.get((name, at), str(expr)))
+            self.sizes.symbols[expr] = made
+            return made
+        unknown = [symbol for symbol in expr.free_symbols if symbol not in self.sizes.symbols]
+        factor = expr.coeff(unknown[0]) if len(unknown) == 1 else 0
+        if not isinstance(factor, sympy.Integer) or factor < 1:
+            raise Skip(f"an input with the dimension {expr}")
+        made = self.named_size(self.names.get((name, at), f"{name}_{at}"))
+        rest = self.sizes.expr(expr - factor * unknown[0])
+        quotient = sym.floordiv(sym.sub(made, rest), int(factor))
+        self.sizes.symbols[unknown[0]] = sym.simplify(quotient)
+        return made
+
+    def number(self, builder: Builder, name: str, given: torch.SymInt) -> Expr:
+        """A size that is given as a number: the extent of what is counted up to it."""
+        value = builder.param(name, TensorType(I64, ()))
+        if self.sizes.knows(given):
+            return self.sizes.expr(given)
+        zero, one = (builder.constant(np.int64(each)) for each in (0, 1))
+        counted = builder.add("range", zero, value, one, to=I64)
+        (extent,) = counted.tensor.shape or ()
+        self.define(given.node.expr, extent)
+        return extent
+
+    # ------------------------------------------------------------------ nodes
+
+    def run(self, graph: fx.Graph, env: Env, builder: Builder) -> list[Any]:
+        """Translate all nodes but the placeholders, which `env` has; what the graph gives."""
+        for node in graph.nodes:
+            if node.op == "output":
+                made = fx.map_arg(node.args[0], lambda n: env.get(n))
+                return list(made) if isinstance(made, (list, tuple)) else [made]
+            if node.op == "call_function":
+                self.node(node, builder, env)
+            elif node.op != "placeholder" and node not in env:
+                raise UserError("TW1122", f"{self.name} has a node of kind {node.op}: {node.name}")
+        raise UserError("TW1122", f"{self.name} has no output node")
+
+    def node(self, node: fx.Node, builder: Builder, env: Env) -> None:
+        """Translate one node; what cannot be is noted among the problems."""
+        loc = location(self.name, node)
+        if any(source not in env for source in node.all_input_nodes):
+            return  # its producer was reported already
+        try:
+            env[node] = self.translate(node, builder, env, loc)
+        except (Unsupported, Skip) as error:
+            reason = error.message if isinstance(error, Unsupported) else str(error)
+            self.problems.setdefault(reason, []).append(_place(node))
+        except TilewrightError:
+            raise
+        except Exception as error:
+            message = f"{node.target} cannot be read: {type(error).__name__}: {error}"
+            raise UserError("TW1110", message, loc) from error
+
+    def translate(self, node: fx.Node, builder: Builder, env: Env, loc: Loc) -> Any:
+        """What a node gives."""
+        meta = node.meta.get("val")
+        if isinstance(meta, (torch.SymInt, torch.SymBool)) and self.sizes.knows(meta):
+            return self.sizes.expr(meta)  # arithmetic on sizes: PyTorch has done it
+        if isinstance(meta, torch.SymFloat) and self.sizes.knows(meta):
+            return float_of(meta.node.expr, self.sizes, builder)
+        if isinstance(meta, (int, float)) and not isinstance(meta, bool):
+            return meta
+        if node.target is operator.getitem:
+            source, at = node.args
+            assert isinstance(source, fx.Node)
+            return env[source][at]
+        key = rule_name(node.target)
+        rule = RULES.get(key)
+        if rule is None:
+            raise Skip(f"operator {key}")
+        args, raw = bound(node, env)
+        context = Context(node, args, raw, builder, loc, self)
+        made = rule(context)
+        return self.checked(node, made)
+
+    def checked(self, node: fx.Node, made: Any) -> Any:
+        """What a rule made, held against what PyTorch says of it; new sizes get their meaning."""
+        meta = node.meta.get("val")
+        if isinstance(meta, (tuple, list)):
+            if not isinstance(made, (tuple, list)):
+                made = (made,)
+            for value, fake in zip(made, meta, strict=False):
+                self._check(node, value, fake)
+            return tuple(made)
+        self._check(node, made, meta)
+        return made
+
+    def _check(self, node: fx.Node, value: Any, fake: Any) -> None:
+        if not isinstance(fake, torch.Tensor) or not isinstance(value, Value):
+            return
+        have, want = value.tensor, dtype_of(fake.dtype)
+        if have.dtype is not want or have.rank != fake.dim():
+            shape = list(fake.shape)
+            raise Skip(f"{rule_name(node.target)} as {have} where PyTorch has {want}{shape}")
+        extents: Sequence[int | torch.SymInt] = fake.shape
+        for mine, theirs in zip(have.shape or (), extents, strict=True):
+            if isinstance(theirs, torch.SymInt):
+                expr = theirs.node.expr
+                if isinstance(expr, sympy.Symbol) and expr not in self.sizes.symbols:
+                    self.define(expr, mine)
+            elif isinstance(mine, Const) and int(mine.value) != theirs:
+                raise Skip(
+                    f"{rule_name(node.target)} as {have} where PyTorch has {list(fake.shape)}"
+                )
+
+    def define(self, symbol: Any, size: Expr) -> None:
+        """From here on a symbol, such as the number of elements found, has a meaning."""
+        self.sizes.symbols.setdefault(symbol, size)
+
+    def check(self, cond: Value, message: str, node: Context) -> None:
+        """A condition that a run must hold to."""
+        self.checks.append((cond, message))
+
+    # ------------------------------------------------------------------ bodies
+
+    def body(self, module: fx.GraphModule, params: Sequence[TensorType], outer: Builder) -> Graph:
+        """The graph of a branch, or of the body of a loop."""
+        builder = Builder(outer=outer)
+        env: Env = {}
+        placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        for node, of in zip(placeholders, params, strict=True):
+            env[node] = builder.param(node.name, of)
+        for node in module.graph.nodes:
+            if node.op == "get_attr":
+                env[node] = self.attribute(module, node, builder)
+        held, self.checks = self.checks, []
+        results = [self.as_value(each, builder) for each in self.run(module.graph, env, builder)]
+        results = self.guarded(results, builder)
+        self.checks = held
+        return builder.graph(*results, name="body")
+
+    def attribute(self, module: fx.GraphModule, node: fx.Node, builder: Builder) -> Any:
+        """What a node that names an attribute stands for: a constant, or the graph of a body."""
+        found: Any = module
+        for part in str(node.target).split("."):
+            found = getattr(found, part)
+        if isinstance(found, torch.Tensor):
+            return builder.constant(array_of(found, node.name), node.name)
+        return found
+
+    def as_value(self, result: Any, builder: Builder) -> Value:
+        """A result as a tensor; sizes and numbers become scalars."""
+        if isinstance(result, Value):
+            return result
+        if isinstance(result, Expr):
+            return builder.add(
+                "dims", values=int(result.value) if isinstance(result, Const) else result
+            )
+        if isinstance(result, (bool, int, float)):
+            of = BOOL.numpy if isinstance(result, bool) else F64.numpy
+            return builder.constant(np.asarray(result, np.int64 if type(result) is int else of))
+        raise Skip(f"a result of type {type(result).__name__}")
+
+    def guarded(self, results: list[Value], builder: Builder) -> list[Value]:
+        """Results that only come where all that the program asserts holds."""
+        if not results:
+            return results
+        first = results[0]
+        for cond, message in self.checks:
+            first = builder.add("require", cond, first, message=message)
+        return [first, *results[1:]]
+
+
+def bound(node: fx.Node, env: Mapping[fx.Node, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments by name, as values of ours and as PyTorch's fake tensors."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        names = [str(at) for at in range(len(node.args))]
+        given: dict[str, Any] = dict(zip(names, node.args, strict=True))
+    else:
+        given = {arg.name: arg.default_value for arg in schema.arguments if arg.has_default_value()}
+        positional = [arg.name for arg in schema.arguments]
+        given |= dict(zip(positional, node.args, strict=False))
+    given |= node.kwargs
+    values = {key: fx.map_arg(value, lambda n: env[n]) for key, value in given.items()}
+    fakes = {key: fx.map_arg(value, lambda n: n.meta.get("val")) for key, value in given.items()}
+    return values, fakes
+
+
+def rule_name(target: Any) -> str:
+    """aten.add.Tensor, say; functions of Python by their own names."""
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target).removesuffix(".default")
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return str(target._name)
+    return f"{target.__module__}.{target.__name__}"
+
+
+def location(model: str, node: fx.Node) -> Loc:
+    """The line of the user's program a node comes from, and the node."""
+    return fuse(*_file(node), ModelNode(model, node.name))
+
+
+def _file(node: fx.Node) -> list[File]:
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return [File(path, int(line)) for path, line in frames[-1:]]
+
+
+def _place(node: fx.Node) -> str:
+    return " at ".join([node.name, *(str(place) for place in _file(node))])

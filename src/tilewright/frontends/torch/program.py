@@ -1,0 +1,323 @@
+"""PyTorch models ahead of time: exported, made functional, imported.
+
+imported = import_program(model, args=(x,), dynamic={"x": {0: "batch"}})
+imported.module      the graph module
+imported.wrap(...)   what was compiled from it, called with tensors in the model's own structure
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any
+
+import torch
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+
+from tilewright.base.errors import TilewrightError, UserError
+from tilewright.frontends.common.report import report
+from tilewright.frontends.torch.calling import Structure, TorchModule
+from tilewright.frontends.torch.decompositions import ahead_of_time
+from tilewright.frontends.torch.importer import Env, Importer
+from tilewright.frontends.torch.tensors import array_of
+from tilewright.graph import Builder, Module, Value
+from tilewright.runtime import module as runtime
+
+Source = torch.nn.Module | ExportedProgram | str | PathLike[str]
+Range = int | tuple[int, int]
+Dynamic = bool | Mapping[str, Any]
+
+_WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_MUTATED = (
+    OutputKind.BUFFER_MUTATION,
+    OutputKind.USER_INPUT_MUTATION,
+    OutputKind.PARAMETER_MUTATION,
+)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A model as a graph, and how it is called."""
+
+    module: Module
+    structure: Structure
+    ranges: Mapping[str, Range] = field(default_factory=dict)  # of sizes, checked at entry
+
+    def wrap(self, compiled: runtime.Module) -> runtime.Module:
+        """What takes and gives tensors as the model does."""
+        return TorchModule(compiled, self.structure)
+
+
+def import_program(
+    source: Source,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic: Dynamic | None = None,
+) -> Imported:
+    """The graph of a model, an exported program, or the path of one."""
+    name = _name(source)
+    axes, ranges = _told(dynamic)
+    program = exported(source, args, kwargs, dynamic, axes, ranges)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = program.run_decompositions(ahead_of_time())
+    return _Import(program, name, axes, ranges).run()
+
+
+def _name(source: Source) -> str:
+    if isinstance(source, (str, PathLike)):
+        return str(source)
+    return type(source).__name__
+
+
+def exported(
+    source: Source,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    dynamic: Dynamic | None,
+    axes: Mapping[str, Mapping[int, str]],
+    ranges: Mapping[str, Range],
+) -> ExportedProgram:
+    """The program of a model, traced by torch.export if it is not yet."""
+    if isinstance(source, ExportedProgram):
+        return source
+    if isinstance(source, (str, PathLike)):
+        try:
+            return torch.export.load(source)
+        except Exception as error:
+            message = f"{source} is no exported program: {error}"
+            raise UserError("TW1123", message, help="write it by torch.export.save") from error
+    if args is None and kwargs is None:
+        raise UserError(
+            "TW1124",
+            f"{type(source).__name__} needs example inputs to be traced with",
+            help="pass them: compile(model, args=(x,))",
+        )
+    shapes = _dynamic_shapes(source, args or (), kwargs or {}, dynamic, axes, ranges)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.export(
+                source, tuple(args or ()), dict(kwargs or {}), dynamic_shapes=shapes, strict=False
+            )
+    except TilewrightError:
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        text = str(error).strip().splitlines() or [""]
+        message = f"torch.export cannot trace {type(source).__name__}: {kind}: {text[0]}"
+        help = 'torch.compile(model, backend="tilewright") runs what cannot be traced as a whole'
+        raise UserError("TW1125", message, help=help) from error
+
+
+def _told(
+    dynamic: Dynamic | None,
+) -> tuple[dict[str, dict[int, str]], dict[str, Range]]:
+    """What `dynamic` says of axes of inputs, and of sizes by name."""
+    axes: dict[str, dict[int, str]] = {}
+    ranges: dict[str, Range] = {}
+    if isinstance(dynamic, Mapping):
+        for name, said in dynamic.items():
+            if isinstance(said, Mapping):
+                axes[name] = {int(axis): str(size) for axis, size in said.items()}
+            else:
+                ranges[name] = said
+    return axes, ranges
+
+
+def _dynamic_shapes(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    dynamic: Dynamic | None,
+    axes: Mapping[str, Mapping[int, str]],
+    ranges: Mapping[str, Range],
+) -> Any:
+    """The same in torch.export's words."""
+    if dynamic is None or dynamic is False:
+        return None
+    if dynamic is True:
+        every = torch.utils._pytree.tree_map(_all_axes, (tuple(args), dict(kwargs)))
+        names = _input_names(model, args, kwargs)
+        return dict(zip(names, (*every[0], *every[1].values()), strict=True))
+    made: dict[str, Any] = {}
+    names = _input_names(model, args, kwargs)
+    for name in axes:
+        if name not in names:
+            help = f"its inputs are {', '.join(names)}"
+            raise UserError("TW6005", f"the model has no input {name}", help=help)
+    known: dict[str, Any] = {}
+    for name in names:
+        sizes = {axis: known.setdefault(size, _dim(size, ranges)) for axis, size in
+                 axes.get(name, {}).items()}  # fmt: skip
+        made[name] = sizes or None
+    return made
+
+
+def _dim(name: str, ranges: Mapping[str, Range]) -> Any:
+    said = ranges.get(name)
+    if isinstance(said, tuple):
+        return Dim(name, min=said[0], max=said[1])
+    return Dim(name)
+
+
+def _all_axes(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return None
+    return dict.fromkeys(range(value.dim()), Dim.AUTO)
+
+
+def _input_names(
+    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[str]:
+    """What the model's forward calls its arguments, in order."""
+    code = model.forward.__code__
+    positional = list(code.co_varnames[1 : code.co_argcount])
+    names = positional[: len(args)]
+    names += [f"args_{at}" for at in range(len(args) - len(names))]
+    return [*names, *kwargs]
+
+
+class _Import:
+    """The import of one exported program."""
+
+    def __init__(
+        self,
+        program: ExportedProgram,
+        name: str,
+        axes: Mapping[str, Mapping[int, str]],
+        ranges: Mapping[str, Range],
+    ) -> None:
+        self.program = program
+        self.signature = program.graph_signature
+        self.importer = Importer(name)
+        self.builder = Builder(self.importer.constants)
+        self.importer.names = {
+            (name, axis): size for name, sizes in axes.items() for axis, size in sizes.items()
+        }
+        self.given = ranges
+        self.env: Env = {}
+
+    def run(self) -> Imported:
+        structure = self._inputs()
+        importer = self.importer
+        if importer.problems:
+            raise report(importer.name, importer.problems)
+        made = importer.run(self.program.graph, self.env, self.builder)
+        if importer.problems:
+            raise report(importer.name, importer.problems)
+        values = self._outputs(made, structure)
+        values = importer.guarded(values, self.builder)
+        graph = self.builder.graph(*values)
+        module = Module({"main": graph}, importer.constants, outputs=tuple(structure.names))
+        return Imported(module, structure, {**self._ranges(), **self._given_ranges()})
+
+    # ------------------------------------------------------------------ inputs
+
+    def _inputs(self) -> Structure:
+        """Parameters for what users give and what the model changes; constants for weights."""
+        structure = Structure(self.program.call_spec.in_spec, self.program.call_spec.out_spec)
+        mutated = set(self.signature.buffers_to_mutate.values())
+        mutated |= set(getattr(self.signature, "parameters_to_mutate", {}).values())
+        for node in self.program.graph.nodes:
+            if node.op == "get_attr":
+                module = self.program.graph_module
+                self.env[node] = self.importer.attribute(module, node, self.builder)
+        nodes = [node for node in self.program.graph.nodes if node.op == "placeholder"]
+        held: list[tuple[Any, str, torch.Tensor]] = []
+        for node, spec in zip(nodes, self.signature.input_specs, strict=True):
+            if spec.kind in _WEIGHTS:
+                tensor = self._tensor(spec)
+                if spec.target in mutated:
+                    held.append((node, str(spec.target), tensor))
+                else:
+                    self.env[node] = self.builder.constant(
+                        array_of(tensor, str(spec.target)), _word(str(spec.target))
+                    )
+            elif isinstance(spec.arg, ConstantArgument):
+                structure.constants[len(structure.order)] = spec.arg.value
+                structure.order.append(None)
+                self.env[node] = spec.arg.value
+            elif spec.kind is InputKind.USER_INPUT:
+                self._input(node, structure)
+            else:
+                reason = f"an input of kind {spec.kind.name.lower()}"  # of side effects, say
+                self.importer.problems.setdefault(reason, []).append(node.name)
+        for node, name, tensor in held:
+            self.env[node] = self.importer.param(self.builder, _word(name), node.meta["val"])
+            structure.states[name] = tensor
+        return structure
+
+    def _input(self, node: torch.fx.Node, structure: Structure) -> None:
+        fake = node.meta["val"]
+        if isinstance(fake, torch.Tensor):
+            self.env[node] = self.importer.param(self.builder, node.name, fake)
+            structure.order.append(len(structure.inputs))
+            structure.inputs.append(node.name)
+            return
+        if isinstance(fake, torch.SymInt):
+            self.env[node] = self.importer.number(self.builder, node.name, fake)
+            structure.order.append(len(structure.inputs))
+            structure.inputs.append(node.name)
+            return
+        structure.constants[len(structure.order)] = fake
+        structure.order.append(None)
+        self.env[node] = fake
+
+    def _tensor(self, spec: Any) -> torch.Tensor:
+        state, constants = self.program.state_dict, self.program.constants
+        found: torch.Tensor | None = state.get(spec.target)
+        return constants[spec.target] if found is None else found
+
+    # ------------------------------------------------------------------ outputs
+
+    def _outputs(self, made: Sequence[Any], structure: Structure) -> list[Value]:
+        """Results of ours: what the model gives, then what it changes."""
+        values: list[Value] = []
+        user_inputs = {name: at for at, name in enumerate(structure.inputs)}
+        states = {name: at for at, name in enumerate(structure.states)}
+        for result, spec in zip(made, self.signature.output_specs, strict=True):
+            if spec.kind in _MUTATED:
+                where = states if spec.target in states else user_inputs
+                kind = "state" if where is states else "input"
+                structure.changes.append((kind, where[spec.target], len(values)))
+            elif not isinstance(result, Value):
+                if isinstance(spec.arg, ConstantArgument) or result is None:
+                    structure.results.append(("constant", getattr(spec.arg, "value", None)))
+                    continue
+                structure.results.append(("number", len(values)))
+            else:
+                structure.results.append(("tensor", len(values)))
+            values.append(self.importer.as_value(result, self.builder))
+            structure.names.append(_word(spec.arg.name))
+        return values
+
+    # ------------------------------------------------------------------ sizes
+
+    def _ranges(self) -> dict[str, Range]:
+        """What the export found out about sizes; those of 0 and 1 may pass, as in torch."""
+        found: dict[str, Range] = {}
+        for symbol, span in self.program.range_constraints.items():
+            size = self.importer.sizes.symbols.get(symbol)
+            name = getattr(size, "name", None)
+            if name is None or name not in self.importer.own:
+                continue
+            low = int(span.lower) if span.lower > 2 else 0
+            high = int(span.upper) if _is_number(span.upper) else (1 << 63) - 1
+            if low or high < 1 << 62:
+                found[name] = (low, high)
+        return found
+
+    def _given_ranges(self) -> dict[str, Range]:
+        return {name: said for name, said in self.given.items() if name in self.importer.own}
+
+
+def _is_number(bound: Any) -> bool:
+    return bool(getattr(bound, "is_finite", False)) and "oo" not in str(bound)
+
+
+def _word(name: str) -> str:
+    return "".join(c if c.isalnum() or c == "_" else "_" for c in name)

@@ -1,0 +1,143 @@
+"""Attention: what PyTorch calls scaled_dot_product_attention, and its forms on the CPU."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.frontends.common.report import Skip
+from tilewright.frontends.torch.rules.base import Context, Rule
+from tilewright.frontends.torch.rules.shape import transpose
+from tilewright.graph import Value
+from tilewright.graph.ops.shape import product
+from tilewright.graph.types import items_of
+from tilewright.sym import ONE, Const, Expr
+
+
+def _heads(node: Context, x: Value, lead: tuple[Expr, ...]) -> Value:
+    """[*lead, sequence, features] as [batch, heads, sequence, features]."""
+    dims = node.shape(x)
+    if len(lead) == 2:
+        if dims[:-2] != lead and len(dims) == 4:
+            x = _batched(node, x, lead)
+        return x
+    if dims[:-2] != lead:
+        x = node.emit("expand", x, shape=items_of((*lead, *dims[-2:])))
+    return node.reshape(x, (product(lead), ONE, *dims[-2:]))
+
+
+def _batched(node: Context, x: Value, lead: tuple[Expr, ...]) -> Value:
+    """Keys of one batch for all, and of one head for all; several heads may share a key's."""
+    dims = node.shape(x)
+    heads = lead[1] if dims[1] is ONE else dims[1]
+    if dims[0] is lead[0] and dims[1] is heads:
+        return x
+    return node.emit("expand", x, shape=items_of((lead[0], heads, *dims[2:])))
+
+
+def _mask(node: Context, mask: Value, lead: tuple[Expr, ...]) -> Value:
+    """A mask as [batch, heads, queries, keys], or what broadcasts to it."""
+    dims = node.shape(mask)
+    if len(lead) == 2:
+        return mask
+    if len(dims) <= 2:
+        return mask
+    if len(dims) < len(lead) + 2:
+        mask = node.unsqueeze(mask, *range(len(lead) + 2 - len(dims)))
+    full = node.emit("expand", mask, shape=items_of((*lead, *dims[-2:])))
+    return node.reshape(full, (product(lead), ONE, *dims[-2:]))
+
+
+def attend(node: Context, mask: Value | None, *, causal: bool) -> Value:
+    """The values that the queries attend to, in the shape of the queries."""
+    if node.get("dropout_p", 0.0):
+        raise Skip(f"{node.op_type} with dropout")
+    q, k, v = node["query"], node["key"], node["value"]
+    lead = node.out[:-2]
+    scale = node.get("scale")
+    made = node.emit(
+        "attention",
+        _heads(node, q, lead),
+        _heads(node, k, lead),
+        _heads(node, v, lead),
+        None if mask is None else _mask(node, mask, lead),
+        scale=None if scale is None else float(scale),
+        causal=causal,
+    )
+    return node.cast(made if len(lead) == 2 else node.reshape(made, node.out), node.to)
+
+
+def _attention(node: Context) -> Value:
+    return attend(node, node.get("attn_mask"), causal=bool(node.get("is_causal", False)))
+
+
+def _flash(node: Context) -> tuple[Value, Value | None]:
+    """Attention, and the logarithm of the sums of its weights, for gradients."""
+    mask, causal = node.get("attn_mask"), bool(node.get("is_causal", False))
+    made = attend(node, mask, causal=causal)
+    return made, _log_sums(node, mask, causal=causal) if node.wants(1) else None
+
+
+def _scores(node: Context, mask: Value | None, *, causal: bool) -> Value:
+    """The scaled products of queries and keys; what may not be seen is -inf."""
+    q, k = node["query"], node["key"]
+    features = node.shape(q)[-1]
+    scale = node.get("scale")
+    if scale is None:
+        if not isinstance(features, Const):
+            raise Skip(f"{node.op_type} with a dynamic number of features")
+        scale = 1 / math.sqrt(int(features.value))
+    scores = node.emit(
+        "matmul", node.emit("mul", q, float(scale)), transpose(node, k, (0, 1, 3, 2))
+    )
+    if mask is not None and mask.tensor.dtype.is_bool:
+        scores = node.emit("where", mask, scores, -math.inf)
+    elif mask is not None:
+        scores = node.emit("add", scores, node.cast(mask, scores.tensor.dtype))
+    if causal:
+        rows, columns = node.shape(scores)[-2:]
+        seen = node.emit("less_equal", node.iota(columns), node.unsqueeze(node.iota(rows), 1))
+        scores = node.emit("where", seen, scores, node.like(scores, -math.inf))
+    return scores
+
+
+def _log_sums(node: Context, mask: Value | None, *, causal: bool) -> Value:
+    """log(sum(exp(scores))) for each query, the greatest score taken out."""
+    scores = _scores(node, mask, causal=causal)
+    most = node.emit("reduce_max", scores, axes=(3,), keepdims=True)
+    powers = node.emit("exp", node.emit("sub", scores, most))
+    total = node.emit("reduce_sum", powers, axes=(3,), keepdims=True)
+    made = node.emit("add", node.emit("log", total), most)
+    dims = node.shape(made)
+    return node.reshape(made, dims[:3])
+
+
+def _flash_gradient(node: Context) -> tuple[Value, Value, Value]:
+    """Weights anew from the scores and their sums; then the derivative of each product.
+
+    p = exp(s - l); dv = p' @ g; ds = p * (g @ v' - sum(g * out)); dq = ds @ k; dk = ds' @ q
+    """
+    g, out, sums = node["grad_out"], node["out"], node["logsumexp"]
+    q, k, v = node["query"], node["key"], node["value"]
+    scores = _scores(node, node.get("attn_mask"), causal=bool(node.get("is_causal", False)))
+    weights = node.emit("exp", node.emit("sub", scores, node.unsqueeze(sums, 3)))
+    turn = (0, 1, 3, 2)
+    dv = node.emit("matmul", transpose(node, weights, turn), g)
+    along = node.emit("matmul", g, transpose(node, v, turn))
+    shared = node.emit("reduce_sum", node.emit("mul", g, out), axes=(3,), keepdims=True)
+    ds = node.emit("mul", weights, node.emit("sub", along, shared))
+    scale = node.get("scale")
+    if scale is None:
+        features = node.shape(q)[-1]
+        assert isinstance(features, Const)
+        scale = 1 / math.sqrt(int(features.value))
+    ds = node.emit("mul", ds, float(scale))
+    dq = node.emit("matmul", ds, k)
+    dk = node.emit("matmul", transpose(node, ds, turn), q)
+    return dq, dk, dv
+
+
+RULES: dict[str, Rule] = {
+    "aten.scaled_dot_product_attention": _attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu": _flash,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _flash_gradient,
+}

@@ -1,0 +1,383 @@
+"""Element by element: arithmetic, comparisons, conversions, with PyTorch's promotion of types."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
+
+from tilewright.base.dtype import BOOL, I64, U8, DType
+from tilewright.frontends.common.report import Skip
+from tilewright.frontends.torch.rules.base import Context, Rule, Scalar
+from tilewright.graph import Value
+from tilewright.graph.types import items_of
+
+# ------------------------------------------------------------------------------------ one operand
+
+_FLOAT = (  # operators of ours with the same name, on floats; integers become floats first
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "expm1"),
+    *("log", "log1p", "log2", "reciprocal", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan"),
+    *("tanh", "exp2"),
+)
+_ROUNDING = ("ceil", "floor", "round", "trunc")  # integers stay as they are
+_NUMBER = ("abs", "neg", "sign", "relu")
+
+
+def _float(op: str) -> Rule:
+    return lambda node: node.emit(op, node.cast(node["self"], node.to))
+
+
+def _rounding(op: str) -> Rule:
+    def rule(node: Context) -> Value:
+        x = node["self"]
+        return node.emit(op, x) if x.tensor.dtype.is_float else x
+
+    return rule
+
+
+def _number(op: str) -> Rule:
+    def rule(node: Context) -> Value:
+        x = node["self"]
+        unsigned = x.tensor.dtype.is_bool or x.tensor.dtype.kind == "uint"
+        if unsigned and op in ("abs", "relu"):
+            return x
+        if x.tensor.dtype.is_bool:
+            return x if op == "sign" else node.emit("logical_not", x)
+        return node.emit(op, x) if op != "sign" or not node.to.is_float else _sign(node, x)
+
+    return rule
+
+
+def _sign(node: Context, x: Value) -> Value:
+    """(x > 0) - (x < 0): NaN has no sign."""
+    above, below = (node.cast(node.emit(op, x, 0.0), node.to) for op in ("greater", "less"))
+    return node.emit("sub", above, below)
+
+
+def _log10(node: Context) -> Value:
+    return node.emit("mul", node.emit("log", node.cast(node["self"], node.to)), 1 / math.log(10))
+
+
+def _round_decimals(node: Context) -> Value:
+    """round(x * 10**d) / 10**d."""
+    x, digits = node["self"], node.args["decimals"]
+    if not x.tensor.dtype.is_float:
+        return x
+    if digits >= 0:
+        scale = float(10**digits)
+        return node.emit("div", node.emit("round", node.emit("mul", x, scale)), scale)
+    scale = float(10**-digits)
+    return node.emit("mul", node.emit("round", node.emit("div", x, scale)), scale)
+
+
+def _is_inf(node: Context) -> Value:
+    x = node["self"]
+    if not x.tensor.dtype.is_float:
+        return node.full(False, BOOL, node.out)
+    return node.emit("equal", node.emit("abs", x), math.inf)
+
+
+def _is_nan(node: Context) -> Value:
+    x = node["self"]
+    return node.emit("isnan", x) if x.tensor.dtype.is_float else node.full(False, BOOL, node.out)
+
+
+def _bitwise_not(node: Context) -> Value:
+    x = node["self"]
+    return node.emit("logical_not" if x.tensor.dtype.is_bool else "bit_not", x)
+
+
+def _angle(node: Context) -> Value:
+    """0, or pi below zero; NaN stays."""
+    x = node.cast(node["self"], node.to)
+    turned = node.emit("where", node.emit("less", x, 0.0), node.like(x, math.pi), node.like(x, 0))
+    return node.emit("where", node.emit("isnan", x), x, turned)
+
+
+def _erfc(node: Context) -> Value:
+    return node.emit("neg", node.emit("sub", node.emit("erf", node.cast(node["self"], node.to)), 1))
+
+
+# ------------------------------------------------------------------------------------ two operands
+
+
+def operands(node: Context, to: DType) -> tuple[Value, Value]:
+    """`self` and `other`, tensors or numbers, brought to one element type."""
+    return node.value(node.get("self"), to), node.value(node.get("other"), to)
+
+
+def _binary(op: str, of_bool: str = "") -> Rule:
+    """An operator of ours; on booleans, where PyTorch has it, a logical one."""
+
+    def rule(node: Context) -> Value:
+        a, b = operands(node, node.to)
+        return node.emit(of_bool if of_bool and node.to.is_bool else op, a, b)
+
+    return rule
+
+
+def _scaled(op: str, of_bool: str = "") -> Rule:
+    """a + alpha * b, or a - alpha * b."""
+
+    def rule(node: Context) -> Value:
+        a, b = operands(node, node.to)
+        alpha = node.get("alpha", 1)
+        if node.to.is_bool:
+            return node.emit(of_bool, a, b)
+        if not isinstance(alpha, (int, float)) or alpha != 1:
+            b = node.emit("mul", b, node.value(alpha, node.to))
+        return node.emit(op, a, b)
+
+    return rule
+
+
+def _rsub(node: Context) -> Value:
+    a, b = operands(node, node.to)
+    alpha = node.get("alpha", 1)
+    if alpha != 1:
+        a = node.emit("mul", a, node.value(alpha, node.to))
+    return node.emit("sub", b, a)
+
+
+def _div(node: Context) -> Value:
+    """True division, or a quotient rounded down or towards zero."""
+    mode = node.get("rounding_mode")
+    a, b = operands(node, node.to)
+    if mode == "floor":
+        return _floor_div(node, a, b)
+    quotient = node.emit("div", a, b)  # of integers it truncates
+    return node.emit("trunc", quotient) if mode == "trunc" and node.to.is_float else quotient
+
+
+def _floor_div(node: Context, a: Value, b: Value) -> Value:
+    """As Python has it; a float over zero is infinite or NaN, where rounding down stops."""
+    if not node.to.is_float:
+        return node.emit("floordiv", a, b)
+    exact = node.emit("div", a, b)
+    rest = node.emit("mod", a, b)
+    whole = node.emit("round", node.emit("div", node.emit("sub", a, rest), b))
+    return node.emit("where", node.emit("equal", b, 0.0), exact, whole)
+
+
+def _floor_divide(node: Context) -> Value:
+    return _floor_div(node, *operands(node, node.to))
+
+
+def _power(node: Context) -> Value:
+    exponent = node.get("exponent")
+    base = node.value(node.get("self"), node.to)
+    if isinstance(exponent, (int, float)) and not isinstance(exponent, bool):
+        if exponent == 1:
+            return base
+        if exponent == 2:
+            return node.emit("mul", base, base)
+        if exponent == 0.5 and node.to.is_float:
+            return node.emit("sqrt", base)
+        if exponent == -1 and node.to.is_float:
+            return node.emit("reciprocal", base)
+        if exponent == 3:
+            return node.emit("mul", node.emit("mul", base, base), base)
+    if node.to.is_bool:  # a ** b is false only where a is and b is not
+        return node.emit("logical_or", base, node.emit("logical_not", node.value(exponent, BOOL)))
+    return node.emit("pow", base, node.value(exponent, node.to))
+
+
+def _compare(op: str) -> Rule:
+    def rule(node: Context) -> Value:
+        to = node.promoted("self", "other")
+        if to.is_bool and op not in ("equal", "not_equal"):
+            to = U8
+        return node.emit(op, *operands(node, to))
+
+    return rule
+
+
+def _logical(op: str) -> Rule:
+    return lambda node: node.emit(op, *operands(node, BOOL))
+
+
+def _shift(op: str) -> Rule:
+    """A shift by the width of the type or more leaves nothing, or the sign."""
+
+    def rule(node: Context) -> Value:
+        a, b = operands(node, node.to)
+        bits = node.to.bits
+        outside = node.emit(
+            "logical_or", node.emit("less", b, 0), node.emit("greater_equal", b, bits)
+        )
+        inside = node.emit(op, a, node.emit("where", outside, node.value(0, node.to), b))
+        if op == "shift_left" or node.to.kind == "uint":
+            lost = node.value(0, node.to)
+        else:
+            lost = node.emit(op, a, node.value(bits - 1, node.to))
+        return node.emit("where", outside, lost, inside)
+
+    return rule
+
+
+def _atan2(node: Context) -> Value:
+    return node.emit("atan2", *operands(node, node.to))
+
+
+# ------------------------------------------------------------------------------------ several
+
+
+def _where(node: Context) -> Value:
+    a, b = operands(node, node.to)
+    return node.emit("where", node.cast(node["condition"], BOOL), a, b)
+
+
+def _clamp(node: Context) -> Value:
+    """Booleans and unsigned numbers as wide as the bounds."""
+    x = node.cast(node["self"], node.to)
+    low, high = node.get("min"), node.get("max")
+    for op, bound in (("maximum", low), ("minimum", high)):
+        if bound is not None:
+            x = node.emit(op, x, node.value(_within(bound, node.to), node.to))
+    return x
+
+
+def _within(bound: Scalar, of: DType) -> Scalar:
+    """A number that a type can hold, for a bound that lies outside of it."""
+    if of.is_int and isinstance(bound, (int, float)):
+        return int(min(max(bound, of.min), of.max))
+    return bound
+
+
+def _to_copy(node: Context) -> Value:
+    return convert(node, node["self"], node.to)
+
+
+def convert(node: Context, x: Value, to: DType) -> Value:
+    """x in another element type. Floats wrap on their way to small integers, as in C."""
+    have = x.tensor.dtype
+    if have.is_float and to.is_int and to.bits < 64:
+        x = node.cast(x, I64)
+    return node.cast(x, to)
+
+
+def _copy(node: Context) -> Value:
+    made = convert(node, node["src"], node.to)
+    return node.emit("expand", made, shape=items_of(node.out))
+
+
+def _lerp(node: Context) -> Value:
+    a, b = node["self"], node.value(node.get("end"), node.to)
+    weight = node.value(node.get("weight"), node.to)
+    return node.emit("add", a, node.emit("mul", weight, node.emit("sub", b, a)))
+
+
+def _same(name: str = "self") -> Rule:
+    return lambda node: node[name]
+
+
+def _gradient(formula: Callable[[Context, Value, Value], Value]) -> Rule:
+    """grad_output times the derivative, from the result or the input."""
+
+    def rule(node: Context) -> Value:
+        names = [name for name in node.args if name != "grad_output"]
+        gradient, x = node["grad_output"], node[names[0]]
+        return node.emit("mul", gradient, formula(node, x, gradient))
+
+    return rule
+
+
+def _tanh_slope(node: Context, y: Value, gradient: Value) -> Value:
+    return node.emit("sub", node.value(1.0, node.to), node.emit("mul", y, y))
+
+
+def _sigmoid_slope(node: Context, y: Value, gradient: Value) -> Value:
+    return node.emit("mul", y, node.emit("sub", node.value(1.0, node.to), y))
+
+
+def _promoting(op: str) -> Rule:
+    """An operator on floats whose operands may be integers."""
+
+    def rule(node: Context) -> Value:
+        to = node.promoted("self", "other", kind=KIND.INT_TO_FLOAT)
+        return node.emit(op, *operands(node, to))
+
+    return rule
+
+
+def _remainder(op: str) -> Rule:
+    """Of integers by zero PyTorch raises; here a divisor of zero is not looked for."""
+
+    def rule(node: Context) -> Value:
+        if node.to.is_bool:
+            raise Skip(f"{node.op_type} of booleans")
+        return node.emit(op, *operands(node, node.to))
+
+    return rule
+
+
+_COMPARISONS = {
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+}
+_TENSORS = ("Tensor", "Scalar")
+
+RULES: dict[str, Rule] = {
+    **{f"aten.{name}": _float(name) for name in _FLOAT},
+    **{f"aten.{name}": _rounding(name) for name in _ROUNDING},
+    **{f"aten.{name}": _number(name) for name in _NUMBER},
+    "aten.log10": _log10,
+    "aten.erfc": _erfc,
+    "aten.angle": _angle,
+    "aten.round.decimals": _round_decimals,
+    "aten.isinf": _is_inf,
+    "aten.isnan": _is_nan,
+    "aten.bitwise_not": _bitwise_not,
+    "aten.logical_not": lambda node: node.emit("logical_not", node.cast(node["self"], BOOL)),
+    **{f"aten.add.{kind}": _scaled("add", "logical_or") for kind in _TENSORS},
+    **{f"aten.sub.{kind}": _scaled("sub", "logical_xor") for kind in _TENSORS},
+    **{f"aten.rsub.{kind}": _rsub for kind in _TENSORS},
+    **{f"aten.mul.{kind}": _binary("mul", "logical_and") for kind in _TENSORS},
+    **{f"aten.div.{kind}": _div for kind in (*_TENSORS, "Tensor_mode", "Scalar_mode")},
+    **{f"aten.floor_divide{kind}": _floor_divide for kind in ("", ".Scalar")},
+    **{f"aten.fmod.{kind}": _remainder("fmod") for kind in _TENSORS},
+    **{f"aten.remainder.{kind}": _remainder("mod") for kind in (*_TENSORS, "Scalar_Tensor")},
+    **{f"aten.pow.{kind}": _power for kind in ("Scalar", "Tensor_Scalar", "Tensor_Tensor")},
+    **{
+        f"aten.{name}.{kind}": _compare(op)
+        for name, op in _COMPARISONS.items()
+        for kind in _TENSORS
+    },
+    **{
+        f"aten.bitwise_{name}.{kind}": _binary(f"bit_{name}", f"logical_{name}")
+        for name in ("and", "or", "xor")
+        for kind in (*_TENSORS, "Scalar_Tensor")
+    },
+    **{
+        f"aten.bitwise_{side}_shift.{kind}": _shift(f"shift_{side}")
+        for side in ("left", "right")
+        for kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    },
+    **{
+        f"aten.__{side}shift__.{kind}": _shift(f"shift_{ours}")
+        for side, ours in (("l", "left"), ("r", "right"))
+        for kind in _TENSORS
+    },
+    **{f"aten.logical_{name}": _logical(f"logical_{name}") for name in ("and", "or", "xor")},
+    "aten.maximum": _binary("maximum", "logical_or"),
+    "aten.minimum": _binary("minimum", "logical_and"),
+    "aten.atan2": _atan2,
+    "aten.atan2.out": _atan2,
+    "aten.where.self": _where,
+    "aten.clamp": _clamp,
+    "aten.clamp.Tensor": _clamp,
+    "aten.clamp_min": _clamp,
+    "aten.clamp_max": _clamp,
+    "aten.lerp.Scalar": _lerp,
+    "aten.lerp.Tensor": _lerp,
+    "aten._to_copy": _to_copy,
+    "prims.convert_element_type": lambda node: convert(node, node["a"], node.to),
+    "aten.copy": _copy,
+    "aten.tanh_backward": _gradient(_tanh_slope),
+    "aten.sigmoid_backward": _gradient(_sigmoid_slope),
+}

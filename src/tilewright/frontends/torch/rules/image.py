@@ -1,0 +1,97 @@
+"""Resizing and sampling of images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.frontends.common.report import Skip
+from tilewright.frontends.torch.rules.base import Context, Rule
+from tilewright.graph import Value
+from tilewright.graph.types import items_of
+
+
+def _scales(node: Context) -> list[float] | None:
+    """The factors that coordinates go by, where the user gave them."""
+    given = node.get("scale_factors")
+    if given is None:
+        named = [node.get(name) for name in ("scales", "scales_d", "scales_h", "scales_w")]
+        given = [scale for scale in named if scale is not None] or None
+    return None if given is None else [float(scale) for scale in given]
+
+
+def _resize(node: Context, **attributes: Any) -> Value:
+    x = node["input"] if "input" in node.args else node["self"]
+    rank = len(node.shape(x))
+    axes = tuple(range(2, rank))
+    scales = _scales(node)
+    if not x.tensor.dtype.is_float and attributes["mode"] != "nearest":
+        raise Skip(f"{node.op_type} of integers")
+    if scales is not None and len(scales) == len(axes):
+        factors = node.constant(np.asarray(scales, np.float32))
+        made = node.emit("resize", x, None, factors, None, axes=axes, **attributes)
+        if node.shape(made) == node.out:
+            return made
+    return node.emit("resize", x, sizes=items_of(node.out[2:]), axes=axes, **attributes)
+
+
+def _nearest(node: Context) -> Value:
+    return _resize(node, mode="nearest", coordinates="asymmetric", nearest="floor")
+
+
+def _nearest_exact(node: Context) -> Value:
+    return _resize(node, mode="nearest", coordinates="half_pixel", nearest="round_prefer_ceil")
+
+
+def _smooth(mode: str, *, antialias: bool = False) -> Rule:
+    def rule(node: Context) -> Value:
+        corners = bool(node.args["align_corners"])
+        return _resize(
+            node,
+            mode=mode,
+            coordinates="align_corners" if corners else "half_pixel",
+            antialias=antialias,
+            exclude_outside=antialias,  # weights behind the border are shared out again
+            cubic_a=-0.5 if antialias else -0.75,
+        )
+
+    return rule
+
+
+_MODES = ("linear", "nearest", "cubic")
+_PADDINGS = ("zeros", "border", "reflection")
+
+
+def _grid_sample(node: Context) -> Value:
+    return node.emit(
+        "grid_sample",
+        node["input"],
+        node["grid"],
+        mode=_MODES[node.args["interpolation_mode"]],
+        padding=_PADDINGS[node.args["padding_mode"]],
+        align_corners=bool(node.args["align_corners"]),
+    )
+
+
+_FORMS = ("", ".vec")
+
+RULES: dict[str, Rule] = {
+    **{f"aten.upsample_nearest{n}d{form}": _nearest for n in (1, 2, 3) for form in _FORMS},
+    **{
+        f"aten._upsample_nearest_exact{n}d{form}": _nearest_exact
+        for n in (1, 2, 3)
+        for form in _FORMS
+    },
+    **{
+        f"aten.upsample_{name}{form}": _smooth("linear")
+        for name in ("linear1d", "bilinear2d", "trilinear3d")
+        for form in _FORMS
+    },
+    **{f"aten.upsample_bicubic2d{form}": _smooth("cubic") for form in _FORMS},
+    **{f"aten._upsample_bilinear2d_aa{form}": _smooth("linear", antialias=True) for form in _FORMS},
+    **{f"aten._upsample_bicubic2d_aa{form}": _smooth("cubic", antialias=True) for form in _FORMS},
+    "aten.grid_sampler_2d": _grid_sample,
+    "aten.grid_sampler_3d": _grid_sample,
+    "aten.grid_sampler": _grid_sample,
+}

@@ -1,0 +1,308 @@
+"""Pooling over windows and to given extents, with gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright import sym
+from tilewright.base.dtype import F32, I64, DType
+from tilewright.frontends.common.report import Skip
+from tilewright.frontends.torch.rules.base import Context, Rule
+from tilewright.frontends.torch.rules.conv import each, spread
+from tilewright.frontends.torch.rules.shape import transpose
+from tilewright.graph import Value
+from tilewright.graph.ops.shape import product
+from tilewright.graph.types import items_of
+from tilewright.sym import ONE, Const, Expr
+
+
+def _images(node: Context, x: Value, spatial: int) -> Value:
+    """x with a batch axis."""
+    return node.unsqueeze(x, 0) if len(node.shape(x)) == spatial + 1 else x
+
+
+def _window(node: Context, spatial: int) -> dict[str, Any]:
+    kernel = each(node.args["kernel_size"], spatial)
+    strides = each(node.get("stride"), spatial) if node.get("stride") else kernel
+    pads = each(node.get("padding"), spatial, 0)
+    return {
+        "kernel": kernel,
+        "strides": strides,
+        "pads": pads * 2,
+        "dilations": each(node.get("dilation"), spatial),
+        "ceil_mode": bool(node.get("ceil_mode", False)),
+    }
+
+
+def _max_pool(spatial: int) -> Rule:
+    """The greatest of each window, and where in its image it is."""
+
+    def rule(node: Context) -> tuple[Value, Value | None]:
+        x = _images(node, node["self"], spatial)
+        wanted = 2 if node.wants(1) else 1
+        made = node.emit_many("max_pool", x, outputs=wanted, **_window(node, spatial))
+        best = node.reshape(made[0], node.out)
+        if wanted == 1:
+            return best, None
+        plane = node.number(product(node.shape(x)[2:]))
+        return best, node.reshape(node.emit("mod", made[1], plane), node.out)
+
+    return rule
+
+
+def _max_pool_gradient(node: Context) -> Value:
+    """Each gradient goes where its element came from."""
+    g, x, places = node["grad_output"], node["self"], node["indices"]
+    *lead, height, width = node.shape(x)
+    planes = product(lead)
+    count = product(node.shape(g)[-2:])
+    zero = node.full(0, node.to, (planes, sym.simplify(sym.mul(height, width))))
+    flat = [node.reshape(each_, (planes, count)) for each_ in (places, g)]
+    made = node.emit("scatter_elements", zero, *flat, axis=1, reduction="add")
+    return node.reshape(made, node.out)
+
+
+def _avg_pool(spatial: int) -> Rule:
+    def rule(node: Context) -> Value:
+        x, window = _images(node, node["self"], spatial), _window(node, spatial)
+        if not x.tensor.dtype.is_float:
+            raise Skip("the mean of integers")
+        include = bool(node.get("count_include_pad", True))
+        by = node.get("divisor_override")
+        if by is None:
+            made = node.emit("avg_pool", x, include_pad=include, **window)
+            return node.reshape(made, node.out)
+        made = node.emit("avg_pool", x, include_pad=False, **window)
+        counts = _counts(node, node.shape(x)[2:], node.out[-spatial:], window, x.tensor.dtype,
+                         include=False)  # fmt: skip
+        made = node.emit("div", node.emit("mul", made, counts), float(by))
+        return node.reshape(made, node.out)
+
+    return rule
+
+
+def _counts(
+    node: Context,
+    extents: Sequence[Expr],
+    outs: Sequence[Expr],
+    window: dict[str, Any],
+    to: DType,
+    *,
+    include: bool,
+) -> Value:
+    """How many elements each window of a mean counts: those inside, or inside of the pads."""
+    rank = len(extents)
+    total = node.full(1, to, [ONE] * rank)
+    for axis, (size, count) in enumerate(zip(extents, outs, strict=True)):
+        begin = window["pads"][axis]
+        start = node.emit("sub", node.emit("mul", node.iota(count), window["strides"][axis]), begin)
+        end = node.emit("add", start, window["kernel"][axis])
+        low, high = (-begin, sym.add(size, begin)) if include else (0, size)
+        last = node.emit("minimum", end, node.number(sym.simplify(sym.as_expr(high))))
+        length = node.emit("sub", last, node.emit("maximum", start, low))
+        total = node.emit("mul", total, node.column(node.cast(length, to), axis, rank))
+    return total
+
+
+def _avg_pool_gradient(node: Context) -> Value:
+    """Each gradient, shared out among the elements of its window."""
+    x, spatial = node["self"], 2
+    g = node["grad_output"]
+    window = _window(node, spatial)
+    *lead, height, width = node.shape(x)
+    outs = node.shape(g)[-2:]
+    by = node.get("divisor_override")
+    if by is not None:
+        g = node.emit("div", g, float(by))
+    else:
+        include = bool(node.get("count_include_pad", True))
+        g = node.emit(
+            "div", g, _counts(node, (height, width), outs, window, node.to, include=include)
+        )
+    flat = node.reshape(g, (product(lead), ONE, *outs))
+    ones = node.full(1, node.to, (1, 1, *window["kernel"]))
+    made = spread(
+        node, flat, ones, (height, width), window["strides"], window["pads"][:2], (1, 1), 1
+    )
+    return node.reshape(made, node.out)
+
+
+# ------------------------------------------------------------------------------------ adaptive
+
+
+def shares(node: Context, size: Expr, count: Expr | int, to: DType) -> Value:
+    """[count, size]: what each output takes of each element. Output i is the mean of the elements
+    from floor(i * size / count) to ceil((i + 1) * size / count)."""
+    outputs = node.unsqueeze(node.iota(count), 1)
+    length, number = node.number(size), node.number(count)
+    start = node.emit("floordiv", node.emit("mul", outputs, length), number)
+    past = node.emit("mul", node.emit("add", outputs, 1), length)
+    end = node.emit("floordiv", node.emit("sub", node.emit("add", past, number), 1), number)
+    place = node.iota(size)
+    inside = node.emit(
+        "logical_and",
+        node.emit("greater_equal", place, start),
+        node.emit("less", place, end),
+    )
+    return node.emit("div", node.cast(inside, to), node.cast(node.emit("sub", end, start), to))
+
+
+def _even(extents: Sequence[Expr], outs: Sequence[Expr]) -> tuple[int, ...] | None:
+    """The sides of windows that tile the input, if there are such."""
+    sides = []
+    for size, count in zip(extents, outs, strict=True):
+        if not isinstance(size, Const) or not isinstance(count, Const) or not count.value:
+            return None
+        if size.value % count.value:
+            return None
+        sides.append(int(size.value) // int(count.value))
+    return tuple(sides) if all(sides) else None
+
+
+def _adaptive_avg(spatial: int) -> Rule:
+    """The whole image, windows that tile it, or a matrix of shares along each axis."""
+
+    def rule(node: Context) -> Value:
+        x = node["self"]
+        rank = node.rank()
+        axes = tuple(range(rank - spatial, rank))
+        extents, outs = node.dims()[-spatial:], node.out[-spatial:]
+        if all(count is ONE for count in outs):
+            return node.emit("reduce_mean", x, axes=axes, keepdims=True)
+        sides = _even(extents, outs)
+        if sides is not None:
+            made = node.emit(
+                "avg_pool",
+                _images(node, x, spatial),
+                kernel=sides,
+                strides=sides,
+                pads=(0,) * (2 * spatial),
+                dilations=(1,) * spatial,
+            )
+            return node.reshape(made, node.out)
+        for axis, size, count in zip(axes, extents, outs, strict=True):
+            x = _mixed(node, x, axis, shares(node, size, count, x.tensor.dtype))
+        return x
+
+    return rule
+
+
+def _mixed(node: Context, x: Value, axis: int, matrix: Value) -> Value:
+    """x with each vector along an axis multiplied by a matrix."""
+    rank = len(node.shape(x))
+    last = [at for at in range(rank) if at != axis] + [axis]
+    turned = node.emit("matmul", transpose(node, x, last), transpose(node, matrix, (1, 0)))
+    back = sorted(range(rank), key=lambda at: last[at])
+    return transpose(node, turned, back)
+
+
+def _adaptive_avg_gradient(node: Context) -> Value:
+    g, rank = node["grad_output"], node.rank()
+    for axis in (rank - 2, rank - 1):
+        size, count = node.dims()[axis], node.shape(node["grad_output"])[axis]
+        g = _mixed(node, g, axis, transpose(node, shares(node, size, count, node.to), (1, 0)))
+    return g
+
+
+def _adaptive_max(spatial: int) -> Rule:
+    """Windows that tile the image; the whole image is one window."""
+
+    def rule(node: Context) -> tuple[Value, Value | None]:
+        x = _images(node, node["self"], spatial)
+        extents, outs = node.dims()[-spatial:], node.out[-spatial:]
+        sides = _even(extents, outs)
+        if sides is None:
+            return _uneven_max(node, spatial)
+        made = node.emit_many(
+            "max_pool",
+            x,
+            outputs=2,
+            kernel=sides,
+            strides=sides,
+            pads=(0,) * (2 * spatial),
+            dilations=(1,) * spatial,
+        )
+        plane = node.number(product(node.shape(x)[2:]))
+        places = node.cast(node.emit("mod", made[1], plane), I64)
+        return node.reshape(made[0], node.out), node.reshape(places, node.out)
+
+    return rule
+
+
+def _uneven_max(node: Context, spatial: int) -> tuple[Value, Value]:
+    """Axis by axis from the last: the greatest of what each output covers, and where it was."""
+    rank = node.rank()
+    best: Value = node["self"]
+    place: Value | None = None  # within the axes done
+    stride: Expr = ONE
+    for axis in range(rank - 1, rank - 1 - spatial, -1):
+        size, count = node.dims()[axis], node.out[axis]
+        covered = node.emit("greater", shares(node, size, count, F32), 0.0)  # [count, size]
+        lead = list(range(rank))
+        lead.append(lead.pop(axis))
+        wide = node.unsqueeze(transpose(node, best, lead), rank - 1)  # [..., 1, size]
+        seen = node.emit("where", covered, wide, node.like(best, best.tensor.dtype.min))
+        chosen = node.emit("arg_max", seen, axis=rank, keepdims=False)
+        best = _back(node, node.emit("reduce_max", seen, axes=(rank,), keepdims=False), axis)
+        along = node.emit("mul", chosen, node.number(stride))
+        if place is not None:
+            inner = node.unsqueeze(transpose(node, place, lead), rank - 1)
+            spread = node.emit("expand", inner, shape=items_of(node.shape(seen)))
+            picked = node.emit("gather_elements", spread, node.unsqueeze(chosen, rank), axis=rank)
+            along = node.emit("add", along, node.reshape(picked, node.shape(along)))
+        place = _back(node, along, axis)
+        stride = sym.simplify(sym.mul(stride, size))
+    assert place is not None
+    return best, place
+
+
+def _back(node: Context, x: Value, axis: int) -> Value:
+    """x with its last axis back where it was."""
+    rank = len(node.shape(x))
+    order = list(range(rank - 1))
+    order.insert(axis, rank - 1)
+    return transpose(node, x, order)
+
+
+def _max_unpool(spatial: int) -> Rule:
+    """Elements put back where max_pool took them from, zeros elsewhere."""
+
+    def rule(node: Context) -> Value:
+        x, places = node["self"], node["indices"]
+        planes = product(node.dims()[:-spatial])
+        count = product(node.dims()[-spatial:])
+        zero = node.full(0, node.to, (planes, product(node.out[-spatial:])))
+        flat = [node.reshape(each_, (planes, count)) for each_ in (places, x)]
+        return node.reshape(node.emit("scatter_elements", zero, *flat, axis=1), node.out)
+
+    return rule
+
+
+def _col2im(node: Context) -> Value:
+    x = _images(node, node["self"], 1)
+    made = node.emit(
+        "col2im",
+        x,
+        image_shape=items_of(node.args["output_size"]),
+        block_shape=items_of(node.args["kernel_size"]),
+        strides=each(node.args["stride"], 2),
+        pads=each(node.args["padding"], 2, 0) * 2,
+        dilations=each(node.args["dilation"], 2),
+    )
+    return node.reshape(made, node.out)
+
+
+RULES: dict[str, Rule] = {
+    **{f"aten.max_pool{n}d_with_indices": _max_pool(n) for n in (2, 3)},
+    **{f"aten.avg_pool{n}d": _avg_pool(n) for n in (1, 2, 3)},
+    "aten.adaptive_avg_pool1d": _adaptive_avg(1),
+    "aten._adaptive_avg_pool2d": _adaptive_avg(2),
+    "aten._adaptive_avg_pool3d": _adaptive_avg(3),
+    **{f"aten.adaptive_max_pool{n}d": _adaptive_max(n) for n in (1, 2, 3)},
+    **{f"aten.max_unpool{n}d": _max_unpool(n) for n in (2, 3)},
+    "aten.max_pool2d_with_indices_backward": _max_pool_gradient,
+    "aten.avg_pool2d_backward": _avg_pool_gradient,
+    "aten._adaptive_avg_pool2d_backward": _adaptive_avg_gradient,
+    "aten.col2im": _col2im,
+}

@@ -1,0 +1,271 @@
+"""Searching, counting and telling apart; results whose extent only the data tells."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright import sym
+from tilewright.base.dtype import BOOL, I64
+from tilewright.frontends.common.report import Skip
+from tilewright.frontends.torch.rules.base import Context, Rule
+from tilewright.frontends.torch.rules.reduction import comparable
+from tilewright.frontends.torch.rules.shape import slice_axis, transpose
+from tilewright.graph import Value
+from tilewright.graph.ops.shape import product
+from tilewright.graph.types import items_of
+
+
+def places(node: Context, sorted_: Value, values: Value, *, right: bool) -> Value:
+    """How many elements of sorted rows [..., n] lie below values [..., m], or below or at them."""
+    rank = len(node.shape(sorted_))
+    rows, columns = (
+        node.unsqueeze(sorted_, rank - 1),
+        node.unsqueeze(values, len(node.shape(values))),
+    )
+    below = node.emit("less_equal" if right else "less", rows, columns)
+    axis = len(node.shape(below)) - 1
+    return node.emit("reduce_sum", node.cast(below, I64), axes=(axis,), keepdims=False)
+
+
+def _is_right(node: Context) -> bool:
+    side = node.get("side")
+    return bool(node.get("right", False)) or side == "right"
+
+
+def _search(node: Context) -> Value:
+    of = node.promoted("sorted_sequence", "self")
+    rows, values = node.cast(node["sorted_sequence"], of), node.value(node.get("self"), of)
+    if node.get("sorter") is not None:
+        axis = len(node.shape(rows)) - 1
+        rows = node.emit("gather_elements", rows, node["sorter"], axis=axis)
+    dims = node.shape(values)
+    if len(node.shape(rows)) == 1:
+        flat = node.reshape(values, (product(dims),))
+        found = places(node, rows, flat, right=_is_right(node))
+        return node.cast(node.reshape(found, dims), node.to)
+    return node.cast(places(node, rows, values, right=_is_right(node)), node.to)
+
+
+def _bucketize(node: Context) -> Value:
+    of = node.promoted("boundaries", "self")
+    values = node.value(node.get("self"), of)
+    dims = node.shape(values)
+    flat = node.reshape(values, (product(dims),))
+    edges = node.cast(node["boundaries"], of)
+    found = places(node, edges, flat, right=bool(node.get("right", False)))
+    return node.cast(node.reshape(found, dims), node.to)
+
+
+# ------------------------------------------------------------------------------------ running
+
+
+def _seen(node: Context, x: Value, hidden: float | int) -> Value:
+    """[..., n, n] of rows [..., n]: in row i the elements up to i, and `hidden` behind."""
+    count = node.shape(x)[-1]
+    place = node.iota(count)
+    behind = node.emit("greater", place, node.unsqueeze(place, 1))
+    wide = node.unsqueeze(x, len(node.shape(x)) - 1)
+    return node.emit("where", behind, node.value(hidden, x.tensor.dtype), wide)
+
+
+def _fronted(node: Context, x: Value, axis: int) -> tuple[Value, list[int]]:
+    """x with an axis last, and the order that puts it back."""
+    rank = len(node.shape(x))
+    order = [at for at in range(rank) if at != axis] + [axis]
+    return transpose(node, x, order), sorted(range(rank), key=lambda at: order[at])
+
+
+def _running_extreme(kind: str) -> Rule:
+    """The greatest (or least) so far, and where it last was."""
+
+    def rule(node: Context) -> tuple[Value, Value]:
+        x = comparable(node, node["self"])
+        if not node.rank():
+            return node["self"], node.constant(0)
+        of = x.tensor.dtype
+        rows, back = _fronted(node, x, node.dim())
+        seen = _seen(node, rows, of.min if kind == "max" else of.max)
+        axis = len(node.shape(seen)) - 1
+        best = node.emit(f"reduce_{kind}", seen, axes=(axis,), keepdims=False)
+        where = node.emit(f"arg_{kind}", seen, axis=axis, keepdims=False, last=True)
+        return node.cast(transpose(node, best, back), node.to), transpose(node, where, back)
+
+    return rule
+
+
+def _log_sums(node: Context) -> Value:
+    """log(cumsum(exp(x))), the greatest so far taken out of each sum."""
+    x = node.cast(node["self"], node.to)
+    if not node.rank():
+        return x
+    rows, back = _fronted(node, x, node.dim())
+    seen = _seen(node, rows, -math.inf)
+    axis = len(node.shape(seen)) - 1
+    most = node.emit("reduce_max", seen, axes=(axis,), keepdims=True)
+    finite = node.emit("less", node.emit("abs", most), math.inf)
+    shift = node.emit("where", finite, most, node.like(most, 0))
+    powers = node.emit("exp", node.emit("sub", seen, shift))
+    total = node.emit("reduce_sum", powers, axes=(axis,), keepdims=True)
+    made = node.emit("add", node.emit("log", total), shift)
+    return transpose(node, node.reshape(made, node.shape(rows)), back)
+
+
+# ------------------------------------------------------------------------------------ by data
+
+
+def _masked_select(node: Context) -> Value:
+    """The elements where a mask holds, one after the other."""
+    x, mask = node["self"], node.cast(node["mask"], BOOL)
+    zero = node.cast(node.emit("logical_and", mask, node.value(False, BOOL)), BOOL)
+    both = node.emit("where", zero, x, x) if node.shape(mask) != node.dims() else x
+    wide = node.emit("expand", mask, shape=items_of(node.shape(both)))
+    total = product(node.shape(both))
+    found = node.emit("nonzero", node.reshape(wide, (total,)))
+    where = node.reshape(found, (node.shape(found)[1],))
+    return node.emit("gather", node.reshape(both, (total,)), where, axis=0)
+
+
+def _unique(node: Context) -> tuple[Value | None, ...]:
+    """The distinct elements (or slices), which of them each is, how often each occurs."""
+    x, axis = node["self"], node.get("dim")
+    dims = node.dims()
+    if axis is None:
+        x = node.reshape(comparable(node, x), (product(dims),))
+    made = node.emit_many(
+        "unique",
+        x,
+        outputs=4,
+        axis=None if axis is None else node.axis(axis, len(dims)),
+        sorted=True,
+    )
+    values, _, which, counts = made
+    inverse = node.reshape(which, dims) if axis is None else which
+    return node.cast(values, node.to), *_asked_for(node, inverse, counts)
+
+
+def _asked_for(node: Context, *values: Value) -> list[Value | None]:
+    """Results behind the first; where PyTorch has an empty one, nobody asked."""
+    fakes = node.results[1:]
+    pairs = zip(values, fakes, strict=True)
+    return [value if len(node.shape(value)) == fake.dim() else None for value, fake in pairs]
+
+
+def _unique_runs(node: Context) -> tuple[Value | None, ...]:
+    """The first of each run of equal elements, which run each element is of, how long each is."""
+    if node.get("dim") is not None:
+        raise Skip("unique_consecutive along an axis")
+    dims = node.dims()
+    total = product(dims)
+    x = node.reshape(node["self"], (total,))
+    if total is sym.ZERO:
+        nothing = node.full(0, I64, (0,))
+        return x, nothing, nothing
+    first = node.full(True, BOOL, (1,))
+    before = slice_axis(node, x, 0, 0, sym.simplify(sym.sub(total, 1)))
+    new = node.emit("not_equal", slice_axis(node, x, 0, 1, total), before)
+    starts = node.emit("concat", first, new, axis=0)
+    which = node.emit("sub", node.emit("cumsum", node.cast(starts, I64), axis=0), 1)
+    found = node.emit("nonzero", starts)
+    (count,) = node.shape(found)[1:]
+    at = node.reshape(found, (count,))
+    ends = node.emit("concat", slice_axis(node, at, 0, 1, count),
+                     node.reshape(node.number(total), (1,)), axis=0)  # fmt: skip
+    lengths = node.emit("sub", ends, at)
+    inverse = node.reshape(which, dims)
+    return node.emit("gather", x, at, axis=0), *_asked_for(node, inverse, lengths)
+
+
+def _repeat_interleave(node: Context) -> Value:
+    """Index i as often as the i-th number says: how many running sums each place has passed."""
+    repeats = node.cast(node["repeats"], I64)
+    ends = node.emit("cumsum", repeats, axis=0)
+    total = node.emit("reduce_sum", repeats, axes=(0,), keepdims=False)
+    steps = node.emit("range", node.constant(0), total, node.constant(1), to=I64)
+    return node.cast(places(node, ends, steps, right=True), node.to)
+
+
+def _bincount(node: Context) -> Value:
+    """How often, or with what weight, each number occurs."""
+    x = node.cast(node["self"], I64)
+    count = node.emit("add", node.emit("reduce_max", x, axes=(0,), keepdims=False), 1)
+    count = node.emit("maximum", count, max(int(node.get("minlength", 0)), 0))
+    numbers = node.emit("range", node.constant(0), count, node.constant(1), to=I64)
+    hits = node.emit("equal", node.unsqueeze(numbers, 1), x)
+    weights = node.get("weights")
+    if weights is None:
+        return node.emit("reduce_sum", node.cast(hits, I64), axes=(1,), keepdims=False)
+    shares = node.emit("mul", node.cast(hits, node.to), node.cast(weights, node.to))
+    return node.emit("reduce_sum", shares, axes=(1,), keepdims=False)
+
+
+# ------------------------------------------------------------------------------------ bags
+
+
+def _embedding_bag(node: Context) -> tuple[Value | None, ...]:
+    """Rows of a table summed, averaged or compared within bags that offsets delimit."""
+    mode = ("sum", "mean", "max")[int(node.get("mode", 0))]
+    table, index = node["weight"], node.cast(node["indices"], I64)
+    offsets = node.cast(node["offsets"], I64)
+    (count,), (bags,) = node.shape(index), node.shape(offsets)
+    if node.get("include_last_offset", False):
+        bags = sym.simplify(sym.sub(bags, 1))
+        offsets = slice_axis(node, offsets, 0, 0, bags)
+    place = places(node, offsets, node.iota(count), right=True)
+    bag = node.unsqueeze(node.emit("sub", place, 1), 1)
+    rows = node.emit("gather", table, index, axis=0)
+    width, of = node.shape(table)[1], table.tensor.dtype
+    weights = node.get("per_sample_weights")
+    if weights is not None:
+        rows = node.emit("mul", rows, node.unsqueeze(node.cast(weights, of), 1))
+    ones = node.full(1, I64, (count,))
+    pad = node.get("padding_idx", -1)
+    if isinstance(pad, int) and pad >= 0:
+        kept = node.emit("not_equal", index, pad)
+        rows = node.emit("where", node.unsqueeze(kept, 1), rows,
+                         node.like(rows, -math.inf if mode == "max" else 0))  # fmt: skip
+        ones = node.cast(kept, I64)
+    sizes = node.emit("scatter_nd", node.full(0, I64, (bags,)), bag, ones, reduction="add")
+    start = -math.inf if mode == "max" else 0
+    base = node.full(start, of, (bags, width))
+    made = node.emit("scatter_nd", base, bag, rows, reduction="max" if mode == "max" else "add")
+    filled = node.unsqueeze(node.emit("greater", sizes, 0), 1)
+    if mode == "mean":
+        by = node.cast(node.emit("maximum", sizes, 1), of)
+        made = node.emit("div", made, node.unsqueeze(by, 1))
+    elif mode == "max":
+        made = node.emit("where", filled, made, node.like(made, 0))
+    if node.wants(3):
+        raise Skip("the places of the greatest rows of bags")
+    of_each = node.reshape(bag, (count,)) if node.wants(1) else None
+    return made, of_each, sizes if node.wants(2) else None, None
+
+
+def _is_in(node: Context) -> Value:
+    """Whether each element is among others."""
+    of = node.promoted("elements", "test_elements")
+    x, others = node.value(node.args["elements"], of), node.value(node.args["test_elements"], of)
+    flat = node.reshape(others, (product(node.shape(others)),))
+    hits = node.emit("equal", node.unsqueeze(x, len(node.shape(x))), flat)
+    axis = len(node.shape(hits)) - 1
+    found = node.emit("reduce_max", hits, axes=(axis,), keepdims=False)
+    return node.emit("logical_not", found) if node.get("invert", False) else found
+
+
+RULES: dict[str, Rule] = {
+    "aten.searchsorted.Tensor": _search,
+    "aten.searchsorted.Scalar": _search,
+    "aten.bucketize.Tensor": _bucketize,
+    "aten.bucketize.Scalar": _bucketize,
+    "aten.cummax": _running_extreme("max"),
+    "aten.cummin": _running_extreme("min"),
+    "aten.logcumsumexp": _log_sums,
+    "aten.masked_select": _masked_select,
+    "aten._unique2": _unique,
+    "aten.unique_dim": _unique,
+    "aten.unique_consecutive": _unique_runs,
+    "aten.repeat_interleave.Tensor": _repeat_interleave,
+    "aten.bincount": _bincount,
+    "aten._embedding_bag": _embedding_bag,
+    "aten._embedding_bag_forward_only": _embedding_bag,
+    **{f"aten.isin.{kind}": _is_in for kind in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")},
+}

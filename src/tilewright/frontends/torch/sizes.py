@@ -1,0 +1,102 @@
+"""Symbolic sizes: from SymPy, in which PyTorch writes them, to expressions of ours.
+
+A symbol stands for a size of an input, or for one that only the data tells (`u0`): the first are
+known before anything else, the others once the node that defines them is translated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import sympy
+import torch
+
+from tilewright import sym
+from tilewright.frontends.common.report import Skip
+from tilewright.sym import Expr
+
+_FOLDED: dict[str, Callable[[Any, Any], Expr]] = {
+    "Add": sym.add,
+    "Mul": sym.mul,
+    "Max": sym.maximum,
+    "Min": sym.minimum,
+}
+_PAIRS: dict[str, Callable[[Any, Any], Expr]] = {
+    "FloorDiv": sym.floordiv,
+    "CleanDiv": sym.floordiv,
+    "CeilDiv": sym.ceildiv,
+    "Mod": sym.floormod,
+    "PythonMod": sym.floormod,
+    "Equality": sym.eq,
+    "Unequality": sym.ne,
+    "LessThan": sym.le,
+    "StrictLessThan": sym.lt,
+    "GreaterThan": lambda a, b: sym.le(b, a),
+    "StrictGreaterThan": lambda a, b: sym.lt(b, a),
+}
+
+
+class Sizes:
+    """What each symbol of an exported program is."""
+
+    def __init__(self) -> None:
+        self.symbols: dict[sympy.Symbol, Expr] = {}
+
+    def expr(self, value: int | torch.SymInt | torch.SymBool | sympy.Basic) -> Expr:
+        """A size as an expression."""
+        if isinstance(value, int):
+            return sym.as_expr(value)
+        if isinstance(value, (torch.SymInt, torch.SymBool)):
+            value = value.node.expr
+        return sym.simplify(self._built(value))
+
+    def knows(self, value: int | torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:
+        """Whether every symbol of a size has a meaning by now."""
+        if isinstance(value, int):
+            return True
+        return all(symbol in self.symbols for symbol in value.node.expr.free_symbols)
+
+    def _built(self, expr: Any) -> Expr:
+        """Expressions of sizes are small and flat: recursion is safe."""
+        if isinstance(expr, sympy.Symbol):
+            if expr not in self.symbols:
+                raise Skip(f"the size {expr}, which nothing defines")
+            return self.symbols[expr]
+        if isinstance(expr, sympy.Integer):
+            return sym.as_expr(int(expr))
+        if expr is sympy.true or expr is sympy.false:
+            return sym.as_expr(int(bool(expr)))
+        kind = type(expr).__name__
+        if kind == "Mul":
+            return self._product(expr)
+        if kind in ("And", "Or"):
+            parts = [self._built(each) for each in expr.args]
+            return sym.all_of(*parts) if kind == "And" else sym.any_of(*parts)
+        if kind == "Not":
+            return sym.logical_not(self._built(expr.args[0]))
+        if kind in _FOLDED:
+            return reduce(_FOLDED[kind], (self._built(each) for each in expr.args))
+        if kind in _PAIRS:
+            a, b = expr.args
+            return _PAIRS[kind](self._built(a), self._built(b))
+        if kind in ("Pow", "PowByNatural") and isinstance(expr.args[1], sympy.Integer):
+            base, power = expr.args
+            if int(power) >= 1:
+                return reduce(sym.mul, [self._built(base)] * int(power))
+        if kind == "Where":
+            return sym.select(*(self._built(each) for each in expr.args))
+        if kind in ("Identity", "TruncToInt", "ToFloat", "FloorToInt"):
+            return self._built(expr.args[0])
+        if kind == "ModularIndexing":
+            base, by, modulus = (self._built(each) for each in expr.args)
+            return sym.floormod(sym.floordiv(base, by), modulus)
+        raise Skip(f"sizes with {kind}, as in {expr}")
+
+    def _product(self, expr: Any) -> Expr:
+        """SymPy writes exact quotients as products with a fraction."""
+        above, below = sympy.fraction(expr)
+        if below == 1:
+            return reduce(sym.mul, (self._built(each) for each in expr.args))
+        return sym.floordiv(self._built(above), self._built(below))

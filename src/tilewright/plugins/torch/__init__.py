@@ -1,0 +1,3 @@
+"""`torch.compile(model, backend="tilewright")`."""
+
+from tilewright.plugins.torch.backend import tilewright

@@ -1,0 +1,96 @@
+"""The backend that torch.compile finds by its entry point.
+
+    compiled = torch.compile(model, backend="tilewright")
+    compiled = torch.compile(model, backend="tilewright", options={"fallback": "error"})
+
+Dynamo hands over graphs of PyTorch calls. AOTAutograd makes them functional, splits what is to be
+differentiated into a forward and a backward graph, and takes composite operators apart; each graph
+of ATen operators that is left becomes one `CompiledGraph`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+from torch._functorch.partitioners import default_partition
+
+from tilewright.base.errors import UserError
+from tilewright.frontends.torch.decompositions import under_autograd
+from tilewright.plugins.torch.graphs import CompiledGraph
+
+EAGER, ERROR = "eager", "error"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `options=` of torch.compile may say."""
+
+    fallback: str = EAGER  # what becomes of operators without code: run by PyTorch, or refused
+    threads: int = 0  # 0: as many as PyTorch uses
+    freeze: bool = True  # weights of inference are packed once, and again when they change
+    cache: bool = True  # kernels are kept on disk
+
+
+def options_of(given: Mapping[str, Any] | None) -> Options:
+    """The options, checked."""
+    known = {each.name for each in fields(Options)}
+    for name in given or {}:
+        if name not in known:
+            raise UserError(
+                "TW6010", f"the backend has no option {name!r}", help=f"known: {sorted(known)}"
+            )
+    made = Options(**(given or {}))
+    if made.fallback not in (EAGER, ERROR):
+        raise UserError(
+            "TW6010", f"fallback cannot be {made.fallback!r}", help=f"use {EAGER!r} or {ERROR!r}"
+        )
+    return made
+
+
+def tilewright(
+    module: fx.GraphModule,
+    examples: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """What runs a graph that Dynamo has traced."""
+    if mode not in (None, "default"):
+        raise UserError("TW6010", f"the backend has no mode {mode!r}", help="leave it out")
+    chosen = options_of(options)
+
+    def compiler(*, inference: bool) -> Callable[..., Any]:
+        def compile(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            weights = static_inputs() if inference and chosen.freeze else ()
+            made = CompiledGraph(
+                graph,
+                weights,
+                refuse=chosen.fallback == ERROR,
+                threads=chosen.threads,
+                cache=chosen.cache,
+            )
+            return make_boxed_func(made)
+
+        return compile
+
+    return aot_module_simplified(
+        module,
+        examples,
+        fw_compiler=compiler(inference=False),
+        bw_compiler=compiler(inference=False),
+        inference_compiler=compiler(inference=True),
+        decompositions=under_autograd(),
+        partition_fn=default_partition,
+    )
+
+
+def static_inputs() -> tuple[int, ...]:
+    """Which inputs of the graph being compiled are parameters and buffers."""
+    context = torch._guards.TracingContext.try_get()
+    about = None if context is None else context.fw_metadata
+    return () if about is None else tuple(about.static_input_indices)

@@ -1,0 +1,120 @@
+"""A graph of ATen operators, compiled when it is first called.
+
+Then all that is known at a call is known: the weights themselves, which are packed once and again
+when they change, and the thread count. Results have the strides that PyTorch expects of them, and
+those that only view an input are views of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from tilewright.driver.compile import compile
+from tilewright.frontends.torch.calling import as_input, as_tensor
+from tilewright.frontends.torch.flat import FlatGraph, import_graph, without_rules
+from tilewright.plugins.torch.partition import PREFIX, is_random, refusal, split, warn_of
+from tilewright.plugins.torch.weights import Weights
+from tilewright.runtime.module import Module
+
+MOST_PACKINGS = 2  # of one graph's weights; if they change more often they are inputs
+
+
+class CompiledGraph:
+    """Called with the inputs of a graph, gives its outputs; other graphs inside where needed."""
+
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        weights: Sequence[int],
+        *,
+        refuse: bool = False,
+        threads: int = 0,
+        cache: bool = True,
+    ) -> None:
+        self.graph, self.weights = graph, tuple(weights)
+        self.refuse, self.threads, self.cache = refuse, threads, cache
+        self.run: Callable[[Sequence[Any]], list[Any]] | None = None
+        self.fallbacks: tuple[str, ...] = ()
+        self.lock = threading.Lock()
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        if self.run is None:
+            with self.lock:
+                if self.run is None:
+                    self.run = self.prepared()
+        return self.run(inputs)
+
+    def prepared(self) -> Callable[[Sequence[Any]], list[Any]]:
+        """Whole, or in parts around what has no code."""
+        without = without_rules(self.graph, is_random)
+        if not without:
+            return NativeGraph(self.graph, self.weights, self.threads, self.cache)
+        if self.refuse:
+            raise refusal(without)
+        warn_of(without)
+        self.fallbacks = tuple(dict.fromkeys(str(node.target) for node in without))
+        whole = split(self.graph, without)
+        for name, part in list(whole.named_children()):
+            if isinstance(part, fx.GraphModule) and name.startswith(PREFIX):
+                whole.add_submodule(name, _Part(NativeGraph(part, (), self.threads, self.cache)))
+        return lambda inputs: list(whole(*inputs))
+
+
+class _Part(torch.nn.Module):
+    """A native stretch in the place of the submodule it was made of."""
+
+    def __init__(self, native: NativeGraph) -> None:
+        super().__init__()
+        self.native = native
+        self.single = native.single
+
+    def forward(self, *inputs: Any) -> Any:
+        made = self.native(inputs)
+        return made[0] if self.single else tuple(made)
+
+
+class NativeGraph:
+    """A graph that is native throughout."""
+
+    def __init__(
+        self, graph: fx.GraphModule, weights: Sequence[int], threads: int, cache: bool
+    ) -> None:
+        self.graph, self.threads, self.cache = graph, threads, cache
+        self.candidates = tuple(weights)
+        self.packings = 0
+        self.lock = threading.Lock()
+        self.state: tuple[FlatGraph, Module | None, Weights] | None = None
+        (output,) = (node for node in graph.graph.nodes if node.op == "output")
+        self.single = isinstance(output.args[0], fx.Node)
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        state = self.state
+        if state is None or not state[2].are_same(inputs):
+            state = self.compiled(inputs)
+        flat, module, _ = state
+        if module is None:
+            return flat.results(inputs, [])
+        threads = self.threads or torch.get_num_threads()
+        given = [as_input(value) for value in flat.arguments(inputs)]
+        return flat.results(inputs, [as_tensor(x) for x in module(*given, threads=threads)])
+
+    def compiled(self, inputs: Sequence[Any]) -> tuple[FlatGraph, Module | None, Weights]:
+        """Code for these weights; weights that keep changing become inputs."""
+        with self.lock:
+            if self.state is not None and self.state[2].are_same(inputs):
+                return self.state
+            self.packings += 1
+            kept = self.candidates if self.packings <= MOST_PACKINGS else ()
+            weights = Weights(kept, inputs)
+            flat = import_graph(self.graph, weights.arrays)
+            threads = self.threads or torch.get_num_threads()
+            module = None
+            if flat.module is not None:
+                module = compile(flat.module, threads=threads, cache=self.cache)
+            self.state = (flat, module, weights)
+            return self.state

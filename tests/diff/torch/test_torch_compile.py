@@ -1,0 +1,161 @@
+"""torch.compile by our backend: inference, changed weights, gradients, what PyTorch must run."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from tilewright.base.errors import TilewrightError
+from tilewright.plugins.torch import tilewright
+
+REFUSE = {"fallback": "error", "threads": 1}
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.pool, self.last = nn.MaxPool2d(2), nn.Linear(8, 5)
+
+    def forward(self, x):
+        y = self.pool(torch.relu(self.norm(self.conv(x)))).mean((2, 3))
+        return self.last(y), y.t(), x[0]
+
+
+def test_inference_has_the_strides_and_aliases_of_eager():
+    net = Net().eval()
+    compiled = torch.compile(net, backend=tilewright, options=REFUSE)
+    with torch.no_grad():
+        for count in (2, 5, 7):
+            x = torch.randn(count, 3, 8, 8)
+            for made, want in zip(compiled(x), net(x), strict=True):
+                torch.testing.assert_close(made, want, rtol=1e-5, atol=1e-5)
+                assert made.stride() == want.stride()
+            assert compiled(x)[2].data_ptr() == x.data_ptr()
+
+
+def _in_place(net):
+    net.last.weight.add_(1.0)
+
+
+def _behind_autograd(net):
+    net.last.weight.data.add_(1.0)
+
+
+def _replaced(net):
+    net.last.weight = nn.Parameter(torch.randn(5, 8))
+
+
+def _loaded(net):
+    net.load_state_dict({name: torch.rand_like(x.float()) for name, x in net.state_dict().items()})
+
+
+def _other_memory(net):
+    net.last.weight.data = torch.randn(5, 8)
+
+
+CHANGES = (_in_place, _behind_autograd, _replaced, _loaded, _other_memory)
+
+
+@pytest.mark.parametrize("order", [CHANGES, CHANGES[::-1]], ids=["one way", "the other"])
+def test_changed_weights_are_never_used_stale(order):
+    net = Net().eval()
+    compiled = torch.compile(net, backend=tilewright, options=REFUSE)
+    x = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        compiled(x)
+        for change in order:
+            change(net)
+            torch.testing.assert_close(compiled(x)[0], net(x)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_training_goes_the_way_of_eager():
+    nets = [Net()]
+    nets.append(copy.deepcopy(nets[0]))
+    steps = [nets[0], torch.compile(nets[1], backend=tilewright, options=REFUSE)]
+    optimizers = [torch.optim.SGD(net.parameters(), 0.1) for net in nets]
+    for _ in range(3):
+        x, labels = torch.randn(4, 3, 8, 8), torch.randint(0, 5, (4,))
+        for step, optimizer in zip(steps, optimizers, strict=True):
+            optimizer.zero_grad()
+            F.cross_entropy(step(x)[0], labels).backward()
+            optimizer.step()
+    for one, other in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(nets[0].norm.running_var, nets[1].norm.running_var)
+
+
+def with_svd(x):
+    y = torch.relu(x @ x.T) + 1
+    return torch.linalg.svdvals(y) * 2, y
+
+
+def test_pytorch_runs_what_has_no_code_and_says_so():
+    x = torch.randn(4, 4)
+    with pytest.warns(UserWarning, match="_linalg_svd"):
+        made = torch.compile(with_svd, backend=tilewright)(x)
+    for one, other in zip(made, with_svd(x), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_fallback_error_refuses():
+    with pytest.raises(TilewrightError, match="_linalg_svd"):
+        torch.compile(with_svd, backend=tilewright, options=REFUSE)(torch.randn(4, 4))
+
+
+def test_one_compilation_serves_dynamic_sizes():
+    count = 0
+
+    def counting(module, examples, **kwargs):
+        nonlocal count
+        count += 1
+        return tilewright(module, examples, **kwargs)
+
+    compiled = torch.compile(
+        lambda x, y: F.softmax(x @ y, -1), backend=counting, dynamic=True, options=REFUSE
+    )
+    for rows in (3, 4, 9):
+        x, y = torch.randn(rows, 6), torch.randn(6, rows + 1)
+        torch.testing.assert_close(compiled(x, y), F.softmax(x @ y, -1), rtol=1e-5, atol=1e-5)
+    assert count == 1
+
+
+def _weighted(y):
+    return (y * torch.linspace(0, 1, y.numel()).view(y.shape)).sum()
+
+
+HEADS = tuple(torch.randn(2, 4, 6, 8) for _ in range(3))
+GRADIENTS = {
+    "attention": (F.scaled_dot_product_attention, HEADS),
+    "causal attention": (lambda *x: F.scaled_dot_product_attention(*x, is_causal=True), HEADS),
+    "embedding": (lambda w: F.embedding(torch.tensor([[1, 2], [1, 0]]), w), (torch.randn(4, 3),)),
+    "layer norm": (lambda x, w, b: F.layer_norm(x, (8,), w, b), (HEADS[0], *torch.rand(2, 8))),
+    "group norm": (lambda x, w, b: F.group_norm(x, 2, w, b), (HEADS[0], *torch.rand(2, 4))),
+    "cross entropy": (lambda x: F.cross_entropy(x, torch.tensor([1, 0, 2])), (torch.randn(3, 5),)),
+    "products": (
+        lambda a, b, c: torch.addmm(c, a, b).tanh(),
+        (*torch.randn(2, 5, 5), torch.randn(5)),
+    ),
+    "pools": (lambda x: F.avg_pool2d(F.max_pool2d(x, 3, 2, 1), 2), (torch.randn(2, 3, 8, 8),)),
+    "gelu": (lambda x: F.gelu(x) + F.silu(x) + F.gelu(x, approximate="tanh"), (torch.randn(9),)),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_are_native_and_those_of_eager(name):
+    function, inputs = GRADIENTS[name]
+    found = []
+    for run in (function, torch.compile(function, backend=tilewright, options=REFUSE)):
+        given = [x.clone().requires_grad_() for x in inputs]
+        _weighted(run(*given)).backward()
+        found.append([x.grad for x in given])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

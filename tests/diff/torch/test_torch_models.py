@@ -1,0 +1,110 @@
+"""PyTorch models as native code give what PyTorch gives, in the model's own structure."""
+
+import numpy as np
+import pytest
+import torch
+from cases import FAMILIES, Family, Recurrent, differences
+from torch import nn
+
+import tilewright as tw
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_is_native_and_right(name):
+    family = Family(name)
+    model = tw.compile(family, args=family.inputs, threads=1)
+    assert model.fallbacks == ()
+    assert differences(model(*family.inputs), family(*family.inputs)) == []
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.last = nn.Linear(8, 5)
+
+    def forward(self, x, *, scale=None):
+        y = torch.relu(self.norm(self.conv(x))).mean((2, 3))
+        return {"logits": self.last(y), "others": [y, x.shape[0]], "none": None}
+
+
+def test_results_are_tensors_in_the_models_own_structure():
+    net = Net().eval()
+    x = torch.randn(2, 3, 8, 8)
+    model = tw.compile(net, args=(x,), dynamic={"x": {0: "batch"}, "batch": (1, 16)}, threads=1)
+    for count in (1, 2, 7):
+        x = torch.randn(count, 3, 8, 8)
+        made, want = model(x), net(x)
+        torch.testing.assert_close(made["logits"], want["logits"].detach(), rtol=1e-5, atol=1e-5)
+        assert made["others"][1] == count
+        assert made["none"] is None
+    with pytest.raises(tw.TilewrightError, match="batch"):
+        model(torch.randn(17, 3, 8, 8))
+
+
+def test_memory_is_shared_with_results():
+    model = tw.compile(nn.ReLU(), args=(torch.ones(4),), threads=1)
+    array = model.inner(np.ones(4, np.float32))[0]
+    tensor = model(torch.ones(4))
+    assert tensor.data_ptr() % 64 == 0  # our memory, not a copy of PyTorch's allocator
+    assert torch.from_dlpack(array).data_ptr() == np.asarray(array).ctypes.data
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.count += 1
+        return x * self.count
+
+
+def test_buffers_that_a_call_changes_are_kept():
+    model = tw.compile(Counter(), args=(torch.ones(2),), threads=1)
+    assert [float(model(torch.ones(2))[0]) for _ in range(3)] == [1.0, 2.0, 3.0]
+
+
+class Both(nn.Module):
+    def forward(self, x):
+        def more(y):
+            return y * 2 + 1
+
+        def less(y):
+            return y - 1
+
+        chosen = torch.cond(x.sum() > 0, more, less, (x,))
+        found = x[x > 0]
+        return chosen, found, found.sum()
+
+
+def test_branches_and_sizes_that_only_the_data_tells():
+    x = torch.tensor([1.0, -2.0, 3.0, -4.0])
+    model = tw.compile(Both(), args=(x,), threads=1)
+    for given in (x, -x, torch.zeros(4) - 1):
+        for made, want in zip(model(given), Both()(given), strict=True):
+            torch.testing.assert_close(made, want)
+
+
+def test_an_exported_program_is_saved_and_loaded(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8)).eval()
+    x = torch.randn(2, 7, 4)
+    program = torch.export.export(model, (x,))
+    torch.export.save(program, tmp_path / "model.pt2")
+    compiled = tw.compile(tmp_path / "model.pt2", threads=1)
+    loaded = tw.load(compiled.save(tmp_path / "model.so"))
+    with torch.no_grad():
+        want = model(x)
+    torch.testing.assert_close(compiled(x), want, rtol=2e-5, atol=2e-5)
+    (again,) = loaded(x.numpy())
+    np.testing.assert_allclose(again, want.numpy(), rtol=2e-5, atol=2e-5)
+
+
+def test_recurrent_layers_are_native():
+    model, x = Recurrent().eval(), torch.randn(2, 7, 4)
+    compiled = tw.compile(model, args=(x,), threads=1)
+    assert compiled.fallbacks == ()
+    with torch.no_grad():
+        want = model(x)
+    for made, expected in zip(compiled(x), want, strict=True):
+        torch.testing.assert_close(made, expected, rtol=2e-5, atol=2e-5)

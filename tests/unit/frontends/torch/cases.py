@@ -1,0 +1,370 @@
+"""Calls of PyTorch, by family: what the rules are held against, interpreted and as native code."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils import _pytree as pytree
+
+aten = torch.ops.aten
+Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
+
+
+def _f(*shape: int, of: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.testing.make_tensor(shape, dtype=of, device="cpu", low=-2, high=2)
+
+
+def _i(*shape: int, low: int = -9, high: int = 9) -> torch.Tensor:
+    return torch.randint(low, high, shape)
+
+
+def _b(*shape: int) -> torch.Tensor:
+    return torch.rand(shape) > 0.5
+
+
+X, Y = _f(3, 5), _f(3, 5)
+NAN = torch.tensor([1.0, float("nan"), -0.0, float("inf"), -float("inf"), 2.5])
+IMAGE = _f(2, 4, 9, 8)
+I64, BITS = _i(3, 5), _b(3, 5)
+
+FAMILIES: dict[str, dict[str, Case]] = {
+    "elementwise": {
+        "promotion of int and float": (lambda a, b: a + b, (I64, X)),
+        "promotion of bool": (lambda a, b: a * b + 2, (BITS, I64)),
+        "bool plus bool": (lambda a, b: a + b, (BITS, _b(3, 5))),
+        "a float scalar": (lambda a: a * 1.5, (I64,)),
+        "alpha": (lambda a, b: torch.sub(a, b, alpha=2), (X, Y)),
+        "true division of ints": (lambda a: a / 4, (I64,)),
+        "floor division": (lambda a: torch.div(a, 4, rounding_mode="floor"), (I64,)),
+        "truncated division": (lambda a: torch.div(a, -4, rounding_mode="trunc"), (I64,)),
+        "floor division of floats": (lambda a, b: a // b, (X, Y)),
+        "remainders": (lambda a: (torch.remainder(a, 4), torch.fmod(a, 4)), (I64,)),
+        "remainders of floats": (lambda a: (torch.remainder(a, -0.7), torch.fmod(a, 0.7)), (X,)),
+        "rounds half to even": (torch.round, (torch.tensor([0.5, 1.5, 2.5, -0.5]),)),
+        "round of ints": (torch.round, (I64,)),
+        "sqrt of ints": (lambda a: a.abs().sqrt(), (I64,)),
+        "nan in extremes": (lambda a: (a.clamp(-1, 1), torch.maximum(a, a.flip(0))), (NAN,)),
+        "isnan, isinf": (lambda a: (a.isnan(), a.isinf()), (NAN,)),
+        "comparison with promotion": (lambda a: (a > 0.5, a == 1), (I64,)),
+        "comparison of bools": (lambda a, b: (a < b, a != b), (BITS, _b(3, 5))),
+        "bits": (lambda a, b: (a & b, a | 3, a ^ b, ~a), (I64, _i(3, 5))),
+        "logic": (lambda a, b: (torch.logical_and(a, b), torch.logical_not(a)), (I64, X)),
+        "shifts": (lambda a: (a << 3, a >> 2, a << 70), (I64,)),
+        "where": (lambda c, a, b: torch.where(c, a, b), (BITS, X, I64)),
+        "powers": (lambda a: (a**2, a.abs() ** 0.5, a.abs() ** 1.7, 2**a), (X,)),
+        "powers of ints": (lambda a: (a**3, 2.0**a), (I64,)),
+        "clamp": (lambda a: (a.clamp(min=-0.5), a.clamp(max=1), a.clamp(-1, 1)), (X,)),
+        "casts": (lambda a: (a.to(torch.int32), a.to(torch.bool), a.half()), (X,)),
+        "functions": (lambda a: (a.exp(), a.erf(), a.log1p(), a.atan(), a.expm1()), (X.abs(),)),
+        "signs": (lambda a: (a.sign(), a.abs(), -a), (NAN,)),
+        "bfloat16": (lambda a: (a * a + 1).sigmoid(), (X.bfloat16(),)),
+    },
+    "activation": {
+        "gelu": (lambda a: (F.gelu(a), F.gelu(a, approximate="tanh")), (X,)),
+        "hard": (lambda a: (F.hardtanh(a), F.hardswish(a), F.hardsigmoid(a)), (3 * X,)),
+        "soft": (lambda a: (F.softplus(a), F.silu(a), F.mish(a), F.elu(a, 0.7)), (X,)),
+        "leaky": (lambda a: (F.leaky_relu(a, 0.2), F.relu6(a), F.selu(a)), (X,)),
+        "softmax": (lambda a: (F.softmax(a, 1), F.log_softmax(a, 0)), (X,)),
+        "softmax of a scalar": (lambda a: F.softmax(a, 0), (torch.tensor(2.0),)),
+        "glu": (lambda a: F.glu(a, 0), (_f(4, 3),)),
+    },
+    "shape": {
+        "views": (lambda a: (a.view(5, 3), a.flatten(), a.unsqueeze(1), a[None]), (X,)),
+        "order": (lambda a: (a.t(), a.permute(1, 0), a.transpose(0, 1).contiguous()), (X,)),
+        "slices": (lambda a: (a[1:, ::2], a[-2:], a[:, -3:-1], a[1], a[:, -1]), (X,)),
+        "cat and stack": (lambda a, b: (torch.cat([a, b], 1), torch.stack([a, b], 1)), (X, Y)),
+        "cat promotes": (lambda a, b: torch.cat([a, b]), (X, I64)),
+        "splits": (lambda a: (*a.split(2, 1), *a.chunk(2, 0), *a.unbind(0)), (X,)),
+        "repeats": (lambda a: (a.repeat(2, 1, 3), a.expand(2, 3, 5)), (X,)),
+        "flip and roll": (lambda a: (a.flip(0, 1), a.roll(2, 1), a.roll((1, -1), (0, 1))), (X,)),
+        "pads": (lambda a: (F.pad(a, (1, 2), value=3), F.pad(a, (-1, 1, 2, 0))), (X,)),
+        "mirrored pads": (
+            lambda a: (F.pad(a, (2, 1, 1, 3), "reflect"), F.pad(a, (2, 1, 1, 3), "replicate")),
+            (IMAGE,),
+        ),
+        "diagonals": (lambda a: (a.diagonal(), a.diagonal(1), a.diagonal(-1)), (X,)),
+        "as_strided": (lambda a: a.as_strided((2, 2), (1, 3), 1), (X,)),
+        "unfold": (lambda a: a.unfold(1, 3, 2), (X,)),
+        "tril and triu": (lambda a: (a.tril(), a.triu(1)), (X,)),
+        "an empty tensor": (lambda a: (a[:0], a[:0].sum(), torch.cat([a[:0], a])), (X,)),
+    },
+    "creation": {
+        "full": (lambda a: (torch.full((2, 3), 7), torch.zeros_like(a), a.new_ones(2)), (X,)),
+        "ranges": (lambda a: (torch.arange(5) + a[0], torch.arange(0, 1, 0.3)), (X,)),
+        "linspace and eye": (lambda a: (torch.linspace(0, 1, 5) + a, torch.eye(3)), (X,)),
+    },
+    "reduction": {
+        "sums": (lambda a: (a.sum(), a.sum(0), a.sum(1, keepdim=True), a.mean(1)), (X,)),
+        "of ints and bools": (lambda a, b: (a.sum(), b.sum(1), b.any(), b.all(0)), (I64, BITS)),
+        "products": (lambda a: (a.prod(), a.prod(1)), (X,)),
+        "extremes": (lambda a: (a.amax(1), a.amin(0), a.max(), *a.max(1), *a.min(0)), (X,)),
+        "places": (lambda a: (a.argmax(), a.argmax(1), a.argmin(0, keepdim=True)), (X,)),
+        "places of nan": (lambda a: (a.argmax(), a.max(), a.max(0)[1]), (NAN,)),
+        "moments": (lambda a: (a.var(1), a.std(0), a.var(unbiased=False)), (X,)),
+        "both moments": (lambda a: torch.var_mean(a, 1, correction=0), (X,)),
+        "running": (lambda a: (a.cumsum(1), a.cumprod(0)), (X,)),
+        "norms": (lambda a: (a.norm(), torch.linalg.vector_norm(a, 1, 1)), (X,)),
+        "distances": (lambda a, b: torch.cdist(a, b), (X, _f(4, 5))),
+        "of a scalar": (
+            lambda a: (a.sum(), a.max(), a.argmax(), a.cumsum(0)),
+            (torch.tensor(2.0),),
+        ),
+    },
+    "indexing": {
+        "embedding": (lambda w, i: F.embedding(i, w), (X, _i(2, 4, low=0, high=3))),
+        "one list": (lambda a, i: (a[i], a[:, i]), (_f(4, 4), _i(2, 3, low=-4, high=4))),
+        "two lists": (
+            lambda a, i, j: (a[i, j], a[i, :, j]),
+            (IMAGE, _i(3, low=0, high=2), _i(3, low=0, high=4)),
+        ),
+        "two lists with a gap": (lambda a, i: a[:, i, :, i], (IMAGE, _i(3, low=0, high=4))),
+        "gather": (lambda a, i: a.gather(1, i), (X, _i(2, 4, low=0, high=5))),
+        "index_select": (lambda a, i: a.index_select(1, i), (X, _i(4, low=0, high=5))),
+        "put": (lambda a, i: a.index_put((i,), torch.ones(5)), (X, torch.tensor([2, 0]))),
+        "put and add": (
+            lambda a, i: a.index_put((i, i), torch.tensor(2.0), accumulate=True),
+            (X, torch.tensor([1, 1, 2])),
+        ),
+        "masked fill": (lambda a, m: (a.masked_fill(m, 0.5), torch.where(m, a, 0)), (X, BITS)),
+        "scatter": (
+            lambda a, i, s: (a.scatter(1, i, s), a.scatter(1, i, 2.0), a.scatter_add(1, i, s)),
+            (X, torch.tensor([[0, 1], [2, 0], [4, 3]]), Y),
+        ),
+        "scatter_reduce": (
+            lambda a, i, s: tuple(
+                a.scatter_reduce(1, i, s, kind, include_self=keeps)
+                for kind in ("sum", "prod", "mean", "amax", "amin")
+                for keeps in (True, False)
+            ),
+            (X, torch.tensor([[0, 0, 1], [2, 0, 0], [4, 3, 4]]), Y),
+        ),
+        "slice_scatter": (
+            lambda a, s: (a.slice_scatter(s, 1, 1, 3), a.select_scatter(s[:, 0], 1, -1)),
+            (X, _f(3, 2)),
+        ),
+        "slice_scatter with a step": (lambda a, s: a.slice_scatter(s, 1, 0, 5, 2), (X, _f(3, 3))),
+        "masked_scatter": (lambda a, m, s: a.masked_scatter(m, s), (X, BITS, _f(20))),
+        "index_add": (lambda a, i, s: a.index_add(0, i, s), (X, torch.tensor([2, 2]), _f(2, 5))),
+    },
+    "linalg": {
+        "products": (lambda a, b: (a @ b.T, a.mv(b[0]), a[0].dot(b[1])), (X, Y)),
+        "stacks": (lambda a, b: (a @ b, torch.bmm(a[0], b[0])), (_f(2, 3, 4, 5), _f(2, 3, 5, 2))),
+        "addmm": (lambda c, a, b: torch.addmm(c, a, b.T, beta=0.5, alpha=2), (_f(3, 3), X, Y)),
+        "linear": (lambda a, w, b: F.linear(a, w, b), (_f(2, 3, 5), _f(4, 5), _f(4))),
+        "einsum": (lambda a, b: torch.einsum("bij,bkj->bik", a, b), (_f(2, 3, 5), _f(2, 4, 5))),
+        "integers": (lambda a, b: a @ b.T, (I64, _i(3, 5))),
+    },
+    "attention": {
+        "plain": (F.scaled_dot_product_attention, (_f(2, 3, 5, 8), _f(2, 3, 7, 8), _f(2, 3, 7, 8))),
+        "causal": (
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+            (_f(2, 3, 5, 8), _f(2, 3, 5, 8), _f(2, 3, 5, 8)),
+        ),
+        "masked, of rank 3": (
+            lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m, scale=0.3),
+            (_f(3, 5, 8), _f(3, 7, 8), _f(3, 7, 8), _f(3, 5, 7)),
+        ),
+        "shared heads": (
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+            (_f(2, 4, 5, 8), _f(2, 2, 5, 8), _f(2, 2, 5, 8)),
+        ),
+    },
+    "conv": {
+        "2d": (lambda x, w, b: F.conv2d(x, w, b, 2, 1), (IMAGE, _f(6, 4, 3, 3), _f(6))),
+        "groups, dilated": (
+            lambda x, w: F.conv2d(x, w, None, 1, 2, 2, groups=2),
+            (IMAGE, _f(6, 2, 3, 3)),
+        ),
+        "same": (lambda x, w: F.conv2d(x, w, padding="same"), (IMAGE, _f(6, 4, 5, 3))),
+        "1d and 3d": (
+            lambda x, w, y, v: (F.conv1d(x, w), F.conv3d(y, v, padding=1)),
+            (_f(2, 3, 9), _f(4, 3, 3), _f(1, 2, 4, 5, 3), _f(3, 2, 3, 3, 3)),
+        ),
+        "transposed": (
+            lambda x, w: F.conv_transpose2d(x, w, None, 2, 1, 1, dilation=1),
+            (IMAGE, _f(4, 3, 3, 3)),
+        ),
+        "gradients": (
+            lambda g, x, w: aten.convolution_backward(
+                g, x, w, [6], [2, 2], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True]
+            ),
+            (_f(2, 6, 5, 4), IMAGE, _f(6, 4, 3, 3)),
+        ),
+        "gradients of groups": (
+            lambda g, x, w: aten.convolution_backward(
+                g, x, w, None, [1, 1], [1, 1], [2, 2], False, [0, 0], 2, [True, True, False]
+            ),
+            (_f(2, 6, 7, 6), IMAGE, _f(6, 2, 3, 3)),
+        ),
+        "gradients of the transpose": (
+            lambda g, x, w: aten.convolution_backward(
+                g, x, w, [3], [2, 2], [1, 1], [1, 1], True, [1, 1], 1, [True, True, True]
+            ),
+            (_f(2, 3, 18, 16), IMAGE, _f(4, 3, 3, 3)),
+        ),
+    },
+    "pool": {
+        "max": (lambda x: F.max_pool2d(x, 3, 2, 1), (IMAGE,)),
+        "max with places": (
+            lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True),
+            (IMAGE,),
+        ),
+        "mean": (
+            lambda x: (
+                F.avg_pool2d(x, 3, 2, 1),
+                F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+                F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+                F.avg_pool2d(x, 2, divisor_override=3),
+            ),
+            (IMAGE,),
+        ),
+        "adaptive": (
+            lambda x: (
+                F.adaptive_avg_pool2d(x, 1),
+                F.adaptive_avg_pool2d(x, (3, 4)),
+                F.adaptive_avg_pool2d(x, (4, 5)),
+                F.adaptive_max_pool2d(x, (3, 2)),
+            ),
+            (IMAGE,),
+        ),
+        "of one and three axes": (
+            lambda x, y: (F.avg_pool1d(x, 2), F.max_pool1d(x, 2), F.max_pool3d(y, 2)),
+            (_f(2, 3, 9), _f(2, 2, 4, 4, 5)),
+        ),
+        "gradients": (
+            lambda g, x: (
+                aten.avg_pool2d_backward(g, x, [3, 3], [2, 2], [1, 1], False, False, None),
+                aten._adaptive_avg_pool2d_backward(g, x),
+            ),
+            (_f(2, 4, 5, 4), IMAGE),
+        ),
+    },
+    "norm": {
+        "layer": (
+            lambda x, w, b: (F.layer_norm(x, (5,), w, b), F.layer_norm(x, (3, 5))),
+            (X, _f(5), _f(5)),
+        ),
+        "group": (lambda x, w, b: F.group_norm(x, 2, w, b), (IMAGE, _f(4), _f(4))),
+        "batch": (
+            lambda x, m, v, w, b: F.batch_norm(x, m, v.abs() + 1, w, b),
+            (IMAGE, _f(4), _f(4), _f(4), _f(4)),
+        ),
+        "by the batch": (lambda x: F.batch_norm(x, None, None, training=True), (IMAGE,)),
+        "instance": (lambda x: F.instance_norm(x), (IMAGE,)),
+        "rms": (lambda x, w: F.rms_norm(x, (5,), w, 1e-5), (X, _f(5))),
+        "gradients of layer norm": (
+            lambda g, x, m, r, w: aten.native_layer_norm_backward(
+                g, x, [5], m, r, w, None, [True, True, False]
+            ),
+            (_f(3, 5), X, _f(3, 1), _f(3, 1).abs(), _f(5)),
+        ),
+        "local response": (lambda x: F.local_response_norm(x, 3), (IMAGE,)),
+    },
+    "image": {
+        "nearest": (lambda x: F.interpolate(x, scale_factor=2), (IMAGE,)),
+        "linear": (
+            lambda x: (
+                F.interpolate(x, (12, 5), mode="bilinear"),
+                F.interpolate(x, (12, 5), mode="bilinear", align_corners=True),
+            ),
+            (IMAGE,),
+        ),
+        "cubic": (lambda x: F.interpolate(x, (12, 11), mode="bicubic"), (IMAGE,)),
+        "exact": (lambda x: F.interpolate(x, (12, 5), mode="nearest-exact"), (IMAGE,)),
+        "sampled": (
+            lambda x, g: (
+                F.grid_sample(x, g, align_corners=False),
+                F.grid_sample(x, g, "nearest", "border", align_corners=True),
+            ),
+            (IMAGE, _f(2, 5, 6, 2)),
+        ),
+        "shuffled": (lambda x: (F.pixel_shuffle(x, 2), F.unfold(x, 3)), (IMAGE,)),
+        "folded": (lambda x: F.fold(x, (6, 6), 3), (_f(2, 18, 16),)),
+    },
+    "special": {
+        "gamma": (lambda a: (a.lgamma(), a.digamma(), torch.polygamma(2, a.abs())), (X,)),
+        "erfinv": (lambda a: (a / 2.5).erfinv(), (X,)),
+        "signs": (lambda a: (a.signbit(), torch.copysign(torch.ones(6), a)), (NAN,)),
+        "extremes without nan": (lambda a: (torch.fmax(a, a.flip(0)), torch.fmin(a, -a)), (NAN,)),
+        "hypot": (lambda a, b: (torch.hypot(a, b), torch.ldexp(a, torch.tensor(3))), (X, Y)),
+    },
+    "search": {
+        "searchsorted": (
+            lambda s, v: (torch.searchsorted(s, v), torch.bucketize(v, s, right=True)),
+            (torch.tensor([-1.0, 0.0, 0.5, 2.0]), X),
+        ),
+        "running": (lambda a: (*a.cummax(1), *a.cummin(0), a.logcumsumexp(1)), (X,)),
+        "isin": (lambda a: torch.isin(a, torch.tensor([1, 2, 3])), (I64,)),
+        "bags": (
+            lambda w, i: F.embedding_bag(i, w, torch.tensor([0, 2, 2, 5]), mode="mean"),
+            (X, torch.tensor([0, 2, 1, 1, 2, 0, 0])),
+        ),
+        "put": (
+            lambda a: (a.put(torch.tensor([1, 4]), a.flatten()[:2]), a.diagonal_scatter(a[0, :3])),
+            (X,),
+        ),
+        "uneven pools": (lambda x: F.adaptive_max_pool2d(x, (4, 5), return_indices=True), (IMAGE,)),
+    },
+    "sorting": {
+        "sort": (lambda a: (*a.sort(1), *a.sort(0, descending=True)), (X,)),
+        "sort of nan": (lambda a: (a.sort()[0], a.sort(descending=True)[0]), (NAN,)),
+        "topk": (lambda a: (*a.topk(3, 1), *a.topk(2, 0, largest=False)), (X,)),
+        "of ints": (lambda a: a.sort(stable=True, dim=1), (I64,)),
+        "kthvalue and median": (lambda a: (*a.kthvalue(2, 1), a.median()), (X,)),
+        "argsort": (lambda a: a.argsort(1), (X,)),
+    },
+}
+
+
+class Recurrent(nn.Module):
+    """All recurrent layers, stacked and in both directions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 6, 2, batch_first=True, bidirectional=True)
+        self.gru = nn.GRU(12, 5)
+        self.rnn = nn.RNN(5, 3, nonlinearity="relu", bias=False)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x, (h, c) = self.lstm(x)
+        x, last = self.gru(x)
+        return *self.rnn(x), h, c, last
+
+
+class Family(nn.Module):
+    """All cases of a family in one model: one trace serves them all."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.cases = FAMILIES[name]
+
+    def forward(self, *inputs: torch.Tensor) -> dict[str, Any]:
+        rest = iter(inputs)
+        return {
+            name: function(*(next(rest) for _ in tensors))
+            for name, (function, tensors) in self.cases.items()
+        }
+
+    @property
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        return tuple(x.clone() for _, tensors in self.cases.values() for x in tensors)
+
+
+def differences(made: dict[str, Any], want: dict[str, Any]) -> list[str]:
+    """What is not as PyTorch has it, by the names of cases."""
+    found = []
+    for name, expected in want.items():
+        pairs = zip(pytree.tree_leaves(made[name]), pytree.tree_leaves(expected), strict=True)
+        for at, (a, b) in enumerate(pairs):
+            if b is None or (a.shape == b.shape and a.dtype == b.dtype and _is_close(a, b)):
+                continue
+            found.append(f"{name} {at}: {a} where PyTorch has {b}")
+    return found
+
+
+def _is_close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    loose = b.dtype in (torch.bfloat16, torch.float16)
+    rtol, atol = (1e-2, 1e-2) if loose else (2e-5, 2e-5)
+    return torch.allclose(a.double(), b.double(), rtol=rtol, atol=atol, equal_nan=True)

@@ -1,0 +1,69 @@
+"""Every rule gives what PyTorch gives, by the references of the operators it makes."""
+
+import numpy as np
+import pytest
+import torch
+from cases import FAMILIES, Family, Recurrent, differences
+from torch.utils import _pytree as pytree
+
+from tilewright.frontends.torch import import_program
+from tilewright.frontends.torch.decompositions import TAKEN_APART, operator, under_autograd
+from tilewright.frontends.torch.rules import RULES
+from tilewright.frontends.torch.tensors import array_of
+from tilewright.graph import interpret
+from tilewright.graph.verify import verify
+
+WITHOUT_RULE = {"_fft_c2r", "_fft_r2c"}  # of core ATen: complex numbers are not in the IR
+
+
+def interpreted(model, inputs):
+    """What a model gives, by the interpreter, in its own structure."""
+    imported = import_program(model, inputs)
+    verify(imported.module)
+    with np.errstate(all="ignore"):
+        made = interpret(imported.module, *(array_of(x) for x in inputs), check=True)
+    tensors = [_tensor(np.array(array, order="C")) for array in made]
+    structure = imported.structure
+    flat = [which if kind == "constant" else tensors[which] for kind, which in structure.results]
+    return pytree.tree_unflatten(flat, structure.out_spec)
+
+
+def _tensor(array):
+    if array.dtype.isbuiltin == 1:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_gives_what_pytorch_gives(name):
+    family = Family(name)
+    want = family(*family.inputs)
+    assert differences(interpreted(family, family.inputs), want) == []
+
+
+def test_recurrent_layers_stay_whole():
+    model, x = Recurrent().eval(), torch.randn(2, 7, 4)
+    ops = [node.op for node in import_program(model, (x,)).module.main.nodes]
+    assert ops.count("lstm") == 4
+    assert ops.count("gru") == 1
+    with torch.no_grad():
+        want = model(x)
+    for made, expected in zip(interpreted(model, (x,)), want, strict=True):
+        torch.testing.assert_close(made, expected, rtol=2e-5, atol=2e-5)
+
+
+def core_names():
+    """Every overload of ATen that PyTorch tags as core."""
+    found = set()
+    for name in dir(torch.ops.aten):
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads() if hasattr(packet, "overloads") else ():
+            if torch.Tag.core in getattr(packet, overload).tags:
+                found.add(name if overload == "default" else f"{name}.{overload}")
+    return found
+
+
+def test_core_aten_has_rules_or_is_taken_apart():
+    names = {name.removeprefix("aten.") for name in RULES} | set(TAKEN_APART)
+    assert core_names() - names == WITHOUT_RULE
+    assert all(operator(name) in under_autograd() for name in TAKEN_APART)
