@@ -7,10 +7,7 @@ stages.texts["scheduled"], stages.decisions
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
 from typing import Any
 
 from tilewright.base.errors import Unsupported
@@ -46,28 +43,6 @@ def kernel_stages(job: Job) -> Stages:
         return Stages(read["texts"], tuple(read["decisions"]))
     made = _stages(job)
     cache.write(key, json.dumps(asdict(made)).encode())
-    return made
-
-
-def all_stages(
-    jobs: Sequence[Job],
-    workers: int,
-    progress: Callable[[int, int], None] = lambda count, total: None,
-) -> list[Stages]:
-    """The stages of many kernels, in several processes: LLVM holds one lock per process."""
-    if workers < 2 or len(jobs) < 4:
-        return _counted(map(kernel_stages, jobs), len(jobs), progress)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return _counted(pool.map(kernel_stages, jobs), len(jobs), progress)
-
-
-def _counted(
-    found: Iterable[Stages], total: int, progress: Callable[[int, int], None]
-) -> list[Stages]:
-    made = []
-    for one in found:
-        made.append(one)
-        progress(len(made), total)
     return made
 
 

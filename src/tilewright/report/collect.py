@@ -21,7 +21,7 @@ from tilewright.driver.compiled import origins
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import PlannedCall, planned_calls
 from tilewright.driver.native import NoNativeCode, without_native_code
-from tilewright.driver.stages import Stages, all_stages
+from tilewright.driver.stages import Stages, kernel_stages
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.memory import MemoryPlan, plan_memory
 from tilewright.graph.types import tensor_of
@@ -117,10 +117,10 @@ def collect(
     events, whole = _measured(module, arrays, progress)
     setting = KernelSetting(machine, count, options.schedule, options.packing)
     calls, jobs = _planned(fused, setting)
-    progress("kernels", 0, len(jobs))
-    texts = all_stages(
-        list(jobs.values()), count, lambda done, total: progress("kernels", done, total)
-    )
+    stages: dict[str, Stages] = {}
+    for kernel, job in jobs.items():
+        stages[kernel] = kernel_stages(job)
+        progress("kernels", len(stages), len(jobs))
     boxes, edges = _boxes(fused, calls, _by_call(calls, events), module.fallbacks)
     plan = _plan(module)
     slots, arena = ((), 0) if plan is None else slots_of(plan, module, arrays)
@@ -132,7 +132,7 @@ def collect(
         run_ns=tuple(whole),
         boxes=boxes,
         edges=edges,
-        stages=dict(zip(jobs, texts, strict=True)),
+        stages=stages,
         passes=tuple(changes),
         compile_s={
             "import": imported - begun,

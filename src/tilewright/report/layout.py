@@ -6,7 +6,6 @@ boxes of our size do not touch.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from tilewright.base.errors import Unsupported
 
 WIDTH, HEIGHT = 200.0, 44.0  # of a box
 GAP_X, GAP_Y = 28.0, 46.0
+SPACING = 10  # between neighbours, in the units of the layout
 
 
 @dataclass(frozen=True)
@@ -61,19 +61,14 @@ def _components(edges: Sequence[tuple[int, int]]) -> Iterable[Iterable[tuple[Any
             "reports need the package fast-sugiyama",
             help="pip install 'tilewright[report]'",
         ) from error
-    return [part[0] for part in from_edges(edges, dummy_vertices=True)]
+    return [part[0] for part in from_edges(edges, vertex_spacing=SPACING, dummy_vertices=True)]
 
 
 def _spread(places: dict[int, tuple[float, float]]) -> dict[int, tuple[float, float]]:
     """The same order from left to right and top to bottom, at distances that suit our boxes."""
     levels = sorted({y for _, y in places.values()}, reverse=_is_upside_down(places))
     row = {y: at for at, y in enumerate(levels)}
-    by_row: dict[float, list[float]] = {}
-    for x, y in places.values():
-        by_row.setdefault(y, []).append(x)
-    gaps = [b - a for xs in by_row.values() for a, b in itertools.pairwise(sorted(xs))]
-    least = min((gap for gap in gaps if gap > 0), default=1.0)
-    scale = (WIDTH + GAP_X) / least
+    scale = (WIDTH + GAP_X) / SPACING
     return {at: (x * scale, row[y] * (HEIGHT + GAP_Y)) for at, (x, y) in places.items()}
 
 

@@ -39,8 +39,9 @@ def slots_of(
         offsets, total = plan.offsets, plan.arena_bytes or 0
     else:
         offsets, total = _native.plan_arena(known, tuple(spans(list(plan.slots))))
+    begin = min((slot.first for slot in plan.slots), default=0)  # constants come before
     found = [
-        Slot(slot.value.name, offset, size, slot.first, slot.last)
+        Slot(slot.value.name, offset, size, slot.first - begin, slot.last - begin)
         for slot, offset, size in zip(plan.slots, offsets, known, strict=True)
     ]
     return tuple(found), total

@@ -39,16 +39,16 @@ let at = { x: 0, y: 0, scale: 1 };
 function apply() {
   view.setAttribute("transform", `translate(${at.x} ${at.y}) scale(${at.scale})`);
 }
-function fit() {
+function place(scale) {
   const box = svg.getBoundingClientRect();
-  if (!box.width) return;
-  const scale = Math.min(box.width / size.width, box.height / size.height, 1);
-  at.scale = Math.max(scale, 0.35, Math.min(1, box.width / size.width));
-  if (at.scale * size.width > box.width) at.scale = Math.max(scale, 0.02);
+  at.scale = Math.min(1, Math.max(0.01, scale(box)));
   at.x = (box.width - size.width * at.scale) / 2;
-  at.y = at.scale * size.height > box.height ? 0 : (box.height - size.height * at.scale) / 2;
+  at.y = Math.max(0, (box.height - size.height * at.scale) / 2);
   apply();
 }
+const fit = () => place((box) => Math.min(box.width / size.width, box.height / size.height));
+// At first as wide as the frame, from the top, and large enough to read.
+const begin = () => place((box) => Math.max(0.45, box.width / size.width));
 function zoom(factor, x, y) {
   const box = svg.getBoundingClientRect();
   x = x === undefined ? box.width / 2 : x;
@@ -197,6 +197,7 @@ async function choose(index, focus) {
   row(table, "nodes of the model", box.nodes.join(", "));
   for (const name of box.kernels) showKernel(name, all.kernels[name], detail, box);
   if (focus) detail.focus();
+  if (matchMedia("(max-width: 860px)").matches) detail.scrollIntoView({ behavior: "smooth" });
 }
 function showKernel(name, kernel, detail, box) {
   if (!kernel) return;
@@ -221,5 +222,5 @@ function showKernel(name, kernel, detail, box) {
   (buttons.find((each) => each.dataset.stage === "scheduled") || buttons[0]).click();
 }
 
-fit();
-window.addEventListener("resize", fit);
+begin();
+window.addEventListener("resize", begin);
