@@ -23,8 +23,12 @@ $(SETUP): pyproject.toml $(NATIVE) | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@
 
-demo: $(SETUP)  ## fetch a small trained model, compile it, check it, time it
-	$(BIN)/python -m tilewright demo
+demo: $(VENV)/.demo  ## draw a line of text, and let a trained model that was just compiled read it
+	$(BIN)/python -m tilewright demo --report demo.html
+
+$(VENV)/.demo: $(SETUP)
+	$(BIN)/pip install --quiet --editable '.[demo]'
+	@touch $@
 
 test: lint unit sanitize  ## lint, then all tests
 

@@ -92,9 +92,13 @@ def collect(
     threads: int = 0,
     precision: str = "f32",
     without: Sequence[str] = (),
+    kernels: int | None = None,
     progress: Progress = lambda stage, count, total: None,
 ) -> Report:
-    """Compile a model, run it on what `inputs` makes for it, and take it apart."""
+    """Compile a model, run it on what `inputs` makes for it, and take it apart.
+
+    `kernels` says how many to show at every stage, the costliest first; all by default.
+    """
     machine = Target.parse(target)
     options = Options(threads=threads, precision=precision, without=tuple(without))
     changes: list[PassChange] = []
@@ -117,11 +121,12 @@ def collect(
     events, whole = _measured(module, arrays, progress)
     setting = KernelSetting(machine, count, options.schedule, options.packing)
     calls, jobs = _planned(fused, setting)
-    stages: dict[str, Stages] = {}
-    for kernel, job in jobs.items():
-        stages[kernel] = kernel_stages(job)
-        progress("kernels", len(stages), len(jobs))
     boxes, edges = _boxes(fused, calls, _by_call(calls, events), module.fallbacks)
+    shown = _costliest(boxes)[:kernels]
+    stages: dict[str, Stages] = {}
+    for kernel in shown:
+        stages[kernel] = kernel_stages(jobs[kernel])
+        progress("kernels", len(stages), len(shown))
     plan = _plan(module)
     slots, arena = ((), 0) if plan is None else slots_of(plan, module, arrays)
     return Report(
@@ -307,6 +312,15 @@ def _boxes(
             edges[source[value], len(boxes), str(value.type)] = None
         boxes.append(_plain(name, "output", (str(value.type),)))
     return tuple(boxes), tuple(edges)
+
+
+def _costliest(boxes: Sequence[Box]) -> list[str]:
+    """The kernels by the time that they take in all."""
+    spent: Counter[str] = Counter()
+    for box in boxes:
+        for kernel in box.kernels:
+            spent[kernel] += round(box.nanoseconds / len(box.kernels))
+    return [kernel for kernel, _ in spent.most_common()]
 
 
 def _plain(label: str, kind: str, types: tuple[str, ...]) -> Box:
