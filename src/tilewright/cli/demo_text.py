@@ -35,11 +35,11 @@ def drawn(text: str) -> Array:
 
 
 def as_blocks(picture: Array, columns: int) -> str:
-    """The picture in characters, two pixels in each, at most `columns` wide."""
+    """The picture in characters, two pixels in each; what is wider than `columns` is cut off."""
     ink = 1 - picture
     ink = ink[:, np.flatnonzero(ink.any(0))[0] :] if ink.any() else ink
-    step = max(1, -(-ink.shape[1] // columns))
-    rows, width = ink.shape[0] // (2 * step) * 2, ink.shape[1] // step
+    step = max(1, min(-(-ink.shape[1] // columns), ink.shape[0] // 8))
+    rows, width = ink.shape[0] // (2 * step) * 2, min(columns, ink.shape[1] // step)
     cells = ink[: rows * step, : width * step].reshape(rows, step, width, step).mean((1, 3))
     dark = cells > DARK * max(float(cells.max()), 1e-3)
     lines = [

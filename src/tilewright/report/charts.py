@@ -56,7 +56,8 @@ def roofline(report: Report) -> str:
     figure, axes = pyplot.subplots(figsize=(8, 4.6))
     xs = [box.flops / box.size_bytes for _, box in shown]
     ys = [box.flops / box.nanoseconds for _, box in shown]
-    sizes = [20 + 380 * box.nanoseconds / max(b.nanoseconds for _, b in shown) for _, box in shown]
+    longest = max(box.nanoseconds for _, box in shown)
+    sizes = [20 + 380 * box.nanoseconds / longest for _, box in shown]
     low, high = min(min(xs), 0.05) / 2, max(max(xs), 100) * 2
     knee = report.peak_gflops / report.peak_gbytes
     roof = [(x, min(report.peak_gflops, x * report.peak_gbytes)) for x in (low, knee, high)]
