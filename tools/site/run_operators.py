@@ -15,7 +15,9 @@ from suite import cases
 from tilewright.base.errors import TilewrightError
 from tilewright.base.target import Target
 from tilewright.driver.compile import Options, load_graph, optimize
-from tilewright.driver.native import is_tensor, without_native_code
+from tilewright.driver.placement import placement
+from tilewright.driver.unfuse import unfuse_foreign
+from tilewright.graph.types import is_tensor
 
 
 def outcome(model: Any, target: Target) -> str:
@@ -23,7 +25,9 @@ def outcome(model: Any, target: Target) -> str:
         graph = optimize(load_graph(model), target, Options())
     except TilewrightError:
         return "refused"
-    whole = not without_native_code(graph) and all(is_tensor(p.type) for p in graph.main.params)
+    graph = unfuse_foreign(graph)
+    placed = placement(graph, target)
+    whole = placed.is_native and all(is_tensor(param.type) for param in graph.main.params)
     return "native" if whole else "fallback"
 
 

@@ -8,7 +8,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,15 @@ from tilewright.base.target import Target
 from tilewright.codegen.llvm import VERSION
 from tilewright.driver.compile import Options, build_module, load_graph, optimize
 from tilewright.driver.compiled import origins
+from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import PlannedCall, planned_calls
-from tilewright.driver.native import NoNativeCode, without_native_code
+from tilewright.driver.placement import placement
 from tilewright.driver.stages import Stages, kernel_stages
+from tilewright.driver.unfuse import unfuse_foreign
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.memory import MemoryPlan, plan_memory
-from tilewright.graph.types import tensor_of
+from tilewright.graph.types import is_tensor, tensor_of
 from tilewright.report.memory import Slot, slots_of
 from tilewright.runtime.module import Module as Compiled
 from tilewright.runtime.pool import threads as default_threads
@@ -113,6 +115,7 @@ def collect(
     graph = load_graph(model)
     imported = last[0] = time.perf_counter()
     fused = optimize(graph, machine, options, PassContext(target=machine, observers=(observe,)))
+    fused = unfuse_foreign(fused)
     optimized = time.perf_counter()
     module = build_module(fused, machine, options)
     built = time.perf_counter()
@@ -120,8 +123,9 @@ def collect(
     count = threads or default_threads()
     events, whole = _measured(module, arrays, progress)
     setting = KernelSetting(machine, count, options.schedule, options.packing)
-    calls, jobs = _planned(fused, setting)
-    boxes, edges = _boxes(fused, calls, _by_call(calls, events), module.fallbacks)
+    fused = _with_foreign_calls(fused, machine)
+    calls, jobs = planned_calls(fused, setting)
+    boxes, edges = _boxes(fused, calls, _by_call(calls, events))
     shown = _costliest(boxes)[:kernels]
     stages: dict[str, Stages] = {}
     for kernel in shown:
@@ -266,25 +270,18 @@ def _plan(module: Compiled) -> MemoryPlan | None:
 # --------------------------------------------------------------------------- the graph
 
 
-def _planned(module: Module, setting: KernelSetting) -> tuple[list[PlannedCall], dict[str, Any]]:
-    """The calls of kernels, leaving out nodes that the interpreter runs."""
-    foreign = without_native_code(module)
-    while True:
-        kept = tuple(node for node in module.main.nodes if node not in foreign)
-        graphs = {**module.graphs, "main": replace(module.main, nodes=kept)}
-        try:
-            return planned_calls(replace(module, graphs=graphs), setting)
-        except NoNativeCode as error:
-            if error.nodes <= foreign:
-                raise
-            foreign |= error.nodes
+def _with_foreign_calls(module: Module, target: Target) -> Module:
+    """The graph as the host program runs it: what the interpreter does is called by it."""
+    placed = placement(module, target)
+    if placed.is_native and all(is_tensor(param.type) for param in module.main.params):
+        return module
+    return call_foreign_parts(module, placed)[0]
 
 
 def _boxes(
     module: Module,
     calls: Sequence[PlannedCall],
     measured: Mapping[int, tuple[float, float, float]],
-    fallbacks: Sequence[str],
 ) -> tuple[tuple[Box, ...], tuple[tuple[int, int, str], ...]]:
     """The nodes of the fused graph in order, and who hands what to whom."""
     by_node: dict[Node, list[int]] = {}
@@ -303,7 +300,7 @@ def _boxes(
         for value in node.inputs:
             if value is not None and value in source:
                 edges[source[value], at, str(value.type)] = None
-        boxes.append(_box(node, by_node.get(node, ()), calls, measured, fallbacks))
+        boxes.append(_box(node, by_node.get(node, ()), calls, measured))
         for value in node.outputs:
             source[value] = at
     names = module.outputs or [value.name for value in module.main.results]
@@ -332,12 +329,11 @@ def _box(
     places: Sequence[int],
     calls: Sequence[PlannedCall],
     measured: Mapping[int, tuple[float, float, float]],
-    fallbacks: Sequence[str],
 ) -> Box:
     inner = _inner_ops(node)
     numbers = [measured.get(place, (0.0, 0.0, 0.0)) for place in places]
     total = [sum(column) for column in zip(*numbers, strict=True)] or [0.0, 0.0, 0.0]
-    if node.op in fallbacks:
+    if node.op == "foreign":
         kind = "fallback"
     elif node.op in ("if", "loop", "scan"):
         kind = "control"

@@ -103,6 +103,17 @@ def test_control_flow_is_one_box():
     assert control[0].kernels
 
 
+def test_what_the_interpreter_runs_is_marked():
+    module = graph.parse(
+        "graph @main(%x: f32[4], %s: str[2]) "
+        "{ %t = string_concat(%s, %s) %y = exp(%x) return %t, %y }"
+    )
+    given = [np.zeros(4, np.float32), np.array(["a", "b"], object)]
+    told = collect(module, lambda _: given, threads=1)
+    assert told.fallbacks == ("string_concat",)
+    assert {"fallback", "kernel"} <= {box.kind for box in told.boxes}
+
+
 def test_boxes_do_not_overlap():
     edges = [(at, at + 1) for at in range(40)] + [(at, at + 3) for at in range(0, 36, 2)]
     places = layered(41, edges).places
