@@ -49,7 +49,7 @@ def _package(module: str) -> str:
 def _purpose(name: str) -> str:
     text = (ROOT / "src" / PACKAGE / name / "__init__.py").read_text(encoding="utf-8")
     lines = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0].split("\n")
-    return " ".join(lines).replace("|", "\\|")
+    return " ".join(lines).replace(" |", ",")  # a bar would end a cell of the table
 
 
 def _size(name: str) -> tuple[int, int]:

@@ -102,7 +102,9 @@ def arena(report: Report) -> str:
 def bars(title: str, names: Sequence[str], values: Sequence[float], unit: str, mark: str) -> str:
     """Horizontal bars, the first on top."""
     pyplot = _pyplot()
-    figure, axes = pyplot.subplots(figsize=(8, 0.6 + 0.28 * len(names)))
+    if not names:
+        return ""
+    figure, axes = pyplot.subplots(figsize=(8, 1.0 + 0.3 * len(names)))
     drawn = axes.barh(list(names), list(values), color=COLOURS[0])
     axes.bar_label(drawn, fmt=" %.3g", color=INK)
     axes.invert_yaxis()
