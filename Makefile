@@ -8,7 +8,8 @@ SETUP := $(VENV)/.setup
 C := src/tilewright/runtime/native
 NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch])
 
-.PHONY: help setup demo test lint unit test-gpu bench-gpu docs fuzz bench conformance sanitize clean
+.PHONY: help setup demo test lint unit test-gpu bench-gpu docs wheel fuzz bench conformance sanitize
+.PHONY: clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -23,8 +24,12 @@ $(SETUP): pyproject.toml $(NATIVE) | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@
 
-demo: $(SETUP)  ## fetch a small trained model, compile it, check it, time it
-	$(BIN)/python -m tilewright demo
+demo: $(VENV)/.demo  ## draw a line of text, and let a trained model that was just compiled read it
+	$(BIN)/python -m tilewright demo --report demo.html
+
+$(VENV)/.demo: $(SETUP)
+	$(BIN)/pip install --quiet --editable '.[demo]'
+	@touch $@
 
 test: lint unit sanitize  ## lint, then all tests
 
@@ -38,8 +43,16 @@ lint: $(SETUP)  ## ruff, clang-format, mypy, import layers
 unit: $(SETUP)  ## the tests
 	$(BIN)/pytest -n 2 --dist worksteal
 
-docs: $(SETUP)  ## run every example in the documentation, and the examples themselves
-	$(BIN)/pytest -n 2 tests/examples tests/errors $(wildcard tests/unit/*/test_docs.py)
+docs: $(VENV)/.docs  ## the documentation as a site, into site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+$(VENV)/.docs: $(SETUP)
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	@touch $@
+
+wheel: $(SETUP)  ## one abi3 manylinux wheel, into dist/, tried in an environment of its own
+	$(BIN)/python tools/wheel.py
 
 BENCHES := schedule runtime math gemm gpu conv zoo compile ablation
 
@@ -83,4 +96,4 @@ $(SANITIZED): build/sanitize/%: tests/native/runtime_test.c $(NATIVE)
 		-I $(C) $< $(RUNTIME) -o $@
 
 clean:  ## remove the environment, builds and caches
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.profiler import profile
     from tilewright.tensor import Schedule, Trace, interpret
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "intrin": "",

@@ -6,22 +6,36 @@ import typer
 
 from tilewright.cli.bench import bench
 from tilewright.cli.bisect import bisect
+from tilewright.cli.cache import cache
 from tilewright.cli.compile import compile
 from tilewright.cli.demo import demo
+from tilewright.cli.doctor import doctor
 from tilewright.cli.inspect import inspect
 from tilewright.cli.opt import opt
 from tilewright.cli.ort import ort
+from tilewright.cli.report import report
 from tilewright.cli.run import run
 from tilewright.cli.targets import targets
 
-COMMANDS = (compile, run, bench, inspect, bisect, targets, demo, opt)
+COMMANDS = (
+    compile,
+    run,
+    bench,
+    inspect,
+    report,
+    bisect,
+    targets,
+    doctor,
+    cache,
+    demo,
+    opt,
+)
 # What follows PROGRAM is the program's own, whatever it looks like.
 FORWARDING = {"allow_interspersed_args": False}
 
 app = typer.Typer(
     help="An optimizing compiler for deep learning models.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 for command in COMMANDS:

@@ -42,7 +42,7 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0, help="How long to measure.")] = 2.0,
     peer: Annotated[str, typer.Option(help="Measure in turns with: onnxruntime")] = "",
     kernels: Annotated[int, typer.Option(min=0, help="How many kernels to list.")] = 12,
-    trace: Annotated[str, typer.Option(help="Write one run for Perfetto to this file.")] = "",
+    trace: Annotated[str, typer.Option(help="Write passes and one run for Perfetto.")] = "",
     json: Json = False,
 ) -> None:
     """Measure a model: median, 90th percentile, time of each kernel."""
@@ -57,7 +57,9 @@ def bench(
     times = measure(runs, seconds)
     record = module.profile(*arrays)
     if trace:
-        record.write_trace(trace)
+        from tilewright.report.trace import write_trace
+
+        write_trace(trace, record, module.timings)
     report = {
         "model": str(model),
         "threads": threads,

@@ -10,16 +10,24 @@ import typer
 from tilewright.cli import common
 from tilewright.cli.common import Json, Threads
 
+TEXT = "Tilewright compiled this."
+
 
 @common.command
 def demo(
-    model: Annotated[Path | None, typer.Option(help="Another model than the one fetched.")] = None,
+    text: Annotated[str, typer.Option(help="What is drawn, and read again.")] = TEXT,
+    model: Annotated[
+        Path | None, typer.Option(help="Another model than the one fetched, on random inputs.")
+    ] = None,
     threads: Threads = 0,
     seconds: Annotated[float, typer.Option(min=0, help="How long to measure.")] = 3.0,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write a page about the model here, too.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Fetch a small trained model, compile it, check it and time it."""
+    """Draw a line of text, and let a trained model that was just compiled read it."""
     from tilewright.cli.demo_model import run_demo
 
-    if not run_demo(model, threads, seconds, json):
+    if not run_demo(text, model, threads, seconds, report, json):
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""A small trained model that ships inside a package: fetched, compiled, checked, timed.
+"""A trained model that reads text, from inside a package: fetched, compiled, checked, timed.
 
 The package is downloaded by pip into the cache, never installed; the model is cut out of it and
 compared with a checksum. `--model` takes any other file instead.
@@ -17,19 +17,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
 from tilewright.base.errors import UserError
 from tilewright.cli import common
 from tilewright.cli.bench import measure, onnxruntime_run, summary
+from tilewright.cli.demo_text import as_blocks, as_input, drawn, read
 from tilewright.codegen.cache import cache_folder, write_atomically
 
-# The classifier of text direction of PP-OCR, a MobileNet-V3, trained by PaddlePaddle.
+# The text recognizer of PP-OCRv4, trained by PaddlePaddle; it knows 6,623 characters.
 PACKAGE = "rapidocr-onnxruntime==1.4.4"
-MEMBER = "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx"
-SHA256 = "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c"
-NAME = "ppocr_direction.onnx"
-SHAPE = (1, 3, 48, 192)  # a line of text
+MEMBER = "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx"
+SHA256 = "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b"
+NAME = "ppocr_v4_rec.onnx"
+SIZES = ("p2o_DynamicDimension_0", "x_2", "p2o_DynamicDimension_1")  # batch, height, width
+COLUMNS = 110  # of a terminal, that the picture fills
+KERNELS = 10  # that a report of the demo takes apart
 
 
 def model_path() -> Path:
@@ -70,58 +74,87 @@ def _download() -> bytes:
             raise UserError("TW6036", f"{PACKAGE} holds no model: {error}", help=_HELP) from error
 
 
-def run_demo(model: Path | None, threads: int, seconds: float, json: bool) -> bool:
+def run_demo(
+    text: str, model: Path | None, threads: int, seconds: float, report: Path | None, json: bool
+) -> bool:
     """Do it, and tell whether the answer is right."""
     from tilewright.driver.compare import difference, is_close
+    from tilewright.driver.compile import compile
     from tilewright.graph.interp import interpret
 
+    picture = None if model is not None else drawn(text)
     path = model if model is not None else model_path()
+    if picture is not None and not json:
+        common.output().print(as_blocks(picture, min(common.output().width, COLUMNS) - 2))
     begun = time.perf_counter()
-    module = common.read_module(path, threads=threads)
+    with common.progress(f"compiling {path.name}") as move:
+        fixed = None if picture is None else dict(zip(SIZES, (1, *picture.shape), strict=True))
+        module = compile(path, threads=threads, dynamic=fixed, progress=move)
     compiled = time.perf_counter() - begun
-    inputs = _inputs(module.inputs, model is None)
+    if picture is None:
+        inputs = list(common.random_inputs(module.inputs, {}))
+    else:
+        inputs = [as_input(picture)]
     with common.console.status("interpreting, to check"):
         want = interpret(common.read_graph(path), *inputs)
     got = [np.asarray(value) for value in module(*inputs)]
     right = all(is_close(a, b) for a, b in zip(got, want, strict=True))
+    told = "" if picture is None else read(got[0][0], _alphabet(path))
     runs: dict[str, Any] = {"tilewright": lambda: module(*inputs)}
     if importlib.util.find_spec("onnxruntime") is not None:
         feed = {spec.name: value for spec, value in zip(module.inputs, inputs, strict=True)}
         runs["onnxruntime"] = onnxruntime_run(str(path), feed, threads)
-    times = {name: summary(values) for name, values in measure(runs, seconds).items()}
-    report = {
+    summed = {
         "model": str(path),
+        "drawn": text if picture is not None else "",
+        "read": told,
         "compile_s": compiled,
         "right": right,
         "difference": max(difference(a, b) for a, b in zip(got, want, strict=True)),
-        "runs": times,
+        "runs": {name: summary(values) for name, values in measure(runs, seconds).items()},
+        "report": None if report is None else str(_written(path, inputs, threads, report)),
     }
     if json:
-        common.print_json(report)
+        common.print_json(summed)
     else:
-        _show(report, module, path)
-    return right
+        _show(summed)
+    return right and (picture is None or told == text)
 
 
-def _inputs(specs: Any, is_ours: bool) -> list[Any]:
-    if is_ours:
-        return [np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)]
-    return list(common.random_inputs(specs, {}))
+def _alphabet(path: Path) -> list[str]:
+    """The characters that a model tells apart: its file lists them, after the blank."""
+    from tilewright.frontends.onnx.metadata import read_metadata
+
+    listed = read_metadata(path)["custom_metadata_map"]["character"]
+    return ["", *listed.splitlines(), " "]
 
 
-def _show(report: dict[str, Any], module: Any, path: Path) -> None:
+def _written(path: Path, inputs: list[Any], threads: int, out: Path) -> Path:
+    """A report on the model, its costliest kernels taken apart."""
+    from tilewright.report import collect, write_page
+
+    with common.progress("writing the report") as move:
+        told = collect(path, lambda _: inputs, threads=threads, kernels=KERNELS, progress=move)
+    return write_page(told, out)
+
+
+def _show(told: dict[str, Any]) -> None:
     out = common.output()
-    word = "[green]right[/]" if report["right"] else "[red]wrong[/]"
-    out.print(f"{path.name}: {', '.join(map(str, module.inputs))}", markup=False)
+    if told["drawn"]:
+        same = told["read"] == told["drawn"]
+        out.print(f"\nread: [bold {'green' if same else 'red'}]{escape(told['read'])}[/]")
+    word = "[green]right[/]" if told["right"] else "[red]wrong[/]"
     out.print(
-        f"compiled in {report['compile_s']:.1f} s; {word}: differs from the interpreter by "
-        f"{report['difference']:.1g} of the largest output"
+        f"{Path(told['model']).name}, compiled in {told['compile_s']:.1f} s; {word}: differs from "
+        f"the interpreter by {told['difference']:.1g} of the largest output"
     )
     table = Table("", "median ms", "min ms", "ratio")
-    ours = report["runs"]["tilewright"]["median_ms"]
-    for name, one in report["runs"].items():
+    ours = told["runs"]["tilewright"]["median_ms"]
+    for name, one in told["runs"].items():
         ratio = f"{one['median_ms'] / ours:.2f}"
         table.add_row(name, f"{one['median_ms']:.3f}", f"{one['min_ms']:.3f}", ratio)
     out.print(table)
-    if "onnxruntime" not in report["runs"]:
-        out.print("(pip install onnxruntime to have it measured beside)")
+    if "onnxruntime" not in told["runs"]:
+        out.print("(pip install 'tilewright[demo]' to have ONNX Runtime measured beside)")
+    if told["report"]:
+        out.print(f"more about it: {told['report']}")

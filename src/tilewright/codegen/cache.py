@@ -64,13 +64,18 @@ def write(key: str, payload: bytes) -> None:
         prune()
 
 
+def allowed_bytes() -> int:
+    """How much the cache may hold."""
+    return int(os.environ.get("TILEWRIGHT_CACHE_MB", "2048")) << 20
+
+
 def prune(limit_bytes: int | None = None) -> None:
     """Remove the longest unused entries until the rest fits."""
     folder = cache_folder()
     if folder is None:
         return
     if limit_bytes is None:
-        limit_bytes = int(os.environ.get("TILEWRIGHT_CACHE_MB", "2048")) << 20
+        limit_bytes = allowed_bytes()
     entries = []
     with contextlib.suppress(OSError):
         for path in folder.iterdir():

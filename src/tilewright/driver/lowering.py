@@ -74,6 +74,25 @@ def lower_model(
     return Program(made, {kernel.name: kernel for kernel in kernels.values()})
 
 
+@dataclass(frozen=True)
+class PlannedCall:
+    """A call of a kernel that lowering will make: the node of main it is for, and its names."""
+
+    node: Node
+    kernel: str
+    label: str
+
+
+def planned_calls(
+    module: Module, setting: KernelSetting
+) -> tuple[list[PlannedCall], dict[str, Job]]:
+    """The calls that `lower_model` makes, in order, and their kernels by name; none is compiled."""
+    lowering = _Lowering(module, setting)
+    lowering.graph(module.main)
+    calls = [PlannedCall(node, made["function"], made["label"]) for node, made in lowering.calls]
+    return calls, {job.name: job for job in lowering.jobs.values()}
+
+
 @dataclass
 class _Lowering:
     """Turns nodes into kernel nodes, and collects the kernels' jobs."""
@@ -83,10 +102,14 @@ class _Lowering:
     jobs: dict[str, Job] = field(default_factory=dict)  # by key
     keys: dict[Node, str] = field(default_factory=dict)  # of kernel nodes
     constants: dict[Value, str] = field(default_factory=dict)
+    calls: list[tuple[Node, Node]] = field(default_factory=list)  # node of main, kernel node
+    origin: Node | None = None  # the node of main at hand
 
     def graph(self, graph: Graph) -> Graph:
         nodes: list[Node] = []
         for node in graph.nodes:
+            if graph is self.module.main:
+                self.origin = node
             if node.op == "constant":
                 self.constants[node.output] = node["data"]
                 nodes.append(node)
@@ -153,6 +176,8 @@ class _Lowering:
         )
         made = Node("kernel", inputs, outputs, attributes, (), origin.loc)
         self.keys[made] = key
+        assert self.origin is not None
+        self.calls.append((self.origin, made))
         return made
 
 

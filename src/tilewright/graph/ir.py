@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.dtype import DType
+from tilewright.base.html import program
 from tilewright.base.intern import node
 from tilewright.base.loc import UNKNOWN, Loc
 from tilewright.graph.types import TensorType, Type
@@ -105,6 +106,10 @@ class Module:
     @property
     def main(self) -> Graph:
         return self.graphs["main"]
+
+    def _repr_html_(self) -> str:
+        """The model as text, in notebooks."""
+        return program(f"module, stage {self.stage}", str(self))
 
 
 def attributes(**values: Attribute) -> Attributes:

@@ -164,6 +164,7 @@ def _item(item: Any) -> str:
 
 
 def format_module(module: Module) -> str:
+    """The text of a module, which parses back to it."""
     return Printer(module.constants).module(module)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.base.dtype import DType
 from tilewright.base.errors import UserError, UserTypeError
+from tilewright.base.html import table
 from tilewright.runtime import _native
 from tilewright.runtime.array import Array
 from tilewright.runtime.dlpack import code_of
@@ -139,6 +140,18 @@ class Module:
             f"cannot write {Path(path).name}: this model comes from a file",
             help="copy the file under another name, or compile the model again and save that",
         )
+
+    def _repr_html_(self) -> str:
+        """Inputs and outputs, in notebooks."""
+        ports = [("input", spec) for spec in self.inputs]
+        ports += [("output", spec) for spec in self.outputs]
+        rows = [
+            (word, spec.name, spec.kind or spec.dtype, ", ".join(map(str, spec.shape)))
+            for word, spec in ports
+        ]
+        if self.fallbacks:
+            rows.append(("fallbacks", ", ".join(self.fallbacks), "", ""))
+        return table(("", "name", "type", "shape"), rows)
 
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.inputs))

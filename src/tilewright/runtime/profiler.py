@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Lock
 
 from tilewright.base.errors import UserError
+from tilewright.base.html import bar, table
 from tilewright.runtime import _native
 
 CAPACITY = 1 << 16
@@ -99,6 +100,26 @@ class Record:
     def write_trace(self, path: str | Path) -> None:
         """Write the events for Perfetto or chrome://tracing."""
         Path(path).write_text(json.dumps(self.trace()), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        """The table of kernels, in notebooks."""
+        whole = sum(event.duration_ns for event in self.events) or 1
+        heads = ("kernel", "calls", "µs", "share", "", "GFLOP/s", "GB/s")
+        return table(
+            heads,
+            (
+                (
+                    total.kernel,
+                    total.calls,
+                    f"{total.total_ns / 1e3:.1f}",
+                    f"{total.total_ns / whole:.1%}",
+                    bar(total.total_ns / whole),
+                    f"{total.gflops:.1f}",
+                    f"{total.gbytes:.1f}",
+                )
+                for total in self.kernels()
+            ),
+        )
 
     def __str__(self) -> str:
         lines = [f"{'kernel':<40} {'calls':>7} {'total ms':>10} {'mean us':>10} {'GFLOP/s':>9}"]

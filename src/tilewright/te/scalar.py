@@ -126,6 +126,7 @@ def any(*args: Any) -> Expr:
 
 
 def logical_not(x: Any) -> Expr:
+    """Whether a condition does not hold."""
     return sym.logical_not(condition(x, "the operand of te.logical_not"))
 
 
@@ -213,10 +214,12 @@ def _call2(op: str, a: Any, b: Any) -> Expr:
 
 
 def exp(x: Any) -> Expr:
+    """e to the power of x."""
     return _call1("exp", x)
 
 
 def exp2(x: Any) -> Expr:
+    """2 to the power of x."""
     return _call1("exp2", x)
 
 
@@ -226,38 +229,47 @@ def exp10(x: Any) -> Expr:
 
 
 def expm1(x: Any) -> Expr:
+    """exp(x) - 1, exact near zero."""
     return _call1("expm1", x)
 
 
 def log(x: Any) -> Expr:
+    """The natural logarithm."""
     return _call1("log", x)
 
 
 def log2(x: Any) -> Expr:
+    """The logarithm to base 2."""
     return _call1("log2", x)
 
 
 def log10(x: Any) -> Expr:
+    """The logarithm to base 10."""
     return _call1("log10", x)
 
 
 def log1p(x: Any) -> Expr:
+    """log(1 + x), exact near zero."""
     return _call1("log1p", x)
 
 
 def sqrt(x: Any) -> Expr:
+    """The square root."""
     return _call1("sqrt", x)
 
 
 def rsqrt(x: Any) -> Expr:
+    """1 / sqrt(x)."""
     return _call1("rsqrt", x)
 
 
 def sigmoid(x: Any) -> Expr:
+    """1 / (1 + exp(-x))."""
     return _call1("sigmoid", x)
 
 
 def erf(x: Any) -> Expr:
+    """The error function."""
     return _call1("erf", x)
 
 
@@ -276,58 +288,72 @@ def gelu(x: Any, *, tanh: bool = False) -> Expr:
 
 
 def sin(x: Any) -> Expr:
+    """The sine of radians."""
     return _call1("sin", x)
 
 
 def cos(x: Any) -> Expr:
+    """The cosine of radians."""
     return _call1("cos", x)
 
 
 def tan(x: Any) -> Expr:
+    """The tangent of radians."""
     return _call1("tan", x)
 
 
 def asin(x: Any) -> Expr:
+    """The arc sine, in radians."""
     return _call1("asin", x)
 
 
 def acos(x: Any) -> Expr:
+    """The arc cosine, in radians."""
     return _call1("acos", x)
 
 
 def atan(x: Any) -> Expr:
+    """The arc tangent, in radians."""
     return _call1("atan", x)
 
 
 def sinh(x: Any) -> Expr:
+    """The hyperbolic sine."""
     return _call1("sinh", x)
 
 
 def cosh(x: Any) -> Expr:
+    """The hyperbolic cosine."""
     return _call1("cosh", x)
 
 
 def tanh(x: Any) -> Expr:
+    """The hyperbolic tangent."""
     return _call1("tanh", x)
 
 
 def asinh(x: Any) -> Expr:
+    """The inverse hyperbolic sine."""
     return _call1("asinh", x)
 
 
 def acosh(x: Any) -> Expr:
+    """The inverse hyperbolic cosine."""
     return _call1("acosh", x)
 
 
 def atanh(x: Any) -> Expr:
+    """The inverse hyperbolic tangent."""
     return _call1("atanh", x)
 
 
 def atan2(x1: Any, x2: Any) -> Expr:
+    """The angle of the point (x2, x1), in radians."""
     return _call2("atan2", x1, x2)
 
 
 def pow(x: Any, y: Any) -> Expr:
+    """x to the power of y."""
     return _call2("pow", x, y)
 
 
@@ -335,10 +361,12 @@ power = pow
 
 
 def fmod(x: Any, y: Any) -> Expr:
+    """The remainder of a division that rounds towards zero."""
     return _call2("fmod", x, y)
 
 
 def copysign(x1: Any, x2: Any) -> Expr:
+    """The size of `x1` with the sign of `x2`."""
     return _call2("copysign", x1, x2)
 
 
@@ -348,14 +376,17 @@ def fma(a: Any, b: Any, c: Any) -> Expr:
 
 
 def floor(x: Any) -> Expr:
+    """The greatest integer that is not above."""
     return _call1("floor", x)
 
 
 def ceil(x: Any) -> Expr:
+    """The least integer that is not below."""
     return _call1("ceil", x)
 
 
 def trunc(x: Any) -> Expr:
+    """The integer part."""
     return _call1("trunc", x)
 
 
@@ -368,46 +399,57 @@ nearbyint = round
 
 
 def abs(x: Any) -> Expr:
+    """The absolute value."""
     return _call1("abs", x)
 
 
 def isnan(x: Any) -> Expr:
+    """Whether a number is NaN."""
     return _call1("isnan", x)
 
 
 def isinf(x: Any) -> Expr:
+    """Whether a number is infinite."""
     return _call1("isinf", x)
 
 
 def isfinite(x: Any) -> Expr:
+    """Whether a number is neither infinite nor NaN."""
     return sym.logical_not(sym.logical_or(isnan(x), isinf(x)))
 
 
 def bitwise_and(x: Any, y: Any) -> Expr:
+    """The bits that both integers have."""
     return _call2("bit_and", x, y)
 
 
 def bitwise_or(x: Any, y: Any) -> Expr:
+    """The bits that either integer has."""
     return _call2("bit_or", x, y)
 
 
 def bitwise_xor(x: Any, y: Any) -> Expr:
+    """The bits that one integer has and the other has not."""
     return _call2("bit_xor", x, y)
 
 
 def bitwise_not(x: Any) -> Expr:
+    """The bits that an integer has not."""
     return _call1("bit_not", x)
 
 
 def shift_left(x: Any, y: Any) -> Expr:
+    """The bits of x moved to higher places."""
     return _call2("shift_left", x, y)
 
 
 def shift_right(x: Any, y: Any) -> Expr:
+    """The bits of x moved to lower places; the sign stays."""
     return _call2("shift_right", x, y)
 
 
 def popcount(x: Any) -> Expr:
+    """How many bits of an integer are set."""
     return _call1("popcount", x)
 
 

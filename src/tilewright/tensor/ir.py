@@ -15,6 +15,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from tilewright.base.dtype import U64, DType
+from tilewright.base.html import program
 from tilewright.base.intern import interned, node, set_once
 from tilewright.base.loc import UNKNOWN, Loc
 from tilewright.sym import TRUE, ZERO, Expr, Size, Var, sub
@@ -574,6 +575,10 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<Function @{self.name}, stage {self.stage}>"
+
+    def _repr_html_(self) -> str:
+        """The program, in notebooks."""
+        return program(f"@{self.name}, stage {self.stage}", str(self))
 
     def __hash__(self) -> int:
         return hash((self.name, len(self.params), self.stage))

@@ -36,7 +36,7 @@ def _decoded_type(call: Call) -> tuple[Type, ...]:
 
 
 def _decoded(call: Call, x: Array) -> Array:
-    from PIL import Image  # type: ignore[import-not-found]  # optional
+    from PIL import Image  # type: ignore[import-not-found, unused-ignore]  # optional
 
     picture = Image.open(io.BytesIO(x.astype(np.uint8).tobytes()))
     if call["pixels"] == "Grayscale":

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from tilewright.base.errors import ScheduleError, UserError, UserTypeError
+from tilewright.base.html import program
 from tilewright.sym import Var
 from tilewright.tensor.intrin import TensorIntrin, intrinsic
 from tilewright.tensor.ir import SCHEDULED, Function, Value
@@ -83,6 +84,12 @@ class Schedule:
     def trace(self) -> Trace:
         """Everything done so far."""
         return Trace(self._recorder.steps)
+
+    def _repr_html_(self) -> str:
+        """The program and the trace, in notebooks."""
+        name, steps = self.function.name, len(self.trace)
+        title = f"schedule of @{name}, {steps} steps"
+        return program(title, str(self.function)) + program("trace", str(self.trace))
 
     def copy(self) -> Schedule:
         """An independent schedule at the same point, with the same references."""

@@ -1,0 +1,84 @@
+"""tilewright report MODEL -o report.html"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tilewright.base.errors import UserError
+from tilewright.cli import common
+from tilewright.cli.common import (
+    Dims,
+    Inputs,
+    Json,
+    Model,
+    Precision,
+    Seed,
+    Target,
+    Threads,
+    Without,
+)
+
+
+@common.command
+def report(
+    model: Model,
+    out: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")] = Path(
+        "report.html"
+    ),
+    inputs: Inputs = None,
+    dim: Dims = None,
+    seed: Seed = 0,
+    target: Target = "cpu",
+    threads: Threads = 0,
+    precision: Precision = "f32",
+    without: Without = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Another model, or this one, to compare with.")
+    ] = None,
+    against_precision: Annotated[str, typer.Option(help="The other one's precision.")] = "",
+    against_without: Annotated[
+        list[str] | None, typer.Option(metavar="PASS", help="Passes off in the other one.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write a page about a model: graph by time, every kernel at every stage, roofline, memory."""
+    from tilewright.report import collect, write_page
+
+    def made(path: Path, precision: str, without: list[str] | None) -> Any:
+        if path.suffix in common.LIBRARIES:
+            raise UserError(
+                "TW6033", f"{path} holds native code alone", help="give the model it was made from"
+            )
+        source: Any = common.read_graph(path) if path.suffix == ".tw" else path
+        with common.progress(f"reporting on {path.name}") as move:
+            return collect(
+                source,
+                lambda module: common.make_inputs(module.inputs, inputs, dim, seed),
+                name=path.name,
+                target=target,
+                threads=threads,
+                precision=precision,
+                without=without or (),
+                progress=move,
+            )
+
+    told = made(model, precision, without)
+    other = None
+    if against is not None:
+        other = made(against, against_precision or precision, against_without)
+    write_page(told, out, other)
+    if json:
+        common.print_json(
+            {
+                "report": str(out),
+                "bytes": out.stat().st_size,
+                "kernels": len(told.stages),
+                "boxes": len(told.boxes),
+            }
+        )
+    else:
+        size = out.stat().st_size / 1e6
+        common.output().print(f"{out}: {len(told.stages)} kernels, {size:.1f} MB")

@@ -1,0 +1,41 @@
+"""The table of operators in the documentation says what compiling ONNX's own tests shows."""
+
+import sys
+import zlib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(ROOT / "tools" / "site"))
+
+from operators import FALLBACK, NATIVE, REFUSED, UNTRIED, rows_of  # noqa: E402
+from run_operators import outcome  # noqa: E402
+from suite import PASSED, UNSUPPORTED, cases, native, run_test  # noqa: E402
+
+from tilewright.base.target import Target  # noqa: E402
+from tilewright.frontends.onnx.rules import RULES  # noqa: E402
+
+
+def ended(test):
+    """How a test ends when it is compiled and run, in the words of the table."""
+    end = run_test(test, native)
+    if end.status == UNSUPPORTED:
+        return REFUSED
+    assert end.status == PASSED, end.message
+    return FALLBACK if end.fallbacks else NATIVE
+
+
+def test_the_table_says_what_compiling_shows():
+    chosen = [t for name, t in cases("node").items() if zlib.crc32(name.encode()) % 20 == 7]
+    assert len(chosen) > 60
+    target = Target.parse("cpu")
+    told = {test.name: outcome(test.model, target) for test in chosen}
+    assert told == {test.name: ended(test) for test in chosen}
+
+
+def test_every_operator_that_is_imported_has_a_row():
+    found = {"test_a": {"ops": [["ai.onnx", "Abs"]], "status": REFUSED}}
+    rows = {(row["domain"], row["name"]): row["status"] for row in rows_of(found)}
+    assert rows.keys() == RULES.keys()
+    assert rows.pop(("ai.onnx", "Abs")) == REFUSED
+    assert set(rows.values()) == {UNTRIED}

@@ -1,0 +1,66 @@
+"""Every how-to is applied to a copy of the sources, and what stands at its end runs there."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from pages import DOCS, ROOT, blocks_of
+
+PAGES = [page for page in sorted((DOCS / "howto").glob("*.md")) if page.stem != "index"]
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tree")
+    shutil.copytree(
+        ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "native")
+    )
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_howto_works(page, pristine, tmp_path):
+    shutil.copytree(pristine, tmp_path, dirs_exist_ok=True)
+    code = ""
+    for block in blocks_of(page):
+        if block.language == "diff":
+            apply(tmp_path / block.title, block.body)
+        elif block.title:
+            path = tmp_path / block.title
+            assert not path.exists()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.body)
+        elif block.language == "python":
+            code += block.body
+    assert code
+    env = os.environ | {
+        "PYTHONPATH": str(tmp_path / "src"),
+        "TILEWRIGHT_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    # from a file: worker processes import the changed tree, and tensor expressions have a source
+    (tmp_path / "check.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "check.py"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def apply(path, diff):
+    """A change by its context: it must fit in one place."""
+    lines = diff.splitlines()
+    old = "\n".join(line[1:] for line in lines if not line.startswith("+"))
+    new = "\n".join(line[1:] for line in lines if not line.startswith("-"))
+    text = path.read_text()
+    assert text.count(old) == 1, f"{path.name} has {text.count(old)} places for:\n{diff}"
+    path.write_text(text.replace(old, new))
