@@ -73,6 +73,13 @@ def lower_model(
     return Program(made, {kernel.name: kernel for kernel in kernels.values()})
 
 
+def jobs_of(module: Module, setting: KernelSetting) -> tuple[Job, ...]:
+    """What would be compiled for the module's main graph, each kernel once."""
+    lowering = _Lowering(module, setting)
+    lowering.graph(module.main)
+    return tuple(lowering.jobs.values())
+
+
 @dataclass
 class _Lowering:
     """Turns nodes into kernel nodes, and collects the kernels' jobs."""
