@@ -456,15 +456,15 @@ def list_plans(options: argparse.Namespace) -> None:
     )
 
 
-def plans_with(source: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """The plans that a copy of the package makes."""
+def plans_with(source: Path, name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The plans that a copy of the package makes; `name` is what people call it."""
     command = [sys.executable, __file__, "--list", "--zoo", str(options.zoo.resolve())]
     command += ["--target", options.target, "--threads", str(options.threads)]
     command += ["--only", *options.only] if options.only else []
     environment = {**os.environ, "PYTHONPATH": str(source)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
-        sys.exit(f"{source}: {done.stderr.strip().splitlines()[-1]}")
+        sys.exit(f"{name}: {done.stderr.strip().splitlines()[-1]}")
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 
@@ -488,10 +488,10 @@ def diff(options: argparse.Namespace) -> list[Figure]:
         try:
             for built in (here / "tilewright/runtime").glob("_native*.so"):
                 shutil.copy(built, tree / "src/tilewright/runtime")
-            before = plans_with(tree / "src", options)
+            before = plans_with(tree / "src", options.diff, options)
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=False)
-    changes, total = compare(before, plans_with(here, options))
+    changes, total = compare(before, plans_with(here, "this tree", options))
     for line in changes:
         print(line)
     print(f"{len(changes)} of {total} kernels differ from {options.diff} for {options.target}")
