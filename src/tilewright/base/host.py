@@ -193,14 +193,18 @@ def host_model() -> str:
 @cache
 def host_machine() -> Machine:
     """The machine model of the host: known by its name, told by the system, or measured."""
+    found, measured = described_machine(), try_measured()
+    return found if measured is None else replace(found.with_numbers(measured), source=MEASURED)
+
+
+def described_machine() -> Machine:
+    """The machine model of the host without what was measured."""
     found = machine_of(host_arch(), host_processor())
     caches: dict[str, Any] = {
         name: _as_described(getattr(found, name), level)
         for level, name in enumerate(LEVELS, start=1)
     }
-    found = replace(found, cores=host_cores(), **caches)
-    measured = try_measured()
-    return found if measured is None else replace(found.with_numbers(measured), source=MEASURED)
+    return replace(found, cores=host_cores(), **caches)
 
 
 def _as_described(known: Cache, level: int) -> Cache:
@@ -254,4 +258,6 @@ def try_measured() -> dict[str, float] | None:
     known = machine_of(host_arch(), "").numbers()
     if not isinstance(found, dict) or not all(name in known for name in found):
         return None  # written by another version
+    if not all(isinstance(value, (int, float)) and value > 0 for value in found.values()):
+        return None
     return {name: type(known[name])(value) for name, value in found.items()}

@@ -115,6 +115,22 @@ _CACHE_FIELDS = {
 }
 
 
+def unit_of(name: str) -> str:
+    """The unit of a number, by the name it has in `Machine.numbers`; "" for a count."""
+    return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "")
+
+
+_UNITS = {
+    "-bytes-per-cycle": "bytes/cycle",
+    "-per-cycle": "1/cycle",
+    "-cycles": "cycles",
+    "-ghz": "GHz",
+    "-ns": "ns",
+    "-line": "bytes",
+    **dict.fromkeys(LEVELS, "bytes"),
+}
+
+
 # --------------------------------------------------------------------------- known processors
 
 # Sources: vendors' optimization guides and public instruction tables; rates beyond L2 are those of

@@ -30,7 +30,7 @@ from tilewright.driver.kernels import (
 )
 from tilewright.graph.ir import Graph
 from tilewright.lower.graph import lower_graph
-from tilewright.rules import schedule
+from tilewright.rules import Scheduled, schedule
 from tilewright.rules.rule import Refusal
 from tilewright.sym import Var
 from tilewright.tensor.constants import Split, split_constant_blocks
@@ -60,19 +60,27 @@ def compile_packer(job: PackerJob, *, use_cache: bool = True) -> bytes:
     return image
 
 
-def _compiled(job: Job) -> Kernel:
-    fn = job.source
-    if isinstance(fn, Graph):
-        fn = lower_graph(fn, job.name, job.numbers)
-    else:
-        fn = replace(fn, name=job.name)
-    if not job.setting.schedule:
-        return _kernel(job, fn, fn)
+def function_of(job: Job) -> Function:
+    """What a kernel computes, as lowering made it."""
+    if isinstance(job.source, Graph):
+        return lower_graph(job.source, job.name, job.numbers)
+    return replace(job.source, name=job.name)
+
+
+def schedule_job(job: Job, fn: Function) -> Scheduled:
+    """The function of a job scheduled by rules, with all that was decided."""
     setting = job.setting
     weights = tuple(fn.params[at].name for at in sorted(job.constants))
-    made = schedule(
+    return schedule(
         fn, setting.target, threads=setting.threads, constants=weights, choices=job.choices
     )
+
+
+def _compiled(job: Job) -> Kernel:
+    fn = function_of(job)
+    if not job.setting.schedule:
+        return _kernel(job, fn, fn)
+    made = schedule_job(job, fn)
     try:
         kernel = _kernel(job, fn, made.schedule.function)
         return replace(kernel, decisions=made.decisions, refusals=made.refusals)

@@ -24,6 +24,7 @@ from tilewright.rules.rule import (
     Choice,
     Decision,
     Log,
+    Offer,
     Refusal,
     RuleSet,
     apply_choice,
@@ -45,6 +46,7 @@ class Scheduled:
     schedule: Schedule
     decisions: tuple[Decision, ...]
     refusals: tuple[Refusal, ...]
+    offers: tuple[Offer, ...] = ()  # the space that each decision was taken from
 
 
 def schedule(
@@ -91,7 +93,7 @@ def schedule(
             f"a plan is given for {', '.join(unused)}, which no rule came to",
             help="plans name the block that a rule starts from, as `inspect --schedules` shows it",
         )
-    return Scheduled(sch, tuple(log.decisions), tuple(log.refusals))
+    return Scheduled(sch, tuple(log.decisions), tuple(log.refusals), tuple(log.offers))
 
 
 def default_schedule(

@@ -76,12 +76,37 @@ class Refusal:
     reason: str
 
 
+@dataclass(frozen=True)
+class Offer:
+    """What a rule could have decided about a block: the space of its plans, to sample or search."""
+
+    block: str
+    rule: Rule[Any, Any]
+    problem: Any
+    context: RuleContext
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything to decide."""
+        return self.rule.plan is not Closed
+
+    @property
+    def space(self) -> Space[Any]:
+        space = self.rule.plans(self.problem, self.context)
+        assert space is not None
+        return space
+
+    def cost(self, columns: Columns) -> Cost:
+        return self.rule.cost(self.problem, columns, self.context)
+
+
 @dataclass
 class Log:
     """Everything that was decided and refused while a function was scheduled."""
 
     decisions: list[Decision] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    offers: list[Offer] = field(default_factory=list)  # one for each decision
 
 
 def apply_first(
@@ -162,6 +187,7 @@ def _apply(
     log.refusals.extend(Refusal(block, rule.name, reason) for reason in sch.take_refusals())
     ns = priced.cycles * context.target.machine.cycle_ns
     log.decisions.append(Decision(block, rule.name, text, ns, priced.terms))
+    log.offers.append(Offer(block, rule, problem, context))
     return done
 
 

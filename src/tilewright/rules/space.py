@@ -101,19 +101,33 @@ class Space(Generic[P]):
         }
         return self._legal(found)
 
-    def sample(self, count: int, random: np.random.Generator) -> Columns:
-        """Legal combinations drawn at random; fewer where most are not legal."""
+    def sample(self, count: int, random: np.random.Generator, *, draws: int = 64) -> Columns:
+        """Legal combinations drawn at random, each once.
+
+        A space too large to weigh whole is drawn from at most `draws` times, thousands of plans at
+        a time: there are fewer where hardly any is legal.
+        """
         if self.size <= MAX_ROWS:
             whole = self.columns()
             total = len(next(iter(whole.values())))
             chosen = random.choice(total, size=min(count, total), replace=False)
             return {name: column[chosen] for name, column in whole.items()}
-        drawn = {
-            name: np.array(values)[random.integers(0, len(values), 16 * count)]
-            for name, values in self.candidates.items()
+        rows: dict[tuple[Value, ...], None] = {}  # each once, in the order they were drawn
+        for _ in range(draws):
+            drawn = {
+                name: np.array(values)[random.integers(0, len(values), MAX_ROWS)]
+                for name, values in self.candidates.items()
+            }
+            found = self._legal(drawn)
+            rows.update(
+                dict.fromkeys(zip(*(each.tolist() for each in found.values()), strict=True))
+            )
+            if len(rows) >= count:
+                break
+        kept = list(rows)[:count]
+        return {
+            name: np.array([row[at] for row in kept]) for at, name in enumerate(self.candidates)
         }
-        found = self._legal(drawn)
-        return {name: column[:count] for name, column in found.items()}
 
     def _legal(self, columns: Columns) -> Columns:
         if self.legal is None:

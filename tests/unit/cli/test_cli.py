@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from onnx import numpy_helper, parser
 from typer.testing import CliRunner
 
 import tilewright as tw
+from tilewright.base.host import host_machine
 from tilewright.cli import app
+from tilewright.driver import calibrate
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[n, 8] x) => (float[n, 4] y) {
@@ -148,6 +151,33 @@ def test_a_saved_model_that_needs_the_interpreter_is_inspected(tmp_path):
 def test_targets_are_listed():
     assert any(one["target"] == "wasm32" for one in report("targets"))
     assert "this machine" in invoke("targets").stdout
+
+
+def test_the_machine_model_of_a_target_is_shown():
+    told = report("targets", "x86_64-linux-gnu -mcpu=haswell")["machine"]
+    assert (told["source"], told["fma-latency-cycles"]) == ("known", 5)
+    shown = invoke("targets", "x86_64-linux-gnu -mcpu=haswell").stdout
+    assert "known" in shown
+    assert "bytes/cycle" in shown
+
+
+def test_calibrating_tells_what_is_kept_and_what_is_not(monkeypatch, tmp_path):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    found = (
+        calibrate.Measurement("l2-bytes-per-cycle", 20.5, 16.0),
+        calibrate.Measurement("thread-wake-ns", 1e9, 5000.0),
+        calibrate.Measurement("frequency-ghz", float("nan"), 2.6),
+    )
+    monkeypatch.setattr(calibrate, "calibrate", lambda progress: found)
+    try:
+        told = report("targets", "--calibrate")
+        assert json.loads(Path(told["file"]).read_text()) == {"l2-bytes-per-cycle": 20.5}
+        assert [bool(each["refused"]) for each in told["numbers"]] == [False, True, True]
+        assert "too noisy to tell" in invoke("targets", "--calibrate").stdout
+        assert report("targets", "--calibrate", "--forget") == {"removed": True}
+        assert "nothing was measured" in invoke("targets", "--forget").stdout
+    finally:
+        host_machine.cache_clear()
 
 
 def test_opt_runs_passes_on_text(tmp_path):

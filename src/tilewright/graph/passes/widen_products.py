@@ -18,7 +18,7 @@ from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, s
 from tilewright.sym import Const
 
 PRODUCTS = ("matmul", "conv", "conv_transpose", "attention")
-FEW_ROWS = 8
+FEW_ROWS = 8  # of a matmul: with fewer, its weights take most of the time to read
 
 
 def widen_products(module: Module, ctx: PassContext) -> Module:

@@ -34,7 +34,7 @@ from tilewright.tensor.visit import exprs
 TILE_VECTORS = 2  # of queries
 REGISTERS = 16  # accumulators of a product
 VALUE_VECTORS = 2  # of features of the values at a time
-FLOPS_PER_NS = 100.0
+FLOPS_PER_NS = 100.0  # of both GEMMs on one core: what tells whether threads pay
 MANY_TILES = 4  # of queries: for fewer, copies of keys and values do not pay
 WAYS = 16  # of usual second caches
 

@@ -34,8 +34,7 @@ PARALLEL_WORK = 4_000_000  # multiply-adds of all threads: what takes a few micr
 PARALLEL_BYTES = 1 << 17  # of A and the result: where sums are short, they take the time
 SHALLOWEST = 16  # steps of a sum: of a tile that is filled up with zeros, the rest still pays
 LOWEST = 8  # rows of a tile, at least, where there is a choice
-# Cycles of four products of tiles and what they load, besides those per row of A.
-BLOCK_CYCLES, ROW_CYCLES = 32, 2
+BLOCK_CYCLES, ROW_CYCLES = 32, 2  # of four products of tiles with their loads; per row of A
 AHEAD, FEW_BLOCKS = 2, 2  # steps that weights are asked for where so few blocks of rows use them
 FEW_STRIPS = 4  # in which to ask for the rows of the next block
 PACKED_TOGETHER = 4  # tiles of B: what a line of memory, or two, hold of a row

@@ -16,7 +16,7 @@ from tilewright.rules.space import Column
 N, M, BATCH, NONE = "n", "m", "batch", "none"  # what threads share out
 
 BODY_FMAS = 128  # multiply-adds in the body of a loop over k: more code does not help the front end
-K_UNROLL = (8, 4, 2, 1)
+K_UNROLL = (8, 4, 2, 1)  # steps of k in a body, the most that BODY_FMAS allows first
 
 
 def step_cycles(mr: Any, nr: Any, machine: Machine) -> Any:

@@ -29,7 +29,7 @@ from tilewright.tensor.ir import SCAN, TO_AND_FRO, Load, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import written_buffers
 
-REGISTERS = 24
+REGISTERS = 24  # accumulators of gates: the rest holds weights and states
 UNKNOWN_BATCH = 4  # sequences of a tile, where their number is not known
 
 

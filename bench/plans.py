@@ -1,0 +1,575 @@
+"""How good the plans of schedule rules are, and which of them a change has changed.
+
+    python bench/plans.py [--json FILE] [--rules gemm conv] [--samples 64] [--threads 2]
+    python bench/plans.py --diff main [--target "x86_64-linux-gnu -mcpu=cascadelake"]
+
+For three kernels of each rule that leaves something to decide, the default plan and others drawn at
+random are built and run: all must give the same answer, that of plain loops. Shown is how far the
+default is from the fastest of them, and how well predicted cycles rank what was measured. Each
+kernel has a process of its own: a plan that crashes or hangs is named.
+
+`--diff` builds nothing. It schedules every kernel of the models of the zoo twice, with the package
+of a git revision and with this one, and lists those whose rule or plan differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import report
+from report import Figure
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+Array = np.ndarray[Any, Any]
+ROOT = Path(__file__).parents[1]
+ZOO = Path(__file__).parent / "models"
+
+ROUNDS, ROUND_S = 3, 0.02  # of each plan, in turns
+TOLERANCE = 5e-5  # of the largest result: sums in another order
+LIMIT_S = 1800  # of all plans of a kernel
+SEED = 15
+
+
+# --------------------------------------------------------------------------- kernels
+
+
+def conv(size: int, cin: int, cout: int, kernel: int, stride: int = 1, **more: Any) -> str:
+    """A convolution, channels last."""
+    groups = more.pop("groups", 1)
+    pad = kernel // 2
+    out = (size + 2 * pad - kernel) // stride + 1
+    channels_first = more.pop("channels_first", False)
+    shapes = [(1, size, size, cin), (1, out, out, cout)]
+    if channels_first:
+        shapes = [(n, c, h, w) for n, h, w, c in shapes]
+    attributes = {
+        "strides": (stride, stride),
+        "pads": (pad,) * 4,
+        "dilations": (1, 1),
+        "groups": groups,
+        **({} if channels_first else {"layout": '"channels_last"'}),
+        **more,
+    }
+    shown = ", ".join(f"{name} = {value}" for name, value in attributes.items())
+    x, y = (f"f32{list(shape)}" for shape in shapes)
+    w = f"f32{[cout, cin // groups, kernel, kernel]}"
+    return f"""graph @main(%x: {x}, %w: {w}) -> ({y}) {{
+      %y = conv(%x, %w) {{{shown}}}
+      %z = relu(%y)
+      return %z
+    }}"""
+
+
+def pool(size: int, channels: int, kernel: int, stride: int) -> str:
+    """The largest of windows, channels last."""
+    pad = kernel // 2
+    out = (size + 2 * pad - kernel) // stride + 1
+    x, y = (f"f32{[1, each, each, channels]}" for each in (size, out))
+    attributes = {
+        "kernel": (kernel, kernel),
+        "strides": (stride, stride),
+        "pads": (pad,) * 4,
+        "dilations": (1, 1),
+        "layout": '"channels_last"',
+    }
+    shown = ", ".join(f"{name} = {value}" for name, value in attributes.items())
+    return f"""graph @main(%x: {x}) -> ({y}) {{
+      %y = max_pool(%x) {{{shown}}}
+      return %y
+    }}"""
+
+
+def matmul(m: int, n: int, k: int) -> str:
+    return f"""graph @main(%x: f32[{m}, {k}], %w: f32[{k}, {n}]) -> (f32[{m}, {n}]) {{
+      %y = matmul(%x, %w)
+      %z = relu(%y)
+      return %z
+    }}"""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel that a rule schedules: its graph, and whether its weights are known beforehand."""
+
+    rule: str
+    name: str
+    graph: str
+    constants: tuple[str, ...] = ("w",)
+
+
+KERNELS = (
+    Kernel("gemm", "bert 128x768x768", matmul(128, 768, 768)),
+    Kernel("gemm", "run-time 384 cubed", matmul(384, 384, 384), ()),
+    Kernel("gemm", "narrow 3136x24x144", matmul(3136, 24, 144)),
+    Kernel("gemv", "1x1024x2048", matmul(1, 1024, 2048), ()),
+    Kernel("gemv", "2x4096x1024", matmul(2, 4096, 1024), ()),
+    Kernel("gemv", "8x2048x2048", matmul(8, 2048, 2048), ()),
+    Kernel("conv", "3x3 28x28x64", conv(28, 64, 64, 3)),
+    Kernel("conv", "1x1 28x28x192 to 32", conv(28, 192, 32, 1)),
+    Kernel("conv", "7x7/2 112x112x3 to 32", conv(112, 3, 32, 7, 2)),
+    Kernel("winograd", "F4 28x28x64", conv(28, 64, 64, 3, winograd=4)),
+    Kernel("winograd", "F2 14x14x128", conv(14, 128, 128, 3, winograd=2)),
+    Kernel("winograd", "F4 14x14x96", conv(14, 96, 96, 3, winograd=4)),
+    Kernel("depthwise", "3x3 56x56x144", conv(56, 144, 144, 3, groups=144)),
+    Kernel("depthwise", "3x3/2 28x28x192", conv(28, 192, 192, 3, 2, groups=192)),
+    Kernel("depthwise", "5x5 14x14x240", conv(14, 240, 240, 5, groups=240)),
+    Kernel("depthwise_nchw", "3x3 56x56x64", conv(56, 64, 64, 3, groups=64, channels_first=True)),
+    Kernel("depthwise_nchw", "5x5 28x28x96", conv(28, 96, 96, 5, groups=96, channels_first=True)),
+    Kernel(
+        "depthwise_nchw", "3x3/2 56x56x64", conv(56, 64, 64, 3, 2, groups=64, channels_first=True)
+    ),
+    Kernel("pooling", "3x3 28x28x192", pool(28, 192, 3, 1)),
+    Kernel("pooling", "3x3 14x14x256", pool(14, 256, 3, 1)),
+    Kernel("pooling", "5x5 28x28x64", pool(28, 64, 5, 1)),
+)
+
+
+def open_rules() -> tuple[str, ...]:
+    """The rules for CPUs that leave something to decide."""
+    from tilewright.rules.cpu import RULES
+    from tilewright.rules.rule import Closed
+
+    return tuple(rule.name for entry in RULES for rule in entry if rule.plan is not Closed)
+
+
+# --------------------------------------------------------------------------- plans of one kernel
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A plan, what it was expected to take, and what it took; the default stands first."""
+
+    plan: str
+    cycles: float
+    seconds: float
+    error: str = ""  # why there is no time: refused, another answer, crashed
+
+
+class Runner:
+    """One kernel with any plan, on the same operands."""
+
+    def __init__(self, kernel: Kernel, threads: int) -> None:
+        from tilewright.base.target import Target
+        from tilewright.graph.parser import parse
+        from tilewright.lower.graph import lower_graph
+
+        self.kernel, self.threads = kernel, threads
+        self.target = Target.parse("cpu")
+        self.function = lower_graph(parse(kernel.graph).main, "kernel")
+        random = np.random.default_rng(SEED)
+        self.args = [
+            report.aligned(random.standard_normal(_shape(each)).astype(np.float32))
+            for each in self.function.buffers
+        ]
+        self.expected = self._results(self.function)
+
+    def schedule(self, choices: Mapping[str, Any] | None = None) -> Any:
+        from tilewright.rules import schedule
+
+        return schedule(
+            self.function,
+            self.target,
+            threads=self.threads,
+            constants=self.kernel.constants,
+            choices=choices,
+        )
+
+    def _results(self, function: Any) -> list[Array]:
+        from tilewright.codegen.build import build
+
+        made = [array.copy() for array in self.args]
+        build(function, self.target)(*made, threads=1)
+        return [made[at] for at in self._outputs]
+
+    @property
+    def _outputs(self) -> list[int]:
+        from tilewright.tensor.visit import written_buffers
+
+        written = written_buffers(self.function.body)
+        return [at for at, each in enumerate(self.function.buffers) if each in written]
+
+    def prepare(self, function: Any) -> tuple[Any, str]:
+        """A call of a scheduled function, weights packed; and why its answer is wrong, if it is."""
+        from tilewright.codegen.build import build
+        from tilewright.tensor.constants import Given, split_constant_blocks
+
+        split = split_constant_blocks(function)
+        packed = [report.aligned(np.zeros(_shape(each), _numpy(each))) for each in split.results]
+        if split.packer is not None:
+            build(split.packer, self.target)(*(self.args[at] for at in split.weights), *packed)
+        outputs = {at: report.aligned(np.full_like(self.args[at], np.nan)) for at in self._outputs}
+        args = [
+            outputs.get(each.position, self.args[each.position])
+            if isinstance(each, Given)
+            else packed[each.position]
+            for each in split.params
+        ]
+        run = build(split.kernel, self.target)
+        run(*args, threads=self.threads)
+        wrong = ""
+        for got, expected in zip(outputs.values(), self.expected, strict=True):
+            most = float(np.abs(expected).max())
+            off = float(np.abs(got - expected).max())
+            if not off <= TOLERANCE * most:
+                wrong = f"another answer: off by {off:g}, results up to {most:g}"
+        return (lambda: run(*args, threads=self.threads)), wrong
+
+
+def _shape(buffer: Any) -> tuple[int, ...]:
+    return tuple(int(extent.value) for extent in buffer.shape)
+
+
+def _numpy(buffer: Any) -> Any:
+    return buffer.dtype.numpy
+
+
+def measure_kernel(kernel: Kernel, samples: int, threads: int) -> Iterator[Timed | str]:
+    """The default plan and others, each announced by its text before it is tried."""
+    from tilewright.base.errors import TilewrightError
+    from tilewright.rules.rule import Choice
+    from tilewright.rules.space import plan_text
+
+    runner = Runner(kernel, threads)
+    made = runner.schedule()
+    offers = [each for each in made.offers if each.rule.name == kernel.rule]
+    if not offers:
+        others = ", ".join(dict.fromkeys(each.rule for each in made.decisions))
+        raise SystemExit(f"{kernel.name} is scheduled by {others}, not by {kernel.rule}")
+    offer = offers[0]
+    default = next(each.plan for each in made.decisions if each.block == offer.block)
+    space = offer.space
+    drawn = space.sample(samples, np.random.default_rng(SEED))
+    total = len(next(iter(drawn.values())))
+    texts = dict.fromkeys([default, *(plan_text(space.plan_at(drawn, at)) for at in range(total))])
+    runs: dict[str, Any] = {}
+    for text in texts:
+        yield text
+        try:
+            choice = {offer.block: Choice(offer.rule.name, text)}
+            scheduled = runner.schedule(choice)
+            run, wrong = runner.prepare(scheduled.schedule.function)
+        except TilewrightError as error:
+            yield Timed(text, 0.0, 0.0, f"refused: {error.message}")
+            continue
+        if wrong:
+            yield Timed(text, 0.0, 0.0, wrong)
+            continue
+        cycles = next(d for d in scheduled.decisions if d.block == offer.block)
+        runs[text] = (run, cycles.predicted_ns)
+    best = dict.fromkeys(runs, float("inf"))
+    for _ in range(ROUNDS):
+        for text, (run, _) in runs.items():
+            yield text
+            best[text] = min(best[text], *report.seconds(run, budget_s=ROUND_S, least=2))
+    for text, (_, predicted_ns) in runs.items():
+        yield Timed(text, predicted_ns, best[text])
+
+
+def serve(name: str, samples: int, threads: int) -> None:
+    """Measure one kernel in this process; a line of JSON for each thing that happens."""
+    kernel = next(each for each in KERNELS if each.name == name)
+    for event in measure_kernel(kernel, samples, threads):
+        told = event if isinstance(event, str) else event.__dict__
+        print(json.dumps(told), flush=True)
+
+
+def in_a_process(kernel: Kernel, options: argparse.Namespace) -> tuple[list[Timed], str]:
+    """What came of all plans of a kernel; and why there is nothing, if so."""
+    command = [sys.executable, __file__, "--serve", kernel.name]
+    command += ["--samples", str(options.samples), "--threads", str(options.threads)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=options.limit
+        )
+        lines, code, told = done.stdout, done.returncode, done.stderr.strip()
+    except subprocess.TimeoutExpired as late:
+        lines = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+        code, told = -1, f"took over {options.limit:g} s"
+    return parse_events(lines, code, told)
+
+
+def parse_events(lines: str, code: int, told: str) -> tuple[list[Timed], str]:
+    """Plans and their times from what a process wrote; one that ended it is the last announced."""
+    found: list[Timed] = []
+    at = ""
+    for line in lines.splitlines():
+        event = json.loads(line)
+        if isinstance(event, str):
+            at = event
+        else:
+            found.append(Timed(**event))
+    if code and at:
+        last = told.splitlines()[-1] if told else f"exit status {code}"
+        found.append(Timed(at, 0.0, 0.0, f"ended the process: {last}"))
+    return found, "" if found else told
+
+
+# --------------------------------------------------------------------------- figures
+
+
+def ranks(values: Sequence[float]) -> Array:
+    """Places in ascending order; equal values share the mean of theirs."""
+    array = np.asarray(values, np.float64)
+    _, inverse, counts = np.unique(array, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    means: Array = (ends - (counts - 1) / 2.0)[inverse]
+    return means
+
+
+def spearman(a: Sequence[float], b: Sequence[float]) -> float:
+    """The correlation of ranks; nan where one side does not vary."""
+    x, y = ranks(a), ranks(b)
+    x, y = x - x.mean(), y - y.mean()
+    norm = float(np.sqrt((x * x).sum() * (y * y).sum()))
+    return float((x * y).sum()) / norm if norm else float("nan")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All plans of a kernel; the default is the first of them that ran."""
+
+    kernel: Kernel
+    timed: tuple[Timed, ...]
+    note: str = ""
+
+    @property
+    def good(self) -> list[Timed]:
+        return [each for each in self.timed if not each.error]
+
+    @property
+    def bad(self) -> list[Timed]:
+        return [each for each in self.timed if each.error]
+
+    @property
+    def best(self) -> Timed:
+        return min(self.good, key=lambda each: each.seconds)
+
+    @property
+    def slower(self) -> float:
+        """The default's time by that of the fastest."""
+        return self.good[0].seconds / self.best.seconds
+
+    @property
+    def correlation(self) -> float:
+        return spearman([t.cycles for t in self.good], [t.seconds for t in self.good])
+
+
+def figures_of(outcomes: Sequence[Outcome], rules: Sequence[str]) -> list[Figure]:
+    """What is asked of all kernels together, and what came of each."""
+    told = [each for each in outcomes if each.good]
+    found = [
+        Figure(f"{each.kernel.rule} {each.kernel.name}: default against the best", each.slower, "x")
+        for each in told
+    ]
+    for rule in rules:
+        count = sum(each.kernel.rule == rule for each in told)
+        found.append(report.at_least(f"kernels of {rule}", count, "", 3))
+    wrong = sum(len(each.bad) for each in outcomes)
+    found.append(report.at_most("plans that fail or give another answer", wrong, "", 0))
+    if told:
+        ratios = np.array([each.slower for each in told])
+        correlations = [c for each in told if (c := each.correlation) == c]
+        found += [
+            report.at_least("default within 1.10x of the best", (ratios <= 1.10).mean(), "", 0.9),
+            report.at_least("default within 1.25x of the best", (ratios <= 1.25).mean(), "", 1.0),
+        ]
+        if correlations:
+            middle = statistics.median(correlations)
+            found.append(report.at_least("rank correlation, median", middle, "", 0.7))
+    return found
+
+
+def show(outcomes: Sequence[Outcome]) -> None:
+    table = Table("rule", "kernel", "plans", "default", "best", "x", "rank corr.", "fastest plan")
+    for each in outcomes:
+        if not each.good:
+            table.add_row(each.kernel.rule, each.kernel.name, "0", "", "", "", "", each.note)
+            continue
+        table.add_row(
+            each.kernel.rule,
+            each.kernel.name,
+            str(len(each.good)),
+            f"{each.good[0].seconds * 1e6:.1f} us",
+            f"{each.best.seconds * 1e6:.1f} us",
+            f"{each.slower:.2f}",
+            f"{each.correlation:.2f}",
+            "the default" if each.best is each.good[0] else each.best.plan,
+        )
+    console = Console(width=None if sys.stdout.isatty() else 220)
+    console.print(table)
+    for each in outcomes:
+        for bad in each.bad:
+            console.print(f"{each.kernel.rule} {each.kernel.name}: {bad.plan}", markup=False)
+            console.print(f"    {bad.error}", markup=False, style="red")
+
+
+# --------------------------------------------------------------------------- plans that changed
+
+
+def plans_of(model: Path, target: str, threads: int) -> dict[str, dict[str, str]]:
+    """Rules and plans of every kernel of a model, by what the kernel computes."""
+    from tilewright.base.target import Target
+    from tilewright.driver.compile import Options, load_graph, optimize
+    from tilewright.driver.kernel_code import function_of, schedule_job
+    from tilewright.driver.kernels import KernelSetting
+    from tilewright.driver.lowering import planned_calls
+
+    chosen = Target.parse(target)
+    graph = optimize(load_graph(model), chosen, Options(threads=threads))
+    found = {}
+    for job in planned_calls(graph, KernelSetting(chosen, threads))[1].values():
+        made = schedule_job(job, function_of(job))
+        text = f"{sorted(job.constants)} {job.key.partition(chr(10))[2]}"
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        plans = [f"{each.block}: {each.rule} {each.plan}" for each in made.decisions]
+        found[digest] = {"label": job.label, "plans": "\n".join(plans)}
+    return found
+
+
+def list_plans(options: argparse.Namespace) -> None:
+    """All of them as JSON: what `--diff` asks of both revisions."""
+    try:
+        from tilewright.driver.kernel_code import schedule_job  # noqa: F401
+        from tilewright.driver.lowering import planned_calls  # noqa: F401
+        from tilewright.rules import schedule  # noqa: F401
+    except ImportError:
+        sys.exit("this revision does not tell rules and plans: it has no rules.schedule or planned_calls")
+    models = sorted(options.zoo.glob("*.onnx"))
+    chosen = [path for path in models if not options.only or path.stem in options.only]
+    json.dump(
+        {path.stem: plans_of(path, options.target, options.threads) for path in chosen}, sys.stdout
+    )
+
+
+def plans_with(source: Path, name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The plans that a copy of the package makes; `name` is what people call it."""
+    command = [sys.executable, __file__, "--list", "--zoo", str(options.zoo.resolve())]
+    command += ["--target", options.target, "--threads", str(options.threads)]
+    command += ["--only", *options.only] if options.only else []
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        sys.exit(f"{name}: {done.stderr.strip().splitlines()[-1]}")
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def diff(options: argparse.Namespace) -> list[Figure]:
+    """Kernels whose rule or plan is another than in a revision."""
+    import tilewright
+
+    here = Path(tilewright.__file__).parents[1]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        git = ["git", "-C", str(ROOT), "worktree"]
+        made = subprocess.run(
+            [*git, "add", "--detach", str(tree), options.diff],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode:
+            sys.exit(f"no revision {options.diff}: {made.stderr.strip().splitlines()[-1]}")
+        try:
+            for built in (here / "tilewright/runtime").glob("_native*.so"):
+                shutil.copy(built, tree / "src/tilewright/runtime")
+            before = plans_with(tree / "src", options.diff, options)
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=False)
+    changes, total = compare(before, plans_with(here, "this tree", options))
+    for line in changes:
+        print(line)
+    print(f"{len(changes)} of {total} kernels differ from {options.diff} for {options.target}")
+    return [Figure(f"plans that differ from {options.diff}", len(changes), f"of {total}")]
+
+
+def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[list[str], int]:
+    """What changed, in words, and how many kernels there are."""
+    lines: list[str] = []
+    total = 0
+    for model in after:
+        old, new = before.get(model, {}), after[model]
+        total += len(new)
+        for digest, kernel in new.items():
+            name = f"{model} {kernel['label']} {digest}"
+            if digest not in old:
+                lines.append(f"{name}: new kernel\n  + {_indented(kernel['plans'], '+')}")
+            elif old[digest]["plans"] != kernel["plans"]:
+                was, now = (
+                    _indented(each["plans"], mark)
+                    for each, mark in ((old[digest], "-"), (kernel, "+"))
+                )
+                lines.append(f"{name}:\n  - {was}\n  + {now}")
+        lines += [
+            f"{model} {kernel['label']} {digest}: gone"
+            for digest, kernel in old.items()
+            if digest not in new
+        ]
+    return lines, total
+
+
+def _indented(plans: str, mark: str) -> str:
+    return plans.replace("\n", f"\n  {mark} ")
+
+
+# --------------------------------------------------------------------------- the script
+
+
+def measure(options: argparse.Namespace) -> list[Figure]:
+    if options.diff:
+        import zoo
+
+        zoo.ensure_models(options.zoo, options.only)
+        return diff(options)
+    rules = [name for name in open_rules() if not options.rules or name in options.rules]
+    chosen = [each for each in KERNELS if each.rule in rules]
+    outcomes = []
+    for kernel in track(chosen, "measuring", console=Console(stderr=True)):
+        timed, note = in_a_process(kernel, options)
+        outcomes.append(Outcome(kernel, tuple(timed), note.splitlines()[-1] if note else ""))
+    show(outcomes)
+    return figures_of(outcomes, rules)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rules", nargs="*", help="names of rules; all that are open otherwise")
+    parser.add_argument("--samples", type=int, default=64, help="plans drawn for each kernel")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each kernel")
+    parser.add_argument("--diff", metavar="REF", help="list plans that differ from a git revision")
+    parser.add_argument("--target", default="cpu", help="with --diff: for which plans are made")
+    parser.add_argument("--zoo", type=Path, default=ZOO, help="with --diff: a folder of models")
+    parser.add_argument("--only", nargs="*", help="with --diff: names of models")
+
+
+def main() -> None:
+    inner = argparse.ArgumentParser(add_help=False)
+    inner.add_argument("--serve")
+    inner.add_argument("--list", action="store_true")
+    arguments(inner)
+    options, _ = inner.parse_known_args()
+    if options.serve:
+        serve(options.serve, options.samples, options.threads)
+    elif options.list:
+        list_plans(options)
+    else:
+        report.run(__doc__, measure, arguments)
+
+
+if __name__ == "__main__":
+    main()

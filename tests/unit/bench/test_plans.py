@@ -1,0 +1,116 @@
+"""What the benchmark of plans makes of its measurements."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilewright.base.target import Target
+from tilewright.driver.compile import Options, optimize
+from tilewright.driver.kernel_code import function_of, schedule_job
+from tilewright.driver.kernels import KernelSetting
+from tilewright.driver.lowering import planned_calls
+from tilewright.graph.parser import parse
+from tilewright.lower.graph import lower_graph
+from tilewright.rules import schedule
+
+BENCH = Path(__file__).parents[3] / "bench"
+
+
+@pytest.fixture
+def plans(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    yield importlib.import_module("plans")
+    for name in ("plans", "report", "zoo", "peers"):
+        sys.modules.pop(name, None)
+
+
+def test_ranks_share_their_places_where_values_are_equal(plans):
+    assert list(plans.ranks([30.0, 10.0, 20.0, 20.0])) == [4.0, 1.0, 2.5, 2.5]
+    assert plans.spearman([1, 2, 3, 4], [10, 20, 30, 1000]) == pytest.approx(1.0)
+    assert plans.spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1.0)
+    assert plans.spearman([1, 2, 3, 4, 5], [5, 6, 7, 8, 7]) == pytest.approx(0.8207826817)
+    assert plans.spearman([1, 1, 1], [1, 2, 3]) != plans.spearman([1, 1, 1], [1, 2, 3])  # nan
+
+
+def test_a_plan_that_ends_the_process_is_the_last_announced(plans):
+    timed = {"plan": "mr=4", "cycles": 10.0, "seconds": 1e-6, "error": ""}
+    lines = "\n".join(json.dumps(event) for event in ("mr=4", timed, "mr=8"))
+    found, note = plans.parse_events(lines, -11, "")
+    assert [each.plan for each in found] == ["mr=4", "mr=8"]
+    assert [each.error for each in found] == ["", "ended the process: exit status -11"]
+    assert note == ""
+    assert plans.parse_events("", 1, "no such rule") == ([], "no such rule")
+
+
+def outcome(plans, rule, seconds, errors=()):
+    kernel = plans.Kernel(rule, "k", "")
+    good = [plans.Timed(f"p={at}", 100.0 * s, s) for at, s in enumerate(seconds)]
+    return plans.Outcome(kernel, (*good, *(plans.Timed("q", 0, 0, error) for error in errors)))
+
+
+def test_figures_ask_for_the_default_to_be_near_the_best(plans):
+    near = [outcome(plans, "gemm", [1.05, 1.0, 2.0]) for _ in range(3)]
+    figures = plans.figures_of(near, ["gemm"])
+    assert all(figure.ok is not False for figure in figures)
+    told = {figure.name: figure for figure in figures}
+    assert told["default within 1.10x of the best"].value == 1.0
+    assert told["rank correlation, median"].value == pytest.approx(1.0)
+    far = plans.figures_of([*near, outcome(plans, "conv", [3.0, 1.0], ["wrong"])], ["gemm", "conv"])
+    short = {figure.name for figure in far if figure.ok is False}
+    assert short == {
+        "kernels of conv",
+        "plans that fail or give another answer",
+        "default within 1.10x of the best",
+        "default within 1.25x of the best",
+    }
+
+
+def test_changes_of_plans_are_told_kernel_by_kernel(plans):
+    def kernel(text):
+        return {"label": "conv_relu", "plans": text}
+
+    before = {"net": {"a": kernel("y: conv rows=1"), "b": kernel("z: gemm mr=4"), "c": kernel("")}}
+    after = {"net": {"a": kernel("y: conv rows=2"), "b": kernel("z: gemm mr=4"), "d": kernel("n")}}
+    lines, total = plans.compare(before, after)
+    assert total == 3
+    assert lines == [
+        "net conv_relu a:\n  - y: conv rows=1\n  + y: conv rows=2",
+        "net conv_relu d: new kernel\n  + n",
+        "net conv_relu c: gone",
+    ]
+    assert plans.compare(after, after) == ([], 3)
+
+
+def test_every_open_rule_has_kernels_that_it_schedules(plans):
+    met = set()
+    for kernel in plans.KERNELS:
+        fn = lower_graph(parse(kernel.graph).main, "kernel")
+        made = schedule(
+            fn, "aarch64-linux-gnu -mcpu=neoverse-n1", threads=2, constants=kernel.constants
+        )
+        assert [each.block for each in made.offers] == [each.block for each in made.decisions]
+        met |= {offer.rule.name for offer in made.offers if offer.is_open}
+    assert met >= {each.rule for each in plans.KERNELS} & set(plans.open_rules())
+
+
+def test_the_kernels_of_a_model_are_listed_once_with_their_plans():
+    graph = parse(
+        """graph @main(%x: f32[64, 64], %w: f32[64, 64]) -> (f32[64, 64]) {
+          %a = matmul(%x, %w)
+          %b = relu(%a)
+          %c = matmul(%b, %w)
+          %d = relu(%c)
+          return %d
+        }"""
+    )
+    target = Target.parse("x86_64-linux-gnu -mcpu=haswell")
+    _, jobs = planned_calls(
+        optimize(graph, target, Options(threads=1)), KernelSetting(target, 1)
+    )
+    jobs = tuple(jobs.values())
+    assert len(jobs) == len({job.key for job in jobs})
+    rules = [each.rule for job in jobs for each in schedule_job(job, function_of(job)).decisions]
+    assert rules.count("gemm") == 1

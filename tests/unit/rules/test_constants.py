@@ -1,0 +1,110 @@
+"""Numbers that were fitted by hand are few, counted, and each says what it is for.
+
+What a constant says of a processor belongs to the machine model (`base/machine.py`). What is left
+in rules and graph passes is bounded here: whoever adds a number takes another away.
+"""
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import tilewright
+
+PACKAGE = Path(tilewright.__file__).parent
+FOLDERS = ("rules", "graph/passes")
+LIMIT = 110  # lower it whenever some are gone; 40 is the aim
+
+
+@dataclass(frozen=True)
+class Constant:
+    place: str  # file:line
+    name: str
+    reason: str  # the comment on its line
+
+
+def constants(source: str, file: str) -> Iterator[Constant]:
+    """The upper-case names of a module that are bound to numbers."""
+    comments = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    for stmt in ast.parse(source).body:
+        if not isinstance(stmt, (ast.Assign, ast.AnnAssign)) or stmt.value is None:
+            continue
+        targets = stmt.targets if isinstance(stmt, ast.Assign) else [stmt.target]
+        lines = range(stmt.lineno, (stmt.end_lineno or stmt.lineno) + 1)
+        reason = next((comments[line] for line in lines if line in comments), "")
+        for name in _names(targets):
+            if name.isupper() and _is_numeric(stmt.value):
+                yield Constant(f"{file}:{stmt.lineno}", name, reason)
+
+
+def _names(targets: list[ast.expr]) -> Iterator[str]:
+    for target in targets:
+        if isinstance(target, ast.Tuple):
+            yield from _names(target.elts)
+        elif isinstance(target, ast.Name):
+            yield target.id
+
+
+def _is_numeric(value: ast.expr) -> bool:
+    """Whether an expression is a number, or made of numbers alone."""
+    match value:
+        case ast.Constant(value=number):
+            return isinstance(number, (int, float)) and not isinstance(number, bool)
+        case ast.UnaryOp(operand=operand):
+            return _is_numeric(operand)
+        case ast.BinOp(left=left, right=right):  # `4 * KB` is a number too
+            sides = [each for each in (left, right) if not isinstance(each, ast.Name)]
+            return bool(sides) and all(_is_numeric(each) for each in sides)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Dict(values=parts):
+            return bool(parts) and all(_is_numeric(part) for part in parts)
+        case _:
+            return False
+
+
+def _all() -> list[Constant]:
+    files = sorted(path for folder in FOLDERS for path in (PACKAGE / folder).rglob("*.py"))
+    return [
+        each
+        for path in files
+        for each in constants(path.read_text(), str(path.relative_to(PACKAGE)))
+    ]
+
+
+def test_the_numeric_constants_of_rules_and_passes_are_few():
+    found = _all()
+    listed = "\n".join(f"{each.place} {each.name}: {each.reason}" for each in found)
+    assert len(found) <= LIMIT, f"{len(found)} constants, {LIMIT} allowed:\n{listed}"
+
+
+def test_every_numeric_constant_says_what_it_is_for():
+    silent = [f"{each.place} {each.name}" for each in _all() if not each.reason]
+    assert not silent, "no comment on the line of " + ", ".join(silent)
+
+
+def test_constants_are_found_in_every_form():
+    source = (
+        "A = 3  # rows\n"
+        "B, C = 1.5, 2\n"
+        "D: int = -4 * KB  # bytes\n"
+        "E = (8, 4)\n"
+        "F = {2: 1, 4: (3, 5)}  # by size\n"
+        "WORD, FLAG, small, RULE = 'n', True, 3, f(3)\n"
+        "WORDS = ('a', 'b')\n"
+        "def f():\n    INSIDE = 3\n"
+    )
+    found = list(constants(source, "m.py"))
+    assert [(each.name, each.reason) for each in found] == [
+        ("A", "rows"),
+        ("B", ""),
+        ("C", ""),
+        ("D", "bytes"),
+        ("E", ""),
+        ("F", "by size"),
+    ]
+    assert [each.place for each in found[:3]] == ["m.py:1", "m.py:2", "m.py:2"]

@@ -1,0 +1,43 @@
+"""Spaces of plans: what is drawn from them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from tilewright.rules.space import MAX_ROWS, Space, unit
+
+
+@dataclass(frozen=True)
+class Plan:
+    a: int = unit("rows")
+    b: int = unit("vectors")
+    c: int = unit("steps")
+
+
+@pytest.mark.parametrize("size", [8, 64])
+def test_samples_are_legal_and_each_drawn_once(size):
+    values = tuple(range(size))
+    space = Space(
+        Plan,
+        {"a": values, "b": values, "c": values},
+        legal=lambda c: (c["a"] + c["b"] * 3 + c["c"] * 7) % 31 == 0,  # few
+    )
+    assert (space.size > MAX_ROWS) == (size == 64)
+    drawn = space.sample(5, np.random.default_rng(0))
+    plans = [space.plan_at(drawn, row) for row in range(len(drawn["a"]))]
+    assert len(plans) == len(set(plans)) == 5
+    assert all(space.is_legal(plan) for plan in plans)
+
+
+def test_a_space_with_few_legal_plans_gives_all_it_finds():
+    values = tuple(range(32))
+    space = Space(
+        Plan,
+        {"a": values, "b": values, "c": values},
+        legal=lambda c: (c["a"] == 3) & (c["b"] == 4) & (c["c"] < 2),
+    )
+    drawn = space.sample(64, np.random.default_rng(0))
+    assert sorted(drawn["c"]) == [0, 1]
+    none = Space(Plan, space.candidates, legal=lambda c: c["a"] > 99)
+    assert len(none.sample(4, np.random.default_rng(0), draws=2)["a"]) == 0
