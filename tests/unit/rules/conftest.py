@@ -18,8 +18,6 @@ from tilewright.rules.space import parse_plan, plan_text
 from tilewright.tensor.ir import Function
 from tilewright.tensor.schedule import Schedule
 
-PLANS = 8  # drawn at random
-
 
 def check(
     fn: Function,
@@ -31,6 +29,7 @@ def check(
     threads: int = 2,
     constants: Sequence[str] = (),
     tolerance: float = 1e-4,
+    plans: int = 8,
 ) -> tuple[str, str]:
     """Random legal plans give the plain program's answer; the default's block and plan."""
     made = schedule(fn, target, threads=threads, constants=constants)
@@ -56,7 +55,7 @@ def check(
         return results
 
     want = run(fn)
-    drawn = space.sample(PLANS, np.random.default_rng(0))
+    drawn = space.sample(plans, np.random.default_rng(0))
     count = len(next(iter(drawn.values())))
     assert count > 0
     for row in range(count):

@@ -123,8 +123,10 @@ def plans(found: AmxGemm, context: RuleContext) -> Space[AmxGemmPlan]:
         rows = rows if gemm.extent(gemm.m[-1]) is not None else (TILE_ROWS,)
     else:
         rows = (m,)
-    # Quotients by a dynamic number of rows say little.
+    # Quotients by a dynamic number of rows say little; B that is packed between blocks of n and
+    # rows keeps those from being one loop.
     by_m = len(gemm.m) == 1 or gemm.extent(gemm.m[-1]) is not None
+    by_m = by_m and found.b_is_constant
     axes = [BATCH] if found.outer > 1 else []
     axes += [N] if total > 1 else []
     axes += [M] if by_m else []
