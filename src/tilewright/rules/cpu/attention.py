@@ -14,8 +14,10 @@ reductions along them, a second GEMM with what came out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd, prod
+from typing import Any
 
 import numpy as np
 
@@ -108,30 +110,39 @@ def plans(found: Attention, context: RuleContext) -> Space[AttentionPlan]:
     # Quotients by a dynamic number of tiles hide which one is the last.
     by_tiles = not found.is_dynamic or heads < 2 * threads
     axes = [*([TILES] if by_tiles else []), *([HEADS] if heads > 1 else [])]
+    tiles = (2, 1) if rows > lanes else (1,)
+    vectors = ceil_div(features, lanes)
+    values = tuple(count for count in (2, 1, 4, 3) if vectors % count == 0)
 
     def legal(c: Columns) -> Column:
         """Accumulators, the vectors they are multiplied by, and one that is broadcast."""
-        tile, values = c["tile_vectors"], c["feature_vectors"]
-        scores = c["keys"] * tile + tile + 1 <= registers
-        seconds = c["queries"] * values + values + 1 <= registers
-        whole = ((tile * lanes) % c["queries"] == 0) & (ceil_div(features, lanes) % values == 0)
-        ok: Column = scores & seconds & whole
+        scores = _fits(c["keys"], c["tile_vectors"], registers)
+        weighted = _fits(c["queries"], c["feature_vectors"], registers)
+        ok: Column = scores & weighted & ((c["tile_vectors"] * lanes) % c["queries"] == 0)
         return ok
 
     return Space(
         AttentionPlan,
         {
-            "tile_vectors": (2, 1) if rows > lanes else (1,),
-            "keys": (1, 8, 16, 12, 6, 4, 2),
-            "queries": (1, 8, 16, 4, 2),
-            "feature_vectors": tuple(
-                count for count in (2, 1, 4, 3) if count == 1 or count <= ceil_div(features, lanes)
-            ),
+            "tile_vectors": tiles,
+            "keys": _fitting((8, 16, 12, 6, 4, 2, 1), tiles[0], registers),
+            "queries": _fitting((8, 16, 4, 2, 1), values[0], registers),
+            "feature_vectors": values,
             "pack": (0, 1) if found.operands is not None else (0,),
             "parallel": (NONE, *axes) if threads > 1 else (NONE,),
         },
         legal,
     )
+
+
+def _fits(rows: Any, vectors: Any, registers: int) -> Any:
+    """Whether registers hold the sums of a tile, its vectors, and what is broadcast."""
+    return rows * vectors + vectors + 1 <= registers
+
+
+def _fitting(rows: Sequence[int], vectors: int, registers: int) -> tuple[int, ...]:
+    """Rows of a register tile, those first that fit beside so many vectors."""
+    return tuple(sorted(rows, key=lambda each: not _fits(each, vectors, registers)))
 
 
 def _feature(found: Attention) -> int:
@@ -150,7 +161,12 @@ def cost(found: Attention, c: Columns, context: RuleContext) -> Cost:
     features = ceil_div(second.guess(_feature(found)), lanes)
     scores = tiles_cycles(keys, vectors, c["keys"], c["tile_vectors"], machine)
     values = tiles_cycles(rows, features, c["queries"], c["feature_vectors"], machine)
-    gemms = first.guess(first.reduce[0]) * scores + keys * values
+    # Every few queries read all values again, some features of them at a time.
+    item = second.block.writes[0].buffer.dtype.size_bytes
+    in_l1 = keys * c["feature_vectors"] * lanes * item <= machine.l1d.size_bytes // 2
+    rate = np.where(in_l1, machine.l1d.bytes_per_cycle, machine.l2.bytes_per_cycle)
+    read = ceil_div(rows, c["queries"]) * keys * features * lanes * item / rate
+    gemms = first.guess(first.reduce[0]) * scores + np.maximum(keys * values, read)
     between = sum(
         nest.instances / lanes * max(costs.body_cycles(nest.block), 1 / machine.loads_per_cycle)
         for name, nest in found.stages.members.items()
