@@ -21,7 +21,7 @@ from tilewright.codegen import cache, llvm, nvptx
 from tilewright.codegen.build import can_run
 from tilewright.graph.ir import Graph
 from tilewright.graph.printer import Printer
-from tilewright.rules.cpu.fallback import FALLBACK
+from tilewright.rules.cpu.fallback import FALLBACK_NAME
 from tilewright.rules.rule import Choice, Decision, Refusal
 from tilewright.runtime.signature import Signature
 from tilewright.sym import Expr, Var
@@ -118,7 +118,7 @@ class Kernel:
     @property
     def fell_back(self) -> str:
         """Why no rule of its own schedules the kernel; "" where one does."""
-        taken = [each.block for each in self.decisions if each.rule == FALLBACK]
+        taken = [each.block for each in self.decisions if each.rule == FALLBACK_NAME]
         lost = [each for each in self.refusals if each.rule == PLAIN or each.block in taken]
         if not taken and not any(each.rule == PLAIN for each in lost):
             return ""

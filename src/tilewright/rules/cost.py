@@ -1,22 +1,20 @@
-"""How long a block takes, roughly: enough to tell what is worth a second core.
+"""How long a block takes in vector code, by the target's machine model.
 
-Counts are of cycles per vector of a core, and of bytes that memory moves meanwhile; the larger of
-the two is what an instance costs.
+Arithmetic is counted in cycles per vector of a core, and memory in bytes from the level that cores
+share; the larger of the two is what an instance costs.
 """
 
 from __future__ import annotations
 
-from tilewright.base.dtype import INDEX, DType
-from tilewright.base.target import Target
-from tilewright.rules.match.nest import Nest
-from tilewright.sym import Cast, Const, Div, Expr, Select, Var, uses_var
-from tilewright.tensor.ir import Block, Call, Load
-from tilewright.tensor.visit import exprs
+from collections.abc import Collection
 
-NS_PER_CYCLE = 0.35  # of a server at some 2.9 GHz
-BYTES_PER_CYCLE = 8.0  # between the core and a cache that many kernels share
-REGION_NS = 5000.0  # of work per thread that pays for waking one up
-CHUNKS_PER_THREAD = 8  # parts of a region, for threads that run at different speeds
+from tilewright.base.dtype import INDEX, DType
+from tilewright.base.machine import Machine
+from tilewright.base.target import Target
+from tilewright.rules.match.nest import Nest, guess
+from tilewright.sym import Cast, Const, Div, Expr, Select, Var, uses_var
+from tilewright.tensor.ir import Block, Buffer, Call, Load
+from tilewright.tensor.visit import exprs
 
 CALLS = {  # cycles of a vector of 32-bit lanes; what is not named here is one instruction or two
     **dict.fromkeys(("exp", "log", "exp2", "log2", "expm1", "log1p", "sigmoid", "tanh"), 20.0),
@@ -24,6 +22,7 @@ CALLS = {  # cycles of a vector of 32-bit lanes; what is not named here is one i
     **dict.fromkeys(("asin", "acos", "atan", "atan2", "pow", "fmod"), 60.0),
     **dict.fromkeys(("sqrt", "rsqrt"), 18.0),
 }
+CHEAP_CYCLES = 6.0  # per vector: fetching a value again takes as long
 
 
 def cycles(expr: Expr) -> float:
@@ -39,9 +38,14 @@ def cycles(expr: Expr) -> float:
     return 0.5
 
 
-def is_cheap(block: Block, limit: float = 6.0) -> bool:
+def body_cycles(block: Block) -> float:
+    """Of one vector of instances, whatever they read and write."""
+    return sum(cycles(expr) for expr in exprs(block.body))
+
+
+def is_cheap(block: Block, limit_cycles: float = CHEAP_CYCLES) -> bool:
     """Whether computing a value anew costs no more than fetching it again."""
-    return sum(cycles(expr) for expr in exprs(block.body)) <= limit
+    return body_cycles(block) <= limit_cycles
 
 
 def widest(block: Block) -> DType:
@@ -60,17 +64,42 @@ def lanes_of(target: Target, block: Block) -> int:
     return max(1, target.vector_bits // max(8, widest(block).bits))
 
 
-def instance_ns(nest: Nest, target: Target) -> float:
-    """The time of one instance of a block in vector code."""
-    lanes = lanes_of(target, nest.block)
-    compute = sum(cycles(expr) for expr in exprs(nest.block.body)) / lanes
-    size = 0.0
+def instance_cycles(nest: Nest, target: Target) -> float:
+    """Of one instance of a block in vector code, on one core."""
+    lanes, machine = lanes_of(target, nest.block), target.machine
+    moved = sum(instance_bytes(nest, machine))
+    return max(
+        body_cycles(nest.block) / lanes,
+        moved / shared_bytes_per_cycle(nest, machine),
+        1.0 / (machine.loads_per_cycle * lanes),
+    )
+
+
+def stage_cycles(nest: Nest, made: Collection[Buffer], target: Target) -> float:
+    """Of all instances of a block, on one core, where some buffers are still in its L1."""
+    lanes, machine = lanes_of(target, nest.block), target.machine
+    pairs = list(zip(nest.accesses, instance_bytes(nest, machine), strict=True))
+    near = sum(size for access, size in pairs if access.buffer in made)
+    far = sum(size for access, size in pairs if access.buffer not in made)
+    compute = max(body_cycles(nest.block), 1.0 / machine.loads_per_cycle) / lanes
+    memory = far / shared_bytes_per_cycle(nest, machine) + near / machine.l1d.bytes_per_cycle
+    return nest.instances * max(compute, memory)
+
+
+def nest_cycles(nest: Nest, target: Target) -> float:
+    """Of all instances of a block, on one core."""
+    return instance_cycles(nest, target) * nest.instances
+
+
+def instance_bytes(nest: Nest, machine: Machine) -> list[float]:
+    """What every access of one instance moves, in the mean."""
+    found: list[float] = []
     for access in nest.accesses:
         if any(access.stride(nest.var(at)) is None for at in nest.loops):
-            size += 16.0  # anywhere: a good part of a cache line
+            found.append(machine.l1d.line_bytes / 4)  # anywhere: a good part of a cache line
         else:
-            size += access.buffer.dtype.size_bytes * _touched(nest, access.offset)
-    return NS_PER_CYCLE * max(compute, size / BYTES_PER_CYCLE, 0.25 / lanes)
+            found.append(access.buffer.dtype.size_bytes * _touched(nest, access.offset))
+    return found
 
 
 def _touched(nest: Nest, offset: Expr) -> float:
@@ -82,18 +111,15 @@ def _touched(nest: Nest, offset: Expr) -> float:
     return share
 
 
-def chunks(total_ns: float, threads: int) -> int:
-    """Into how many parts work is worth dividing; 1 means not at all."""
-    if threads < 2 or total_ns < 2 * REGION_NS:
-        return 1
-    return max(2, min(int(total_ns / REGION_NS), CHUNKS_PER_THREAD * threads))
+def shared_bytes_per_cycle(nest: Nest, machine: Machine) -> float:
+    """At which operands come: kernels hand them on through the cache that cores share."""
+    shared = machine.l3 if machine.l3.size_bytes else machine.l2
+    size = sum(_size_bytes(each) for each in dict.fromkeys(a.buffer for a in nest.accesses))
+    return shared.bytes_per_cycle if size <= shared.size_bytes else machine.memory_bytes_per_cycle
 
 
-def chunk_rows(rows: int, parts: int, row_ns: float, is_open: bool) -> int:
-    """Rows of each of so many parts.
-
-    Where the number of rows is open, there may be far fewer than guessed: no part is more than
-    twice the work that pays for a thread.
-    """
-    size = max(1, rows // parts)
-    return min(size, max(1, int(2 * REGION_NS / row_ns))) if is_open else size
+def _size_bytes(buffer: Buffer) -> int:
+    total = buffer.dtype.size_bytes
+    for dim in buffer.shape:
+        total *= guess(dim)
+    return total

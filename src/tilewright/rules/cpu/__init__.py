@@ -2,45 +2,45 @@
 
 from __future__ import annotations
 
-from tilewright.rules.cpu.attention import attention
-from tilewright.rules.cpu.attention_amx import attention_amx
+from tilewright.rules.cpu.attention import ATTENTION
+from tilewright.rules.cpu.attention_amx import ATTENTION_AMX
 from tilewright.rules.cpu.conv import CONV
-from tilewright.rules.cpu.conv_amx import conv_amx
+from tilewright.rules.cpu.conv_amx import CONV_AMX
 from tilewright.rules.cpu.conv_dot import CONV_DOT
 from tilewright.rules.cpu.depthwise import DEPTHWISE
 from tilewright.rules.cpu.depthwise_nchw import DEPTHWISE_NCHW
-from tilewright.rules.cpu.elementwise import elementwise
-from tilewright.rules.cpu.fallback import FALLBACK, spread
-from tilewright.rules.cpu.fused_reductions import rows
+from tilewright.rules.cpu.elementwise import ELEMENTWISE
+from tilewright.rules.cpu.fallback import FALLBACK
+from tilewright.rules.cpu.fused_reductions import FUSED_REDUCTIONS
 from tilewright.rules.cpu.gemm import GEMM
-from tilewright.rules.cpu.gemm_amx import gemm_amx
+from tilewright.rules.cpu.gemm_amx import GEMM_AMX
 from tilewright.rules.cpu.gemm_dot import GEMM_DOT
 from tilewright.rules.cpu.gemv import GEMV
 from tilewright.rules.cpu.pooling import POOLING
-from tilewright.rules.cpu.recurrent import recurrent
-from tilewright.rules.cpu.reduction import reduction
-from tilewright.rules.cpu.transpose import transpose
+from tilewright.rules.cpu.recurrent import RECURRENT
+from tilewright.rules.cpu.reduction import REDUCTION
+from tilewright.rules.cpu.transpose import TRANSPOSE
 from tilewright.rules.cpu.winograd import WINOGRAD
-from tilewright.rules.rule import RuleSet, closed
+from tilewright.rules.rule import RuleSet
 
 RULES: RuleSet = (
-    (closed("attention_amx", attention_amx),),
-    (closed("attention", attention),),
-    (closed("recurrent", recurrent),),
+    (ATTENTION_AMX,),
+    (ATTENTION,),
+    (RECURRENT,),
     (WINOGRAD,),
     (DEPTHWISE,),
     (DEPTHWISE_NCHW,),
     (POOLING,),
-    (closed("conv_amx", conv_amx),),
+    (CONV_AMX,),
     (CONV_DOT,),
     (CONV,),
-    (closed("gemm_amx", gemm_amx),),
+    (GEMM_AMX,),
     (GEMM_DOT,),
     (GEMV,),
     (GEMM,),
-    (closed("fused_reductions", rows),),
-    (closed("reduction", reduction),),
-    (closed("transpose", transpose),),
-    (closed("elementwise", elementwise),),
-    (closed(FALLBACK, spread),),
+    (FUSED_REDUCTIONS,),
+    (REDUCTION,),
+    (TRANSPOSE,),
+    (ELEMENTWISE,),
+    (FALLBACK,),
 )

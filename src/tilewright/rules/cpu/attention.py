@@ -8,106 +8,241 @@
     }
 
 Queries are lanes until their weights are known: then nothing is ever combined across lanes, and
-neither keys nor values have to be packed. Any program of this form is taken: rows of a product,
-reductions along them, a second product with what came out.
+neither keys nor values have to be packed. Any program of this form is taken: rows of a GEMM,
+reductions along them, a second GEMM with what came out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd, prod
+from typing import Any
 
-from tilewright.rules import cost
+import numpy as np
+
+from tilewright.base.machine import Cache
+from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.fused_reductions import Stages, own_axes, stages_of
-from tilewright.rules.cpu.gemm_model import unrolled_steps
+from tilewright.rules.cpu.gemm_model import ceil_div, tiles_cycles, unrolled_steps
 from tilewright.rules.cpu.gemm_schedule import unrolled_sum
 from tilewright.rules.cpu.vectorize import total
 from tilewright.rules.match.nest import Nest, fused, guess, inner_nest
+from tilewright.rules.rule import Rule
+from tilewright.rules.sharing import NONE
+from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import ONE, Const, Mul, Select, Var, uses_var
 from tilewright.tensor.ir import Load, Update
 from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.schedule.prefetch import LINE_BYTES
 from tilewright.tensor.visit import exprs
 
-TILE_VECTORS = 2  # of queries
-REGISTERS = 16  # accumulators of a product
-VALUE_VECTORS = 2  # of features of the values at a time
-FLOPS_PER_NS = 100.0  # of both GEMMs on one core: what tells whether threads pay
-MANY_TILES = 4  # of queries: for fewer, copies of keys and values do not pay
-WAYS = 16  # of usual second caches
+MIN_LANES = 4  # of a vector: with fewer, queries are no lanes
+TILES, HEADS = "tiles", "heads"  # what threads share out: tiles of queries of all heads, or heads
 
 
 @dataclass(frozen=True)
-class Products:
-    """The parts of a program that is attention."""
+class AttentionPlan:
+    """What is decided about attention."""
+
+    tile_vectors: int = unit("vectors", "of queries whose scores exist at a time")
+    keys: int = unit("keys", "of the register tile of scores")
+    queries: int = unit("queries", "of the register tile of values")
+    feature_vectors: int = unit("vectors", "of features of that tile")
+    pack: bool = unit("flag", "keys and values of a head are copied to where L2 holds them")
+    parallel: str = unit("axis", "that threads share out")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Two GEMMs with reductions between them."""
 
     stages: Stages
     first: Nest  # queries times keys
-    scores: Nest | None  # what is done to each of its results, if anything
+    scores: Nest | None  # the epilogue of the first GEMM, if there is any
     second: Nest  # weights times values
-    row: int  # the iterator of the sink that is a query
+    row: int  # the iterator of the root that is a query
     read: int  # which read of `first` is the queries
 
     def query(self, name: str) -> int:
         """The iterator of a member that is a query."""
-        return self.stages.maps[name][self.row]
+        return self.stages.row_axis_of[name][self.row]
 
     def other(self, nest: Nest) -> int:
-        """The spatial iterator of a product that is no row: a key, or a feature."""
-        rows = self.stages.maps[nest.name].values()
+        """The spatial iterator of a GEMM that is no row: a key, or a feature."""
+        rows = self.stages.row_axis_of[nest.name].values()
         return next(at for at in nest.spatial if at not in rows)
 
+    @property
+    def heads(self) -> list[int]:
+        """The rows of the root that are no queries: batch and heads."""
+        return [at for at in self.stages.rows if at != self.row]
 
-def attention(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Schedule two products with reductions between them."""
-    found = _products(sch, reference)
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the number of queries is known at run time only."""
+        return self.stages.root.is_dynamic([self.row])
+
+    @property
+    def operands(self) -> tuple[_Rows, _Rows] | None:
+        """Keys and values, where they are read row by row."""
+        first, second = self.first, self.second
+        keys = _rows_of(first, self.other(first), first.reduce[0])
+        values = _rows_of(second, second.reduce[0], self.other(second))
+        return None if keys is None or values is None else (keys, values)
+
+
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Attention | None:
+    found = _attention(sch, block)
     if found is None:
-        return ()
-    lanes = cost.lanes_of(context.target, found.first.block)
-    rows = found.stages.sink.guess(found.row)
-    if lanes < 4 or 2 * rows < lanes:
-        return ()
-    vectors = TILE_VECTORS if rows > lanes else 1
-    packed = _pack(sch, found, lanes, context) if rows >= MANY_TILES * vectors * lanes else []
-    tile = _tile_loop(sch, found, vectors * lanes, context)
-    stored, queries = _scores(sch, found, tile, lanes, vectors)
+        return None
+    lanes = costs.lanes_of(context.target, found.first.block)
+    is_wide = lanes >= MIN_LANES and 2 * found.stages.root.guess(found.row) >= lanes
+    return found if is_wide else None
+
+
+def plans(found: Attention, context: RuleContext) -> Space[AttentionPlan]:
+    lanes = costs.lanes_of(context.target, found.first.block)
+    registers = context.target.vector_registers
+    rows, features = found.stages.root.guess(found.row), found.second.guess(_feature(found))
+    heads, threads = total(found.stages.root, found.heads), context.threads
+    # Quotients by a dynamic number of tiles hide which one is the last.
+    by_tiles = not found.is_dynamic or heads < 2 * threads
+    axes = [*([TILES] if by_tiles else []), *([HEADS] if heads > 1 else [])]
+    tiles = (2, 1) if rows > lanes else (1,)
+    vectors = ceil_div(features, lanes)
+    values = tuple(count for count in (2, 1, 4, 3) if vectors % count == 0)
+
+    def legal(c: Columns) -> Column:
+        """Accumulators, the vectors they are multiplied by, and one that is broadcast."""
+        scores = _fits(c["keys"], c["tile_vectors"], registers)
+        weighted = _fits(c["queries"], c["feature_vectors"], registers)
+        ok: Column = scores & weighted & ((c["tile_vectors"] * lanes) % c["queries"] == 0)
+        return ok
+
+    return Space(
+        AttentionPlan,
+        {
+            "tile_vectors": tiles,
+            "keys": _fitting((8, 16, 12, 6, 4, 2, 1), tiles[0], registers),
+            "queries": _fitting((8, 16, 4, 2, 1), values[0], registers),
+            "feature_vectors": values,
+            "pack": (0, 1) if found.operands is not None else (0,),
+            "parallel": (NONE, *axes) if threads > 1 else (NONE,),
+        },
+        legal,
+    )
+
+
+def _fits(rows: Any, vectors: Any, registers: int) -> Any:
+    """Whether registers hold the sums of a tile, its vectors, and what is broadcast."""
+    return rows * vectors + vectors + 1 <= registers
+
+
+def _fitting(rows: Sequence[int], vectors: int, registers: int) -> tuple[int, ...]:
+    """Rows of a register tile, those first that fit beside so many vectors."""
+    return tuple(sorted(rows, key=lambda each: not _fits(each, vectors, registers)))
+
+
+def _feature(found: Attention) -> int:
+    return found.other(found.second)
+
+
+def cost(found: Attention, c: Columns, context: RuleContext) -> Cost:
+    """Register tiles of both GEMMs, what is done to scores, and keys and values of a head, which
+    every tile of queries reads again."""
+    target, machine = context.target, context.target.machine
+    lanes = costs.lanes_of(target, found.first.block)
+    root, first, second = found.stages.root, found.first, found.second
+    rows, keys = root.guess(found.row), first.guess(found.other(first))
+    vectors, heads = ceil_div(rows, lanes), total(root, found.heads)
+    tiles = ceil_div(vectors, c["tile_vectors"])
+    features = ceil_div(second.guess(_feature(found)), lanes)
+    scores = tiles_cycles(keys, vectors, c["keys"], c["tile_vectors"], machine)
+    values = tiles_cycles(rows, features, c["queries"], c["feature_vectors"], machine)
+    # Every few queries read all values again, some features of them at a time.
+    item = second.block.writes[0].buffer.dtype.size_bytes
+    in_l1 = keys * c["feature_vectors"] * lanes * item <= machine.l1d.size_bytes // 2
+    rate = np.where(in_l1, machine.l1d.bytes_per_cycle, machine.l2.bytes_per_cycle)
+    read = ceil_div(rows, c["queries"]) * keys * features * lanes * item / rate
+    gemms = first.guess(first.reduce[0]) * scores + np.maximum(keys * values, read)
+    between = sum(
+        nest.instances / lanes * max(costs.body_cycles(nest.block), 1 / machine.loads_per_cycle)
+        for name, nest in found.stages.members.items()
+        if name not in (first.name, second.name)
+    )
+    memory: Column = np.zeros(len(c["keys"]))
+    copies: Column = np.zeros(len(c["keys"]))
+    if found.operands is not None:
+        row_bytes = sum(each.row_bytes for each in found.operands)
+        room = min(each.room(machine.l2) for each in found.operands)
+        beyond = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
+        near, far = 1 / machine.l2.bytes_per_cycle, 1 / beyond
+        packed = near if keys * row_bytes <= machine.l2.size_bytes // 2 else far
+        plain = near if keys * row_bytes <= room // 2 else far
+        head_bytes = keys * row_bytes
+        memory = heads * tiles * head_bytes * np.where(c["pack"] == 1, packed, plain)
+        copies = np.where(c["pack"] == 1, 2 * heads * head_bytes * far + machine.wake_cycles, 0)
+    threads = context.threads
+    share = np.where(
+        c["parallel"] == TILES,
+        ceil_div(heads * tiles, threads) / (heads * tiles),
+        np.where(c["parallel"] == HEADS, ceil_div(heads, threads) / heads, 1.0),
+    )
+    return Cost.of(
+        gemms=heads * gemms * share,
+        scores=between * share,
+        memory=memory * share,
+        copies=copies * share,
+        wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
+    )
+
+
+def apply(
+    sch: Schedule, found: Attention, plan: AttentionPlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
+    lanes = costs.lanes_of(context.target, found.first.block)
+    packed: list[BlockRef] = []
+    if plan.pack and found.operands is not None:
+        packed = [rows.copied(sch, lanes, context.threads) for rows in found.operands]
+    tile = _tile_loop(sch, found, plan, lanes)
+    stored, queries = _scores(sch, found, tile, lanes, plan)
     skipped = (found.first.name, found.second.name, stored.name)
     between = [nest for name, nest in found.stages.members.items() if name not in skipped]
     for nest in between:
         _between(sch, found, nest, tile, lanes)
-    _values(sch, found, lanes)
+    _values(sch, found, lanes, plan)
     _lay_out(sch, found, between, stored, queries)
-    names = [*found.stages.members, found.stages.sink.name]
+    names = [*found.stages.members, found.stages.root.name]
     return (*packed, stored, queries, *[sch.get_block(name) for name in names])
 
 
 # ------------------------------------------------------------------------------------ finding
 
 
-def _products(sch: Schedule, reference: BlockRef) -> Products | None:
+def _attention(sch: Schedule, reference: BlockRef) -> Attention | None:
     stages = stages_of(sch, reference)
     if stages is None:
         return None
-    sums = [nest for nest in stages.members.values() if _is_product(nest)]
+    sums = [nest for nest in stages.members.values() if _is_gemm(nest)]
     if len(sums) != 2 or any(len(nest.reduce) != 1 for nest in sums):
         return None
     second, first = sums  # consumers come first
-    if len(stages.sink.loops) != len(stages.rows) + 1:
+    if len(stages.root.loops) != len(stages.rows) + 1:
         return None
     if any(len(nest.spatial) != len(stages.rows) + 1 for nest in sums):
         return None
     for row in reversed(stages.rows):
-        maps = stages.maps[first.name]
+        maps = stages.row_axis_of[first.name]
         key = next(at for at in first.spatial if at not in maps.values())
         read = _query_read(first, first.var(maps[row]), first.var(key))
-        if stages.sink.extent(row) is not ONE and read is not None:
-            return Products(stages, first, _epilogue(stages, first), second, row, read)
+        if stages.root.extent(row) is not ONE and read is not None:
+            return Attention(stages, first, _epilogue(stages, first), second, row, read)
     return None
 
 
-def _is_product(nest: Nest) -> bool:
+def _is_gemm(nest: Nest) -> bool:
     body = nest.block.body
     if not isinstance(body, Update) or body.reducer.name != "sum" or len(body.values) != 1:
         return False
@@ -118,7 +253,7 @@ def _is_product(nest: Nest) -> bool:
 
 
 def _query_read(nest: Nest, row: Var, column: Var) -> int | None:
-    """The read of a product that speaks of its rows alone, where the other does of columns."""
+    """The read of a GEMM that speaks of its rows alone, where the other does of columns."""
     found = [expr for expr in exprs(nest.block.body) if isinstance(expr, Load)]
     rows: list[Load] = []
     for load in found:
@@ -133,14 +268,14 @@ def _query_read(nest: Nest, row: Var, column: Var) -> int | None:
 
 
 def _epilogue(stages: Stages, first: Nest) -> Nest | None:
-    """The one stage that reads the first product, if it has all of its elements."""
+    """The one stage that reads the first GEMM, if it has all of its elements."""
     made = [region.buffer for region in first.block.writes]
     users = [
         nest
-        for nest in (*stages.members.values(), stages.sink)
+        for nest in (*stages.members.values(), stages.root)
         if any(region.buffer in made for region in nest.block.reads)
     ]
-    if len(users) != 1 or users[0].reduce or users[0] is stages.sink:
+    if len(users) != 1 or users[0].reduce or users[0] is stages.root:
         return None
     return users[0] if len(users[0].spatial) == len(first.spatial) else None
 
@@ -167,11 +302,12 @@ class _Rows:
         between = self.load.buffer.shape[self.axis + 1 : -1]
         return self.row_bytes * prod(guess(dim) for dim in between)
 
-    def room(self, cache_bytes: int) -> int:
+    def room(self, cache: Cache) -> int:
         """What of a cache rows at such distances can use: they fall into some of its sets only."""
-        sets = cache_bytes // (LINE_BYTES * WAYS)
-        lines, apart = -(-self.row_bytes // LINE_BYTES), self.stride_bytes // LINE_BYTES
-        return min(cache_bytes, cache_bytes * lines // max(1, gcd(apart, sets)))
+        sets = cache.size_bytes // (cache.line_bytes * cache.ways)
+        lines = -(-self.row_bytes // cache.line_bytes)
+        apart = self.stride_bytes // cache.line_bytes
+        return min(cache.size_bytes, cache.size_bytes * lines // max(1, gcd(apart, sets)))
 
     def copied(self, sch: Schedule, lanes: int, threads: int) -> BlockRef:
         """A block that copies all rows, those of a head one after the other."""
@@ -191,7 +327,7 @@ class _Rows:
 
 
 def _rows_of(nest: Nest, row: int, element: int) -> _Rows | None:
-    """The operand of a product with a row for each value of an iterator."""
+    """The operand of a GEMM with a row for each value of an iterator."""
     at, last = nest.var(row), nest.var(element)
     for load in exprs(nest.block.body):
         if not isinstance(load, Load) or at not in load.index or load.index[-1] is not last:
@@ -202,41 +338,22 @@ def _rows_of(nest: Nest, row: int, element: int) -> _Rows | None:
     return None
 
 
-def _pack(sch: Schedule, found: Products, lanes: int, context: RuleContext) -> list[BlockRef]:
-    """Copies of keys and values, where the second cache does not hold a head's as they are."""
-    first, second = found.first, found.second
-    keys = _rows_of(first, found.other(first), first.reduce[0])
-    values = _rows_of(second, second.reduce[0], found.other(second))
-    if keys is None or values is None:
-        return []
-    count = first.guess(found.other(first))
-    room = min(rows.room(context.target.l2_bytes) for rows in (keys, values))
-    if count * (keys.row_bytes + values.row_bytes) <= room // 2:
-        return []
-    return [rows.copied(sch, lanes, context.threads) for rows in (keys, values)]
-
-
 # ------------------------------------------------------------------------------------ tiles
 
 
-def _tile_loop(sch: Schedule, found: Products, tile: int, context: RuleContext) -> LoopRef:
+def _tile_loop(sch: Schedule, found: Attention, plan: AttentionPlan, lanes: int) -> LoopRef:
     """The loop over tiles of queries, with all stages under it."""
-    sink = found.stages.sink
-    heads = [at for at in found.stages.rows if at != found.row]
-    around = [sink.loops[at] for at in heads]
-    feature = next(loop for at, loop in sink.loops.items() if at not in found.stages.rows)
-    outer, inner = sch.split(sink.loops[found.row], [None, tile])
+    root = found.stages.root
+    around = [root.loops[at] for at in found.heads]
+    feature = next(loop for at, loop in root.loops.items() if at not in found.stages.rows)
+    outer, inner = sch.split(root.loops[found.row], [None, plan.tile_vectors * lanes])
     sch.reorder(*around, outer, inner, feature)
-    work = 2 * (found.first.instances + found.second.instances) / FLOPS_PER_NS
-    shared = cost.chunks(work, context.threads) > 1
-    is_known = isinstance(sink.extent(found.row), Const)
-    if shared and (is_known or total(sink, heads) < 2 * context.threads):
+    loop = outer
+    if plan.parallel == TILES:
         loop = fused(sch, [*around, outer])
         sch.parallel(loop)
-    else:  # quotients by a number of tiles hide which one is the last
-        loop = outer
-        if shared:
-            sch.parallel(fused(sch, around))
+    elif plan.parallel == HEADS:
+        sch.parallel(fused(sch, around))
     for name in found.stages.members:
         sch.compute_at(sch.get_block(name), loop)
     return loop
@@ -251,9 +368,9 @@ def _own(sch: Schedule, block: BlockRef, under: LoopRef) -> dict[int, LoopRef]:
 
 
 def _scores(
-    sch: Schedule, found: Products, tile: LoopRef, lanes: int, vectors: int
+    sch: Schedule, found: Attention, tile: LoopRef, lanes: int, plan: AttentionPlan
 ) -> tuple[BlockRef, BlockRef]:
-    """The first product: several keys times all queries of the tile, in registers.
+    """The first GEMM: several keys times all queries of the tile, in registers.
 
     The blocks that store it, and that copy the queries.
     """
@@ -263,15 +380,14 @@ def _scores(
     if found.scores is not None:
         stored = sch.get_block(found.scores.name)
         row = found.query(stored.name)
-        column = next(
-            at for at in found.scores.spatial if at not in found.stages.maps[stored.name].values()
-        )
+        row_axes = found.stages.row_axis_of[stored.name].values()
+        column = next(at for at in found.scores.spatial if at not in row_axes)
         sch.set_scope(first, 0, "local")
     else:
         stored = sch.cache_write(first, 0, "local")
         row, column = found.query(first.name), found.other(found.first)
     loops = _own(sch, stored, tile)
-    outer, key = sch.split(loops[column], [None, REGISTERS // vectors])
+    outer, key = sch.split(loops[column], [None, plan.keys])
     step, lane = sch.split(loops[row], [None, lanes])
     sch.reorder(outer, key, step, lane)
     _unrolled(sch, key, step, lane)
@@ -282,20 +398,21 @@ def _scores(
     depth = found.first.reduce[0]
     sch.reorder(loops[depth], loops[column], step, lane)
     _unrolled(sch, loops[column], step, lane)
-    _unroll_sum(sch, found.first, loops[depth])
+    _unroll_sum(sch, found.first, loops[depth], plan.keys * plan.tile_vectors)
     _mark_tails(sch, found.first, found.other(found.first), outer)
     return stored, queries
 
 
-def _mark_tails(sch: Schedule, product: Nest, tiled: int, loop: LoopRef) -> None:
+def _mark_tails(sch: Schedule, gemm: Nest, tiled: int, loop: LoopRef) -> None:
     """Ask for a last tile of its own; where any may be the last, for none: there is much code."""
-    if isinstance(product.extent(tiled), Const):
+    if isinstance(gemm.extent(tiled), Const):
         sch.annotate(loop, TAILS, True)
 
 
-def _unroll_sum(sch: Schedule, product: Nest, depth: LoopRef) -> None:
-    extent = product.extent(product.reduce[0])
-    steps = unrolled_steps(int(extent.value), REGISTERS) if isinstance(extent, Const) else 1
+def _unroll_sum(sch: Schedule, gemm: Nest, depth: LoopRef, body: int) -> None:
+    """Several steps of k at a time, of so many multiply-adds each."""
+    extent = gemm.extent(gemm.reduce[0])
+    steps = unrolled_steps(int(extent.value), body) if isinstance(extent, Const) else 1
     if steps > 1:
         unrolled_sum(sch, depth, steps)
 
@@ -307,7 +424,7 @@ def _unrolled(sch: Schedule, *loops: LoopRef) -> None:
         sch.unroll(loop)
 
 
-def _between(sch: Schedule, found: Products, nest: Nest, tile: LoopRef, lanes: int) -> None:
+def _between(sch: Schedule, found: Attention, nest: Nest, tile: LoopRef, lanes: int) -> None:
     """A stage along the keys, lanes along the queries."""
     block = sch.get_block(nest.name)
     loops = _own(sch, block, tile)
@@ -319,20 +436,14 @@ def _between(sch: Schedule, found: Products, nest: Nest, tile: LoopRef, lanes: i
         sch.set_scope(block, 0, "local")
 
 
-def _values(sch: Schedule, found: Products, lanes: int) -> None:
-    """The second product: a few queries times all features, in registers."""
-    sink, second = sch.get_block(found.stages.sink.name), sch.get_block(found.second.name)
-    around = sch.get_loops(sink)
+def _values(sch: Schedule, found: Attention, lanes: int, plan: AttentionPlan) -> None:
+    """The second GEMM: a few queries times all features, in registers."""
+    root, second = sch.get_block(found.stages.root.name), sch.get_block(found.second.name)
+    around = sch.get_loops(root)
     feature = found.other(found.second)
-    wide = min(-(-found.second.guess(feature) // lanes), VALUE_VECTORS)
-    together = 1  # of queries; a power of two, so that tiles hold whole groups
-    while 2 * together * wide <= REGISTERS:
-        together *= 2
-    few, query = sch.split(around[-2], [None, together])
-    outer, step, lane = sch.split(around[-1], [None, wide, lanes])
-    sch.reorder(
-        outer, few, query, step, lane
-    )  # some features of all values stay in the first cache
+    few, query = sch.split(around[-2], [None, plan.queries])
+    outer, step, lane = sch.split(around[-1], [None, plan.feature_vectors, lanes])
+    sch.reorder(outer, few, query, step, lane)  # some features of all values stay in L1
     _unrolled(sch, query, step, lane)
     sch.compute_at(second, few)
     loops = _own(sch, second, few)
@@ -341,13 +452,13 @@ def _values(sch: Schedule, found: Products, lanes: int) -> None:
     depth = loops[found.second.reduce[0]]
     sch.reorder(depth, row, step, lane)
     _unrolled(sch, row, step, lane)
-    _unroll_sum(sch, found.second, depth)
+    _unroll_sum(sch, found.second, depth, plan.queries * plan.feature_vectors)
     sch.set_scope(second, 0, "local")
     _mark_tails(sch, found.second, found.query(second.name), few)
 
 
 def _lay_out(
-    sch: Schedule, found: Products, between: list[Nest], stored: BlockRef, queries: BlockRef
+    sch: Schedule, found: Attention, between: list[Nest], stored: BlockRef, queries: BlockRef
 ) -> None:
     """Queries innermost in whatever is kept for all of a tile."""
     rank = len(found.first.spatial)
@@ -365,7 +476,7 @@ def _lay_out(
     sch.vectorize(loops[last])
 
 
-def _query_last(sch: Schedule, block: BlockRef, found: Products, like: str) -> None:
+def _query_last(sch: Schedule, block: BlockRef, found: Attention, like: str) -> None:
     """The dimension of queries goes last in what a block writes, which has the axes of another."""
     nest = found.stages.members[like]
     axes = own_axes(nest.block)
@@ -382,3 +493,6 @@ def _index_map(rank: int, *last: int) -> str:
         *[names[at] for at in last],
     ]
     return f"({', '.join(names)}) -> ({', '.join(order)})"
+
+
+ATTENTION = Rule("attention", AttentionPlan, match, plans, cost, apply)

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.base.target import CPU
-from tilewright.rules import cost
+import numpy as np
+
+from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.gemm_amx import (
-    SIDE,
-    AmxPlan,
+from tilewright.rules.cpu.amx_schedule import (
+    TILE_ROWS,
+    Blocking,
     cut_loops,
     group,
     kind_of,
@@ -29,15 +30,27 @@ from tilewright.rules.cpu.gemm_amx import (
     registers_of,
     use_tiles,
 )
+from tilewright.rules.cpu.gemm_model import NONE, ceil_div
 from tilewright.rules.cpu.gemm_schedule import maker_of
-from tilewright.rules.cpu.vectorize import vectorize_stage
+from tilewright.rules.cpu.vectorize import ACCUMULATORS, accumulate_cycles, vectorize_stage
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import attempt, block_of, fused, inner_nest, nest_of
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Columns, Cost, Space, unit
 from tilewright.tensor.ir import REDUCE
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks
 
-FLOPS_PER_NS = 300.0  # of both products, with what is done to a score between them
+REGISTER_TILES = 2  # of rows and of columns in a register block
+TILES = "tiles"  # of queries of all heads, which threads share out
+
+
+@dataclass(frozen=True)
+class AmxAttentionPlan:
+    """What is decided about attention on tiles."""
+
+    accumulators: int = unit("vectors", "of partial results of the reductions, at most")
+    parallel: str = unit("axis", "that threads share out")
 
 
 @dataclass(frozen=True)
@@ -47,21 +60,46 @@ class _Found:
     first: Contraction  # queries times keys
     second: Contraction  # weights times values
     stages: tuple[str, ...]  # in the order of the program, those before the result
-    sink: BlockRef
+    root: BlockRef
+    stage_cycles: float  # of all stages, per vector of scores
 
 
-def attention_amx(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Schedule a product of tiles that weights, made of another such product, enter."""
-    found = _found(sch, reference, context)
-    if found is None:
-        return ()
+def plans(found: _Found, context: RuleContext) -> Space[AmxAttentionPlan]:
+    axes = (NONE, TILES) if context.threads > 1 else (NONE,)
+    return Space(AmxAttentionPlan, {"accumulators": ACCUMULATORS, "parallel": axes})
+
+
+def cost(found: _Found, c: Columns, context: RuleContext) -> Cost:
+    """Whole register blocks of both GEMMs; scores are read and written by vectors between them."""
+    machine, threads = context.target.machine, context.threads
+    gemms = 0.0
+    for gemm in (found.first, found.second):
+        kind = kind_of(gemm, context)
+        assert kind is not None
+        gemms += gemm.nest.instances / (TILE_ROWS * TILE_ROWS * kind.depth) * machine.tile_cycles
+    lanes = context.target.lanes(32)
+    vectors = found.first.nest.instances / found.first.guess(found.first.k) / lanes
+    scores = accumulate_cycles(vectors, c["accumulators"], machine)
+    scores = scores + vectors * found.stage_cycles
+    tiles = found.first.guess((*found.first.batch, *found.first.m[:-1]))
+    share = np.where(c["parallel"] == TILES, ceil_div(tiles, threads) / tiles, 1.0)
+    return Cost.of(
+        gemms=gemms * share,
+        scores=scores * share,
+        wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
+    )
+
+
+def apply(
+    sch: Schedule, found: _Found, plan: AmxAttentionPlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
     stages = [name for name in found.stages if not _inline(sch, name)]
     queries = maker_of(sch, BlockRef(found.first.nest.name), found.first.a.buffer)
     first = _Product(sch, found.first, context)
     second = _Product(sch, found.second, context)
     around = sch.get_loops(second.registers.store)[:-2]  # all but rows and features of a tile
-    maps = [found.sink]
-    sch.reverse_compute_at(found.sink, around[-1])
+    maps = [found.root]
+    sch.reverse_compute_at(found.root, around[-1])
     second.multiply(around)
     for name in (*reversed(stages), first.registers.store.name):
         sch.compute_at(sch.get_block(name), around[-1])
@@ -72,14 +110,13 @@ def attention_amx(sch: Schedule, reference: BlockRef, context: RuleContext) -> t
     for name in stages:
         block = sch.get_block(name)
         if _is_reduction(sch, name):
-            vectorize_stage(sch, block, len(around), context)
+            vectorize_stage(sch, block, len(around), context, plan.accumulators)
         else:
             maps.append(block)
     for block in maps:
         _, lane = sch.split(sch.get_loops(block)[-1], [None, context.target.lanes(32)])
         sch.vectorize(lane)
-    work = 2 * (found.first.nest.instances + found.second.nest.instances) / FLOPS_PER_NS
-    if cost.chunks(work, context.threads) > 1:
+    if plan.parallel == TILES:
         sch.parallel(fused(sch, around))
         for panel in (first.panel, second.panel):
             sch.parallel(fused(sch, sch.get_loops(panel)[:2]))
@@ -89,7 +126,7 @@ def attention_amx(sch: Schedule, reference: BlockRef, context: RuleContext) -> t
 def _inline(sch: Schedule, name: str) -> bool:
     """Inline a stage that is cheap to do again; whether it was."""
     block = block_of(sch.function, name)
-    is_cheap = not _is_reduction(sch, name) and cost.is_cheap(block)
+    is_cheap = not _is_reduction(sch, name) and costs.is_cheap(block)
     return is_cheap and attempt(sch, sch.compute_inline, sch.get_block(name))
 
 
@@ -99,7 +136,7 @@ class _Product:
     def __init__(self, sch: Schedule, found: Contraction, context: RuleContext) -> None:
         self.sch, self.found = sch, found
         self.block = BlockRef(found.nest.name)
-        self.plan = _plan(found, context)
+        self.plan = _blocking(found, context)
         made = maker_of(sch, self.block, found.b.buffer)
         self.panel = made or sch.cache_read(self.block, found.read_index(found.b), "global")
         self.registers = registers_of(sch, self.block, found, self.plan)
@@ -119,22 +156,32 @@ class _Product:
         self.blocks.append(use_tiles(sch, self.block, found, plan, self.registers, cut))
 
 
-def _plan(found: Contraction, context: RuleContext) -> AmxPlan:
+def _blocking(found: Contraction, context: RuleContext) -> Blocking:
     """Two by two registers at a time, all columns of a tile's rows one after the other."""
     kind = kind_of(found, context)
     assert kind is not None
-    strips = found.nest.guess(found.n[-1]) // (2 * SIDE)
-    return AmxPlan(kind, SIDE, 2, 2, strips, is_weight=False, share="", ahead=0, next_rows=False)
+    strips = found.nest.guess(found.n[-1]) // (REGISTER_TILES * TILE_ROWS)
+    return Blocking(
+        kind,
+        TILE_ROWS,
+        REGISTER_TILES,
+        REGISTER_TILES,
+        strips,
+        b_is_constant=False,
+        parallel=NONE,
+        prefetch_b=0,
+        prefetch_a=False,
+    )
 
 
 # ------------------------------------------------------------------------------------ finding
 
 
-def _found(sch: Schedule, reference: BlockRef, context: RuleContext) -> _Found | None:
-    second, sinks = _product(sch, reference, context), sch.get_consumers(reference)
-    if second is None or len(sinks) != 1 or _is_reduction(sch, sinks[0].name):
+def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> _Found | None:
+    second, roots = _product(sch, reference, context), sch.get_consumers(reference)
+    if second is None or len(roots) != 1 or _is_reduction(sch, roots[0].name):
         return None
-    before = _ancestors(sch, sinks[0])
+    before = _ancestors(sch, roots[0])
     products = {
         name: product
         for name in before - {reference.name}
@@ -143,13 +190,14 @@ def _found(sch: Schedule, reference: BlockRef, context: RuleContext) -> _Found |
     if len(products) != 1:
         return None
     ((first, product),) = products.items()
-    between = before - {first, reference.name, sinks[0].name}
+    between = before - {first, reference.name, roots[0].name}
     stages = tuple(
         block.name
         for block in blocks(sch.function.body)
         if block.name in between and first in _ancestors(sch, sch.get_block(block.name))
     )
-    return _Found(product, second, stages, sinks[0]) if stages else None
+    cycles = sum(costs.body_cycles(block_of(sch.function, name)) for name in stages)
+    return _Found(product, second, stages, roots[0], cycles) if stages else None
 
 
 def _ancestors(sch: Schedule, reference: BlockRef) -> set[str]:
@@ -173,8 +221,13 @@ def _product(sch: Schedule, reference: BlockRef, context: RuleContext) -> Contra
     """A block as a product of whole tiles, of rows that are cut into tiles."""
     nest = nest_of(sch, reference)
     found = None if nest is None else contraction(nest)
-    if found is None or context.target.kind != CPU or kind_of(found, context) is None:
+    if found is None or kind_of(found, context) is None:
         return None
-    is_cut = found.m != () and found.extent(found.m[-1]) == 2 * SIDE
-    is_whole = all((found.extent(at) or 1) % (2 * SIDE) == 0 for at in (*found.n, *found.k))
+    is_cut = found.m != () and found.extent(found.m[-1]) == REGISTER_TILES * TILE_ROWS
+    is_whole = all(
+        (found.extent(at) or 1) % (REGISTER_TILES * TILE_ROWS) == 0 for at in (*found.n, *found.k)
+    )
     return found if is_cut and is_whole and len(found.n) == len(found.k) == 1 else None
+
+
+ATTENTION_AMX = Rule("attention_amx", AmxAttentionPlan, match, plans, cost, apply)

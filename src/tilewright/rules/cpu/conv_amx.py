@@ -1,254 +1,350 @@
-"""Convolutions of bf16 and of bytes on the tiles of AMX, without unfolding their windows.
+"""Convolutions of bf16 and of bytes on the tiles of AMX, without im2col.
 
-for jb                   blocks of output channels whose weights stay in the second cache
+for jb                   blocks of output channels whose weights stay in L2
   for n, yb              blocks of rows; their padded copy is made here, or before all blocks
     for y, x             pairs of tiles: neighbours along a row, or in two rows
       for js             strips of output channels
-        for taps, c      two by two tiles of the result
-        the tiles go to memory, and through what follows
+        for kernel, c     two by two tiles of the result
+        the tiles go to memory, and through the epilogue
 
-The rows of a tile of A are pixels beside each other, so that one instruction loads what a tap sees
-of them straight from the image: a tile has as many rows as divide the width. Where windows move by
-more than one, the padded copy keeps pixels apart by the remainder of their place, so that those
-which one tap sees are neighbours again.
+The rows of a tile of A are pixels beside each other, so that one instruction loads what a
+kernel position sees of them straight from the image: a tile has as many rows as divide the width.
+Where windows move by more than one, the padded copy keeps pixels apart by the remainder of their
+place, so that those which one kernel position sees are neighbours again.
 
-Of one channel, windows over a line are the rows of a tile, and overlap: its taps are what is summed
-over in a tile, in place of channels.
+Of one channel, windows over a line are the rows of a tile, and overlap: its kernel positions
+are k of a tile, in place of channels.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.base.target import CPU
-from tilewright.intrin.amx import ROWS as SIDE
+import numpy as np
+
 from tilewright.intrin.amx import scope_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.conv_model import even
-from tilewright.rules.cpu.conv_schedule import padding_of
-from tilewright.rules.cpu.gemm_amx import (
-    AHEAD,
-    FEW_BLOCKS,
+from tilewright.rules.cpu.amx_schedule import (
     KINDS,
-    LOWEST,
-    PARALLEL_WORK,
+    TILE_ROWS,
     Kind,
-    follow,
-    followers_of,
+    epilogue_of,
+    fuse_epilogue,
     overlap,
     tensorize,
 )
+from tilewright.rules.cpu.conv_schedule import padding_of
+from tilewright.rules.cpu.gemm_amx import (
+    MIN_TILE_ROWS,
+    PREFETCH_STEPS,
+    TILE_ROW_BYTES,
+    tile_step_cycles,
+)
+from tilewright.rules.cpu.gemm_model import NONE, M, N, ceil_div
 from tilewright.rules.match.nest import attempt, block_of, fused, nest_of
 from tilewright.rules.match.windows import Convolution, convolution
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import Const
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
+BLOCK_TILES = 2  # of A in a register block: neighbours along a row, or in two rows
+FEW_BLOCKS = 2  # of output positions, for which weights come as fast as they are used
+
 
 @dataclass(frozen=True)
 class AmxConvPlan:
-    """Everything that is decided about a convolution."""
+    """What is decided about a convolution on tiles."""
 
+    tile_rows: int = unit("output positions", "of a tile")
+    beside: int = unit("tiles", "of a register block along a row; else they are in two rows")
+    column_tiles: int = unit("tiles", "of B in a register block")
+    strips: int = unit("register blocks", "of output channels whose weights stay in L2")
+    rows: int = unit("register blocks", "one below the other, whose padded input is made at once")
+    images_first: bool = unit("flag", "blocks of channels in each image, or images in each block")
+    prefetch_b: int = unit("steps of k", "ahead; 0: the next block of channels meanwhile")
+    parallel: str = unit("axis", "that threads share out")
+
+    @property
+    def below(self) -> int:
+        """Tiles of a register block in different rows."""
+        return BLOCK_TILES // self.beside
+
+
+@dataclass(frozen=True)
+class AmxConv:
+    """A convolution whose types the tiles multiply."""
+
+    conv: Convolution
     kind: Kind
-    tall: int  # pixels of a tile
-    beside: int  # tiles of a block along a row: 1 or 2
-    below: int  # tiles of a block in different rows: 2 or 1
-    column_tiles: int
-    strips: int  # of channels, in a block
-    rows: int  # blocks of registers one below the other, in a block of rows
-    deep: int  # the iterator that is summed over in a tile: channels, or the taps of a line
-    images_first: bool  # blocks of channels in each image, or images in each block
-    ahead: int  # steps of the sum that weights are asked for; 0: the next block of them is
-    blocked: bool  # several blocks of channels
-    share: str  # what threads share out: "columns", "rows", ""
+    k_axis: int  # the iterator that a tile sums over: input channels, or the kernel along a line
+    width: int  # output positions along a row that whole tiles cover
+    has_padding: bool
+
+    def size(self, at: int) -> int:
+        return self.conv.size(at) or 1
+
+    @property
+    def height(self) -> int:
+        """Rows of output positions; 1 of a line."""
+        spatial = self.conv.out_spatial
+        return self.size(spatial[-2]) if len(spatial) > 1 else 1
+
+    @property
+    def images(self) -> int:
+        """Images, and outer spatial axes."""
+        total = self.size(self.conv.batch)
+        for at in self.conv.out_spatial[:-2]:
+            total *= self.size(at)
+        return total
+
+    @property
+    def column_tiles(self) -> int:
+        channels = self.size(self.conv.out_channels)
+        return 2 if channels % (2 * TILE_ROWS) == 0 else 1
+
+    @property
+    def total_strips(self) -> int:
+        return self.size(self.conv.out_channels) // (TILE_ROWS * self.column_tiles)
+
+    def is_blocked(self, strips: int) -> bool:
+        """Whether there are several blocks of output channels."""
+        return strips < self.total_strips
+
+    @property
+    def strip_bytes(self) -> int:
+        """Of the weights of a register block."""
+        item = self.conv.x.buffer.dtype.size_bytes
+        return (self.conv.depth or 1) * TILE_ROWS * self.column_tiles * item
+
+    @property
+    def row_bytes(self) -> int:
+        """Of the input of a row of output positions."""
+        conv = self.conv
+        size = conv.x.buffer.dtype.size_bytes * conv.strides[-1]
+        size *= conv.strides[-2] if len(conv.strides) > 1 else 1
+        return size * self.size(conv.out_spatial[-1]) * self.size(conv.in_channels)
 
 
-def conv_amx(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Schedule a convolution of small types, what pads its input and what follows it."""
-    nest = nest_of(sch, reference)
-    found = None if nest is None else convolution(nest)
-    if found is None or context.target.kind != CPU:
-        return ()
-    plan = plan_of(found, context)
-    if plan is None or (plan.deep != found.in_channels and padding_of(sch, found) is not None):
-        return ()
-    return _tiled(sch, found, plan, context)
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> AmxConv | None:
+    nest = nest_of(sch, block)
+    conv = None if nest is None else convolution(nest)
+    if conv is None or conv.out_channels_per_group:
+        return None
+    result = conv.nest.block.writes[0].buffer
+    kind = KINDS.get((conv.x.buffer.dtype.name, conv.w.buffer.dtype.name, result.dtype.name))
+    if kind is None or not context.target.has(kind.feature):
+        return None
+    sizes = [conv.size(at) for at in range(len(conv.nest.block.iters)) if at != conv.batch]
+    if any(size is None for size in sizes) or conv.w.buffer.name not in context.constants:
+        return None
+    k_axis, has_padding = _k_axis(conv, kind), padding_of(sch, conv) is not None
+    if k_axis is None or (conv.size(conv.out_channels) or 1) % TILE_ROWS:
+        return None
+    if k_axis != conv.in_channels and has_padding:
+        return None
+    found = AmxConv(conv, kind, k_axis, _width(conv), has_padding)
+    return found if _register_tiles(found.width, found.height) else None
 
 
-def tile_of(width: int, height: int) -> tuple[int, int, int] | None:
-    """Pixels of a tile, tiles beside each other and tiles below; None where no pairs fit."""
-    for tall in range(min(SIDE, width), LOWEST - 1, -1):
-        if width % tall == 0 and width // tall % 2 == 0:
-            return tall, 2, 1
-        if width % tall == 0 and height % 2 == 0:
-            return tall, 1, 2
-    return None
+def _k_axis(conv: Convolution, kind: Kind) -> int | None:
+    """What a tile sums over: whole tiles of channels, or of the kernel along a line of one."""
+    if (conv.size(conv.in_channels) or 1) % kind.depth == 0:
+        return conv.in_channels
+    is_line = conv.size(conv.in_channels) == 1 and conv.dilations[-1] == 1
+    is_whole = (conv.size(conv.kernel_spatial[-1]) or 1) % kind.depth == 0
+    return conv.kernel_spatial[-1] if is_line and is_whole else None
 
 
-def _wide(found: Convolution) -> int | None:
-    """Places along a line that pairs of tiles cover.
+def _register_tiles(width: int, height: int) -> list[tuple[int, int]]:
+    """Rows of a tile and tiles beside each other, for which register blocks cover all positions."""
+    return [
+        (rows, beside)
+        for rows in range(min(TILE_ROWS, width), MIN_TILE_ROWS - 1, -1)
+        for beside in (BLOCK_TILES, 1)
+        if width % (rows * beside) == 0 and height % (BLOCK_TILES // beside) == 0
+    ]
+
+
+def _width(conv: Convolution) -> int:
+    """Output positions along a row that whole register blocks cover.
 
     They may be a few more than there are, if all that those see is there too, and is one line.
     """
-    width = found.size(found.out_spatial[-1])
-    if width is None or len(found.out_spatial) > 1:
+    width = conv.size(conv.out_spatial[-1]) or 0
+    if len(conv.out_spatial) > 1:
         return width
-    length = found.x.buffer.shape[1]
-    taps = found.size(found.kernel_spatial[-1])
-    if not isinstance(length, Const) or taps is None or tile_of(width, 1) is not None:
+    length, kernel = conv.x.buffer.shape[1], conv.size(conv.kernel_spatial[-1])
+    if not isinstance(length, Const) or kernel is None or _register_tiles(width, 1):
         return width
-    reach = (taps - 1) * found.dilations[-1]
-    most = (int(length.value) - reach - 1) // found.strides[-1] + 1
-    return next((each for each in range(width, most + 1) if tile_of(each, 1) is not None), width)
+    reach = (kernel - 1) * conv.dilations[-1]
+    most = (int(length.value) - reach - 1) // conv.strides[-1] + 1
+    return next((each for each in range(width, most + 1) if _register_tiles(each, 1)), width)
 
 
-def plan_of(found: Convolution, context: RuleContext) -> AmxConvPlan | None:
-    """The decisions for a convolution; None where the tiles do not serve."""
-    result = found.nest.block.writes[0].buffer
-    kind = KINDS.get((found.x.buffer.dtype.name, found.w.buffer.dtype.name, result.dtype.name))
-    sizes = [found.size(at) for at in range(len(found.nest.block.iters))]
-    if kind is None or not context.target.has(kind.feature) or found.out_channels_per_group:
-        return None
-    if sizes[found.batch] is None:
-        sizes[found.batch] = 1  # any number of images, one after the other
-    if any(size is None for size in sizes) or found.w.buffer.name not in context.constants:
-        return None
-    known = [size or 0 for size in sizes]
-    channels, deep = known[found.out_channels], _deep(found, kind)
-    height = known[found.out_spatial[-2]] if len(found.out_spatial) > 1 else 1
-    tile = tile_of(_wide(found) or 0, height)
-    if tile is None or deep is None or channels % SIDE:
-        return None
-    column_tiles = 2 if channels % (2 * SIDE) == 0 else 1
-    total = channels // (SIDE * column_tiles)
-    item = found.x.buffer.dtype.size_bytes
-    strip_bytes = (found.depth or 1) * SIDE * column_tiles * item
-    pixels = known[found.batch]
-    for at in found.out_spatial:
-        pixels *= known[at]
-    threads = context.threads
-    if threads > 1 and pixels * channels * (found.depth or 1) < PARALLEL_WORK:
-        threads = 1
-    room = context.target.l2_bytes // 4
-    blocked = total * strip_bytes > room
-    strips = total
-    if blocked:
-        most = even(total, max(1, room // strip_bytes // 2), threads)
-        strips = next(each for each in range(most, 0, -1) if total % each == 0)
-    share = "" if threads == 1 else "columns" if blocked else "rows"
-    workers = threads if share == "rows" else 1
-    rows = _rows(found, tile[2], room // 2, workers)
-    few = FEW_BLOCKS * tile[0] * tile[1] * tile[2]
-    near = total * strip_bytes <= context.target.l2_bytes
-    return AmxConvPlan(
-        kind,
-        *tile,
-        column_tiles,
-        strips,
-        rows,
-        deep,
-        _images_first(found, threads, near or share == "rows"),
-        AHEAD if pixels <= few else 0,
-        blocked,
-        share,
+def plans(found: AmxConv, context: RuleContext) -> Space[AmxConvPlan]:
+    tiles, total, height = (
+        _register_tiles(found.width, found.height),
+        found.total_strips,
+        found.height,
+    )
+    l2_bytes, threads = context.target.l2_bytes, context.threads
+    strips = [count for count in range(total, 0, -1) if total % count == 0]
+    images = found.conv.size(found.conv.batch)
+    # A dynamic number of images does not divide what it is inside of.
+    by_images = threads > 1 and (images is None or images % threads == 0)
+    is_near = total * found.strip_bytes <= l2_bytes
+
+    def legal(c: Columns) -> Column:
+        below = BLOCK_TILES // c["beside"]
+        is_tile = np.zeros(len(below), bool)
+        for rows, beside in tiles:
+            is_tile = is_tile | ((c["tile_rows"] == rows) & (c["beside"] == beside))
+        size = c["strips"] * found.strip_bytes
+        fits = (c["strips"] == 1) | (size <= l2_bytes // 4)
+        whole = (c["rows"] * below <= height) & (height % (c["rows"] * below) == 0)
+        whole = whole | ((height == 1) & (c["rows"] == 1))
+        near = (c["rows"] == 1) | (c["rows"] * below * found.row_bytes <= l2_bytes // 8)
+        by_channels = (c["parallel"] != N) | (c["strips"] < total)
+        first = (c["images_first"] == 0) | ((c["parallel"] == M) | is_near)
+        # A dynamic number of images is shared out as the outermost loop only.
+        outermost = (c["parallel"] == NONE) | (c["images_first"] == 1) | (images is not None)
+        shared = (c["images_first"] == 0) | (c["parallel"] != NONE)
+        ok: Column = is_tile & fits & whole & near & by_channels & first & outermost & shared
+        return ok
+
+    return Space(
+        AmxConvPlan,
+        {
+            "tile_rows": tuple(dict.fromkeys(rows for rows, _ in tiles)),
+            "beside": (BLOCK_TILES, 1),
+            "column_tiles": (found.column_tiles,),
+            "strips": tuple(strips),
+            "rows": tuple(each for each in range(height, 0, -1) if height % each == 0),
+            "images_first": (1, 0) if by_images else (0,),
+            "prefetch_b": (0, PREFETCH_STEPS),
+            "parallel": (NONE, M, N) if threads > 1 else (NONE,),
+        },
+        legal,
     )
 
 
-def _images_first(found: Convolution, threads: int, near: bool) -> bool:
-    """Whether threads share out images, whose weights stay in the second cache of each.
+def cost(found: AmxConv, c: Columns, context: RuleContext) -> Cost:
+    machine, threads, conv = context.target.machine, context.threads, found.conv
+    far = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
+    below, rows, columns = BLOCK_TILES // c["beside"], c["tile_rows"], c["column_tiles"]
+    lines = found.images * found.height
+    blocks = lines // below * ceil_div(found.width, rows * c["beside"])
+    steps = ceil_div(conv.depth or 1, found.kind.depth)
+    n_blocks = found.total_strips / c["strips"]
+    # Register blocks: tiles of weights come from L2, those of the image from L1.
+    in_l1 = c["strips"] * found.strip_bytes <= machine.l1d.size_bytes // 2
+    b_rate = np.where(in_l1, machine.l1d.bytes_per_cycle, machine.tile_row_bytes_per_cycle)
+    step = np.maximum(
+        tile_step_cycles(BLOCK_TILES * columns, rows, machine.tile_cycles),
+        columns * TILE_ROWS * TILE_ROW_BYTES / b_rate,
+    )
+    step = step + BLOCK_TILES * rows * TILE_ROW_BYTES / machine.l1d.bytes_per_cycle
+    compute = blocks * found.total_strips * steps * step
+    # The image, once for every block of channels; padded rows that blocks of rows share are made
+    # by each of them.
+    kernel = found.size(conv.kernel_spatial[-2]) if len(conv.kernel_spatial) > 1 else 1
+    halo = (c["rows"] * below + kernel - 1) / (c["rows"] * below)
+    image = lines * found.row_bytes * n_blocks / far
+    copied = 2 * lines * found.row_bytes * halo / machine.l2.bytes_per_cycle
+    copied = np.where(found.has_padding, copied * np.where(n_blocks > 1, 1, n_blocks), 0.0)
+    # Weights: each thread reads all of them where rows are shared out, and every image does where
+    # images come first and L2 does not hold them.
+    b_bytes = found.total_strips * found.strip_bytes
+    again = np.where(c["images_first"] == 1, found.images, 1)
+    again = np.where(b_bytes <= machine.l2.size_bytes, 1, again)
+    is_exposed = (c["prefetch_b"] == 0) & (blocks <= FEW_BLOCKS)
+    weights = again * b_bytes / np.where(is_exposed, machine.scattered_bytes_per_cycle, far)
+    requests = b_bytes * blocks / machine.l2.line_bytes / machine.loads_per_cycle
+    requests = np.where(c["prefetch_b"] > 0, requests, 0.0)
+    row_blocks = lines // (c["rows"] * below)
+    by_rows = ceil_div(row_blocks, threads) / np.maximum(1, row_blocks)
+    if found.height == 1:  # of a line, threads share out register blocks
+        along = found.images * ceil_div(found.width, rows * c["beside"])
+        by_rows = ceil_div(along, threads) / along
+    by_channels = ceil_div(n_blocks, threads) / n_blocks
+    m_share = np.where(c["parallel"] == M, by_rows, 1.0)
+    n_share = np.where(c["parallel"] == N, by_channels, 1.0)
+    share = m_share * n_share
+    return Cost.of(
+        compute=compute * share,
+        image=image * share,
+        padding=copied * share,
+        weights=weights * n_share,
+        requests=requests * share,
+        wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
+    )
 
-    A number of images not known can be shared out only so: it does not divide what it is inside.
-    """
-    images = found.size(found.batch)
-    return threads > 1 and near and (images is None or images % threads == 0)
 
-
-def _deep(found: Convolution, kind: Kind) -> int | None:
-    """What a tile sums over: whole tiles of channels, or of the taps of a line of one channel."""
-    if (found.size(found.in_channels) or 1) % kind.depth == 0:
-        return found.in_channels
-    is_line = found.size(found.in_channels) == 1 and found.dilations[-1] == 1
-    is_whole = (found.size(found.kernel_spatial[-1]) or 1) % kind.depth == 0
-    return found.kernel_spatial[-1] if is_line and is_whole else None
-
-
-def _rows(found: Convolution, below: int, room: int, workers: int) -> int:
-    """Blocks of registers one below the other: what they read shall stay in the second cache.
-
-    A divisor: registers are not to be told apart by a test whether there is a last block.
-    """
-    if len(found.out_spatial) < 2:
-        return 1
-    row_bytes = found.x.buffer.dtype.size_bytes * found.strides[-1] * found.strides[-2]
-    for at in (found.out_spatial[-1], found.in_channels):
-        row_bytes *= found.size(at) or 1
-    outer = found.size(found.batch) or 1
-    for at in found.out_spatial[:-2]:
-        outer *= found.size(at) or 1
-    total = (found.size(found.out_spatial[-2]) or 1) // below
-    most = even(total, max(1, room // (row_bytes * below)), workers, outer)
-    return next(each for each in range(most, 0, -1) if total % each == 0)
-
-
-def _tiled(
-    sch: Schedule, found: Convolution, plan: AmxConvPlan, context: RuleContext
+def apply(
+    sch: Schedule, found: AmxConv, plan: AmxConvPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
-    kind, short = plan.kind, scope_of(plan.tall)
-    c = BlockRef(found.nest.name)
-    multiples = [1] * len(found.nest.block.iters)
-    multiples[found.out_spatial[-1]] = plan.beside * plan.tall
+    kind, short = found.kind, scope_of(plan.tile_rows)
+    c = BlockRef(found.conv.nest.name)
+    multiples = [1] * len(found.conv.nest.block.iters)
+    multiples[found.conv.out_spatial[-1]] = plan.beside * plan.tile_rows
     sch.pad(c, multiples)
     padding = _image(sch, found, plan)
-    packed = sch.cache_read(c, _reads(sch, c, found.w.buffer.name), "global")
-    image = found.x.buffer if padding is None else _made(sch, padding)
+    packed = sch.cache_read(c, _reads(sch, c, found.conv.w.buffer.name), "global")
+    image = found.conv.x.buffer if padding is None else _made(sch, padding)
     a = sch.reindex_read(c, _reads(sch, c, image.name), short)
-    b = sch.cache_read(c, _reads(sch, c, _made(sch, packed).name), scope_of(SIDE))
-    followers = followers_of(sch, c)
+    b = sch.cache_read(c, _reads(sch, c, _made(sch, packed).name), scope_of(TILE_ROWS))
+    epilogue = epilogue_of(sch, c)
     store = sch.cache_write(c, 0, short)
     loops = sch.get_loops(c)
-    *far, last = found.out_spatial
-    xo, xm, xi = sch.split(loops[last], [None, plan.beside, plan.tall])
+    *far, last = found.conv.out_spatial
+    xo, xm, xi = sch.split(loops[last], [None, plan.beside, plan.tile_rows])
     blocks, below, inside = [loops[at] for at in far], [], [xo]
     if far:
         blocks[-1], yo, ym = sch.split(loops[far[-1]], [None, plan.rows, plan.below])
         below, inside = [ym], [yo, xo]
-    elif plan.share == "rows":
+    elif plan.parallel == M:
         blocks, inside = [xo], []
     jb, js, jm, ji = sch.split(
-        loops[found.out_channels], [None, plan.strips, plan.column_tiles, SIDE]
+        loops[found.conv.out_channels], [None, plan.strips, plan.column_tiles, TILE_ROWS]
     )
-    co, ci = sch.split(loops[plan.deep], [None, kind.depth])
-    taps = [loops[at] for at in (found.in_channels, *found.kernel_spatial) if at != plan.deep]
-    batch = loops[found.batch]
+    co, ci = sch.split(loops[found.k_axis], [None, kind.depth])
+    positions = [
+        loops[at]
+        for at in (found.conv.in_channels, *found.conv.kernel_spatial)
+        if at != found.k_axis
+    ]
+    batch = loops[found.conv.batch]
     outer = [batch, jb, *blocks] if plan.images_first else [jb, batch, *blocks]
-    sch.reorder(*outer, *inside, js, *taps, co, *below, xm, jm, xi, ji, ci)
+    sch.reorder(*outer, *inside, js, *positions, co, *below, xm, jm, xi, ji, ci)
     for loop in (*below, xm, jm):
         sch.unroll(loop)
     sch.reverse_compute_at(store, js)
-    done, at = follow(sch, followers, js, plan.strips, plan.column_tiles)
+    done, at = fuse_epilogue(sch, epilogue, js, plan.strips, plan.column_tiles)
     sch.compute_at(a, co)
     sch.compute_at(b, co)
     if padding is not None:
         _pad(sch, padding, found, plan, outer[-1])
         _keep_apart(sch, found, padding)
-    groups = _groups(found, plan)
+    groups = _groups(found)
     sch.transform_layout(packed, ("write", 0), groups)
     sch.transform_layout(b, ("write", 0), groups)
     sch.transform_layout(a, ("write", 0), _tiles(found, plan))
-    names = [f"y{at}" for at in range(len(found.out_spatial) - 1)]
+    names = [f"y{at}" for at in range(len(found.conv.out_spatial) - 1)]
     shown = ", ".join(["n", *names])
-    square = f"x // {plan.tall}, o // {SIDE}, x % {plan.tall}, o % {SIDE}"
+    square = f"x // {plan.tile_rows}, o // {TILE_ROWS}, x % {plan.tile_rows}, o % {TILE_ROWS}"
     sch.transform_layout(store, ("read", 0), f"({shown}, x, o) -> ({shown}, {square})")
-    _ask_ahead(sch, b, jb, co, plan)
+    _prefetch(sch, found, b, jb, co, plan)
     _tensorize_all(sch, found, plan, (a, b, store))
-    init = sch.decompose_reduction(c, taps[0])
-    sch.tensorize(sch.get_loops(c)[-3], kind.dot, rows=plan.tall)
-    sch.tensorize(sch.get_loops(init)[-2], kind.dot, rows=plan.tall)
+    init = sch.decompose_reduction(c, positions[0])
+    sch.tensorize(sch.get_loops(c)[-3], kind.dot, rows=plan.tile_rows)
+    sch.tensorize(sch.get_loops(init)[-2], kind.dot, rows=plan.tile_rows)
     sch.annotate(packed, CONSTANT, True)
-    overlap(sch, at, co, done, (found.depth or 0) // kind.depth)
-    if plan.share:
-        around = outer[: outer.index(jb) + 1] if plan.share == "columns" else outer
+    overlap(sch, at, co, done, (found.conv.depth or 0) // kind.depth)
+    if plan.parallel != NONE:
+        around = outer[: outer.index(jb) + 1] if plan.parallel == N else outer
         sch.parallel(fused(sch, around))
     made = (c, packed, padding, a, b, store, init, *done)
     return tuple(block for block in made if block is not None)
@@ -263,21 +359,23 @@ def _reads(sch: Schedule, block: BlockRef, name: str) -> int:
     return next(at for at, read in enumerate(reads) if read.buffer.name == name)
 
 
-def _image(sch: Schedule, found: Convolution, plan: AmxConvPlan) -> BlockRef | None:
+def _image(sch: Schedule, found: AmxConv, plan: AmxConvPlan) -> BlockRef | None:
     """The block that makes what is read: it pads, or keeps pixels apart."""
-    padding = padding_of(sch, found)
-    is_near = plan.deep != found.in_channels or all(stride == 1 for stride in found.strides)
+    padding = padding_of(sch, found.conv)
+    is_near = found.k_axis != found.conv.in_channels or all(
+        stride == 1 for stride in found.conv.strides
+    )
     if padding is not None or is_near:
         return padding
-    c = BlockRef(found.nest.name)
-    return sch.cache_read(c, _reads(sch, c, found.x.buffer.name), "global")
+    c = BlockRef(found.conv.nest.name)
+    return sch.cache_read(c, _reads(sch, c, found.conv.x.buffer.name), "global")
 
 
-def _keep_apart(sch: Schedule, found: Convolution, padding: BlockRef) -> None:
-    """Pixels that no tap sees together lie apart, so that those which one sees are neighbours."""
-    names = [f"y{at}" for at in range(len(found.out_spatial))]
+def _keep_apart(sch: Schedule, found: AmxConv, padding: BlockRef) -> None:
+    """Pixels that no kernel position sees together lie apart; those one sees are neighbours."""
+    names = [f"y{at}" for at in range(len(found.conv.out_spatial))]
     to = []
-    for name, stride in zip(names, found.strides, strict=True):
+    for name, stride in zip(names, found.conv.strides, strict=True):
         to += [name] if stride == 1 else [f"{name} % {stride}", f"{name} // {stride}"]
     if to != names:
         index_map = f"(n, {', '.join(names)}, c) -> (n, {', '.join(to)}, c)"
@@ -285,74 +383,90 @@ def _keep_apart(sch: Schedule, found: Convolution, padding: BlockRef) -> None:
 
 
 def _pad(
-    sch: Schedule, padding: BlockRef, found: Convolution, plan: AmxConvPlan, rows: LoopRef
+    sch: Schedule, padding: BlockRef, found: AmxConv, plan: AmxConvPlan, rows: LoopRef
 ) -> None:
     """Make padded rows where they are read; all at once if many blocks of channels read them.
 
     Rows kept apart are made at once too: which of them a block of rows needs is hard to see.
     """
-    at_once = plan.blocked or any(stride > 1 for stride in found.strides)
+    at_once = found.is_blocked(plan.strips) or any(stride > 1 for stride in found.conv.strides)
     if not at_once:
         sch.compute_at(padding, rows)
     *outer, channel = sch.get_loops(padding)
-    _, lane = sch.split(channel, [None, plan.kind.depth])
+    _, lane = sch.split(channel, [None, found.kind.depth])
     sch.vectorize(lane)
-    if at_once and plan.share:
+    if at_once and plan.parallel != NONE:
         sch.parallel(outer[1])
 
 
-def _groups(found: Convolution, plan: AmxConvPlan) -> str:
+def _groups(found: AmxConv) -> str:
     """Weights in the order they are read, as the instruction wants them."""
-    names = {at: f"k{at}" for at in (found.in_channels, *found.kernel_spatial)}
-    k, group = names[plan.deep], plan.kind.group
+    names = {at: f"k{at}" for at in (found.conv.in_channels, *found.conv.kernel_spatial)}
+    k, group = names[found.k_axis], found.kind.group
     rest = [name for name in names.values() if name != k]
-    to = [f"o // {SIDE}", *rest, f"{k} // {group}", f"o % {SIDE}", f"{k} % {group}"]
+    to = [f"o // {TILE_ROWS}", *rest, f"{k} // {group}", f"o % {TILE_ROWS}", f"{k} % {group}"]
     return f"({', '.join(['o', *names.values()])}) -> ({', '.join(to)})"
 
 
-def _tiles(found: Convolution, plan: AmxConvPlan) -> str:
+def _tiles(found: AmxConv, plan: AmxConvPlan) -> str:
     """What windows see, as registers hold it."""
-    order = sorted((found.batch, *found.out_spatial, found.in_channels, *found.kernel_spatial))
+    order = sorted(
+        (
+            found.conv.batch,
+            *found.conv.out_spatial,
+            found.conv.in_channels,
+            *found.conv.kernel_spatial,
+        )
+    )
     names = {at: f"i{at}" for at in order}
-    x, k = names[found.out_spatial[-1]], names[plan.deep]
-    rest = [names[at] for at in order if at not in (found.out_spatial[-1], plan.deep)]
-    tall, deep = plan.tall, plan.kind.depth
+    x, k = names[found.conv.out_spatial[-1]], names[found.k_axis]
+    rest = [names[at] for at in order if at not in (found.conv.out_spatial[-1], found.k_axis)]
+    tall, deep = plan.tile_rows, found.kind.depth
     to = [*rest, f"{x} // {tall}", f"{k} // {deep}", f"{x} % {tall}", f"{k} % {deep}"]
     return f"({', '.join(names.values())}) -> ({', '.join(to)})"
 
 
-def _ask_ahead(sch: Schedule, b: BlockRef, jb: LoopRef, co: LoopRef, plan: AmxConvPlan) -> None:
-    """Weights come from afar while the ones before are used.
-
-    From the second cache tiles come by themselves, faster than by asking for their lines.
-    """
-    if plan.ahead:
-        attempt(sch, sch.prefetch, b, 0, co, plan.ahead)
-    elif plan.blocked:
+def _prefetch(
+    sch: Schedule, found: AmxConv, b: BlockRef, jb: LoopRef, co: LoopRef, plan: AmxConvPlan
+) -> None:
+    """Weights beyond L2 come while the ones before are used; from L2 no prefetch is faster."""
+    if plan.prefetch_b:
+        attempt(sch, sch.prefetch, b, 0, co, plan.prefetch_b)
+    elif found.is_blocked(plan.strips):
         attempt(sch, sch.prefetch, b, 0, jb, 1, co)
 
 
 def _tensorize_all(
     sch: Schedule,
-    found: Convolution,
+    found: AmxConv,
     plan: AmxConvPlan,
     blocks: tuple[BlockRef, BlockRef, BlockRef],
 ) -> None:
     """One instruction loads or stores a tile."""
     a, b, store = blocks
-    kind, rank = plan.kind, len(found.out_spatial)
-    at = 1 + (found.in_channels, *found.kernel_spatial).index(plan.deep)
-    tensorize(sch, b, rank + 2, at, 0, (0, SIDE), f"{kind.load_b}_groups")
-    # A is laid out by batch, places, channels summed over and taps: in the order of iterators.
-    order = sorted((found.batch, *found.out_spatial, found.in_channels, *found.kernel_spatial))
-    x, deep = order.index(found.out_spatial[-1]), order.index(plan.deep)
-    load, parameters = f"{kind.load}_rows", {"rows": plan.tall}
-    if plan.deep != found.in_channels:
+    kind, rank = found.kind, len(found.conv.out_spatial)
+    at = 1 + (found.conv.in_channels, *found.conv.kernel_spatial).index(found.k_axis)
+    tensorize(sch, b, rank + 2, at, 0, (0, TILE_ROWS), f"{kind.load_b}_groups")
+    # A is laid out in the order of iterators.
+    order = sorted(
+        (
+            found.conv.batch,
+            *found.conv.out_spatial,
+            found.conv.in_channels,
+            *found.conv.kernel_spatial,
+        )
+    )
+    x, deep = order.index(found.conv.out_spatial[-1]), order.index(found.k_axis)
+    load, parameters = f"{kind.load}_rows", {"rows": plan.tile_rows}
+    if found.k_axis != found.conv.in_channels:
         load = f"{kind.load}_windows"
-        parameters["stride"] = found.strides[-1]
+        parameters["stride"] = found.conv.strides[-1]
     if plan.below > 1:
-        sch.unroll(sch.get_loops(a)[-len(order) :][order.index(found.out_spatial[-2])])
+        sch.unroll(sch.get_loops(a)[-len(order) :][order.index(found.conv.out_spatial[-2])])
         sch.unroll(sch.get_loops(store)[-rank - 2 :][rank - 1])
-    tensorize(sch, a, len(order), x, deep, (plan.tall, 0), load, **parameters)
-    tall = plan.tall
-    tensorize(sch, store, rank + 2, rank, rank + 1, (tall, SIDE), kind.store, rows=tall)
+    rows = plan.tile_rows
+    tensorize(sch, a, len(order), x, deep, (rows, 0), load, **parameters)
+    tensorize(sch, store, rank + 2, rank, rank + 1, (rows, TILE_ROWS), kind.store, rows=rows)
+
+
+CONV_AMX = Rule("conv_amx", AmxConvPlan, match, plans, cost, apply)

@@ -11,75 +11,146 @@ takes to repeat are unrolled, so that every lane's place is known.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import gcd
 
-from tilewright.rules import cost
+import numpy as np
+
+from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.nest import Nest, fused, groups, is_expression, nest_of
+from tilewright.rules.rule import Rule
+from tilewright.rules.sharing import (
+    NONE,
+    Axes,
+    Work,
+    sharing_candidates,
+    sharing_legal,
+    sharing_terms,
+)
+from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import Const
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
-UNROLLED_CYCLES = 16.0  # bodies below this many cycles per vector are unrolled
-LONGEST_PATTERN = 6  # vectors
+UNROLL_VECTORS = 4  # enough to hide the counting of a loop behind its body
+UNROLLED_CYCLES = 16.0  # of a body per vector: a longer one hides it alone
+MAX_PATTERN_VECTORS = 6  # that are unrolled so that every lane's place is known
+ROWS, INNER = "rows", "inner"  # what threads share out: outer loops, or the innermost one
 
 
-def elementwise(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Schedule a block without reductions that stands alone."""
-    nest = nest_of(sch, reference)
+@dataclass(frozen=True)
+class ElementwisePlan:
+    """What is decided about a block without reductions."""
+
+    unroll: int = unit("vectors", "per turn of the inner loop")
+    parallel: str = unit("axis", "that threads share out")
+    chunk: int = unit("rows or turns", "that a thread takes at a time")
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """A block without reductions; its loops, those that are one in truth together."""
+
+    nest: Nest
+    parts: tuple[tuple[int, ...], ...]
+    lanes: int
+    pattern: int  # vectors after which the places of lanes repeat
+
+    @property
+    def rows(self) -> int:
+        """How often the innermost loop runs, as far as is known."""
+        rows = 1
+        for part in self.parts[:-1]:
+            rows *= _guess(self.nest, part)
+        return rows
+
+    @property
+    def turns(self) -> int:
+        """Vectors of the innermost loop, or whole patterns of them."""
+        return -(-_guess(self.nest, self.parts[-1]) // (self.lanes * self.pattern))
+
+    def axes(self, context: RuleContext) -> Axes:
+        each = costs.instance_cycles(self.nest, context.target)
+        inner = _guess(self.nest, self.parts[-1])
+        outer = [at for part in self.parts[:-1] for at in part]
+        found: dict[str, Work] = {}
+        if self.rows > 1:
+            found[ROWS] = Work(self.rows, each * inner, self.nest.is_dynamic(outer))
+        if self.turns > 1:
+            is_dynamic = self.nest.is_dynamic(self.parts[-1])
+            turn = each * self.lanes * self.pattern
+            found[INNER] = Work(self.turns, turn, is_dynamic, self.rows)
+        return found
+
+
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Elementwise | None:
+    nest = nest_of(sch, block)
     if nest is None or not nest.loops or len(nest.spatial) != len(nest.block.iters):
-        return ()
+        return None
     if not is_expression(nest.block):
-        return ()
-    spread_out(sch, nest, range(len(nest.loops)), context)
-    return (reference,)
+        return None
+    lanes = _lanes(nest, context)
+    parts = _joined(nest, groups(nest, range(len(nest.loops))), lanes)
+    return Elementwise(
+        nest, tuple(tuple(part) for part in parts), lanes, _pattern(nest, parts[-1], lanes)
+    )
 
 
-def spread_out(sch: Schedule, nest: Nest, order: Sequence[int], context: RuleContext) -> None:
-    """Lanes for the innermost of some loops, which are perfectly nested in this order, and cores
-    for the outermost."""
-    lanes = _lanes(nest, order, context)
-    parts = _joined(nest, groups(nest, order), lanes)
-    loops = [fused(sch, [nest.loops[at] for at in part]) for part in parts]
-    each_ns = cost.instance_ns(nest, context.target)
-    inner = _extent(nest, parts[-1])
-    rest = 1
-    for part in parts[:-1]:
-        rest *= _guess(nest, part)
-    count = cost.chunks(each_ns * rest * _guess(nest, parts[-1]), context.threads)
-    pattern = _pattern(nest, parts[-1], lanes)
-    outer = loops[:-1]
-    if count > 1 and rest < count:  # too few rows: the row itself is cut
-        block = lanes * pattern
-        if inner is None:
-            size = max(1, int(2 * cost.REGION_NS / each_ns / block))
-        else:
-            size = even_share(-(-inner // block), -(-count // rest))
-        chunk, row = sch.split(loops[-1], [None, size * block])
-        outer.append(chunk)
-    else:
-        row = loops[-1]
-    vectors(sch, nest, row, lanes, pattern)
-    if outer and count > 1:
-        whole = fused(sch, outer)
-        if rest >= 4 * count:
-            is_open = nest.is_open([at for part in parts[:-1] for at in part])
-            row_ns = each_ns * _guess(nest, parts[-1])
-            whole, _ = sch.split(whole, [None, cost.chunk_rows(rest, count, row_ns, is_open)])
-        sch.parallel(whole)
-
-
-def _lanes(nest: Nest, order: Sequence[int], context: RuleContext) -> int:
+def _lanes(nest: Nest, context: RuleContext) -> int:
     """A vector of the widest type; several where bytes are made, if they fill one of bytes."""
-    lanes = cost.lanes_of(context.target, nest.block)
+    lanes = costs.lanes_of(context.target, nest.block)
     written = max(region.buffer.dtype.bits for region in nest.block.writes)
-    inner = _extent(nest, groups(nest, order)[-1])
-    many = lanes * cost.widest(nest.block).bits // max(8, written)
+    inner = _extent(nest, groups(nest, range(len(nest.loops)))[-1])
+    many = lanes * costs.widest(nest.block).bits // max(8, written)
     is_whole = inner is not None and lanes > 1 and inner % many == 0
     return many if written == 8 and is_whole else lanes
 
 
-def vectors(sch: Schedule, nest: Nest, row: LoopRef, lanes: int, pattern: int = 1) -> None:
-    """Lanes, and a few vectors at a time where a vector is little work."""
+def plans(found: Elementwise, context: RuleContext) -> Space[ElementwisePlan]:
+    axes = found.axes(context)
+    unrolls = unroll_candidates(found.nest, found.lanes, found.pattern)
+    return Space(
+        ElementwisePlan,
+        {"unroll": unrolls, **sharing_candidates(axes, context)},
+        lambda c: sharing_legal(c, axes, context),
+    )
+
+
+def unroll_candidates(nest: Nest, lanes: int, pattern: int = 1) -> tuple[int, ...]:
+    """Vectors per turn: a whole pattern; else a few where one is little work."""
+    if pattern > 1:
+        return (pattern,)
+    is_short = lanes > 1 and costs.is_cheap(nest.block, UNROLLED_CYCLES)
+    return (UNROLL_VECTORS, 2, 1) if is_short else (1,)
+
+
+def cost(found: Elementwise, c: Columns, context: RuleContext) -> Cost:
+    nest, target = found.nest, context.target
+    body = costs.body_cycles(nest.block) + 1 / c["unroll"]  # a turn ends with a branch
+    loop = nest.instances / costs.lanes_of(target, nest.block) * body
+    serial: Column = np.maximum(costs.nest_cycles(nest, target), loop)
+    return Cost.of(**sharing_terms(c, found.axes(context), serial, context))
+
+
+def apply(
+    sch: Schedule, found: Elementwise, plan: ElementwisePlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
+    loops = [fused(sch, [found.nest.loops[at] for at in part]) for part in found.parts]
+    *outer, row = loops
+    if plan.parallel == INNER:
+        piece, row = sch.split(row, [None, plan.chunk * found.lanes * found.pattern])
+        outer.append(piece)
+    vectors(sch, row, found.lanes, plan.unroll, found.pattern)
+    if plan.parallel != NONE:
+        whole = fused(sch, outer)
+        if plan.parallel == ROWS and plan.chunk > 1:
+            whole, _ = sch.split(whole, [None, plan.chunk])
+        sch.parallel(whole)
+    return (BlockRef(found.nest.name),)
+
+
+def vectors(sch: Schedule, row: LoopRef, lanes: int, unroll: int, pattern: int = 1) -> None:
+    """Lanes, and a few vectors at a time."""
     if lanes == 1:
         return
     if pattern > 1:
@@ -89,14 +160,8 @@ def vectors(sch: Schedule, nest: Nest, row: LoopRef, lanes: int, pattern: int = 
         return
     step, lane = sch.split(row, [None, lanes])
     sch.vectorize(lane)
-    if cost.is_cheap(nest.block, UNROLLED_CYCLES):
-        sch.annotate(step, "unroll", 4)
-
-
-def even_share(whole: int, parts: int) -> int:
-    """The size of parts: without a rest, if there is such a size a little above."""
-    least = max(1, -(-whole // parts))
-    return next((size for size in range(least, least + least // 4 + 1) if whole % size == 0), least)
+    if unroll > 1:
+        sch.annotate(step, "unroll", unroll)
 
 
 def _joined(nest: Nest, parts: list[list[int]], lanes: int) -> list[list[int]]:
@@ -106,7 +171,7 @@ def _joined(nest: Nest, parts: list[list[int]], lanes: int) -> list[list[int]]:
         if inner is None or 2 * inner > lanes:
             break
         joined = [*parts[:-2], [*parts[-2], *parts[-1]]]
-        if _pattern(nest, joined[-1], lanes) > LONGEST_PATTERN:
+        if _pattern(nest, joined[-1], lanes) > MAX_PATTERN_VECTORS:
             break
         parts = joined
     return parts
@@ -121,7 +186,7 @@ def _pattern(nest: Nest, part: Sequence[int], lanes: int) -> int:
     for group in within[1:]:
         extent = _extent(nest, group)
         if extent is None:
-            return LONGEST_PATTERN + 1
+            return MAX_PATTERN_VECTORS + 1
         period *= extent
     return period // gcd(period, lanes)
 
@@ -141,3 +206,6 @@ def _guess(nest: Nest, part: Sequence[int]) -> int:
     for at in part:
         total *= nest.guess(at)
     return total
+
+
+ELEMENTWISE = Rule("elementwise", ElementwisePlan, match, plans, cost, apply)

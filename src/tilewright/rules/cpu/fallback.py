@@ -1,53 +1,104 @@
-"""Vectors for the innermost dimension, cores for the outermost: what serves any block.
-
-Blocks of more than `PARALLEL_ELEMENTS` elements are spread over the cores; smaller ones are done
-before a second core has woken up.
-"""
+"""Vectors for the innermost dimension, cores for the outermost: what serves any block."""
 
 from __future__ import annotations
 
-from math import prod
+from dataclasses import dataclass
 
+import numpy as np
+
+from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
-from tilewright.rules.match.nest import guess, nest_of
+from tilewright.rules.cpu.vectorize import total
+from tilewright.rules.match.nest import Nest, nest_of
+from tilewright.rules.rule import Rule
+from tilewright.rules.sharing import (
+    NONE,
+    Axes,
+    Work,
+    sharing_candidates,
+    sharing_legal,
+    sharing_terms,
+)
+from tilewright.rules.space import Columns, Cost, Space, unit
 from tilewright.sym import Const
-from tilewright.tensor.ir import SPATIAL, Iter
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
-FALLBACK = "fallback"  # the name of the rule
-PARALLEL_ELEMENTS = 32 * 1024  # of a block: fewer take less time than waking a thread
+FALLBACK_NAME = "fallback"
+ROWS = "rows"
 
 
-def spread(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Schedule the nest of one block that stands alone."""
-    nest = nest_of(sch, reference)
-    if nest is None:
-        return ()  # scheduled already, or shared with others
-    block, loops = nest.block, list(nest.loops.values())
-    spatial = [loop for loop, it in zip(loops, block.iters, strict=True) if it.kind == SPATIAL]
-    if not spatial:
-        return ()
-    reduce = [loop for loop in loops if loop not in spatial]
-    lanes = context.target.vector_bits // (8 * max(r.buffer.dtype.size_bytes for r in block.writes))
-    last = block.iters[loops.index(spatial[-1])]
+@dataclass(frozen=True)
+class FallbackPlan:
+    """What is decided about a block that no other rule takes."""
+
+    lanes: int = unit("elements", "of a vector; 1: none")
+    parallel: str = unit("axis", "that threads share out")
+    chunk: int = unit("rows", "that a thread takes at a time")
+
+
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Nest | None:
+    nest = nest_of(sch, block)  # None: scheduled already, or its loops shared with others
+    return nest if nest is not None and nest.spatial else None
+
+
+def plans(nest: Nest, context: RuleContext) -> Space[FallbackPlan]:
+    lanes = _lanes(nest, context)
+    last = nest.extent(nest.spatial[-1])
+    is_wide = lanes > 1 and (not isinstance(last, Const) or int(last.value) >= lanes)
+    axes = _axes(nest, context)
+    return Space(
+        FallbackPlan,
+        {"lanes": (lanes, 1) if is_wide else (1,), **sharing_candidates(axes, context)},
+        lambda c: sharing_legal(c, axes, context),
+    )
+
+
+def _lanes(nest: Nest, context: RuleContext) -> int:
+    return context.target.lanes(max(r.buffer.dtype.bits for r in nest.block.writes))
+
+
+def _outer(nest: Nest) -> list[int]:
+    return nest.spatial[:-1] if len(nest.spatial) > 1 else nest.spatial
+
+
+def _axes(nest: Nest, context: RuleContext) -> Axes:
+    outer = _outer(nest)
+    rows = total(nest, outer)
+    work = costs.nest_cycles(nest, context.target)
+    return {ROWS: Work(rows, work / max(1, rows), nest.is_dynamic(outer))} if rows > 1 else {}
+
+
+def cost(nest: Nest, c: Columns, context: RuleContext) -> Cost:
+    target = context.target
+    vectors = nest.instances / c["lanes"]
+    turns = vectors * (1 + costs.body_cycles(nest.block))
+    serial = np.maximum(turns, costs.nest_cycles(nest, target))
+    return Cost.of(**sharing_terms(c, _axes(nest, context), serial, context))
+
+
+def apply(
+    sch: Schedule, nest: Nest, plan: FallbackPlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
+    """Each step that is refused is recorded, and the others are taken."""
+    spatial = [nest.loops[at] for at in nest.spatial]
+    reduce = [loop for at, loop in nest.loops.items() if at not in nest.spatial]
     inner: list[LoopRef] = []
-    if _extent(last) is None or (_extent(last) or 0) >= lanes > 1:
-        rest, lane = sch.split(spatial[-1], [None, lanes])
-        spatial[-1] = rest
+    if plan.lanes > 1:
+        spatial[-1], lane = sch.split(spatial[-1], [None, plan.lanes])
         inner = [lane]
     sch.attempt(sch.reorder, *spatial, *reduce, *inner)
     for lane in inner:
         sch.attempt(sch.vectorize, lane)
-    if context.threads > 1 and _work(block.iters) > PARALLEL_ELEMENTS:
-        outer = spatial[:-1] if len(spatial) > 1 else spatial
-        sch.attempt(sch.parallel, sch.fuse(*outer) if len(outer) > 1 else outer[0])
-    return (reference,)
+    if plan.parallel != NONE:
+        sch.attempt(_share, sch, spatial[:-1] if len(spatial) > 1 else spatial, plan.chunk)
+    return (BlockRef(nest.name),)
 
 
-def _extent(it: Iter) -> int | None:
-    return int(it.extent.value) if isinstance(it.extent, Const) else None
+def _share(sch: Schedule, outer: list[LoopRef], chunk: int) -> None:
+    whole = sch.fuse(*outer) if len(outer) > 1 else outer[0]
+    if chunk > 1:
+        whole, _ = sch.split(whole, [None, chunk])
+    sch.parallel(whole)
 
 
-def _work(iters: tuple[Iter, ...]) -> int:
-    """Instances of the block; a size that is not known counts as large."""
-    return prod(guess(it.extent) for it in iters)
+FALLBACK = Rule(FALLBACK_NAME, FallbackPlan, match, plans, cost, apply)

@@ -11,44 +11,134 @@ run across rows: a tile of them takes the place of one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from tilewright.rules import cost
+import numpy as np
+
+from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.vectorize import lane_axis, total, vectorize_stage
+from tilewright.rules.cpu.vectorize import (
+    ACCUMULATORS,
+    SPATIAL_LANES,
+    accumulate_cycles,
+    fold_cycles,
+    preferred_lanes,
+    total,
+    vectorize_stage,
+)
 from tilewright.rules.match.nest import Nest, fused, groups, is_expression, nest_of
+from tilewright.rules.rule import Rule
+from tilewright.rules.sharing import (
+    NONE,
+    Axes,
+    Forms,
+    Work,
+    forms_candidates,
+    forms_legal,
+    forms_terms,
+)
+from tilewright.rules.space import Column, Columns, Cost, Space, Value, unit
 from tilewright.sym import ONE, Const, Var
 from tilewright.tensor.ir import REDUCE, SPATIAL, Block, Buffer, Load, Store, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks, exprs, output_buffers, walk
 
-TILE_VECTORS = 4  # of neighbouring rows that are done together
+TILE_VECTORS = (4, 2, 1)  # of neighbouring rows that are done together
+ROWS = "rows"
 
 
 @dataclass
 class Stages:
-    """The stages that end in one block, and which of their iterators are rows of it."""
+    """The stages that end in one block, the root, and which of their iterators are rows of it."""
 
-    sink: Nest
-    members: dict[str, Nest]  # the last ones of the program first, without the sink
-    rows: list[int]  # iterators of the sink
-    maps: dict[str, dict[int, int]]  # of every member: row of the sink -> its own iterator
+    root: Nest
+    members: dict[str, Nest]  # the last ones of the program first, without the root
+    rows: list[int]  # iterators of the root
+    row_axis_of: dict[str, dict[int, int]]  # of every member: row of the root -> its own iterator
+
+    @property
+    def nests(self) -> tuple[Nest, ...]:
+        return (self.root, *self.members.values())
 
 
-def rows(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Schedule a block without reductions together with reductions that it uses."""
-    found = stages_of(sch, reference)
-    if found is None or not _is_worth_it(found, context) or _has_later(sch, reference):
-        return ()
-    order = [at for at in found.sink.loops if at not in found.rows]
-    across = _side_by_side(found, order, context)
-    if across:
-        depth = _tiles(sch, found, across, order, context)
-    else:
-        depth = _single(sch, found, order, context)
-    names = [*found.members, found.sink.name]
-    for name in names:
-        vectorize_stage(sch, sch.get_block(name), depth, context)
-    return tuple(sch.get_block(name) for name in names)
+@dataclass(frozen=True)
+class RowsPlan:
+    """What is decided about stages that share rows."""
+
+    tile: int = unit("rows", "side by side in memory that are done together; 1: one row at a time")
+    accumulators: int = unit("vectors", "of partial results, at most")
+    parallel: str = unit("axis", "that threads share out")
+    chunk: int = unit("rows or tiles", "that a thread takes at a time")
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Stages, and the rows among them that are neighbours in memory."""
+
+    stages: Stages
+    across: tuple[int, ...]  # iterators of the root: neighbouring rows; () where there are none
+    lanes: int
+
+    @cached_property
+    def order(self) -> list[int]:
+        """The iterators of the root that are no rows."""
+        return [at for at in self.stages.root.loops if at not in self.stages.rows]
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """The dimensions of neighbouring rows that can be one tile: pieces of several dimensions
+        at once would be no boxes."""
+        return self.across[-1:] if self._is_long else self.across
+
+    @property
+    def _is_long(self) -> bool:
+        return bool(self.across) and self.stages.root.guess(self.across[-1]) >= self.lanes
+
+    def is_box(self, tile: int) -> bool:
+        """Whether a tile is all neighbouring rows, rather than a piece of the last dimension."""
+        around = [at for at in self.stages.rows if at not in self.whole]
+        return bool(around) and tile == total(self.stages.root, self.whole)
+
+    def tiles(self) -> tuple[int, ...]:
+        """Rows that are done together, the preferred number first."""
+        if not self.across:
+            return (1,)
+        root = self.stages.root
+        together = total(root, self.whole)
+        box = [together] if together <= TILE_VECTORS[0] * self.lanes else []
+        last = total(root, self.across[-1:])
+        pieces = [
+            count * self.lanes for count in TILE_VECTORS if count == 1 or last >= count * self.lanes
+        ]
+        boxes = [tile for tile in box if self.is_box(tile)]
+        return tuple(dict.fromkeys((*boxes, *[p for p in pieces if p > 1], 1)))
+
+    def units(self, tile: int) -> int:
+        """How many tiles, or rows, there are."""
+        root, rows = self.stages.root, self.stages.rows
+        if tile == 1:
+            return total(root, rows)
+        if self.is_box(tile):
+            return total(root, [at for at in rows if at not in self.whole])
+        outer = total(root, [at for at in rows if at not in self.across[-1:]])
+        return outer * -(-total(root, self.across[-1:]) // tile)
+
+    def forms(self, context: RuleContext) -> Forms:
+        work = sum(costs.nest_cycles(nest, context.target) for nest in self.stages.nests)
+        is_dynamic = self.stages.root.is_dynamic(self.stages.rows)
+        found: dict[Value, Axes] = {}
+        for tile in self.tiles():
+            units = self.units(tile)
+            found[tile] = {ROWS: Work(units, work / units, is_dynamic)} if units > 1 else {}
+        return found
+
+
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> _Found | None:
+    found = stages_of(sch, block)
+    if found is None or not _has_rows(found, context) or _has_later(sch, block):
+        return None
+    lanes = costs.lanes_of(context.target, found.root.block)
+    return _Found(found, tuple(_neighbours(found, lanes)), lanes)
 
 
 def _has_later(sch: Schedule, reference: BlockRef) -> bool:
@@ -61,100 +151,111 @@ def _has_later(sch: Schedule, reference: BlockRef) -> bool:
     return False
 
 
-def _is_worth_it(found: Stages, context: RuleContext) -> bool:
-    work = sum(
-        cost.instance_ns(nest, context.target) * nest.instances
-        for nest in (found.sink, *found.members.values())
-    )
-    count = total(found.sink, found.rows)
-    return count >= context.threads or cost.chunks(work, context.threads) == 1
+def _has_rows(found: Stages, context: RuleContext) -> bool:
+    """Whether there are rows for all threads, or too little work to share: few long rows are left
+    to rules that cut them."""
+    work = sum(costs.nest_cycles(nest, context.target) for nest in found.nests)
+    is_little = work < 2 * context.target.machine.wake_cycles
+    return is_little or total(found.root, found.rows) >= context.threads
 
 
-def _row_ns(found: Stages, context: RuleContext) -> float:
-    work = sum(
-        cost.instance_ns(nest, context.target) * nest.instances
-        for nest in (found.sink, *found.members.values())
+def _neighbours(found: Stages, lanes: int) -> list[int]:
+    """The rows that are neighbours in memory, if the innermost loops of the result are rows and
+    the reductions before it walk across them."""
+    root = found.root
+    order = [at for at in root.loops if at not in found.rows]
+    kept = [at for at in root.loops if root.extent(at) is not ONE]
+    if not kept or kept[-1] not in found.rows:
+        return []
+    last = [at for at in kept if at > max([at for at in order if at in kept], default=-1)]
+    part = groups(root, last)[-1]
+    reductions = [nest for nest in found.members.values() if nest.reduce]
+    is_across = any(preferred_lanes(nest, lanes) == SPATIAL_LANES for nest in reductions)
+    return part if total(root, part) > 1 and is_across else []
+
+
+def plans(found: _Found, context: RuleContext) -> Space[RowsPlan]:
+    forms = found.forms(context)
+    return Space(
+        RowsPlan,
+        {
+            "tile": found.tiles(),
+            "accumulators": ACCUMULATORS,
+            **forms_candidates(forms, context),
+        },
+        lambda c: forms_legal(c, "tile", forms, context),
     )
-    return work / max(1, total(found.sink, found.rows))
+
+
+def cost(found: _Found, c: Columns, context: RuleContext) -> Cost:
+    """Reductions along a row end with a combination of lanes; those of a tile of rows keep lanes,
+    and where neighbours are not done together every lane is a load of its own."""
+    target, machine, root = context.target, context.target.machine, found.stages.root
+    rows = total(root, found.stages.rows)
+    padded = np.zeros(len(c["tile"]))
+    for tile in found.tiles():
+        done = rows if tile == 1 else found.units(tile) * -(-tile // found.lanes) * found.lanes
+        padded = np.where(c["tile"] == tile, done / rows, padded)
+    is_apart = (c["tile"] == 1) & bool(found.across)
+    serial: Column = np.zeros(len(c["tile"]))
+    members = found.stages.members.values()
+    made = [region.buffer for nest in members for region in nest.block.writes]
+    for nest in found.stages.nests:
+        base = np.asarray(costs.stage_cycles(nest, made, target))
+        if nest.reduce:
+            # A tile has as many accumulators as vectors; those of a row are combined at its end.
+            vectors = nest.instances / found.lanes
+            tiled = accumulate_cycles(vectors, np.maximum(1, c["tile"] // found.lanes), machine)
+            single = accumulate_cycles(vectors, c["accumulators"], machine)
+            single = single + rows * fold_cycles(found.lanes, c["accumulators"], machine)
+            base = np.maximum(base, np.where(c["tile"] == 1, single, tiled))
+        lines = np.where(is_apart, machine.l1d.line_bytes / costs.widest(nest.block).size_bytes, 1)
+        serial = serial + base * padded * lines
+    # A tile hands its stages on through L1; each starts its loops anew.
+    starts = np.zeros(len(c["tile"]))
+    for tile in found.tiles():
+        here = found.units(tile) * len(found.stages.nests) * machine.fma_latency_cycles
+        starts = np.where(c["tile"] == tile, here, starts)
+    terms = forms_terms(c, "tile", found.forms(context), serial + starts, context)
+    return Cost.of(**terms)
+
+
+def apply(
+    sch: Schedule, found: _Found, plan: RowsPlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
+    row = _row_loop(sch, found, plan)
+    depth = 1
+    if plan.parallel != NONE:
+        chunk, row = sch.split(row, [None, plan.chunk])
+        sch.parallel(chunk)
+        depth = 2
+    for name in found.stages.members:
+        sch.compute_at(sch.get_block(name), row)
+    names = [*found.stages.members, found.stages.root.name]
+    for name in names:
+        vectorize_stage(sch, sch.get_block(name), depth, context, plan.accumulators)
+    return tuple(sch.get_block(name) for name in names)
 
 
 # ------------------------------------------------------------------------------------ loops
 
 
-def _single(sch: Schedule, found: Stages, order: list[int], context: RuleContext) -> int:
-    """One row at a time; how many loops its stages stand under."""
-    sink = found.sink
-    if order:
-        sch.reorder(*[sink.loops[at] for at in (*found.rows, *order)])
-    row = fused(sch, [sink.loops[at] for at in found.rows])
-    count, is_open = total(sink, found.rows), sink.is_open(found.rows)
-    row, depth = _shared(sch, row, count, is_open, _row_ns(found, context), context)
-    _gather(sch, found, row)
-    return depth
-
-
-def _shared(
-    sch: Schedule, row: LoopRef, count: int, is_open: bool, row_ns: float, context: RuleContext
-) -> tuple[LoopRef, int]:
-    """Chunks of rows on the cores; the loop over the rows of a chunk, and how deep it stands."""
-    parts = min(count, cost.chunks(row_ns * count, context.threads))
-    if parts < 2:
-        return row, 1
-    chunk, row = sch.split(row, [None, cost.chunk_rows(count, parts, row_ns, is_open)])
-    sch.parallel(chunk)
-    return row, 2
-
-
-def _tiles(
-    sch: Schedule, found: Stages, across: list[int], order: list[int], context: RuleContext
-) -> int:
-    """Neighbouring rows together: all along the last dimensions, or pieces of the last one."""
-    sink = found.sink
-    lanes = cost.lanes_of(context.target, sink.block)
-    if sink.guess(across[-1]) >= lanes:
-        across = across[-1:]  # pieces of several dimensions at once would be no boxes
-    outer = [at for at in found.rows if at not in across]
-    inner = [sink.loops[at] for at in order]
-    around = [sink.loops[at] for at in outer]
-    together = total(sink, across)
-    if not around or together > TILE_VECTORS * lanes:
-        across = across[-1:]
-        outer = [at for at in found.rows if at not in across]
-        around = [sink.loops[at] for at in outer]
-        width = lanes
-        while width < TILE_VECTORS * lanes and total(sink, across) >= 2 * width:
-            width *= 2
-        tile, lane = sch.split(sink.loops[across[-1]], [None, width])
-        sch.reorder(*around, tile, *inner, lane)
-        row = fused(sch, [*around, tile])
-        count = total(sink, outer) * -(-total(sink, across) // width)
-        together = width
-    else:
-        sch.reorder(*around, *inner, *[sink.loops[at] for at in across])
-        row, count = fused(sch, around), total(sink, outer)
-    row_ns, is_open = _row_ns(found, context) * together, sink.is_open(found.rows)
-    row, depth = _shared(sch, row, count, is_open, row_ns, context)
-    _gather(sch, found, row)
-    return depth
-
-
-def _gather(sch: Schedule, found: Stages, row: LoopRef) -> None:
-    for name in found.members:
-        sch.compute_at(sch.get_block(name), row)
-
-
-def _side_by_side(found: Stages, order: list[int], context: RuleContext) -> list[int]:
-    """The rows that are neighbours in memory, if the innermost loops of the result are rows and
-    the reductions before it walk across them."""
-    sink = found.sink
-    kept = [at for at in sink.loops if sink.extent(at) is not ONE]
-    if not kept or kept[-1] not in found.rows:
-        return []
-    last = [at for at in kept if at > max([at for at in order if at in kept], default=-1)]
-    part = groups(sink, last)[-1]
-    lanes = cost.lanes_of(context.target, sink.block)
-    walks = [lane_axis(nest, lanes) for nest in found.members.values() if nest.reduce]
-    return part if total(sink, part) > 1 and any(walk is not None for walk in walks) else []
+def _row_loop(sch: Schedule, found: _Found, plan: RowsPlan) -> LoopRef:
+    """The loop over rows, or over tiles of neighbouring ones."""
+    root, rows = found.stages.root, found.stages.rows
+    inner = [root.loops[at] for at in found.order]
+    if plan.tile == 1:
+        if inner:
+            sch.reorder(*[root.loops[at] for at in (*rows, *found.order)])
+        return fused(sch, [root.loops[at] for at in rows])
+    if found.is_box(plan.tile):
+        around = [root.loops[at] for at in rows if at not in found.whole]
+        sch.reorder(*around, *inner, *[root.loops[at] for at in found.whole])
+        return fused(sch, around)
+    around = [root.loops[at] for at in rows if at not in found.across[-1:]]
+    tile, lane = sch.split(root.loops[found.across[-1]], [None, plan.tile])
+    sch.reorder(*around, tile, *inner, lane)
+    return fused(sch, [*around, tile])
 
 
 # ------------------------------------------------------------------------------------ stages
@@ -162,8 +263,8 @@ def _side_by_side(found: Stages, order: list[int], context: RuleContext) -> list
 
 def stages_of(sch: Schedule, reference: BlockRef) -> Stages | None:
     """The reductions, and what lies between, that a block without reductions uses."""
-    sink = nest_of(sch, reference)
-    if sink is None or sink.reduce or not sink.loops or not is_expression(sink.block):
+    root = nest_of(sch, reference)
+    if root is None or root.reduce or not root.loops or not is_expression(root.block):
         return None
     outputs = output_buffers(sch.function)
     order = list(blocks(sch.function.body))
@@ -177,34 +278,34 @@ def stages_of(sch: Schedule, reference: BlockRef) -> Stages | None:
         used = [
             reader for buffer in made for reader in readers.get(buffer, ()) if reader is not block
         ]
-        if block is sink.block or not used or any(buffer in outputs for buffer in made):
+        if block is root.block or not used or any(buffer in outputs for buffer in made):
             continue
-        if any(user is not sink.block and user.name not in members for user in used):
+        if any(user is not root.block and user.name not in members for user in used):
             continue
         nest = nest_of(sch, sch.get_block(block.name))
         if nest is not None and is_expression(block) and own_axes(block):
             members[block.name] = nest
     if not any(nest.reduce for nest in members.values()):
         return None
-    return _with_rows(sink, members)
+    return _with_rows(root, members)
 
 
-def _with_rows(sink: Nest, members: dict[str, Nest]) -> Stages | None:
+def _with_rows(root: Nest, members: dict[str, Nest]) -> Stages | None:
     """The rows that all members share; members that share none are left out."""
     chosen = dict(members)
-    kept = list(sink.loops)
+    kept = list(root.loops)
     while True:
-        maps: dict[str, dict[int, int]] = {sink.name: {at: at for at in kept}}
-        nests = {sink.name: sink, **chosen}
+        row_axis_of: dict[str, dict[int, int]] = {root.name: {at: at for at in kept}}
+        nests = {root.name: root, **chosen}
         lost: set[int] = set()
         for name, nest in chosen.items():
-            found = _mapped(nest, nests, maps, kept)
+            found = _mapped(nest, nests, row_axis_of, kept)
             if nest.reduce or _uses_reduction(nest, chosen):
                 lost.update(at for at in kept if at not in found)
             elif len(found) < len(kept):
                 chosen = _without(name, chosen)
                 break
-            maps[name] = found
+            row_axis_of[name] = found
         else:
             if not lost:
                 break
@@ -213,7 +314,7 @@ def _with_rows(sink: Nest, members: dict[str, Nest]) -> Stages | None:
                 return None
     if not any(nest.reduce for nest in chosen.values()):
         return None
-    return Stages(sink, dict(chosen), kept, maps)
+    return Stages(root, dict(chosen), kept, row_axis_of)
 
 
 def _without(name: str, members: dict[str, Nest]) -> dict[str, Nest]:
@@ -239,22 +340,22 @@ def _uses_reduction(nest: Nest, members: dict[str, Nest]) -> bool:
 
 
 def _mapped(
-    nest: Nest, nests: dict[str, Nest], maps: dict[str, dict[int, int]], rows: list[int]
+    nest: Nest, nests: dict[str, Nest], row_axis_of: dict[str, dict[int, int]], rows: list[int]
 ) -> dict[int, int]:
-    """Row of the sink -> the iterator of a member that runs through it, for all who read it."""
+    """Row of the root -> the iterator of a member that runs through it, for all who read it."""
     axes = own_axes(nest.block)
     assert axes is not None
     found: dict[int, int] | None = None
     made = [region.buffer for region in nest.block.writes]
     for name, user in nests.items():
-        if name not in maps:
+        if name not in row_axis_of:
             continue
         for expr in exprs(user.block.body):
             if not isinstance(expr, Load) or expr.buffer not in made:
                 continue
             here = {
                 row: axes[dim]
-                for row, at in maps[name].items()
+                for row, at in row_axis_of[name].items()
                 for dim, index in enumerate(expr.index)
                 if dim in axes and index is user.var(at)
             }
@@ -280,3 +381,6 @@ def own_axes(block: Block) -> dict[int, int] | None:
             return None
     free = [it for it in block.iters if it.kind not in (SPATIAL, REDUCE)]
     return None if free else axes
+
+
+FUSED_REDUCTIONS = Rule("fused_reductions", RowsPlan, match, plans, cost, apply)

@@ -1,17 +1,20 @@
-"""Steps of a scan: the product with the weights on all cores, the rest of a step by lanes.
+"""Steps of a scan: the GEMM with the weights on all cores, the rest of a step by lanes.
 
     for t { for panel in parallel ... { for k { sums of some units, all gates } }  gates of all }
 
 Weights are laid out panel by panel, in the order in which a step walks over them: units innermost,
-then gates, then what is summed over. What was projected before the scan is no part of it.
+then gates, then k. What was projected before the scan is no part of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.rules import cost
+import numpy as np
+
+from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.gemm_model import ceil_div
 from tilewright.rules.cpu.vectorize import total
 from tilewright.rules.match.nest import (
     Nest,
@@ -23,65 +26,42 @@ from tilewright.rules.match.nest import (
     is_expression,
     offset_of,
 )
+from tilewright.rules.rule import Rule
+from tilewright.rules.sharing import (
+    NONE,
+    Axes,
+    Forms,
+    Work,
+    forms_candidates,
+    forms_legal,
+    forms_terms,
+)
+from tilewright.rules.space import Column, Columns, Cost, Space, Value, unit
 from tilewright.sym import Cast, Const, Expr, Mul, linear, uses_var
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SCAN, TO_AND_FRO, Load, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import written_buffers
 
-REGISTERS = 24  # accumulators of gates: the rest holds weights and states
-UNKNOWN_BATCH = 4  # sequences of a tile, where their number is not known
-
-
-def recurrent(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Schedule a block that runs once per step of a scan."""
-    block = block_of(sch.function, reference.name)
-    if not any(it.kind == SCAN for it in block.iters) or not is_expression(block):
-        return ()
-    loops = sch.get_loops(reference)
-    if [loop.var for loop in loops] != list(block.bindings) or block.iters[0].kind != SCAN:
-        return ()
-    nest = inner_nest(sch, reference, 1)
-    if nest is None or not nest.spatial or any(it.kind == SCAN for it in block.iters[1:]):
-        return ()
-    product = _product(sch, nest)
-    if product is not None:
-        return (_panels(sch, nest, product, context), reference)
-    _lanes(sch, nest, context)
-    return (reference,)
-
-
-# ------------------------------------------------------------------------------------ other work
-
-
-def _lanes(sch: Schedule, nest: Nest, context: RuleContext) -> None:
-    """Lanes along the innermost loop, cores for the outermost, as far as steps allow."""
-    lanes = cost.lanes_of(context.target, nest.block)
-    parts = groups(nest, nest.spatial)
-    inner = fused(sch, [nest.loops[at] for at in parts[-1]])
-    outer = [nest.loops[at] for part in parts[:-1] for at in part]
-    reduce = [nest.loops[at] for at in nest.reduce]
-    work = cost.instance_ns(nest, context.target) * nest.instances
-    count = cost.chunks(work, context.threads)
-    if count > 1 and not outer:
-        size = max(1, -(-total(nest, parts[-1]) // (count * lanes)))
-        chunk, inner = sch.split(inner, [None, size * lanes])
-        outer = [chunk]
-    if lanes > 1 and total(nest, parts[-1]) > 1:
-        step, lane = sch.split(inner, [None, lanes])
-        if reduce:
-            sch.reorder(*outer, step, *reduce, lane)
-        attempt(sch, sch.vectorize, lane)
-    if count > 1 and outer:
-        attempt(sch, sch.parallel, fused(sch, outer))
-
-
-# ------------------------------------------------------------------------------------ products
+DYNAMIC_BATCH = 4  # sequences of a register tile, where their number is known at run time only
+PANEL_VECTORS = (1, 2)  # of units: more share little more of what is broadcast
+PANELS, ROWS, INNER = "panels", "rows", "inner"  # what threads share out
 
 
 @dataclass(frozen=True)
-class _Weights:
-    """The operand of a product that is the same in every step."""
+class RecurrentPlan:
+    """What is decided about a block that runs once per step of a scan."""
+
+    vectors: int = unit("vectors", "of units of a panel of weights")
+    sequences: int = unit("sequences", "of the register tile")
+    alternate: bool = unit("flag", "every other step walks over the panels backwards")
+    parallel: str = unit("axis", "that threads share out")
+    chunk: int = unit("rows or vectors", "that a thread takes at a time")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The operand of a GEMM that is the same in every step."""
 
     read: int  # which read of the block
     name: str
@@ -89,10 +69,160 @@ class _Weights:
     gates: list[int]  # iterators of rows outside of the unit's own
     units: int  # per gate
     unit: int  # the iterator
-    ordered: bool  # rows are gate * units + unit, columns what is summed over
+    ordered: bool  # rows are gate * units + unit, columns are k
 
 
-def _product(sch: Schedule, nest: Nest) -> _Weights | None:
+@dataclass(frozen=True)
+class Recurrent:
+    """A block that runs once per step of a scan: a GEMM with weights, or anything else."""
+
+    nest: Nest
+    weights: Weights | None
+    lanes: int
+
+    @property
+    def others(self) -> list[int]:
+        """The iterators of a GEMM that are sequences."""
+        gates = [] if self.weights is None else self.weights.gates
+        return [at for at in self.nest.spatial[:-1] if at not in gates]
+
+    @property
+    def parts(self) -> list[list[int]]:
+        """The loops of other work, those that are one in truth together."""
+        return groups(self.nest, self.nest.spatial)
+
+    def axes(self, vectors: int, context: RuleContext) -> Axes:
+        work = costs.nest_cycles(self.nest, context.target)
+        if self.weights is not None:
+            panels = ceil_div(self.weights.units, vectors * self.lanes)
+            return {PANELS: Work(panels, work / panels, is_static=True)} if panels > 1 else {}
+        *outer, inner = self.parts
+        rows = total(self.nest, [at for part in outer for at in part])
+        if outer:
+            return {ROWS: Work(rows, work / rows)} if rows > 1 else {}
+        turns = ceil_div(total(self.nest, inner), self.lanes)
+        return {INNER: Work(turns, work / turns)} if turns > 1 else {}
+
+    def forms(self, context: RuleContext) -> Forms:
+        values = (1,) if self.weights is None else PANEL_VECTORS
+        found: dict[Value, Axes] = {count: self.axes(count, context) for count in values}
+        return found
+
+
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Recurrent | None:
+    found = block_of(sch.function, block.name)
+    if not any(it.kind == SCAN for it in found.iters) or not is_expression(found):
+        return None
+    loops = sch.get_loops(block)
+    if [loop.var for loop in loops] != list(found.bindings) or found.iters[0].kind != SCAN:
+        return None
+    nest = inner_nest(sch, block, 1)
+    if nest is None or not nest.spatial or any(it.kind == SCAN for it in found.iters[1:]):
+        return None
+    return Recurrent(nest, _weights(sch, nest), costs.lanes_of(context.target, found))
+
+
+def plans(found: Recurrent, context: RuleContext) -> Space[RecurrentPlan]:
+    forms, registers = found.forms(context), context.target.vector_registers
+    gates, sequences = 1, 1
+    if found.weights is not None:
+        gates = total(found.nest, found.weights.gates)
+        is_dynamic = found.nest.is_dynamic(found.others)
+        sequences = DYNAMIC_BATCH if is_dynamic else total(found.nest, found.others)
+
+    def legal(c: Columns) -> Column:
+        """A quarter of the registers is left to what is loaded; a thread that shares panels keeps
+        its own in L2 by walking over them in alternating direction."""
+        sums = gates * c["vectors"] * c["sequences"]
+        fits = (4 * sums <= 3 * registers) | (c["vectors"] * c["sequences"] == 1)
+        alternates = (c["parallel"] != PANELS) | (c["alternate"] == 1)
+        ok: Column = fits & alternates & forms_legal(c, "vectors", forms, context)
+        return ok
+
+    return Space(
+        RecurrentPlan,
+        {
+            "vectors": tuple(int(value) for value in forms),
+            "sequences": tuple(range(1, min(sequences, registers) + 1)),
+            "alternate": (0, 1) if found.weights is not None else (0,),
+            **forms_candidates(forms, context),
+        },
+        legal,
+    )
+
+
+def cost(found: Recurrent, c: Columns, context: RuleContext) -> Cost:
+    target, machine, nest = context.target, context.target.machine, found.nest
+    weights, forms = found.weights, found.forms(context)
+    if weights is None:
+        serial = np.full(len(c["vectors"]), costs.nest_cycles(nest, target))
+        return Cost.of(**forms_terms(c, "vectors", forms, serial, context))
+    gates, k = total(nest, weights.gates), nest.guess(nest.reduce[0])
+    batch = total(nest, found.others)
+    # A step of k: all gates of a panel, of which each sequence takes one broadcast.
+    fmas = gates * c["vectors"] * c["sequences"]
+    loads = gates * c["vectors"] + c["sequences"]
+    step = np.maximum(fmas / machine.fma_per_cycle, loads / machine.loads_per_cycle)
+    step = np.maximum(step, machine.fma_latency_cycles)
+    panels = ceil_div(weights.units, c["vectors"] * found.lanes)
+    groups = ceil_div(batch, c["sequences"])
+    compute = panels * groups * k * step
+    turns = panels * groups * k / machine.fma_per_cycle  # a slot for the end of each turn
+    # Weights beyond L2: what was used last is still there if the next step begins with it.
+    size_bytes = gates * weights.units * k * weights.element_bytes
+    threads = np.where(c["parallel"] == PANELS, context.threads, 1)
+    held = machine.l2.size_bytes * threads
+    again = np.where(c["alternate"] == 1, np.minimum(1.0, held / size_bytes), 0.0)
+    again = np.where(size_bytes <= held, 1.0, again)
+    far = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
+    moved = size_bytes * ((again + groups - 1) / machine.l2.bytes_per_cycle + (1 - again) / far)
+    serial = np.maximum(compute, moved) + turns
+    return Cost.of(**forms_terms(c, "vectors", forms, serial, context))
+
+
+def apply(
+    sch: Schedule, found: Recurrent, plan: RecurrentPlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
+    block = BlockRef(found.nest.name)
+    if found.weights is None:
+        _lanes(sch, found, plan)
+        return (block,)
+    return (_panels(sch, found, found.weights, plan, context), block)
+
+
+# ------------------------------------------------------------------------------------ other work
+
+
+def _lanes(sch: Schedule, found: Recurrent, plan: RecurrentPlan) -> None:
+    """Lanes along the innermost loop, cores for the outermost, as far as steps allow."""
+    nest, lanes, parts = found.nest, found.lanes, found.parts
+    inner = fused(sch, [nest.loops[at] for at in parts[-1]])
+    outer = [nest.loops[at] for part in parts[:-1] for at in part]
+    reduce = [nest.loops[at] for at in nest.reduce]
+    if plan.parallel == INNER:
+        piece, inner = sch.split(inner, [None, plan.chunk * lanes])
+        outer = [piece]
+    if lanes > 1 and total(nest, parts[-1]) > 1:
+        step, lane = sch.split(inner, [None, lanes])
+        if reduce:
+            sch.reorder(*outer, step, *reduce, lane)
+        attempt(sch, sch.vectorize, lane)
+    if plan.parallel != NONE:
+        chunk = plan.chunk if plan.parallel == ROWS else 1
+        attempt(sch, _share, sch, outer, chunk)
+
+
+def _share(sch: Schedule, outer: list[LoopRef], chunk: int) -> None:
+    whole = fused(sch, outer)
+    if chunk > 1:
+        whole, _ = sch.split(whole, [None, chunk])
+    sch.parallel(whole)
+
+
+# ------------------------------------------------------------------------------------ GEMM
+
+
+def _weights(sch: Schedule, nest: Nest) -> Weights | None:
     body = nest.block.body
     if not isinstance(body, Update) or body.reducer.name != "sum" or len(nest.reduce) != 1:
         return None
@@ -118,7 +248,7 @@ def _product(sch: Schedule, nest: Nest) -> _Weights | None:
         if read is None or not isinstance(extent, Const) or len(load.index) != 2:
             return None
         units = int(extent.value)
-        return _Weights(
+        return Weights(
             read,
             load.buffer.name,
             load.buffer.dtype.size_bytes,
@@ -150,18 +280,12 @@ def _is_ordered(nest: Nest, load: Load, gates: list[int], units: int) -> bool:
     return same and isinstance(rest, Const) and rest.value % units == 0
 
 
-def _panels(sch: Schedule, nest: Nest, weights: _Weights, context: RuleContext) -> BlockRef:
-    """The product with weights that are laid out in panels of units."""
-    reference = sch.get_block(nest.name)
-    lanes = cost.lanes_of(context.target, nest.block)
-    gates = total(nest, weights.gates)
-    others = [at for at in nest.spatial[:-1] if at not in weights.gates]
-    batch = total(nest, others)
-    vectors = 2 if 2 * gates * batch <= REGISTERS else 1
-    known = all(isinstance(nest.extent(at), Const) for at in others)
-    together = max(1, min(batch if known else UNKNOWN_BATCH, REGISTERS // (gates * vectors)))
-    width = lanes * vectors
-    packed = sch.cache_read(reference, weights.read, "global")
+def _panels(
+    sch: Schedule, found: Recurrent, weights: Weights, plan: RecurrentPlan, context: RuleContext
+) -> BlockRef:
+    """The GEMM with weights that are laid out in panels of units."""
+    width = found.lanes * plan.vectors
+    packed = sch.cache_read(BlockRef(found.nest.name), weights.read, "global")
     if weights.ordered:
         units = weights.units
         sch.transform_layout(
@@ -173,39 +297,33 @@ def _panels(sch: Schedule, nest: Nest, weights: _Weights, context: RuleContext) 
         sch.transform_layout(packed, ("write", 0), "(r, k) -> (k, r)")
     if weights.name in context.constants:
         sch.annotate(packed, CONSTANT, True)
-    _order(sch, nest, weights, others, together, vectors, lanes, context)
+    panel = _order(sch, found, weights, plan)
+    # The runtime walks over a parallel loop only, be it of one thread.
+    if (plan.parallel != NONE or plan.alternate) and attempt(sch, sch.parallel, panel):
+        sch.annotate(panel, "threads", 0 if plan.parallel != NONE else 1)
+        if plan.alternate:
+            sch.annotate(panel, TO_AND_FRO, True)
     return packed
 
 
-def _order(
-    sch: Schedule,
-    nest: Nest,
-    weights: _Weights,
-    others: list[int],
-    together: int,
-    vectors: int,
-    lanes: int,
-    context: RuleContext,
-) -> None:
-    panel, step, lane = sch.split(nest.loops[weights.unit], [None, vectors, lanes])
+def _order(sch: Schedule, found: Recurrent, weights: Weights, plan: RecurrentPlan) -> LoopRef:
+    """Cut the loops around register tiles; the one over panels."""
+    nest = found.nest
+    panel, step, lane = sch.split(nest.loops[weights.unit], [None, plan.vectors, found.lanes])
     outer: list[LoopRef] = []
     inner: list[LoopRef] = []
-    if others:
-        loops = [nest.loops[at] for at in others]
-        sch.reorder(*loops, *[nest.loops[at] for at in weights.gates], panel)
-        some, each = sch.split(fused(sch, loops), [None, together])
-        outer, inner = [some], [each]
     gates = [nest.loops[at] for at in weights.gates]
+    if found.others:
+        loops = [nest.loops[at] for at in found.others]
+        sch.reorder(*loops, *gates, panel)
+        some, each = sch.split(fused(sch, loops), [None, plan.sequences])
+        outer, inner = [some], [each]
     k = nest.loops[nest.reduce[0]]
     sch.reorder(panel, *outer, k, *inner, *gates, step, lane)
     sch.vectorize(lane)
     for loop in (*inner, *gates, step):
         sch.unroll(loop)
-    work = cost.instance_ns(nest, context.target) * nest.instances
-    size = nest.instances * weights.element_bytes
-    shared = cost.chunks(work, context.threads) > 1
-    # The runtime can walk a loop to and fro, so that a cache that is too small for all weights has
-    # some of them at every step.
-    if (shared or size > context.target.l2_bytes) and attempt(sch, sch.parallel, panel):
-        sch.annotate(panel, "threads", 0 if shared else 1)
-        sch.annotate(panel, TO_AND_FRO, True)
+    return panel
+
+
+RECURRENT = Rule("recurrent", RecurrentPlan, match, plans, cost, apply)

@@ -5,91 +5,219 @@ for c in parallel 0..8 { for k in ... { part[c] += x[...] } }   then   sum = par
 
 from __future__ import annotations
 
-from tilewright.rules import cost
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.base.machine import Machine
+from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.vectorize import ACCUMULATORS, lane_axis, total, vectorize_stage
+from tilewright.rules.cpu.vectorize import (
+    ACCUMULATORS,
+    REDUCTION_LANES,
+    SPATIAL_LANES,
+    accumulate_cycles,
+    fold_cycles,
+    preferred_lanes,
+    reduced_run,
+    spatial_axis,
+    spatial_stride,
+    total,
+    vectorize_stage,
+)
 from tilewright.rules.match.nest import Nest, fused, is_expression, nest_of
-from tilewright.sym import Const
+from tilewright.rules.rule import Rule
+from tilewright.rules.sharing import (
+    Axes,
+    Forms,
+    Work,
+    forms_candidates,
+    forms_legal,
+    forms_terms,
+)
+from tilewright.rules.space import Column, Columns, Cost, Space, Value, unit
 from tilewright.tensor.schedule import BlockRef, Schedule
 
+ROWS, PARTS = "rows", "parts"  # what threads share out: results, or what is reduced
 
-def reduction(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Schedule a reduction that stands alone."""
-    nest = nest_of(sch, reference)
+
+@dataclass(frozen=True)
+class ReductionPlan:
+    """What is decided about a reduction."""
+
+    lanes: str = unit("axis", "that lanes run along: spatial or reduction")
+    accumulators: int = unit("vectors", "of partial results, at most")
+    parallel: str = unit("axis", "that threads share out")
+    chunk: int = unit("rows, or steps of a part", "that a thread takes at a time")
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A reduction that stands alone."""
+
+    nest: Nest
+    lanes: int  # of a vector
+    across: tuple[int, ...]  # iterators of the result along which lanes could run
+
+    def width(self, accumulators: int) -> int:
+        """Results that are made at a time where lanes are spatial."""
+        width = self.lanes
+        while width < accumulators * self.lanes and total(self.nest, self.across) >= 2 * width:
+            width *= 2
+        return width
+
+    def rows(self, lanes: str, accumulators: int) -> int:
+        if lanes == REDUCTION_LANES:
+            return total(self.nest, self.nest.spatial)
+        others = total(self.nest, [at for at in self.nest.spatial if at not in self.across])
+        return others * -(-total(self.nest, self.across) // self.width(accumulators))
+
+    def split(self, threads: int) -> int:
+        """The iterator of which parts are reduced by themselves: outermost, and long enough."""
+        long = [at for at in self.nest.reduce if self.nest.guess(at) >= 2 * threads]
+        return (long or self.nest.reduce)[0]
+
+    def axes(self, lanes: str, accumulators: int, context: RuleContext) -> Axes:
+        nest, work = self.nest, costs.nest_cycles(self.nest, context.target)
+        found: dict[str, Work] = {}
+        rows, at = self.rows(lanes, accumulators), self.split(context.threads)
+        if rows > 1:
+            found[ROWS] = Work(rows, work / rows, nest.is_dynamic(nest.spatial))
+        if lanes == preferred_lanes(nest, self.lanes) and nest.guess(at) > 1:
+            found[PARTS] = Work(nest.guess(at), work / nest.guess(at), nest.is_dynamic([at]))
+        return found
+
+    def forms(self, lanes: str, context: RuleContext) -> Forms:
+        found: dict[Value, Axes] = {a: self.axes(lanes, a, context) for a in ACCUMULATORS}
+        return found
+
+
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Reduction | None:
+    nest = nest_of(sch, block)
     if nest is None or not nest.reduce or not is_expression(nest.block):
-        return ()
+        return None
     if len(nest.spatial) + len(nest.reduce) != len(nest.block.iters):
-        return ()
-    each_ns = cost.instance_ns(nest, context.target)
-    count = cost.chunks(each_ns * nest.instances, context.threads)
-    lanes = cost.lanes_of(context.target, nest.block)
-    across = lane_axis(nest, lanes) or []
-    width = lanes
-    while width < ACCUMULATORS * lanes and total(nest, across) >= 2 * width:
-        width *= 2
-    rows = total(nest, [at for at in nest.spatial if at not in across])
-    if across:
-        rows *= -(-total(nest, across) // width)
-    if rows < min(count, 2 * context.threads):
-        return _in_parts(sch, reference, nest, count, each_ns, context)
-    _by_rows(sch, reference, nest, across, width, rows, count, context)
-    return (reference,)
+        return None
+    lanes = costs.lanes_of(context.target, nest.block)
+    return Reduction(nest, lanes, tuple(spatial_axis(nest)))
 
 
-def _by_rows(
-    sch: Schedule,
-    reference: BlockRef,
-    nest: Nest,
-    across: list[int],
-    width: int,
-    rows: int,
-    count: int,
-    context: RuleContext,
-) -> None:
+def _lanes_candidates(found: Reduction) -> tuple[str, ...]:
+    """The preferred axis, and the other where it exists."""
+    first = preferred_lanes(found.nest, found.lanes)
+    if first == REDUCTION_LANES:
+        return (first, SPATIAL_LANES) if found.across else (first,)
+    has_run = reduced_run(found.nest) >= found.lanes > 1
+    return (first, REDUCTION_LANES) if has_run else (first,)
+
+
+def plans(found: Reduction, context: RuleContext) -> Space[ReductionPlan]:
+    forms = {lanes: found.forms(lanes, context) for lanes in _lanes_candidates(found)}
+    merged = [forms_candidates(each, context) for each in forms.values()]
+
+    def legal(c: Columns) -> Column:
+        ok: Column = np.zeros(len(c["lanes"]), bool)
+        for lanes, each in forms.items():
+            ok = ok | ((c["lanes"] == lanes) & forms_legal(c, "accumulators", each, context))
+        return ok
+
+    fields = {
+        name: tuple(dict.fromkeys(value for each in merged for value in each[name]))
+        for name in ("parallel", "chunk")
+    }
+    return Space(
+        ReductionPlan, {"lanes": tuple(forms), "accumulators": ACCUMULATORS, **fields}, legal
+    )
+
+
+def cost(found: Reduction, c: Columns, context: RuleContext) -> Cost:
+    nest, target, machine = found.nest, context.target, context.target.machine
+    base, vectors = costs.nest_cycles(nest, target), nest.instances / found.lanes
+    results = total(nest, nest.spatial)
+    is_spatial = c["lanes"] == SPATIAL_LANES
+    # Lanes along results: those beyond the last are lost, and where they are apart each is a load.
+    loads = min(found.lanes, max(1, spatial_stride(nest)))
+    width = max(1, total(nest, found.across))
+    lost = -(-width // found.lanes) * found.lanes / width
+    spatial = accumulate_cycles(vectors * lost * loads, c["accumulators"], machine)
+    spatial = np.maximum(spatial, base * _line_share(found, c["accumulators"], machine))
+    # Lanes along the reduction: every result ends with a combination of lanes.
+    fold = results * fold_cycles(found.lanes, c["accumulators"], machine)
+    along = accumulate_cycles(vectors, c["accumulators"], machine) + fold
+    serial = np.maximum(base, np.where(is_spatial, spatial, along))
+    terms: dict[str, Column] = {}
+    for lanes in _lanes_candidates(found):
+        forms = found.forms(lanes, context)
+        for name, term in forms_terms(c, "accumulators", forms, serial, context).items():
+            terms[name] = np.where(c["lanes"] == lanes, term, terms.get(name, term))
+    parts = -(-nest.guess(found.split(context.threads)) // np.maximum(1, c["chunk"]))
+    item = nest.block.writes[0].buffer.dtype.size_bytes
+    moved = 2 * parts * results * item / costs.shared_bytes_per_cycle(nest, machine)
+    combine = np.where(c["parallel"] == PARTS, moved + parts * machine.fma_latency_cycles, 0.0)
+    return Cost.of(**terms, combine=combine)
+
+
+def _line_share(found: Reduction, accumulators: Column, machine: Machine) -> Column:
+    """Of lines that are read for a tile of results, which begins and ends within one: what is read
+    in all, over what is used."""
+    item = found.nest.block.writes[0].buffer.dtype.size_bytes
+    share: Column = np.ones(len(accumulators))
+    for count in ACCUMULATORS:
+        size_bytes = found.width(count) * item
+        read = (size_bytes + machine.l1d.line_bytes - item) / size_bytes
+        is_whole = total(found.nest, found.across) <= found.width(count)
+        share = np.where(accumulators == count, 1.0 if is_whole else read, share)
+    return share
+
+
+def apply(
+    sch: Schedule, found: Reduction, plan: ReductionPlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
+    if plan.parallel == PARTS:
+        return _by_parts(sch, found, plan, context)
+    _by_rows(sch, found, plan, context)
+    return (BlockRef(found.nest.name),)
+
+
+def _by_rows(sch: Schedule, found: Reduction, plan: ReductionPlan, context: RuleContext) -> None:
     """Every result is one thread's work."""
+    nest, is_spatial = found.nest, plan.lanes == SPATIAL_LANES
+    across = found.across if is_spatial else ()
     outer = [nest.loops[at] for at in nest.spatial if at not in across]
     reduce = [nest.loops[at] for at in nest.reduce]
     if across:
-        lanes = cost.lanes_of(context.target, nest.block)
         inner = fused(sch, [nest.loops[at] for at in across])
-        tile, step, lane = sch.split(inner, [None, width // lanes, lanes])
+        count = found.width(plan.accumulators) // found.lanes
+        tile, step, lane = sch.split(inner, [None, count, found.lanes])
         sch.reorder(*outer, tile, *reduce, step, lane)
         sch.vectorize(lane)
         sch.unroll(step)
         outer.append(tile)
     if outer:
         row = fused(sch, outer)
-        if count > 1:
-            row_ns = cost.instance_ns(nest, context.target) * nest.instances / rows
-            size = cost.chunk_rows(rows, count, row_ns, nest.is_open(nest.spatial))
-            chunk, row = sch.split(row, [None, size])
+        if plan.parallel == ROWS:
+            chunk, row = sch.split(row, [None, plan.chunk])
             sch.parallel(chunk)
     if not across:
-        vectorize_stage(sch, reference, bool(outer) + (count > 1), context)
+        depth = bool(outer) + (plan.parallel == ROWS)
+        block = BlockRef(nest.name)
+        vectorize_stage(sch, block, depth, context, plan.accumulators, plan.lanes)
 
 
-def _in_parts(
-    sch: Schedule,
-    reference: BlockRef,
-    nest: Nest,
-    count: int,
-    each_ns: float,
-    context: RuleContext,
+def _by_parts(
+    sch: Schedule, found: Reduction, plan: ReductionPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
     """Parts of the outermost reduced loop that is long enough are reduced by themselves first."""
-    at = next((at for at in nest.reduce if nest.guess(at) >= count), nest.reduce[0])
-    extent = nest.extent(at)
-    if isinstance(extent, Const):
-        size = -(-int(extent.value) // count)
-    else:
-        inside = nest.instances / nest.guess(at)
-        size = max(1, int(2 * cost.REGION_NS / (each_ns * inside)))
-    chunk, _ = sch.split(nest.loops[at], [None, size])
+    nest, reference = found.nest, BlockRef(found.nest.name)
+    chunk, _ = sch.split(nest.loops[found.split(context.threads)], [None, plan.chunk])
     partial = sch.rfactor(chunk, 0)
     loops = sch.get_loops(partial)
     chunk = next(loop for loop in loops if loop.var is chunk.var)
     sch.reorder(chunk, *[loop for loop in loops if loop is not chunk])
     sch.parallel(chunk)
-    vectorize_stage(sch, partial, 1, context)
-    vectorize_stage(sch, reference, 0, context)
+    vectorize_stage(sch, partial, 1, context, plan.accumulators)
+    vectorize_stage(sch, reference, 0, context, plan.accumulators)
     return (partial, reference)
+
+
+REDUCTION = Rule("reduction", ReductionPlan, match, plans, cost, apply)

@@ -11,20 +11,34 @@ Along what it reduces, in parts that are combined at the end, halves of a vector
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+
+from tilewright.base.machine import Machine
 from tilewright.rules import cost
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.elementwise import vectors
+from tilewright.rules.cpu.elementwise import unroll_candidates, vectors
 from tilewright.rules.match.nest import Access, Nest, attempt, block_of, fused, groups, inner_nest
+from tilewright.rules.space import Column
 from tilewright.sym import ONE, Const
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-ACCUMULATORS = 4  # vectors of partial results: enough to hide the latency of an addition
-WIDEST_STRIDE = 4  # between lanes; further apart, every lane is a load of its own
+SPATIAL_LANES, REDUCTION_LANES = "spatial", "reduction"
+ACCUMULATORS = (4, 2, 1)  # vectors of partial results, in the order of preference
+MAX_STRIDE = 4  # elements between lanes; further apart, every lane is a load of its own
 
 
-def vectorize_stage(sch: Schedule, reference: BlockRef, depth: int, context: RuleContext) -> None:
+def vectorize_stage(
+    sch: Schedule,
+    reference: BlockRef,
+    depth: int,
+    context: RuleContext,
+    accumulators: int = ACCUMULATORS[0],
+    lanes_along: str | None = None,
+) -> None:
     """Give lanes to a block that stands under `depth` loops shared with others."""
     nest = inner_nest(sch, reference, depth)
     if nest is None or not nest.loops:
@@ -36,41 +50,70 @@ def vectorize_stage(sch: Schedule, reference: BlockRef, depth: int, context: Rul
         attempt(sch, _lanes_of_map, sch, nest, lanes)
         return
     point = sch.checkpoint()
-    if not attempt(sch, lanes_of_reduction, sch, reference, nest, lanes):
+    args = (sch, reference, nest, lanes, accumulators, lanes_along)
+    if not attempt(sch, _lanes_of_reduction, *args):
         sch.restore(point)
+
+
+def accumulate_cycles(vectors: float, accumulators: Any, machine: Machine) -> Column:
+    """Of adding vectors up in so many accumulators, each of which waits for its own."""
+    latency = machine.fma_latency_cycles / accumulators
+    found: Column = vectors * np.maximum(1 / machine.loads_per_cycle, latency)
+    return found
+
+
+def fold_cycles(lanes: int, accumulators: Any, machine: Machine) -> Column:
+    """Of combining the lanes of so many accumulators into one result."""
+    found: Column = machine.fma_latency_cycles * (np.log2(accumulators) + math.log2(lanes))
+    return found
 
 
 def _lanes_of_map(sch: Schedule, nest: Nest, lanes: int) -> None:
     parts = groups(nest, nest.spatial)
     loop = fused(sch, [nest.loops[at] for at in parts[-1]])
     if total(nest, parts[-1]) > 1:
-        vectors(sch, nest, loop, lanes)
+        vectors(sch, loop, lanes, unroll_candidates(nest, lanes)[0])
 
 
-def lanes_of_reduction(sch: Schedule, reference: BlockRef, nest: Nest, lanes: int) -> None:
-    across = lane_axis(nest, lanes)
-    if across is None:
-        _lanes_along(sch, reference, nest, lanes)
+def _lanes_of_reduction(
+    sch: Schedule,
+    reference: BlockRef,
+    nest: Nest,
+    lanes: int,
+    accumulators: int,
+    lanes_along: str | None,
+) -> None:
+    if (lanes_along or preferred_lanes(nest, lanes)) == REDUCTION_LANES:
+        _vectorize_reduction(sch, reference, nest, lanes, accumulators)
     else:
-        _lanes_across(sch, nest, across, lanes)
+        _vectorize_spatial(sch, nest, spatial_axis(nest), lanes, accumulators)
 
 
-def lane_axis(nest: Nest, lanes: int) -> list[int] | None:
-    """The spatial iterators along which a reduction takes lanes; None: along what it reduces."""
+def spatial_axis(nest: Nest) -> list[int]:
+    """The spatial iterators, one loop in truth, along which a reduction could take lanes."""
     kept = [at for at in nest.spatial if nest.extent(at) is not ONE]
-    if not kept:
-        return None
-    part = groups(nest, kept)[-1]
-    along = _reduced_run(nest)
+    return groups(nest, kept)[-1] if kept else []
+
+
+def preferred_lanes(nest: Nest, lanes: int) -> str:
+    """Lanes run along a contiguous result, unless it is short or operands are far apart there, and
+    what is reduced lies in a row."""
+    part, along = spatial_axis(nest), reduced_run(nest)
+    if not part:
+        return REDUCTION_LANES
     if total(nest, part) * 2 <= lanes and along >= lanes:
-        return None
-    worst = max(_distance(nest, access, part[-1]) for access in nest.accesses)
-    if worst > WIDEST_STRIDE and along >= lanes:
-        return None
-    return part
+        return REDUCTION_LANES
+    is_apart = spatial_stride(nest) > MAX_STRIDE
+    return REDUCTION_LANES if is_apart and along >= lanes else SPATIAL_LANES
 
 
-def _reduced_run(nest: Nest) -> int:
+def spatial_stride(nest: Nest) -> int:
+    """Between lanes along the result, of the worst access."""
+    part = spatial_axis(nest)
+    return max(_distance(nest, access, part[-1]) for access in nest.accesses) if part else 0
+
+
+def reduced_run(nest: Nest) -> int:
     """How many neighbours in memory the reduction combines."""
     if not nest.reduce:
         return 0
@@ -86,19 +129,23 @@ def _distance(nest: Nest, access: Access, at: int) -> int:
     return abs(int(stride.value)) if isinstance(stride, Const) else 1 << 20
 
 
-def _lanes_across(sch: Schedule, nest: Nest, part: Sequence[int], lanes: int) -> None:
+def _vectorize_spatial(
+    sch: Schedule, nest: Nest, part: Sequence[int], lanes: int, accumulators: int
+) -> None:
     """Lanes along a contiguous result, several vectors of it at a time."""
     others = [nest.loops[at] for at in nest.spatial if at not in part]
     reduce = [nest.loops[at] for at in nest.reduce]
     loop = fused(sch, [nest.loops[at] for at in part])
-    count = ACCUMULATORS if total(nest, part) >= ACCUMULATORS * lanes else 1
+    count = accumulators if total(nest, part) >= accumulators * lanes else 1
     outer, step, lane = sch.split(loop, [None, count, lanes])
     sch.reorder(*others, outer, *reduce, step, lane)
     sch.vectorize(lane)
     sch.unroll(step)
 
 
-def _lanes_along(sch: Schedule, reference: BlockRef, nest: Nest, lanes: int) -> None:
+def _vectorize_reduction(
+    sch: Schedule, reference: BlockRef, nest: Nest, lanes: int, accumulators: int
+) -> None:
     """Lanes along what is reduced."""
     parts = groups(nest, nest.reduce)
     reduce = [fused(sch, [nest.loops[at] for at in part]) for part in parts]
@@ -106,7 +153,7 @@ def _lanes_along(sch: Schedule, reference: BlockRef, nest: Nest, lanes: int) -> 
     if run < lanes // 2:
         return
     count = 1
-    while count < ACCUMULATORS and run >= 4 * count * lanes:
+    while count < accumulators and run >= 4 * count * lanes:
         count *= 2
     while run % lanes == 0 and run % (count * lanes):  # rather fewer than one that is not whole
         count //= 2

@@ -93,8 +93,8 @@ class Nest:
     def reads(self) -> list[Access]:
         return [access for access in self.accesses if not access.is_write]
 
-    def is_open(self, positions: Sequence[int]) -> bool:
-        """Whether the number of values of some iterators is not known."""
+    def is_dynamic(self, positions: Sequence[int]) -> bool:
+        """Whether the extent of some iterators is known at run time only."""
         return not all(isinstance(self.extent(at), Const) for at in positions)
 
     @property

@@ -1,0 +1,421 @@
+"""Steps that take a contraction to the tiles of AMX: what GEMM, convolutions and attention share.
+
+Tiles of A and C have as many rows as a plan says, those of B are whole; B is packed in groups as
+the instruction wants them. The matrix unit runs beside the vector units: epilogues of some sums are
+interleaved with the next ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilewright.intrin.amx import ROWS as TILE_ROWS  # the intrinsics below are declared there
+from tilewright.intrin.amx import SCOPE, scope_of
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N
+from tilewright.rules.cpu.gemm_schedule import copy_of, operand, producer_of, read_index
+from tilewright.rules.match.contraction import Contraction
+from tilewright.rules.match.nest import attempt, block_of, fused
+from tilewright.sym import ONE
+from tilewright.tensor.constants import CONSTANT
+from tilewright.tensor.ir import SPATIAL, For, Load, Seq, Update
+from tilewright.tensor.passes.interleave_loops import GUEST, HOST, INTERLEAVE
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.schedule.analysis.tree import find_loop
+from tilewright.tensor.visit import output_buffers
+
+PACKED_TILES = 4  # of B that are packed together: a row of them is one or two lines of memory
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the instructions multiply."""
+
+    feature: str
+    dot: str
+    load: str  # of A and of B, the prefixes of the names
+    load_b: str
+    store: str
+    depth: int  # steps of the sum in a tile
+    group: int  # steps side by side in a row of B
+
+
+KINDS = {
+    ("bf16", "bf16", "f32"): Kind(
+        "amx-bf16", "amx_bf16_dot", "amx_load_bf16", "amx_load_bf16", "amx_store_f32", 32, 2
+    ),
+    ("i8", "i8", "i32"): Kind(
+        "amx-int8", "amx_i8_dot", "amx_load_i8", "amx_load_i8", "amx_store_i32", 64, 4
+    ),
+    ("u8", "i8", "i32"): Kind(
+        "amx-int8", "amx_u8_dot", "amx_load_u8", "amx_load_i8", "amx_store_i32", 64, 4
+    ),
+}
+
+
+def kind_of(found: Contraction, context: RuleContext) -> Kind | None:
+    """The instructions that multiply what a product does, if the target has them."""
+    a, b = found.a.buffer.dtype.name, found.b.buffer.dtype.name
+    kind = KINDS.get((a, b, found.block.writes[0].buffer.dtype.name))
+    return kind if kind is not None and context.target.has(kind.feature) else None
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """What the steps have to know of a plan."""
+
+    kind: Kind
+    tile_rows: int
+    row_tiles: int  # in a register block
+    column_tiles: int
+    strips: int  # register blocks in a block of n
+    b_is_constant: bool
+    parallel: str  # n, m, batch or none
+    prefetch_b: int  # steps of k; 0: the next block of n meanwhile
+    prefetch_a: bool  # of the next block of m
+
+
+def tile_gemm(
+    sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking
+) -> tuple[BlockRef, ...]:
+    """Pad to whole tiles, pack B, and leave the sums to the instructions."""
+    sch.pad(c, _multiples(found, plan))
+    panel = copy_of(sch, c, found, found.b)
+    padded = producer_of(sch, c, found, found.a)
+    epilogue = epilogue_of(sch, c)
+    registers = registers_of(sch, c, found, plan)
+    loops = dict(enumerate(sch.get_loops(c)))
+    cut = cut_loops(sch, found, plan, loops, blocks_first=_are_blocks_first(found, plan))
+    sch.reverse_compute_at(registers.store, cut.js)
+    done, at = fuse_epilogue(sch, epilogue, cut.js, plan.strips, plan.column_tiles)
+    load_tiles(sch, found, plan, registers, cut)
+    if padded is not None:
+        _fill(sch, found, plan, padded, cut.io)
+    if not plan.b_is_constant:
+        sch.compute_at(panel, cut.jb)
+    group(sch, found, plan, panel)
+    if plan.b_is_constant and plan.prefetch_b:
+        attempt(sch, sch.prefetch, registers.b, 0, cut.ro, plan.prefetch_b)
+    elif plan.b_is_constant:  # the next block comes while this one is used
+        attempt(sch, sch.prefetch, registers.b, 0, cut.jb, 1, cut.ro)
+    if plan.prefetch_a:
+        attempt(sch, sch.prefetch, registers.a, 0, cut.io, 1, cut.ro)
+    init = use_tiles(sch, c, found, plan, registers, cut)
+    pack(sch, found, plan, panel)
+    overlap(sch, at, cut.ro, done, -(-found.guess(found.k) // plan.kind.depth))
+    if plan.parallel != NONE:
+        sch.parallel(_shared(sch, found, plan, cut))
+    made = (c, panel, padded, *registers.all, init, *done)
+    return tuple(x for x in made if x is not None)
+
+
+def _are_blocks_first(found: Contraction, plan: Blocking) -> bool:
+    """Whether a block of n meets all outer rows before the next one does.
+
+    What dynamic extents divide is hard to see through: where such rows are shared out, or there
+    are several, they come before blocks.
+    """
+    *outer, last = [found.extent(at) is not None for at in found.m]
+    return all(outer) or (last and plan.parallel != M)
+
+
+def _shared(sch: Schedule, found: Contraction, plan: Blocking, cut: Cut) -> LoopRef:
+    """The loop that threads share out."""
+    around = {BATCH: cut.batch, N: cut.to_blocks, M: [*cut.outer, cut.io]}
+    is_dynamic = found.extent(found.n[-1]) is None
+    if is_dynamic and cut.jb in around[plan.parallel]:  # quotients by such a number say little
+        sch.reorder(cut.jb, *cut.to_blocks[:-1])
+        return cut.jb
+    return fused(sch, around[plan.parallel])
+
+
+@dataclass(frozen=True)
+class Registers:
+    """The blocks that load the operands of a product into tiles, and store it."""
+
+    a: BlockRef
+    b: BlockRef
+    store: BlockRef
+
+    @property
+    def all(self) -> tuple[BlockRef, ...]:
+        return self.a, self.b, self.store
+
+
+def registers_of(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> Registers:
+    """Let a product read and write tiles."""
+    short = scope_of(plan.tile_rows)
+    a = sch.cache_read(c, read_index(sch, c, operand(sch, c, found, found.a).buffer), short)
+    b = sch.cache_read(c, read_index(sch, c, operand(sch, c, found, found.b).buffer), SCOPE)
+    return Registers(a, b, sch.cache_write(c, 0, short))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The loops around the tiles of a product."""
+
+    batch: list[LoopRef]
+    outer: list[LoopRef]  # those and the loops over blocks of columns and outer rows
+    jb: LoopRef  # blocks of columns
+    io: LoopRef  # blocks of rows
+    js: LoopRef  # strips of columns: one block of registers
+    sums: list[LoopRef]
+
+    @property
+    def ro(self) -> LoopRef:
+        """Steps of the sum, of a tile each."""
+        return self.sums[-1]
+
+    @property
+    def to_blocks(self) -> list[LoopRef]:
+        """All loops down to that over blocks of columns."""
+        return self.outer[: self.outer.index(self.jb) + 1]
+
+
+def cut_loops(
+    sch: Schedule,
+    found: Contraction,
+    plan: Blocking,
+    loops: Mapping[int, LoopRef],
+    *,
+    blocks_first: bool,
+) -> Cut:
+    """Cut the loops of a product, named by their iterators, around blocks of registers."""
+    batch = [loops[at] for at in (*found.batch, *found.n[:-1])]
+    *row_outer, row = [loops[at] for at in found.m]
+    io, im, ii = sch.split(row, [None, plan.row_tiles, plan.tile_rows])
+    jb, js, jm, ji = sch.split(
+        loops[found.n[-1]], [None, plan.strips, plan.column_tiles, TILE_ROWS]
+    )
+    *far, last = [loops[at] for at in found.k]
+    ro, ri = sch.split(last, [None, plan.kind.depth])
+    outer = [*batch, jb, *row_outer] if blocks_first else [*batch, *row_outer, jb]
+    sch.reorder(*outer, io, js, *far, ro, im, jm, ii, ji, ri)
+    sch.unroll(im)
+    sch.unroll(jm)
+    return Cut(batch, outer, jb, io, js, [*far, ro])
+
+
+def load_tiles(
+    sch: Schedule, found: Contraction, plan: Blocking, registers: Registers, cut: Cut
+) -> None:
+    """Load tiles where they are multiplied, laid out as registers hold them."""
+    sch.compute_at(registers.a, cut.ro)
+    sch.compute_at(registers.b, cut.ro)
+    _lay_out(sch, found, plan, registers)
+
+
+def use_tiles(
+    sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking, registers: Registers, cut: Cut
+) -> BlockRef:
+    """Leave loads, stores and sums to the instructions; the block that clears the sums."""
+    _tensorize_copies(sch, found, plan, registers)
+    init = sch.decompose_reduction(c, cut.sums[0])
+    sch.tensorize(sch.get_loops(c)[-3], plan.kind.dot, rows=plan.tile_rows)
+    sch.tensorize(sch.get_loops(init)[-2], plan.kind.dot, rows=plan.tile_rows)
+    return init
+
+
+def _fill(sch: Schedule, found: Contraction, plan: Blocking, padded: BlockRef, at: LoopRef) -> None:
+    """Make the filled rows of A where they are read; before all if many blocks read them."""
+    columns = found.extent(found.n[-1])
+    once = columns is None or columns <= TILE_ROWS * plan.column_tiles * plan.strips
+    if once or plan.parallel in (BATCH, M):
+        sch.compute_at(padded, at)
+    *outer, last = sch.get_loops(padded)
+    _, lane = sch.split(last, [None, plan.kind.depth])
+    attempt(sch, sch.vectorize, lane)
+    if not once and plan.parallel == N:
+        sch.parallel(outer[-1])
+
+
+def _multiples(found: Contraction, plan: Blocking) -> list[int]:
+    multiples = [1] * len(found.block.iters)
+    multiples[found.m[-1]] = plan.tile_rows * plan.row_tiles
+    multiples[found.n[-1]] = TILE_ROWS * plan.column_tiles
+    if found.extent(found.n[-1]) is None:
+        multiples[found.n[-1]] *= plan.strips
+    multiples[found.k[-1]] = plan.kind.depth
+    return multiples
+
+
+# --------------------------------------------------------------------------- results
+
+ROW_BYTES = 64  # of a tile: what a vector of the epilogue packs its results into
+INTERLEAVED_STEPS = 4  # of k, below which there is little to run between
+
+
+def epilogue_of(sch: Schedule, c: BlockRef) -> list[BlockRef]:
+    """What reads the product and can be applied to a block of it."""
+    results = output_buffers(sch.function)
+    if block_of(sch.function, c.name).writes[0].buffer in results:
+        return []
+    consumers = sch.get_consumers(c)
+    if len(consumers) == 1 and sch.get_consumers(consumers[0]):
+        crop = block_of(sch.function, consumers[0].name)
+        if crop.writes[0].buffer not in results:
+            attempt(sch, sch.compute_inline, consumers[0])
+            consumers = sch.get_consumers(c)
+    blocks = [block_of(sch.function, reference.name) for reference in consumers]
+    if any(it.kind != SPATIAL for block in blocks for it in block.iters):
+        return []
+    return consumers
+
+
+def fuse_epilogue(
+    sch: Schedule, epilogue: list[BlockRef], at: LoopRef, strips: int, tiles: int
+) -> tuple[list[BlockRef], LoopRef]:
+    """Apply the epilogue to each register block's results, `tiles` wide, of `strips` at a loop.
+
+    Small results are packed from several vectors at a time, and fill a line of the cache: bytes are
+    made of several blocks beside each other, by the turns of another loop.
+    """
+    done, lanes = [], TILE_ROWS
+    made = [block_of(sch.function, reference.name).writes[0].buffer for reference in epilogue]
+    widest = max([buffer.dtype.size_bytes for buffer in made], default=ROW_BYTES)
+    beside = ROW_BYTES // (TILE_ROWS * widest)  # tiles whose results fill a line
+    if beside <= tiles:
+        lanes = TILE_ROWS * max(1, beside)
+    elif len(made) == 1 and tiles * strips % beside == 0:
+        lanes = TILE_ROWS * beside
+        at, _ = sch.split(at, [None, beside // tiles])
+    for reference in epilogue:
+        if attempt(sch, sch.reverse_compute_at, reference, at):
+            _, lane = sch.split(sch.get_loops(reference)[-1], [None, lanes])
+            attempt(sch, sch.vectorize, lane)
+            done.append(reference)
+    return done, at
+
+
+def overlap(sch: Schedule, at: LoopRef, sums: LoopRef, done: list[BlockRef], steps: int) -> None:
+    """The epilogue of some sums runs between the tile GEMMs of the next, in a loop `at` over both.
+
+    Tiles are multiplied by a unit of their own, which would wait for the vector units otherwise.
+    Of short sums there is little to run between.
+    """
+    path = find_loop(sch.function, at.var)
+    assert path is not None
+    assert isinstance(path[-1], For)
+    loop = path[-1]
+    if steps < INTERLEAVED_STEPS or not done or loop.extent is ONE:
+        return
+    parts = len(loop.body.stmts) if isinstance(loop.body, Seq) else 1
+    stored = parts - len(done) - 1
+    if stored < 1:  # in a loop of its own, with the sums
+        return
+    # Sums go to memory last: the epilogue of those before them has read it by then.
+    stages = [0] * (stored + 1) + [1] * len(done)
+    order = [*range(stored), parts - 1, *range(stored, parts - 1)]
+    if attempt(sch, sch.software_pipeline, at, stages, order):
+        sch.annotate(sums, INTERLEAVE, HOST)
+        for reference in done:
+            loops = sch.get_loops(reference)
+            sch.annotate(loops[loops.index(at) + 1], INTERLEAVE, GUEST)
+
+
+# --------------------------------------------------------------------------- layouts
+
+
+def _axis(found: Contraction, load: Load, at: int) -> int:
+    """Which dimension of an operand an iterator runs over."""
+    return next(i for i, e in enumerate(load.index) if e is found.nest.var(at))
+
+
+def _map(rank: int, first: int, second: int, places: str) -> str:
+    """The index map that takes two dimensions to `places`, behind all others."""
+    names = [f"x{axis}" for axis in range(rank)]
+    others = [names[axis] for axis in range(rank) if axis not in (first, second)]
+    target = places.format(y=names[first], x=names[second])
+    return f"({', '.join(names)}) -> ({', '.join([*others, target])})"
+
+
+def _lay_out(sch: Schedule, found: Contraction, plan: Blocking, registers: Registers) -> None:
+    """Tiles as registers hold them."""
+    deep, tall = plan.kind.depth, plan.tile_rows
+    group(sch, found, plan, registers.b)
+    i, k = _axis(found, found.a, found.m[-1]), _axis(found, found.a, found.k[-1])
+    tiled = f"{{y}} // {tall}, {{x}} // {deep}, {{y}} % {tall}, {{x}} % {deep}"
+    sch.transform_layout(registers.a, ("write", 0), _map(len(found.a.index), i, k, tiled))
+    rank, i, j = _written(found)
+    square = f"{{y}} // {tall}, {{x}} // {TILE_ROWS}, {{y}} % {tall}, {{x}} % {TILE_ROWS}"
+    sch.transform_layout(registers.store, ("read", 0), _map(rank, i, j, square))
+
+
+def group(sch: Schedule, found: Contraction, plan: Blocking, copy: BlockRef) -> None:
+    """A copy of B in tiles, the steps of a group side by side."""
+    k, j = _axis(found, found.b, found.k[-1]), _axis(found, found.b, found.n[-1])
+    group = plan.kind.group
+    grouped = f"{{x}} // {TILE_ROWS}, {{y}} // {group}, {{x}} % {TILE_ROWS}, {{y}} % {group}"
+    sch.transform_layout(copy, ("write", 0), _map(len(found.b.index), k, j, grouped))
+
+
+def _written(found: Contraction) -> tuple[int, int, int]:
+    """Of the result: the number of dimensions, that of rows, that of columns."""
+    body = found.block.body
+    assert isinstance(body, Update)
+    row, column = found.nest.var(found.m[-1]), found.nest.var(found.n[-1])
+    return len(body.index), body.index.index(row), body.index.index(column)
+
+
+def _tensorize_copies(
+    sch: Schedule, found: Contraction, plan: Blocking, registers: Registers
+) -> None:
+    """One instruction loads or stores a tile."""
+    kind = plan.kind
+    k, j = _axis(found, found.b, found.k[-1]), _axis(found, found.b, found.n[-1])
+    tensorize(sch, registers.b, len(found.b.index), k, j, (0, TILE_ROWS), f"{kind.load_b}_groups")
+    i, k = _axis(found, found.a, found.m[-1]), _axis(found, found.a, found.k[-1])
+    a_rank, rows = len(found.a.index), {"rows": plan.tile_rows}
+    tensorize(sch, registers.a, a_rank, i, k, (plan.tile_rows, 0), f"{kind.load}_rows", **rows)
+    rank, i, j = _written(found)
+    tensorize(sch, registers.store, rank, i, j, (plan.tile_rows, TILE_ROWS), kind.store, **rows)
+
+
+def tensorize(
+    sch: Schedule,
+    block: BlockRef,
+    rank: int,
+    first: int,
+    second: int,
+    tiles: tuple[int, int],
+    intrinsic: str,
+    **parameters: int,
+) -> None:
+    """Split a copy into tiles along two of its loops; one call each."""
+    own = sch.get_loops(block)[-rank:]
+    rest = [loop for axis, loop in enumerate(own) if axis not in (first, second)]
+    y, x = own[first], own[second]
+    outer = []
+    if tiles[0]:
+        far, y = sch.split(y, [None, tiles[0]])
+        outer.append(far)
+    if tiles[1]:
+        far, x = sch.split(x, [None, tiles[1]])
+        outer.append(far)
+    sch.reorder(*rest, *outer, y, x)
+    for loop in outer:
+        sch.unroll(loop)
+    sch.tensorize(y, intrinsic, **parameters)
+
+
+def pack(sch: Schedule, found: Contraction, plan: Blocking, panel: BlockRef) -> None:
+    """Loops of the packing: whole groups, along a few contiguous columns.
+
+    Of all columns, those of different strips lie as far apart as makes them compete for the same
+    sets of L1.
+    """
+    rank = len(found.b.index)
+    own = sch.get_loops(panel)[-rank:]
+    k = own[_axis(found, found.b, found.k[-1])]
+    j = own[_axis(found, found.b, found.n[-1])]
+    rest = [loop for loop in own if loop not in (k, j)]
+    ko, kg = sch.split(k, [None, plan.kind.group])
+    jo, js, ji = sch.split(j, [None, PACKED_TILES, TILE_ROWS])
+    sch.reorder(*rest, jo, ko, js, ji, kg)
+    if found.stride(found.b, found.k[-1]) is ONE:  # a group is contiguous
+        sch.vectorize(kg)
+    else:
+        sch.unroll(kg)
+    if plan.b_is_constant:
+        sch.annotate(panel, CONSTANT, True)

@@ -1,0 +1,90 @@
+"""Tiles of AMX: GEMM, convolutions and attention, whatever their plans, by the interpreter."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tilewright import graph, te
+from tilewright.lower.graph import lower_graph
+from tilewright.rules import schedule
+from tilewright.rules.cpu.attention_amx import ATTENTION_AMX
+from tilewright.rules.cpu.conv_amx import CONV_AMX
+from tilewright.rules.cpu.gemm_amx import GEMM_AMX
+
+SERVER = "x86_64-linux-gnu -mcpu=emeraldrapids"
+FEW = {"plans": 3, "tolerance": 2e-2}  # tiles take the interpreter long; sums are of bf16
+
+
+def values(*shape):
+    return np.random.default_rng(0).standard_normal(shape).astype(ml_dtypes.bfloat16)
+
+
+def gemm(m, n, k):
+    a = te.placeholder((m, k), "bf16", name="a")
+    b = te.placeholder((k, n), "bf16", name="b")
+    r = te.reduce_axis((0, k), name="r")
+
+    def product(i, j):
+        return te.sum(te.cast(a[i, r], "f32") * te.cast(b[r, j], "f32"), axis=r)
+
+    return te.function([a, b, te.compute((m, n), product, name="c")], name="gemm")
+
+
+@pytest.mark.parametrize("constants", [(), ("b",)])
+def test_every_plan_of_a_gemm_keeps_the_answer(check_plans, constants):
+    inputs, outputs = [values(21, 32), values(32, 64)], [((21, 64), np.float32)]
+    fn = gemm(21, 64, 32)
+    check_plans(fn, GEMM_AMX, SERVER, inputs, outputs, constants=constants, **FEW)
+
+
+def test_tiles_have_as_many_rows_as_divide_m_well():
+    plans = [
+        schedule(gemm(m, 768, 768), SERVER, constants=["b"]).decisions[0].plan
+        for m in (128, 196, 8)
+    ]
+    assert [plan.split()[0] for plan in plans] == ["tile_rows=16", "tile_rows=14", "tile_rows=8"]
+
+
+def test_few_rows_prefetch_weights_by_steps_and_many_by_blocks():
+    few, many = (
+        schedule(gemm(m, 768, 768), SERVER, constants=["b"]).decisions[0].plan for m in (16, 512)
+    )
+    assert "prefetch_b=2" in few
+    assert "prefetch_b=0" in many
+
+
+def conv(size, channels, filters, stride=1):
+    out = (size - 1) // stride + 1
+    module = graph.parse(
+        f"graph @main(%x: bf16[1, {size}, {size}, {channels}], "
+        f"%w: bf16[{filters}, {channels}, 3, 3]) -> (f32[1, {out}, {out}, {filters}]) {{"
+        f"%y = conv(%x, %w) {{strides = ({stride}, {stride}), pads = (1, 1, 1, 1), "
+        'dilations = (1, 1), layout = "channels_last", to = dtype f32} return %y }'
+    )
+    return lower_graph(module.main, "conv")
+
+
+def test_every_plan_of_a_convolution_keeps_the_answer(check_plans):
+    inputs, outputs = [values(1, 8, 8, 32), values(16, 32, 3, 3)], [((1, 8, 8, 16), np.float32)]
+    check_plans(conv(8, 32, 16), CONV_AMX, SERVER, inputs, outputs, constants=["w"], **FEW)
+
+
+def test_weights_beyond_l2_are_taken_in_blocks_of_channels():
+    few, many = (
+        schedule(conv(56, size, size), SERVER, threads=2, constants=["w"]).decisions[0].plan
+        for size in (64, 512)
+    )
+    assert few.endswith("parallel=m")
+    assert "strips=1 " in many
+    assert many.endswith("parallel=n")
+
+
+def test_every_plan_of_attention_keeps_the_answer(check_plans):
+    shape = "bf16[1, 1, 32, 32]"
+    module = graph.parse(
+        f"graph @main(%q: {shape}, %k: {shape}, %v: {shape}) -> (f32[1, 1, 32, 32]) {{"
+        "%y = attention(%q, %k, %v) {rounded = true, to = dtype f32} return %y }"
+    )
+    fn, inputs = lower_graph(module.main, "k"), [values(1, 1, 32, 32) for _ in range(3)]
+    outputs = [((1, 1, 32, 32), np.float32)]
+    check_plans(fn, ATTENTION_AMX, SERVER, inputs, outputs, **FEW)

@@ -1,0 +1,48 @@
+"""Attention: register tiles that fit a machine's registers."""
+
+import numpy as np
+import pytest
+
+from tilewright import graph
+from tilewright.base.target import Target
+from tilewright.lower.graph import lower_graph
+from tilewright.rules import schedule
+from tilewright.rules.cpu.attention import ATTENTION
+from tilewright.rules.space import parse_plan
+
+SERVERS = [
+    "x86_64-linux-gnu -mcpu=emeraldrapids",
+    "x86_64-linux-gnu -mcpu=haswell",
+    "aarch64-linux-gnu -mcpu=neoverse-n1",
+]
+
+
+def attention(heads, queries, keys, features, attributes=""):
+    shapes = [f"f32[1, {heads}, {n}, {features}]" for n in (queries, keys, keys)]
+    module = graph.parse(
+        f"graph @main(%q: {shapes[0]}, %k: {shapes[1]}, %v: {shapes[2]}) -> ({shapes[0]}) {{"
+        f"%y = attention(%q, %k, %v) {{{attributes}}} return %y }}"
+    )
+    return lower_graph(module.main, "attention")
+
+
+@pytest.mark.parametrize("target", SERVERS)
+def test_every_plan_keeps_the_answer(check_plans, target):
+    rng = np.random.default_rng(0)
+    shapes = ((1, 2, 37, 24), (1, 2, 29, 24), (1, 2, 29, 24))
+    inputs = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    fn = attention(2, 37, 29, 24)
+    check_plans(fn, ATTENTION, target, inputs, [((1, 2, 37, 24), np.float32)])
+
+
+@pytest.mark.parametrize("target", SERVERS)
+def test_register_tiles_leave_room_for_their_operands(target):
+    text = schedule(attention(12, 128, 128, 64), target, threads=2).decisions[0].plan
+    plan, registers = parse_plan(ATTENTION.plan, text), Target.parse(target).vector_registers
+    assert (plan.keys + 1) * plan.tile_vectors < registers
+    assert (plan.queries + 1) * plan.feature_vectors < registers
+
+
+def test_a_dynamic_number_of_queries_is_shared_out_by_heads():
+    plan = schedule(attention(12, "n", "n", 64), SERVERS[0], threads=2).decisions[0].plan
+    assert plan.endswith("parallel=heads")

@@ -1,0 +1,45 @@
+"""Element by element: chunks, lanes, unrolling."""
+
+import numpy as np
+import pytest
+
+from tilewright import te
+from tilewright.rules import schedule
+from tilewright.rules.cpu.elementwise import ELEMENTWISE
+
+SERVER = "x86_64-linux-gnu -mcpu=emeraldrapids"
+
+
+def scaled(*shape):
+    a = te.placeholder(shape, name="a")
+    b = te.compute(shape, lambda *at: a[at] * 2.0 + 1.0, name="b")
+    return te.function([a, b], name="scaled")
+
+
+@pytest.mark.parametrize("shape", [(6, 50), (3, 4, 5)])
+def test_every_plan_keeps_the_answer(check_plans, shape):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    check_plans(scaled(*shape), ELEMENTWISE, SERVER, [x], [(shape, np.float32)])
+
+
+def test_a_pattern_of_short_rows_is_unrolled_whole(check_plans):
+    a, c = te.placeholder((40, 3), name="a"), te.placeholder((3,), name="c")
+    b = te.compute((40, 3), lambda i, j: a[i, j] * c[j], name="b")
+    fn = te.function([a, c, b], name="scaled")
+    x = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)
+    _, plan = check_plans(fn, ELEMENTWISE, SERVER, [x, x[0]], [((40, 3), np.float32)])
+    assert plan.startswith("unroll=3 ")
+
+
+def test_little_work_stays_on_one_thread_and_much_does_not():
+    small = schedule(scaled(64, 64), SERVER, threads=2).decisions[0]
+    large = schedule(scaled(1024, 1024), SERVER, threads=2).decisions[0]
+    assert "parallel=none" in small.plan
+    assert "parallel=inner chunk=4096" in large.plan
+
+
+def test_functions_are_work_enough_for_a_turn():
+    a = te.placeholder((64, 64), name="a")
+    b = te.compute((64, 64), lambda i, j: te.exp(a[i, j]), name="b")
+    made = schedule(te.function([a, b], name="f"), SERVER)
+    assert made.decisions[0].plan.startswith("unroll=1 ")

@@ -1,0 +1,42 @@
+"""Stages that share rows: one row at a time, or neighbouring ones."""
+
+import numpy as np
+import pytest
+
+from tilewright import te
+from tilewright.rules import schedule
+from tilewright.rules.cpu.fused_reductions import FUSED_REDUCTIONS
+
+SERVER = "x86_64-linux-gnu -mcpu=emeraldrapids"
+
+
+def softmax(shape, axis):
+    a = te.placeholder(shape, name="a")
+    r, s = (te.reduce_axis((0, shape[axis]), name=name) for name in "rs")
+    kept = tuple(size for at, size in enumerate(shape) if at != axis)
+
+    def row(at):
+        return (*at[:axis], *at[axis + 1 :])
+
+    def along(at, of):
+        return (*at[:axis], of, *at[axis:])
+
+    top = te.compute(kept, lambda *at: te.max(a[along(at, r)], axis=r), name="top")
+    e = te.compute(shape, lambda *at: te.exp(a[at] - top[row(at)]), name="e")
+    total = te.compute(kept, lambda *at: te.sum(e[along(at, s)], axis=s), name="total")
+    y = te.compute(shape, lambda *at: e[at] / total[row(at)], name="y")
+    return te.function([a, y], name="softmax")
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((9, 50), 1), ((2, 5, 70), 1), ((4, 6, 7), 1)])
+def test_every_plan_keeps_the_answer(check_plans, shape, axis):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    check_plans(softmax(shape, axis), FUSED_REDUCTIONS, SERVER, [x], [(shape, np.float32)])
+
+
+def test_rows_side_by_side_are_done_together():
+    plans = [
+        schedule(softmax(shape, axis), SERVER).decisions[0].plan
+        for shape, axis in (((12, 128, 128), 2), ((1, 21, 4096), 1), ((64, 30, 7), 1))
+    ]
+    assert [plan.split()[0] for plan in plans] == ["tile=1", "tile=64", "tile=7"]

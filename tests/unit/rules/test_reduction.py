@@ -1,0 +1,40 @@
+"""Reductions by themselves: lanes, accumulators, rows or parts for threads."""
+
+import numpy as np
+import pytest
+
+from tilewright import te
+from tilewright.rules import schedule
+from tilewright.rules.cpu.reduction import REDUCTION
+
+SERVER = "x86_64-linux-gnu -mcpu=emeraldrapids"
+
+
+def summed(shape, axis):
+    a = te.placeholder(shape, name="a")
+    r = te.reduce_axis((0, shape[axis]), name="r")
+    kept = tuple(size for at, size in enumerate(shape) if at != axis)
+    b = te.compute(kept, lambda *at: te.sum(a[(*at[:axis], r, *at[axis:])], axis=r), name="b")
+    return te.function([a, b], name="summed")
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((6, 70), 1), ((70, 37), 0), ((3, 33, 5), 1)])
+def test_every_plan_keeps_the_answer(check_plans, shape, axis):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    kept = tuple(size for at, size in enumerate(shape) if at != axis)
+    check_plans(summed(shape, axis), REDUCTION, SERVER, [x], [(kept, np.float32)])
+
+
+def test_lanes_run_along_what_is_contiguous():
+    plans = [schedule(summed((1000, 768), axis), SERVER).decisions[0].plan for axis in (0, 1)]
+    assert plans[0].startswith("lanes=spatial accumulators=4 ")
+    assert plans[1].startswith("lanes=reduction accumulators=4 ")
+
+
+def test_few_long_rows_are_cut_for_threads():
+    plans = [
+        schedule(summed(shape, 1), SERVER, threads=2).decisions[0].plan
+        for shape in ((3, 100_000), (1000, 768))
+    ]
+    assert "parallel=parts" in plans[0]
+    assert "parallel=rows" in plans[1]
