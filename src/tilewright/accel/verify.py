@@ -18,20 +18,20 @@ from typing import Any
 import numpy as np
 
 from tilewright.accel.accesses import DRAM, Access, accesses, check_range
-from tilewright.accel.isa.steps import Indices, box, micro_array
-from tilewright.accel.isa.stream import Instruction, Stream, check_stream
+from tilewright.accel.isa.steps import Indices
+from tilewright.accel.isa.stream import Stream, check_stream
 from tilewright.accel.isa.table import (
     MEMORIES,
-    MICRO_OP_BITS,
     QUEUES,
     TOKEN_MAX,
     depth,
 )
 from tilewright.accel.isa.text import print_instruction
+from tilewright.accel.microcode import Microcode
 from tilewright.accel.order import Order, order
 from tilewright.base.errors import ExecutionError
 
-NOBODY, HOST = -2, -1  # who wrote an entry, where no task did
+NOBODY = -1  # wrote or read an entry
 
 
 @dataclass(slots=True)
@@ -42,49 +42,11 @@ class _Memory:
     readers: Indices  # by queue
 
     @staticmethod
-    def of(size: int, filled: bool) -> _Memory:
+    def of(size: int) -> _Memory:
         return _Memory(
-            np.full(size, HOST if filled else NOBODY, np.int64),
+            np.full(size, NOBODY, np.int64),
             np.full((len(QUEUES), size), NOBODY, np.int64),
         )
-
-
-class Microcode:
-    """What the microcode memory holds while a stream runs: streams carry their own microcode."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self._source = micro_array(stream.microcode)
-        self._entries = np.zeros((depth("uop", stream.geometry), 3), np.int64)
-
-    def of(self, number: int, task: Instruction) -> Indices:
-        """The micro-operations of a task."""
-        if task.op not in ("gemm", "alu"):
-            return self._entries[:0]
-        begin, end = task["ubegin"], task["uend"]
-        if not begin <= end <= len(self._entries):
-            raise ExecutionError(
-                "TW7014",
-                f"{number}: {task.op} runs micro-operations {begin} to {end} of "
-                f"{len(self._entries)}",
-                help="ubegin is at most uend, and both are inside the memory",
-            )
-        return self._entries[begin:end]
-
-    def load(self, number: int, task: Instruction) -> None:
-        """Follow a load of microcode, already checked to be inside."""
-        if task.op != "aux" or task.format.name != "uop":
-            return
-        area = box(task)
-        size = MICRO_OP_BITS // 8
-        if self._stream.buffers[task["base"]].role != "uop" or task["offset"] % size:
-            raise ExecutionError(
-                "TW7014",
-                f"{number}: {task.op} loads microcode from where there is none",
-                help="load whole micro-operations from the buffer of role uop",
-            )
-        self._entries[area.sram] = self._source[task["offset"] // size + area.dram]
-        self._entries[area.pads] = 0
 
 
 def verify(stream: Stream) -> Order:
@@ -92,12 +54,11 @@ def verify(stream: Stream) -> Order:
     check_stream(stream)
     found = order(stream)
     _check_counters(stream, found)
-    memories = {name: _Memory.of(depth(name, stream.geometry), False) for name in MEMORIES}
-    written = {task["base"] for task in stream.instructions if task.op == "store"}
-    buffers = {  # what no task writes needs no book
-        at: _Memory.of(buffer.size_bytes, buffer.role in ("in", "uop"))
+    memories = {name: _Memory.of(depth(name, stream.geometry)) for name in MEMORIES}
+    buffers = {  # inputs, which no task writes, need no book
+        at: _Memory.of(buffer.size_bytes)
         for at, buffer in enumerate(stream.buffers)
-        if at in written or buffer.role in ("out", "temp")
+        if buffer.role in ("out", "temp")
     }
     microcode = Microcode(stream)
     for number in found.sequence:

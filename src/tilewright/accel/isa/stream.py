@@ -157,6 +157,8 @@ def check_stream(stream: Stream) -> None:
             check_fits(f"{number}: {one.op}", field, value, bits[field.width])
         if one.opcode.formats and one["base"] >= len(stream.buffers):
             raise _malformed(f"{number}: {one.op} uses base register {one['base']}, of no buffer")
+        if one.op == "store" and stream.buffers[one["base"]].role in ("in", "uop"):
+            raise _malformed(f"{number}: store writes {stream.buffers[one['base']].name}, an input")
     ends = [at for at, one in enumerate(stream.instructions) if one.op == "finish"]
     if ends != [len(stream.instructions) - 1]:
         raise _malformed("a stream has one finish, at its end")
