@@ -28,15 +28,14 @@ class Machine:
     def __init__(self, stream: Stream, memory: Memory) -> None:
         self.stream, self.memory = stream, memory
         self.microcode = Microcode(stream)
+        g = stream.geometry
         self.scratch: dict[str, Array] = {
             name: np.zeros(
                 (depth(name, stream.geometry), *entry_shape(name, stream.geometry)), kind
             )
             for name, kind in _SCRATCH.items()
         }
-        self._written = {
-            name: np.zeros(depth(name, stream.geometry), np.bool_) for name in MEMORIES
-        }
+        self._written = {name: np.zeros(depth(name, g), np.bool_) for name in MEMORIES}
 
     def execute(self, number: int) -> None:
         """Run one task, from its reads to its writes."""
@@ -161,8 +160,8 @@ def _independent(task: Instruction, found: Steps) -> list[Indices]:
 def _requantize(acc: Array, task: Instruction, found: Steps) -> Array:
     """clamp(round((sum + bias) * multiplier / 2**shift) + zero, low, high), half up.
 
-    The sum with its bias is taken modulo 2**32, as an adder of 32 bits has it; the product has
-    64 bits. Shifts use their low 6 bits.
+    The sum with its bias is taken modulo 2**32, the product with its rounding modulo 2**64, as
+    adders of these widths have it. Shifts use their low 6 bits.
     """
     bias, multiplier, shift = (acc[found.aux + at].astype(np.int64) for at in range(3))
     total = (acc[found.src] + bias).astype(np.int32).astype(np.int64)
@@ -170,4 +169,5 @@ def _requantize(acc: Array, task: Instruction, found: Steps) -> Array:
     half = np.where(shift > 0, np.int64(1) << np.maximum(shift - 1, 0), 0)
     scaled = (total * multiplier + half) >> shift
     low, high = task["low"], task["high"]
-    return np.clip(scaled + task["zero"], low, high).astype(np.int8)
+    made: Array = np.clip(scaled + task["zero"], low, high).astype(np.int8)
+    return made
