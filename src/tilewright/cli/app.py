@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from tilewright.cli import accel
 from tilewright.cli.bench import bench
 from tilewright.cli.bisect import bisect
 from tilewright.cli.compile import compile
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(accel.app, name="accel")
 
 
 def main() -> None:

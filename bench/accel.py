@@ -1,0 +1,72 @@
+"""The accelerator: share of peak of convolutions and GEMMs, by the cycle model.
+
+    python bench/accel.py [--json FILE]
+
+Geometry 1x16x16, buffers 32K/256K/128K/32K, a bus of 64 bits, 64 cycles of memory latency. Layers
+are the 3x3 and 1x1 convolutions of ResNet-18, requantized, each as one verified stream; peak is one
+GEMM step (256 multiply-accumulates) a cycle. `one slot` has no double buffering: what it lacks is
+the latency that double buffering hides. Cycles do not depend on the machine that runs this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import report
+
+from tilewright.accel.build import Conv, build_conv, build_gemm
+from tilewright.accel.cycle import cycles
+from tilewright.accel.isa import Stream
+from tilewright.accel.verify import verify
+from tilewright.base.geometry import Geometry
+
+GEOMETRY = Geometry()
+# name, sizes in blocks of 16 channels; rows, outputs and channels of a tile; least share of peak
+LAYERS = (
+    ("64-64 3x3 56", Conv(4, 56, 56, 4), (4, 4, 1), 0.9),
+    ("64-128 3x3 s2 56", Conv(4, 56, 56, 8, stride=2), (2, 8, 1), 0.9),
+    ("64-128 1x1 s2 56", Conv(4, 56, 56, 8, (1, 1), 2, 0), (4, 8, 2), 0.0),
+    ("128-128 3x3 28", Conv(8, 28, 28, 8), (7, 4, 2), 0.9),
+    ("128-256 3x3 s2 28", Conv(8, 28, 28, 16, stride=2), (7, 8, 2), 0.9),
+    ("256-256 3x3 14", Conv(16, 14, 14, 16), (14, 4, 2), 0.9),
+    ("256-512 3x3 s2 14", Conv(16, 14, 14, 32, stride=2), (7, 16, 2), 0.9),
+    ("512-512 3x3 7", Conv(32, 7, 7, 32), (7, 8, 4), 0.9),
+)
+GEMM = (64, 32, 32)  # blocks of m, n, k
+GEMM_TILE = (32, 16, 16)
+
+
+def measure(options: argparse.Namespace) -> list[report.Figure]:
+    figures = []
+    verifying = total = 0.0
+    for name, conv, (rows, outputs, channels), least in LAYERS:
+        streams = [build_conv(GEOMETRY, conv, rows, outputs, channels, slots) for slots in (1, 2)]
+        begun = time.perf_counter()
+        for stream in streams:
+            verify(stream)
+        verifying += time.perf_counter() - begun
+        shares, taken = _shares(streams)
+        total += taken
+        figures.append(report.Figure(f"{name}, one slot", shares[0], "of peak"))
+        figures.append(report.at_least(f"{name}, two slots", shares[1], "of peak", least))
+        figures.append(report.at_least(f"{name}, gain", shares[1] / shares[0], "x", 1.0))
+    streams = [build_gemm(GEOMETRY, GEMM, GEMM_TILE, slots) for slots in (1, 2)]
+    shares, _ = _shares(streams)
+    figures.append(report.Figure("GEMM 64x512x512, one slot", shares[0], "of peak"))
+    figures.append(report.at_least("GEMM 64x512x512, two slots", shares[1], "of peak", 0.8))
+    figures.append(report.Figure("verifying all streams", verifying, "s"))
+    figures.append(report.Figure("cycle model", total / len(LAYERS) / 1e6, "Mcycles/s"))
+    return figures
+
+
+def _shares(streams: list[Stream]) -> tuple[list[float], float]:
+    """Share of peak of each stream, and simulated cycles a second."""
+    begun = time.perf_counter()
+    timings = [cycles(stream) for stream in streams]
+    taken = time.perf_counter() - begun
+    return [one.share_of_peak for one in timings], sum(one.total for one in timings) / taken
+
+
+if __name__ == "__main__":
+    report.run(__doc__, measure)
