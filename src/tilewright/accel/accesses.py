@@ -28,7 +28,32 @@ class Access:
     def cells(self) -> Indices:
         """Every entry or byte, once."""
         wide = self.entries[:, None] + np.arange(self.width, dtype=np.int64)
-        return np.unique(wide)
+        return _distinct(wide.ravel())
+
+
+def _distinct(values: Indices) -> Indices:
+    """Each value once, in order: by a table where values are few and small, as entries are."""
+    if not len(values):
+        return values
+    least, most = int(values.min()), int(values.max())
+    if most - least > 4 * len(values) + 65536:
+        return np.unique(values)
+    seen = np.zeros(most - least + 1, np.bool_)
+    seen[values - least] = True
+    found: Indices = np.flatnonzero(seen) + least
+    return found
+
+
+def _first_places(values: Indices) -> tuple[Indices, Indices]:
+    """Each value once, in order, and where it is met first."""
+    distinct = _distinct(values)
+    if not len(distinct) or distinct[-1] - distinct[0] > 1 << 24:
+        found, first = np.unique(values, return_index=True)
+        return found, first
+    places = np.empty(int(distinct[-1] - distinct[0]) + 1, np.int64)
+    backwards = values[::-1] - distinct[0]
+    places[backwards] = np.arange(len(values) - 1, -1, -1)  # the last assignment stays
+    return distinct, places[distinct - distinct[0]]
 
 
 def accesses(task: Instruction, stream: Stream, microcode: Indices) -> list[Access]:
@@ -50,15 +75,15 @@ def _transfer(task: Instruction, stream: Stream) -> list[Access]:
     places = area.sram if is_store else np.concatenate((area.sram, area.pads))
     return [
         Access(DRAM, starts, is_store, task["base"], width),
-        Access(task.format.memory, np.unique(places), not is_store),
+        Access(task.format.memory, _distinct(places), not is_store),
     ]
 
 
 def _gemm(found: Steps) -> list[Access]:
-    written, place = np.unique(found.dst, return_index=True)
+    written, place = _first_places(found.dst)
     return [
-        Access("inp", np.unique(found.src), False),
-        Access("wgt", np.unique(found.aux), False),
+        Access("inp", _distinct(found.src), False),
+        Access("wgt", _distinct(found.aux), False),
         Access("acc", written[~found.first[place]], False),
         Access("acc", written, True),
     ]
@@ -73,26 +98,26 @@ def _alu(task: Instruction, found: Steps) -> list[Access]:
         reads.append(found.aux)
     if function == "mac":
         reads.append(found.dst)
-    written, first_write = np.unique(found.dst, return_index=True)
+    written, first_write = _first_places(found.dst)
     if function == "requant":
         return [
-            Access("acc", np.unique(np.concatenate(reads)), False),
+            Access("acc", _distinct(np.concatenate(reads)), False),
             Access("out", written, True),
         ]
     # Entries that a step writes before any other reads them hold nothing older.
     seen = np.concatenate(reads)
     when = np.tile(np.arange(len(found.dst), dtype=np.int64), len(reads))
     order = np.argsort(when, kind="stable")
-    entries, place = np.unique(seen[order], return_index=True)
+    entries, place = _first_places(seen[order])
     first_read = when[order][place]
     at = np.searchsorted(written, entries).clip(max=max(0, len(written) - 1))
     own = (written[at] == entries) & (first_write[at] < first_read) if len(written) else at > 0
     return [Access("acc", entries[~own], False), Access("acc", written, True)]
 
 
-def check_range(number: int, task: Instruction, stream: Stream, microcode: Indices) -> None:
-    """Refuse addresses outside of a memory or a buffer."""
-    for access in accesses(task, stream, microcode):
+def check_range(number: int, task: Instruction, stream: Stream, found: list[Access]) -> None:
+    """Refuse accesses outside of a memory or a buffer."""
+    for access in found:
         if not len(access.entries):
             continue
         least, most = int(access.entries.min()), int(access.entries.max()) + access.width - 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.accel.accesses import DRAM, accesses, check_range
+from tilewright.accel.accesses import DRAM, Access, accesses, check_range
 from tilewright.accel.isa.steps import Indices, Steps, box, steps
 from tilewright.accel.isa.stream import Instruction, Stream
 from tilewright.accel.isa.table import ALU_FUNCTIONS, MEMORIES, depth, dram_bytes, entry_shape
@@ -41,8 +41,9 @@ class Machine:
         """Run one task, from its reads to its writes."""
         task = self.stream.instructions[number]
         uops = self.microcode.of(number, task)
-        check_range(number, task, self.stream, uops)
-        self._check_poison(number, task, uops)
+        touched = accesses(task, self.stream, uops)
+        check_range(number, task, self.stream, touched)
+        self._check_poison(number, task, touched)
         if task.op in ("load", "aux"):
             self._load(number, task)
         elif task.op == "store":
@@ -52,9 +53,8 @@ class Machine:
         elif task.op == "alu":
             _alu(self.scratch, task, steps(task, uops))
 
-    def _check_poison(self, number: int, task: Instruction, uops: Indices) -> None:
+    def _check_poison(self, number: int, task: Instruction, found: list[Access]) -> None:
         """Refuse reads of poison, and note what becomes written."""
-        found = accesses(task, self.stream, uops)
         for access in found:
             at_dram = access.memory == DRAM
             flags = self.memory.written[access.base] if at_dram else self._written[access.memory]

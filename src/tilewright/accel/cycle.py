@@ -33,8 +33,8 @@ import numpy as np
 from tilewright.accel.accesses import accesses
 from tilewright.accel.behaviour import Machine
 from tilewright.accel.bursts import bursts
-from tilewright.accel.isa.steps import Indices, box, count_steps, steps
-from tilewright.accel.isa.stream import Instruction, Stream
+from tilewright.accel.isa.steps import Indices, box, check_extents, count_steps, steps
+from tilewright.accel.isa.stream import Instruction, Stream, check_stream
 from tilewright.accel.isa.table import (
     ACC_BANKS,
     ALU_FUNCTIONS,
@@ -77,6 +77,8 @@ def cycles(
     stream: Stream, inputs: Mapping[str, Array] | None = None, stalls: int | None = None
 ) -> Timing:
     """Time a stream; one that does not end is refused (TW7011)."""
+    check_stream(stream)
+    check_extents(stream)
     order(stream)
     machine = None if inputs is None else Machine(stream, prepare(stream, inputs))
     model = _Model(stream, machine, stalls)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.accel.behaviour import Machine
+from tilewright.accel.isa.steps import check_extents
 from tilewright.accel.isa.stream import Stream, check_stream
 from tilewright.accel.memory import Memory
 from tilewright.accel.order import order
@@ -43,6 +44,7 @@ def results(stream: Stream, memory: Memory) -> dict[str, Array]:
 def run(stream: Stream, memory: Memory, seed: int | None = None) -> None:
     """Run a stream on a memory that the caller flushes and invalidates."""
     check_stream(stream)
+    check_extents(stream)
     machine = Machine(stream, memory)
     for number in order(stream, seed).sequence:
         machine.execute(number)

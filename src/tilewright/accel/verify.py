@@ -6,7 +6,8 @@ race. That one sequence is enough: queues and tokens alone decide what happens b
 
 Invariants, each with its error: fields fit, and a stream ends in one `finish` (TW7001, TW7004); no
 race (TW7010); it ends (TW7011); no counter overflows (TW7012); nothing unwritten is read (TW7013);
-addresses are inside (TW7014); no token is left over (TW7015); `finish` comes after all (TW7016).
+addresses are inside (TW7014); no token is left over (TW7015); `finish` comes after all (TW7016);
+no task takes more steps than the watchdog lets pass (TW7017).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.accel.accesses import DRAM, Access, accesses, check_range
-from tilewright.accel.isa.steps import Indices
+from tilewright.accel.isa.steps import Indices, check_extents
 from tilewright.accel.isa.stream import Stream, check_stream
 from tilewright.accel.isa.table import (
     MEMORIES,
@@ -52,6 +53,7 @@ class _Memory:
 def verify(stream: Stream) -> Order:
     """Refuse a stream whose result could depend on timing, or that has none; give its order."""
     check_stream(stream)
+    check_extents(stream)
     found = order(stream)
     _check_counters(stream, found)
     memories = {name: _Memory.of(depth(name, stream.geometry)) for name in MEMORIES}
@@ -67,8 +69,9 @@ def verify(stream: Stream) -> Order:
         if len(uops):  # before what they say is believed
             read = Access("uop", np.arange(task["ubegin"], task["uend"]), False)
             _check(stream, found, number, read, memories["uop"])
-        check_range(number, task, stream, uops)
-        for access in accesses(task, stream, uops):
+        touched = accesses(task, stream, uops)
+        check_range(number, task, stream, touched)
+        for access in touched:
             if access.memory != DRAM:
                 _check(stream, found, number, access, memories[access.memory])
             elif access.base in buffers:

@@ -199,6 +199,16 @@ def test_counters_are_bounded_whatever_the_timing(ahead):
             "TW7015",
             "1 tokens from aux to gemm are left over",
         ),
+        (
+            "aux fmt=acc base=x x=40 y=40 y1=20 ystride=0 push=store\nfinish pop=aux",
+            "TW7014",
+            "0: aux moves 2400 entries, and acc has 2048",
+        ),
+        (
+            "gemm uend=2 n0=8000 n1=8000 push=store\nfinish pop=gemm",
+            "TW7017",
+            "0: gemm takes 128000000 steps",
+        ),
         ("aux fmt=acc base=x\nfinish", "TW7016", "the end of the aux queue"),
         ("store fmt=out base=x\nfinish", "TW7004", "0: store writes x, an input"),
         ("finish\nfinish", "TW7004", "a stream has one finish, at its end"),

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.accel.isa.stream import Instruction, MicroOp, members
-from tilewright.accel.isa.table import LOOPS
+from tilewright.accel.isa.stream import Instruction, MicroOp, Stream, members
+from tilewright.accel.isa.table import LOOPS, depth
+from tilewright.base.errors import ExecutionError
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -27,6 +28,37 @@ def micro_array(microcode: tuple[MicroOp, ...]) -> Indices:
     """Microcode as rows of dst, src, aux."""
     rows = [(step.dst, step.src, step.aux) for step in microcode]
     return np.array(rows, np.int64).reshape(-1, 3)
+
+
+MAX_STEPS = 1 << 24  # of one task: what takes longer is taken for a fault
+
+
+def check_extents(stream: Stream) -> None:
+    """Refuse tasks of more steps than the watchdog lets pass, or more entries than a memory has."""
+    for number, task in enumerate(stream.instructions):
+        if task.op in ("gemm", "alu") and count_steps(task) > MAX_STEPS:
+            raise ExecutionError(
+                "TW7017",
+                f"{number}: {task.op} takes {count_steps(task)} steps, and {MAX_STEPS} are allowed",
+                help="split the task",
+            )
+        if not task.opcode.formats:
+            continue
+        room, entries = depth(task.format.memory, stream.geometry), count_entries(task)
+        if entries > room:
+            raise ExecutionError(
+                "TW7014",
+                f"{number}: {task.op} moves {entries} entries, and {task.format.memory} has {room}",
+                help="check extents and padding",
+            )
+
+
+def count_entries(task: Instruction) -> int:
+    """Entries of the scratchpad that a transfer touches."""
+    x, y = task["x"], task["y"]
+    if task.op != "store":
+        x, y = x + task["x0"] + task["x1"], y + task["y0"] + task["y1"]
+    return x * y * task["z"]
 
 
 def count_steps(task: Instruction) -> int:
