@@ -35,7 +35,7 @@ class Machine:
             )
             for name, kind in _SCRATCH.items()
         }
-        self._written = {name: np.zeros(depth(name, g), np.bool_) for name in MEMORIES}
+        self.written = {name: np.zeros(depth(name, g), np.bool_) for name in MEMORIES}
 
     def execute(self, number: int) -> None:
         """Run one task, from its reads to its writes."""
@@ -57,7 +57,7 @@ class Machine:
         """Refuse reads of poison, and note what becomes written."""
         for access in found:
             at_dram = access.memory == DRAM
-            flags = self.memory.written[access.base] if at_dram else self._written[access.memory]
+            flags = self.memory.written[access.base] if at_dram else self.written[access.memory]
             cells = access.cells()
             if not access.is_write and not flags[cells].all():
                 name = self.stream.buffers[access.base].name if at_dram else access.memory
@@ -71,7 +71,7 @@ class Machine:
             if access.is_write:
                 at_dram = access.memory == DRAM
                 flags = (
-                    self.memory.written[access.base] if at_dram else self._written[access.memory]
+                    self.memory.written[access.base] if at_dram else self.written[access.memory]
                 )
                 flags[access.cells()] = True
 

@@ -55,6 +55,9 @@ class Memory:
     def read(self, name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         """The host's copy of a buffer."""
         data = self.host[self._place(name)]
+        if dtype not in DTYPES:
+            known = ", ".join(DTYPES)
+            raise UserError("TW7020", f"buffers are not read as {dtype!r}", help=f"as: {known}")
         kind = np.dtype(DTYPES[dtype])
         if int(np.prod(shape)) * kind.itemsize != len(data):
             raise UserError(

@@ -172,6 +172,7 @@ def test_scratchpads_begin_as_poison():
         lambda memory: memory.write("q", np.zeros(4)),
         lambda memory: memory.write("x", np.zeros(4)),
         lambda memory: memory.read("y", "i8", (4,)),
+        lambda memory: memory.read("y", "f32", (16,)),
     ],
 )
 def test_wrong_names_and_sizes_are_refused(use):
