@@ -70,9 +70,7 @@ class Machine:
         for access in found:
             if access.is_write:
                 at_dram = access.memory == DRAM
-                flags = (
-                    self.memory.written[access.base] if at_dram else self.written[access.memory]
-                )
+                flags = self.memory.written[access.base] if at_dram else self.written[access.memory]
                 flags[access.cells()] = True
 
     def _load(self, number: int, task: Instruction) -> None:
