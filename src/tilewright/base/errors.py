@@ -8,8 +8,8 @@
     help: pass a divisor: 4, 5, 10, 20, 25, 50
 
 Codes are `TW` + layer digit + number: 0 base and text, 1 graph and frontends, 2 te, tensor and
-schedule, 3 code generation, 4 runtime, 5 tuning, 6 driver and command line. Each has a page in
-`docs/errors/`.
+schedule, 3 code generation, 4 runtime, 5 tuning, 6 driver and command line, 7 accelerators. Each
+has a page in `docs/errors/`.
 """
 
 from __future__ import annotations

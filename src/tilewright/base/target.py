@@ -6,7 +6,8 @@
     riscv64-linux-gnu -mattr=+v          with features switched on or off
     cuda -arch=sm_90a                    an NVIDIA GPU
     wasm32                               WebAssembly
-    vta-sim                              the simulated accelerator
+    vta-sim -geometry=1x16x16 -acc=128K  the accelerator, simulated
+    vta-cycle -bus=128                   the same, cycle by cycle
 
 A target knows what schedules ask about: vector width and registers, features by LLVM's names, and
 the machine model (`base/machine.py`), each of whose numbers can be set: `cpu -l2=1M -cores=8`. One
@@ -19,7 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+from tilewright.base import geometry
 from tilewright.base.errors import UserError, UserTypeError
+from tilewright.base.geometry import Geometry
 from tilewright.base.host import (
     ARCHES,
     host_features,
@@ -42,6 +45,7 @@ EXAMPLES = (
     "cuda -arch=sm_90a",
     "wasm32",
     "vta-sim",
+    "vta-cycle -geometry=1x16x16 -bus=128",
 )
 
 
@@ -60,6 +64,7 @@ class Target:
     vector_registers: int = 16
     machine: Machine = field(default_factory=lambda: machine_of("x86_64", ""))
     shared_bytes: int = 0  # cuda: shared memory of one block
+    geometry: Geometry | None = None  # accel: the array and its memories
     host_key: str = field(default="", repr=False)  # what tells this machine from others
 
     @staticmethod
@@ -89,8 +94,9 @@ class Target:
     def key(self) -> str:
         """Everything that code generated for this target may depend on."""
         switches = ",".join(sorted(self.features))
+        shape = f"{self.text.split()[0]} {self.geometry.options} " if self.geometry else ""
         return (
-            f"{self.kind} {self.triple} -mcpu={self.mcpu or 'host'} [{switches}] "
+            f"{self.kind} {shape}{self.triple} -mcpu={self.mcpu or 'host'} [{switches}] "
             f"vector={self.vector_bits} {self.machine.key} {self.host_key}"
         ).strip()
 
@@ -144,8 +150,9 @@ _OPTIONS = {
     CPU: ("-mcpu", "-mattr", *_NUMBERS),
     WASM: ("-mcpu", "-mattr", *_NUMBERS),
     CUDA: ("-arch",),
-    ACCEL: (),
+    ACCEL: geometry.OPTIONS,
 }
+_ACCELERATORS = ("vta-sim", "vta-cycle")
 
 
 @cache
@@ -160,7 +167,7 @@ def _parse(text: str) -> Target:
         kind, triple = CPU, host_triple()
     elif name == "cuda":
         kind, triple = CUDA, "nvptx64-nvidia-cuda"
-    elif name == "vta-sim":
+    elif name in _ACCELERATORS:
         kind, triple = ACCEL, host_triple()
     elif name == "wasm32" or name.startswith("wasm32-"):
         kind, triple = WASM, "wasm32-unknown-unknown" if name == "wasm32" else name
@@ -175,7 +182,11 @@ def _parse(text: str) -> Target:
     if kind == CUDA:
         return _cuda(normal, triple, given.get("-arch", "sm_90a"))
     if kind == ACCEL:
-        return replace(_machine(normal, CPU, triple, {}, is_host=True), kind=ACCEL)
+        return replace(
+            _machine(normal, CPU, triple, {}, is_host=True),
+            kind=ACCEL,
+            geometry=_geometry(text, given),
+        )
     return _machine(normal, kind, triple, given, is_host=name == "cpu")
 
 
@@ -276,6 +287,25 @@ def _machine(text: str, kind: str, triple: str, given: dict[str, str], *, is_hos
         machine=machine.with_numbers(numbers),
         host_key=host_model() if own else "",
     )
+
+
+def _geometry(text: str, given: dict[str, str]) -> Geometry:
+    """The accelerator that a target's options describe."""
+    numbers = {
+        field: _read_size(text, option, given[option])
+        for option, field in (geometry.SIZES | geometry.NUMBERS).items()
+        if option in given
+    }
+    if "-geometry" in given:
+        shape = geometry.read_shape(given["-geometry"])
+        if shape is None:
+            raise UserError(
+                "TW0303",
+                f"target {text!r}: -geometry={given['-geometry']} is not BATCHxINxOUT",
+                help="write -geometry=1x16x16",
+            )
+        numbers |= shape
+    return Geometry(**numbers)
 
 
 def _vectors(arch: str, features: frozenset[str]) -> tuple[int, int]:

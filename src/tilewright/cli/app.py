@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from tilewright.cli import accel
 from tilewright.cli.bench import bench
 from tilewright.cli.bisect import bisect
 from tilewright.cli.cache import cache
@@ -41,6 +42,7 @@ app = typer.Typer(
 for command in COMMANDS:
     app.command()(command)
 app.command(context_settings=FORWARDING)(ort)
+app.add_typer(accel.app, name="accel")
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tilewright.base import host as module
 from tilewright.base.errors import UserError
+from tilewright.base.geometry import Geometry
 from tilewright.base.target import ACCEL, CPU, CUDA, EXAMPLES, WASM, Target
 
 
@@ -33,11 +34,22 @@ def test_a_target_stands_for_itself():
         ("cuda", CUDA, "nvptx64"),
         ("wasm32", WASM, "wasm32"),
         ("vta-sim", ACCEL, Target.host().arch),
+        ("vta-cycle -geometry=1x4x4", ACCEL, Target.host().arch),
     ],
 )
 def test_kinds_and_architectures(text, kind, arch):
     target = Target.parse(text)
     assert (target.kind, target.arch) == (kind, arch)
+
+
+def test_an_accelerator_has_a_geometry():
+    text = "vta-sim -geometry=2x8x16 -inp=16K -wgt=128K -acc=64K -uop=8K -bus=128 -latency=32"
+    geometry = Target.parse(text).geometry
+    assert geometry == Geometry(2, 8, 16, 16 << 10, 128 << 10, 64 << 10, 8 << 10, 128, 32)
+    assert f"vta-sim {geometry.options}" == text
+    assert Target.parse("vta-sim").geometry == Geometry()
+    assert Target.parse("cpu").geometry is None
+    assert Target.parse("vta-sim").key != Target.parse("vta-sim -bus=128").key
 
 
 def test_a_triple_gets_its_vendor():
@@ -201,6 +213,23 @@ def test_arm_and_riscv_descriptions_are_understood(monkeypatch):
         ("x86_64", "TW0301", "unknown target 'x86_64'"),
         ("cpu -march=x", "TW0302", "target 'cpu -march=x': unknown option '-march=x'"),
         ("cpu -mcpu", "TW0302", "target 'cpu -mcpu': unknown option '-mcpu'"),
+        (
+            "vta-sim -geometry=16",
+            "TW0303",
+            "target 'vta-sim -geometry=16': -geometry=16 is not BATCHxINxOUT",
+        ),
+        ("vta-sim -acc=big", "TW0303", "target 'vta-sim -acc=big': -acc=big is not a size"),
+        (
+            "vta-sim -geometry=1x12x16",
+            "TW0307",
+            "the accelerator's geometry cannot be built: block_in = 12 is not a power of two",
+        ),
+        (
+            "vta-sim -inp=100",
+            "TW0307",
+            "the accelerator's geometry cannot be built: inp = 100 bytes is not a whole number, "
+            "at least 16, of entries of 16 bytes",
+        ),
         ("vta-sim -mcpu=x", "TW0302", "target 'vta-sim -mcpu=x': unknown option '-mcpu=x'"),
         ("cpu -l2=1M -l2=2M", "TW0302", "target 'cpu -l2=1M -l2=2M': -l2 is given twice"),
         ("cpu -l2=big", "TW0303", "target 'cpu -l2=big': -l2=big is not a size"),

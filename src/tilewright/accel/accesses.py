@@ -1,0 +1,135 @@
+"""What a task reads and writes, entry by entry: for the verifier, and for banks in the cycle model.
+
+A read is one of what was there before the task; what a task reads after it wrote it is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.accel.isa.steps import Indices, Steps, box, steps
+from tilewright.accel.isa.stream import Instruction, Stream
+from tilewright.accel.isa.table import ALU_FUNCTIONS, REQUANT_ENTRIES, depth, dram_bytes
+from tilewright.base.errors import ExecutionError
+
+DRAM = "dram"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    memory: str  # of MEMORIES, or DRAM
+    entries: Indices  # of DRAM: first bytes
+    is_write: bool
+    base: int = -1  # of DRAM: the base register
+    width: int = 1  # of DRAM: bytes from each of `entries`
+
+    def cells(self) -> Indices:
+        """Every entry or byte, once."""
+        wide = self.entries[:, None] + np.arange(self.width, dtype=np.int64)
+        return _distinct(wide.ravel())
+
+
+def _distinct(values: Indices) -> Indices:
+    """Each value once, in order: by a table where values are few and small, as entries are."""
+    if not len(values):
+        return values
+    least, most = int(values.min()), int(values.max())
+    if most - least > 4 * len(values) + 65536:
+        return np.unique(values)
+    seen = np.zeros(most - least + 1, np.bool_)
+    seen[values - least] = True
+    found: Indices = np.flatnonzero(seen) + least
+    return found
+
+
+def _first_places(values: Indices) -> tuple[Indices, Indices]:
+    """Each value once, in order, and where it is met first."""
+    distinct = _distinct(values)
+    if not len(distinct) or distinct[-1] - distinct[0] > 1 << 24:
+        found, first = np.unique(values, return_index=True)
+        return found, first
+    places = np.empty(int(distinct[-1] - distinct[0]) + 1, np.int64)
+    backwards = values[::-1] - distinct[0]
+    places[backwards] = np.arange(len(values) - 1, -1, -1)  # the last assignment stays
+    return distinct, places[distinct - distinct[0]]
+
+
+def accesses(task: Instruction, stream: Stream, microcode: Indices) -> list[Access]:
+    """Of a task, `microcode` being what its `ubegin` to `uend` hold."""
+    if task.op == "finish":
+        return []
+    if task.opcode.formats:
+        return _transfer(task, stream)
+    uops = Access("uop", np.arange(task["ubegin"], task["uend"], dtype=np.int64), False)
+    found = steps(task, microcode)
+    return [uops, *(_gemm(found) if task.op == "gemm" else _alu(task, found))]
+
+
+def _transfer(task: Instruction, stream: Stream) -> list[Access]:
+    area = box(task)
+    width = dram_bytes(task.format, stream.geometry)
+    starts = task["offset"] + area.dram * width
+    is_store = task.op == "store"
+    places = area.sram if is_store else np.concatenate((area.sram, area.pads))
+    return [
+        Access(DRAM, starts, is_store, task["base"], width),
+        Access(task.format.memory, _distinct(places), not is_store),
+    ]
+
+
+def _gemm(found: Steps) -> list[Access]:
+    written, place = _first_places(found.dst)
+    return [
+        Access("inp", _distinct(found.src), False),
+        Access("wgt", _distinct(found.aux), False),
+        Access("acc", written[~found.first[place]], False),
+        Access("acc", written, True),
+    ]
+
+
+def _alu(task: Instruction, found: Steps) -> list[Access]:
+    function = ALU_FUNCTIONS[task["fn"]]
+    reads = [found.src]
+    if function == "requant":
+        reads += [found.aux + extra for extra in range(REQUANT_ENTRIES)]
+    elif not task["imm"]:
+        reads.append(found.aux)
+    if function == "mac":
+        reads.append(found.dst)
+    written, first_write = _first_places(found.dst)
+    if function == "requant":
+        return [
+            Access("acc", _distinct(np.concatenate(reads)), False),
+            Access("out", written, True),
+        ]
+    # Entries that a step writes before any other reads them hold nothing older.
+    seen = np.concatenate(reads)
+    when = np.tile(np.arange(len(found.dst), dtype=np.int64), len(reads))
+    order = np.argsort(when, kind="stable")
+    entries, place = _first_places(seen[order])
+    first_read = when[order][place]
+    at = np.searchsorted(written, entries).clip(max=max(0, len(written) - 1))
+    own = (written[at] == entries) & (first_write[at] < first_read) if len(written) else at > 0
+    return [Access("acc", entries[~own], False), Access("acc", written, True)]
+
+
+def check_range(number: int, task: Instruction, stream: Stream, found: list[Access]) -> None:
+    """Refuse accesses outside of a memory or a buffer."""
+    for access in found:
+        if not len(access.entries):
+            continue
+        least, most = int(access.entries.min()), int(access.entries.max()) + access.width - 1
+        if access.memory == DRAM:
+            buffer = stream.buffers[access.base]
+            name, size, unit = buffer.name, buffer.size_bytes, "byte"
+        else:
+            name, size, unit = access.memory, depth(access.memory, stream.geometry), "entry"
+        if least < 0 or most >= size:
+            verb = "writes" if access.is_write else "reads"
+            raise ExecutionError(
+                "TW7014",
+                f"{number}: {task.op} {verb} {unit} {most} of {name}, which has {size}",
+                help="check offsets, extents and strides",
+            )

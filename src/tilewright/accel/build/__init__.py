@@ -1,0 +1,5 @@
+"""Builders of streams: tiled GEMM and convolution, units overlapped by tokens."""
+
+from tilewright.accel.build.builder import Builder
+from tilewright.accel.build.conv import Conv, build_conv
+from tilewright.accel.build.gemm import build_gemm

@@ -1,0 +1,80 @@
+"""Instructions and microcode as bits, and back. `decode(encode(i)) == i` for all that fits.
+
+A word begins with the opcode in its lowest bits; fields follow in the table's order. Bits that no
+field uses are 0, and refused if they are not.
+"""
+
+from __future__ import annotations
+
+from tilewright.accel.isa.stream import Instruction, MicroOp, check_fits
+from tilewright.accel.isa.table import (
+    BY_NUMBER,
+    MICRO_OP,
+    MICRO_OP_BITS,
+    OPCODE_BITS,
+    Field,
+    widths,
+    word_bytes,
+)
+from tilewright.base.errors import UserError
+from tilewright.base.geometry import Geometry
+
+
+def encode(instruction: Instruction, geometry: Geometry) -> bytes:
+    """The instruction word, little endian."""
+    opcode = instruction.opcode
+    body = _pack(opcode.name, opcode.fields, instruction.values, geometry)
+    return (opcode.number | body << OPCODE_BITS).to_bytes(word_bytes(geometry), "little")
+
+
+def decode(word: bytes, geometry: Geometry) -> Instruction:
+    """The instruction of a word."""
+    if len(word) != word_bytes(geometry):
+        raise _undecodable(f"a word has {word_bytes(geometry)} bytes, not {len(word)}")
+    bits = int.from_bytes(word, "little")
+    number = bits & ((1 << OPCODE_BITS) - 1)
+    if number not in BY_NUMBER:
+        raise _undecodable(f"there is no opcode {number}")
+    opcode = BY_NUMBER[number]
+    values = _unpack(opcode.name, opcode.fields, bits >> OPCODE_BITS, geometry)
+    for field, value in zip(opcode.fields, values, strict=True):
+        check_fits(opcode.name, field, value, widths(geometry)[field.width])
+    return Instruction(opcode.name, values)
+
+
+def encode_micro_op(step: MicroOp, geometry: Geometry) -> bytes:
+    packed = _pack("micro-operation", MICRO_OP, (step.dst, step.src, step.aux), geometry)
+    return packed.to_bytes(MICRO_OP_BITS // 8, "little")
+
+
+def decode_micro_op(word: bytes, geometry: Geometry) -> MicroOp:
+    bits = int.from_bytes(word, "little")
+    return MicroOp(*_unpack("micro-operation", MICRO_OP, bits, geometry))
+
+
+def _pack(what: str, fields: tuple[Field, ...], values: tuple[int, ...], g: Geometry) -> int:
+    packed, at = 0, 0
+    for field, value in zip(fields, values, strict=True):
+        bits = widths(g)[field.width]
+        check_fits(what, field, value, bits)
+        packed |= (value & ((1 << bits) - 1)) << at
+        at += bits
+    return packed
+
+
+def _unpack(what: str, fields: tuple[Field, ...], packed: int, g: Geometry) -> tuple[int, ...]:
+    values = []
+    for field in fields:
+        bits = widths(g)[field.width]
+        value = packed & ((1 << bits) - 1)
+        if field.is_signed and value >> (bits - 1):
+            value -= 1 << bits
+        values.append(value)
+        packed >>= bits
+    if packed:
+        raise _undecodable(f"{what}: bits that belong to no field are not 0")
+    return tuple(values)
+
+
+def _undecodable(message: str) -> UserError:
+    return UserError("TW7003", message, help="was it made for another geometry?")

@@ -1,0 +1,184 @@
+"""The verifier of streams: whatever it accepts has one result, under any timing.
+
+Along one possible sequence it keeps, for every entry of every memory, the last task that wrote it
+and the last task of each queue that read it since. An access that does not happen after these is a
+race. That one sequence is enough: queues and tokens alone decide what happens before what.
+
+Invariants, each with its error: fields fit, and a stream ends in one `finish` (TW7001, TW7004); no
+race (TW7010); it ends (TW7011); no counter overflows (TW7012); nothing unwritten is read (TW7013);
+addresses are inside (TW7014); no token is left over (TW7015); `finish` comes after all (TW7016);
+no task takes more steps than the watchdog lets pass (TW7017).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.accel.accesses import DRAM, Access, accesses, check_range
+from tilewright.accel.isa.steps import Indices, check_extents
+from tilewright.accel.isa.stream import Stream, check_stream
+from tilewright.accel.isa.table import (
+    MEMORIES,
+    QUEUES,
+    TOKEN_MAX,
+    depth,
+)
+from tilewright.accel.isa.text import print_instruction
+from tilewright.accel.microcode import Microcode
+from tilewright.accel.order import Order, order
+from tilewright.base.errors import ExecutionError
+
+NOBODY = -1  # wrote or read an entry
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Who touched the entries of a memory last."""
+
+    writer: Indices
+    readers: Indices  # by queue
+
+    @staticmethod
+    def of(size: int) -> _Memory:
+        return _Memory(
+            np.full(size, NOBODY, np.int64),
+            np.full((len(QUEUES), size), NOBODY, np.int64),
+        )
+
+
+def verify(stream: Stream) -> Order:
+    """Refuse a stream whose result could depend on timing, or that has none; give its order."""
+    check_stream(stream)
+    check_extents(stream)
+    found = order(stream)
+    _check_counters(stream, found)
+    memories = {name: _Memory.of(depth(name, stream.geometry)) for name in MEMORIES}
+    buffers = {  # inputs, which no task writes, need no book
+        at: _Memory.of(buffer.size_bytes)
+        for at, buffer in enumerate(stream.buffers)
+        if buffer.role in ("out", "temp")
+    }
+    microcode = Microcode(stream)
+    for number in found.sequence:
+        task = stream.instructions[number]
+        uops = microcode.of(number, task)
+        if len(uops):  # before what they say is believed
+            read = Access("uop", np.arange(task["ubegin"], task["uend"]), False)
+            _check(stream, found, number, read, memories["uop"])
+        touched = accesses(task, stream, uops)
+        check_range(number, task, stream, touched)
+        for access in touched:
+            if access.memory != DRAM:
+                _check(stream, found, number, access, memories[access.memory])
+            elif access.base in buffers:
+                _check(stream, found, number, access, buffers[access.base])
+        microcode.load(number, task)
+    return found
+
+
+def _check(stream: Stream, found: Order, number: int, access: Access, memory: _Memory) -> None:
+    """Compare one access with all that came before, and note it."""
+    cells, queue = access.cells(), int(found.queues[number])
+    clock = found.clocks[number]
+    writers = memory.writer[cells]
+    _check_ordered(stream, found, number, access, cells, writers, clock)
+    if not access.is_write:
+        if (writers == NOBODY).any():
+            cell = int(cells[writers == NOBODY][0])
+            raise _error(
+                "TW7013",
+                f"{_task(stream, number)} reads {_place(stream, access, cell)}, which nothing "
+                "has written",
+                "load it first, or start the sum with init=1",
+            )
+        memory.readers[queue, cells] = number
+        return
+    for readers in memory.readers[:, cells]:
+        _check_ordered(stream, found, number, access, cells, readers, clock)
+    memory.writer[cells] = number
+    memory.readers[:, cells] = NOBODY
+
+
+def _check_ordered(
+    stream: Stream,
+    found: Order,
+    number: int,
+    access: Access,
+    cells: Indices,
+    others: Indices,
+    clock: np.ndarray[Any, np.dtype[np.int64]],
+) -> None:
+    tasks = others >= 0
+    theirs = others[tasks]
+    racing = (clock[found.queues[theirs]] <= found.places[theirs]) & (theirs != number)
+    if not racing.any():
+        return
+    other = int(theirs[racing][0])
+    touched = cells[tasks][racing & (theirs == other)]
+    span = _place(stream, access, int(touched[0]))
+    if len(touched) > 1:
+        span += f" to {int(touched[-1])}"
+    ours, its = QUEUES[found.queues[number]], QUEUES[found.queues[other]]
+    raise _error(
+        "TW7010",
+        f"a race on {span}: {_task(stream, other)} and {_task(stream, number)} are not ordered",
+        f"a token is missing from {its} to {ours}, pushed by {other} or later and popped by "
+        f"{number} or earlier",
+    )
+
+
+def _check_counters(stream: Stream, found: Order) -> None:
+    """No token left, no counter above its width whatever the timing, `finish` after everything."""
+    for (source, target), pushed in found.left.items():
+        raise _error(
+            "TW7015",
+            f"{len(pushed)} tokens from {QUEUES[source]} to {QUEUES[target]} are left over, the "
+            f"last one of {_task(stream, pushed[-1])}",
+            "pop every token that is pushed: the next stream would find it",
+        )
+    last = len(stream.instructions) - 1
+    for queue, name in enumerate(QUEUES):
+        count = int((found.queues == queue).sum()) - (queue == found.queues[last])
+        if found.clocks[last, queue] < count:
+            raise _error(
+                "TW7016",
+                f"finish does not wait for the end of the {name} queue",
+                "let its last task push a token that store pops, or one that leads there",
+            )
+    pops: dict[tuple[int, int], list[int]] = {}  # places in their queue, in order
+    for number in found.sequence:
+        for source in stream.instructions[number].pops():
+            pair = (source, int(found.queues[number]))
+            pops.setdefault(pair, []).append(int(found.places[number]))
+    pushes: Counter[tuple[int, int]] = Counter()
+    for number in found.sequence:
+        for target in stream.instructions[number].pushes():
+            pair = (int(found.queues[number]), target)
+            pushes[pair] += 1
+            taken = int(np.searchsorted(pops[pair], found.clocks[number, target]))
+            if pushes[pair] - taken > TOKEN_MAX:
+                raise _error(
+                    "TW7012",
+                    f"the counter from {QUEUES[pair[0]]} to {QUEUES[target]} can reach "
+                    f"{pushes[pair] - taken} at {_task(stream, number)}; it holds {TOKEN_MAX}",
+                    "push fewer tokens ahead: let the pushing queue wait for one back",
+                )
+
+
+def _task(stream: Stream, number: int) -> str:
+    names = [buffer.name for buffer in stream.buffers]
+    return f"`{number}: {print_instruction(stream.instructions[number], names)}`"
+
+
+def _place(stream: Stream, access: Access, cell: int) -> str:
+    if access.memory == DRAM:
+        return f"byte {cell} of {stream.buffers[access.base].name}"
+    return f"{access.memory}[{cell}]"
+
+
+def _error(code: str, message: str, help: str) -> ExecutionError:
+    return ExecutionError(code, message, help=help)

@@ -1,0 +1,111 @@
+"""tilewright accel asm | dis | verify | trace | header"""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.accel.cycle import cycles
+from tilewright.accel.isa import Stream, from_bytes, parse, print_stream, to_bytes
+from tilewright.accel.isa.manual import c_header
+from tilewright.accel.trace import chrome_trace
+from tilewright.accel.verify import verify
+from tilewright.base.errors import UserError
+from tilewright.base.geometry import Geometry
+from tilewright.base.target import Target
+from tilewright.cli import common
+
+File = Annotated[Path, typer.Argument(help="A stream: assembly text, or what `asm` wrote.")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Where to; else printed.")]
+
+app = typer.Typer(
+    help="Streams of the accelerator: assemble, disassemble, verify, time.", no_args_is_help=True
+)
+
+
+def _read(path: Path) -> Stream:
+    """A stream as text or as bytes, whichever the file holds."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError("TW6030", f"cannot read {path}: {error}") from error
+    if data.startswith(b"{"):
+        return from_bytes(data)
+    return parse(common.read_text(path), str(path))
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        print(text, end="")
+    else:
+        output.write_text(text)
+
+
+@app.command()
+@common.command
+def asm(
+    file: File,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
+) -> None:
+    """Assemble text into instruction words."""
+    output.write_bytes(to_bytes(_read(file)))
+
+
+@app.command()
+@common.command
+def dis(file: File, output: Output = None) -> None:
+    """Print instruction words as text."""
+    _write(print_stream(_read(file)), output)
+
+
+@app.command("verify")
+@common.command
+def verify_stream(file: File, json: common.Json = False) -> None:
+    """Check a stream for races, deadlocks, overflows, unwritten memory and bad addresses."""
+    stream = _read(file)
+    verify(stream)
+    if json:
+        common.print_json({"ok": True, "tasks": len(stream.instructions)})
+    else:
+        print(f"{len(stream.instructions)} tasks: no fault found")
+
+
+@app.command()
+@common.command
+def trace(file: File, output: Output = None, json: common.Json = False) -> None:
+    """Time a stream cycle by cycle; -o writes a trace for chrome://tracing or Perfetto."""
+    stream = _read(file)
+    verify(stream)
+    timing = cycles(stream)
+    if output is not None:
+        output.write_text(json_module.dumps(chrome_trace(stream, timing)))
+    found = {
+        "cycles": timing.total,
+        "gemm_steps": timing.gemm_steps,
+        "share_of_peak": round(timing.share_of_peak, 4),
+        "read_beats": timing.read_beats,
+        "write_beats": timing.write_beats,
+    }
+    if json:
+        common.print_json(found)
+        return
+    for name, value in found.items():
+        print(f"{name.replace('_', ' ')}: {value}")
+
+
+@app.command()
+@common.command
+def header(target: common.Target = "vta-sim", output: Output = None) -> None:
+    """Print the encoding as a C header."""
+    _write(c_header(geometry_of(target)), output)
+
+
+def geometry_of(target: str) -> Geometry:
+    """The geometry that a target's text describes."""
+    geometry = Target.parse(target).geometry
+    if geometry is None:
+        raise UserError("TW7022", f"target {target!r} is not an accelerator", help="try vta-sim")
+    return geometry

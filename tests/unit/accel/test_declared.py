@@ -1,0 +1,70 @@
+"""Steps declared as tensor functions do what the simulators' NumPy does."""
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.accel.behaviour import Machine
+from tilewright.accel.build import Builder
+from tilewright.accel.declared import STEPS, step_function
+from tilewright.accel.isa import MicroOp
+from tilewright.accel.simulate import prepare
+from tilewright.base.errors import UserError
+from tilewright.base.geometry import Geometry
+from tilewright.tensor import parse
+
+G = Geometry(2, 4, 8, inp_bytes=2048, wgt_bytes=4096, acc_bytes=8192, uop_bytes=512)
+LIMITS = {"zero": 5, "low": -100, "high": 90}
+
+
+def machine_for(name):
+    """A machine in front of one step: dst 0, src 1, aux 2."""
+    builder = Builder(G)
+    builder.microcode([MicroOp(0, 1, 2)])
+    builder.load_microcode(push=())
+    if name == "gemm":
+        builder.task("gemm", uend=1, init=1)
+    else:
+        fields = LIMITS if name == "requant" else {}
+        builder.task("alu", uend=1, fn=name, **fields)
+    stream = builder.finish()
+    machine = Machine(stream, prepare(stream, {}))
+    machine.execute(0)
+    return machine
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("bits", [6, 31])
+def test_a_step_is_what_was_declared(name, bits):
+    random = np.random.default_rng(bits)
+    machine = machine_for(name)
+    for memory, values in machine.scratch.items():
+        kind = np.iinfo(values.dtype)
+        low, high = max(kind.min, -(1 << bits)), min(kind.max, (1 << bits) - 1)
+        values[:16] = random.integers(low, high, values[:16].shape, endpoint=True)
+        machine.written[memory][:16] = True
+    before = {memory: values.copy() for memory, values in machine.scratch.items()}
+    machine.execute(1)
+    acc = before["acc"]
+    operands = [acc[1], acc[2], acc[0]] if name == "mac" else [acc[1], acc[2]]
+    made = machine.scratch["acc"][0]
+    if name == "gemm":
+        operands = [before["inp"][1], before["wgt"][2]]
+    elif name == "requant":
+        limits = [np.array([value], np.int32) for value in LIMITS.values()]
+        operands, made = [acc[1], acc[2], acc[3], acc[4], *limits], machine.scratch["out"][0]
+    want = np.zeros_like(made)
+    tw.interpret(step_function(name, G), *(np.ascontiguousarray(one) for one in operands), want)
+    np.testing.assert_array_equal(made, want)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_declarations_are_text(name):
+    fn = step_function(name, G)
+    assert parse(str(fn)) == fn
+
+
+def test_unknown_steps_are_refused():
+    with pytest.raises(UserError) as caught:
+        step_function("sqrt", G)
+    assert caught.value.code == "TW7002"

@@ -1,0 +1,64 @@
+"""tilewright accel, on a small stream."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tilewright.accel.build import build_gemm
+from tilewright.accel.isa import print_stream
+from tilewright.base.geometry import Geometry
+from tilewright.cli import app
+
+
+def invoke(*args, code=0):
+    done = CliRunner().invoke(app, ["accel", *(str(arg) for arg in args)])
+    assert done.exit_code == code, done.output
+    return done
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "gemm.vta"
+    path.write_text(print_stream(build_gemm(Geometry(), (4, 2, 4), (2, 1, 2))))
+    return path
+
+
+def test_assembled_streams_are_disassembled(text, tmp_path):
+    words = tmp_path / "gemm.bin"
+    invoke("asm", text, "-o", words)
+    assert invoke("dis", words).stdout == text.read_text()
+    invoke("dis", words, "-o", tmp_path / "again.vta")
+    assert (tmp_path / "again.vta").read_text() == text.read_text()
+
+
+def test_streams_are_verified(text):
+    assert "no fault found" in invoke("verify", text).stdout
+    assert json.loads(invoke("verify", text, "--json").stdout)["ok"] is True
+    text.write_text(text.read_text().replace("gemm pop=load,aux", "gemm pop=aux", 1))
+    assert "TW70" in invoke("verify", text, code=1).stderr
+
+
+def test_streams_are_timed_and_traced(text, tmp_path):
+    out = tmp_path / "trace.json"
+    found = json.loads(invoke("trace", text, "-o", out, "--json").stdout)
+    assert found["gemm_steps"] == 4 * 2 * 4
+    spans = [one for one in json.loads(out.read_text())["traceEvents"] if one["ph"] == "X"]
+    assert max(one["ts"] + one["dur"] for one in spans) == found["cycles"]
+    assert f"cycles: {found['cycles']}" in invoke("trace", text).stdout
+
+
+def test_the_header_is_that_of_the_geometry(tmp_path):
+    assert "#define VTA_BLOCK_IN 16" in invoke("header").stdout
+    invoke("header", "--target", "vta-sim -geometry=1x8x16", "-o", tmp_path / "isa.h")
+    assert "#define VTA_BLOCK_IN 8" in (tmp_path / "isa.h").read_text()
+
+
+@pytest.mark.parametrize("command", ["dis", "verify", "trace"])
+def test_files_that_are_not_streams_are_refused(command, tmp_path):
+    assert "TW6030" in invoke(command, tmp_path / "none", code=1).stderr
+    bad = tmp_path / "bad"
+    bad.write_bytes(b"{}")
+    assert "TW7003" in invoke(command, bad, code=1).stderr
+    bad.write_bytes(b"\xff\xfe")
+    assert "TW6030" in invoke(command, bad, code=1).stderr
