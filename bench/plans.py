@@ -448,7 +448,9 @@ def list_plans(options: argparse.Namespace) -> None:
         from tilewright.driver.lowering import planned_calls  # noqa: F401
         from tilewright.rules import schedule  # noqa: F401
     except ImportError:
-        sys.exit("this revision does not tell rules and plans: it has no rules.schedule or planned_calls")
+        sys.exit(
+            "this revision does not tell rules and plans: it has no rules.schedule or planned_calls"
+        )
     models = sorted(options.zoo.glob("*.onnx"))
     chosen = [path for path in models if not options.only or path.stem in options.only]
     json.dump(

@@ -123,9 +123,9 @@ def run_demo(
 
 def _alphabet(path: Path) -> list[str]:
     """The characters that a model tells apart: its file lists them, after the blank."""
-    from tilewright.frontends.onnx.metadata import read_metadata
+    from tilewright.frontends.onnx.metadata import read_interface
 
-    listed = read_metadata(path)["custom_metadata_map"]["character"]
+    listed = read_interface(path).fields["custom_metadata_map"]["character"]
     return ["", *listed.splitlines(), " "]
 
 

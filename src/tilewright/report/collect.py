@@ -9,10 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tilewright import __version__
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.codegen.llvm import VERSION
@@ -170,7 +170,7 @@ def _provenance(
         "threads": str(threads),
         "precision": precision,
         "without": ", ".join(without) or "nothing",
-        "tilewright": __version__,
+        "tilewright": version("tilewright"),
         "LLVM": VERSION,
         "Python": platform.python_version(),
         "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),

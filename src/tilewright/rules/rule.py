@@ -192,3 +192,24 @@ def _apply(
 
 
 RuleSet = tuple[tuple[Rule[Any, Any], ...], ...]  # in the order they are tried; entries compete
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The plan of a rule that decides by itself."""
+
+    form: str = "only"
+
+
+def closed(
+    name: str, schedule: Callable[[Schedule, BlockRef, RuleContext], Iterable[BlockRef]]
+) -> Rule[BlockRef, Closed]:
+    """A rule without anything to decide: it schedules a block, or leaves it alone."""
+    return Rule(
+        name,
+        Closed,
+        match=lambda sch, block, context: block,
+        plans=lambda block, context: Space(Closed, {"form": ("only",)}),
+        cost=lambda block, columns, context: Cost.of(unknown=0.0 * columns["form"].astype(bool)),
+        apply=lambda sch, block, plan, context: schedule(sch, block, context),
+    )

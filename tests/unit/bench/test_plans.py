@@ -107,9 +107,7 @@ def test_the_kernels_of_a_model_are_listed_once_with_their_plans():
         }"""
     )
     target = Target.parse("x86_64-linux-gnu -mcpu=haswell")
-    _, jobs = planned_calls(
-        optimize(graph, target, Options(threads=1)), KernelSetting(target, 1)
-    )
+    _, jobs = planned_calls(optimize(graph, target, Options(threads=1)), KernelSetting(target, 1))
     jobs = tuple(jobs.values())
     assert len(jobs) == len({job.key for job in jobs})
     rules = [each.rule for job in jobs for each in schedule_job(job, function_of(job)).decisions]

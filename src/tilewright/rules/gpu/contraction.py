@@ -101,7 +101,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 
 
 def _is_open(found: Contraction) -> bool:
-    return found.nest.is_open(list(found.nest.loops))
+    return found.nest.is_dynamic(list(found.nest.loops))
 
 
 def _tiled(found: Contraction) -> tuple[int | None, int | None, int, int]:

@@ -67,7 +67,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
     found = contraction(nest)
-    if found is None or nest.is_open(list(nest.loops)):
+    if found is None or nest.is_dynamic(list(nest.loops)):
         return None
     spatial = [at for at in nest.spatial if nest.extent(at) is not ONE]
     if len(nest.reduce) != 1 or spatial != [*found.m, *found.n]:

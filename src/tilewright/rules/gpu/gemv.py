@@ -29,7 +29,7 @@ def gemv(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[Bloc
     if len(nest.spatial) + len(nest.reduce) != len(nest.block.iters) or not nest.spatial:
         return ()
     kept = [at for at in nest.spatial if nest.extent(at) is not ONE]
-    if not kept or len(nest.block.writes) != 1 or nest.is_open(list(nest.loops)):
+    if not kept or len(nest.block.writes) != 1 or nest.is_dynamic(list(nest.loops)):
         return ()
     sm = multiprocessor_of(context.target)
     length, results = total(nest, nest.reduce), total(nest, kept)

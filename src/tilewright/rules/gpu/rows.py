@@ -26,7 +26,7 @@ def rows(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[Bloc
     found = stages_of(sch, reference)
     if found is None or _has_later(sch, reference) or not _fits(found, context):
         return ()
-    sink = found.sink
+    sink = found.root
     if total(sink, [at for at in sink.loops if at not in found.rows]) == 1:
         return ()  # one result per row: a reduction and what follows it
     kept = [at for at in found.rows if sink.extent(at) is not ONE] or found.rows[-1:]
@@ -74,7 +74,7 @@ def _fits(found: Stages, context: RuleContext) -> bool:
     sm = multiprocessor_of(context.target)
     size = 0
     for name, nest in found.members.items():
-        own = [at for at in nest.spatial if at not in found.maps[name].values()]
+        own = [at for at in nest.spatial if at not in found.row_axis_of[name].values()]
         size += total(nest, own) * nest.block.writes[0].buffer.dtype.size_bytes
         if nest.reduce:  # parts of threads, and of a few that combine them
             size += (sm.block_threads // 2 + COMBINED) * PART_BYTES
