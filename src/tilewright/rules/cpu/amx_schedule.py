@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilewright.intrin.amx import ROW_BYTES, SCOPE, scope_of
 from tilewright.intrin.amx import ROWS as TILE_ROWS  # the intrinsics below are declared there
-from tilewright.intrin.amx import SCOPE, scope_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N
 from tilewright.rules.cpu.gemm_schedule import copy_of, operand, producer_of, read_index
@@ -242,7 +242,6 @@ def _multiples(found: Contraction, plan: Blocking) -> list[int]:
 
 # --------------------------------------------------------------------------- results
 
-ROW_BYTES = 64  # of a tile: what a vector of the epilogue packs its results into
 INTERLEAVED_STEPS = 4  # of k, below which there is little to run between
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.intrin.amx import scope_of
+from tilewright.intrin.amx import ROW_BYTES, scope_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.amx_schedule import (
     KINDS,
@@ -37,7 +37,6 @@ from tilewright.rules.cpu.conv_schedule import padding_of
 from tilewright.rules.cpu.gemm_amx import (
     MIN_TILE_ROWS,
     PREFETCH_STEPS,
-    TILE_ROW_BYTES,
     tile_step_cycles,
 )
 from tilewright.rules.cpu.gemm_model import NONE, M, N, ceil_div
@@ -244,9 +243,9 @@ def cost(found: AmxConv, c: Columns, context: RuleContext) -> Cost:
     b_rate = np.where(in_l1, machine.l1d.bytes_per_cycle, machine.tile_row_bytes_per_cycle)
     step = np.maximum(
         tile_step_cycles(BLOCK_TILES * columns, rows, machine.tile_cycles),
-        columns * TILE_ROWS * TILE_ROW_BYTES / b_rate,
+        columns * TILE_ROWS * ROW_BYTES / b_rate,
     )
-    step = step + BLOCK_TILES * rows * TILE_ROW_BYTES / machine.l1d.bytes_per_cycle
+    step = step + BLOCK_TILES * rows * ROW_BYTES / machine.l1d.bytes_per_cycle
     compute = blocks * found.total_strips * steps * step
     # The image, once for every block of channels; padded rows that blocks of rows share are made
     # by each of them.

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.intrin.amx import ROW_BYTES
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.amx_schedule import (
     TILE_ROWS,
@@ -37,7 +38,6 @@ MIN_M, MIN_K = 4, 16  # below which too much of a tile is filled up with zeros
 MIN_TILE_ROWS = 8  # where there is a choice: loading B takes as long for fewer
 PREFETCH_STEPS = 2  # of k that B is prefetched ahead, where it is
 PREFETCH_A_STRIPS = 4  # in which the rows of the next block of m are prefetched, at least
-TILE_ROW_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,9 @@ def cost(found: AmxGemm, c: Columns, context: RuleContext) -> Cost:
     b_rate = np.where(in_l1, machine.l1d.bytes_per_cycle, machine.tile_row_bytes_per_cycle)
     step = np.maximum(
         tile_step_cycles(tiles * columns, rows, machine.tile_cycles),
-        columns * TILE_ROWS * TILE_ROW_BYTES / b_rate,
+        columns * TILE_ROWS * ROW_BYTES / b_rate,
     )
-    step = step + tiles * rows * TILE_ROW_BYTES / machine.l1d.bytes_per_cycle
+    step = step + tiles * rows * ROW_BYTES / machine.l1d.bytes_per_cycle
     compute = blocks * steps * step
     # Rows that are left over mean that all are copied to where zeros fill them up.
     copied = found.outer * 2 * found.a_bytes / machine.l2.bytes_per_cycle

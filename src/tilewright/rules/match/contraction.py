@@ -43,7 +43,7 @@ class Contraction:
         return int(found.value) if isinstance(found, Const) else None
 
     def guess(self, positions: tuple[int, ...]) -> int:
-        """The number of combinations of iterators; sizes not known are guessed."""
+        """The number of combinations of iterators; dynamic extents are guessed."""
         total = 1
         for at in positions:
             total *= self.nest.guess(at)

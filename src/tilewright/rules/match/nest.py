@@ -29,7 +29,7 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 from tilewright.tensor.visit import blocks, exprs, walk
 
-UNKNOWN_EXTENT = 256  # what a size that is not known counts as, in estimates
+DYNAMIC_EXTENT = 256  # what a dynamic extent counts as, in estimates
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Nest:
         return self.block.iters[at].extent
 
     def guess(self, at: int) -> int:
-        """The extent, or what is assumed of one that is not known."""
+        """The extent, or what is assumed of a dynamic one."""
         return guess(self.extent(at))
 
     @cached_property
@@ -106,7 +106,7 @@ class Nest:
 
 
 def guess(extent: Expr) -> int:
-    return int(extent.value) if isinstance(extent, Const) else UNKNOWN_EXTENT
+    return int(extent.value) if isinstance(extent, Const) else DYNAMIC_EXTENT
 
 
 def accesses_of(block: Block) -> Iterator[Access]:
@@ -195,7 +195,7 @@ def can_fuse(nest: Nest, outer: int, inner: int) -> bool:
 def groups(nest: Nest, order: Sequence[int]) -> list[list[int]]:
     """Neighbours among the iterators that are one loop in truth; those of extent 1 join any.
 
-    Of sizes that are not known only two become one: quotients by products of them are hard to see
+    Of dynamic extents only two become one: quotients by products of them are hard to see
     through later.
     """
     found: list[list[int]] = []
