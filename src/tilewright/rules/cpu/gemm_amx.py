@@ -37,7 +37,7 @@ MIN_M, MIN_K = 4, 16  # below which too much of a tile is filled up with zeros
 MIN_TILE_ROWS = 8  # where there is a choice: loading B takes as long for fewer
 PREFETCH_STEPS = 2  # of k that B is prefetched ahead, where it is
 PREFETCH_A_STRIPS = 4  # in which the rows of the next block of m are prefetched, at least
-TILE_ROW_BYTES = 64
+TILE_ROW_BYTES = 64  # of each of the 16 rows of a tile register
 
 
 @dataclass(frozen=True)
