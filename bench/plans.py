@@ -102,6 +102,16 @@ def matmul(m: int, n: int, k: int) -> str:
     }}"""
 
 
+def one(x: str, y: str, operator: str) -> str:
+    """One operator on one operand."""
+    return f"graph @main(%x: {x}) -> ({y}) {{ %y = {operator} return %y }}"
+
+
+SUM_ROWS = "reduce_sum(%x) {axes = (1,), keepdims = false}"
+SOFTMAX = "softmax(%x) {axes = (1,)}"
+TRANSPOSE = "transpose(%x) {perm = (1, 0)}"
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A kernel that a rule schedules: its graph, and whether its weights are known beforehand."""
@@ -136,6 +146,24 @@ KERNELS = (
     Kernel("pooling", "3x3 28x28x192", pool(28, 192, 3, 1)),
     Kernel("pooling", "3x3 14x14x256", pool(14, 256, 3, 1)),
     Kernel("pooling", "5x5 28x28x64", pool(28, 64, 5, 1)),
+    *(
+        Kernel(
+            "elementwise", f"sigmoid {size}", one(f"f32[{size}]", f"f32[{size}]", "sigmoid(%x)"), ()
+        )
+        for size in ("128, 3072", "1, 1000", "56, 56, 64")
+    ),
+    *(
+        Kernel("reduction", f"rows {m}x{n}", one(f"f32[{m}, {n}]", f"f32[{m}]", SUM_ROWS), ())
+        for m, n in ((128, 3072), (1, 100_000), (3136, 64))
+    ),
+    *(
+        Kernel("fused_reductions", f"softmax {m}x{n}", one(*[f"f32[{m}, {n}]"] * 2, SOFTMAX), ())
+        for m, n in ((128, 1000), (1536, 128), (384, 384))
+    ),
+    *(
+        Kernel("transpose", f"{m}x{n}", one(f"f32[{m}, {n}]", f"f32[{n}, {m}]", TRANSPOSE), ())
+        for m, n in ((512, 512), (3136, 64), (100, 1000))
+    ),
 )
 
 

@@ -70,9 +70,9 @@ class Problem:
     element_bytes: int
 
 
-BLOCK_M, BLOCK_K = (32, 8, 16, 64, 128), (8, 4, 16, 32)
-THREAD_M, THREAD_Y, THREAD_X = (4, 1, 2, 8), (1, 2), (4, 1, 2, 8)
-SPLIT_K = (1, 2, 4, 8, 16)
+BLOCK_M, BLOCK_K = (32, 8, 16, 64, 128), (8, 4, 16, 32)  # candidates, in rows and steps of k
+THREAD_M, THREAD_Y, THREAD_X = (4, 1, 2, 8), (1, 2), (4, 1, 2, 8)  # candidates, per thread
+SPLIT_K = (1, 2, 4, 8, 16)  # candidates, blocks that share a sum
 MOST_REGISTERS = 64  # sums of one thread
 MOST_UNROLLED = 512  # multiply-adds in a row
 BANK_PADDING = 4  # elements between rows of a transposed tile: a load's width

@@ -28,10 +28,10 @@ from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
 FEATURE = "wgmma"
-BLOCK_N = (64, 256, 192, 128, 96)
-GROUPS = (1, 2)
-SLOTS = (4, 5, 6, 3, 2)
-SPAN = (1, 16, 8, 4, 2)
+BLOCK_N = (64, 256, 192, 128, 96)  # candidates, in columns of one wgmma
+GROUPS = (1, 2)  # candidates, warpgroups that multiply
+SLOTS = (4, 5, 6, 3, 2)  # candidates, tiles on their way in shared memory
+SPAN = (1, 16, 8, 4, 2)  # candidates, tiles along m before the next column
 ROUND_UP_BYTES = 4096  # of shared memory beside the slots: barriers, alignment
 
 
