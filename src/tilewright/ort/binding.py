@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,16 +13,21 @@ from tilewright.ort.devices import check_on_cpu
 from tilewright.ort.errors import InvalidArgument
 from tilewright.ort.values import OrtValue, OrtValueVector, numpy_type
 
-if TYPE_CHECKING:
-    from tilewright.ort.session import InferenceSession
-
 NDArray = np.ndarray[Any, Any]
+
+
+class Bound(Protocol):
+    """What a binding asks of its session."""
+
+    def _place(self, name: str) -> Any: ...
+
+    def _run_into(self, inputs: Any, outputs: Any) -> Any: ...
 
 
 class IOBinding:
     """Inputs and outputs bound by name; outputs bound to an array are computed into it."""
 
-    def __init__(self, session: InferenceSession) -> None:
+    def __init__(self, session: Bound) -> None:
         self._session = session
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, NDArray | None] = {}

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from tilewright.ort.session import InferenceSession
+from typing import Any, Protocol
 
 
 class Observer(Protocol):
     """Told of every session of the process, from whichever thread."""
 
-    def loaded(self, session: InferenceSession, seconds: float) -> None:
+    def loaded(self, session: Any, seconds: float) -> None:
         """A session is ready."""
 
     def refused(self, source: Any, error: Exception) -> None:
         """A session could not be made."""
 
-    def ran(self, session: InferenceSession, feed: Mapping[str, Any], seconds: float) -> None:
+    def ran(self, session: Any, feed: Mapping[str, Any], seconds: float) -> None:
         """A run has ended well."""
 
 
