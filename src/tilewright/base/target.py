@@ -88,7 +88,8 @@ class Target:
     @property
     def arch(self) -> str:
         """The architecture: x86_64, aarch64, riscv64, arm, wasm32, nvptx64."""
-        return self.triple.split("-", 1)[0]
+        first = self.triple.split("-", 1)[0]
+        return ARCHES.get(first, first)
 
     @property
     def key(self) -> str:

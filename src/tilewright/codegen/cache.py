@@ -58,7 +58,7 @@ def write(key: str, payload: bytes) -> None:
     if path is None:
         return
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(path, _pack(payload, key.encode()))
     if next(_writes) % 64 == 0:
         prune()

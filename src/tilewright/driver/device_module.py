@@ -176,7 +176,7 @@ class DeviceModule(runtime.Module):
         sizes = self._sizes(given)
         if self._ready is None:
             self._ready = _Loaded(self.program, self._gpu)
-        wanted = None if out is None else [self._output(at, one) for at, one in enumerate(out)]
+        wanted = None if out is None else self._wanted(out, sizes)
         if self._varies:
             walk = _Walk(self, self._ready, sizes, given, wanted, stream)
             return walk.results()
@@ -218,6 +218,21 @@ class DeviceModule(runtime.Module):
         made = self.empty(compact.shape, from_numpy(compact.dtype))
         self._gpu.copy_in(made.address, compact)
         return made
+
+    def _wanted(self, out: Sequence[Any], sizes: Mapping[Var, int]) -> list[Any]:
+        """The caller's own outputs: as many as the model has, each as large as it must be."""
+        if len(out) != len(self.outputs):
+            raise UserError("TW4042", f"the model has {len(self.outputs)} outputs, got {len(out)}")
+        found = [self._output(at, value) for at, value in enumerate(out)]
+        if self._varies:
+            return found  # only the run tells how large they are
+        results = self.program.module.main.results
+        for spec, value, array in zip(self.outputs, results, found, strict=True):
+            dims = tuple(number(dim, sizes) for dim in value.tensor.shape or ())
+            if dims != tuple(array.shape):
+                shape = tuple(array.shape)
+                raise UserError("TW4003", f"{spec.name} has shape {shape}, expected {dims}")
+        return found
 
     def _output(self, at: int, value: Any) -> Any:
         array = value if isinstance(value, Array) else from_dlpack(value)

@@ -15,7 +15,7 @@ from tilewright.sym import TRUE, ZERO, Expr
 from tilewright.te import Tensor
 
 # Queries that together leave out the keys that none of them sees; those of a tile, which
-# rules/attention_amx.py expects as tall as two registers of AMX.
+# rules/cpu/attention_amx.py expects as tall as two registers of AMX.
 BLOCK = 32
 
 

@@ -183,6 +183,7 @@ def _apply(
         return ()
     if not done:
         sch.restore(point)
+        log.refusals.append(Refusal(block, rule.name, f"{text}: it leaves the block alone"))
         return ()
     log.refusals.extend(Refusal(block, rule.name, reason) for reason in sch.take_refusals())
     ns = priced.cycles * context.target.machine.cycle_ns

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -46,11 +45,6 @@ class Problem:
 
     def weights_bytes(self, target: Target) -> int:
         return self.depth * self.vectors * target.vector_bits // 8
-
-    def reads_weights_once(self, tile: Sequence[int], target: Target) -> bool:
-        """Whether weights exceed L2, and one tile has all positions."""
-        is_whole = tuple(tile) == self.extents and not any(self.is_dynamic)
-        return is_whole and self.weights_bytes(target) > target.l2_bytes
 
 
 def tile_cycles(
@@ -119,29 +113,3 @@ def shapes(problem: Problem, most: int) -> Iterator[tuple[int, ...]]:
         if dims[axis] > room or (axis > 0 and problem.is_dynamic[axis - 1]):
             return
         full = (dims[axis], *full)
-
-
-@cache
-def best_tile(problem: Problem, target: Target) -> tuple[int, tuple[int, ...]]:
-    """Vectors of channels and output positions that take the fewest cycles."""
-    tiles = list(dict.fromkeys(shapes(problem, BODY_FMAS)))
-    pairs = [
-        (nr, tile)
-        for nr in range(1, min(problem.vectors, 8) + 1)
-        for tile in tiles
-        if is_register_tile(problem, nr, math.prod(tile), target.vector_registers)
-    ]
-    nr = np.array([pair[0] for pair in pairs])
-    cycles = tile_cycles(problem, nr, np.array([pair[1] for pair in pairs]), target)
-    return pairs[int(np.argmin(cycles))]
-
-
-def even(total: int, most: int, workers: int, batch: int = 1) -> int:
-    """Parts of a total, none larger than `most`: large, but so that workers finish together."""
-    best: tuple[float, int] | None = None
-    for size in range(max(1, min(most, total)), 0, -1):
-        rounds = -(-batch * -(-total // size) // workers) * size
-        if best is None or rounds < 0.97 * best[0]:
-            best = rounds, size
-    assert best is not None
-    return best[1]
