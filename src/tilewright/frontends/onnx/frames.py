@@ -90,7 +90,8 @@ def free_names(proto: onnx.GraphProto) -> list[str]:
     defined = {info.name for info in proto.input}
     defined |= {tensor.name for tensor in proto.initializer}
     defined |= {tensor.values.name for tensor in proto.sparse_initializer}
-    return free_of(ordered(proto.node), [info.name for info in proto.output], defined)
+    defined |= {name for node in proto.node for name in node.output}  # in whatever order
+    return free_of(proto.node, [info.name for info in proto.output], defined)
 
 
 def free_of(
