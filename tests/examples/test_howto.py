@@ -14,6 +14,13 @@ from pages import DOCS, ROOT, blocks_of
 
 PAGES = [page for page in sorted((DOCS / "howto").glob("*.md")) if page.stem != "index"]
 
+# Read by every process that runs in the copy: an editable install would come before it.
+FIRST_THE_COPY = """
+import sys
+
+sys.meta_path = [f for f in sys.meta_path if not type(f).__module__.startswith("_editable")]
+"""
+
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory):
@@ -21,6 +28,7 @@ def pristine(tmp_path_factory):
     shutil.copytree(
         ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "native")
     )
+    (folder / "src" / "sitecustomize.py").write_text(FIRST_THE_COPY)
     return folder
 
 
