@@ -149,10 +149,10 @@ def test_windows_over_a_line_are_loaded_as_they_overlap(apart, height, width, an
 
 @needs_tiles
 def test_threads_share_a_line_of_one_image():
-    X, W = te.placeholder((1, 400, 64), "bf16", name="X"), te.placeholder((64, 64, 3), "bf16")
+    X, W = te.placeholder((1, 3856, 64), "bf16", name="X"), te.placeholder((64, 64, 3), "bf16")
     r, i = te.reduce_axis((0, 64), name="r"), te.reduce_axis((0, 3), name="i")
     Y = te.compute(
-        (1, 384, 64),
+        (1, 3840, 64),
         lambda b, p, m: te.sum(
             te.cast(X[b, p + i * 8, r], "f32") * te.cast(W[m, r, i], "f32"), axis=[r, i]
         ),
@@ -163,11 +163,11 @@ def test_threads_share_a_line_of_one_image():
     assert "amx_load" in str(scheduled)
     assert "in parallel 0.." in str(scheduled)
     random = np.random.default_rng(0)
-    x = random.integers(-8, 9, (1, 400, 64)).astype(ml_dtypes.bfloat16)
+    x = random.integers(-8, 9, (1, 3856, 64)).astype(ml_dtypes.bfloat16)
     w = random.integers(-8, 9, (64, 64, 3)).astype(ml_dtypes.bfloat16)
-    given = [x, w, np.zeros((1, 384, 64), np.float32)]
+    given = [x, w, np.zeros((1, 3840, 64), np.float32)]
     run(scheduled, given)
-    taps = [x[:, 8 * k : 8 * k + 384].astype(np.float32) for k in range(3)]
+    taps = [x[:, 8 * k : 8 * k + 3840].astype(np.float32) for k in range(3)]
     want = sum(seen @ w[:, :, k].astype(np.float32).T for k, seen in enumerate(taps))
     np.testing.assert_array_equal(given[2], want)
 
