@@ -23,6 +23,8 @@ def message(example: str) -> str | None:
             exec(compile(example, "example.py", "exec"), {})
     except TilewrightError as error:
         return ADDRESS.sub("0x…", TEMPORARY.sub("/tmp/…", str(error)))
+    except ImportError:  # of an extra that is not installed here
+        return None
     return None
 
 
