@@ -1,4 +1,4 @@
-"""Convolutions by Winograd's method: what a block of tiles needs stays in the second cache.
+"""Convolutions by Winograd's method: what a block of tiles needs stays in L2.
 
     for blocks of rows of tiles
       pad the rows; transform them                    V: all channels of the block
@@ -9,9 +9,9 @@
 Weights are transformed and packed as [panel, i, j, c, channel in panel] before the first call.
 Where there are too few blocks for the threads, these share out panels, after V has been made.
 
-Where registers hold all tiles of an image, and the second cache does not hold the weights, these
+Where registers hold all tiles of an image, and L2 does not hold the weights, these
 come by once, in order: [i, j, panel, c, channel in panel]. Each of the products reads its part of V
-from the first cache then, and the result is made after all of them.
+from L1 then, and the result is made after all of them.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ def apply(
         sch.parallel(sch.fuse(n, block))
     if shared:
         sch.parallel(sch.fuse(n, block, panel))
-    if plan.once:  # tiles side by side shall not compete for the same places of the first cache
+    if plan.once:  # tiles side by side shall not compete for the same sets of L1
         channels = number(parts.product.extent(6))
         sch.storage_align(parts.image, 0, 4, channels, lanes % channels)
         if plan.parallel != NONE:
