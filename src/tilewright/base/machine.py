@@ -46,6 +46,7 @@ class Machine:
     fma_latency_cycles: int
     loads_per_cycle: int
     stores_per_cycle: int
+    reorder_window: int  # instructions in flight: independent ones among them overlap
     l1d: Cache
     l2: Cache
     l3: Cache
@@ -146,6 +147,7 @@ def _server(name: str, l1d: Cache, l2: Cache, l3: Cache, **changes: Any) -> Mach
         fma_latency_cycles=4,
         loads_per_cycle=2,
         stores_per_cycle=1,
+        reorder_window=224,
         l1d=l1d,
         l2=l2,
         l3=l3,
@@ -164,12 +166,14 @@ _SAPPHIRE_RAPIDS = _server(
     Cache(48 * KB, 12, 128.0),
     Cache(2 * MB, 16, 32.0),
     Cache(64 * MB, 16, 9.0),
+    reorder_window=512,
 )
 _ICE_LAKE = _server(
     "icelake-server",
     Cache(48 * KB, 12, 128.0),
     Cache(1280 * KB, 20, 32.0),
     Cache(32 * MB, 12, 9.0),
+    reorder_window=352,
 )
 _SKYLAKE_SERVER = _server(
     "skylake-avx512",
@@ -187,8 +191,11 @@ _HASWELL = _server(
     Cache(8 * MB, 16, 12.0),
     frequency_ghz=3.2,
     fma_latency_cycles=5,
+    reorder_window=192,
 )
-_SKYLAKE = replace(_HASWELL, name="skylake", fma_latency_cycles=4, frequency_ghz=3.6)
+_SKYLAKE = replace(
+    _HASWELL, name="skylake", fma_latency_cycles=4, reorder_window=224, frequency_ghz=3.6
+)
 _ZEN = _server(
     "znver2",
     Cache(32 * KB, 8, 64.0),
@@ -202,6 +209,7 @@ _ZEN4 = replace(
     name="znver4",
     fma_latency_cycles=4,
     fma_per_cycle=1,  # 512-bit multiply-adds take both halves of the pipes
+    reorder_window=320,
     l2=Cache(1 * MB, 8, 32.0),
     l3=Cache(32 * MB, 16, 16.0),
     frequency_ghz=3.7,
@@ -211,6 +219,7 @@ _NEOVERSE_N1 = _server(
     Cache(64 * KB, 4, 32.0),
     Cache(1 * MB, 8, 16.0),
     Cache(32 * MB, 16, 8.0),
+    reorder_window=128,
     frequency_ghz=2.6,
     memory_bytes_per_cycle=6.0,
     scattered_bytes_per_cycle=4.0,
@@ -224,6 +233,7 @@ _SMALL_ARM = _server(
     fma_per_cycle=1,
     fma_latency_cycles=4,
     loads_per_cycle=1,
+    reorder_window=8,  # in order
     memory_bytes_per_cycle=2.0,
     scattered_bytes_per_cycle=1.5,
     thread_wake_ns=8000.0,
@@ -241,6 +251,7 @@ _APPLE = replace(
     fma_per_cycle=4,
     loads_per_cycle=3,
     stores_per_cycle=2,
+    reorder_window=600,
     l1d=Cache(128 * KB, 8, 48.0, 128),
     l2=Cache(12 * MB, 12, 32.0, 128),
     l3=Cache(0, 1, 0.0, 128),
@@ -249,7 +260,12 @@ _APPLE = replace(
     frequency_ghz=3.2,
 )
 _NEOVERSE_V1 = replace(
-    _NEOVERSE_N1, name="neoverse-v1", fma_per_cycle=4, loads_per_cycle=3, stores_per_cycle=2
+    _NEOVERSE_N1,
+    name="neoverse-v1",
+    fma_per_cycle=4,
+    loads_per_cycle=3,
+    stores_per_cycle=2,
+    reorder_window=256,
 )
 _SMALL_X86 = replace(
     _HASWELL,
@@ -285,7 +301,11 @@ _KNOWN: dict[str, Machine] = {
     "cortex-a53": _SMALL_ARM,
     "cortex-a55": _SMALL_ARM,
     "cortex-a72": replace(
-        _SMALL_ARM, l2=Cache(1 * MB, 16, 16.0), l1d=Cache(32 * KB, 2, 16.0), frequency_ghz=1.8
+        _SMALL_ARM,
+        l2=Cache(1 * MB, 16, 16.0),
+        l1d=Cache(32 * KB, 2, 16.0),
+        reorder_window=128,
+        frequency_ghz=1.8,
     ),
     "cortex-a76": _CORTEX_A76,
     "cortex-x1": replace(_CORTEX_A76, fma_per_cycle=4, l2=Cache(1 * MB, 8, 32.0)),

@@ -21,8 +21,8 @@ from tilewright.rules.cpu.vectorize import (
     ACCUMULATORS,
     SPATIAL_LANES,
     accumulate_cycles,
-    fold_cycles,
     preferred_lanes,
+    row_cycles,
     total,
     vectorize_stage,
 )
@@ -206,8 +206,7 @@ def cost(found: _Found, c: Columns, context: RuleContext) -> Cost:
             # A tile has as many accumulators as vectors; those of a row are combined at its end.
             vectors = nest.instances / found.lanes
             tiled = accumulate_cycles(vectors, np.maximum(1, c["tile"] // found.lanes), machine)
-            single = accumulate_cycles(vectors, c["accumulators"], machine)
-            single = single + rows * fold_cycles(found.lanes, c["accumulators"], machine)
+            single = rows * row_cycles(vectors / rows, found.lanes, c["accumulators"], machine)
             base = np.maximum(base, np.where(c["tile"] == 1, single, tiled))
         lines = np.where(is_apart, machine.l1d.line_bytes / costs.widest(nest.block).size_bytes, 1)
         serial = serial + base * padded * lines

@@ -17,9 +17,9 @@ from tilewright.rules.cpu.vectorize import (
     REDUCTION_LANES,
     SPATIAL_LANES,
     accumulate_cycles,
-    fold_cycles,
     preferred_lanes,
     reduced_run,
+    row_cycles,
     spatial_axis,
     spatial_stride,
     total,
@@ -142,8 +142,7 @@ def cost(found: Reduction, c: Columns, context: RuleContext) -> Cost:
     spatial = accumulate_cycles(vectors * lost * loads, c["accumulators"], machine)
     spatial = np.maximum(spatial, base * _line_share(found, c["accumulators"], machine))
     # Lanes along the reduction: every result ends with a combination of lanes.
-    fold = results * fold_cycles(found.lanes, c["accumulators"], machine)
-    along = accumulate_cycles(vectors, c["accumulators"], machine) + fold
+    along = results * row_cycles(vectors / results, found.lanes, c["accumulators"], machine)
     serial = np.maximum(base, np.where(is_spatial, spatial, along))
     terms: dict[str, Column] = {}
     for lanes in _lanes_candidates(found):

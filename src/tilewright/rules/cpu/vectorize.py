@@ -24,7 +24,7 @@ from tilewright.rules.cpu.elementwise import unroll_candidates, vectors
 from tilewright.rules.match.nest import Access, Nest, attempt, block_of, fused, groups, inner_nest
 from tilewright.rules.space import Column
 from tilewright.sym import ONE, Const
-from tilewright.tensor.schedule import BlockRef, Schedule
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 SPATIAL_LANES, REDUCTION_LANES = "spatial", "reduction"
 ACCUMULATORS = (4, 2, 1)  # vectors of partial results, in the order of preference
@@ -50,7 +50,7 @@ def vectorize_stage(
         attempt(sch, _lanes_of_map, sch, nest, lanes)
         return
     point = sch.checkpoint()
-    args = (sch, reference, nest, lanes, accumulators, lanes_along)
+    args = (sch, reference, nest, depth, lanes, accumulators, lanes_along)
     if not attempt(sch, _lanes_of_reduction, *args):
         sch.restore(point)
 
@@ -62,9 +62,18 @@ def accumulate_cycles(vectors: float, accumulators: Any, machine: Machine) -> Co
     return found
 
 
-def fold_cycles(lanes: int, accumulators: Any, machine: Machine) -> Column:
-    """Of combining the lanes of so many accumulators into one result."""
-    found: Column = machine.fma_latency_cycles * (np.log2(accumulators) + math.log2(lanes))
+def row_cycles(vectors: float, lanes: int, accumulators: Any, machine: Machine) -> Column:
+    """Of a row of so many vectors that is added up to one number, among many such rows.
+
+    Rows follow one another without waiting, as far as the processor's window reaches: a short one
+    takes as long as its instructions, a long one as long as its chain of sums.
+    """
+    folds = 2.0 * math.log2(lanes)  # a move of lanes and an operation each
+    work = vectors / machine.loads_per_cycle + (accumulators - 1) / machine.fma_per_cycle + folds
+    steps = vectors / accumulators + np.log2(accumulators) + math.log2(lanes)
+    in_flight = machine.reorder_window / (2.0 * vectors + accumulators + folds)
+    chain = machine.fma_latency_cycles * steps / np.maximum(1.0, in_flight)
+    found: Column = np.maximum(work, chain)
     return found
 
 
@@ -79,12 +88,13 @@ def _lanes_of_reduction(
     sch: Schedule,
     reference: BlockRef,
     nest: Nest,
+    depth: int,
     lanes: int,
     accumulators: int,
     lanes_along: str | None,
 ) -> None:
     if (lanes_along or preferred_lanes(nest, lanes)) == REDUCTION_LANES:
-        _vectorize_reduction(sch, reference, nest, lanes, accumulators)
+        _vectorize_reduction(sch, reference, nest, depth, lanes, accumulators)
     else:
         _vectorize_spatial(sch, nest, spatial_axis(nest), lanes, accumulators)
 
@@ -144,7 +154,7 @@ def _vectorize_spatial(
 
 
 def _vectorize_reduction(
-    sch: Schedule, reference: BlockRef, nest: Nest, lanes: int, accumulators: int
+    sch: Schedule, reference: BlockRef, nest: Nest, depth: int, lanes: int, accumulators: int
 ) -> None:
     """Lanes along what is reduced."""
     parts = groups(nest, nest.reduce)
@@ -158,30 +168,39 @@ def _vectorize_reduction(
     while run % lanes == 0 and run % (count * lanes):  # rather fewer than one that is not whole
         count //= 2
     _, inner = sch.split(reduce[-1], [None, count * lanes])
-    rank = len(nest.block.writes[0].ranges)
-    partial = sch.rfactor(inner, rank)
-    loops = sch.get_loops(partial)
-    at = next(i for i, loop in enumerate(loops) if loop.var is inner.var)
-    step, lane = sch.split(loops[at], [count, lanes]) if count > 1 else (None, loops[at])
+    *_, lane = _factor(sch, reference, inner, depth)
+    step, lane = sch.split(lane, [count, lanes]) if count > 1 else (None, lane)
     sch.vectorize(lane)
     if step is not None:
         sch.unroll(step)
-    fold_lanes(sch, reference, count * lanes, lanes)
+    fold_lanes(sch, reference, count * lanes, lanes, depth)
 
 
-def fold_lanes(sch: Schedule, reference: BlockRef, size: int, lanes: int) -> None:
+def fold_lanes(sch: Schedule, reference: BlockRef, size: int, lanes: int, depth: int = 0) -> None:
     """Combine `size` parts, by vectors while there are enough of them, the rest one by one."""
-    rank = len(block_of(sch.function, reference.name).writes[0].ranges)
     for width in (lanes, 4):
         if size <= width:
             continue
         _, lane = sch.split(sch.get_loops(reference)[-1], [None, width])
-        partial = sch.rfactor(lane, rank)
-        loops = sch.get_loops(partial)
-        sch.vectorize(loops[-1])
-        sch.unroll(loops[-2])
+        *_, step, lane = _factor(sch, reference, lane, depth)
+        sch.vectorize(lane)
+        sch.unroll(step)
         size = width
     sch.unroll(sch.get_loops(reference)[-1])
+
+
+def _factor(sch: Schedule, reference: BlockRef, loop: LoopRef, depth: int) -> list[LoopRef]:
+    """Reduce in parts along a loop, under the same `depth` loops; the parts' loops, lanes last."""
+    rank = len(block_of(sch.function, reference.name).writes[0].ranges)
+    partial = sch.rfactor(loop, rank)
+    loops, around = sch.get_loops(partial), sch.get_loops(reference)[:depth]
+    is_shared = not around or loops[0].var is around[0].var
+    if is_shared or not attempt(sch, sch.compute_at, partial, around[-1]):
+        lane = next(each for each in loops if each.var is loop.var)
+        return [*(each for each in loops if each is not lane), lane]
+    lane, *others = sch.get_loops(partial)[depth:]
+    sch.reorder(*others, lane)
+    return [*others, lane]
 
 
 def total(nest: Nest, part: Sequence[int]) -> int:
