@@ -1,11 +1,14 @@
-"""How many steps of a sum are taken at a time."""
+"""GEMM in register tiles: its plans keep the answer; how far it is unrolled, what is packed."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from tilewright import te
-from tilewright.rules import default_schedule
+from tilewright.rules import Choice, default_schedule, schedule
+from tilewright.rules.cpu.gemm import GEMM
 from tilewright.rules.cpu.gemm_model import BODY_FMAS, unrolled_steps
-from tilewright.tensor.ir import UNROLL, For
+from tilewright.tensor.ir import UNROLL, For, Function
 from tilewright.tensor.visit import walk
 
 
@@ -18,11 +21,35 @@ def test_steps_divide_the_sum_and_keep_the_code_short() -> None:
     assert unrolled_steps(768, 24, most=1) == 1
 
 
+def product(m: int, n: int, k: int) -> Function:
+    A, B = te.placeholder((m, k), name="A"), te.placeholder((k, n), name="B")
+    r = te.reduce_axis((0, k), name="r")
+    C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[r, j], axis=r), name="C")
+    return te.function([A, B, C], name="matmul")
+
+
+def test_every_plan_keeps_the_answer(check_plans) -> None:
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((27, 19), (19, 40)))
+    outputs = [((27, 40), np.float32)]
+    check_plans(
+        product(27, 40, 19), GEMM, "x86_64-linux-gnu -mcpu=haswell", [a, b], outputs, plans=16
+    )
+
+
+def test_rows_of_a_tile_are_packed_where_their_stride_would_crowd_one_set() -> None:
+    fn, target = product(64, 64, 1024), "x86_64-linux-gnu -mcpu=cascadelake"
+    made = schedule(fn, target)
+    decided = made.decisions[0]
+    tall = decided.plan.replace("pack_a=0", "pack_a=1").replace(decided.plan.split()[0], "mr=12")
+    tall = tall.replace(decided.plan.split()[1], "nr=2").replace("k_unroll=4", "k_unroll=2")
+    given = {decided.block: Choice("gemm", tall)}
+    packed = schedule(fn, target, choices=given).schedule.function
+    assert "align(0, 32, 16)" in str(packed)
+
+
 def test_a_product_takes_several_steps_and_asks_for_weights_ahead() -> None:
-    A, B = te.placeholder((96, 768), name="A"), te.placeholder((768, 512), name="B")
-    r = te.reduce_axis((0, 768), name="r")
-    C = te.compute((96, 512), lambda i, j: te.sum(A[i, r] * B[r, j], axis=r), name="C")
-    fn = te.function([A, B, C], name="matmul")
+    fn = product(96, 512, 768)
     found = default_schedule(fn, "x86_64-linux-gnu -mcpu=skylake-avx512", constants=["B"]).function
     unrolled = [loop for loop in walk(found.body) if isinstance(loop, For) and loop.kind == UNROLL]
     assert any(loop.var.name == "r_1" for loop in unrolled)

@@ -38,3 +38,8 @@ def test_few_long_rows_are_cut_for_threads():
     ]
     assert "parallel=parts" in plans[0]
     assert "parallel=rows" in plans[1]
+
+
+def test_parts_of_a_row_are_combined_where_they_are_made():
+    made = schedule(summed((1000, 768), 1), SERVER, threads=2).schedule.function
+    assert str(made).count("in parallel") == 1

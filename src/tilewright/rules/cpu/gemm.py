@@ -61,6 +61,7 @@ class GemmPlan:
     nr: int = unit("vectors", "of the register tile")
     parallel: str = unit("axis", "that threads share out")
     m_chunks: int = unit("chunks of m", "that threads share out; 1 for other axes")
+    pack_a: bool = unit("flag", "rows of a tile are copied side by side")
     pack_b: str = unit("where", "B is copied to panels")
     kc: int = unit("steps of k", "in a part of the sum; 0: it is not cut")
     kc_outermost: bool = unit("flag", "parts of k around blocks of n")
@@ -125,12 +126,14 @@ def plans(found: Contraction, context: RuleContext) -> Space[GemmPlan] | None:
         return None  # sums along what is contiguous are a reduction's business
     is_dynamic_n = found.extent(found.n[-1]) is None
     streaming = is_constant and streams_weights(size, target.l2_bytes)
-    mr_max = min(max_rows(found, target.machine), size.m)
+    may_pack = may_pack_a(found)
+    mr_max = min(MR_MAX if may_pack else max_rows(found, target.machine), size.m)
     candidates: dict[str, tuple[int | str, ...]] = {
         "mr": tuple(range(1, mr_max + 1)),
         "nr": tuple(nr for nr in (1, 2, 3, 4, 6, 8) if nr <= max(1, size.n)),
         "parallel": (NONE,) if context.threads == 1 else (NONE, BATCH, N, M),
         "m_chunks": (1,) if context.threads == 1 else chunk_counts(found, mr_max, context.threads),
+        "pack_a": (0, 1) if may_pack else (0,),
         "pack_b": packings(found, context),
         "kc": (0, *parts_of_k(found)),
         "kc_outermost": (0, 1),
@@ -147,7 +150,7 @@ def plans(found: Contraction, context: RuleContext) -> Space[GemmPlan] | None:
         candidates,
         lambda columns: _legal(found, size, context, columns),
         stages=(
-            ("mr", "nr", "parallel", "m_chunks", "pack_b"),
+            ("mr", "nr", "parallel", "m_chunks", "pack_a", "pack_b"),
             ("kc", "kc_outermost"),
             ("nc_panels", "pad_n"),
             ("k_unroll", "prefetch_b", "prefetch_next_panel", "prefetch_a"),
@@ -182,6 +185,14 @@ def max_rows(found: Contraction, machine: Machine) -> int:
         return MR_DYNAMIC
     shared = gcd(int(stride.value) * found.a.buffer.dtype.size_bytes, period)
     return min(MR_MAX, max(held, held * 3 // 4 * period // shared))
+
+
+def may_pack_a(found: Contraction) -> bool:
+    """Whether tiles of A can be copied: its rows are contiguous along k, and all sizes known."""
+    extents = [found.extent(at) for at in (*found.m, *found.n, *found.k)]
+    is_plain = len(found.m) == len(found.k) == 1 and None not in extents
+    index = [found.nest.var(at) for at in (found.m[-1], found.k[-1])] if is_plain else []
+    return is_plain and list(found.a.index[-2:]) == index
 
 
 def packings(found: Contraction, context: RuleContext) -> tuple[str, ...]:
@@ -229,6 +240,8 @@ def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) ->
     legal = accumulators <= target.vector_registers
     is_m, is_n = c["parallel"] == M, c["parallel"] == N
     legal &= (c["parallel"] != BATCH) | (size.batch > 1)
+    legal &= (mr <= max_rows(found, target.machine)) | (c["pack_a"] == 1)
+    legal &= (c["pack_a"] == 0) | (size.m > mr)
     tiles = np.array([row_tiles(found, rows) for rows in range(1, int(mr.max(initial=1)) + 1)])
     is_whole = tiles[mr - 1] % c["m_chunks"] == 0
     if found.m and found.extent(found.m[0]) is None:  # each tile of a dynamic m is a chunk
@@ -294,8 +307,9 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
         shared=_shared(size, c, machine, batch, ceil_div(chunks, threads)),
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
         pack=_pack(size, c, machine, b_bytes, passes, is_packed),
+        pack_a=_pack_a(size, c, machine, batch * m, ceil_div(n, block)),
         parts=_parts(size, c, machine, (m, n, mr, nr), fma),
-        panels=_panels(size, c, context, (m, mr, nr), panel_bytes),
+        panels=_panels(size, c, context, (m, mr, nr), panel_bytes, fma),
         padding=_padding(size, c, machine, fma),
         unroll=batch * size.k / c["k_unroll"],
         prefetch=_prefetch(size, c, fma, passes, exceeds_l1, a_bytes > l2 // 2),
@@ -318,6 +332,12 @@ def _pack(
     once = b_bytes / machine.memory_bytes_per_cycle
     in_place = np.where(size.b_bytes <= machine.l2.size_bytes // 4, 0, UNPACKED_SHARE * passes)
     return np.where(is_packed, once, np.where(c["pack_b"] == UNPACKED, in_place * once, 0))
+
+
+def _pack_a(size: Sizes, c: Columns, machine: Machine, rows: Column, blocks: Column) -> Column:
+    """Copying tiles of A for every block of n: out of L2, and into L1."""
+    moved = rows * size.k * size.item_bytes * blocks
+    return np.where(c["pack_a"] == 1, moved / machine.l2.bytes_per_cycle, 0)
 
 
 def _parts(
@@ -348,8 +368,10 @@ def _panels(
     context: RuleContext,
     tile: tuple[Column, Column, Column],
     panel_bytes: Column,
+    fma: Column,
 ) -> Column:
-    """A is read again for every block of n; a block that outgrows its share of L2, from beyond."""
+    """A is read again for every block of n; B, where a block outgrows its share of L2, comes from
+    beyond for every tile of rows, hidden behind multiply-adds as far as these take as long."""
     m, mr, nr = tile
     machine = context.target.machine
     is_passing = (ceil_div(m, mr) > 1) & (size.m <= NEXT_PANEL_MAX_M) & (c["pack_b"] != UNPACKED)
@@ -360,8 +382,9 @@ def _panels(
     a_bytes = m * size.k * size.item_bytes
     again = TAIL_SHARE * blocks * a_bytes / machine.l2.bytes_per_cycle
     outgrown = (c["nc_panels"] > 1) & (block_bytes > room)
-    overflow = np.where(outgrown, blocks * ceil_div(m, mr) * block_bytes, 0)
-    total: Column = again + overflow / machine.scattered_bytes_per_cycle
+    beyond = np.where(outgrown, blocks * ceil_div(m, mr) * block_bytes, 0)
+    transfer = beyond / machine.scattered_bytes_per_cycle
+    total: Column = again + EXPOSED * transfer + np.maximum(0, transfer - fma)
     return total
 
 
@@ -415,6 +438,7 @@ def apply(
         plan.prefetch_next_panel,
         plan.prefetch_a,
         plan.alternate,
+        plan.pack_a,
     )
     return tiled(sch, BlockRef(found.nest.name), found, blocking)
 

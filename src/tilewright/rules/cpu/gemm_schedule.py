@@ -4,6 +4,7 @@
       for jb                 blocks of panels that stay in the second cache
         pack B[:, jb]          unless that was done before
         for io                 tiles of rows
+          pack A[io, :]          where its rows would compete for sets of L1
           for jp               panels
             for k              rows x vectors multiply-adds on registers
             the results go through what follows them (bias, activation), and to memory
@@ -52,6 +53,7 @@ class Blocking:
     prefetch_next_panel: bool  # the next block of B while this one is used
     prefetch_a: bool  # the next rows of A
     alternate: bool = False  # every other call goes through n backwards
+    pack_a: bool = False  # rows of a tile side by side
 
     @property
     def width(self) -> int:
@@ -90,6 +92,7 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tup
         panel = copy_of(sch, c, found, found.b)
     elif (padding := producer_of(sch, c, found, found.b)) is not None:
         sch.compute_inline(padding)
+    rows = copy_of(sch, c, found, found.a) if plan.pack_a else None
     inline_crop(sch, c)
     tile = _part(sch, c, found, plan) if plan.kc else c
     loops, own = _split(sch, c, found, plan)
@@ -111,6 +114,10 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tup
             sch.compute_at(panel, loops.inside)
         _lay_out(sch, panel, tile, found, plan)
         scheduled.append(panel)
+    if rows is not None:
+        sch.compute_at(rows, loops.rows[-1])
+        _pack_rows(sch, rows, found, plan)
+        scheduled.append(rows)
     if plan.prefetch_b:
         read = _read_of(sch, tile, found, found.b)
         far = -(-plan.prefetch_b // plan.k_unroll)
@@ -120,8 +127,9 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tup
         elif plan.prefetch_next_panel:
             attempt(sch, sch.prefetch, tile, read, loops.inside, 1, depth[-1])
     if plan.prefetch_a and loops.rows:
-        read = _read_of(sch, tile, found, found.a)
-        attempt(sch, sch.prefetch, tile, read, loops.rows[-1], 1, depth[-1])
+        reader = tile if rows is None else rows
+        read = _read_of(sch, tile, found, found.a) if rows is None else 0
+        attempt(sch, sch.prefetch, reader, read, loops.rows[-1], 1, depth[-1])
     if plan.parallel != NONE:
         shared = {N: [*loops.outer, loops.done], BATCH: loops.outer}
         shared[M] = [*loops.outer, *loops.chunk]
@@ -236,6 +244,14 @@ def _lay_out(
         attempt(sch, sch.prefetch, panel, 0, rest[-1], PACK_PREFETCH_ROWS)
     if plan.pack_b == BEFORE and plan.parallel != NONE:
         sch.parallel(sch.get_loops(panel)[0])
+
+
+def _pack_rows(sch: Schedule, rows: BlockRef, found: Contraction, plan: Blocking) -> None:
+    """Rows of a tile side by side, whose neighbours begin in other sets of L1."""
+    rank = len(found.a.index)
+    _, lane = sch.split(sch.get_loops(rows)[-1], [None, plan.lanes])
+    sch.vectorize(lane)
+    sch.storage_align(rows, 0, rank - 2, 2 * plan.lanes, plan.lanes)
 
 
 # --------------------------------------------------------------------------- loops
