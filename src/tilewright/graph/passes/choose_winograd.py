@@ -24,7 +24,6 @@ from tilewright.sym import Const
 LEAST_CHANNELS = {2: 1, 4: 64}  # summed over, for each tile, for the sake of accuracy
 WORTH = 1.1  # how many times faster the method must be
 EFFICIENCY = 0.9  # of products, of the peak
-FAR_BYTES = 5.0  # per cycle, from behind the second cache, asked for ahead of time
 TRANSFORMS = {2: (45, 30), 4: (220, 120)}  # cycles per tile and vector: of images, of results
 PADDING = 3.0  # cycles per vector of the image that is copied
 
@@ -136,4 +135,4 @@ def _rate(target: Target) -> float:
 def _far(size_bytes: int, shape: Shape, target: Target) -> float:
     """Cycles to fetch weights that the second cache does not hold."""
     near = shape.waiting and size_bytes <= target.l2_bytes
-    return 0.0 if near else size_bytes / FAR_BYTES
+    return 0.0 if near else size_bytes / target.machine.scattered_bytes_per_cycle
