@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.base.target import CPU, Target
+from tilewright.base.tiles import tile_product
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,5 +80,4 @@ def dots_of(target: Target, a: str, b: str, c: str) -> tuple[Dot, ...]:
 
 def multiplies(target: Target, a: str, b: str) -> bool:
     """Whether a target sums products of these integers, by dot products or on tiles."""
-    on_tiles = target.has("amx-int8") and a in ("u8", "i8") and b == "i8"
-    return on_tiles or bool(dots_of(target, a, b, "i32"))
+    return tile_product(target, a, b) is not None or bool(dots_of(target, a, b, "i32"))

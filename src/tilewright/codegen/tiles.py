@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from tilewright import sym
 from tilewright.base.errors import Unsupported
+from tilewright.base.tiles import REGISTERS, ROW_BYTES, ROWS
 from tilewright.codegen.builder import FunctionText, ModuleText, Value
-from tilewright.intrin.amx import REGISTERS, ROW_BYTES, ROWS, TILE
+from tilewright.intrin.amx import TILE
 from tilewright.sym import Const, Expr
 from tilewright.tensor import ir
 from tilewright.tensor.ir import Buffer, Stmt

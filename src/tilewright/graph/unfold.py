@@ -1,4 +1,4 @@
-"""Convolutions in a form that tiles of AMX can multiply.
+"""Convolutions in a form that matrix tiles and dot products can multiply.
 
     conv(x, w)  =  matmul(rows of patches(x), matrix of w)                        unfolded
     conv(x, w)  =  conv(x as lines of one channel, w as lines, filled up)         in lines
@@ -21,6 +21,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.dots import dots_of
 from tilewright.base.target import Target
+from tilewright.base.tiles import COLUMNS, MIN_ROWS, ROW_BYTES, ROWS, register_blocks
 from tilewright.graph.ir import Attribute, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, Steps, shape_of
 from tilewright.graph.op import BROADCAST, ELEMENTWISE
@@ -30,15 +31,8 @@ from tilewright.graph.types import item_of, items_of
 from tilewright.sym import ONE, Const, Expr
 
 LEAST_COLUMNS, SHORTEST = 16, 16  # of a product that is worth it
-TILE_BYTES, TILE_COLUMNS = 64, 16  # of a row of a tile; columns of its result
-TILE_LOWEST, TILE_ROWS = 8, 16  # how many rows a tile may have
 MOST_IN_VAIN = 1.25  # times what tiles of sixteen rows, all of use, would take
 UNFOLDING = 64  # columns that can be multiplied while a row is unfolded, and read again
-
-
-def has_tiles(target: Any, feature: str) -> bool:
-    """Whether the machine multiplies tiles, which load rows that are anywhere."""
-    return isinstance(target, Target) and target.has(feature)
 
 
 def foldable_weights(node: Node, scope: Scope) -> Array | None:
@@ -62,17 +56,9 @@ def fits_tiles(node: Node, weights: Array) -> bool:
         return False  # of images there may be any number
     sizes = [int(dim.value) for dim in shape if isinstance(dim, Const)]
     row_bytes = inner * weights.dtype.itemsize if weights.dtype.itemsize == 1 else inner * 2
-    if row_bytes % TILE_BYTES or channels % TILE_COLUMNS:
+    if row_bytes % ROW_BYTES or channels % COLUMNS:
         return False
-    return _has_pairs((sizes[-3] if len(taps) > 1 else 1), sizes[-2])
-
-
-def _has_pairs(height: int, width: int) -> bool:
-    """Whether an image can be cut into pairs of tiles, beside each other or below."""
-    return any(
-        width % tall == 0 and (width // tall % 2 == 0 or height % 2 == 0)
-        for tall in range(TILE_LOWEST, min(TILE_ROWS, width) + 1)
-    )
+    return bool(register_blocks(sizes[-2], sizes[-3] if len(taps) > 1 else 1))
 
 
 def fits_dots(node: Node, weights: Array, target: Any) -> bool:
@@ -94,18 +80,18 @@ def fits_lines(node: Node, weights: Array) -> bool:
     columns, inner, *taps = weights.shape
     x, shape = node.inputs[0], shape_of(node.output) or ()
     dims = (*((x and shape_of(x)) or ())[1:], *shape[1:])
-    if len(taps) < 2 or node["dilations"][-1] != 1 or columns % TILE_COLUMNS:
+    if len(taps) < 2 or node["dilations"][-1] != 1 or columns % COLUMNS:
         return False
     if node["strides"][-1] >= taps[-1]:  # unfolding copies every pixel once
         return False
     if not all(isinstance(dim, Const) for dim in dims) or not _is_known(tuple(node["pads"])):
         return False
     *_, height, width = _places(node)
-    deep = TILE_BYTES // 2
+    deep = ROW_BYTES // 2
     steps = prod(taps[:-1]) * -(-taps[-1] * inner // deep)
     unfolded_steps = -(-prod(taps) * inner // deep)
     is_cheap = steps * columns <= unfolded_steps * (columns + UNFOLDING)
-    return inner < deep and is_cheap and _has_pairs(height, width)
+    return inner < deep and is_cheap and bool(register_blocks(width, height))
 
 
 def fits_rows(node: Node, weights: Array) -> bool:
@@ -113,9 +99,9 @@ def fits_rows(node: Node, weights: Array) -> bool:
     columns, inner, *taps = weights.shape
     shape = shape_of(node.output) or ()
     row_bytes = inner * taps[-1] * (1 if weights.dtype.itemsize == 1 else 2)
-    if len(taps) != 2 or taps[0] == 1 or node["strides"][0] != 1 or columns % TILE_COLUMNS:
+    if len(taps) != 2 or taps[0] == 1 or node["strides"][0] != 1 or columns % COLUMNS:
         return False
-    if row_bytes % TILE_BYTES or not all(isinstance(dim, Const) for dim in shape[1:]):
+    if row_bytes % ROW_BYTES or not all(isinstance(dim, Const) for dim in shape[1:]):
         return False
     return _is_known(tuple(node["pads"])) and _extra_lines(node) is not None
 
@@ -129,9 +115,9 @@ def _extra_lines(node: Node) -> int | None:
     best: tuple[float, int] | None = None
     for extra in range(height // 4 + 2):
         places = (height + extra) * width
-        for tall in range(TILE_LOWEST, TILE_ROWS + 1):
+        for tall in range(MIN_ROWS, ROWS + 1):
             if places % (2 * tall) == 0:
-                cost = places * (TILE_ROWS + tall) / (2 * tall)
+                cost = places * (ROWS + tall) / (2 * tall)
                 best = min(best or (cost, extra), (cost, extra))
     return best[1] if best and best[0] <= MOST_IN_VAIN * height * width else None
 
@@ -200,7 +186,7 @@ def in_lines(
     """
     columns, inner, *taps = weights.shape
     rank, shape = len(taps), shape_of(x) or ()
-    deep = TILE_BYTES // 2
+    deep = ROW_BYTES // 2
     long = -(-taps[-1] * inner // deep) * deep
     pads = [int(pad) for pad in node["pads"]]
     wide = int(shape[rank].value) + pads[rank - 1] if isinstance(shape[rank], Const) else 0

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from functools import partial
 
+from tilewright.base.tiles import REGISTERS, ROW_BYTES, ROWS
 from tilewright.intrin.declare import address, instruction, member, stride_bytes
 from tilewright.tensor.intrin import TensorIntrin, declare_family
 from tilewright.tensor.ir import Buffer, Stmt
 from tilewright.tensor.parameters import Parameter
 from tilewright.tensor.scopes import MemoryScope, Owner, declare_scope
 
-ROWS, ROW_BYTES, REGISTERS = 16, 64, 8
 TALL = Parameter("rows", 1, ROWS, default=ROWS)  # of tiles of A and C
 TILE = declare_scope(
     MemoryScope(

@@ -6,7 +6,7 @@ import pytest
 import tilewright as tw
 from tilewright import te
 from tilewright.base.target import Target
-from tilewright.intrin.amx import ROWS
+from tilewright.base.tiles import ROWS
 from tilewright.runtime import _native
 from tilewright.tensor.intrin import intrinsic
 

@@ -14,9 +14,10 @@ import numpy as np
 from tilewright.base.dots import dots_of
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
+from tilewright.base.tiles import tile_product
 from tilewright.graph.ir import Module, Node
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
-from tilewright.graph.unfold import foldable_weights, has_tiles
+from tilewright.graph.unfold import foldable_weights
 
 MOST_IN_VAIN = 1.5  # times the sums: more, and rows of whole windows are made instead
 
@@ -24,7 +25,7 @@ MOST_IN_VAIN = 1.5  # times the sums: more, and rows of whole windows are made i
 def fill_channels(module: Module, ctx: PassContext) -> Module:
     """Before: conv_integer(%x, %w) of 3 channels.   After: conv_integer(pad(%x), %w4) of 4."""
     target = ctx.target
-    if not isinstance(target, Target) or has_tiles(target, "amx-int8"):
+    if not isinstance(target, Target) or tile_product(target, "u8", "i8"):
         return module
     return rewrite_matches(module, (partial(fill, target=target),))
 

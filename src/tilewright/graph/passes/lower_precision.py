@@ -17,6 +17,7 @@ from math import prod
 
 from tilewright.base.dtype import BF16, F32
 from tilewright.base.passes import PassContext
+from tilewright.base.tiles import tile_product
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.unfold import (
@@ -25,7 +26,6 @@ from tilewright.graph.unfold import (
     fits_tiles,
     flatten_rows,
     foldable_weights,
-    has_tiles,
     in_lines,
     in_rows,
     unfolded,
@@ -40,7 +40,7 @@ LARGE = 1 << 17  # elements of a value that does not stay in a cache beside what
 
 def lower_precision(module: Module, ctx: PassContext) -> Module:
     """Before: matmul(%a, %b).   After: matmul(cast(%a), cast(%b)) {to = dtype f32}."""
-    tiles = has_tiles(ctx.target, "amx-bf16")
+    tiles = tile_product(ctx.target, "bf16", "bf16") is not None
     rules = (matmul, partial(conv, tiles=tiles), partial(attention, tiles=tiles), recurrent)
     rounded = rewrite_matches(rewrite_matches(module, rules), (flatten_rows,))
     return rewrite_matches(rewrite_matches(rounded, (read_rounded,)), (round_first,))

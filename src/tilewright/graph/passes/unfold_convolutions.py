@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from tilewright.base.passes import PassContext
+from tilewright.base.tiles import tile_product
 from tilewright.graph.ir import Module, Node
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches
 from tilewright.graph.unfold import (
@@ -19,7 +20,6 @@ from tilewright.graph.unfold import (
     fits_tiles,
     flatten_rows,
     foldable_weights,
-    has_tiles,
     in_rows,
     unfolded,
 )
@@ -38,7 +38,7 @@ def unfold(node: Node, scope: Scope, *, target: Any) -> Replacement:
     weights = foldable_weights(node, scope)
     if x is None or weights is None or any(zeros):
         return None
-    tiles = has_tiles(target, "amx-int8")
+    tiles = tile_product(target, "u8", "i8") is not None
     if fits_tiles(node, weights) or (not tiles and fits_dots(node, weights, target)):
         return None
     if tiles and fits_rows(node, weights):

@@ -9,17 +9,17 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.base.passes import PassContext
+from tilewright.base.tiles import tile_product
 from tilewright.graph.ir import Module, Node
 from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches
 from tilewright.graph.ops.layout import CHANNELS_LAST
-from tilewright.graph.unfold import has_tiles
 
 MOST_GROUPS = 24  # all but one multiply zeros: forty would gain nothing, and weights grow too
 
 
 def widen_groups(module: Module, ctx: PassContext) -> Module:
     """Before: conv_integer(%x, %w) {groups = 4}.   After: conv_integer(%x, %whole) {groups = 1}."""
-    if not has_tiles(ctx.target, "amx-int8"):
+    if tile_product(ctx.target, "u8", "i8") is None:
         return module
     return rewrite_matches(module, (widen,))
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.intrin.amx import ROW_BYTES, SCOPE, scope_of
-from tilewright.intrin.amx import ROWS as TILE_ROWS  # the intrinsics below are declared there
+from tilewright.base.tiles import ROW_BYTES, TILE_PRODUCTS
+from tilewright.base.tiles import ROWS as TILE_ROWS
+from tilewright.intrin.amx import SCOPE, scope_of  # the intrinsics below are declared there
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N
 from tilewright.rules.cpu.gemm_schedule import copy_of, operand, producer_of, read_index
@@ -42,15 +43,16 @@ class Kind:
 
 
 KINDS = {
-    ("bf16", "bf16", "f32"): Kind(
-        "amx-bf16", "amx_bf16_dot", "amx_load_bf16", "amx_load_bf16", "amx_store_f32", 32, 2
-    ),
-    ("i8", "i8", "i32"): Kind(
-        "amx-int8", "amx_i8_dot", "amx_load_i8", "amx_load_i8", "amx_store_i32", 64, 4
-    ),
-    ("u8", "i8", "i32"): Kind(
-        "amx-int8", "amx_u8_dot", "amx_load_u8", "amx_load_i8", "amx_store_i32", 64, 4
-    ),
+    (of.a, of.b, of.c): Kind(
+        of.feature,
+        f"amx_{of.a}_dot",
+        f"amx_load_{of.a}",
+        f"amx_load_{of.b}",
+        f"amx_store_{of.c}",
+        of.depth,
+        of.group,
+    )
+    for of in TILE_PRODUCTS
 }
 
 

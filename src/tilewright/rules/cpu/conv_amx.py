@@ -22,7 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.intrin.amx import ROW_BYTES, scope_of
+from tilewright.base.tiles import BLOCK_TILES, ROW_BYTES, register_blocks
+from tilewright.intrin.amx import scope_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.amx_schedule import (
     KINDS,
@@ -35,7 +36,6 @@ from tilewright.rules.cpu.amx_schedule import (
 )
 from tilewright.rules.cpu.conv_schedule import padding_of
 from tilewright.rules.cpu.gemm_amx import (
-    MIN_TILE_ROWS,
     PREFETCH_STEPS,
     tile_step_cycles,
 )
@@ -49,7 +49,6 @@ from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
-BLOCK_TILES = 2  # of A in a register block: neighbours along a row, or in two rows
 FEW_BLOCKS = 2  # of output positions, for which weights come as fast as they are used
 
 
@@ -145,7 +144,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> AmxConv | Non
     if k_axis != conv.in_channels and has_padding:
         return None
     found = AmxConv(conv, kind, k_axis, _width(conv), has_padding)
-    return found if _register_tiles(found.width, found.height) else None
+    return found if register_blocks(found.width, found.height) else None
 
 
 def _k_axis(conv: Convolution, kind: Kind) -> int | None:
@@ -157,16 +156,6 @@ def _k_axis(conv: Convolution, kind: Kind) -> int | None:
     return conv.kernel_spatial[-1] if is_line and is_whole else None
 
 
-def _register_tiles(width: int, height: int) -> list[tuple[int, int]]:
-    """Rows of a tile and tiles beside each other, for which register blocks cover all positions."""
-    return [
-        (rows, beside)
-        for rows in range(min(TILE_ROWS, width), MIN_TILE_ROWS - 1, -1)
-        for beside in (BLOCK_TILES, 1)
-        if width % (rows * beside) == 0 and height % (BLOCK_TILES // beside) == 0
-    ]
-
-
 def _width(conv: Convolution) -> int:
     """Output positions along a row that whole register blocks cover.
 
@@ -176,16 +165,16 @@ def _width(conv: Convolution) -> int:
     if len(conv.out_spatial) > 1:
         return width
     length, kernel = conv.x.buffer.shape[1], conv.size(conv.kernel_spatial[-1])
-    if not isinstance(length, Const) or kernel is None or _register_tiles(width, 1):
+    if not isinstance(length, Const) or kernel is None or register_blocks(width, 1):
         return width
     reach = (kernel - 1) * conv.dilations[-1]
     most = (int(length.value) - reach - 1) // conv.strides[-1] + 1
-    return next((each for each in range(width, most + 1) if _register_tiles(each, 1)), width)
+    return next((each for each in range(width, most + 1) if register_blocks(each, 1)), width)
 
 
 def plans(found: AmxConv, context: RuleContext) -> Space[AmxConvPlan]:
     tiles, total, height = (
-        _register_tiles(found.width, found.height),
+        register_blocks(found.width, found.height),
         found.total_strips,
         found.height,
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.intrin.amx import ROW_BYTES
+from tilewright.base.tiles import MIN_ROWS, ROW_BYTES
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.amx_schedule import (
     TILE_ROWS,
@@ -35,7 +35,6 @@ from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 MIN_M, MIN_K = 4, 16  # below which too much of a tile is filled up with zeros
-MIN_TILE_ROWS = 8  # where there is a choice: loading B takes as long for fewer
 PREFETCH_STEPS = 2  # of k that B is prefetched ahead, where it is
 PREFETCH_A_STRIPS = 4  # in which the rows of the next block of m are prefetched, at least
 
@@ -119,7 +118,7 @@ def plans(found: AmxGemm, context: RuleContext) -> Space[AmxGemmPlan]:
     column_tiles = 1 if found.n <= TILE_ROWS else 2
     total = ceil_div(found.n, TILE_ROWS * column_tiles)
     if gemm.extent(gemm.m[-1]) is None or m >= TILE_ROWS:
-        rows = tuple(range(TILE_ROWS, MIN_TILE_ROWS - 1, -1))
+        rows = tuple(range(TILE_ROWS, MIN_ROWS - 1, -1))
         rows = rows if gemm.extent(gemm.m[-1]) is not None else (TILE_ROWS,)
     else:
         rows = (m,)

@@ -1,0 +1,58 @@
+"""Matrix tiles of processors, as data: their size, what they multiply, and who has them.
+
+`intrin/amx.py` declares how the instructions behave; rules and graph passes ask here what a target
+multiplies, and which images whole tiles cover.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.base.target import Target
+
+ROWS, ROW_BYTES, REGISTERS = 16, 64, 8  # of a tile; tiles of a core
+COLUMNS = ROWS  # of a result: as many sums of 32 bits as a row has room for
+MIN_ROWS = 8  # where there is a choice: loading B takes as long for fewer
+BLOCK_TILES = 2  # of A in a register block: neighbours along a row, or in two rows
+
+
+@dataclass(frozen=True, slots=True)
+class TileProduct:
+    """A multiplication of tiles."""
+
+    feature: str  # that a target needs
+    a: str  # types of the operands and of the sums
+    b: str
+    c: str
+    group: int  # steps of k side by side in a row of B
+
+    @property
+    def depth(self) -> int:
+        """Steps of k in a tile."""
+        return ROWS * self.group
+
+
+TILE_PRODUCTS = (
+    TileProduct("amx-bf16", "bf16", "bf16", "f32", 2),
+    TileProduct("amx-int8", "i8", "i8", "i32", 4),
+    TileProduct("amx-int8", "u8", "i8", "i32", 4),
+)
+
+
+def tile_product(target: Any, a: str, b: str) -> TileProduct | None:
+    """How a target multiplies tiles of these types; None if it does not."""
+    if not isinstance(target, Target):
+        return None
+    products = (each for each in TILE_PRODUCTS if (each.a, each.b) == (a, b))
+    return next((each for each in products if target.has(each.feature)), None)
+
+
+def register_blocks(width: int, height: int) -> list[tuple[int, int]]:
+    """Rows of a tile and tiles beside each other, of register blocks that cover a whole image."""
+    return [
+        (rows, beside)
+        for rows in range(min(ROWS, width), MIN_ROWS - 1, -1)
+        for beside in (BLOCK_TILES, 1)
+        if width % (rows * beside) == 0 and height % (BLOCK_TILES // beside) == 0
+    ]
