@@ -25,6 +25,7 @@ from tilewright.driver.packing import Packing, cached_images, compile_images
 from tilewright.driver.workers import compile_all
 from tilewright.graph import ir
 from tilewright.graph.build import constant_type
+from tilewright.graph.collapse import collapse_rows
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.memory import VIEWS
 from tilewright.graph.types import TensorType
@@ -128,7 +129,7 @@ class _Lowering:
             out.extend(self._sizes(inner))
         if node.op in VIEWS:
             return [*out, node]
-        body = node.bodies[0] if node.op == "fused" else _alone(node)
+        body = collapse_rows(node.bodies[0] if node.op == "fused" else _alone(node))
         label = _label(body)
         weights = frozenset(
             at

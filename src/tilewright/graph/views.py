@@ -6,11 +6,13 @@ what is in memory.
 
 from __future__ import annotations
 
+import itertools
+
 from tilewright import sym
 from tilewright.graph.ir import Node
 from tilewright.graph.op import COMPLEX
 from tilewright.graph.ops import OPS
-from tilewright.sym import ONE, Expr
+from tilewright.sym import ONE, Const, Expr
 
 Shape = tuple[Expr, ...]
 
@@ -35,6 +37,22 @@ def reads_views(node: Node) -> bool:
     if op is None or op.pattern != COMPLEX:
         return False
     return not any(attr.name == "strides" for attr in op.attributes)
+
+
+def scatters_rows(view: Node, product: Node) -> bool:
+    """Whether rows of a matmul would be read along several axes, the innermost of them dynamic.
+
+    A register tile takes rows of one axis, and of that one there may be few: one of a batch, say.
+    Rows that are in order are one axis, however many they were.
+    """
+    if view.op != "transpose" or product.op != "matmul" or product.inputs[0] is not view.output:
+        return False
+    weights, shape = product.inputs[1], view.output.tensor.shape or ()
+    if weights is None or len(weights.tensor.shape or ()) != 2:
+        return False
+    *lead, _ = view["perm"]
+    in_order = all(b == a + 1 for a, b in itertools.pairwise(lead))
+    return len(lead) > 1 and not in_order and not isinstance(shape[-2], Const)
 
 
 def splits(before: Shape, after: Shape) -> bool:

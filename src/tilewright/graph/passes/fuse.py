@@ -38,7 +38,7 @@ from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import BROADCAST, COMPLEX, ELEMENTWISE, INJECTIVE, REDUCTION
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import sizes_of
-from tilewright.graph.views import ALIAS, is_view, reads_views
+from tilewright.graph.views import ALIAS, is_view, reads_views, scatters_rows
 from tilewright.graph.visit import attribute_sizes, map_bodies
 from tilewright.sym import ONE, Expr, Var
 
@@ -136,7 +136,13 @@ class _Fusion:
             users = self.users.get(node.output, [])
             if not users or node.output in self.results:
                 continue
-            reading = [u for u in users if self.is_kernel[u] and reads_views(self.nodes[u])]
+            reading = [
+                user
+                for user in users
+                if self.is_kernel[user]
+                and reads_views(self.nodes[user])
+                and not scatters_rows(node, self.nodes[user])
+            ]
             if all(user in found or user in reading for user in users):
                 found.add(at)
         return found
