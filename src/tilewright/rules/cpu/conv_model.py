@@ -23,6 +23,7 @@ DYNAMIC_SPATIAL = 56  # output positions along an axis whose extent is dynamic
 BODY_FMAS = 32  # multiply-adds in a tile's body: more than registers hold accumulators is no use
 GUARDED_POSITIONS = 2.5  # times as long as others take those that may not exist
 LOOP_CYCLES, TILE_CYCLES = 0.25, 20  # of a step of the sum; of a tile, besides its sum
+L2_SHARE = 0.25  # of what weights take to come from L2 that multiply-adds do not hide
 TAIL_SHARE = 0.01  # between equals: every tail is code of its own
 
 
@@ -72,7 +73,8 @@ def tile_cycles(
         ):
             step = step_cycles(positions, vectors, machine)
             from_l2 = vectors * vector_bytes / machine.l2.bytes_per_cycle
-            step = np.where(is_streamed, np.maximum(step, from_l2), step) + LOOP_CYCLES
+            streamed = np.maximum(step, from_l2) + L2_SHARE * from_l2
+            step = np.where(is_streamed, streamed, step) + LOOP_CYCLES
             stores = 2 * problem.k_interleave * positions * vectors
             cycles += count * repeated * (problem.depth * step + stores + TILE_CYCLES)
     weights = problem.weights_bytes(target)
