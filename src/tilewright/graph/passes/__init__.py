@@ -29,6 +29,7 @@ from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
 from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
+from tilewright.graph.passes.trim_kernels import trim_kernels
 from tilewright.graph.passes.unfold_convolutions import unfold_convolutions
 from tilewright.graph.passes.widen_bytes import widen_bytes
 from tilewright.graph.passes.widen_groups import widen_groups
@@ -69,6 +70,7 @@ OPTIMIZED = (
     widen_products,
     cancel_reshapes,
     split_conv_transpose,
+    trim_kernels,
     fold_constants,
     merge_common_subexpressions,
     remove_dead_nodes,

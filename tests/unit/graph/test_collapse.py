@@ -1,0 +1,47 @@
+"""Rows of a matmul along several axes as rows along one."""
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.graph.collapse import collapse_rows
+from tilewright.graph.parser import parse
+
+
+def body(text):
+    return parse(f"graph @main({text}").main
+
+
+DYNAMIC = """%x: f32[s, b, 8], %w: f32[8, 6], %c: f32[6]) -> (f32[s, b, 6]) {
+  %y = matmul(%x, %w)
+  %z = add(%y, %c)
+  return %z
+}"""
+
+
+def test_dynamic_rows_become_one_axis():
+    found = collapse_rows(body(DYNAMIC))
+    assert [len(param.tensor.shape) for param in found.params] == [2, 2, 1]
+    assert str(found.results[0].tensor.shape[0]) == "s * b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DYNAMIC.replace("[s, b,", "[s, 4,"),  # tiles lie along an axis of known size
+        DYNAMIC.replace("%c: f32[6]", "%c: f32[b, 6]"),  # an operand that not all rows share
+        DYNAMIC.replace("%w: f32[8, 6]", "%w: f32[s, 8, 6]"),  # weights of their own
+    ],
+)
+def test_other_rows_stay(text):
+    graph = body(text)
+    assert collapse_rows(graph) is graph
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (5, 1), (3, 4), (1, 9), (0, 2)])
+def test_the_answer_is_the_same_for_every_size(sizes):
+    rng = np.random.default_rng(0)
+    module = tw.compile(parse(f"graph @main({DYNAMIC}"))
+    x = rng.standard_normal((*sizes, 8)).astype(np.float32)
+    w, c = (rng.standard_normal(shape).astype(np.float32) for shape in ((8, 6), (6,)))
+    np.testing.assert_allclose(np.asarray(module(x, w, c)[0]), x @ w + c, 1e-5, 1e-5)
