@@ -22,7 +22,15 @@ from tilewright.sym import Expr, Size, Var, evaluate, free_vars
 def interpret(
     module: Module, *args: Any, graph: str = "main", check: bool = False
 ) -> tuple[Any, ...]:
-    """Run a graph of the module on arrays (or lists for sequences, None for absent optionals)."""
+    """Run a graph of the module on arrays (or lists for sequences, None for absent optionals).
+
+    Examples:
+        >>> import numpy as np
+        >>> from tilewright import graph
+        >>> module = graph.parse("graph @main(%x: f32[2]) { %y = neg(%x) return %y }")
+        >>> graph.interpret(module, np.array([1, -2], np.float32))
+        (array([-1.,  2.], dtype=float32),)
+    """
     return Interpreter(module, check=check).run(module.graphs[graph], args)
 
 

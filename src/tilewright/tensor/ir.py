@@ -29,7 +29,15 @@ Annotations = tuple[tuple[str, Value], ...]
 
 @node
 class Buffer:
-    """A dense array in some memory. Unique by identity; the name is a hint."""
+    """A dense array in some memory. Unique by identity; the name is a hint.
+
+    Examples:
+        >>> from tilewright import tensor
+        >>> text = "func @f(%x: f32[4]) stage scheduled { for %i in 0..4 { %x[%i] = 1.0 } }"
+        >>> fn = tensor.parse(text)
+        >>> fn.params[0].name, fn.params[0].dtype
+        ('x', dtype('f32'))
+    """
 
     name: str
     shape: tuple[Expr, ...]
@@ -557,6 +565,15 @@ class Function:
 
     Sizes in the parameters' shapes take their values from the arguments; `requires` is checked at
     entry, before anything else runs. `==` compares structure, names of variables aside.
+
+    Examples:
+        >>> from tilewright import tensor
+        >>> text = "func @f(%x: f32[4]) stage scheduled { for %i in 0..4 { %x[%i] = 1.0 } }"
+        >>> fn = tensor.parse(text)
+        >>> fn.name, fn.stage
+        ('f', 'scheduled')
+        >>> tensor.parse(str(fn)) == fn
+        True
     """
 
     name: str
