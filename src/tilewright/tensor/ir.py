@@ -223,7 +223,7 @@ def level_of(axis: str) -> str:
 
 
 # An annotation of parallel loops: what ran last comes first, when the loop runs again.
-TO_AND_FRO = "to_and_fro"
+ALTERNATING = "alternating"
 
 SPATIAL, REDUCE, SCAN = "spatial", "reduce", "scan"
 ITER_KINDS = (SPATIAL, REDUCE, SCAN)
