@@ -106,7 +106,7 @@ def bars(title: str, names: Sequence[str], values: Sequence[float], unit: str, m
         return ""
     figure, axes = pyplot.subplots(figsize=(8, 1.0 + 0.3 * len(names)))
     drawn = axes.barh(list(names), list(values), color=COLOURS[0])
-    axes.bar_label(drawn, fmt=" %.3g", color=INK)
+    axes.bar_label(drawn, fmt=lambda value: f" {value:,.0f}", color=INK)
     axes.invert_yaxis()
     axes.set_xlabel(unit)
     axes.margins(x=0.12)

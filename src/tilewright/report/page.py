@@ -99,13 +99,12 @@ def _cut(text: str) -> str:
 
 
 def _head(report: Report) -> str:
-    least = min(report.run_ns) / 1e6
-    kernels = sum(box.nanoseconds for box in report.boxes) / 1e6
+    kernels = sum(box.nanoseconds for box in report.boxes)
     facts = [
-        ("a call takes at least", f"{least:.3g} ms"),
-        ("of it in kernels", f"{kernels:.3g} ms"),
+        ("a call takes at least", _time(min(report.run_ns))),
+        ("of it in kernels", _time(kernels)),
         ("kernels", f"{len(report.stages)}"),
-        ("arena", f"{report.arena_bytes / 1e6:.3g} MB" if report.arena_bytes else "at run time"),
+        ("arena", _bytes(report.arena_bytes) if report.arena_bytes else "at run time"),
         ("threads", report.provenance["threads"]),
         ("fallbacks", ", ".join(report.fallbacks) or "none"),
     ]
@@ -171,6 +170,14 @@ def _time(nanoseconds: float) -> str:
     return f"{nanoseconds / 1e3:.1f} µs" if nanoseconds >= 100 else f"{nanoseconds:.0f} ns"
 
 
+def _bytes(count: float) -> str:
+    """A size with three digits: 6.02 MB, 768 B."""
+    for unit, name in ((1e6, "MB"), (1e3, "kB")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count:.0f} B"
+
+
 def _kernels(report: Report) -> str:
     """Every box that takes time, the costliest first: the graph as a list."""
     total = sum(box.nanoseconds for box in report.boxes) or 1.0
@@ -217,8 +224,8 @@ def _memory(report: Report) -> str:
             alive[step] = alive.get(step, 0) + slot.size_bytes
     most = max(alive.values())
     told = (
-        f"{len(report.slots)} values share {report.arena_bytes / 1e6:.3f} MB; "
-        f"at most {most / 1e6:.3f} MB are alive at once."
+        f"{len(report.slots)} values share {_bytes(report.arena_bytes)}; "
+        f"at most {_bytes(most)} are alive at once."
     )
     largest = sorted(report.slots, key=lambda slot: -slot.size_bytes)[:20]
     rows = [

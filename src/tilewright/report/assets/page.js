@@ -173,7 +173,7 @@ function row(table, name, text) {
   make("th", name, made, { scope: "row" });
   make("td", text, made);
 }
-const number = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4 });
+const number = (value) => value.toLocaleString("en", { maximumSignificantDigits: 3 });
 async function choose(index, focus) {
   const all = await data();
   const box = all.boxes[index], detail = $("detail");
