@@ -68,8 +68,8 @@ $(VENV)/.bench: $(SETUP)
 	$(BIN)/pip install --quiet --editable '.[bench]'
 	@touch $@
 
-conformance: $(SETUP)  ## all of ONNX's own backend tests
-	$(BIN)/python bench/conformance.py
+conformance: $(SETUP)  ## all of ONNX's own backend tests, and whether the operator table says the same
+	$(BIN)/python bench/conformance.py --table
 
 # Where nothing can be installed: needs pytest, numpy, ml_dtypes, llvmlite and cuda-bindings, and the
 # C runtime built beforehand (make setup).
