@@ -17,6 +17,8 @@ from tilewright.report.layout import HEIGHT, WIDTH, layered
 
 LONGEST_TEXT = 400_000  # characters of one stage of one kernel
 LABEL = 26  # characters that fit into a box
+LISTED = 1000  # rows of the list at most
+LABELLED = 500  # boxes at most that have their text from the start: text takes browsers longest
 
 
 def write_page(report: Report, path: str | Path, against: Report | None = None) -> Path:
@@ -127,6 +129,7 @@ def graph_svg(report: Report) -> str:
     """The graph: a box per kernel, a line per value."""
     layout = layered(len(report.boxes), ((a, b) for a, b, _ in report.edges))
     total = sum(box.nanoseconds for box in report.boxes) or 1.0
+    is_large = len(report.boxes) > LABELLED
     lines = []
     for begin, end, of in report.edges:
         (x, y), (u, v) = layout.places[begin], layout.places[end]
@@ -137,7 +140,7 @@ def graph_svg(report: Report) -> str:
             f'{u:.0f} {v:.0f}"><title>{escape(of)}</title></path>'
         )
     boxes = [
-        _box_svg(at, box, layout.places[at], box.nanoseconds / total)
+        _box_svg(at, box, layout.places[at], box.nanoseconds / total, is_large)
         for at, box in enumerate(report.boxes)
     ]
     return (
@@ -147,19 +150,26 @@ def graph_svg(report: Report) -> str:
     )
 
 
-def _box_svg(at: int, box: Box, place: tuple[float, float], share: float) -> str:
+def _box_svg(at: int, box: Box, place: tuple[float, float], share: float, is_bare: bool) -> str:
+    """A box; the page's script writes into bare ones what `aria-label` says, once they are seen."""
     x, y = place[0] - WIDTH / 2, place[1] - HEIGHT / 2
     label = box.label if len(box.label) <= LABEL else box.label[: LABEL - 1] + "…"
     time = f"{_time(box.nanoseconds)}, {share:.1%}" if box.nanoseconds else box.kind
     fill = colour(share) if box.nanoseconds else ""
     style = f' style="fill:{fill}"' if fill else ""
     told = escape(f"{box.label}: {time}")
+    text = (
+        ""
+        if is_bare
+        else (
+            f'<text x="{WIDTH / 2:.0f}" y="18">{escape(label)}</text>'
+            f'<text x="{WIDTH / 2:.0f}" y="35" class="small">{escape(time)}</text>'
+        )
+    )
     return (
         f'<g class="box {box.kind}" id="box-{at}" tabindex="0" role="button" '
         f'aria-label="{told}" transform="translate({x:.0f} {y:.0f})">'
-        f'<rect width="{WIDTH:.0f}" height="{HEIGHT:.0f}" rx="6"{style}/>'
-        f'<text x="{WIDTH / 2:.0f}" y="18">{escape(label)}</text>'
-        f'<text x="{WIDTH / 2:.0f}" y="35" class="small">{escape(time)}</text></g>'
+        f'<rect width="{WIDTH:.0f}" height="{HEIGHT:.0f}" rx="6"{style}/>{text}</g>'
     )
 
 
@@ -179,14 +189,14 @@ def _bytes(count: float) -> str:
 
 
 def _kernels(report: Report) -> str:
-    """Every box that takes time, the costliest first: the graph as a list."""
+    """The boxes that take time, the costliest first: the graph as a list."""
     total = sum(box.nanoseconds for box in report.boxes) or 1.0
     order = sorted(
         (at for at, box in enumerate(report.boxes) if box.nanoseconds),
         key=lambda at: -report.boxes[at].nanoseconds,
     )
     rows = []
-    for at in order:
+    for at in order[:LISTED]:
         box = report.boxes[at]
         rows.append(
             (
@@ -200,7 +210,9 @@ def _kernels(report: Report) -> str:
             )
         )
     heads = ("kernel", "µs", "share", "GFLOP/s", "GB/s", "rules", "nodes of the model")
-    return _table(heads, rows, numbers=(1, 2, 3, 4))
+    left = len(order) - len(rows)
+    note = f"<p>{left:,} more take less time each; the graph has them.</p>" if left else ""
+    return _table(heads, rows, numbers=(1, 2, 3, 4)) + note
 
 
 def _rules(report: Report, box: Box) -> Iterable[str]:
