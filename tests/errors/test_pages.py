@@ -22,6 +22,7 @@ EXTRAS = {
     "torch": ("import torch\n", ".torch", ".pt2"),
     "onnxruntime": ("import onnxruntime_run",),
     "PIL": ("import drawn",),
+    "transformers": ("from transformers import",),
 }
 
 
