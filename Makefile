@@ -8,8 +8,8 @@ SETUP := $(VENV)/.setup
 C := src/tilewright/runtime/native
 NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch])
 
-.PHONY: help setup demo test lint unit test-gpu bench-gpu docs wheel fuzz bench conformance sanitize
-.PHONY: clean
+.PHONY: help setup demo test lint unit test-gpu bench-gpu docs wheel fuzz bench results conformance
+.PHONY: sanitize clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -56,16 +56,20 @@ wheel: $(SETUP)  ## one abi3 manylinux wheel, into dist/, tried in an environmen
 
 BENCHES := schedule runtime math gemm gpu conv zoo compile ablation
 
-bench: $(VENV)/.bench  ## the figures of bench/RESULTS.md, against peers; wants an idle machine
-	@short=; for name in $(BENCHES); do $(BIN)/python bench/$$name.py || short="$$short $$name"; done; \
+bench: $(VENV)/.bench  ## the figures of bench/RESULTS.md, against peers; wants an idle machine; RECORD=1 keeps them
+	@short=; for name in $(BENCHES); do \
+	$(BIN)/python bench/$$name.py $(if $(RECORD),--record) || short="$$short $$name"; done; \
 	test -z "$$short" || { echo "short or failed:$$short"; exit 1; }
+
+results: $(SETUP)  ## bench/RESULTS.md and the chart of README.md, from bench/RESULTS.json
+	$(BIN)/python tools/results.py
 
 $(VENV)/.bench: $(SETUP)
 	$(BIN)/pip install --quiet --editable '.[bench]'
 	@touch $@
 
-conformance: $(SETUP)  ## all of ONNX's own backend tests
-	$(BIN)/python bench/conformance.py
+conformance: $(SETUP)  ## all of ONNX's own backend tests, and whether the operator table says the same
+	$(BIN)/python bench/conformance.py --table
 
 # Where nothing can be installed: needs pytest, numpy, ml_dtypes, llvmlite and cuda-bindings, and the
 # C runtime built beforehand (make setup).

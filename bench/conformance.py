@@ -1,6 +1,6 @@
 """How much of ONNX's own backend suite passes.
 
-    python bench/conformance.py [--how native] [--jobs 2] [--filter REGEX] [--failures]
+    python bench/conformance.py [--how native] [--jobs 2] [--filter REGEX] [--failures] [--table]
 
 Compiles (or only interprets) every node, simple and PyTorch test inside the `onnx` package, runs it
 and compares with the expected outputs, under the tolerances of each test. Each runs in a worker
@@ -23,7 +23,9 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "conformance"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools" / "site"))
 
+from run_operators import told
 from suite import FAILED, KINDS, LIGHT, PASSED, UNSUPPORTED, WAYS, Outcome, cases
 from workers import Lost, run_jobs
 
@@ -59,7 +61,22 @@ def measure(options: argparse.Namespace) -> list[Figure]:
         report.at_most(FAILED, total[FAILED], "tests", 0),
         report.at_most(CRASHED, total[CRASHED], "tests", 0),
         Figure(UNSUPPORTED, total[UNSUPPORTED], "tests"),
+        *([unlike_the_table(outcomes["node"])] if options.table else ()),
     ]
+
+
+def unlike_the_table(ended: dict[str, Outcome]) -> Figure:
+    """How many tests the documentation's table of operators tells otherwise than they ended."""
+    table = told({name: cases("node")[name] for name in ended})
+    words = {PASSED: {False: NATIVE, True: "fallback"}, UNSUPPORTED: {False: "refused"}}
+    unlike = [
+        name
+        for name, end in ended.items()
+        if table[name]["status"] != words.get(end.status, {}).get(bool(end.fallbacks))
+    ]
+    if unlike:
+        print("not as the table says:", ", ".join(unlike))
+    return report.at_most("tests that end unlike the table of operators", len(unlike), "", 0)
 
 
 def show_failures(outcomes: dict[str, dict[str, Outcome]]) -> None:
@@ -93,6 +110,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--filter", default="", help="a regular expression on the names of tests")
     parser.add_argument("--light", action="store_true", help="also the architectures of the zoo")
     parser.add_argument("--how", choices=tuple(WAYS), default=NATIVE, help="how models are run")
+    parser.add_argument("--table", action="store_true", help="compare with the operator table")
     parser.add_argument("--jobs", type=int, default=2, help="tests run at a time")
     parser.add_argument("--failures", action="store_true", help="say why each test did not pass")
 

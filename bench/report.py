@@ -4,12 +4,16 @@ A script computes figures and hands them over:
 
     if __name__ == "__main__":
         report.run(__doc__, measure)          # measure(options) -> list[Figure]
+
+With `--record` they go into bench/RESULTS.json, of which `make results` makes RESULTS.md and the
+chart of README.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -20,6 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.base.host import described_machine
+
 try:
     from rich.console import Console
     from rich.table import Table
@@ -27,6 +33,7 @@ except ImportError:  # machines with a GPU where nothing can be installed
     Console = None  # type: ignore[assignment,misc]  # a plain table does
 
 LINE_BYTES = 64
+RESULTS = Path(__file__).with_name("RESULTS.json")
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,7 @@ def run(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--record", action="store_true", help="put the figures into RESULTS.json")
     if arguments is not None:
         arguments(parser)
     options = parser.parse_args()
@@ -107,8 +115,69 @@ def run(
         show(figures)
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
+    if options.record:
+        script, *given = sys.argv
+        told = " ".join(word for word in given if word != "--record")
+        command = f"python bench/{Path(script).name} {told}".rstrip()
+        RESULTS.write_text(as_json(recorded(read_results(), command, machine(), figures)))
     if any(figure.ok is not None and not figure.ok for figure in figures):
         sys.exit(1)
+
+
+def machine() -> str:
+    """The machine that figures are of, for people."""
+    return f"{os.cpu_count()} cores of {described_machine().name}"
+
+
+def read_results() -> dict[str, Any]:
+    """What was recorded: `about`, and sections of text, tables and figures."""
+    found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return found
+
+
+def recorded(
+    results: dict[str, Any], command: str, where: str, figures: Sequence[Figure]
+) -> dict[str, Any]:
+    """The results with figures: in place of older ones of the command, else beside its script's."""
+    new = {"command": command, "machine": where, "figures": [asdict(f) for f in figures]}
+    script = command.split()[1]
+    sections = [dict(section, parts=list(section["parts"])) for section in results["sections"]]
+    for section in sections:
+        for at, part in enumerate(section["parts"]):
+            if isinstance(part, dict) and part.get("command") == command:
+                section["parts"][at] = new
+                return results | {"sections": sections}
+    home = next((each for each in sections if script in each["title"]), None)
+    if home is None:
+        home = {"title": f"{Path(script).stem}: `{command}`", "parts": []}
+        sections.append(home)
+    home["parts"].append(new)
+    return results | {"sections": sections}
+
+
+def as_json(results: dict[str, Any]) -> str:
+    """The results as text in which every row and every figure is a line."""
+
+    def part(value: Any) -> str:
+        if isinstance(value, str):
+            return json.dumps(value, ensure_ascii=False)
+        items = []
+        for key, inside in value.items():
+            if key in ("rows", "figures"):
+                lines = ",\n    ".join(json.dumps(row, ensure_ascii=False) for row in inside)
+                items.append(f'"{key}": [\n    {lines}]')
+            else:
+                items.append(f'"{key}": {json.dumps(inside, ensure_ascii=False)}')
+        return "{" + ", ".join(items) + "}"
+
+    sections = ",\n".join(
+        f' {{"title": {json.dumps(each["title"], ensure_ascii=False)}, "parts": [\n  '
+        + ",\n  ".join(map(part, each["parts"]))
+        + "]}"
+        for each in results["sections"]
+    )
+    about = json.dumps(results["about"], ensure_ascii=False)
+    return f'{{"about": {about},\n"sections": [\n{sections}]}}\n'
 
 
 def show(figures: Sequence[Figure]) -> None:

@@ -37,8 +37,7 @@ def apply(op: str, *inputs: Node) -> Node:
 
 
 def in_order(node: Node, found: dict[Node, None] | None = None) -> dict[Node, None]:
-    """The nodes that lead to a result, each after its inputs."""
-    found = {} if found is None else found
+    found = {} if found is None else found  # each node after its inputs
     for each in node.inputs:
         in_order(each, found)
     found.setdefault(node)
@@ -91,7 +90,6 @@ print(" -> ".join(node.op for node in in_order(model) if node.op not in ("input"
 #
 # Going through memory costs more than an addition. A kernel is a matrix multiplication with all
 # elementwise operators behind it, as long as nobody else wants what is in between.
-
 
 Group = list[Node]  # the first may be a matmul, the rest is elementwise; the last is the result
 
@@ -181,9 +179,9 @@ def describe(group: Group) -> Kernel:
 
 # ## 4. Schedules
 #
-# A schedule changes the loops, never the expression. Two primitives do nearly everything: `split`, which
-# replaces an axis by two wherever it stands in an index, and `order`, which also says how each loop is
-# carried out. Loops inside the reduction are unrolled or vectors: the tile that stays in registers.
+# A schedule changes the loops, never the expression. Two primitives do nearly everything: `split` replaces
+# an axis by two wherever it stands in an index, and `order` also says how each loop is carried out. Loops
+# inside the reduction are unrolled or vectors: the tile that stays in registers.
 
 
 def split(kernel: Kernel, name: str, factor: int) -> Kernel:
@@ -230,7 +228,9 @@ def _with_axes(
 # The default schedule is the register tile of [the first tutorial](matmul.md): rows by vectors of
 # columns, as many as registers hold.
 
-LANES = 4
+FEATURES = llvm.get_host_cpu_features()
+LANES = next((n for name, n in (("avx512f", 16), ("avx", 8)) if FEATURES.get(name)), 4)
+ROWS = 4 if LANES == 8 else 8  # AVX has 16 registers, the others have 32
 
 
 def divisor(extent: int, wanted: int) -> int:
@@ -242,7 +242,7 @@ def schedule(kernel: Kernel) -> Kernel:
     if not rest or j.extent % LANES:
         return kernel
     vectors = divisor(j.extent // LANES, 3)
-    kernel = split(split(kernel, "i", divisor(i.extent, 8)), "j", vectors * LANES)
+    kernel = split(split(kernel, "i", divisor(i.extent, ROWS)), "j", vectors * LANES)
     kernel = split(kernel, "j_i", LANES)
     return order(kernel, "j_o", "i_o", "k", "i_i:unroll", "j_i_o:unroll", "j_i_i:vector")
 
@@ -366,8 +366,8 @@ class Compiled:
             for argument in function.args:
                 argument.add_attribute("noalias")
             Emitter(schedule(describe(group)), function, operands(group)).emit()
-        cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-        machine = llvm.Target.from_default_triple().create_target_machine(cpu, features, 3)
+        here = llvm.Target.from_default_triple()
+        machine = here.create_target_machine(llvm.get_host_cpu_name(), FEATURES.flatten(), 3)
         parsed = llvm.parse_assembly(str(module))
         passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(3))
         passes.getModulePassManager().run(parsed, passes)

@@ -40,8 +40,9 @@ def visit(browser):
     seen: list[str] = []
     contexts = []
 
-    def opened(path: Path, width: int = 1280, height: int = 800):
-        context = browser.new_context(viewport={"width": width, "height": height})
+    def opened(path: Path, width: int = 1280, height: int = 800, scheme: str = "light"):
+        size = {"width": width, "height": height}
+        context = browser.new_context(viewport=size, color_scheme=scheme)
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(60_000)

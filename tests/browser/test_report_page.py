@@ -1,58 +1,73 @@
-"""Reports in a browser: clicks, keys, contrast, small screens, large graphs."""
+"""Reports of real models in a browser: clicks, keys, contrast, small screens, large graphs."""
 
 import importlib.util
+import os
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from tilewright import graph
 from tilewright.cli.common import random_inputs
 from tilewright.report import collect, write_page
 from tilewright.report.collect import Box, Report
 
-NET = """
-graph @main(%x: f32[8, 16], %w: f32[16, 32]) {
-  %a = matmul(%x, %w)
-  %b = relu(%a)
-  %c = softmax(%b) {axes = (1,)}
-  %d = add(%c, %b)
-  return %d
-}
-"""
-MANY = 5000
+sys.path.insert(0, str(Path(__file__).parent))
+
+from models import bert, control_flow, mobilenet_v2
+
+MODELS = {"mobilenet_v2": mobilenet_v2, "bert": bert, "control_flow": control_flow}
+LARGEST_BYTES = 5_000_000
+MANY, LONGEST_S = 5000, 3.0
 
 
-@pytest.fixture(scope="module")
-def path(browser, tmp_path_factory):
+@pytest.fixture(scope="module", params=MODELS)
+def path(request, browser, tmp_path_factory):
+    """A model's report, compared with itself."""
     told = collect(
-        graph.parse(NET), lambda m: random_inputs(m.inputs, {}), name="net <&>", threads=1
+        MODELS[request.param](),
+        lambda m: random_inputs(m.inputs, {}),
+        name=f"{request.param} <&>",
+        threads=1,
     )
-    return write_page(told, tmp_path_factory.mktemp("report") / "report.html", told)
+    return write_page(told, tmp_path_factory.mktemp("report") / f"{request.param}.html", told)
 
 
-def test_a_click_shows_the_kernel_down_to_assembly(visit, path):
+def test_a_report_is_small(path):
+    assert path.stat().st_size < LARGEST_BYTES
+
+
+def test_a_click_on_any_node_shows_its_kernel_down_to_assembly(visit, path):
     page = visit(path)
-    page.click(".box.kernel >> nth=0")
-    page.wait_for_selector("aside pre")
-    assert "func @" in page.inner_text("aside pre")
-    page.click("[data-stage=assembly]")
-    assert page.inner_text("aside pre").strip()
-    assert "func @" not in page.inner_text("aside pre")
+    boxes = page.locator(".box.kernel")
+    for at in {0, boxes.count() // 2, boxes.count() - 1}:
+        boxes.nth(at).dispatch_event("click")
+        page.wait_for_selector("aside pre")
+        assert "func @" in page.inner_text("aside pre")
+        page.click("[data-stage=assembly]")
+        assembly = page.inner_text("aside pre")
+        assert "func @" not in assembly
+        assert "ret" in assembly
 
 
 def test_the_keyboard_alone_reaches_everything(visit, path):
     page = visit(path)
+    reached, kernels = set(), page.locator(".box.kernel").count()
+    names = [tab.get_attribute("id") for tab in page.query_selector_all(".tabs [role=tab]")]
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.id") == "tab-graph"
-    for _ in range(3):
+    for name in names:  # arrows go through the tabs, and every part is shown
+        assert page.evaluate("document.activeElement.id") == name
         page.keyboard.press("ArrowRight")
-    assert page.is_visible("#memory")
-    for _ in range(3):
-        page.keyboard.press("ArrowLeft")
-    for _ in range(30):
+    page.keyboard.press("Home")
+    assert page.evaluate("document.activeElement.id") == names[0]
+    for _ in range(kernels + 40):
         page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.classList.contains('kernel')"):
+        what = page.evaluate("document.activeElement.id")
+        if what in reached and what.startswith("box-"):
             break
+        reached.add(what)
+    assert sum(each.startswith("box-") for each in reached) >= kernels
+    page.locator(".box.kernel").first.focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("aside pre")
     assert page.evaluate("document.activeElement.id") == "detail"
@@ -73,10 +88,12 @@ def test_every_part_opens_and_no_page_scrolls_sideways(visit, path):
 
 def test_finding_marks_what_does_not_match(visit, path):
     page = visit(path)
-    page.fill("#find", "softmax")
+    page.fill("#find", page.text_content(".box.kernel text").split()[0])
     page.wait_for_function("document.getElementById('found').textContent.endsWith('found')")
-    assert page.query_selector(".box.miss")
     assert page.query_selector(".box.kernel:not(.miss)")
+    page.fill("#find", "no such thing")
+    page.wait_for_function("document.getElementById('found').textContent.startsWith('0')")
+    assert page.query_selector(".box.miss")
 
 
 @pytest.mark.skipif(
@@ -108,4 +125,12 @@ def test_a_graph_of_five_thousand_nodes_opens_soon(visit, tmp_path):
     page = visit(path)
     page.wait_for_selector(f"#box-{MANY - 1}", state="attached")
     assert page.query_selector("#view").get_attribute("transform")
-    assert time.perf_counter() - begun < 15  # 3 s on an idle machine
+    page.wait_for_selector("#box-0 text")  # those in view have their text
+    assert page.query_selector(f"#box-{MANY - 1} text") is None
+    spent = time.perf_counter() - begun
+    assert spent < LONGEST_S * patience(), f"{spent:.1f} s"
+
+
+def patience() -> float:
+    """How many processes share a core: of a busy machine no more can be asked."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

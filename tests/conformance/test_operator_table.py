@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(ROOT / "tools" / "site"))
 
-from operators import FALLBACK, NATIVE, REFUSED, UNTRIED, rows_of  # noqa: E402
+from operators import FALLBACK, NATIVE, REFUSED, UNTRIED, own_test, rows_of  # noqa: E402
 from run_operators import outcome  # noqa: E402
 from suite import PASSED, UNSUPPORTED, cases, native, run_test  # noqa: E402
 
@@ -39,3 +39,13 @@ def test_every_operator_that_is_imported_has_a_row():
     assert rows.keys() == RULES.keys()
     assert rows.pop(("ai.onnx", "Abs")) == REFUSED
     assert set(rows.values()) == {UNTRIED}
+
+
+def test_every_operator_is_in_a_test_of_the_suite_or_of_ours():
+    tried = {
+        (node.domain or "ai.onnx", node.op_type)
+        for test in cases("node").values()
+        for node in test.model.graph.node
+    }
+    for domain, name in RULES.keys() - tried:
+        assert own_test(name), domain

@@ -225,7 +225,7 @@ def test_lanes_past_the_last_column_are_summed_too(m, k):
     assert "select" in product  # of zero, so that sums stay in registers whole
 
 
-def test_one_row_by_weights_that_no_cache_holds_goes_to_and_fro():
+def test_one_row_by_weights_that_no_cache_holds_alternates_direction():
     check({"n": 1000, "k": 1400}, LAYOUTS["one row"], constants=("B",))
 
     def scheduled(n, k):
@@ -235,7 +235,7 @@ def test_one_row_by_weights_that_no_cache_holds_goes_to_and_fro():
 
     text = scheduled(1900, 700)  # 119 vectors
     assert "f32[30, 700, 64]" in text
-    assert "in parallel 0..30 [threads = 1, to_and_fro = true]" in text
+    assert "in parallel 0..30 [alternating = true, threads = 1]" in text
     assert "in parallel" not in scheduled(130, 70)
 
 

@@ -22,8 +22,8 @@ from tilewright.base.errors import UserError
 from tilewright.sym import Const, Expr
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import (
+    ALTERNATING,
     REDUCE,
-    TO_AND_FRO,
     Block,
     For,
     Function,
@@ -246,7 +246,7 @@ class Moves:
         """The threads of a parallel loop take their iterations in alternating direction."""
         loop = self.loop()
         self.sch.parallel(loop)
-        self.sch.annotate(loop, TO_AND_FRO, True)
+        self.sch.annotate(loop, ALTERNATING, True)
         if self.rng.random() < 0.5:
             self.sch.annotate(loop, "threads", self.rng.choice((0, 1, 2)))
 
@@ -431,7 +431,7 @@ class Moves:
 HINTS: tuple[tuple[str, tuple[Value, ...]], ...] = (
     ("unroll", (1, 2, 3, 4)),
     ("threads", (0, 1, 2)),
-    (TO_AND_FRO, (True,)),
+    (ALTERNATING, (True,)),
     (TAILS, (True,)),
     (INTERLEAVE, (HOST, GUEST)),
 )

@@ -4,58 +4,24 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import textwrap
 from functools import cache
 from pathlib import Path
 
 import griffe
+import primitives
+from names import PARTS, names_of
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
-# page -> (title, what it says first, module, names or None for the module's __all__)
-PARTS: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
-    "models": (
-        "Whole models",
-        "From a file to native code, and back from a saved library.",
-        "tilewright",
-        ("compile", "load", "Module", "profile", "set_threads"),
-    ),
-    "arrays": (
-        "Arrays",
-        "What models return: memory that NumPy and DLPack share without a copy.",
-        "tilewright",
-        ("Array", "array", "empty", "from_dlpack"),
-    ),
-    "session": (
-        "InferenceSession",
-        "The interface of ONNX Runtime.",
-        "tilewright",
-        (),  # whatever of the package lives in tilewright.session
-    ),
-    "te": (
-        "Tensor expressions",
-        "What a computation is: `from tilewright import te`.",
-        "tilewright.te",
-        (),
-    ),
-    "schedule": (
-        "Schedules and programs",
-        "How a computation runs, its native code and its reference semantics.",
-        "tilewright",
-        ("Schedule", "Trace", "build", "CompiledFunction", "interpret", "Target"),
-    ),
-    "tensor": ("The loop IR", "`from tilewright import tensor`.", "tilewright.tensor", ()),
-    "graph": ("The graph IR", "`from tilewright import graph`.", "tilewright.graph", ()),
-    "intrin": ("Tensor intrinsics", "`from tilewright import intrin`.", "tilewright.intrin", ()),
-    "errors": (
-        "Errors",
-        "What is raised; every code has [a page](../../errors/index.md).",
-        "tilewright.base.errors",
-        ("TilewrightError", "UserError", "Unsupported", "CompilerBug"),
-    ),
-}
 
 
 def nav() -> list[object]:
-    return ["reference/api/index.md", *({PARTS[p][0]: f"reference/api/{p}.md"} for p in PARTS)]
+    found: list[object] = ["reference/api/index.md"]
+    for part, (title, *_) in PARTS.items():
+        found.append({title: f"reference/api/{part}.md"})
+        if part == "schedule":
+            found.append({"Schedule primitives": "reference/api/primitives.md"})
+    return found
 
 
 def pages() -> dict[str, str | bytes]:
@@ -67,32 +33,14 @@ def pages() -> dict[str, str | bytes]:
         shown.update(names)
         blocks = "\n\n".join(_entry(module, name) for name in names)
         made[f"reference/api/{part}.md"] = f"# {title}\n\n{first}\n\n{blocks}\n"
+    made["reference/api/primitives.md"] = primitives.page()
+    made["reference/api/intrin.md"] = primitives.intrinsics()
     front = importlib.import_module("tilewright")
     modules = {"te", "tensor", "intrin", "tune", "ort"}
     missing = [n for n in front.__all__ if n not in shown | modules]
     if missing:
         raise RuntimeError(f"public names on no page of the API reference: {', '.join(missing)}")
     return made
-
-
-def names_of(part: str) -> tuple[str, ...]:
-    """The names on a page: those listed, or all that the module offers."""
-    _, _, module, names = PARTS[part]
-    if names:
-        return names
-    loaded = importlib.import_module(module)
-    if part == "session":
-        return tuple(n for n in loaded.__all__ if loaded._HOMES.get(n) == "ort")
-    listed = getattr(loaded, "__all__", None)
-    if listed is None:
-        listed = [
-            name
-            for name, value in vars(loaded).items()
-            if not name.startswith("_")
-            and str(getattr(value, "__module__", "")).startswith("tilewright")
-            and (isinstance(value, type) or callable(value))
-        ]
-    return tuple(sorted(listed, key=str.lower))
 
 
 @cache
@@ -118,7 +66,9 @@ def _entry(module: str, name: str) -> str:
     signature = ""
     if callable(value) and not isinstance(value, type):
         signature = str(inspect.signature(value)).replace("'", "")
-    return f"## `{name}`\n\n```python\n{name}{signature}\n```\n\n{text}\n"
+    text, _, example = text.partition("\nExamples:\n")
+    shown = f"\n```pycon\n{textwrap.dedent(example).strip()}\n```\n" if example else ""
+    return f"## `{name}`\n\n```python\n{name}{signature}\n```\n\n{text}\n{shown}"
 
 
 def _index() -> str:

@@ -59,7 +59,8 @@ def index() -> str:
     lines = [
         "# Errors\n",
         "Every error of Tilewright carries a code. Its page says what is wrong, shows a program"
-        " that raises it with the message as printed, and what to do. Tests run the examples.\n",
+        " that raises it with the message as printed, what to do, and the program mended. Tests run"
+        " both.\n",
     ]
     for name, inside in _groups():
         lines.append(f"\n## {name}\n\n| code | |\n|---|---|")

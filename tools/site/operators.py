@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,7 @@ def page(folder: Path) -> str:
         f"- **refused** ({count[REFUSED]}): imported, but some of its tests are refused; the"
         " number says how many.",
         f"- **imported** ({count[UNTRIED]}): there is a rule, and no test of `onnx` to try it on;"
-        " our own tests do.\n",
+        " ours, which are named, compare it with a reference.\n",
     ]
     for domain in dict.fromkeys(domain for domain, _ in RULES):
         lines.append(f"\n## {domain}\n")
@@ -78,10 +80,28 @@ def _line(row: dict[str, Any]) -> str:
     if row["status"] == REFUSED:
         status += f" {count[REFUSED]} of {sum(count.values())}"
     tests = sorted(row["tests"])
-    shown = (
-        f"`{tests[0]}`" + (f" and {len(tests) - 1} more" if len(tests) > 1 else "") if tests else ""
-    )
+    if row["status"] == UNTRIED:
+        shown = f"`{own_test(row['name'])}`"
+    else:
+        shown = f"`{tests[0]}`" + (f" and {len(tests) - 1} more" if len(tests) > 1 else "")
     return f"| `{row['name']}` | {opsets} | {types} | {status} | {shown} |"
+
+
+def own_test(name: str) -> str:
+    """The file of ours that tries an operator which no test of `onnx` has."""
+    word = re.compile(rf"\b{name}\b")
+    found = next((path for path, text in _own_tests().items() if word.search(text)), None)
+    if found is None:
+        raise RuntimeError(f"no test has the operator {name}")
+    return found
+
+
+@cache
+def _own_tests() -> dict[str, str]:
+    """Tests that compare with references first, then those of the importer."""
+    folders = (ROOT / "tests" / name for name in ("diff", "unit/frontends/onnx", "unit", "fuzz"))
+    paths = dict.fromkeys(path for folder in folders for path in sorted(folder.rglob("*.py")))
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
 
 
 def _schema(domain: str, name: str) -> tuple[str, str]:

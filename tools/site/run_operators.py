@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +32,21 @@ def outcome(model: Any, target: Target) -> str:
     return "native" if whole else "fallback"
 
 
-def main() -> None:
-    warnings.simplefilter("ignore")
+def told(tests: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the table says of each test: its operators, and how it ends."""
     target = Target.parse("cpu")
     found = {}
-    for name, test in cases("node").items():
+    for name, test in tests.items():
         ops = dict.fromkeys(
             (node.domain or "ai.onnx", node.op_type) for node in test.model.graph.node
         )
         found[name] = {"ops": list(ops), "status": outcome(test.model, target)}
-    print(json.dumps(found))
+    return found
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    print(json.dumps(told(cases("node"))))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,17 @@ class Excerpt:
 
 
 class TilewrightError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base of everything this package raises on purpose.
+
+    Examples:
+        >>> import tilewright as tw
+        >>> try:
+        ...     tw.Target.parse("gpu")
+        ... except tw.TilewrightError as error:
+        ...     print(error.code)
+        ...
+        TW0301
+    """
 
     def __init__(
         self,
@@ -95,7 +105,17 @@ def _rebuild(cls: type[TilewrightError], fields: dict[str, object]) -> Tilewrigh
 
 
 class UserError(TilewrightError, ValueError):
-    """The request cannot be met as stated: a bad value."""
+    """The request cannot be met as stated: a bad value.
+
+    Examples:
+        >>> import tilewright as tw
+        >>> try:
+        ...     tw.Target.parse("gpu")
+        ... except ValueError as error:  # as callers expect of a wrong value
+        ...     print(type(error).__mro__[1].__name__)
+        ...
+        TilewrightError
+    """
 
 
 class UserTypeError(TilewrightError, TypeError):
@@ -115,8 +135,33 @@ class ExecutionError(UserError):
 
 
 class Unsupported(TilewrightError, NotImplementedError):
-    """A feature that does not exist here, named so that the user can avoid it."""
+    """A feature that does not exist here, named so that the user can avoid it.
+
+    Examples:
+        >>> from tilewright import graph
+        >>> from tilewright.base.errors import Unsupported
+        >>> try:
+        ...     graph.parse("graph @main(%x: f32[2]) { %y = frobnicate(%x) return %y }")
+        ... except Unsupported as error:
+        ...     print(error.code)
+        ...
+        TW1005
+    """
 
 
 class CompilerBug(TilewrightError, AssertionError):
-    """An invariant of ours is broken: never the user's fault."""
+    """An invariant of ours is broken: never the user's fault.
+
+    Examples:
+        >>> from tilewright.base.errors import CompilerBug
+        >>> from tilewright.base.passes import run_passes
+        >>> def broken(program, ctx):
+        ...     return program // 0
+        ...
+        >>> try:
+        ...     _ = run_passes(1, (broken,))
+        ... except CompilerBug as error:
+        ...     print(error.code)
+        ...
+        TW0503
+    """

@@ -51,7 +51,16 @@ EXAMPLES = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine to compile for; made by `Target.parse`."""
+    """A machine to compile for; made by `Target.parse`.
+
+    Examples:
+        >>> import tilewright as tw
+        >>> target = tw.Target.parse("x86_64-linux-gnu -mcpu=cascadelake")
+        >>> target.kind, target.lanes(32)
+        ('cpu', 16)
+        >>> print(tw.Target.parse("cuda -arch=sm_90a"))
+        cuda -arch=sm_90a
+    """
 
     text: str  # as written, in normal form
     kind: str  # cpu, cuda, wasm, accel

@@ -28,7 +28,7 @@ def compile(
     begun = time.perf_counter()
     module = common.read_module(model, target, threads, precision, without)
     compiled = time.perf_counter()
-    with common.console.status(f"writing {out}"):
+    with common.progress(f"writing {out}"):
         path = module.save(out)
     written = time.perf_counter()
     report = {

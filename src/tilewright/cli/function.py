@@ -43,7 +43,8 @@ def run_function(
 
     native, reference = [np.array(a) for a in arrays], [np.array(a) for a in arrays]
     if interp or check:
-        interpret(fn, *reference)
+        with common.progress("interpreting"):
+            interpret(fn, *reference)
     if interp:
         return names, outputs(reference), None
     run = build(fn, target)

@@ -88,8 +88,8 @@ def _finish(names: list[str], made: list[Any], want: Any, save: Path | None, jso
 def _interpreted(graph: Any, arrays: list[Any]) -> tuple[Any, ...]:
     from tilewright.graph.interp import interpret
 
-    with common.console.status("interpreting"):
-        return interpret(graph, *arrays)
+    with common.progress("interpreting") as move:
+        return interpret(graph, *arrays, progress=move)
 
 
 def _checked(names: list[str], got: list[Any], want: tuple[Any, ...]) -> list[dict[str, Any]]:

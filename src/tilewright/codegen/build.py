@@ -78,7 +78,19 @@ def new_module(machine: Machine) -> ModuleText:
 
 @dataclass(eq=False)
 class CompiledFunction:
-    """Native code of one tensor function: call it with arrays, outputs among them."""
+    """Native code of one tensor function: call it with arrays, outputs among them.
+
+    Examples:
+        >>> import tilewright as tw
+        >>> from tilewright import te
+        >>> A = te.placeholder((12, 20), name="A")
+        >>> B = te.compute((12, 20), lambda i, j: A[i, j] + 1.0, name="B")
+        >>> add = tw.build(te.function([A, B], name="add"))
+        >>> add.name
+        'add'
+        >>> "add" in add.assembly
+        True
+    """
 
     function: Function  # as it was given
     target: Target
@@ -172,6 +184,18 @@ def build(
 
     The object comes from the cache on disk if the very same program was compiled for the same
     machine before. For a GPU the driver loads and keeps the code.
+
+    Examples:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> from tilewright import te
+        >>> A = te.placeholder((12, 20), name="A")
+        >>> B = te.compute((12, 20), lambda i, j: A[i, j] + 1.0, name="B")
+        >>> add = tw.build(te.function([A, B], name="add"), target="cpu")
+        >>> b = np.zeros((12, 20), np.float32)
+        >>> _ = add(np.ones((12, 20), np.float32), b)
+        >>> float(b.sum())
+        480.0
     """
     check_function(fn, "build")
     options = Options(optimize, debug, use_cache and not debug)

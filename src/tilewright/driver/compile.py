@@ -80,6 +80,16 @@ def compile(
     PyTorch model is traced with the examples `args` and `kwargs`; there `dynamic` also names the
     axes that stay open, {"x": {0: "batch"}}, or says True for all. What comes of it takes and
     gives tensors in the model's own structure.
+
+    Examples:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> from tilewright import graph
+        >>> program = graph.parse("graph @main(%x: f32[n, 4]) { %y = relu(%x) return %y }")
+        >>> model = tw.compile(program, threads=1)
+        >>> (y,) = model(np.array([[-1, 2, -3, 4]], np.float32))
+        >>> np.asarray(y)
+        array([[0., 2., 0., 4.]], dtype=float32)
     """
     chosen = Target.parse(target)
     settings = Options(threads=checked_threads(threads), precision=precision, **options)

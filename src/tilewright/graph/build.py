@@ -142,7 +142,23 @@ def store_constant(
 
 
 class Builder:
-    """Collects nodes of one graph, inferring types and following integer contents."""
+    """Collects nodes of one graph, inferring types and following integer contents.
+
+    Examples:
+        >>> from tilewright import graph
+        >>> from tilewright.base.dtype import F32
+        >>> from tilewright.sym import const
+        >>> build = graph.Builder()
+        >>> x = build.param("x", graph.TensorType(F32, (const(2),)))
+        >>> y = build.add("relu", x)
+        >>> print(build.module(y), end="")
+        module stage imported {
+          graph @main(%x: f32[2]) -> (f32[2]) {
+            %relu: f32[2] = relu(%x)
+            return %relu
+          }
+        }
+    """
 
     def __init__(
         self, constants: dict[str, Array] | None = None, outer: Builder | None = None

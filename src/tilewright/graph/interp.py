@@ -6,7 +6,7 @@ be expressions of sizes. With `check`, every result is held against its inferred
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,20 +18,37 @@ from tilewright.graph.op import as_arrays
 from tilewright.graph.types import TensorType, Type
 from tilewright.sym import Expr, Size, Var, evaluate, free_vars
 
+Progress = Callable[[str, int, int], None]  # the operator, how many are done, of how many
+
 
 def interpret(
-    module: Module, *args: Any, graph: str = "main", check: bool = False
+    module: Module,
+    *args: Any,
+    graph: str = "main",
+    check: bool = False,
+    progress: Progress | None = None,
 ) -> tuple[Any, ...]:
-    """Run a graph of the module on arrays (or lists for sequences, None for absent optionals)."""
-    return Interpreter(module, check=check).run(module.graphs[graph], args)
+    """Run a graph of the module on arrays (or lists for sequences, None for absent optionals).
+
+    Examples:
+        >>> import numpy as np
+        >>> from tilewright import graph
+        >>> module = graph.parse("graph @main(%x: f32[2]) { %y = neg(%x) return %y }")
+        >>> graph.interpret(module, np.array([1, -2], np.float32))
+        (array([-1.,  2.], dtype=float32),)
+    """
+    return Interpreter(module, check=check, progress=progress).run(module.graphs[graph], args)
 
 
 class Interpreter:
     """Runs graphs; control-flow operators call back into `run` for their bodies."""
 
-    def __init__(self, module: Module, *, check: bool = False) -> None:
+    def __init__(
+        self, module: Module, *, check: bool = False, progress: Progress | None = None
+    ) -> None:
         self.module = module
         self.check = check
+        self.progress = progress
         self.sizes: dict[Var, int] = {}
 
     def run(self, graph: Graph, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -40,6 +57,7 @@ class Interpreter:
                 "TW1010", f"@{graph.name} takes {len(graph.params)} arguments, got {len(args)}"
             )
         outer, self.sizes = self.sizes, dict(self.sizes)
+        progress, self.progress = self.progress, None  # bodies are a part of their node
         try:
             for param, arg in zip(graph.params, args, strict=True):
                 self._bind(param.type, arg)
@@ -48,7 +66,9 @@ class Interpreter:
                         "TW1013", f"%{param.name} of @{graph.name} is {param.type}, got {_of(arg)}"
                     )
             values: dict[Value, Any] = dict(zip(graph.params, args, strict=True))
-            for node in graph.nodes:
+            for at, node in enumerate(graph.nodes):
+                if progress is not None:
+                    progress(node.op, at, len(graph.nodes))
                 inputs = [None if v is None else values[v] for v in node.inputs]
                 made = self._node(node, inputs)
                 for value, array in zip(node.outputs, made, strict=True):
@@ -62,7 +82,7 @@ class Interpreter:
                     values[value] = array
             return tuple(values[result] for result in graph.results)
         finally:
-            self.sizes = outer
+            self.sizes, self.progress = outer, progress
 
     def _node(self, node: Node, inputs: list[Any]) -> tuple[Any, ...]:
         if node.op == "constant":

@@ -35,7 +35,15 @@ Attributes = tuple[tuple[str, Attribute], ...]  # sorted by name
 
 @node
 class Value:
-    """What a node or a parameter defines. Known by identity; the name is a hint."""
+    """What a node or a parameter defines. Known by identity; the name is a hint.
+
+    Examples:
+        >>> from tilewright import graph
+        >>> module = graph.parse("graph @main(%x: f32[2]) { %y = neg(%x) return %y }")
+        >>> (x,) = module.main.params
+        >>> x.name, x.tensor.dtype
+        ('x', dtype('f32'))
+    """
 
     name: str
     type: Type
@@ -52,7 +60,15 @@ class Value:
 
 @node
 class Node:
-    """An operator applied to values; an absent optional input is None."""
+    """An operator applied to values; an absent optional input is None.
+
+    Examples:
+        >>> from tilewright import graph
+        >>> module = graph.parse("graph @main(%x: f32[2]) { %y = neg(%x) return %y }")
+        >>> (node,) = module.main.nodes
+        >>> node.op, node.output.name
+        ('neg', 'y')
+    """
 
     op: str
     inputs: tuple[Value | None, ...]
@@ -84,7 +100,14 @@ class Node:
 
 @node
 class Graph:
-    """Results computed from parameters by nodes in order."""
+    """Results computed from parameters by nodes in order.
+
+    Examples:
+        >>> from tilewright import graph
+        >>> module = graph.parse("graph @main(%x: f32[2]) { %y = neg(%x) return %y }")
+        >>> module.main.name, [node.op for node in module.main.nodes]
+        ('main', ['neg'])
+    """
 
     name: str
     params: tuple[Value, ...]
@@ -95,7 +118,14 @@ class Graph:
 
 @node
 class Module:
-    """A whole model. `graphs["main"]` is the entry; constants are shared, never copied."""
+    """A whole model. `graphs["main"]` is the entry; constants are shared, never copied.
+
+    Examples:
+        >>> from tilewright import graph
+        >>> module = graph.parse("graph @main(%x: f32[2]) { %y = neg(%x) return %y }")
+        >>> module.stage, list(module.graphs)
+        ('imported', ['main'])
+    """
 
     graphs: Mapping[str, Graph]
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)

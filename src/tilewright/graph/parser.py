@@ -26,7 +26,14 @@ Constants = Mapping[str, np.ndarray[Any, Any]]
 
 
 def parse(text: str, constants: Constants | None = None, path: str = "<text>") -> Module:
-    """The module written in `text`; a bare `graph @name` stands for a module with that graph."""
+    """The module written in `text`; a bare `graph @name` stands for a module with that graph.
+
+    Examples:
+        >>> from tilewright import graph
+        >>> module = graph.parse("graph @main(%x: f32[2]) { %y = neg(%x) return %y }")
+        >>> graph.parse(str(module)) == module
+        True
+    """
     return _Parser(Tokens(text, path), constants or {}).module()
 
 

@@ -164,7 +164,19 @@ def _item(item: Any) -> str:
 
 
 def format_module(module: Module) -> str:
-    """The text of a module, which parses back to it."""
+    """The text of a module, which parses back to it.
+
+    Examples:
+        >>> from tilewright import graph
+        >>> module = graph.parse("graph @main(%x: f32[2]) { %y = neg(%x) return %y }")
+        >>> print(graph.format_module(module), end="")
+        module stage imported {
+          graph @main(%x: f32[2]) -> (f32[2]) {
+            %y: f32[2] = neg(%x)
+            return %y
+          }
+        }
+    """
     return Printer(module.constants).module(module)
 
 

@@ -30,7 +30,14 @@ def items_of(dims: Iterable[Expr | int]) -> tuple[int | Expr, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """A tensor. `shape` is None where even the rank is unknown."""
+    """A tensor. `shape` is None where even the rank is unknown.
+
+    Examples:
+        >>> from tilewright import graph
+        >>> module = graph.parse("graph @main(%x: f32[2]) { %y = neg(%x) return %y }")
+        >>> print(module.main.params[0].type)
+        f32[2]
+    """
 
     dtype: DType
     shape: tuple[Expr, ...] | None
@@ -53,7 +60,14 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class SequenceType:
-    """A list of values of one type, of any length."""
+    """A list of values of one type, of any length.
+
+    Examples:
+        >>> from tilewright import graph
+        >>> module = graph.parse("graph @main(%m: seq<f32[2]>) { return %m }")
+        >>> print(module.main.params[0].type)
+        seq<f32[2]>
+    """
 
     element: Type
 
@@ -63,7 +77,14 @@ class SequenceType:
 
 @dataclass(frozen=True, slots=True)
 class OptionalType:
-    """A value that may be absent."""
+    """A value that may be absent.
+
+    Examples:
+        >>> from tilewright import graph
+        >>> module = graph.parse("graph @main(%m: opt<f32[2]>) { return %m }")
+        >>> print(module.main.params[0].type)
+        opt<f32[2]>
+    """
 
     element: Type
 
@@ -73,7 +94,14 @@ class OptionalType:
 
 @dataclass(frozen=True, slots=True)
 class MapType:
-    """A map from keys to values, both of one element type."""
+    """A map from keys to values, both of one element type.
+
+    Examples:
+        >>> from tilewright import graph
+        >>> module = graph.parse("graph @main(%m: map<i64, f32>) { return %m }")
+        >>> print(module.main.params[0].type)
+        map<i64, f32>
+    """
 
     key: DType
     value: DType

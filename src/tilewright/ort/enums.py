@@ -6,7 +6,13 @@ from enum import IntEnum
 
 
 class GraphOptimizationLevel(IntEnum):
-    """Accepted: a model is always optimized, and no optimization changes what it computes."""
+    """Accepted: a model is always optimized, and no optimization changes what it computes.
+
+    Examples:
+        >>> import tilewright as ort
+        >>> ort.GraphOptimizationLevel.ORT_ENABLE_ALL.name
+        'ORT_ENABLE_ALL'
+    """
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -16,7 +22,13 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """Accepted: kernels run in turn, each on all threads."""
+    """Accepted: kernels run in turn, each on all threads.
+
+    Examples:
+        >>> import tilewright as ort
+        >>> ort.ExecutionMode.ORT_SEQUENTIAL.name
+        'ORT_SEQUENTIAL'
+    """
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1

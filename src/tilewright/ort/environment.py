@@ -15,7 +15,13 @@ _threads = {"intra": 0}  # of sessions that share a pool
 
 
 def get_available_providers() -> list[str]:
-    """What sessions can run on."""
+    """What sessions can run on.
+
+    Examples:
+        >>> import tilewright as ort
+        >>> ort.get_available_providers()[-1]
+        'CPUExecutionProvider'
+    """
     return [CPU]
 
 
@@ -24,6 +30,13 @@ def get_all_providers() -> list[str]:
 
 
 def get_device() -> str:
+    """Where sessions run: `CPU`.
+
+    Examples:
+        >>> import tilewright as ort
+        >>> ort.get_device()
+        'CPU'
+    """
     return "CPU"
 
 

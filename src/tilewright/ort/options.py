@@ -30,7 +30,13 @@ NDArray = np.ndarray[Any, Any]
 
 @dataclass
 class SessionOptions:
-    """How a session runs. `intra_op_num_threads` is the number of threads; 0 means all cores."""
+    """How a session runs. `intra_op_num_threads` is the number of threads; 0 means all cores.
+
+    Examples:
+        >>> import tilewright as ort
+        >>> options = ort.SessionOptions()
+        >>> options.intra_op_num_threads = 1
+    """
 
     intra_op_num_threads: int = 0
     inter_op_num_threads: int = 0
@@ -171,7 +177,13 @@ class AdapterFormat:
 
 @dataclass
 class RunOptions:
-    """How a run goes. `terminate` refuses it; the rest is accepted."""
+    """How a run goes. `terminate` refuses it; the rest is accepted.
+
+    Examples:
+        >>> import tilewright as ort
+        >>> options = ort.RunOptions()
+        >>> options.logid = "first"
+    """
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0

@@ -61,7 +61,19 @@ _ORT_MAGIC = b"ORTM"  # at byte 4 of ONNX Runtime's own format
 
 
 class InferenceSession:
-    """A model, compiled when the session is made."""
+    """A model, compiled when the session is made.
+
+    Examples:
+        >>> import numpy as np
+        >>> import onnx.parser
+        >>> import tilewright as ort
+        >>> text = '''<ir_version: 8, opset_import: ["" : 17]>
+        ... net (float[2] x) => (float[2] y) { y = Neg (x) }'''
+        >>> model = onnx.parser.parse_model(text).SerializeToString()
+        >>> session = ort.InferenceSession(model)
+        >>> session.run(None, {"x": np.array([1, 2], np.float32)})
+        [array([-1., -2.], dtype=float32)]
+    """
 
     def __init__(
         self,

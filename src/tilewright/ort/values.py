@@ -279,7 +279,15 @@ class SparseTensor:
 
 
 class OrtValue:
-    """A NumPy array, a list of them, or a sparse tensor, by another name."""
+    """A NumPy array, a list of them, or a sparse tensor, by another name.
+
+    Examples:
+        >>> import numpy as np
+        >>> import tilewright as ort
+        >>> value = ort.OrtValue.ortvalue_from_numpy(np.ones(3, np.float32))
+        >>> value.shape(), value.data_type()
+        ([3], 'tensor(float)')
+    """
 
     def __init__(self, value: Any, numpy_obj: NDArray | None = None, session: Any = None) -> None:
         self._value: Any = value._value if isinstance(value, OrtValue) else value

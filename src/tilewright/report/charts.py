@@ -47,10 +47,14 @@ def _finished(pyplot: Any, figure: Any, title: str, mark: str) -> str:
     return text.replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
 
 
+POINTS = 500  # of the longest kernels: more would only cover each other
+
+
 def roofline(report: Report) -> str:
-    """Every kernel by its arithmetic per byte and its speed; nothing can be above the roof."""
+    """Kernels by their arithmetic per byte and their speed; nothing can be above the roof."""
     pyplot = _pyplot()
     shown = [(at, box) for at, box in enumerate(report.boxes) if _has_point(box)]
+    shown = sorted(shown, key=lambda each: -each[1].nanoseconds)[:POINTS]
     if not shown:
         return ""
     figure, axes = pyplot.subplots(figsize=(8, 4.6))
@@ -106,7 +110,7 @@ def bars(title: str, names: Sequence[str], values: Sequence[float], unit: str, m
         return ""
     figure, axes = pyplot.subplots(figsize=(8, 1.0 + 0.3 * len(names)))
     drawn = axes.barh(list(names), list(values), color=COLOURS[0])
-    axes.bar_label(drawn, fmt=" %.3g", color=INK)
+    axes.bar_label(drawn, fmt=lambda value: f" {value:,.0f}", color=INK)
     axes.invert_yaxis()
     axes.set_xlabel(unit)
     axes.margins(x=0.12)

@@ -17,6 +17,8 @@ from tilewright.report.layout import HEIGHT, WIDTH, layered
 
 LONGEST_TEXT = 400_000  # characters of one stage of one kernel
 LABEL = 26  # characters that fit into a box
+LISTED = 1000  # rows of the list at most
+LABELLED = 500  # boxes at most that have their text from the start: text takes browsers longest
 
 
 def write_page(report: Report, path: str | Path, against: Report | None = None) -> Path:
@@ -99,13 +101,12 @@ def _cut(text: str) -> str:
 
 
 def _head(report: Report) -> str:
-    least = min(report.run_ns) / 1e6
-    kernels = sum(box.nanoseconds for box in report.boxes) / 1e6
+    kernels = sum(box.nanoseconds for box in report.boxes)
     facts = [
-        ("a call takes at least", f"{least:.3g} ms"),
-        ("of it in kernels", f"{kernels:.3g} ms"),
+        ("a call takes at least", _time(min(report.run_ns))),
+        ("of it in kernels", _time(kernels)),
         ("kernels", f"{len(report.stages)}"),
-        ("arena", f"{report.arena_bytes / 1e6:.3g} MB" if report.arena_bytes else "at run time"),
+        ("arena", _bytes(report.arena_bytes) if report.arena_bytes else "at run time"),
         ("threads", report.provenance["threads"]),
         ("fallbacks", ", ".join(report.fallbacks) or "none"),
     ]
@@ -128,6 +129,7 @@ def graph_svg(report: Report) -> str:
     """The graph: a box per kernel, a line per value."""
     layout = layered(len(report.boxes), ((a, b) for a, b, _ in report.edges))
     total = sum(box.nanoseconds for box in report.boxes) or 1.0
+    is_large = len(report.boxes) > LABELLED
     lines = []
     for begin, end, of in report.edges:
         (x, y), (u, v) = layout.places[begin], layout.places[end]
@@ -138,7 +140,7 @@ def graph_svg(report: Report) -> str:
             f'{u:.0f} {v:.0f}"><title>{escape(of)}</title></path>'
         )
     boxes = [
-        _box_svg(at, box, layout.places[at], box.nanoseconds / total)
+        _box_svg(at, box, layout.places[at], box.nanoseconds / total, is_large)
         for at, box in enumerate(report.boxes)
     ]
     return (
@@ -148,19 +150,26 @@ def graph_svg(report: Report) -> str:
     )
 
 
-def _box_svg(at: int, box: Box, place: tuple[float, float], share: float) -> str:
+def _box_svg(at: int, box: Box, place: tuple[float, float], share: float, is_bare: bool) -> str:
+    """A box; the page's script writes into bare ones what `aria-label` says, once they are seen."""
     x, y = place[0] - WIDTH / 2, place[1] - HEIGHT / 2
     label = box.label if len(box.label) <= LABEL else box.label[: LABEL - 1] + "…"
     time = f"{_time(box.nanoseconds)}, {share:.1%}" if box.nanoseconds else box.kind
     fill = colour(share) if box.nanoseconds else ""
     style = f' style="fill:{fill}"' if fill else ""
     told = escape(f"{box.label}: {time}")
+    text = (
+        ""
+        if is_bare
+        else (
+            f'<text x="{WIDTH / 2:.0f}" y="18">{escape(label)}</text>'
+            f'<text x="{WIDTH / 2:.0f}" y="35" class="small">{escape(time)}</text>'
+        )
+    )
     return (
         f'<g class="box {box.kind}" id="box-{at}" tabindex="0" role="button" '
         f'aria-label="{told}" transform="translate({x:.0f} {y:.0f})">'
-        f'<rect width="{WIDTH:.0f}" height="{HEIGHT:.0f}" rx="6"{style}/>'
-        f'<text x="{WIDTH / 2:.0f}" y="18">{escape(label)}</text>'
-        f'<text x="{WIDTH / 2:.0f}" y="35" class="small">{escape(time)}</text></g>'
+        f'<rect width="{WIDTH:.0f}" height="{HEIGHT:.0f}" rx="6"{style}/>{text}</g>'
     )
 
 
@@ -171,15 +180,23 @@ def _time(nanoseconds: float) -> str:
     return f"{nanoseconds / 1e3:.1f} µs" if nanoseconds >= 100 else f"{nanoseconds:.0f} ns"
 
 
+def _bytes(count: float) -> str:
+    """A size with three digits: 6.02 MB, 768 B."""
+    for unit, name in ((1e6, "MB"), (1e3, "kB")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count:.0f} B"
+
+
 def _kernels(report: Report) -> str:
-    """Every box that takes time, the costliest first: the graph as a list."""
+    """The boxes that take time, the costliest first: the graph as a list."""
     total = sum(box.nanoseconds for box in report.boxes) or 1.0
     order = sorted(
         (at for at, box in enumerate(report.boxes) if box.nanoseconds),
         key=lambda at: -report.boxes[at].nanoseconds,
     )
     rows = []
-    for at in order:
+    for at in order[:LISTED]:
         box = report.boxes[at]
         rows.append(
             (
@@ -193,7 +210,9 @@ def _kernels(report: Report) -> str:
             )
         )
     heads = ("kernel", "µs", "share", "GFLOP/s", "GB/s", "rules", "nodes of the model")
-    return _table(heads, rows, numbers=(1, 2, 3, 4))
+    left = len(order) - len(rows)
+    note = f"<p>{left:,} more take less time each; the graph has them.</p>" if left else ""
+    return _table(heads, rows, numbers=(1, 2, 3, 4)) + note
 
 
 def _rules(report: Report, box: Box) -> Iterable[str]:
@@ -217,8 +236,8 @@ def _memory(report: Report) -> str:
             alive[step] = alive.get(step, 0) + slot.size_bytes
     most = max(alive.values())
     told = (
-        f"{len(report.slots)} values share {report.arena_bytes / 1e6:.3f} MB; "
-        f"at most {most / 1e6:.3f} MB are alive at once."
+        f"{len(report.slots)} values share {_bytes(report.arena_bytes)}; "
+        f"at most {_bytes(most)} are alive at once."
     )
     largest = sorted(report.slots, key=lambda slot: -slot.size_bytes)[:20]
     rows = [

@@ -29,7 +29,17 @@ _UINT = 1  # DLPack's code
 
 
 class Array(_native.Tensor):
-    """Memory with a shape, a data type and a device. Made by `array`, `empty` and `from_dlpack`."""
+    """Memory with a shape, a data type and a device. Made by `array`, `empty` and `from_dlpack`.
+
+    Examples:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> x = tw.array([[1, 2], [3, 4]], "f32")
+        >>> x.shape, x.dtype, x.device
+        ((2, 2), dtype('f32'), Device(kind='cpu', index=0))
+        >>> float(np.asarray(x).sum())  # the same memory
+        10.0
+    """
 
     __slots__ = ("__weakref__",)
 
@@ -132,7 +142,13 @@ class Array(_native.Tensor):
 def empty(
     shape: int | tuple[int, ...], dtype: str | DType = "f32", device: str | Device = "cpu"
 ) -> Array:
-    """A new array whose elements are not set."""
+    """A new array whose elements are not set.
+
+    Examples:
+        >>> import tilewright as tw
+        >>> tw.empty((2, 3), "f16").size_bytes
+        12
+    """
     if as_device(device).kind != "cpu":
         raise UserError("TW4005", f"no memory of {as_device(device)} can be allocated here")
     return Array._empty((shape,) if isinstance(shape, int) else shape, *code_of(as_dtype(dtype)))
@@ -145,6 +161,11 @@ def array(
 
     Memory is shared where it can be. `copy=True` asks for new memory, `copy=False` refuses to make
     any.
+
+    Examples:
+        >>> import tilewright as tw
+        >>> tw.array([1, 2, 3], "f32").dtype
+        dtype('f32')
     """
     wanted = None if dtype is None else as_dtype(dtype)
     shared = value if isinstance(value, Array) else _try_borrow(value)
@@ -162,7 +183,15 @@ def array(
 
 
 def from_dlpack(value: Any) -> Array:
-    """The memory of another library's array, without a copy."""
+    """The memory of another library's array, without a copy.
+
+    Examples:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> x = np.arange(4, dtype=np.float32)
+        >>> tw.from_dlpack(x).numpy().ctypes.data == x.ctypes.data
+        True
+    """
     return Array._borrow(value)
 
 

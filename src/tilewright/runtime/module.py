@@ -42,7 +42,21 @@ class Spec:
 
 
 class Module:
-    """A model as native code."""
+    """A model as native code.
+
+    Examples:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> from tilewright import graph
+        >>> program = graph.parse("graph @main(%x: f32[n, 4]) { %y = relu(%x) return %y }")
+        >>> model = tw.compile(program, threads=1)
+        >>> model
+        <Module (x: f32[n, 4]) -> (y: f32[n, 4])>
+        >>> model.inputs[0].name, model.fallbacks
+        ('x', ())
+        >>> model(x=np.ones((2, 4), np.float32))[0].shape
+        (2, 4)
+    """
 
     fallbacks: tuple[str, ...] = ()  # operators that do not run as native code
     timings: Mapping[str, Mapping[str, float]] = {}  # seconds of compiling: stages, passes

@@ -14,7 +14,13 @@ def threads() -> int:
 
 
 def set_threads(count: int) -> None:
-    """Set the default number of threads of this process; 0 restores the machine's."""
+    """Set the default number of threads of this process; 0 restores the machine's.
+
+    Examples:
+        >>> import tilewright as tw
+        >>> tw.set_threads(2)
+        >>> tw.set_threads(0)  # as many as there are cores
+    """
     _native.set_threads(checked_threads(count))
 
 

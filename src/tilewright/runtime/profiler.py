@@ -138,6 +138,18 @@ def profile(capacity: int = CAPACITY, *, runtime: int = 0) -> Iterator[Record]:
     """Record the kernels that run inside the block, on every thread; the newest `capacity` ones.
 
     A library has a runtime of its own: `runtime` is its address.
+
+    Examples:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> from tilewright import graph
+        >>> program = graph.parse("graph @main(%x: f32[4]) { %y = relu(%x) return %y }")
+        >>> model = tw.compile(program, threads=1)
+        >>> with tw.profile() as record:
+        ...     _ = model(np.ones(4, np.float32))
+        ...
+        >>> len(record.kernels())
+        1
     """
     if not _running.acquire(blocking=False):
         raise UserError(

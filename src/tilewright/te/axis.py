@@ -16,7 +16,14 @@ THREAD_AXIS = "thread"
 
 @interned
 class IterVar(Var):
-    """A variable that takes every value of start..stop. It is an expression like any other."""
+    """A variable that takes every value of start..stop. It is an expression like any other.
+
+    Examples:
+        >>> from tilewright import te
+        >>> k = te.reduce_axis((0, 8), name="k")
+        >>> k.kind, str(k.extent)
+        ('reduce', '8')
+    """
 
     start: Expr
     stop: Expr
@@ -49,10 +56,11 @@ def spatial_axis(name: str, extent: Expr) -> IterVar:
 def reduce_axis(dom: Any, name: str = "rv", thread_tag: str = "") -> IterVar:
     """An axis to reduce over, from `dom[0]` up to but not including `dom[1]`.
 
-    >>> from tilewright import te
-    >>> k = te.reduce_axis((0, 8), name="k")
-    >>> print(k.extent)
-    8
+    Examples:
+        >>> from tilewright import te
+        >>> k = te.reduce_axis((0, 8), name="k")
+        >>> print(k.extent)
+        8
     """
     start, stop = _domain(dom, "reduce_axis")
     axis = make_axis(clean_name(name), start, stop, REDUCE, thread_tag)
@@ -65,7 +73,13 @@ def reduce_axis(dom: Any, name: str = "rv", thread_tag: str = "") -> IterVar:
 
 
 def thread_axis(dom: Any = None, tag: str = "", name: str = "") -> IterVar:
-    """An axis bound to a hardware thread index, such as `te.thread_axis("threadIdx.x")`."""
+    """An axis bound to a hardware thread index, such as `te.thread_axis("threadIdx.x")`.
+
+    Examples:
+        >>> from tilewright import te
+        >>> te.thread_axis("threadIdx.x").thread_tag
+        'threadIdx.x'
+    """
     if isinstance(dom, str):
         dom, tag = None, dom
     if not tag:

@@ -31,7 +31,13 @@ _dtype = dtype
 
 
 def var(name: str = "tindex", dtype: DTypeLike = INDEX) -> Var:
-    """A size (of type index, never negative) or, of another type, a scalar parameter."""
+    """A size (of type index, never negative) or, of another type, a scalar parameter.
+
+    Examples:
+        >>> from tilewright import te
+        >>> te.var("n").dtype, te.var("x", "f32").dtype
+        (dtype('index'), dtype('f32'))
+    """
     of = _dtype(dtype)
     if of is INDEX:
         return sym.size(clean_size_name(name))
@@ -39,12 +45,25 @@ def var(name: str = "tindex", dtype: DTypeLike = INDEX) -> Var:
 
 
 def size_var(name: str = "size") -> Var:
-    """A size: a dimension variable that is never negative."""
+    """A size: a dimension variable that is never negative.
+
+    Examples:
+        >>> from tilewright import te
+        >>> te.size_var("n").dtype
+        dtype('index')
+    """
     return var(name)
 
 
 def placeholder(shape: Any, dtype: DTypeLike = "f32", name: str = "placeholder") -> Tensor:
-    """A tensor that the caller supplies."""
+    """A tensor that the caller supplies.
+
+    Examples:
+        >>> from tilewright import te
+        >>> A = te.placeholder((te.var("n"), 4), name="A")
+        >>> A.ndim, A.dtype
+        (2, dtype('f32'))
+    """
     name = clean_name(name)
     dims = shape_of(shape, name)
     return PlaceholderOp(name, dims, _dtype(dtype), user_loc()).output(0)
@@ -78,10 +97,11 @@ def compute(
     The names of the function's arguments become names of loops; `*i` takes all that are left. A
     function that returns a tuple defines several tensors of this shape at once.
 
-    >>> from tilewright import te
-    >>> A = te.placeholder((8, 4), name="A")
-    >>> te.compute((4, 8), lambda i, j: A[j, i], name="T")
-    <Tensor T: f32[4, 8]>
+    Examples:
+        >>> from tilewright import te
+        >>> A = te.placeholder((8, 4), name="A")
+        >>> te.compute((4, 8), lambda i, j: A[j, i], name="T")
+        <Tensor T: f32[4, 8]>
     """
     name, loc = clean_name(name), user_loc()
     dims = shape_of(shape, name)

@@ -29,7 +29,18 @@ _dtype = dtype
 
 
 class BufferView:
-    """A buffer as `fcompute` of an extern and `lower` of an intrinsic see it."""
+    """A buffer as `fcompute` of an extern and `lower` of an intrinsic see it.
+
+    Examples:
+        >>> from tilewright import te
+        >>> A = te.placeholder((8,), name="A")
+        >>> def kernel(ins, outs):
+        ...     print(ins[0].name, ins[0].shape, ins[0].dtype)
+        ...     return te.call_packed("my_kernel", *ins, *outs)
+        ...
+        >>> B = te.extern((8,), [A], kernel, name="B")
+        A (<Const 8>,) f32
+    """
 
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer
@@ -87,7 +98,24 @@ class BufferView:
 
 
 def call_packed(symbol: str, *buffers: Any, outputs: int = 1) -> Stmt:
-    """A call of the kernel `symbol` on whole buffers, the last `outputs` of which it writes."""
+    """A call of the kernel `symbol` on whole buffers, the last `outputs` of which it writes.
+
+    Examples:
+        >>> from tilewright import te
+        >>> A = te.placeholder((8,), name="A")
+        >>> def sort(ins, outs):
+        ...     return te.call_packed("my_sort", *ins, *outs)
+        ...
+        >>> B = te.extern((8,), [A], sort, name="B")
+        >>> print(te.function([A, B]), end="")
+        func @main(%A: f32[8], %B: f32[8]) stage scheduled {
+          block @B() {
+            reads %A[0 +: 8]
+            writes %B[0 +: 8]
+            extern my_sort(%A[0 +: 8]) -> (%B[0 +: 8])
+          }
+        }
+    """
     _check_symbol(symbol)
     for buffer in buffers:
         if not isinstance(buffer, BufferView):
@@ -113,6 +141,20 @@ def extern(
 
     `fcompute` is the kernel's symbol, or a function (ins, outs) that returns the statement.
     `behavior` says, over NumPy arrays, what the symbol does: inputs first, then outputs to fill.
+
+    Examples:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> from tilewright import te
+        >>> A = te.placeholder((4,), name="A")
+        >>> def ascending(source, result):
+        ...     result[...] = np.sort(source)
+        ...
+        >>> B = te.extern((4,), [A], "ascending", name="B", behavior=ascending)
+        >>> b = np.zeros(4, np.float32)
+        >>> tw.interpret(te.function([A, B]), np.array([3, 1, 4, 2], np.float32), b)
+        >>> b
+        array([1., 2., 3., 4.], dtype=float32)
     """
     name, loc = clean_name(name), user_loc()
     several = (

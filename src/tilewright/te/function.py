@@ -58,20 +58,21 @@ def function(args: Sequence[Tensor | Var], name: str = "main") -> Function:
 
     Every size must be a dimension of some argument, or an argument itself.
 
-    >>> from tilewright import te
-    >>> n = te.var("n")
-    >>> A = te.placeholder((n,), name="A")
-    >>> B = te.compute((n,), lambda i: A[i] * 2.0, name="B")
-    >>> print(te.function([A, B], name="twice"), end="")
-    func @twice(%A: f32[n], %B: f32[n]) stage scheduled {
-      for %i in 0..n {
-        block @B(%vi: spatial n = %i) {
-          reads %A[%vi]
-          writes %B[%vi]
-          %B[%vi] = %A[%vi] * 2.0
+    Examples:
+        >>> from tilewright import te
+        >>> n = te.var("n")
+        >>> A = te.placeholder((n,), name="A")
+        >>> B = te.compute((n,), lambda i: A[i] * 2.0, name="B")
+        >>> print(te.function([A, B], name="twice"), end="")
+        func @twice(%A: f32[n], %B: f32[n]) stage scheduled {
+          for %i in 0..n {
+            block @B(%vi: spatial n = %i) {
+              reads %A[%vi]
+              writes %B[%vi]
+              %B[%vi] = %A[%vi] * 2.0
+            }
+          }
         }
-      }
-    }
     """
     loc = user_loc()
     params = _checked_arguments(args)

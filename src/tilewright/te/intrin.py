@@ -38,7 +38,13 @@ _dtype = dtype
 
 
 def hardware_intrin(name: str, *args: Any, dtype: DTypeLike = I32) -> Expr:
-    """A call of an instruction by name, on addresses and values."""
+    """A call of an instruction by name, on addresses and values.
+
+    Examples:
+        >>> from tilewright import te
+        >>> print(te.hardware_intrin("llvm.x86.sse.sfence"))
+        llvm.x86.sse.sfence:i32()
+    """
     return Call(clean_name(name), tuple([sym.as_expr(arg) for arg in args]), _dtype(dtype))
 
 
@@ -53,6 +59,17 @@ def decl_tensor_intrin(
     `lower(inputs, outputs)` returns a statement or an instruction call; for a reduction a triple
     (compute, reset, update) of them, where None leaves a phase to the behaviour itself. A call of
     `asm.NAME` among them is inline assembly, which `assembly` describes.
+
+    Examples:
+        >>> from tilewright import te
+        >>> x = te.placeholder((8,), name="x")
+        >>> y = te.compute((8,), lambda i: x[i] * 2.0, name="y")
+        >>> def lower(inputs, outputs):
+        ...     (source,), (result,) = inputs, outputs
+        ...     return te.hardware_intrin("double8", source.access_ptr("r"), result.access_ptr("w"))
+        ...
+        >>> te.decl_tensor_intrin(y.op, lower, name="doc_double8").name
+        'doc_double8'
     """
     if not isinstance(op, ComputeOp):
         raise type_error(

@@ -27,7 +27,15 @@ Shape = tuple[Expr, ...]
 
 
 class Operation:
-    """Base of what defines tensors."""
+    """Base of what defines tensors.
+
+    Examples:
+        >>> from tilewright import te
+        >>> A = te.placeholder((8,), name="A")
+        >>> B = te.compute((8,), lambda i: A[i] + 1.0, name="B")
+        >>> B.op.name, [t.name for t in B.op.input_tensors]
+        ('B', ['A'])
+    """
 
     __slots__ = ()
     name: str
@@ -70,7 +78,16 @@ class _Weak(metaclass=Interned):
 
 @interned
 class Tensor(_Weak):
-    """Output `value_index` of an operation. One object each: compare with `is`."""
+    """Output `value_index` of an operation. One object each: compare with `is`.
+
+    Examples:
+        >>> from tilewright import te
+        >>> A = te.placeholder((8, 4), name="A")
+        >>> A.name, A.ndim, A.dtype
+        ('A', 2, dtype('f32'))
+        >>> print(A[3, 2])
+        A[3, 2]
+    """
 
     op: Operation
     value_index: int
@@ -218,7 +235,13 @@ def tensors_read(*roots: Expr) -> tuple[Tensor, ...]:
 
 @node
 class PlaceholderOp(Operation):
-    """A tensor that comes from outside."""
+    """A tensor that comes from outside.
+
+    Examples:
+        >>> from tilewright import te
+        >>> type(te.placeholder((8,), name="A").op).__name__
+        'PlaceholderOp'
+    """
 
     name: str
     shape: Shape
@@ -239,6 +262,12 @@ class ComputeOp(Operation):
     """Every element by one expression per output, over the axes of the shape.
 
     The body holds no reduction, or it is one reduction: component k defines output k.
+
+    Examples:
+        >>> from tilewright import te
+        >>> B = te.compute((8,), lambda i: i * 2, name="B")
+        >>> [axis.name for axis in B.op.axis]
+        ['i']
     """
 
     name: str
@@ -274,6 +303,14 @@ class ScanOp(Operation):
     """A recurrence over the first dimension: `init` gives the first steps, `update` the others.
 
     Output k is the state that `state[k]` stands for inside the updates.
+
+    Examples:
+        >>> from tilewright import te
+        >>> state = te.placeholder((8, 4), name="state")
+        >>> init = te.compute((1, 4), lambda t, i: 0.0, name="init")
+        >>> update = te.compute((8, 4), lambda t, i: state[t - 1, i] + 1.0, name="update")
+        >>> type(te.scan(init, update, state).op).__name__
+        'ScanOp'
     """
 
     name: str
@@ -302,6 +339,12 @@ class ExternOp(Operation):
     """Outputs written by one opaque statement over whole tensors.
 
     `body` speaks of stand-in buffers, `ins` for the inputs and `outs` for the outputs.
+
+    Examples:
+        >>> from tilewright import te
+        >>> A = te.placeholder((8,), name="A")
+        >>> type(te.extern((8,), [A], "my_kernel", name="B").op).__name__
+        'ExternOp'
     """
 
     name: str

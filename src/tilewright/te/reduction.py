@@ -29,7 +29,17 @@ Axes = IterVar | Sequence[IterVar]
 
 
 class Reduction:
-    """A commutative, associative combination that can be applied along axes."""
+    """A commutative, associative combination that can be applied along axes.
+
+    Examples:
+        >>> from tilewright import te
+        >>> A = te.placeholder((8, 4), name="A")
+        >>> k = te.reduce_axis((0, 4), name="k")
+        >>> te.compute((8,), lambda i: te.sum(A[i, k], axis=k), name="total")
+        <Tensor total: f32[8]>
+        >>> te.compute((8,), lambda i: te.max(A[i, k], axis=k, where=k < 2), name="largest")
+        <Tensor largest: f32[8]>
+    """
 
     def __init__(self, name: str, make: Callable[[tuple[DType, ...]], Reducer]) -> None:
         self.name = name
@@ -167,12 +177,34 @@ def argmax(expr: Any, axis: Axes, where: Any = None, dtype: DTypeLike = I64) -> 
 
     `expr` is a value, whose position counts along the axes in row-major order from their starts;
     or a pair (position, value).
+
+    Examples:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> from tilewright import te
+        >>> A = te.placeholder((4,), name="A")
+        >>> k = te.reduce_axis((0, 4), name="k")
+        >>> at, largest = te.compute((), lambda: te.argmax(A[k], axis=k), name="found")
+        >>> where, value = np.zeros((), np.int64), np.zeros((), np.float32)
+        >>> a = np.array([3, 1, 4, 2], np.float32)
+        >>> tw.interpret(te.function([A, at, largest]), a, where, value)
+        >>> int(where), float(value)
+        (2, 4.0)
     """
     return _positioned(_argmax, expr, axis, where, dtype)
 
 
 def argmin(expr: Any, axis: Axes, where: Any = None, dtype: DTypeLike = I64) -> tuple[Expr, Expr]:
-    """The position and the value of the least element; the first one where several are."""
+    """The position and the value of the least element; the first one where several are.
+
+    Examples:
+        >>> from tilewright import te
+        >>> A = te.placeholder((4,), name="A")
+        >>> k = te.reduce_axis((0, 4), name="k")
+        >>> at, least = te.compute((), lambda: te.argmin(A[k], axis=k), name="found")
+        >>> at.dtype, least.dtype
+        (dtype('i64'), dtype('f32'))
+    """
     return _positioned(_argmin, expr, axis, where, dtype)
 
 
@@ -203,12 +235,13 @@ def comm_reducer(
     `fcombine(x, y)` combines two values (or two tuples); it must be commutative and associative.
     `fidentity(dtype, ...)` is the value that changes nothing.
 
-    >>> from tilewright import te
-    >>> both = te.comm_reducer(
-    ...     lambda x, y: (x[0] + y[0], x[1] * y[1]),
-    ...     lambda a, b: (te.const(0, a), te.const(1, b)),
-    ...     name="sum_and_product",
-    ... )
+    Examples:
+        >>> from tilewright import te
+        >>> both = te.comm_reducer(
+        ...     lambda x, y: (x[0] + y[0], x[1] * y[1]),
+        ...     lambda a, b: (te.const(0, a), te.const(1, b)),
+        ...     name="sum_and_product",
+        ... )
     """
     name = clean_name(name)
 

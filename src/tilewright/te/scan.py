@@ -63,6 +63,20 @@ def scan(
     """The states of a recurrence, of the placeholders' shapes; see the module's example.
 
     `inputs` may name the other tensors the updates read, as in TVM; they are found anyway.
+
+    Examples:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> from tilewright import te
+        >>> x = te.placeholder((4,), name="x")
+        >>> state = te.placeholder((4,), name="state")
+        >>> init = te.compute((1,), lambda t: x[0], name="init")
+        >>> update = te.compute((4,), lambda t: state[t - 1] + x[t], name="update")
+        >>> sums = te.scan(init, update, state, name="sums")
+        >>> out = np.zeros(4, np.float32)
+        >>> tw.interpret(te.function([x, sums]), np.array([1, 2, 3, 4], np.float32), out)
+        >>> out
+        array([ 1.,  3.,  6., 10.], dtype=float32)
     """
     name, loc = clean_name(name), user_loc()
     single = isinstance(init, Tensor)

@@ -132,7 +132,14 @@ def result_type(spec: CallSpec, args: tuple[Expr, ...]) -> DType:
 
 
 def call(op: str, *args: Any) -> Expr:
-    """A call of a known function, checked; numbers take the first argument's type."""
+    """A call of a known function, checked; numbers take the first argument's type.
+
+    Examples:
+        >>> from tilewright import tensor
+        >>> from tilewright.sym import const
+        >>> print(tensor.call("exp", const(1.0, "f32")))
+        exp(f32(1.0))
+    """
     spec = CALLS.get(op)
     if spec is None:
         raise UserTypeError("TW2001", f"unknown function {op}")

@@ -74,6 +74,11 @@ class Family:
 _declared: dict[str, Family] = {}
 
 
+def declared() -> tuple[Family, ...]:
+    """Everything declared so far, in order; one intrinsic is a family without parameters."""
+    return tuple(_declared.values())
+
+
 def declare(intrin: TensorIntrin) -> TensorIntrin:
     """Make an intrinsic known by name, to schedules and the interpreter; the last one counts."""
     _declared[intrin.name] = Family(intrin.name, (), lambda: intrin, {(): intrin})

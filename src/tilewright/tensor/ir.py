@@ -29,7 +29,15 @@ Annotations = tuple[tuple[str, Value], ...]
 
 @node
 class Buffer:
-    """A dense array in some memory. Unique by identity; the name is a hint."""
+    """A dense array in some memory. Unique by identity; the name is a hint.
+
+    Examples:
+        >>> from tilewright import tensor
+        >>> text = "func @f(%x: f32[4]) stage scheduled { for %i in 0..4 { %x[%i] = 1.0 } }"
+        >>> fn = tensor.parse(text)
+        >>> fn.params[0].name, fn.params[0].dtype
+        ('x', dtype('f32'))
+    """
 
     name: str
     shape: tuple[Expr, ...]
@@ -215,7 +223,7 @@ def level_of(axis: str) -> str:
 
 
 # An annotation of parallel loops: what ran last comes first, when the loop runs again.
-TO_AND_FRO = "to_and_fro"
+ALTERNATING = "alternating"
 
 SPATIAL, REDUCE, SCAN = "spatial", "reduce", "scan"
 ITER_KINDS = (SPATIAL, REDUCE, SCAN)
@@ -557,6 +565,15 @@ class Function:
 
     Sizes in the parameters' shapes take their values from the arguments; `requires` is checked at
     entry, before anything else runs. `==` compares structure, names of variables aside.
+
+    Examples:
+        >>> from tilewright import tensor
+        >>> text = "func @f(%x: f32[4]) stage scheduled { for %i in 0..4 { %x[%i] = 1.0 } }"
+        >>> fn = tensor.parse(text)
+        >>> fn.name, fn.stage
+        ('f', 'scheduled')
+        >>> tensor.parse(str(fn)) == fn
+        True
     """
 
     name: str

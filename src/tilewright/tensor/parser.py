@@ -23,7 +23,15 @@ T = TypeVar("T")
 
 
 def parse(text: str, path: str = "<text>") -> Function:
-    """The one function written in `text`."""
+    """The one function written in `text`.
+
+    Examples:
+        >>> from tilewright import tensor
+        >>> text = "func @f(%x: f32[4]) stage scheduled { for %i in 0..4 { %x[%i] = 1.0 } }"
+        >>> fn = tensor.parse(text)
+        >>> fn.stage
+        'scheduled'
+    """
     tokens = Tokens(text, path)
     fn = Parser(tokens).function()
     if tokens.current.kind != "end":
@@ -32,7 +40,14 @@ def parse(text: str, path: str = "<text>") -> Function:
 
 
 def parse_all(text: str, path: str = "<text>") -> list[Function]:
-    """All functions written in `text`, in order."""
+    """All functions written in `text`, in order.
+
+    Examples:
+        >>> from tilewright import tensor
+        >>> text = "func @f(%x: f32[4]) stage flat { %x[0] = 1.0 }"
+        >>> [fn.name for fn in tensor.parse_all(text + text.replace("@f", "@g"))]
+        ['f', 'g']
+    """
     tokens = Tokens(text, path)
     functions = []
     while tokens.current.kind != "end":

@@ -258,7 +258,19 @@ def format_value(value: ir.Value) -> str:
 
 
 def format_function(fn: Function) -> str:
-    """The text of a function."""
+    """The text of a function.
+
+    Examples:
+        >>> from tilewright import tensor
+        >>> text = "func @f(%x: f32[4]) stage scheduled { for %i in 0..4 { %x[%i] = 1.0 } }"
+        >>> fn = tensor.parse(text)
+        >>> print(tensor.format_function(fn), end="")
+        func @f(%x: f32[4]) stage scheduled {
+          for %i in 0..4 {
+            %x[%i] = 1.0
+          }
+        }
+    """
     return Printer().function(fn)
 
 

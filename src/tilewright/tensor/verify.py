@@ -65,11 +65,30 @@ from tilewright.tensor.visit import blocks, walk
 
 
 class VerifyError(CompilerBug):
-    """A program breaks an invariant of its stage."""
+    """A program breaks an invariant of its stage.
+
+    Examples:
+        >>> from tilewright import tensor
+        >>> text = "func @f(%x: f32[n]) stage flat { for %i in vector 0..n { %x[%i] = 1.0 } }"
+        >>> fn = tensor.parse(text)
+        >>> try:
+        ...     tensor.verify(fn)
+        ... except tensor.VerifyError as error:
+        ...     print(error.code)
+        ...
+        TW2036
+    """
 
 
 def verify(fn: Function) -> None:
-    """Check every invariant of the function's stage."""
+    """Check every invariant of the function's stage.
+
+    Examples:
+        >>> from tilewright import tensor
+        >>> text = "func @f(%x: f32[4]) stage scheduled { for %i in 0..4 { %x[%i] = 1.0 } }"
+        >>> fn = tensor.parse(text)
+        >>> tensor.verify(fn)
+    """
     _Verifier(fn).run()
 
 

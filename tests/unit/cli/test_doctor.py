@@ -53,3 +53,14 @@ def test_cache_is_shown_and_cleared(tmp_path, monkeypatch):
     assert "kernels" in CliRunner().invoke(app, ["cache"]).output
     assert report("cache", "--clear")["entries"] == 0
     assert cache.try_read("key") is None
+
+
+def test_the_shell_completes_commands_and_options():
+    def completed(*words):
+        asked = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+        asked["_TILEWRIGHT_COMPLETE"] = "complete_bash"
+        done = CliRunner().invoke(app, env=asked, prog_name="tilewright")
+        return done.stdout.split()
+
+    assert completed("tilewright", "rep") == ["report"]
+    assert "--against" in completed("tilewright", "report", "--a")

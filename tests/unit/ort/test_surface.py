@@ -1,6 +1,7 @@
 """Every public name of onnxruntime is here, with the same numbers and the same members."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import tilewright
 from tilewright import ort
 from tilewright.ort.capi import onnxruntime_pybind11_state as state
+from tilewright.ort.environment import INTERFACE
 
 theirs = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: bench)")
 
@@ -17,6 +19,11 @@ net (float[batch, 4] x, float[other] w) => (float[batch, 4] y, float[other] z) {
   y = Tanh (x)
   z = Abs (w)
 }"""
+
+
+def test_continuous_integration_has_the_version_whose_interface_this_is():
+    script = Path(__file__).parents[3] / ".ci" / "run"
+    assert f"onnxruntime=={INTERFACE} " in script.read_text()
 
 
 @pytest.fixture(scope="module")

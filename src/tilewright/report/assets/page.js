@@ -38,6 +38,32 @@ const size = { width: +svg.dataset.width, height: +svg.dataset.height };
 let at = { x: 0, y: 0, scale: 1 };
 function apply() {
   view.setAttribute("transform", `translate(${at.x} ${at.y}) scale(${at.scale})`);
+  requestAnimationFrame(label);
+}
+// Boxes of large graphs get their text when they come into view: laying out text takes longest.
+const READABLE = 0.2, LABEL = 26;
+let bare = [...svg.querySelectorAll(".box")].filter((box) => box.childElementCount === 1).map((box) => {
+  const [x, y] = box.getAttribute("transform").match(/-?\d+/g).map(Number);
+  return { box, x, y, width: +box.firstElementChild.getAttribute("width") };
+});
+function label() {
+  if (!bare.length || at.scale < READABLE) return;
+  const frame = svg.getBoundingClientRect();
+  bare = bare.filter(({ box, x, y, width }) => {
+    const left = at.x + x * at.scale, top = at.y + y * at.scale, reach = width * at.scale;
+    if (left > frame.width || top > frame.height || left + reach < 0 || top + reach < 0) return true;
+    const told = box.getAttribute("aria-label"), cut = told.lastIndexOf(": ");
+    const name = told.slice(0, cut);
+    write(box, name.length > LABEL ? `${name.slice(0, LABEL - 1)}…` : name, width / 2, 18, "");
+    write(box, told.slice(cut + 2), width / 2, 35, "small");
+    return false;
+  });
+}
+function write(box, text, x, y, kind) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", "text");
+  made.textContent = text;
+  for (const [key, value] of Object.entries({ x, y, class: kind })) made.setAttribute(key, value);
+  box.appendChild(made);
 }
 function place(scale) {
   const box = svg.getBoundingClientRect();
@@ -173,7 +199,7 @@ function row(table, name, text) {
   make("th", name, made, { scope: "row" });
   make("td", text, made);
 }
-const number = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4 });
+const number = (value) => value.toLocaleString("en", { maximumSignificantDigits: 3 });
 async function choose(index, focus) {
   const all = await data();
   const box = all.boxes[index], detail = $("detail");

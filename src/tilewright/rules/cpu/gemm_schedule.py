@@ -25,7 +25,7 @@ from tilewright.rules.match.contraction import Contraction, operands
 from tilewright.rules.match.nest import attempt, block_of, fused
 from tilewright.sym import ONE
 from tilewright.tensor.constants import CONSTANT
-from tilewright.tensor.ir import TO_AND_FRO, Buffer, Load, Store
+from tilewright.tensor.ir import ALTERNATING, Buffer, Load, Store
 from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
@@ -152,7 +152,7 @@ def _alternate(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -
         if not attempt(sch, sch.parallel, loop):
             return
         sch.annotate(loop, "threads", 1)
-    sch.annotate(loop, TO_AND_FRO, True)
+    sch.annotate(loop, ALTERNATING, True)
 
 
 def unrolled_sum(sch: Schedule, depth: LoopRef, steps: int) -> tuple[LoopRef, LoopRef]:

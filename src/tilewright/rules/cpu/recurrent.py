@@ -39,7 +39,7 @@ from tilewright.rules.sharing import (
 from tilewright.rules.space import Column, Columns, Cost, Space, Value, unit
 from tilewright.sym import Cast, Const, Expr, Mul, linear, uses_var
 from tilewright.tensor.constants import CONSTANT
-from tilewright.tensor.ir import SCAN, TO_AND_FRO, Load, Update
+from tilewright.tensor.ir import ALTERNATING, SCAN, Load, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import written_buffers
 
@@ -302,7 +302,7 @@ def _panels(
     if (plan.parallel != NONE or plan.alternate) and attempt(sch, sch.parallel, panel):
         sch.annotate(panel, "threads", 0 if plan.parallel != NONE else 1)
         if plan.alternate:
-            sch.annotate(panel, TO_AND_FRO, True)
+            sch.annotate(panel, ALTERNATING, True)
     return packed
 
 

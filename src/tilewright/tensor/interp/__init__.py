@@ -43,6 +43,17 @@ def interpret(fn: Function, *args: Any, seed: int = 0) -> None:
     Sizes come from the shapes of the arguments. `seed` picks the order in which iterations of
     parallel loops and thread blocks run. Raises `ExecutionError` when the program does what native
     code must never do; then no argument has changed.
+
+    Examples:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> from tilewright import te
+        >>> A = te.placeholder((12, 20), name="A")
+        >>> B = te.compute((12, 20), lambda i, j: A[i, j] + 1.0, name="B")
+        >>> b = np.zeros((12, 20), np.float32)
+        >>> tw.interpret(te.function([A, B]), np.ones((12, 20), np.float32), b)
+        >>> float(b.sum())
+        480.0
     """
     check_function(fn, "interpret")
     bound = bind_arguments(fn, args)

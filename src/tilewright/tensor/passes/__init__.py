@@ -93,5 +93,13 @@ PASSES: dict[str, TensorPass] = {
 
 
 def lower(fn: Function, target_kind: str = "cpu", ctx: PassContext | None = None) -> Function:
-    """A scheduled function in the form its code generator takes."""
+    """A scheduled function in the form its code generator takes.
+
+    Examples:
+        >>> from tilewright import tensor
+        >>> text = "func @f(%x: f32[4]) stage scheduled { for %i in 0..4 { %x[%i] = 1.0 } }"
+        >>> fn = tensor.parse(text)
+        >>> tensor.lower(fn, "cpu").stage
+        'flat'
+    """
     return run_passes(fn, PIPELINES[target_kind], ctx)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.sym import Var
 from tilewright.tensor.constants import CONSTANT
-from tilewright.tensor.ir import TO_AND_FRO, Block, For, Function, Value, annotated
+from tilewright.tensor.ir import ALTERNATING, Block, For, Function, Value, annotated
 from tilewright.tensor.passes.interleave_loops import GUEST, HOST, INTERLEAVE
 from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule.analysis.refusal import path_to_block, path_to_loop, refuse
@@ -58,7 +58,7 @@ def _wanted(key: str, value: Value) -> str:
         return "a number of iterations, at least 1"
     if key == "threads" and number < 0:
         return "a number of threads, or 0 for all"
-    if key in (TAILS, TO_AND_FRO, CONSTANT) and not isinstance(value, bool):
+    if key in (TAILS, ALTERNATING, CONSTANT) and not isinstance(value, bool):
         return "true or false"
     if key == INTERLEAVE and value not in (HOST, GUEST):
         return f"{HOST!r} or {GUEST!r}"

@@ -14,7 +14,16 @@ from tilewright.sym import Var
 
 @dataclass(frozen=True, slots=True)
 class LoopRef:
-    """A loop, by its variable."""
+    """A loop, by its variable.
+
+    Examples:
+        >>> from tilewright import te, tensor
+        >>> A = te.placeholder((8,), name="A")
+        >>> B = te.compute((8,), lambda i: A[i] + 1.0, name="B")
+        >>> sch = tensor.Schedule(te.function([A, B]))
+        >>> sch.get_loops(sch.get_block("B"))
+        [<loop %i>]
+    """
 
     var: Var
 
@@ -24,7 +33,16 @@ class LoopRef:
 
 @dataclass(frozen=True, slots=True)
 class BlockRef:
-    """A block, by its name."""
+    """A block, by its name.
+
+    Examples:
+        >>> from tilewright import te, tensor
+        >>> A = te.placeholder((8,), name="A")
+        >>> B = te.compute((8,), lambda i: A[i] + 1.0, name="B")
+        >>> sch = tensor.Schedule(te.function([A, B]))
+        >>> sch.get_block("B")
+        <block @B>
+    """
 
     name: str
 
@@ -33,7 +51,18 @@ class BlockRef:
 
 
 class Decision(int):
-    """A sampled integer: usable as a number, and known to the trace that drew it."""
+    """A sampled integer: usable as a number, and known to the trace that drew it.
+
+    Examples:
+        >>> from tilewright import te, tensor
+        >>> A = te.placeholder((8,), name="A")
+        >>> B = te.compute((8,), lambda i: A[i] + 1.0, name="B")
+        >>> sch = tensor.Schedule(te.function([A, B]))
+        >>> (i,) = sch.get_loops(sch.get_block("B"))
+        >>> outer, inner = sch.sample_tile(i, n=2, decision=[2, 4])
+        >>> type(outer).__name__
+        'Decision'
+    """
 
     __slots__ = ()
 

@@ -62,7 +62,32 @@ R = TypeVar("R")
 
 
 class Schedule:
-    """A tensor function under transformation. Primitives are methods."""
+    """A tensor function under transformation. Primitives are methods.
+
+    Examples:
+        >>> import tilewright as tw
+        >>> from tilewright import te
+        >>> A = te.placeholder((12, 20), name="A")
+        >>> B = te.compute((12, 20), lambda i, j: A[i, j] + 1.0, name="B")
+        >>> sch = tw.Schedule(te.function([A, B], name="add"))
+        >>> i, j = sch.get_loops(sch.get_block("B"))
+        >>> outer, inner = sch.split(j, [None, 4])
+        >>> sch.vectorize(inner)
+        >>> print(sch.function, end="")
+        func @add(%A: f32[12, 20], %B: f32[12, 20]) stage scheduled {
+          for %i in 0..12 {
+            for %j_0 in 0..5 {
+              for %j_1 in vector 0..4 {
+                block @B(%vi: spatial 12 = %i, %vj: spatial 20 = %j_0 * 4 + %j_1) {
+                  reads %A[%vi, %vj]
+                  writes %B[%vi, %vj]
+                  %B[%vi, %vj] = %A[%vi, %vj] + 1.0
+                }
+              }
+            }
+          }
+        }
+    """
 
     def __init__(self, function: Function, *, seed: int = 0) -> None:
         if not isinstance(function, Function):

@@ -52,7 +52,24 @@ class Step:
 
 
 class Trace:
-    """An immutable list of steps."""
+    """An immutable list of steps.
+
+    Examples:
+        >>> import tilewright as tw
+        >>> from tilewright import te
+        >>> A = te.placeholder((12, 20), name="A")
+        >>> B = te.compute((12, 20), lambda i, j: A[i, j] + 1.0, name="B")
+        >>> sch = tw.Schedule(te.function([A, B]))
+        >>> _ = sch.split(sch.get_loops(sch.get_block("B"))[1], [None, 4])
+        >>> print(sch.trace, end="")
+        b0 = get_block(name='B')
+        l0, l1 = get_loops(block=b0)
+        l2, l3 = split(loop=l1, factors=[None, 4])
+        >>> other = tw.Schedule(te.function([A, B]))
+        >>> _ = sch.trace.apply(other)
+        >>> other.function == sch.function
+        True
+    """
 
     __slots__ = ("steps",)
 
