@@ -109,6 +109,34 @@ def default_schedule(
     return made.schedule
 
 
+def alternatives(
+    fn: Function,
+    target: str | Target = "cpu",
+    *,
+    threads: int = 1,
+    constants: Iterable[str] = (),
+) -> tuple[tuple[Offer, ...], ...]:
+    """For every block that a decision is taken about, all rules that could take it.
+
+    The rule that does, by default, stands first. What the others offer is what they would find
+    before any rule touched the function.
+    """
+    made = schedule(fn, target, threads=threads, constants=constants)
+    fresh = Schedule(fn)
+    inline_producers(fresh)
+    found = []
+    for taken in made.offers:
+        rivals = [taken]
+        for rule in (each for entry in RULES[taken.context.target.kind] for each in entry):
+            if rule.name == taken.rule.name or find_block(fresh.function, taken.block) is None:
+                continue
+            problem = rule.match(fresh, fresh.get_block(taken.block), taken.context)
+            if problem is not None and rule.plans(problem, taken.context) is not None:
+                rivals.append(Offer(taken.block, rule, problem, taken.context))
+        found.append(tuple(rivals))
+    return tuple(found)
+
+
 def _is_idle(block: Block) -> bool:
     """Whether a block never runs: there is nothing to gain, and no size to plan with."""
     return any(it.extent is ZERO for it in block.iters)
