@@ -205,7 +205,8 @@ def mixed(view: View, pool: Points, count: int) -> Points:
     while len(chosen) < count and rest:
         apart = [int((pool[at] != pool[chosen]).sum(axis=1).min()) for at in rest]
         chosen.append(rest.pop(int(np.argmax(apart))))
-    return pool[np.array(chosen[:count])]
+    found: Points = pool[np.array(chosen[:count])]
+    return found
 
 
 def _best(view: View, points: Points, count: int) -> Points:

@@ -19,7 +19,8 @@ ENOUGH = 0.01  # of the model's time: less is not looked for
 class Progress:
     """How one task stands."""
 
-    name: str
+    name: str  # of the task
+    label: str
     baseline_ns: float  # of all its calls in one run of the model, untuned
     floor_ns: float  # that it takes at least, by the machine model
     best_ns: float = 0.0
