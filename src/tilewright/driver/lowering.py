@@ -94,6 +94,83 @@ def planned_calls(
     return calls, {job.name: job for job in lowering.jobs.values()}
 
 
+@dataclass(frozen=True)
+class Site:
+    """A call of a kernel whose code is looked up when it runs."""
+
+    kernel: str  # the job's name
+    weights: Mapping[int, str]  # names of the constants among its inputs, by position
+
+
+@dataclass(frozen=True)
+class SitedProgram:
+    """A lowered model that calls every kernel through a table: see codegen/adapter.py."""
+
+    module: Module
+    sites: tuple[Site, ...]
+    kernels: Mapping[str, Kernel]  # what calls are checked and planned by
+
+
+def jobs_of(module: Module, setting: KernelSetting) -> dict[str, Job]:
+    """The kernels of a model by name."""
+    return planned_calls(module, setting)[1]
+
+
+def lower_sited(
+    module: Module, setting: KernelSetting, kernels: Mapping[str, Kernel]
+) -> SitedProgram:
+    """The model with calls through a table. Weights stay as they are: each kernel that comes into
+    the table brings its own. Kernels, by name, are those that are called to begin with."""
+    lowering = _Lowering(module, setting)
+    graph = lowering.graph(module.main)
+    sites: list[Site] = []
+
+    def sited(graph: Graph) -> Graph:
+        nodes = []
+        for node in graph.nodes:
+            if node.op == "kernel":
+                kernel = kernels[lowering.jobs[lowering.keys[node]].name]
+                given = [value for value in node.inputs if value is not None]
+                names = {at: lowering.constants.get(value) for at, value in enumerate(given)}
+                weights = {at: name for at, name in names.items() if name is not None}
+                node = sited_node(node, kernel, len(sites))
+                sites.append(Site(kernel.name, weights))
+            elif node.bodies:
+                node = replace(node, bodies=tuple(sited(body) for body in node.bodies))
+            nodes.append(node)
+        return replace(graph, nodes=tuple(nodes))
+
+    lowered = sited(graph)
+    constants = {name: module.constants[name] for name in _used_constants(lowered)}
+    made = replace(
+        module, graphs={"main": lowered}, constants=constants, functions={}, stage=ir.LOWERED
+    )
+    return SitedProgram(made, tuple(sites), kernels)
+
+
+def sited_node(node: Node, kernel: Kernel, site: int) -> Node:
+    """A call of a kernel through a table."""
+    given = sum(value is not None for value in node.inputs)
+    attributes = dict(node.attributes) | {
+        "function": kernel.name,
+        "flops": kernel.flops,
+        "site": site,
+        "label": str(site),
+        "in_place": tuple((at, to - given) for at, to in in_place_of(kernel)),
+    }
+    return replace(node, attributes=ir.attributes(**attributes))
+
+
+def in_place_of(kernel: Kernel) -> tuple[tuple[int, int], ...]:
+    """Parameters of the kernel's job that may be the same memory: an input and a result."""
+    found = []
+    for pair in kernel.in_place:
+        at, to = (kernel.params[each] for each in pair)
+        if isinstance(at, Given) and isinstance(to, Given):
+            found.append((at.position, to.position))
+    return tuple(found)
+
+
 @dataclass
 class _Lowering:
     """Turns nodes into kernel nodes, and collects the kernels' jobs."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tilewright.base.errors import UserError
 from tilewright.base.target import CPU, CUDA, WASM, Target
@@ -26,10 +27,12 @@ from tilewright.rules.rule import (
     Log,
     Offer,
     Refusal,
+    Rule,
     RuleSet,
     apply_choice,
     apply_first,
 )
+from tilewright.rules.space import plan_text
 from tilewright.sym import ZERO
 from tilewright.tensor.ir import Block, Function
 from tilewright.tensor.schedule import Schedule
@@ -121,9 +124,23 @@ def alternatives(
     The rule that does, by default, stands first. What the others offer is what they would find
     before any rule touched the function.
     """
-    made = schedule(fn, target, threads=threads, constants=constants)
+    weights = tuple(constants)
+    made = schedule(fn, target, threads=threads, constants=weights)
     fresh = Schedule(fn)
     inline_producers(fresh)
+
+    def serves(rule: Rule[Any, Any], problem: Any, taken: Offer) -> bool:
+        """Whether a rule gets to the block when it is asked for, and can schedule it."""
+        priced = rule.default(problem, taken.context)
+        if priced is None:
+            return False
+        choice = Choice(rule.name, plan_text(priced.plan))
+        try:
+            schedule(fn, target, threads=threads, constants=weights, choices={taken.block: choice})
+        except UserError:
+            return False
+        return True
+
     found = []
     for taken in made.offers:
         rivals = [taken]
@@ -131,7 +148,7 @@ def alternatives(
             if rule.name == taken.rule.name or find_block(fresh.function, taken.block) is None:
                 continue
             problem = rule.match(fresh, fresh.get_block(taken.block), taken.context)
-            if problem is not None and rule.plans(problem, taken.context) is not None:
+            if problem is not None and serves(rule, problem, taken):
                 rivals.append(Offer(taken.block, rule, problem, taken.context))
         found.append(tuple(rivals))
     return tuple(found)
