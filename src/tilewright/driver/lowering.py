@@ -33,10 +33,12 @@ from tilewright.graph.visit import walk
 from tilewright.lower.graph import sizes_of
 from tilewright.lower.native import CONTROL
 from tilewright.lower.sizes import fresh_sizes, lower_sizes
+from tilewright.rules.rule import Choice
 from tilewright.sym import Expr, Var, const
 from tilewright.tensor.constants import Given
 
 Array = np.ndarray[Any, Any]
+Choices = Mapping[str, Mapping[str, Choice]]  # rules and plans by block, by key
 _log = logging.getLogger("tilewright")
 
 # Calls of what the interpreter runs, and sizes that it tells: see driver/foreign_parts.py.
@@ -57,10 +59,16 @@ def lower_model(
     *,
     use_cache: bool = True,
     progress: Callable[[int, int], None] = lambda count, total: None,
+    choose: Callable[[Mapping[str, Job]], Choices] = lambda jobs: {},
 ) -> Program:
-    """Compile every kernel of the module's main graph and call it."""
+    """Compile every kernel of the module's main graph and call it.
+
+    `choose` is asked once for rules and plans that are given, by the keys of jobs.
+    """
     lowering = _Lowering(module, setting)
     graph = lowering.graph(module.main)
+    for key, choices in choose(lowering.jobs).items():
+        lowering.jobs[key] = replace(lowering.jobs[key], choices=choices, recorded=True)
     kernels, packers = _compiled(lowering, use_cache, progress)
     for kernel in kernels.values():
         if setting.schedule and kernel.fell_back:

@@ -25,9 +25,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from tilewright import __version__
 from tilewright.base.errors import UserError
 from tilewright.base.host import cache_root
+from tilewright.base.version import VERSION
 from tilewright.tune.record import Line, TaskKey, Trial, Winner
 
 T = TypeVar("T")
@@ -219,7 +219,7 @@ class Database:
             ).fetchall()
         return [_trial(row) for row in rows]
 
-    def query(self, *, target: str = "", version: str = __version__) -> Iterator[Line]:
+    def query(self, *, target: str = "", version: str = VERSION) -> Iterator[Line]:
         """All records of a target (of any where none is named), trials first."""
         where, given = "version = ?", [version]
         if target:
@@ -286,14 +286,14 @@ class Database:
     def merge(self, other: Database) -> Taken:
         """Take all records of another database that code of this version made."""
         here = self._take(other.query())
-        apart = sum(count for version, count in other.versions.items() if version != __version__)
+        apart = sum(count for version, count in other.versions.items() if version != VERSION)
         return Taken(here.records, apart)
 
     def _take(self, lines: Iterable[Line]) -> Taken:
         count = other = 0
         trials: dict[TaskKey, list[Trial]] = {}
         for line in lines:
-            if line.key.version != __version__:
+            if line.key.version != VERSION:
                 other += 1
                 continue
             count += 1
@@ -307,7 +307,7 @@ class Database:
             self.add(key, *some)
         return Taken(count, other)
 
-    def prune(self, *, version: str = __version__) -> int:
+    def prune(self, *, version: str = VERSION) -> int:
         """Remove what other versions of the code left; how many tasks went."""
         with _typed(self.path), self._transaction():
             gone = self._sql.execute("DELETE FROM tasks WHERE version <> ?", (version,))
@@ -442,7 +442,8 @@ class Records:
         self._disk = None
         self.notes.append(f"tuning goes on in memory: error[{error.code}]: {error.message}")
 
-    def close(self) -> None:
+    def close(self, *, keep: bool = False) -> None:
+        """Done with; `keep`: the database is somebody else's, who closes it."""
         self._memory.close()
-        if self._disk is not None:
+        if self._disk is not None and not keep:
             self._disk.close()

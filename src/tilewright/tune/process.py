@@ -108,6 +108,13 @@ class Child:
             return f"crashed ({signal.Signals(-status).name})"
         return f"ended by itself (status {status})"
 
+    def kill(self) -> None:
+        """End the process while another thread waits for its answer: that one hears of it."""
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(OSError):
+                process.kill()
+
     def stop(self) -> None:
         """End the process, whatever it does."""
         process, self._process = self._process, None

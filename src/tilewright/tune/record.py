@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from tilewright import __version__
+from tilewright.base.version import VERSION
 
 TRIAL, WINNER = "trial", "winner"  # kinds of lines
 
@@ -19,7 +19,7 @@ class TaskKey:
     text: str  # canonical text of what is computed, and of what is known beforehand
     target: str  # Target.key
     threads: int
-    version: str = __version__  # of the code that made the choices
+    version: str = VERSION  # of the code that made the choices
 
     @property
     def digest(self) -> str:

@@ -29,9 +29,9 @@ from tilewright.tune.space import parse_choice
 from tilewright.tune.stats import Paired
 
 SERVER = (sys.executable, "-m", "tilewright.driver.tuning.server")
-RUNS = 9  # of the untuned model, before anything else
 SINGLE_PAIRS = 5  # of a candidate that is raced alone, after one of its wave ended the model
 MODEL_MEMORY_BYTES = 64 << 30
+GRACE_S = 2.0  # that a candidate which was begun in time may take beyond it
 MODEL_S = 120.0  # to have a model ready, and for a race
 
 
@@ -67,17 +67,21 @@ class Checkers:
             self._idle.put(child)
 
     def ask(self, questions: Mapping[Any, Question], seconds: float) -> Iterator[tuple[Any, Any]]:
-        """Answers as they come, by the questions' names; none is asked after so many seconds."""
+        """Answers as they come, by the questions' names; none is asked after so many seconds, and
+        none is waited for much longer."""
         deadline = time.monotonic() + seconds
         futures = {
             self._threads.submit(self._answer, question, deadline): name
             for name, question in questions.items()
         }
         try:
-            for future in as_completed(futures):
+            for future in as_completed(futures, timeout=seconds + GRACE_S):
                 answer = future.result()
                 if answer is not None:
                     yield futures[future], answer
+        except TimeoutError:
+            for child in self._all:
+                child.kill()
         finally:
             for future in futures:
                 future.cancel()

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from tilewright.base.errors import UserError
 from tilewright.driver.kernels import Job
-from tilewright.rules.rule import Choice
+from tilewright.driver.lowering import Choices
 from tilewright.tune.database import Database, default_path
 from tilewright.tune.record import TaskKey, Winner
 from tilewright.tune.space import parse_choice
 
 _log = logging.getLogger("tilewright")
-Choices = Mapping[str, Mapping[str, Choice]]  # by the jobs' keys: rules and plans by block
 
 
 def task_key(job: Job, key: str = "") -> TaskKey:
