@@ -20,7 +20,7 @@ from tilewright.tune.cost.model import Array, CostModel
 from tilewright.tune.space import Points, Random, TuneSpace, unique_rows
 
 MOST_WHOLE = 2_000_000  # legal points that are ranked whole
-MOST_COMBINATIONS = 1 << 22  # that are looked through for them
+MOST_COMBINATIONS = 1 << 21  # that are looked through for them: a second or so
 DRAFT = 1 << 14  # points that the cost model looks at; the estimate drafts them
 POPULATION, GENERATIONS = 512, 6
 UNKNOWN = float(np.log(1.5))  # where nothing is estimated: somewhat slower than the default

@@ -75,7 +75,7 @@ class _Open:
         self.search = strategy(search)
         self.default = self.space.choice(self.space.default(), 0)
         self.points: dict[str, tuple[Points, float]] = {}  # choice: point, log ns
-        self.exhausted = False
+        self.exhausted = self.stale = False
         view.mark(self.space.default())
 
     def estimate_ns(self, choice: str) -> float:
@@ -86,9 +86,12 @@ class _Open:
         point = self.space.point(choice)
         if point is not None and ns > 0:
             self.points[choice] = (point, math.log(ns))
+            self.stale = True
 
     def refit(self) -> None:
-        if self.points:
+        """Learn from what was measured since."""
+        if self.stale:
+            self.stale = False
             rows = np.concatenate([point for point, _ in self.points.values()])
             self.view.fit(rows, np.array([log_ns for _, log_ns in self.points.values()]))
 

@@ -1,6 +1,6 @@
 """Whether a kernel computes what its job says: alone, on fresh inputs, against plain loops.
 
-    checker = Checker(job, sizes)
+    checker = Checker(job, built(job), sizes)
     checker.fault(built(candidate))      "" where nothing is wrong
 
 The reference is the same function without any schedule, one loop after the other. Results are
@@ -37,13 +37,12 @@ PLAIN_FLOPS = 4e9  # what takes longer is compared with the default kernel inste
 class Checker:
     """One job, its reference, and inputs."""
 
-    def __init__(self, job: Job, sizes: Mapping[str, int]) -> None:
+    def __init__(self, job: Job, default: Built, sizes: Mapping[str, int]) -> None:
         assert isinstance(job.source, Graph)
-        self.job, graph = job, job.source
+        self.job, self.default, graph = job, default, job.source
         self._sizes: dict[Var, int] = {
             each: sizes.get(each.name, DEFAULT_SIZE) for each in sizes_of_values(graph.params)
         }
-        self.default = built(job, use_cache=True)
         flops = float(evaluate(self.default.kernel.flops, self._sizes))
         self._module = TableModule(
             _alone(graph, self.default),

@@ -137,9 +137,10 @@ class ModelLab:
         self, candidates: Sequence[Candidate], seconds: float
     ) -> Iterator[tuple[Candidate, str]]:
         self._built = {}
-        sizes = self._opening.sizes
+        sizes, defaults = self._opening.sizes, self._opening.defaults
         questions: dict[Candidate, Question] = {
-            each: Check(with_choices(self._jobs[each.task], each), sizes) for each in candidates
+            each: Check(with_choices(self._jobs[each.task], each), defaults[each.task], sizes)
+            for each in candidates
         }
         for candidate, answer in self._checkers.ask(questions, seconds):
             if isinstance(answer, Built):

@@ -23,6 +23,7 @@ class Check:
     """Make a kernel, run it alone and compare it with the reference."""
 
     job: Job
+    default: Built  # of the same job, without choices
     sizes: Mapping[str, int]
 
 

@@ -26,7 +26,7 @@ from tilewright.driver.tuning.messages import (
     Race,
 )
 from tilewright.driver.tuning.running import Running
-from tilewright.driver.tuning.table import built
+from tilewright.driver.tuning.table import Built, built
 from tilewright.tune.process import MEMORY_EXIT, limit_this_process, read_message, write_message
 
 MOST_CHECKERS = 16  # jobs whose references and inputs are kept
@@ -43,8 +43,8 @@ class Server:
         match question:
             case Build(job):
                 return built(job)
-            case Check(job, sizes):
-                return self._checked(job, sizes)
+            case Check(job, default, sizes):
+                return self._checked(job, default, sizes)
             case Open(module, setting, defaults, sizes, in_place, runs):
                 self._running = Running(module, setting, defaults, sizes, in_place=in_place)
                 self._running.baseline(2)  # memory, caches and threads are warm then
@@ -60,10 +60,12 @@ class Server:
                 self._running.adopt(kernel, candidate)
                 return ""
 
-    def _checked(self, job: Job, sizes: Mapping[str, int]) -> Answer:
-        plain = replace(job, choices={})
-        checker = self._checkers.pop(plain.name, None) or Checker(plain, sizes)
-        self._checkers[plain.name] = checker  # the newest stand last
+    def _checked(self, job: Job, default: Built, sizes: Mapping[str, int]) -> Answer:
+        name = default.kernel.name
+        checker = self._checkers.pop(name, None)
+        if checker is None:
+            checker = Checker(replace(job, choices={}), default, sizes)
+        self._checkers[name] = checker  # the newest stand last
         while len(self._checkers) > MOST_CHECKERS:
             del self._checkers[next(iter(self._checkers))]
         candidate = built(job)
