@@ -50,12 +50,12 @@ class Paired:
     @property
     def is_win(self) -> bool:
         """At least 2% in the middle, and some with 95% confidence."""
-        return self.gain >= WORTH and self.least_gain > 1.0
+        return bool(self.gain >= WORTH and self.least_gain > 1.0)
 
     @property
     def is_loss(self) -> bool:
         """Slower, with 95% confidence."""
-        return self.most_gain < 1.0
+        return bool(self.most_gain < 1.0)
 
     def __add__(self, other: Paired) -> Paired:
         return Paired(self.first + other.first, self.second + other.second)
