@@ -42,6 +42,9 @@ from tilewright.tensor.visit import blocks
 RULES: Mapping[str, RuleSet] = {CPU: CPU_RULES, WASM: CPU_RULES, CUDA: GPU_RULES}
 
 
+FAR = 4.0  # times the default's cost: what another rule would take is no alternative then
+
+
 @dataclass(frozen=True)
 class Scheduled:
     """A schedule, and how it came about."""
@@ -132,7 +135,8 @@ def alternatives(
     def serves(rule: Rule[Any, Any], problem: Any, taken: Offer) -> bool:
         """Whether a rule gets to the block when it is asked for, and can schedule it."""
         priced = rule.default(problem, taken.context)
-        if priced is None:
+        mine = taken.rule.default(taken.problem, taken.context)
+        if priced is None or mine is None or priced.cycles > FAR * mine.cycles > 0:
             return False
         choice = Choice(rule.name, plan_text(priced.plan))
         try:

@@ -5,3 +5,12 @@ learns how far measurements are from the estimate; search proposes batches; `mea
 is wrong and times what is right; the database keeps all of it. How a candidate is built and run is
 handed in: nothing here knows the driver.
 """
+
+from __future__ import annotations
+
+from tilewright.tune.budget import Budget
+from tilewright.tune.database import Database
+from tilewright.tune.record import TaskKey, Trial, Winner
+from tilewright.tune.tuner import Outcome, Snapshot
+
+__all__ = ["Budget", "Database", "Outcome", "Snapshot", "TaskKey", "Trial", "Winner"]
