@@ -41,13 +41,9 @@ def tune(
     Ctrl-C ends it and keeps what was found; the same command goes on from there.
     """
     allowed = Budget.parse(budget)
-    if model.suffix in common.LIBRARIES:
-        raise UserError(
-            "TW5012", f"{model} is compiled already", help="tune the model it was made from"
-        )
     from tilewright.driver.compile import compile
 
-    source: Any = common.read_graph(model) if model.suffix == ".tw" else model
+    source = checked_source(model)
     database = db if db is not None else default_path()
     with _live(quiet=json) as show:
         module = compile(
@@ -70,6 +66,15 @@ def tune(
     out = common.output()
     out.print(_table(outcome.tasks, len(outcome.tasks)))
     _summary(outcome, database)
+
+
+def checked_source(model: Path) -> Any:
+    """What is compiled: a model, and no library."""
+    if model.suffix in common.LIBRARIES:
+        raise UserError(
+            "TW5012", f"{model} is compiled already", help="tune the model it was made from"
+        )
+    return common.read_graph(model) if model.suffix == ".tw" else model
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def _extent(dim: Expr, sizes: Mapping[Var, int]) -> int:
 
 def _random(value: Value, sizes: Mapping[Var, int], random: np.random.Generator) -> Array:
     if not isinstance(value.type, TensorType) or value.tensor.dtype.is_str:
-        raise UserError("TW5009", f"there are no random inputs for {value.name}: {value.type}")
+        raise UserError("TW5011", f"there are no random inputs for {value.name}: {value.type}")
     shape, dtype = shape_of(value, sizes), value.tensor.dtype
     made = np.asarray(empty(shape, dtype))
     if dtype.kind == "float":
