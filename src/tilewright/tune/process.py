@@ -3,7 +3,7 @@
     child = Child([sys.executable, "-m", ...], Limits(seconds=20))
     answer = child.ask(b"...")        Failed: it crashed, hung, or took too much memory
 
-Messages are bytes with their length before them. A child that fails is gone; the next question
+Messages are bytes with their length before them; a child says first that it is ready. One that fails is gone; the next question
 starts another. What it prints goes nowhere, and is bounded.
 """
 
@@ -24,6 +24,8 @@ from typing import IO
 LENGTH = struct.Struct("<Q")
 MOST_ANSWER_BYTES = 1 << 30
 CHUNK_BYTES = 1 << 20
+READY = b"ready\n"  # what a child writes before anything else
+START_S = 120.0  # until then
 MEMORY_EXIT = 76  # status of a child that ran out of memory: see `run_child`
 
 
@@ -57,9 +59,9 @@ class Child:
 
     def ask(self, message: bytes, seconds: float = 0.0) -> bytes:
         """The answer to a message; Failed where none comes in time."""
-        process = self._running()
-        deadline = time.monotonic() + (seconds or self.limits.seconds)
         try:
+            process = self._running()
+            deadline = time.monotonic() + (seconds or self.limits.seconds)
             _write(process.stdin, LENGTH.pack(len(message)) + message, deadline)
             (size,) = LENGTH.unpack(_read(process.stdout, LENGTH.size, deadline))
             if size > MOST_ANSWER_BYTES:
@@ -93,6 +95,7 @@ class Child:
             for stream in (self._process.stdin, self._process.stdout):
                 assert stream is not None
                 os.set_blocking(stream.fileno(), False)
+            _read(self._process.stdout, len(READY), time.monotonic() + START_S)
         return self._process
 
     def _epitaph(self) -> str:
@@ -166,6 +169,12 @@ def limit_this_process(memory_bytes: int, output_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (output_bytes, output_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing fails instead
+
+
+def write_ready(stream: IO[bytes]) -> None:
+    """Questions may come: from now on answers have a limit of time."""
+    stream.write(READY)
+    stream.flush()
 
 
 def read_message(stream: IO[bytes]) -> bytes | None:

@@ -11,8 +11,10 @@ from tilewright.tune.process import Child, Failed, Limits
 
 SERVER = """
 import ctypes, os, sys, time
-from tilewright.tune.process import MEMORY_EXIT, limit_this_process, read_message, write_message
+from tilewright.tune.process import MEMORY_EXIT, limit_this_process, read_message
+from tilewright.tune.process import write_message, write_ready
 limit_this_process(int(sys.argv[1]), int(sys.argv[2]))
+write_ready(sys.stdout.buffer)
 while (message := read_message(sys.stdin.buffer)) is not None:
     word = message.decode()
     if word == "crash":

@@ -68,7 +68,7 @@ class Checker:
         if reason:
             return reason
         inputs, expected = self._inputs()
-        for got, want in zip(self._run(candidate, inputs), expected, strict=True):
+        for got, want in zip(self.results(candidate, inputs), expected, strict=True):
             reason = wrong(got, want, self._reduction)
             if reason:
                 return f"another answer: {reason}"
@@ -79,10 +79,11 @@ class Checker:
         if len(self._sets) < INPUTS:
             assert isinstance(self.job.source, Graph)
             inputs = random_arrays(self.job.source.params, self._sizes, self._random)
-            self._sets.append((inputs, self._run(self._reference, inputs)))
+            self._sets.append((inputs, self.results(self._reference, inputs)))
         return self._sets[self._turn % len(self._sets)]
 
-    def _run(self, candidate: Built, inputs: list[Array]) -> list[Array]:
+    def results(self, candidate: Built, inputs: list[Array]) -> list[Array]:
+        """What a kernel makes of inputs."""
         kernel = Installed(candidate, self.job.setting.target)
         table = self._module.new_table()
         table.set(0, kernel, kernel.packed(dict(enumerate(inputs))))

@@ -27,7 +27,13 @@ from tilewright.driver.tuning.messages import (
 )
 from tilewright.driver.tuning.running import Running
 from tilewright.driver.tuning.table import Built, built
-from tilewright.tune.process import MEMORY_EXIT, limit_this_process, read_message, write_message
+from tilewright.tune.process import (
+    MEMORY_EXIT,
+    limit_this_process,
+    read_message,
+    write_message,
+    write_ready,
+)
 
 MOST_CHECKERS = 16  # jobs whose references and inputs are kept
 
@@ -60,11 +66,14 @@ class Server:
                 self._running.adopt(kernel, candidate)
                 return ""
 
+    def checker(self, job: Job, default: Built, sizes: Mapping[str, int]) -> Checker:
+        return Checker(job, default, sizes)
+
     def _checked(self, job: Job, default: Built, sizes: Mapping[str, int]) -> Answer:
         name = default.kernel.name
         checker = self._checkers.pop(name, None)
         if checker is None:
-            checker = Checker(replace(job, choices={}), default, sizes)
+            checker = self.checker(replace(job, choices={}), default, sizes)
         self._checkers[name] = checker  # the newest stand last
         while len(self._checkers) > MOST_CHECKERS:
             del self._checkers[next(iter(self._checkers))]
@@ -72,13 +81,13 @@ class Server:
         return checker.fault(candidate) or candidate
 
 
-def main() -> None:
-    """Serve until the other end closes."""
+def serve(server: Server) -> None:
+    """Answer until the other end closes, within the limits that the command line tells."""
     memory_bytes, output_bytes = map(int, sys.argv[1:3])
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints does not disturb answers
     limit_this_process(memory_bytes, output_bytes)
-    server = Server()
+    write_ready(answers)
     while True:
         message = read_message(sys.stdin.buffer)
         if message is None:
@@ -95,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(Server())

@@ -8,7 +8,7 @@ The model is optimized already: what is tuned are its kernels, as `lower_model` 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -24,7 +24,7 @@ from tilewright.driver.kernels import (
     try_cached_packer,
 )
 from tilewright.driver.lowering import jobs_of
-from tilewright.driver.tuning.lab import Checkers, ModelLab, build_all
+from tilewright.driver.tuning.lab import SERVER, Checkers, ModelLab, build_all
 from tilewright.driver.tuning.messages import Open
 from tilewright.driver.tuning.records import task_key
 from tilewright.driver.tuning.roofline import element_of, floor_ns
@@ -56,6 +56,7 @@ class Settings:
     in_place: bool = True
     use_cache: bool = True
     limits: Limits = field(default_factory=Limits)  # of a candidate
+    command: Sequence[str] = SERVER  # that checks candidates
     only: Callable[[Job], bool] = lambda job: True
     report: Callable[[Snapshot], None] = lambda snapshot: None
 
@@ -110,7 +111,7 @@ def laboratory(
 ) -> Iterator[tuple[Mapping[str, Job], ModelLab, Mapping[str, Measured]]]:
     """The kernels of a model, a lab for them, and what they take untuned."""
     jobs = jobs_of(module, setting)
-    checkers = Checkers(settings.limits)
+    checkers = Checkers(settings.limits, command=settings.command)
     lab: ModelLab | None = None
     try:
         defaults = {
