@@ -3,8 +3,8 @@
     child = Child([sys.executable, "-m", ...], Limits(seconds=20))
     answer = child.ask(b"...")        Failed: it crashed, hung, or took too much memory
 
-Messages are bytes with their length before them; a child says first that it is ready. One that fails is gone; the next question
-starts another. What it prints goes nowhere, and is bounded.
+Messages are bytes with their length before them; a child says first that it is ready. One that
+fails is gone; the next question starts another. What it prints goes nowhere, and is bounded.
 """
 
 from __future__ import annotations

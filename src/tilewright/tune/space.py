@@ -107,7 +107,7 @@ class _Part:
         return indices[np.flatnonzero(self.space.legal(self.columns(indices)))]
 
     def is_legal(self, indices: Points) -> Column:
-        if self.space.legal is None:
+        if self.space.legal is None or not len(indices):
             return np.ones(len(indices), bool)
         return np.asarray(self.space.legal(self.columns(indices)), bool)
 

@@ -29,8 +29,8 @@ from tilewright.tune.stats import Paired
 from tilewright.tune.tasks import Progress, allot, is_enough, left
 
 FINAL_SHARE = 0.1  # of the budget, for the comparison of the whole model
-ROUND_SHARE, ROUND_S = 0.05, 8.0  # how long candidates of a round are built: the lesser of both
-LEAST_WIDTH, MOST_WIDTH = 4, 64  # candidates of a round
+ROUND_SHARE, ROUND_S = 0.08, 8.0  # how long candidates of a round are built: the lesser of both
+LEAST_WIDTH, MOST_WIDTH = 8, 64  # candidates of a round
 BATCH = 6  # candidates of a task in a round, at most
 FIRST_RATE = 3.0  # candidates checked per second, before it is known
 WAVE_S, LEAST_PAIRS, MOST_PAIRS = 0.25, 5, 15  # of a screening wave

@@ -105,3 +105,12 @@ def test_points_are_weighed_by_the_hundred_thousand():
     many = np.repeat(points, 100, axis=0)
     assert space.estimate(many).shape == (len(many),)
     np.testing.assert_array_equal(space.features(many)[::100], space.features(points))
+
+
+def test_nothing_is_a_legal_number_of_points(space):
+    random, none = np.random.default_rng(7), space.sample(5, np.random.default_rng(7))[:0]
+    assert len(space.mutate(none, random)) == len(space.crossover(none, none, random)) == 0
+    assert len(space.estimate(none)) == len(space.features(none)) == 0
+    other = space.default().copy()
+    other[:, 0] = len(space.offers) - 1  # of another rule: nothing to mix with
+    assert (space.crossover(space.default(), other, random) == space.default()).all()

@@ -21,7 +21,7 @@ from tilewright.driver.compare import is_close
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import lower_sited
 from tilewright.driver.tuning.inputs import random_arrays, sizes_of_values
-from tilewright.driver.tuning.table import Built, Installed, Run, Table, TableModule
+from tilewright.driver.tuning.table import EVENTS, Built, Installed, Run, Table, TableModule
 from tilewright.graph.ir import Module
 from tilewright.graph.types import is_tensor
 from tilewright.runtime.module import Spec
@@ -30,6 +30,8 @@ from tilewright.sym import Const, Var
 Array = np.ndarray[Any, Any]
 WHOLE = ""  # the name of the whole model among times
 DEFAULT_SIZE = 1  # of a dynamic dimension of the model that nobody gave
+
+TURN_NS, MOST_REPEAT = 2e6, 32  # of a turn: quick models run several times in one
 
 Times = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
@@ -76,7 +78,12 @@ class Running:
         for name, each in defaults.items():
             self._model.install(self._untuned, name, Installed(each, self._target))
         self._incumbent = self._copy(self._untuned)
-        self._expected = self._model.run(self._untuned, self._inputs).outputs
+        first = self._model.run(self._untuned, self._inputs)
+        self._expected = tuple(each.copy() for each in first.outputs)
+        run, _ = self._model.timed(self._untuned, self._inputs)
+        calls = max(1, len(self._sites))
+        most = min(MOST_REPEAT, EVENTS // (4 * calls))
+        self._repeat = int(min(most, max(1, TURN_NS / max(run.whole_ns, 1.0))))
 
     def _copy(self, table: Table) -> Table:
         made = self._model.new_table()
@@ -89,7 +96,7 @@ class Running:
         found: dict[str, list[float]] = {}
         work: dict[str, tuple[int, int]] = {}
         for _ in range(runs):
-            run, done = self._model.timed(self._untuned, self._inputs)
+            run, done = self._model.timed(self._untuned, self._inputs, self._repeat)
             for name, ns in self._by_kernel(run).items():
                 found.setdefault(name, []).append(ns)
             work = {WHOLE: (0, 0)}
@@ -130,7 +137,7 @@ class Running:
         for pair in range(pairs):
             tables = ((0, first), (1, second)) if pair % 2 == 0 else ((1, second), (0, first))
             for side, table in tables:
-                run, _ = self._model.timed(table, self._inputs)
+                run, _ = self._model.timed(table, self._inputs, self._repeat)
                 found = self._by_kernel(run)
                 for name in names:
                     times[name][side].append(found.get(name, 0.0))

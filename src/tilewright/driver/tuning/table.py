@@ -129,8 +129,8 @@ class Run:
     """One run of a model: nanoseconds of all, and of each site's calls together."""
 
     outputs: tuple[Array, ...]
-    whole_ns: int
-    site_ns: Mapping[int, int]
+    whole_ns: float
+    site_ns: Mapping[int, float]
 
 
 @dataclass(frozen=True)
@@ -200,15 +200,28 @@ class TableModule:
         spent = time.perf_counter_ns() - begin
         return Run(tuple(map(np.asarray, outputs)), spent, {})
 
-    def timed(self, table: Table, inputs: Sequence[Array]) -> tuple[Run, Mapping[int, Work]]:
-        """One run with every site's time."""
+    def timed(
+        self, table: Table, inputs: Sequence[Array], repeat: int = 1
+    ) -> tuple[Run, Mapping[int, Work]]:
+        """Some runs, one right after the other, with every site's time: the mean of them.
+
+        One more goes before them: it wakes the threads, and brings into the caches what this table
+        reads.
+        """
+        self.run(table, inputs)
+        whole_ns = 0.0
         with profile(EVENTS) as record:
-            run = self.run(table, inputs)
-        times: dict[int, int] = {}
+            for _ in range(repeat):
+                run = self.run(table, inputs)
+                whole_ns += run.whole_ns
+        times: dict[int, float] = {}
         work: dict[int, Work] = {}
         for event in record.events:
             site = int(event.kernel)
-            times[site] = times.get(site, 0) + event.duration_ns
+            times[site] = times.get(site, 0.0) + event.duration_ns / repeat
             known = work.get(site, Work(0, 0))
             work[site] = Work(known.flops + event.flops, known.size_bytes + event.size_bytes)
-        return Run(run.outputs, run.whole_ns, times), work
+        done = {
+            at: Work(each.flops // repeat, each.size_bytes // repeat) for at, each in work.items()
+        }
+        return Run(run.outputs, whole_ns / repeat, times), done
