@@ -37,7 +37,12 @@ REASONS = {
 
 
 def faults(options: argparse.Namespace) -> list[Figure]:
-    return [*rejections(options), *found_best(options), *kills(options)]
+    return [
+        *rejections(options),
+        *found_best(options),
+        *kills(options),
+        *compile_cost(options.threads),
+    ]
 
 
 def subject(threads: int) -> tuple[Any, Any]:
@@ -142,6 +147,38 @@ def found_best(options: argparse.Namespace) -> list[Figure]:
         report.at_most("planted candidates that won", sum(map(bool, kinds)), "", 0),
         report.at_most("budget used", outcome.seconds / budget.seconds, "", 1.05),
     ]
+
+
+# --------------------------------------------------------------------------- what records cost
+
+
+def compile_cost(threads: int) -> list[Figure]:
+    """Compiling with records against compiling without: all kernels come from the cache."""
+    import tilewright as tw
+    from tilewright.driver.lowering import jobs_of
+    from tilewright.driver.tuning.records import task_key
+    from tilewright.tune.database import Database
+    from tilewright.tune.record import Trial, Winner
+
+    model = next(each for each in KERNELS if each.name == "5x5").module()
+    graph, setting = subject(threads)
+    (job,) = jobs_of(graph, setting).values()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "records.sqlite"
+        with Database(path) as database:
+            for at in range(200):  # of other kernels
+                key = replace(task_key(job), text=f"{at} {task_key(job).text}")
+                database.add(key, *(Trial("y", str(number), 1.0) for number in range(20)))
+                database.keep(key, Winner({"y": "gemm mr=1"}, 1.1))
+        best = report.interleaved(
+            {
+                "without": lambda: tw.compile(model, threads=threads, database=""),
+                "with": lambda: tw.compile(model, threads=threads, database=path),
+            },
+            rounds=11,
+        )
+    ratio = best["with"] / best["without"]
+    return [report.at_most("compiling with records by without", ratio, "x", 1.05)]
 
 
 # --------------------------------------------------------------------------- killed tuners

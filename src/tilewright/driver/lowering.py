@@ -67,8 +67,7 @@ def lower_model(
     """
     lowering = _Lowering(module, setting)
     graph = lowering.graph(module.main)
-    for key, choices in choose(lowering.jobs).items():
-        lowering.jobs[key] = replace(lowering.jobs[key], choices=choices, recorded=True)
+    lowering.take(choose(lowering.jobs))
     kernels, packers = _compiled(lowering, use_cache, progress)
     for kernel in kernels.values():
         if setting.schedule and kernel.fell_back:
@@ -93,13 +92,20 @@ class PlannedCall:
 
 
 def planned_calls(
-    module: Module, setting: KernelSetting
+    module: Module,
+    setting: KernelSetting,
+    choose: Callable[[Mapping[str, Job]], Choices] = lambda jobs: {},
 ) -> tuple[list[PlannedCall], dict[str, Job]]:
-    """The calls that `lower_model` makes, in order, and their kernels by name; none is compiled."""
+    """The calls that `lower_model` makes, in order, and their kernels by name; none is compiled.
+
+    Names are those of kernels without given choices.
+    """
     lowering = _Lowering(module, setting)
     lowering.graph(module.main)
+    names = {key: job.name for key, job in lowering.jobs.items()}
+    lowering.take(choose(lowering.jobs))
     calls = [PlannedCall(node, made["function"], made["label"]) for node, made in lowering.calls]
-    return calls, {job.name: job for job in lowering.jobs.values()}
+    return calls, {names[key]: job for key, job in lowering.jobs.items()}
 
 
 @dataclass(frozen=True)
@@ -206,6 +212,11 @@ class _Lowering:
             else:
                 nodes.extend(self._node(node))
         return replace(graph, nodes=tuple(nodes))
+
+    def take(self, given: Choices) -> None:
+        """Have kernels made with rules and plans that are on record."""
+        for key, choices in given.items():
+            self.jobs[key] = replace(self.jobs[key], choices=choices, recorded=True)
 
     def _node(self, node: Node) -> list[Node]:
         inner = _single(node)
