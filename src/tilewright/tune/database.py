@@ -407,6 +407,10 @@ class Records:
         self._memory.keep(key, winner)
         self._write(lambda disk: disk.keep(key, winner))
 
+    def forget(self, key: TaskKey) -> None:
+        self._memory.forget(key)
+        self._write(lambda disk: disk.forget(key))
+
     def trials(self, key: TaskKey) -> list[Trial]:
         """What was tried before this tuner and by it."""
         known = {(each.space, each.choice): each for each in self._read(lambda d: d.trials(key))}

@@ -242,8 +242,26 @@ class Tuner:
         if not old:
             return
         self._tell("checking what was found before")
-        good = [each for each, error in self.lab.check(list(old.values()), ROUND_S) if not error]
-        self._confirm({each.task: each for each in good})
+        good = {}
+        for candidate, error in self.lab.check(list(old.values()), ROUND_S):
+            if error:
+                self.records.forget(self._state(candidate.task).task.key)
+            else:
+                good[candidate.task] = candidate
+        for task, pair in self._raced(good, int(CONFIRM * self._pairs())).items() if good else ():
+            if pair.gain >= 1.0:  # it has won before: now it need not lose
+                self._adopt(good[task], pair)
+            else:
+                self.records.forget(self._state(task).task.key)
+
+    def _adopt(self, candidate: Candidate, pair: Paired) -> None:
+        """A candidate is its task's incumbent from now on."""
+        state = self._state(candidate.task)
+        self.lab.adopt(candidate)
+        state.chosen = dict(candidate.choices)
+        state.progress.best_ns /= pair.gain
+        state.progress.wins += 1
+        state.progress.history.append((self._seconds, state.progress.best_ns))
 
     # ------------------------------------------------------------------ a round
 
@@ -356,15 +374,9 @@ class Tuner:
             return won
         self._tell("confirming")
         for task, pair in self._raced(promising, int(CONFIRM * self._pairs())).items():
-            if not pair.is_win:
-                continue
-            state = self._state(task)
-            self.lab.adopt(promising[task])
-            state.chosen = dict(promising[task].choices)
-            state.progress.best_ns /= pair.gain
-            state.progress.wins += 1
-            state.progress.history.append((self._seconds, state.progress.best_ns))
-            won.add(task)
+            if pair.is_win:
+                self._adopt(promising[task], pair)
+                won.add(task)
         return won
 
     # ------------------------------------------------------------------ the end

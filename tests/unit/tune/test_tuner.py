@@ -134,3 +134,12 @@ def test_a_winner_of_before_that_is_no_better_is_not_kept_blindly():
     records.keep(one.key, Winner({"y": "grid 0 0 5"}, 1.5))
     outcome = tuned([one], FakeLab([one]), records)
     assert not outcome.winners
+    assert records.winners([one.key]) == {}
+
+
+def test_a_winner_of_before_that_fails_now_is_forgotten():
+    one, records = task(), Records.open(None)
+    records.keep(one.key, Winner({"y": "grid 0 0 5"}, 1.5))
+    lab = FakeLab([one], broken=lambda choice: "crashed")
+    assert not tuned([one], lab, records, minutes=0.2).winners
+    assert records.winners([one.key]) == {}
