@@ -24,8 +24,8 @@ class Progress:
     baseline_ns: float  # of all its calls in one run of the model, untuned
     floor_ns: float  # that it takes at least, by the machine model
     best_ns: float = 0.0
-    trials: int = 0
-    failed: int = 0
+    trials: int = 0  # candidates whose outcome is known
+    failed: int = 0  # of these
     wins: int = 0
     hope: float = 1.0
     exhausted: bool = False
@@ -47,8 +47,7 @@ class Progress:
         return self.best_ns * max(1.0 - share, LEAST_ROOM) * self.hope
 
     def tried(self, count: int, won: bool) -> None:
-        """A batch was measured."""
-        self.trials += count
+        """A batch is through."""
         self.hope = min(1.0, self.hope * 1.5) if won else self.hope * PATIENCE ** min(count, 4)
 
 

@@ -310,7 +310,7 @@ class Tuner:
             if not error:
                 good[candidate] = (space, choice)
                 continue
-            self._state(candidate.task).progress.failed += 1
+            self._count_failure(candidate.task)
             trial = Trial(space.space.name, choice, estimate_ns=space.estimate_ns(choice))
             self.records.add(space.task.key, replace(trial, error=error))
         spent = self._clock() - begin
@@ -345,12 +345,19 @@ class Tuner:
         self._run_s = (self._clock() - begin) / (2 * pairs)
         for task in wave:
             if task not in found:
-                self._state(task).progress.failed += 1
+                self._count_failure(task)
         return found
+
+    def _count_failure(self, task: str) -> None:
+        progress = self._state(task).progress
+        progress.trials += 1
+        progress.failed += 1
 
     def _record(self, candidate: Candidate, space: _Open, choice: str, pair: Paired) -> None:
         """What a candidate took, as if the machine had been as fast as at first."""
-        incumbent_ns = self._state(candidate.task).progress.best_ns
+        progress = self._state(candidate.task).progress
+        progress.trials += 1
+        incumbent_ns = progress.best_ns
         ns = incumbent_ns / pair.gain
         space.learn(choice, ns)
         point = space.space.point(choice)
