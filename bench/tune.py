@@ -3,6 +3,7 @@
     python bench/tune.py zoo [--json FILE] [--minutes 5] [--only NAME ...] [--precision f32 bf16]
     python bench/tune.py tail [--minutes 1] [--only NAME ...]      kernels no model of the zoo has
     python bench/tune.py stranger [--minutes 1] [--seeds 5]        rates of the machine off by 2x
+                                  [--target "cpu -mcpu=haswell"]   the same with AVX2 code only
     python bench/tune.py faults [--count 100] [--kills 50]         candidates that crash, hang, lie
 
 Untuned and tuned run in turns, in the same process, after tuning: the figure is the middle of the
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ PAIRS, PAIRS_S = 41, 4.0  # of the comparison after tuning, at most
 LEAST_GAIN = 0.98
 MEAN_GAIN = {"f32": 1.05, "bf16": 1.08, "int8": 1.08}
 TAIL_MEAN = 1.25
-RATE_SPREAD = 2.0
+RATE_SPREAD, RATES = 2.0, ("bytes-per-cycle", "-ns")
 STRANGERS = ("5x5", "1-d, 9", "matmul 257x129x511", "3x3, odd channels", "sum of a middle axis")
 
 
@@ -199,7 +200,7 @@ def tail(options: argparse.Namespace) -> list[Figure]:
     """Kernels that rules were not made for."""
     gains, figures = [], []
     for kernel in chosen_kernels(options.only):
-        made = tuned_kernel(kernel, options.minutes, options.threads)
+        made = tuned_kernel(kernel, options.minutes, options.threads, options.target)
         gains.append(gain_of(made))
         figures.append(report.at_least(f"{kernel.name}: gain", gains[-1], "x", LEAST_GAIN))
     return [*figures, means(gains, "tail", TAIL_MEAN)]
@@ -209,7 +210,13 @@ def chosen_kernels(only: Sequence[str] | None) -> list[Kernel]:
     return [each for each in KERNELS if not only or each.name in only]
 
 
-def tuned_kernel(kernel: Kernel, minutes: float, threads: int, target: str = "cpu") -> Tuned:
+def untuned_kernel(kernel: Kernel, threads: int, target: str) -> Any:
+    import tilewright as tw
+
+    return tw.compile(kernel.module(), target, threads=threads, database="")
+
+
+def tuned_kernel(kernel: Kernel, minutes: float, threads: int, target: str) -> Tuned:
     return tuned_model(kernel.name, kernel.module(), minutes, threads, target=target)
 
 
@@ -217,47 +224,62 @@ def tuned_kernel(kernel: Kernel, minutes: float, threads: int, target: str = "cp
 
 
 def stranger(options: argparse.Namespace) -> list[Figure]:
-    """Tuning from rates that are wrong against tuning from the right ones."""
-    names = options.only or STRANGERS
-    right = {
-        each.name: tuned_kernel(each, options.minutes, options.threads)
-        for each in chosen_kernels(names)
-    }
-    figures, before, after = [], [], []
-    for seed in range(options.seeds):
-        target = wrong_target(seed)
-        print(f"seed {seed}: {target}")
-        for kernel in chosen_kernels(names):
-            known = right[kernel.name]
-            made = tuned_kernel(kernel, options.minutes, options.threads, target)
-            untuned = in_turns(made.run(made.untuned), known.run(known.untuned))
-            tuned = in_turns(made.run(made.tuned), known.run(known.tuned))
-            before.append(untuned.gain)
-            after.append(tuned.gain)
-            print(
-                f"  {kernel.name:40} untuned {untuned.gain:.3f} tuned {tuned.gain:.3f}", flush=True
-            )
+    """Tuning from rates that are wrong against tuning from the right ones, and calibration alone."""
+    from tilewright.base.target import Target
     from tilewright.tune.stats import geometric_mean
 
-    figures.append(Figure("untuned with wrong rates by right ones", geometric_mean(before), "x"))
-    tuned_mean = geometric_mean(after)
-    figures.append(
-        report.at_most("tuned from wrong rates by from right ones", tuned_mean, "x", 1.02)
-    )
-    return figures
+    kernels = chosen_kernels(options.only or STRANGERS)
+    machine = Target.parse(options.target).machine
+    right = {
+        each.name: tuned_kernel(each, options.minutes, options.threads, options.target)
+        for each in kernels
+    }
+    before, after, calibrated = [], [], []
+    for seed in range(options.seeds):
+        off = wrong_rates(machine.numbers(), seed)
+        target = with_rates(options.target, off)
+        print(f"seed {seed}: {target}")
+        healed = with_rates(options.target, off | measured_rates(machine.with_numbers(off)))
+        for kernel in kernels:
+            known = right[kernel.name]
+            made = tuned_kernel(kernel, options.minutes, options.threads, target)
+            again = untuned_kernel(kernel, options.threads, healed)
+            untuned = in_turns(made.run(made.untuned), known.run(known.untuned)).gain
+            tuned = in_turns(made.run(made.tuned), known.run(known.tuned)).gain
+            measured = in_turns(made.run(again), known.run(known.untuned)).gain
+            before, after = [*before, untuned], [*after, tuned]
+            calibrated.append(measured)
+            told = f"untuned {untuned:.3f} calibrated {measured:.3f} tuned {tuned:.3f}"
+            print(f"  {kernel.name:40} {told}", flush=True)
+    return [
+        Figure("untuned, wrong rates by right ones", geometric_mean(before), "x"),
+        report.at_most("calibrated, by right rates", geometric_mean(calibrated), "x", 1.03),
+        report.at_most("tuned, from wrong by right rates", geometric_mean(after), "x", 1.02),
+    ]
 
 
-def wrong_target(seed: int) -> str:
-    """This machine with every rate off by up to 2x, either way."""
-    from tilewright.base.target import Target
-
+def wrong_rates(numbers: Mapping[str, float], seed: int) -> dict[str, float]:
+    """Every rate of a machine off by up to 2x, either way."""
     random = np.random.default_rng(seed)
-    words = ["cpu"]
-    for name, value in Target.parse("cpu").machine.numbers().items():
-        if name.endswith(("bytes-per-cycle", "-ns")):
-            off = RATE_SPREAD ** random.uniform(-1, 1)
-            words.append(f"-{name}={value * off:.4g}")
-    return " ".join(words)
+    return {
+        name: value * RATE_SPREAD ** random.uniform(-1, 1)
+        for name, value in numbers.items()
+        if name.endswith(RATES) and value > 0
+    }
+
+
+def measured_rates(machine: Any) -> dict[str, float]:
+    """What calibration finds where it starts from the given numbers."""
+    from tilewright.driver.calibrate import calibrate
+
+    found = calibrate(machine=machine)
+    return {
+        each.name: each.value for each in found if not each.refused and each.name.endswith(RATES)
+    }
+
+
+def with_rates(target: str, rates: Mapping[str, float]) -> str:
+    return " ".join([target, *(f"-{name}={value:.4g}" for name, value in rates.items())])
 
 
 # --------------------------------------------------------------------------- the script
@@ -280,6 +302,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=list(COMMANDS))
     parser.add_argument("--minutes", type=float, help="for each model or kernel")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--target", default="cpu", help="of tail and stranger")
     parser.add_argument("--only", nargs="*", help="names of models or kernels")
     parser.add_argument("--precision", nargs="*", default=["f32"], choices=list(MEAN_GAIN))
     parser.add_argument("--zoo", type=Path, default=ZOO, help="a folder of models")
