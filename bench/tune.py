@@ -224,7 +224,7 @@ def tuned_kernel(kernel: Kernel, minutes: float, threads: int, target: str) -> T
 
 
 def stranger(options: argparse.Namespace) -> list[Figure]:
-    """Tuning from rates that are wrong against tuning from the right ones, and calibration alone."""
+    """Tuning from wrong rates against tuning from the right ones; calibration alone."""
     from tilewright.base.target import Target
     from tilewright.tune.stats import geometric_mean
 

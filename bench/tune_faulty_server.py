@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from tilewright.driver.kernels import Job
 from tilewright.driver.tuning.check import Checker
+from tilewright.driver.tuning.inputs import Sizes
 from tilewright.driver.tuning.server import Server, serve
 from tilewright.driver.tuning.table import Built
 
@@ -45,7 +45,7 @@ class FaultyChecker(Checker):
 
 
 class FaultyServer(Server):
-    def checker(self, job: Job, default: Built, sizes: Mapping[str, int]) -> Checker:
+    def checker(self, job: Job, default: Built, sizes: Sizes) -> Checker:
         return FaultyChecker(job, default, sizes)
 
 

@@ -158,7 +158,7 @@ def make_inputs(
     """Arrays for a model: from a file, or random."""
     if file is not None:
         return _from_file(specs, file)
-    return random_inputs(specs, sizes_of(dims), seed)
+    return random_inputs(specs, _sizes(dims), seed)
 
 
 def random_inputs(specs: Sequence[Spec], sizes: Mapping[str, int], seed: int = 0) -> list[Array]:
@@ -179,8 +179,7 @@ def random_inputs(specs: Sequence[Spec], sizes: Mapping[str, int], seed: int = 0
     return made
 
 
-def sizes_of(dims: Sequence[str] | None) -> dict[str, int]:
-    """Sizes by name, from `--dim NAME=SIZE`."""
+def _sizes(dims: Sequence[str] | None) -> dict[str, int]:
     found: dict[str, int] = {}
     for text in dims or ():
         name, _, size = text.partition("=")

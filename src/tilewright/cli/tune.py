@@ -13,7 +13,7 @@ from rich.table import Table
 
 from tilewright.base.errors import UserError
 from tilewright.cli import common
-from tilewright.cli.common import Dims, Json, Model, Precision, Target, Threads, Without
+from tilewright.cli.common import Json, Model, Precision, Target, Threads, Without
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import default_path
 from tilewright.tune.tuner import Outcome, Snapshot
@@ -29,7 +29,12 @@ def tune(
     threads: Threads = 0,
     precision: Precision = "f32",
     without: Without = None,
-    dim: Dims = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dim", metavar="NAME=SIZE,...", help="Dynamic sizes to measure at, in turn (else 1)."
+        ),
+    ] = None,
     db: Annotated[
         Path | None, typer.Option("--db", help="The file of records; the user's otherwise.")
     ] = None,
@@ -54,7 +59,7 @@ def tune(
             without=tuple(without or ()),
             tune=allowed,
             database="" if database is None else database,
-            sizes=common.sizes_of(dim),
+            sizes=sizes_of(dim),
             tuning=show,
         )
     inside: Any = module
@@ -75,6 +80,17 @@ def checked_source(model: Path) -> Any:
             "TW5012", f"{model} is compiled already", help="tune the model it was made from"
         )
     return common.read_graph(model) if model.suffix == ".tw" else model
+
+
+def sizes_of(dims: list[str] | None) -> dict[str, list[int]]:
+    """Sizes by name, from `--dim NAME=SIZE,SIZE`."""
+    found: dict[str, list[int]] = {}
+    for text in dims or ():
+        name, _, sizes = text.partition("=")
+        if not all(each.isdigit() for each in sizes.split(",")):
+            raise typer.BadParameter(f"{text!r} is not NAME=SIZE,...", param_hint="--dim")
+        found[name] = [int(each) for each in sizes.split(",")]
+    return found
 
 
 @contextmanager

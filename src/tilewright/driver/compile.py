@@ -34,6 +34,7 @@ from tilewright.driver.pipelines import PIPELINES, PRECISIONS
 from tilewright.driver.placement import INTERPRETER, Placement, placement
 from tilewright.driver.saved_parts import Foreign
 from tilewright.driver.sizes import Dynamic, with_sizes
+from tilewright.driver.tuning.inputs import Sizes
 from tilewright.driver.tuning.records import recorded_choices, task_key, winning_choices
 from tilewright.driver.unfuse import unfuse_foreign
 from tilewright.frontends.door import open_model
@@ -67,7 +68,7 @@ class Options:
     cache: bool = True
     tune: Budget | None = None  # kernels are tuned first, for so long
     database: Database | str | Path | None = None  # of records; None: the user's, "": none
-    sizes: Mapping[str, int] = field(default_factory=dict)  # of dynamic dimensions, for tuning
+    sizes: Sizes = field(default_factory=dict)  # of dynamic dimensions, while tuning
     tuning: Callable[[Snapshot], None] = lambda snapshot: None  # hears how tuning goes
     progress: Callable[[str, int, int], None] = lambda stage, count, total: None
 

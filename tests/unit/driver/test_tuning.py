@@ -83,8 +83,8 @@ def running(graph, jobs):
 
 def test_a_model_with_a_table_gives_the_same_answer(net, running):
     module = tw.compile(net, threads=2)
-    got = running._model.run(running._untuned, running._inputs).outputs
-    for a, b in zip(got, module(*running._inputs), strict=True):
+    got = running._model.run(running._untuned, running._sets[0]).outputs
+    for a, b in zip(got, module(*running._sets[0]), strict=True):
         np.testing.assert_array_equal(a, np.asarray(b))
 
 
@@ -125,11 +125,18 @@ def test_dynamic_sizes_and_weights_of_several_calls(weighted):
     model = weighted(text, 16, 16)
     graph = optimize(load_graph(model), SETTING.target, Options(threads=2))
     defaults = {name: built(job) for name, job in jobs_of(graph, SETTING).items()}
-    running = Running(graph, SETTING, defaults, {"n": 5})
-    assert running._inputs[0].shape == (5, 16)
-    (got,) = running._model.run(running._untuned, running._inputs).outputs
-    (want,) = tw.compile(model, threads=2)(*running._inputs)
-    np.testing.assert_array_equal(got, np.asarray(want))
+    running = Running(graph, SETTING, defaults, {"n": [5, 1]})
+    assert [inputs[0].shape for inputs in running._sets] == [(5, 16), (1, 16)]
+    module = tw.compile(model, threads=2)
+    for inputs in running._sets:
+        (got,) = running._model.run(running._untuned, inputs).outputs
+        np.testing.assert_array_equal(got, np.asarray(module(*inputs)[0]))
+    name, job = next(iter(jobs_of(graph, SETTING).items()))
+    assert len(running.race({name: defaults[name]}, 6)[name][0]) == 6
+    assert running.baseline(2)[WHOLE].ns > 0
+    checker = Checker(job, defaults[name], {"n": [5, 1, 9, 2]})
+    assert [checker.fault(defaults[name]) for _ in range(5)] == [""] * 5
+    assert {inputs[0].shape[0] for inputs, _ in checker._sets} == {5, 1, 9, 2}
 
 
 # --------------------------------------------------------------------------- checks

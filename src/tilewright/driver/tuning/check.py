@@ -9,16 +9,16 @@ filled with garbage first: what a kernel does not write is wrong too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from tilewright.base.dtype import DType
 from tilewright.base.loc import UNKNOWN
 from tilewright.driver.kernels import Job
 from tilewright.driver.lowering import Site, SitedProgram, sited_node
-from tilewright.driver.tuning.inputs import random_arrays, shape_of, sizes_of_values
+from tilewright.driver.tuning.inputs import Sizes, random_arrays, shape_of, size_sets
 from tilewright.driver.tuning.table import Built, Installed, TableModule, built, fits
 from tilewright.graph import ir
 from tilewright.graph.ir import Graph, Module, Node, Value
@@ -37,13 +37,11 @@ PLAIN_FLOPS = 4e9  # what takes longer is compared with the default kernel inste
 class Checker:
     """One job, its reference, and inputs."""
 
-    def __init__(self, job: Job, default: Built, sizes: Mapping[str, int]) -> None:
+    def __init__(self, job: Job, default: Built, sizes: Sizes) -> None:
         assert isinstance(job.source, Graph)
         self.job, self.default, graph = job, default, job.source
-        self._sizes: dict[Var, int] = {
-            each: sizes.get(each.name, DEFAULT_SIZE) for each in sizes_of_values(graph.params)
-        }
-        flops = float(evaluate(self.default.kernel.flops, self._sizes))
+        self._sizes = size_sets(graph.params, sizes, DEFAULT_SIZE)
+        flops = max(float(evaluate(self.default.kernel.flops, each)) for each in self._sizes)
         self._module = TableModule(
             _alone(graph, self.default),
             job.setting.target,
@@ -53,13 +51,11 @@ class Checker:
         )
         self._random = np.random.default_rng(int.from_bytes(job.name[-6:].encode(), "little"))
         self._reference = self.default if flops > PLAIN_FLOPS else built(_plain(job))
-        shapes = [shape_of(value, self._sizes) for value in graph.results]
-        self._results = [
-            (shape, v.tensor.dtype) for shape, v in zip(shapes, graph.results, strict=True)
-        ]
+        shapes = [shape_of(value, self._sizes[0]) for value in graph.results]
         elements = sum(int(np.prod(shape)) for shape in shapes)
         self._reduction = max(1, int(flops / 2 / max(1, elements)))
         self._sets: list[tuple[list[Array], list[Array]]] = []
+        self._count = max(INPUTS, len(self._sizes))
         self._turn = 0
 
     def fault(self, candidate: Built) -> str:
@@ -76,9 +72,10 @@ class Checker:
 
     def _inputs(self) -> tuple[list[Array], list[Array]]:
         self._turn += 1
-        if len(self._sets) < INPUTS:
+        if len(self._sets) < self._count:
             assert isinstance(self.job.source, Graph)
-            inputs = random_arrays(self.job.source.params, self._sizes, self._random)
+            sizes = self._sizes[len(self._sets) % len(self._sizes)]
+            inputs = random_arrays(self.job.source.params, sizes, self._random)
             self._sets.append((inputs, self.results(self._reference, inputs)))
         return self._sets[self._turn % len(self._sets)]
 
@@ -87,11 +84,23 @@ class Checker:
         kernel = Installed(candidate, self.job.setting.target)
         table = self._module.new_table()
         table.set(0, kernel, kernel.packed(dict(enumerate(inputs))))
-        results = [np.asarray(empty(shape, dtype)) for shape, dtype in self._results]
+        results = [np.asarray(empty(shape, dtype)) for shape, dtype in self._results(inputs)]
         for array in results:
             array.reshape(-1).view(np.uint8)[...] = 0xFF
         self._module.run(table, inputs, out=results)
         return results
+
+    def _results(self, inputs: list[Array]) -> list[tuple[tuple[int, ...], DType]]:
+        """Shapes and types of what comes of inputs."""
+        assert isinstance(self.job.source, Graph)
+        graph = self.job.source
+        sizes = {
+            dim: extent
+            for value, array in zip(graph.params, inputs, strict=True)
+            for dim, extent in zip(value.tensor.shape or (), array.shape, strict=True)
+            if isinstance(dim, Var)
+        }
+        return [(shape_of(value, sizes), value.tensor.dtype) for value in graph.results]
 
 
 def _plain(job: Job) -> Job:

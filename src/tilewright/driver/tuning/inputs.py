@@ -14,6 +14,7 @@ from tilewright.runtime.array import empty
 from tilewright.sym import Expr, Size, Var, evaluate, free_vars
 
 Array = np.ndarray[Any, Any]
+Sizes = Mapping[str, int | Sequence[int]]  # of dynamic dimensions, by name: one, or several in turn
 
 
 def sizes_of_values(values: Sequence[Value]) -> list[Size]:
@@ -23,6 +24,17 @@ def sizes_of_values(values: Sequence[Value]) -> list[Size]:
         if isinstance(value.type, TensorType):
             found.update(free_vars(*(value.type.shape or ())))
     return [size for size in found if isinstance(size, Size)]
+
+
+def size_sets(values: Sequence[Value], sizes: Sizes, default: int) -> list[dict[Var, int]]:
+    """The dynamic sizes of some values, set by set; a name with fewer sizes repeats its own."""
+    listed = {
+        each: [given] if isinstance(given, int) else list(given)
+        for each in sizes_of_values(values)
+        for given in [sizes.get(each.name, default)]
+    }
+    count = max((len(each) for each in listed.values()), default=1)
+    return [{name: each[at % len(each)] for name, each in listed.items()} for at in range(count)]
 
 
 def random_arrays(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilewright.driver.kernels import Job, KernelSetting
+from tilewright.driver.tuning.inputs import Sizes
 from tilewright.driver.tuning.running import Measured, Times
 from tilewright.driver.tuning.table import Built
 from tilewright.graph.ir import Module
@@ -24,7 +25,7 @@ class Check:
 
     job: Job
     default: Built  # of the same job, without choices
-    sizes: Mapping[str, int]
+    sizes: Sizes
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Open:
     module: Module
     setting: KernelSetting
     defaults: Mapping[str, Built]
-    sizes: Mapping[str, int]
+    sizes: Sizes
     in_place: bool
     runs: int
 

@@ -5,7 +5,8 @@
     running.race({name: candidate}, 9)      the incumbents' times and the candidates'
 
 Every run has one candidate of every kernel at once: caches are as they are in real use, and timing
-a hundred kernels costs as much as timing one.
+a hundred kernels costs as much as timing one. A model with dynamic sizes takes its turns at several
+of them, one after the other.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ import numpy as np
 from tilewright.driver.compare import is_close
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import lower_sited
-from tilewright.driver.tuning.inputs import random_arrays, sizes_of_values
+from tilewright.driver.tuning.inputs import Sizes, random_arrays, size_sets
 from tilewright.driver.tuning.table import EVENTS, Built, Installed, Run, Table, TableModule
 from tilewright.graph.ir import Module
 from tilewright.graph.types import is_tensor
 from tilewright.runtime.module import Spec
-from tilewright.sym import Const, Var
+from tilewright.sym import Const
 
 Array = np.ndarray[Any, Any]
 WHOLE = ""  # the name of the whole model among times
@@ -53,7 +54,7 @@ class Running:
         module: Module,
         setting: KernelSetting,
         defaults: Mapping[str, Built],
-        sizes: Mapping[str, int],
+        sizes: Sizes,
         *,
         in_place: bool = True,
     ) -> None:
@@ -61,10 +62,11 @@ class Running:
         kernels = {name: each.kernel for name, each in defaults.items()}
         program = lower_sited(module, setting, kernels)
         main = module.main
-        given: dict[Var, int] = {
-            each: sizes.get(each.name, DEFAULT_SIZE) for each in sizes_of_values(main.params)
-        }
-        self._inputs = random_arrays(main.params, given, np.random.default_rng(16))
+        random = np.random.default_rng(16)
+        self._sets = [
+            random_arrays(main.params, each, random)
+            for each in size_sets(main.params, sizes, DEFAULT_SIZE)
+        ]
         self._model = TableModule(
             program,
             setting.target,
@@ -78,9 +80,11 @@ class Running:
         for name, each in defaults.items():
             self._model.install(self._untuned, name, Installed(each, self._target))
         self._incumbent = self._copy(self._untuned)
-        first = self._model.run(self._untuned, self._inputs)
-        self._expected = tuple(each.copy() for each in first.outputs)
-        run, _ = self._model.timed(self._untuned, self._inputs)
+        self._expected = [
+            tuple(each.copy() for each in self._model.run(self._untuned, inputs).outputs)
+            for inputs in self._sets
+        ]
+        run, _ = self._model.timed(self._untuned, self._sets[-1])
         calls = max(1, len(self._sites))
         most = min(MOST_REPEAT, EVENTS // (4 * calls))
         self._repeat = int(min(most, max(1, TURN_NS / max(run.whole_ns, 1.0))))
@@ -92,11 +96,24 @@ class Running:
         return made
 
     def baseline(self, runs: int) -> dict[str, Measured]:
-        """Every kernel, without tuning; the whole model under the empty name."""
+        """Every kernel, without tuning, in the mean of all sizes; the whole model under the empty
+        name."""
+        found: dict[str, Measured] = {}
+        for inputs in self._sets:
+            for name, each in self._baseline(inputs, runs).items():
+                known, count = found.get(name, Measured(0.0, 0, 0)), len(self._sets)
+                found[name] = Measured(
+                    known.ns + each.ns / count,
+                    known.flops + each.flops // count,
+                    known.size_bytes + each.size_bytes // count,
+                )
+        return found
+
+    def _baseline(self, inputs: Sequence[Array], runs: int) -> dict[str, Measured]:
         found: dict[str, list[float]] = {}
         work: dict[str, tuple[int, int]] = {}
         for _ in range(runs):
-            run, done = self._model.timed(self._untuned, self._inputs, self._repeat)
+            run, done = self._model.timed(self._untuned, inputs, self._repeat)
             for name, ns in self._by_kernel(run).items():
                 found.setdefault(name, []).append(ns)
             work = {WHOLE: (0, 0)}
@@ -111,9 +128,9 @@ class Running:
         table = self._copy(self._incumbent)
         for name, each in wave.items():
             self._model.install(table, name, Installed(each, self._target))
-        outputs = self._model.run(table, self._inputs).outputs
-        if not is_close(outputs, self._expected):
-            return {}
+        for inputs, expected in zip(self._sets, self._expected, strict=True):
+            if not is_close(self._model.run(table, inputs).outputs, expected):
+                return {}
         return self._in_turns(self._incumbent, table, pairs, (*wave,))
 
     def compare(self, pairs: int) -> Times:
@@ -132,12 +149,12 @@ class Running:
                 self._incumbent.copy(site, self._untuned)
 
     def _in_turns(self, first: Table, second: Table, pairs: int, names: Sequence[str]) -> Times:
-        self._model.run(second, self._inputs)
         times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in names}
         for pair in range(pairs):
+            inputs = self._sets[pair // 2 % len(self._sets)]
             tables = ((0, first), (1, second)) if pair % 2 == 0 else ((1, second), (0, first))
             for side, table in tables:
-                run, _ = self._model.timed(table, self._inputs, self._repeat)
+                run, _ = self._model.timed(table, inputs, self._repeat)
                 found = self._by_kernel(run)
                 for name in names:
                     times[name][side].append(found.get(name, 0.0))

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 
 from tilewright.base.errors import TilewrightError
 from tilewright.driver.kernels import Job
 from tilewright.driver.tuning.check import Checker
+from tilewright.driver.tuning.inputs import Sizes
 from tilewright.driver.tuning.messages import (
     Adopt,
     Answer,
@@ -66,10 +66,10 @@ class Server:
                 self._running.adopt(kernel, candidate)
                 return ""
 
-    def checker(self, job: Job, default: Built, sizes: Mapping[str, int]) -> Checker:
+    def checker(self, job: Job, default: Built, sizes: Sizes) -> Checker:
         return Checker(job, default, sizes)
 
-    def _checked(self, job: Job, default: Built, sizes: Mapping[str, int]) -> Answer:
+    def _checked(self, job: Job, default: Built, sizes: Sizes) -> Answer:
         name = default.kernel.name
         checker = self._checkers.pop(name, None)
         if checker is None:

@@ -24,6 +24,7 @@ from tilewright.driver.kernels import (
     try_cached_packer,
 )
 from tilewright.driver.lowering import jobs_of
+from tilewright.driver.tuning.inputs import Sizes
 from tilewright.driver.tuning.lab import SERVER, Checkers, ModelLab, build_all
 from tilewright.driver.tuning.messages import Open
 from tilewright.driver.tuning.records import task_key
@@ -49,7 +50,7 @@ RUNS = 9
 class Settings:
     """How a model is tuned, beyond its budget."""
 
-    sizes: Mapping[str, int] = field(default_factory=dict)  # of dynamic dimensions
+    sizes: Sizes = field(default_factory=dict)  # of dynamic dimensions
     model: str = ""  # cost model; "": the best that is installed
     search: str = "ranked"
     seed: int = 0
