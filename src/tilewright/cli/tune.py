@@ -104,7 +104,8 @@ def _live(quiet: bool) -> Iterator[Any]:
         def show(snapshot: Snapshot) -> None:
             table = _table(snapshot.tasks, SHOWN)
             spent = f"{snapshot.seconds:.0f} of {snapshot.budget_s:.0f} s"
-            table.title = f"{snapshot.stage} ({spent}, {snapshot.left:.1%} may be left to gain)"
+            room = f", {snapshot.left:.1%} may be left to gain" if snapshot.tasks else ""
+            table.title = f"{snapshot.stage} ({spent}{room})"
             live.update(table)
 
         yield show

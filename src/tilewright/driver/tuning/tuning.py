@@ -72,7 +72,14 @@ def tune_model(
     """Tune the kernels of an optimized model; what wins is in `records` then."""
     check_tunable(module, setting)
     begin = time.monotonic()
+
+    def tell(stage: str) -> None:
+        spent = time.monotonic() - begin
+        settings.report(Snapshot(spent, budget.seconds, stage, (), 1.0))
+
+    tell("building the untuned model")
     with laboratory(module, setting, settings) as (jobs, lab, measured):
+        tell("spanning the spaces of kernels")
         limit = time.monotonic() + SPACES_SHARE * budget.seconds
         tasks = list(_tasks(jobs, measured, setting, settings, limit))
         left = Budget(max(budget.seconds - (time.monotonic() - begin), 0.5) / 60.0)
