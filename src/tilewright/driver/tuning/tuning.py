@@ -82,7 +82,13 @@ def tune_model(
         tell("spanning the spaces of kernels")
         limit = time.monotonic() + SPACES_SHARE * budget.seconds
         tasks = list(_tasks(jobs, measured, setting, settings, limit))
-        left = Budget(max(budget.seconds - (time.monotonic() - begin), 0.5) / 60.0)
+        spent = time.monotonic() - begin
+        left = Budget(max(budget.seconds - spent, 0.5) / 60.0)
+
+        def listen(snapshot: Snapshot) -> None:
+            whole = replace(snapshot, seconds=spent + snapshot.seconds, budget_s=budget.seconds)
+            settings.report(whole)
+
         tuner = Tuner(
             tasks,
             lab,
@@ -91,7 +97,7 @@ def tune_model(
             model=settings.model,
             search=settings.search,
             seed=settings.seed,
-            report=settings.report,
+            report=listen,
         )
         outcome = tuner.run()
     return replace(outcome, seconds=time.monotonic() - begin)
