@@ -10,12 +10,14 @@ fails is gone; the next question starts another. What it prints goes nowhere, an
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import select
 import signal
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ MOST_ANSWER_BYTES = 1 << 30
 CHUNK_BYTES = 1 << 20
 READY = b"ready\n"  # what a child writes before anything else
 START_S = 120.0  # until then
+PR_SET_PDEATHSIG = 1  # of Linux' prctl: the signal that a process gets when its parent ends
 MEMORY_EXIT = 76  # status of a child that ran out of memory: see `run_child`
 
 
@@ -169,6 +172,15 @@ def limit_this_process(memory_bytes: int, output_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (output_bytes, output_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing fails instead
+
+
+def end_with_parent() -> None:
+    """Be killed when the thread that started this process ends, even while a candidate hangs.
+
+    Elsewhere than on Linux a child that hangs outlives a parent that is killed.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def write_ready(stream: IO[bytes]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +14,9 @@ from tilewright.tune.process import Child, Failed, Limits
 SERVER = """
 import ctypes, os, sys, time
 from tilewright.tune.process import MEMORY_EXIT, limit_this_process, read_message
-from tilewright.tune.process import write_message, write_ready
+from tilewright.tune.process import end_with_parent, write_message, write_ready
 limit_this_process(int(sys.argv[1]), int(sys.argv[2]))
+end_with_parent()
 write_ready(sys.stdout.buffer)
 while (message := read_message(sys.stdin.buffer)) is not None:
     word = message.decode()
@@ -88,3 +91,38 @@ def test_a_child_writes_no_more_than_it_may(tmp_path):
         made.ask(b"write")
     made.stop()
     assert path.stat().st_size <= LIMITS.output_bytes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl")
+def test_a_child_that_hangs_ends_with_a_parent_that_is_killed(tmp_path):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, SERVER, str(tmp_path / "pid")], stdout=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 30.0
+    while time.monotonic() < deadline and is_alive(pid):
+        time.sleep(0.05)
+    assert not is_alive(pid)
+
+
+PARENT = """
+import sys
+from tilewright.tune.process import Child, Limits
+child = Child([sys.executable, "-c", sys.argv[1]], Limits(memory_bytes=4 << 30))
+child.ask(b"a")
+print(child._process.pid, flush=True)
+child.ask(b"hang", 60.0)
+"""
+
+
+def is_alive(pid):
+    """Whether a process runs; one that nobody has waited for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

@@ -29,6 +29,7 @@ from tilewright.driver.tuning.running import Running
 from tilewright.driver.tuning.table import Built, built
 from tilewright.tune.process import (
     MEMORY_EXIT,
+    end_with_parent,
     limit_this_process,
     read_message,
     write_message,
@@ -87,6 +88,7 @@ def serve(server: Server) -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints does not disturb answers
     limit_this_process(memory_bytes, output_bytes)
+    end_with_parent()
     write_ready(answers)
     while True:
         message = read_message(sys.stdin.buffer)
