@@ -132,11 +132,11 @@ def alternatives(
     fresh = Schedule(fn)
     inline_producers(fresh)
 
-    def serves(rule: Rule[Any, Any], problem: Any, taken: Offer) -> bool:
+    def serves(rule: Rule[Any, Any], problem: Any, taken: Offer, ns: float) -> bool:
         """Whether a rule gets to the block when it is asked for, and can schedule it."""
         priced = rule.default(problem, taken.context)
-        mine = taken.rule.default(taken.problem, taken.context)
-        if priced is None or mine is None or priced.cycles > FAR * mine.cycles > 0:
+        cycle_ns = taken.context.target.machine.cycle_ns
+        if priced is None or priced.cycles * cycle_ns > FAR * ns > 0:
             return False
         choice = Choice(rule.name, plan_text(priced.plan))
         try:
@@ -146,13 +146,13 @@ def alternatives(
         return True
 
     found = []
-    for taken in made.offers:
+    for taken, decision in zip(made.offers, made.decisions, strict=True):
         rivals = [taken]
         for rule in (each for entry in RULES[taken.context.target.kind] for each in entry):
             if rule.name == taken.rule.name or find_block(fresh.function, taken.block) is None:
                 continue
             problem = rule.match(fresh, fresh.get_block(taken.block), taken.context)
-            if problem is not None and serves(rule, problem, taken):
+            if problem is not None and serves(rule, problem, taken, decision.predicted_ns):
                 rivals.append(Offer(taken.block, rule, problem, taken.context))
         found.append(tuple(rivals))
     return tuple(found)

@@ -7,8 +7,9 @@ with one candidate of every task and with the incumbents, and times every kernel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from tilewright.tune.record import TaskKey
@@ -23,12 +24,14 @@ class Task:
     name: str  # unique in its model
     label: str  # what people call it
     key: TaskKey
-    spaces: tuple[TuneSpace, ...] = field(compare=False)
+    span: Callable[[], Sequence[TuneSpace]] = field(compare=False)
     baseline_ns: float  # of all its calls in one run
     floor_ns: float  # that they take at least, by the machine model
 
-    def space(self, name: str) -> TuneSpace:
-        return next(each for each in self.spaces if each.name == name)
+    @cached_property
+    def spaces(self) -> tuple[TuneSpace, ...]:
+        """Spanned when they are first asked for: most of a model's kernels wait for long."""
+        return tuple(self.span())
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ class Child:
         self._environment = dict(os.environ if environment is None else environment)
         self._process: subprocess.Popen[bytes] | None = None
         self.started = 0
+        self._is_ready = False
 
     def ask(self, message: bytes, seconds: float = 0.0) -> bytes:
         """The answer to a message; Failed where none comes in time."""
@@ -83,22 +84,31 @@ class Child:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def start(self) -> None:
+        """Start the process, if none runs; it is not waited for."""
+        if self.is_running:
+            return
+        self.stop()
+        self.started += 1
+        self._is_ready = False
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=self._environment,
+            start_new_session=True,  # Ctrl-C is for the one who asks
+        )
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
-            self.stop()
-            self.started += 1
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=self._environment,
-                start_new_session=True,  # Ctrl-C is for the one who asks
-            )
-            for stream in (self._process.stdin, self._process.stdout):
-                assert stream is not None
-                os.set_blocking(stream.fileno(), False)
+        self.start()
+        assert self._process is not None
+        if not self._is_ready:
             _read(self._process.stdout, len(READY), time.monotonic() + START_S)
+            self._is_ready = True
         return self._process
 
     def _epitaph(self) -> str:

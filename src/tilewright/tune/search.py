@@ -22,7 +22,7 @@ from tilewright.tune.space import Points, Random, TuneSpace, unique_rows
 MOST_WHOLE = 2_000_000  # legal points that are ranked whole
 MOST_COMBINATIONS = 1 << 21  # that are looked through for them: a second or so
 DRAFT = 1 << 14  # points that the cost model looks at; the estimate drafts them
-POPULATION, GENERATIONS = 512, 6
+POPULATION, GENERATIONS = 384, 5
 UNKNOWN = float(np.log(1.5))  # where nothing is estimated: somewhat slower than the default
 BEST, UNSURE = 0.6, 0.2  # shares of a batch; the rest is unlike what is in it
 DOUBT = 1.5  # deviations that are hoped for
@@ -132,10 +132,10 @@ class Evolution:
 
     def breed(self, view: View) -> Points:
         """Everything that lived in a few generations."""
-        drawn = view.space.sample(self.population, view.random)
-        alive = np.concatenate([view.space.default(), drawn])
+        new = self.population if self._alive is None else max(1, self.population // 4)
+        alive = np.concatenate([view.space.default(), view.space.sample(new, view.random)])
         if self._alive is not None:
-            alive = np.concatenate([self._alive, alive[: max(1, self.population // 4)]])
+            alive = np.concatenate([self._alive, alive])
         seen = [alive]
         for _ in range(self.generations):
             score, _ = view.score(alive)

@@ -271,9 +271,12 @@ class RuleSpace:
 
     def default(self) -> Points:
         offer = self.offers[0]
-        priced = offer.rule.default(offer.problem, offer.context)
-        assert priced is not None
-        found = self.point(choice_text(Choice(offer.rule.name, plan_text(priced.plan))))
+        plan = offer.chosen
+        if not plan:
+            priced = offer.rule.default(offer.problem, offer.context)
+            assert priced is not None
+            plan = plan_text(priced.plan)
+        found = self.point(choice_text(Choice(offer.rule.name, plan)))
         assert found is not None
         return found
 

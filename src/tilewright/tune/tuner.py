@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tilewright.tune.budget import Budget
-from tilewright.tune.cost.choose import with_transfer
+from tilewright.tune.cost.choose import choose, with_transfer
 from tilewright.tune.database import Records
 from tilewright.tune.lab import Candidate, Lab, Task
-from tilewright.tune.record import Line, Trial, Winner
+from tilewright.tune.record import Trial, Winner
 from tilewright.tune.search import View, strategy
 from tilewright.tune.space import Points
 from tilewright.tune.stats import Paired
@@ -108,14 +108,15 @@ class _State:
 
     task: Task
     progress: Progress
-    spaces: list[_Open]
+    spaces: list[_Open] | None = None  # None: not opened yet
     chosen: dict[str, str] = field(default_factory=dict)  # the incumbent: what is not the default
     turn: int = 0
 
     def candidates(self, count: int) -> list[tuple[_Open, str]]:
         """Choices to try, of the space whose turn it is."""
-        for _ in range(len(self.spaces)):
-            space = self.spaces[self.turn % len(self.spaces)]
+        spaces = self.spaces or []
+        for _ in range(len(spaces)):
+            space = spaces[self.turn % len(spaces)]
             if not space.exhausted:
                 found = space.propose(count)
                 self.turn += 1
@@ -154,19 +155,25 @@ class Tuner:
         self._random = np.random.default_rng(seed)
         self._rate = FIRST_RATE
         self._run_s = sum(task.baseline_ns for task in tasks) / 1e9
-        self._model_name = ""
-        others = records.query(tasks[0].key.target) if tasks else []
-        self._states = [self._opened(task, model, search, others) for task in tasks]
+        self._model, self._search = model, search
+        self._model_name = choose(model).name
+        self._others = records.query(tasks[0].key.target) if tasks else []
+        self._states = [
+            _State(task, Progress(task.name, task.label, task.baseline_ns, task.floor_ns))
+            for task in tasks
+        ]
 
-    def _opened(self, task: Task, model: str, search: str, others: Sequence[Line]) -> _State:
-        """A task with what is known of it from before."""
+    def _opened(self, state: _State) -> list[_Open]:
+        """The spaces of a task with what is known of them from before; none before its turn."""
+        if state.spaces is not None:
+            return state.spaces
+        task, state.spaces = state.task, []
         known = self.records.trials(task.key)
-        elsewhere = [line for line in others if line.key != task.key][-OTHER_TRIALS:]
-        spaces = []
+        elsewhere = [line for line in self._others if line.key != task.key][-OTHER_TRIALS:]
         for at, space in enumerate(task.spaces):
-            chosen = with_transfer(model, space.feature_names, elsewhere)
+            chosen = with_transfer(self._model, space.feature_names, elsewhere)
             self._model_name = chosen.name
-            made = _Open(task, at, View(space, chosen, self._random), search)
+            made = _Open(task, at, View(space, chosen, self._random), self._search)
             for trial in (each for each in known if each.space == space.name):
                 point = space.point(trial.choice)
                 if point is not None:
@@ -174,10 +181,8 @@ class Tuner:
                     made.learn(trial.choice, 0.0 if trial.error else trial.ns)
             made.learn(made.default, task.baseline_ns)
             made.refit()
-            spaces.append(made)
-        return _State(
-            task, Progress(task.name, task.label, task.baseline_ns, task.floor_ns), spaces
-        )
+            state.spaces.append(made)
+        return state.spaces
 
     # ------------------------------------------------------------------ the whole
 
@@ -236,8 +241,10 @@ class Tuner:
         old = {}
         for state in self._states:
             winner = kept.get(state.task.key)
-            names = {space.space.name for space in state.spaces}
-            if winner is not None and winner.choices and set(winner.choices) <= names:
+            if winner is None or not winner.choices:
+                continue
+            names = {each.space.name for each in self._opened(state)}
+            if set(winner.choices) <= names:
                 old[state.task.name] = Candidate.of(state.task.name, winner.choices)
         if not old:
             return
@@ -278,7 +285,7 @@ class Tuner:
         for name, count in _counted(proposed).items():
             state = self._state(name)
             state.progress.tried(count, name in won)
-            for space in state.spaces:
+            for space in state.spaces or ():
                 space.refit()
         self._tell("learning")
         return True
@@ -291,10 +298,18 @@ class Tuner:
         span = min(ROUND_S, ROUND_SHARE * self.budget.seconds, max(0.5, self._time_left()))
         width = int(min(MOST_WIDTH, max(LEAST_WIDTH, self._rate * span)))
         found: dict[Candidate, tuple[_Open, str]] = {}
-        for name, count in allot(self._progress, width).items():
+        shares = allot(self._progress, width)
+        most = max(BATCH, width // max(1, len(shares)))
+        begin = self._clock()
+        for name, count in shares.items():
+            if found and self._clock() - begin > span:
+                break  # opening spaces takes its time, too
             state = self._state(name)
-            for space, choice in state.candidates(min(count, BATCH)):
+            self._opened(state)
+            for space, choice in state.candidates(min(count, most)):
                 found[state.candidate(space, choice)] = (space, choice)
+        if not found and not is_enough(self._progress, self._whole_ns):
+            return self._proposed()  # those that had room are through: others may have some
         return found
 
     def _checked(

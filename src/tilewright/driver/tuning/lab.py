@@ -65,6 +65,7 @@ class Checkers:
         self._all = [Child(command, limits, server_environment()) for _ in range(count)]
         self._idle: SimpleQueue[Child] = SimpleQueue()
         for child in self._all:
+            child.start()  # they load the compiler meanwhile
             self._idle.put(child)
 
     def ask(self, questions: Mapping[Any, Question], seconds: float) -> Iterator[tuple[Any, Any]]:
@@ -114,6 +115,7 @@ class ModelLab:
         self._incumbents: dict[str, Built] = {}
         limits = Limits(MODEL_S, MODEL_MEMORY_BYTES)
         self._model = Child(SERVER, limits, server_environment())
+        self._model.start()
         self._is_open = False
 
     def open(self) -> Mapping[str, Measured]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tilewright.base.errors import UserError
 from tilewright.codegen.adapter import adapter_image
@@ -42,7 +43,6 @@ from tilewright.tune.space import RuleSpace, TuneSpace
 from tilewright.tune.tuner import Outcome, Snapshot, Tuner
 
 LEAST_SHARE = 0.003  # of the model's time: what takes less is left alone
-SPACES_SHARE = 0.15  # of the budget, to span the spaces of kernels
 RUNS = 9
 
 
@@ -79,9 +79,7 @@ def tune_model(
 
     tell("building the untuned model")
     with laboratory(module, setting, settings) as (jobs, lab, measured):
-        tell("spanning the spaces of kernels")
-        limit = time.monotonic() + SPACES_SHARE * budget.seconds
-        tasks = list(_tasks(jobs, measured, setting, settings, limit))
+        tasks = list(_tasks(jobs, measured, setting, settings))
         spent = time.monotonic() - begin
         left = Budget(max(budget.seconds - spent, 0.5) / 60.0)
 
@@ -164,22 +162,18 @@ def _tasks(
     measured: Mapping[str, Measured],
     setting: KernelSetting,
     settings: Settings,
-    deadline: float,
 ) -> Iterator[Task]:
-    """Kernels that take a share of the time and leave something to decide, the costliest first."""
+    """Kernels that take a share of the time, the costliest first."""
     whole = measured[WHOLE].ns
     for name, job in sorted(jobs.items(), key=lambda each: -_ns(measured, each[0])):
-        if _ns(measured, name) < LEAST_SHARE * whole or time.monotonic() > deadline:
+        if _ns(measured, name) < LEAST_SHARE * whole:
             break
         if not isinstance(job.source, Graph) or not settings.only(job):
-            continue
-        spaces = spaces_of(job)
-        if not spaces:
             continue
         found = measured[name]
         element = element_of(job.source)
         floor = floor_ns(found.flops, found.size_bytes, element, setting.target, setting.threads)
-        yield Task(name, job.label, task_key(job), spaces, found.ns, floor)
+        yield Task(name, job.label, task_key(job), partial(spaces_of, job), found.ns, floor)
 
 
 def spaces_of(job: Job) -> tuple[TuneSpace, ...]:
