@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from tilewright.base.dtype import DType
 from tilewright.base.target import Target
+from tilewright.base.tiles import COLUMNS, ROWS, tile_product
 from tilewright.graph.ir import Graph
 from tilewright.graph.types import TensorType
 
-TILE_FLOPS = {2: 2 * 16 * 16 * 32, 1: 2 * 16 * 16 * 64}  # of a tile multiply-add, by element bytes
+DOTS = ("dotprod", "avx512vnni", "avxvnni")  # features that multiply four bytes at a time
 
 
 def floor_ns(
@@ -25,13 +26,13 @@ def floor_ns(
 
 def _flops_per_cycle(element: DType | None, target: Target) -> float:
     machine = target.machine
-    size = 4 if element is None else element.size_bytes
-    features = target.features
-    if size in TILE_FLOPS and "amx-tile" in features:
-        return TILE_FLOPS[size] / machine.tile_cycles
-    lanes = target.lanes(32)
-    dots = 4 if size == 1 and {"dotprod", "avx512vnni", "avxvnni"} & set(features) else 1
-    return 2.0 * machine.fma_per_cycle * lanes * dots
+    name = "f32" if element is None else str(element)
+    product = tile_product(target, name, "i8" if name == "u8" else name)
+    if product is not None:
+        return 2 * ROWS * COLUMNS * product.depth / machine.tile_cycles
+    is_byte = element is not None and element.size_bytes == 1
+    dots = 4 if is_byte and any(target.has(each) for each in DOTS) else 1
+    return 2.0 * machine.fma_per_cycle * target.lanes(32) * dots
 
 
 def element_of(graph: Graph) -> DType | None:
