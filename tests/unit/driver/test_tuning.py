@@ -21,7 +21,7 @@ from tilewright.driver.tuning.check import Checker
 from tilewright.driver.tuning.lab import Checkers, choices_of
 from tilewright.driver.tuning.messages import Build, Check
 from tilewright.driver.tuning.records import task_key
-from tilewright.driver.tuning.running import WHOLE, Running
+from tilewright.driver.tuning.running import WHOLE, Running, placements
 from tilewright.driver.tuning.table import Built, built
 from tilewright.driver.tuning.tuning import Settings, spaces_of, tune_model
 from tilewright.graph.parser import parse
@@ -126,7 +126,7 @@ def test_dynamic_sizes_and_weights_of_several_calls(weighted):
     graph = optimize(load_graph(model), SETTING.target, Options(threads=2))
     defaults = {name: built(job) for name, job in jobs_of(graph, SETTING).items()}
     running = Running(graph, SETTING, defaults, {"n": [5, 1]})
-    assert [inputs[0].shape for inputs in running._sets] == [(5, 16), (1, 16)]
+    assert [inputs[0].shape for inputs in running._sets] == [(5, 16)] * 3 + [(1, 16)] * 3
     module = tw.compile(model, threads=2)
     for inputs in running._sets:
         (got,) = running._model.run(running._untuned, inputs).outputs
@@ -331,3 +331,10 @@ def test_json_is_what_the_command_tells(net, tmp_path):
     told = json.loads(json.dumps(describe(outcome)))
     assert told["kernels"][0]["choices"] == {"h": "gemm mr=1"}
     assert told["gain"] == 2.0
+
+
+def test_inputs_lie_at_several_places_of_their_pages():
+    array = np.arange(3000, dtype=np.float32).reshape(3, 1000)
+    placed = [one[0] for one in placements([array])]
+    assert all((each == array).all() and each.flags.c_contiguous for each in placed)
+    assert placed[2].ctypes.data % 4096 == 2048 + 64

@@ -32,6 +32,7 @@ Array = np.ndarray[Any, Any]
 WHOLE = ""  # the name of the whole model among times
 DEFAULT_SIZE = 1  # of a dynamic dimension of the model that nobody gave
 
+PAGE_BYTES = 4096
 TURN_NS, MOST_REPEAT = 2e6, 32  # of a turn: quick models run several times in one
 
 Times = Mapping[str, tuple[Sequence[float], Sequence[float]]]
@@ -64,8 +65,9 @@ class Running:
         main = module.main
         random = np.random.default_rng(16)
         self._sets = [
-            random_arrays(main.params, each, random)
+            placed
             for each in size_sets(main.params, sizes, DEFAULT_SIZE)
+            for placed in placements(random_arrays(main.params, each, random))
         ]
         self._model = TableModule(
             program,
@@ -166,6 +168,23 @@ class Running:
             name = self._sites[site]
             found[name] = found.get(name, 0.0) + ns
         return found
+
+
+def placements(arrays: Sequence[Array]) -> list[list[Array]]:
+    """Arrays at several places of their pages: the beginning, where NumPy puts them, halfway.
+
+    Addresses that are a multiple of a page apart compete for the same places in a cache. A plan
+    that wins with inputs at one place alone has won by chance.
+    """
+    return [list(arrays), [each.copy() for each in arrays], [_halfway(each) for each in arrays]]
+
+
+def _halfway(array: Array) -> Array:
+    memory = np.empty(array.nbytes + 2 * PAGE_BYTES, np.uint8)
+    start = (PAGE_BYTES // 2 + 64 - memory.ctypes.data) % PAGE_BYTES
+    made = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    made[...] = array
+    return made
 
 
 def _spec(name: str, of: Any) -> Spec:
