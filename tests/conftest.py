@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["TILEWRIGHT_CHECKED"] = "1"  # before tilewright is imported: freezes every node
+os.environ["TILEWRIGHT_TUNING_DB"] = ""  # what the user has tuned changes no test
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The one table of tolerances: by element type and length of the reduction."""
+"""Whether two evaluations agree, by the package's one table of tolerances."""
 
 from __future__ import annotations
 
@@ -6,15 +6,7 @@ from typing import Any
 
 import numpy as np
 
-# Units in the last place that two correct evaluations may differ by, for values of a reduction
-# of length 1; a longer one loses in proportion to the square root of its length.
-ULPS = {"float64": 4, "float32": 4, "float16": 2, "bfloat16": 2}
-MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
-
-
-def relative(kind: str, reduction: int = 1) -> float:
-    """By what part of a value two correct evaluations may differ; 0 for what is exact."""
-    return float(ULPS[kind] * 2.0 ** -MANTISSA[kind] * np.sqrt(reduction)) if kind in ULPS else 0.0
+from tilewright.base.tolerances import ULPS, relative
 
 
 def check_close(got: Any, want: Any, reduction: int = 1) -> None:

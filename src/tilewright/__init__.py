@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilewright import intrin, ort, te, tensor
+    from tilewright import intrin, ort, te, tensor, tune
     from tilewright.base.errors import TilewrightError
     from tilewright.base.target import Target
     from tilewright.codegen.build import CompiledFunction, build
@@ -39,6 +39,7 @@ _HOMES = {
     "ort": "",
     "te": "",
     "tensor": "",
+    "tune": "",
     "TilewrightError": "base.errors",
     "Target": "base.target",
     "CompiledFunction": "codegen.build",
@@ -93,6 +94,7 @@ __all__ = [
     "set_threads",
     "te",
     "tensor",
+    "tune",
 ]
 
 

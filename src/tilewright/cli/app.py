@@ -17,11 +17,13 @@ from tilewright.cli.ort import ort
 from tilewright.cli.report import report
 from tilewright.cli.run import run
 from tilewright.cli.targets import targets
+from tilewright.cli.tune import tune
 
 COMMANDS = (
     compile,
     run,
     bench,
+    tune,
     inspect,
     report,
     bisect,

@@ -133,6 +133,7 @@ def describe_schedules(module: Module, measured: Mapping[str, float]) -> list[di
             ],
             "refusals": [f"{each.block}: {each.rule}: {each.reason}" for each in kernel.refusals],
             "fell_back": kernel.fell_back,
+            "tuned": kernel.tuned,
         }
         for kernel in _inside(module).program.kernels.values()
     ]
@@ -242,7 +243,7 @@ def _schedules(rows: list[dict[str, Any]]) -> Table:
         plans = [each["plan"] for each in taken]
         refused = [f"refused: {text}" for text in row["refusals"]]
         table.add_row(
-            row["kernel"],
+            f"{row['kernel']}\n(tuned)" if row["tuned"] else row["kernel"],
             "" if row["measured_us"] is None else f"{row['measured_us']:.1f}",
             f"{row['predicted_us']:.1f}",
             "\n".join(each["block"] for each in taken),

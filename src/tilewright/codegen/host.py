@@ -10,6 +10,9 @@ Nodes of a lowered graph: `constant`; `kernel`, a call of a tensor function of t
 which reads the values of sizes from a computed tensor; views (`reshape`, `require`), which move
 nothing; `if`, `loop` and `scan` with bodies of the same; `foreign`, which has the model's callbacks
 run a part that has no native code, and `fetch`, which copies the results of that part.
+
+A kernel node with a `site` is called through a table instead (`codegen/adapter.py`): tuning swaps
+its code between runs.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from tilewright.tensor.ir import FLAT, Buffer, Function, seq
 # The head of tw_call: the table of constants, the function that gives outputs.
 CALL = "{ ptr, ptr }"
 MAX_SIZE = 1 << 40
+TABLE = "#kernels"  # among the constants: two addresses per site, an adapter and packed weights
 
 Place = graph_ir.Value
 
@@ -272,11 +276,15 @@ class _Host:
         requires = tuple([sym.simplify(sym.substitute(cond, given)) for cond in fn.requires])
         check_requirements(emitter, node["label"] or fn.name, requires)
         begin = b.call("tw_profile_begin", "i64")
-        callee = emitter.module.declare(
-            "i32", f"{fn.name}_kernel", ["ptr"] * len(pointers) + ["i64"] * len(numbers)
-        )
-        shown = ", ".join(str(value) for value in (*pointers, *numbers))
-        emitter.check(b.value("i32", f"call i32 {callee}({shown})"))
+        site = node.get("site")
+        if site is None:
+            callee = emitter.module.declare(
+                "i32", f"{fn.name}_kernel", ["ptr"] * len(pointers) + ["i64"] * len(numbers)
+            )
+            shown = ", ".join(str(value) for value in (*pointers, *numbers))
+            emitter.check(b.value("i32", f"call i32 {callee}({shown})"))
+        else:
+            emitter.check(self._call_site(int(site), pointers, numbers))
         with b.when(b.compare("icmp ne", begin, i64(0)), unlikely=True):
             emitter.forget()
             touched = i64(0)
@@ -286,6 +294,21 @@ class _Host:
             flops = self.size(sym.substitute(sym.as_expr(node["flops"]), given))
             name = emitter.module.string(node["label"] or fn.name)
             b.call("tw_profile_end", "void", name, begin, flops, touched)
+
+    def _call_site(self, site: int, pointers: list[Value], numbers: list[Value]) -> Value:
+        """Call what stands in the table of kernels now."""
+        b = self.b
+        args = b.alloca(f"[{max(1, len(pointers))} x ptr]", align=8, hint="args")
+        for at, pointer in enumerate(pointers):
+            b.store(pointer, b.offset("ptr", args, i64(at)))
+        sizes = b.alloca(f"[{max(1, len(numbers))} x i64]", align=8, hint="sizes")
+        for at, number in enumerate(numbers):
+            b.store(number, b.offset("i64", sizes, i64(at)))
+        weights = b.load("ptr", b.member(CALL, self.call, 0))
+        table = b.load("ptr", b.offset("ptr", weights, i64(self.constants[TABLE])))
+        code = b.load("ptr", b.offset("ptr", table, i64(2 * site)))
+        packed = b.load("ptr", b.offset("ptr", table, i64(2 * site + 1)))
+        return b.value("i32", f"call i32 {code.text}({args}, {sizes}, {packed})")
 
     def _sizes(self, node: Node) -> None:
         """Sizes that a tensor tells; absurd ones end the call."""

@@ -10,7 +10,8 @@ import ctypes
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,14 @@ from tilewright.driver.compiled import CompiledModule, CrossModule, Inside
 from tilewright.driver.device_module import DeviceModule
 from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.hybrid import HybridModule
-from tilewright.driver.kernels import KernelSetting
-from tilewright.driver.lowering import Program, lower_model
+from tilewright.driver.kernels import Job, KernelSetting
+from tilewright.driver.lowering import Choices, Program, jobs_of, lower_model
 from tilewright.driver.pipelines import PIPELINES, PRECISIONS
 from tilewright.driver.placement import INTERPRETER, Placement, placement
 from tilewright.driver.saved_parts import Foreign
 from tilewright.driver.sizes import Dynamic, with_sizes
+from tilewright.driver.tuning.inputs import Sizes
+from tilewright.driver.tuning.records import recorded_choices, task_key, winning_choices
 from tilewright.driver.unfuse import unfuse_foreign
 from tilewright.frontends.door import open_model
 from tilewright.graph import ir
@@ -45,6 +48,9 @@ from tilewright.runtime.array import empty
 from tilewright.runtime.module import Module, Spec
 from tilewright.runtime.pool import checked_threads
 from tilewright.sym import Const
+from tilewright.tune.budget import Budget
+from tilewright.tune.database import Database, Records, default_path
+from tilewright.tune.tuner import Outcome, Snapshot
 
 NAME = "model"
 
@@ -60,6 +66,10 @@ class Options:
     packing: bool = True  # weights lie as kernels read them
     in_place: bool = True  # results may take the memory of operands that end
     cache: bool = True
+    tune: Budget | None = None  # kernels are tuned first, for so long
+    database: Database | str | Path | None = None  # of records; None: the user's, "": none
+    sizes: Sizes = field(default_factory=dict)  # of dynamic dimensions, while tuning
+    tuning: Callable[[Snapshot], None] = lambda snapshot: None  # hears how tuning goes
     progress: Callable[[str, int, int], None] = lambda stage, count, total: None
 
 
@@ -80,6 +90,9 @@ def compile(
     PyTorch model is traced with the examples `args` and `kwargs`; there `dynamic` also names the
     axes that stay open, {"x": {0: "batch"}}, or says True for all. What comes of it takes and
     gives tensors in the model's own structure.
+
+    Kernels are compiled with what tuning found before (`database`); `tune=Budget(minutes=5)` tunes
+    them first.
 
     Examples:
         >>> import numpy as np
@@ -192,11 +205,13 @@ def build_native(
     """One native function for a module whose every node has code, or calls a foreign part."""
     threads = options.threads or _native.threads()
     setting = KernelSetting(target, threads, options.schedule, options.packing)
+    outcome, choose = tuned_or_recorded(module, setting, options, foreign is not None)
     program = lower_model(
         module,
         setting,
         use_cache=options.cache,
         progress=lambda count, total: options.progress("kernels", count, total),
+        choose=choose,
     )
     if can_run(target):
         weights = side_by_side(program.module.constants)
@@ -205,8 +220,52 @@ def build_native(
     if target.kind == CUDA:
         return DeviceModule(program, plan, target, *specs_of(program.module))
     image = emit_host(program, plan, target)
-    inside = Inside(program, plan, image, f"{NAME}_main", target, placed, foreign)
+    inside = Inside(program, plan, image, f"{NAME}_main", target, placed, foreign, outcome)
     return load_module(inside, options)
+
+
+def tuned_or_recorded(
+    module: ir.Module, setting: KernelSetting, options: Options, is_hybrid: bool
+) -> tuple[Outcome | None, Callable[[Mapping[str, Job]], Choices]]:
+    """What tuning found now, if it was asked for, and who tells the choices of kernels."""
+    if not setting.schedule:
+        return None, lambda jobs: {}
+    if options.tune is None:
+        return None, lambda jobs: recorded_choices(jobs, options.database)
+    if is_hybrid:
+        raise UserError(
+            "TW5011",
+            "a model with parts that the interpreter runs cannot be tuned",
+            help="`model.fallbacks` names them; tune a model of the rest",
+        )
+    return tuned(module, setting, options, options.tune)
+
+
+def tuned(
+    module: ir.Module, setting: KernelSetting, options: Options, budget: Budget
+) -> tuple[Outcome, Callable[[Mapping[str, Job]], Choices]]:
+    """Tune the kernels of a module; what it came to, and who tells their choices."""
+    # Most models are compiled without tuning: then this process needs no code generator.
+    from tilewright.driver.tuning.tuning import Settings, tune_model
+
+    given = options.database
+    if isinstance(given, Database):
+        records = Records(given)
+    else:
+        records = Records.open(default_path() if given is None else given or None)
+    settings = Settings(
+        sizes=options.sizes,
+        in_place=options.in_place,
+        use_cache=options.cache,
+        report=options.tuning,
+    )
+    try:
+        outcome = tune_model(module, setting, budget, records, settings)
+        keys = [task_key(job) for job in jobs_of(module, setting).values()]
+        winners = records.winners(keys)
+    finally:
+        records.close(keep=isinstance(given, Database))
+    return outcome, lambda jobs: winning_choices(jobs, winners)
 
 
 def side_by_side(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:

@@ -43,6 +43,7 @@ from tilewright.runtime.module import Module, Spec
 from tilewright.runtime.seal import seal
 from tilewright.runtime.signature import Param, Signature
 from tilewright.sym import Const, Size
+from tilewright.tune.tuner import Outcome
 
 SUFFIXES = (".so", ".o", ".h")
 
@@ -58,6 +59,7 @@ class Inside:
     target: Target
     placement: Placement
     foreign: Foreign | None = None  # what the interpreter runs
+    tuning: Outcome | None = None  # what tuning came to, if it was asked for
 
 
 class CompiledModule(Module):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tilewright import sym
-from tilewright.base.errors import Unsupported
+from tilewright.base.errors import Unsupported, UserError
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA, Target
 from tilewright.codegen import llvm
@@ -20,6 +21,7 @@ from tilewright.codegen.entry import emit_function, emit_kernel, signature_of
 from tilewright.codegen.nvptx import device_code
 from tilewright.driver.kernels import (
     PLAIN,
+    RECORDED,
     Job,
     Kernel,
     Packer,
@@ -31,7 +33,7 @@ from tilewright.driver.kernels import (
 from tilewright.graph.ir import Graph
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import Scheduled, schedule
-from tilewright.rules.rule import Refusal
+from tilewright.rules.rule import Choice, Refusal
 from tilewright.sym import Var
 from tilewright.tensor.constants import Split, split_constant_blocks
 from tilewright.tensor.in_place import in_place_pairs
@@ -71,9 +73,20 @@ def schedule_job(job: Job, fn: Function) -> Scheduled:
     """The function of a job scheduled by rules, with all that was decided."""
     setting = job.setting
     weights = tuple(fn.params[at].name for at in sorted(job.constants))
-    return schedule(
-        fn, setting.target, threads=setting.threads, constants=weights, choices=job.choices
-    )
+
+    def scheduled(choices: Mapping[str, Choice]) -> Scheduled:
+        return schedule(
+            fn, setting.target, threads=setting.threads, constants=weights, choices=choices
+        )
+
+    try:
+        return scheduled(job.choices)
+    except UserError as error:
+        if not job.recorded:
+            raise
+        lost = Refusal(next(iter(job.choices)), RECORDED, error.message)
+        made = scheduled({})
+        return replace(made, refusals=(*made.refusals, lost))
 
 
 def _compiled(job: Job) -> Kernel:
@@ -83,7 +96,8 @@ def _compiled(job: Job) -> Kernel:
     made = schedule_job(job, fn)
     try:
         kernel = _kernel(job, fn, made.schedule.function)
-        return replace(kernel, decisions=made.decisions, refusals=made.refusals)
+        tuned = bool(job.choices) and not any(each.rule == RECORDED for each in made.refusals)
+        return replace(kernel, decisions=made.decisions, refusals=made.refusals, tuned=tuned)
     except (
         Unsupported
     ) as error:  # what the schedule asks of the target; plain loops ask for nothing

@@ -30,6 +30,7 @@ from tilewright.tensor.ir import Function
 from tilewright.tensor.printer import Printer as TensorPrinter
 
 PLAIN = "plain loops"  # what takes the place of a schedule that the target has no code for
+RECORDED = "tuned plan"  # of a record that does not fit the rules any more
 COMPILER = ("base", "sym", "tensor", "intrin", "te", "graph", "lower", "rules", "codegen", "driver")
 _WORD = re.compile(r"[^A-Za-z0-9_]+")
 
@@ -58,6 +59,7 @@ class Job:
     constants: frozenset[int]  # parameters that are weights, by position
     setting: KernelSetting
     choices: Mapping[str, Choice] = field(default_factory=dict)  # rules and plans that are given
+    recorded: bool = False  # by tuning of before: what does not fit any more is left out
 
     @property
     def key(self) -> str:
@@ -114,6 +116,7 @@ class Kernel:
     decisions: tuple[Decision, ...] = ()  # by which rules, with which plans
     refusals: tuple[Refusal, ...] = ()  # what rules would have done, and why they could not
     device: bool = False  # the image is a pickled DeviceCode, not an object
+    tuned: bool = False  # with choices that tuning found
 
     @property
     def fell_back(self) -> str:

@@ -33,10 +33,12 @@ from tilewright.graph.visit import walk
 from tilewright.lower.graph import sizes_of
 from tilewright.lower.native import CONTROL
 from tilewright.lower.sizes import fresh_sizes, lower_sizes
+from tilewright.rules.rule import Choice
 from tilewright.sym import Expr, Var, const
 from tilewright.tensor.constants import Given
 
 Array = np.ndarray[Any, Any]
+Choices = Mapping[str, Mapping[str, Choice]]  # rules and plans by block, by key
 _log = logging.getLogger("tilewright")
 
 # Calls of what the interpreter runs, and sizes that it tells: see driver/foreign_parts.py.
@@ -57,10 +59,15 @@ def lower_model(
     *,
     use_cache: bool = True,
     progress: Callable[[int, int], None] = lambda count, total: None,
+    choose: Callable[[Mapping[str, Job]], Choices] = lambda jobs: {},
 ) -> Program:
-    """Compile every kernel of the module's main graph and call it."""
+    """Compile every kernel of the module's main graph and call it.
+
+    `choose` is asked once for rules and plans that are given, by the keys of jobs.
+    """
     lowering = _Lowering(module, setting)
     graph = lowering.graph(module.main)
+    lowering.take(choose(lowering.jobs))
     kernels, packers = _compiled(lowering, use_cache, progress)
     for kernel in kernels.values():
         if setting.schedule and kernel.fell_back:
@@ -85,13 +92,97 @@ class PlannedCall:
 
 
 def planned_calls(
-    module: Module, setting: KernelSetting
+    module: Module,
+    setting: KernelSetting,
+    choose: Callable[[Mapping[str, Job]], Choices] = lambda jobs: {},
 ) -> tuple[list[PlannedCall], dict[str, Job]]:
-    """The calls that `lower_model` makes, in order, and their kernels by name; none is compiled."""
+    """The calls that `lower_model` makes, in order, and their kernels by name; none is compiled.
+
+    Names are those of kernels without given choices.
+    """
     lowering = _Lowering(module, setting)
     lowering.graph(module.main)
+    names = {key: job.name for key, job in lowering.jobs.items()}
+    lowering.take(choose(lowering.jobs))
     calls = [PlannedCall(node, made["function"], made["label"]) for node, made in lowering.calls]
-    return calls, {job.name: job for job in lowering.jobs.values()}
+    return calls, {names[key]: job for key, job in lowering.jobs.items()}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A call of a kernel whose code is looked up when it runs."""
+
+    kernel: str  # the job's name
+    weights: Mapping[int, str]  # names of the constants among its inputs, by position
+
+
+@dataclass(frozen=True)
+class SitedProgram:
+    """A lowered model that calls every kernel through a table: see codegen/adapter.py."""
+
+    module: Module
+    sites: tuple[Site, ...]
+    kernels: Mapping[str, Kernel]  # what calls are checked and planned by
+
+
+def jobs_of(module: Module, setting: KernelSetting) -> dict[str, Job]:
+    """The kernels of a model by name."""
+    return planned_calls(module, setting)[1]
+
+
+def lower_sited(
+    module: Module, setting: KernelSetting, kernels: Mapping[str, Kernel]
+) -> SitedProgram:
+    """The model with calls through a table. Weights stay as they are: each kernel that comes into
+    the table brings its own. Kernels, by name, are those that are called to begin with."""
+    lowering = _Lowering(module, setting)
+    graph = lowering.graph(module.main)
+    sites: list[Site] = []
+
+    def sited(graph: Graph) -> Graph:
+        nodes = []
+        for node in graph.nodes:
+            if node.op == "kernel":
+                kernel = kernels[lowering.jobs[lowering.keys[node]].name]
+                given = [value for value in node.inputs if value is not None]
+                names = {at: lowering.constants.get(value) for at, value in enumerate(given)}
+                weights = {at: name for at, name in names.items() if name is not None}
+                node = sited_node(node, kernel, len(sites))
+                sites.append(Site(kernel.name, weights))
+            elif node.bodies:
+                node = replace(node, bodies=tuple(sited(body) for body in node.bodies))
+            nodes.append(node)
+        return replace(graph, nodes=tuple(nodes))
+
+    lowered = sited(graph)
+    constants = {name: module.constants[name] for name in _used_constants(lowered)}
+    made = replace(
+        module, graphs={"main": lowered}, constants=constants, functions={}, stage=ir.LOWERED
+    )
+    return SitedProgram(made, tuple(sites), kernels)
+
+
+def sited_node(node: Node, kernel: Kernel, site: int) -> Node:
+    """A call of a kernel through a table."""
+    given = sum(value is not None for value in node.inputs)
+    attributes = dict(node.attributes) | {
+        "function": kernel.name,
+        "flops": kernel.flops,
+        "site": site,
+        "label": str(site),
+        "in_place": tuple((at, to - given) for at, to in in_place_of(kernel)),
+    }
+    return replace(node, attributes=ir.attributes(**attributes))
+
+
+def in_place_of(kernel: Kernel) -> tuple[tuple[int, int], ...]:
+    """Parameters of the kernel's job that may be the same memory: an input and a result."""
+    found = []
+    for pair in kernel.in_place:
+        at, to = (kernel.params[each] for each in pair)
+        if isinstance(at, Given) and isinstance(to, Given):
+            found.append((at.position, to.position))
+    return tuple(found)
 
 
 @dataclass
@@ -121,6 +212,11 @@ class _Lowering:
             else:
                 nodes.extend(self._node(node))
         return replace(graph, nodes=tuple(nodes))
+
+    def take(self, given: Choices) -> None:
+        """Have kernels made with rules and plans that are on record."""
+        for key, choices in given.items():
+            self.jobs[key] = replace(self.jobs[key], choices=choices, recorded=True)
 
     def _node(self, node: Node) -> list[Node]:
         inner = _single(node)

@@ -23,6 +23,7 @@ from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import PlannedCall, planned_calls
 from tilewright.driver.placement import placement
 from tilewright.driver.stages import Stages, kernel_stages
+from tilewright.driver.tuning.records import recorded_choices
 from tilewright.driver.unfuse import unfuse_foreign
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.memory import MemoryPlan, plan_memory
@@ -124,7 +125,7 @@ def collect(
     events, whole = _measured(module, arrays, progress)
     setting = KernelSetting(machine, count, options.schedule, options.packing)
     fused = _with_foreign_calls(fused, machine)
-    calls, jobs = planned_calls(fused, setting)
+    calls, jobs = planned_calls(fused, setting, lambda jobs: recorded_choices(jobs, None))
     boxes, edges = _boxes(fused, calls, _by_call(calls, events))
     shown = _costliest(boxes)[:kernels]
     stages: dict[str, Stages] = {}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tilewright.base.errors import UserError
 from tilewright.base.target import CPU, CUDA, WASM, Target
@@ -26,10 +27,12 @@ from tilewright.rules.rule import (
     Log,
     Offer,
     Refusal,
+    Rule,
     RuleSet,
     apply_choice,
     apply_first,
 )
+from tilewright.rules.space import plan_text
 from tilewright.sym import ZERO
 from tilewright.tensor.ir import Block, Function
 from tilewright.tensor.schedule import Schedule
@@ -37,6 +40,9 @@ from tilewright.tensor.schedule.analysis.tree import find_block
 from tilewright.tensor.visit import blocks
 
 RULES: Mapping[str, RuleSet] = {CPU: CPU_RULES, WASM: CPU_RULES, CUDA: GPU_RULES}
+
+
+FAR = 4.0  # times the default's cost: what another rule would take is no alternative then
 
 
 @dataclass(frozen=True)
@@ -107,6 +113,49 @@ def default_schedule(
     """The schedule of `schedule` alone: chosen without tuning, but for what `choices` gives."""
     made = schedule(fn, target, threads=threads, constants=constants, choices=choices)
     return made.schedule
+
+
+def alternatives(
+    fn: Function,
+    target: str | Target = "cpu",
+    *,
+    threads: int = 1,
+    constants: Iterable[str] = (),
+) -> tuple[tuple[Offer, ...], ...]:
+    """For every block that a decision is taken about, all rules that could take it.
+
+    The rule that does, by default, stands first. What the others offer is what they would find
+    before any rule touched the function.
+    """
+    weights = tuple(constants)
+    made = schedule(fn, target, threads=threads, constants=weights)
+    fresh = Schedule(fn)
+    inline_producers(fresh)
+
+    def serves(rule: Rule[Any, Any], problem: Any, taken: Offer, ns: float) -> bool:
+        """Whether a rule gets to the block when it is asked for, and can schedule it."""
+        priced = rule.default(problem, taken.context)
+        cycle_ns = taken.context.target.machine.cycle_ns
+        if priced is None or priced.cycles * cycle_ns > FAR * ns > 0:
+            return False
+        choice = Choice(rule.name, plan_text(priced.plan))
+        try:
+            schedule(fn, target, threads=threads, constants=weights, choices={taken.block: choice})
+        except UserError:
+            return False
+        return True
+
+    found = []
+    for taken, decision in zip(made.offers, made.decisions, strict=True):
+        rivals = [taken]
+        for rule in (each for entry in RULES[taken.context.target.kind] for each in entry):
+            if rule.name == taken.rule.name or find_block(fresh.function, taken.block) is None:
+                continue
+            problem = rule.match(fresh, fresh.get_block(taken.block), taken.context)
+            if problem is not None and serves(rule, problem, taken, decision.predicted_ns):
+                rivals.append(Offer(taken.block, rule, problem, taken.context))
+        found.append(tuple(rivals))
+    return tuple(found)
 
 
 def _is_idle(block: Block) -> bool:

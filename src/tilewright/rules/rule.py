@@ -84,6 +84,7 @@ class Offer:
     rule: Rule[Any, Any]
     problem: Any
     context: RuleContext
+    chosen: str = ""  # the plan that was decided on; "": by a rule that was not asked
 
     @property
     def is_open(self) -> bool:
@@ -188,7 +189,7 @@ def _apply(
     log.refusals.extend(Refusal(block, rule.name, reason) for reason in sch.take_refusals())
     ns = priced.cycles * context.target.machine.cycle_ns
     log.decisions.append(Decision(block, rule.name, text, ns, priced.terms))
-    log.offers.append(Offer(block, rule, problem, context))
+    log.offers.append(Offer(block, rule, problem, context, text))
     return done
 
 

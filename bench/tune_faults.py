@@ -1,0 +1,245 @@
+"""Candidates that crash, hang, take all memory or are wrong; tuners that are killed.
+
+What `bench/tune.py faults` shows: every planted candidate is rejected for its own reason and no
+other one is, the best that is found is a sound one, and no finished record is ever lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import report
+from report import Figure
+from tune_faulty_server import KINDS, NONE, planted
+from tune_kernels import KERNELS
+
+SERVER = (sys.executable, str(Path(__file__).parent / "tune_faulty_server.py"))
+HANG_S = 8.0  # how long a candidate may take
+NAME = "matmul 100x100x100"
+BATCH = 64
+REASONS = {
+    "crash": "crashed",
+    "hang": "took over",
+    "memory": "took over",
+    "wrong": "another answer",
+}
+
+
+def faults(options: argparse.Namespace) -> list[Figure]:
+    return [
+        *rejections(options),
+        *found_best(options),
+        *kills(options),
+        *compile_cost(options.threads),
+    ]
+
+
+def subject(threads: int) -> tuple[Any, Any]:
+    """An optimized model of one kernel, and what it is compiled for."""
+    from tilewright.base.target import Target
+    from tilewright.driver.compile import Options, optimize
+    from tilewright.driver.kernels import KernelSetting
+
+    target = Target.parse("cpu")
+    kernel = next(each for each in KERNELS if each.name == NAME)
+    graph = optimize(kernel.module(), target, Options(threads=threads))
+    return graph, KernelSetting(target, threads)
+
+
+# --------------------------------------------------------------------------- planted candidates
+
+
+def rejections(options: argparse.Namespace) -> list[Figure]:
+    """So many candidates of every kind: all that were planted fail, for their reason."""
+    from tilewright.driver.lowering import jobs_of
+    from tilewright.driver.tuning.lab import Checkers
+    from tilewright.driver.tuning.messages import Check
+    from tilewright.driver.tuning.table import Built, built
+    from tilewright.tune.process import Limits
+
+    graph, setting = subject(options.threads)
+    (job,) = jobs_of(graph, setting).values()
+    default = built(job)
+    checkers = Checkers(Limits(seconds=HANG_S, memory_bytes=8 << 30), command=SERVER)
+    wanted = dict.fromkeys(KINDS, options.count)
+    caught: Counter[str] = Counter()
+    missed: Counter[str] = Counter()
+    sound = unsound = 0
+    try:
+        for jobs in batches(job, wanted):
+            questions = {name: Check(each, default, {}) for name, each in jobs.items()}
+            for name, answer in checkers.ask(questions, 600.0):
+                kind, refused = planted(name), not isinstance(answer, Built)
+                if kind == NONE:
+                    sound, unsound = sound + (not refused), unsound + refused
+                elif refused and REASONS[kind] in str(answer):
+                    caught[kind] += 1
+                else:
+                    missed[kind] += 1
+    finally:
+        checkers.close()
+    print(f"sound candidates: {sound} passed, {unsound} refused")
+    return [
+        *(report.at_least(f"{kind}: rejected", caught[kind], "", wanted[kind]) for kind in KINDS),
+        report.at_most("planted candidates that passed", sum(missed.values()), "", 0),
+        report.at_most("sound candidates that were refused", unsound, "", 0),
+    ]
+
+
+def batches(job: Any, wanted: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """Jobs with choices at random until there are enough of every kind; few that are sound."""
+    from tilewright.driver.tuning.lab import choices_of
+    from tilewright.driver.tuning.tuning import spaces_of
+
+    (space,) = spaces_of(job)
+    left, sound = dict(wanted), max(wanted.values())
+    points = space.sample(40 * sum(wanted.values()), np.random.default_rng(16))
+    batch: dict[str, Any] = {}
+    for row in range(len(points)):
+        made = replace(job, choices=choices_of({space.name: space.choice(points, row)}))
+        kind = planted(made.name)
+        if kind == NONE:
+            sound -= 1
+        else:
+            left[kind] -= 1
+        if (sound if kind == NONE else left[kind]) >= 0:
+            batch[made.name] = made
+        done = not any(each > 0 for each in left.values())
+        if len(batch) == BATCH or done:
+            yield batch
+            batch = {}
+        if done:
+            return
+
+
+def found_best(options: argparse.Namespace) -> list[Figure]:
+    """Tuning among such candidates: what wins is sound, and the budget holds."""
+    from tilewright.driver.lowering import jobs_of
+    from tilewright.driver.tuning.lab import choices_of
+    from tilewright.driver.tuning.tuning import Settings, tune_model
+    from tilewright.tune.budget import Budget
+    from tilewright.tune.database import Records
+    from tilewright.tune.process import Limits
+
+    graph, setting = subject(options.threads)
+    jobs = jobs_of(graph, setting)
+    limits = Limits(seconds=HANG_S, memory_bytes=8 << 30)
+    settings = Settings(limits=limits, command=SERVER)
+    budget = Budget(minutes=options.minutes)
+    outcome = tune_model(graph, setting, budget, Records.open(None), settings)
+    kinds = [
+        planted(replace(jobs[name], choices=choices_of(winner.choices)).name)
+        for name, winner in outcome.winners.items()
+    ]
+    print(f"{outcome.trials} candidates, {outcome.failed} failed, gain {outcome.gain:.2f}")
+    return [
+        report.at_most("planted candidates that won", sum(map(bool, kinds)), "", 0),
+        report.at_most("budget used", outcome.seconds / budget.seconds, "", 1.05),
+    ]
+
+
+# --------------------------------------------------------------------------- what records cost
+
+
+def compile_cost(threads: int) -> list[Figure]:
+    """Compiling with records against compiling without: all kernels come from the cache."""
+    import tilewright as tw
+    from tilewright.driver.lowering import jobs_of
+    from tilewright.driver.tuning.records import task_key
+    from tilewright.tune.database import Database
+    from tilewright.tune.record import Trial, Winner
+
+    model = next(each for each in KERNELS if each.name == "5x5").module()
+    graph, setting = subject(threads)
+    (job,) = jobs_of(graph, setting).values()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "records.sqlite"
+        with Database(path) as database:
+            for at in range(200):  # of other kernels
+                key = replace(task_key(job), text=f"{at} {task_key(job).text}")
+                database.add(key, *(Trial("y", str(number), 1.0) for number in range(20)))
+                database.keep(key, Winner({"y": "gemm mr=1"}, 1.1))
+        best = report.interleaved(
+            {
+                "without": lambda: tw.compile(model, threads=threads, database=""),
+                "with": lambda: tw.compile(model, threads=threads, database=path),
+            },
+            rounds=11,
+        )
+    ratio = best["with"] / best["without"]
+    return [report.at_most("compiling with records by without", ratio, "x", 1.05)]
+
+
+# --------------------------------------------------------------------------- killed tuners
+
+
+def kills(options: argparse.Namespace) -> list[Figure]:
+    """Tuners that are killed at random moments: what they had finished is on disk."""
+    from tilewright.tune.database import Database
+
+    lost = told = 0
+    moments = random.Random(16)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "records.sqlite"
+        for _ in range(options.kills):
+            choices = killed(path, moments, options.threads)
+            with Database(path) as database:
+                known = {(line.record.space, line.record.choice) for line in database.query()
+                         if hasattr(line.record, "choice")}  # fmt: skip
+            told += len(choices)
+            lost += len([each for each in choices if each not in known])
+    print(f"{options.kills} kills, {told} records were told before them")
+    return [report.at_most("finished records that were lost", lost, "", 0)]
+
+
+def killed(path: Path, moments: random.Random, threads: int) -> list[tuple[str, str]]:
+    """What a tuner told before it was killed."""
+    command = [sys.executable, __file__, str(path), str(threads)]
+    victim = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert victim.stdout is not None
+    told = []
+    try:
+        first = victim.stdout.readline()
+        told += [first] if first else []
+        time.sleep(moments.uniform(0.0, 1.0))
+    finally:
+        victim.kill()
+    told += victim.stdout.readlines()
+    victim.wait()
+    victim.stdout.close()
+    whole = [line for line in told if line.endswith("\n")]
+    return [
+        (space, choice) for space, _, choice in (line.strip().partition("\t") for line in whole)
+    ]
+
+
+def be_victim(path: str, threads: int) -> None:
+    """Tune, and say of each record when it is written."""
+    from tilewright.driver.tuning.tuning import tune_model
+    from tilewright.tune.budget import Budget
+    from tilewright.tune.database import Database, Records
+    from tilewright.tune.record import TaskKey, Trial
+
+    class Telling(Database):
+        def add(self, key: TaskKey, *trials: Trial) -> None:
+            super().add(key, *trials)
+            for each in trials:
+                print(f"{each.space}\t{each.choice}", flush=True)
+
+    graph, setting = subject(threads)
+    tune_model(graph, setting, Budget(minutes=10), Records(Telling(path)))
+
+
+if __name__ == "__main__":
+    be_victim(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,130 @@
+"""Whether a kernel computes what its job says: alone, on fresh inputs, against plain loops.
+
+    checker = Checker(job, built(job), sizes)
+    checker.fault(built(candidate))      "" where nothing is wrong
+
+The reference is the same function without any schedule, one loop after the other. Results are
+filled with garbage first: what a kernel does not write is wrong too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.dtype import DType
+from tilewright.base.loc import UNKNOWN
+from tilewright.driver.kernels import Job
+from tilewright.driver.lowering import Site, SitedProgram, sited_node
+from tilewright.driver.tuning.inputs import Sizes, random_arrays, shape_of, size_sets
+from tilewright.driver.tuning.table import Built, Installed, TableModule, built, fits
+from tilewright.graph import ir
+from tilewright.graph.ir import Graph, Module, Node, Value
+from tilewright.lower.graph import sizes_of
+from tilewright.runtime.array import empty
+from tilewright.runtime.module import Spec
+from tilewright.sym import Const, Var, evaluate
+from tilewright.tune.measure import wrong
+
+Array = np.ndarray[Any, Any]
+INPUTS = 3  # sets of them, used in turn
+DEFAULT_SIZE = 7  # of a dynamic dimension that nobody gave: nothing divides it
+PLAIN_FLOPS = 4e9  # what takes longer is compared with the default kernel instead
+
+
+class Checker:
+    """One job, its reference, and inputs."""
+
+    def __init__(self, job: Job, default: Built, sizes: Sizes) -> None:
+        assert isinstance(job.source, Graph)
+        self.job, self.default, graph = job, default, job.source
+        self._sizes = size_sets(graph.params, sizes, DEFAULT_SIZE)
+        flops = max(float(evaluate(self.default.kernel.flops, each)) for each in self._sizes)
+        self._module = TableModule(
+            _alone(graph, self.default),
+            job.setting.target,
+            job.setting.threads,
+            [_spec(value) for value in graph.params],
+            [_spec(value) for value in graph.results],
+        )
+        self._random = np.random.default_rng(int.from_bytes(job.name[-6:].encode(), "little"))
+        self._reference = self.default if flops > PLAIN_FLOPS else built(_plain(job))
+        shapes = [shape_of(value, self._sizes[0]) for value in graph.results]
+        elements = sum(int(np.prod(shape)) for shape in shapes)
+        self._reduction = max(1, int(flops / 2 / max(1, elements)))
+        self._sets: list[tuple[list[Array], list[Array]]] = []
+        self._count = max(INPUTS, len(self._sizes))
+        self._turn = 0
+
+    def fault(self, candidate: Built) -> str:
+        """What is wrong with a candidate; "" where nothing is."""
+        reason = fits(candidate, self.default.kernel)
+        if reason:
+            return reason
+        inputs, expected = self._inputs()
+        for got, want in zip(self.results(candidate, inputs), expected, strict=True):
+            reason = wrong(got, want, self._reduction)
+            if reason:
+                return f"another answer: {reason}"
+        return ""
+
+    def _inputs(self) -> tuple[list[Array], list[Array]]:
+        self._turn += 1
+        if len(self._sets) < self._count:
+            assert isinstance(self.job.source, Graph)
+            sizes = self._sizes[len(self._sets) % len(self._sizes)]
+            inputs = random_arrays(self.job.source.params, sizes, self._random)
+            self._sets.append((inputs, self.results(self._reference, inputs)))
+        return self._sets[self._turn % len(self._sets)]
+
+    def results(self, candidate: Built, inputs: list[Array]) -> list[Array]:
+        """What a kernel makes of inputs."""
+        kernel = Installed(candidate, self.job.setting.target)
+        table = self._module.new_table()
+        table.set(0, kernel, kernel.packed(dict(enumerate(inputs))))
+        results = [np.asarray(empty(shape, dtype)) for shape, dtype in self._results(inputs)]
+        for array in results:
+            array.reshape(-1).view(np.uint8)[...] = 0xFF
+        self._module.run(table, inputs, out=results)
+        return results
+
+    def _results(self, inputs: list[Array]) -> list[tuple[tuple[int, ...], DType]]:
+        """Shapes and types of what comes of inputs."""
+        assert isinstance(self.job.source, Graph)
+        graph = self.job.source
+        sizes = {
+            dim: extent
+            for value, array in zip(graph.params, inputs, strict=True)
+            for dim, extent in zip(value.tensor.shape or (), array.shape, strict=True)
+            if isinstance(dim, Var)
+        }
+        return [(shape_of(value, sizes), value.tensor.dtype) for value in graph.results]
+
+
+def _plain(job: Job) -> Job:
+    """The job without schedule or packing."""
+    setting = replace(job.setting, schedule=False)
+    return replace(job, setting=setting, constants=frozenset(), choices={})
+
+
+def _alone(graph: Graph, default: Built) -> SitedProgram:
+    """A model that calls one kernel, all of whose operands are inputs."""
+    params = tuple(Value(value.name, value.type) for value in graph.params)
+    results = tuple(Value(value.name, value.type) for value in graph.results)
+    attributes = ir.attributes(
+        function=default.kernel.name, sizes=tuple(sizes_of(graph)), label="0"
+    )
+    call = Node("kernel", params, results, attributes, (), UNKNOWN)
+    node = sited_node(call, default.kernel, 0)
+    main = Graph("main", params, (node,), results)
+    module = Module({"main": main}, stage=ir.LOWERED)
+    kernel = default.kernel
+    return SitedProgram(module, (Site(kernel.name, {}),), {kernel.name: kernel})
+
+
+def _spec(value: Value) -> Spec:
+    shape = value.tensor.shape or ()
+    dims = tuple(int(dim.value) if isinstance(dim, Const) else str(dim) for dim in shape)
+    return Spec(value.name, value.tensor.dtype, dims)

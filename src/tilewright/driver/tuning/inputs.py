@@ -1,0 +1,67 @@
+"""Arrays to run kernels and models with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.errors import UserError
+from tilewright.graph.ir import Value
+from tilewright.graph.types import TensorType
+from tilewright.runtime.array import empty
+from tilewright.sym import Expr, Size, Var, evaluate, free_vars
+
+Array = np.ndarray[Any, Any]
+Sizes = Mapping[str, int | Sequence[int]]  # of dynamic dimensions, by name: one, or several in turn
+
+
+def sizes_of_values(values: Sequence[Value]) -> list[Size]:
+    """The dynamic sizes in the types of some values."""
+    found: dict[Var, None] = {}
+    for value in values:
+        if isinstance(value.type, TensorType):
+            found.update(free_vars(*(value.type.shape or ())))
+    return [size for size in found if isinstance(size, Size)]
+
+
+def size_sets(values: Sequence[Value], sizes: Sizes, default: int) -> list[dict[Var, int]]:
+    """The dynamic sizes of some values, set by set; a name with fewer sizes repeats its own."""
+    listed = {
+        each: [given] if isinstance(given, int) else list(given)
+        for each in sizes_of_values(values)
+        for given in [sizes.get(each.name, default)]
+    }
+    count = max((len(each) for each in listed.values()), default=1)
+    return [{name: each[at % len(each)] for name, each in listed.items()} for at in range(count)]
+
+
+def random_arrays(
+    values: Sequence[Value], sizes: Mapping[Var, int], random: np.random.Generator
+) -> list[Array]:
+    """Normal numbers, bytes of any value, and small whole numbers, which are valid indices nearly
+    everywhere; on cache lines."""
+    return [_random(value, sizes, random) for value in values]
+
+
+def shape_of(value: Value, sizes: Mapping[Var, int]) -> tuple[int, ...]:
+    return tuple(_extent(dim, sizes) for dim in value.tensor.shape or ())
+
+
+def _extent(dim: Expr, sizes: Mapping[Var, int]) -> int:
+    return int(evaluate(dim, dict(sizes)))
+
+
+def _random(value: Value, sizes: Mapping[Var, int], random: np.random.Generator) -> Array:
+    if not isinstance(value.type, TensorType) or value.tensor.dtype.is_str:
+        raise UserError("TW5011", f"there are no random inputs for {value.name}: {value.type}")
+    shape, dtype = shape_of(value, sizes), value.tensor.dtype
+    made = np.asarray(empty(shape, dtype))
+    if dtype.kind == "float":
+        made[...] = random.standard_normal(shape).astype(dtype.numpy)
+    elif dtype.size_bytes == 1 and dtype.numpy != np.dtype(bool):
+        made[...] = random.integers(0, 256, shape).astype(np.uint8).view(dtype.numpy)
+    else:
+        made[...] = random.integers(0, 2, shape).astype(dtype.numpy)
+    return made

@@ -1,0 +1,207 @@
+"""The tuner's lab for one model: processes that build and check kernels, one that runs the model.
+
+Whatever a candidate does happens in those processes. One that ends or hangs is started again: for
+checks at no cost but the candidate, for the model with its incumbents as they were.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from tilewright.base.errors import CompilerBug
+from tilewright.driver.kernels import Job
+from tilewright.driver.tuning.messages import Adopt, Build, Check, Compare, Open, Question, Race
+from tilewright.driver.tuning.running import WHOLE, Measured
+from tilewright.driver.tuning.table import Built
+from tilewright.rules.rule import Choice
+from tilewright.tune.lab import Candidate
+from tilewright.tune.process import Child, Failed, Limits
+from tilewright.tune.space import parse_choice
+from tilewright.tune.stats import Paired
+
+SERVER = (sys.executable, "-m", "tilewright.driver.tuning.server")
+SINGLE_PAIRS = 5  # of a candidate that is raced alone, after one of its wave ended the model
+MODEL_MEMORY_BYTES = 64 << 30
+BUILD_S = 120.0  # to make a kernel that nobody runs
+GRACE_S = 2.0  # that a candidate which was begun in time may take beyond it
+MODEL_S = 120.0  # to have a model ready, and for a race
+
+
+def server_environment() -> dict[str, str]:
+    """The environment of a server: it finds this package, and records of before do not matter."""
+    source = str(Path(__file__).parents[3])
+    paths = [source, os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def with_choices(job: Job, candidate: Candidate) -> Job:
+    return replace(job, choices=choices_of(dict(candidate.choices)))
+
+
+def choices_of(texts: Mapping[str, str]) -> dict[str, Choice]:
+    """Rules and plans by block, from their texts."""
+    return {block: parse_choice(text) for block, text in texts.items()}
+
+
+class Checkers:
+    """Processes that build and check kernels, as many as cores."""
+
+    def __init__(self, limits: Limits, count: int = 0, command: Sequence[str] = SERVER) -> None:
+        count = count or os.cpu_count() or 1
+        self._threads = ThreadPoolExecutor(count, "tilewright-tune")
+        self._all = [Child(command, limits, server_environment()) for _ in range(count)]
+        self._idle: SimpleQueue[Child] = SimpleQueue()
+        for child in self._all:
+            child.start()  # they load the compiler meanwhile
+            self._idle.put(child)
+
+    def ask(self, questions: Mapping[Any, Question], seconds: float) -> Iterator[tuple[Any, Any]]:
+        """Answers as they come, by the questions' names; none is asked after so many seconds, and
+        none is waited for much longer."""
+        deadline = time.monotonic() + seconds
+        futures = {
+            self._threads.submit(self._answer, question, deadline): name
+            for name, question in questions.items()
+        }
+        try:
+            for future in as_completed(futures, timeout=seconds + GRACE_S):
+                answer = future.result()
+                if answer is not None:
+                    yield futures[future], answer
+        except TimeoutError:
+            for child in self._all:
+                child.kill()
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _answer(self, question: Question, deadline: float) -> Any:
+        if time.monotonic() > deadline:
+            return None
+        child = self._idle.get()
+        try:
+            allowed = BUILD_S if isinstance(question, Build) else 0.0
+            return pickle.loads(child.ask(pickle.dumps(question), allowed))
+        except Failed as failure:
+            return str(failure)
+        finally:
+            self._idle.put(child)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for child in self._all:
+            child.stop()
+
+
+class ModelLab:
+    """What the tuner is handed for one model."""
+
+    def __init__(self, jobs: Mapping[str, Job], opening: Open, checkers: Checkers) -> None:
+        self._jobs, self._opening, self._checkers = jobs, opening, checkers
+        self._built: dict[Candidate, Built] = {}
+        self._incumbents: dict[str, Built] = {}
+        limits = Limits(MODEL_S, MODEL_MEMORY_BYTES)
+        self._model = Child(SERVER, limits, server_environment())
+        self._model.start()
+        self._is_open = False
+
+    def open(self) -> Mapping[str, Measured]:
+        """Have the model ready; what its kernels take, untuned."""
+        try:
+            found = self._ask(self._opening)
+        except Failed as failure:
+            raise CompilerBug("TW5090", f"the model cannot run with a table: {failure}") from None
+        if isinstance(found, str):
+            raise CompilerBug("TW5090", f"the model cannot run with a table: {found}")
+        self._is_open = True
+        for name, candidate in self._incumbents.items():
+            self._ask(Adopt(name, candidate))
+        measured: Mapping[str, Measured] = found
+        return measured
+
+    def _ask(self, question: Question) -> Any:
+        return pickle.loads(self._model.ask(pickle.dumps(question)))
+
+    # ------------------------------------------------------------------ as the tuner sees it
+
+    def check(
+        self, candidates: Sequence[Candidate], seconds: float
+    ) -> Iterator[tuple[Candidate, str]]:
+        self._built = {}
+        sizes, defaults = self._opening.sizes, self._opening.defaults
+        questions: dict[Candidate, Question] = {
+            each: Check(with_choices(self._jobs[each.task], each), defaults[each.task], sizes)
+            for each in candidates
+        }
+        for candidate, answer in self._checkers.ask(questions, seconds):
+            if isinstance(answer, Built):
+                self._built[candidate] = answer
+            yield candidate, "" if isinstance(answer, Built) else str(answer)
+
+    def race(self, wave: Mapping[str, Candidate], pairs: int) -> Mapping[str, Paired]:
+        kernels = {task: self._built[each] for task, each in wave.items()}
+        found = self._raced(kernels, pairs)
+        if found is not None:
+            return found
+        alone: dict[str, Paired] = {}
+        for task, kernel in kernels.items() if len(kernels) > 1 else ():
+            alone |= self._raced({task: kernel}, SINGLE_PAIRS) or {}
+        return alone
+
+    def _raced(self, kernels: Mapping[str, Built], pairs: int) -> dict[str, Paired] | None:
+        """Times, or None where the model ended or gave another answer."""
+        if not self._model.is_running:
+            self.open()
+        try:
+            times = self._ask(Race(kernels, pairs))
+        except Failed:
+            return None
+        if isinstance(times, str) or not times:
+            return None
+        return _paired(times)
+
+    def adopt(self, candidate: Candidate) -> None:
+        kernel = self._built[candidate] if candidate.choices else None
+        self._incumbents.pop(candidate.task, None)
+        if kernel is not None:
+            self._incumbents[candidate.task] = kernel
+        if self._model.is_running:
+            self._ask(Adopt(candidate.task, kernel))
+        else:
+            self.open()
+
+    def compare(self, pairs: int) -> tuple[Paired, Mapping[str, Paired]]:
+        if not self._model.is_running:
+            self.open()
+        found = _paired(self._ask(Compare(pairs)))
+        return found.pop(WHOLE), found
+
+    def close(self) -> None:
+        self._model.stop()
+
+
+def _paired(times: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> dict[str, Paired]:
+    return {name: Paired(tuple(first), tuple(second)) for name, (first, second) in times.items()}
+
+
+def build_all(jobs: Mapping[str, Job], checkers: Checkers, seconds: float) -> dict[str, Built]:
+    """Kernels for tables, by name."""
+    found: dict[str, Built] = {}
+    for name, answer in checkers.ask({name: Build(job) for name, job in jobs.items()}, seconds):
+        if not isinstance(answer, Built):
+            raise CompilerBug("TW5090", f"the kernel {name} does not compile: {answer}")
+        found[name] = answer
+    return found

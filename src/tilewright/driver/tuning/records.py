@@ -1,0 +1,54 @@
+"""From jobs to keys of the tuning database, and from its winners to choices."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from tilewright.base.errors import UserError
+from tilewright.driver.kernels import Job
+from tilewright.driver.lowering import Choices
+from tilewright.tune.database import Database, default_path
+from tilewright.tune.record import TaskKey, Winner
+from tilewright.tune.space import parse_choice
+
+_log = logging.getLogger("tilewright")
+
+
+def task_key(job: Job, key: str = "") -> TaskKey:
+    """What a kernel is remembered by; `key` is its job's, where it is at hand."""
+    text = (key or job.key)[len(job.setting.key) :].lstrip()
+    return TaskKey(text, job.setting.target.key, job.setting.threads)
+
+
+def recorded_choices(jobs: Mapping[str, Job], database: str | Path | Database | None) -> Choices:
+    """What tuning found for some jobs, by their keys.
+
+    Records are no reason for a model not to compile: where they cannot be read, there are none.
+    """
+    if isinstance(database, Database):
+        return winning_choices(jobs, database.winners(_keys(jobs)))
+    path = default_path() if database is None else Path(database) if database else None
+    if path is None or not path.exists():
+        return {}
+    try:
+        with Database(path) as opened:
+            return winning_choices(jobs, opened.winners(_keys(jobs)))
+    except UserError as error:
+        _log.warning("kernels are compiled untuned: %s", error.message)
+        return {}
+
+
+def winning_choices(jobs: Mapping[str, Job], winners: Mapping[TaskKey, Winner]) -> Choices:
+    """The choices of winners, by the keys of their jobs."""
+    found = {}
+    for key, job in jobs.items():
+        winner = winners.get(task_key(job, key))
+        if winner is not None and winner.choices:
+            found[key] = {block: parse_choice(text) for block, text in winner.choices.items()}
+    return found
+
+
+def _keys(jobs: Mapping[str, Job]) -> list[TaskKey]:
+    return [task_key(job, key) for key, job in jobs.items()]

@@ -1,0 +1,45 @@
+"""What a kernel takes at least: its arithmetic at the processor's peak, its bytes from memory."""
+
+from __future__ import annotations
+
+from tilewright.base.dtype import DType
+from tilewright.base.target import Target
+from tilewright.base.tiles import COLUMNS, ROWS, tile_product
+from tilewright.graph.ir import Graph
+from tilewright.graph.types import TensorType
+
+DOTS = ("dotprod", "avx512vnni", "avxvnni")  # features that multiply four bytes at a time
+
+
+def floor_ns(
+    flops: int, size_bytes: int, element: DType | None, target: Target, threads: int
+) -> float:
+    """By the machine model, which may be wrong: a direction, not a bound."""
+    machine = target.machine
+    cores = min(threads, machine.cores)
+    peak = _flops_per_cycle(element, target) * cores
+    in_l2 = size_bytes <= machine.l2.size_bytes
+    rate = machine.l2.bytes_per_cycle if in_l2 else machine.memory_bytes_per_cycle
+    cycles = max(flops / peak, size_bytes / (rate * cores))
+    return cycles * machine.cycle_ns
+
+
+def _flops_per_cycle(element: DType | None, target: Target) -> float:
+    machine = target.machine
+    name = "f32" if element is None else str(element)
+    product = tile_product(target, name, "i8" if name == "u8" else name)
+    if product is not None:
+        return 2 * ROWS * COLUMNS * product.depth / machine.tile_cycles
+    is_byte = element is not None and element.size_bytes == 1
+    dots = 4 if is_byte and any(target.has(each) for each in DOTS) else 1
+    return 2.0 * machine.fma_per_cycle * target.lanes(32) * dots
+
+
+def element_of(graph: Graph) -> DType | None:
+    """The shortest float or whole number that a kernel multiplies, as far as its inputs tell."""
+    found = [
+        value.tensor.dtype
+        for value in graph.params
+        if isinstance(value.type, TensorType) and len(value.tensor.shape or ()) > 1
+    ]
+    return min(found, key=lambda dtype: dtype.size_bytes, default=None)

@@ -1,0 +1,109 @@
+"""A process that builds and checks kernels, or runs a model with them: `lab.py` asks it.
+
+Questions and answers are pickles between two processes of ours. Kernels that crash take this
+process with them, and nothing else; it has limits of its own on memory and on what it writes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from dataclasses import replace
+
+from tilewright.base.errors import TilewrightError
+from tilewright.driver.kernels import Job
+from tilewright.driver.tuning.check import Checker
+from tilewright.driver.tuning.inputs import Sizes
+from tilewright.driver.tuning.messages import (
+    Adopt,
+    Answer,
+    Build,
+    Check,
+    Compare,
+    Open,
+    Question,
+    Race,
+)
+from tilewright.driver.tuning.running import Running
+from tilewright.driver.tuning.table import Built, built
+from tilewright.tune.process import (
+    MEMORY_EXIT,
+    end_with_parent,
+    limit_this_process,
+    read_message,
+    write_message,
+    write_ready,
+)
+
+MOST_CHECKERS = 16  # jobs whose references and inputs are kept
+
+
+class Server:
+    """Answers questions, one after the other."""
+
+    def __init__(self) -> None:
+        self._checkers: dict[str, Checker] = {}
+        self._running: Running | None = None
+
+    def answer(self, question: Question) -> Answer:
+        match question:
+            case Build(job):
+                return built(job)
+            case Check(job, default, sizes):
+                return self._checked(job, default, sizes)
+            case Open(module, setting, defaults, sizes, in_place, runs):
+                self._running = Running(module, setting, defaults, sizes, in_place=in_place)
+                self._running.baseline(2)  # memory, caches and threads are warm then
+                return self._running.baseline(runs)
+            case Race(wave, pairs):
+                assert self._running is not None
+                return self._running.race(wave, pairs)
+            case Compare(pairs):
+                assert self._running is not None
+                return self._running.compare(pairs)
+            case Adopt(kernel, candidate):
+                assert self._running is not None
+                self._running.adopt(kernel, candidate)
+                return ""
+
+    def checker(self, job: Job, default: Built, sizes: Sizes) -> Checker:
+        return Checker(job, default, sizes)
+
+    def _checked(self, job: Job, default: Built, sizes: Sizes) -> Answer:
+        name = default.kernel.name
+        checker = self._checkers.pop(name, None)
+        if checker is None:
+            checker = self.checker(replace(job, choices={}), default, sizes)
+        self._checkers[name] = checker  # the newest stand last
+        while len(self._checkers) > MOST_CHECKERS:
+            del self._checkers[next(iter(self._checkers))]
+        candidate = built(job)
+        return checker.fault(candidate) or candidate
+
+
+def serve(server: Server) -> None:
+    """Answer until the other end closes, within the limits that the command line tells."""
+    memory_bytes, output_bytes = map(int, sys.argv[1:3])
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints does not disturb answers
+    limit_this_process(memory_bytes, output_bytes)
+    end_with_parent()
+    write_ready(answers)
+    while True:
+        message = read_message(sys.stdin.buffer)
+        if message is None:
+            return
+        try:
+            answer: Answer = server.answer(pickle.loads(message))
+        except MemoryError:
+            os._exit(MEMORY_EXIT)
+        except TilewrightError as error:
+            answer = f"refused: error[{error.code}]: {error.message}"
+        except Exception as error:
+            answer = f"failed: {type(error).__name__}: {error}"
+        write_message(answers, pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL))
+
+
+if __name__ == "__main__":
+    serve(Server())

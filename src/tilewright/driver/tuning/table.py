@@ -1,0 +1,227 @@
+"""A model whose kernels are called through a table, so that runs may differ in any of them.
+
+    model = TableModule(program, target, threads)
+    model.tables["tuned"][site] = installed
+    outputs, ns, by_site = model.timed("tuned", inputs)
+
+Every kernel comes with its adapter and, for every place that calls it, the weights as it wants them
+packed. Several tables stand side by side: to switch between them between two runs costs nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.target import Target
+from tilewright.codegen import jit, llvm
+from tilewright.codegen.adapter import adapter_image, adapter_name
+from tilewright.codegen.build import new_module
+from tilewright.codegen.entry import signature_of
+from tilewright.codegen.host import TABLE, emit_main, input_function
+from tilewright.driver.kernel_code import compile_kernel, compile_packer
+from tilewright.driver.kernels import Job, Kernel, PackerJob, packing_target
+from tilewright.driver.lowering import SitedProgram, in_place_of
+from tilewright.graph.memory import plan_memory
+from tilewright.runtime import empty
+from tilewright.runtime.module import Module, Spec
+from tilewright.runtime.profiler import profile
+
+Array = np.ndarray[Any, Any]
+NAME = "model"
+EVENTS = 1 << 14  # kernel calls of a run that are told apart
+
+
+@dataclass(frozen=True)
+class Built:
+    """The object code of a candidate: plain data, for any process."""
+
+    kernel: Kernel
+    adapter: bytes = field(repr=False)
+    packer: bytes | None = field(repr=False)
+
+
+def built(job: Job, *, use_cache: bool = False) -> Built:
+    """A kernel with all that a table needs of it."""
+    kernel = compile_kernel(job, use_cache=use_cache)
+    target = job.setting.target
+    adapter = adapter_image(kernel.name, kernel.params, len(kernel.scalars), target)
+    if kernel.packer is None:
+        return Built(kernel, adapter, None)
+    source = kernel.packer.source
+    assert source is not None
+    packer = PackerJob(kernel.name, kernel.packer.text, source, packing_target(target))
+    return Built(kernel, adapter, compile_packer(packer, use_cache=use_cache))
+
+
+def fits(built: Built, default: Kernel) -> str:
+    """Why a kernel cannot stand in the place of its job's default; "" where it can."""
+    kernel = built.kernel
+    if len(kernel.scalars) != len(default.scalars):
+        return "it takes other sizes than the default kernel"
+    if len(kernel.requires) != len(default.requires):
+        return "it requires other sizes than the default kernel"
+    if not set(in_place_of(default)) <= set(in_place_of(kernel)):
+        return "it cannot write its result in place, as the default kernel does"
+    return ""
+
+
+class Installed:
+    """A kernel in this process."""
+
+    def __init__(self, built: Built, target: Target) -> None:
+        self.kernel = built.kernel
+        machine = llvm.machine_of(target)
+        name = adapter_name(built.kernel.name)
+        images = [built.kernel.image, built.adapter]
+        self._code = jit.load(images, (name,), (), machine)
+        self.address = self._code.addresses[name]
+        self._pack: Any = None
+        packer = built.kernel.packer
+        if packer is not None:
+            assert built.packer is not None
+            of = packer.signature.name
+            code = jit.load([built.packer], (of,), (), machine)
+            self._pack = packer.signature.bind(code.addresses[of], code)
+
+    def packed(self, inputs: Mapping[int, Array]) -> list[Array]:
+        """The weights among a call's inputs as this kernel reads them."""
+        packer = self.kernel.packer
+        if packer is None:
+            return []
+        results = packer.signature.params[len(packer.weights) :]
+        made = [empty(tuple(map(int, each.shape)), each.dtype).numpy() for each in results]  # type: ignore[arg-type]
+        for array in made:
+            array[...] = 0  # a layout may have holes that the packer leaves alone
+        given = [np.asarray(inputs[at], order="C") for at in packer.weights]
+        self._pack(*given, *made)
+        return made
+
+
+class Table:
+    """Addresses for every site: what the host program calls."""
+
+    def __init__(self, sites: int) -> None:
+        self.memory = (ctypes.c_void_p * (2 * max(1, sites)))()
+        self._owners: dict[int, tuple[Installed, list[Array], Any]] = {}
+
+    def set(self, site: int, kernel: Installed, packed: list[Array]) -> None:
+        pointers = (ctypes.c_void_p * max(1, len(packed)))(*(each.ctypes.data for each in packed))
+        self._owners[site] = (kernel, packed, pointers)
+        self.memory[2 * site] = kernel.address
+        self.memory[2 * site + 1] = ctypes.addressof(pointers)
+
+    def copy(self, site: int, other: Table) -> None:
+        """What another table has at a site."""
+        kernel, packed, pointers = other._owners[site]
+        self._owners[site] = (kernel, packed, pointers)
+        self.memory[2 * site] = kernel.address
+        self.memory[2 * site + 1] = ctypes.addressof(pointers)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a model: nanoseconds of all, and of each site's calls together."""
+
+    outputs: tuple[Array, ...]
+    whole_ns: float
+    site_ns: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a site does in one run."""
+
+    flops: int
+    size_bytes: int
+
+
+class TableModule:
+    """A model in this process, with one table or more."""
+
+    def __init__(
+        self,
+        program: SitedProgram,
+        target: Target,
+        threads: int,
+        inputs: Sequence[Spec],
+        outputs: Sequence[Spec],
+        *,
+        in_place: bool = True,
+    ) -> None:
+        self.program, self.target = program, target
+        model = program.module
+        plan = plan_memory(model.main, in_place=in_place)
+        machine = llvm.machine_of(target)
+        text = new_module(machine)
+        places = {name: at for at, name in enumerate((*model.constants, TABLE))}
+        emit_main(text, machine, model, plan, NAME, program.kernels, places)
+        image = llvm.to_object(llvm.parse(text.text()), machine)
+        code = jit.load([image], (f"{NAME}_main",), (), machine)
+        self._weights = [np.asarray(each, order="C") for each in model.constants.values()]
+        addresses = [each.ctypes.data for each in self._weights]
+        self._constants = (ctypes.c_void_p * (len(addresses) + 1))(*addresses, 0)
+        self._module = Module(
+            code.addresses[f"{NAME}_main"],
+            signature_of(input_function(model.main, NAME)),
+            inputs,
+            outputs,
+            ctypes.addressof(self._constants),
+            code,
+            threads,
+        )
+
+    def new_table(self) -> Table:
+        return Table(len(self.program.sites))
+
+    def install(self, table: Table, name: str, kernel: Installed) -> None:
+        """Have all sites of a job call a kernel."""
+        constants = self.program.module.constants
+        packed: dict[tuple[str, ...], list[Array]] = {}
+        for at, site in enumerate(self.program.sites):
+            if site.kernel != name:
+                continue
+            weights = tuple(site.weights.values())
+            if weights not in packed:
+                given = {position: constants[each] for position, each in site.weights.items()}
+                packed[weights] = kernel.packed(given)
+            table.set(at, kernel, packed[weights])
+
+    def run(self, table: Table, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> Run:
+        """One run, timed as a whole alone."""
+        self._constants[len(self._weights)] = ctypes.addressof(table.memory)
+        begin = time.perf_counter_ns()
+        outputs = self._module(*inputs, out=out)
+        spent = time.perf_counter_ns() - begin
+        return Run(tuple(map(np.asarray, outputs)), spent, {})
+
+    def timed(
+        self, table: Table, inputs: Sequence[Array], repeat: int = 1
+    ) -> tuple[Run, Mapping[int, Work]]:
+        """Some runs, one right after the other, with every site's time: the mean of them.
+
+        One more goes before them: it wakes the threads, and brings into the caches what this table
+        reads.
+        """
+        self.run(table, inputs)
+        whole_ns = 0.0
+        with profile(EVENTS) as record:
+            for _ in range(repeat):
+                run = self.run(table, inputs)
+                whole_ns += run.whole_ns
+        times: dict[int, float] = {}
+        work: dict[int, Work] = {}
+        for event in record.events:
+            site = int(event.kernel)
+            times[site] = times.get(site, 0.0) + event.duration_ns / repeat
+            known = work.get(site, Work(0, 0))
+            work[site] = Work(known.flops + event.flops, known.size_bytes + event.size_bytes)
+        done = {
+            at: Work(each.flops // repeat, each.size_bytes // repeat) for at, each in work.items()
+        }
+        return Run(run.outputs, whole_ns / repeat, times), done

@@ -1,0 +1,453 @@
+"""What tuning found, in one SQLite file.
+
+    with Database("records.sqlite") as database:
+        database.add(key, trial)              on disk when it returns
+        database.keep(key, Winner(...))       what `tw.compile` uses from then on
+        database.winner(key)
+
+Several tuners and compilers may share a file (WAL mode, short transactions). A task is found by a
+digest and compared in full. A file that is damaged, locked, of a newer form or cannot be written is
+one typed error; `Records` goes on in memory instead, and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import numpy as np
+
+from tilewright.base.errors import UserError
+from tilewright.base.host import cache_root
+from tilewright.base.version import VERSION
+from tilewright.tune.record import Line, TaskKey, Trial, Winner
+
+T = TypeVar("T")
+FORM = 1  # of the tables
+BUSY_S = 10.0  # how long another writer is waited for
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS tasks (
+    id INTEGER PRIMARY KEY, digest TEXT NOT NULL, text TEXT NOT NULL, target TEXT NOT NULL,
+    threads INTEGER NOT NULL, version TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS tasks_by_digest ON tasks (digest);
+CREATE TABLE IF NOT EXISTS trials (
+    task INTEGER NOT NULL REFERENCES tasks (id) ON DELETE CASCADE, space TEXT NOT NULL,
+    choice TEXT NOT NULL, ns REAL NOT NULL, incumbent_ns REAL NOT NULL, estimate_ns REAL NOT NULL,
+    error TEXT NOT NULL, features BLOB NOT NULL, names TEXT NOT NULL, created REAL NOT NULL,
+    PRIMARY KEY (task, space, choice));
+CREATE TABLE IF NOT EXISTS winners (
+    task INTEGER PRIMARY KEY REFERENCES tasks (id) ON DELETE CASCADE, choices TEXT NOT NULL,
+    gain REAL NOT NULL, label TEXT NOT NULL, created REAL NOT NULL);
+"""
+_TASK = "digest = ? AND text = ? AND target = ? AND threads = ? AND version = ?"
+
+
+def default_path() -> Path | None:
+    """The user's database: `TILEWRIGHT_TUNING_DB`, else beside the cache; None where there is none.
+
+    Set the variable to nothing to use no records.
+    """
+    chosen = os.environ.get("TILEWRIGHT_TUNING_DB")
+    if chosen is not None:
+        return Path(chosen) if chosen else None
+    root = cache_root()
+    return None if root is None else root / "tuning.sqlite"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What came of reading records from elsewhere."""
+
+    records: int = 0
+    other_version: int = 0  # made by other code: left out
+    unreadable: int = 0  # no record at all: left out
+    unknown_fields: int = 0  # left out of records that were taken
+
+
+class Database:
+    """Trials and winners by task. Writes are on disk when a method returns."""
+
+    def __init__(self, path: str | Path = ":memory:", *, busy_s: float = BUSY_S) -> None:
+        self.path = str(path)
+        if self.path != ":memory:":
+            with _typed(self.path):
+                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+        with _typed(self.path):
+            self._sql = sqlite3.connect(self.path, timeout=busy_s, isolation_level=None)
+        try:
+            with _typed(self.path):
+                self._prepare()
+        except UserError:
+            self._sql.close()
+            raise
+
+    def _prepare(self) -> None:
+        (form,) = self._sql.execute("PRAGMA user_version").fetchone()
+        if form > FORM:
+            raise UserError(
+                "TW5004",
+                f"{self.path} was written by a newer version (form {form}, known: {FORM})",
+                help="use another file with --db, or a newer Tilewright",
+            )
+        self._sql.execute("PRAGMA foreign_keys = ON")
+        self._sql.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing
+        if form == FORM:
+            return
+        self._sql.execute("PRAGMA journal_mode = WAL")
+        with self._transaction():
+            for statement in _TABLES.split(";"):
+                self._sql.execute(statement)
+            self._sql.execute(f"PRAGMA user_version = {FORM}")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._sql.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self._sql.in_transaction:
+                self._sql.execute("ROLLBACK")
+            raise
+        self._sql.execute("COMMIT")
+
+    def close(self) -> None:
+        self._sql.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ writing
+
+    def add(self, key: TaskKey, *trials: Trial) -> None:
+        """Remember what came of some candidates; the newest outcome of a choice stays."""
+        with _typed(self.path), self._transaction():
+            task = self._task(key)
+            for each in trials:
+                self._sql.execute(
+                    "INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        task,
+                        each.space,
+                        each.choice,
+                        each.ns,
+                        each.incumbent_ns,
+                        each.estimate_ns,
+                        each.error,
+                        np.asarray(each.features, "<f4").tobytes(),
+                        json.dumps(each.names),
+                        time.time(),
+                    ),
+                )
+
+    def keep(self, key: TaskKey, winner: Winner) -> None:
+        """What the task is compiled with from now on."""
+        with _typed(self.path), self._transaction():
+            self._sql.execute(
+                "INSERT OR REPLACE INTO winners VALUES (?, ?, ?, ?, ?)",
+                (
+                    self._task(key),
+                    json.dumps(dict(winner.choices)),
+                    winner.gain,
+                    winner.label,
+                    time.time(),
+                ),
+            )
+
+    def forget(self, key: TaskKey) -> None:
+        """Compile the task by default again; its trials stay."""
+        with _typed(self.path), self._transaction():
+            self._sql.execute("DELETE FROM winners WHERE task = ?", (self._task(key),))
+
+    def _task(self, key: TaskKey) -> int:
+        """The number of a task; a new one where it is not known. Inside a transaction."""
+        found = self._find(key)
+        if found is not None:
+            return found
+        made = self._sql.execute(
+            "INSERT INTO tasks (digest, text, target, threads, version) VALUES (?, ?, ?, ?, ?)",
+            _values(key),
+        )
+        assert made.lastrowid is not None
+        return made.lastrowid
+
+    def _find(self, key: TaskKey) -> int | None:
+        row = self._sql.execute(f"SELECT id FROM tasks WHERE {_TASK}", _values(key)).fetchone()
+        return None if row is None else int(row[0])
+
+    # ------------------------------------------------------------------ reading
+
+    def winner(self, key: TaskKey) -> Winner | None:
+        return self.winners([key]).get(key)
+
+    def winners(self, keys: Sequence[TaskKey]) -> dict[TaskKey, Winner]:
+        """The winners of those tasks that have one."""
+        found = {}
+        with _typed(self.path):
+            for key in keys:
+                row = self._sql.execute(
+                    "SELECT choices, gain, label FROM winners JOIN tasks ON task = id"
+                    f" WHERE {_TASK}",
+                    _values(key),
+                ).fetchone()
+                if row is not None:
+                    found[key] = Winner(json.loads(row[0]), row[1], row[2])
+        return found
+
+    def trials(self, key: TaskKey) -> list[Trial]:
+        """All that was tried for a task, in the order it was tried."""
+        with _typed(self.path):
+            task = self._find(key)
+            rows = self._sql.execute(
+                f"SELECT {_TRIAL} FROM trials WHERE task = ? ORDER BY created, rowid", (task,)
+            ).fetchall()
+        return [_trial(row) for row in rows]
+
+    def query(self, *, target: str = "", version: str = VERSION) -> Iterator[Line]:
+        """All records of a target (of any where none is named), trials first."""
+        where, given = "version = ?", [version]
+        if target:
+            where, given = f"{where} AND target = ?", [version, target]
+        with _typed(self.path):
+            for row in self._sql.execute(
+                f"SELECT {_KEY}, {_TRIAL} FROM trials JOIN tasks ON task = id WHERE {where}"
+                " ORDER BY created",
+                given,
+            ):
+                yield Line(TaskKey(*row[:4]), _trial(row[4:]))
+            for row in self._sql.execute(
+                f"SELECT {_KEY}, choices, gain, label FROM winners JOIN tasks ON task = id"
+                f" WHERE {where} ORDER BY created",
+                given,
+            ):
+                yield Line(TaskKey(*row[:4]), Winner(json.loads(row[4]), row[5], row[6]))
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """How many trials there are of each version of the code."""
+        with _typed(self.path):
+            rows = self._sql.execute(
+                "SELECT version, COUNT(*) FROM trials JOIN tasks ON task = id GROUP BY version"
+            ).fetchall()
+        return dict(rows)
+
+    # ------------------------------------------------------------------ whole files
+
+    def export(self, path: str | Path) -> int:
+        """Write all records of this version as JSON lines; how many there are."""
+        count = 0
+        try:
+            with open(path, "w", encoding="utf-8") as out:
+                for line in self.query():
+                    out.write(json.dumps(line.told()) + "\n")
+                    count += 1
+        except OSError as error:
+            raise UserError("TW5005", f"cannot write {path}: {error}") from error
+        return count
+
+    def load(self, path: str | Path) -> Taken:
+        """Take records from JSON lines; what cannot be used is left out and counted."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError("TW5003", f"cannot read records from {path}: {error}") from error
+        told: list[object] = []
+        for line in filter(str.strip, text.splitlines()):
+            try:
+                told.append(json.loads(line))
+            except ValueError:
+                told.append(None)
+        lines = [Line.parse(each) if isinstance(each, dict) else None for each in told]
+        good = [each for each in lines if each is not None]
+        taken = self._take(line for line, _ in good)
+        return Taken(
+            taken.records,
+            taken.other_version,
+            len(lines) - len(good),
+            sum(unknown for _, unknown in good),
+        )
+
+    def merge(self, other: Database) -> Taken:
+        """Take all records of another database that code of this version made."""
+        here = self._take(other.query())
+        apart = sum(count for version, count in other.versions.items() if version != VERSION)
+        return Taken(here.records, apart)
+
+    def _take(self, lines: Iterable[Line]) -> Taken:
+        count = other = 0
+        trials: dict[TaskKey, list[Trial]] = {}
+        for line in lines:
+            if line.key.version != VERSION:
+                other += 1
+                continue
+            count += 1
+            if isinstance(line.record, Trial):
+                trials.setdefault(line.key, []).append(line.record)
+                continue
+            known = self.winner(line.key)
+            if known is None or known.gain < line.record.gain:
+                self.keep(line.key, line.record)
+        for key, some in trials.items():
+            self.add(key, *some)
+        return Taken(count, other)
+
+    def prune(self, *, version: str = VERSION) -> int:
+        """Remove what other versions of the code left; how many tasks went."""
+        with _typed(self.path), self._transaction():
+            gone = self._sql.execute("DELETE FROM tasks WHERE version <> ?", (version,))
+        return gone.rowcount
+
+
+_KEY = "text, target, threads, version"
+_TRIAL = "space, choice, ns, incumbent_ns, estimate_ns, error, features, names"
+
+
+def _values(key: TaskKey) -> tuple[str, str, str, int, str]:
+    return key.digest, key.text, key.target, key.threads, key.version
+
+
+def _trial(row: Sequence[object]) -> Trial:
+    space, choice, ns, incumbent_ns, estimate_ns, error, features, names = row
+    assert isinstance(features, bytes)
+    return Trial(
+        str(space),
+        str(choice),
+        float(str(ns)),
+        float(str(incumbent_ns)),
+        float(str(estimate_ns)),
+        str(error),
+        tuple(np.frombuffer(features, "<f4").tolist()),
+        tuple(json.loads(str(names))),
+    )
+
+
+@contextlib.contextmanager
+def _typed(path: str) -> Iterator[None]:
+    """Errors of SQLite and of files as ours."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        text = str(error)
+        if "locked" in text or "busy" in text:
+            raise UserError(
+                "TW5002",
+                f"the tuning database {path} is locked: {text}",
+                help="another program holds it for long; end it, or use another file with --db",
+            ) from error
+        if "no such" in text:
+            raise _damaged(path, text) from error
+        raise UserError(
+            "TW5005",
+            f"the tuning database {path} cannot be used: {text}",
+            help="make room on the disk, or use another file with --db",
+        ) from error
+    except sqlite3.DatabaseError as error:
+        raise _damaged(path, str(error)) from error
+    except OSError as error:
+        raise UserError(
+            "TW5005",
+            f"the tuning database {path} cannot be used: {error}",
+            help="use another file with --db",
+        ) from error
+
+
+def _damaged(path: str, text: str) -> UserError:
+    return UserError(
+        "TW5003",
+        f"{path} is no tuning database, or a damaged one: {text}",
+        help="use another file with --db, or remove this one",
+    )
+
+
+class Records:
+    """A tuner's view of its database: when writing fails, it goes on in memory and says so."""
+
+    def __init__(self, database: Database) -> None:
+        self._disk: Database | None = database
+        self._memory = Database()
+        self.notes: list[str] = []
+
+    @staticmethod
+    def open(path: str | Path | None) -> Records:
+        """The records of a file; in memory alone where it cannot be opened, or there is none."""
+        if path is None:
+            return Records(Database())
+        try:
+            return Records(Database(path))
+        except UserError as error:
+            records = Records(Database())
+            records._lost(error)
+            return records
+
+    @property
+    def is_on_disk(self) -> bool:
+        return self._disk is not None and not self.notes
+
+    def add(self, key: TaskKey, *trials: Trial) -> None:
+        self._memory.add(key, *trials)
+        self._write(lambda disk: disk.add(key, *trials))
+
+    def keep(self, key: TaskKey, winner: Winner) -> None:
+        self._memory.keep(key, winner)
+        self._write(lambda disk: disk.keep(key, winner))
+
+    def forget(self, key: TaskKey) -> None:
+        self._memory.forget(key)
+        self._write(lambda disk: disk.forget(key))
+
+    def trials(self, key: TaskKey) -> list[Trial]:
+        """What was tried before this tuner and by it."""
+        known = {(each.space, each.choice): each for each in self._read(lambda d: d.trials(key))}
+        known |= {(each.space, each.choice): each for each in self._memory.trials(key)}
+        return list(known.values())
+
+    def query(self, target: str) -> list[Line]:
+        """All records of a target, of any task."""
+        return [*self._read(lambda disk: list(disk.query(target=target)))]
+
+    def winners(self, keys: Sequence[TaskKey]) -> Mapping[TaskKey, Winner]:
+        stored = dict(self._read(lambda disk: list(disk.winners(keys).items())))
+        return stored | self._memory.winners(keys)
+
+    def _write(self, write: Callable[[Database], None]) -> None:
+        if self._disk is None:
+            return
+        try:
+            write(self._disk)
+        except UserError as error:
+            self._lost(error)
+
+    def _read(self, read: Callable[[Database], list[T]]) -> list[T]:
+        if self._disk is None:
+            return []
+        try:
+            return read(self._disk)
+        except UserError as error:
+            self._lost(error)
+            return []
+
+    def _lost(self, error: UserError) -> None:
+        self._disk = None
+        self.notes.append(f"tuning goes on in memory: error[{error.code}]: {error.message}")
+
+    def close(self, *, keep: bool = False) -> None:
+        """Done with; `keep`: the database is somebody else's, who closes it."""
+        self._memory.close()
+        if self._disk is not None and not keep:
+            self._disk.close()

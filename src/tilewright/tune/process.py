@@ -1,0 +1,215 @@
+"""Programs of ours in processes of their own, within limits: what they run may crash or hang.
+
+    child = Child([sys.executable, "-m", ...], Limits(seconds=20))
+    answer = child.ask(b"...")        Failed: it crashed, hung, or took too much memory
+
+Messages are bytes with their length before them; a child says first that it is ready. One that
+fails is gone; the next question starts another. What it prints goes nowhere, and is bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+LENGTH = struct.Struct("<Q")
+MOST_ANSWER_BYTES = 1 << 30
+CHUNK_BYTES = 1 << 20
+READY = b"ready\n"  # what a child writes before anything else
+START_S = 120.0  # until then
+PR_SET_PDEATHSIG = 1  # of Linux' prctl: the signal that a process gets when its parent ends
+MEMORY_EXIT = 76  # status of a child that ran out of memory: see `run_child`
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a child may take."""
+
+    seconds: float = 20.0  # for an answer
+    memory_bytes: int = 8 << 30
+    output_bytes: int = 1 << 20  # in any file, its own messages to people among them
+
+
+class Failed(Exception):
+    """A child gave no answer; the reason in words."""
+
+
+class Child:
+    """One process at a time, started when it is first asked."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        limits: Limits,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.limits = limits
+        self._command = [*command, str(limits.memory_bytes), str(limits.output_bytes)]
+        self._environment = dict(os.environ if environment is None else environment)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.started = 0
+        self._is_ready = False
+
+    def ask(self, message: bytes, seconds: float = 0.0) -> bytes:
+        """The answer to a message; Failed where none comes in time."""
+        try:
+            process = self._running()
+            deadline = time.monotonic() + (seconds or self.limits.seconds)
+            _write(process.stdin, LENGTH.pack(len(message)) + message, deadline)
+            (size,) = LENGTH.unpack(_read(process.stdout, LENGTH.size, deadline))
+            if size > MOST_ANSWER_BYTES:
+                raise Failed("its answer is too long")
+            return _read(process.stdout, size, deadline)
+        except TimeoutError:
+            self.stop()
+            raise Failed(f"took over {seconds or self.limits.seconds:g} s") from None
+        except (EOFError, OSError):
+            raise Failed(self._epitaph()) from None
+        except Failed:
+            self.stop()
+            raise
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the process, if none runs; it is not waited for."""
+        if self.is_running:
+            return
+        self.stop()
+        self.started += 1
+        self._is_ready = False
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=self._environment,
+            start_new_session=True,  # Ctrl-C is for the one who asks
+        )
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        self.start()
+        assert self._process is not None
+        if not self._is_ready:
+            _read(self._process.stdout, len(READY), time.monotonic() + START_S)
+            self._is_ready = True
+        return self._process
+
+    def _epitaph(self) -> str:
+        """Why the child is gone."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2.0)
+        status = self._process.poll()
+        self.stop()
+        if status == MEMORY_EXIT:
+            return f"took over {self.limits.memory_bytes >> 20} MB"
+        if status is not None and status < 0:
+            return f"crashed ({signal.Signals(-status).name})"
+        return f"ended by itself (status {status})"
+
+    def kill(self) -> None:
+        """End the process while another thread waits for its answer: that one hears of it."""
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(OSError):
+                process.kill()
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def _write(stream: IO[bytes] | None, data: bytes, deadline: float) -> None:
+    assert stream is not None
+    view = memoryview(data)
+    while view:
+        _wait(stream, deadline, write=True)
+        view = view[os.write(stream.fileno(), view[:CHUNK_BYTES]) :]
+
+
+def _read(stream: IO[bytes] | None, size: int, deadline: float) -> bytes:
+    assert stream is not None
+    parts: list[bytes] = []
+    while size:
+        _wait(stream, deadline)
+        part = os.read(stream.fileno(), min(size, CHUNK_BYTES))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _wait(stream: IO[bytes], deadline: float, *, write: bool = False) -> None:
+    left = deadline - time.monotonic()
+    streams: tuple[list[IO[bytes]], list[IO[bytes]]] = ([], [stream]) if write else ([stream], [])
+    if left <= 0 or not any(select.select(*streams, [], left)):
+        raise TimeoutError
+
+
+# --------------------------------------------------------------------------- in the child
+
+
+def limit_this_process(memory_bytes: int, output_bytes: int) -> None:
+    """No more address space or file sizes than this, for good."""
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (output_bytes, output_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing fails instead
+
+
+def end_with_parent() -> None:
+    """Be killed when the thread that started this process ends, even while a candidate hangs.
+
+    Elsewhere than on Linux a child that hangs outlives a parent that is killed.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def write_ready(stream: IO[bytes]) -> None:
+    """Questions may come: from now on answers have a limit of time."""
+    stream.write(READY)
+    stream.flush()
+
+
+def read_message(stream: IO[bytes]) -> bytes | None:
+    """The next question; None where nobody asks any more."""
+    head = stream.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (size,) = LENGTH.unpack(head)
+    data = stream.read(size)
+    return data if len(data) == size else None
+
+
+def write_message(stream: IO[bytes], data: bytes) -> None:
+    stream.write(LENGTH.pack(len(data)))
+    stream.write(data)
+    stream.flush()

@@ -1,0 +1,105 @@
+"""What is remembered: which task, what was tried, what came of it. Plain data, as JSON too."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from tilewright.base.version import VERSION
+
+TRIAL, WINNER = "trial", "winner"  # kinds of lines
+
+
+@dataclass(frozen=True)
+class TaskKey:
+    """What was tuned: two tasks are one where all of this is equal, character by character."""
+
+    text: str  # canonical text of what is computed, and of what is known beforehand
+    target: str  # Target.key
+    threads: int
+    version: str = VERSION  # of the code that made the choices
+
+    @property
+    def digest(self) -> str:
+        """A short name; equal tasks have equal ones, others nearly always another."""
+        whole = f"{self.version}\n{self.target}\n{self.threads}\n{self.text}"
+        return hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate: a time, or why there is none."""
+
+    space: str  # what the choice is about
+    choice: str
+    ns: float = 0.0  # measured
+    incumbent_ns: float = 0.0  # of what was best then, in turns with it
+    estimate_ns: float = 0.0
+    error: str = ""
+    features: tuple[float, ...] = ()
+    names: tuple[str, ...] = ()  # of the features
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The choices that a task is compiled with from now on; none: the default is best."""
+
+    choices: Mapping[str, str]  # by space
+    gain: float  # untuned time by tuned time
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One record as JSON: a task and a trial or a winner."""
+
+    key: TaskKey
+    record: Trial | Winner
+
+    def told(self) -> dict[str, Any]:
+        kind = TRIAL if isinstance(self.record, Trial) else WINNER
+        return {"kind": kind, **asdict(self.key), **asdict(self.record)}
+
+    @staticmethod
+    def parse(told: Mapping[str, Any]) -> tuple[Line, int] | None:
+        """A record, and how many fields nobody knows; None where it is no record."""
+        kinds: dict[object, type[Trial] | type[Winner]] = {TRIAL: Trial, WINNER: Winner}
+        kind = kinds.get(told.get("kind"))
+        if kind is None:
+            return None
+        of_key = {each.name for each in fields(TaskKey)}
+        of_record = {each.name for each in fields(kind)}
+        given = {name: value for name, value in told.items() if name in of_record}
+        for name in ("features", "names"):
+            if name in given:
+                given[name] = tuple(given[name])
+        try:
+            key = TaskKey(**{name: told[name] for name in of_key})
+            record = kind(**given)
+        except (KeyError, TypeError):
+            return None
+        if not _is_sound(key, record):
+            return None
+        return Line(key, record), len(set(told) - of_key - of_record - {"kind"})
+
+
+def _is_sound(key: TaskKey, record: Trial | Winner) -> bool:
+    """Whether the values are of the types they should be: a file may hold anything."""
+    texts: list[object] = [key.text, key.target, key.version]
+    numbers: list[object]
+    if isinstance(record, Trial):
+        texts += [record.space, record.choice, record.error, *record.names]
+        numbers = [record.ns, record.incumbent_ns, record.estimate_ns, *record.features]
+    else:
+        choices: object = record.choices
+        if not isinstance(choices, Mapping):
+            return False
+        texts += [record.label, *record.choices, *record.choices.values()]
+        numbers = [record.gain]
+    return (
+        type(key.threads) is int
+        and all(isinstance(each, str) for each in texts)
+        and all(isinstance(each, int | float) for each in numbers)
+    )

@@ -1,0 +1,237 @@
+"""Which points to try next.
+
+    strategy.propose(view, count)     points that were not tried, the most promising first
+
+A view is a space with a cost model and what was tried: it scores points and leaves out known ones.
+`Ranked` weighs whole spaces where they are small enough, and what evolution finds where they are
+not; a batch of its mixes what is expected to be best, what the model knows least about, and what is
+unlike the rest. The others are there for spaces without a model, and to compare with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+
+from tilewright.base.errors import UserError
+from tilewright.tune.cost.model import Array, CostModel
+from tilewright.tune.space import Points, Random, TuneSpace, unique_rows
+
+MOST_WHOLE = 2_000_000  # legal points that are ranked whole
+MOST_COMBINATIONS = 1 << 21  # that are looked through for them: a second or so
+DRAFT = 1 << 14  # points that the cost model looks at; the estimate drafts them
+POPULATION, GENERATIONS = 384, 5
+UNKNOWN = float(np.log(1.5))  # where nothing is estimated: somewhat slower than the default
+BEST, UNSURE = 0.6, 0.2  # shares of a batch; the rest is unlike what is in it
+DOUBT = 1.5  # deviations that are hoped for
+
+
+class View:
+    """A space as search sees it."""
+
+    def __init__(self, space: TuneSpace, model: CostModel, random: Random) -> None:
+        self.space, self.model, self.random = space, model, random
+        self._tried: set[bytes] = set()
+        first = space.estimate(space.default())[0]
+        self._unknown = (float(np.log(first)) if first > 0 else 0.0) + UNKNOWN
+
+    def log_estimate(self, points: Points) -> Array:
+        """The logarithm of what each point is expected to take, before any trial."""
+        ns = self.space.estimate(points)
+        known = ns > 0
+        logs: Array = np.where(known, np.log(np.where(known, ns, 1.0)), self._unknown)
+        return logs
+
+    def score(self, points: Points) -> tuple[Array, Array]:
+        """The logarithm of nanoseconds as the model expects them, and its doubt."""
+        guess = self.model.predict(self.space.features(points))
+        mean: Array = self.log_estimate(points) + guess.mean
+        return mean, guess.deviation
+
+    def fit(self, points: Points, log_ns: Array) -> None:
+        """Learn from measured points."""
+        if len(points):
+            self.model.fit(self.space.features(points), log_ns - self.log_estimate(points))
+
+    def mark(self, points: Points) -> None:
+        """These need not be proposed again."""
+        self._tried.update(row.tobytes() for row in np.ascontiguousarray(points))
+
+    @property
+    def tried(self) -> int:
+        return len(self._tried)
+
+    def fresh(self, points: Points) -> Points:
+        """Those that were not tried, each once."""
+        points = np.ascontiguousarray(unique_rows(points))
+        return points[[row.tobytes() not in self._tried for row in points]]
+
+
+class Strategy(Protocol):
+    """Proposes points of one space, again and again."""
+
+    def propose(self, view: View, count: int) -> Points:
+        """Points that were not tried; fewer than asked for where there are no more."""
+
+
+class RandomSearch:
+    """Points at random."""
+
+    def propose(self, view: View, count: int) -> Points:
+        return view.fresh(view.space.sample(count + view.tried, view.random))[:count]
+
+
+class Grid:
+    """Points in the order of the space, evenly spread."""
+
+    def __init__(self) -> None:
+        self._left: Points | None = None
+
+    def propose(self, view: View, count: int) -> Points:
+        if self._left is None:
+            whole = _whole(view.space)
+            self._left = view.space.sample(DRAFT, view.random) if whole is None else whole
+        left = view.fresh(self._left)
+        step = max(1, len(left) // max(1, count))
+        return left[::step][:count]
+
+
+class Annealing:
+    """Walks from point to point, less and less willing to take a worse one."""
+
+    def __init__(self, walkers: int = 64, steps: int = 40, temperature: float = 0.3) -> None:
+        self.walkers, self.steps, self.temperature = walkers, steps, temperature
+        self._at: Points | None = None
+
+    def propose(self, view: View, count: int) -> Points:
+        at = view.space.sample(self.walkers, view.random) if self._at is None else self._at
+        score, _ = view.score(at)
+        seen = [at]
+        for step in range(self.steps):
+            near = view.space.mutate(at, view.random)
+            new, _ = view.score(near)
+            heat = self.temperature * (1.0 - step / self.steps) + 1e-6
+            taken = view.random.random(len(at)) < np.exp(np.minimum(0.0, (score - new) / heat))
+            at, score = np.where(taken[:, None], near, at), np.where(taken, new, score)
+            seen.append(near)
+        self._at = at
+        return _best(view, np.concatenate(seen), count)
+
+
+class Evolution:
+    """Breeds points: the better half lives on, mixes and mutates."""
+
+    def __init__(self, population: int = POPULATION, generations: int = GENERATIONS) -> None:
+        self.population, self.generations = population, generations
+        self._alive: Points | None = None
+
+    def propose(self, view: View, count: int) -> Points:
+        return _best(view, self.breed(view), count)
+
+    def breed(self, view: View) -> Points:
+        """Everything that lived in a few generations."""
+        new = self.population if self._alive is None else max(1, self.population // 4)
+        alive = np.concatenate([view.space.default(), view.space.sample(new, view.random)])
+        if self._alive is not None:
+            alive = np.concatenate([self._alive, alive])
+        seen = [alive]
+        for _ in range(self.generations):
+            score, _ = view.score(alive)
+            fit = alive[np.argsort(score, kind="stable")[: max(2, self.population // 2)]]
+            other = fit[view.random.permutation(len(fit))]
+            children = view.space.crossover(fit, other, view.random)
+            mutants = view.space.mutate(fit, view.random)
+            alive = unique_rows(np.concatenate([fit, children, mutants]))
+            seen += [children, mutants]
+        score, _ = view.score(alive)
+        self._alive = alive[np.argsort(score, kind="stable")[: self.population // 2]]
+        return np.concatenate(seen)
+
+
+class Ranked:
+    """The best of the whole space, or of what evolution finds; some unsure, some diverse.
+
+    The estimate drafts points, the model ranks them. A space that is ranked whole is drafted anew
+    each time, by what the model has learned about a part of it.
+    """
+
+    def __init__(self) -> None:
+        self._whole: Points | None = None
+        self._evolution: Evolution | None = None
+        self._estimate: Array = np.zeros(0)
+
+    def propose(self, view: View, count: int) -> Points:
+        pool = view.fresh(self._draft(view))
+        return mixed(view, pool, count)
+
+    def _draft(self, view: View) -> Points:
+        if self._whole is None and self._evolution is None:
+            self._whole = _whole(view.space)
+            if self._whole is None:
+                self._evolution = Evolution()
+            else:
+                self._estimate = view.log_estimate(self._whole)
+        if self._evolution is not None:
+            return self._evolution.breed(view)
+        assert self._whole is not None
+        if len(self._whole) <= DRAFT:
+            return self._whole
+        best = np.argpartition(self._estimate, DRAFT // 2)[: DRAFT // 2]
+        others = view.random.integers(0, len(self._whole), DRAFT // 2)
+        drafted = self._whole[np.concatenate([best, others])]
+        score, _ = view.score(drafted)
+        near = drafted[np.argsort(score)[: DRAFT // 8]]
+        return np.concatenate([drafted, view.space.mutate(near, view.random)])
+
+
+def mixed(view: View, pool: Points, count: int) -> Points:
+    """Of a pool: what is expected to be best, what is least known, what is unlike the rest."""
+    if len(pool) <= count:
+        return pool
+    score, doubt = view.score(pool)
+    order = np.argsort(score, kind="stable")
+    chosen = list(order[: max(1, round(BEST * count))])
+    hopeful = np.argsort(score - DOUBT * doubt, kind="stable")
+    taken = set(chosen)
+    for at in hopeful:
+        if len(chosen) >= max(1, round((BEST + UNSURE) * count)):
+            break
+        if at not in taken:
+            chosen.append(at)
+            taken.add(at)
+    rest = [at for at in order[: max(8 * count, 64)] if at not in taken]
+    while len(chosen) < count and rest:
+        apart = [int((pool[at] != pool[chosen]).sum(axis=1).min()) for at in rest]
+        chosen.append(rest.pop(int(np.argmax(apart))))
+    found: Points = pool[np.array(chosen[:count])]
+    return found
+
+
+def _best(view: View, points: Points, count: int) -> Points:
+    fresh = view.fresh(points)
+    score, _ = view.score(fresh)
+    return fresh[np.argsort(score, kind="stable")[:count]]
+
+
+def _whole(space: TuneSpace) -> Points | None:
+    return space.enumerate(MOST_WHOLE) if space.size <= MOST_COMBINATIONS else None
+
+
+STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
+    "ranked": Ranked,
+    "evolution": Evolution,
+    "annealing": Annealing,
+    "random": RandomSearch,
+    "grid": Grid,
+}
+
+
+def strategy(name: str = "ranked") -> Strategy:
+    """A strategy by name."""
+    if name not in STRATEGIES:
+        raise UserError(
+            "TW5008", f"there is no search {name!r}", help=f"use {', '.join(STRATEGIES)}"
+        )
+    return STRATEGIES[name]()

@@ -1,0 +1,79 @@
+"""Whether one time is better than another: pairs measured in turns, and order statistics.
+
+Runs of a program are not normal: a few take long for reasons of their own. So nothing here is a
+mean: the middle of the ratios of neighbouring runs, and a bound that holds for any distribution.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+CONFIDENCE = 0.95
+WORTH = 1.02  # a candidate must be this much faster
+LEAST_PAIRS = 5  # fewer cannot tell anything at 95%
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Times of two programs in turns: how much faster the second is."""
+
+    first: tuple[float, ...]
+    second: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.first) == len(self.second)
+
+    @property
+    def ratios(self) -> list[float]:
+        return sorted(a / b for a, b in zip(self.first, self.second, strict=True) if b > 0)
+
+    @property
+    def gain(self) -> float:
+        """The first's time by the second's, in the middle."""
+        return median(self.ratios) if self.ratios else 1.0
+
+    @property
+    def least_gain(self) -> float:
+        """What the gain is at least, with 95% confidence; 0 where there are too few pairs."""
+        at = bound_index(len(self.ratios))
+        return self.ratios[at] if at is not None else 0.0
+
+    @property
+    def most_gain(self) -> float:
+        """What the gain is at most, with 95% confidence."""
+        at = bound_index(len(self.ratios))
+        return self.ratios[-1 - at] if at is not None else math.inf
+
+    @property
+    def is_win(self) -> bool:
+        """At least 2% in the middle, and some with 95% confidence."""
+        return bool(self.gain >= WORTH and self.least_gain > 1.0)
+
+    @property
+    def is_loss(self) -> bool:
+        """Slower, with 95% confidence."""
+        return bool(self.most_gain < 1.0)
+
+    def __add__(self, other: Paired) -> Paired:
+        return Paired(self.first + other.first, self.second + other.second)
+
+
+def bound_index(count: int, confidence: float = CONFIDENCE) -> int | None:
+    """Which of `count` sorted values is below the true middle with this confidence.
+
+    The k-th smallest is above the middle where fewer than k values fall below it: a binomial tail.
+    """
+    tail, found = 0.0, None
+    for k in range(count):
+        tail += math.comb(count, k) * 0.5**count
+        if tail > 1.0 - confidence:
+            break
+        found = k
+    return found
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else 1.0

@@ -1,0 +1,79 @@
+"""Where the minutes go: to what takes much of the model's time and is far from what is possible.
+
+    room = share of the time x (1 - share of the roofline) x what hope recent trials leave
+
+The roofline is the machine model's, which may be wrong: no kernel counts as perfect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+LEAST_ROOM = 0.1  # of a kernel's time, however near the roofline it seems
+PATIENCE = 0.9  # what hope is left after a trial that did not win, for the first of them
+ENOUGH = 0.01  # of the model's time: less is not looked for
+
+
+@dataclass
+class Progress:
+    """How one task stands."""
+
+    name: str  # of the task
+    label: str
+    baseline_ns: float  # of all its calls in one run of the model, untuned
+    floor_ns: float  # that it takes at least, by the machine model
+    best_ns: float = 0.0
+    trials: int = 0  # candidates whose outcome is known
+    failed: int = 0  # of these
+    wins: int = 0
+    hope: float = 1.0
+    exhausted: bool = False
+    history: list[tuple[float, float]] = field(default_factory=list)  # seconds, best_ns
+
+    def __post_init__(self) -> None:
+        self.best_ns = self.best_ns or self.baseline_ns
+
+    @property
+    def gain(self) -> float:
+        return self.baseline_ns / self.best_ns if self.best_ns else 1.0
+
+    @property
+    def room_ns(self) -> float:
+        """What there may be left to gain."""
+        if self.exhausted:
+            return 0.0
+        share = min(self.floor_ns / self.best_ns, 1.0) if self.best_ns else 1.0
+        return self.best_ns * max(1.0 - share, LEAST_ROOM) * self.hope
+
+    def tried(self, count: int, won: bool) -> None:
+        """A batch is through."""
+        self.hope = min(1.0, self.hope * 1.5) if won else self.hope * PATIENCE ** min(count, 4)
+
+
+def left(tasks: Sequence[Progress], whole_ns: float) -> float:
+    """The share of a model's time that there may be left to gain."""
+    return sum(each.room_ns for each in tasks) / whole_ns if whole_ns else 0.0
+
+
+def is_enough(tasks: Sequence[Progress], whole_ns: float) -> bool:
+    return left(tasks, whole_ns) < ENOUGH
+
+
+def allot(tasks: Sequence[Progress], count: int, least: int = 1) -> Mapping[str, int]:
+    """How many candidates of a round each task gets, in proportion to its room.
+
+    Tasks with less than a candidate's worth get none this time: their room stays, that of the
+    others shrinks as they are tried.
+    """
+    rooms = {each.name: each.room_ns for each in tasks if each.room_ns > 0}
+    total = sum(rooms.values())
+    given: dict[str, int] = {}
+    spent = 0
+    for name, room in sorted(rooms.items(), key=lambda pair: -pair[1]):
+        if spent >= count:
+            break
+        part = min(max(least, round(count * room / total)), count - spent)
+        given[name] = part
+        spent += part
+    return given

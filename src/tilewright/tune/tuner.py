@@ -1,0 +1,447 @@
+"""The tuner: rounds of proposing, checking, racing and learning, until the time is up.
+
+    outcome = Tuner(tasks, lab, records, Budget(minutes=5)).run()
+
+In a round every task gets candidates by its room (`tasks.allot`). They are built and checked;
+those that are right race in waves, one candidate of every task at once, in place and in turns with
+the incumbents. What looks faster races again, alone among its task's, and replaces the incumbent if
+it wins at 2% and 95% confidence. At the end the whole model is compared with the untuned one, and
+what does not help there is dropped before anything is kept.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tilewright.tune.budget import Budget
+from tilewright.tune.cost.choose import choose, with_transfer
+from tilewright.tune.database import Records
+from tilewright.tune.lab import Candidate, Lab, Task
+from tilewright.tune.record import Trial, Winner
+from tilewright.tune.search import View, strategy
+from tilewright.tune.space import Points
+from tilewright.tune.stats import Paired
+from tilewright.tune.tasks import Progress, allot, is_enough, left
+
+FINAL_SHARE = 0.1  # of the budget, for the comparison of the whole model
+ROUND_SHARE, ROUND_S = 0.08, 8.0  # how long candidates of a round are built: the lesser of both
+LEAST_WIDTH, MOST_WIDTH = 8, 64  # candidates of a round
+BATCH = 6  # candidates of a task in a round, at most
+FIRST_RATE = 3.0  # candidates checked per second, before it is known
+WAVE_S, LEAST_PAIRS, MOST_PAIRS = 0.25, 5, 15  # of a screening wave
+CONFIRM = 2.5  # times as many pairs
+PROMISING = 1.01  # gain that is worth another race
+FINAL_ROUNDS = 3
+OTHER_TRIALS = 3000  # of other tasks that are learned from
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """How tuning stands: what is shown while it goes on."""
+
+    seconds: float
+    budget_s: float
+    stage: str
+    tasks: Sequence[Progress]
+    left: float  # share of the model's time that may be left to gain
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What tuning came to."""
+
+    gain: float  # untuned by tuned time of the whole model, in turns
+    least_gain: float  # with 95% confidence
+    winners: Mapping[str, Winner]  # by task
+    tasks: Sequence[Progress]
+    seconds: float
+    trials: int
+    failed: int
+    model: str  # the cost model in use
+    stopped: str  # why it ended
+    notes: Sequence[str] = ()
+
+
+class _Open:
+    """One space of a task: what was measured in it, and what to try next."""
+
+    def __init__(self, task: Task, at: int, view: View, search: str) -> None:
+        self.task, self.space, self.view = task, task.spaces[at], view
+        self.search = strategy(search)
+        self.default = self.space.choice(self.space.default(), 0)
+        self.points: dict[str, tuple[Points, float]] = {}  # choice: point, log ns
+        self.exhausted = self.stale = False
+        view.mark(self.space.default())
+
+    def estimate_ns(self, choice: str) -> float:
+        point = self.space.point(choice)
+        return 0.0 if point is None else float(self.space.estimate(point)[0])
+
+    def learn(self, choice: str, ns: float) -> None:
+        point = self.space.point(choice)
+        if point is not None and ns > 0:
+            self.points[choice] = (point, math.log(ns))
+            self.stale = True
+
+    def refit(self) -> None:
+        """Learn from what was measured since."""
+        if self.stale:
+            self.stale = False
+            rows = np.concatenate([point for point, _ in self.points.values()])
+            self.view.fit(rows, np.array([log_ns for _, log_ns in self.points.values()]))
+
+    def propose(self, count: int) -> list[str]:
+        points = self.search.propose(self.view, count)
+        self.view.mark(points)
+        self.exhausted = len(points) < count
+        return [self.space.choice(points, row) for row in range(len(points))]
+
+
+@dataclass
+class _State:
+    """A task as the tuner knows it."""
+
+    task: Task
+    progress: Progress
+    spaces: list[_Open] | None = None  # None: not opened yet
+    chosen: dict[str, str] = field(default_factory=dict)  # the incumbent: what is not the default
+    turn: int = 0
+
+    def candidates(self, count: int) -> list[tuple[_Open, str]]:
+        """Choices to try, of the space whose turn it is."""
+        spaces = self.spaces or []
+        for _ in range(len(spaces)):
+            space = spaces[self.turn % len(spaces)]
+            if not space.exhausted:
+                found = space.propose(count)
+                self.turn += 1
+                if found:
+                    return [(space, each) for each in found]
+            self.turn += 1
+        self.progress.exhausted = True
+        return []
+
+    def candidate(self, space: _Open, choice: str) -> Candidate:
+        """The incumbent with one choice replaced."""
+        choices = {**self.chosen, space.space.name: choice}
+        if choice == space.default:
+            del choices[space.space.name]
+        return Candidate.of(self.task.name, choices)
+
+
+class Tuner:
+    """Tunes the tasks of one model."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        lab: Lab,
+        records: Records,
+        budget: Budget,
+        *,
+        model: str = "",
+        search: str = "ranked",
+        seed: int = 0,
+        report: Callable[[Snapshot], None] = lambda snapshot: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.lab, self.records, self.budget = lab, records, budget
+        self._report, self._clock, self._begin = report, clock, clock()
+        self._random = np.random.default_rng(seed)
+        self._rate = FIRST_RATE
+        self._run_s = sum(task.baseline_ns for task in tasks) / 1e9
+        self._model, self._search = model, search
+        self._model_name = choose(model).name
+        self._others = records.query(tasks[0].key.target) if tasks else []
+        self._states = [
+            _State(task, Progress(task.name, task.label, task.baseline_ns, task.floor_ns))
+            for task in tasks
+        ]
+
+    def _opened(self, state: _State) -> list[_Open]:
+        """The spaces of a task with what is known of them from before; none before its turn."""
+        if state.spaces is not None:
+            return state.spaces
+        task, state.spaces = state.task, []
+        known = self.records.trials(task.key)
+        elsewhere = [line for line in self._others if line.key != task.key][-OTHER_TRIALS:]
+        for at, space in enumerate(task.spaces):
+            chosen = with_transfer(self._model, space.feature_names, elsewhere)
+            self._model_name = chosen.name
+            made = _Open(task, at, View(space, chosen, self._random), self._search)
+            for trial in (each for each in known if each.space == space.name):
+                point = space.point(trial.choice)
+                if point is not None:
+                    made.view.mark(point)
+                    made.learn(trial.choice, 0.0 if trial.error else trial.ns)
+            made.learn(made.default, task.baseline_ns)
+            made.refit()
+            state.spaces.append(made)
+        return state.spaces
+
+    # ------------------------------------------------------------------ the whole
+
+    def run(self) -> Outcome:
+        """Tune until the time is up, nothing is left to gain, or somebody interrupts."""
+        stopped = "the time is up"
+        try:
+            self._resume()
+            while self._time_left() > 0:
+                if is_enough(self._progress, self._whole_ns):
+                    stopped = "less than 1% is left to gain"
+                    break
+                if not self._round():
+                    stopped = "every choice was tried"
+                    break
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+        whole = self._final()
+        winners = self._keep() if whole.gain >= 1.0 else {}
+        return Outcome(
+            whole.gain if winners else 1.0,
+            whole.least_gain if winners else 1.0,
+            winners,
+            self._progress,
+            self._seconds,
+            sum(each.trials for each in self._progress),
+            sum(each.failed for each in self._progress),
+            self._model_name,
+            stopped,
+            list(self.records.notes),
+        )
+
+    @property
+    def _seconds(self) -> float:
+        return self._clock() - self._begin
+
+    @property
+    def _progress(self) -> list[Progress]:
+        return [state.progress for state in self._states]
+
+    @property
+    def _whole_ns(self) -> float:
+        return sum(each.best_ns for each in self._progress)
+
+    def _time_left(self) -> float:
+        """Seconds until the final comparison must begin."""
+        return self.budget.seconds * (1.0 - FINAL_SHARE) - self._seconds
+
+    def _tell(self, stage: str) -> None:
+        share = left(self._progress, self._whole_ns)
+        self._report(Snapshot(self._seconds, self.budget.seconds, stage, self._progress, share))
+
+    def _resume(self) -> None:
+        """Winners of before are candidates like others, but first."""
+        kept = self.records.winners([state.task.key for state in self._states])
+        old = {}
+        for state in self._states:
+            winner = kept.get(state.task.key)
+            if winner is None or not winner.choices:
+                continue
+            names = {each.space.name for each in self._opened(state)}
+            if set(winner.choices) <= names:
+                old[state.task.name] = Candidate.of(state.task.name, winner.choices)
+        if not old:
+            return
+        self._tell("checking what was found before")
+        good = {}
+        for candidate, error in self.lab.check(list(old.values()), ROUND_S):
+            if error:
+                self.records.forget(self._state(candidate.task).task.key)
+            else:
+                good[candidate.task] = candidate
+        for task, pair in self._raced(good, int(CONFIRM * self._pairs())).items() if good else ():
+            if pair.gain >= 1.0:  # it has won before: now it need not lose
+                self._adopt(good[task], pair)
+            else:
+                self.records.forget(self._state(task).task.key)
+
+    def _adopt(self, candidate: Candidate, pair: Paired) -> None:
+        """A candidate is its task's incumbent from now on."""
+        state = self._state(candidate.task)
+        self.lab.adopt(candidate)
+        state.chosen = dict(candidate.choices)
+        state.progress.best_ns /= pair.gain
+        state.progress.wins += 1
+        state.progress.history.append((self._seconds, state.progress.best_ns))
+
+    # ------------------------------------------------------------------ a round
+
+    def _round(self) -> bool:
+        """One round; False where there was nothing left to try."""
+        proposed = self._proposed()
+        if not proposed:
+            return False
+        self._tell("building and checking")
+        good = self._checked(proposed)
+        self._tell("timing in place")
+        promising = self._screened(good)
+        won = self._confirm(promising) if promising and self._time_left() > 0 else set()
+        for name, count in _counted(proposed).items():
+            state = self._state(name)
+            state.progress.tried(count, name in won)
+            for space in state.spaces or ():
+                space.refit()
+        self._tell("learning")
+        return True
+
+    def _state(self, name: str) -> _State:
+        return next(each for each in self._states if each.task.name == name)
+
+    def _proposed(self) -> dict[Candidate, tuple[_Open, str]]:
+        """The candidates of a round, by the room that tasks have."""
+        span = min(ROUND_S, ROUND_SHARE * self.budget.seconds, max(0.5, self._time_left()))
+        width = int(min(MOST_WIDTH, max(LEAST_WIDTH, self._rate * span)))
+        found: dict[Candidate, tuple[_Open, str]] = {}
+        shares = allot(self._progress, width)
+        most = max(BATCH, width // max(1, len(shares)))
+        begin = self._clock()
+        for name, count in shares.items():
+            if found and self._clock() - begin > span:
+                break  # opening spaces takes its time, too
+            state = self._state(name)
+            self._opened(state)
+            for space, choice in state.candidates(min(count, most)):
+                found[state.candidate(space, choice)] = (space, choice)
+        if not found and not is_enough(self._progress, self._whole_ns):
+            return self._proposed()  # those that had room are through: others may have some
+        return found
+
+    def _checked(
+        self, proposed: Mapping[Candidate, tuple[_Open, str]]
+    ) -> dict[Candidate, tuple[_Open, str]]:
+        """Those that are built and give the right answer; what others did wrong is recorded."""
+        begin, count = self._clock(), 0
+        span = max(1.0, min(2 * ROUND_S, self._time_left()))
+        good = {}
+        for candidate, error in self.lab.check(list(proposed), span):
+            space, choice = proposed[candidate]
+            count += 1
+            if not error:
+                good[candidate] = (space, choice)
+                continue
+            self._count_failure(candidate.task)
+            trial = Trial(space.space.name, choice, estimate_ns=space.estimate_ns(choice))
+            self.records.add(space.task.key, replace(trial, error=error))
+        spent = self._clock() - begin
+        if count and spent > 0:
+            self._rate = 0.5 * self._rate + 0.5 * count / spent
+        return good
+
+    def _screened(self, good: Mapping[Candidate, tuple[_Open, str]]) -> dict[str, Candidate]:
+        """All candidates timed in place, in waves; of each task the one that looks best."""
+        best: dict[str, tuple[float, Candidate]] = {}
+        waiting: dict[str, list[Candidate]] = {}
+        for candidate in good:
+            waiting.setdefault(candidate.task, []).append(candidate)
+        while waiting and self._time_left() > 0:
+            wave = {task: some.pop(0) for task, some in waiting.items()}
+            waiting = {task: some for task, some in waiting.items() if some}
+            for task, pair in self._raced(wave, self._pairs()).items():
+                candidate = wave[task]
+                self._record(candidate, *good[candidate], pair)
+                if pair.gain >= max(PROMISING, best.get(task, (0.0, candidate))[0]):
+                    best[task] = (pair.gain, candidate)
+        return {task: candidate for task, (_, candidate) in best.items()}
+
+    def _pairs(self) -> int:
+        """How many pairs of runs a wave takes: more where the model is quick."""
+        return int(min(MOST_PAIRS, max(LEAST_PAIRS, WAVE_S / max(2 * self._run_s, 1e-6))))
+
+    def _raced(self, wave: Mapping[str, Candidate], pairs: int) -> Mapping[str, Paired]:
+        """Times of a wave; candidates that could not be timed are recorded as failed."""
+        begin = self._clock()
+        found = self.lab.race(wave, pairs)
+        self._run_s = (self._clock() - begin) / (2 * pairs)
+        for task in wave:
+            if task not in found:
+                self._count_failure(task)
+        return found
+
+    def _count_failure(self, task: str) -> None:
+        progress = self._state(task).progress
+        progress.trials += 1
+        progress.failed += 1
+
+    def _record(self, candidate: Candidate, space: _Open, choice: str, pair: Paired) -> None:
+        """What a candidate took, as if the machine had been as fast as at first."""
+        progress = self._state(candidate.task).progress
+        progress.trials += 1
+        incumbent_ns = progress.best_ns
+        ns = incumbent_ns / pair.gain
+        space.learn(choice, ns)
+        point = space.space.point(choice)
+        features = () if point is None else tuple(space.space.features(point)[0].tolist())
+        trial = Trial(
+            space.space.name,
+            choice,
+            ns,
+            incumbent_ns,
+            space.estimate_ns(choice),
+            "",
+            features,
+            space.space.feature_names if features else (),
+        )
+        self.records.add(space.task.key, trial)
+
+    def _confirm(self, promising: Mapping[str, Candidate]) -> set[str]:
+        """Race what looks faster again; winners are the incumbents from now on."""
+        won: set[str] = set()
+        if not promising:
+            return won
+        self._tell("confirming")
+        for task, pair in self._raced(promising, int(CONFIRM * self._pairs())).items():
+            if pair.is_win:
+                self._adopt(promising[task], pair)
+                won.add(task)
+        return won
+
+    # ------------------------------------------------------------------ the end
+
+    def _final(self) -> Paired:
+        """The whole model without and with what was found; what does not help is dropped."""
+        whole = Paired((1.0,), (1.0,))
+        for _ in range(FINAL_ROUNDS):
+            tuned = [state for state in self._states if state.chosen]
+            if not tuned:
+                return Paired((1.0,), (1.0,))
+            self._tell("comparing the whole model")
+            share = FINAL_SHARE / FINAL_ROUNDS * self.budget.seconds
+            pairs = int(min(41, max(LEAST_PAIRS, share / max(2 * self._run_s, 1e-6))))
+            whole, by_task = self.lab.compare(pairs)
+            idle = [each for each in tuned if not _helps(by_task.get(each.task.name))]
+            if not idle and not whole.is_loss:
+                return whole
+            for state in idle or tuned:
+                self.lab.adopt(Candidate(state.task.name, ()))
+                state.chosen = {}
+                state.progress.best_ns = state.progress.baseline_ns
+        return whole
+
+    def _keep(self) -> dict[str, Winner]:
+        """Write down what the tasks are compiled with from now on."""
+        kept = {}
+        for state in self._states:
+            if state.chosen:
+                winner = Winner(state.chosen, state.progress.gain, state.task.label)
+                self.records.keep(state.task.key, winner)
+                kept[state.task.name] = winner
+        return kept
+
+
+def _counted(candidates: Mapping[Candidate, tuple[_Open, str]]) -> dict[str, int]:
+    """How many candidates each task has."""
+    counts: dict[str, int] = {}
+    for candidate in candidates:
+        counts[candidate.task] = counts.get(candidate.task, 0) + 1
+    return counts
+
+
+def _helps(pair: Paired | None) -> bool:
+    """Whether a task's choices are worth keeping; one that was not timed is not."""
+    return pair is not None and pair.gain > 1.0 and not pair.is_loss

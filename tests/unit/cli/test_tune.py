@@ -1,0 +1,74 @@
+"""tilewright tune"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from onnx import numpy_helper, parser, save_model
+from typer.testing import CliRunner
+
+from tilewright.cli import app
+from tilewright.tune import Database
+
+TEXT = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[16, 64] x) => (float[16, 48] y) {
+  h = MatMul (x, w)
+  y = Relu (h)
+}"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    made = parser.parse_model(TEXT)
+    w = np.random.default_rng(0).standard_normal((64, 48)).astype(np.float32)
+    made.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    path = tmp_path / "net.onnx"
+    save_model(made, path)
+    return path
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["tune", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("budget", ["5", "0s", "soon"])
+def test_a_budget_is_a_duration(model, budget):
+    done = run(model, "--budget", budget)
+    assert done.exit_code == 1
+    assert "TW5001" in done.stderr
+
+
+def test_a_library_is_no_model(tmp_path):
+    done = run(tmp_path / "net.so", "--budget", "1s")
+    assert done.exit_code == 1
+    assert "TW5012" in done.stderr
+
+
+def test_a_target_that_does_not_run_here_is_refused(model):
+    done = run(model, "--budget", "1s", "--target", "riscv64-linux-gnu")
+    assert done.exit_code == 1
+    assert "TW5010" in done.stderr
+
+
+def test_a_database_that_cannot_be_read_is_no_reason_to_stop(model, tmp_path):
+    path = tmp_path / "records.sqlite"
+    path.write_bytes(b"no database" * 100)
+    done = run(model, "--budget", "3s", "--threads", "1", "--db", path)
+    assert done.exit_code == 0, done.stderr
+    assert "in memory" in done.stdout
+    assert "cost model" in done.stdout
+
+
+@pytest.mark.slow
+def test_what_was_found_is_told_and_kept(model, tmp_path):
+    path = tmp_path / "records.sqlite"
+    done = run(model, "--budget", "8s", "--threads", "1", "--db", path, "--json")
+    assert done.exit_code == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["database"] == str(path)
+    assert told["kernels"][0]["label"] == "matmul_relu"
+    assert told["trials"] == sum(each["trials"] for each in told["kernels"])
+    with Database(path) as database:
+        assert sum(database.versions.values()) >= told["trials"]

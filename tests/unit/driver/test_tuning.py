@@ -1,0 +1,340 @@
+"""Tuning of models: tables of kernels, checks of candidates, records that compilation uses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.base.errors import UserError
+from tilewright.base.target import Target
+from tilewright.driver.compile import Options, load_graph, optimize
+from tilewright.driver.kernel_code import compile_kernel
+from tilewright.driver.kernels import KernelSetting
+from tilewright.driver.lowering import jobs_of
+from tilewright.driver.tuning.check import Checker
+from tilewright.driver.tuning.lab import Checkers, choices_of
+from tilewright.driver.tuning.messages import Build, Check
+from tilewright.driver.tuning.records import task_key
+from tilewright.driver.tuning.running import WHOLE, Running, placements
+from tilewright.driver.tuning.table import Built, built
+from tilewright.driver.tuning.tuning import Settings, spaces_of, tune_model
+from tilewright.graph.parser import parse
+from tilewright.rules.rule import Choice
+from tilewright.tune import Budget, Database, TaskKey, Winner
+from tilewright.tune.database import Records
+from tilewright.tune.process import Limits
+
+BENCH = Path(__file__).parents[3] / "bench"
+NET = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[1, 32, 64] x) => (float[1, 32, 48] y) {
+  h = MatMul (x, w)
+  r = Relu (h)
+  y = Softmax <axis = 1> (r)
+}"""
+SETTING = KernelSetting(Target.parse("cpu"), 2)
+
+
+@pytest.fixture(scope="module")
+def net(weighted):
+    return weighted(NET, 64, 48)
+
+
+@pytest.fixture(scope="module")
+def graph(net):
+    return optimize(load_graph(net), SETTING.target, Options(threads=2))
+
+
+@pytest.fixture(scope="module")
+def jobs(graph):
+    return jobs_of(graph, SETTING)
+
+
+@pytest.fixture(scope="module")
+def matmul(jobs):
+    return next(job for job in jobs.values() if "matmul" in job.label)
+
+
+@pytest.fixture(scope="module")
+def other_choice(matmul):
+    """A choice that is not the default one."""
+    space = spaces_of(matmul)[0]
+    points = space.sample(6, np.random.default_rng(0))
+    default = space.choice(space.default(), 0)
+    return next(
+        {space.name: text}
+        for row in range(len(points))
+        if (text := space.choice(points, row)) != default
+    )
+
+
+@pytest.fixture(scope="module")
+def running(graph, jobs):
+    return Running(graph, SETTING, {name: built(job) for name, job in jobs.items()}, {})
+
+
+# --------------------------------------------------------------------------- tables
+
+
+def test_a_model_with_a_table_gives_the_same_answer(net, running):
+    module = tw.compile(net, threads=2)
+    got = running._model.run(running._untuned, running._sets[0]).outputs
+    for a, b in zip(got, module(*running._sets[0]), strict=True):
+        np.testing.assert_array_equal(a, np.asarray(b))
+
+
+def test_every_kernel_is_timed_in_place(running, jobs):
+    measured = running.baseline(3)
+    assert set(measured) == {WHOLE, *jobs}
+    assert sum(measured[name].ns for name in jobs) <= measured[WHOLE].ns
+    assert max(measured[name].flops for name in jobs) >= 2 * 32 * 64 * 48
+
+
+def test_a_candidate_takes_turns_with_the_incumbent(running, matmul, other_choice):
+    candidate = built(replace(matmul, choices=choices_of(other_choice)))
+    times = running.race({matmul.name: candidate}, 5)
+    first, second = times[matmul.name]
+    assert len(first) == len(second) == 5
+    assert min(*first, *second) > 0
+    running.adopt(matmul.name, candidate)
+    assert {len(each) for pair in running.compare(5).values() for each in pair} == {5}
+    running.adopt(matmul.name, None)
+
+
+def test_a_candidate_that_changes_the_models_answer_is_not_timed(running, matmul):
+    nodes = tuple(
+        replace(node, op="neg") if node.op == "relu" else node for node in matmul.source.nodes
+    )
+    liar = built(replace(matmul, source=replace(matmul.source, nodes=nodes)))
+    assert running.race({matmul.name: liar}, 5) == {}
+
+
+def test_dynamic_sizes_and_weights_of_several_calls(weighted):
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    net (float[n, 16] x) => (float[n, 16] y) {
+      a = MatMul (x, w)
+      b = Tanh (a)
+      c = MatMul (b, w)
+      y = Add (c, x)
+    }"""
+    model = weighted(text, 16, 16)
+    graph = optimize(load_graph(model), SETTING.target, Options(threads=2))
+    defaults = {name: built(job) for name, job in jobs_of(graph, SETTING).items()}
+    running = Running(graph, SETTING, defaults, {"n": [5, 1]})
+    assert [inputs[0].shape for inputs in running._sets] == [(5, 16)] * 3 + [(1, 16)] * 3
+    module = tw.compile(model, threads=2)
+    for inputs in running._sets:
+        (got,) = running._model.run(running._untuned, inputs).outputs
+        np.testing.assert_array_equal(got, np.asarray(module(*inputs)[0]))
+    name, job = next(iter(jobs_of(graph, SETTING).items()))
+    assert len(running.race({name: defaults[name]}, 6)[name][0]) == 6
+    assert running.baseline(2)[WHOLE].ns > 0
+    checker = Checker(job, defaults[name], {"n": [5, 1, 9, 2]})
+    assert [checker.fault(defaults[name]) for _ in range(5)] == [""] * 5
+    assert {inputs[0].shape[0] for inputs, _ in checker._sets} == {5, 1, 9, 2}
+
+
+# --------------------------------------------------------------------------- checks
+
+
+def test_sound_candidates_pass_and_liars_do_not(matmul, other_choice):
+    checker = Checker(matmul, built(matmul), {})
+    assert checker.fault(built(replace(matmul, choices=choices_of(other_choice)))) == ""
+    nodes = tuple(
+        replace(node, op="neg") if node.op == "relu" else node for node in matmul.source.nodes
+    )
+    liar = built(replace(matmul, source=replace(matmul.source, nodes=nodes)))
+    assert "another answer" in checker.fault(liar)
+
+
+def test_what_a_kernel_leaves_unwritten_is_wrong(matmul, monkeypatch):
+    checker = Checker(matmul, built(matmul), {})
+    checker.fault(built(matmul))
+    monkeypatch.setattr(checker._module, "run", lambda table, inputs, out: None)
+    assert "not finite" in checker.fault(built(matmul))
+
+
+@pytest.mark.slow
+def test_planted_faults_cost_their_candidates_alone(matmul):
+    """Crashes, hangs, memory and lies, in processes of their own."""
+    sys.path.insert(0, str(BENCH))
+    from tune_faults import REASONS, SERVER
+    from tune_faulty_server import KINDS, planted
+
+    space = spaces_of(matmul)[0]
+    points = space.sample(400, np.random.default_rng(1))
+    found = {}
+    for row in range(len(points)):
+        job = replace(matmul, choices=choices_of({space.name: space.choice(points, row)}))
+        found.setdefault(planted(job.name), job)
+    assert set(found) == {"", *KINDS}
+    default = built(matmul)
+    checkers = Checkers(Limits(seconds=10.0, memory_bytes=8 << 30), 2, SERVER)
+    try:
+        questions = {kind: Check(job, default, {}) for kind, job in found.items()}
+        answers = dict(checkers.ask(questions, 300.0))
+    finally:
+        checkers.close()
+    assert isinstance(answers.pop(""), Built)
+    for kind, answer in answers.items():
+        assert REASONS[kind] in str(answer), kind
+    assert len(answers) == len(KINDS)
+
+
+def test_what_does_not_compile_says_why(matmul):
+    space = spaces_of(matmul)[0]
+    bad = replace(matmul, choices={space.name: Choice("gemm", "mr=1")})
+    checkers = Checkers(Limits(), 1)
+    try:
+        ((_, answer),) = checkers.ask({"bad": Build(bad)}, 60.0)
+    finally:
+        checkers.close()
+    assert "TW2701" in answer
+
+
+# --------------------------------------------------------------------------- records
+
+
+def kept(job, choices, database):
+    database.keep(task_key(job), Winner(choices, 1.5, job.label))
+
+
+def tuned_kernels(module):
+    return [kernel for kernel in module.inside.program.kernels.values() if kernel.tuned]
+
+
+def test_compilation_uses_records_that_are_there(net, matmul, other_choice, tmp_path):
+    path = tmp_path / "records.sqlite"
+    with Database(path) as database:
+        kept(matmul, other_choice, database)
+    module = tw.compile(net, threads=2, database=path)
+    (kernel,) = tuned_kernels(module)
+    assert {each.block: f"{each.rule} {each.plan}" for each in kernel.decisions} == other_choice
+    untuned = tw.compile(net, threads=2, database="")
+    assert tuned_kernels(untuned) == []
+    x = np.random.default_rng(1).standard_normal((1, 32, 64)).astype(np.float32)
+    np.testing.assert_allclose(module(x)[0], untuned(x)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_an_open_database_serves_too_and_the_environment_names_one(
+    net, matmul, other_choice, tmp_path, monkeypatch
+):
+    path = tmp_path / "records.sqlite"
+    with Database(path) as database:
+        kept(matmul, other_choice, database)
+        assert tuned_kernels(tw.compile(net, threads=2, database=database))
+    monkeypatch.setenv("TILEWRIGHT_TUNING_DB", str(path))
+    assert tuned_kernels(tw.compile(net, threads=2))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_records_are_for_one_number_of_threads(net, matmul, other_choice, threads):
+    database = Database()
+    kept(matmul, other_choice, database)
+    module = tw.compile(net, threads=threads, database=database)
+    assert bool(tuned_kernels(module)) is (threads == 2)
+
+
+@pytest.mark.parametrize(
+    "choices", [{"nowhere": "gemm mr=1"}, {"h": "no_such_rule a=1"}, {"h": "gemm mr=1"}]
+)
+def test_records_that_do_not_fit_any_more_are_left_out(net, matmul, choices):
+    database = Database()
+    kept(matmul, choices, database)
+    module = tw.compile(net, threads=2, database=database)
+    assert tuned_kernels(module) == []
+    kernel = next(k for k in module.inside.program.kernels.values() if "matmul" in k.name)
+    assert any(each.rule == "tuned plan" for each in kernel.refusals)
+
+
+def test_a_damaged_database_does_not_stop_compilation(net, tmp_path, caplog):
+    path = tmp_path / "records.sqlite"
+    path.write_bytes(b"no database" * 100)
+    assert tuned_kernels(tw.compile(net, threads=2, database=path)) == []
+    assert "untuned" in caplog.text
+
+
+def test_choices_make_another_kernel_and_another_key(matmul, other_choice):
+    tuned = replace(matmul, choices=choices_of(other_choice))
+    assert tuned.name != matmul.name
+    assert tuned.key != matmul.key
+    assert task_key(matmul) == task_key(matmul, matmul.key)
+    assert isinstance(task_key(matmul), TaskKey)
+    assert matmul.setting.key not in task_key(matmul).text
+    assert compile_kernel(tuned, use_cache=False).tuned
+    assert not compile_kernel(matmul, use_cache=False).tuned
+
+
+# --------------------------------------------------------------------------- the whole
+
+
+@pytest.mark.slow
+def test_a_model_is_tuned_and_the_records_serve_the_next_time(net, tmp_path):
+    path, told = tmp_path / "records.sqlite", []
+
+    def interrupt(snapshot):
+        told.append(snapshot)
+        if snapshot.stage == "learning":  # Ctrl-C after the first round
+            raise KeyboardInterrupt
+
+    module = tw.compile(net, threads=2, tune=Budget(minutes=10), database=path, tuning=interrupt)
+    outcome = module.inside.tuning
+    assert outcome.trials > 0
+    assert outcome.gain >= 1.0
+    assert outcome.stopped == "interrupted"
+    assert told[-1].budget_s <= 600.0
+    with Database(path) as database:
+        assert sum(database.versions.values()) > 0
+    again = tw.compile(net, threads=2, database=path)
+    assert len(tuned_kernels(again)) == len(tuned_kernels(module)) == len(outcome.winners)
+
+
+@pytest.mark.slow
+def test_records_that_cannot_be_written_stay_in_memory(graph, tmp_path):
+    path = tmp_path / "records.sqlite"
+    path.write_bytes(b"no database" * 100)
+    records = Records.open(path)
+    outcome = tune_model(graph, SETTING, Budget(minutes=0.2), records, Settings(model="gaussian"))
+    assert any("in memory" in note for note in outcome.notes)
+    assert path.read_bytes().startswith(b"no database")
+
+
+def test_models_that_cannot_be_timed_here_are_refused(net):
+    with pytest.raises(UserError) as caught:
+        tw.compile(net, "riscv64-linux-gnu", tune=Budget(minutes=1))
+    assert caught.value.code == "TW5010"
+    text = parse("graph @main(%x: str[2]) { %y = string_concat(%x, %x) return %y }")
+    with pytest.raises(UserError) as caught:
+        tw.compile(text, tune=Budget(minutes=1))
+    assert caught.value.code == "TW5011"
+
+
+def test_plain_loops_have_nothing_to_tune(net):
+    module = tw.compile(net, threads=2, schedule=False, tune=Budget(minutes=1))
+    assert module.inside.tuning is None
+
+
+def test_json_is_what_the_command_tells(net, tmp_path):
+    from tilewright.cli.tune import describe
+    from tilewright.tune.tasks import Progress
+    from tilewright.tune.tuner import Outcome
+
+    task = Progress("matmul_1", "matmul", 2000.0, 1000.0, 1000.0)
+    outcome = Outcome(
+        2.0, 1.9, {"matmul_1": Winner({"h": "gemm mr=1"}, 2.0)}, [task], 3.0, 9, 1, "estimate", "x"
+    )
+    told = json.loads(json.dumps(describe(outcome)))
+    assert told["kernels"][0]["choices"] == {"h": "gemm mr=1"}
+    assert told["gain"] == 2.0
+
+
+def test_inputs_lie_at_several_places_of_their_pages():
+    array = np.arange(3000, dtype=np.float32).reshape(3, 1000)
+    placed = [one[0] for one in placements([array])]
+    assert all((each == array).all() and each.flags.c_contiguous for each in placed)
+    assert placed[2].ctypes.data % 4096 == 2048 + 64

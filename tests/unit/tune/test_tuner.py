@@ -1,0 +1,145 @@
+"""The tuner against a lab whose truth is known."""
+
+from __future__ import annotations
+
+import pytest
+from tune_fakes import Clock, FakeLab, GridSpace, task
+
+from tilewright.tune.budget import Budget
+from tilewright.tune.database import Database, Records
+from tilewright.tune.record import Winner
+from tilewright.tune.tuner import Tuner
+
+
+def tuned(tasks, lab, records=None, minutes=1.0, **more):
+    records = records or Records.open(None)
+    return Tuner(
+        tasks, lab, records, Budget(minutes=minutes), model="gaussian", clock=Clock(), **more
+    ).run()
+
+
+def test_it_finds_what_is_faster_and_keeps_it():
+    one = task()
+    lab, records = FakeLab([one]), Records.open(None)
+    outcome = tuned([one], lab, records)
+    truth = lab.ns(lab.incumbents["matmul"])
+    assert truth <= 1000.0 * 1.3
+    assert outcome.gain == pytest.approx(one.baseline_ns / truth, rel=0.05)
+    kept = records.winners([one.key])[one.key]
+    assert kept.choices == dict(lab.incumbents["matmul"].choices)
+    assert outcome.winners["matmul"] == kept
+
+
+def test_a_default_that_is_best_stays():
+    space = GridSpace(best=(6, 7, 0))
+    one = task(spaces=(space,))
+    lab, records = FakeLab([one], noise=0.03), Records.open(None)
+    outcome = tuned([one], lab, records)
+    assert outcome.gain == 1.0
+    assert records.winners([one.key]) == {}
+
+
+def test_every_outcome_is_on_record():
+    one = task()
+    lab = FakeLab([one], broken=lambda choice: "crashed" if choice.endswith("1") else "")
+    records = Records.open(None)
+    outcome = tuned([one], lab, records)
+    trials = records.trials(one.key)
+    bad = [each for each in trials if each.error]
+    assert bad
+    assert all(each.error == "crashed" for each in bad)
+    good = [each for each in trials if not each.error]
+    assert all(each.ns > 0 and len(each.features) == 4 for each in good)
+    assert outcome.failed == len(bad)
+    assert outcome.failed + len(good) == len(lab.checked)
+
+
+def test_what_is_wrong_never_wins():
+    one = task()
+    lab = FakeLab([one], broken=lambda choice: "another answer" if choice != "grid 6 3 1" else "")
+    outcome = tuned([one], lab)
+    assert outcome.winners["matmul"].choices == {"y": "grid 6 3 1"}
+
+
+def test_what_does_not_help_the_whole_model_is_dropped():
+    one = task()
+    lab, records = FakeLab([one], in_model=9.0), Records.open(None)
+    outcome = tuned([one], lab, records)
+    assert outcome.gain == 1.0
+    assert not outcome.winners
+    assert records.winners([one.key]) == {}
+    assert lab.incumbents["matmul"].choices == ()
+
+
+def test_a_task_of_several_blocks_is_tuned_in_turn():
+    one = task(spaces=(GridSpace("y"), GridSpace("z", best=(1, 1, 1))))
+    lab = FakeLab([one])
+    outcome = tuned([one], lab, minutes=3.0)
+    assert set(outcome.winners["matmul"].choices) == {"y", "z"}
+    assert outcome.gain > 1.3
+
+
+def test_what_was_tried_before_is_not_tried_again(tmp_path):
+    one = task()
+    first = FakeLab([one])
+    tuned([one], first, Records(Database(tmp_path / "a.sqlite")), minutes=0.3)
+    with Database(tmp_path / "a.sqlite") as database:
+        before = {each.choice for each in database.trials(one.key)}
+    second = FakeLab([one], seed=1)
+    again = tuned([one], second, Records(Database(tmp_path / "a.sqlite")), minutes=0.3)
+    with Database(tmp_path / "a.sqlite") as database:
+        trials = [each.choice for each in database.trials(one.key)]
+    timed = {choice for each in second.checked[1:] for _, choice in each.choices}
+    assert not timed & before
+    assert len(trials) > len(before)
+    assert second.checked[0].choices  # the winner of before, checked and raced anew
+    assert again.gain > 1.0
+
+
+def test_an_interruption_keeps_what_was_found():
+    one = task()
+    lab, records = FakeLab([one]), Records.open(None)
+    lab.interrupt_after = 30
+    outcome = tuned([one], lab, records)
+    assert outcome.stopped == "interrupted"
+    assert outcome.winners
+    assert records.winners([one.key])
+
+
+def test_it_stops_when_nothing_is_left():
+    one = task(floor=990.0)
+    outcome = tuned([one], FakeLab([one]), minutes=60.0)
+    assert outcome.stopped in ("less than 1% is left to gain", "every choice was tried")
+    assert tuned([], FakeLab([])).stopped == "less than 1% is left to gain"
+
+
+def test_the_budget_holds():
+    one = task()
+    outcome = tuned([one], FakeLab([one]), minutes=0.5)
+    assert outcome.seconds <= 1.05 * 30.0
+
+
+def test_snapshots_tell_how_it_goes():
+    one, told = task(), []
+    tuned([one], FakeLab([one]), report=told.append)
+    assert {"building and checking", "timing in place", "confirming"} <= {s.stage for s in told}
+    assert told[-1].tasks[0].gain > 1.0
+    assert told[0].left > told[-1].left
+
+
+def test_a_winner_of_before_that_is_no_better_is_not_kept_blindly():
+    space = GridSpace(best=(6, 7, 0))
+    one = task(spaces=(space,))
+    records = Records.open(None)
+    records.keep(one.key, Winner({"y": "grid 0 0 5"}, 1.5))
+    outcome = tuned([one], FakeLab([one]), records)
+    assert not outcome.winners
+    assert records.winners([one.key]) == {}
+
+
+def test_a_winner_of_before_that_fails_now_is_forgotten():
+    one, records = task(), Records.open(None)
+    records.keep(one.key, Winner({"y": "grid 0 0 5"}, 1.5))
+    lab = FakeLab([one], broken=lambda choice: "crashed")
+    assert not tuned([one], lab, records, minutes=0.2).winners
+    assert records.winners([one.key]) == {}
