@@ -10,7 +10,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import sketch_programs as programs
 
-import tilewright as tw
 from tilewright.base.errors import UserError
 from tilewright.tune.sketch import SketchSpace
 from tilewright.tune.sketch.model import FEATURE_NAMES
@@ -70,7 +69,7 @@ def test_tiles_need_not_divide():
     points = space.sample(400, np.random.default_rng(0))
     inner = set()
     for row in range(len(points)):
-        grid, values = space.values(points, row)
+        _, values = space.values(points, row)
         inner.add(values.get("c.i.inner"))
     assert {2, 3, 4, 5} <= inner  # of 13
 
