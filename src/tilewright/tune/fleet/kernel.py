@@ -18,7 +18,7 @@ import numpy as np
 
 import tilewright.intrin  # noqa: F401  # programs may name the intrinsics of hardware
 from tilewright.base.errors import TilewrightError, UserError
-from tilewright.base.target import Target
+from tilewright.base.target import CPU, Target
 from tilewright.codegen.build import CompiledFunction, build
 from tilewright.sym import Const, Var, evaluate
 from tilewright.tensor.ir import Buffer, Function, sizes_of
@@ -42,6 +42,8 @@ class Kernel:
         self.function = parse(text)
         self.target = Target.parse(target)
         self.threads = threads
+        if self.target.kind != CPU:
+            raise UserError("TW5205", f"functions for {target} are not measured by workers")
         self._sizes: dict[Var, int] = {
             size: (sizes or {}).get(size.name, DEFAULT_SIZE) for size in sizes_of(self.function)
         }
@@ -113,8 +115,7 @@ class Kernel:
 
     def _compiled(self, fn: Function) -> CompiledFunction:
         run = build(fn, self.target, use_cache=False)
-        if not isinstance(run, CompiledFunction):
-            raise UserError("TW5205", f"functions for {self.target} are not measured by workers")
+        assert isinstance(run, CompiledFunction)  # of the kinds of target there are
         return run
 
     def _fault(self, run: CompiledFunction) -> str:
