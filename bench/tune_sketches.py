@@ -3,7 +3,7 @@
     python bench/tune_sketches.py [--json FILE] [--minutes 3] [--threads 2] [--workers 1] [--only X]
 
 A bilinear form with a reducer of its own (noisy-or), a convolution of 2-bit activations and 1-bit
-weights (popcounts of planes), and a stencil whose steps follow one another. The baseline has lanes
+weights (popcounts of planes), and a stencil of 81 points. The baseline has lanes
 along the innermost dimension and threads along the outermost, as the program says it; so has what
 the schedule rules make of it, which is shown besides. Ratios are of the middle of runs in turns.
 """
@@ -30,7 +30,7 @@ WANTED = 5.0
 FINAL_PAIRS = 15
 
 
-def bilinear(rows: int = 64, left: int = 64, right: int = 64, outputs: int = 256) -> Function:
+def bilinear(rows: int = 96, left: int = 96, right: int = 96, outputs: int = 256) -> Function:
     """out[m, n] = 1 - product over i, j of (1 - x[m, i] w[i, j, n] z[m, j])."""
     x, z = te.placeholder((rows, left), name="x"), te.placeholder((rows, right), name="z")
     w = te.placeholder((left, right, outputs), name="w")
@@ -61,17 +61,14 @@ def bit_convolution(size: int = 28, words: int = 8, outputs: int = 128) -> Funct
 
 
 def stencil(size: int = 1024, radius: int = 4) -> Function:
-    """Around a point, what exceeds it, weighted: no convolution, since it is not linear."""
+    """Each point by all around it: 81 weights that differ."""
     span = 2 * radius + 1
     x = te.placeholder((size + 2 * radius, size + 2 * radius), name="x")
     k = te.placeholder((span, span), name="k")
     dy, dx = te.reduce_axis((0, span), name="dy"), te.reduce_axis((0, span), name="dx")
     y = te.compute(
         (size, size),
-        lambda row, column: te.sum(
-            k[dy, dx] * te.max(x[row + dy, column + dx] - x[row + radius, column + radius], 0.0),
-            axis=(dy, dx),
-        ),
+        lambda row, column: te.sum(k[dy, dx] * x[row + dy, column + dx], axis=(dy, dx)),
         name="y",
     )
     return te.function([x, k, y], name="stencil")
