@@ -31,14 +31,14 @@ FINAL_PAIRS = 15
 
 
 def bilinear(rows: int = 96, left: int = 96, right: int = 96, outputs: int = 256) -> Function:
-    """out[m, n] = 1 - product over i, j of (1 - x[m, i] w[i, j, n] z[m, j])."""
+    """out[m, n] = 1 - product over i, j of (1 - x[m, i] w[n, i, j] z[m, j])."""
     x, z = te.placeholder((rows, left), name="x"), te.placeholder((rows, right), name="z")
-    w = te.placeholder((left, right, outputs), name="w")
+    w = te.placeholder((outputs, left, right), name="w")  # as torch.nn.Bilinear has it
     either = te.comm_reducer(lambda p, q: p + q - p * q, lambda t: te.const(0, t), name="either")
     i, j = te.reduce_axis((0, left), name="i"), te.reduce_axis((0, right), name="j")
     out = te.compute(
         (rows, outputs),
-        lambda m, n: either(x[m, i] * w[i, j, n] * z[m, j], axis=(i, j)),
+        lambda m, n: either(x[m, i] * w[n, i, j] * z[m, j], axis=(i, j)),
         name="out",
     )
     return te.function([x, z, w, out], name="bilinear")
@@ -47,12 +47,12 @@ def bilinear(rows: int = 96, left: int = 96, right: int = 96, outputs: int = 256
 def bit_convolution(size: int = 28, words: int = 8, outputs: int = 128) -> Function:
     """Two planes of activations, words of 32 channels, 3 x 3 positions."""
     x = te.placeholder((2, size + 2, size + 2, words), "u32", name="x")
-    k = te.placeholder((3, 3, words, outputs), "u32", name="k")
+    k = te.placeholder((outputs, 3, 3, words), "u32", name="k")  # as TensorFlow Lite has it
     plane, word = te.reduce_axis((0, 2), name="plane"), te.reduce_axis((0, words), name="word")
     dy, dx = te.reduce_axis((0, 3), name="dy"), te.reduce_axis((0, 3), name="dx")
 
     def element(row: te.Expr, column: te.Expr, out: te.Expr) -> te.Expr:
-        both = te.bitwise_and(x[plane, row + dy, column + dx, word], k[dy, dx, word, out])
+        both = te.bitwise_and(x[plane, row + dy, column + dx, word], k[out, dy, dx, word])
         count = te.cast(te.popcount(both), "i32")
         return te.sum(te.shift_left(count, te.cast(plane, "i32")), axis=(plane, dy, dx, word))
 
