@@ -10,8 +10,13 @@ written, before it is timed; then it takes turns with the best so far.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,6 +90,16 @@ class Kernel:
             other = None if not against else self._built(against)
         except TilewrightError as error:
             return {"error": f"refused: error[{error.code}]: {error.message}"}
+        with _alone():
+            return self._in_turns(candidate, other, pairs, seconds)
+
+    def _in_turns(
+        self,
+        candidate: CompiledFunction,
+        other: CompiledFunction | None,
+        pairs: int,
+        seconds: float,
+    ) -> dict[str, Any]:
         first: list[float] = []
         second: list[float] = []
         self._time(candidate)  # warm
@@ -136,6 +151,15 @@ class Kernel:
             count += 1
             spent = time.perf_counter() - begin
         return spent / count * 1e9
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """One timing at a time on a machine, however many workers build there."""
+    path = Path(tempfile.gettempdir()) / f"tilewright-timing-{os.getuid()}.lock"
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield  # closing the file gives the lock back, as does the end of the process
 
 
 def _rubbish(array: Array) -> Array:

@@ -62,8 +62,6 @@ SHAPE = (
     "idle lanes",
     "chunks",
     "chunks per thread",
-    "log turns",
-    "trips of a tile",
     "packed operands",
 )
 TURN_CYCLES = 2.0  # of a loop that is not unrolled: count, compare, branch, addresses
@@ -76,8 +74,17 @@ FEATURE_NAMES = (
     *SHAPE,
     *(f"bytes of a {name}" for name in LEVEL_NAMES),
     *(f"reuse in a {name}" for name in LEVEL_NAMES),
+    *(f"trips of a {name}" for name in LEVEL_NAMES),
     *RELATION_NAMES,
     *(f"stages {kind}" for kind in KINDS),
+)
+
+# Where the features of each level stand, innermost first: what a model of nests reads them by.
+LEVEL_COLUMNS = tuple(
+    tuple(
+        FEATURE_NAMES.index(f"{kind} {name}") for kind in ("bytes of a", "reuse in a", "trips of a")
+    )
+    for name in LEVEL_NAMES
 )
 
 
@@ -89,6 +96,7 @@ class Described:
     shape: Mapping[str, Any] = field(default_factory=dict)
     touched: Mapping[str, Any] = field(default_factory=dict)  # bytes of all buffers, by level
     reuse: Mapping[str, Any] = field(default_factory=dict)  # operations per byte, by level
+    trips: Mapping[str, Any] = field(default_factory=dict)  # by level
     curve: Column | None = None
 
 
@@ -137,7 +145,7 @@ class StructureModel:
         for name in SHAPE:
             made[:, at] = main.shape.get(name, 0.0)
             at += 1
-        for source in (main.touched, main.reuse):
+        for source in (main.touched, main.reuse, main.trips):
             for name in LEVEL_NAMES:
                 made[:, at] = log2(source.get(name, 1.0))
                 at += 1
@@ -287,8 +295,6 @@ class StructureModel:
             "idle lanes": f["idle"],
             "chunks": log2(chunks),
             "chunks per thread": np.minimum(chunks / threads, 32.0),
-            "log turns": log2(steps),
-            "trips of a tile": log2(f["trips/tile"]),
             "packed operands": float(len(way.packed)),
         }
         rows = len(next(iter(columns.values())))
@@ -299,7 +305,9 @@ class StructureModel:
                 instances = operations / np.maximum(1.0, f[f"trips/{level}"])
                 flat_bytes.append(size)
                 flat_reuse.append(instances * touch.element_bytes / np.maximum(1.0, size))
-        return Described(terms, shape, touched, reuse, relation(flat_bytes, flat_reuse, rows))
+        trips = {level: f[f"trips/{level}"] for level in LEVEL_NAMES}
+        curve = relation(flat_bytes, flat_reuse, rows)
+        return Described(terms, shape, touched, reuse, trips, curve)
 
     def _memory(
         self, f: Mapping[str, Any], touched: Mapping[str, Any], count: int
