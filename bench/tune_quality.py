@@ -4,10 +4,10 @@
                                  [--save FILE] [--load FILE] [--seeds 3] [--workers N] [--threads 1]
 
 For every kernel (12 convolutions of ResNet-18, 9 depthwise ones, 8 GEMMs of BERT) a pool of points
-is built, checked and timed once: half at random, half those that the estimate likes. Each search then
-picks from the pool, eight at a time, knowing only what it has picked before. Told is the share of
-the pool's best speed that it has reached after 40 measurements, and how many it needs for the best
-that 2/3 of the pool at random holds. A pool that was saved is read back instead of measured.
+is built, checked and timed once: half at random, half those that the estimate likes. Each search
+then picks from the pool, eight at a time, knowing only what it has picked before. Told is the share
+of the pool's best speed that it has reached after 40 measurements, and how many it needs for the
+best that 2/3 of the pool at random holds. A pool that was saved is read instead of measured.
 """
 
 from __future__ import annotations

@@ -27,21 +27,27 @@ def serve(
     """Answer until the other end closes."""
     lines = Lines(source, sink)
     try:
-        hello = lines.receive(_later())
-        reason = objection(hello, token)
-        if reason:
-            lines.send({"refused": reason}, _later())
+        said = welcome(lines.receive(_later()), tags=tags, token=token)
+        lines.send(said, _later())
+        if "refused" in said:
             return
-        known = [platform.machine(), *tags]
-        cores = os.cpu_count() or 1
-        lines.send({"hello": PROTOCOL, "version": VERSION, "tags": known, "cores": cores}, _later())
         while True:
-            lines.send(_answer(lines.receive(_later()), handlers), _later())
+            lines.send(answer(lines.receive(_later()), handlers), _later())
     except Lost:
         return
 
 
-def _answer(message: Message, handlers: Mapping[str, Handler]) -> Message:
+def welcome(message: Message, *, tags: Sequence[str] = (), token: str = "") -> Message:
+    """What a worker says to a greeting: what it is, or why it does not serve."""
+    reason = objection(message, token)
+    if reason:
+        return {"refused": reason}
+    known = [platform.machine(), *tags]
+    return {"hello": PROTOCOL, "version": VERSION, "tags": known, "cores": os.cpu_count() or 1}
+
+
+def answer(message: Message, handlers: Mapping[str, Handler]) -> Message:
+    """What came of a task."""
     name = message.get("task")
     handler = handlers.get(str(message.get("kind")))
     if handler is None:

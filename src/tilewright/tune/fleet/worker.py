@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.tune.fleet.kernel import Kernel
-from tilewright.tune.fleet.serve import serve
+from tilewright.tune.fleet.serve import Handler, serve
 from tilewright.tune.fleet.wire import TOKEN_VARIABLE, Message
 from tilewright.tune.process import limit_this_process
 
@@ -46,6 +46,12 @@ class Measurer:
         )
 
 
+HANDLERS: Mapping[str, Handler] = {
+    "measure": Measurer(),
+    "echo": lambda message: {"said": message.get("say"), "pid": os.getpid()},
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve measurements on this process's input and output."""
     parser = argparse.ArgumentParser(prog="tilewright.tune.fleet.worker")
@@ -56,13 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     source = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints does not disturb answers
     limit_this_process(int(given.memory_gb * (1 << 30)), MOST_OUTPUT_BYTES)
-    serve(
-        source,
-        sink,
-        {"measure": Measurer(), "echo": lambda message: {"said": message.get("say")}},
-        tags=given.tag,
-        token=os.environ.get(TOKEN_VARIABLE, ""),
-    )
+    serve(source, sink, HANDLERS, tags=given.tag, token=os.environ.get(TOKEN_VARIABLE, ""))
 
 
 if __name__ == "__main__":
