@@ -100,6 +100,18 @@ def spread(n: int = 6, k: int = 10) -> Function:
     return te.function([a, low, high], name="spread")
 
 
+def bytes_gemm(m: int = 13, n: int = 11, k: int = 21) -> Function:
+    """A product of bytes, for which processors have instructions."""
+    a, b = te.placeholder((m, k), "i8", name="a"), te.placeholder((k, n), "i8", name="b")
+    r = te.reduce_axis((0, k), name="r")
+    c = te.compute(
+        (m, n),
+        lambda i, j: te.sum(te.cast(a[i, r], "i32") * te.cast(b[r, j], "i32"), axis=r),
+        name="c",
+    )
+    return te.function([a, b, c], name="bytes_gemm")
+
+
 def dynamic_gemm() -> Function:
     n, m = te.var("n"), te.var("m")
     a, b = te.placeholder((n, 9), name="a"), te.placeholder((9, m), name="b")
@@ -110,7 +122,16 @@ def dynamic_gemm() -> Function:
 
 PROGRAMS: dict[str, Callable[..., Function]] = {
     each.__name__: each
-    for each in (noisy_or, bit_convolution, stencil, gemm, squares, convolution, spread)
+    for each in (
+        noisy_or,
+        bit_convolution,
+        stencil,
+        gemm,
+        squares,
+        convolution,
+        spread,
+        bytes_gemm,
+    )
 }
 OUTPUTS = {"spread": 2}
 
@@ -122,6 +143,8 @@ def arguments(fn: Function, seed: int = 0, sizes: dict[str, int] | None = None) 
         shape = [int((sizes or {}).get(str(dim)) or dim.value) for dim in buffer.shape]
         if buffer.dtype.name == "u32":
             found.append(random.integers(0, 1 << 32, shape, np.uint32))
+        elif buffer.dtype.name == "i8":
+            found.append(random.integers(-128, 128, shape, np.int8))
         elif buffer.dtype.name == "i32":
             found.append(np.full(shape, -7, np.int32))
         else:

@@ -47,6 +47,19 @@ def test_structures(program, wanted):
     assert wanted in names(programs.PROGRAMS[program]())
 
 
+def test_bytes_are_multiplied_by_the_instruction_for_it():
+    fn = programs.bytes_gemm()
+    space = SketchSpace(fn, "aarch64-linux-gnu -mcpu=neoverse-n1", threads=1)
+    grid = next(grid for grid in space.grids if grid.name.startswith("c:dot("))
+    rows = grid.drawn(6, np.random.default_rng(0))
+    args = programs.arguments(fn)
+    want = programs.answers(fn, args)[0]
+    for row in rows:
+        made = space.schedule(grid.text(row.tolist())).function
+        assert "neon_sdot" in str(made)
+        assert np.array_equal(programs.answers(made, args)[0], want)
+
+
 def test_long_sums_can_be_taken_in_blocks():
     assert "c:blocks@j;d:follow" in names(programs.gemm(64, 64, 512))
     assert "c:blocks@j;d:follow" not in names(programs.gemm(64, 64, 9))

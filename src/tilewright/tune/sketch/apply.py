@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tilewright.base.dots import DOTS, Dot
 from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.cpu.gemm_schedule import copy_of, inline_crop, producer_of
 from tilewright.rules.cpu.vectorize import REDUCTION_LANES, vectorize_stage
-from tilewright.rules.match.nest import attempt, block_of, fused
+from tilewright.rules.match.contraction import Contraction, contraction
+from tilewright.rules.match.nest import attempt, block_of, fused, nest_of
 from tilewright.tensor.ir import Call, Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import exprs, output_buffers
@@ -21,6 +25,7 @@ from tilewright.tune.sketch.fields import long_sum
 from tilewright.tune.sketch.stage import Stage
 from tilewright.tune.sketch.structure import (
     BLOCKS,
+    DOT,
     FOLLOW,
     PARTS,
     PLAIN,
@@ -87,6 +92,8 @@ def _tile(
 ) -> Tiles:
     """Cut every axis, order the levels, keep the tile in registers, share out what is outermost."""
     block = sch.get_block(stage.name)
+    if way.kind == DOT:
+        return _dot(sch, block, stage, way, own, context)
     width = _number(own, f"{stage.axes[way.lanes].name}.inner") * stage.lanes
     panels = [_pack(sch, stage, way, name, width) for name in way.packed]
     levels = _cut(sch, block, stage, way, own)
@@ -115,6 +122,80 @@ def _tile(
         shared = [whole]
     inner = [*shared, *levels.block]
     return Tiles(shared[-1], inner[-1], inner[-1], inner_lanes)
+
+
+def _dot(
+    sch: Schedule,
+    block: BlockRef,
+    stage: Stage,
+    way: Way,
+    own: Mapping[str, Value],
+    context: RuleContext,
+) -> Tiles:
+    """Tiles whose innermost step is an instruction for dot products; B is packed in its groups."""
+    nest = nest_of(sch, block)
+    found = None if nest is None else contraction(nest)
+    assert found is not None
+    dot = next(each for each in DOTS if each.name == way.intrin)
+    width = _number(own, f"{stage.axes[way.lanes].name}.inner") * dot.lanes
+    multiples = [1] * len(stage.axes)
+    name = stage.axes[way.lanes].name
+    whole = width * _number(own, f"{name}.middle") * _number(own, f"{name}.block")
+    multiples[found.n[-1]], multiples[found.k[-1]] = whole, dot.steps  # an instruction has no tail
+    sch.pad(block, multiples)
+    panel = copy_of(sch, block, found, found.b)
+    filled = producer_of(sch, block, found, found.a)
+    inline_crop(sch, block)
+    levels = _cut(sch, block, stage, way, own)
+    *far, last = levels.steps
+    calls, group = sch.split(last, [None, dot.steps])
+    sums = [*far, calls]
+    sch.reorder(
+        *levels.outer,
+        *levels.block,
+        *levels.middle,
+        *sums,
+        *levels.inner,
+        *levels.lane,
+        group,
+    )
+    for loop in levels.inner:
+        sch.unroll(loop)
+    around = [*levels.outer, *levels.block, *levels.middle][-1]
+    results(sch, block, around, dot.lanes, width)
+    init = sch.decompose_reduction(block, sums[0])
+    if filled is not None:
+        _, lane = sch.split(sch.get_loops(filled)[-1], [None, dot.lanes * dot.group])
+        attempt(sch, sch.vectorize, lane)
+    _pack_groups(sch, panel, found, dot, width)
+    sch.tensorize(levels.lane[0], dot.name)
+    sch.tensorize(sch.get_loops(init)[-1], dot.name)
+    shared = levels.outer
+    if context.threads > 1:
+        whole = fused(sch, shared)
+        sch.parallel(whole)
+        shared = [whole]
+        _share_copy(sch, panel, context)
+    inner = [*shared, *levels.block]
+    return Tiles(shared[-1], inner[-1], inner[-1], dot.lanes)
+
+
+def _pack_groups(sch: Schedule, panel: BlockRef, found: Contraction, dot: Dot, width: int) -> None:
+    """Panels as wide as a tile; in each, for every group of the sum, that of all lanes."""
+    deep, column = found.nest.var(found.k[-1]), found.nest.var(found.n[-1])
+    names = [f"x{axis}" for axis in range(len(found.b.index))]
+    k = names[found.b.index.index(deep)]
+    j = names[found.b.index.index(column)]
+    others = [name for name in names if name not in (k, j)]
+    places = [*others, f"{j} // {width}", f"{k} // {dot.group}", f"{j} % {width}"]
+    places.append(f"{k} % {dot.group}")
+    sch.transform_layout(panel, ("write", 0), f"({', '.join(names)}) -> ({', '.join(places)})")
+    own = sch.get_loops(panel)[-len(names) :]
+    rest = [loop for name, loop in zip(names, own, strict=True) if name not in (k, j)]
+    calls, group = sch.split(own[names.index(k)], [None, dot.group])
+    vectors, lane = sch.split(own[names.index(j)], [None, dot.lanes])
+    sch.reorder(*rest, vectors, calls, lane, group)
+    attempt(sch, sch.unroll, group)
 
 
 @dataclass

@@ -45,6 +45,7 @@ MOST_DIVISORS = 24  # beyond this, a divisor is no tile of registers or L1
 MOST_UNROLLED = (
     192  # vector operations in the body of a loop, tails counted: more is slow to compile
 )
+DOT_OPERANDS = 4  # registers that an instruction's operands need beside the sums
 ACCUMULATORS = (4, 2, 1, 8)  # vectors of partial results
 CHUNKS = (8, 4, 2, 1, 16)  # per thread
 PART_COUNTS = (1, 2, 4, 8)  # per thread, of a sum that threads share out
@@ -168,7 +169,7 @@ def _tile_legal(stage: Stage, way: Way, registers: Registers, c: Columns) -> Col
         fits &= -(-units // inner) * inner * 2 <= units * 3
         size = inner * (stage.lanes if at == way.lanes else 1)
         copies = copies * np.where((axis.extent % size != 0) | axis.is_dynamic, 2, 1)
-    fits &= tile <= registers.vectors
+    fits &= tile <= registers.vectors - (DOT_OPERANDS if way.kind == DOT else 0)
     steps: Column = np.ones(len(tile), np.int64)
     for at in stage.reduced:
         axis = stage.axes[at]

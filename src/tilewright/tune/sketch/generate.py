@@ -21,6 +21,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.errors import ScheduleError
 from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu import gemm_dot
 from tilewright.rules.inline import inline_producers
 from tilewright.rules.match.nest import block_of, is_expression
 from tilewright.sym import ONE
@@ -33,6 +34,7 @@ from tilewright.tune.sketch.fields import Registers, fields_of, groups_of, legal
 from tilewright.tune.sketch.stage import Stage, Touch, stage_of
 from tilewright.tune.sketch.structure import (
     BLOCKS,
+    DOT,
     FOLLOW,
     PARTS,
     PLAIN,
@@ -235,6 +237,7 @@ def _ways(program: Program, stage: Stage) -> list[Way]:
         results //= stage.axes[at].extent
     tiles = _tiles(stage)
     if stage.reduced:
+        found += _dots(program, stage)
         found += tiles
         if stage.instances // max(1, results) >= BLOCKED_STEPS:
             found += [
@@ -252,6 +255,16 @@ def _ways(program: Program, stage: Stage) -> list[Way]:
     else:
         found = [Way(PLAIN)]
     return found
+
+
+def _dots(program: Program, stage: Stage) -> list[Way]:
+    """Instructions for dot products that compute what the stage sums."""
+    sch = program.schedule
+    problem = gemm_dot.match(sch, sch.get_block(stage.name), program.context)
+    if problem is None:
+        return []
+    lanes = problem.found.n[-1]
+    return [Way(DOT, lanes, intrin=problem.dot.name)] if lanes in stage.spatial else []
 
 
 def _only_tiled(ways: Sequence[Way], stage: Stage) -> list[Way]:

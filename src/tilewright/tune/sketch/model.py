@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
+from tilewright.base.dots import DOTS
 from tilewright.base.machine import Machine
 from tilewright.rules.context import RuleContext
 from tilewright.rules.sharing import chunk_cycles
@@ -68,6 +69,7 @@ TURN_CYCLES = 2.0  # of a loop that is not unrolled: count, compare, branch, add
 OVERLAP = 0.3  # of the shorter of arithmetic and memory that does not hide behind the other
 SPILL_CYCLES = 1.0  # per step, of an accumulator that has no register
 PACK_CYCLES_PER_BYTE = 0.25
+DOT_CYCLES = 1.0  # of a call of a dot-product instruction, some of which are several
 
 FEATURE_NAMES = (
     *(f"log {name}" for name in TERMS),
@@ -241,7 +243,8 @@ class StructureModel:
         f = self._formulas[stage.name].columns(given)
         vectors, unrolled = f["vectors"], f["unrolled"]
         chain = stage.chain * machine.fma_latency_cycles if stage.reduced else 0.0
-        arithmetic = vectors * unrolled * stage.operations
+        operations_cycles = DOT_CYCLES if way.kind == DOT else stage.operations
+        arithmetic = vectors * unrolled * operations_cycles
         loads = f["loads"] / machine.loads_per_cycle
         used = vectors + f["operands"] + 1
         spilled = np.maximum(0.0, used - self.context.target.vector_registers)
@@ -415,10 +418,12 @@ def _tile_formulas(stage: Stage, way: Way, context: RuleContext) -> dict[str, Ex
             unroll: Expr = sym.const(1)
             if at in stage.reduced and way.kind != DOT:
                 unroll = decided(f"{axis.name}.unroll")
+            elif way.kind == DOT and at == stage.reduced[-1]:
+                unroll = sym.const(_dot_steps(way))
             part: Expr = whole
             if way.kind == BLOCKS and at == longest:
                 part = sym.minimum(decided(f"{axis.name}.block"), axis.extent)
-            unrolled = sym.mul(unrolled, unroll)
+            unrolled = sym.mul(unrolled, 1 if way.kind == DOT else unroll)
             sizes: tuple[Expr, ...] = (unroll, part, part, whole, whole)
             chunk[at] = whole
         elif at in stage.spatial:
@@ -462,6 +467,11 @@ def _tile_formulas(stage: Stage, way: Way, context: RuleContext) -> dict[str, Ex
     return found
 
 
+def _dot_steps(way: Way) -> int:
+    """Of the sum, in one call of the instruction."""
+    return next(each.steps for each in DOTS if each.name == way.intrin)
+
+
 def _loaded(
     stage: Stage, way: Way, touch: Touch, tile: Mapping[int, Expr], *, single: bool = False
 ) -> Expr:
@@ -471,6 +481,8 @@ def _loaded(
     for at in (*stage.spatial, *stage.reduced):
         if not touch.uses(at) or (single and stage.axes[at].is_reduced):
             continue
+        if way.kind == DOT and stage.axes[at].is_reduced:
+            continue  # a call loads a vector of each operand
         size = tile[at]
         if at == way.lanes and (step in (0, 1) or touch.buffer in way.packed):
             size = sym.ceildiv(size, stage.lanes)
