@@ -3,7 +3,8 @@
     python bench/tune_sketches.py [--json FILE] [--minutes 3] [--threads 2] [--workers 1] [--only X]
 
 A bilinear form with a reducer of its own (noisy-or), a convolution of 2-bit activations and 1-bit
-weights (popcounts of planes), and a stencil of 81 points. The baseline has lanes
+weights (popcounts of planes), and a stencil of 81 points on an image of
+three colours. The baseline has lanes
 along the innermost dimension and threads along the outermost, as the program says it; so has what
 the schedule rules make of it, which is shown besides. Ratios are of the middle of runs in turns.
 """
@@ -60,15 +61,15 @@ def bit_convolution(size: int = 28, words: int = 8, outputs: int = 128) -> Funct
     return te.function([x, k, y], name="bit_convolution")
 
 
-def stencil(size: int = 1024, radius: int = 4) -> Function:
-    """Each point by all around it: 81 weights that differ."""
+def stencil(size: int = 512, colours: int = 3, radius: int = 4) -> Function:
+    """Each colour of a pixel by the 81 pixels around it; colours lie side by side."""
     span = 2 * radius + 1
-    x = te.placeholder((size + 2 * radius, size + 2 * radius), name="x")
+    x = te.placeholder((size + 2 * radius, size + 2 * radius, colours), name="x")
     k = te.placeholder((span, span), name="k")
     dy, dx = te.reduce_axis((0, span), name="dy"), te.reduce_axis((0, span), name="dx")
     y = te.compute(
-        (size, size),
-        lambda row, column: te.sum(k[dy, dx] * x[row + dy, column + dx], axis=(dy, dx)),
+        (size, size, colours),
+        lambda row, column, c: te.sum(k[dy, dx] * x[row + dy, column + dx, c], axis=(dy, dx)),
         name="y",
     )
     return te.function([x, k, y], name="stencil")

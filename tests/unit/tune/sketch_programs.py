@@ -100,6 +100,18 @@ def spread(n: int = 6, k: int = 10) -> Function:
     return te.function([a, low, high], name="spread")
 
 
+def colours(h: int = 6, w: int = 7) -> Function:
+    """A stencil on an image of three colours, which are too few for lanes."""
+    x, k = te.placeholder((h + 2, w + 2, 3), name="x"), te.placeholder((3, 3), name="k")
+    dy, dx = te.reduce_axis((0, 3), name="dy"), te.reduce_axis((0, 3), name="dx")
+    y = te.compute(
+        (h, w, 3),
+        lambda row, column, c: te.sum(k[dy, dx] * x[row + dy, column + dx, c], axis=(dy, dx)),
+        name="y",
+    )
+    return te.function([x, k, y], name="colours")
+
+
 def bytes_gemm(m: int = 13, n: int = 11, k: int = 21) -> Function:
     """A product of bytes, for which processors have instructions."""
     a, b = te.placeholder((m, k), "i8", name="a"), te.placeholder((k, n), "i8", name="b")
@@ -131,6 +143,7 @@ PROGRAMS: dict[str, Callable[..., Function]] = {
         convolution,
         spread,
         bytes_gemm,
+        colours,
     )
 }
 OUTPUTS = {"spread": 2}

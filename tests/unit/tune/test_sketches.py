@@ -41,6 +41,7 @@ def test_the_default_is_what_the_rules_make():
         ("stencil", "step1:plain;step2:plain;step3:plain"),
         ("convolution", "y:tile@out+k"),  # lanes along an axis that packing makes contiguous
         ("bit_convolution", "y:tile@out"),
+        ("colours", "y:tile@column_c"),  # two axes as one, which is long enough for lanes
     ],
 )
 def test_structures(program, wanted):

@@ -140,8 +140,11 @@ def _dot(
     width = _number(own, f"{stage.axes[way.lanes].name}.inner") * dot.lanes
     multiples = [1] * len(stage.axes)
     name = stage.axes[way.lanes].name
-    whole = width * _number(own, f"{name}.middle") * _number(own, f"{name}.block")
-    multiples[found.n[-1]], multiples[found.k[-1]] = whole, dot.steps  # an instruction has no tail
+    columns = width * _number(own, f"{name}.middle") * _number(own, f"{name}.block")
+    multiples[found.n[-1]], multiples[found.k[-1]] = (
+        columns,
+        dot.steps,
+    )  # an instruction has no tail
     sch.pad(block, multiples)
     panel = copy_of(sch, block, found, found.b)
     filled = producer_of(sch, block, found, found.a)
@@ -215,7 +218,7 @@ class _Levels:
 def _cut(
     sch: Schedule, block: BlockRef, stage: Stage, way: Way, own: Mapping[str, Value]
 ) -> _Levels:
-    loops = sch.get_loops(block)
+    loops = _axis_loops(sch, block, stage)
     found = _Levels([], [], [], [], [], [], [], [])
     lanes_first: dict[int, list[LoopRef]] = {}
     for at, axis in enumerate(stage.axes):
@@ -244,6 +247,12 @@ def _cut(
         for loops_of_level in (found.block, found.middle):
             loops_of_level.sort(key=lambda loop: loop not in mine)
     return found
+
+
+def _axis_loops(sch: Schedule, block: BlockRef, stage: Stage) -> list[LoopRef]:
+    """The loop of every axis; where an axis is several, they are fused."""
+    loops = sch.get_loops(block)
+    return [fused(sch, [loops[at] for at in some]) for some in stage.merged] or loops
 
 
 def _cut_sum(
@@ -282,6 +291,8 @@ def _finish(
     lanes: int,
 ) -> None:
     """Results leave the tile when they are complete, through what follows them."""
+    if stage.merged:  # a tile is no box of the result: it is added up in place
+        return
     made = block_of(sch.function, block.name).writes[0].buffer
     through = bool(followers) and made not in output_buffers(sch.function)
     if through and all(_is_small(sch, name) for name in followers):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from tilewright.base.errors import ScheduleError
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu import gemm_dot
 from tilewright.rules.inline import inline_producers
-from tilewright.rules.match.nest import block_of, is_expression
+from tilewright.rules.match.nest import block_of, can_fuse, is_expression, nest_of
 from tilewright.sym import ONE
 from tilewright.tensor.ir import Function, Load, Store
 from tilewright.tensor.schedule import Schedule
@@ -31,7 +31,7 @@ from tilewright.tensor.visit import blocks, exprs, output_buffers
 from tilewright.tune.grids import Grid
 from tilewright.tune.sketch.apply import apply_structure
 from tilewright.tune.sketch.fields import Registers, fields_of, groups_of, legal_of
-from tilewright.tune.sketch.stage import Stage, Touch, stage_of
+from tilewright.tune.sketch.stage import Stage, Touch, merged, stage_of
 from tilewright.tune.sketch.structure import (
     BLOCKS,
     DOT,
@@ -83,7 +83,21 @@ def programs_of(fn: Function, context: RuleContext) -> list[Program]:
     found = [_program(few, context)]
     if few.function != many.function:
         found.append(_program(many, context))
-    return found
+    return [each for program in found for each in (program, *_with_merged(program))]
+
+
+def _with_merged(program: Program) -> list[Program]:
+    """Where the innermost axis is too short for lanes, and one with its neighbour: that too."""
+    if len(program.stages) != 1:
+        return []
+    ((name, stage),) = program.stages.items()
+    nest = nest_of(program.schedule, program.schedule.get_block(name))
+    if nest is None or not stage.spatial or stage.axes[stage.spatial[-1]].extent >= stage.lanes * 2:
+        return []
+    last = stage.spatial[-1]
+    if last - 1 not in stage.spatial or not can_fuse(nest, last - 1, last):
+        return []
+    return [replace(program, stages={name: merged(stage, last - 1)})]
 
 
 def _inline_once_read(sch: Schedule) -> None:
@@ -250,6 +264,8 @@ def _ways(program: Program, stage: Stage) -> list[Way]:
         if _reduced_lanes(stage):
             found.append(Way(ROWS))
         found.append(Way(PLAIN))
+        if stage.merged:
+            return tiles
     elif stage.has_windows and len(program.stages) == 1:
         found = [*tiles, Way(PLAIN)]
     else:

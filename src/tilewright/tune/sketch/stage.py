@@ -11,7 +11,7 @@ covers along its axes, `Touch` says how large a box of the buffer that is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.base.dtype import DType
@@ -77,6 +77,7 @@ class Stage:
     chain: int  # operations that a step of a reduction waits for
     lanes: int  # of a vector of the widest type
     dtype: DType  # of the first result
+    merged: tuple[tuple[int, ...], ...] = ()  # loops of each axis, where some axes are several
 
     def positions(self, kind: str) -> list[int]:
         """Axes of a kind that are longer than one."""
@@ -115,6 +116,59 @@ class Stage:
             or any(dim is not None and len(dim) > 1 for dim in touch.dims)
             for touch in self.reads
         )
+
+
+def merged(stage: Stage, outer: int) -> Stage:
+    """The stage with an axis and the one after it as one: every access walks over them like that.
+
+    Of an image with three colours, say, a row is one axis of colours that lie side by side.
+    """
+    inner = outer + 1
+    first, second = stage.axes[outer], stage.axes[inner]
+    whole = Axis(
+        f"{first.name}_{second.name}",
+        first.extent * second.extent,
+        first.kind,
+        first.is_dynamic or second.is_dynamic,
+    )
+    loops = stage.merged or tuple((at,) for at in range(len(stage.axes)))
+    return replace(
+        stage,
+        axes=(*stage.axes[:outer], whole, *stage.axes[inner + 1 :]),
+        touches=tuple(_merged_touch(touch, outer) for touch in stage.touches),
+        merged=(*loops[:outer], (*loops[outer], *loops[inner]), *loops[inner + 1 :]),
+    )
+
+
+def _merged_touch(touch: Touch, outer: int) -> Touch:
+    """An access whose dimensions of two axes are one."""
+    inner = outer + 1
+    near = [at for at, dim in enumerate(touch.dims) if dim is not None and inner in dim]
+    dims, shape, spans = list(touch.dims), list(touch.shape), list(touch.spans)
+    if near:
+        at = near[0]
+        size, before, here = shape[at], dims[at - 1], dims[at]
+        assert before is not None
+        assert here is not None
+        steps = {axis: step * size for axis, step in before.items() if axis != outer}
+        for axis, step in here.items():
+            steps[axis] = steps.get(axis, 0) + step
+        dims[at - 1 : at + 1] = [steps]
+        shape[at - 1 : at + 1] = [shape[at - 1] * size]
+        spans[at - 1 : at + 1] = [spans[at - 1] * size + spans[at]]
+    renamed = tuple(
+        None
+        if dim is None
+        else {axis - 1 if axis > outer else axis: step for axis, step in dim.items()}
+        for dim in dims
+    )
+    return replace(
+        touch,
+        shape=tuple(shape),
+        dims=renamed,
+        spans=tuple(spans),
+        is_plain=touch.is_plain and not near,
+    )
 
 
 def stage_of(sch: Schedule, name: str, target: Target) -> Stage | None:
