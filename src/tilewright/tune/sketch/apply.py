@@ -17,6 +17,7 @@ from tilewright.rules.cpu.gemm_schedule import copy_of, inline_crop, producer_of
 from tilewright.rules.cpu.vectorize import REDUCTION_LANES, vectorize_stage
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import attempt, block_of, fused, nest_of
+from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Call, Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import exprs, output_buffers
@@ -113,8 +114,11 @@ def _tile(
     else:
         for name in followers:
             _follow(sch, name, stage, way, around[-1], inner_lanes)
-    for panel in panels:
-        _share_copy(sch, panel, context)
+    for name, panel in zip(way.packed, panels, strict=True):
+        if name in context.constants:
+            sch.annotate(panel, CONSTANT, True)  # packed before the first call
+        else:
+            _share_copy(sch, panel, context)
     shared = levels.outer
     if context.threads > 1 and shared:
         whole = fused(sch, shared)

@@ -31,6 +31,7 @@ from tilewright.tune.sketch.structure import Structure
 from tilewright.tune.space import Column, Columns, Points
 
 RULES = "rules"
+SKETCH = "sketch"  # the name of the space, among those of a kernel
 
 
 class SketchSpace(GridSpace):
@@ -54,7 +55,7 @@ class SketchSpace(GridSpace):
                     continue
                 self._made[structure.name] = (program, structure)
                 grids.append(program.grid(structure))
-        super().__init__(fn.name, grids)
+        super().__init__(SKETCH, grids)
         self._models: dict[str, StructureModel] = {}
 
     @property
