@@ -196,10 +196,14 @@ class GridSpace:
     # ------------------------------------------------------------------ points
 
     def sample(self, count: int, random: Random) -> Points:
-        drawn = [self._rows(at, grid.drawn(count, random)) for at, grid in enumerate(self.grids)]
-        shares = [random.permutation(len(rows)) for rows in drawn]
-        taken = [rows[order] for rows, order in zip(drawn, shares, strict=True)]
-        return _in_turns(taken, count, random, self._width)
+        taken, left = [], count
+        order = sorted(range(len(self.grids)), key=lambda at: self.grids[at].size)
+        for number, at in enumerate(order):  # what a small grid lacks, others have more of
+            share = -(-left // (len(order) - number))
+            taken.append(self._rows(at, self.grids[at].drawn(share, random)))
+            left -= len(taken[-1])
+        mixed = np.concatenate(taken)
+        return mixed[random.permutation(len(mixed))[:count]]
 
     def enumerate(self, limit: int) -> Points | None:
         found, left = [], limit
@@ -306,18 +310,6 @@ class GridSpace:
             rows = np.flatnonzero(points[:, 0] == at)
             if len(rows):
                 yield at, rows
-
-
-def _in_turns(drawn: Sequence[Points], count: int, random: Random, width: int) -> Points:
-    """Rows of all grids in equal shares; what a small grid lacks, others have more of."""
-    taken: list[Points] = []
-    left = count
-    for number, rows in enumerate(sorted(drawn, key=len)):
-        share = -(-left // (len(drawn) - number))
-        taken.append(rows[:share])
-        left -= len(taken[-1])
-    mixed = np.concatenate(taken) if taken else np.zeros((0, width), np.int32)
-    return mixed[random.permutation(len(mixed))]
 
 
 def _chunks(rows: Column) -> list[Column]:

@@ -168,6 +168,8 @@ def _tile_legal(stage: Stage, way: Way, registers: Registers, c: Columns) -> Col
         fits &= inner * middle * (block - 1) < units
         fits &= -(-units // inner) * inner * 2 <= units * 3
         size = inner * (stage.lanes if at == way.lanes else 1)
+        shared = size * middle * block  # threads take whole units of an axis that is two
+        fits &= (shared % axis.unit == 0) | (shared >= axis.extent)
         copies = copies * np.where((axis.extent % size != 0) | axis.is_dynamic, 2, 1)
     fits &= tile <= registers.vectors - (DOT_OPERANDS if way.kind == DOT else 0)
     steps: Column = np.ones(len(tile), np.int64)

@@ -178,7 +178,7 @@ class StructureModel:
         latency: Any = stage.chain * machine.fma_latency_cycles if stage.reduced else 0.0
         if way.kind in (ROWS, PARTS):
             latency = latency / columns[f"{name}.accumulators"]
-        loads = len(stage.reads) / machine.loads_per_cycle
+        loads = _scattered(stage, way) / machine.loads_per_cycle
         work = vectors * np.maximum(max(stage.operations, loads), latency)
         shared = work / threads
         terms: dict[str, Any] = {
@@ -372,6 +372,16 @@ def _reach(touch: Touch, dimension: int, extents: Mapping[int, Any], most: int) 
     for axis, step in dim.items():
         reach = reach + abs(step) * (extents.get(axis, 1.0) - 1.0)
     return np.minimum(reach, float(most))
+
+
+def _scattered(stage: Stage, way: Way) -> float:
+    """Loads of a vector of instances: one per operand, or one per lane where lanes are apart."""
+    lanes = stage.spatial[-1:] if way.kind == PLAIN else stage.reduced
+    total = 0.0
+    for touch in stage.reads:
+        near = not lanes or any(touch.step(at) in (0, 1) for at in lanes)
+        total += touch.loads * (1 if near else stage.lanes)
+    return total
 
 
 def _rate(machine: Machine, level: int) -> float:

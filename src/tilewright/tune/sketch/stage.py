@@ -32,6 +32,7 @@ class Axis:
     extent: int  # what is assumed of a dynamic one
     kind: str
     is_dynamic: bool = False
+    unit: int = 1  # of an axis that is two: the extent of the inner one
 
     @property
     def is_reduced(self) -> bool:
@@ -130,6 +131,7 @@ def merged(stage: Stage, outer: int) -> Stage:
         first.extent * second.extent,
         first.kind,
         first.is_dynamic or second.is_dynamic,
+        second.extent,
     )
     loops = stage.merged or tuple((at,) for at in range(len(stage.axes)))
     return replace(
