@@ -41,6 +41,7 @@ MEASURE_S = 0.6  # of timing a candidate, at most
 PROMISING = 1.01
 LEASE_S = 90.0
 OTHER_TRIALS = 3000
+FIRST_S = 1.5  # of a candidate, before it is known
 
 
 class FunctionSpace(TuneSpace, Protocol):
@@ -164,6 +165,7 @@ class _Tuning:
         self._first_ns = 0.0
         self._traces: dict[str, str] = {}
         self._trials: list[Measured] = []
+        self._each_s = FIRST_S
 
     @property
     def _seconds(self) -> float:
@@ -172,18 +174,19 @@ class _Tuning:
     def run(self, seconds: float, trials: int) -> TunedFunction:
         """Rounds, until the time or the trials are spent."""
         self._measure_default()
-        while self._seconds < seconds * 0.93:
-            left = trials - len(self._trials) if trials else sys.maxsize
-            count = min(BATCH * len(self._fleet.workers), left)
+        while True:
+            count = self._affordable(seconds, trials)
             points = self._search.propose(self._view, count) if count > 0 else None
             if points is None or not len(points):
                 break
+            begin = self._seconds
             self._view.mark(points)
             choices = [self._space.choice(points, row) for row in range(len(points))]
             promising = self._round(choices, min(LEASE_S, max(5.0, seconds - self._seconds)))
             if promising is not None:
                 self._confirm(promising)
             self._learn()
+            self._each_s = (self._seconds - begin) / len(points)
         gain = self._first_ns / self._best_ns if self._best_ns else 1.0
         return TunedFunction(
             self._best,
@@ -194,6 +197,14 @@ class _Tuning:
             self._seconds,
             self._view.model.name,
         )
+
+    def _affordable(self, seconds: float, trials: int) -> int:
+        """How many candidates there is time for, by what those of the last round took."""
+        left = trials - len(self._trials) if trials else sys.maxsize
+        spare = seconds - self._seconds
+        if math.isfinite(spare):
+            left = min(left, int(spare / self._each_s))
+        return min(BATCH * len(self._fleet.workers), left)
 
     def _measure_default(self) -> None:
         (result,) = self._fleet.submit([self._message(self._default, "", PAIRS)])
