@@ -251,7 +251,7 @@ def test_what_cannot_be_built_or_is_no_task_is_an_error_of_its_own():
     assert results[2].error.startswith("refused: error[TW")
     assert "a bad task: KeyError" in results[3].error
     assert "no task of kind 'unknown'" in results[4].error
-    assert results[5].value == {"said": "hello"}
+    assert results[5].value["said"] == "hello"
 
 
 def test_a_worker_ends_with_its_input():
