@@ -33,7 +33,7 @@ from tilewright.driver.kernels import (
 from tilewright.graph.ir import Graph
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import Scheduled, schedule
-from tilewright.rules.rule import Choice, Refusal
+from tilewright.rules.rule import Choice, Decision, Refusal
 from tilewright.sym import Var
 from tilewright.tensor.constants import Split, split_constant_blocks
 from tilewright.tensor.in_place import in_place_pairs
@@ -42,6 +42,8 @@ from tilewright.tensor.passes import lower
 from tilewright.tensor.printer import canonical_text
 from tilewright.tensor.visit import walk
 from tilewright.tensor.work import flops_of
+from tilewright.tune.sketch import SKETCH, SketchSpace
+from tilewright.tune.space import choice_text
 
 
 def compile_kernel(job: Job, *, use_cache: bool = True) -> Kernel:
@@ -75,6 +77,8 @@ def schedule_job(job: Job, fn: Function) -> Scheduled:
     weights = tuple(fn.params[at].name for at in sorted(job.constants))
 
     def scheduled(choices: Mapping[str, Choice]) -> Scheduled:
+        if SKETCH in choices:
+            return _sketched(job, fn, weights, choice_text(choices[SKETCH]))
         return schedule(
             fn, setting.target, threads=setting.threads, constants=weights, choices=choices
         )
@@ -87,6 +91,17 @@ def schedule_job(job: Job, fn: Function) -> Scheduled:
         lost = Refusal(next(iter(job.choices)), RECORDED, error.message)
         made = scheduled({})
         return replace(made, refusals=(*made.refusals, lost))
+
+
+def _sketched(job: Job, fn: Function, weights: tuple[str, ...], choice: str) -> Scheduled:
+    """The function scheduled by a sketch, which decides about all of it."""
+    setting = job.setting
+    space = SketchSpace(fn, setting.target, threads=setting.threads, constants=weights)
+    made = space.schedule(choice)
+    point = space.point(choice)
+    assert point is not None
+    decision = Decision(fn.name, SKETCH, choice, float(space.estimate(point)[0]), {})
+    return Scheduled(made, (decision,), ())
 
 
 def _compiled(job: Job) -> Kernel:

@@ -10,7 +10,24 @@ from __future__ import annotations
 
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import Database
+from tilewright.tune.fleet import Fleet
+from tilewright.tune.functions import TunedFunction, tune_function
 from tilewright.tune.record import TaskKey, Trial, Winner
+from tilewright.tune.sketch import SketchSpace
+from tilewright.tune.template import template
 from tilewright.tune.tuner import Outcome, Snapshot
 
-__all__ = ["Budget", "Database", "Outcome", "Snapshot", "TaskKey", "Trial", "Winner"]
+__all__ = [
+    "Budget",
+    "Database",
+    "Fleet",
+    "Outcome",
+    "SketchSpace",
+    "Snapshot",
+    "TaskKey",
+    "Trial",
+    "TunedFunction",
+    "Winner",
+    "template",
+    "tune_function",
+]

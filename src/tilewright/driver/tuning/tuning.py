@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tilewright.base.errors import UserError
+from tilewright.base.target import CPU
 from tilewright.codegen.adapter import adapter_image
 from tilewright.codegen.build import can_run
 from tilewright.driver.kernel_code import function_of
@@ -35,15 +36,19 @@ from tilewright.driver.tuning.table import Built
 from tilewright.graph.ir import Graph, Module
 from tilewright.graph.types import is_tensor
 from tilewright.rules import alternatives
+from tilewright.rules.cpu.fallback import FALLBACK_NAME
+from tilewright.rules.cpu.reduction import REDUCTION
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import Records
 from tilewright.tune.lab import Task
 from tilewright.tune.process import Limits
+from tilewright.tune.sketch import SketchSpace
 from tilewright.tune.space import RuleSpace, TuneSpace
 from tilewright.tune.tuner import Outcome, Snapshot, Tuner
 
 LEAST_SHARE = 0.003  # of the model's time: what takes less is left alone
 RUNS = 9
+GENERAL = (FALLBACK_NAME, REDUCTION.name)  # rules that take what no other knows: sketches may too
 
 
 @dataclass(frozen=True)
@@ -184,7 +189,11 @@ def spaces_of(job: Job) -> tuple[TuneSpace, ...]:
     offered = alternatives(fn, setting.target, threads=setting.threads, constants=weights)
     spaces = [RuleSpace(offers) for offers in offered]
     open_ones = [space for space in spaces if space.size > 1]
-    return tuple(sorted(open_ones, key=lambda space: -float(space.estimate(space.default())[0])))
+    ranked: list[TuneSpace] = []
+    ranked += sorted(open_ones, key=lambda space: -float(space.estimate(space.default())[0]))
+    if setting.target.kind == CPU and any(each[0].rule.name in GENERAL for each in offered):
+        ranked.append(SketchSpace(fn, setting.target, threads=setting.threads, constants=weights))
+    return tuple(ranked)
 
 
 def _ns(measured: Mapping[str, Measured], name: str) -> float:

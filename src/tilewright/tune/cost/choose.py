@@ -14,11 +14,13 @@ from tilewright.tune.cost.gaussian import GaussianProcess
 from tilewright.tune.cost.model import Array, CostModel, EstimateAlone, Guess
 from tilewright.tune.cost.trees import RANK, Trees, is_installed
 from tilewright.tune.record import Line, Trial
+from tilewright.tune.treegru import TreeGRU
 
 MODELS: Mapping[str, Callable[[], CostModel]] = {
     "trees": Trees,
     "rank": lambda: Trees(RANK),
     "gaussian": GaussianProcess,
+    "treegru": TreeGRU,
     "estimate": EstimateAlone,
 }
 LEAST_TRANSFER = 16  # trials of other tasks that are worth learning from

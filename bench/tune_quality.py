@@ -1,0 +1,321 @@
+"""How many measurements search needs: curves of random, GA, trees, TreeGRU, and with transfer.
+
+    python bench/tune_quality.py [--json FILE] [--space rules|sketches] [--points 1500] [--only X]
+                                 [--save FILE] [--load FILE] [--seeds 3] [--workers N] [--threads 1]
+
+For every kernel (12 convolutions of ResNet-18, 9 depthwise ones, 8 GEMMs of BERT) a pool of points
+is built, checked and timed once: half at random, half those that the estimate likes. Each search
+then picks from the pool, eight at a time, knowing only what it has picked before. Told is the share
+of the pool's best speed that it has reached after 40 measurements, and how many it needs for the
+best that 2/3 of the pool at random holds. A pool that was saved is read instead of measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import report
+import tune_cases
+
+from tilewright.rules import schedule
+from tilewright.tensor.ir import Function
+from tilewright.tensor.schedule import Schedule
+from tilewright.tune.cost.choose import Layered, choose
+from tilewright.tune.cost.model import Array, CostModel
+from tilewright.tune.cost.trees import is_installed as has_trees
+from tilewright.tune.fleet import Fleet
+from tilewright.tune.functions import FunctionSpace, local_fleet
+from tilewright.tune.sketch import SketchSpace
+from tilewright.tune.space import Points, RuleSpace, parse_choice
+from tilewright.tune.treegru import is_installed as has_torch
+
+BUDGET, BATCH = 40, 8
+MARKS = (8, 16, 24, 40, 80, 200)
+WANTED_MEDIAN, WANTED_EACH = 0.99, 0.97
+
+
+class RulePlans(RuleSpace):
+    """The plans of the rule that takes a function's last block, as schedules."""
+
+    def __init__(self, fn: Function, threads: int) -> None:
+        self.function, self._threads = fn, threads
+        super().__init__([schedule(fn, "cpu", threads=threads).offers[-1]])
+
+    def schedule(self, choice: str) -> Schedule:
+        chosen = {self.name: parse_choice(choice)}
+        return schedule(self.function, "cpu", threads=self._threads, choices=chosen).schedule
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Points of one kernel that were timed."""
+
+    name: str
+    choices: list[str]
+    points: Points
+    features: Array
+    ns: Array
+
+    @property
+    def log_ratio(self) -> Array:
+        return np.log(self.ns) - self.features[:, 0]
+
+
+def space_of(kind: str, fn: Function, threads: int) -> FunctionSpace:
+    return RulePlans(fn, threads) if kind == "rules" else SketchSpace(fn, threads=threads)
+
+
+def pool_of(
+    name: str, space: FunctionSpace, choices: Sequence[str], ns: Sequence[float]
+) -> Pool | None:
+    """What was timed, as far as this version still knows it."""
+    kept = [
+        (choice, point, took)
+        for choice, took in zip(choices, ns, strict=True)
+        if (point := space.point(choice)) is not None
+    ]
+    if len(kept) < 2 * BATCH:
+        return None
+    points = np.concatenate([point for _, point, _ in kept])
+    times = np.array([took for _, _, took in kept])
+    return Pool(name, [each for each, _, _ in kept], points, space.features(points), times)
+
+
+def timed(
+    space: FunctionSpace, count: int, threads: int, fleet: Fleet
+) -> tuple[list[str], list[float]]:
+    """Time points: half at random, half those that the estimate likes."""
+    random = np.random.default_rng(7)
+    drawn = space.sample(max(4 * count, 64), random)
+    order = np.argsort(space.estimate(drawn), kind="stable")
+    chosen = np.concatenate([order[: count // 2], random.permutation(order[count // 2 :])])
+    asked, messages = [], []
+    for row in chosen[:count]:
+        choice = space.choice(drawn, int(row))
+        try:
+            trace = str(space.schedule(choice).trace)
+        except ValueError:  # a refusal of the schedule
+            continue
+        asked.append(choice)
+        messages.append(
+            {
+                "kind": "measure",
+                "function": str(space.function),
+                "target": "cpu",
+                "threads": threads,
+                "trace": trace,
+                "pairs": 5,
+                "seconds": 0.2,
+                "lease_s": 60.0,
+            }
+        )
+    found: dict[int, float] = {}
+    for result in fleet.submit(messages):
+        if not result.error:
+            found[result.task] = float(min(result.value["ns"]))
+    return [asked[at] for at in sorted(found)], [found[at] for at in sorted(found)]
+
+
+# --------------------------------------------------------------------------- searches
+
+Search = Callable[[Pool, np.random.Generator], list[int]]  # the order in which points are picked
+
+
+def at_random(pool: Pool, random: np.random.Generator) -> list[int]:
+    return random.permutation(len(pool.ns)).tolist()
+
+
+def by_estimate(pool: Pool, random: np.random.Generator) -> list[int]:
+    return np.argsort(pool.features[:, 0], kind="stable").tolist()
+
+
+def genetic(pool: Pool, random: np.random.Generator) -> list[int]:
+    """Mixtures of the best so far, or rather what is most like them in the pool."""
+    order = at_random(pool, random)[: 2 * BATCH]
+    left = set(range(len(pool.ns))) - set(order)
+    while left:
+        best = sorted(order, key=lambda at: pool.ns[at])[:BATCH]
+        for _ in range(BATCH):
+            if not left:
+                break
+            one, other = (pool.points[at] for at in random.choice(best, 2))
+            child = np.where(random.random(len(one)) < 0.5, one, other)
+            rest = np.array(sorted(left))
+            near = (pool.points[rest] != child).sum(axis=1)
+            pick = int(rest[np.argmin(near + random.random(len(rest)))])
+            order.append(pick)
+            left.discard(pick)
+    return order
+
+
+def by_model(make: Callable[[], CostModel], pool: Pool, random: np.random.Generator) -> list[int]:
+    """What a model expects to be best, beginning with the estimate; one in eight by doubt."""
+    order = by_estimate(pool, random)[:BATCH]
+    left = np.ones(len(pool.ns), bool)
+    left[order] = False
+    while left.any() and len(order) < max(MARKS):
+        model = make()
+        model.fit(pool.features[order], pool.log_ratio[order])
+        rest = np.flatnonzero(left)
+        guess = model.predict(pool.features[rest])
+        mean = pool.features[rest, 0] + guess.mean
+        picked = list(rest[np.argsort(mean, kind="stable")[: BATCH - 1]])
+        hopeful = rest[np.argsort(mean - 1.5 * guess.deviation, kind="stable")]
+        picked += [each for each in hopeful if each not in picked][:1]
+        order += [int(each) for each in picked]
+        left[picked] = False
+    return order
+
+
+def with_transfer(others: Sequence[Pool], model: str) -> Callable[[], CostModel]:
+    """A model that has learned from other kernels, and one that learns what is left."""
+    overall = choose(model)
+    rows = np.concatenate([each.features for each in others])
+    middles = [each.log_ratio - np.median(each.log_ratio) for each in others]
+    overall.fit(rows, np.concatenate(middles))
+    return lambda: Layered(overall, choose(model))
+
+
+# --------------------------------------------------------------------------- figures
+
+
+def reached(pool: Pool, order: Sequence[int], count: int) -> float:
+    """The share of the best speed after so many measurements."""
+    return float(pool.ns.min() / pool.ns[list(order[:count])].min())
+
+
+def needed(pool: Pool, order: Sequence[int], ns: float) -> int:
+    """Measurements until something is as fast."""
+    for count, at in enumerate(order, 1):
+        if pool.ns[at] <= ns * 1.0001:
+            return count
+    return len(pool.ns)
+
+
+def measure(options: argparse.Namespace) -> list[report.Figure]:
+    pools = loaded(options) if options.load else measured(options)
+    if not pools:
+        raise SystemExit("no kernel has enough points")
+    learner = options.model or ("trees" if has_trees() else "gaussian")
+    curves: dict[str, list[list[float]]] = {}
+    share: dict[str, list[float]] = {}
+    count: dict[str, list[int]] = {}
+    for pool in pools:
+        others = [each for each in pools if each.features.shape[1] == pool.features.shape[1]]
+        others = [each for each in others if each is not pool]
+        for name, search in searches(learner, others).items():
+            orders = [search(pool, np.random.default_rng(seed)) for seed in range(options.seeds)]
+            curves.setdefault(name, []).append(
+                [median(reached(pool, order, mark) for order in orders) for mark in MARKS]
+            )
+            share.setdefault(name, []).append(
+                median(reached(pool, order, BUDGET) for order in orders)
+            )
+            held = np.random.default_rng(99).permutation(len(pool.ns))[: 2 * len(pool.ns) // 3]
+            best = float(pool.ns[held].min())
+            count.setdefault(name, []).append(
+                int(median(needed(pool, order, best) for order in orders))
+            )
+    show(curves, len(pools))
+    return figures(share, count, learner)
+
+
+def searches(learner: str, others: Sequence[Pool]) -> Mapping[str, Search]:
+    found: dict[str, Search] = {
+        "random": at_random,
+        "GA": genetic,
+        "estimate": by_estimate,
+        learner: partial(by_model, lambda: choose(learner)),
+    }
+    if has_torch():
+        found["treegru"] = partial(by_model, lambda: choose("treegru"))
+    if others:
+        found["transfer"] = partial(by_model, with_transfer(others, learner))
+    return found
+
+
+def show(curves: Mapping[str, list[list[float]]], kernels: int) -> None:
+    print(f"share of the best speed after so many measurements, median of {kernels} kernels")
+    print(f"{'':12}" + "".join(f"{mark:>8}" for mark in MARKS))
+    for name, rows in curves.items():
+        cells = [median(row[at] for row in rows) for at in range(len(MARKS))]
+        print(f"{name:12}" + "".join(f"{cell:8.3f}" for cell in cells))
+
+
+def figures(
+    share: Mapping[str, list[float]], count: Mapping[str, list[int]], learner: str
+) -> list[report.Figure]:
+    found = [
+        report.at_least(f"{learner}: of the best after 40", median(share[learner]), "", 0.99),
+        report.at_least(f"{learner}: the worst kernel", min(share[learner]), "", 0.97),
+    ]
+    for name, values in share.items():
+        if name != learner:
+            found.append(report.Figure(f"{name}: of the best after 40", median(values), ""))
+    for name, counts in count.items():
+        what = f"{name}: measurements to random's best of 2/3"
+        found.append(report.Figure(what, float(median(counts)), ""))
+    return found
+
+
+# --------------------------------------------------------------------------- pools
+
+
+def measured(options: argparse.Namespace) -> list[Pool]:
+    pools: list[Pool] = []
+    with local_fleet(options.workers) as fleet:
+        for name, make in tune_cases.CASES.items():
+            if not any(each in name for each in options.only.split(",")):
+                continue
+            begin = time.perf_counter()
+            space = space_of(options.space, make(), options.threads)
+            choices, ns = timed(space, options.points, options.threads, fleet)
+            pool = pool_of(name, space, choices, ns)
+            spent = time.perf_counter() - begin
+            print(f"{name}: {len(ns)} points in {spent:.0f} s", flush=True)
+            if options.save:
+                told = {"name": name, "space": options.space, "choices": choices, "ns": ns}
+                with options.save.open("a") as file:
+                    file.write(json.dumps({**told, "threads": options.threads}) + "\n")
+            if pool is not None:
+                pools.append(pool)
+    return pools
+
+
+def loaded(options: argparse.Namespace) -> list[Pool]:
+    pools: list[Pool] = []
+    for line in options.load.read_text().splitlines():
+        told = json.loads(line)
+        if told["space"] != options.space:
+            continue
+        if not any(each in told["name"] for each in options.only.split(",")):
+            continue
+        space = space_of(options.space, tune_cases.CASES[told["name"]](), told["threads"])
+        pool = pool_of(told["name"], space, told["choices"], told["ns"])
+        if pool is not None:
+            pools.append(pool)
+    return pools
+
+
+def options_of(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--space", choices=("rules", "sketches"), default="sketches")
+    parser.add_argument("--points", type=int, default=1500, help="timed of each kernel")
+    parser.add_argument("--only", default="", help="kernels whose name has one of these, by commas")
+    parser.add_argument("--save", type=Path, help="append pools to this file")
+    parser.add_argument("--load", type=Path, help="read pools from this file")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--model", default="", help="the learner: trees, gaussian, rank")
+
+
+if __name__ == "__main__":
+    report.run(__doc__, measure, options_of)

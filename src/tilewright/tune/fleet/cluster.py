@@ -1,0 +1,160 @@
+"""Workers on a Ray cluster, behind the same interface as those behind pipes.
+
+    with ray_fleet("10.0.0.7:6379", token=..., workers=8) as fleet:
+        job = fleet.submit(...)
+
+Ray unpickles what peers that know its token send, so the token is the boundary: without one a
+cluster is refused. Ray listens on every interface of its machines, so none is started here: nothing
+of ours listens anywhere. What we send to actors are texts, as over pipes; they build kernels by
+themselves. A lease that ends kills the actor, and another takes its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from tilewright.base.errors import UserError
+from tilewright.tune.fleet.pool import CONNECT_S, LEASE_S, RETRIES, Fleet
+from tilewright.tune.fleet.serve import answer, welcome
+from tilewright.tune.fleet.wire import Lost, Message, check_welcome, greeting
+
+TOKEN_VARIABLE, MODE_VARIABLE = "RAY_AUTH_TOKEN", "RAY_AUTH_MODE"
+
+
+class Actor:
+    """What runs on the cluster: texts in, texts out."""
+
+    def hello(self, text: str) -> str:
+        return json.dumps(welcome(json.loads(text), tags=["ray"]))
+
+    def ask(self, text: str) -> str:
+        from tilewright.tune.fleet.worker import HANDLERS  # compilers load where they run
+
+        return json.dumps(answer(json.loads(text), HANDLERS))
+
+
+class Ray(Protocol):
+    """What is used of the module `ray`."""
+
+    exceptions: Any
+
+    def init(self, **options: Any) -> Any: ...
+
+    def remote(self, kind: type) -> Any: ...
+
+    def get(self, reference: Any, *, timeout: float) -> Any: ...
+
+    def kill(self, actor: Any) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+
+class RayWorker:
+    """One actor of a cluster."""
+
+    def __init__(self, ray: Ray, cores: int) -> None:
+        self._ray, self._cores = ray, cores
+        self._actor: Any = None
+
+    @property
+    def name(self) -> str:
+        return "ray"
+
+    def start(self) -> tuple[tuple[str, ...], int]:
+        self.stop()
+        self._actor = self._ray.remote(Actor).options(num_cpus=self._cores).remote()
+        told = self._told(self._actor.hello.remote(json.dumps(greeting())), CONNECT_S)
+        return check_welcome(told, self.name)
+
+    def ask(self, message: Message, seconds: float) -> Mapping[str, Any]:
+        if self._actor is None:
+            raise Lost("it is not running")
+        return self._told(self._actor.ask.remote(json.dumps(message)), seconds)
+
+    def _told(self, reference: Any, seconds: float) -> Mapping[str, Any]:
+        errors = self._ray.exceptions
+        try:
+            told = json.loads(self._ray.get(reference, timeout=seconds))
+        except errors.GetTimeoutError:
+            raise Lost("no answer in time") from None
+        except (errors.RayError, ValueError) as error:
+            raise Lost(f"it is gone: {str(error).splitlines()[0]}") from None
+        if not isinstance(told, Mapping):
+            raise Lost("not a message")
+        return told
+
+    def stop(self) -> None:
+        actor, self._actor = self._actor, None
+        if actor is not None:
+            with contextlib.suppress(Exception):  # gone already, with its node or the cluster
+                self._ray.kill(actor)
+
+
+class RayFleet(Fleet):
+    """A fleet that leaves its cluster when it is closed."""
+
+    def __init__(self, ray: Ray, workers: int, cores: int, lease_s: float, retries: int) -> None:
+        self._ray = ray
+        actors = [RayWorker(ray, cores) for _ in range(workers)]
+        super().__init__(actors, lease_s=lease_s, retries=retries)
+
+    def close(self) -> None:
+        super().close()
+        self._ray.shutdown()
+
+
+def ray_fleet(
+    address: str,
+    *,
+    token: str | None = None,
+    workers: int = 1,
+    cores: int = 1,
+    lease_s: float = LEASE_S,
+    retries: int = RETRIES,
+    ray: Ray | None = None,
+) -> RayFleet:
+    """Workers on a cluster that runs; each takes so many of its cores.
+
+    Without a token that of RAY_AUTH_TOKEN is used, if there is one.
+    """
+    said = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
+    if not said:
+        raise UserError(
+            "TW5206",
+            f"the cluster at {address} is used without a token",
+            help=f"pass token=, or set {TOKEN_VARIABLE}; start Ray with {MODE_VARIABLE}=token",
+        )
+    os.environ[TOKEN_VARIABLE], os.environ[MODE_VARIABLE] = said, "token"  # read at import
+    module = _module() if ray is None else ray
+    try:
+        module.init(
+            address=address,
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+            ignore_reinit_error=True,
+        )
+    except Exception as error:  # Ray raises errors of many kinds here, none of its own
+        raise UserError(
+            "TW5203", f"the cluster at {address} cannot be reached: {str(error).splitlines()[0]}"
+        ) from error
+    return RayFleet(module, workers, cores, lease_s, retries)
+
+
+def _module() -> Ray:
+    if importlib.util.find_spec("ray") is None:
+        raise UserError(
+            "TW5207",
+            "a fleet on Ray needs Ray, which is not installed",
+            help="pip install 'tilewright[fleet]', or give commands: Fleet.from_commands",
+        )
+    import ray
+
+    found: Any = ray
+    module: Ray = found
+    return module

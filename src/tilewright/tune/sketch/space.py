@@ -1,0 +1,117 @@
+"""Sketches of a function as a space to tune: every structure it can take, and all of its numbers.
+
+    space = SketchSpace(fn, "cpu", threads=2)
+    space.size                                points, of all structures together
+    point = space.sample(1, random)
+    schedule = space.schedule(space.choice(point, 0))
+    run = tw.build(schedule.function)
+
+The first structure is `rules`, without decisions: what the schedule rules make of the function. So
+the default is always a candidate, and tuning cannot lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+import numpy as np
+
+from tilewright.base.errors import UserError
+from tilewright.base.target import Target
+from tilewright.rules import schedule as schedule_by_rules
+from tilewright.rules.context import RuleContext
+from tilewright.tensor.ir import Function
+from tilewright.tensor.schedule import Schedule
+from tilewright.tune.grids import Grid, GridSpace
+from tilewright.tune.sketch.apply import apply_structure
+from tilewright.tune.sketch.generate import Program, programs_of, structures
+from tilewright.tune.sketch.model import FEATURE_NAMES, StructureModel
+from tilewright.tune.sketch.structure import Structure
+from tilewright.tune.space import Column, Columns, Points
+
+RULES = "rules"
+SKETCH = "sketch"  # the name of the space, among those of a kernel
+
+
+class SketchSpace(GridSpace):
+    """All sketches of a function for a target."""
+
+    def __init__(
+        self,
+        fn: Function,
+        target: str | Target = "cpu",
+        *,
+        threads: int = 1,
+        constants: Iterable[str] = (),
+    ) -> None:
+        self.function = fn
+        self.context = RuleContext(Target.parse(target), threads, frozenset(constants))
+        self._made: dict[str, tuple[Program, Structure]] = {}
+        grids = [Grid(RULES, {})]
+        for program in programs_of(fn, self.context):
+            for structure in structures(program):
+                if structure.name in self._made:
+                    continue
+                self._made[structure.name] = (program, structure)
+                grids.append(program.grid(structure))
+        super().__init__(SKETCH, grids)
+        self._models: dict[str, StructureModel] = {}
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        return ("log_ns", *FEATURE_NAMES)
+
+    @property
+    def structures(self) -> tuple[Structure, ...]:
+        return tuple(structure for _, structure in self._made.values())
+
+    def model(self, name: str) -> StructureModel:
+        """The cost model of a structure, made when it is first asked for."""
+        found = self._models.get(name)
+        if found is None:
+            found = StructureModel(self._made[name][1], self.context)
+            self._models[name] = found
+        return found
+
+    def describe(self, at: int, columns: Columns) -> tuple[Column, Column]:
+        name = self.grids[at].name
+        if name == RULES:
+            rows = 1
+            return np.full(rows, self._rules_ns), np.zeros((rows, len(FEATURE_NAMES)), np.float32)
+        return self.model(name).describe(columns)
+
+    @cached_property
+    def _rules_ns(self) -> float:
+        context = self.context
+        made = schedule_by_rules(
+            self.function, context.target, threads=context.threads, constants=context.constants
+        )
+        return float(sum(decision.predicted_ns for decision in made.decisions))
+
+    def best_estimate(self, count: int, seed: int = 0) -> Points:
+        """Of many points at random, those that the machine model prices lowest, best first."""
+        drawn = self.sample(max(4096, 16 * count), np.random.default_rng(seed))
+        order = np.argsort(self.estimate(drawn), kind="stable")
+        return drawn[order[:count]]
+
+    def schedule(self, choice: str) -> Schedule:
+        """The schedule that the text of a point stands for."""
+        row = self.point(choice)
+        if row is None:
+            raise UserError(
+                "TW5103",
+                f"{choice!r} is no sketch of @{self.function.name}",
+                help="structures: " + ", ".join(grid.name for grid in self.grids[:8]),
+            )
+        grid, values = self.values(row, 0)
+        if grid.name == RULES:
+            context = self.context
+            made = schedule_by_rules(
+                self.function, context.target, threads=context.threads, constants=context.constants
+            )
+            return made.schedule
+        program, structure = self._made[grid.name]
+        sch = program.schedule.copy()
+        apply_structure(sch, structure, values, self.context)
+        return sch

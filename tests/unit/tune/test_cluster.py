@@ -1,0 +1,175 @@
+"""Workers on Ray: with a stand-in everywhere, with a cluster where Ray is installed."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from tilewright.base.errors import UserError
+from tilewright.tune.fleet.cluster import ray_fleet
+
+
+class RayError(Exception):
+    pass
+
+
+class GetTimeoutError(RayError):
+    pass
+
+
+class StandIn:
+    """As much of Ray as is used: actors that answer at once, die or never answer, as told."""
+
+    exceptions = SimpleNamespace(RayError=RayError, GetTimeoutError=GetTimeoutError)
+
+    def __init__(self, fates=()):
+        self.fates, self.options, self.made, self.killed = list(fates), {}, 0, 0
+        self.is_down = False
+
+    def init(self, **options):
+        self.options = options
+        if options["address"] == "nowhere":
+            raise ConnectionError("nobody there\nat all")
+
+    def remote(self, kind):
+        def make():
+            self.made += 1
+            actor = kind()
+
+            def method(name):
+                return SimpleNamespace(remote=lambda text: (name, getattr(actor, name), text))
+
+            return SimpleNamespace(hello=method("hello"), ask=method("ask"))
+
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=make))
+
+    def get(self, reference, *, timeout):
+        name, call, text = reference
+        fate = self.fates.pop(0) if name == "ask" and self.fates else ""
+        if fate == "dies":
+            raise RayError("the actor died")
+        if fate == "hangs":
+            raise GetTimeoutError
+        if fate == "babbles":
+            return "what?"
+        return call(text)
+
+    def kill(self, actor):
+        self.killed += 1
+
+    def shutdown(self):
+        self.is_down = True
+
+
+def echoes(count):
+    return [{"kind": "echo", "say": number} for number in range(count)]
+
+
+def test_tasks_are_texts_and_every_one_is_answered_once(monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "")
+    ray = StandIn()
+    with ray_fleet("somewhere:6379", token="secret", workers=2, ray=ray) as fleet:
+        assert os.environ["RAY_AUTH_MODE"] == "token"
+        assert os.environ["RAY_AUTH_TOKEN"] == "secret"
+        results = fleet.submit(echoes(10), needs=["ray"]).results()
+    assert [result.value["said"] for result in results] == list(range(10))
+    assert ray.options["include_dashboard"] is False
+    assert ray.is_down
+    assert ray.killed == 2
+
+
+@pytest.mark.parametrize("fate", ["dies", "hangs", "babbles"])
+def test_an_actor_that_fails_is_replaced(monkeypatch, fate):
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    ray = StandIn(["", fate, "", fate])
+    with ray_fleet("somewhere:6379", workers=2, ray=ray) as fleet:
+        results = fleet.submit(echoes(8)).results()
+        assert sum(worker.lost for worker in fleet.workers) == 2
+    assert [result.value["said"] for result in results] == list(range(8))
+    assert ray.made == 4
+
+
+def test_a_cluster_without_a_token_is_refused(monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    ray = StandIn()
+    with pytest.raises(UserError) as error:
+        ray_fleet("somewhere:6379", ray=ray)
+    assert error.value.code == "TW5206"
+    assert not ray.options  # nobody was asked
+
+
+def test_a_cluster_that_cannot_be_reached(monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "")
+    with pytest.raises(UserError, match="cannot be reached: nobody there") as error:
+        ray_fleet("nowhere", token="secret", ray=StandIn())
+    assert error.value.code == "TW5203"
+
+
+def test_another_version_on_the_cluster_is_refused(monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+
+    class Older(StandIn):
+        def get(self, reference, *, timeout):
+            return '{"hello": 1, "version": "0.0", "tags": [], "cores": 1}'
+
+    with pytest.raises(UserError, match=r"version '0\.0'") as error:
+        ray_fleet("somewhere", ray=Older())
+    assert error.value.code == "TW5202"
+
+
+CLUSTER = """
+import os, sys, ray
+ray.init(num_cpus=3, include_dashboard=False, object_store_memory=96 << 20, log_to_driver=False,
+         configure_logging=False)
+print(ray.get_runtime_context().gcs_address, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_two_of_three_actors_die_and_every_task_is_recorded_once(monkeypatch):
+    """On a cluster of its own, with a token."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # Ray reads it when it is imported
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef0123456789abcdef")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    pytest.importorskip("ray")
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", CLUSTER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        address = process.stdout.readline().strip()
+        assert address, "no cluster started"
+        with ray_fleet(address, workers=3) as fleet:
+            pids = {
+                result.value["pid"]
+                for _ in range(4)
+                for result in fleet.submit(echoes(6)).results()
+            }
+            job = fleet.submit(echoes(60))
+
+            def kill():
+                time.sleep(0.05)
+                for pid in sorted(pids)[:2]:
+                    os.kill(pid, signal.SIGKILL)
+
+            killer = threading.Thread(target=kill)
+            killer.start()
+            seen = list(job)
+            killer.join()
+        assert sorted(result.task for result in seen) == list(range(60))
+        assert all(not result.error for result in seen)
+    finally:
+        process.communicate("")
