@@ -1195,6 +1195,8 @@ for _shape in ((5, 5), (2, 4, 3), (3, 5), (0, 3)):
 case("lu", np.array([[0, 2], [3, 0]], np.float32), outputs=3, note="pivot")
 case("lu", np.ones((3, 3), np.float32), outputs=3, note="singular")
 case("householder", np.eye(3, dtype=np.float32), outputs=2, note="nothing to reflect")
+case("row_order", np.array([[2, 2, 3], [1, 3, 3]], np.int32), np.int64(4), fixed=(1,))
+case("row_order", np.array([3, 3], np.int32), np.int64(3), fixed=(1,))
 case("householder_product", rand(2, 5, 3), rand(2, 3))
 case("householder_product", rand(4, 4), rand(2))
 for _lower in (True, False):

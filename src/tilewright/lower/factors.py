@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright import sym, te
-from tilewright.base.dtype import F64, I32, DType
+from tilewright.base.dtype import F64, I32, I64, DType
 from tilewright.graph.ops.factors import NEGLIGIBLE, SWEEPS
 from tilewright.lower.base import Lowering, Use, shape_of
 from tilewright.lower.merge import load
@@ -154,6 +154,32 @@ def _lu(use: Use, x: Tensor) -> tuple[Tensor, ...]:
         return loops(x.shape[:-2], one)
 
     return _made(use, [x], body, [((ONE,), F64)])
+
+
+def _row_order(use: Use, pivots: Tensor, rows: Tensor | None) -> Tensor:
+    """The numbers of all rows, exchanged step after step."""
+    m, steps = use.shape[-1], pivots.shape[-1]
+
+    def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
+        (given, *_), (order, cell) = ins, outs
+
+        def one(*stack: Expr) -> Stmt:
+            def exchange(at: Expr) -> Stmt:
+                last = sym.maximum(m - 1, 0)
+                other = sym.minimum(sym.maximum(load(given, *stack, at) - 1, 0), last)
+                return seq(
+                    store(cell, CELL, order[(*stack, at)]),
+                    store(order, (*stack, at), order[(*stack, other)]),
+                    store(order, (*stack, other), cell[ZERO]),
+                )
+
+            count = loops([m], lambda i: store(order, (*stack, i), te.cast(i, I64)), "n")
+            return seq(count, loops([sym.minimum(steps, m)], exchange, "j"))
+
+        return loops(use.shape[:-1], one)
+
+    inputs = [pivots] if rows is None else [pivots, rows]
+    return _made(use, inputs, body, [((ONE,), I64)])[0]
 
 
 # ------------------------------------------------------------------------------------ solving
@@ -509,6 +535,7 @@ def _svd(use: Use, x: Tensor) -> tuple[Tensor, ...]:
 LOWERINGS: dict[str, Lowering] = {
     "cholesky": _cholesky,
     "lu": _lu,
+    "row_order": _row_order,
     "triangular_solve": _solve,
     "householder": _householder,
     "householder_product": _product,

@@ -20,7 +20,8 @@ from tilewright.base.errors import TilewrightError
 from tilewright.base.loc import Loc
 from tilewright.frontends.common.report import Skip, report
 from tilewright.frontends.torch.importer import Env, Importer, location
-from tilewright.frontends.torch.tensors import dtype_of
+from tilewright.frontends.torch.rules.pairs import Pair, parted
+from tilewright.frontends.torch.tensors import PARTS, dtype_of
 from tilewright.frontends.torch.views import base_of, taken_again
 from tilewright.graph import Builder, Module, Value
 from tilewright.graph.types import TensorType
@@ -35,6 +36,7 @@ class Base:
 
     result: int  # of the module
     order: tuple[int, ...] | None  # of its axes in memory, the outermost first
+    is_complex: bool  # its parts are a last axis of two
     shared: bool  # with another base, which has the same value in memory of its own
 
 
@@ -56,7 +58,10 @@ class FlatGraph:
         """The outputs of the graph."""
         known = dict(zip(self.inputs, inputs, strict=True))
         for node, base in self.bases.items():
-            tensor = _strided(made[base.result], base.order)
+            tensor = made[base.result]
+            if base.is_complex:
+                tensor = torch.view_as_complex(tensor)
+            tensor = _strided(tensor, base.order)
             known[node] = tensor.clone() if base.shared else tensor
         given: list[Any] = []
         for kind, which in self.outputs:
@@ -128,6 +133,8 @@ def _parameters(
         fake = node.meta.get("val")
         if at in weights:
             env[node] = builder.constant(weights[at], node.name)
+            if fake.is_complex():
+                env[node] = parted(builder, env[node])
         elif not isinstance(fake, torch.Tensor):
             late.append((at, node))
         elif node.users or any(isinstance(dim, torch.SymInt) for dim in fake.shape):
@@ -156,15 +163,17 @@ def _results(
     """The values that are outputs, or that outputs view, each once."""
     values: dict[Value, int] = {}
     for node, result in zip(wanted, made, strict=True):
-        if isinstance(node, fx.Node) and (isinstance(result, Value) or node.op == "placeholder"):
+        computed = isinstance(result, (Value, Pair))
+        if isinstance(node, fx.Node) and (computed or node.op == "placeholder"):
             base = base_of(node)
-            if not isinstance(env.get(base), Value):
+            if not isinstance(env.get(base), (Value, Pair)):
                 base = node
             if base.op != "placeholder" and base not in flat.bases:
-                value = env[base]
+                fake, is_complex = base.meta["val"], isinstance(env[base], Pair)
+                value = importer.as_value(env[base], builder)
                 shared = value in values
                 at = values.setdefault(value, len(values))
-                flat.bases[base] = Base(at, memory_order(base.meta["val"]), shared)
+                flat.bases[base] = Base(at, memory_order(fake), is_complex, shared)
             flat.outputs.append(("view", node))
         elif result is None or not isinstance(node, fx.Node):
             flat.outputs.append(("constant", result))
@@ -216,6 +225,9 @@ def _stand_ins(importer: Importer, meta: Any, builder: Builder, loc: Loc) -> Any
                 for symbol in dim.node.expr.free_symbols:
                     importer.sizes.symbols.setdefault(symbol, size(str(symbol)))
         dims = tuple(importer.sizes.expr(dim) for dim in extents)
+        if meta.is_complex():
+            parts = TensorType(dtype_of(PARTS[meta.dtype]), dims)
+            return Pair(builder.param("stand_in", parts), builder.param("stand_in", parts))
         try:
             return builder.param("stand_in", TensorType(dtype_of(meta.dtype), dims))
         except TilewrightError:

@@ -22,6 +22,7 @@ from tilewright.frontends.common.report import report
 from tilewright.frontends.torch.calling import Structure, TorchModule
 from tilewright.frontends.torch.decompositions import ahead_of_time
 from tilewright.frontends.torch.importer import Env, Importer
+from tilewright.frontends.torch.rules.pairs import Pair, parted
 from tilewright.frontends.torch.tensors import array_of
 from tilewright.graph import Builder, Module, Value
 from tilewright.runtime import module as runtime
@@ -234,9 +235,9 @@ class _Import:
                 if spec.target in mutated:
                     held.append((node, str(spec.target), tensor))
                 else:
-                    self.env[node] = self.builder.constant(
-                        array_of(tensor, str(spec.target)), _word(str(spec.target))
-                    )
+                    self.env[node] = self._constant(tensor, str(spec.target))
+            elif spec.kind is InputKind.TOKEN:  # orders side effects; runs have none
+                self.env[node] = None
             elif isinstance(spec.arg, ConstantArgument):
                 structure.constants[len(structure.order)] = spec.arg.value
                 structure.order.append(None)
@@ -267,6 +268,12 @@ class _Import:
         structure.order.append(None)
         self.env[node] = fake
 
+    def _constant(self, tensor: torch.Tensor, name: str) -> Value | Pair:
+        if tensor.is_complex():
+            parts = torch.view_as_real(tensor.detach().resolve_conj())
+            return parted(self.builder, self.builder.constant(array_of(parts, name), _word(name)))
+        return self.builder.constant(array_of(tensor, name), _word(name))
+
     def _tensor(self, spec: Any) -> torch.Tensor:
         state, constants = self.program.state_dict, self.program.constants
         found: torch.Tensor | None = state.get(spec.target)
@@ -280,10 +287,14 @@ class _Import:
         user_inputs = {name: at for at, name in enumerate(structure.inputs)}
         states = {name: at for at, name in enumerate(structure.states)}
         for result, spec in zip(made, self.signature.output_specs, strict=True):
+            if spec.kind is OutputKind.TOKEN:
+                continue
             if spec.kind in _MUTATED:
                 where = states if spec.target in states else user_inputs
                 kind = "state" if where is states else "input"
                 structure.changes.append((kind, where[spec.target], len(values)))
+            elif isinstance(result, Pair):
+                structure.results.append(("complex", len(values)))
             elif not isinstance(result, Value):
                 if isinstance(spec.arg, ConstantArgument) or result is None:
                     structure.results.append(("constant", getattr(spec.arg, "value", None)))

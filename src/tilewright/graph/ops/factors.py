@@ -1,7 +1,7 @@
 """Matrices as products of simpler ones: triangular, orthogonal, diagonal.
 
-All take stacks of matrices, compute in f64 and round once. `info` counts, from 1, the column at which
-a factorisation found no pivot; 0 where all is well.
+All take stacks of matrices, compute in f64 and round once. `info` counts, from 1, the column at
+which a factorisation found no pivot; 0 where all is well.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.dtype import I32
-from tilewright.graph.op import FLOAT, OPAQUE, Attr, Call, Input, Op
+from tilewright.base.dtype import I32, I64
+from tilewright.graph.op import FLOAT, INTEGER, OPAQUE, Attr, Call, Input, Op
 from tilewright.graph.ops.rules import check_one_dtype, same_dim
 from tilewright.graph.types import TensorType, Type
 from tilewright.sym import Expr
@@ -92,6 +92,24 @@ def _lu(call: Call, x: Array) -> tuple[Array, Array, Array]:
             a[j + 1 :, j] /= a[j, j]
             a[j + 1 :, j + 1 :] -= np.outer(a[j + 1 :, j], a[j, j + 1 :])
     return packed.astype(x.dtype), pivots, info
+
+
+def _row_order_type(call: Call) -> tuple[Type, ...]:
+    pivots = call.shape(0)
+    if not pivots:
+        raise call.error("TW1202", "row_order takes vectors of pivots, not scalars")
+    rows = call.value(1)
+    return (TensorType(I64, (*pivots[:-1], rows[0] if rows else sym.size("rows"))),)
+
+
+def _row_order(call: Call, pivots: Array, rows: Array) -> Array:
+    m = int(rows.reshape(()))
+    made = np.broadcast_to(np.arange(m), (*pivots.shape[:-1], m)).copy()
+    for at in np.ndindex(*pivots.shape[:-1]):
+        for step, row in enumerate(pivots[at]):
+            other = min(max(int(row) - 1, 0), m - 1)
+            made[at][[step, other]] = made[at][[other, step]]
+    return made
 
 
 # ------------------------------------------------------------------------------------ solving
@@ -222,6 +240,14 @@ OPS = (
         OPAQUE,
     ),
     Op(
+        "row_order",
+        "Which row of a matrix is where, of `rows`, after the exchanges that pivots name.",
+        (Input("pivots", INTEGER), Input("rows", INTEGER, folds=True)),
+        _row_order_type,
+        _row_order,
+        OPAQUE,
+    ),
+    Op(
         "triangular_solve",
         "The solutions of a @ x = b, of which one triangle is read; `unit`: its diagonal is 1.",
         (Input("a", FLOAT), Input("b", FLOAT)),
@@ -241,7 +267,8 @@ OPS = (
     ),
     Op(
         "householder_product",
-        "The product of reflections, packed as by `householder`: as many of its columns as they have.",
+        "The product of reflections, packed as by `householder`; as many of its columns as they "
+        "have.",
         (Input("x", FLOAT), Input("tau", FLOAT)),
         _reflected_type,
         _reflected,

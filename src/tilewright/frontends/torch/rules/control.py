@@ -173,6 +173,7 @@ def _item(node: Context) -> Value | Expr:
     counted = node.emit("range", node.constant(0), node.cast(scalar, I64), node.constant(1), to=I64)
     (extent,) = node.shape(counted)
     node.importer.define(meta.node.expr, extent)
+    node.importer.numbers[extent] = node.cast(scalar, I64)
     return extent
 
 

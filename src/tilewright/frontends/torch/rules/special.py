@@ -23,7 +23,8 @@ BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
 def in_f64(formula: Callable[[Context, Value], Value]) -> Rule:
     def rule(node: Context) -> Value:
-        return node.cast(formula(node, node.cast(node["self"], F64)), node.to)
+        name = "self" if "self" in node.args else "x"
+        return node.cast(formula(node, node.cast(node[name], F64)), node.to)
 
     return rule
 
@@ -43,7 +44,7 @@ def _turn(node: Context, x: Value) -> Value:
     return node.emit("mul", node.emit("sub", x, node.emit("round", x)), math.pi)
 
 
-def _log_gamma(node: Context, x: Value) -> Value:
+def log_gamma(node: Context, x: Value) -> Value:
     left, z = _right(node, x)
     product = z
     for step in range(1, SHIFT):
@@ -91,7 +92,7 @@ def _digamma(node: Context, x: Value) -> Value:
     return node.emit("where", left, reflected, made)
 
 
-def _inverse_erf(node: Context, x: Value) -> Value:
+def inverse_error(node: Context, x: Value) -> Value:
     """A first guess by Winitzki's formula, then Newton's steps on erf."""
     a = 0.147
     log = node.emit("log", _one_minus(node, node.emit("mul", x, x)))
@@ -192,10 +193,10 @@ def _inverse_power(node: Context, x: Value, power: int) -> Value:
 
 
 RULES: dict[str, Rule] = {
-    "aten.lgamma": in_f64(_log_gamma),
+    "aten.lgamma": in_f64(log_gamma),
     "aten.digamma": in_f64(_digamma),
     "aten.polygamma": _polygamma,
-    "aten.erfinv": in_f64(_inverse_erf),
+    "aten.erfinv": in_f64(inverse_error),
     "aten.signbit": lambda node: sign_bit(node, node["self"]),
     "aten.copysign.Tensor": _copysign,
     "aten.copysign.Scalar": _copysign,
