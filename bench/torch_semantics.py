@@ -20,8 +20,6 @@ from typing import Any
 import report
 import torch
 from report import Figure
-from rich.console import Console
-from rich.progress import track
 from torch.utils import _pytree as pytree
 from torch_programs import PROGRAMS
 
@@ -107,9 +105,8 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     names = [each.__name__ for each in PROGRAMS if re.search(options.filter, each.__name__)]
     jobs = [(name, options.backend) for name in names]
     ends = run_jobs("torch_semantics", "run_program", jobs, workers=options.jobs, seconds=SECONDS)
-    console = Console(stderr=True)
     same = 0
-    for (name, _), end in track(ends, "programs", total=len(jobs), console=console, transient=True):
+    for (name, _), end in report.tracked(ends, "programs", len(jobs)):
         outcome = end.why if isinstance(end, Lost) else end
         same += outcome == SAME
         if outcome != SAME:

@@ -6,8 +6,10 @@ from tilewright.frontends.torch.rules import (
     bessel,
     control,
     conv,
+    counting,
     creation,
     elementwise,
+    encoder,
     factors,
     image,
     indexing,
@@ -37,6 +39,7 @@ FAMILIES = (
     linalg,
     factors,
     attention,
+    encoder,
     conv,
     pool,
     norm,
@@ -44,6 +47,7 @@ FAMILIES = (
     recurrent,
     sorting,
     search,
+    counting,
     control,
 )
 RULES: dict[str, Rule] = {name: rule for family in FAMILIES for name, rule in family.RULES.items()}
