@@ -2,9 +2,9 @@
 
     python bench/torch_dynamic.py [--sizes 20] [--filter REGEX] [--backend tilewright]
 
-Models are called with 20 sizes above 1 of batch, and of sequence or image, one after the other; each
-answer is held against eager's. PyTorch first compiles for the sizes it sees, then for any: at most
-two compilations of a graph; one with `dynamic=True`.
+Models are called with 20 sizes above 1 of batch, and of sequence or image, one after the other;
+each answer is held against eager's. PyTorch first compiles for the sizes it sees, then for any: at
+most two compilations of a graph; one with `dynamic=True`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import report
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from report import Figure
 from torch import nn
 

@@ -1,8 +1,9 @@
 """Programs in which PyTorch's semantics show: mutation, views, aliasing, strides, state, threads.
 
 Each takes `compile`, which is `torch.compile` or leaves a function as it is, and gives everything
-that may be seen of its calls: results, and inputs that were changed. `torch_semantics.py` holds what
-both ways give against each other: values, element types, strides, and which tensors share memory.
+that may be seen of its calls: results, and inputs that were changed. `torch_semantics.py` holds
+what both ways give against each other: values, element types, strides, and which tensors share
+memory.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 Compile = Callable[[Any], Any]

@@ -2,9 +2,9 @@
 
     python bench/torch_semantics.py [--filter REGEX] [--jobs 2] [--backend tilewright]
 
-Each program of `torch_programs.py` runs in eager and under `torch.compile`, in a process of its own.
-All that can be seen must be the same: values, element types, shapes, strides, which results share
-memory with which inputs and results, what became of the inputs.
+Each program of `torch_programs.py` runs in eager and under `torch.compile`, in a process of its
+own. All that can be seen must be the same: values, element types, shapes, strides, which results
+share memory with which inputs and results, what became of the inputs.
 """
 
 from __future__ import annotations

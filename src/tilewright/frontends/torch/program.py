@@ -21,6 +21,7 @@ from tilewright.base.errors import TilewrightError, UserError
 from tilewright.frontends.common.report import report
 from tilewright.frontends.torch.calling import Structure, TorchModule
 from tilewright.frontends.torch.decompositions import ahead_of_time
+from tilewright.frontends.torch.examples import examples_of, without_cache
 from tilewright.frontends.torch.importer import Env, Importer
 from tilewright.frontends.torch.rules.pairs import Pair, parted
 from tilewright.frontends.torch.tensors import array_of
@@ -92,17 +93,48 @@ def exported(
             message = f"{source} is no exported program: {error}"
             raise UserError("TW1123", message, help="write it by torch.export.save") from error
     if args is None and kwargs is None:
+        return _by_examples(source, dynamic, axes, ranges)
+    shapes = _dynamic_shapes(source, args or (), kwargs or {}, dynamic, axes, ranges)
+    return _traced(source, args or (), kwargs or {}, shapes)
+
+
+def _by_examples(
+    model: torch.nn.Module,
+    dynamic: Dynamic | None,
+    axes: Mapping[str, Mapping[int, str]],
+    ranges: Mapping[str, Range],
+) -> ExportedProgram:
+    """A model traced with inputs that its config describes, as much left open as can be."""
+    found = examples_of(model)
+    if found is None:
         raise UserError(
             "TW1124",
-            f"{type(source).__name__} needs example inputs to be traced with",
+            f"{type(model).__name__} needs example inputs to be traced with",
             help="pass them: compile(model, args=(x,))",
         )
-    shapes = _dynamic_shapes(source, args or (), kwargs or {}, dynamic, axes, ranges)
+    with without_cache(model):
+        if dynamic is not None:
+            shapes = _dynamic_shapes(model, (), found.kwargs, dynamic, axes, ranges)
+            return _traced(model, (), found.kwargs, shapes)
+        failed: UserError | None = None
+        for attempt in found.attempts():
+            shapes = _dynamic_shapes(model, (), found.kwargs, attempt, attempt, {})
+            try:
+                return _traced(model, (), found.kwargs, shapes)
+            except UserError as error:
+                failed = failed or error
+        assert failed is not None
+        raise failed
+
+
+def _traced(
+    source: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
+) -> ExportedProgram:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.export.export(
-                source, tuple(args or ()), dict(kwargs or {}), dynamic_shapes=shapes, strict=False
+                source, tuple(args), dict(kwargs), dynamic_shapes=shapes, strict=False
             )
     except TilewrightError:
         raise

@@ -1,13 +1,12 @@
 """Functions as Chebyshev series, whose coefficients are computed when they are first asked for.
 
-A series of degree n through the values at n + 1 Chebyshev nodes is within a small factor of the best
-polynomial of that degree. Values come from mpmath, which SymPy and so PyTorch bring along, at 30
-digits; series are evaluated in f64 by Clenshaw's recurrence.
+A series of degree n through the values at n + 1 Chebyshev nodes is within a small factor of the
+best polynomial of that degree. Values come from mpmath, which SymPy and so PyTorch bring along, at
+30 digits; series are evaluated in f64 by Clenshaw's recurrence.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
 
@@ -52,11 +51,3 @@ def fitted(
         last, before = node.emit("add", step, factor), last
     step = node.emit("sub", node.emit("mul", t, last), before)
     return node.emit("add", step, series[0])
-
-
-def real(value: mpmath.mpf) -> mpmath.mpf:
-    """A value whose imaginary part is rounding."""
-    return mpmath.re(value)
-
-
-INFINITY = math.inf
