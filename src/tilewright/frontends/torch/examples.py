@@ -79,7 +79,7 @@ def _words(config: Any, batch: int) -> torch.Tensor:
 @contextmanager
 def without_cache(model: Any) -> Iterator[None]:
     """A model whose results hold no keys and values for calls to come."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if not isinstance(getattr(config, "use_cache", None), bool):
         yield
         return

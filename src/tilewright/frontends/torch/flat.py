@@ -133,7 +133,7 @@ def _parameters(
         fake = node.meta.get("val")
         if at in weights:
             env[node] = builder.constant(weights[at], node.name)
-            if fake.is_complex():
+            if isinstance(fake, torch.Tensor) and fake.is_complex():
                 env[node] = parted(builder, env[node])
         elif not isinstance(fake, torch.Tensor):
             late.append((at, node))
