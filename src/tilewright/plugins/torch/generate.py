@@ -36,7 +36,7 @@ class Cached(torch.nn.Module):
         super().__init__()
         self.model = model
         config = model.config.get_text_config()
-        self.cache = StaticCache(max_cache_len=length, config=config)
+        self.cache: Any = StaticCache(max_cache_len=length, config=config)
         layers = self.cache.layers
         for at, layer in enumerate(layers):  # windows slide by control flow over data
             if isinstance(layer, StaticSlidingWindowLayer):
