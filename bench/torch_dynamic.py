@@ -4,8 +4,8 @@
 
 Models are called with 20 sizes above 1 of batch, and of sequence or image, one after the other;
 each answer is held against eager's. PyTorch first compiles for the sizes it sees, then for any: at
-most two compilations of a graph; one with `dynamic=True`. (Batches are above 16: there PyTorch itself
-chooses another convolution, which is a guard.)
+most two compilations of a graph; one with `dynamic=True`. (Batches are above 16: from there on
+PyTorch itself chooses another convolution, which is a guard.)
 """
 
 from __future__ import annotations
