@@ -17,7 +17,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from tilewright.base.host import described_machine
 
 try:
     from rich.console import Console
+    from rich.progress import track
     from rich.table import Table
 except ImportError:  # machines with a GPU where nothing can be installed
     Console = None  # type: ignore[assignment,misc]  # a plain table does
@@ -53,6 +54,13 @@ def at_most(name: str, value: float, unit: str, limit: float) -> Figure:
 
 def at_least(name: str, value: float, unit: str, limit: float) -> Figure:
     return Figure(name, value, unit, f">= {limit:g}", bool(value >= limit))
+
+
+def tracked(ends: Iterable[Any], what: str, total: int) -> Iterable[Any]:
+    """The same, with a progress bar where people look."""
+    if Console is None:
+        return ends
+    return track(ends, what, total=total, console=Console(stderr=True), transient=True)
 
 
 def seconds(run: Callable[[], object], *, budget_s: float = 0.5, least: int = 3) -> list[float]:

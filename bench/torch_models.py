@@ -19,8 +19,6 @@ from pathlib import Path
 
 import report
 from report import Figure
-from rich.console import Console
-from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
 
@@ -38,10 +36,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
         jobs = [(source, name, options.threads) for name in chosen]
         total: collections.Counter[str] = collections.Counter()
         ends = run_jobs("torch_zoo", "run_model", jobs, workers=options.jobs, seconds=SECONDS)
-        console = Console(stderr=True)
-        for (_, name, _), end in track(
-            ends, source, total=len(jobs), console=console, transient=True
-        ):
+        for (_, name, _), end in report.tracked(ends, source, len(jobs)):
             outcome = Outcome(CRASHED, end.why) if isinstance(end, Lost) else end
             total[outcome.status] += 1
             if options.failures or outcome.status in (WRONG, CRASHED):

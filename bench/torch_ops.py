@@ -17,8 +17,6 @@ from pathlib import Path
 
 import report
 from report import Figure
-from rich.console import Console
-from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
 
@@ -35,10 +33,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     jobs = [(at, dtype, options.how, options.limit) for at in chosen for dtype in kinds]
     ended: dict[int, dict[str, Outcome]] = {at: {} for at in chosen}
     ends = run_jobs("torch_cases", "run_entry", jobs, workers=options.jobs, seconds=SECONDS)
-    console = Console(stderr=True)
-    for (at, dtype, *_), end in track(
-        ends, "operators", total=len(jobs), console=console, transient=True
-    ):
+    for (at, dtype, *_), end in report.tracked(ends, "operators", len(jobs)):
         outcome = Outcome(CRASHED, end.why) if isinstance(end, Lost) else end
         ended[at][dtype] = outcome
         if options.failures and outcome.status not in (NATIVE, NONE):

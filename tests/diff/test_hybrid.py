@@ -9,6 +9,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import graph
+from tilewright.base.errors import UserError
 from tilewright.driver.compare import is_close
 from tilewright.driver.placement import INTERPRETER
 
@@ -415,3 +416,14 @@ graph @main(%n: i64[], %x: f32[2], %s: seq<f32[2]>) {
 def test_loops_in_loops_begin_with_what_others_hold(tmp_path):
     args = np.array(4), np.ones(2, F), [np.zeros(2, F)]
     check(NESTED, *args, folder=tmp_path, fallbacks=("sequence_insert", "sequence_length"))
+
+
+@pytest.mark.parametrize(
+    "out",
+    [[np.empty(2, F)], [np.empty(4, F), words("", "", "")], [np.empty(3, F), words("")]],
+    ids=["one", "a wrong shape", "a wrong shape of text"],
+)
+def test_memory_for_outputs_must_fit(out):
+    module = tw.compile(graph.parse(TEXT), threads=1)
+    with pytest.raises(UserError, match="TW4042"):
+        module(words("a", "b", "c"), np.zeros((3, 2), F), out=out)

@@ -1184,6 +1184,27 @@ case("det", rand(2, 5, 5, of=np.float64), reduction=32)
 case("det", np.array([[0, 2], [3, 0]], np.float32), note="pivot")
 case("det", np.ones((3, 3), np.float32), note="singular")
 case("det", rand(0, 0), note="empty")
+_SQUARES = rand(2, 5, 5)
+_POSITIVE = _SQUARES @ _SQUARES.transpose(0, 2, 1) + np.eye(5, dtype=np.float32)
+for _matrices, _note in ((_POSITIVE, ""), (_POSITIVE[0].astype(np.float16), ""), (rand(0, 0), "0")):
+    case("cholesky", _matrices, outputs=2, note=_note)
+    case("eigh", _matrices, outputs=2, note=_note)
+for _shape in ((5, 5), (2, 4, 3), (3, 5), (0, 3)):
+    case("lu", rand(*_shape), outputs=3)
+    case("householder", rand(*_shape), outputs=2)
+case("lu", np.array([[0, 2], [3, 0]], np.float32), outputs=3, note="pivot")
+case("lu", np.ones((3, 3), np.float32), outputs=3, note="singular")
+case("householder", np.eye(3, dtype=np.float32), outputs=2, note="nothing to reflect")
+case("row_order", np.array([[2, 2, 3], [1, 3, 3]], np.int32), np.int64(4), fixed=(1,))
+case("row_order", np.array([3, 3], np.int32), np.int64(3), fixed=(1,))
+case("householder_product", rand(2, 5, 3), rand(2, 3))
+case("householder_product", rand(4, 4), rand(2))
+for _lower in (True, False):
+    for _unit in (True, False):
+        _sides = rand(2, 4, 4) + 3 * np.eye(4, dtype=np.float32)
+        case("triangular_solve", _sides, rand(2, 4, 3), lower=_lower, unit=_unit, reduction=16)
+for _shape in ((4, 4), (2, 6, 3), (3, 1), (2, 0)):
+    case("svd", rand(*_shape), outputs=3)
 for _groups, _shared, _mask in ((1, 1, False), (2, 2, True), (1, 2, True)):
     case(
         "deform_conv",

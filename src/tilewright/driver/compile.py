@@ -7,16 +7,17 @@ outputs = module(x, y)
 from __future__ import annotations
 
 import ctypes
+import difflib
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tilewright.base.errors import UserError
+from tilewright.base.errors import UserError, UserTypeError
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import CPU, CUDA, Target
 from tilewright.codegen import jit, llvm
@@ -53,6 +54,7 @@ from tilewright.tune.database import Database, Records, default_path
 from tilewright.tune.tuner import Outcome, Snapshot
 
 NAME = "model"
+NAMED = ("target", "args", "kwargs", "dynamic")  # what compile takes beside its options
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ def compile(
         array([[0., 2., 0., 4.]], dtype=float32)
     """
     chosen = Target.parse(target)
+    check_options(options)
     settings = Options(threads=checked_threads(threads), precision=precision, **options)
     if chosen.kind not in (CPU, CUDA):
         raise UserError("TW6002", f"models compile for CPUs and CUDA so far, not for {chosen}")
@@ -125,6 +128,16 @@ def compile(
     stages = dict(zip(("import", "passes", "code"), spent, strict=True))
     module.timings = {"stages": stages, "passes": ctx.timings}
     return opened.wrap(module)
+
+
+def check_options(given: Mapping[str, Any]) -> None:
+    """Only what there is; a misspelt name is told the nearest."""
+    known = [each.name for each in fields(Options)]
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, [*known, *NAMED], 1)
+            help = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+            raise UserTypeError("TW6009", f"compile has no option {name!r}", help=help)
 
 
 def load_graph(model: Any) -> ir.Module:

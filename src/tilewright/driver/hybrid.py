@@ -231,9 +231,20 @@ class HybridModule(runtime.Module):
         )
         if out is None:
             return results
+        self._check_out(out, results)
         for target, result in zip(out, results, strict=True):
             np.asarray(target)[...] = np.asarray(result)
         return tuple(out)
+
+    def _check_out(self, out: Sequence[Any], results: Sequence[Any]) -> None:
+        """Memory that is given for outputs has their number, shapes and element types."""
+        if len(out) != len(results):
+            raise UserError("TW4042", f"the model has {len(results)} outputs, got {len(out)}")
+        for spec, target, result in zip(self.outputs, out, results, strict=True):
+            given, made = np.asarray(target), np.asarray(result)
+            if given.shape != made.shape:
+                message = f"output {spec.name} has the shape {made.shape}, not {given.shape}"
+                raise UserError("TW4042", message)
 
     @property
     def arena_bytes(self) -> int:

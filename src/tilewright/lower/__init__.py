@@ -7,6 +7,7 @@ from tilewright.lower import (
     deform,
     det,
     elementwise,
+    factors,
     image,
     indexing,
     linalg,
@@ -45,6 +46,7 @@ FAMILIES = (
     regions,
     deform,
     det,
+    factors,
     random,
     trees,
 )

@@ -101,3 +101,8 @@ def test_options_are_checked(model):
 def test_compiling_is_timed(module):
     assert set(module.timings) == {"stages", "passes"}
     assert all(seconds >= 0 for seconds in module.timings["passes"].values())
+
+
+def test_an_option_that_is_misspelt_is_told_the_nearest():
+    with pytest.raises(TypeError, match=r"TW6009.*'thread'(.|\n)*threads"):
+        tw.compile("model.onnx", thread=1)

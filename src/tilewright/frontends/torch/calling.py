@@ -29,7 +29,8 @@ class Structure:
     constants: dict[int, Any] = field(default_factory=dict)  # by place among the arguments
     states: dict[str, torch.Tensor] = field(default_factory=dict)  # buffers that calls change
     names: list[str] = field(default_factory=list)  # of results
-    # Of each flattened result: ("tensor" or "number", which result), or ("constant", a value).
+    # Of each flattened result: ("tensor", "complex" or "number", which result), or ("constant", a
+    # value).
     results: list[tuple[str, Any]] = field(default_factory=list)
     # What a call changes: ("state" or "input", which, by which result).
     changes: list[tuple[str, int, int]] = field(default_factory=list)
@@ -39,6 +40,10 @@ def as_input(value: Any) -> Any:
     """An argument as the runtime takes it."""
     if isinstance(value, torch.Tensor):
         tensor = value.detach() if value.requires_grad else value
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor.resolve_conj())
+        if tensor.is_neg():
+            tensor = tensor.resolve_neg()
         return tensor if tensor.is_contiguous() else tensor.contiguous()
     return value
 
@@ -85,6 +90,8 @@ class TorchModule(Module):
         for kind, which in self.structure.results:
             if kind == "constant":
                 made.append(which)
+            elif kind == "complex":
+                made.append(torch.view_as_complex(tensors[which]))
             else:
                 made.append(tensors[which].item() if kind == "number" else tensors[which])
         return made

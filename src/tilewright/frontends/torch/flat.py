@@ -20,12 +20,24 @@ from tilewright.base.errors import TilewrightError
 from tilewright.base.loc import Loc
 from tilewright.frontends.common.report import Skip, report
 from tilewright.frontends.torch.importer import Env, Importer, location
-from tilewright.frontends.torch.tensors import dtype_of
+from tilewright.frontends.torch.rules.pairs import Pair, parted
+from tilewright.frontends.torch.tensors import PARTS, dtype_of
+from tilewright.frontends.torch.views import base_of, taken_again
 from tilewright.graph import Builder, Module, Value
 from tilewright.graph.types import TensorType
 from tilewright.sym import size
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Base:
+    """A computed tensor that outputs are, or view."""
+
+    result: int  # of the module
+    order: tuple[int, ...] | None  # of its axes in memory, the outermost first
+    is_complex: bool  # its parts are a last axis of two
+    shared: bool  # with another base, which has the same value in memory of its own
 
 
 @dataclass
@@ -34,10 +46,10 @@ class FlatGraph:
 
     module: Module | None
     taken: list[int] = field(default_factory=list)  # which inputs the module takes
-    # Of each output: ("result", which, strides), ("view", a node, None), ("constant", a value, _),
-    # ("number", which, None), ("size", which input, which dimension)
-    outputs: list[tuple[str, Any, Any]] = field(default_factory=list)
+    # Of each output: ("view", a node), ("constant", a value), ("number", which result)
+    outputs: list[tuple[str, Any]] = field(default_factory=list)
     inputs: list[fx.Node] = field(default_factory=list)
+    bases: dict[fx.Node, Base] = field(default_factory=dict)  # what outputs view beside inputs
 
     def arguments(self, inputs: Sequence[Any]) -> list[Any]:
         return [inputs[at] for at in self.taken]
@@ -45,16 +57,18 @@ class FlatGraph:
     def results(self, inputs: Sequence[Any], made: Sequence[torch.Tensor]) -> list[Any]:
         """The outputs of the graph."""
         known = dict(zip(self.inputs, inputs, strict=True))
+        for node, base in self.bases.items():
+            tensor = made[base.result]
+            if base.is_complex:
+                tensor = torch.view_as_complex(tensor)
+            tensor = _strided(tensor, base.order)
+            known[node] = tensor.clone() if base.shared else tensor
         given: list[Any] = []
-        for kind, which, strides in self.outputs:
-            if kind == "result":
-                given.append(_strided(made[which], strides))
-            elif kind == "view":
-                given.append(_viewed(which, known))
-            elif kind == "number":
-                given.append(made[which].item())
+        for kind, which in self.outputs:
+            if kind == "view":
+                given.append(taken_again(which, known))
             else:
-                given.append(which)
+                given.append(made[which].item() if kind == "number" else which)
         return given
 
 
@@ -65,28 +79,6 @@ def _strided(tensor: torch.Tensor, order: tuple[int, ...] | None) -> torch.Tenso
     turned = tensor.permute(order).contiguous()
     back = sorted(range(len(order)), key=lambda axis: order[axis])
     return turned.permute(back)
-
-
-def _viewed(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
-    """An input, or a view of it, by PyTorch itself."""
-    if node in known:
-        return known[node]
-    args = [_viewed(a, known) if isinstance(a, fx.Node) else a for a in node.args]
-    assert callable(node.target)
-    return node.target(*args, **node.kwargs)
-
-
-def is_view_of_input(node: fx.Node) -> bool:
-    """Whether a node only views an input, through views with fixed arguments."""
-    while node.op == "call_function":
-        target = node.target
-        if not isinstance(target, torch._ops.OpOverload) or not target.is_view:
-            return False
-        sources = node.all_input_nodes
-        if len(sources) != 1 or node.args[0] is not sources[0]:
-            return False
-        (node,) = sources
-    return node.op == "placeholder"
 
 
 def memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:
@@ -120,7 +112,7 @@ def import_graph(graph: fx.GraphModule, weights: Mapping[int, Array]) -> FlatGra
         raise report(importer.name, importer.problems)
     (output,) = (node for node in graph.graph.nodes if node.op == "output")
     wanted = output.args[0] if isinstance(output.args[0], (list, tuple)) else [output.args[0]]
-    values = _results(importer, builder, flat, list(wanted), made)
+    values = _results(importer, builder, env, flat, list(wanted), made)
     if values:
         values = importer.guarded(values, builder)
         names = tuple(f"out{at}" for at in range(len(values)))
@@ -141,6 +133,8 @@ def _parameters(
         fake = node.meta.get("val")
         if at in weights:
             env[node] = builder.constant(weights[at], node.name)
+            if isinstance(fake, torch.Tensor) and fake.is_complex():
+                env[node] = parted(builder, env[node])
         elif not isinstance(fake, torch.Tensor):
             late.append((at, node))
         elif node.users or any(isinstance(dim, torch.SymInt) for dim in fake.shape):
@@ -161,23 +155,31 @@ def _parameters(
 def _results(
     importer: Importer,
     builder: Builder,
+    env: Env,
     flat: FlatGraph,
     wanted: Sequence[Any],
     made: Sequence[Any],
 ) -> list[Value]:
-    """The values that are outputs, each once; views of inputs are left to PyTorch."""
+    """The values that are outputs, or that outputs view, each once."""
     values: dict[Value, int] = {}
     for node, result in zip(wanted, made, strict=True):
-        if isinstance(node, fx.Node) and is_view_of_input(node):
-            flat.outputs.append(("view", node, None))
-        elif isinstance(result, Value):
-            at = values.setdefault(result, len(values))
-            flat.outputs.append(("result", at, memory_order(node.meta["val"])))
+        computed = isinstance(result, (Value, Pair))
+        if isinstance(node, fx.Node) and (computed or node.op == "placeholder"):
+            base = base_of(node)
+            if not isinstance(env.get(base), (Value, Pair)):
+                base = node
+            if base.op != "placeholder" and base not in flat.bases:
+                fake, is_complex = base.meta["val"], isinstance(env[base], Pair)
+                value = importer.as_value(env[base], builder)
+                shared = value in values
+                at = values.setdefault(value, len(values))
+                flat.bases[base] = Base(at, memory_order(fake), is_complex, shared)
+            flat.outputs.append(("view", node))
         elif result is None or not isinstance(node, fx.Node):
-            flat.outputs.append(("constant", result, None))
+            flat.outputs.append(("constant", result))
         else:
             value = importer.as_value(result, builder)
-            flat.outputs.append(("number", values.setdefault(value, len(values)), None))
+            flat.outputs.append(("number", values.setdefault(value, len(values))))
     return list(values)
 
 
@@ -223,6 +225,9 @@ def _stand_ins(importer: Importer, meta: Any, builder: Builder, loc: Loc) -> Any
                 for symbol in dim.node.expr.free_symbols:
                     importer.sizes.symbols.setdefault(symbol, size(str(symbol)))
         dims = tuple(importer.sizes.expr(dim) for dim in extents)
+        if meta.is_complex():
+            parts = TensorType(dtype_of(PARTS[meta.dtype]), dims)
+            return Pair(builder.param("stand_in", parts), builder.param("stand_in", parts))
         try:
             return builder.param("stand_in", TensorType(dtype_of(meta.dtype), dims))
         except TilewrightError:

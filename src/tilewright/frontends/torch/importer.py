@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,11 +26,21 @@ from tilewright.frontends.common.report import Problems, Skip
 from tilewright.frontends.torch.floats import float_of
 from tilewright.frontends.torch.rules import RULES
 from tilewright.frontends.torch.rules.base import Context
+from tilewright.frontends.torch.rules.pairs import (
+    BY_PARTS,
+    PAIR_RULES,
+    Pair,
+    PairRule,
+    by_parts,
+    is_complex,
+    joined,
+    parted,
+)
 from tilewright.frontends.torch.sizes import Sizes
-from tilewright.frontends.torch.tensors import array_of, dtype_of
+from tilewright.frontends.torch.tensors import PARTS, array_of, dtype_of
 from tilewright.graph import Builder, Graph, Value
 from tilewright.graph.types import TensorType
-from tilewright.sym import Const, Expr, Size, size
+from tilewright.sym import Const, Expr, Size, const, size
 
 Array = np.ndarray[Any, Any]
 Env = dict[fx.Node, Any]  # what each node gives: a value, a size, a number, a tuple of those
@@ -48,11 +58,12 @@ class Importer:
     sizes: Sizes = field(default_factory=Sizes)
     checks: list[tuple[Value, str]] = field(default_factory=list)  # what must hold in a run
     names: dict[tuple[str, int], str] = field(default_factory=dict)  # of axes, by the user
+    numbers: dict[Expr, Value] = field(default_factory=dict)  # of sizes that the data tells
     own: set[str] = field(default_factory=set)  # the names of the sizes of inputs
 
     # ------------------------------------------------------------------ inputs
 
-    def param(self, builder: Builder, name: str, fake: torch.Tensor) -> Value:
+    def param(self, builder: Builder, name: str, fake: torch.Tensor) -> Value | Pair:
         """A parameter; a symbol that is a dimension by itself is a size of ours."""
         dims: list[Expr] = []
         extents: Sequence[int | torch.SymInt] = fake.shape
@@ -61,6 +72,9 @@ class Importer:
                 dims.append(self.new_size(dim, name, at))
             else:
                 dims.append(self.sizes.expr(dim))
+        if fake.is_complex():
+            of = TensorType(dtype_of(PARTS[fake.dtype]), (*dims, const(2)))
+            return parted(builder, builder.param(name, of))
         return builder.param(name, TensorType(dtype_of(fake.dtype), tuple(dims)))
 
     def named_size(self, name: str) -> Size:
@@ -138,13 +152,13 @@ class Importer:
             source, at = node.args
             assert isinstance(source, fx.Node)
             return env[source][at]
-        key = rule_name(node.target)
-        rule = RULES.get(key)
-        if rule is None:
-            raise Skip(f"operator {key}")
-        args, raw = bound(node, env)
+        effect = node.target is torch.ops.higher_order.with_effects
+        target, given = (node.args[1], node.args[2:]) if effect else (node.target, node.args)
+        args, raw = bound(target, given, node.kwargs, env)
         context = Context(node, args, raw, builder, loc, self)
-        made = rule(context)
+        made = rule_of(rule_name(target), args.values(), meta)(context)
+        if effect:  # what comes with a token that orders it
+            return (None, *made) if isinstance(made, (list, tuple)) else (None, made)
         return self.checked(node, made)
 
     def checked(self, node: fx.Node, made: Any) -> Any:
@@ -160,6 +174,8 @@ class Importer:
         return made
 
     def _check(self, node: fx.Node, value: Any, fake: Any) -> None:
+        if isinstance(value, Pair) and isinstance(fake, torch.Tensor) and fake.is_complex():
+            value, fake = value.re, fake.real
         if not isinstance(fake, torch.Tensor) or not isinstance(value, Value):
             return
         have, want = value.tensor, dtype_of(fake.dtype)
@@ -208,6 +224,9 @@ class Importer:
         found: Any = module
         for part in str(node.target).split("."):
             found = getattr(found, part)
+        if isinstance(found, torch.Tensor) and found.is_complex():
+            parts = torch.view_as_real(found.resolve_conj())
+            return parted(builder, builder.constant(array_of(parts, node.name), node.name))
         if isinstance(found, torch.Tensor):
             return builder.constant(array_of(found, node.name), node.name)
         return found
@@ -216,6 +235,10 @@ class Importer:
         """A result as a tensor; sizes and numbers become scalars."""
         if isinstance(result, Value):
             return result
+        if isinstance(result, Pair):
+            return joined(builder, result)
+        if isinstance(result, Expr) and result in self.numbers:
+            return self.numbers[result]  # below zero, too
         if isinstance(result, Expr):
             return builder.add(
                 "dims", values=int(result.value) if isinstance(result, Const) else result
@@ -235,20 +258,36 @@ class Importer:
         return [first, *results[1:]]
 
 
-def bound(node: fx.Node, env: Mapping[fx.Node, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def bound(
+    target: Any, positional: Sequence[Any], named: Mapping[str, Any], env: Mapping[fx.Node, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arguments by name, as values of ours and as PyTorch's fake tensors."""
-    schema = getattr(node.target, "_schema", None)
+    schema = getattr(target, "_schema", None)
     if schema is None:
-        names = [str(at) for at in range(len(node.args))]
-        given: dict[str, Any] = dict(zip(names, node.args, strict=True))
+        given: dict[str, Any] = {str(at): each for at, each in enumerate(positional)}
     else:
         given = {arg.name: arg.default_value for arg in schema.arguments if arg.has_default_value()}
-        positional = [arg.name for arg in schema.arguments]
-        given |= dict(zip(positional, node.args, strict=False))
-    given |= node.kwargs
+        names = [arg.name for arg in schema.arguments]
+        given |= dict(zip(names, positional, strict=False))
+    given |= named
     values = {key: fx.map_arg(value, lambda n: env[n]) for key, value in given.items()}
     fakes = {key: fx.map_arg(value, lambda n: n.meta.get("val")) for key, value in given.items()}
     return values, fakes
+
+
+def rule_of(key: str, args: Iterable[Any], meta: Any) -> PairRule:
+    """The rule of an operator; where complex numbers are in it, the one for those."""
+    given = [each for x in args for each in (x if isinstance(x, (list, tuple)) else (x,))]
+    if any(isinstance(x, Pair) for x in given) or is_complex(meta):
+        rule = PAIR_RULES.get(key)
+        if rule is None and key in BY_PARTS:
+            rule = by_parts(RULES[key])
+        if rule is None:
+            raise Skip(f"operator {key} of complex numbers")
+        return rule
+    if key not in RULES:
+        raise Skip(f"operator {key}")
+    return RULES[key]
 
 
 def rule_name(target: Any) -> str:

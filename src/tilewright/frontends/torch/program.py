@@ -21,7 +21,9 @@ from tilewright.base.errors import TilewrightError, UserError
 from tilewright.frontends.common.report import report
 from tilewright.frontends.torch.calling import Structure, TorchModule
 from tilewright.frontends.torch.decompositions import ahead_of_time
+from tilewright.frontends.torch.examples import examples_of, without_cache
 from tilewright.frontends.torch.importer import Env, Importer
+from tilewright.frontends.torch.rules.pairs import Pair, parted
 from tilewright.frontends.torch.tensors import array_of
 from tilewright.graph import Builder, Module, Value
 from tilewright.runtime import module as runtime
@@ -91,17 +93,48 @@ def exported(
             message = f"{source} is no exported program: {error}"
             raise UserError("TW1123", message, help="write it by torch.export.save") from error
     if args is None and kwargs is None:
+        return _by_examples(source, dynamic, axes, ranges)
+    shapes = _dynamic_shapes(source, args or (), kwargs or {}, dynamic, axes, ranges)
+    return _traced(source, args or (), kwargs or {}, shapes)
+
+
+def _by_examples(
+    model: torch.nn.Module,
+    dynamic: Dynamic | None,
+    axes: Mapping[str, Mapping[int, str]],
+    ranges: Mapping[str, Range],
+) -> ExportedProgram:
+    """A model traced with inputs that its config describes, as much left open as can be."""
+    found = examples_of(model)
+    if found is None:
         raise UserError(
             "TW1124",
-            f"{type(source).__name__} needs example inputs to be traced with",
+            f"{type(model).__name__} needs example inputs to be traced with",
             help="pass them: compile(model, args=(x,))",
         )
-    shapes = _dynamic_shapes(source, args or (), kwargs or {}, dynamic, axes, ranges)
+    with without_cache(model):
+        if dynamic is not None:
+            shapes = _dynamic_shapes(model, (), found.kwargs, dynamic, axes, ranges)
+            return _traced(model, (), found.kwargs, shapes)
+        failed: UserError | None = None
+        for attempt in found.attempts():
+            shapes = _dynamic_shapes(model, (), found.kwargs, attempt, attempt, {})
+            try:
+                return _traced(model, (), found.kwargs, shapes)
+            except UserError as error:
+                failed = failed or error
+        assert failed is not None
+        raise failed
+
+
+def _traced(
+    source: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
+) -> ExportedProgram:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.export.export(
-                source, tuple(args or ()), dict(kwargs or {}), dynamic_shapes=shapes, strict=False
+                source, tuple(args), dict(kwargs), dynamic_shapes=shapes, strict=False
             )
     except TilewrightError:
         raise
@@ -234,9 +267,9 @@ class _Import:
                 if spec.target in mutated:
                     held.append((node, str(spec.target), tensor))
                 else:
-                    self.env[node] = self.builder.constant(
-                        array_of(tensor, str(spec.target)), _word(str(spec.target))
-                    )
+                    self.env[node] = self._constant(tensor, str(spec.target))
+            elif spec.kind is InputKind.TOKEN:  # orders side effects; runs have none
+                self.env[node] = None
             elif isinstance(spec.arg, ConstantArgument):
                 structure.constants[len(structure.order)] = spec.arg.value
                 structure.order.append(None)
@@ -267,6 +300,12 @@ class _Import:
         structure.order.append(None)
         self.env[node] = fake
 
+    def _constant(self, tensor: torch.Tensor, name: str) -> Value | Pair:
+        if tensor.is_complex():
+            parts = torch.view_as_real(tensor.detach().resolve_conj())
+            return parted(self.builder, self.builder.constant(array_of(parts, name), _word(name)))
+        return self.builder.constant(array_of(tensor, name), _word(name))
+
     def _tensor(self, spec: Any) -> torch.Tensor:
         state, constants = self.program.state_dict, self.program.constants
         found: torch.Tensor | None = state.get(spec.target)
@@ -280,10 +319,14 @@ class _Import:
         user_inputs = {name: at for at, name in enumerate(structure.inputs)}
         states = {name: at for at, name in enumerate(structure.states)}
         for result, spec in zip(made, self.signature.output_specs, strict=True):
+            if spec.kind is OutputKind.TOKEN:
+                continue
             if spec.kind in _MUTATED:
                 where = states if spec.target in states else user_inputs
                 kind = "state" if where is states else "input"
                 structure.changes.append((kind, where[spec.target], len(values)))
+            elif isinstance(result, Pair):
+                structure.results.append(("complex", len(values)))
             elif not isinstance(result, Value):
                 if isinstance(spec.arg, ConstantArgument) or result is None:
                     structure.results.append(("constant", getattr(spec.arg, "value", None)))

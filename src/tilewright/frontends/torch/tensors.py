@@ -47,6 +47,12 @@ DTYPES: dict[torch.dtype, DType] = {
     torch.uint8: U8,
     torch.bool: BOOL,
 }
+# The element types of the parts of complex numbers.
+PARTS = {
+    torch.complex128: torch.float64,
+    torch.complex64: torch.float32,
+    torch.complex32: torch.float16,
+}
 # NumPy has no name of its own for these: the bits travel as integers of the same width.
 _AS_BITS = {2: torch.int16, 1: torch.uint8}
 _OWN = (torch.float64, torch.float32, torch.float16, torch.bool)

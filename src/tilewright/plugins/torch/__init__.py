@@ -1,3 +1,4 @@
-"""`torch.compile(model, backend="tilewright")`."""
+"""`torch.compile(model, backend="tilewright")`, and text from language models."""
 
 from tilewright.plugins.torch.backend import tilewright
+from tilewright.plugins.torch.generate import Generator

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import fx
@@ -81,6 +81,8 @@ class _Part(torch.nn.Module):
 class NativeGraph:
     """A graph that is native throughout."""
 
+    compilations: ClassVar[int] = 0  # of all graphs in this process
+
     def __init__(
         self, graph: fx.GraphModule, weights: Sequence[int], threads: int, cache: bool
     ) -> None:
@@ -109,6 +111,7 @@ class NativeGraph:
             if self.state is not None and self.state[2].are_same(inputs):
                 return self.state
             self.packings += 1
+            NativeGraph.compilations += 1
             kept = self.candidates if self.packings <= MOST_PACKINGS else ()
             weights = Weights(kept, inputs)
             flat = import_graph(self.graph, weights.arrays)

@@ -26,7 +26,7 @@ class Weights:
     def __init__(self, places: Sequence[int], inputs: Sequence[Any]) -> None:
         self.places = tuple(at for at in places if _is_fixed(inputs[at]))
         tensors = [inputs[at] for at in self.places]
-        self.arrays = {at: array_of(inputs[at]) for at in self.places}
+        self.arrays = {at: array_of(_parts(inputs[at])) for at in self.places}
         self.known = [(t.data_ptr(), t._version) for t in tensors]
         self.held = tensors  # memory that is given back could be another weight's
         self.samples = _samples(tensors)
@@ -39,6 +39,11 @@ class Weights:
             if tensor.data_ptr() != address or tensor._version != version:
                 return False
         return _bits(self.samples) == self.seen
+
+
+def _parts(tensor: torch.Tensor) -> torch.Tensor:
+    """A complex tensor as a real one with a last axis of two."""
+    return torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _is_fixed(value: Any) -> bool:

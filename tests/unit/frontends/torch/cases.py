@@ -29,6 +29,22 @@ NAN = torch.tensor([1.0, float("nan"), -0.0, float("inf"), -float("inf"), 2.5])
 IMAGE = _f(2, 4, 9, 8)
 I64, BITS = _i(3, 5), _b(3, 5)
 
+SPAN = torch.linspace(-20, 20, 41)
+SQUARE = _f(2, 4, 4)
+POSITIVE = SQUARE @ SQUARE.mT + 2 * torch.eye(4)
+COMPLEX, COMPLEX2 = torch.complex(X, Y), torch.complex(Y + 3, X)
+torch.manual_seed(0)
+LAYER = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval().requires_grad_(False)
+ATTENTION = nn.MultiheadAttention(8, 2, batch_first=True).eval().requires_grad_(False)
+
+
+def _projections(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What does not depend on the signs of singular vectors."""
+    u, s, v = torch.linalg.svd(a, full_matrices=True)
+    values, vectors = torch.linalg.eigh(a.mT @ a)
+    return u @ u.mT, s, (u[:, :3] * s) @ v, values, (vectors * values) @ vectors.mT
+
+
 FAMILIES: dict[str, dict[str, Case]] = {
     "elementwise": {
         "promotion of int and float": (lambda a, b: a + b, (I64, X)),
@@ -290,6 +306,115 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "extremes without nan": (lambda a: (torch.fmax(a, a.flip(0)), torch.fmin(a, -a)), (NAN,)),
         "hypot": (lambda a, b: (torch.hypot(a, b), torch.ldexp(a, torch.tensor(3))), (X, Y)),
     },
+    "bessel": {
+        "i": (lambda a: (a.i0(), torch.special.i0e(a), torch.special.i1(a)), (SPAN,)),
+        "k": (
+            lambda a: (
+                torch.special.modified_bessel_k0(a),
+                torch.special.scaled_modified_bessel_k1(a),
+            ),
+            (SPAN.abs(),),
+        ),
+        "j": (lambda a: (torch.special.bessel_j0(a), torch.special.bessel_j1(a)), (SPAN,)),
+        "y": (
+            lambda a: (torch.special.bessel_y0(a), torch.special.bessel_y1(a)),
+            (SPAN.abs() + 0.1,),
+        ),
+        "airy": (torch.special.airy_ai, (SPAN,)),
+        "errors": (lambda a: (torch.special.erfcx(a / 4), torch.special.log_ndtr(a)), (SPAN,)),
+        "quantiles": (torch.special.ndtri, (torch.tensor([0, 1e-9, 0.1, 0.5, 0.99, 1.0]),)),
+    },
+    "recurrences": {
+        "chebyshev": (
+            lambda a, n: (
+                torch.special.chebyshev_polynomial_t(a, n),
+                torch.special.shifted_chebyshev_polynomial_w(a, n),
+            ),
+            (X, torch.tensor([-1, 0, 1, 2, 5])),
+        ),
+        "others": (
+            lambda a: (
+                torch.special.hermite_polynomial_h(a, 4),
+                torch.special.laguerre_polynomial_l(a, 3),
+                torch.special.legendre_polynomial_p(a, 5),
+            ),
+            (X,),
+        ),
+        "gamma": (
+            lambda a, b: (torch.special.gammainc(a, b), torch.special.gammaincc(a, b)),
+            (X.abs() * 4, Y.abs() * 4),
+        ),
+        "zeta": (torch.special.zeta, (X.abs() + 1.1, Y.abs() + 0.1)),
+        "divisors": (lambda a: (torch.gcd(a, a.flip(0)), torch.lcm(a, a.flip(0))), (I64,)),
+    },
+    "factors": {
+        "cholesky": (lambda a: (torch.linalg.cholesky(a), torch.cholesky_inverse(a)), (POSITIVE,)),
+        "solve": (
+            lambda a, b: (torch.linalg.solve(a, b), torch.linalg.solve(a, b[0], left=True)),
+            (POSITIVE, _f(2, 4, 3)),
+        ),
+        "inverse": (lambda a: (torch.linalg.inv(a), a.det(), *a.slogdet()), (POSITIVE,)),
+        "lu": (lambda a: torch.linalg.lu(a), (_f(2, 5, 3),)),
+        "qr": (
+            lambda a: (*torch.linalg.qr(a), *torch.linalg.qr(a, mode="complete")),
+            (_f(2, 5, 3),),
+        ),
+        "triangles": (
+            lambda a, b: torch.linalg.solve_triangular(a, b, upper=True),
+            (POSITIVE, _f(2, 4, 3)),
+        ),
+        "spectra": (
+            lambda a: (torch.linalg.eigvalsh(a), torch.linalg.svdvals(a), torch.linalg.pinv(a)),
+            (POSITIVE,),
+        ),
+        "projections": (lambda a: _projections(a), (_f(5, 3),)),
+        "exponential": (torch.linalg.matrix_exp, (_f(2, 4, 4),)),
+    },
+    "complex": {
+        "arithmetic": (lambda a, b: (a * b, a / b, a + 2, a - 1j, a @ b.mT), (COMPLEX, COMPLEX2)),
+        "parts": (lambda a: (a.real, a.imag, a.abs(), a.angle(), a.conj() * 1), (COMPLEX,)),
+        "functions": (lambda a: (a.exp(), a.log(), a.sqrt(), a**3, a.reciprocal()), (COMPLEX,)),
+        "moved": (lambda a: (a.t().flatten(), a[1:, ::2], torch.cat([a, a]), a.sum(0)), (COMPLEX,)),
+        "made": (
+            lambda a, b: (torch.complex(a, b), torch.polar(a.abs(), b), a.to(torch.cfloat)),
+            (X, Y),
+        ),
+        "transforms": (
+            lambda a, c: (
+                torch.fft.fft(a, norm="ortho"),
+                torch.fft.rfft2(a),
+                torch.fft.irfft(c, 7),
+                torch.fft.ifftn(c),
+                torch.fft.hfft(c),
+            ),
+            (X, COMPLEX),
+        ),
+        "short time": (
+            lambda x: torch.stft(x, 8, window=torch.hann_window(8), return_complex=True).abs(),
+            (_f(2, 40),),
+        ),
+    },
+    "counting": {
+        "mode": (lambda a: (a.mode(1)[0], a.mode(0)[0]), (I64,)),
+        "median without nan": (lambda a: (a.nanmedian(), *a.nanmedian(0)), (NAN,)),
+        "histograms": (lambda a: (a.histc(4, -2, 2), *torch.histogram(a, 5)), (X,)),
+        "bits of numbers": (lambda a: (*a.frexp(), a.nextafter(a.flip(0))), (X,)),
+        "segments": (
+            lambda a: torch.segment_reduce(a, "max", lengths=torch.tensor([1, 0, 2]), axis=0),
+            (X,),
+        ),
+        "places of what counts": (lambda a: torch.nonzero_static(a, size=9), (BITS,)),
+        "means of integers": (lambda a: F.avg_pool2d(a, 2), (_i(1, 2, 4, 4),)),
+        "convolution of integers": (lambda a, w: F.conv2d(a, w), (_i(1, 2, 4, 4), _i(3, 2, 2, 2))),
+        "running extremes of booleans": (lambda a: a.cummax(1), (BITS,)),
+    },
+    "encoder": {
+        "layer": (
+            lambda x: nn.functional.relu(LAYER(x)),
+            (_f(2, 5, 8),),
+        ),
+        "attention with weights": (lambda x: ATTENTION(x, x, x), (_f(2, 5, 8),)),
+    },
     "search": {
         "searchsorted": (
             lambda s, v: (torch.searchsorted(s, v), torch.bucketize(v, s, right=True)),
@@ -367,4 +492,6 @@ def differences(made: dict[str, Any], want: dict[str, Any]) -> list[str]:
 def _is_close(a: torch.Tensor, b: torch.Tensor) -> bool:
     loose = b.dtype in (torch.bfloat16, torch.float16)
     rtol, atol = (1e-2, 1e-2) if loose else (2e-5, 2e-5)
+    if b.is_complex():
+        a, b = torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj())
     return torch.allclose(a.double(), b.double(), rtol=rtol, atol=atol, equal_nan=True)

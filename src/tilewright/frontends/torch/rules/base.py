@@ -18,7 +18,7 @@ from tilewright.base.loc import Loc
 from tilewright.frontends.common.emit import Emitter
 from tilewright.frontends.common.report import Problems
 from tilewright.frontends.torch.sizes import Sizes
-from tilewright.frontends.torch.tensors import dtype_of
+from tilewright.frontends.torch.tensors import PARTS, dtype_of
 from tilewright.graph import Builder, Graph, Value
 from tilewright.graph.types import TensorType, items_of
 from tilewright.sym import Const, Expr
@@ -32,6 +32,7 @@ class Bodies(Protocol):
 
     problems: Problems
     sizes: Sizes
+    numbers: dict[Expr, Value]
 
     def body(
         self, module: fx.GraphModule, params: Sequence[TensorType], outer: Builder
@@ -79,8 +80,9 @@ class Context(Emitter):
 
     @property
     def to(self) -> DType:
-        """The element type of the first result."""
-        return dtype_of(self.results[0].dtype)
+        """The element type of the first result; of complex numbers that of their parts."""
+        of = self.results[0].dtype
+        return dtype_of(PARTS.get(of, of))
 
     @property
     def out(self) -> tuple[Expr, ...]:

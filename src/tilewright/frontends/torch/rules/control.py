@@ -58,11 +58,21 @@ def _cond(node: Context) -> list[Value]:
 
 def _while(node: Context) -> list[Value]:
     """The condition is part of the body: it is computed once before, then after each step."""
+    return _repeated(node, stacked=False)
+
+
+def _while_stacked(node: Context) -> list[Value]:
+    """The states after every step, stacked along a new first axis."""
+    made = _repeated(node, stacked=True)
+    return made[len(made) // 2 :]
+
+
+def _repeated(node: Context, *, stacked: bool) -> list[Value]:
     condition, body, carried, more = (node.args[str(at)] for at in range(4))
     states, fixed = _values(node, carried), _values(node, more)
     types = _types([*states, *fixed])
     test, step = (_body(node, module, types) for module in (condition, body))
-    whole = _stepped(test, step, len(states))
+    whole = _stepped(test, step, len(states), stacked=stacked)
     first = inlined(node, test, [*states, *fixed])
     made = node.builder.add_many(
         "loop",
@@ -70,7 +80,7 @@ def _while(node: Context) -> list[Value]:
         node.reshape(first[0], ()),
         *states,
         *fixed,
-        outputs=len(states),
+        outputs=len(states) * (2 if stacked else 1),
         bodies=(whole,),
         loc=node.loc,
         carried=len(states),
@@ -78,8 +88,9 @@ def _while(node: Context) -> list[Value]:
     return list(made)
 
 
-def _stepped(test: Graph, step: Graph, count: int) -> Graph:
-    """graph(i, going, *states, *fixed) -> (going, *states), one step and the test after it."""
+def _stepped(test: Graph, step: Graph, count: int, *, stacked: bool = False) -> Graph:
+    """graph(i, going, *states, *fixed) -> (going, *states), one step and the test after it; with
+    `stacked`, each step's states once more, to be stacked."""
     index, going = Value("i", TensorType(I64, ())), Value("going", TensorType(BOOL, ()))
     made = dict(zip(test.params, (*step.results, *step.params[count:]), strict=True))
     nodes, results = renamed(test, made)
@@ -87,7 +98,7 @@ def _stepped(test: Graph, step: Graph, count: int) -> Graph:
         "body",
         (index, going, *step.params),
         (*step.nodes, *nodes),
-        (results[0], *step.results),
+        (results[0], *step.results, *(step.results if stacked else ())),
     )
 
 
@@ -116,6 +127,13 @@ def inlined(node: Context, graph: Graph, values: Sequence[Value]) -> list[Value]
         )
         made.update(zip(each.outputs, outputs, strict=True))
     return [made.get(value, value) for value in graph.results]
+
+
+def _invoked(node: Context) -> list[Value]:
+    """A graph that is called as it is: what asks for quantization inside only hints."""
+    module, *operands = (node.args[str(at)] for at in range(len(node.node.args)))
+    values = _values(node, operands)
+    return inlined(node, _body(node, module, _types(values)), values)
 
 
 def _element(of: Value) -> TensorType:
@@ -173,6 +191,7 @@ def _item(node: Context) -> Value | Expr:
     counted = node.emit("range", node.constant(0), node.cast(scalar, I64), node.constant(1), to=I64)
     (extent,) = node.shape(counted)
     node.importer.define(meta.node.expr, extent)
+    node.importer.numbers[extent] = node.cast(scalar, I64)
     return extent
 
 
@@ -222,6 +241,10 @@ _KNOWN = (
 RULES: dict[str, Rule] = {
     "cond": _cond,
     "while_loop": _while,
+    "while_loop_stack_output": _while_stacked,
+    "invoke_quant_packed": _invoked,
+    "invoke_quant": _invoked,
+    "torch._higher_order_ops._invoke_quant.InvokeQuant": _nothing,
     "scan": _scan,
     "map_impl": _map,
     "aten._local_scalar_dense": _item,  # type: ignore[dict-item]

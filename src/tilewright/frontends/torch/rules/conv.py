@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright import sym
+from tilewright.base.dtype import F64
 from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Dim, Rule
 from tilewright.frontends.torch.rules.shape import slice_axis, transpose
@@ -35,8 +36,10 @@ class Window:
 
 def _convolution(node: Context) -> Value:
     x, w, bias = node["input"], node["weight"], node.get("bias")
-    if not x.tensor.dtype.is_float:
-        raise Skip("convolution of integers")
+    of = x.tensor.dtype
+    if not of.is_float:  # in f64, exact as long as sums stay below 2**53
+        x, w = node.cast(x, F64), node.cast(w, F64)
+        bias = None if bias is None else node.cast(bias, F64)
     spatial = node.rank("input") - 2
     window = Window(node, spatial)
     shared: dict[str, Any] = {
@@ -46,8 +49,10 @@ def _convolution(node: Context) -> Value:
         "groups": window.groups,
     }
     if not node.args["transposed"]:
-        return node.emit("conv", x, w, bias, **shared)
-    return node.emit("conv_transpose", x, w, bias, output_padding=window.extra, **shared)
+        made = node.emit("conv", x, w, bias, **shared)
+    else:
+        made = node.emit("conv_transpose", x, w, bias, output_padding=window.extra, **shared)
+    return node.cast(made, of)
 
 
 def spread(

@@ -232,7 +232,8 @@ def _clamp(node: Context) -> Value:
     """Booleans and unsigned numbers as wide as the bounds."""
     x = node.cast(node["self"], node.to)
     low, high = node.get("min"), node.get("max")
-    for op, bound in (("maximum", low), ("minimum", high)):
+    ops = ("logical_or", "logical_and") if node.to.is_bool else ("maximum", "minimum")
+    for op, bound in zip(ops, (low, high), strict=True):
         if bound is not None:
             x = node.emit(op, x, node.value(_within(bound, node.to), node.to))
     return x

@@ -316,15 +316,21 @@ def _index_add(node: Context) -> Value:
     """Slices added along an axis at their indices."""
     x, index, alpha = node["self"], node.cast(node["index"], I64), node.get("alpha", 1)
     source = node.cast(node["source"], node.to)
-    if alpha != 1:
+    if node.to.is_bool:  # as numbers: a sum that is not zero is true
+        x, source = node.cast(x, I64), node.cast(source, I64)
+        source = source if alpha else node.like(source, 0)
+    elif alpha != 1:
         source = node.emit("mul", source, node.value(alpha, node.to))
     if not node.rank():
-        return node.emit("add", x, node.reshape(source, ()))
+        return node.cast(node.emit("add", x, node.reshape(source, ())), node.to)
     axis = node.dim()
     flat = node.reshape(index, (product(node.shape(index)),))
     column = node.column(flat, axis, node.rank())
-    places = node.emit("expand", column, shape=items_of(node.shape(source)))
-    return node.emit("scatter_elements", x, places, source, axis=axis, reduction="add")
+    dims = node.dims("source") if node.rank("source") else node.shape(source)
+    source = node.emit("expand", source, shape=items_of(dims))
+    places = node.emit("expand", column, shape=items_of(dims))
+    made = node.emit("scatter_elements", x, places, source, axis=axis, reduction="add")
+    return node.cast(made, node.to)
 
 
 def _index_reduce(node: Context) -> Value:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright import sym
-from tilewright.base.dtype import F32, I64, DType
-from tilewright.frontends.common.report import Skip
+from tilewright.base.dtype import F32, F64, I64, DType
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.conv import each, spread
 from tilewright.frontends.torch.rules.shape import transpose
@@ -66,20 +65,29 @@ def _max_pool_gradient(node: Context) -> Value:
 def _avg_pool(spatial: int) -> Rule:
     def rule(node: Context) -> Value:
         x, window = _images(node, node["self"], spatial), _window(node, spatial)
-        if not x.tensor.dtype.is_float:
-            raise Skip("the mean of integers")
+        of = x.tensor.dtype
+        x = x if of.is_float else node.cast(x, F64)  # whose quotient is then cut
         include = bool(node.get("count_include_pad", True))
         by = node.get("divisor_override")
         if by is None:
             made = node.emit("avg_pool", x, include_pad=include, **window)
-            return node.reshape(made, node.out)
+            return node.reshape(_cut(node, made, of), node.out)
         made = node.emit("avg_pool", x, include_pad=False, **window)
         counts = _counts(node, node.shape(x)[2:], node.out[-spatial:], window, x.tensor.dtype,
                          include=False)  # fmt: skip
         made = node.emit("div", node.emit("mul", made, counts), float(by))
-        return node.reshape(made, node.out)
+        return node.reshape(_cut(node, made, of), node.out)
 
     return rule
+
+
+def _cut(node: Context, x: Value, to: DType) -> Value:
+    """Quotients as integers, where that is what they are of; products that rounded are whole."""
+    if to.is_float:
+        return x
+    near = node.emit("round", x)
+    off = node.emit("less", node.emit("abs", node.emit("sub", x, near)), 1e-9)
+    return node.cast(node.emit("where", off, near, node.emit("trunc", x)), to)
 
 
 def _counts(

@@ -68,7 +68,7 @@ def _seen(node: Context, x: Value, hidden: float | int) -> Value:
     return node.emit("where", behind, node.value(hidden, x.tensor.dtype), wide)
 
 
-def _fronted(node: Context, x: Value, axis: int) -> tuple[Value, list[int]]:
+def fronted(node: Context, x: Value, axis: int) -> tuple[Value, list[int]]:
     """x with an axis last, and the order that puts it back."""
     rank = len(node.shape(x))
     order = [at for at in range(rank) if at != axis] + [axis]
@@ -83,11 +83,13 @@ def _running_extreme(kind: str) -> Rule:
         if not node.rank():
             return node["self"], node.constant(0)
         of = x.tensor.dtype
-        rows, back = _fronted(node, x, node.dim())
+        rows, back = fronted(node, x, node.dim())
         seen = _seen(node, rows, of.min if kind == "max" else of.max)
         axis = len(node.shape(seen)) - 1
         best = node.emit(f"reduce_{kind}", seen, axes=(axis,), keepdims=False)
         where = node.emit(f"arg_{kind}", seen, axis=axis, keepdims=False, last=True)
+        # What lies behind may equal the least number there is: then all before do, too.
+        where = node.emit("minimum", where, node.iota(node.shape(rows)[-1]))
         return node.cast(transpose(node, best, back), node.to), transpose(node, where, back)
 
     return rule
@@ -98,7 +100,7 @@ def _log_sums(node: Context) -> Value:
     x = node.cast(node["self"], node.to)
     if not node.rank():
         return x
-    rows, back = _fronted(node, x, node.dim())
+    rows, back = fronted(node, x, node.dim())
     seen = _seen(node, rows, -math.inf)
     axis = len(node.shape(seen)) - 1
     most = node.emit("reduce_max", seen, axes=(axis,), keepdims=True)

@@ -23,7 +23,8 @@ BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
 def in_f64(formula: Callable[[Context, Value], Value]) -> Rule:
     def rule(node: Context) -> Value:
-        return node.cast(formula(node, node.cast(node["self"], F64)), node.to)
+        name = "self" if "self" in node.args else "x"
+        return node.cast(formula(node, node.cast(node[name], F64)), node.to)
 
     return rule
 
@@ -43,7 +44,7 @@ def _turn(node: Context, x: Value) -> Value:
     return node.emit("mul", node.emit("sub", x, node.emit("round", x)), math.pi)
 
 
-def _log_gamma(node: Context, x: Value) -> Value:
+def log_gamma(node: Context, x: Value) -> Value:
     left, z = _right(node, x)
     product = z
     for step in range(1, SHIFT):
@@ -91,7 +92,7 @@ def _digamma(node: Context, x: Value) -> Value:
     return node.emit("where", left, reflected, made)
 
 
-def _inverse_erf(node: Context, x: Value) -> Value:
+def inverse_error(node: Context, x: Value) -> Value:
     """A first guess by Winitzki's formula, then Newton's steps on erf."""
     a = 0.147
     log = node.emit("log", _one_minus(node, node.emit("mul", x, x)))
@@ -156,6 +157,40 @@ def _ldexp(node: Context) -> Value:
     return node.cast(node.emit("mul", a, node.emit("exp2", b)), node.to)
 
 
+def _fraction_and_exponent(node: Context) -> tuple[Value, Value]:
+    """A mantissa of at least 1/2, below 1, and the power of two it is multiplied by."""
+    x = node.cast(node["self"], F64)  # numbers below the normal ones of f32 are normal in f64
+    bits = node.emit("bitcast", x, to=I64)
+    field = node.emit("bit_and", node.emit("shift_right", bits, 52), 0x7FF)
+    exponent = node.emit("sub", field, 1022)
+    rest = node.emit("bit_or", node.emit("bit_and", bits, ~(0x7FF << 52)), 1022 << 52)
+    mantissa = node.emit("bitcast", rest, to=F64)
+    plain = node.emit(
+        "logical_and", node.emit("greater", field, 0), node.emit("less", field, 0x7FF)
+    )
+    mantissa = node.emit("where", plain, mantissa, x)
+    exponent = node.emit("where", plain, exponent, node.like(exponent, 0))
+    return node.cast(mantissa, node.to), node.cast(exponent, I32)
+
+
+def _next_after(node: Context) -> Value:
+    """The neighbour of a number on the way to another: its bits, counted up or down by one."""
+    a, b = operands(node, node.to)
+    whole: DType = {32: I32, 64: I64}[node.to.bits]
+    bits = node.emit("bitcast", a, to=whole)
+    zero = node.emit("equal", a, 0.0)
+    up = node.emit("less", a, b)
+    away = node.emit("logical_xor", up, node.emit("less", a, 0.0))
+    step = node.emit("where", away, node.value(1, whole), node.value(-1, whole))
+    moved = node.emit("bitcast", node.emit("add", bits, step), to=node.to)
+    least = node.emit("bitcast", node.value(1, whole), to=node.to)
+    least = node.emit("where", up, least, node.emit("neg", least))
+    moved = node.emit("where", zero, least, moved)
+    moved = node.emit("where", node.emit("equal", a, b), b, moved)
+    lost = node.emit("logical_or", node.emit("isnan", a), node.emit("isnan", b))
+    return node.emit("where", lost, node.value(math.nan, node.to), moved)
+
+
 def _polygamma(node: Context) -> Value:
     """(-1)**(n + 1) n! sum of (x + k)**-(n + 1), the tail by Euler and Maclaurin."""
     n = int(node.args["n"])
@@ -192,10 +227,12 @@ def _inverse_power(node: Context, x: Value, power: int) -> Value:
 
 
 RULES: dict[str, Rule] = {
-    "aten.lgamma": in_f64(_log_gamma),
+    "aten.lgamma": in_f64(log_gamma),
     "aten.digamma": in_f64(_digamma),
     "aten.polygamma": _polygamma,
-    "aten.erfinv": in_f64(_inverse_erf),
+    "aten.frexp.Tensor": _fraction_and_exponent,
+    "aten.nextafter": _next_after,
+    "aten.erfinv": in_f64(inverse_error),
     "aten.signbit": lambda node: sign_bit(node, node["self"]),
     "aten.copysign.Tensor": _copysign,
     "aten.copysign.Scalar": _copysign,

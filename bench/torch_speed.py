@@ -1,0 +1,334 @@
+"""How fast PyTorch models are: ours against eager and inductor, in turns.
+
+    python bench/torch_speed.py [--sections models,overhead,training,generation] [--filter REGEX]
+                                [--threads 1] [--peers eager,inductor] [--seconds 1]
+
+Models of transformers with made-up weights, f32, batch 1. Each runs in a process of its own, peers
+and ours take turns within it. The time of the first call is told too, caches empty. Inductor needs
+a C++ compiler; where there is none it is left out and said so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import report
+import torch
+import torch.nn.functional as F  # noqa: N812
+from report import Figure
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
+
+from workers import Lost, run_jobs
+
+OURS, EAGER, INDUCTOR = "tilewright", "eager", "inductor"
+MOST_SECONDS = 1800.0  # for one model
+STEPS, PROMPT, TOKENS = 20, 32, 64
+WANT_MODELS, WANT_FIRST, WANT_TEXT, WANT_TRAINING = 1.5, 0.4, 2.0, 1.0
+MOST_OVERHEAD_US = 40.0
+# Words, images and sound; sizes that people deploy. (class, config, input)
+WORDS, IMAGE, SOUND = "words", "image", "sound"
+MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "minilm": ("bert", {"hidden_size": 384, "num_hidden_layers": 6,
+                        "intermediate_size": 1536}, WORDS),
+    "bert-small": ("bert", {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+                            "intermediate_size": 2048}, WORDS),
+    "distilbert": ("distilbert", {}, WORDS),
+    "roberta-small": ("roberta", {"hidden_size": 384, "num_hidden_layers": 6,
+                                  "intermediate_size": 1536}, WORDS),
+    "electra-small": ("electra", {"num_hidden_layers": 6}, WORDS),
+    "albert": ("albert", {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 6,
+                          "num_attention_heads": 12}, WORDS),
+    "mpnet-small": ("mpnet", {"hidden_size": 384, "num_hidden_layers": 6,
+                              "intermediate_size": 1536}, WORDS),
+    "gpt2-small": ("gpt2", {"n_layer": 6}, WORDS),
+    "opt": ("opt", {"hidden_size": 384, "num_hidden_layers": 6, "ffn_dim": 1536,
+                    "word_embed_proj_dim": 384}, WORDS),
+    "llama-small": ("llama", {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1024,
+                              "num_attention_heads": 6, "num_key_value_heads": 6}, WORDS),
+    "qwen-small": ("qwen2", {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1024,
+                             "num_attention_heads": 6, "num_key_value_heads": 2}, WORDS),
+    "vit-tiny": ("vit", {"hidden_size": 192, "num_attention_heads": 3,
+                         "intermediate_size": 768}, IMAGE),
+    "deit-tiny": ("deit", {"hidden_size": 192, "num_attention_heads": 3,
+                           "intermediate_size": 768}, IMAGE),
+    "resnet-18": ("resnet", {"layer_type": "basic", "depths": [2, 2, 2, 2],
+                             "hidden_sizes": [64, 128, 256, 512]}, IMAGE),
+    "resnet-50": ("resnet", {}, IMAGE),
+    "convnext-tiny": ("convnext", {}, IMAGE),
+    "mobilenet-v1": ("mobilenet_v1", {}, IMAGE),
+    "mobilenet-v2": ("mobilenet_v2", {}, IMAGE),
+    "swin-tiny": ("swin", {}, IMAGE),
+    "wav2vec2-small": ("wav2vec2", {"hidden_size": 384, "num_hidden_layers": 4,
+                                    "intermediate_size": 1536, "num_attention_heads": 6}, SOUND),
+}  # fmt: skip
+
+
+@dataclass
+class Times:
+    """Of one model: seconds a call and of the first call, by contender."""
+
+    calls: dict[str, float] = field(default_factory=dict)
+    first: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def build(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    from transformers import AutoConfig, AutoModel
+
+    kind, fields, what = MODELS[name]
+    config = AutoConfig.for_model(kind, **fields)
+    config.use_cache = False
+    model = AutoModel.from_config(config).eval()
+    if what == WORDS:
+        return model, {"input_ids": torch.randint(0, 1000, (1, 128))}
+    if what == SOUND:
+        return model, {"input_values": torch.randn(1, 16_000)}
+    return model, {"pixel_values": torch.randn(1, 3, 224, 224)}
+
+
+def backend_of(name: str) -> Any:
+    from tilewright.plugins.torch import tilewright
+
+    return tilewright if name == OURS else name
+
+
+def contenders(
+    model: torch.nn.Module, peers: list[str], threads: int
+) -> dict[str, Callable[..., Any]]:
+    made: dict[str, Callable[..., Any]] = {}
+    for name in (OURS, *peers):
+        options = {"threads": threads, "cache": False} if name == OURS else None
+        made[name] = (
+            model if name == EAGER else
+            torch.compile(copy.deepcopy(model), backend=backend_of(name), options=options)
+        )  # fmt: skip
+    return made
+
+
+def run_model(job: tuple[str, list[str], int, float]) -> Times:
+    """One model by all contenders, in turns."""
+    name, peers, threads, budget = job
+    torch.manual_seed(0)
+    torch.set_num_threads(threads)
+    warnings.simplefilter("ignore")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+    model, given = build(name)
+    times = Times()
+    runs: dict[str, Callable[[], Any]] = {}
+    with torch.no_grad():
+        want = _leaves(model(**given))
+        for who, called in contenders(model, peers, threads).items():
+            start = time.perf_counter()
+            try:
+                made = _leaves(called(**given))
+            except Exception as error:
+                times.notes.append(f"{who}: {type(error).__name__}: {str(error)[:120]}")
+                continue
+            times.first[who] = time.perf_counter() - start
+            worst = max(float((a - b).abs().max()) for a, b in zip(made, want, strict=True))
+            if worst > 1e-2:
+                times.notes.append(f"{who}: off by {worst:.2g}")
+            runs[who] = lambda called=called: called(**given)
+        times.calls = report.interleaved(runs, rounds=7, budget_s=budget / 7)
+    return times
+
+
+def _leaves(made: Any) -> list[torch.Tensor]:
+    found = torch.utils._pytree.tree_leaves(tuple(made.values()))
+    return [x for x in found if isinstance(x, torch.Tensor) and x.is_floating_point()]
+
+
+def measure_models(options: argparse.Namespace) -> list[Figure]:
+    names = [name for name in MODELS if re.search(options.filter, name)]
+    peers = options.peers.split(",")
+    jobs = [(name, peers, options.threads, options.seconds) for name in names]
+    figures: list[Figure] = []
+    ratios: list[float] = []
+    firsts: list[float] = []
+    ends = run_jobs("torch_speed", "run_model", jobs, workers=1, seconds=MOST_SECONDS)
+    for (name, *_), end in report.tracked(ends, "models", len(jobs)):
+        if isinstance(end, Lost):
+            print(f"{name}: {end.why}", flush=True)
+            continue
+        for note in end.notes:
+            print(f"{name}: {note}", flush=True)
+        others = {who: end.calls[who] for who in peers if who in end.calls}
+        if OURS not in end.calls or not others:
+            continue
+        best = min(others, key=lambda who: others[who])
+        ratio = others[best] / end.calls[OURS]
+        ratios.append(ratio)
+        print(f"{name}: {1e3 * end.calls[OURS]:.2f} ms, {ratio:.2f} of {best}; first call "
+              f"{ {who: round(s, 1) for who, s in end.first.items()} }", flush=True)  # fmt: skip
+        if INDUCTOR in end.first:
+            firsts.append(end.first[OURS] / end.first[INDUCTOR])
+    if ratios:
+        mean = statistics.geometric_mean(ratios)
+        figures.append(report.at_least("models, best peer / ours", mean, "x", WANT_MODELS))
+        figures.append(report.at_least("models, least", min(ratios), "x", 1.0))
+    if firsts:
+        mean = statistics.geometric_mean(firsts)
+        figures.append(report.at_most("first call, ours / inductor", mean, "x", WANT_FIRST))
+    return figures
+
+
+# ------------------------------------------------------------------------------------ overhead
+
+
+class Many(torch.nn.Module):
+    """Nothing to compute on three hundred parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = torch.nn.ParameterList(torch.randn(4) for _ in range(300))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for weight in self.weights:
+            x = x + weight
+        return x
+
+
+def measure_overhead(options: argparse.Namespace) -> list[Figure]:
+    """What a call through torch.compile costs above the compiled module's own."""
+    import tilewright as tw
+
+    model, x = Many().eval(), torch.randn(4)
+    compiled = torch.compile(model, backend=backend_of(OURS), options={"threads": 1})
+    ahead = tw.compile(model, args=(x,), threads=1)
+    with torch.no_grad():
+        times = report.interleaved({"compile": lambda: compiled(x), "own": lambda: ahead(x)})
+    spent = 1e6 * (times["compile"] - times["own"])
+    return [report.at_most("overhead, 300 parameters", spent, "us", MOST_OVERHEAD_US)]
+
+
+# ------------------------------------------------------------------------------------ training
+
+
+def _mlp() -> tuple[torch.nn.Module, Callable[[], torch.Tensor]]:
+    layers = [torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512),
+              torch.nn.ReLU(), torch.nn.Linear(512, 10)]  # fmt: skip
+    return torch.nn.Sequential(*layers), lambda: torch.randn(8, 256)
+
+
+def _steps(name: str, threads: int) -> tuple[list[float], float]:
+    """The losses of some steps by a contender, and seconds a step."""
+    torch.manual_seed(0)
+    model, batch = _mlp()
+    options = {"threads": threads} if name == OURS else None
+    called = model if name == EAGER else torch.compile(
+        model, backend=backend_of(name), options=options)  # fmt: skip
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses, spent = [], []
+    for _ in range(STEPS):
+        x, goal = batch(), torch.randint(0, 10, (8,))
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(called(x), goal)
+        loss.backward()
+        optimizer.step()
+        spent.append(time.perf_counter() - start)
+        losses.append(float(loss))
+    return losses, min(spent[2:])
+
+
+def measure_training(options: argparse.Namespace) -> list[Figure]:
+    torch.set_num_threads(options.threads)
+    results: dict[str, tuple[list[float], float]] = {}
+    for name in (OURS, *options.peers.split(",")):
+        try:
+            results[name] = _steps(name, options.threads)
+        except Exception as error:
+            print(f"training, {name}: {type(error).__name__}: {str(error)[:120]}", flush=True)
+    losses, seconds = results[OURS]
+    best = min(spent for name, (_, spent) in results.items() if name != OURS)
+    off = max(abs(a - b) for _, (other, _) in results.items()
+              for a, b in zip(losses, other, strict=True))  # fmt: skip
+    return [
+        report.at_least(
+            "training step (MLP), best peer / ours", best / seconds, "x", WANT_TRAINING
+        ),
+        report.at_most("losses over 20 steps, greatest difference", off, "", 1e-4),
+    ]
+
+
+# ------------------------------------------------------------------------------------ generation
+
+
+def measure_generation(options: argparse.Namespace) -> list[Figure]:
+    """GPT-2-small, made-up weights: tokens per second against eager with its own cache."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from tilewright.plugins.torch import Generator
+
+    torch.manual_seed(0)
+    torch.set_num_threads(options.threads)
+    warnings.simplefilter("ignore")
+    model = GPT2LMHeadModel(GPT2Config(n_layer=options.layers)).eval()
+    text = Generator(model, length=PROMPT + TOKENS, threads=options.threads)
+    prompt = torch.randint(0, 50_000, (1, PROMPT))
+    settings = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS, "do_sample": False,
+                "pad_token_id": 0}  # fmt: skip
+
+    def eager() -> Any:
+        with torch.no_grad():
+            return model.generate(prompt, **settings)
+
+    ours, theirs = text.generate(prompt, TOKENS), eager()
+    same = int((ours == theirs[:, : ours.shape[1]]).sum()) - PROMPT
+    runs = {OURS: lambda: text.generate(prompt, TOKENS), EAGER: eager}
+    times = report.interleaved(runs, rounds=3, budget_s=0.0)
+    rate = TOKENS / times[OURS]
+    size = 4 * sum(p.numel() for p in {id(p): p for p in model.parameters()}.values())
+    bandwidth = _bandwidth(size)
+    return [
+        Figure("generation", rate, "tokens/s"),
+        report.at_least("generation, ours / eager", times[EAGER] / times[OURS], "x", WANT_TEXT),
+        report.at_least(
+            "generation, of reading the weights once a token", rate * size / bandwidth, "x", 0.85
+        ),
+        report.at_least("tokens as eager's", same, "tokens", TOKENS),
+    ]
+
+
+def _bandwidth(size_bytes: int) -> float:
+    """Bytes a second of a sum over as many."""
+    block = torch.ones(size_bytes // 4)
+    return size_bytes / min(report.seconds(lambda: block.sum(), budget_s=0.5))
+
+
+SECTIONS = {
+    "models": measure_models,
+    "overhead": measure_overhead,
+    "training": measure_training,
+    "generation": measure_generation,
+}
+
+
+def measure(options: argparse.Namespace) -> list[Figure]:
+    return [figure for name in options.sections.split(",") for figure in SECTIONS[name](options)]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sections", default=",".join(SECTIONS), help="what to measure")
+    parser.add_argument("--filter", default="", help="a regular expression on names of models")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each")
+    parser.add_argument("--peers", default=f"{EAGER},{INDUCTOR}", help="whom to compare with")
+    parser.add_argument("--seconds", type=float, default=1.0, help="to time a model for")
+    parser.add_argument("--layers", type=int, default=12, help="of GPT-2 in generation")
+
+
+if __name__ == "__main__":
+    report.run(__doc__, measure, arguments)

@@ -1,0 +1,91 @@
+"""Models of transformers describe their inputs: examples to trace them with need not be given.
+
+The kind of the main input says what it looks like, the config how large it is. Batch and sequence
+stay open where the model lets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+BATCH, TOKENS, WORDS = 2, 12, 128  # of examples
+SAMPLES = 16_000  # of sound
+Axes = dict[str, dict[int, str]]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Inputs by name, and which of their axes may stay open."""
+
+    kwargs: dict[str, torch.Tensor]
+    axes: Axes
+
+    def attempts(self) -> Iterator[Axes]:
+        """What to leave open, the most first."""
+        yield self.axes
+        batch = {name: {0: axes[0]} for name, axes in self.axes.items()}
+        if batch != self.axes:
+            yield batch
+        yield {}
+
+
+def examples_of(model: Any, batch: int = BATCH) -> Examples | None:
+    """Inputs that a model of transformers takes; None for others."""
+    roots = {base.__module__.partition(".")[0] for base in type(model).__mro__}
+    config, main = getattr(model, "config", None), getattr(model, "main_input_name", None)
+    if "transformers" not in roots or config is None or main is None:
+        return None
+    made = _main(config, main, batch)
+    if made is None:
+        return None
+    kwargs: dict[str, torch.Tensor] = {main: made}
+    if getattr(config, "is_encoder_decoder", False):
+        kwargs["decoder_input_ids"] = _words(config, batch)
+    axes: Axes = {name: {0: "batch"} for name in kwargs}
+    if main == "input_ids":
+        axes[main][1] = "sequence"
+    if "decoder_input_ids" in axes:
+        axes["decoder_input_ids"][1] = "decoded"
+    return Examples(kwargs, axes)
+
+
+def _main(config: Any, name: str, batch: int) -> torch.Tensor | None:
+    if name == "input_ids":
+        return _words(config, batch)
+    if name == "pixel_values":
+        size = getattr(config, "image_size", None) or 224
+        height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+        return torch.randn(batch, getattr(config, "num_channels", 3), height, width)
+    if name == "input_values":
+        return torch.randn(batch, SAMPLES)
+    if name == "input_features":
+        bands = getattr(config, "num_mel_bins", None)
+        frames = getattr(config, "max_source_positions", None)
+        return None if bands is None or frames is None else torch.randn(batch, bands, 2 * frames)
+    return None
+
+
+def _words(config: Any, batch: int) -> torch.Tensor:
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    words = getattr(text, "vocab_size", None) or WORDS
+    return torch.randint(0, min(int(words), WORDS), (batch, TOKENS))
+
+
+@contextmanager
+def without_cache(model: Any) -> Iterator[None]:
+    """A model whose results hold no keys and values for calls to come."""
+    config: Any = getattr(model, "config", None)
+    if not isinstance(getattr(config, "use_cache", None), bool):
+        yield
+        return
+    kept = config.use_cache
+    config.use_cache = False
+    try:
+        yield
+    finally:
+        config.use_cache = kept

@@ -1,0 +1,233 @@
+"""Counts of elements by their values: histograms, modes; and reductions of segments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.base.dtype import BOOL, F64, I64
+from tilewright.frontends.common.report import Skip
+from tilewright.frontends.torch.rules.base import Context, Rule
+from tilewright.frontends.torch.rules.reduction import comparable
+from tilewright.frontends.torch.rules.search import fronted
+from tilewright.frontends.torch.rules.shape import slice_axis, transpose
+from tilewright.frontends.torch.rules.sorting import ordered
+from tilewright.graph import Value
+from tilewright.graph.ops.shape import product
+from tilewright.graph.types import items_of
+from tilewright.sym import Const
+
+# ------------------------------------------------------------------------------------ modes
+
+
+def _mode(node: Context) -> tuple[Value, Value]:
+    """The value that occurs most often along an axis, of several the least, and its last place."""
+    if not node.rank():
+        return node["self"], node.constant(0)
+    axis = node.axis(node.get("dim", -1), node.rank())
+    rows, _ = fronted(node, comparable(node, node["self"]), axis)
+    rank = len(node.shape(rows))
+    same = node.emit("equal", node.unsqueeze(rows, rank - 1), node.unsqueeze(rows, rank))
+    often = node.emit("reduce_sum", node.cast(same, I64), axes=(rank,), keepdims=False)
+    last = (rank - 1,)
+    most = node.emit("reduce_max", often, axes=last, keepdims=True)
+    of = rows.tensor.dtype
+    greatest = node.value(of.max if of.is_int else math.inf, of)
+    kept = node.emit("where", node.emit("equal", often, most), rows, greatest)
+    best = node.emit("reduce_min", kept, axes=last, keepdims=True)
+    hits = node.cast(node.emit("equal", rows, best), I64)
+    where = node.emit("arg_max", hits, axis=rank - 1, keepdims=True, last=True)
+    value, place = (node.reshape(x, node.out) for x in (best, where))
+    return node.cast(value, node.to), place
+
+
+def _nan_median(node: Context) -> tuple[Value, Value]:
+    """The lesser of those in the middle among what is no NaN, and its place.
+
+    NaN sorts behind every number: the place depends on how many numbers there are.
+    """
+    if not node.rank():
+        return node["self"], node.constant(0)
+    axis = node.axis(node.get("dim", -1), node.rank())
+    best, where = _middle(node, node["self"], axis)
+    return node.reshape(best, node.out), node.reshape(where, node.out)
+
+
+def _middle(node: Context, x: Value, axis: int) -> tuple[Value, Value]:
+    rows, _ = fronted(node, x, axis)
+    rank, count = len(node.shape(rows)), node.shape(rows)[-1]
+    values, places = ordered(node, rows, rank - 1, count, descending=False)
+    numbers = node.full(True, BOOL, node.shape(rows))
+    if x.tensor.dtype.is_float:
+        numbers = node.emit("logical_not", node.emit("isnan", rows))
+    many = node.emit("reduce_sum", node.cast(numbers, I64), axes=(rank - 1,), keepdims=True)
+    at = node.emit("maximum", node.emit("floordiv", node.emit("sub", many, 1), 2), 0)
+    return tuple(  # type: ignore[return-value]
+        node.emit("gather_elements", each, at, axis=rank - 1) for each in (values, places)
+    )
+
+
+def _nan_median_of_all(node: Context) -> Value:
+    total = product(node.dims())
+    if isinstance(total, Const) and total.value == 0:
+        return node.full(math.nan, node.to, ())
+    flat = node.reshape(node["self"], (total,))
+    return node.reshape(_middle(node, flat, 0)[0], ())
+
+
+# ------------------------------------------------------------------------------------ histograms
+
+
+def _between(node: Context, x: Value, edges: Value) -> Value:
+    """[bins, elements]: whether each lies in [edge, next edge); in the last one its end too."""
+    (count,) = node.shape(edges)
+    low = node.unsqueeze(slice_axis(node, edges, 0, 0, count - 1), 1)
+    high = node.unsqueeze(slice_axis(node, edges, 0, 1, count), 1)
+    inside = node.emit(
+        "logical_and", node.emit("greater_equal", x, low), node.emit("less", x, high)
+    )
+    last = node.emit("equal", node.iota(count - 1), node.number(count - 2))
+    end = node.emit("logical_and", node.unsqueeze(last, 1), node.emit("equal", x, high))
+    return node.emit("logical_or", inside, end)
+
+
+def _edges(node: Context, x: Value, bins: int, low: Any, high: Any) -> Value:
+    """bins + 1 points, evenly spaced, as PyTorch's linspace: from both ends to the middle."""
+    of = x.tensor.dtype
+    step = node.emit("div", node.emit("sub", high, low), float(bins))
+    at = node.cast(node.iota(bins + 1), of)
+    front = node.emit("add", low, node.emit("mul", at, step))
+    rest = node.emit("sub", node.value(float(bins), of), at)
+    back = node.emit("sub", high, node.emit("mul", rest, step))
+    return node.emit("where", node.emit("less", at, (bins + 1) // 2), front, back)
+
+
+def _range(
+    node: Context, x: Value, given: Sequence[Any] | None, margin: float
+) -> tuple[Value, Value]:
+    """The ends of a histogram: as given, or those of the data; a range of nothing is widened."""
+    of = x.tensor.dtype
+    (count,) = node.shape(x)
+    if given is not None:
+        low, high = (node.value(float(end), of) for end in given)
+    elif isinstance(count, Const) and count.value == 0:
+        return node.value(0.0, of), node.value(1.0, of)
+    else:
+        low, high = (node.emit(f"reduce_{kind}", x, axes=(0,), keepdims=False) for kind in
+                     ("min", "max"))  # fmt: skip
+    same = node.emit("equal", low, high)
+    below, above = node.emit("sub", low, margin), node.emit("add", high, margin)
+    return node.emit("where", same, below, low), node.emit("where", same, above, high)
+
+
+def _counted(node: Context, x: Value, edges: Value, weight: Value | None) -> Value:
+    """How often, or with what weight, elements lie in each bin."""
+    hits = node.cast(_between(node, x, edges), F64)
+    if weight is not None:
+        flat = node.reshape(weight, (product(node.shape(weight)),))
+        hits = node.emit("mul", hits, node.cast(flat, F64))
+    return node.emit("reduce_sum", hits, axes=(1,), keepdims=False)
+
+
+def _flat(node: Context) -> Value:
+    return node.reshape(node["self"], (product(node.dims()),))
+
+
+def _histc(node: Context) -> Value:
+    x, bins = _flat(node), int(node.get("bins", 100))
+    ends = (node.get("min", 0), node.get("max", 0))
+    if any(isinstance(end, Value) for end in ends):
+        raise Skip("histc with computed ends")
+    if not x.tensor.dtype.is_float:
+        x = node.cast(x, F64)
+    given = None if ends[0] == ends[1] == 0 else ends
+    low, high = _range(node, x, given, 1.0)
+    return node.cast(_counted(node, x, _edges(node, x, bins, low, high), None), node.to)
+
+
+def _histogram(node: Context) -> tuple[Value, Value]:
+    x, bins = _flat(node), node.args["bins"]
+    if isinstance(bins, Value):
+        edges = bins
+    else:
+        low, high = _range(node, x, node.get("range"), 0.5)
+        edges = _edges(node, x, int(bins), low, high)
+    made = _counted(node, x, edges, node.get("weight"))
+    if node.get("density", False):
+        (count,) = node.shape(edges)
+        widths = node.emit("sub", slice_axis(node, edges, 0, 1, count),
+                           slice_axis(node, edges, 0, 0, count - 1))  # fmt: skip
+        total = node.emit("reduce_sum", made, axes=(0,), keepdims=False)
+        made = node.emit("div", node.emit("div", made, total), node.cast(widths, F64))
+    return node.cast(made, node.to), edges
+
+
+# ------------------------------------------------------------------------------------ segments
+
+_STARTS = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
+
+
+def _segment_reduce(node: Context) -> Value:
+    """Elements along an axis, combined within segments that lengths or offsets delimit."""
+    x, kind = node["data"], str(node.args["reduce"])
+    lengths, offsets = node.get("lengths"), node.get("offsets")
+    axis, of = int(node.get("axis", 0)), x.tensor.dtype
+    if offsets is None:
+        lengths = node.cast(lengths, I64)
+        ends = node.emit("cumsum", lengths, axis=axis)
+        starts = node.emit("sub", ends, lengths)
+    else:
+        offsets = node.cast(offsets, I64)
+        count = node.shape(offsets)[axis]
+        starts = slice_axis(node, offsets, axis, 0, count - 1)
+        ends = slice_axis(node, offsets, axis, 1, count)
+        lengths = node.emit("sub", ends, starts)
+    dims = node.shape(x)
+    place = node.iota(dims[axis])
+    inside = node.emit(
+        "logical_and",
+        node.emit("greater_equal", place, node.unsqueeze(starts, axis + 1)),
+        node.emit("less", place, node.unsqueeze(ends, axis + 1)),
+    )
+    rest = len(dims) - axis - 1
+    mask = node.unsqueeze(inside, *range(axis + 2, axis + 2 + rest)) if rest else inside
+    initial = node.get("initial")
+    start = _STARTS[kind] if initial is None else float(initial)
+    neutral = _STARTS[kind]
+    kept = node.emit("where", mask, node.unsqueeze(x, axis), node.value(neutral, of))
+    op = "sum" if kind == "mean" else kind
+    made = node.emit(f"reduce_{op}", kept, axes=(axis + 1,), keepdims=False)
+    if initial is not None or kind in ("max", "min"):
+        join = {"sum": "add", "mean": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+        made = node.emit(join[kind], made, node.value(start, of))
+    if kind == "mean":
+        many = node.unsqueeze(lengths, *range(axis + 1, axis + 1 + rest)) if rest else lengths
+        empty = node.emit("equal", many, 0)
+        if initial is None:
+            return node.emit("div", made, node.cast(many, of))
+        by = node.emit("where", empty, node.like(many, 1), many)
+        made = node.emit("div", made, node.cast(by, of))
+    return made
+
+
+def _nonzero_static(node: Context) -> Value:
+    """Places of what is not zero, cut or filled up to a number of them."""
+    x, size = node["self"], node.args["size"]
+    found = transpose(node, node.emit("nonzero", x), (1, 0))
+    rank = max(node.rank(), 0)
+    fill = node.full(int(node.get("fill_value", -1)), I64, (size, rank))
+    joint = node.emit("concat", found, fill, axis=0)
+    return node.emit("slice", joint, starts=(0,), ends=items_of([size]), axes=(0,), steps=(1,))
+
+
+RULES: dict[str, Rule] = {
+    "aten.mode": _mode,
+    "aten.nanmedian": _nan_median_of_all,
+    "aten.nanmedian.dim": _nan_median,
+    "aten.histc": _histc,
+    "aten.histogram.bin_ct": _histogram,
+    "aten.histogram.bins_tensor": _histogram,
+    "aten.segment_reduce": _segment_reduce,
+    "aten.nonzero_static": _nonzero_static,
+}

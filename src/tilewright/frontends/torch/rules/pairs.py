@@ -1,0 +1,424 @@
+"""Complex numbers: pairs of real tensors, from their entry into a graph to their exit.
+
+A complex input or result of a graph is a real tensor with a last axis of two, as PyTorch itself
+lays it out in memory. In between a complex value is a `Pair`. What is linear, or only moves
+elements, is the rule for real tensors on each part; the rest has a formula here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tilewright.base.dtype import BOOL, F64, DType
+from tilewright.frontends.common.report import Skip
+from tilewright.frontends.torch.rules.base import Context, Rule
+from tilewright.frontends.torch.rules.linalg import matmul
+from tilewright.frontends.torch.tensors import PARTS, dtype_of
+from tilewright.graph import Builder, Value
+from tilewright.graph.types import items_of
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A complex value."""
+
+    re: Value
+    im: Value
+
+
+Made = Pair | Value | Sequence[Any]
+PairRule = Callable[[Context], Any]
+
+
+def is_complex(fake: Any) -> bool:
+    """Whether PyTorch has a complex tensor, or several of which one is."""
+    return any(isinstance(x, torch.Tensor) and x.is_complex() for x in pytree.tree_leaves(fake))
+
+
+def parted(builder: Builder, x: Value) -> Pair:
+    """The parts of a tensor with a last axis of two."""
+    shape = x.tensor.shape
+    assert shape is not None
+    axis = len(shape) - 1
+    parts: list[Value] = []
+    for at in (0, 1):
+        half = builder.add("slice", x, starts=(at,), ends=(at + 1,), axes=(axis,), steps=(1,))
+        parts.append(builder.add("reshape", half, shape=items_of(shape[:-1])))
+    return Pair(*parts)
+
+
+def joined(builder: Builder, pair: Pair) -> Value:
+    """A tensor with a last axis of two."""
+    shape = pair.re.tensor.shape
+    assert shape is not None
+    parts = [builder.add("reshape", x, shape=items_of((*shape, 1))) for x in (pair.re, pair.im)]
+    return builder.add("concat", *parts, axis=len(shape))
+
+
+def _real(node: Context) -> DType:
+    """The element type of the parts of the result."""
+    of = node.results[0].dtype
+    return dtype_of(PARTS.get(of, of))
+
+
+def pair_of(node: Context, x: Any, of: DType) -> Pair:
+    """A tensor or number as a pair."""
+    if isinstance(x, Pair):
+        return Pair(node.cast(x.re, of), node.cast(x.im, of))
+    if isinstance(x, Value):
+        re = node.cast(x, of)
+        return Pair(re, node.full(0, of, node.shape(re)))
+    number = complex(x)
+    return Pair(node.value(number.real, of), node.value(number.imag, of))
+
+
+# ------------------------------------------------------------------------------------ by parts
+
+
+def by_parts(rule: Rule) -> PairRule:
+    """The rule for real tensors, on each part: for what is linear."""
+
+    def both(node: Context) -> Any:
+        made = [rule(_part(node, at)) for at in (0, 1)]
+        if isinstance(made[0], Value) and isinstance(made[1], Value):
+            return Pair(made[0], made[1])
+        return [Pair(re, im) for re, im in zip(*made, strict=True)]  # type: ignore[arg-type]
+
+    return both
+
+
+def _part(node: Context, at: int) -> Context:
+    """A node as one of the parts of its result sees it."""
+    of = _real(node)
+
+    def part(x: Any) -> Any:
+        if isinstance(x, Pair):
+            return x.im if at else x.re
+        if isinstance(x, complex):
+            return x.imag if at else x.real
+        return x
+
+    def own(name: str, x: Any) -> Any:
+        """Real operands have no imaginary part; indices and masks are for both parts."""
+        if at and name in _ADDENDS and isinstance(x, (Value, int, float)):
+            return node.full(0, of, node.shape(x)) if isinstance(x, Value) else 0
+        return part(x)
+
+    args = {
+        name: [own(name, each) for each in x] if isinstance(x, (list, tuple)) else own(name, x)
+        for name, x in node.args.items()
+    }
+    return replace(node, args=args)
+
+
+_ADDENDS = {"other", "self", "value", "src", "fill_value", "tensors", "values", "source"}
+
+
+# ------------------------------------------------------------------------------------ arithmetic
+
+
+def _two(node: Context) -> tuple[Pair, Pair]:
+    of = _real(node)
+    return pair_of(node, node.args["self"], of), pair_of(node, node.args["other"], of)
+
+
+def product(node: Context, a: Pair, b: Pair, op: Callable[[Value, Value], Value]) -> Pair:
+    """(a + bi) (c + di) = (ac - bd) + (ad + bc) i, of any product."""
+    re = node.emit("sub", op(a.re, b.re), op(a.im, b.im))
+    im = node.emit("add", op(a.re, b.im), op(a.im, b.re))
+    return Pair(re, im)
+
+
+def _mul(node: Context) -> Pair:
+    return product(node, *_two(node), lambda x, y: node.emit("mul", x, y))
+
+
+def _div(node: Context) -> Pair:
+    if node.get("rounding_mode") is not None:
+        raise Skip("rounded quotients of complex numbers")
+    return _over(node, *_two(node))
+
+
+def _over(node: Context, a: Pair, b: Pair) -> Pair:
+    """a times b's conjugate over b's square."""
+    above = product(
+        node, a, Pair(b.re, node.emit("neg", b.im)), lambda x, y: node.emit("mul", x, y)
+    )
+    below = _square(node, b)
+    return Pair(node.emit("div", above.re, below), node.emit("div", above.im, below))
+
+
+def _square(node: Context, x: Pair) -> Value:
+    return node.emit("add", node.emit("mul", x.re, x.re), node.emit("mul", x.im, x.im))
+
+
+def _self(node: Context) -> Pair:
+    x = node.args["self"]
+    return x if isinstance(x, Pair) else pair_of(node, x, _real(node))
+
+
+def magnitude(node: Context, x: Pair) -> Value:
+    """In f64, where squares of f32 neither overflow nor vanish."""
+    of = x.re.tensor.dtype
+    wide = Pair(node.cast(x.re, F64), node.cast(x.im, F64))
+    return node.cast(node.emit("sqrt", _square(node, wide)), of)
+
+
+def _angle(node: Context) -> Value:
+    x = _self(node)
+    return node.emit("atan2", x.im, x.re)
+
+
+def _exp(node: Context) -> Pair:
+    x = _self(node)
+    return _polar(node, node.emit("exp", x.re), x.im)
+
+
+def _polar(node: Context, size: Value, angle: Value) -> Pair:
+    return Pair(
+        node.emit("mul", size, node.emit("cos", angle)),
+        node.emit("mul", size, node.emit("sin", angle)),
+    )
+
+
+def _log(node: Context) -> Pair:
+    x = _self(node)
+    return Pair(node.emit("log", magnitude(node, x)), node.emit("atan2", x.im, x.re))
+
+
+def _root(node: Context) -> Pair:
+    """The square root on the right half of the plane."""
+    x = _self(node)
+    size = magnitude(node, x)
+    re = node.emit("sqrt", node.emit("mul", node.emit("add", size, x.re), 0.5))
+    im = node.emit("sqrt", node.emit("mul", node.emit("sub", size, x.re), 0.5))
+    below = node.emit("less", x.im, 0.0)
+    return Pair(re, node.emit("where", below, node.emit("neg", im), im))
+
+
+def _sign(node: Context) -> Pair:
+    x = _self(node)
+    size = magnitude(node, x)
+    zero = node.emit("equal", size, 0.0)
+    by = node.emit("where", zero, node.like(size, 1), size)
+    return Pair(node.emit("div", x.re, by), node.emit("div", x.im, by))
+
+
+def _reciprocal(node: Context) -> Pair:
+    return _over(node, pair_of(node, 1.0, _real(node)), _self(node))
+
+
+def _power(node: Context) -> Pair:
+    exponent = node.get("exponent")
+    if not isinstance(exponent, int) or not 1 <= exponent <= 8:
+        raise Skip(f"complex numbers to the power {exponent}")
+    x = made = _self(node)
+    for _ in range(exponent - 1):
+        made = product(node, made, x, lambda p, q: node.emit("mul", p, q))
+    return made
+
+
+def _conj(node: Context) -> Pair | Value:
+    x = node.args["self"]
+    return Pair(x.re, node.emit("neg", x.im)) if isinstance(x, Pair) else x
+
+
+def _equal(op: str, joint: str) -> PairRule:
+    def rule(node: Context) -> Value:
+        of = _wider(node)
+        a, b = (pair_of(node, node.args[name], of) for name in ("self", "other"))
+        return node.emit(joint, node.emit(op, a.re, b.re), node.emit(op, a.im, b.im))
+
+    return rule
+
+
+def _wider(node: Context) -> DType:
+    """The type of the parts of the operands."""
+    found = [x.re.tensor.dtype for x in node.args.values() if isinstance(x, Pair)]
+    return max(found, key=lambda of: of.bits)
+
+
+def _any_part(op: str, joint: str) -> PairRule:
+    def rule(node: Context) -> Value:
+        x = _self(node)
+        return node.emit(joint, node.emit(op, x.re), node.emit(op, x.im))
+
+    return rule
+
+
+def _where(node: Context) -> Pair:
+    a, b = _two(node)
+    cond = node.cast(node["condition"], BOOL)
+    return Pair(node.emit("where", cond, a.re, b.re), node.emit("where", cond, a.im, b.im))
+
+
+# ------------------------------------------------------------------------------------ matrices
+
+
+def _matmul(first: str, second: str) -> PairRule:
+    def rule(node: Context) -> Pair:
+        of = _real(node)
+        a, b = (pair_of(node, node.args[name], of) for name in (first, second))
+        return product(node, a, b, lambda x, y: matmul(node, x, y))
+
+    return rule
+
+
+# ------------------------------------------------------------------------------------ conversions
+
+
+def _to_copy(node: Context) -> Pair | Value:
+    of = _real(node)
+    if node.results[0].is_complex():
+        return pair_of(node, node.args["self"], of)
+    return node.cast(_self(node).re, of)
+
+
+def _complex(node: Context) -> Pair:
+    of = _real(node)
+    shape = items_of(node.out)
+    re, im = (node.emit("expand", node.cast(node[name], of), shape=shape) for name in
+              ("real", "imag"))  # fmt: skip
+    return Pair(re, im)
+
+
+def _polar_form(node: Context) -> Pair:
+    return _polar(node, node["abs"], node["angle"])
+
+
+def _full(node: Context) -> Pair:
+    number = complex(node.get("fill_value", 0))
+    of = _real(node)
+    return Pair(node.full(number.real, of, node.out), node.full(number.imag, of, node.out))
+
+
+# ------------------------------------------------------------------------------------ Fourier
+
+
+def _transformed(
+    node: Context, x: Value, axis: int, *, inverse: bool, onesided: bool = False, length: Any = None
+) -> Value:
+    """One transform along an axis of a tensor whose last axis is the parts."""
+    given: dict[str, Any] = {} if length is None else {"length": items_of([length])[0]}
+    count = node.shape(x)[axis] if length is None else length
+    made = node.emit("dft", x, None, None, axis=axis, inverse=inverse, onesided=onesided, **given)
+    if inverse:  # PyTorch leaves the division to the normalisation
+        made = node.emit("mul", made, node.value(count, x.tensor.dtype))
+    return made
+
+
+def _normalised(node: Context, x: Value, counts: Sequence[Any]) -> Value:
+    """By nothing, by the root of the number of elements, or by their number."""
+    mode = int(node.args["normalization"])
+    if mode == 0:
+        return x
+    total = node.value(1.0, F64)
+    for count in counts:
+        total = node.emit("mul", total, node.value(count, F64))
+    by = node.emit("sqrt", total) if mode == 1 else total
+    return node.emit("div", x, node.cast(by, x.tensor.dtype))
+
+
+def _axes(node: Context, rank: int) -> list[int]:
+    return [node.axis(int(axis), rank) for axis in node.args["dim"]]
+
+
+def _real_to_complex(node: Context) -> Pair:
+    x = node["self"]
+    dims = node.shape(x)
+    *others, last = _axes(node, len(dims))
+    made = node.unsqueeze(x, len(dims))
+    onesided = bool(node.args["onesided"])
+    made = _transformed(node, made, last, inverse=False, onesided=onesided)
+    for axis in others:
+        made = _transformed(node, made, axis, inverse=False)
+    made = _normalised(node, made, [dims[axis] for axis in (*others, last)])
+    return parted(node.builder, made)
+
+
+def _complex_to_complex(node: Context) -> Pair:
+    pair = _self(node)
+    dims = node.shape(pair.re)
+    axes = _axes(node, len(dims))
+    made = joined(node.builder, pair)
+    for axis in axes:
+        made = _transformed(node, made, axis, inverse=not node.args["forward"])
+    return parted(node.builder, _normalised(node, made, [dims[axis] for axis in axes]))
+
+
+def _complex_to_real(node: Context) -> Value:
+    pair = _self(node)
+    dims, length = node.shape(pair.re), node.args["last_dim_size"]
+    *others, last = _axes(node, len(dims))
+    made = joined(node.builder, pair)
+    for axis in others:
+        made = _transformed(node, made, axis, inverse=True)
+    made = _transformed(node, made, last, inverse=True, onesided=True, length=length)
+    made = _normalised(node, made, [*(dims[axis] for axis in others), length])
+    return node.reshape(made, node.out)
+
+
+_MOVING = (
+    *("view", "_unsafe_view", "reshape", "expand", "permute", "transpose.int", "t", "slice.Tensor"),
+    *("select.int", "cat", "split.Tensor", "split_with_sizes", "unbind.int", "repeat", "squeeze"),
+    *("squeeze.dim", "squeeze.dims", "unsqueeze", "clone", "alias", "detach", "flip", "roll"),
+    *("index.Tensor", "index_select", "gather", "constant_pad_nd", "diagonal", "unfold"),
+    *("slice_scatter", "select_scatter", "triu", "tril", "as_strided", "lift_fresh_copy"),
+)
+_LINEAR = (
+    *("neg", "sum", "sum.dim_IntList", "mean", "mean.dim", "cumsum", "add.Tensor", "add.Scalar"),
+    *("sub.Tensor", "sub.Scalar", "copy"),
+)
+BY_PARTS = frozenset(f"aten.{name}" for name in (*_MOVING, *_LINEAR))
+
+PAIR_RULES: Mapping[str, PairRule] = {
+    "aten.mul.Tensor": _mul,
+    "aten.mul.Scalar": _mul,
+    "aten.div.Tensor": _div,
+    "aten.div.Scalar": _div,
+    "aten.reciprocal": _reciprocal,
+    "aten.pow.Tensor_Scalar": _power,
+    "aten.abs": lambda node: magnitude(node, _self(node)),
+    "aten.angle": _angle,
+    "aten.exp": _exp,
+    "aten.log": _log,
+    "aten.sqrt": _root,
+    "aten.sgn": _sign,
+    "aten.sign": _sign,
+    "aten._conj": _conj,
+    "aten.conj": _conj,
+    "aten._conj_physical": _conj,
+    "aten.conj_physical": _conj,
+    "aten.resolve_conj": lambda node: node.args["self"],
+    "aten.resolve_neg": lambda node: node.args["self"],
+    "aten.eq.Tensor": _equal("equal", "logical_and"),
+    "aten.eq.Scalar": _equal("equal", "logical_and"),
+    "aten.ne.Tensor": _equal("not_equal", "logical_or"),
+    "aten.ne.Scalar": _equal("not_equal", "logical_or"),
+    "aten.isnan": _any_part("isnan", "logical_or"),
+    "aten.where.self": _where,
+    "aten.mm": _matmul("self", "mat2"),
+    "aten.bmm": _matmul("self", "mat2"),
+    "aten.matmul": _matmul("self", "other"),
+    "aten.mv": _matmul("self", "vec"),
+    "aten.dot": _matmul("self", "tensor"),
+    "aten._to_copy": _to_copy,
+    "prims.convert_element_type": _to_copy,
+    "aten.real": lambda node: _self(node).re,
+    "aten.imag": lambda node: _self(node).im,
+    "aten.view_as_real": lambda node: joined(node.builder, _self(node)),
+    "aten.view_as_complex": lambda node: parted(node.builder, node["self"]),
+    "aten.complex": _complex,
+    "aten.polar": _polar_form,
+    "aten.full": _full,
+    "aten.full_like": _full,
+    "aten.zeros_like": _full,
+    "aten._fft_r2c": _real_to_complex,
+    "aten._fft_c2c": _complex_to_complex,
+    "aten._fft_c2r": _complex_to_real,
+}
