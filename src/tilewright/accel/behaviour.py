@@ -128,8 +128,9 @@ def _alu(scratch: dict[str, Array], task: Instruction, found: Steps) -> None:
         dst, src, aux = found.dst[some], found.src[some], found.aux[some]
         a = acc[src].astype(np.int64)
         b = np.array(task["value"], np.int64) if task["imm"] else acc[aux].astype(np.int64)
-        if function == "mac":
-            made = acc[dst] + a.astype(np.int8).astype(np.int64) * b.astype(np.int8)
+        if function in ("mac", "mul"):
+            made = a.astype(np.int8).astype(np.int64) * b.astype(np.int8)
+            made += acc[dst] if function == "mac" else 0
         elif function == "shift":
             made = np.where(b >= 0, a >> np.clip(b, 0, 31), a << np.clip(-b, 0, 31))
         else:

@@ -159,7 +159,7 @@ _STEPS = (
     ),
 )
 
-ALU_FUNCTIONS = ("add", "max", "min", "shift", "mac", "requant")
+ALU_FUNCTIONS = ("add", "max", "min", "shift", "mac", "requant", "mul")
 _OVER = (*(f"i{loop}" for loop in range(LOOPS)), "u")
 
 OPCODES = (
@@ -233,6 +233,7 @@ ALU_DOC = {
     "min": "acc[dst] = min(acc[src], b)",
     "shift": "acc[dst] = acc[src] >> b, arithmetic; << -b if b is negative; |b| below 32",
     "mac": "acc[dst] += i8(acc[src]) * i8(b), the low 8 bits of both",
+    "mul": "acc[dst] = i8(acc[src]) * i8(b), as `mac`, but overwriting",
     "requant": "out[dst] = clamp(round((acc[src] + bias) * multiplier / 2**shift) + zero, low, "
     "high), half up; bias, multiplier, shift per channel: acc[aux], acc[aux + 1], acc[aux + 2]",
 }
