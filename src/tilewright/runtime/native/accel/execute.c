@@ -286,36 +286,12 @@ static int32_t unnamed(tw_accel_job *job, int64_t number, int64_t entry) {
                       (long long)number, (long long)entry);
 }
 
-/* The default geometry's step with fixed bounds, which compilers turn into vector code. */
-static void step_1x16x16(int32_t *restrict acc, const int8_t *restrict inp,
-                         const int8_t *restrict wgt) {
-  for (int32_t o = 0; o < 16; ++o) {
-    int32_t sum = 0;
-    for (int32_t k = 0; k < 16; ++k) sum += inp[k] * wgt[16 * o + k];
-    acc[o] = (int32_t)((uint32_t)acc[o] + (uint32_t)sum);
-  }
-}
-
-static void step_any(int32_t *restrict acc, const int8_t *restrict inp, const int8_t *restrict wgt,
-                     const tw_accel_config *c) {
-  for (int32_t b = 0; b < c->batch; ++b) {
-    for (int32_t o = 0; o < c->block_out; ++o) {
-      int32_t sum = 0;
-      for (int32_t k = 0; k < c->block_in; ++k) {
-        sum += inp[b * c->block_in + k] * wgt[o * c->block_in + k];
-      }
-      int32_t *to = &acc[b * c->block_out + o];
-      *to = (int32_t)((uint32_t)*to + (uint32_t)sum);
-    }
-  }
-}
-
 static int32_t run_gemm(tw_machine *m, tw_accel_job *job, int64_t number, const tw_task_word *t,
                         walk *w) {
   const tw_accel_config *c = &m->config;
   int64_t lanes = (int64_t)c->batch * c->block_out, in = (int64_t)c->batch * c->block_in;
   int64_t wide = (int64_t)c->block_out * c->block_in;
-  bool fixed = c->batch == 1 && c->block_in == 16 && c->block_out == 16;
+  tw_gemm_step multiply = tw_gemm_step_of(c);
   tw_step s;
   for (int64_t left = tw_task_steps(t); left > 0; --left, walk_next(w)) {
     walk_step(w, &s);
@@ -329,11 +305,7 @@ static int32_t run_gemm(tw_machine *m, tw_accel_job *job, int64_t number, const 
     } else if (!m->written[TW_ACC][s.dst]) {
       return unwritten(job, number, TW_ACC, s.dst);
     }
-    if (fixed) {
-      step_1x16x16(acc, m->inp + s.src * 16, m->wgt + s.aux * 256);
-    } else {
-      step_any(acc, m->inp + s.src * in, m->wgt + s.aux * wide, c);
-    }
+    multiply(acc, m->inp + s.src * in, m->wgt + s.aux * wide, c);
   }
   return TW_OK;
 }

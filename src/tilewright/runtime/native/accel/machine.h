@@ -49,6 +49,11 @@ int32_t tw_task_execute(tw_machine *machine, tw_accel_job *job, int64_t number,
 int64_t tw_task_steps(const tw_task_word *task);
 int64_t tw_task_entries(const tw_task_word *task);
 int64_t tw_format_bytes(const tw_accel_config *config, const tw_task_word *task);
+
+typedef void (*tw_gemm_step)(int32_t *restrict acc, const int8_t *restrict inp,
+                             const int8_t *restrict wgt, const tw_accel_config *config);
+tw_gemm_step tw_gemm_step_of(const tw_accel_config *config);
+
 /* Cycles in which a task begins steps. */
 int64_t tw_task_cycles(const tw_machine *machine, const tw_task_word *task);
 
