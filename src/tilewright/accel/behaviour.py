@@ -88,7 +88,7 @@ class Machine:
         area, size = box(task), dram_bytes(task.format, self.stream.geometry)
         starts = task["offset"] + area.dram * size
         values = np.ascontiguousarray(self.scratch[task.format.memory][area.sram])
-        raw = values.reshape(len(area.sram), -1).view(np.uint8)
+        raw = values.view(np.uint8).reshape(len(area.sram), size)
         self.memory.device[task["base"]][starts[:, None] + np.arange(size)] = raw
 
 
