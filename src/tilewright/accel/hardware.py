@@ -56,9 +56,11 @@ def package(geometry: Geometry) -> str:
     _check(geometry)
     lines = [
         f"// Made from the instruction table for {geometry.options}.",
+        "/* verilator lint_off UNUSEDPARAM */",  # a package has more than one design needs
         "package vta_pkg;",
         *(f"  localparam int {name} = {value};" for name, value in _constants(geometry).items()),
         "endpackage",
+        "/* verilator lint_on UNUSEDPARAM */",
     ]
     return "\n".join(lines) + "\n"
 
@@ -131,6 +133,7 @@ def _constants(g: Geometry) -> dict[str, int]:
         found[f"{name}_BITS"] = OPCODE_BITS + sum(bits[one.width] for one in opcode.fields)
         if opcode.formats:
             found[f"{name}_FORMATS"] = len(opcode.formats)
+    found["TASK_BITS"] = max(found[f"{one.name.upper()}_BITS"] for one in OPCODES)
     gemm = BY_NAME["gemm"].fields
     steps = [one for one in gemm if one.name not in ("pop", "push", "init", "over", "banks")]
     found["STEPS_BITS"] = sum(bits[one.width] for one in steps)

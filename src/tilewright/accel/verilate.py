@@ -27,7 +27,10 @@ from tilewright.runtime.sources import FOLDER as RUNTIME
 
 HARNESS = FOLDER / "harness.cpp"
 # Registers and memories begin with random bits: what depends on them shows.
-OPTIONS = ("--cc", "-O3", "--x-assign", "unique", "--x-initial", "unique", "--output-split", "20000")
+OPTIONS = (
+    *("--cc", "-O3", "--assert", "--x-assign", "unique", "--x-initial", "unique"),
+    *("--output-split", "20000"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,4 +276,7 @@ module vta_alu (
       assign out_wdata[lane*8+:8] = limited;
     end
   endgenerate
+
+  logic unused;
+  assign unused = &{1'b0, uop[vta_pkg::UOP_AW], at_zero, code};
 endmodule

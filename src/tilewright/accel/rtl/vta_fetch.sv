@@ -16,7 +16,7 @@ module vta_fetch (
     // instructions
     input  logic [4:0]  full,
     output logic [4:0]  send,
-    output logic [vta_pkg::WORD_BITS-1:0] word,
+    output logic [vta_pkg::TASK_BITS-1:0] task_word,
     output logic        trap,
     output logic [31:0] number
 );
@@ -40,7 +40,9 @@ module vta_fetch (
   assign count = left < 32'(CHUNK) ? left : 32'(CHUNK);
   assign req_beats = 8'((count << LOG_PER_WORD) - 1'b1);
 
+  logic [WB-1:0] word;
   assign word = mem[sent[LOG_CHUNK:0]];
+  assign task_word = word[vta_pkg::TASK_BITS-1:0];
   assign number = sent;
   logic have, is_last, good, is_transfer;
   logic [2:0] op;

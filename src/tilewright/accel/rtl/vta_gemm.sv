@@ -123,7 +123,7 @@ module vta_gemm (
           integer k;
           logic signed [24:0] pair;
           logic signed [7:0] a;
-          logic signed [32:0] product;
+          logic signed [31:0] product;
           if (en && v3) begin
             for (k = 0; k < BIN; k = k + 1) begin
               a = inp_r[(b*BIN+k)*8+:8];
@@ -217,4 +217,7 @@ module vta_gemm (
           {{(32 - TW) {sums7[lane*TW+TW-1]}}, sums7[lane*TW+:TW]};
     end
   endgenerate
+
+  logic unused;
+  assign unused = &{1'b0, uop[vta_pkg::UOP_AW], code};
 endmodule

@@ -150,12 +150,12 @@ module vta_store (
 
   // The word of an entry, in its place of the beat.
   localparam int WIDE = vta_pkg::ACC_BITS > BB ? vta_pkg::ACC_BITS : BB;
-  logic [WIDE-1:0] entry, shifted;
-  logic [BB-1:0] now, kept;
+  logic [WIDE-1:0] entry;
+  logic [BB-1:0] shifted, now, kept;
   logic [BUS-1:0] strobe, kept_strobe;
   assign entry = is_acc ? WIDE'(acc_rdata) : WIDE'(out_rdata);
-  assign shifted = entry >> (32'(word) * BB);
-  assign now = is_narrow ? shifted[BB-1:0] << {byte_at, 3'd0} : shifted[BB-1:0];
+  assign shifted = BB'(entry >> (32'(word) * BB));
+  assign now = is_narrow ? shifted << {byte_at, 3'd0} : shifted;
   assign strobe = is_narrow ? ((BUS'(1) << (1 << log_width)) - 1'b1) << byte_at : '1;
   assign wdata = now | kept;
   assign wstrb = strobe | kept_strobe;
@@ -200,4 +200,7 @@ module vta_store (
     done_push <= a_push;
     done_banks <= a_banks;
   end
+
+  logic unused;
+  assign unused = &{1'b0, a_count[2:0]};
 endmodule

@@ -60,7 +60,6 @@ module vta_top (
   localparam int LOG_BUS = vta_pkg::LOG_BUS_BYTES;
   localparam int NW = vta_pkg::EXTENT_BITS;
   localparam int AAW = vta_pkg::ACC_AW;
-  localparam int WB = vta_pkg::WORD_BITS;
   localparam int AW = 50;
 
   assign m_arsize = 3'(LOG_BUS);
@@ -103,12 +102,12 @@ module vta_top (
   logic [31:0] f_at, f_number;
   logic [7:0] f_beats;
   logic [4:0] q_full, q_send, q_valid;
-  logic [WB-1:0] word;
+  logic [vta_pkg::TASK_BITS-1:0] word;
   vta_fetch fetch (
       .clk(clk), .rst(rst), .running(running && !trapped), .tasks(tasks), .buffers(buffers),
       .writable(writable), .req_valid(f_valid), .req_at(f_at), .req_beats(f_beats),
       .req_taken(f_taken), .in_valid(f_in), .in_data(m_rdata), .full(q_full), .send(q_send),
-      .word(word), .trap(f_trap), .number(f_number)
+      .task_word(word), .trap(f_trap), .number(f_number)
   );
 
   localparam int LB = vta_pkg::LOAD_BITS;
@@ -522,4 +521,15 @@ module vta_top (
       end
     end
   end
+
+  vta_checks checks (
+      .clk(clk), .rst(rst || trapped), .arvalid(m_arvalid), .arready(m_arready), .araddr(m_araddr),
+      .arlen(m_arlen), .awvalid(m_awvalid), .awready(m_awready), .awaddr(m_awaddr),
+      .awlen(m_awlen), .wvalid(m_wvalid), .wready(m_wready), .wdata(m_wdata), .wlast(m_wlast),
+      .rvalid(m_rvalid), .rready(m_rready), .rlast(m_rlast), .r_last(r_last), .r_counts(r_take),
+      .gemm_own(gemm_own), .alu_own(alu_own), .store_own(store_own)
+  );
+
+  logic unused;
+  assign unused = &{1'b0, l_last, x_last, o_count, l_last_word, l_value[31:8]};
 endmodule

@@ -87,7 +87,7 @@ typedef struct {
   int32_t buffers;
   tw_accel_buffer buffer[TW_ACCEL_BASES];
   int64_t timeout_cycles;
-  int64_t seed;         /* of random latency; -1: none */
+  int64_t seed;         /* of random latency; -1: none; -2 - k: no answer behind the k-th */
   int64_t *begin, *end; /* of every task, or NULL; -1 where it did not happen */
   int64_t counters[TW_ACCEL_COUNTERS];
   int64_t task; /* that an error is about; -1: none in particular */

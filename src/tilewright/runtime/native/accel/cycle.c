@@ -44,7 +44,7 @@ typedef struct {
 
 typedef struct {
   uint32_t state;
-  int64_t latency;
+  int64_t latency, left; /* left: answers until there are no more; -1: always */
   bool is_random;
 } delay;
 
@@ -67,6 +67,8 @@ typedef struct {
 } model;
 
 static int64_t next_delay(delay *d) {
+  if (d->left == 0) return NEVER / 2; /* this memory answers no more */
+  if (d->left > 0) --d->left;
   if (!d->is_random) return d->latency;
   d->state ^= d->state << 13;
   d->state ^= d->state >> 17;
@@ -76,7 +78,7 @@ static int64_t next_delay(delay *d) {
 
 static delay make_delay(int64_t latency, int64_t seed, int64_t more) {
   uint32_t state = (uint32_t)((uint64_t)(seed + more) * UINT64_C(0x9E3779B1) + 0x7F4A7C15u);
-  return (delay){state ? state : 1, latency, seed >= 0};
+  return (delay){state ? state : 1, latency, seed < -1 ? -2 - seed : -1, seed >= 0};
 }
 
 /* ---- requests: accel/bursts.py ------------------------------------------------------------ */
