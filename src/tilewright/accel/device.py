@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,11 +36,16 @@ from tilewright.accel.isa.table import (
     word_bytes,
 )
 from tilewright.accel.memory import Memory
+from tilewright.accel.verilate import simulator
+from tilewright.base.errors import UserError
 from tilewright.base.geometry import Geometry
+from tilewright.base.target import Target
 from tilewright.runtime.accel import NO_STALLS, TIMEOUT_CYCLES, Accelerator, DeviceBuffer
 
 Array = np.ndarray[Any, Any]
 
+LIBRARY = "TILEWRIGHT_ACCELERATOR"  # names the library of target "vta"
+SIMULATORS = {"vta-sim": "functional", "vta-cycle": "cycle"}
 VERSION = 1
 OPCODES_IN_C = 7
 FORMATS_IN_C = 4
@@ -115,6 +121,26 @@ class Loaded:
                 memory.invalidate()
                 found[buffer.name] = memory.host.view(np.int8).copy()
         return found
+
+
+def backend_of(target: str) -> str:
+    """What runs a target's streams: a simulator in C, the RTL, or the library of a device."""
+    parsed = Target.parse(target)
+    name = parsed.text.split()[0]
+    if parsed.geometry is None:
+        raise UserError("TW7022", f"target {target!r} is not an accelerator", help="try vta-sim")
+    if name in SIMULATORS:
+        return SIMULATORS[name]
+    if name == "vta-rtl":
+        return str(simulator(parsed.geometry))
+    library = os.environ.get(LIBRARY, "")
+    if not library:
+        raise UserError(
+            "TW7036",
+            "there is no library of an accelerator",
+            help=f"set {LIBRARY} to one that has `tw_accel_backend`; or try vta-sim",
+        )
+    return library
 
 
 def load(

@@ -186,7 +186,9 @@ class _Maker:
         fields: Fields = {
             "x": x, "y": y, "z": z, "xstride": strides[0], "ystride": strides[1],
             "zstride": strides[2], **pads,
-            "sram": room[0] + self._below(room[1] - room[0] - columns * rows * z + 1),
+            "sram": min(
+                room[1] - 1, room[0] + self._below(room[1] - room[0] - columns * rows * z + 1)
+            ),
             "offset": self._below(left // align + 1) * align,
         }  # fmt: skip
         if pads:
