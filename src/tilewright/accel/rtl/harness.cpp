@@ -59,6 +59,8 @@ class Machine {
     context_->randSeed(++opened);
     top_.reset(new Vvta_top(context_.get()));
     top_->resetn = 0;
+    top_->s_awvalid = top_->s_wvalid = top_->s_arvalid = top_->s_bready = top_->s_rready = 0;
+    top_->m_arready = top_->m_awready = top_->m_wready = top_->m_rvalid = top_->m_bvalid = 0;
     for (int i = 0; i < 8; ++i) clock();
     top_->resetn = 1;
     clock();

@@ -55,7 +55,7 @@ module vta_registers (
 
   logic write;
   logic [3:0] which;
-  assign write = s_awvalid && s_wvalid && !s_bvalid;
+  assign write = s_awvalid && s_wvalid && !s_bvalid && !rst;
   assign s_awready = write;
   assign s_wready = write;
   assign which = s_awaddr[7:4];
@@ -90,7 +90,7 @@ module vta_registers (
     else if (s_bready) s_bvalid <= 1'b0;
   end
 
-  assign s_arready = s_arvalid && !s_rvalid;
+  assign s_arready = s_arvalid && !s_rvalid && !rst;
   always_ff @(posedge clk) begin
     if (s_arready) begin
       case (s_araddr[11:2])
