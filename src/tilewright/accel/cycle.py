@@ -12,8 +12,8 @@ it knows, all of it from the table and the geometry:
   cycle for every operand of a step that lies in the same bank, both forward results, so that no
   step waits for another of its unit. Requantization waits for new parameters.
 - Banks: GEMM, ALU and store own the banks of `acc` that a task names until its results are visible;
-  a task waits while another unit owns one of them. An entry that `aux` writes stops the owner of its
-  bank for a cycle.
+  a task waits while another unit owns one of them. An entry that `aux` writes stops the owner of
+  its bank for a cycle.
 - Memory: one request a cycle, fetch before aux before load, a number of them in flight per unit,
   the first data after the latency, data in the order of requests; reads and writes have channels of
   their own. Loads write their entries and padding in order, one word a cycle, and hold up the bus
@@ -332,16 +332,15 @@ class _Model:
         """An address, its words, the next address. Nothing else uses the channel of writes."""
         at = self._now + 1
         found = list(requests(task, self.stream.geometry)) if task.op == "store" else []
-        for one in found or [None]:
+        for one in found:
             at = max(at, self._answers.popleft() + 1)
-            if one is None:
-                answer = at + 1
-                at += 1
-            else:
-                answer = at + one.words + self._write_delay.next()
-                at += one.words + 1
-                self.write_beats += one.beats
+            answer = at + one.words + self._write_delay.next()
+            at += one.words + 1
+            self.write_beats += one.beats
             self._answers.append(max(answer, self._answers[-1] + 1))
+        if not found:  # an answer that waits for nothing
+            at = max(at, self._answers.popleft() + 1) + 1
+            self._answers.append(max(at, self._answers[-1] + 1))
         unit.free_at = at
         end = self._answers[-1] + task.opcode.latency_cycles
         unit.ends.append(_Ending(end, number, banks))

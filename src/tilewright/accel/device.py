@@ -1,7 +1,7 @@
 """Streams on a device of the driver: simulators in C, RTL, hardware.
 
-    timing = run_on("functional", stream, {"x": x, "w": w})  # timing.outputs
-    timing = time_on("timing", stream)
+timing = run_on("functional", stream, {"x": x, "w": w})  # timing.outputs
+timing = time_on("timing", stream)
 """
 
 from __future__ import annotations

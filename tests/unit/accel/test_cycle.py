@@ -46,7 +46,7 @@ def test_a_load_takes_its_latency_and_its_beats():
     timing = cycles(stream)
     begin = first_task()
     assert timing.begin[0] == begin
-    # asked for a cycle later, 128 beats in a row after the latency, visible 2 cycles behind the last
+    # asked for a cycle later, 128 beats in a row after the latency, visible 2 cycles after
     assert timing.end[0] == begin + 1 + LATENCY + 127 + BY_NAME["load"].latency_cycles
     assert timing.begin[1] == timing.end[0]
     # an entry in the queue of answers, taken a cycle later, then the latency

@@ -1,4 +1,4 @@
-"""The driver and the simulators in C: equal to the reference, typed errors, a device that goes on."""
+"""The driver and the simulators in C: equal to the reference; errors; a device that goes on."""
 
 import re
 from dataclasses import replace

@@ -2,8 +2,8 @@
 
     stream = random_stream(geometry, seed=7, tasks=40)
 
-First all memories are filled. Then come tasks of any kind, with any fields that stay inside. Each is
-ordered behind the tasks of other queues that touch what it touches, by as few tokens as that takes.
+First all memories are filled. Then come tasks of any kind, with any fields that stay inside. Each
+is ordered behind the tasks of other queues that touch what it touches, by as few tokens as that takes.
 """
 
 from __future__ import annotations
@@ -132,7 +132,9 @@ class _Maker:
                 (task.writes, other.reads),
                 (task.reads, other.writes),
             ):
-                if any(not cells.isdisjoint(theirs.get(name, set())) for name, cells in mine.items()):
+                if any(
+                    not cells.isdisjoint(theirs.get(name, set())) for name, cells in mine.items()
+                ):
                     return number
         return -1
 
@@ -226,7 +228,9 @@ class _Maker:
         fields |= {f"n{loop}": extents[loop] for loop in range(LOOPS)}
         for name, memory in zip(("dst", "src", "aux"), memories, strict=True):
             room = depth(memory, self._g)
-            room -= max(int(self._rows[begin:end, ("dst", "src", "aux").index(name)].max(initial=0)), 0)
+            room -= max(
+                int(self._rows[begin:end, ("dst", "src", "aux").index(name)].max(initial=0)), 0
+            )
             room -= 1 + (spare if name == "aux" else 0)
             for loop in range(LOOPS):
                 stride = self._below(4)

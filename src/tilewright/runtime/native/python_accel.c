@@ -14,7 +14,8 @@ PyObject *accel_open(PyObject *module, PyObject *args) {
   const char *backend;
   if (!PyArg_ParseTuple(args, "y*s", &words, &backend)) return NULL;
   tw_accel *device;
-  int32_t code = tw_accel_open(words.buf, words.len / (Py_ssize_t)sizeof(int32_t), backend, &device);
+  int32_t code =
+      tw_accel_open(words.buf, words.len / (Py_ssize_t)sizeof(int32_t), backend, &device);
   PyBuffer_Release(&words);
   if (code != TW_OK) return raise_last();
   PyObject *capsule = PyCapsule_New(device, NAME, close_device);

@@ -32,20 +32,75 @@ enum tw_accel_code {
   TW_ACCEL_USAGE = 38      /* the driver was called in a way that makes no sense */
 };
 
-enum { TW_ACCEL_LOAD = 1, TW_ACCEL_AUX, TW_ACCEL_GEMM, TW_ACCEL_ALU, TW_ACCEL_STORE,
-       TW_ACCEL_FINISH, TW_ACCEL_OPCODES };
-enum { TW_ACCEL_QUEUES = 5, TW_ACCEL_MEMORIES = 5, TW_ACCEL_LOOPS = 4, TW_ACCEL_BASES = 16,
-       TW_ACCEL_BANKS = 4, TW_ACCEL_FORMATS = 4 };
+enum {
+  TW_ACCEL_LOAD = 1,
+  TW_ACCEL_AUX,
+  TW_ACCEL_GEMM,
+  TW_ACCEL_ALU,
+  TW_ACCEL_STORE,
+  TW_ACCEL_FINISH,
+  TW_ACCEL_OPCODES
+};
+enum {
+  TW_ACCEL_QUEUES = 5,
+  TW_ACCEL_MEMORIES = 5,
+  TW_ACCEL_LOOPS = 4,
+  TW_ACCEL_BASES = 16,
+  TW_ACCEL_BANKS = 4,
+  TW_ACCEL_FORMATS = 4
+};
 enum { TW_INP, TW_WGT, TW_ACC, TW_UOP, TW_OUT };
 enum { TW_ADD, TW_MAX, TW_MIN, TW_SHIFT, TW_MAC, TW_REQUANT, TW_MUL, TW_FUNCTIONS };
 
 /* Fields of all instructions; the description has their places in this order. */
 enum tw_accel_field {
-  F_POP, F_PUSH, F_FMT, F_SRAM, F_BASE, F_OFFSET, F_X, F_Y, F_Z, F_XSTRIDE, F_YSTRIDE, F_ZSTRIDE,
-  F_X0, F_X1, F_Y0, F_Y1, F_VALUE, F_UBEGIN, F_UEND, F_DST0, F_SRC0, F_AUX0,
-  F_N_0, F_DST_0, F_SRC_0, F_AUX_0, F_N_1, F_DST_1, F_SRC_1, F_AUX_1,
-  F_N_2, F_DST_2, F_SRC_2, F_AUX_2, F_N_3, F_DST_3, F_SRC_3, F_AUX_3,
-  F_INIT, F_OVER, F_BANKS, F_FN, F_IMM, F_ZERO, F_LOW, F_HIGH, F_COUNT
+  F_POP,
+  F_PUSH,
+  F_FMT,
+  F_SRAM,
+  F_BASE,
+  F_OFFSET,
+  F_X,
+  F_Y,
+  F_Z,
+  F_XSTRIDE,
+  F_YSTRIDE,
+  F_ZSTRIDE,
+  F_X0,
+  F_X1,
+  F_Y0,
+  F_Y1,
+  F_VALUE,
+  F_UBEGIN,
+  F_UEND,
+  F_DST0,
+  F_SRC0,
+  F_AUX0,
+  F_N_0,
+  F_DST_0,
+  F_SRC_0,
+  F_AUX_0,
+  F_N_1,
+  F_DST_1,
+  F_SRC_1,
+  F_AUX_1,
+  F_N_2,
+  F_DST_2,
+  F_SRC_2,
+  F_AUX_2,
+  F_N_3,
+  F_DST_3,
+  F_SRC_3,
+  F_AUX_3,
+  F_INIT,
+  F_OVER,
+  F_BANKS,
+  F_FN,
+  F_IMM,
+  F_ZERO,
+  F_LOW,
+  F_HIGH,
+  F_COUNT
 };
 
 typedef struct {
@@ -77,8 +132,14 @@ typedef struct {
   int32_t is_writable;
 } tw_accel_buffer;
 
-enum { TW_COUNT_CYCLES, TW_COUNT_GEMM_STEPS, TW_COUNT_READ_BEATS, TW_COUNT_WRITE_BEATS,
-       TW_COUNT_TASKS, TW_ACCEL_COUNTERS };
+enum {
+  TW_COUNT_CYCLES,
+  TW_COUNT_GEMM_STEPS,
+  TW_COUNT_READ_BEATS,
+  TW_COUNT_WRITE_BEATS,
+  TW_COUNT_TASKS,
+  TW_ACCEL_COUNTERS
+};
 
 /* One run of a stream, and how it went. */
 typedef struct {

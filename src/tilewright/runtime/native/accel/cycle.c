@@ -86,8 +86,7 @@ static delay make_delay(int64_t latency, int64_t seed, int64_t more) {
 static void start_row(const tw_accel_config *c, const tw_task_word *t, cursor *at) {
   int64_t width = tw_format_bytes(c, t);
   int64_t run = t->f[F_XSTRIDE] == 1 ? t->f[F_X] : 1;
-  int64_t entry =
-      at->z * t->f[F_ZSTRIDE] + at->y * t->f[F_YSTRIDE] + at->x * t->f[F_XSTRIDE];
+  int64_t entry = at->z * t->f[F_ZSTRIDE] + at->y * t->f[F_YSTRIDE] + at->x * t->f[F_XSTRIDE];
   at->begin = t->f[F_OFFSET] + entry * width;
   at->end = at->begin + run * width;
 }
@@ -424,9 +423,9 @@ static void run_model(model *m) {
     job->counters[TW_COUNT_CYCLES] = m->now;
     bool is_done = job->counters[TW_COUNT_TASKS] == job->tasks;
     if (!is_done && then - m->now > job->timeout_cycles) {
-      tw_job_error(job, TW_ACCEL_TIMEOUT, -1, then == NEVER
-                   ? "the stream does not end: all tasks wait for tokens"
-                   : "nothing has happened for too long");
+      tw_job_error(job, TW_ACCEL_TIMEOUT, -1,
+                   then == NEVER ? "the stream does not end: all tasks wait for tokens"
+                                 : "nothing has happened for too long");
     }
     m->now = then;
   }

@@ -44,8 +44,7 @@ static const tw_accel_backend_api *backend_of(tw_accel *d, const char *name) {
   return found;
 }
 
-int32_t tw_accel_open(const int32_t *words, int64_t count, const char *backend,
-                      tw_accel **device) {
+int32_t tw_accel_open(const int32_t *words, int64_t count, const char *backend, tw_accel **device) {
   *device = NULL;
   if (count * (int64_t)sizeof *words != (int64_t)sizeof(tw_accel_config) ||
       words[0] != TW_ACCEL_VERSION) {

@@ -55,10 +55,9 @@ static int32_t check_transfer(const tw_machine *m, tw_accel_job *job, int64_t nu
                         (long long)t->f[F_OFFSET], (long long)align);
   }
   if (entries && t->f[F_SRAM] + entries > c->depth[memory]) {
-    return tw_job_error(job, TW_ACCEL_ADDRESS, number,
-                        "%lld: a transfer touches entry %lld of %s, which has %d", at,
-                        (long long)(t->f[F_SRAM] + entries - 1), memories[memory],
-                        c->depth[memory]);
+    return tw_job_error(
+        job, TW_ACCEL_ADDRESS, number, "%lld: a transfer touches entry %lld of %s, which has %d",
+        at, (long long)(t->f[F_SRAM] + entries - 1), memories[memory], c->depth[memory]);
   }
   if (!t->f[F_X] || !t->f[F_Y] || !t->f[F_Z]) return TW_OK;
   int64_t last = (t->f[F_Z] - 1) * t->f[F_ZSTRIDE] + (t->f[F_Y] - 1) * t->f[F_YSTRIDE] +
@@ -137,8 +136,8 @@ static int32_t run_transfer(tw_machine *m, tw_accel_job *job, int64_t number,
           pad_entry(m, memory, place, t->f[F_VALUE]);
           continue;
         }
-        int64_t entry = at_z * t->f[F_ZSTRIDE] + (row - y0) * t->f[F_YSTRIDE] +
-                        (column - x0) * t->f[F_XSTRIDE];
+        int64_t entry =
+            at_z * t->f[F_ZSTRIDE] + (row - y0) * t->f[F_YSTRIDE] + (column - x0) * t->f[F_XSTRIDE];
         int64_t at = t->f[F_OFFSET] + entry * width;
         if (t->op == TW_ACCEL_STORE) {
           if (!m->written[memory][place]) {
@@ -238,7 +237,8 @@ static int32_t check_operand(const tw_machine *m, tw_accel_job *job, int64_t num
     most += (t->f[F_N_0 + 4 * loop] - 1) * t->f[F_DST_0 + 4 * loop + which];
   }
   if (most < m->config.depth[memory]) return TW_OK;
-  return tw_job_error(job, TW_ACCEL_ADDRESS, number, "%lld: a step touches entry %lld of %s, which "
+  return tw_job_error(job, TW_ACCEL_ADDRESS, number,
+                      "%lld: a step touches entry %lld of %s, which "
                       "has %d",
                       (long long)number, (long long)most, memories[memory],
                       m->config.depth[memory]);
@@ -248,13 +248,13 @@ static int32_t check_steps(const tw_machine *m, tw_accel_job *job, int64_t numbe
                            const tw_task_word *t, bool timing_only) {
   long long at = (long long)number, begin = t->f[F_UBEGIN], end = t->f[F_UEND];
   if (begin > end || end > m->config.depth[TW_UOP]) {
-    return tw_job_error(job, TW_ACCEL_ADDRESS, number,
-                        "%lld: micro-operations %lld to %lld of %d", at, begin, end,
-                        m->config.depth[TW_UOP]);
+    return tw_job_error(job, TW_ACCEL_ADDRESS, number, "%lld: micro-operations %lld to %lld of %d",
+                        at, begin, end, m->config.depth[TW_UOP]);
   }
   int64_t limit = tw_min64(m->config.max_steps, job->timeout_cycles);
   if (tw_task_steps(t) > limit) {
-    return tw_job_error(job, TW_ACCEL_TIMEOUT, number, "%lld: a task of %lld steps, and %lld are "
+    return tw_job_error(job, TW_ACCEL_TIMEOUT, number,
+                        "%lld: a task of %lld steps, and %lld are "
                         "allowed",
                         at, (long long)tw_task_steps(t), (long long)limit);
   }
