@@ -4,8 +4,8 @@
 
 Streams: the reference in Python (one in twenty), functional simulator, cycle model and, with --rtl,
 the RTL leave the same memory; cycle model and RTL agree on begin and end of every task. Faults:
-flipped bits and streams that are cut off end in the same error or memory in functional simulator and
-RTL.
+flipped bits and streams that are cut off end in the same error or memory in functional simulator
+and RTL.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Accelerator:
     def submit(
         self, words: bytes, tasks: int, buffers: Sequence[DeviceBuffer], writable: int
     ) -> None:
-        """Hand over a stream; buffer `k` is behind base register `k`, bit `k` lets it be written."""
+        """Hand over a stream; buffer `k` is behind base register `k`, bit `k` lets it write."""
         numbers = tuple(one.number for one in buffers)
         _native.accel_submit(self._device, words, tasks, numbers, writable)
 

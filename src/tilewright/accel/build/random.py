@@ -3,7 +3,8 @@
     stream = random_stream(geometry, seed=7, tasks=40)
 
 First all memories are filled. Then come tasks of any kind, with any fields that stay inside. Each
-is ordered behind the tasks of other queues that touch what it touches, by as few tokens as that takes.
+is ordered behind the tasks of other queues that touch what it touches, by as few tokens as that
+takes.
 """
 
 from __future__ import annotations
