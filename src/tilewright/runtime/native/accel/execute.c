@@ -292,20 +292,30 @@ static int32_t run_gemm(tw_machine *m, tw_accel_job *job, int64_t number, const 
   int64_t lanes = (int64_t)c->batch * c->block_out, in = (int64_t)c->batch * c->block_in;
   int64_t wide = (int64_t)c->block_out * c->block_in;
   tw_gemm_step multiply = tw_gemm_step_of(c);
-  tw_step s;
-  for (int64_t left = tw_task_steps(t); left > 0; --left, walk_next(w)) {
-    walk_step(w, &s);
-    if (!m->written[TW_INP][s.src]) return unwritten(job, number, TW_INP, s.src);
-    if (!m->written[TW_WGT][s.aux]) return unwritten(job, number, TW_WGT, s.aux);
-    if (!(t->f[F_BANKS] >> m->bank[s.dst] & 1)) return unnamed(job, number, s.dst);
-    int32_t *acc = m->acc + s.dst * lanes;
-    if (t->f[F_INIT] && walk_is_first(w)) {
-      memset(acc, 0, (size_t)lanes * sizeof *acc);
-      m->written[TW_ACC][s.dst] = 1;
-    } else if (!m->written[TW_ACC][s.dst]) {
-      return unwritten(job, number, TW_ACC, s.dst);
+  const uint8_t *has_inp = m->written[TW_INP], *has_wgt = m->written[TW_WGT];
+  uint8_t *has_acc = m->written[TW_ACC];
+  int64_t banks = t->f[F_BANKS], uops = w->count;
+  bool first_uop_alone = t->f[F_OVER] >> TW_ACCEL_LOOPS & 1;
+  for (int64_t left = tw_task_steps(t); left > 0; left -= uops) {
+    bool is_first = t->f[F_INIT] && walk_is_first(w);
+    const int64_t *code = w->code;
+    for (int64_t u = 0; u < uops; ++u, code += 3) {
+      int64_t dst = w->sum[0] + code[0], src = w->sum[1] + code[1], aux = w->sum[2] + code[2];
+      if (!has_inp[src]) return unwritten(job, number, TW_INP, src);
+      if (!has_wgt[aux]) return unwritten(job, number, TW_WGT, aux);
+      if (!(banks >> m->bank[dst] & 1)) return unnamed(job, number, dst);
+      int32_t *acc = m->acc + dst * lanes;
+      if (is_first) {
+        memset(acc, 0, (size_t)lanes * sizeof *acc);
+        has_acc[dst] = 1;
+        is_first = !first_uop_alone;
+      } else if (!has_acc[dst]) {
+        return unwritten(job, number, TW_ACC, dst);
+      }
+      multiply(acc, m->inp + src * in, m->wgt + aux * wide, c);
     }
-    multiply(acc, m->inp + s.src * in, m->wgt + s.aux * wide, c);
+    w->at = uops - 1;
+    walk_next(w);
   }
   return TW_OK;
 }
