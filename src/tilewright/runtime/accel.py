@@ -46,7 +46,7 @@ class Accelerator:
     def allocate(self, size_bytes: int) -> DeviceBuffer:
         number, address = _native.accel_alloc(self._device, size_bytes)
         memory = (ctypes.c_uint8 * size_bytes).from_address(address)
-        return DeviceBuffer(self, number, size_bytes, np.frombuffer(memory, np.uint8))
+        return DeviceBuffer(self, number, size_bytes, np.frombuffer(memoryview(memory), np.uint8))
 
     def submit(
         self, words: bytes, tasks: int, buffers: Sequence[DeviceBuffer], writable: int
