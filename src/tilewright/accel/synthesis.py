@@ -91,6 +91,7 @@ def count_cells(geometry: Geometry, command: str) -> Counter[str]:
             f"read_verilog -sv {' '.join(files)}",
             f"hierarchy -check -top {TOP}",
             command,
+            "flatten",  # cells of a chip are modules too, and counted in their own module alone
             "tee -q -o cells.json stat -json",
         ]
         done = subprocess.run(
@@ -110,5 +111,6 @@ def count_cells(geometry: Geometry, command: str) -> Counter[str]:
 
 
 def _cells(report: dict[str, Any]) -> Counter[str]:
-    kinds = report["design"]["num_cells_by_type"]
+    top = report["modules"][f"\\{TOP}"]
+    kinds = {**top["num_cells_by_type"], **top.get("num_submodules_by_type", {})}
     return Counter({name: int(count) for name, count in kinds.items()})
