@@ -6,10 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup
 C := src/tilewright/runtime/native
-NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch])
+NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch] $(C)/accel/*.[ch])
 
 .PHONY: help setup demo test lint unit test-gpu bench-gpu docs wheel fuzz bench results conformance
-.PHONY: sanitize clean
+.PHONY: sanitize test-accel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -36,7 +36,7 @@ test: lint unit sanitize  ## lint, then all tests
 lint: $(SETUP)  ## ruff, clang-format, mypy, import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run -Werror $(wildcard $(C)/*.[ch] tests/native/*.c bench/native/*.c)
+	$(BIN)/clang-format --dry-run -Werror $(wildcard $(C)/*.[ch] $(C)/accel/*.[ch] tests/native/*.c bench/native/*.c)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
@@ -85,6 +85,16 @@ fuzz: $(VENV)/.bench  ## random programs and schedules, random models against ON
 	$(BIN)/python tests/fuzz/run.py --programs 5000 --jobs 2
 	$(BIN)/python tests/fuzz/onnx_graphs.py --graphs 1000 --jobs 2
 	$(BIN)/python tests/fuzz/onnx_files.py --files 10000 --jobs 2
+
+test-accel: $(VENV)/.accel  ## the accelerator: simulators, RTL by Verilator, random streams
+	$(BIN)/pytest -n 2 tests/unit/accel tests/props/test_accel_isa.py tests/props/test_accel_streams.py \
+		tests/targets/test_rtl.py
+	$(BIN)/python tests/fuzz/accel.py --streams 200
+	$(BIN)/python tests/fuzz/accel.py --streams 200 --faults 200 --rtl --only 1x4x4
+
+$(VENV)/.accel: $(SETUP)
+	$(BIN)/pip install --quiet --editable '.[accel]'
+	@touch $@
 
 # The C runtime without Python, under the sanitizers. Threads after a fork are what one test is about.
 RUNTIME := $(filter-out $(wildcard $(C)/python_*),$(wildcard $(C)/*.c))

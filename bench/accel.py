@@ -5,7 +5,8 @@
 Geometry 1x16x16, buffers 32K/256K/128K/32K, a bus of 64 bits, 64 cycles of memory latency. Layers
 are the 3x3 and 1x1 convolutions of ResNet-18, requantized, each as one verified stream; peak is one
 GEMM step (256 multiply-accumulates) a cycle. `one slot` has no double buffering: what it lacks is
-the latency that double buffering hides. Cycles do not depend on the machine that runs this.
+the latency that double buffering hides. Cycles do not depend on the machine that runs this; the
+times of the simulators, on one core, do.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ import time
 import report
 
 from tilewright.accel.build import Conv, build_conv, build_gemm
+from tilewright.accel.compare import random_inputs
 from tilewright.accel.cycle import Timing, cycles
+from tilewright.accel.device import describe, load, time_on
+from tilewright.accel.isa import Stream
 from tilewright.accel.verify import verify
 from tilewright.base.geometry import Geometry
+from tilewright.runtime.accel import Accelerator
 
 GEOMETRY = Geometry()
 # name, how often ResNet-18 has it, sizes in blocks of 16 channels; rows, outputs and channels of a
@@ -41,7 +46,7 @@ GEMM_TILE = (64, 8, 4)
 
 def measure(options: argparse.Namespace) -> list[report.Figure]:
     figures = []
-    verifying = timing = 0.0
+    verifying = functional = timing = with_memory = 0.0
     simulated = resnet = 0
     for name, count, conv, (rows, outputs, channels), least in LAYERS:
         streams = [build_conv(GEOMETRY, conv, rows, outputs, channels, slots) for slots in (1, 2)]
@@ -49,20 +54,41 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
         for stream in streams:
             verify(stream)
         verifying += time.perf_counter() - begun
-        begun = time.perf_counter()
-        one, two = (cycles(stream) for stream in streams)
-        timing += time.perf_counter() - begun
-        simulated += one.total + two.total
+        one, two = (time_on("timing", stream) for stream in streams)
+        simulated += count * two.total
+        functional += count * _seconds("functional", streams[1])
+        with_memory += count * _seconds("cycle", streams[1])
+        timing += count * _seconds("timing", streams[1])
         resnet += count * two.total
         figures += _compared(name, one, two, least)
     streams = [build_gemm(GEOMETRY, GEMM, GEMM_TILE, slots) for slots in (1, 2)]
-    figures += _compared("GEMM 64x512x512", *map(cycles, streams), 0.9)
+    one, two = (time_on("timing", stream) for stream in streams)
+    figures += _compared("GEMM 64x512x512", one, two, 0.9)
+    agree = cycles(streams[1]).end == two.end
+    figures.append(report.at_least("times as in the reference, GEMM", float(agree), "", 1))
     figures.append(
         report.at_most("ResNet-18, 19 convolutions one by one", resnet / 1e6, "Mcycles", 7.1)
     )
     figures.append(report.Figure("verifying two streams per layer", verifying, "s"))
-    figures.append(report.Figure("cycle model", simulated / timing / 1e6, "Mcycles/s"))
+    figures.append(
+        report.at_most("functional simulator, 19 convolutions", 1000 * functional, "ms", 150)
+    )
+    for name, took in (("cycle model", timing), ("cycle model, memory as well", with_memory)):
+        figures.append(report.at_least(name, simulated / took / 1e6, "Mcycles/s", 20))
     return figures
+
+
+def _seconds(backend: str, stream: Stream) -> float:
+    """Of one core: the least of three runs, without making the stream."""
+    device = Accelerator(describe(stream.geometry), backend)
+    loaded = load(device, stream, random_inputs(stream, 0))
+    found = []
+    for _ in range(3):
+        loaded.start()
+        begun = time.process_time()
+        device.wait()
+        found.append(time.process_time() - begun)
+    return min(found)
 
 
 def _compared(name: str, one: Timing, two: Timing, least: float) -> list[report.Figure]:

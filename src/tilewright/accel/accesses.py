@@ -11,8 +11,15 @@ import numpy as np
 
 from tilewright.accel.isa.steps import Indices, Steps, box, steps
 from tilewright.accel.isa.stream import Instruction, Stream
-from tilewright.accel.isa.table import ALU_FUNCTIONS, REQUANT_ENTRIES, depth, dram_bytes
+from tilewright.accel.isa.table import (
+    ACC_BANKS,
+    ALU_FUNCTIONS,
+    REQUANT_ENTRIES,
+    depth,
+    dram_bytes,
+)
 from tilewright.base.errors import ExecutionError
+from tilewright.base.geometry import Geometry
 
 DRAM = "dram"
 
@@ -133,3 +140,21 @@ def check_range(number: int, task: Instruction, stream: Stream, found: list[Acce
                 f"{number}: {task.op} {verb} {unit} {most} of {name}, which has {size}",
                 help="check offsets, extents and strides",
             )
+        if access.memory == "acc" and task.opcode.field("banks") is not None:
+            _check_banks(number, task, stream, access.entries)
+
+
+def acc_banks(entries: Indices, geometry: Geometry) -> int:
+    """The banks of entries of `acc`, as a mask."""
+    found = np.unique(entries * ACC_BANKS // depth("acc", geometry)).tolist()
+    return sum(1 << int(bank) for bank in found)
+
+
+def _check_banks(number: int, task: Instruction, stream: Stream, entries: Indices) -> None:
+    touched = acc_banks(entries, stream.geometry)
+    if touched & ~task["banks"]:
+        raise ExecutionError(
+            "TW7014",
+            f"{number}: {task.op} touches banks {touched:#x} of acc and names {task['banks']:#x}",
+            help="let `assign_banks` name them",
+        )

@@ -88,7 +88,7 @@ class Machine:
         area, size = box(task), dram_bytes(task.format, self.stream.geometry)
         starts = task["offset"] + area.dram * size
         values = np.ascontiguousarray(self.scratch[task.format.memory][area.sram])
-        raw = values.reshape(len(area.sram), -1).view(np.uint8)
+        raw = values.view(np.uint8).reshape(len(area.sram), size)
         self.memory.device[task["base"]][starts[:, None] + np.arange(size)] = raw
 
 
@@ -128,8 +128,9 @@ def _alu(scratch: dict[str, Array], task: Instruction, found: Steps) -> None:
         dst, src, aux = found.dst[some], found.src[some], found.aux[some]
         a = acc[src].astype(np.int64)
         b = np.array(task["value"], np.int64) if task["imm"] else acc[aux].astype(np.int64)
-        if function == "mac":
-            made = acc[dst] + a.astype(np.int8).astype(np.int64) * b.astype(np.int8)
+        if function in ("mac", "mul"):
+            made = a.astype(np.int8).astype(np.int64) * b.astype(np.int8)
+            made += acc[dst] if function == "mac" else 0
         elif function == "shift":
             made = np.where(b >= 0, a >> np.clip(b, 0, 31), a << np.clip(-b, 0, 31))
         else:

@@ -1,33 +1,58 @@
-"""Transfers as requests on the bus: contiguous runs of bytes, cut where bursts must end."""
+"""Transfers as requests on the bus: rows of entries, cut where bursts must end."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from tilewright.accel.isa.steps import box
 from tilewright.accel.isa.stream import Instruction
 from tilewright.accel.isa.table import BURST_BEATS, dram_bytes
 from tilewright.base.geometry import Geometry
 
 
-def bursts(task: Instruction, geometry: Geometry) -> list[int]:
-    """Beats of each request of a transfer.
+class Request(NamedTuple):
+    """One burst. `words` are what the scratchpad takes a cycle each: beats, or entries if several
+    share a beat. `pads` are padding entries that lie in front of the burst's first entry."""
 
-    Buffers begin at a multiple of 4 KB. A burst ends where its size divides the address, so that
+    pads: int
+    address: int  # in the buffer, in bytes
+    beats: int
+    words: int
+
+
+def requests(task: Instruction, geometry: Geometry) -> Iterator[Request]:
+    """The requests of a transfer, in order.
+
+    A row whose entries are neighbours is one run of bytes; otherwise every entry is one. Buffers
+    begin at a multiple of 4 KB. A burst ends where its greatest size divides the address, so that
     none crosses 4 KB.
     """
     width, bus = dram_bytes(task.format, geometry), geometry.bus_bytes
-    starts = task["offset"] + box(task).dram * width
-    if not len(starts):
-        return []
-    breaks = np.flatnonzero(np.diff(starts) != width) + 1
-    begins = starts[np.concatenate(([0], breaks))]
-    ends = starts[np.concatenate((breaks - 1, [len(starts) - 1]))] + width
+    x, y, z = task["x"], task["y"], task["z"]
+    if not x * y * z:
+        return
+    padded = task.op != "store"
+    x0, x1, y0, y1 = (task[name] if padded else 0 for name in ("x0", "x1", "y0", "y1"))
+    count, run = (1, x) if task["xstride"] == 1 else (x, 1)
     size = BURST_BEATS * bus
-    found = []
-    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-        while begin < end:
-            stop = min(end, (begin // size + 1) * size)
-            found.append(-(-stop // bus) - begin // bus)
-            begin = stop
-    return found
+    pads = 0
+    for at_z in range(z):
+        pads += y0 * (x0 + x + x1)
+        for at_y in range(y):
+            pads += x0
+            row = at_z * task["zstride"] + at_y * task["ystride"]
+            for at_x in range(count):
+                begin = task["offset"] + (row + at_x * task["xstride"]) * width
+                end = begin + run * width
+                while begin < end:
+                    stop = min(end, (begin // size + 1) * size)
+                    beats = -(-stop // bus) - begin // bus
+                    yield Request(pads, begin, beats, max(beats, (stop - begin) // width))
+                    begin, pads = stop, 0
+            pads += x1
+        pads += y1 * (x0 + x + x1)
+
+
+def bursts(task: Instruction, geometry: Geometry) -> list[int]:
+    """Beats of each request of a transfer."""
+    return [one.beats for one in requests(task, geometry)]

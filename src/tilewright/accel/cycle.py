@@ -3,21 +3,24 @@
     timing = cycles(stream)            # timing alone
     timing = cycles(stream, inputs)    # and the outputs, by the same behaviour as the simulator
 
-What it knows, all of it from the table and the geometry:
+The same machine as the RTL, to the cycle; docs/internals/accelerator-rtl.md has its pipelines. What
+it knows, all of it from the table and the geometry:
 
 - Fetch: instruction words come over the same bus, two bursts ahead, one task a cycle to its queue
   while there is room.
-- Units begin their tasks in order, when the tokens are there. GEMM and ALU take a step a cycle, and
-  forward results, so that no step waits for another of its unit; the next task begins behind the
-  last step, results are visible some cycles later. Requantization waits for new parameters.
-- Banks: GEMM and ALU own the banks of `acc` that a task touches until its results are visible; a
-  task waits while the other unit owns one of them.
-- Memory: a request a cycle and unit, a number of them in flight, the first data after the latency,
-  data in the order of requests; reads and writes have channels of their own. Scratchpads take one
-  entry a cycle.
+- Units begin their tasks in order, when the tokens are there. GEMM takes a step a cycle, ALU a
+  cycle for every operand of a step that lies in the same bank, both forward results, so that no
+  step waits for another of its unit. Requantization waits for new parameters.
+- Banks: GEMM, ALU and store own the banks of `acc` that a task names until its results are visible;
+  a task waits while another unit owns one of them. An entry that `aux` writes stops the owner of
+  its bank for a cycle.
+- Memory: one request a cycle, fetch before aux before load, a number of them in flight per unit,
+  the first data after the latency, data in the order of requests; reads and writes have channels of
+  their own. Loads write their entries and padding in order, one word a cycle, and hold up the bus
+  while padding is due. A unit sends the requests of the next transfers meanwhile.
 
-`stalls` seeds random additional latency for every request. Written in Python to be read; a fast
-one in C has to agree with it.
+`stalls` seeds random additional latency for every request. Written in Python to be read; the one in
+C agrees with it.
 """
 
 from __future__ import annotations
@@ -30,20 +33,23 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.accel.accesses import accesses
 from tilewright.accel.behaviour import Machine
-from tilewright.accel.bursts import bursts
-from tilewright.accel.isa.steps import Indices, box, check_extents, count_steps, steps
+from tilewright.accel.bursts import Request, requests
+from tilewright.accel.isa.steps import Indices, check_extents, count_entries, count_steps, steps
 from tilewright.accel.isa.stream import Instruction, Stream, check_stream
 from tilewright.accel.isa.table import (
     ACC_BANKS,
+    AHEAD,
     ALU_FUNCTIONS,
     BURST_BEATS,
+    FETCH_AHEAD,
     IN_FLIGHT,
     QUEUE_DEPTH,
     QUEUES,
     REQUANT_RELOAD_CYCLES,
+    bank_of,
     depth,
+    dram_bytes,
     word_bytes,
 )
 from tilewright.accel.microcode import Microcode
@@ -51,8 +57,9 @@ from tilewright.accel.order import order
 from tilewright.accel.simulate import prepare, results
 
 Array = np.ndarray[Any, Any]
-GEMM, ALU = QUEUES.index("gemm"), QUEUES.index("alu")
-FETCH_AHEAD = 2  # bursts of instructions
+LOAD, AUX, GEMM, ALU, STORE = range(len(QUEUES))
+OWNERS = (GEMM, ALU, STORE)  # of banks of `acc`
+BY_PRIORITY = (AUX, LOAD)  # on the bus, behind fetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,48 +95,53 @@ def cycles(
         end=tuple(model.end),
         total=model.end[-1],
         gemm_steps=sum(count_steps(one) for one in stream.instructions if one.op == "gemm"),
-        read_beats=model.reads.beats,
-        write_beats=model.writes.beats,
+        read_beats=model.read_beats,
+        write_beats=model.write_beats,
         outputs={} if machine is None else results(stream, machine.memory),
     )
 
 
-class _Channel:
-    """One direction of the bus: data in the order of requests."""
+class Delay:
+    """Cycles from a request to its first data, or from written data to the answer."""
 
     def __init__(self, latency_cycles: int, seed: int | None) -> None:
         self._latency = latency_cycles
-        self._random = None if seed is None else np.random.default_rng(seed)
-        self._free = 0
-        self.beats = 0
+        self._state = None if seed is None else (seed * 0x9E3779B1 + 0x7F4A7C15) & 0xFFFFFFFF or 1
 
-    def _delay(self) -> int:
-        if self._random is None:
+    def next(self) -> int:
+        """The latency, and with a seed up to as much again: by Marsaglia's xorshift."""
+        if self._state is None:
             return self._latency
-        return self._latency + int(self._random.integers(0, self._latency + 1))
+        x = self._state
+        x ^= x << 13 & 0xFFFFFFFF
+        x ^= x >> 17
+        x ^= x << 5 & 0xFFFFFFFF
+        self._state = x
+        return self._latency + x % (self._latency + 1)
 
-    def read(self, now: int, beats: int) -> int:
-        """When the last data of a request have come."""
-        self._free = max(now + self._delay(), self._free) + beats
-        self.beats += beats
-        return self._free
 
-    def write(self, now: int, beats: int) -> int:
-        """When a write is acknowledged."""
-        self._free = max(now, self._free) + beats
-        self.beats += beats
-        return self._free + self._delay()
+@dataclass(slots=True)
+class _Ending:
+    """A task between its begin and its end, and the banks that it owns."""
+
+    time: int
+    number: int
+    banks: int = 0
 
 
 @dataclass(slots=True)
 class _Unit:
     waiting: deque[int] = field(default_factory=deque)
     free_at: int = 0  # when the next task may begin; meaningless while requests are left
-    requests: deque[int] = field(default_factory=deque)  # beats, of the task that runs
+    ends: deque[_Ending] = field(default_factory=deque)
+    # Of units that read DRAM:
     running: int = -1  # the task whose requests these are
-    last_data: int = 0
+    requests: deque[Request] = field(default_factory=deque)
     flying: deque[int] = field(default_factory=deque)  # when requests are answered
-    last_end: int = 0
+    setups: deque[int] = field(default_factory=deque)  # when the writer took up its tasks
+    writer: int = 0  # when the writer can take the next word
+    place: int = 0  # the entry that it writes
+    words: int = 0  # of that entry
 
 
 class _Model:
@@ -138,159 +150,246 @@ class _Model:
         self.microcode = Microcode(stream) if machine is None else machine.microcode
         self.begin = [-1] * len(stream.instructions)
         self.end = [-1] * len(stream.instructions)
+        self.read_beats = self.write_beats = 0
         latency = stream.geometry.latency_cycles
-        self.reads = _Channel(latency, stalls)
-        self.writes = _Channel(latency, None if stalls is None else stalls + 1)
+        self._read_delay = Delay(latency, stalls)
+        self._write_delay = Delay(latency, None if stalls is None else stalls + 1)
+        self._bus_free = 0
+        self._answers: deque[int] = deque([-1] * IN_FLIGHT)  # when the last writes were answered
         self._units = [_Unit() for _ in QUEUES]
         self._tokens: Counter[tuple[int, int]] = Counter()
-        self._banks: dict[int, Counter[int]] = {GEMM: Counter(), ALU: Counter()}
-        self._held: dict[int, list[int]] = {}  # banks of a task
-        self._events: list[tuple[int, int, str, int]] = []
-        self._count = 0
+        self._steals: list[tuple[int, int]] = []  # times and banks of entries that aux writes
+        self._wakes: list[int] = []
         self._now = 0
-        chunk = BURST_BEATS * stream.geometry.bus_bytes // word_bytes(stream.geometry)
-        self._chunk = max(1, chunk)
-        self._asked = self._arrived = self._sent = 0  # instructions
-        self._may_send_at = 0
+        size, bus = word_bytes(stream.geometry), stream.geometry.bus_bytes
+        self._chunk = max(1, BURST_BEATS * bus // size)
+        self._asked = self._sent = 0  # instructions
+        self._arrivals: deque[int] = deque()  # times of instructions that are not sent yet
 
-    # ----------------------------------------------------------------------- events
-
-    def _at(self, time: int, kind: str, what: int = 0) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (time, self._count, kind, what))
+    # ----------------------------------------------------------------------- cycles
 
     def run(self) -> None:
-        self._at(0, "wake")
-        while self._events:
-            self._now = self._events[0][0]
-            while self._events and self._events[0][0] == self._now:
-                _, _, kind, what = heapq.heappop(self._events)
-                if kind == "end":
-                    self._finish(what)
-                elif kind == "request":
-                    self._request(what)
-                elif kind == "arrive":
-                    self._arrived += what
-            self._fetch()
-            while self._start_one():
-                self._fetch()
+        self._wake(0)
+        while self._wakes:
+            self._now = heapq.heappop(self._wakes)
+            while self._wakes and self._wakes[0] == self._now:
+                heapq.heappop(self._wakes)
+            self._cycle()
 
-    def _fetch(self) -> None:
-        """Ask for instructions ahead; send one a cycle to its queue."""
-        total = len(self.stream.instructions)
-        while self._asked < total and self._asked - self._sent <= self._chunk * (FETCH_AHEAD - 1):
-            count = min(self._chunk, total - self._asked)
+    def _wake(self, time: int) -> None:
+        heapq.heappush(self._wakes, time)
+
+    def _cycle(self) -> None:
+        """What every register sees at the beginning of a cycle decides what happens in it."""
+        now, total = self._now, len(self.stream.instructions)
+        for own, unit in enumerate(self._units):
+            while unit.ends and unit.ends[0].time <= now:
+                self._finish(own, unit.ends.popleft())
+        while self._steals and self._steals[0][0] <= now:
+            self._steal(heapq.heappop(self._steals)[1])
+        wants = self._asked < total and self._asked - self._sent <= self._chunk * (FETCH_AHEAD - 1)
+        sends = self._sends()
+        for own in range(len(QUEUES)):
+            self._try_begin(own)
+        if sends is not None:
+            sends.waiting.append(self._sent)
+            self._sent += 1
+            self._arrivals.popleft()
+            self._wake(now + 1)
+        self._grant(wants)
+
+    def _sends(self) -> _Unit | None:
+        """The unit that an instruction goes to in this cycle."""
+        if not self._arrivals or self._arrivals[0] > self._now:
+            return None
+        unit = self._units[self.stream.instructions[self._sent].queue]
+        return unit if len(unit.waiting) < QUEUE_DEPTH else None
+
+    def _grant(self, fetch_wants: bool) -> None:
+        """One request: of fetch, aux or load."""
+        if fetch_wants:
+            count = min(self._chunk, len(self.stream.instructions) - self._asked)
             size, bus = word_bytes(self.stream.geometry), self.stream.geometry.bus_bytes
-            self._at(self.reads.read(self._now, -(-count * size // bus)), "arrive", count)
+            beats = -(-count * size // bus)
+            first = max(self._now + self._read_delay.next(), self._bus_free)
+            self._bus_free = first + beats
+            self.read_beats += beats
+            for at in range(count):
+                self._arrivals.append(first - (-(at + 1) * size // bus))
+                self._wake(self._arrivals[-1])
             self._asked += count
-        if self._sent < self._arrived and self._may_send_at <= self._now:
-            queue = self._units[self.stream.instructions[self._sent].queue].waiting
-            if len(queue) < QUEUE_DEPTH:
-                queue.append(self._sent)
-                self._sent += 1
-                self._may_send_at = self._now + 1
-                self._at(self._now + 1, "wake")
+            self._wake(self._now + 1)
+            return
+        for own in BY_PRIORITY:
+            unit = self._units[own]
+            while unit.flying and unit.flying[0] <= self._now:
+                unit.flying.popleft()
+            if unit.requests and self.begin[unit.running] < self._now:
+                if len(unit.flying) < IN_FLIGHT:
+                    self._request(unit)
+                    self._wake(self._now + 1)
+                    return
+                self._wake(unit.flying[0])
 
     # ----------------------------------------------------------------------- tasks
 
-    def _start_one(self) -> bool:
-        """Begin a task that can; whether there was one."""
-        for own, unit in enumerate(self._units):
-            if not unit.waiting or unit.requests or unit.free_at > self._now:
-                continue
-            number = unit.waiting[0]
-            task = self.stream.instructions[number]
-            if not all(self._tokens[other, own] for other in task.pops()):
-                continue
-            uops = self.microcode.of(number, task)
-            if own in self._banks and not self._take_banks(number, own, task, uops):
-                continue
-            unit.waiting.popleft()
-            for other in task.pops():
-                self._tokens[other, own] -= 1
-            self._begin(number, task, unit, uops)
-            return True
-        return False
-
-    def _take_banks(self, number: int, own: int, task: Instruction, uops: Indices) -> bool:
-        size = depth("acc", self.stream.geometry)
-        touched = {
-            int(bank)
-            for access in accesses(task, self.stream, uops)
-            if access.memory == "acc"
-            for bank in np.unique(access.entries * ACC_BANKS // size)
-        }
-        other = self._banks[ALU if own == GEMM else GEMM]
-        if any(other[bank] for bank in touched):
-            return False
-        self._held[number] = sorted(touched)
-        self._banks[own].update(self._held[number])
-        return True
-
-    def _begin(self, number: int, task: Instruction, unit: _Unit, uops: Indices) -> None:
-        self.begin[number] = self._now
-        if task.opcode.formats:
-            area = box(task)
-            entries = len(area.sram) + len(area.pads)
-            unit.running, unit.free_at = number, self._now + max(1, entries)
-            unit.last_data = self._now + entries
-            unit.requests = deque(bursts(task, self.stream.geometry))
-            if unit.requests:
-                self._at(self._now + 1, "request", task.queue)
-            else:
-                self._ends(unit, task, unit.last_data)
+    def _try_begin(self, own: int) -> None:
+        unit, now = self._units[own], self._now
+        if not unit.waiting or unit.requests or unit.free_at > now:
+            return
+        number = unit.waiting[0]
+        task = self.stream.instructions[number]
+        if not all(self._tokens[other, own] for other in task.pops()):
+            return
+        if own in (LOAD, AUX):
+            while unit.setups and unit.setups[0] < now:
+                unit.setups.popleft()
+            if len(unit.setups) >= AHEAD:
+                self._wake(unit.setups[0] + 1)
+                return
+        banks = _owned_banks(task)
+        taken = [end.banks for other in OWNERS if other != own for end in self._units[other].ends]
+        if any(banks & one for one in taken):
+            return
+        unit.waiting.popleft()
+        for other in task.pops():
+            self._tokens[other, own] -= 1
+        self.begin[number] = now
+        if own in (LOAD, AUX):
+            self._begin_transfer(number, task, unit)
+        elif own == STORE:
+            self._begin_store(number, task, unit, banks)
         else:
-            count = _compute_cycles(task, uops)
-            unit.running, unit.free_at = number, self._now + max(1, count)
-            self._ends(unit, task, self._now + count)
+            self._begin_steps(number, task, unit, banks)
         if self.machine is not None:
             self.machine.execute(number)
         else:
             self.microcode.load(number, task)
+        self._wake(now + 1)
 
-    def _request(self, own: int) -> None:
-        """The next request of a unit's transfer."""
-        unit = self._units[own]
-        task = self.stream.instructions[unit.running]
-        while unit.flying and unit.flying[0] <= self._now:
-            unit.flying.popleft()
-        if len(unit.flying) >= IN_FLIGHT:
-            self._at(unit.flying[0], "request", own)
-            return
-        beats = unit.requests.popleft()
-        if task.op == "store":
-            answered = self.writes.write(self._now + task.opcode.latency_cycles, beats)
-        else:
-            answered = self.reads.read(self._now, beats)
-        unit.flying.append(answered)
-        unit.last_data = max(unit.last_data, answered)
+    def _begin_steps(self, number: int, task: Instruction, unit: _Unit, banks: int) -> None:
+        uops = self.microcode.of(number, task)
+        count = max(1, _compute_cycles(task, uops, self.stream))
+        unit.free_at = self._now + count + (2 if task.op == "alu" else 0)
+        unit.ends.append(_Ending(self._now + count + task.opcode.latency_cycles, number, banks))
+        self._wake(unit.free_at)
+        self._wake(unit.ends[-1].time)
+
+    def _begin_transfer(self, number: int, task: Instruction, unit: _Unit) -> None:
+        """Requests go out from the next cycle on; the writer takes the task up when it can."""
+        unit.running, unit.free_at = number, self._now + 1
+        unit.requests = deque(requests(task, self.stream.geometry))
+        setup = max(self._now + 1, unit.writer)
+        unit.setups.append(setup)
+        unit.writer, unit.place, unit.words = setup + 1, task["sram"], 0
         if unit.requests:
-            self._at(self._now + 1, "request", own)
+            self._pad(unit, unit.requests[0].pads)
+        else:
+            self._pad(unit, count_entries(task))
+            unit.writer = max(unit.writer, setup + 2)
+            self._end_transfer(unit)
+
+    def _request(self, unit: _Unit) -> None:
+        """The next request of a unit's transfer, and when its data come and are written."""
+        task = self.stream.instructions[unit.running]
+        request = unit.requests.popleft()
+        first = max(self._now + self._read_delay.next(), self._bus_free, unit.writer)
+        self._bus_free = unit.writer = first + request.words
+        self.read_beats += request.beats
+        unit.flying.append(self._bus_free)
+        per_entry = max(1, dram_bytes(task.format, self.stream.geometry) // _bus(self.stream))
+        for at in range(request.words):
+            unit.words += 1
+            if unit.words == per_entry:
+                self._write_entry(unit, first + at)
+        if unit.requests:
+            self._pad(unit, unit.requests[0].pads)
             return
-        unit.free_at = max(unit.free_at, self._now + 1)
-        self._ends(unit, task, unit.last_data)
+        done = unit.place - task["sram"]
+        self._pad(unit, count_entries(task) - done)
+        unit.free_at = self._now + 1
+        self._end_transfer(unit)
 
-    def _ends(self, unit: _Unit, task: Instruction, done: int) -> None:
-        """A task's results are visible some cycles after its last work, in the queue's order."""
-        unit.last_end = max(unit.last_end, done + task.opcode.latency_cycles)
-        self._at(unit.last_end, "end", unit.running)
-        self._at(unit.free_at, "wake")
+    def _pad(self, unit: _Unit, count: int) -> None:
+        for _ in range(count):
+            self._write_entry(unit, unit.writer)
+            unit.writer += 1
 
-    def _finish(self, number: int) -> None:
-        task = self.stream.instructions[number]
-        self.end[number] = self._now
-        for other in task.pushes():
-            self._tokens[task.queue, other] += 1
-        if number in self._held:
-            self._banks[task.queue].subtract(self._held.pop(number))
+    def _write_entry(self, unit: _Unit, time: int) -> None:
+        """Note an entry that the writer completes; one of `acc` is written a cycle later."""
+        task = self.stream.instructions[unit.running]
+        if task.format.memory == "acc":
+            heapq.heappush(self._steals, (time + 1, bank_of(unit.place, self.stream.geometry)))
+            self._wake(time + 1)
+        unit.place += 1
+        unit.words = 0
+
+    def _end_transfer(self, unit: _Unit) -> None:
+        unit.ends.append(_Ending(unit.writer + 1, unit.running))
+        self._wake(unit.ends[-1].time)
+
+    def _begin_store(self, number: int, task: Instruction, unit: _Unit, banks: int) -> None:
+        """An address, its words, the next address. Nothing else uses the channel of writes."""
+        at = self._now + 1
+        found = list(requests(task, self.stream.geometry)) if task.op == "store" else []
+        for one in found:
+            at = max(at, self._answers.popleft() + 1)
+            answer = at + one.words + self._write_delay.next()
+            at += one.words + 1
+            self.write_beats += one.beats
+            self._answers.append(max(answer, self._answers[-1] + 1))
+        if not found:  # an answer that waits for nothing
+            at = max(at, self._answers.popleft() + 1) + 1
+            self._answers.append(max(at, self._answers[-1] + 1))
+        unit.free_at = at
+        end = self._answers[-1] + task.opcode.latency_cycles
+        unit.ends.append(_Ending(end, number, banks))
+        self._wake(unit.free_at)
+        self._wake(end)
+
+    def _finish(self, own: int, ending: _Ending) -> None:
+        self.end[ending.number] = ending.time
+        for other in self.stream.instructions[ending.number].pushes():
+            self._tokens[own, other] += 1
+
+    def _steal(self, bank: int) -> None:
+        """The owner of a bank stands still for this cycle."""
+        for own in (GEMM, ALU):
+            unit = self._units[own]
+            if any(ending.banks >> bank & 1 for ending in unit.ends):
+                unit.free_at = max(unit.free_at, self._now) + 1
+                self._wake(unit.free_at)
+                for ending in unit.ends:
+                    ending.time += 1
+                    self._wake(ending.time)
 
 
-def _compute_cycles(task: Instruction, uops: Indices) -> int:
+def _bus(stream: Stream) -> int:
+    return stream.geometry.bus_bytes
+
+
+def _owned_banks(task: Instruction) -> int:
+    """Banks of `acc` that a task owns, as a mask."""
+    if task.op in ("gemm", "alu") or (task.op == "store" and task.format.memory == "acc"):
+        return task["banks"]
+    return 0
+
+
+def _compute_cycles(task: Instruction, uops: Indices, stream: Stream) -> int:
     """Cycles in which a task begins steps."""
-    if task.op == "finish":
-        return 0
     count = count_steps(task)
-    if task.op == "alu" and ALU_FUNCTIONS[task["fn"]] == "requant" and count:
-        changes = int(np.count_nonzero(np.diff(steps(task, uops).aux)))
-        count += (changes + 1) * REQUANT_RELOAD_CYCLES
-    return count
+    if task.op == "gemm" or not count:
+        return count
+    found = steps(task, uops)
+    function = ALU_FUNCTIONS[task["fn"]]
+    if function == "requant":
+        changes = int(np.count_nonzero(np.diff(found.aux)))
+        return count + (changes + 1) * REQUANT_RELOAD_CYCLES
+    reads = [found.src]
+    if not task["imm"]:
+        reads.append(found.aux)
+    if function == "mac":
+        reads.append(found.dst)
+    banks = np.stack(reads) * ACC_BANKS // depth("acc", stream.geometry)
+    most = np.max([(banks == bank).sum(0) for bank in range(ACC_BANKS)], 0)
+    return int(most.sum())

@@ -59,7 +59,8 @@ def _alu(name: str, g: Geometry) -> Function:
             right = te.shift_right(x, te.min(te.max(y, 0), 31))
             left = te.shift_left(x, te.min(te.max(-y, 0), 31))
             return te.if_then_else(y >= 0, right, left)
-        return old[b, o] + _low_byte(x) * _low_byte(y)
+        made = _low_byte(x) * _low_byte(y)
+        return made if name == "mul" else old[b, o] + made
 
     acc = te.compute(shape, step, name="acc")
     operands = [src, aux, old] if name == "mac" else [src, aux]

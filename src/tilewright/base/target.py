@@ -8,6 +8,8 @@
     wasm32                               WebAssembly
     vta-sim -geometry=1x16x16 -acc=128K  the accelerator, simulated
     vta-cycle -bus=128                   the same, cycle by cycle
+    vta-rtl                              its RTL, simulated by Verilator
+    vta                                  hardware, behind a library of the driver
 
 A target knows what schedules ask about: vector width and registers, features by LLVM's names, and
 the machine model (`base/machine.py`), each of whose numbers can be set: `cpu -l2=1M -cores=8`. One
@@ -162,7 +164,7 @@ _OPTIONS = {
     CUDA: ("-arch",),
     ACCEL: geometry.OPTIONS,
 }
-_ACCELERATORS = ("vta-sim", "vta-cycle")
+_ACCELERATORS = ("vta-sim", "vta-cycle", "vta-rtl", "vta")
 
 
 @cache

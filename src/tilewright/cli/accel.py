@@ -1,4 +1,4 @@
-"""tilewright accel asm | dis | verify | trace | header"""
+"""tilewright accel asm | dis | verify | trace | header | rtl | report"""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from tilewright.accel.cycle import cycles
+from tilewright.accel.hardware import write_rtl
 from tilewright.accel.isa import Stream, from_bytes, parse, print_stream, to_bytes
 from tilewright.accel.isa.manual import c_header
+from tilewright.accel.synthesis import CHIPS, chip_of, synthesize
 from tilewright.accel.trace import chrome_trace
 from tilewright.accel.verify import verify
 from tilewright.base.errors import UserError
@@ -101,6 +103,33 @@ def trace(file: File, output: Output = None, json: common.Json = False) -> None:
 def header(target: common.Target = "vta-sim", output: Output = None) -> None:
     """Print the encoding as a C header."""
     _write(c_header(geometry_of(target)), output)
+
+
+@app.command()
+@common.command
+def rtl(
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder to write.")],
+    target: common.Target = "vta-rtl",
+) -> None:
+    """Write the accelerator in SystemVerilog: a package for the geometry, and the modules."""
+    for path in write_rtl(geometry_of(target), output):
+        print(path)
+
+
+@app.command()
+@common.command
+def report(
+    target: common.Target = "vta-rtl",
+    chip: Annotated[str, typer.Option(help=f"One of: {', '.join(CHIPS)}.")] = "xc7z020",
+    json: common.Json = False,
+) -> None:
+    """Synthesize the RTL by yosys, and compare what it takes with what a chip has."""
+    found = synthesize(geometry_of(target), chip_of(chip))
+    if json:
+        common.print_json({"chip": chip, **found})
+        return
+    for name, (used, there) in found.items():
+        print(f"{name}: {used} of {there}")
 
 
 def geometry_of(target: str) -> Geometry:

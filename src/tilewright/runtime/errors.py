@@ -6,7 +6,13 @@ function and the argument. Here each code gets its number, its class and a way o
 
 from __future__ import annotations
 
-from tilewright.base.errors import CompilerBug, TilewrightError, UserError, UserTypeError
+from tilewright.base.errors import (
+    CompilerBug,
+    ExecutionError,
+    TilewrightError,
+    UserError,
+    UserTypeError,
+)
 from tilewright.runtime import _native
 
 
@@ -32,6 +38,17 @@ _KINDS: dict[int, tuple[str, type[TilewrightError], str]] = {
     11: ("TW4011", OutOfMemory, ""),
     12: ("TW4012", UserError, ""),
     13: ("TW4013", CompilerBug, "please report this with the program that caused it"),
+    32: ("TW7030", ExecutionError, "was it made for another geometry, or damaged on its way?"),
+    33: ("TW7014", ExecutionError, "check offsets, extents, strides and banks"),
+    34: ("TW7012", ExecutionError, "push fewer tokens ahead"),
+    35: ("TW7031", ExecutionError, "verify the stream; give it more time if its memory is slow"),
+    36: (
+        "TW7013",
+        ExecutionError,
+        "flush the host's buffers; load scratchpads before they are read",
+    ),
+    37: ("TW7032", ExecutionError, "check the addresses of the device's buffers"),
+    38: ("TW7033", UserError, "see runtime/native/accel/accel.h"),
     14: ("TW4019", ForeignPartError, "load the model with tilewright.load, which runs such parts"),
 }
 _CHECK = 12  # what a code of a kernel's own counts as

@@ -19,9 +19,9 @@ G = Geometry()
 LATENCY = G.latency_cycles
 
 
-def first_task(tasks):
-    """When the first of so many tasks reaches its queue: latency and beats of a burst."""
-    return LATENCY + min(tasks, 512 // word_bytes(G)) * word_bytes(G) // G.bus_bytes
+def first_task():
+    """When the first task can begin: latency and beats of a word, a cycle to its queue."""
+    return LATENCY + word_bytes(G) // G.bus_bytes + 1
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def first_task(tasks):
         ({"x": 32, "offset": 256}, [32, 32]),  # cut at a multiple of 512
         ({"x": 1, "offset": 4}, [3]),  # not aligned: one beat more
         ({"x": 4, "xstride": 2}, [2, 2, 2, 2]),
-        ({"x": 4, "y": 3, "ystride": 4}, [24]),  # rows that touch are one run
+        ({"x": 4, "y": 3, "ystride": 4}, [8, 8, 8]),  # a run is at most a row
         ({"x": 4, "y": 2, "ystride": 8}, [8, 8]),
         ({"x": 0}, []),
     ],
@@ -44,12 +44,13 @@ def test_transfers_are_cut_into_bursts(fields, want):
 def test_a_load_takes_its_latency_and_its_beats():
     stream = parse('target "vta-sim" buffer x: in 1024 load base=x x=64 push=store finish pop=load')
     timing = cycles(stream)
-    begin = first_task(2)
+    begin = first_task()
     assert timing.begin[0] == begin
-    # asked for a cycle later, 128 beats in a row after the latency, visible 2 cycles later
-    assert timing.end[0] == begin + 1 + LATENCY + 128 + BY_NAME["load"].latency_cycles
+    # asked for a cycle later, 128 beats in a row after the latency, visible 2 cycles after
+    assert timing.end[0] == begin + 1 + LATENCY + 127 + BY_NAME["load"].latency_cycles
     assert timing.begin[1] == timing.end[0]
-    assert timing.total == timing.end[1] == timing.begin[1] + 1
+    # an entry in the queue of answers, taken a cycle later, then the latency
+    assert timing.total == timing.end[1] == timing.begin[1] + 2 + BY_NAME["finish"].latency_cycles
     assert timing.read_beats == 128 + 2 * word_bytes(G) // 8
 
 
@@ -69,17 +70,51 @@ def test_gemm_takes_a_step_a_cycle():
 
 BANKS = """
 target "vta-sim"
-gemm uend=1 n0=400 init=1 push=store
-alu uend=1 src0={place} dst0={place} n0=10 imm=1 push=store
+gemm uend=1 n0=400 init=1 banks=1 push=store
+alu uend=1 src0={place} dst0={place} n0=10 imm=1 banks={banks} push=store
 finish pop=alu,gemm
 """
 
 
 @pytest.mark.parametrize(("place", "waits"), [(511, True), (512, False)])
 def test_gemm_and_alu_work_side_by_side_in_different_banks(place, waits):
-    timing = cycles(parse(BANKS.format(place=place)))
+    timing = cycles(parse(BANKS.format(place=place, banks=1 << place // 512)))
     assert (timing.begin[1] == timing.end[0]) is waits
-    assert (timing.begin[1] == timing.begin[0] + 1) is not waits
+    assert (timing.begin[1] == timing.begin[0] + 8) is not waits  # as its word comes
+
+
+ALU = """
+target "vta-sim"
+alu fn={fn} uend=1 src0={src} aux0={aux} n0=10 {more} push=store
+finish pop=alu
+"""
+
+
+@pytest.mark.parametrize(
+    ("fn", "src", "aux", "more", "per_step"),
+    [
+        ("add", 0, 0, "imm=1", 1),
+        ("add", 0, 1, "", 2),
+        ("add", 0, 512, "", 1),
+        ("mac", 0, 1, "", 3),
+        ("mac", 512, 1024, "", 1),
+        ("mac", 512, 513, "", 2),
+        ("mul", 512, 513, "imm=1", 1),
+    ],
+)
+def test_a_step_of_the_alu_takes_a_cycle_for_every_operand_in_a_bank(fn, src, aux, more, per_step):
+    timing = cycles(parse(ALU.format(fn=fn, src=src, aux=aux, more=more)))
+    assert timing.end[0] - timing.begin[0] == 10 * per_step + BY_NAME["alu"].latency_cycles
+
+
+def test_an_entry_that_aux_writes_stops_the_owner_of_its_bank_for_a_cycle():
+    text = """target "vta-sim" buffer b: in 4096 aux base=b sram={} x=10 push=store
+    gemm uend=1 n0=400 banks=1 push=store finish pop=aux,gemm"""
+    took = []
+    for sram in (512, 0):
+        timing = cycles(parse(text.format(sram)))
+        took.append(timing.end[1] - timing.begin[1])
+    assert took == [400 + 8, 400 + 8 + 10]
 
 
 def test_times_respect_the_order_whatever_the_memory_does():

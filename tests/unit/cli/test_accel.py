@@ -62,3 +62,16 @@ def test_files_that_are_not_streams_are_refused(command, tmp_path):
     assert "TW7003" in invoke(command, bad, code=1).stderr
     bad.write_bytes(b"\xff\xfe")
     assert "TW6030" in invoke(command, bad, code=1).stderr
+
+
+def test_the_rtl_is_written_for_a_geometry(tmp_path):
+    told = invoke("rtl", "-o", tmp_path / "rtl", "--target", "vta-rtl -geometry=1x8x16").stdout
+    package = (tmp_path / "rtl/vta_pkg.sv").read_text()
+    assert "localparam int BLOCK_IN = 8;" in package
+    assert "vta_top.sv" in told
+    assert (tmp_path / "rtl/vta_top.sv").exists()
+    assert "TW7034" in invoke("rtl", "-o", tmp_path, "--target", "vta-rtl -bus=32", code=1).stderr
+
+
+def test_chips_have_names():
+    assert "TW7034" in invoke("report", "--chip", "abacus", code=1).stderr

@@ -14,8 +14,10 @@ def test_runtime_sources_leave_the_python_binding_out():
 
 def test_every_error_code_of_the_header_has_an_exception():
     header = (FOLDER / "tilewright.h").read_text()
-    codes = {int(code) for code in re.findall(r"TW_ERROR_\w+ = (\d+)", header)}
-    assert codes == set(errors._KINDS)
+    accel = re.search(r"enum tw_accel_code \{.*?\}", (FOLDER / "accel/accel.h").read_text(), re.S)
+    codes = re.findall(r"TW_ERROR_\w+ = (\d+)", header)
+    codes += re.findall(r"TW_ACCEL_\w+ = (\d+)", accel[0])
+    assert {int(code) for code in codes} == set(errors._KINDS)
 
 
 def test_symbols_are_declared_in_the_header():

@@ -8,6 +8,7 @@ stream = builder.finish()
 
 from __future__ import annotations
 
+from tilewright.accel.banks import assign_banks
 from tilewright.accel.isa.stream import (
     Buffer,
     Instruction,
@@ -55,4 +56,4 @@ class Builder:
             self.geometry, tuple(self._buffers), tuple(self._microcode), tuple(self._tasks)
         )
         check_stream(stream)
-        return stream
+        return assign_banks(stream)

@@ -39,7 +39,10 @@ def decode(word: bytes, geometry: Geometry) -> Instruction:
     values = _unpack(opcode.name, opcode.fields, bits >> OPCODE_BITS, geometry)
     for field, value in zip(opcode.fields, values, strict=True):
         check_fits(opcode.name, field, value, widths(geometry)[field.width])
-    return Instruction(opcode.name, values)
+    found = Instruction(opcode.name, values)
+    if (found["pop"] | found["push"]) >> found.queue & 1:
+        raise _undecodable(f"{opcode.name} exchanges tokens with its own queue")
+    return found
 
 
 def encode_micro_op(step: MicroOp, geometry: Geometry) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.accel.isa.table import (
     ACC_BANKS,
     ALU_DOC,
+    ALU_FUNCTIONS,
     BURST_BEATS,
     IN_FLIGHT,
     MEMORIES,
@@ -85,7 +86,7 @@ def c_header(geometry: Geometry) -> str:
             constants[f"{opcode.name.upper()}_FMT_{kind.name.upper()}"] = at
         constants |= _places(opcode.name.upper(), opcode.fields, OPCODE_BITS, bits)
     constants |= _places("UOP", MICRO_OP, 0, bits)
-    constants |= {f"ALU_{name.upper()}": at for at, name in enumerate(ALU_DOC)}
+    constants |= {f"ALU_{name.upper()}": at for at, name in enumerate(ALU_FUNCTIONS)}
     lines = [
         f"/* Made from the instruction table for {geometry.options}. */",
         "#ifndef TILEWRIGHT_VTA_ISA_H",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.accel.isa.stream import Instruction, MicroOp, Stream, members
-from tilewright.accel.isa.table import LOOPS, depth
+from tilewright.accel.isa.table import LOOPS, depth, dram_bytes
 from tilewright.base.errors import ExecutionError
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
@@ -34,7 +34,8 @@ MAX_STEPS = 1 << 24  # of one task: what takes longer is taken for a fault
 
 
 def check_extents(stream: Stream) -> None:
-    """Refuse tasks of more steps than the watchdog lets pass, or more entries than a memory has."""
+    """Refuse tasks of more steps than the watchdog lets pass, of more entries than a memory has, or
+    that are not aligned."""
     for number, task in enumerate(stream.instructions):
         if task.op in ("gemm", "alu") and count_steps(task) > MAX_STEPS:
             raise ExecutionError(
@@ -44,6 +45,13 @@ def check_extents(stream: Stream) -> None:
             )
         if not task.opcode.formats:
             continue
+        width = min(dram_bytes(task.format, stream.geometry), stream.geometry.bus_bytes)
+        if task["offset"] % width:
+            raise ExecutionError(
+                "TW7014",
+                f"{number}: {task.op} begins at byte {task['offset']}, no multiple of {width}",
+                help="align transfers to their entries, or to the bus where entries are wider",
+            )
         room, entries = depth(task.format.memory, stream.geometry), count_entries(task)
         if entries > room:
             raise ExecutionError(

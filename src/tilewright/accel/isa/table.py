@@ -72,6 +72,11 @@ def entry_shape(memory: str, geometry: Geometry) -> tuple[int, ...]:
     return shapes.get(memory, (g.batch, g.block_out))
 
 
+def bank_of(entry: int, geometry: Geometry) -> int:
+    """The bank that an entry of `acc` lies in."""
+    return entry * ACC_BANKS // depth("acc", geometry)
+
+
 def dram_bytes(kind: Format, geometry: Geometry) -> int:
     """Bytes of one entry in DRAM."""
     count = 1
@@ -141,6 +146,9 @@ _PADS = (
     Field("y1", "pad", "and behind it"),
     Field("value", "value", "of every padding element", is_signed=True),
 )
+_BANKS = Field(
+    "banks", "banks", "banks of acc that the task may touch", default=(1 << ACC_BANKS) - 1
+)
 _OPERANDS = ("dst", "src", "aux")
 _STEPS = (
     Field("ubegin", "uop", "first micro-operation"),
@@ -159,7 +167,7 @@ _STEPS = (
     ),
 )
 
-ALU_FUNCTIONS = ("add", "max", "min", "shift", "mac", "requant")
+ALU_FUNCTIONS = ("add", "max", "min", "shift", "mac", "requant", "mul")
 _OVER = (*(f"i{loop}" for loop in range(LOOPS)), "u")
 
 OPCODES = (
@@ -190,6 +198,7 @@ OPCODES = (
             *_STEPS,
             Field("init", "flag", "steps at 0 in every loop of `over` overwrite, not add"),
             Field("over", "over", "the loops that reduce", names=_OVER, is_set=True),
+            _BANKS,
         ),
         8,
         "acc[dst] += inp[src] * transpose(wgt[aux]), a step per cycle",
@@ -207,20 +216,21 @@ OPCODES = (
             Field("zero", "byte", "requant: zero point of the result", is_signed=True),
             Field("low", "byte", "requant: least result", is_signed=True, default=-128),
             Field("high", "byte", "requant: greatest result", is_signed=True, default=127),
+            _BANKS,
         ),
-        6,
-        "acc[dst] = fn(acc[src], acc[aux]), a step per cycle",
+        8,
+        "acc[dst] = fn(acc[src], acc[aux]), a cycle per step and operand in the same bank",
     ),
     Opcode(
         "store",
         5,
         "store",
-        (*_TOKENS, *_transfer(STORE_FORMATS)),
+        (*_TOKENS, *_transfer(STORE_FORMATS), _BANKS),
         2,
         "results to DRAM",
         STORE_FORMATS,
     ),
-    Opcode("finish", 6, "store", _TOKENS, 1, "the end of the stream: tells the host"),
+    Opcode("finish", 6, "store", _TOKENS, 2, "the end of the stream: tells the host"),
 )
 BY_NAME = {opcode.name: opcode for opcode in OPCODES}
 PLACES = {  # of each field among an instruction's values
@@ -233,6 +243,7 @@ ALU_DOC = {
     "min": "acc[dst] = min(acc[src], b)",
     "shift": "acc[dst] = acc[src] >> b, arithmetic; << -b if b is negative; |b| below 32",
     "mac": "acc[dst] += i8(acc[src]) * i8(b), the low 8 bits of both",
+    "mul": "acc[dst] = i8(acc[src]) * i8(b), as `mac`, but overwriting",
     "requant": "out[dst] = clamp(round((acc[src] + bias) * multiplier / 2**shift) + zero, low, "
     "high), half up; bias, multiplier, shift per channel: acc[aux], acc[aux + 1], acc[aux + 2]",
 }
@@ -251,6 +262,8 @@ OPCODE_BITS = 3
 
 BURST_BEATS = 64  # of one request on the bus
 IN_FLIGHT = 8  # requests of one unit that are not answered yet
+AHEAD = 4  # transfers of one unit whose requests are sent while an earlier one waits for data
+FETCH_AHEAD = 2  # bursts of instructions
 
 
 @cache
@@ -272,6 +285,7 @@ def widths(geometry: Geometry) -> dict[str, int]:
         "flag": 1,
         "uop": bits["uop"] + 1,
         "over": len(_OVER),
+        "banks": ACC_BANKS,
         "function": 3,
         "dst": bits["acc"],
         "src": max(bits["inp"], bits["acc"]),
@@ -288,7 +302,7 @@ def widths(geometry: Geometry) -> dict[str, int]:
 
 @cache
 def word_bytes(geometry: Geometry) -> int:
-    """Bytes of every instruction word: the longest one, in whole words of 64 bits."""
+    """Bytes of every instruction word: a power of two, so that bursts hold whole ones."""
     bits = widths(geometry)
     longest = max(sum(bits[field.width] for field in opcode.fields) for opcode in OPCODES)
-    return -(-(longest + OPCODE_BITS) // 64) * 8
+    return 1 << (-(-(longest + OPCODE_BITS) // 8) - 1).bit_length()

@@ -126,4 +126,17 @@ bool model_init(PyObject *module);
 const tw_runtime *runtime_at(unsigned long long address);
 PyObject *plan_arena(PyObject *module, PyObject *args);
 
+/* ---- accelerators: python_accel.c ---- */
+
+PyObject *accel_open(PyObject *module, PyObject *args);
+PyObject *accel_alloc(PyObject *module, PyObject *args);
+PyObject *accel_free(PyObject *module, PyObject *args);
+PyObject *accel_sync(PyObject *module, PyObject *args);
+PyObject *accel_submit(PyObject *module, PyObject *args);
+PyObject *accel_wait(PyObject *module, PyObject *args);
+PyObject *accel_counters(PyObject *module, PyObject *capsule);
+PyObject *accel_times(PyObject *module, PyObject *capsule);
+PyObject *accel_reset(PyObject *module, PyObject *args);
+PyObject *accel_error(PyObject *module, PyObject *capsule);
+
 #endif

@@ -1,0 +1,117 @@
+// Instructions: asked for two bursts ahead, checked, sent one a cycle to the queue of their unit.
+module vta_fetch (
+    input  logic        clk,
+    input  logic        rst,
+    input  logic        running,
+    input  logic [31:0] tasks,
+    input  logic [4:0]  buffers,
+    input  logic [15:0] writable,
+    // requests and words
+    output logic        req_valid,
+    output logic [31:0] req_at,  // instructions from the beginning
+    output logic [7:0]  req_beats,  // less one
+    input  logic        req_taken,
+    input  logic        in_valid,
+    input  logic [vta_pkg::BUS_BITS-1:0] in_data,
+    // instructions
+    input  logic [4:0]  full,
+    output logic [4:0]  send,
+    output logic [vta_pkg::TASK_BITS-1:0] task_word,
+    output logic        trap,
+    output logic [31:0] number
+);
+  localparam int WB = vta_pkg::WORD_BITS;
+  localparam int LOG_PER_WORD = vta_pkg::LOG_WORD_BYTES - vta_pkg::LOG_BUS_BYTES;
+  localparam int PER_WORD = 1 << LOG_PER_WORD;
+  localparam int LOG_CHUNK = vta_pkg::LOG_BURST_BEATS - LOG_PER_WORD;
+  localparam int CHUNK = 1 << LOG_CHUNK;
+
+  logic [WB-1:0] mem[0:2*CHUNK-1];
+  logic [31:0] asked, arrived, sent, left;
+  logic [WB-vta_pkg::BUS_BITS-1:0] part;  // of the word that comes
+  logic [WB-1:0] whole;
+  logic [LOG_PER_WORD-1:0] beat;
+  assign whole = {in_data, part};
+
+  assign left = tasks - asked;
+  assign req_valid = running && left != '0 && asked - sent <= 32'(CHUNK);
+  assign req_at = asked;
+  logic [31:0] count;
+  assign count = left < 32'(CHUNK) ? left : 32'(CHUNK);
+  assign req_beats = 8'((count << LOG_PER_WORD) - 1'b1);
+
+  logic [WB-1:0] word;
+  assign word = mem[sent[LOG_CHUNK:0]];
+  assign task_word = word[vta_pkg::TASK_BITS-1:0];
+  assign number = sent;
+  logic have, is_last, good, is_transfer;
+  logic [2:0] op;
+  logic [4:0] to;
+  logic [3:0] base;
+  logic [4:0] tokens;
+  assign have = running && arrived != sent;
+  assign is_last = sent + 1'b1 == tasks;
+  assign op = word[2:0];
+  assign is_transfer = op == 3'(vta_pkg::OP_LOAD) || op == 3'(vta_pkg::OP_AUX) ||
+                       op == 3'(vta_pkg::OP_STORE);
+  assign base = word[vta_pkg::LOAD_BASE_AT+:4];
+  assign tokens = word[vta_pkg::LOAD_POP_AT+:5] | word[vta_pkg::LOAD_PUSH_AT+:5];
+  logic [1:0] fmt;
+  assign fmt = word[vta_pkg::LOAD_FMT_AT+:2];
+  always_comb begin
+    to = '0;
+    good = 1'b1;
+    case (op)
+      3'(vta_pkg::OP_LOAD): begin
+        to = 5'b00001;
+        good = word[WB-1:vta_pkg::LOAD_BITS] == '0 && fmt < 2'(vta_pkg::LOAD_FORMATS);
+      end
+      3'(vta_pkg::OP_AUX): begin
+        to = 5'b00010;
+        good = word[WB-1:vta_pkg::AUX_BITS] == '0 && fmt < 2'(vta_pkg::AUX_FORMATS);
+      end
+      3'(vta_pkg::OP_GEMM): begin
+        to = 5'b00100;
+        good = word[WB-1:vta_pkg::GEMM_BITS] == '0;
+      end
+      3'(vta_pkg::OP_ALU): begin
+        to = 5'b01000;
+        good = word[WB-1:vta_pkg::ALU_BITS] == '0 &&
+               word[vta_pkg::ALU_FN_AT+:3] < 3'(vta_pkg::ALU_FUNCTIONS);
+      end
+      3'(vta_pkg::OP_STORE): begin
+        to = 5'b10000;
+        good = word[WB-1:vta_pkg::STORE_BITS] == '0 && fmt < 2'(vta_pkg::STORE_FORMATS) &&
+               writable[base];
+      end
+      3'(vta_pkg::OP_FINISH): begin
+        to = 5'b10000;
+        good = word[WB-1:vta_pkg::FINISH_BITS] == '0;
+      end
+      default: good = 1'b0;
+    endcase
+    if ((tokens & to) != '0) good = 1'b0;
+    if ((op == 3'(vta_pkg::OP_FINISH)) != is_last) good = 1'b0;
+    if (is_transfer && {1'b0, base} >= buffers) good = 1'b0;
+  end
+  assign trap = have && !good;
+  assign send = have && good ? to & ~full : '0;
+
+  always_ff @(posedge clk) begin
+    if (in_valid) begin
+      part <= whole[WB-1:vta_pkg::BUS_BITS];
+      if (beat == LOG_PER_WORD'(PER_WORD - 1)) mem[arrived[LOG_CHUNK:0]] <= whole;
+    end
+    if (rst) begin
+      {asked, arrived, sent} <= '0;
+      beat <= '0;
+    end else begin
+      if (req_taken) asked <= asked + count;
+      if (in_valid) begin
+        beat <= beat + 1'b1;
+        if (beat == LOG_PER_WORD'(PER_WORD - 1)) arrived <= arrived + 1'b1;
+      end
+      if (send != '0) sent <= sent + 1'b1;
+    end
+  end
+endmodule

@@ -1,0 +1,206 @@
+// The store unit: an address, its words, the next address; several answers may be on their way.
+module vta_store (
+    input  logic        clk,
+    input  logic        rst,
+    input  logic        halt,
+    input  logic        start,
+    input  logic [vta_pkg::STORE_BITS-1:0] task_word,
+    input  logic        is_finish,
+    output logic        ready,
+    output logic [3:0]  owned,
+    output logic        done,
+    output logic        done_finish,
+    output logic [4:0]  done_push,
+    output logic        trap,
+    // the buffer behind a base register
+    output logic [3:0]  base,
+    input  logic [63:0] base_address,
+    input  logic [49:0] base_bytes,
+    // results
+    output logic        out_re,
+    output logic [vta_pkg::ACC_AW-1:0] out_raddr,
+    input  logic [vta_pkg::OUT_BITS-1:0] out_rdata,
+    output logic        acc_re,
+    output logic [vta_pkg::ACC_AW-1:0] acc_raddr,
+    input  logic [vta_pkg::ACC_BITS-1:0] acc_rdata,
+    // AXI4
+    output logic        awvalid,
+    input  logic        awready,
+    output logic [63:0] awaddr,
+    output logic [7:0]  awlen,
+    output logic        wvalid,
+    input  logic        wready,
+    output logic [vta_pkg::BUS_BITS-1:0] wdata,
+    output logic [vta_pkg::BUS_BYTES-1:0] wstrb,
+    output logic        wlast,
+    input  logic        bvalid,
+    output logic        bready
+);
+  localparam int AW = 50;
+  localparam int EW = vta_pkg::ENTRY_BITS;
+  localparam int NW = vta_pkg::EXTENT_BITS;
+  localparam int AAW = vta_pkg::ACC_AW;
+  localparam int BB = vta_pkg::BUS_BITS;
+  localparam int BUS = vta_pkg::BUS_BYTES;
+  localparam int LOG_BUS = vta_pkg::LOG_BUS_BYTES;
+  localparam int LOG_OUT = vta_pkg::LOG_OUT_BYTES;
+  localparam int LOG_ACC = vta_pkg::LOG_ACC_BYTES;
+
+  typedef enum logic [1:0] {IDLE, ADDRESS, DATA} state_t;
+  state_t state;
+  logic is_acc, finish, null_task;
+  logic [4:0] pushes;
+  logic [3:0] banks;
+  logic [4:0] log_width;
+  assign log_width = is_acc ? 5'(LOG_ACC) : 5'(LOG_OUT);
+
+  logic r_valid, r_last, r_next;
+  logic [AW-1:0] r_address, r_stop;
+  logic [7:0] r_beats;
+  logic [15:0] r_words;
+  vta_requests #(
+      .AW(AW)
+  ) requests (
+      .clk(clk), .rst(rst), .start(start && !is_finish), .next(r_next),
+      .offset(task_word[vta_pkg::STORE_OFFSET_AT+:32]), .x(task_word[vta_pkg::STORE_X_AT+:NW]),
+      .y(task_word[vta_pkg::STORE_Y_AT+:NW]), .z(task_word[vta_pkg::STORE_Z_AT+:NW]),
+      .xstride(task_word[vta_pkg::STORE_XSTRIDE_AT+:24]),
+      .ystride(task_word[vta_pkg::STORE_YSTRIDE_AT+:24]),
+      .zstride(task_word[vta_pkg::STORE_ZSTRIDE_AT+:24]),
+      .log_width(task_word[vta_pkg::STORE_FMT_AT] ? 5'(LOG_ACC) : 5'(LOG_OUT)),
+      .valid(r_valid), .last(r_last), .address(r_address), .stop(r_stop), .beats(r_beats),
+      .words(r_words)
+  );
+  assign null_task = !r_valid;
+
+  logic [EW:0] place;
+  logic [15:0] words_left, word;  // of the burst; of the entry
+  logic [LOG_BUS-1:0] byte_at;  // in the beat, for entries narrower than it
+  logic last_burst;
+  logic go, step, entry_ends, beat_ends, is_narrow;
+
+  // Answers, in order; a task without data has an entry that waits for none.
+  logic pushed, popped, a_valid, a_needs, a_last, a_finish;
+  logic [4:0] a_push;
+  logic [3:0] a_count;
+  logic [3:0] a_banks;
+  assign pushed = state == ADDRESS && go;
+  vta_fifo #(
+      .BITS(12), .LOG_DEPTH(3)
+  ) answers (
+      .clk(clk), .rst(rst), .push(pushed),
+      .in({!null_task, null_task || r_last, finish, pushes, is_acc ? banks : 4'd0}), .pop(popped),
+      .head({a_needs, a_last, a_finish, a_push, a_banks}), .valid(a_valid), .count(a_count)
+  );
+  assign bready = a_valid && a_needs;
+  assign popped = a_valid && (!a_needs || bvalid);
+
+  // Banks of tasks that have not ended: of the running one, of those in the queue, of the one that
+  // ends now.
+  logic [3:0] bank_tasks0, bank_tasks1, bank_tasks2, bank_tasks3;
+  logic [3:0] starts, stops;
+  assign starts = start && !is_finish && task_word[vta_pkg::STORE_FMT_AT]
+                  ? task_word[vta_pkg::STORE_BANKS_AT+:4] : '0;
+  assign owned = {bank_tasks3 != '0, bank_tasks2 != '0, bank_tasks1 != '0, bank_tasks0 != '0};
+  logic [3:0] done_banks;
+  assign stops = done ? done_banks : '0;
+  always_ff @(posedge clk) begin
+    if (rst) begin
+      {bank_tasks0, bank_tasks1, bank_tasks2, bank_tasks3} <= '0;
+    end else begin
+      bank_tasks0 <= bank_tasks0 + {3'd0, starts[0]} - {3'd0, stops[0]};
+      bank_tasks1 <= bank_tasks1 + {3'd0, starts[1]} - {3'd0, stops[1]};
+      bank_tasks2 <= bank_tasks2 + {3'd0, starts[2]} - {3'd0, stops[2]};
+      bank_tasks3 <= bank_tasks3 + {3'd0, starts[3]} - {3'd0, stops[3]};
+    end
+  end
+
+  logic room, crosses, outside;
+  assign room = !a_count[3];
+  assign crosses = !null_task && r_stop > base_bytes;
+  assign outside = !null_task && (place >= (EW + 1)'(vta_pkg::ACC_DEPTH) ||
+                   (is_acc && !banks[place[AAW-1-:2]]));
+  assign trap = (state == ADDRESS && (crosses || outside)) || (state == DATA && outside);
+  assign awvalid = state == ADDRESS && room && !null_task && !crosses && !outside && !halt;
+  assign awaddr = base_address + {14'd0, r_address[AW-1:LOG_BUS], {LOG_BUS{1'b0}}};
+  assign awlen = r_beats;
+  assign go = null_task ? room && !halt : awvalid && awready;
+  assign r_next = pushed && !null_task;
+
+  assign is_narrow = log_width < 5'(LOG_BUS);
+  localparam logic [15:0] OUT_WORDS = LOG_OUT > LOG_BUS ? 16'(1 << (LOG_OUT - LOG_BUS)) : 16'd1;
+  localparam logic [15:0] ACC_WORDS = LOG_ACC > LOG_BUS ? 16'(1 << (LOG_ACC - LOG_BUS)) : 16'd1;
+  assign entry_ends = word + 1'b1 == (is_acc ? ACC_WORDS : OUT_WORDS);
+  logic [LOG_BUS:0] byte_next;
+  assign byte_next = {1'b0, byte_at} + (LOG_BUS + 1)'(1 << log_width);
+  assign beat_ends = !is_narrow || byte_next[LOG_BUS] || words_left == 16'd1;
+  assign wvalid = state == DATA && beat_ends;
+  assign step = state == DATA && (!beat_ends || wready);
+  assign wlast = words_left == 16'd1;
+
+  // The entry is read when its burst begins, and whenever the one before ends.
+  logic reads;
+  logic [EW:0] reads_at;
+  assign reads = pushed || (step && entry_ends);
+  assign reads_at = step && entry_ends ? place + 1'b1 : place;
+  assign out_re = reads && !is_acc;
+  assign acc_re = reads && is_acc && reads_at < (EW + 1)'(vta_pkg::ACC_DEPTH);
+  assign out_raddr = reads_at[AAW-1:0];
+  assign acc_raddr = reads_at[AAW-1:0];
+
+  // The word of an entry, in its place of the beat.
+  localparam int WIDE = vta_pkg::ACC_BITS > BB ? vta_pkg::ACC_BITS : BB;
+  logic [WIDE-1:0] entry;
+  logic [BB-1:0] shifted, now, kept;
+  logic [BUS-1:0] strobe, kept_strobe;
+  assign entry = is_acc ? WIDE'(acc_rdata) : WIDE'(out_rdata);
+  assign shifted = BB'(entry >> (32'(word) * BB));
+  assign now = is_narrow ? shifted << {byte_at, 3'd0} : shifted;
+  assign strobe = is_narrow ? ((BUS'(1) << (1 << log_width)) - 1'b1) << byte_at : '1;
+  assign wdata = now | kept;
+  assign wstrb = strobe | kept_strobe;
+
+  assign ready = state == IDLE;
+  always_ff @(posedge clk) begin
+    if (start) begin
+      is_acc <= !is_finish && task_word[vta_pkg::STORE_FMT_AT];
+      finish <= is_finish;
+      pushes <= task_word[vta_pkg::STORE_PUSH_AT+:5];
+      banks <= task_word[vta_pkg::STORE_BANKS_AT+:4];
+      base <= task_word[vta_pkg::STORE_BASE_AT+:4];
+      place <= (EW + 1)'(task_word[vta_pkg::STORE_SRAM_AT+:EW]);
+      word <= '0;
+    end
+    if (pushed) begin
+      words_left <= r_words;
+      last_burst <= r_last;
+      byte_at <= r_address[LOG_BUS-1:0];
+      kept <= '0;
+      kept_strobe <= '0;
+    end
+    if (step) begin
+      words_left <= words_left - 1'b1;
+      word <= entry_ends ? '0 : word + 1'b1;
+      if (entry_ends) place <= place + 1'b1;
+      byte_at <= byte_next[LOG_BUS-1:0];
+      kept <= beat_ends ? '0 : wdata;
+      kept_strobe <= beat_ends ? '0 : wstrb;
+    end
+    if (rst) begin
+      state <= IDLE;
+    end else begin
+      case (state)
+        IDLE: if (start) state <= ADDRESS;
+        ADDRESS: if (go) state <= null_task ? IDLE : DATA;
+        default: if (step && words_left == 16'd1) state <= last_burst ? IDLE : ADDRESS;
+      endcase
+    end
+    done <= popped && a_last && !rst;
+    done_finish <= a_finish;
+    done_push <= a_push;
+    done_banks <= a_banks;
+  end
+
+  logic unused;
+  assign unused = &{1'b0, a_count[2:0]};
+endmodule

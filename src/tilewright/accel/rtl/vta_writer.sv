@@ -1,0 +1,123 @@
+// Writes the entries of loads in order: padding at once, data as the bus brings them. Tasks wait in
+// a queue while their requests are on the way.
+module vta_writer (
+    input  logic        clk,
+    input  logic        rst,
+    input  logic        halt,
+    // a task begins
+    input  logic        push,
+    input  logic [vta_pkg::LOAD_BITS-1:0] task_word,
+    output logic        full,
+    // words from the bus
+    input  logic        in_valid,
+    output logic        in_ready,
+    // entries to a scratchpad
+    output logic        write,
+    output logic        is_pad,
+    output logic        is_last_word,
+    output logic [1:0]  fmt,
+    output logic [vta_pkg::EXTENT_BITS:0] place,
+    output logic [15:0] word,
+    output logic [31:0] value,
+    input  logic [15:0] words_per_entry,  // of `fmt`
+    // it ends in the next cycle
+    output logic        done,
+    output logic [4:0]  done_push
+);
+  localparam int NW = vta_pkg::EXTENT_BITS;
+  localparam int EW = vta_pkg::ENTRY_BITS;
+  localparam int CW = NW + 1;  // extents with padding
+  localparam int KEPT = 5 + 2 + EW + 3 * NW + 4 * 6 + 32;
+
+  logic [KEPT-1:0] in, head;
+  logic head_valid, take;
+  logic [vta_pkg::LOG_AHEAD:0] count;
+  assign in = {
+    task_word[vta_pkg::LOAD_PUSH_AT+:5],
+    task_word[vta_pkg::LOAD_FMT_AT+:2],
+    task_word[vta_pkg::LOAD_SRAM_AT+:EW],
+    task_word[vta_pkg::LOAD_X_AT+:NW],
+    task_word[vta_pkg::LOAD_Y_AT+:NW],
+    task_word[vta_pkg::LOAD_Z_AT+:NW],
+    task_word[vta_pkg::LOAD_X0_AT+:6],
+    task_word[vta_pkg::LOAD_X1_AT+:6],
+    task_word[vta_pkg::LOAD_Y0_AT+:6],
+    task_word[vta_pkg::LOAD_Y1_AT+:6],
+    task_word[vta_pkg::LOAD_VALUE_AT+:32]
+  };
+  vta_fifo #(
+      .BITS(KEPT),
+      .LOG_DEPTH(vta_pkg::LOG_AHEAD)
+  ) tasks (
+      .clk(clk), .rst(rst), .push(push), .in(in), .pop(take), .head(head), .valid(head_valid),
+      .count(count)
+  );
+  assign full = count[vta_pkg::LOG_AHEAD];
+
+  logic active, is_empty, on_data, entry_done, last_x, last_y, last_z;
+  logic [4:0] pushes;
+  logic [NW-1:0] x, y, z, pz;
+  logic [CW-1:0] px, py;
+  logic [5:0] x0, x1, y0, y1;
+  logic [EW-1:0] sram;
+  logic [4:0] h_push;
+  logic [1:0] h_fmt;
+  logic [NW-1:0] h_x, h_y, h_z;
+  logic [5:0] h_x0, h_x1, h_y0, h_y1;
+  logic [31:0] h_value;
+  assign {h_push, h_fmt, sram, h_x, h_y, h_z, h_x0, h_x1, h_y0, h_y1, h_value} = head;
+  assign take = !active && head_valid && !halt;
+
+  logic [CW-1:0] columns, rows;
+  assign columns = CW'(x) + CW'(x0) + CW'(x1);
+  assign rows = CW'(y) + CW'(y0) + CW'(y1);
+  assign last_x = px + 1'b1 == columns;
+  assign last_y = py + 1'b1 == rows;
+  assign last_z = pz + 1'b1 == z;
+  assign is_pad = px < CW'(x0) || px >= CW'(x0) + CW'(x) || py < CW'(y0) ||
+                  py >= CW'(y0) + CW'(y);
+  assign on_data = active && !is_empty && !is_pad;
+  assign in_ready = on_data && !halt;
+  assign write = active && !is_empty && !halt && (is_pad || in_valid);
+  assign is_last_word = is_pad || word + 1'b1 == words_per_entry;
+  assign entry_done = write && is_last_word;
+
+  always_ff @(posedge clk) begin
+    done <= 1'b0;
+    if (take) begin
+      pushes <= h_push;
+      fmt <= h_fmt;
+      place <= (NW + 1)'(sram);
+      x <= h_x;
+      y <= h_y;
+      z <= h_z;
+      x0 <= h_x0;
+      x1 <= h_x1;
+      y0 <= h_y0;
+      y1 <= h_y1;
+      value <= h_value;
+      {px, py, pz, word} <= '0;
+      is_empty <= h_z == '0 || {h_x, h_x0, h_x1} == '0 || {h_y, h_y0, h_y1} == '0;
+    end else if (write) begin
+      word <= is_last_word ? '0 : word + 1'b1;
+      if (is_last_word) begin
+        place <= place + 1'b1;
+        px <= last_x ? '0 : px + 1'b1;
+        if (last_x) py <= last_y ? '0 : py + 1'b1;
+        if (last_x && last_y) pz <= pz + 1'b1;
+      end
+    end
+    done_push <= pushes;
+    if (rst) begin
+      active <= 1'b0;
+    end else if (take) begin
+      active <= 1'b1;
+    end else if (active && !halt && (is_empty || (entry_done && last_x && last_y && last_z))) begin
+      active <= 1'b0;
+      done <= 1'b1;
+    end
+  end
+
+  logic unused;
+  assign unused = &{1'b0, task_word};
+endmodule

@@ -1,0 +1,66 @@
+/* What the simulators share: decoded tasks, scratchpads, the execution of one task. */
+#ifndef TILEWRIGHT_ACCEL_MACHINE_H
+#define TILEWRIGHT_ACCEL_MACHINE_H
+
+#include <stdbool.h>
+
+#include "accel.h"
+
+typedef struct {
+  int32_t op, queue;
+  int64_t f[F_COUNT];
+} tw_task_word;
+
+/* Steps of a GEMM or ALU task, one after the other. */
+typedef struct {
+  int64_t dst, src, aux;
+  bool first;
+} tw_step;
+
+typedef struct {
+  tw_accel_config config;
+  int8_t *inp, *wgt, *out;
+  int32_t *acc;
+  uint64_t *uop;
+  uint8_t *written[TW_ACCEL_MEMORIES];
+  uint8_t *bank; /* of every entry of acc */
+} tw_machine;
+
+/* Queues and tokens, as far as they do not depend on time. */
+typedef struct {
+  tw_task_word *task; /* a ring per queue */
+  int64_t *number;
+  int32_t head, count;
+} tw_task_queue;
+
+bool tw_machine_init(tw_machine *machine, const tw_accel_config *config);
+void tw_machine_free(tw_machine *machine);
+void tw_machine_clear(tw_machine *machine); /* everything becomes unwritten */
+
+/* Record the first error of a job; returns its code. */
+int32_t tw_job_error(tw_accel_job *job, int32_t code, int64_t task, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+int32_t tw_task_decode(const tw_accel_config *config, tw_accel_job *job, int64_t number,
+                       tw_task_word *task);
+/* Run one task, or refuse it. With `timing_only` loads of microcode alone. */
+int32_t tw_task_execute(tw_machine *machine, tw_accel_job *job, int64_t number,
+                        const tw_task_word *task, bool timing_only);
+int64_t tw_task_steps(const tw_task_word *task);
+int64_t tw_task_entries(const tw_task_word *task);
+int64_t tw_format_bytes(const tw_accel_config *config, const tw_task_word *task);
+
+typedef void (*tw_gemm_step)(int32_t *restrict acc, const int8_t *restrict inp,
+                             const int8_t *restrict wgt, const tw_accel_config *config);
+tw_gemm_step tw_gemm_step_of(const tw_accel_config *config);
+
+/* Cycles in which a task begins steps. */
+int64_t tw_task_cycles(const tw_machine *machine, const tw_task_word *task);
+
+bool tw_queues_init(tw_task_queue queues[TW_ACCEL_QUEUES], int32_t depth);
+void tw_queues_free(tw_task_queue queues[TW_ACCEL_QUEUES]);
+
+static inline int64_t tw_min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t tw_max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+#endif

@@ -1,0 +1,93 @@
+"""The RTL by Verilator: the same memory and the same times as the cycle model, the same traps."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tilewright.accel import synthesis, verilate
+from tilewright.accel.build import Conv, build_conv, build_gemm
+from tilewright.accel.build.random import random_stream
+from tilewright.accel.compare import damage, differences, outcome, random_inputs
+from tilewright.accel.isa.encode import decode, encode
+from tilewright.accel.verify import verify
+from tilewright.base.errors import TilewrightError
+from tilewright.base.geometry import Geometry
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.rtl,
+    pytest.mark.skipif(bool(verilate.missing()), reason=verilate.missing() or "it is there"),
+]
+SMALL = {"inp_bytes": 256, "wgt_bytes": 1024, "acc_bytes": 1024, "uop_bytes": 512}
+TINY = Geometry(1, 4, 4, **SMALL)
+TIMEOUT = 20_000
+
+
+@pytest.fixture(scope="module")
+def library():
+    return str(verilate.simulator(TINY))
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [Geometry(), TINY, Geometry(1, 8, 16, bus_bits=128), Geometry(2, 16, 16)],
+    ids=lambda g: g.options,
+)
+def test_verilator_finds_nothing_to_warn_of(geometry):
+    assert verilate.lint(geometry) == ""
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_streams_run_as_in_the_cycle_model(library, seed):
+    stream = random_stream(TINY, 1000 + seed)
+    stalls = None if seed % 2 else seed
+    inputs = random_inputs(stream, seed)
+    assert differences(stream, inputs, ["cycle", library], stalls, TIMEOUT) == []
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_layers_run_as_in_the_cycle_model(library, slots):
+    gemm = build_gemm(TINY, (5, 3, 4), (2, 2, 2), slots)
+    conv = build_conv(TINY, Conv(2, 6, 6, 2, stride=2, zero_point=-7), 1, 1, 1, slots)
+    for stream in (gemm, conv):
+        inputs = random_inputs(stream, slots)
+        assert differences(stream, inputs, ["cycle", library], None, TIMEOUT) == []
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damaged_streams_end_as_in_the_functional_simulator(library, seed):
+    random = np.random.default_rng(seed)
+    stream = build_gemm(TINY, (3, 2, 2), (2, 1, 1))
+    words = b"".join(encode(one, TINY) for one in stream.instructions)
+    words = damage(words, stream, random)
+    inputs = random_inputs(stream, seed)
+    want = outcome("functional", stream, inputs, words, TIMEOUT)
+    got = outcome(library, stream, inputs, words, TIMEOUT)
+    if want.error in ("", "TW7013") and _has_no_verdict(stream, words):
+        return  # a race, or what nothing has written: it ended, that is all
+    assert got == want
+
+
+def _has_no_verdict(stream, words):
+    size = len(encode(stream.instructions[0], TINY))
+    try:
+        tasks = [decode(words[at : at + size], TINY) for at in range(0, len(words), size)]
+        verify(replace(stream, instructions=tuple(tasks)))
+    except TilewrightError:
+        return True
+    return False
+
+
+def test_memory_that_answers_no_more_is_a_time_out(library):
+    stream = build_gemm(TINY, (3, 2, 2), (2, 1, 1))
+    words = b"".join(encode(one, TINY) for one in stream.instructions)
+    inputs = random_inputs(stream, 0)
+    got = outcome(library, stream, inputs, words, TIMEOUT, stalls=-2 - 4)
+    assert got.error == "TW7031"
+
+
+@pytest.mark.skipif(bool(synthesis.missing()), reason=synthesis.missing() or "it is there")
+def test_yosys_reads_the_modules():
+    cells = synthesis.count_cells(TINY, "proc")
+    assert cells["$mul"] + cells["$macc"] > 0
