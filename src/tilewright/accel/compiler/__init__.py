@@ -29,7 +29,6 @@ from tilewright.tensor.passes import (
     place_allocations,
     plan_double_buffers,
     remove_no_ops,
-    simplify_program,
 )
 from tilewright.tensor.visit import output_buffers
 
@@ -43,7 +42,6 @@ LOWER_ACCEL: tuple[TensorPass, ...] = (
     pipeline_loops,
     inject_virtual_threads,
     assign_scratchpads,
-    simplify_program,
     remove_no_ops,
 )
 
