@@ -17,6 +17,7 @@ from typing import Any
 
 from tilewright import te
 from tilewright.base.geometry import Geometry
+from tilewright.lower.quantize import requantized
 from tilewright.tensor.intrin import TensorIntrin, declare_family, intrinsic
 from tilewright.tensor.ir import Function
 from tilewright.tensor.parameters import Parameter
@@ -116,20 +117,6 @@ def _blend(a: int, b: int, batch: int, block_in: int, block_out: int) -> TensorI
     x, y = (te.placeholder(shape, "i32", name=one) for one in ("x", "y"))
     acc = te.compute(shape, lambda i, o: low_byte(x[i, o]) * a + low_byte(y[i, o]) * b, name="acc")
     return _placed(te.function([x, y, acc], name="vta_blend"), (ACC, ACC, ACC))
-
-
-def requantized(
-    src: Any, bias: Any, multiplier: Any, shift: Any, limits: tuple[int, int, int]
-) -> Any:
-    """One number, as `requant` of the ALU makes it: the one meaning of requantization in te."""
-    zero, low, high = limits
-    total = te.cast(src + bias, "i64") * te.cast(multiplier, "i64")
-    by = te.cast(te.bitwise_and(shift, 63), "i64")
-    one = te.const(1, "i64")
-    half = te.if_then_else(by > 0, te.shift_left(one, te.max(by - 1, 0)), te.const(0, "i64"))
-    rounded = te.shift_right(total + half, by) + te.const(zero, "i64")
-    clamped = te.min(te.max(rounded, te.const(low, "i64")), te.const(high, "i64"))
-    return te.cast(clamped, "i8")
 
 
 def _requant(

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import te
-from tilewright.accel.intrin import low_byte, requantized
+from tilewright.accel.intrin import low_byte
 from tilewright.accel.isa.table import REQUANT_ENTRIES
 from tilewright.base.geometry import Geometry
+from tilewright.lower.quantize import requantized
 from tilewright.tensor import Function
 
 Limits = tuple[int, int, int]  # zero point, least and greatest result of requantization
