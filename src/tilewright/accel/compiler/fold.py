@@ -307,6 +307,10 @@ class Folder:
             done += self.tasks[task:next_task]
         return [*done, Instruction.make("finish")]
 
+    def loads_before(self, task: int) -> int:
+        """The number that a task has among all: loads of microcode stand in front of some."""
+        return task + sum(mark <= task for mark, _ in self._marks)
+
     def _refused(self, why: str) -> ScheduleError:
         name = "" if self._fn is None else f"@{self._fn.name}: "
         return ScheduleError(
