@@ -23,6 +23,7 @@ from tilewright.tensor.ir import Load, Update
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 
+TASK_CYCLES = 3.0  # what a task more is worth: streams are fetched, and made, one by one
 HOLDS = ("none", "weights", "image")
 LATENCY = max(opcode.latency_cycles for opcode in OPCODES)
 
@@ -150,7 +151,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     waits = tiles * far * parts * np.maximum(
         0.0, np.minimum(1.0, load / slowest) * (g.latency_cycles - part) / 4
     )
-    return Cost.of(units=slowest, first=first, last=last, waits=waits, tasks=1.0 * tasks)
+    return Cost.of(units=slowest, first=first, last=last, waits=waits, tasks=TASK_CYCLES * tasks)
 
 
 def apply(sch: Schedule, found: Found, plan: ConvPlan, context: RuleContext) -> list[BlockRef]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.accel.isa.table import REQUANT_RELOAD_CYCLES, depth, word_bytes
-from tilewright.accel.rules.conv import LATENCY, even_tiles
+from tilewright.accel.rules.conv import LATENCY, TASK_CYCLES, even_tiles
 from tilewright.accel.rules.tiles import finish_tile, geometry_of, scoped, sizes, tensorized
 from tilewright.base.geometry import Geometry
 from tilewright.rules.context import RuleContext
@@ -123,7 +123,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     slowest = np.maximum(np.maximum(load, alu), vectors * entry)
     first = load / tiles + 2 * g.latency_cycles
     last = alu / tiles + results * entry + g.latency_cycles + 3 * LATENCY
-    return Cost.of(units=slowest, first=first, last=last, tasks=tasks)
+    return Cost.of(units=slowest, first=first, last=last, tasks=TASK_CYCLES * tasks)
 
 
 def apply(sch: Schedule, found: Found, plan: VectorPlan, context: RuleContext) -> list[BlockRef]:
