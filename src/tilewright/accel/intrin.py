@@ -58,9 +58,7 @@ def _copy(name: str, shape: str, of: str, to: str, scopes: tuple[str, str], **si
     """An entry from one memory to another."""
     extents = _extents(shape, size)
     x = te.placeholder(extents, of, name="x")
-    y = te.compute(
-        extents, lambda *at: x[at] if of == to else te.cast(x[at], to), name="y"
-    )
+    y = te.compute(extents, lambda *at: x[at] if of == to else te.cast(x[at], to), name="y")
     return _placed(te.function([x, y], name=name), scopes)
 
 
@@ -125,11 +123,13 @@ def _requant(
     shape = (batch, block_out)
     names = ("src", "bias", "multiplier", "shift")
     operands = [te.placeholder(shape, "i32", name=name) for name in names]
-    out = te.compute(
-        shape,
-        lambda b, o: requantized(*(one[b, o] for one in operands), limits=(zero, low, high)),
-        name="out",
-    )
+    src, bias, multiplier, shift = operands
+
+    def step(b: Any, o: Any) -> Any:
+        limits = zero, low, high
+        return requantized(src[b, o], bias[b, o], multiplier[b, o], shift[b, o], limits)
+
+    out = te.compute(shape, step, name="out")
     fn = te.function([*operands, out], name="vta_requant")
     return _placed(fn, (ACC,) * len(operands) + (OUT,))
 
@@ -159,4 +159,4 @@ def of_geometry(name: str, geometry: Geometry, **given: int) -> TensorIntrin:
     """The member of a family for an accelerator."""
     g = geometry
     shape = {"batch": g.batch, "block_in": g.block_in, "block_out": g.block_out}
-    return intrinsic(name, (), **given, **shape)
+    return intrinsic(name, {**given, **shape}.items())

@@ -281,7 +281,8 @@ def _matmul(node: Node, constants: Constants, g: Geometry, outside: set[Value]) 
 
 def _add(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
     x, y = node.inputs[:2]
-    assert x is not None and y is not None
+    assert x is not None
+    assert y is not None
     layout = Layout(_shape(x))
     if len(layout.shape) not in (2, 4):
         raise refused(f"its input has {len(layout.shape)} dimensions")

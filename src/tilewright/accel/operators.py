@@ -108,9 +108,10 @@ def _finish(acc: Any, q: Any, limits: Limits, channel: Any) -> Any:
     par = te.compute(q.shape, lambda *at: q[at], name="par")
 
     def step(*at: Any) -> Any:
-        *outer, b, o = at
+        *_outer, b, o = at
         block = channel(at)
-        return requantized(acc[at], *(par[block, k, b, o] for k in range(3)), limits=limits)
+        bias, multiplier, shift = (par[block, k, b, o] for k in range(REQUANT_ENTRIES))
+        return requantized(acc[at], bias, multiplier, shift, limits)
 
     out = te.compute(acc.shape, step, name="out")
     return te.compute(acc.shape, lambda *at: out[at], name="y")
@@ -140,7 +141,9 @@ def conv(shape: Conv, geometry: Geometry) -> Function:
     )
     wgt = te.compute(w.shape, lambda *at: w[at], name="wgt")
     c, k = te.reduce_axis((0, s.in_blocks), "c"), te.reduce_axis((0, r), "k")
-    kh, kw = (te.reduce_axis((0, extent), name) for extent, name in zip(taps, ("kh", "kw")))
+    kh, kw = (
+        te.reduce_axis((0, extent), name) for extent, name in zip(taps, ("kh", "kw"), strict=False)
+    )
     e = te.reduce_axis((0, g.block_in), "e")
     acc = te.compute(
         (s.images, s.groups, s.out_blocks, rows.out, columns.out, g.batch, g.block_out),
@@ -221,8 +224,6 @@ def blend(shape: Blend, geometry: Geometry) -> Function:
     )
     if not s.b:
         return te.function([x, q, _finish(a, q, s.limits, lambda at: 0)], name="vta_rescale")
-    acc = te.compute(
-        extents, lambda *at: low_byte(a[at]) * s.a + low_byte(b[at]) * s.b, name="acc"
-    )
+    acc = te.compute(extents, lambda *at: low_byte(a[at]) * s.a + low_byte(b[at]) * s.b, name="acc")
     y = _finish(acc, q, s.limits, lambda at: 0)
     return te.function([x, z, q, y], name="vta_blend")

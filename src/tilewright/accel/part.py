@@ -188,9 +188,7 @@ class _Compiler:
             stored[at : at + len(flat)] = flat
             at += len(flat)
         ordered = [outputs[list(results).index(value)] for value in self.graph.results]
-        return Part(
-            self.target, stream, self.inputs, ordered, {"weights": stored}, self.layers
-        )
+        return Part(self.target, stream, self.inputs, ordered, {"weights": stored}, self.layers)
 
     def _kernel(self, kernel: Kernel, results: dict[Value, int]) -> Scheduled:
         made = scheduled(kernel.operator, self.target)
@@ -242,4 +240,3 @@ class _Compiler:
             moved,
             made.predicted,
         )
-

@@ -9,6 +9,7 @@ that the accelerator refuses stays on the host, with the reason.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ def _cut(graph: Graph, costs: Mapping[Node, tuple[float, float]], target: Target
         if made is not None and made.op == "constant":
             continue
         ends = [at.get(made, here) if made is not None else here]
-        ends += [at.get(user, here) for user in users]
+        ends += [here if user is None else at.get(user, here) for user in users]
         if all(end == here for end in ends):
             continue
         size = int(np.prod(value.tensor.static_shape or (0,)))
@@ -139,8 +140,12 @@ def place(module: Module, host: Target, why: Mapping[str, str]) -> Placement:
         if node.op in LAYERS:
             devices[node] = ACCELERATOR
             reasons.pop(node, None)
-        elif len(node.outputs) == 1 and node.output.name in why:
-            reasons[node] = why[node.output.name]
+        else:
+            inner = [n for body in node.bodies for n in body.nodes] if node.op == "fused" else []
+            names = [value.name for one in (node, *inner) for value in one.outputs]
+            found_why = [f"%{name}: {why[name]}" for name in dict.fromkeys(names) if name in why]
+            if found_why:
+                reasons[node] = "; ".join(found_why)
     placed = Placement(found.graph, devices, reasons)
     if not placed.is_native:
         raise UserError(
@@ -189,6 +194,23 @@ class AcceleratedModule(HybridModule):
     def report(self) -> list[dict[str, Any]]:
         """A row for every layer on the accelerator, in order."""
         return [row for part in self.streams for row in part.report()]
+
+    @property
+    def placement(self) -> Placement:
+        """Where every node runs: what layers take there, and why others stay."""
+        reasons = dict(self.placed.reasons)
+        waiting = [n for n in self.placed.graph.nodes if self.placed[n] == ACCELERATOR]
+        for number, part in enumerate(self.streams):
+            graph = self.parts.module.graphs[part_name(number)]
+            layers = [node for node in graph.nodes if node.op != "constant"]
+            for node, row in zip(layers, part.report(), strict=True):
+                found = next(n for n in waiting if n.attributes == node.attributes)
+                waiting.remove(found)
+                reasons[found] = (
+                    f"{row['cycles']:,} cycles, {row['bytes']:,} bytes, "
+                    f"{row['share']:.1%} of peak, {row['plan']}"
+                )
+        return replace(self.placed, reasons=reasons)
 
     @property
     def cycles(self) -> int:

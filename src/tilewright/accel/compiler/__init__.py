@@ -74,8 +74,6 @@ def finish(folder: Folder, buffers: list[Buffer]) -> Stream:
     """The stream of all tasks of a folder, in order; microcode lies behind the buffers given."""
     tasks = folder.finished(len(buffers))
     code = [Buffer("uop", "uop", 8 * len(folder.microcode))]
-    stream = Stream(
-        folder.geometry, (*buffers, *code), tuple(folder.microcode), tuple(tasks)
-    )
+    stream = Stream(folder.geometry, (*buffers, *code), tuple(folder.microcode), tuple(tasks))
     check_stream(stream)
     return insert_tokens(stream)

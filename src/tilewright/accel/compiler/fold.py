@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -218,7 +218,7 @@ class Folder:
         if fresh.any() and not fresh.all():
             return False
         over = [f"i{at}" for at, dim in enumerate(loops) if dim.steps[0] == 0]
-        over += ["u"] if code and not moving == {True} else []
+        over += ["u"] if code and moving != {True} else []
         init: Fields = {"init": 1, "over": over} if fresh.any() else {}
         if not self._task("gemm", init, bases, loops, code):
             return False
@@ -301,7 +301,7 @@ class Folder:
         done: list[Instruction] = []
         marks = [*self._marks, (len(self.tasks), len(self.microcode))]
         done += self.tasks[: marks[0][0]]
-        for (task, first), (next_task, last) in zip(marks, marks[1:], strict=False):
+        for (task, first), (next_task, last) in pairwise(marks):
             load: Fields = {"fmt": "uop", "base": uop_base, "offset": 8 * first, "x": last - first}
             done.append(Instruction.make("aux", **load))
             done += self.tasks[task:next_task]
@@ -346,5 +346,3 @@ def _addresses(base: int, dims: list[tuple[int, int]]) -> Indices:
         if by:
             found = (found[:, None] + np.arange(extent, dtype=np.int64) * by).ravel()
     return np.unique(found)
-
-

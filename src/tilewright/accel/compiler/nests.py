@@ -151,5 +151,3 @@ def linear(expr: Expr, variables: tuple[Var, ...]) -> Linear | None:
         return None
     slopes = [parts[0].get(variable, sym.ZERO) for variable in variables]
     return Linear(tuple([int(s.value) for s in slopes if isinstance(s, sym.Const)]), parts[1])
-
-

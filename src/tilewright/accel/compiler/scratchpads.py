@@ -57,7 +57,7 @@ def memory_name(buffer: Buffer) -> str:
 def assign_scratchpads(fn: Function, ctx: PassContext) -> Function:
     geometry = ctx.target.geometry
     plan = _Plan(geometry)
-    plan.visit(fn.body, [], {name: 0 for name in MEMORIES}, {name: 0 for name in MEMORIES})
+    plan.visit(fn.body, [], dict.fromkeys(MEMORIES, 0), dict.fromkeys(MEMORIES, 0))
     if not plan.lies:
         return fn
     plan.check(fn)
@@ -83,9 +83,9 @@ class _Plan:
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
         self.lies: dict[Buffer, _Lies] = {}
-        self.fixed = {name: 0 for name in MEMORIES}  # entries of buffers without slots
-        self.turning = {name: 0 for name in MEMORIES}  # entries that a slot needs
-        self.slots = {name: 1 for name in MEMORIES}
+        self.fixed = dict.fromkeys(MEMORIES, 0)  # entries of buffers without slots
+        self.turning = dict.fromkeys(MEMORIES, 0)  # entries that a slot needs
+        self.slots = dict.fromkeys(MEMORIES, 1)
 
     def visit(
         self, stmt: Stmt, loops: list[For], fixed: dict[str, int], turning: dict[str, int]
@@ -96,7 +96,9 @@ class _Plan:
             slots = stmt.buffer.memory["slots"]
             used, most = (fixed, self.fixed) if slots == 1 else (turning, self.turning)
             strides = _strides(stmt.buffer, entry_shape(name, self.geometry))
-            self.lies[stmt.buffer] = _Lies(name, used[name], slots, _turn(loops), strides[1:])
+            self.lies[stmt.buffer] = _Lies(
+                name, used[name], slots, _turn(loops), tuple(strides[1:])
+            )
             self.slots[name] = max(self.slots[name], slots)
             used[name] += strides[0]
             most[name] = max(most[name], used[name])

@@ -1,6 +1,6 @@
 """Schedules of the accelerator's operators, as rules: spaces of plans, priced as the cycle model would.
 
-    scheduled = schedule(conv(shape, geometry), Target.parse("vta-sim"))
+scheduled = schedule(conv(shape, geometry), Target.parse("vta-sim"))
 """
 
 from __future__ import annotations

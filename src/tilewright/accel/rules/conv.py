@@ -8,6 +8,7 @@ channels for all tiles of the image; `image` keeps a tile of the image for all o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +16,8 @@ import numpy as np
 from tilewright import sym
 from tilewright.accel.isa.table import OPCODES, REQUANT_RELOAD_CYCLES, depth, word_bytes
 from tilewright.accel.rules.tiles import finish_tile, geometry_of, scoped, sizes, tensorized
-from tilewright.rules.match.nest import block_of
 from tilewright.rules.context import RuleContext
+from tilewright.rules.match.nest import block_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.tensor.ir import Load, Update
@@ -87,9 +88,11 @@ def even_tiles(extent: int, most: int) -> tuple[int, ...]:
 def plans(found: Found, context: RuleContext) -> Space[ConvPlan] | None:
     g = geometry_of(context)
     most = depth("acc", g) // 2
-    candidates = {
+    candidates: dict[str, Sequence[int | str]] = {
         "rows": even_tiles(found.rows, most),
-        "columns": even_tiles(found.columns, most)[:4] if found.rows > 1 else even_tiles(found.columns, most),
+        "columns": even_tiles(found.columns, most)[:4]
+        if found.rows > 1
+        else even_tiles(found.columns, most),
         "outs": even_tiles(found.outs, most),
         "ins": even_tiles(found.ins, depth("wgt", g)),
         "hold": HOLDS,
@@ -121,11 +124,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     """Units work side by side: the slowest one counts, and what does not overlap."""
     g = geometry_of(context)
     bus = g.bus_bytes
-    tiles = (
-        found.images
-        * -(-found.rows // c["rows"])
-        * -(-found.columns // c["columns"])
-    )
+    tiles = found.images * -(-found.rows // c["rows"]) * -(-found.columns // c["columns"])
     far = -(-found.outs // c["outs"])
     parts = -(-found.ins // c["ins"])
     taps = found.taps[0] * found.taps[1] * found.ratio
@@ -148,8 +147,11 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     first = image + weights + 2 * g.latency_cycles
     last = (alu + store) / (tiles * far) + g.latency_cycles + 3 * LATENCY
     # A part that is multiplied faster than the next is loaded waits for it.
-    waits = tiles * far * parts * np.maximum(
-        0.0, np.minimum(1.0, load / slowest) * (g.latency_cycles - part) / 4
+    waits = (
+        tiles
+        * far
+        * parts
+        * np.maximum(0.0, np.minimum(1.0, load / slowest) * (g.latency_cycles - part) / 4)
     )
     return Cost.of(units=slowest, first=first, last=last, waits=waits, tasks=TASK_CYCLES * tasks)
 

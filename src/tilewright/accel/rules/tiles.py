@@ -34,7 +34,9 @@ def scoped(sch: Schedule, stages: tuple[str, ...], slots: int = SLOTS) -> None:
         sch.set_scope(sch.get_block(name), 0, f"vta.{memory}{text}")
 
 
-def tensorized(sch: Schedule, stage: str, intrin: str, g: Geometry, loops: int, **given: int) -> None:
+def tensorized(
+    sch: Schedule, stage: str, intrin: str, g: Geometry, loops: int, **given: int
+) -> None:
     """The innermost loops of a stage, over one entry, as an instruction."""
     at = sch.get_loops(sch.get_block(stage))[-loops]
     sch.tensorize(at, of_geometry(intrin, g, **given))

@@ -84,8 +84,10 @@ def plans(found: Found, context: RuleContext) -> Space[VectorPlan] | None:
     return Space(
         VectorPlan,
         candidates,
-        lambda c: (_used(found, c) * 2 <= depth("acc", g))
-        & (c["rows"] * c["columns"] * c["outs"] * 2 <= depth("out", g)),
+        lambda c: (
+            (_used(found, c) * 2 <= depth("acc", g))
+            & (c["rows"] * c["columns"] * c["outs"] * 2 <= depth("out", g))
+        ),
         stages=(("rows", "columns"), ("outs",)),
     )
 
@@ -94,7 +96,8 @@ def _area(found: Found, c: Columns) -> Column:
     """Entries of the operand with windows, of a tile."""
     tall = (c["rows"] - 1) * found.steps[0] + found.taps[0]
     wide = (c["columns"] - 1) * found.steps[1] + found.taps[1]
-    return c["outs"] * tall * wide
+    area: Column = c["outs"] * tall * wide
+    return area
 
 
 def _used(found: Found, c: Columns) -> Column:
@@ -102,7 +105,8 @@ def _used(found: Found, c: Columns) -> Column:
     has_windows = found.taps != (1, 1)
     second = c["outs"] * found.taps[0] * found.taps[1] if has_windows else results
     operands = _area(found, c) + (second if "b" in found.reads else 0)
-    return operands + (results if found.passes > 1 else 0) + c["outs"] * 3
+    used: Column = operands + (results if found.passes > 1 else 0) + c["outs"] * 3
+    return used
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:

@@ -186,9 +186,7 @@ OPS = (
         _add_type,
         _add,
         OPAQUE,
-        tuple(
-            Attr(name, int, required=True) for name in ("a", "b", "bias", "multiplier", "shift")
-        )
+        tuple(Attr(name, int, required=True) for name in ("a", "b", "bias", "multiplier", "shift"))
         + _LIMITS,
     ),
     Op(

@@ -20,7 +20,6 @@ from tilewright.base.passes import PassContext
 from tilewright.graph.build import make_node, store_constant
 from tilewright.graph.definitions import Array
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
-from tilewright.graph.types import TensorType
 
 MULTIPLIER_BITS = 31
 MOST_SHIFT = 62
@@ -33,9 +32,7 @@ def recognize_integers(module: Module, ctx: PassContext) -> Module:
     graph = made.graph()
     if not made.changed:
         return module
-    return replace(
-        module, graphs={**module.graphs, "main": graph}, constants=made.constants
-    )
+    return replace(module, graphs={**module.graphs, "main": graph}, constants=made.constants)
 
 
 def fixed_point(ratios: Array) -> tuple[Array, Array] | None:
@@ -46,7 +43,10 @@ def fixed_point(ratios: Array) -> tuple[Array, Array] | None:
     multiplier = np.rint(mantissa * 2.0**MULTIPLIER_BITS).astype(np.int64)
     shift = MULTIPLIER_BITS - exponent.astype(np.int64)
     over = multiplier == 1 << MULTIPLIER_BITS
-    multiplier, shift = np.where(over, multiplier >> 1, multiplier), np.where(over, shift - 1, shift)
+    multiplier, shift = (
+        np.where(over, multiplier >> 1, multiplier),
+        np.where(over, shift - 1, shift),
+    )
     spare = np.maximum(0, shift - MOST_SHIFT)
     multiplier, shift = multiplier >> np.minimum(spare, 63), shift - spare
     if bool((shift < 0).any()):
@@ -99,6 +99,7 @@ class _Recognizer:
     constants: dict[str, Array]
     nodes: list[Node] = field(default_factory=list)
     changed: bool = False
+    layers: int = 0
     instead: dict[Value, Value] = field(default_factory=dict)
     moved: dict[Value, int] = field(default_factory=dict)  # values whose zero points moved, by
     flat: dict[Value, Value] = field(default_factory=dict)  # what matrices were before reshaping
@@ -142,7 +143,9 @@ class _Recognizer:
         return node.output
 
     def add(self, op: str, like: Node, *inputs: Value, **attributes: Attribute) -> Value:
-        node = make_node(op, inputs, attributes, like.loc, hints=(like.outputs[0].name,))
+        name = f"layer{self.layers}" if op.startswith("quantized_") else op
+        self.layers += op.startswith("quantized_")
+        node = make_node(op, inputs, attributes, like.loc, hints=(name,))
         self.nodes.append(node)
         return node.output
 
@@ -222,7 +225,8 @@ class _Recognizer:
         source = node.inputs[0]
         assert source is not None
         zero = self.constant(node.inputs[2])
-        assert zero is not None and node.inputs[1] is not None
+        assert zero is not None
+        assert node.inputs[1] is not None
         signed = self.store((zero.astype(np.int16) - self.moved[source]).astype(np.int8), "z", node)
         inputs = (self.instead[source], node.inputs[1], signed)
         self.nodes.append(replace(node, inputs=inputs))
@@ -268,14 +272,19 @@ class _Recognizer:
                 limits.low = max(limits.low, min(limits.zero, limits.high))
             elif node.op == "clip":
                 ends = [self.constant(one) for one in (*node.inputs[1:], None, None)[:2]]
-                if any(given is not None and end is None for given, end in zip(
-                    node.inputs[1:], ends, strict=False
-                )):  # fmt: skip
+                if any(
+                    given is not None and end is None
+                    for given, end in zip(node.inputs[1:], ends, strict=False)
+                ):
                     break
-                for end, name, choose in zip(ends, ("low", "high"), (max, min), strict=True):
-                    if end is not None:
-                        at = int(np.clip(np.rint(float(end) / scale) + limits.zero, -128, 127))
-                        setattr_limit(limits, name, choose(getattr(limits, name), at))
+                low, high = (
+                    None if end is None else np.rint(float(end) / scale) + limits.zero
+                    for end in ends
+                )
+                if low is not None:
+                    limits.low = max(limits.low, int(np.clip(low, -128, 127)))
+                if high is not None:
+                    limits.high = min(limits.high, int(np.clip(high, -128, 127)))
             else:
                 break
             value = node.inputs[0]
@@ -295,16 +304,7 @@ class _Recognizer:
         return a, b, c
 
 
-def setattr_limit(limits: _Limits, name: str, value: int) -> None:
-    if name == "low":
-        limits.low = value
-    else:
-        limits.high = value
-
-
-def _conv(
-    made: _Recognizer, node: Node, conv: Node, scale: float, limits: _Limits
-) -> Value | None:
+def _conv(made: _Recognizer, node: Node, conv: Node, scale: float, limits: _Limits) -> Value | None:
     x, w = made.bytes_of(conv.inputs[0]), made.weights_of(conv.inputs[1], 0)
     if x is None or w is None or w.array.ndim != 4 or conv.get("layout", "") not in ("", "NCHW"):
         return None

@@ -107,9 +107,7 @@ def _in_both_arms(write: Access, choice: Place, others: list[Access]) -> bool:
             continue
         if path[0].position == write.place.below(choice)[0].position:
             continue
-        inside = {
-            p.stmt.var: (p.stmt.start, p.stmt.stop) for p in path if isinstance(p.stmt, For)
-        }
+        inside = {p.stmt.var: (p.stmt.start, p.stmt.stop) for p in path if isinstance(p.stmt, For)}
         if any(isinstance(p.stmt, If) for p in path):
             continue
         filled = region_over(Region(other.buffer, other.ranges), inside, sym.EMPTY)

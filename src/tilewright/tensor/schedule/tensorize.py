@@ -183,7 +183,8 @@ def _is_padded(tile: Block) -> bool:
 
 def _padded(intrin: TensorIntrin, declared: Block, block: Block, tile: Block) -> _Calls:
     store = tile.body
-    assert isinstance(store, Store) and isinstance(store.value, sym.Select)
+    assert isinstance(store, Store)
+    assert isinstance(store.value, sym.Select)
     choice = store.value
     match = match_block(declared, replace(tile, body=replace(store, value=choice.a)))
     regions = tuple([match.tiles[buffer] for buffer in intrin.behavior.buffers])
