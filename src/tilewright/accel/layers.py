@@ -113,7 +113,7 @@ Constants = Mapping[Value, Array]
 
 
 def kernel_of(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
-    """A layer as an operator; refused (TW7034) if it is none. `outside` holds what the host packs."""
+    """A layer as an operator; refused (TW7034) if it is none. The host packs what is `outside`."""
     make = LAYERS.get(node.op)
     if make is None:
         raise refused(f"{node.op} is no layer of bytes")

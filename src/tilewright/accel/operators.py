@@ -204,7 +204,7 @@ def windows(shape: Windows, geometry: Geometry) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class Blend:
-    """x * a + z * b, entry by entry: residual sums; or one tensor in another scale, where b is 0 and a does not count."""
+    """x * a + z * b, entry by entry: residual sums; where b is 0, x alone in another scale."""
 
     entries: int
     a: int

@@ -3,9 +3,9 @@
     stream = compile_function(sch.function, Target.parse("vta-sim"))
 
 A schedule copies into `vta.inp`, `vta.wgt` and `vta.acc`, computes there and stores from `vta.out`,
-each step by `tensorize` (`accel/intrin.py`). `LOWER_ACCEL` gives its buffers their entries; `Folder`
-turns nests of loops into tasks; `insert_tokens` orders them. Functions run in the interpreter after
-every pass, streams in the simulators.
+each step by `tensorize` (`accel/intrin.py`). `LOWER_ACCEL` gives its buffers their entries;
+`Folder` turns nests of loops into tasks; `insert_tokens` orders them. Functions run in the
+interpreter after every pass, streams in the simulators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Schedules of the accelerator's operators, as rules: spaces of plans, priced as the cycle model would.
+"""Schedules of the accelerator's operators: rules with plans, priced as the cycle model would.
 
 scheduled = schedule(conv(shape, geometry), Target.parse("vta-sim"))
 """
@@ -23,10 +23,10 @@ def schedule(fn: Function, target: Target, choice: Choice | None = None) -> tupl
     sch, log, context = Schedule(fn), Log(), RuleContext(target)
     for block in list(blocks(fn.body)):
         for rule in RULES[0]:
-            if choice is not None and choice.rule == rule.name:
-                if rule.match(sch, sch.get_block(block.name), context) is not None:
-                    apply_choice(rule, choice, sch, block.name, context, log)
-                    return sch, log
+            given = choice if choice is not None and choice.rule == rule.name else None
+            if given and rule.match(sch, sch.get_block(block.name), context) is not None:
+                apply_choice(rule, given, sch, block.name, context, log)
+                return sch, log
         if choice is None and apply_first(RULES[0], sch, block.name, context, log):
             return sch, log
     why = "; ".join(f"{one.rule}: {one.reason}" for one in log.refusals)

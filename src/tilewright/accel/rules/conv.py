@@ -1,9 +1,9 @@
 """Convolutions and GEMMs by the array: tiles of rows, columns and blocks of output channels.
 
 While one tile is multiplied, operands of the next part of the reduction are loaded into the other
-slot, the last tile is requantized in other banks of `acc`, and the one before is stored. `hold` says
-what stays: `none` loads operands for every part of every tile; `weights` keeps those of some output
-channels for all tiles of the image; `image` keeps a tile of the image for all output channels.
+slot, the last tile is requantized in other banks of `acc`, and the one before is stored. What
+`hold` says stays: `none` loads operands for every part of every tile; `weights` keeps those of some
+output channels for all tiles of the image; `image` keeps a tile of it for all output channels.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     quantize(conv(dequantize(%x), dequantize(%w), %b))   ->   quantized_conv(%x, %w, ...)
 
-Scales become fixed-point numbers: a multiplier of 31 bits and a shift, per output channel. Bytes get
-a sign, which moves their zero points by 128. Average pools are depthwise convolutions with ones; a
-sum of two tensors multiplies them by the pair of 7-bit numbers whose ratio is nearest that of the
-scales. It runs before constants are folded, for targets whose arithmetic is that of integers.
+Scales become fixed-point numbers: a multiplier of 31 bits and a shift, per output channel. Bytes
+get a sign, which moves their zero points by 128. Average pools are depthwise convolutions with
+ones; a sum of two tensors multiplies them by the pair of 7-bit numbers whose ratio is nearest that
+of the scales. It runs before constants are folded, for targets that compute with integers alone.
 """
 
 from __future__ import annotations
