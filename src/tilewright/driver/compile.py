@@ -130,6 +130,7 @@ def compile(
     reasons: Mapping[str, str] = {}
     if chosen.kind == ACCEL:
         host = Target.parse(CPU)
+        ctx = PassContext(target=host, options={"decompose_quantized.enabled": False})
         graph, reasons = divide(integer_graph(graph, chosen), chosen)
     graph = optimize(graph, host, settings, ctx)
     laps.append(time.perf_counter())

@@ -10,8 +10,8 @@ interpreter after every pass, streams in the simulators.
 
 from __future__ import annotations
 
+from tilewright.accel.compiler.assign_scratchpads import assign_scratchpads
 from tilewright.accel.compiler.fold import Folder, Place
-from tilewright.accel.compiler.scratchpads import assign_scratchpads
 from tilewright.accel.compiler.tokens import insert_tokens
 from tilewright.accel.isa.stream import Buffer, Stream, check_stream
 from tilewright.base.passes import PassContext, run_passes

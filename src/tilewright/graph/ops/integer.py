@@ -169,6 +169,7 @@ OPS = (
         _conv,
         OPAQUE,
         (STRIDES, PADS, DILATIONS, GROUPS, _X_ZERO, *_LIMITS),
+        native=False,
     ),
     Op(
         "quantized_matmul",
@@ -178,6 +179,7 @@ OPS = (
         _matmul,
         OPAQUE,
         (_X_ZERO, *_LIMITS),
+        native=False,
     ),
     Op(
         "quantized_add",
@@ -188,6 +190,7 @@ OPS = (
         OPAQUE,
         tuple(Attr(name, int, required=True) for name in ("a", "b", "bias", "multiplier", "shift"))
         + _LIMITS,
+        native=False,
     ),
     Op(
         "quantized_max_pool",
@@ -197,5 +200,6 @@ OPS = (
         _pool,
         OPAQUE,
         (Attr("kernel", tuple, required=True), STRIDES, PADS, DILATIONS),
+        native=False,
     ),
 )

@@ -26,6 +26,7 @@ from tilewright.tensor.ir import (
     Buffer,
     For,
     Function,
+    Load,
     Range,
     Region,
     Stmt,
@@ -185,4 +186,11 @@ def _addressed(body: Stmt, plan: _Plan, wholes: dict[str, Buffer]) -> Stmt:
             return stmt.body
         return stmt
 
-    return rewrite(body, rule)
+    def expr_rule(expr: Expr) -> Expr:
+        if isinstance(expr, Load) and expr.buffer in plan.lies:
+            lies = plan.lies[expr.buffer]
+            entry = expr.index[len(lies.strides) :]
+            return Load(wholes[lies.memory], (plan.address(lies, expr.index), *entry))
+        return expr
+
+    return rewrite(body, rule, expr_rule)
