@@ -20,6 +20,7 @@ from tilewright.accel.operators import Axis, Blend, Conv, Windows, blend, conv, 
 from tilewright.base.errors import Unsupported
 from tilewright.base.geometry import Geometry
 from tilewright.graph.ir import Node, Value
+from tilewright.graph.passes.decompose_quantized import LIMITS, given
 from tilewright.tensor.ir import Function
 
 Array = np.ndarray[Any, Any]
@@ -136,7 +137,8 @@ def _stored(constants: Constants, value: Value | None) -> Array:
 
 
 def _limits(node: Node) -> tuple[int, int, int]:
-    return int(node["zero"]), int(node["low"]), int(node["high"])
+    zero, low, high = (int(given(node, name)) for name in LIMITS)
+    return zero, low, high
 
 
 def _parameters(
@@ -154,7 +156,9 @@ def _parameters(
 
 
 def _axes(node: Node, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[Axis, Axis]:
-    strides, pads, dilations = (tuple(node[name]) for name in ("strides", "pads", "dilations"))
+    strides, pads, dilations = (
+        tuple(given(node, name)) for name in ("strides", "pads", "dilations")
+    )
     rows, columns = (
         Axis(size[at], kernel[at], strides[at], pads[at], pads[at + 2], dilations[at], at == 0)
         for at in (0, 1)
@@ -169,14 +173,14 @@ def _conv(node: Node, constants: Constants, g: Geometry, outside: set[Value]) ->
     if len(shape) != 4:
         raise refused(f"its input has {len(shape)} dimensions, not 4")
     w = _stored(constants, node.inputs[1])
-    given = [_stored(constants, value) for value in node.inputs[2:5]]
-    zero, groups = int(node["x_zero"]), int(node["groups"])
+    params = [_stored(constants, value) for value in node.inputs[2:5]]
+    zero, groups = int(given(node, "x_zero")), int(given(node, "groups"))
     fold = zero * w.astype(np.int64).sum(axis=(1, 2, 3))
     kernel = (w.shape[2], w.shape[3])
     rows, columns = _axes(node, (shape[2], shape[3]), kernel)
     macs = int(np.prod(out)) * int(np.prod(w.shape[1:]))
     blocks = -(-out[1] // g.block_out)
-    q = _parameters(given, out[1], blocks, g, fold)
+    q = _parameters(params, out[1], blocks, g, fold)
     layout = Layout(shape)
     if groups == shape[1] == out[1] and groups > 1:
         images = layout.packed_shape(g)[0]
@@ -259,10 +263,10 @@ def _matmul(node: Node, constants: Constants, g: Geometry, outside: set[Value]) 
     assert x is not None
     shape, (m, n) = _shape(x), _shape(node.output)
     w = _stored(constants, node.inputs[1])
-    given = [_stored(constants, value) for value in node.inputs[2:5]]
-    fold = int(node["x_zero"]) * w.astype(np.int64).sum(axis=0)
+    params = [_stored(constants, value) for value in node.inputs[2:5]]
+    fold = int(given(node, "x_zero")) * w.astype(np.int64).sum(axis=0)
     blocks = -(-n // g.block_out)
-    q = _parameters(given, n, blocks, g, fold)
+    q = _parameters(params, n, blocks, g, fold)
     images = -(-m // g.batch)
     if len(shape) == 4:
         if images > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright import sym, te
 from tilewright.base.dtype import F32, F64, I8, I32, I64
-from tilewright.lower.base import Lowering, Refusal, Use, front_axis, static
+from tilewright.lower.base import Lowering, Refusal, Use, broadcast_index, front_axis, static
 from tilewright.sym import ZERO, Expr
 from tilewright.te import Tensor
 
@@ -75,17 +75,14 @@ def requantized(
     return te.cast(clamped, I8)
 
 
-def _requantize(use: Use, x: Tensor, *given: Tensor) -> Tensor:
-    axis = front_axis(use["axis"], max(1, x.ndim))
+def _requantize(use: Use, *given: Tensor) -> Tensor:
     limits = use["zero"], use["low"], use["high"]
 
     def element(*index: Expr) -> Expr:
-        found = [
-            one[(ZERO,) * one.ndim] if all(static(d) == 1 for d in one.shape) else one[index[axis]]
-            for one in given
-        ]
-        bias, multiplier, shift = found
-        return requantized(x[index], bias, multiplier, shift, limits)
+        x, bias, multiplier, shift = (
+            one[broadcast_index(one.shape, use.shape, index)] for one in given
+        )
+        return requantized(x, bias, multiplier, shift, limits)
 
     return te.compute(use.shape, element, name=use.name)
 

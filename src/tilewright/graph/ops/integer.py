@@ -4,9 +4,9 @@
 
     clamp((((x + bias) * multiplier + 2**(shift - 1)) >> shift) + zero, low, high)
 
-x + bias wraps as i32 does; the product is of 64 bits. Bias, multiplier and shift are per channel,
-or one for all. `quantized_*` are whole layers; a device that does not run one as it is runs it
-decomposed (`decompose_quantized`), with the same bits.
+x + bias wraps as i32 does; the product is of 64 bits. Parameters broadcast: layers have them per
+channel, or one for all. `quantized_*` are whole layers; a device that does not run one as it is
+runs it decomposed (`decompose_quantized`), with the same bits.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.base.dtype import I8, I32
-from tilewright.graph.op import ELEMENTWISE, INTEGER, OPAQUE, Attr, Call, Input, Op
+from tilewright.graph.op import BROADCAST, INTEGER, OPAQUE, Attr, Call, Input, Op
 from tilewright.graph.ops.conv import GROUPS, conv_shape, grouped
 from tilewright.graph.ops.linalg import exact, to_i32
-from tilewright.graph.ops.rules import same_dim
+from tilewright.graph.ops.rules import broadcast_shapes, same_dim
 from tilewright.graph.ops.windows import DILATIONS, PADS, STRIDES, pad_spatial, taps
 from tilewright.graph.types import TensorType, Type
 
@@ -65,18 +65,9 @@ def _check_bytes(call: Call, *inputs: int) -> None:
 
 
 def _requantize_type(call: Call) -> tuple[Type, ...]:
-    shape = call.shape(0)
-    if call.tensor(0).dtype is not I32:
-        raise call.error("TW1206", f"{call.op} takes sums of i32, not {call.tensor(0).dtype}")
-    if not -len(shape) <= call["axis"] < max(1, len(shape)):
-        raise call.error("TW1206", f"axis {call['axis']} of {call.op} is not one of {len(shape)}")
-    _check_parameters(call, 1, shape[call["axis"]] if shape else sym.ONE)
-    return (TensorType(I8, shape),)
-
-
-def _requantize(call: Call, x: Array, *given: Array) -> Array:
-    axis = call["axis"] % max(1, x.ndim)
-    return requantized(call, x, *(_spread(one, x.ndim, axis) for one in given))
+    if any(call.tensor(at).dtype is not I32 for at in range(4)):
+        raise call.error("TW1206", f"{call.op} takes sums and parameters of i32")
+    return (TensorType(I8, broadcast_shapes(call, [call.shape(at) for at in range(4)])),)
 
 
 def _conv_type(call: Call) -> tuple[Type, ...]:
@@ -157,9 +148,9 @@ OPS = (
         "clamp(round((x + bias) * multiplier / 2**shift) + zero, low, high), halves up.",
         (Input("x", INTEGER), *_PARAMETERS),
         _requantize_type,
-        _requantize,
-        ELEMENTWISE,
-        (Attr("axis", int, 1), *_LIMITS),
+        requantized,
+        BROADCAST,
+        _LIMITS,
     ),
     Op(
         "quantized_conv",

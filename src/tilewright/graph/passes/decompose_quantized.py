@@ -8,6 +8,7 @@ For devices that run no such layer as a whole. `but` names values whose layers s
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from tilewright.base.dtype import I8, I32
 from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Attribute, Module, Node, Value
 from tilewright.graph.match import MatchRule, Replacement, Scope, Steps, rewrite_matches
+from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType
 
 BYTE, WORD = TensorType(I8, ()), TensorType(I32, ())
@@ -36,18 +38,29 @@ def decompose_all_but(module: Module, kept: Collection[Value]) -> Module:
 
 
 def _limits(node: Node) -> dict[str, Attribute]:
-    return {name: node[name] for name in LIMITS}
+    return {name: given(node, name) for name in LIMITS}
+
+
+def given(node: Node, name: str) -> Any:
+    """An attribute of a layer, or what it is by default."""
+    attr = next(attr for attr in OPS[node.op].attributes if attr.name == name)
+    return node.get(name, attr.default)
 
 
 def _conv(node: Node, scope: Scope) -> Replacement:
     if node.op != "quantized_conv":
         return None
     steps = Steps(node, scope)
-    zero = steps.constant(np.array(node["x_zero"]), BYTE, "x_zero") if node["x_zero"] else None
-    kept = {name: node[name] for name in ("strides", "pads", "dilations", "groups")}
+    zero = (
+        steps.constant(np.array(given(node, "x_zero")), BYTE, "x_zero")
+        if given(node, "x_zero")
+        else None
+    )
+    kept = {name: given(node, name) for name in ("strides", "pads", "dilations", "groups")}
     operands = (*node.inputs[:2], zero) if zero is not None else node.inputs[:2]
     sums = steps.add("conv_integer", *operands, **kept)
-    steps.add("requantize", sums, *node.inputs[2:5], axis=1, **_limits(node))
+    shaped = [steps.add("reshape", value, shape=(-1, 1, 1)) for value in node.inputs[2:5]]
+    steps.add("requantize", sums, *shaped, **_limits(node))
     return steps.done()
 
 
@@ -60,10 +73,14 @@ def _matmul(node: Node, scope: Scope) -> Replacement:
     shape = x.tensor.shape
     if shape is not None and len(shape) > 2:
         x = steps.add("reshape", x, shape=(shape[0], -1))
-    zero = steps.constant(np.array(node["x_zero"]), BYTE, "x_zero") if node["x_zero"] else None
+    zero = (
+        steps.constant(np.array(given(node, "x_zero")), BYTE, "x_zero")
+        if given(node, "x_zero")
+        else None
+    )
     operands = (x, node.inputs[1], zero) if zero is not None else (x, node.inputs[1])
     sums = steps.add("matmul_integer", *operands)
-    steps.add("requantize", sums, *node.inputs[2:5], axis=1, **_limits(node))
+    steps.add("requantize", sums, *node.inputs[2:5], **_limits(node))
     return steps.done()
 
 
@@ -79,11 +96,10 @@ def _add(node: Node, scope: Scope) -> Replacement:
         )
         for value, factor in zip(node.inputs[:2], ("a", "b"), strict=True)
     ]
-    given = [
-        steps.constant(np.array([node[name]]), WORD, name)
-        for name in ("bias", "multiplier", "shift")
+    numbers = [
+        steps.constant(np.array(node[name]), WORD, name) for name in ("bias", "multiplier", "shift")
     ]
-    steps.add("requantize", steps.add("add", *terms), *given, axis=0, **_limits(node))
+    steps.add("requantize", steps.add("add", *terms), *numbers, **_limits(node))
     return steps.done()
 
 
@@ -91,6 +107,6 @@ def _pool(node: Node, scope: Scope) -> Replacement:
     if node.op != "quantized_max_pool":
         return None
     steps = Steps(node, scope)
-    kept = {name: node[name] for name in ("kernel", "strides", "pads", "dilations")}
+    kept = {name: given(node, name) for name in ("kernel", "strides", "pads", "dilations")}
     steps.add("max_pool", node.inputs[0], **kept)
     return steps.done()
