@@ -32,7 +32,11 @@ def decompose_all_but(module: Module, kept: Collection[Value]) -> Module:
     """The same for all layers but those that define values to be kept."""
 
     def unless_kept(rule: MatchRule) -> MatchRule:
-        return lambda node, scope: None if node.output in kept else rule(node, scope)
+        def applied(node: Node, scope: Scope) -> Replacement:
+            is_kept = any(value in kept for value in node.outputs)
+            return None if is_kept else rule(node, scope)
+
+        return applied
 
     return rewrite_matches(module, [unless_kept(rule) for rule in (_conv, _matmul, _add, _pool)])
 
@@ -47,15 +51,17 @@ def given(node: Node, name: str) -> Any:
     return node.get(name, attr.default)
 
 
+def _zero(steps: Steps) -> Value | None:
+    """The zero point of a layer's input, unless it is 0."""
+    number = given(steps.like, "x_zero")
+    return steps.constant(np.array(number), BYTE, "x_zero") if number else None
+
+
 def _conv(node: Node, scope: Scope) -> Replacement:
     if node.op != "quantized_conv":
         return None
     steps = Steps(node, scope)
-    zero = (
-        steps.constant(np.array(given(node, "x_zero")), BYTE, "x_zero")
-        if given(node, "x_zero")
-        else None
-    )
+    zero = _zero(steps)
     kept = {name: given(node, name) for name in ("strides", "pads", "dilations", "groups")}
     operands = (*node.inputs[:2], zero) if zero is not None else node.inputs[:2]
     sums = steps.add("conv_integer", *operands, **kept)
@@ -73,11 +79,7 @@ def _matmul(node: Node, scope: Scope) -> Replacement:
     shape = x.tensor.shape
     if shape is not None and len(shape) > 2:
         x = steps.add("reshape", x, shape=(shape[0], -1))
-    zero = (
-        steps.constant(np.array(given(node, "x_zero")), BYTE, "x_zero")
-        if given(node, "x_zero")
-        else None
-    )
+    zero = _zero(steps)
     operands = (x, node.inputs[1], zero) if zero is not None else (x, node.inputs[1])
     sums = steps.add("matmul_integer", *operands)
     steps.add("requantize", sums, *node.inputs[2:5], **_limits(node))
