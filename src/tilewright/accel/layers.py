@@ -107,14 +107,14 @@ class _Refused(Unsupported):
 
 
 def refused(why: str) -> _Refused:
-    return _Refused("TW7034", f"the accelerator does not run it: {why}")
+    return _Refused("TW7044", f"the accelerator does not run it: {why}")
 
 
 Constants = Mapping[Value, Array]
 
 
 def kernel_of(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
-    """A layer as an operator; refused (TW7034) if it is none. The host packs what is `outside`."""
+    """A layer as an operator; refused (TW7044) if it is none. The host packs what is `outside`."""
     make = LAYERS.get(node.op)
     if make is None:
         raise refused(f"{node.op} is no layer of bytes")

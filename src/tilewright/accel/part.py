@@ -19,13 +19,13 @@ import numpy as np
 
 from tilewright.accel.compiler import finish, lower
 from tilewright.accel.compiler.fold import Folder, Place
-from tilewright.accel.cycle import Timing, cycles
+from tilewright.accel.cycle import Timing
+from tilewright.accel.device import backend_of, run_on, time_on
 from tilewright.accel.isa.steps import count_steps
 from tilewright.accel.isa.stream import Buffer, Stream
 from tilewright.accel.isa.table import dram_bytes
 from tilewright.accel.layers import Kernel, Layout, Operator, function_of, kernel_of
 from tilewright.accel.rules import schedule
-from tilewright.accel.simulate import simulate
 from tilewright.base.target import Target
 from tilewright.graph.ir import Graph, Value
 from tilewright.tensor.ir import Function
@@ -84,11 +84,10 @@ class Part:
         arrays: dict[str, Array] = dict(self.stored)
         for at, layout, name, fill in self.inputs:
             arrays[name] = layout.pack(np.asarray(given[at]), fill, g)
-        if self.target.text.startswith("vta-cycle"):
-            self.last = cycles(self.stream, arrays)
-            made = self.last.outputs
-        else:
-            made = simulate(self.stream, arrays)
+        ran = run_on(backend_of(self.target.text), self.stream, arrays)
+        if ran.end[-1] >= 0 and self.target.text.split()[0] != "vta-sim":
+            self.last = ran
+        made = ran.outputs
         return [
             layout.unpack(np.asarray(made[name]).view(np.int8), g) for layout, name in self.outputs
         ]
@@ -96,7 +95,7 @@ class Part:
     def timing(self) -> Timing:
         """When every task begins and ends."""
         if self.last is None:
-            self.last = cycles(self.stream)
+            self.last = time_on("timing", self.stream)
         return self.last
 
     def report(self) -> list[dict[str, Any]]:

@@ -214,27 +214,27 @@ def test_what_does_not_fit_is_told_by_how_much():
     small = Target.parse("vta-sim -wgt=4K")
     with pytest.raises(ScheduleError, match=r"entries of vta.wgt at a time, \d+ more") as caught:
         compile_function(program, small)
-    assert caught.value.code == "TW7030"
+    assert caught.value.code == "TW7040"
 
 
 def test_entries_of_another_shape_are_refused():
     program = schedule(conv(SMALL, VTA.geometry), VTA)[0].function
     with pytest.raises(ScheduleError) as caught:
         compile_function(program, Target.parse("vta-sim -geometry=1x8x16"))
-    assert caught.value.code == "TW7031"
+    assert caught.value.code == "TW7041"
 
 
 def test_what_is_no_instruction_is_refused():
     with pytest.raises(ScheduleError) as caught:
         compile_function(conv(SMALL, VTA.geometry), VTA)
-    assert caught.value.code == "TW7032"
+    assert caught.value.code == "TW7042"
 
 
 def test_an_operator_that_no_plan_fits_is_refused():
     tall = Axis(400, 400, 1)
     with pytest.raises(ScheduleError) as caught:
         schedule(windows(Windows(1, 1, tall, Axis(64, 64), "mac"), VTA.geometry), VTA)
-    assert caught.value.code == "TW7033"
+    assert caught.value.code == "TW7043"
 
 
 def test_a_plan_of_no_such_fields_is_refused():

@@ -120,7 +120,7 @@ class _Plan:
             if self.turning[name] > self.stride(name) or self.fixed[name] > have:
                 held = [b.name for b, one in self.lies.items() if one.memory == name]
                 raise ScheduleError(
-                    "TW7030",
+                    "TW7040",
                     f"@{fn.name} needs {need} entries of vta.{name} at a time, {need - have} more "
                     f"than there are: %{', %'.join(held)}",
                     fn.loc,
@@ -144,7 +144,7 @@ def _strides(buffer: Buffer, entry: tuple[int, ...]) -> list[int]:
     if len(dims) != buffer.rank or tuple(dims[-len(entry) :]) != entry:
         shape = ", ".join(map(str, buffer.shape))
         raise ScheduleError(
-            "TW7031",
+            "TW7041",
             f"%{buffer.name}: {buffer.dtype}[{shape}] does not consist of entries of "
             f"{buffer.memory.name}, which are {list(entry)}",
             help="the last dimensions of a buffer in that memory are those of an entry",

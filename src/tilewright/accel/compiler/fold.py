@@ -314,7 +314,7 @@ class Folder:
     def _refused(self, why: str) -> ScheduleError:
         name = "" if self._fn is None else f"@{self._fn.name}: "
         return ScheduleError(
-            "TW7032",
+            "TW7042",
             f"{name}{why}",
             help="copy, compute and store by tensorize with the accelerator's intrinsics alone",
         )

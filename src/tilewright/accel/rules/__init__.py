@@ -31,7 +31,7 @@ def schedule(fn: Function, target: Target, choice: Choice | None = None) -> tupl
             return sch, log
     why = "; ".join(f"{one.rule}: {one.reason}" for one in log.refusals)
     raise ScheduleError(
-        "TW7033",
+        "TW7043",
         f"no rule of the accelerator schedules @{fn.name}" + (f": {why}" if why else ""),
         help="use larger memories, or run the operator on the CPU",
     )

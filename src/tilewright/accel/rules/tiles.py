@@ -58,7 +58,7 @@ def limits_of(sch: Schedule) -> tuple[int, int, int]:
     value = body.value
     clamped = value.children()[0]
     if not isinstance(clamped, sym.Min) or not isinstance(clamped.a, sym.Max):
-        raise ScheduleError("TW7032", f"{value} is no requantization", help="see accel/operators")
+        raise ScheduleError("TW7042", f"{value} is no requantization", help="see accel/operators")
     high, low, moved = clamped.b, clamped.a.b, clamped.a.a
     zero = moved.b if isinstance(moved, sym.Add) else sym.ZERO
     numbers = [int(one.value) for one in (zero, low, high) if isinstance(one, sym.Const)]
