@@ -10,7 +10,6 @@ interpreter after every pass, streams in the simulators.
 
 from __future__ import annotations
 
-from tilewright.accel.banks import assign_banks
 from tilewright.accel.compiler.assign_scratchpads import assign_scratchpads
 from tilewright.accel.compiler.fold import Folder, Place
 from tilewright.accel.compiler.tokens import insert_tokens
@@ -77,4 +76,4 @@ def finish(folder: Folder, buffers: list[Buffer]) -> Stream:
     code = [Buffer("uop", "uop", 8 * len(folder.microcode))]
     stream = Stream(folder.geometry, (*buffers, *code), tuple(folder.microcode), tuple(tasks))
     check_stream(stream)
-    return assign_banks(insert_tokens(stream))
+    return insert_tokens(stream)

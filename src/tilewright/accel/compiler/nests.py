@@ -6,7 +6,7 @@ rest over the loops outside. `at(env)` gives the numbers for one iteration of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tilewright import sym
@@ -22,9 +22,11 @@ class Linear:
 
     slopes: tuple[int, ...]
     rest: Expr
+    outside: tuple[Var, ...]  # the variables of the rest
+    run: Callable[..., int]  # the rest, from their values
 
     def at(self, env: Env) -> int:
-        return int(sym.evaluate(self.rest, env))
+        return self.run(*[env[variable] for variable in self.outside])
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,4 +152,37 @@ def linear(expr: Expr, variables: tuple[Var, ...]) -> Linear | None:
     if parts is None or not all(isinstance(slope, sym.Const) for slope in parts[0].values()):
         return None
     slopes = [parts[0].get(variable, sym.ZERO) for variable in variables]
-    return Linear(tuple([int(s.value) for s in slopes if isinstance(s, sym.Const)]), parts[1])
+    rest = parts[1]
+    outside = tuple(sym.free_vars(rest))
+    numbers = tuple([int(s.value) for s in slopes if isinstance(s, sym.Const)])
+    return Linear(numbers, rest, outside, compiled(rest, outside))
+
+
+_SIGNS: dict[type[Expr], str] = {
+    sym.Add: "+", sym.Sub: "-", sym.Mul: "*", sym.FloorDiv: "//", sym.FloorMod: "%"
+}  # fmt: skip
+
+
+def compiled(expr: Expr, variables: tuple[Var, ...]) -> Callable[..., int]:
+    """An expression as a function: it is asked for the numbers of every task."""
+    names = {variable: f"v{at}" for at, variable in enumerate(variables)}
+
+    def text(node: Expr) -> str:
+        if isinstance(node, sym.Const):
+            return f"({int(node.value)})"
+        if isinstance(node, Var):
+            return names[node]
+        if type(node) in _SIGNS:
+            a, b = node.children()
+            return f"({text(a)} {_SIGNS[type(node)]} {text(b)})"
+        if isinstance(node, (sym.Min, sym.Max)):
+            name = "min" if isinstance(node, sym.Min) else "max"
+            return f"{name}({', '.join(text(child) for child in node.children())})"
+        raise KeyError
+
+    try:
+        source = f"lambda {', '.join(names.values())}: {text(expr)}"
+    except KeyError:
+        return lambda *values: int(sym.evaluate(expr, dict(zip(variables, values, strict=True))))
+    made: Callable[..., int] = eval(source, {"min": min, "max": max})
+    return made
