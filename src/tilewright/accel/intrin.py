@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from tilewright import te
+from tilewright.accel.isa.table import ACC_BANKS
 from tilewright.base.geometry import Geometry
 from tilewright.lower.quantize import requantized
 from tilewright.tensor.intrin import TensorIntrin, declare_family, intrinsic
@@ -26,9 +27,11 @@ from tilewright.tensor.visit import replace_buffers
 
 # How many places a buffer has that take turns, so that a unit fills one while another is read.
 SLOTS = Parameter("slots", 1, 8, default=1, is_layout=True)
+# The bank of `acc` that the first slot is in, counted from 1, the next one in the next bank.
+BANK = Parameter("bank", 0, ACC_BANKS, default=0, is_layout=True)
 SCOPES = {
     name: declare_scope(
-        MemoryScope(f"vta.{name}", Owner.UNIT, is_addressable=False, parameters=(SLOTS,))
+        MemoryScope(f"vta.{name}", Owner.UNIT, is_addressable=False, parameters=(SLOTS, BANK))
     )
     for name in ("inp", "wgt", "acc", "out")
 }

@@ -7,6 +7,8 @@
 Buffers that live at the same time lie side by side; others share entries. A buffer with slots lies
 in them by turns, from one allocation to the next: what fills it does not wait for what reads the
 last one. Slots divide what memory is left evenly, so that those of `acc` are in different banks.
+Operands of the ALU are best in different banks themselves: those of `vta.acc(slots=2, bank=2)` lie
+in the second bank and the third by turns.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import math
 from dataclasses import dataclass, replace
 
 from tilewright import sym
-from tilewright.accel.isa.table import depth, entry_shape
+from tilewright.accel.isa.table import ACC_BANKS, depth, entry_shape
 from tilewright.base.dtype import dtype
 from tilewright.base.errors import ScheduleError
 from tilewright.base.geometry import Geometry
@@ -45,6 +47,7 @@ class _Lies:
     memory: str
     first: int
     slots: int
+    bank: int  # of the first slot, counted from 1; 0: slots divide the memory
     turn: Expr  # counts the allocations
     strides: tuple[int, ...]  # of its dimensions, in entries
 
@@ -94,13 +97,13 @@ class _Plan:
         if isinstance(stmt, For):
             loops = [*loops, stmt]
         elif isinstance(stmt, Alloc) and (name := memory_name(stmt.buffer)):
-            slots = stmt.buffer.memory["slots"]
-            used, most = (fixed, self.fixed) if slots == 1 else (turning, self.turning)
+            slots, bank = stmt.buffer.memory["slots"], stmt.buffer.memory["bank"]
+            is_fixed = slots == 1 and not bank
+            used, most = (fixed, self.fixed) if is_fixed else (turning, self.turning)
             strides = _strides(stmt.buffer, entry_shape(name, self.geometry))
-            self.lies[stmt.buffer] = _Lies(
-                name, used[name], slots, _turn(loops), tuple(strides[1:])
-            )
-            self.slots[name] = max(self.slots[name], slots)
+            turn, steps = _turn(loops), tuple(strides[1:])
+            self.lies[stmt.buffer] = _Lies(name, used[name], slots, bank, turn, steps)
+            self.slots[name] = max(self.slots[name], ACC_BANKS if bank else slots)
             used[name] += strides[0]
             most[name] = max(most[name], used[name])
             self.visit(stmt.body, loops, fixed, turning)
@@ -128,10 +131,13 @@ class _Plan:
                 )
 
     def address(self, lies: _Lies, index: tuple[Expr, ...]) -> Expr:
-        first = lies.first + (self.fixed[lies.memory] if lies.slots > 1 else 0)
+        is_fixed = lies.slots == 1 and not lies.bank
+        first = lies.first + (0 if is_fixed else self.fixed[lies.memory])
         address: Expr = const(first)
-        if lies.slots > 1:
+        if not is_fixed:
             turn = sym.floormod(lies.turn, const(lies.slots))
+            if lies.bank:
+                turn = sym.floormod(sym.add(turn, lies.bank - 1), const(ACC_BANKS))
             address = sym.add(address, sym.mul(turn, self.stride(lies.memory)))
         for at, stride in zip(index, lies.strides, strict=False):
             address = sym.add(address, sym.mul(at, stride))

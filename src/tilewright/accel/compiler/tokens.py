@@ -120,9 +120,8 @@ def touches(task: Instruction, stream: Stream, uops: Indices, units: dict[int, i
     if task.opcode.formats:
         return _transfer(task, stream, units)
     found = [Touch("uop", slice(task["ubegin"], task["uend"]), False)]
-    dst, src, aux = (
-        _reached(task, uops, at, name) for at, name in enumerate(("dst", "src", "aux"))
-    )
+    names = ("dst", "src", "aux")
+    dst, src, aux = (_reached(task, uops, at, name) for at, name in enumerate(names))
     if task.op == "gemm":
         return [*found, Touch("inp", src, False), Touch("wgt", aux, False), Touch("acc", dst, True)]
     found.append(Touch("acc", src, False))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tilewright import sym
-from tilewright.accel.intrin import LIMITS, of_geometry
+from tilewright.accel.intrin import LIMITS, SCOPES, of_geometry
 from tilewright.base.errors import ScheduleError
 from tilewright.base.geometry import Geometry
 from tilewright.rules.context import RuleContext
@@ -26,12 +28,12 @@ def sizes(block: Block) -> list[int]:
     return [int(it.extent.value) if isinstance(it.extent, sym.Const) else 0 for it in block.iters]
 
 
-def scoped(sch: Schedule, stages: tuple[str, ...], slots: int = SLOTS) -> None:
-    """Put stages into their memories, with slots that take turns."""
-    text = f"(slots={slots})" if slots > 1 else ""
+def scoped(sch: Schedule, stages: tuple[str, ...], banks: Mapping[str, int] | None = None) -> None:
+    """Put stages into their memories, with slots that take turns, some in banks of their own."""
     for name in stages:
-        memory = MEMORY_OF.get(name, "acc")
-        sch.set_scope(sch.get_block(name), 0, f"vta.{memory}{text}")
+        scope = SCOPES[MEMORY_OF.get(name, "acc")]
+        bank = (banks or {}).get(name, 0)
+        sch.set_scope(sch.get_block(name), 0, scope.member(slots=SLOTS, bank=bank).reference)
 
 
 def tensorized(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright import sym
-from tilewright.accel.isa.table import REQUANT_RELOAD_CYCLES, depth, word_bytes
+from tilewright.accel.isa.table import ACC_BANKS, REQUANT_RELOAD_CYCLES, depth, word_bytes
 from tilewright.accel.rules.conv import LATENCY, TASK_CYCLES, even_tiles
 from tilewright.accel.rules.tiles import finish_tile, geometry_of, scoped, sizes, tensorized
 from tilewright.base.geometry import Geometry
@@ -22,6 +22,9 @@ from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.tensor.ir import REDUCE, Block, Load, Stmt, Store, Update
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
+
+# A step reads a bank once a cycle: operands and sums are in different ones, in either slot.
+BANKS = {"a": 1, "par": 1, "b": 2, "acc": 3}
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def _steps(acc: Block) -> tuple[int, int]:
 
 def plans(found: Found, context: RuleContext) -> Space[VectorPlan] | None:
     g = geometry_of(context)
-    most = depth("acc", g) // 2
+    most = depth("acc", g) // ACC_BANKS
     columns = even_tiles(found.columns, most)
     candidates = {
         "rows": even_tiles(found.rows, most),
@@ -85,7 +88,7 @@ def plans(found: Found, context: RuleContext) -> Space[VectorPlan] | None:
         VectorPlan,
         candidates,
         lambda c: (
-            (_used(found, c) * 2 <= depth("acc", g))
+            (_used(found, c) * ACC_BANKS <= depth("acc", g))
             & (c["rows"] * c["columns"] * c["outs"] * 2 <= depth("out", g))
         ),
         stages=(("rows", "columns"), ("outs",)),
@@ -123,7 +126,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     tasks = tiles * (3.0 + len(found.reads) + found.passes)
     load = tiles * operands * entry + tasks * word_bytes(g) / g.bus_bytes
     vectors = found.images * found.outs * found.rows * found.columns
-    alu = vectors * found.passes + tiles * c["outs"] * REQUANT_RELOAD_CYCLES + 8.0 * tiles
+    # What is loaded meanwhile stops the ALU where it owns the bank.
+    alu = vectors * found.passes + tiles * (c["outs"] * REQUANT_RELOAD_CYCLES + 0.4 * operands + 8.0)
     slowest = np.maximum(np.maximum(load, alu), vectors * entry)
     first = load / tiles + 2 * g.latency_cycles
     last = alu / tiles + results * entry + g.latency_cycles + 3 * LATENCY
@@ -148,7 +152,7 @@ def apply(sch: Schedule, found: Found, plan: VectorPlan, context: RuleContext) -
         stages.append("acc")
     for name in (*found.reads, "par"):
         sch.compute_at(sch.get_block(name), tile)
-    scoped(sch, tuple(stages))
+    scoped(sch, tuple(stages), BANKS)
     if found.passes > 1:
         _steps_of_alu(sch, found, g)
     for name in found.reads:
