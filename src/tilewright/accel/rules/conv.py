@@ -153,7 +153,17 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         * parts
         * np.maximum(0.0, np.minimum(1.0, load / slowest) * (g.latency_cycles - part) / 4)
     )
-    return Cost.of(units=slowest, first=first, last=last, waits=waits, tasks=TASK_CYCLES * tasks)
+    # Weights that stay are loaded while the last two parts with those before are multiplied.
+    exposed = np.maximum(0.0, weights + image - 2.0 * part)
+    changes = np.where(c["hold"] == "weights", (far * found.images - 1) * exposed, 0.0)
+    return Cost.of(
+        units=slowest,
+        first=first,
+        last=last,
+        waits=waits,
+        changes=changes,
+        tasks=TASK_CYCLES * tasks,
+    )
 
 
 def apply(sch: Schedule, found: Found, plan: ConvPlan, context: RuleContext) -> list[BlockRef]:
@@ -171,7 +181,8 @@ def apply(sch: Schedule, found: Found, plan: ConvPlan, context: RuleContext) -> 
     sch.reorder(co, an, au, ao, ai, aj, ci, k, kh, kw, ab, af, e)
     sch.compute_at(sch.get_block("inp"), jo if plan.hold == "image" else co)
     sch.compute_at(sch.get_block("wgt"), oo if plan.hold == "weights" else co)
-    sch.compute_at(sch.get_block("par"), oo if plan.hold == "weights" else tiles[-1])
+    # Parameters beside their sums: in another slot they would be in a bank that GEMM owns.
+    sch.compute_at(sch.get_block("par"), tiles[-1])
     scoped(sch, ("inp", "wgt", "acc", "par", "out"))
     g = geometry_of(context)
     tensorized(sch, "acc", "vta_gemm", g, 3)

@@ -127,7 +127,9 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     load = tiles * operands * entry + tasks * word_bytes(g) / g.bus_bytes
     vectors = found.images * found.outs * found.rows * found.columns
     # What is loaded meanwhile stops the ALU where it owns the bank.
-    alu = vectors * found.passes + tiles * (c["outs"] * REQUANT_RELOAD_CYCLES + 0.4 * operands + 8.0)
+    alu = vectors * found.passes + tiles * (
+        c["outs"] * REQUANT_RELOAD_CYCLES + 0.4 * operands + 8.0
+    )
     slowest = np.maximum(np.maximum(load, alu), vectors * entry)
     first = load / tiles + 2 * g.latency_cycles
     last = alu / tiles + results * entry + g.latency_cycles + 3 * LATENCY
