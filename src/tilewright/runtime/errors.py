@@ -6,7 +6,13 @@ function and the argument. Here each code gets its number, its class and a way o
 
 from __future__ import annotations
 
-from tilewright.base.errors import CompilerBug, ExecutionError, TilewrightError, UserError, UserTypeError
+from tilewright.base.errors import (
+    CompilerBug,
+    ExecutionError,
+    TilewrightError,
+    UserError,
+    UserTypeError,
+)
 from tilewright.runtime import _native
 
 
