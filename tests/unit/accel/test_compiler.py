@@ -20,7 +20,7 @@ from tilewright.base.geometry import Geometry
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
 from tilewright.rules.rule import Choice
-from tilewright.tensor import parse
+from tilewright.tensor import Schedule, parse
 
 TARGETS = {
     "1x16x16": "vta-sim",
@@ -150,6 +150,25 @@ def test_slots_hide_latency():
     without = parse(str(program).replace("(slots=2)", ""))
     with_slots, alone = (cycles(compile_function(one, VTA)).total for one in (program, without))
     assert with_slots < 0.9 * alone
+
+
+def test_virtual_threads_hide_latency():
+    """Two tiles at a time, interleaved: what one waits for, the other one does not."""
+    fn = conv(Conv(1, 1, 2, 2, Axis(14), Axis(14)), VTA.geometry)
+    plan = Choice("vta_conv", "rows=7 columns=7 outs=1 ins=1 hold=none")
+    alone = parse(str(schedule(fn, VTA, plan)[0].function).replace("(slots=2)", ""))
+    threaded = Schedule(alone)
+    threaded.bind(threaded.get_loops(threaded.get_block("y"))[4], "vthread")
+    streams = [compile_function(one, VTA) for one in (alone, threaded.function)]
+    names = [buffer.name for buffer in fn.buffers]
+    args = dict(zip(names, inputs_of(fn, np.random.default_rng(0)), strict=False))
+    results = []
+    for stream in streams:
+        verify(stream)
+        results.append(simulate(stream, args)["y"])
+    np.testing.assert_array_equal(*results)
+    without, together = (cycles(stream).total for stream in streams)
+    assert together < 0.85 * without
 
 
 def test_no_token_is_superfluous():

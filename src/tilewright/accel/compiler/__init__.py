@@ -46,9 +46,10 @@ LOWER_ACCEL: tuple[TensorPass, ...] = (
 )
 
 
-def lower(fn: Function, target: Target, ctx: PassContext | None = None) -> Function:
+def lower(fn: Function, target: Target) -> Function:
     """A scheduled function on the entries of the accelerator's memories."""
-    return run_passes(fn, LOWER_ACCEL, PassContext(target=target) if ctx is None else ctx)
+    options = {"inject_virtual_threads.nests": True}  # what becomes one task stays together
+    return run_passes(fn, LOWER_ACCEL, PassContext(target=target, options=options))
 
 
 def compile_function(fn: Function, target: Target) -> Stream:
