@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright import sym
-from tilewright.accel.isa.table import ACC_BANKS, REQUANT_RELOAD_CYCLES, depth, word_bytes
+from tilewright.accel.isa.table import ACC_BANKS, LOOPS, REQUANT_RELOAD_CYCLES, depth, word_bytes
 from tilewright.accel.rules.conv import LATENCY, TASK_CYCLES, even_tiles
 from tilewright.accel.rules.tiles import finish_tile, geometry_of, scoped, sizes, tensorized
 from tilewright.base.geometry import Geometry
@@ -123,7 +123,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     results = c["outs"] * c["rows"] * c["columns"]
     entry = g.batch * g.block_out / g.bus_bytes
     operands = _used(found, c) - (results if found.passes > 1 else 0)
-    tasks = tiles * (3.0 + len(found.reads) + found.passes)
+    # Taps are loops of one task, but for the first ones, which overwrite.
+    tasks = tiles * (3.0 + len(found.reads) + min(found.passes, LOOPS))
     load = tiles * operands * entry + tasks * word_bytes(g) / g.bus_bytes
     vectors = found.images * found.outs * found.rows * found.columns
     # What is loaded meanwhile stops the ALU where it owns the bank.
