@@ -149,7 +149,7 @@ def place(module: Module, host: Target, why: Mapping[str, str]) -> Placement:
     placed = Placement(found.graph, devices, reasons)
     if not placed.is_native:
         raise UserError(
-            "TW6009",
+            "TW6011",
             f"the model does not run beside an accelerator: {', '.join(placed.fallbacks)} have no "
             "native code",
             help="compile it for a CPU, or export it without them",
