@@ -45,6 +45,7 @@ os.environ["TILEWRIGHT_TUNING_DB"] = ""  # what the user has tuned changes no te
 
 import pytest
 
+import tilewright.accel.intrin  # declares the accelerator's memories
 import tilewright.intrin  # noqa: F401  # declares the hardware that programs may name
 from tilewright.base.errors import TilewrightError
 from tilewright.base.passes import PassContext, parse_passes, run_passes
@@ -186,18 +187,26 @@ class Case:
 
 
 class KnownPasses(Mapping[str, Callable[..., Any]]):
-    """The passes by name: each is a function in a file of its own name."""
+    """The passes by name: each is a function in a file of its own name.
+
+    Those of accelerators lie beside the compiler that runs them.
+    """
 
     def __init__(self, package: str) -> None:
         self.package = package
 
+    def _module(self, name: object) -> str:
+        for package in (self.package, "tilewright.accel.compiler"):
+            if importlib.util.find_spec(f"{package}.{name}") is not None:
+                return f"{package}.{name}"
+        return ""
+
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        module = importlib.import_module(f"{self.package}.{name}")
-        found: Callable[..., Any] = getattr(module, name)
+        found: Callable[..., Any] = getattr(importlib.import_module(self._module(name)), name)
         return found
 
     def __contains__(self, name: object) -> bool:
-        return importlib.util.find_spec(f"{self.package}.{name}") is not None
+        return bool(self._module(name))
 
     def __iter__(self) -> Iterator[str]:
         package = importlib.import_module(self.package)

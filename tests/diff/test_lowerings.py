@@ -742,6 +742,16 @@ case(
     note="blocks",
 )
 case("dequantize", rand(4, 6, of=np.int32, high=1 << 30), np.float32(0.1), to=dtype("f32"))
+case(
+    "requantize",
+    rand(2, 3, 4, of=np.int32, low=-(1 << 20), high=1 << 20),
+    rand(3, 1, of=np.int32, low=-1000, high=1000),
+    rand(3, 1, of=np.int32, low=1 << 29, high=1 << 30),
+    np.array([[44], [45], [62]], np.int32),
+    zero=-3,
+    low=-100,
+)
+case("requantize", rand(5, of=np.int32), *(np.int32(one) for one in (1, 1, 0)), high=5)
 
 # ---------------------------------------------------------------------------- attention
 

@@ -14,6 +14,9 @@ from dataclasses import dataclass, fields
 from tilewright.base.errors import UserError
 
 ACC_BYTES = 4  # an accumulator is i32; operands and results are i8
+# What a small processor beside the accelerator multiplies in one of its cycles: a Cortex-A9 ran
+# convolutions 40 times slower than 256 multipliers at 70% (OSDI'18, section 6.4).
+HOST_MACS_PER_CYCLE = 4
 
 
 @dataclass(frozen=True, slots=True)

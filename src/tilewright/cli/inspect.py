@@ -55,7 +55,7 @@ def inspect(
         elif graph:
             print(_graph_text(module))
         else:
-            print(_inside(module).placement)
+            print(getattr(module, "placement", None) or _inside(module).placement)
         return
     if schedules:
         rows = describe_schedules(module, measured_us(module, dims))
@@ -155,6 +155,7 @@ def describe_module(module: Module) -> dict[str, Any]:
             "kernels": told["kernels"],
             "memory": [memory],
         }
+    from tilewright.driver.accelerate import AcceleratedModule
     from tilewright.driver.compiled import kernel_calls
 
     inside = _inside(module)
@@ -162,6 +163,8 @@ def describe_module(module: Module) -> dict[str, Any]:
     kernels = [
         dict(one) | {"code_bytes": images[one["kernel"]]} for one in kernel_calls(inside.program)
     ]
+    if isinstance(module, AcceleratedModule):
+        report |= {"accelerator": {"cycles": module.cycles, "layers": module.report()}}
     return report | {
         "placement": inside.placement.counts(),
         "timings_s": module.timings,
@@ -204,9 +207,21 @@ def _show(report: dict[str, Any], nodes: bool) -> None:
         if arena and floor:
             table.add_row("arena / lower bound", f"{arena / floor:.3f}")
     out.print(table)
+    if "accelerator" in report:
+        out.print(_layers(report["accelerator"]))
     for device, count in report.get("placement", {}).items():
         out.print(f"{device}: {count} nodes")
     out.print(f"fallbacks: {', '.join(report['fallbacks']) or 'none'}")
+
+
+def _layers(told: dict[str, Any]) -> Table:
+    """What every layer takes on the accelerator."""
+    table = Table("layer", "cycles", "bytes", "of peak", "plan")
+    for row in told["layers"]:
+        figures = (f"{row['cycles']:,}", f"{row['bytes']:,}", f"{row['share']:.1%}")
+        table.add_row(row["op"], *figures, row["plan"])
+    table.add_row("all", f"{told['cycles']:,}", "", "", "", style="bold")
+    return table
 
 
 def _timings(timings: dict[str, dict[str, float]]) -> Table:

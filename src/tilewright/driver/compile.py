@@ -19,12 +19,19 @@ import numpy as np
 
 from tilewright.base.errors import UserError, UserTypeError
 from tilewright.base.passes import PassContext, run_passes
-from tilewright.base.target import CPU, CUDA, Target
+from tilewright.base.target import ACCEL, CPU, CUDA, Target
 from tilewright.codegen import jit, llvm
 from tilewright.codegen.build import can_run, new_module
 from tilewright.codegen.entry import signature_of
 from tilewright.codegen.export import places_of
 from tilewright.codegen.host import emit_main, input_function
+from tilewright.driver.accelerate import (
+    AcceleratedModule,
+    compile_parts,
+    divide,
+    integer_graph,
+    place,
+)
 from tilewright.driver.compiled import CompiledModule, CrossModule, Inside
 from tilewright.driver.device_module import DeviceModule
 from tilewright.driver.foreign_parts import call_foreign_parts
@@ -109,8 +116,10 @@ def compile(
     chosen = Target.parse(target)
     check_options(options)
     settings = Options(threads=checked_threads(threads), precision=precision, **options)
-    if chosen.kind not in (CPU, CUDA):
-        raise UserError("TW6002", f"models compile for CPUs and CUDA so far, not for {chosen}")
+    if chosen.kind not in (CPU, CUDA, ACCEL):
+        raise UserError(
+            "TW6002", f"models compile for CPUs, CUDA and accelerators so far, not for {chosen}"
+        )
     if precision not in PRECISIONS:
         raise UserError(
             "TW6003", f"unknown precision {precision!r}", help=f"use {', '.join(PRECISIONS)}"
@@ -120,9 +129,18 @@ def compile(
     graph = with_sizes(opened.graph, opened.dynamic)
     laps.append(time.perf_counter())
     ctx = PassContext(target=chosen)
-    graph = optimize(graph, chosen, settings, ctx)
+    host = chosen
+    reasons: Mapping[str, str] = {}
+    if chosen.kind == ACCEL:
+        host = Target.parse(CPU)
+        ctx = PassContext(target=host, options={"decompose_quantized.enabled": False})
+        graph, reasons = divide(integer_graph(graph, chosen), chosen)
+    graph = optimize(graph, host, settings, ctx)
     laps.append(time.perf_counter())
-    module = build_module(graph, chosen, settings)
+    if chosen.kind == ACCEL:
+        module = build_accelerated(graph, chosen, host, settings, reasons)
+    else:
+        module = build_module(graph, chosen, settings)
     laps.append(time.perf_counter())
     spent = [after - before for before, after in itertools.pairwise(laps)]
     stages = dict(zip(("import", "passes", "code"), spent, strict=True))
@@ -190,6 +208,18 @@ def build_module(module: ir.Module, target: Target, options: Options) -> Module:
     foreign = Foreign(parts, tuple(inputs), tuple(outputs))
     native = build_native(main, target, options, placed, foreign)
     return HybridModule(native, parts, inputs, outputs)
+
+
+def build_accelerated(
+    module: ir.Module, target: Target, host: Target, options: Options, reasons: Mapping[str, str]
+) -> Module:
+    """Native code of the host, and streams for the parts that the accelerator runs."""
+    placed = place(module, host, reasons)
+    main, parts, streams = compile_parts(module, placed, target)
+    specs = specs_of(module)
+    foreign = Foreign(parts, tuple(specs[0]), tuple(specs[1]))
+    native = build_native(main, host, options, placed, foreign)
+    return AcceleratedModule(native, parts, specs, streams, placed)
 
 
 def check_on_device(module: ir.Module, placed: Placement) -> None:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.base.dtype import I64
 from tilewright.driver.parts import INPUTS, OUTPUTS, Part, Parts, part_name
-from tilewright.driver.placement import INTERPRETER, Placement, describe
+from tilewright.driver.placement import Placement, describe
 from tilewright.graph import ir
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.types import TensorType, is_tensor, sizes_of
@@ -77,7 +77,7 @@ class _Splitter:
         return self.handles[value]
 
     def is_foreign(self, node: Node) -> bool:
-        return self.placed[node] == INTERPRETER
+        return self.placed.is_foreign(node)
 
     # ------------------------------------------------------------------ graphs
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from tilewright.runtime import module as runtime
 from tilewright.runtime.array import Array
 from tilewright.runtime.module import Spec
 from tilewright.runtime.profiler import Record
+
+Runner = Callable[..., Sequence[Any]]  # from the arrays of a part's parameters to its results
 
 FAILED = 1  # what a callback returns; the reason is kept on this side
 
@@ -83,8 +85,9 @@ class _Run:
 class _Callbacks:
     """Runs parts when main asks for them, on the thread that called the model."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, runners: Mapping[int, Runner]) -> None:
         self.parts = parts
+        self.runners = runners
         self.graphs = [parts.module.graphs[part_name(at)] for at in range(len(parts.parts))]
         self._mine = threading.local()
         self._run = _RUN(self._run_part)
@@ -120,7 +123,10 @@ class _Callbacks:
             for param in graph.params[count:]:
                 (known,) = param.tensor.static_shape or ()
                 args.append(np.array(sizes[:known], np.int64))
-            results = Interpreter(self.parts.module).run(graph, args)
+            if number in self.runners:
+                results = tuple(self.runners[number](*args))
+            else:
+                results = Interpreter(self.parts.module).run(graph, args)
             if part.tells:
                 for at, size in enumerate(results[0].tolist()):
                     told[at] = size
@@ -184,8 +190,12 @@ class HybridModule(runtime.Module):
         parts: Parts,
         inputs: Sequence[Spec],
         outputs: Sequence[Spec],
+        runners: Mapping[int, Runner] | None = None,
     ) -> None:
-        """`native` takes and gives handles where `inputs` and `outputs` are objects."""
+        """`native` takes and gives handles where `inputs` and `outputs` are objects.
+
+        Parts that have a runner are run by it, in the place of the interpreter.
+        """
         self.native = native
         self.parts = parts
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
@@ -194,7 +204,7 @@ class HybridModule(runtime.Module):
         self._names = {spec.name: at for at, spec in enumerate(self.inputs)}
         self._objects_in = _objects(parts.module.graphs[INPUTS])
         self._objects_out = _objects(parts.module.graphs[OUTPUTS])
-        self._callbacks = _Callbacks(parts)
+        self._callbacks = _Callbacks(parts, runners or {})
         native.set_foreign(*self._callbacks.addresses)
 
     @property

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tilewright.base.target import Target
+from tilewright.base.target import ACCEL, Target
 from tilewright.graph.ir import Graph, Module, Node
 from tilewright.graph.visit import walk
 from tilewright.lower.native import CONTROL, why_not_native
@@ -33,6 +33,7 @@ class Device:
 
 
 INTERPRETER = Device("interpreter")
+ACCELERATOR = Device(ACCEL)
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,10 @@ class Placement:
 
     def __getitem__(self, node: Node) -> Device:
         return self.devices[node]
+
+    def is_foreign(self, node: Node) -> bool:
+        """Whether the host calls somebody else for a node."""
+        return self.devices[node] in (INTERPRETER, ACCELERATOR)
 
     @property
     def is_native(self) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tilewright import sym, te
-from tilewright.base.dtype import F32, F64, I32
-from tilewright.lower.base import Lowering, Refusal, Use, front_axis, static
+from tilewright.base.dtype import F32, F64, I8, I32, I64
+from tilewright.lower.base import Lowering, Refusal, Use, broadcast_index, front_axis, static
 from tilewright.sym import ZERO, Expr
 from tilewright.te import Tensor
 
@@ -61,11 +61,41 @@ def _dequantize(use: Use, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tens
     return te.compute(use.shape, element, name=use.name)
 
 
+def requantized(
+    src: Expr, bias: Expr, multiplier: Expr, shift: Expr, limits: tuple[int, int, int]
+) -> Expr:
+    """The one meaning of requantization, of one sum: zero point, least and greatest result."""
+    zero, low, high = limits
+    total = te.cast(src + bias, I64) * te.cast(multiplier, I64)
+    by = te.cast(te.bitwise_and(shift, 63), I64)
+    one = te.const(1, I64)
+    half = te.if_then_else(by > 0, te.shift_left(one, te.max(by - 1, 0)), te.const(0, I64))
+    rounded = te.shift_right(total + half, by) + te.const(zero, I64)
+    clamped = te.min(te.max(rounded, te.const(low, I64)), te.const(high, I64))
+    return te.cast(clamped, I8)
+
+
+def _requantize(use: Use, *given: Tensor) -> Tensor:
+    limits = use["zero"], use["low"], use["high"]
+
+    def element(*index: Expr) -> Expr:
+        x, bias, multiplier, shift = (
+            one[broadcast_index(one.shape, use.shape, index)] for one in given
+        )
+        return requantized(x, bias, multiplier, shift, limits)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
 def _refuses_quantize(use: Use) -> str:
     to = use.dtype
     fits = to.is_int or (to.bits <= 8 and to.scalar_name != "f8e8m0")
     return "" if fits else f"to {to}"
 
 
-LOWERINGS: dict[str, Lowering] = {"quantize": _quantize, "dequantize": _dequantize}
+LOWERINGS: dict[str, Lowering] = {
+    "quantize": _quantize,
+    "dequantize": _dequantize,
+    "requantize": _requantize,
+}
 REFUSALS: dict[str, Refusal] = {"quantize": _refuses_quantize}

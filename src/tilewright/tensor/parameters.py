@@ -26,6 +26,7 @@ class Parameter:
     most: int | None = None
     default: int | None = None
     multiple: int = 1
+    is_layout: bool = False  # of a memory: where buffers lie, which instructions do not see
 
     def __str__(self) -> str:
         text = f"{self.name}: {self.least}" + (
@@ -85,7 +86,8 @@ def parse_arguments(tokens: Tokens) -> Arguments:
         if key.text in found:
             tokens.fail(f"parameter {key.text} is given twice", key)
         tokens.expect("=")
-        found[key.text] = int(tokens.expect_kind("int", "a number").text)
+        sign = -1 if tokens.accept("-") else 1
+        found[key.text] = sign * int(tokens.expect_kind("int", "a number").text)
         if not tokens.at(")"):
             tokens.expect(",")
     return tuple(found.items())

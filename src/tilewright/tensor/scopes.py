@@ -57,6 +57,15 @@ class MemoryScope:
         """The number that a parameter has in this member."""
         return resolve(self.name, self.parameters, self.arguments)[parameter]
 
+    @property
+    def seen(self) -> MemoryScope:
+        """The memory as instructions see it: however buffers are laid out in it."""
+        layout = {parameter.name for parameter in self.parameters if parameter.is_layout}
+        if not layout:
+            return self
+        kept = tuple([(key, value) for key, value in self.arguments if key not in layout])
+        return replace(self, arguments=kept)
+
     def member(self, **arguments: int) -> MemoryScope:
         """The member with these parameters."""
         values = resolve(self.name, self.parameters, arguments.items())

@@ -46,7 +46,7 @@ def _check_groups(call: Call, channels: Expr, what: str) -> None:
         raise call.error("TW1205", f"{call['groups']} groups do not divide {channels} {what}")
 
 
-def _conv_shape(call: Call) -> tuple[Expr, ...]:
+def conv_shape(call: Call) -> tuple[Expr, ...]:
     """The shape of a convolution of input 0 with input 1."""
     x, w = call.shape(0), call.shape(1)
     if len(w) != len(x):
@@ -68,12 +68,12 @@ def _check_bias(call: Call, at: int, channels: Expr) -> None:
 
 def _conv_type(call: Call) -> tuple[Type, ...]:
     check_one_dtype(call)
-    shape = _conv_shape(call)
+    shape = conv_shape(call)
     _check_bias(call, 2, shape[1])
     return (TensorType(call["to"] or call.tensor(0).dtype, shape),)
 
 
-def _grouped(x: Array, w: Array, call: Call) -> Array:
+def grouped(x: Array, w: Array, call: Call) -> Array:
     """The sum over taps of weights [g, m, c] times elements [n, g, c, positions]."""
     groups, kernel = call["groups"], w.shape[2:]
     padded = pad_spatial(x, call["pads"])
@@ -101,11 +101,11 @@ def _with_bias(out: Array, bias: Array | None) -> Array:
 
 def _conv(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
     to = x.dtype if call["to"] is None else call["to"].numpy
-    return _with_bias(_grouped(wide(x), wide(w), call), bias).astype(to)
+    return _with_bias(grouped(wide(x), wide(w), call), bias).astype(to)
 
 
 def _conv_integer_type(call: Call) -> tuple[Type, ...]:
-    shape = _conv_shape(call)
+    shape = conv_shape(call)
     _check_bias(call, 4, shape[1])
     return (TensorType(I32, shape),)
 
@@ -120,7 +120,7 @@ def _conv_integer(
 ) -> Array:
     if w_zero is not None and w_zero.ndim == 1:
         w_zero = w_zero.reshape(-1, *[1] * (w.ndim - 1))
-    out = _grouped(exact(x, x_zero), exact(w, w_zero), call)
+    out = grouped(exact(x, x_zero), exact(w, w_zero), call)
     return to_i32(_with_bias(out, bias))
 
 
@@ -174,7 +174,7 @@ def _conv_transpose(call: Call, x: Array, w: Array, bias: Array | None = None) -
 
 def _deform_conv_type(call: Call) -> tuple[Type, ...]:
     check_one_dtype(call)
-    shape = _conv_shape(call)
+    shape = conv_shape(call)
     _check_bias(call, 3, shape[1])
     return (TensorType(call.tensor(0).dtype, shape),)
 

@@ -7,6 +7,7 @@ from tilewright.graph.passes.canonicalize import canonicalize
 from tilewright.graph.passes.check_indices import check_indices
 from tilewright.graph.passes.choose_winograd import choose_winograd
 from tilewright.graph.passes.decompose import decompose
+from tilewright.graph.passes.decompose_quantized import decompose_quantized
 from tilewright.graph.passes.enclose_nodes import enclose_nodes
 from tilewright.graph.passes.fill_channels import fill_channels
 from tilewright.graph.passes.fold_batch_norm import fold_batch_norm
@@ -51,6 +52,7 @@ CANONICAL = (
 
 # Rewrites of a canonical model that compute the same, rounding aside, with less.
 OPTIMIZED = (
+    decompose_quantized,
     decompose,
     cancel_quantization,
     simplify_arithmetic,

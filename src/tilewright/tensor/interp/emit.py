@@ -12,8 +12,9 @@ from tilewright.tensor.interp.failures import CHECKS
 from tilewright.tensor.interp.memory import Memory, next_stamp
 from tilewright.tensor.interp.outside import call_extern, call_instruction, elements
 from tilewright.tensor.interp.placement import accessed, written
-from tilewright.tensor.interp.tensor_calls import expand_tensor_call, spread
+from tilewright.tensor.interp.tensor_calls import expand_tensor_call, spread, without_blocks
 from tilewright.tensor.interp.writer import mark_of, tuple_text
+from tilewright.tensor.intrin import UPDATE
 from tilewright.tensor.ir import Block, Buffer, Call, For, Function, Stmt
 from tilewright.tensor.visit import walk
 
@@ -193,7 +194,10 @@ class Statements(Accesses):
 
     def _tensor_call(self, stmt: ir.TensorCall) -> None:
         self.pinned = True
-        self.stmt(spread(expand_tensor_call(stmt)))
+        expanded = expand_tensor_call(stmt)
+        if not self.blocks and stmt.phase == UPDATE:  # nothing tells its instances apart any more
+            expanded = without_blocks(expanded)
+        self.stmt(spread(expanded))
         self.pinned = False
 
     # ------------------------------------------------------------------ structure

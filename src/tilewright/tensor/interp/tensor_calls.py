@@ -31,7 +31,7 @@ from tilewright.tensor.ir import (
     TensorCall,
     Update,
 )
-from tilewright.tensor.visit import blocks, rewrite
+from tilewright.tensor.visit import blocks, rewrite, substitute
 
 
 def expand_tensor_call(stmt: TensorCall) -> Stmt:
@@ -145,6 +145,18 @@ def _match_tiles(intrin: TensorIntrin, stmt: TensorCall) -> dict[Buffer, _Tile]:
                 help="only dimensions of extent one may be left out",
             )
     return tiles
+
+
+def without_blocks(stmt: Stmt) -> Stmt:
+    """What blocks do, by the loops around them."""
+
+    def rule(stmt: Stmt) -> Stmt:
+        if not isinstance(stmt, Block):
+            return stmt
+        values = dict(zip((it.var for it in stmt.iters), stmt.bindings, strict=True))
+        return substitute(stmt.body, values)
+
+    return rewrite(stmt, rule)
 
 
 def _phase(intrin: TensorIntrin, stmt: TensorCall) -> Stmt:

@@ -4,7 +4,8 @@
     S(0); S(1); for k { T(0, k); T(1, k) }
 
 What depends on the virtual thread is repeated for each; what does not is done once. A buffer
-allocated inside whose contents depend on it gets a leading dimension, an element per thread.
+allocated inside whose contents depend on it gets a leading dimension, an element per thread. With
+the option `nests`, loops around one statement are repeated as a whole: a unit takes them as one.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ from tilewright.tensor.visit import fresh_copy, rewrite, walk
 
 
 def inject_virtual_threads(fn: Function, ctx: PassContext) -> Function:
+    nests = ctx.option("inject_virtual_threads.nests", False)
+
     def rule(stmt: Stmt) -> Stmt | None:
         if not isinstance(stmt, For) or stmt.kind != VTHREAD:
             return stmt
@@ -53,15 +56,16 @@ def inject_virtual_threads(fn: Function, ctx: PassContext) -> Function:
                 stmt.loc,
                 help="split the loop by a constant and bind the constant part",
             )
-        return _Interleave(stmt, int(extent.value)).loop() if extent.value else None
+        return _Interleave(stmt, int(extent.value), nests).loop() if extent.value else None
 
     body = rewrite(fn.body, rule)
     return fn if body is fn.body else replace(fn, body=body)
 
 
 class _Interleave:
-    def __init__(self, loop: For, count: int) -> None:
+    def __init__(self, loop: For, count: int, nests: bool) -> None:
         self.source = loop
+        self.nests = nests
         self.var = loop.var
         self.count = count
         self.touched = _touched(loop)
@@ -90,7 +94,8 @@ class _Interleave:
         if not _uses(stmt, self.var):
             return stmt
         if isinstance(stmt, For) and stmt.kind in (SERIAL, UNROLL):
-            if not self.depends(stmt.start, stmt.stop):
+            whole = self.nests and _is_nest(stmt)
+            if not whole and not self.depends(stmt.start, stmt.stop):
                 return replace(stmt, body=self.stmt(stmt.body))
         elif isinstance(stmt, If) and not self.depends(stmt.cond):
             otherwise = None if stmt.otherwise is None else self.stmt(stmt.otherwise)
@@ -99,6 +104,15 @@ class _Interleave:
             return replace(stmt, body=self.stmt(stmt.body))
         steps = [sym.add(self.source.start, const(k)) for k in range(self.count)]
         return seq(*[fresh_copy(stmt, {self.var: at}) for at in steps])
+
+
+def _is_nest(stmt: Stmt) -> bool:
+    """Whether loops and conditions hold one statement, or one and what stands for it elsewhere."""
+    while isinstance(stmt, (For, If)):
+        if isinstance(stmt, If) and stmt.otherwise is not None:
+            return not isinstance(stmt.then, (Seq, Alloc, For))
+        stmt = stmt.body if isinstance(stmt, For) else stmt.then
+    return not isinstance(stmt, (Seq, Alloc, Let))
 
 
 def _touched(loop: For) -> set[Buffer]:

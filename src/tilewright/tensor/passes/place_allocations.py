@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
@@ -23,6 +24,8 @@ from tilewright.tensor.ir import (
     Buffer,
     For,
     Function,
+    If,
+    Region,
     Seq,
     Stmt,
     seq,
@@ -37,6 +40,7 @@ from tilewright.tensor.passes.accesses import (
     context_at,
 )
 from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.regions import region_over
 from tilewright.tensor.visit import prefetched, walk
 
 
@@ -85,12 +89,37 @@ def _all_covered(accesses: list[Access]) -> bool:
     for access in accesses:
         if access.is_write:
             writes.append(access)
-        elif access.is_opaque or not any(_covers(write, access) for write in reversed(writes)):
+        elif access.is_opaque or not any(
+            _covers(write, access, writes) for write in reversed(writes)
+        ):
             return False
     return True
 
 
-def _covers(write: Access, read: Access) -> bool:
+def _in_both_arms(write: Access, choice: Place, others: list[Access]) -> bool:
+    """Whether the other arm of a branch writes the same elements: then its condition is no matter.
+
+    if c { call load(A[i], T[i, 0 +: 16]) } else { for j in 0..16 { T[i, j] = 0 } }
+    """
+    for other in others:
+        path = other.place.below(choice)
+        if not path or path[0].parent is not choice or other.place in write.place.ancestors():
+            continue
+        if path[0].position == write.place.below(choice)[0].position:
+            continue
+        inside = {p.stmt.var: (p.stmt.start, p.stmt.stop) for p in path if isinstance(p.stmt, For)}
+        if any(isinstance(p.stmt, If) for p in path):
+            continue
+        filled = region_over(Region(other.buffer, other.ranges), inside, sym.EMPTY)
+        if all(
+            sym.equal(a.start, b.start) and sym.equal(a.extent, b.extent)
+            for a, b in zip(filled.ranges, write.ranges, strict=True)
+        ):
+            return True
+    return False
+
+
+def _covers(write: Access, read: Access, writes: list[Access]) -> bool:
     """Whether the write, done earlier, has certainly stored all that is read.
 
     It looks for the iteration of the write's own loops that stores the element read. For a buffer
@@ -118,7 +147,11 @@ def _covers(write: Access, read: Access) -> bool:
     solution = equation.solution()
     if solution is None:
         return False
-    conditions = [sym.substitute(c, renamed) for c in conditions_between([top, *path])]
+    settled = {p for p in path if isinstance(p.stmt, If) and _in_both_arms(write, p, writes)}
+    steps = [step for step in pairwise([top, *path]) if step[0] not in settled]
+    conditions = [
+        sym.substitute(c, renamed) for step in steps for c in conditions_between(list(step))
+    ]
     return all(sym.prove(sym.substitute(cond, solution), equation.ctx) for cond in conditions)
 
 

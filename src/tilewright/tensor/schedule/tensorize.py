@@ -12,6 +12,7 @@ from tilewright.tensor.ir import (
     Block,
     For,
     Function,
+    If,
     Iter,
     Region,
     Stmt,
@@ -52,7 +53,9 @@ def tensorize(fn: Function, at: Var | str, intrin: TensorIntrin) -> Function:
     After:  for io { block C(io) {
               call add8.compute(A[io * 8 +: 8], B[io * 8 +: 8], C[io * 8 +: 8]) } }
 
-    A reduction that goes on outside becomes init { call X.reset(...) } call X.update(...).
+    A reduction that goes on outside becomes init { call X.reset(...) } call X.update(...). A copy
+    of select(cond, A[...], 3), where the tile does not change the condition, becomes
+    if cond { call X.compute(...) } else { C[...] = 3 }: a transfer with padding.
     `at` is the outermost loop of the tile, or a block made by `blockize`.
     """
     declared = _declared_block(fn, intrin)
@@ -141,6 +144,8 @@ def _matched(intrin: TensorIntrin, declared: Block, block: Block) -> _Calls:
     tile = _tile_of(block.body)
     if isinstance(declared.body, Update) and isinstance(tile.body, Store):
         return _reset(intrin, declared, block, tile)
+    if isinstance(declared.body, Store) and _is_padded(tile):
+        return _padded(intrin, declared, block, tile)
     match = match_block(declared, tile)
     regions = tuple([match.tiles[buffer] for buffer in intrin.behavior.buffers])
     written = {match.tiles[buffer].buffer for buffer in intrin.outputs}
@@ -163,6 +168,31 @@ def _matched(intrin: TensorIntrin, declared: Block, block: Block) -> _Calls:
     _check_init(declared, start.body, start, match)
     reset = _call(intrin, RESET, _outputs(intrin, match), block)
     return _Calls(update, reset, regions)
+
+
+def _is_padded(tile: Block) -> bool:
+    """Whether the tile as a whole is either computed or set to a constant."""
+    value = tile.body.value if isinstance(tile.body, Store) else None
+    inside = {it.var for it in tile.iters}
+    return (
+        isinstance(value, sym.Select)
+        and isinstance(value.b, sym.Const)
+        and not sym.uses_var(value.cond, inside)
+    )
+
+
+def _padded(intrin: TensorIntrin, declared: Block, block: Block, tile: Block) -> _Calls:
+    store = tile.body
+    assert isinstance(store, Store)
+    assert isinstance(store.value, sym.Select)
+    choice = store.value
+    match = match_block(declared, replace(tile, body=replace(store, value=choice.a)))
+    regions = tuple([match.tiles[buffer] for buffer in intrin.behavior.buffers])
+    fill: Stmt = replace(store, value=choice.b)
+    for it in reversed(tile.iters):
+        fill = For(it.var, sym.ZERO, it.extent, fill)
+    call = _call(intrin, COMPUTE, regions, block)
+    return _Calls(If(choice.cond, call, fill, block.loc), None, regions)
 
 
 def _reset(intrin: TensorIntrin, declared: Block, block: Block, tile: Block) -> _Calls:

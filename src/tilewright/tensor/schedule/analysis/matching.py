@@ -214,7 +214,7 @@ class _Matcher:
                 f"%{have.name} is {have.dtype}, the intrinsic takes {want.dtype} for %{want.name}",
             )
         is_pointer = want.memory.owner is Owner.DEVICE and have.memory.is_addressable
-        if want.memory != have.memory and not is_pointer:
+        if want.memory.seen != have.memory.seen and not is_pointer:
             raise Mismatch(
                 TYPE,
                 f"%{have.name} is in {have.scope} memory, the intrinsic takes %{want.name} in "

@@ -1,0 +1,152 @@
+"""The accelerator's compiler: share of peak of layers, cycles of whole models, by the cycle model.
+
+    python bench/accel_compiler.py [--json FILE] [--models NAME ...] [--points N] [--builders]
+
+Geometry 1x16x16, buffers 32K/256K/128K/32K, a bus of 64 bits, 64 cycles of memory latency; peak is
+one GEMM step (256 multiply-accumulates) a cycle. Layers are the 3x3 and 1x1 convolutions of
+ResNet-18, requantized, each compiled from te by the default plan of its rule into one verified
+stream. `one slot` is the same plan without slots that take turns: what it lacks is the latency that
+they hide. `bound` is what the slowest of GEMM, ALU, reads and writes takes alone, the roofline.
+Whole models are one stream each, from the first convolution to the classifier. `--points` compares
+the default plan of each layer with so many random ones. Cycles do not depend on the machine that
+runs this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+import report
+from accel_models import MODELS
+
+from tilewright.accel.build import build_gemm
+from tilewright.accel.compiler import compile_function
+from tilewright.accel.cycle import Timing
+from tilewright.accel.device import time_on
+from tilewright.accel.isa import Stream
+from tilewright.accel.operators import Axis, Conv, conv
+from tilewright.accel.part import compile_part
+from tilewright.accel.rules import RULES, schedule
+from tilewright.accel.verify import verify
+from tilewright.base.target import Target
+from tilewright.rules.context import RuleContext
+from tilewright.rules.rule import Choice
+from tilewright.rules.space import plan_text
+from tilewright.tensor import Schedule, parse
+
+TARGET = Target.parse("vta-sim")
+assert TARGET.geometry is not None
+GEOMETRY = TARGET.geometry
+
+
+def layer(ins: int, size: int, outs: int, kernel: int = 3, stride: int = 1) -> Conv:
+    """A square convolution, channels in blocks of 16."""
+    pad = kernel // 2
+    rows, columns = (Axis(size, kernel, stride, pad, pad, 1, at == 0) for at in (0, 1))
+    return Conv(1, 1, ins, outs, rows, columns)
+
+
+# name, how often ResNet-18 has it, least share of peak
+LAYERS = (
+    ("64-64 3x3 56", 4, layer(4, 56, 4), 0.9),
+    ("64-128 3x3 s2 56", 1, layer(4, 56, 8, stride=2), 0.9),
+    ("64-128 1x1 s2 56", 1, layer(4, 56, 8, 1, 2), 0.6),
+    ("128-128 3x3 28", 3, layer(8, 28, 8), 0.9),
+    ("128-256 3x3 s2 28", 1, layer(8, 28, 16, stride=2), 0.9),
+    ("128-256 1x1 s2 28", 1, layer(8, 28, 16, 1, 2), 0.6),
+    ("256-256 3x3 14", 3, layer(16, 14, 16), 0.9),
+    ("256-512 3x3 s2 14", 1, layer(16, 14, 32, stride=2), 0.9),
+    ("256-512 1x1 s2 14", 1, layer(16, 14, 32, 1, 2), 0.6),
+    ("512-512 3x3 7", 3, layer(32, 7, 32), 0.9),
+)
+GEMM = (64, 32, 32)  # blocks of m, n, k
+GEMM_TILE = (64, 8, 4)
+
+
+def measure(options: argparse.Namespace) -> list[report.Figure]:
+    figures = []
+    total = 0
+    best = 0.0
+    for name, count, shape, least in LAYERS:
+        program = schedule(conv(shape, GEOMETRY), TARGET)[0].function
+        alone = parse(str(program).replace("(slots=2)", ""))
+        stream = compile_function(program, TARGET)
+        verify(stream)
+        one, two = timed(compile_function(alone, TARGET)), timed(stream)
+        total += count * two.total
+        best = max(best, two.share_of_peak)
+        figures += compared(name, one, two, least)
+        vectors = shape.out_blocks * shape.rows.out * shape.columns.out
+        bound = max(two.gemm_steps, vectors, two.read_beats, two.write_beats)
+        figures.append(report.Figure(f"{name}, of its bound", bound / two.total, "of roofline"))
+        if options.points:
+            figures.append(against_points(name, shape, two.total, options.points))
+    figures.append(report.at_least("best layer", best, "of peak", 0.96))
+    figures.append(
+        report.at_most("ResNet-18, 19 convolutions one by one", total / 1e6, "Mcycles", 7.1)
+    )
+    if options.builders:
+        streams = [build_gemm(GEOMETRY, GEMM, GEMM_TILE, slots) for slots in (1, 2)]
+        figures += compared("GEMM 64x512x512, by its builder", *map(timed, streams), 0.9)
+    for name in options.models:
+        figures += whole(name)
+    return figures
+
+
+def timed(stream: Stream) -> Timing:
+    return time_on("timing", stream)
+
+
+def compared(name: str, one: Timing, two: Timing, least: float) -> list[report.Figure]:
+    """Shares of peak without and with slots that take turns."""
+    return [
+        report.Figure(f"{name}, one slot", one.share_of_peak, "of peak"),
+        report.at_least(f"{name}, two slots", two.share_of_peak, "of peak", least),
+        report.at_least(f"{name}, gain", one.total / two.total, "x", 1.05),
+    ]
+
+
+def against_points(name: str, shape: Conv, default: int, points: int) -> report.Figure:
+    """The default plan's cycles over those of the best of some random plans."""
+    fn, context = conv(shape, GEOMETRY), RuleContext(TARGET)
+    sch = Schedule(fn)
+    rule = RULES[0][0]
+    space = rule.plans(rule.match(sch, sch.get_block("acc"), context), context)
+    assert space is not None
+    columns = space.sample(points, np.random.default_rng(0))
+    least = default
+    for row in range(len(columns["rows"])):
+        choice = Choice(rule.name, plan_text(space.plan_at(columns, row)))
+        made = compile_function(schedule(fn, TARGET, choice)[0].function, TARGET)
+        least = min(least, timed(made).total)
+    return report.at_most(f"{name}, default over best of {points}", default / least, "x", 1.03)
+
+
+def whole(name: str) -> list[report.Figure]:
+    """A model as one stream."""
+    make, most = MODELS[name]
+    graph, constants = make()
+    begun = time.perf_counter()
+    part = compile_part(graph, constants, TARGET)
+    compiled = time.perf_counter()
+    timing = part.timing()
+    timed = time.perf_counter()
+    return [
+        report.at_most(name, timing.total / 1e6, "Mcycles", most),
+        report.Figure(f"{name}, GEMM", timing.share_of_peak, "of peak"),
+        report.Figure(f"{name}, tasks", float(len(part.stream.instructions)), ""),
+        report.Figure(f"{name}, compiling", compiled - begun, "s"),
+        report.Figure(f"{name}, cycle model", timing.total / (timed - compiled) / 1e6, "Mcycles/s"),
+    ]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--points", type=int, default=0)
+    parser.add_argument("--builders", action="store_true")
+
+
+if __name__ == "__main__":
+    report.run(__doc__, measure, arguments)

@@ -1,0 +1,322 @@
+"""Layers of bytes of a model as operators of the accelerator: shapes, packed weights, parameters.
+
+    kernel = kernel_of(node, constants, geometry, inputs)
+
+A tensor (n, c, h, w) of a model lies in DRAM as (n / batch, c / out, h, w, batch, out); a matrix
+(m, k) as (k / out, m / batch, batch, out), that is as one row of an image. Channels that no block
+divides are filled up: their weights are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.accel.build.pack import pack_parameters
+from tilewright.accel.operators import Axis, Blend, Conv, Windows, blend, conv, ratio_of, windows
+from tilewright.base.errors import Unsupported
+from tilewright.base.geometry import Geometry
+from tilewright.graph.ir import Node, Value
+from tilewright.graph.passes.decompose_quantized import LIMITS, given
+from tilewright.tensor.ir import Function
+
+Array = np.ndarray[Any, Any]
+Operator = Conv | Windows | Blend
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor lies in DRAM; `depth` positions by `depth` of an image become channels."""
+
+    shape: tuple[int, ...]
+    depth: int = 1
+
+    def packed_shape(self, g: Geometry) -> tuple[int, ...]:
+        n, c, h, w = self.image
+        far = self.depth
+        blocks = -(-c * far * far // g.block_out)
+        return (-(-n // g.batch), blocks, -(-h // far), -(-w // far), g.batch, g.block_out)
+
+    @property
+    def image(self) -> tuple[int, int, int, int]:
+        """As images, channels, rows and columns; a matrix has its rows there as `batch` groups."""
+        if len(self.shape) == 4:
+            n, c, h, w = self.shape
+            return n, c, h, w
+        n, c = self.shape
+        return n, c, 1, 1
+
+    def size_bytes(self, g: Geometry) -> int:
+        return int(np.prod(self.packed_shape(g)))
+
+    def pack(self, array: Array, fill: int, g: Geometry) -> Array:
+        """The bytes as the accelerator reads them."""
+        images, blocks, h, w, batch, block = self.packed_shape(g)
+        n, c, rows, columns = self.image
+        far = self.depth
+        whole = np.full((images * batch, c, h * far, w * far), fill, np.int8)
+        whole[:n, :, :rows, :columns] = array.reshape(self.image)
+        deep = whole.reshape(images * batch, c, h, far, w, far).transpose(0, 3, 5, 1, 2, 4)
+        made = np.full((images * batch, blocks * block, h, w), fill, np.int8)
+        made[:, : c * far * far] = deep.reshape(images * batch, -1, h, w)
+        split = made.reshape(images, batch, blocks, block, h, w).transpose(0, 2, 4, 5, 1, 3)
+        return np.ascontiguousarray(self._turned(split))
+
+    def unpack(self, packed: Array, g: Geometry) -> Array:
+        images, blocks, h, w, batch, block = self.packed_shape(g)
+        shape = (blocks, images, h, w, batch, block) if len(self.shape) == 2 else None
+        split = packed.reshape(shape or self.packed_shape(g))
+        split = split.transpose(1, 0, 2, 3, 4, 5) if shape else split
+        whole = split.transpose(0, 4, 1, 5, 2, 3).reshape(images * batch, blocks * block, h, w)
+        n, c, _, _ = self.image
+        return np.ascontiguousarray(whole[:n, :c]).reshape(self.shape)
+
+    def _turned(self, split: Array) -> Array:
+        """Of a matrix, blocks of columns come first."""
+        return split.transpose(1, 0, 2, 3, 4, 5) if len(self.shape) == 2 else split
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One layer, ready to be scheduled: its operands by the names of the operator's parameters."""
+
+    node: Node
+    operator: Operator
+    inputs: dict[str, tuple[Value, Layout]]
+    stored: dict[str, Array]  # weights and parameters, packed
+    output: Layout
+    macs: int  # multiply-accumulates that the layer asks for, filling aside
+
+    def function(self, geometry: Geometry) -> Function:
+        return function_of(self.operator, geometry)
+
+
+def function_of(operator: Operator, geometry: Geometry) -> Function:
+    if isinstance(operator, Conv):
+        return conv(operator, geometry)
+    if isinstance(operator, Windows):
+        return windows(operator, geometry)
+    return blend(operator, geometry)
+
+
+class _Refused(Unsupported):
+    """Why a layer does not run on the accelerator."""
+
+
+def refused(why: str) -> _Refused:
+    return _Refused("TW7044", f"the accelerator does not run it: {why}")
+
+
+Constants = Mapping[Value, Array]
+
+
+def kernel_of(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
+    """A layer as an operator; refused (TW7044) if it is none. The host packs what is `outside`."""
+    make = LAYERS.get(node.op)
+    if make is None:
+        raise refused(f"{node.op} is no layer of bytes")
+    if g.block_out % g.block_in or (g.batch > 1 and ratio_of(g) > 1):
+        raise refused("its geometry does not read what it has written")
+    return make(node, constants, g, outside)
+
+
+def _shape(value: Value | None) -> tuple[int, ...]:
+    shape = None if value is None else value.tensor.static_shape
+    if shape is None:
+        raise refused("its sizes are not known")
+    return shape
+
+
+def _stored(constants: Constants, value: Value | None) -> Array:
+    if value is None or value not in constants:
+        raise refused("its weights are not constants")
+    return constants[value]
+
+
+def _limits(node: Node) -> tuple[int, int, int]:
+    zero, low, high = (int(given(node, name)) for name in LIMITS)
+    return zero, low, high
+
+
+def _parameters(
+    arrays: list[Array], channels: int, blocks: int, g: Geometry, fold: Array | int = 0
+) -> Array:
+    """Bias (less what zero points add), multiplier and shift of every channel."""
+    filled = []
+    for array in arrays:
+        whole = np.zeros(blocks * g.block_out, np.int64)
+        whole[:channels] = array.reshape(-1)
+        filled.append(whole)
+    filled[0][:channels] -= fold
+    bias = filled[0].astype(np.uint32).view(np.int32)  # wraps, as the sums do
+    return pack_parameters(bias, filled[1], filled[2], g)
+
+
+def _axes(node: Node, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[Axis, Axis]:
+    strides, pads, dilations = (
+        tuple(given(node, name)) for name in ("strides", "pads", "dilations")
+    )
+    rows, columns = (
+        Axis(size[at], kernel[at], strides[at], pads[at], pads[at + 2], dilations[at], at == 0)
+        for at in (0, 1)
+    )
+    return rows, columns
+
+
+def _conv(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
+    x = node.inputs[0]
+    assert x is not None
+    shape, out = _shape(x), _shape(node.output)
+    if len(shape) != 4:
+        raise refused(f"its input has {len(shape)} dimensions, not 4")
+    w = _stored(constants, node.inputs[1])
+    params = [_stored(constants, value) for value in node.inputs[2:5]]
+    zero, groups = int(given(node, "x_zero")), int(given(node, "groups"))
+    fold = zero * w.astype(np.int64).sum(axis=(1, 2, 3))
+    kernel = (w.shape[2], w.shape[3])
+    rows, columns = _axes(node, (shape[2], shape[3]), kernel)
+    macs = int(np.prod(out)) * int(np.prod(w.shape[1:]))
+    blocks = -(-out[1] // g.block_out)
+    q = _parameters(params, out[1], blocks, g, fold)
+    layout = Layout(shape)
+    if groups == shape[1] == out[1] and groups > 1:
+        images = layout.packed_shape(g)[0]
+        operator = Windows(images, blocks, rows, columns, "mac", zero, _limits(node))
+        stored = {"w": _pack_depthwise(w, g), "q": q}
+        return Kernel(node, operator, {"x": (x, layout)}, stored, Layout(out), macs)
+    if x in outside and groups == 1 and (deep := _deeper(shape, rows, columns, w, g)) is not None:
+        layout, rows, columns, w = deep
+    parts = groups
+    if groups > 1 and (w.shape[1] % g.block_out or (out[1] // groups) % g.block_out):
+        w, parts = _dense(w, groups), 1
+    images, in_blocks = layout.packed_shape(g)[:2]
+    made = Conv(
+        images, parts, in_blocks // parts, blocks // parts, rows, columns, zero, _limits(node)
+    )
+    stored = {"w": _pack_weights(w, parts, g), "q": q}
+    return Kernel(node, made, {"x": (x, layout)}, stored, Layout(out), macs)
+
+
+def _deeper(
+    shape: tuple[int, ...], rows: Axis, columns: Axis, w: Array, g: Geometry
+) -> tuple[Layout, Axis, Axis, Array] | None:
+    """Space to depth: few channels at a stride are more channels at none."""
+    far = rows.stride
+    if far == 1 or columns.stride != far or shape[1] * far * far > g.block_out:
+        return None
+    if rows.dilation > 1 or columns.dilation > 1:
+        return None
+    axes = []
+    for axis in (rows, columns):
+        spare = -axis.front % far
+        kernel = -(-(axis.kernel + spare) // far)
+        front, size = (axis.front + spare) // far, -(-axis.size // far)
+        axes.append((spare, Axis(size, kernel, 1, front, axis.out - 1 + kernel - size - front)))
+    outs, channels = w.shape[:2]
+    (above, tall), (left, wide) = axes
+    whole = np.zeros((outs, channels, tall.kernel * far, wide.kernel * far), np.int8)
+    whole[:, :, above : above + rows.kernel, left : left + columns.kernel] = w
+    split = whole.reshape(outs, channels, tall.kernel, far, wide.kernel, far)
+    deep = split.transpose(0, 3, 5, 1, 2, 4).reshape(outs, -1, tall.kernel, wide.kernel)
+    return Layout(shape, far), tall, wide, np.ascontiguousarray(deep)
+
+
+def _dense(w: Array, groups: int) -> Array:
+    """Weights of all channels to all, 0 from one group to another."""
+    outs, per = w.shape[:2]
+    whole = np.zeros((outs, per * groups, *w.shape[2:]), np.int8)
+    for group in range(groups):
+        own = slice(group * outs // groups, (group + 1) * outs // groups)
+        whole[own, group * per : (group + 1) * per] = w[own]
+    return whole
+
+
+def _pack_weights(w: Array, groups: int, g: Geometry) -> Array:
+    """(o, c, kh, kw) as (group, o / out, c / out, ratio, kh, kw, out, in)."""
+    r = ratio_of(g)
+    outs, ins, kh, kw = w.shape
+    out_blocks, in_blocks = -(-outs // g.block_out), -(-ins // g.block_out)
+    whole = np.zeros((out_blocks * g.block_out, in_blocks * g.block_out, kh, kw), np.int8)
+    whole[:outs, :ins] = w
+    split = whole.reshape(
+        groups, out_blocks // groups, g.block_out, in_blocks, r, g.block_in, kh, kw
+    )
+    return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 6, 7, 2, 5))
+
+
+def _pack_depthwise(w: Array, g: Geometry) -> Array:
+    """(c, 1, kh, kw) as (c / out, kh, kw, batch, out)."""
+    channels, _, kh, kw = w.shape
+    blocks = -(-channels // g.block_out)
+    whole = np.zeros((blocks * g.block_out, kh, kw), np.int8)
+    whole[:channels] = w[:, 0]
+    split = whole.reshape(blocks, g.block_out, kh, kw).transpose(0, 2, 3, 1)
+    shape = (blocks, kh, kw, g.batch, g.block_out)
+    return np.ascontiguousarray(np.broadcast_to(split[:, :, :, None, :], shape))
+
+
+def _matmul(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
+    x = node.inputs[0]
+    assert x is not None
+    shape, (m, n) = _shape(x), _shape(node.output)
+    w = _stored(constants, node.inputs[1])
+    params = [_stored(constants, value) for value in node.inputs[2:5]]
+    fold = int(given(node, "x_zero")) * w.astype(np.int64).sum(axis=0)
+    blocks = -(-n // g.block_out)
+    q = _parameters(params, n, blocks, g, fold)
+    images = -(-m // g.batch)
+    if len(shape) == 4:
+        if images > 1:
+            raise refused(f"an image becomes one of {m} rows of a matrix")
+        kernel = w.reshape(shape[1], shape[2], shape[3], n).transpose(3, 0, 1, 2)
+        rows, columns = Axis(shape[2], shape[2]), Axis(shape[3], shape[3])
+    else:
+        kernel = w.T.reshape(n, w.shape[0], 1, 1)
+        rows, columns = Axis(1), Axis(images)
+    layout = Layout(shape)
+    in_blocks = layout.packed_shape(g)[1]
+    operator = Conv(1, 1, in_blocks, blocks, rows, columns, 0, _limits(node))
+    stored = {"w": _pack_weights(kernel, 1, g), "q": q}
+    return Kernel(node, operator, {"x": (x, layout)}, stored, Layout((m, n)), m * w.size)
+
+
+def _add(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
+    x, y = node.inputs[:2]
+    assert x is not None
+    assert y is not None
+    layout = Layout(_shape(x))
+    if len(layout.shape) not in (2, 4):
+        raise refused(f"its input has {len(layout.shape)} dimensions")
+    entries = layout.size_bytes(g) // (g.batch * g.block_out)
+    arrays = [np.full(g.block_out, int(node[name])) for name in ("bias", "multiplier", "shift")]
+    q = _parameters(arrays, g.block_out, 1, g)
+    operator = Blend(entries, int(node["a"]), int(node["b"]), _limits(node))
+    return Kernel(node, operator, {"x": (x, layout), "z": (y, layout)}, {"q": q}, layout, 0)
+
+
+def _max_pool(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
+    x = node.inputs[0]
+    assert x is not None
+    shape = _shape(x)
+    if len(shape) != 4:
+        raise refused(f"its input has {len(shape)} dimensions, not 4")
+    layout = Layout(shape)
+    images, blocks = layout.packed_shape(g)[:2]
+    kernel = tuple(node["kernel"])
+    rows, columns = _axes(node, (shape[2], shape[3]), (kernel[0], kernel[1]))
+    every = blocks * g.block_out
+    same = [np.full(every, number) for number in (0, 1, 0)]
+    q = _parameters(same, every, blocks, g)
+    operator = Windows(images, blocks, rows, columns, "max", -128)
+    return Kernel(node, operator, {"x": (x, layout)}, {"q": q}, Layout(_shape(node.output)), 0)
+
+
+LAYERS: dict[str, Callable[[Node, Constants, Geometry, set[Value]], Kernel]] = {
+    "quantized_conv": _conv,
+    "quantized_matmul": _matmul,
+    "quantized_add": _add,
+    "quantized_max_pool": _max_pool,
+}

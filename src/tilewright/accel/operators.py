@@ -1,0 +1,229 @@
+"""Operators of the accelerator as tensor expressions, on packed tensors.
+
+An image (n, c, h, w) lies in DRAM as (n / batch, c / out, h, w, batch, out): entries of results,
+which are entries of operands where `block_in` equals `block_out`, and `ratio` of them side by side
+where it is less. Weights are packed for the array. What a unit copies, computes and stores is a
+stage of its own, named after its memory:
+
+    inp, wgt   operands of GEMM      a, b   8-bit operands of the ALU, widened      par   parameters
+    acc        sums                  out    requantized                             y     results
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright import te
+from tilewright.accel.intrin import low_byte
+from tilewright.accel.isa.table import REQUANT_ENTRIES
+from tilewright.base.geometry import Geometry
+from tilewright.lower.quantize import requantized
+from tilewright.tensor import Function
+
+Limits = tuple[int, int, int]  # zero point, least and greatest result of requantization
+LIMITS: Limits = (0, -128, 127)
+LEAST = -(1 << 31)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One spatial axis of a window operator."""
+
+    size: int
+    kernel: int = 1
+    stride: int = 1
+    front: int = 0
+    behind: int = 0
+    dilation: int = 1
+    skips: bool = False  # windows of one: bring in the positions alone that are used
+
+    @property
+    def is_point(self) -> bool:
+        return self.kernel == 1 and self.skips
+
+    @property
+    def reach(self) -> int:
+        """Input positions of one window."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    @property
+    def out(self) -> int:
+        return (self.size + self.front + self.behind - self.reach) // self.stride + 1
+
+    @property
+    def copied(self) -> int:
+        """Positions that are brought in."""
+        return self.out if self.is_point else (self.out - 1) * self.stride + self.reach
+
+    def source(self, at: Any) -> Any:
+        """Where in the image a position comes from."""
+        return at * self.stride - self.front if self.is_point else at - self.front
+
+    def tap(self, at: Any, k: Any) -> Any:
+        """The position that a window sees."""
+        return at if self.is_point else at * self.stride + k * self.dilation
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether positions outside of the image are seen."""
+        last = self.source(self.copied - 1)
+        return self.front > 0 or last >= self.size
+
+    def inside(self, at: Any) -> list[Any]:
+        found = [self.source(at) >= 0] if self.front else []
+        return found + ([self.source(at) < self.size] if self.is_padded else [])
+
+
+@dataclass(frozen=True, slots=True)
+class Conv:
+    """A convolution in blocks: images, groups, blocks of channels per group, and the two axes."""
+
+    images: int
+    groups: int
+    in_blocks: int
+    out_blocks: int
+    rows: Axis
+    columns: Axis
+    pad: int = 0  # value of padding: the zero point of the input
+    limits: Limits = LIMITS
+
+
+def ratio_of(geometry: Geometry) -> int:
+    """Entries of `inp` in one of `out`."""
+    return geometry.block_out // geometry.block_in
+
+
+def _windows(x: Any, rows: Axis, columns: Axis, at: Any, pad: int, to: str) -> Any:
+    """x at a position that may be outside; `at(h, w)` is the index."""
+    h, w = at[0], at[1]
+    value = x(rows.source(h), columns.source(w))
+    value = value if to == "i8" else te.cast(value, to)
+    inside = [*rows.inside(h), *columns.inside(w)]
+    return te.if_then_else(te.all(*inside), value, te.const(pad, to)) if inside else value
+
+
+def _finish(acc: Any, q: Any, limits: Limits, channel: Any) -> Any:
+    """Requantize and store; `channel(index)` is the block of channels whose parameters apply."""
+    par = te.compute(q.shape, lambda *at: q[at], name="par")
+
+    def step(*at: Any) -> Any:
+        *_outer, b, o = at
+        block = channel(at)
+        bias, multiplier, shift = (par[block, k, b, o] for k in range(REQUANT_ENTRIES))
+        return requantized(acc[at], bias, multiplier, shift, limits)
+
+    out = te.compute(acc.shape, step, name="out")
+    return te.compute(acc.shape, lambda *at: out[at], name="y")
+
+
+def conv(shape: Conv, geometry: Geometry) -> Function:
+    """x, w, q -> y: convolution by GEMM, requantized."""
+    g, s, r = geometry, shape, ratio_of(geometry)
+    rows, columns = s.rows, s.columns
+    entry = (g.batch, g.block_in)
+    x = te.placeholder(
+        (s.images, s.groups, s.in_blocks, rows.size, columns.size, r, *entry), "i8", name="x"
+    )
+    taps = (rows.kernel, columns.kernel)
+    w = te.placeholder(
+        (s.groups, s.out_blocks, s.in_blocks, r, *taps, g.block_out, g.block_in), "i8", name="w"
+    )
+    q = te.placeholder(
+        (s.groups * s.out_blocks, REQUANT_ENTRIES, g.batch, g.block_out), "i32", name="q"
+    )
+    inp = te.compute(
+        (s.images, s.groups, s.in_blocks, rows.copied, columns.copied, r, *entry),
+        lambda n, u, c, i, j, k, b, e: _windows(
+            lambda v, z: x[n, u, c, v, z, k, b, e], rows, columns, (i, j), s.pad, "i8"
+        ),
+        name="inp",
+    )
+    wgt = te.compute(w.shape, lambda *at: w[at], name="wgt")
+    c, k = te.reduce_axis((0, s.in_blocks), "c"), te.reduce_axis((0, r), "k")
+    kh, kw = (
+        te.reduce_axis((0, extent), name) for extent, name in zip(taps, ("kh", "kw"), strict=False)
+    )
+    e = te.reduce_axis((0, g.block_in), "e")
+    acc = te.compute(
+        (s.images, s.groups, s.out_blocks, rows.out, columns.out, g.batch, g.block_out),
+        lambda n, u, o, i, j, b, f: te.sum(
+            te.cast(inp[n, u, c, rows.tap(i, kh), columns.tap(j, kw), k, b, e], "i32")
+            * te.cast(wgt[u, o, c, k, kh, kw, f, e], "i32"),
+            axis=[c, k, kh, kw, e],
+        ),
+        name="acc",
+    )
+    y = _finish(acc, q, s.limits, lambda at: at[1] * s.out_blocks + at[2])
+    return te.function([x, w, q, y], name="vta_conv")
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """A depthwise convolution, or a max pool: one block of channels at a time, by the ALU."""
+
+    images: int
+    blocks: int
+    rows: Axis
+    columns: Axis
+    kind: str  # "mac" or "max"
+    pad: int = 0
+    limits: Limits = LIMITS
+
+
+def windows(shape: Windows, geometry: Geometry) -> Function:
+    """x, (w,) q -> y: windows of every channel, requantized."""
+    g, s = geometry, shape
+    rows, columns = s.rows, s.columns
+    entry = (g.batch, g.block_out)
+    x = te.placeholder((s.images, s.blocks, rows.size, columns.size, *entry), "i8", name="x")
+    q = te.placeholder((s.blocks, REQUANT_ENTRIES, *entry), "i32", name="q")
+    w = te.placeholder((s.blocks, rows.kernel, columns.kernel, *entry), "i8", name="w")
+    a = te.compute(
+        (s.images, s.blocks, rows.copied, columns.copied, *entry),
+        lambda n, o, i, j, b, f: _windows(
+            lambda v, z: x[n, o, v, z, b, f], rows, columns, (i, j), s.pad, "i32"
+        ),
+        name="a",
+    )
+    weights = te.compute(w.shape, lambda *at: te.cast(w[at], "i32"), name="b")
+    kh = te.reduce_axis((0, rows.kernel), "kh")
+    kw = te.reduce_axis((0, columns.kernel), "kw")
+
+    def step(n: Any, o: Any, i: Any, j: Any, b: Any, f: Any) -> Any:
+        seen = a[n, o, rows.tap(i, kh), columns.tap(j, kw), b, f]
+        if s.kind == "max":
+            return te.max(seen, axis=[kh, kw])
+        return te.sum(low_byte(seen) * low_byte(weights[o, kh, kw, b, f]), axis=[kh, kw])
+
+    acc = te.compute((s.images, s.blocks, rows.out, columns.out, *entry), step, name="acc")
+    y = _finish(acc, q, s.limits, lambda at: at[1])
+    given = [x, q] if s.kind == "max" else [x, w, q]
+    return te.function([*given, y], name=f"vta_{s.kind}")
+
+
+@dataclass(frozen=True, slots=True)
+class Blend:
+    """x * a + z * b, entry by entry: residual sums; where b is 0, x alone in another scale."""
+
+    entries: int
+    a: int
+    b: int
+    limits: Limits = LIMITS
+
+
+def blend(shape: Blend, geometry: Geometry) -> Function:
+    """x, (z,) q -> y"""
+    g, s = geometry, shape
+    extents = (s.entries, g.batch, g.block_out)
+    x, z = (te.placeholder(extents, "i8", name=name) for name in ("x", "z"))
+    q = te.placeholder((1, REQUANT_ENTRIES, g.batch, g.block_out), "i32", name="q")
+    a, b = (
+        te.compute(extents, lambda *at, t=t: te.cast(t[at], "i32"), name=name)
+        for t, name in ((x, "a"), (z, "b"))
+    )
+    if not s.b:
+        return te.function([x, q, _finish(a, q, s.limits, lambda at: 0)], name="vta_rescale")
+    acc = te.compute(extents, lambda *at: low_byte(a[at]) * s.a + low_byte(b[at]) * s.b, name="acc")
+    y = _finish(acc, q, s.limits, lambda at: 0)
+    return te.function([x, z, q, y], name="vta_blend")

@@ -1,0 +1,241 @@
+"""A part of a model on the accelerator: one stream for all its layers.
+
+    part = compile_part(graph, constants, target)
+    outputs = part.run(x, y)          # by the simulator of the target
+    print(part.report())              # cycles, bytes, share of peak of every layer
+
+Tensors between layers stay in the accelerator's memory, packed; weights are packed here, once. The
+host packs what comes in and unpacks what goes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.accel.compiler import finish, lower
+from tilewright.accel.compiler.fold import Folder, Place
+from tilewright.accel.cycle import Timing
+from tilewright.accel.device import backend_of, run_on, time_on
+from tilewright.accel.isa.steps import count_steps
+from tilewright.accel.isa.stream import Buffer, Stream
+from tilewright.accel.isa.table import dram_bytes
+from tilewright.accel.layers import Kernel, Layout, Operator, function_of, kernel_of
+from tilewright.accel.rules import schedule
+from tilewright.base.target import Target
+from tilewright.graph.ir import Graph, Value
+from tilewright.tensor.ir import Function
+
+Array = np.ndarray[Any, Any]
+ALIGNMENT = 64  # of every tensor in memory
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """An operator on the accelerator's memories, and what was decided about it."""
+
+    fn: Function
+    rule: str
+    plan: str
+    predicted: float  # cycles
+
+
+@cache
+def scheduled(operator: Operator, target: Target) -> Scheduled:
+    """An operator by its default plan; layers of equal shapes share it."""
+    assert target.geometry is not None
+    sch, log = schedule(function_of(operator, target.geometry), target)
+    decision = log.decisions[0]
+    made = lower(sch.function, target)
+    return Scheduled(made, decision.rule, decision.plan, sum(decision.terms.values()))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What became of one node: its tasks in the stream, and what they do."""
+
+    name: str
+    op: str
+    plan: str
+    macs: int
+    tasks: tuple[int, int]
+    steps: int  # of GEMM
+    bytes_moved: int
+    predicted: float
+
+
+@dataclass
+class Part:
+    target: Target
+    stream: Stream
+    inputs: list[tuple[int, Layout, str, int]]  # of the graph's parameters: number, buffer, filling
+    outputs: list[tuple[Layout, str]]
+    stored: dict[str, Array]
+    layers: list[Layer]
+    last: Timing | None = field(default=None, repr=False)  # of the last run on a timed target
+
+    def run(self, *given: Array) -> list[Array]:
+        """The results of the graph's parameters, constants among them not read."""
+        g = self.stream.geometry
+        arrays: dict[str, Array] = dict(self.stored)
+        for at, layout, name, fill in self.inputs:
+            arrays[name] = layout.pack(np.asarray(given[at]), fill, g)
+        ran = run_on(backend_of(self.target.text), self.stream, arrays)
+        if ran.end[-1] >= 0 and self.target.text.split()[0] != "vta-sim":
+            self.last = ran
+        made = ran.outputs
+        return [
+            layout.unpack(np.asarray(made[name]).view(np.int8), g) for layout, name in self.outputs
+        ]
+
+    def timing(self) -> Timing:
+        """When every task begins and ends."""
+        if self.last is None:
+            self.last = time_on("timing", self.stream)
+        return self.last
+
+    def report(self) -> list[dict[str, Any]]:
+        """A row for every layer: where its cycles begin and end, and its share of the peak."""
+        timing = self.timing()
+        rows = []
+        done = 0
+        for layer in self.layers:
+            first, last = layer.tasks
+            end = max(timing.end[first:last], default=done)
+            took = max(1, end - done)
+            rows.append(
+                {
+                    "name": layer.name,
+                    "op": layer.op,
+                    "plan": layer.plan,
+                    "cycles": took,
+                    "bytes": layer.bytes_moved,
+                    "share": layer.macs / took / self.stream.geometry.macs_per_cycle,
+                }
+            )
+            done = max(done, end)
+        return rows
+
+
+def compile_part(graph: Graph, constants: Mapping[Value, Array], target: Target) -> Part:
+    """The stream of a graph whose every node is a layer of bytes."""
+    return _Compiler(graph, constants, target).compiled()
+
+
+class _Compiler:
+    def __init__(self, graph: Graph, constants: Mapping[Value, Array], target: Target) -> None:
+        assert target.geometry is not None
+        self.graph, self.constants, self.target = graph, constants, target
+        self.geometry = target.geometry
+        self.folder = Folder(self.geometry)
+        self.names: list[str] = []
+        self.roles: list[str] = []
+        self.sizes: list[int] = []
+        self.places: dict[tuple[Value, int], Place] = {}
+        self.inputs: list[tuple[int, Layout, str, int]] = []
+        self.weights: list[Array] = []
+        self.layers: list[Layer] = []
+        self.ends: list[int] = []
+
+    def _buffer(self, name: str, role: str) -> int:
+        self.names.append(name)
+        self.roles.append(role)
+        self.sizes.append(0)
+        return len(self.names) - 1
+
+    def _room(self, base: int, size: int) -> Place:
+        """So many bytes behind a base register."""
+        at = -(-self.sizes[base] // ALIGNMENT) * ALIGNMENT
+        self.sizes[base] = at + size
+        return Place(base, at)
+
+    def compiled(self) -> Part:
+        outside = set(self.graph.params)
+        self.store = self._buffer("weights", "in")
+        self.temp = self._buffer("temp", "temp")
+        results: dict[Value, int] = {}
+        outputs = []
+        for at, value in enumerate(self.graph.results):
+            results.setdefault(value, self._buffer(f"y{at}", "out"))
+        counts = []
+        for node in self.graph.nodes:
+            if node.op == "constant":
+                continue
+            kernel = kernel_of(node, self.constants, self.geometry, outside)
+            first = len(self.folder.tasks)
+            made = self._kernel(kernel, results)
+            counts.append((kernel, made, first, len(self.folder.tasks)))
+        for value, base in results.items():
+            outputs.append((Layout(value.tensor.static_shape or ()), self.names[base]))
+        buffers = [
+            Buffer(name, role, max(1, size))
+            for name, role, size in zip(self.names, self.roles, self.sizes, strict=True)
+        ]
+        stream = finish(self.folder, buffers)
+        marks = self.folder.loads_before
+        for kernel, plan, first, last in counts:
+            self.layers.append(self._layer(kernel, plan, stream, marks(first), marks(last)))
+        stored = np.zeros(max(1, self.sizes[self.store]), np.uint8)
+        at = 0
+        for array in self.weights:
+            at = -(-at // ALIGNMENT) * ALIGNMENT
+            flat = array.reshape(-1).view(np.uint8)
+            stored[at : at + len(flat)] = flat
+            at += len(flat)
+        ordered = [outputs[list(results).index(value)] for value in self.graph.results]
+        return Part(self.target, stream, self.inputs, ordered, {"weights": stored}, self.layers)
+
+    def _kernel(self, kernel: Kernel, results: dict[Value, int]) -> Scheduled:
+        made = scheduled(kernel.operator, self.target)
+        by_name = {buffer.name: buffer for buffer in made.fn.buffers}
+        places = {}
+        for name, (value, layout) in kernel.inputs.items():
+            if name in by_name:
+                places[by_name[name]] = self._input(kernel, value, layout)
+        for name, array in kernel.stored.items():
+            if name in by_name:
+                places[by_name[name]] = self._room(self.store, array.nbytes)
+                self.weights.append(array)
+        value = kernel.node.output
+        base = results.get(value, self.temp)
+        place = self._room(base, kernel.output.size_bytes(self.geometry))
+        self.places[value, 1] = place
+        places[by_name["y"]] = place
+        self.folder.add(made.fn, places)
+        return made
+
+    def _input(self, kernel: Kernel, value: Value, layout: Layout) -> Place:
+        found = self.places.get((value, layout.depth))
+        if found is None:  # a parameter of the graph, in this layout
+            name = f"x{len(self.inputs)}"
+            found = self._room(self._buffer(name, "in"), layout.size_bytes(self.geometry))
+            fill = int(kernel.node.get("x_zero", 0))
+            at = self.graph.params.index(value)
+            self.inputs.append((at, layout, name, fill))
+            self.places[value, layout.depth] = found
+        return found
+
+    def _layer(
+        self, kernel: Kernel, made: Scheduled, stream: Stream, first: int, last: int
+    ) -> Layer:
+        steps = moved = 0
+        for task in stream.instructions[first:last]:
+            if task.op == "gemm":
+                steps += count_steps(task)
+            elif task.opcode.formats:
+                entries = task["x"] * task["y"] * task["z"]
+                moved += entries * dram_bytes(task.format, self.geometry)
+        return Layer(
+            kernel.node.output.name,
+            kernel.node.op,
+            f"{made.rule} {made.plan}",
+            kernel.macs,
+            (first, last),
+            steps,
+            moved,
+            made.predicted,
+        )

@@ -1,0 +1,37 @@
+"""Schedules of the accelerator's operators: rules with plans, priced as the cycle model would.
+
+scheduled = schedule(conv(shape, geometry), Target.parse("vta-sim"))
+"""
+
+from __future__ import annotations
+
+from tilewright.accel.rules.conv import CONV
+from tilewright.accel.rules.vector import VECTOR
+from tilewright.base.errors import ScheduleError
+from tilewright.base.target import Target
+from tilewright.rules.context import RuleContext
+from tilewright.rules.rule import Choice, Log, RuleSet, apply_choice, apply_first
+from tilewright.tensor.ir import Function
+from tilewright.tensor.schedule import Schedule
+from tilewright.tensor.visit import blocks
+
+RULES: RuleSet = ((CONV, VECTOR),)
+
+
+def schedule(fn: Function, target: Target, choice: Choice | None = None) -> tuple[Schedule, Log]:
+    """An operator by the cheapest plan of the rule that serves it, or by a given one."""
+    sch, log, context = Schedule(fn), Log(), RuleContext(target)
+    for block in list(blocks(fn.body)):
+        for rule in RULES[0]:
+            given = choice if choice is not None and choice.rule == rule.name else None
+            if given and rule.match(sch, sch.get_block(block.name), context) is not None:
+                apply_choice(rule, given, sch, block.name, context, log)
+                return sch, log
+        if choice is None and apply_first(RULES[0], sch, block.name, context, log):
+            return sch, log
+    why = "; ".join(f"{one.rule}: {one.reason}" for one in log.refusals)
+    raise ScheduleError(
+        "TW7043",
+        f"no rule of the accelerator schedules @{fn.name}" + (f": {why}" if why else ""),
+        help="use larger memories, or run the operator on the CPU",
+    )

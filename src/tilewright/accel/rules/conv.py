@@ -1,0 +1,194 @@
+"""Convolutions and GEMMs by the array: tiles of rows, columns and blocks of output channels.
+
+While one tile is multiplied, operands of the next part of the reduction are loaded into the other
+slot, the last tile is requantized in other banks of `acc`, and the one before is stored. What
+`hold` says stays: `none` loads operands for every part of every tile; `weights` keeps those of some
+output channels for all tiles of the image; `image` keeps a tile of it for all output channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.accel.isa.table import OPCODES, REQUANT_RELOAD_CYCLES, depth, word_bytes
+from tilewright.accel.rules.tiles import finish_tile, geometry_of, scoped, sizes, tensorized
+from tilewright.rules.context import RuleContext
+from tilewright.rules.match.nest import block_of
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space, unit
+from tilewright.tensor.ir import Load, Update
+from tilewright.tensor.schedule import BlockRef, Schedule
+from tilewright.tensor.schedule.analysis.tree import find_block
+
+TASK_CYCLES = 3.0  # what a task more is worth: streams are fetched, and made, one by one
+HOLDS = ("none", "weights", "image")
+LATENCY = max(opcode.latency_cycles for opcode in OPCODES)
+
+
+@dataclass(frozen=True)
+class ConvPlan:
+    rows: int = unit("positions", "rows of a tile")
+    columns: int = unit("positions", "columns of a tile")
+    outs: int = unit("blocks", "of output channels of a tile")
+    ins: int = unit("blocks", "of input channels loaded at a time")
+    hold: str = unit("operand", "what stays from tile to tile")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A convolution on packed tensors: extents of its loops, and how windows step."""
+
+    images: int  # and groups
+    outs: int
+    rows: int
+    columns: int
+    ins: int
+    ratio: int
+    taps: tuple[int, int]
+    row_step: tuple[int, int]  # of windows, and of their taps, in rows that are brought in
+    column_step: tuple[int, int]
+
+    def reach(self, tile: Column, axis: int) -> Column:
+        """Positions that are brought in for so many windows."""
+        step = (self.row_step, self.column_step)[axis]
+        return (tile - 1) * step[0] + (self.taps[axis] - 1) * step[1] + 1
+
+
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Found | None:
+    if block.name != "acc" or find_block(sch.function, "wgt") is None:
+        return None
+    found = block_of(sch.function, "acc")
+    n, u, o, i, j, _, _, c, k, kh, kw, _ = sizes(found)
+    assert isinstance(found.body, Update)
+    read = next(
+        node
+        for node in sym.walk(*found.body.values)
+        if isinstance(node, Load) and node.buffer.name == "inp"
+    )
+    steps = []
+    order = [it.var for it in found.iters]
+    for at, (window, tap) in zip((3, 4), ((3, 9), (4, 10)), strict=True):
+        parts = sym.linear(read.index[at], order)
+        assert parts is not None
+        slopes = [parts[0].get(order[one], sym.ZERO) for one in (window, tap)]
+        steps.append(tuple([int(s.value) if isinstance(s, sym.Const) else 0 for s in slopes]))
+    return Found(n * u, o, i, j, c, k, (kh, kw), *[(a or 1, b or 1) for a, b in steps])
+
+
+def even_tiles(extent: int, most: int) -> tuple[int, ...]:
+    """Sizes of tiles worth looking at: those that cut an extent evenly, up to a limit."""
+    found = {-(-extent // parts) for parts in range(1, extent + 1)}
+    return tuple(sorted((one for one in found if one <= most), reverse=True)) or (1,)
+
+
+def plans(found: Found, context: RuleContext) -> Space[ConvPlan] | None:
+    g = geometry_of(context)
+    most = depth("acc", g) // 2
+    candidates: dict[str, Sequence[int | str]] = {
+        "rows": even_tiles(found.rows, most),
+        "columns": even_tiles(found.columns, most)[:4]
+        if found.rows > 1
+        else even_tiles(found.columns, most),
+        "outs": even_tiles(found.outs, most),
+        "ins": even_tiles(found.ins, depth("wgt", g)),
+        "hold": HOLDS,
+    }
+
+    def legal(c: Columns) -> Column:
+        entries = used(found, c)
+        fits = np.ones(len(c["rows"]), np.bool_)
+        for name, count in entries.items():
+            fits &= count * 2 <= depth(name, g)
+        return fits
+
+    return Space(ConvPlan, candidates, legal, stages=(("rows", "outs"), ("ins", "columns", "hold")))
+
+
+def used(found: Found, c: Columns) -> dict[str, Column]:
+    """Entries of every memory that a slot takes."""
+    area = found.reach(c["rows"], 0) * found.reach(c["columns"], 1)
+    holds_image, holds_weights = c["hold"] == "image", c["hold"] == "weights"
+    taps = found.taps[0] * found.taps[1] * found.ratio
+    return {
+        "inp": area * found.ratio * np.where(holds_image, found.ins, c["ins"]),
+        "wgt": c["outs"] * taps * np.where(holds_weights, found.ins, c["ins"]),
+        "acc": c["outs"] * (c["rows"] * c["columns"] + 3),
+    }
+
+
+def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
+    """Units work side by side: the slowest one counts, and what does not overlap."""
+    g = geometry_of(context)
+    bus = g.bus_bytes
+    tiles = found.images * -(-found.rows // c["rows"]) * -(-found.columns // c["columns"])
+    far = -(-found.outs // c["outs"])
+    parts = -(-found.ins // c["ins"])
+    taps = found.taps[0] * found.taps[1] * found.ratio
+    steps = found.images * found.outs * found.rows * found.columns * found.ins * taps
+    entries = used(found, c)
+    once = {"inp": g.entry_bytes()["inp"] / bus, "wgt": g.entry_bytes()["wgt"] / bus}
+    image = entries["inp"] * once["inp"]
+    weights = entries["wgt"] * once["wgt"]
+    loads_image = tiles * np.where(c["hold"] == "image", 1, far * parts)
+    loads_weights = np.where(c["hold"] == "weights", far * found.images, tiles * far * parts)
+    words = word_bytes(g) / bus
+    tasks = tiles * far * (parts + 4) + loads_image + loads_weights
+    load = loads_image * image + loads_weights * weights + tasks * words
+    gemm = steps + 2.0 * tiles * far * parts
+    vectors = found.images * found.outs * found.rows * found.columns
+    alu = vectors + far * tiles * c["outs"] * REQUANT_RELOAD_CYCLES
+    store = vectors * g.batch * g.block_out / bus
+    slowest = np.maximum.reduce([np.broadcast_to(x, load.shape) for x in (load, gemm, alu, store)])
+    part = gemm / (tiles * far * parts)
+    first = image + weights + 2 * g.latency_cycles
+    last = (alu + store) / (tiles * far) + g.latency_cycles + 3 * LATENCY
+    # A part that is multiplied faster than the next is loaded waits for it.
+    waits = (
+        tiles
+        * far
+        * parts
+        * np.maximum(0.0, np.minimum(1.0, load / slowest) * (g.latency_cycles - part) / 4)
+    )
+    # Weights that stay are loaded while the last two parts with those before are multiplied.
+    exposed = np.maximum(0.0, weights + image - 2.0 * part)
+    changes = np.where(c["hold"] == "weights", (far * found.images - 1) * exposed, 0.0)
+    return Cost.of(
+        units=slowest,
+        first=first,
+        last=last,
+        waits=waits,
+        changes=changes,
+        tasks=TASK_CYCLES * tasks,
+    )
+
+
+def apply(sch: Schedule, found: Found, plan: ConvPlan, context: RuleContext) -> list[BlockRef]:
+    n, u, o, i, j, b, f = sch.get_loops(sch.get_block("y"))
+    oo, oi = sch.split(o, [None, plan.outs])
+    io, ii = sch.split(i, [None, plan.rows])
+    jo, ji = sch.split(j, [None, plan.columns])
+    tiles = [io, jo, oo] if plan.hold == "image" else [oo, io, jo]
+    sch.reorder(n, u, *tiles, oi, ii, ji, b, f)
+    for name in ("out", "acc"):
+        sch.compute_at(sch.get_block(name), tiles[-1])
+    loops = sch.get_loops(sch.get_block("acc"))[-12:]
+    an, au, ao, ai, aj, ab, af, c, k, kh, kw, e = loops
+    co, ci = sch.split(c, [None, plan.ins])
+    sch.reorder(co, an, au, ao, ai, aj, ci, k, kh, kw, ab, af, e)
+    sch.compute_at(sch.get_block("inp"), jo if plan.hold == "image" else co)
+    sch.compute_at(sch.get_block("wgt"), oo if plan.hold == "weights" else co)
+    # Parameters beside their sums: in another slot they would be in a bank that GEMM owns.
+    sch.compute_at(sch.get_block("par"), tiles[-1])
+    scoped(sch, ("inp", "wgt", "acc", "par", "out"))
+    g = geometry_of(context)
+    tensorized(sch, "acc", "vta_gemm", g, 3)
+    tensorized(sch, "inp", "vta_load_inp", g, 2)
+    tensorized(sch, "wgt", "vta_load_wgt", g, 2)
+    return finish_tile(sch, g, ["inp", "wgt", "acc"])
+
+
+CONV = Rule("vta_conv", ConvPlan, match, plans, cost, apply)

@@ -1,0 +1,68 @@
+"""What the rules share: sizes, memories and the intrinsics behind stages of an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright import sym
+from tilewright.accel.intrin import LIMITS, SCOPES, of_geometry
+from tilewright.base.errors import ScheduleError
+from tilewright.base.geometry import Geometry
+from tilewright.rules.context import RuleContext
+from tilewright.rules.match.nest import block_of
+from tilewright.tensor.ir import Block, Store
+from tilewright.tensor.schedule import BlockRef, Schedule
+
+SLOTS = 2
+MEMORY_OF = {"inp": "inp", "wgt": "wgt", "out": "out"}  # of stages; all others are in acc
+
+
+def geometry_of(context: RuleContext) -> Geometry:
+    geometry = context.target.geometry
+    assert geometry is not None, context.target
+    return geometry
+
+
+def sizes(block: Block) -> list[int]:
+    """Extents of a block's iterators."""
+    return [int(it.extent.value) if isinstance(it.extent, sym.Const) else 0 for it in block.iters]
+
+
+def scoped(sch: Schedule, stages: tuple[str, ...], banks: Mapping[str, int] | None = None) -> None:
+    """Put stages into their memories, with slots that take turns, some in banks of their own."""
+    for name in stages:
+        scope = SCOPES[MEMORY_OF.get(name, "acc")]
+        bank = (banks or {}).get(name, 0)
+        sch.set_scope(sch.get_block(name), 0, scope.member(slots=SLOTS, bank=bank).reference)
+
+
+def tensorized(
+    sch: Schedule, stage: str, intrin: str, g: Geometry, loops: int, **given: int
+) -> None:
+    """The innermost loops of a stage, over one entry, as an instruction."""
+    at = sch.get_loops(sch.get_block(stage))[-loops]
+    sch.tensorize(at, of_geometry(intrin, g, **given))
+
+
+def finish_tile(sch: Schedule, g: Geometry, done: list[str]) -> list[BlockRef]:
+    """Parameters, requantization and the store, which all operators end in."""
+    tensorized(sch, "par", "vta_load_acc", g, 2)
+    zero, low, high = limits_of(sch)
+    tensorized(sch, "out", "vta_requant", g, 2, zero=zero, low=low, high=high)
+    tensorized(sch, "y", "vta_store_out", g, 2)
+    return [BlockRef(name) for name in (*done, "par", "out", "y")]
+
+
+def limits_of(sch: Schedule) -> tuple[int, int, int]:
+    """Zero point, least and greatest result, read from the requantization itself."""
+    body = block_of(sch.function, "out").body
+    assert isinstance(body, Store)
+    value = body.value
+    clamped = value.children()[0]
+    if not isinstance(clamped, sym.Min) or not isinstance(clamped.a, sym.Max):
+        raise ScheduleError("TW7042", f"{value} is no requantization", help="see accel/operators")
+    high, low, moved = clamped.b, clamped.a.b, clamped.a.a
+    zero = moved.b if isinstance(moved, sym.Add) else sym.ZERO
+    numbers = [int(one.value) for one in (zero, low, high) if isinstance(one, sym.Const)]
+    assert len(numbers) == len(LIMITS)
+    return numbers[0], numbers[1], numbers[2]

@@ -1,0 +1,189 @@
+"""What the ALU computes: depthwise convolutions, pools, sums of tensors, other scales.
+
+Tiles go through aux, ALU and store at the same time, as convolutions go through their units; all
+operands are in `acc`. Windows of different taps are one task each, over all positions of a tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.accel.isa.table import ACC_BANKS, LOOPS, REQUANT_RELOAD_CYCLES, depth, word_bytes
+from tilewright.accel.rules.conv import LATENCY, TASK_CYCLES, even_tiles
+from tilewright.accel.rules.tiles import finish_tile, geometry_of, scoped, sizes, tensorized
+from tilewright.base.geometry import Geometry
+from tilewright.rules.context import RuleContext
+from tilewright.rules.match.nest import block_of
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space, unit
+from tilewright.tensor.ir import REDUCE, Block, Load, Stmt, Store, Update
+from tilewright.tensor.schedule import BlockRef, Schedule
+from tilewright.tensor.schedule.analysis.tree import find_block
+
+# A step reads a bank once a cycle: operands and sums are in different ones, in either slot.
+BANKS = {"a": 1, "par": 1, "b": 2, "acc": 3}
+
+
+@dataclass(frozen=True)
+class VectorPlan:
+    rows: int = unit("positions", "rows of a tile, or entries of a tensor without rows")
+    columns: int = unit("positions", "columns of a tile")
+    outs: int = unit("blocks", "of channels of a tile")
+
+
+@dataclass(frozen=True)
+class Found:
+    """An operator of the ALU: extents, operands of a tile and passes over it."""
+
+    images: int
+    outs: int
+    rows: int
+    columns: int
+    reads: tuple[str, ...]  # stages of 8-bit operands
+    taps: tuple[int, int] = (1, 1)
+    steps: tuple[int, int] = (1, 1)  # of windows
+    passes: int = 1  # over every entry of results
+
+
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Found | None:
+    if block.name != "out" or find_block(sch.function, "wgt") is not None:
+        return None
+    reads = tuple([name for name in ("a", "b") if find_block(sch.function, name) is not None])
+    extents = sizes(block_of(sch.function, "out"))
+    if find_block(sch.function, "acc") is None:
+        return Found(1, 1, extents[0], 1, reads)
+    acc = block_of(sch.function, "acc")
+    if not isinstance(acc.body, Update):
+        return Found(1, 1, extents[0], 1, reads, passes=1 + len(reads))
+    n, o, i, j = extents[:4]
+    kh, kw = (size for size, it in zip(sizes(acc), acc.iters, strict=True) if it.kind == REDUCE)
+    steps = _steps(acc)
+    return Found(n, o, i, j, reads, (kh, kw), steps, 1 + kh * kw)
+
+
+def _steps(acc: Block) -> tuple[int, int]:
+    """How far windows of neighbouring results are apart."""
+    found = []
+    read = next(region for region in acc.reads if region.buffer.name == "a")
+    for axis in (2, 3):
+        parts = sym.linear(read.ranges[axis].start, [it.var for it in acc.iters])
+        slope = parts[0].get(acc.iters[axis].var) if parts is not None else None
+        found.append(int(slope.value) if isinstance(slope, sym.Const) else 1)
+    return found[0], found[1]
+
+
+def plans(found: Found, context: RuleContext) -> Space[VectorPlan] | None:
+    g = geometry_of(context)
+    most = depth("acc", g) // ACC_BANKS
+    columns = even_tiles(found.columns, most)
+    candidates = {
+        "rows": even_tiles(found.rows, most),
+        "columns": columns if found.rows == 1 else columns[:4],
+        "outs": even_tiles(found.outs, most),
+    }
+    return Space(
+        VectorPlan,
+        candidates,
+        lambda c: (
+            (_used(found, c) * ACC_BANKS <= depth("acc", g))
+            & (c["rows"] * c["columns"] * c["outs"] * 2 <= depth("out", g))
+        ),
+        stages=(("rows", "columns"), ("outs",)),
+    )
+
+
+def _area(found: Found, c: Columns) -> Column:
+    """Entries of the operand with windows, of a tile."""
+    tall = (c["rows"] - 1) * found.steps[0] + found.taps[0]
+    wide = (c["columns"] - 1) * found.steps[1] + found.taps[1]
+    area: Column = c["outs"] * tall * wide
+    return area
+
+
+def _used(found: Found, c: Columns) -> Column:
+    results = c["outs"] * c["rows"] * c["columns"]
+    has_windows = found.taps != (1, 1)
+    second = c["outs"] * found.taps[0] * found.taps[1] if has_windows else results
+    operands = _area(found, c) + (second if "b" in found.reads else 0)
+    used: Column = operands + (results if found.passes > 1 else 0) + c["outs"] * 3
+    return used
+
+
+def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
+    g = geometry_of(context)
+    tiles = (
+        found.images
+        * -(-found.rows // c["rows"])
+        * -(-found.columns // c["columns"])
+        * -(-found.outs // c["outs"])
+    )
+    results = c["outs"] * c["rows"] * c["columns"]
+    entry = g.batch * g.block_out / g.bus_bytes
+    operands = _used(found, c) - (results if found.passes > 1 else 0)
+    # Taps are loops of one task, but for the first ones, which overwrite.
+    tasks = tiles * (3.0 + len(found.reads) + min(found.passes, LOOPS))
+    load = tiles * operands * entry + tasks * word_bytes(g) / g.bus_bytes
+    vectors = found.images * found.outs * found.rows * found.columns
+    # What is loaded meanwhile stops the ALU where it owns the bank.
+    alu = vectors * found.passes + tiles * (
+        c["outs"] * REQUANT_RELOAD_CYCLES + 0.4 * operands + 8.0
+    )
+    slowest = np.maximum(np.maximum(load, alu), vectors * entry)
+    first = load / tiles + 2 * g.latency_cycles
+    last = alu / tiles + results * entry + g.latency_cycles + 3 * LATENCY
+    return Cost.of(units=slowest, first=first, last=last, tasks=TASK_CYCLES * tasks)
+
+
+def apply(sch: Schedule, found: Found, plan: VectorPlan, context: RuleContext) -> list[BlockRef]:
+    loops = sch.get_loops(sch.get_block("y"))
+    if len(loops) == 3:  # entries, batch, channel
+        tile, _ = sch.split(loops[0], [None, plan.rows])
+    else:
+        n, o, i, j, b, f = loops
+        oo, oi = sch.split(o, [None, plan.outs])
+        io, ii = sch.split(i, [None, plan.rows])
+        tile, ji = sch.split(j, [None, plan.columns])
+        sch.reorder(n, oo, io, tile, oi, ii, ji, b, f)
+    stages = [*found.reads, "par", "out"]
+    sch.compute_at(sch.get_block("out"), tile)
+    g = geometry_of(context)
+    if found.passes > 1:
+        sch.compute_at(sch.get_block("acc"), tile)
+        stages.append("acc")
+    for name in (*found.reads, "par"):
+        sch.compute_at(sch.get_block(name), tile)
+    scoped(sch, tuple(stages), BANKS)
+    if found.passes > 1:
+        _steps_of_alu(sch, found, g)
+    for name in found.reads:
+        tensorized(sch, name, "vta_load_acc8", g, 2)
+    return finish_tile(sch, g, [name for name in stages if name not in ("par", "out")])
+
+
+def _steps_of_alu(sch: Schedule, found: Found, g: Geometry) -> None:
+    body = block_of(sch.function, "acc").body
+    if not isinstance(body, Update):
+        a, b = factors_of(body)
+        tensorized(sch, "acc", "vta_blend", g, 2, a=a, b=b)
+        return
+    loops = sch.get_loops(sch.get_block("acc"))
+    n, o, i, j, b_, f, kh, kw = loops[-8:]
+    sch.reorder(kh, kw, n, o, i, j, b_, f)
+    name = "vta_max" if body.reducer.name == "max" else "vta_mac"
+    tensorized(sch, "acc", name, g, 2)
+
+
+def factors_of(body: Stmt) -> tuple[int, int]:
+    """What two tensors are multiplied by, of `x * a + z * b`."""
+    found = {}
+    for term in body.value.children() if isinstance(body, Store) else ():
+        read = next(node for node in sym.walk(term) if isinstance(node, Load))
+        factor = next((n for n in term.children() if isinstance(n, sym.Const)), sym.ONE)
+        found[read.buffer.name] = int(factor.value) if isinstance(term, sym.Mul) else 1
+    return found["a"], found["b"]
+
+
+VECTOR = Rule("vta_vector", VectorPlan, match, plans, cost, apply)

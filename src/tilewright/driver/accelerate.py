@@ -1,0 +1,218 @@
+"""Models for accelerators: which layers run there, and a module that calls them.
+
+Layers of bytes (`recognize_integers`) run on the accelerator, each part of them as one stream; the
+rest is native code of the host, which calls the parts as it calls the interpreter. Where layers run
+is a minimum cut: cycles on either side against bytes that cross, in the host's nanoseconds. A layer
+that the accelerator refuses stays on the host, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.accel.layers import LAYERS, kernel_of
+from tilewright.accel.part import Part, compile_part, scheduled
+from tilewright.base.errors import TilewrightError, UserError
+from tilewright.base.geometry import HOST_MACS_PER_CYCLE
+from tilewright.base.passes import PassContext, run_passes
+from tilewright.base.target import Target
+from tilewright.driver.foreign_parts import call_foreign_parts
+from tilewright.driver.hybrid import HybridModule
+from tilewright.driver.parts import Parts, part_name
+from tilewright.driver.placement import ACCELERATOR, Placement, placement
+from tilewright.graph.ir import Graph, Module, Node, Value
+from tilewright.graph.min_cut import Network
+from tilewright.graph.passes import CANONICAL
+from tilewright.graph.passes.decompose_quantized import decompose_all_but
+from tilewright.graph.passes.infer_shapes import infer_shapes
+from tilewright.graph.passes.recognize_integers import recognize_integers
+from tilewright.graph.passes.simplify_shapes import simplify_shapes
+from tilewright.runtime import module as runtime
+from tilewright.runtime.module import Spec
+
+Array = np.ndarray[Any, Any]
+INTEGERS = (infer_shapes, simplify_shapes, recognize_integers, *CANONICAL)
+
+
+def integer_graph(module: Module, target: Target) -> Module:
+    """The model with its quantized layers as layers of bytes."""
+    return run_passes(module, INTEGERS, PassContext(target=target))
+
+
+def divide(module: Module, target: Target) -> tuple[Module, dict[str, str]]:
+    """The model with layers decomposed that stay on the host, and why, by what they define."""
+    geometry = target.geometry
+    assert geometry is not None
+    graph, constants = module.main, _constants(module)
+    reasons: dict[Node, str] = {}
+    costs: dict[Node, tuple[float, float]] = {}
+    layers = [node for node in graph.nodes if node.op in LAYERS]
+    outside = {v for n in graph.nodes if n.op not in LAYERS for v in n.outputs} | {*graph.params}
+    for node in layers:
+        try:
+            kernel = kernel_of(node, constants, geometry, outside)
+            there = scheduled(kernel.operator, target).predicted
+        except TilewrightError as error:
+            reasons[node] = error.message
+            continue
+        costs[node] = there, _host_cycles(kernel.macs, _elements(node) * _taps(node))
+    chosen = _cut(graph, costs, target)
+    for node in costs:
+        if node not in chosen:
+            reasons[node] = "moving its tensors costs more than it gains there"
+    kept = {node.output for node in chosen}
+    why = {node.output.name: reason for node, reason in reasons.items()}
+    return decompose_all_but(module, kept), why
+
+
+def _host_cycles(macs: int, elements: int) -> float:
+    """What a layer takes on the host, in cycles of the accelerator."""
+    return (macs + elements) / HOST_MACS_PER_CYCLE
+
+
+def _elements(node: Node) -> int:
+    return int(np.prod(node.output.tensor.static_shape or (0,)))
+
+
+def _taps(node: Node) -> int:
+    """How often the host touches an element of a result that it does not multiply."""
+    return int(np.prod(node.get("kernel", (4,))))
+
+
+def _cut(graph: Graph, costs: Mapping[Node, tuple[float, float]], target: Target) -> set[Node]:
+    """The layers that are cheapest on the accelerator, transfers counted."""
+    geometry = target.geometry
+    assert geometry is not None
+    network = Network()
+    there, here = network.node(), network.node()
+    at = {node: network.node() for node in costs}
+    makers = {value: node for node in graph.nodes for value in node.outputs}
+    for node, (on_accelerator, on_host) in costs.items():
+        network.edge(there, at[node], on_host)
+        network.edge(at[node], here, on_accelerator)
+    for value, users in _users(graph).items():
+        made = makers.get(value)
+        if made is not None and made.op == "constant":
+            continue
+        ends = [at.get(made, here) if made is not None else here]
+        ends += [here if user is None else at.get(user, here) for user in users]
+        if all(end == here for end in ends):
+            continue
+        size = int(np.prod(value.tensor.static_shape or (0,)))
+        cycles = size / geometry.bus_bytes + geometry.latency_cycles
+        for end in dict.fromkeys(ends[1:]):
+            if end != ends[0]:
+                network.edge(ends[0], end, cycles, cycles)
+    side = network.cut(there, here)
+    return {node for node, number in at.items() if number in side}
+
+
+def _users(graph: Graph) -> dict[Value, list[Node | None]]:
+    found: dict[Value, list[Node | None]] = {}
+    for node in graph.nodes:
+        for value in node.inputs:
+            if value is not None:
+                found.setdefault(value, []).append(node)
+    for value in graph.results:
+        found.setdefault(value, []).append(None)
+    return found
+
+
+def _constants(module: Module) -> dict[Value, Array]:
+    """Arrays of the constants of main."""
+    found = {}
+    for node in module.main.nodes:
+        if node.op == "constant":
+            data = node["data"]
+            found[node.output] = module.constants[data] if isinstance(data, str) else data
+    return found
+
+
+def place(module: Module, host: Target, why: Mapping[str, str]) -> Placement:
+    """Layers of bytes on the accelerator, all else on the host."""
+    found = placement(module, host)
+    devices, reasons = dict(found.devices), dict(found.reasons)
+    for node in module.main.nodes:
+        if node.op in LAYERS:
+            devices[node] = ACCELERATOR
+            reasons.pop(node, None)
+        else:
+            inner = [n for body in node.bodies for n in body.nodes] if node.op == "fused" else []
+            names = [value.name for one in (node, *inner) for value in one.outputs]
+            found_why = [f"%{name}: {why[name]}" for name in dict.fromkeys(names) if name in why]
+            if found_why:
+                reasons[node] = "; ".join(found_why)
+    placed = Placement(found.graph, devices, reasons)
+    if not placed.is_native:
+        raise UserError(
+            "TW6011",
+            f"the model does not run beside an accelerator: {', '.join(placed.fallbacks)} have no "
+            "native code",
+            help="compile it for a CPU, or export it without them",
+        )
+    return placed
+
+
+def compile_parts(
+    module: Module, placed: Placement, target: Target
+) -> tuple[Module, Parts, list[Part]]:
+    """Main with calls of parts, the parts as graphs, and their streams."""
+    constants = _constants(module)
+    main, parts = call_foreign_parts(module, placed)
+    calls = {node["part"]: node for node in main.main.nodes if node.op == "foreign"}
+    compiled = []
+    for number, one in enumerate(parts.parts):
+        graph, given = parts.module.graphs[part_name(number)], calls[number].inputs
+        stored = {
+            graph.params[at]: constants[value]
+            for at in one.weights
+            if (value := given[at]) is not None
+        }
+        compiled.append(compile_part(graph, stored, target))
+    return main, parts, compiled
+
+
+class AcceleratedModule(HybridModule):
+    """A native module that has an accelerator run some of its layers."""
+
+    def __init__(
+        self,
+        native: runtime.Module,
+        parts: Parts,
+        specs: tuple[Sequence[Spec], Sequence[Spec]],
+        streams: Sequence[Part],
+        placed: Placement,
+    ) -> None:
+        runners = {number: part.run for number, part in enumerate(streams)}
+        super().__init__(native, parts, *specs, runners)
+        self.streams, self.placed = tuple(streams), placed
+
+    def report(self) -> list[dict[str, Any]]:
+        """A row for every layer on the accelerator, in order."""
+        return [row for part in self.streams for row in part.report()]
+
+    @property
+    def placement(self) -> Placement:
+        """Where every node runs: what layers take there, and why others stay."""
+        reasons = dict(self.placed.reasons)
+        waiting = [n for n in self.placed.graph.nodes if self.placed[n] == ACCELERATOR]
+        for number, part in enumerate(self.streams):
+            graph = self.parts.module.graphs[part_name(number)]
+            layers = [node for node in graph.nodes if node.op != "constant"]
+            for node, row in zip(layers, part.report(), strict=True):
+                found = next(n for n in waiting if n.attributes == node.attributes)
+                waiting.remove(found)
+                reasons[found] = (
+                    f"{row['cycles']:,} cycles, {row['bytes']:,} bytes, "
+                    f"{row['share']:.1%} of peak, {row['plan']}"
+                )
+        return replace(self.placed, reasons=reasons)
+
+    @property
+    def cycles(self) -> int:
+        """Of all parts, one after the other."""
+        return sum(part.timing().total for part in self.streams)

@@ -1,0 +1,196 @@
+"""Layers of bytes that stay bytes: exact sums, requantized by fixed-point numbers.
+
+`requantize` is the one meaning of that step, for the interpreter, CPUs and accelerators:
+
+    clamp((((x + bias) * multiplier + 2**(shift - 1)) >> shift) + zero, low, high)
+
+x + bias wraps as i32 does; the product is of 64 bits. Parameters broadcast: layers have them per
+channel, or one for all. `quantized_*` are whole layers; a device that does not run one as it is
+runs it decomposed (`decompose_quantized`), with the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.dtype import I8, I32
+from tilewright.graph.op import BROADCAST, INTEGER, OPAQUE, Attr, Call, Input, Op
+from tilewright.graph.ops.conv import GROUPS, conv_shape, grouped
+from tilewright.graph.ops.linalg import exact, to_i32
+from tilewright.graph.ops.rules import broadcast_shapes, same_dim
+from tilewright.graph.ops.windows import DILATIONS, PADS, STRIDES, pad_spatial, taps
+from tilewright.graph.types import TensorType, Type
+
+Array = np.ndarray[Any, Any]
+
+_PARAMETERS = tuple(Input(name, INTEGER) for name in ("bias", "multiplier", "shift"))
+_LIMITS = (Attr("zero", int, 0), Attr("low", int, -128), Attr("high", int, 127))
+_X_ZERO = Attr("x_zero", int, 0)
+
+
+def requantized(call: Call, x: Array, bias: Array, multiplier: Array, shift: Array) -> Array:
+    """i8 of i32, parameters in a shape that broadcasts."""
+    total = (x.astype(np.int64) + bias).astype(np.int32).astype(np.int64)
+    by = shift.astype(np.int64) & 63
+    half = np.where(by > 0, np.int64(1) << np.maximum(by - 1, 0), np.int64(0))
+    with np.errstate(over="ignore"):
+        scaled = (total * multiplier.astype(np.int64) + half) >> by
+    made: Array = np.clip(scaled + call["zero"], call["low"], call["high"]).astype(np.int8)
+    return made
+
+
+def _spread(array: Array, rank: int, axis: int) -> Array:
+    if array.size == 1:
+        return array.reshape(())
+    return array.reshape([-1 if at == axis else 1 for at in range(rank)])
+
+
+def _check_parameters(call: Call, first: int, channels: Any) -> None:
+    """Parameters are of i32, one for all or one per channel."""
+    for at in range(first, first + 3):
+        shape = call.shape(at)
+        if call.tensor(at).dtype is not I32 or len(shape) > 1:
+            raise call.error("TW1206", f"parameters of {call.op} are vectors of i32")
+        if shape and shape[0] is not sym.ONE:
+            same_dim(call, shape[0], channels, "parameters and channels")
+
+
+def _check_bytes(call: Call, *inputs: int) -> None:
+    for at in inputs:
+        if call.tensor(at).dtype is not I8:
+            raise call.error("TW1206", f"{call.op} takes i8, not {call.tensor(at).dtype}")
+
+
+def _requantize_type(call: Call) -> tuple[Type, ...]:
+    if any(call.tensor(at).dtype is not I32 for at in range(4)):
+        raise call.error("TW1206", f"{call.op} takes sums and parameters of i32")
+    return (TensorType(I8, broadcast_shapes(call, [call.shape(at) for at in range(4)])),)
+
+
+def _conv_type(call: Call) -> tuple[Type, ...]:
+    _check_bytes(call, 0, 1)
+    shape = conv_shape(call)
+    _check_parameters(call, 2, shape[1])
+    return (TensorType(I8, shape),)
+
+
+def _conv(call: Call, x: Array, w: Array, *given: Array) -> Array:
+    sums = to_i32(grouped(exact(x, np.array(call["x_zero"])), exact(w, None), call))
+    return requantized(call, sums, *(_spread(one, x.ndim, 1) for one in given))
+
+
+def _matmul_type(call: Call) -> tuple[Type, ...]:
+    _check_bytes(call, 0, 1)
+    x, w = call.shape(0), call.shape(1)
+    if len(w) != 2 or len(x) < 2:
+        raise call.error("TW1204", f"{call.op} has operands of rank {len(x)} and {len(w)}")
+    depth = x[1]
+    for dim in x[2:]:
+        depth = sym.simplify(sym.mul(depth, dim))
+    same_dim(call, depth, w[0], "the depth")
+    _check_parameters(call, 2, w[1])
+    return (TensorType(I8, (x[0], w[1])),)
+
+
+def _matmul(call: Call, x: Array, w: Array, *given: Array) -> Array:
+    rows = exact(x, np.array(call["x_zero"])).reshape(x.shape[0], -1)
+    sums = to_i32(np.matmul(rows, exact(w, None)))
+    return requantized(call, sums, *(_spread(one, 2, 1) for one in given))
+
+
+def _add_type(call: Call) -> tuple[Type, ...]:
+    _check_bytes(call, 0, 1)
+    x, y = call.shape(0), call.shape(1)
+    if len(x) != len(y):
+        raise call.error("TW1204", f"{call.op} has operands of rank {len(x)} and {len(y)}")
+    for a, b in zip(x, y, strict=True):
+        same_dim(call, a, b, "both operands")
+    return (TensorType(I8, x),)
+
+
+def _add(call: Call, x: Array, y: Array) -> Array:
+    sums = x.astype(np.int32) * call["a"] + y.astype(np.int32) * call["b"]
+    scalars = [np.array(call[name], np.int32) for name in ("bias", "multiplier", "shift")]
+    return requantized(call, sums, *scalars)
+
+
+def _pool_type(call: Call) -> tuple[Type, ...]:
+    _check_bytes(call, 0)
+    x = call.shape(0)
+    dims = []
+    for axis, size in enumerate(x[2:]):
+        pads = call["pads"][axis] + call["pads"][axis + len(x) - 2]
+        reach = (call["kernel"][axis] - 1) * call["dilations"][axis] + 1
+        dims.append(sym.simplify(sym.floordiv(size + (pads - reach), call["strides"][axis]) + 1))
+    return (TensorType(I8, (*x[:2], *dims)),)
+
+
+def _pool(call: Call, x: Array) -> Array:
+    padded = pad_spatial(x, call["pads"], -128)
+    counts = [
+        (size - (k - 1) * d - 1) // s + 1
+        for size, k, s, d in zip(
+            padded.shape[2:], call["kernel"], call["strides"], call["dilations"], strict=True
+        )
+    ]
+    out: Array = np.full((*x.shape[:2], *counts), -128, np.int8)
+    for _, where in taps(call["kernel"], counts, call["strides"], call["dilations"]):
+        out = np.maximum(out, padded[where])
+    return out
+
+
+OPS = (
+    Op(
+        "requantize",
+        "clamp(round((x + bias) * multiplier / 2**shift) + zero, low, high), halves up.",
+        (Input("x", INTEGER), *_PARAMETERS),
+        _requantize_type,
+        requantized,
+        BROADCAST,
+        _LIMITS,
+    ),
+    Op(
+        "quantized_conv",
+        "requantize(conv_integer(x, w, x_zero)), channels along axis 1.",
+        (Input("x", INTEGER), Input("w", INTEGER), *_PARAMETERS),
+        _conv_type,
+        _conv,
+        OPAQUE,
+        (STRIDES, PADS, DILATIONS, GROUPS, _X_ZERO, *_LIMITS),
+        native=False,
+    ),
+    Op(
+        "quantized_matmul",
+        "requantize((x - x_zero) times w), x as a matrix of as many rows as it has images.",
+        (Input("x", INTEGER), Input("w", INTEGER), *_PARAMETERS),
+        _matmul_type,
+        _matmul,
+        OPAQUE,
+        (_X_ZERO, *_LIMITS),
+        native=False,
+    ),
+    Op(
+        "quantized_add",
+        "requantize(x * a + y * b).",
+        (Input("x", INTEGER), Input("y", INTEGER)),
+        _add_type,
+        _add,
+        OPAQUE,
+        tuple(Attr(name, int, required=True) for name in ("a", "b", "bias", "multiplier", "shift"))
+        + _LIMITS,
+        native=False,
+    ),
+    Op(
+        "quantized_max_pool",
+        "The greatest byte of each window.",
+        (Input("x", INTEGER),),
+        _pool_type,
+        _pool,
+        OPAQUE,
+        (Attr("kernel", tuple, required=True), STRIDES, PADS, DILATIONS),
+        native=False,
+    ),
+)

@@ -1,0 +1,444 @@
+"""recognize_integers: quantized layers become layers of bytes, without a float in between.
+
+    quantize(conv(dequantize(%x), dequantize(%w), %b))   ->   quantized_conv(%x, %w, ...)
+
+Scales become fixed-point numbers: a multiplier of 31 bits and a shift, per output channel. Bytes
+get a sign, which moves their zero points by 128. Average pools are depthwise convolutions with
+ones; a sum of two tensors multiplies them by the pair of 7-bit numbers whose ratio is nearest that
+of the scales. It runs before constants are folded, for targets that compute with integers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tilewright.base.dtype import F32, I8, U8
+from tilewright.base.passes import PassContext
+from tilewright.graph.build import make_node, store_constant
+from tilewright.graph.definitions import Array
+from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
+
+MULTIPLIER_BITS = 31
+MOST_SHIFT = 62
+MOST_FACTOR = 127
+
+
+def recognize_integers(module: Module, ctx: PassContext) -> Module:
+    """Before: quantize(conv(dequantize(%x), ...)).   After: quantized_conv(%x, ...)."""
+    made = _Recognizer(module.main, dict(module.constants))
+    graph = made.graph()
+    if not made.changed:
+        return module
+    return replace(module, graphs={**module.graphs, "main": graph}, constants=made.constants)
+
+
+def fixed_point(ratios: Array) -> tuple[Array, Array] | None:
+    """Multipliers and shifts, so that a ratio is about multiplier / 2**shift; None out of range."""
+    if not bool((ratios > 0).all()) or not bool(np.isfinite(ratios).all()):
+        return None
+    mantissa, exponent = np.frexp(ratios.astype(np.float64))
+    multiplier = np.rint(mantissa * 2.0**MULTIPLIER_BITS).astype(np.int64)
+    shift = MULTIPLIER_BITS - exponent.astype(np.int64)
+    over = multiplier == 1 << MULTIPLIER_BITS
+    multiplier, shift = (
+        np.where(over, multiplier >> 1, multiplier),
+        np.where(over, shift - 1, shift),
+    )
+    spare = np.maximum(0, shift - MOST_SHIFT)
+    multiplier, shift = multiplier >> np.minimum(spare, 63), shift - spare
+    if bool((shift < 0).any()):
+        return None
+    return multiplier.astype(np.int32), shift.astype(np.int32)
+
+
+def factors(first: float, second: float) -> tuple[int, int]:
+    """Two numbers of 7 bits whose ratio is nearest that of two scales."""
+    small = np.arange(1, MOST_FACTOR + 1, dtype=np.float64)
+    if first >= second:
+        others = np.clip(np.rint(small * (second / first)), 0, MOST_FACTOR)
+        errors = np.abs(others / small - second / first)
+        at = int(np.argmin(errors + 1e-12 * small))
+        return int(small[at]), int(others[at])
+    b, a = factors(second, first)
+    return a, b
+
+
+@dataclass(frozen=True)
+class _Bytes:
+    """A dequantized tensor: signed bytes, their scale and zero point."""
+
+    value: Value
+    scale: float
+    zero: int
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Constant weights: signed bytes, one scale or one per output channel."""
+
+    array: Array
+    scales: Array
+
+
+@dataclass
+class _Limits:
+    zero: int
+    low: int = -128
+    high: int = 127
+
+    def attributes(self) -> dict[str, Attribute]:
+        return {"zero": self.zero, "low": self.low, "high": self.high}
+
+
+@dataclass
+class _Recognizer:
+    main: Graph
+    constants: dict[str, Array]
+    nodes: list[Node] = field(default_factory=list)
+    changed: bool = False
+    layers: int = 0
+    instead: dict[Value, Value] = field(default_factory=dict)
+    moved: dict[Value, int] = field(default_factory=dict)  # values whose zero points moved, by
+    flat: dict[Value, Value] = field(default_factory=dict)  # what matrices were before reshaping
+
+    def __post_init__(self) -> None:
+        self.makers = {value: node for node in self.main.nodes for value in node.outputs}
+        self.users: dict[Value, list[Node]] = {}
+        for node in self.main.nodes:
+            for value in node.inputs:
+                if value is not None:
+                    self.users.setdefault(value, []).append(node)
+
+    def graph(self) -> Graph:
+        for node in self.main.nodes:
+            if node.op == "quantize" and self._quantize(node):
+                self.changed = True
+            elif node.op == "dequantize" and node.inputs[0] in self.moved:
+                self._dequantize(node)
+            else:
+                inputs = tuple(v if v is None else self.instead.get(v, v) for v in node.inputs)
+                self.nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
+        results = tuple(self.instead.get(value, value) for value in self.main.results)
+        return replace(self.main, nodes=tuple(self.nodes), results=results)
+
+    # ----------------------------------------------------------------------- helpers
+
+    def maker(self, value: Value | None, op: str) -> Node | None:
+        node = None if value is None else self.makers.get(value)
+        return node if node is not None and node.op == op else None
+
+    def constant(self, value: Value | None) -> Array | None:
+        node = self.maker(value, "constant")
+        data = None if node is None else node["data"]
+        if isinstance(data, np.ndarray):
+            return data
+        return self.constants.get(data) if isinstance(data, str) else None
+
+    def store(self, array: Array, hint: str, like: Node) -> Value:
+        node = store_constant(self.constants, array, hint, like.loc)
+        self.nodes.append(node)
+        return node.output
+
+    def add(self, op: str, like: Node, *inputs: Value, **attributes: Attribute) -> Value:
+        name = f"layer{self.layers}" if op.startswith("quantized_") else op
+        self.layers += op.startswith("quantized_")
+        node = make_node(op, inputs, attributes, like.loc, hints=(name,))
+        self.nodes.append(node)
+        return node.output
+
+    def scalar(self, node: Node) -> tuple[float, int] | None:
+        """One scale and zero point of a node that quantizes or dequantizes."""
+        scale = self.constant(node.inputs[1])
+        zero = self.constant(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(1, np.int8)
+        if scale is None or zero is None or scale.size != 1 or zero.size != 1:
+            return None
+        return float(scale.reshape(())), int(zero.reshape(()))
+
+    def bytes_of(self, value: Value | None) -> _Bytes | None:
+        """What a value was before it was dequantized."""
+        node = self.maker(value, "dequantize")
+        found = None if node is None else self.scalar(node)
+        if node is None or found is None or node.inputs[0] is None:
+            return None
+        source = node.inputs[0]
+        if source in self.moved:
+            return _Bytes(self.instead[source], found[0], found[1] - self.moved[source])
+        if source.tensor.dtype is I8 and self.constant(source) is None:
+            return _Bytes(self.instead.get(source, source), *found)
+        return None
+
+    def weights_of(self, value: Value | None, channel: int) -> _Weights | None:
+        """Constant weights as signed bytes around 0, scales along the axis `channel`."""
+        perm: tuple[int, ...] | None = None
+        turned = self.maker(value, "transpose")
+        if turned is not None:
+            perm, value = tuple(turned["perm"]), turned.inputs[0]
+        node = self.maker(value, "dequantize")
+        if node is None or node.get("block_size", 0):
+            return None
+        array, scale = self.constant(node.inputs[0]), self.constant(node.inputs[1])
+        zero = self.constant(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(1, np.int8)
+        if array is None or scale is None or zero is None or array.dtype.itemsize != 1:
+            return None
+        axis = node.get("axis", 1) % array.ndim
+        if zero.size > 1:
+            zero = zero.reshape([-1 if at == axis else 1 for at in range(array.ndim)])
+        around = array.astype(np.int16) - zero.astype(np.int16)
+        if perm is not None:
+            around, axis = around.transpose(perm), perm.index(axis)
+        if (around < -128).any() or (around > 127).any():
+            return None
+        if scale.size > 1 and axis != channel:
+            return None
+        scales = np.broadcast_to(scale.reshape(-1).astype(np.float64), (around.shape[channel],))
+        return _Weights(np.ascontiguousarray(around.astype(np.int8)), scales)
+
+    def bias_of(self, value: Value | None, scales: Array) -> Array | None:
+        """A constant bias in units of the sums."""
+        if value is None:
+            return np.zeros(len(scales), np.int32)
+        node = self.maker(value, "dequantize")
+        if node is not None:
+            stored, scale = (self.constant(one) for one in node.inputs[:2])
+            if stored is None or scale is None:
+                return None
+            known = stored.astype(np.float64) * scale.reshape(-1).astype(np.float64)
+        else:
+            array = self.constant(value)
+            if array is None:
+                return None
+            known = array.astype(np.float64)
+        if known.size not in (1, len(scales)):
+            return None
+        made = np.rint(known.reshape(-1) / scales)
+        if (np.abs(made) >= 2.0**31).any():
+            return None
+        return np.broadcast_to(made, scales.shape).astype(np.int32)
+
+    # ----------------------------------------------------------------------- nodes
+
+    def _dequantize(self, node: Node) -> None:
+        """The same numbers from signed bytes."""
+        source = node.inputs[0]
+        assert source is not None
+        zero = self.constant(node.inputs[2])
+        assert zero is not None
+        assert node.inputs[1] is not None
+        signed = self.store((zero.astype(np.int16) - self.moved[source]).astype(np.int8), "z", node)
+        inputs = (self.instead[source], node.inputs[1], signed)
+        self.nodes.append(replace(node, inputs=inputs))
+
+    def _quantize(self, node: Node) -> bool:
+        """A layer of bytes for what is quantized; else signed bytes, if nobody minds."""
+        output, source = node.output, node.inputs[0]
+        found = self.scalar(node) if len(node.inputs) > 1 else None
+        if found is None or source is None or source.tensor.dtype is not F32:
+            return False
+        if output.tensor.dtype not in (I8, U8) or output in self.main.results:
+            return False
+        if any(user.op != "dequantize" for user in self.users.get(output, ())):
+            return False
+        scale, zero = found
+        by = 128 if output.tensor.dtype is U8 else 0
+        value = self._layer(node, source, scale, _Limits(zero - by))
+        if value is None:
+            if not by:
+                return False
+            signed = self.store(np.array(zero - by, np.int8), "zero", node)
+            attributes = {**dict(node.attributes), "to": I8}
+            assert node.inputs[1] is not None
+            value = self.add("quantize", node, source, node.inputs[1], signed, **attributes)
+        self.instead[output], self.moved[output] = value, by
+        return True
+
+    def _layer(self, node: Node, source: Value, scale: float, limits: _Limits) -> Value | None:
+        source = self._clamps(source, scale, limits)
+        maker = self.makers.get(source)
+        rule = None if maker is None else LAYERS.get(maker.op)
+        if maker is None or rule is None or len(maker.outputs) != 1:
+            return None
+        return rule(self, node, maker, scale, limits)
+
+    def _clamps(self, value: Value, scale: float, limits: _Limits) -> Value:
+        """What is clamped, and the limits of its bytes."""
+        while len(self.users.get(value, ())) == 1:
+            node = self.makers.get(value)
+            if node is None or node.inputs[0] is None:
+                break
+            if node.op == "relu":
+                limits.low = max(limits.low, min(limits.zero, limits.high))
+            elif node.op == "clip":
+                ends = [self.constant(one) for one in (*node.inputs[1:], None, None)[:2]]
+                if any(
+                    given is not None and end is None
+                    for given, end in zip(node.inputs[1:], ends, strict=False)
+                ):
+                    break
+                low, high = (
+                    None if end is None else np.rint(float(end) / scale) + limits.zero
+                    for end in ends
+                )
+                if low is not None:
+                    limits.low = max(limits.low, int(np.clip(low, -128, 127)))
+                if high is not None:
+                    limits.high = min(limits.high, int(np.clip(high, -128, 127)))
+            else:
+                break
+            value = node.inputs[0]
+        return value
+
+    def requantization(
+        self, node: Node, bias: Array, ratios: Array
+    ) -> tuple[Value, Value, Value] | None:
+        found = fixed_point(ratios)
+        if found is None:
+            return None
+        arrays = (bias.astype(np.int32), *found)
+        a, b, c = (
+            self.store(np.ascontiguousarray(array), name, node)
+            for array, name in zip(arrays, ("bias", "multiplier", "shift"), strict=True)
+        )
+        return a, b, c
+
+
+def _conv(made: _Recognizer, node: Node, conv: Node, scale: float, limits: _Limits) -> Value | None:
+    x, w = made.bytes_of(conv.inputs[0]), made.weights_of(conv.inputs[1], 0)
+    if x is None or w is None or w.array.ndim != 4 or conv.get("layout", "") not in ("", "NCHW"):
+        return None
+    sums = w.scales * x.scale
+    bias = made.bias_of(conv.inputs[2] if len(conv.inputs) > 2 else None, sums)
+    given = None if bias is None else made.requantization(node, bias, sums / scale)
+    if given is None:
+        return None
+    weights = made.store(w.array, "w", node)
+    kept = {name: conv[name] for name in ("strides", "pads", "dilations", "groups")}
+    return made.add(
+        "quantized_conv", node, x.value, weights, *given, **kept, x_zero=x.zero,
+        **limits.attributes(),
+    )  # fmt: skip
+
+
+def _matmul(
+    made: _Recognizer, node: Node, last: Node, scale: float, limits: _Limits
+) -> Value | None:
+    """matmul, or matmul + bias."""
+    product, bias_value = last, None
+    if last.op == "add":
+        for at in (0, 1):
+            found = made.maker(last.inputs[at], "matmul")
+            if found is not None:
+                product, bias_value = found, last.inputs[1 - at]
+        if product is last:
+            return None
+    x, w = made.bytes_of(product.inputs[0]), made.weights_of(product.inputs[1], 1)
+    if x is None or w is None or w.array.ndim != 2:
+        return None
+    of = x.value.tensor
+    if of.shape is None or len(of.shape) != 2:
+        return None
+    sums = w.scales * x.scale
+    bias = made.bias_of(bias_value, sums)
+    given = None if bias is None else made.requantization(node, bias, sums / scale)
+    if given is None:
+        return None
+    weights = made.store(w.array, "w", node)
+    value = made.flat.get(x.value, x.value)
+    return made.add(
+        "quantized_matmul", node, value, weights, *given, x_zero=x.zero, **limits.attributes()
+    )
+
+
+def _add(made: _Recognizer, node: Node, add: Node, scale: float, limits: _Limits) -> Value | None:
+    x, y = (made.bytes_of(value) for value in add.inputs[:2])
+    if x is None or y is None:
+        return _matmul(made, node, add, scale, limits)
+    if x.value.type != y.value.type:
+        return None
+    a, b = factors(x.scale, y.scale)
+    shares = [part / factor for part, factor in ((x.scale, a), (y.scale, b)) if factor]
+    found = fixed_point(np.array(sum(shares) / len(shares) / scale))
+    if found is None or not a or not b:
+        return None
+    bias = -(x.zero * a + y.zero * b)
+    return made.add(
+        "quantized_add", node, x.value, y.value, a=a, b=b, bias=bias, multiplier=int(found[0]),
+        shift=int(found[1]), **limits.attributes(),
+    )  # fmt: skip
+
+
+def _max_pool(
+    made: _Recognizer, node: Node, pool: Node, scale: float, limits: _Limits
+) -> Value | None:
+    x = made.bytes_of(pool.inputs[0])
+    same = x is not None and x.scale == scale and x.zero == limits.zero
+    if x is None or not same or (limits.low, limits.high) != (-128, 127):
+        return None
+    if pool.get("ceil_mode", False) or pool.get("layout", "") not in ("", "NCHW"):
+        return None
+    kept = {name: pool[name] for name in ("kernel", "strides", "pads", "dilations")}
+    return made.add("quantized_max_pool", node, x.value, **kept)
+
+
+def _mean(made: _Recognizer, node: Node, mean: Node, scale: float, limits: _Limits) -> Value | None:
+    """A mean over windows, or over the whole image, as a convolution with ones."""
+    x = made.bytes_of(mean.inputs[0])
+    dims = None if x is None else x.value.tensor.static_shape
+    if x is None or dims is None or len(dims) != 4:
+        return None
+    strides, pads, dilations = (1, 1), (0, 0, 0, 0), (1, 1)
+    if mean.op == "avg_pool":
+        kernel, strides, pads, dilations = (
+            tuple(mean[name]) for name in ("kernel", "strides", "pads", "dilations")
+        )
+        if mean.get("ceil_mode", False) or (any(pads) and not mean.get("include_pad", False)):
+            return None
+        if mean.get("layout", "") not in ("", "NCHW"):
+            return None
+    else:
+        axes = mean.get("axes", None)
+        if axes is None or sorted(int(at) % 4 for at in axes) != [2, 3]:
+            return None
+        if not mean.get("keepdims", True):
+            return None
+        kernel = dims[2:]
+    channels = dims[1]
+    ratios = np.full(channels, x.scale / scale / (kernel[0] * kernel[1]))
+    given = made.requantization(node, np.zeros(channels, np.int32), ratios)
+    if given is None:
+        return None
+    ones = made.store(np.ones((channels, 1, *kernel), np.int8), "ones", node)
+    return made.add(
+        "quantized_conv", node, x.value, ones, *given, strides=strides, pads=pads,
+        dilations=dilations, groups=channels, x_zero=x.zero, **limits.attributes(),
+    )  # fmt: skip
+
+
+def _reshape(
+    made: _Recognizer, node: Node, reshape: Node, scale: float, limits: _Limits
+) -> Value | None:
+    """The same bytes in another shape."""
+    x = made.bytes_of(reshape.inputs[0])
+    if x is None or x.scale != scale or x.zero != limits.zero or len(reshape.inputs) != 1:
+        return None
+    if (limits.low, limits.high) != (-128, 127):
+        return None
+    value = made.add("reshape", node, x.value, **dict(reshape.attributes))
+    before, after = x.value.tensor.static_shape, value.tensor.static_shape
+    if before is not None and after is not None and len(after) == 2 and before[:1] == after[:1]:
+        made.flat[value] = x.value
+    return value
+
+
+Rule = Callable[[_Recognizer, Node, Node, float, _Limits], Value | None]
+LAYERS: dict[str, Rule] = {
+    "conv": _conv,
+    "matmul": _matmul,
+    "add": _add,
+    "max_pool": _max_pool,
+    "avg_pool": _mean,
+    "reduce_mean": _mean,
+    "reshape": _reshape,
+}

@@ -1,0 +1,159 @@
+"""Quantized models on the accelerator: the bits of the integer graph's interpreter, everywhere."""
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.accel.part import compile_part
+from tilewright.accel.verify import verify
+from tilewright.base.dtype import F32, I8, U8
+from tilewright.base.passes import PassContext
+from tilewright.base.target import Target
+from tilewright.driver.accelerate import AcceleratedModule, divide, integer_graph
+from tilewright.graph import TensorType, interpret
+from tilewright.graph.build import Builder
+from tilewright.graph.ir import Graph
+from tilewright.graph.passes.decompose_quantized import decompose_quantized
+from tilewright.sym import const
+
+TARGETS = [
+    "vta-sim",
+    "vta-sim -geometry=1x4x4 -inp=4K -wgt=16K -acc=8K",
+    "vta-sim -geometry=1x8x16",
+    "vta-cycle -geometry=2x16x16",
+]
+
+
+class Net:
+    """A model as quantizers write it: bytes between float operators."""
+
+    def __init__(self, channels=3, size=(20, 18), batch=1, of=np.uint8):
+        self.random = np.random.default_rng(0)
+        self.builder = Builder()
+        self.of = of
+        self.x = self.builder.param(
+            "x", TensorType(F32, tuple(map(const, (batch, channels, *size))))
+        )
+        self.value = self.quantized(self.x, 0.03, 120)
+
+    def constant(self, array):
+        return self.builder.constant(np.asarray(array))
+
+    def quantized(self, value, scale, zero):
+        zero = self.of(zero if self.of is np.uint8 else zero - 128)
+        given = [self.constant(np.float32(scale)), self.constant(zero)]
+        to = U8 if self.of is np.uint8 else I8
+        made = self.builder.add("quantize", value, *given, to=to)
+        return self.builder.add("dequantize", made, *given, to=F32)
+
+    def weights(self, shape):
+        array = self.random.integers(-127, 128, shape).astype(np.int8)
+        scale = self.random.uniform(0.001, 0.004, shape[0]).astype(np.float32)
+        zero = np.zeros(shape[0], np.int8)
+        given = [self.constant(one) for one in (array, scale, zero)]
+        return self.builder.add("dequantize", *given, to=F32, axis=0), scale
+
+    def conv(self, x, outs, kernel, stride=1, pad=0, groups=1, dilation=1):
+        ins = int(x.tensor.shape[1].value)
+        w, _ = self.weights((outs, ins // groups, kernel, kernel))
+        bias = self.constant(self.random.uniform(-1, 1, outs).astype(np.float32))
+        return self.builder.add(
+            "conv", x, w, bias, strides=(stride,) * 2, pads=(pad,) * 4,
+            dilations=(dilation,) * 2, groups=groups,
+        )  # fmt: skip
+
+    def done(self, value):
+        return self.builder.module(value)
+
+
+def residual_net(**given):
+    """Strided first layer, pool, residual, groups, depthwise, mean, classifier."""
+    net = Net(**given)
+    add = net.builder.add
+    x = net.quantized(add("relu", net.conv(net.value, 24, 7, 2, 3)), 0.02, 0)
+    pool = add("max_pool", x, kernel=(3, 3), strides=(2, 2), pads=(1,) * 4, dilations=(1, 1))
+    x = net.quantized(pool, 0.02, 0)
+    y = net.quantized(net.conv(x, 24, 3, 1, 1), 0.05, 130)
+    x = net.quantized(add("add", x, y), 0.06, 100)
+    y = net.quantized(net.conv(x, 24, 3, 1, 2, 24, 2), 0.04, 90)
+    z = net.quantized(net.conv(y, 36, 3, 2, 1, 4), 0.05, 128)
+    mean = net.quantized(add("reduce_mean", z, axes=(2, 3), keepdims=True), 0.03, 110)
+    flat = net.quantized(add("reshape", mean, shape=(-1, 36)), 0.03, 110)
+    w, _ = net.weights((10, 36))
+    bias = net.constant(net.random.uniform(-1, 1, 10).astype(np.float32))
+    product = add("add", add("matmul", flat, add("transpose", w, perm=(1, 0))), bias)
+    return net.done(net.quantized(product, 0.1, 128))
+
+
+def inputs_of(module, seed=1):
+    shape = [int(dim.value) for dim in module.main.params[0].tensor.shape]
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_all_devices_give_the_same_bits(target):
+    model = residual_net()
+    x = inputs_of(model)
+    whole = integer_graph(model, Target.parse(target))
+    layers = [node.op for node in whole.main.nodes if node.op.startswith("quantized_")]
+    assert len(layers) == 8
+    (want,) = interpret(whole, x)
+    on_cpu = decompose_quantized(whole, PassContext())
+    np.testing.assert_array_equal(interpret(on_cpu, x)[0], want)
+    np.testing.assert_array_equal(np.asarray(tw.compile(whole, target="cpu")(x)[0]), want)
+    made = tw.compile(model, target=target)
+    assert isinstance(made, AcceleratedModule)
+    np.testing.assert_array_equal(np.asarray(made(x)[0]), want)
+    assert made.placement.counts()["accel"] > 0
+    assert "of peak" in str(made.placement)
+    assert made.cycles > 0
+    np.testing.assert_array_equal(on_accelerator_alone(whole, x, Target.parse(target)), want)
+    (float_want,) = interpret(model, x)
+    step = 0.1
+    assert np.abs(want - float_want).max() <= 4 * step
+
+
+def on_accelerator_alone(module, x, target):
+    """Every layer there, whatever it costs; the host quantizes and dequantizes."""
+    nodes = module.main.nodes
+    first = next(node for node in nodes if node.op == "quantize")
+    last = next(node for node in nodes if node.op == "dequantize")
+    constants = {
+        node.output: module.constants[node["data"]] for node in nodes if node.op == "constant"
+    }
+    layers = tuple(node for node in nodes if node.op.startswith("quantized_"))
+    weights = dict.fromkeys(v for n in layers for v in n.inputs if v in constants)
+    graph = Graph("part", (first.output, *weights), layers, (last.inputs[0],))
+    part = compile_part(graph, constants, target)
+    verify(part.stream)
+    scale, zero = (constants[value] for value in first.inputs[1:])
+    given = np.clip(np.rint(x / scale) + zero, -128, 127).astype(np.int8)
+    scale, zero = (constants[value] for value in last.inputs[1:])
+    return (part.run(given)[0].astype(np.float32) - zero) * scale
+
+
+@pytest.mark.parametrize("of", [np.uint8, np.int8])
+def test_bytes_with_and_without_a_sign(of):
+    net = Net(channels=5, size=(9, 7), batch=2, of=of)
+    add = net.builder.add
+    ends = [net.constant(np.float32(end)) for end in (0, 1)]
+    x = net.quantized(add("clip", net.conv(net.value, 20, 3, 1, 1), *ends), 0.01, 3)
+    y = net.quantized(net.conv(x, 20, 1), 0.03, 140)
+    model = net.done(net.quantized(add("add", x, y), 0.05, 100))
+    x = inputs_of(model)
+    (want,) = interpret(integer_graph(model, Target.parse("vta-sim")), x)
+    for target in ("vta-sim", "vta-sim -geometry=2x16x16"):
+        np.testing.assert_array_equal(np.asarray(tw.compile(model, target=target)(x)[0]), want)
+    assert np.abs(want - interpret(model, x)[0]).max() <= 3 * 0.05
+
+
+def test_what_stays_on_the_host_has_a_reason():
+    net = Net(channels=4, size=(5, 5))
+    x = net.quantized(net.conv(net.value, 4, 1), 0.02, 100)
+    model = net.done(x)
+    whole = integer_graph(model, Target.parse("vta-sim"))
+    _, reasons = divide(whole, Target.parse("vta-sim"))
+    assert "costs more than it gains" in reasons["layer0"]
+    made = tw.compile(model, target="vta-sim")
+    x = inputs_of(model)
+    np.testing.assert_array_equal(np.asarray(made(x)[0]), interpret(whole, x)[0])
