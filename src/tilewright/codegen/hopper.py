@@ -4,6 +4,7 @@
     mbarrier.init / wait / expect / arrive
     registers.give / take                a warpgroup hands registers to others
     wgmma.clear / tile / round           sums of 64 x n in registers: zero, add a product, store
+    wgmma.rows                           sums exchanged, for an epilogue
 
 A thread of a warpgroup, of warp w and lane l, holds of a 64 x n tile in register 4 j + 2 h + e the
 element of row 16 w + l / 4 + 8 h and column 8 j + 2 (l % 4) + e.
@@ -18,8 +19,8 @@ from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.codegen.builder import Value, i1, i32, i64
 from tilewright.codegen.handlers import Emitting
-from tilewright.intrin.hopper import ROW_BYTES
-from tilewright.sym import Const, Expr
+from tilewright.intrin.hopper import QUAD, ROW_BYTES, RUN, M, rows_register, rows_thread
+from tilewright.sym import Const, Expr, Var
 from tilewright.tensor.ir import Address, Buffer, Call, Stmt
 from tilewright.tensor.visit import exprs
 
@@ -32,11 +33,14 @@ STEP = {"bf16": 16, "f16": 16}  # depth of one instruction
 
 @dataclass(frozen=True)
 class TileMap:
-    """A matrix in global memory from which boxes of rows are copied."""
+    """Matrices one behind the other in global memory from which boxes of rows are copied."""
 
     buffer: Buffer
     rows: int  # of a box
     columns: int
+    height: Expr  # of a matrix
+    width: Expr
+    is_batched: bool  # whether there are several
 
 
 def tile_maps(root: Stmt) -> tuple[TileMap, ...]:
@@ -44,11 +48,27 @@ def tile_maps(root: Stmt) -> tuple[TileMap, ...]:
     found: dict[TileMap, None] = {}
     for node in exprs(root):
         if isinstance(node, Call) and node.op == "tma.load":
-            _, source, rows, *_ = node.args
-            assert isinstance(source, Address)
-            columns = ROW_BYTES // source.buffer.dtype.size_bytes
-            found[TileMap(source.buffer, _number(rows), columns)] = None
+            found[_map_of(*node.args)] = None
     return tuple(found)
+
+
+def _map_of(
+    tile: Expr, source: Expr, rows: Expr, barrier: Expr | None = None, *matrix: Expr
+) -> TileMap:
+    assert isinstance(source, Address)
+    if barrier is None:
+        raise Unsupported(
+            "TW3055",
+            f"the copy of %{source.buffer.name} has no barrier to arrive at",
+            help="specialize the loop around it: sch.specialize(loop, slots)",
+        )
+    columns = ROW_BYTES // source.buffer.dtype.size_bytes
+    height, width = matrix
+    whole: Expr = sym.ONE
+    for dim in source.buffer.shape:
+        whole = sym.mul(whole, dim)
+    is_batched = sym.simplify(whole) is not sym.simplify(sym.mul(height, width))
+    return TileMap(source.buffer, _number(rows), columns, height, width, is_batched)
 
 
 def gives_registers(root: Stmt) -> bool:
@@ -138,29 +158,23 @@ def _registers(direction: str) -> Callable[[Emitting, Expr], None]:
 # --------------------------------------------------------------------------- copies
 
 
-def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, barrier: Expr | None = None) -> None:
+def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, *rest: Expr) -> None:
     assert isinstance(source, Address)
-    if barrier is None:
-        raise Unsupported(
-            "TW3055",
-            f"the copy of %{source.buffer.name} has no barrier to arrive at",
-            help="specialize the loop around it: sch.specialize(loop, slots)",
-        )
-    columns = ROW_BYTES // source.buffer.dtype.size_bytes
-    made = e.tile_maps[TileMap(source.buffer, _number(rows), columns)]
+    made = _map_of(tile, source, rows, *rest)
+    barrier, height, width = rest
     (index,) = source.index
-    width = source.buffer.shape[-1]
-    row, column = sym.simplify(sym.floordiv(index, width)), sym.simplify(sym.floormod(index, width))
-    place = _shared(e, tile)
-    remote = e.b.value("ptr addrspace(7)", f"addrspacecast {place} to ptr addrspace(7)")
+    row = sym.floordiv(index, width)
+    places = [sym.floormod(index, width), row]
+    if made.is_batched:
+        places[1:] = [sym.floormod(row, height), sym.floordiv(row, height)]
+    remote = e.b.value("ptr addrspace(7)", f"addrspacecast {_shared(e, tile)} to ptr addrspace(7)")
     e.b.call(
-        "llvm.nvvm.cp.async.bulk.tensor.g2s.tile.2d",
+        f"llvm.nvvm.cp.async.bulk.tensor.g2s.tile.{len(places)}d",
         "void",
         remote,
         _shared(e, barrier),
-        made,
-        _narrow(e, column),
-        _narrow(e, row),
+        e.tile_maps[made],
+        *(_narrow(e, sym.simplify(place)) for place in places),
         Value("i16", "0"),
         i64(0),
         i1(False),
@@ -307,6 +321,47 @@ def _exchanged(e: Emitting, values: list[Value], bit: int, is_set: Value) -> lis
     return result
 
 
+def _rows(e: Emitting, tile: Expr, rows: Expr, n: Expr) -> None:
+    """Sums as they come, exchanged so that each thread has runs of eight neighbours of a row."""
+    assert isinstance(rows, Address)
+    b, width = e.b, _number(n)
+    lane = b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
+    bits = [b.compare("icmp ne", b.op("and", lane, i32(1 << at)), i32(0)) for at in range(2)]
+    registers, pointer = _sums(e, tile, width), e.memories[rows.buffer].pointer
+    for h in range(2):
+        for group in range(width // 32):
+            first = 16 * group + 2 * h
+            halves = []
+            for element in range(2):
+                words = [
+                    b.convert("bitcast", b.load("float", registers[first + 4 * at + element]), "i32")
+                    for at in range(4)
+                ]
+                for bit in range(2):
+                    words = _exchanged(e, words, bit, bits[bit])
+                halves.append(words)
+            for at in range(RUN):
+                value = b.convert("bitcast", halves[at % 2][at // 2], "float")
+                place = h * (width // QUAD) + RUN * group + at
+                b.store(value, b.offset("float", pointer, i64(place)))
+
+
+def rows_place(buffer: Buffer, index: Expr, thread: Var) -> Expr:
+    """The register that an element of sums in `wgmma.rows` is in, which must be the thread's."""
+    (size,) = (int(str(dim)) for dim in buffer.shape)
+    n = size // M
+    row, column = sym.floordiv(index, n), sym.floormod(index, n)
+    ctx = sym.EMPTY.bind_all({thread: (sym.ZERO, sym.const(THREADS))})
+    if not sym.prove(sym.eq(rows_thread(row, column), thread), ctx):
+        raise Unsupported(
+            "TW3056",
+            f"element {index} of %{buffer.name} may be in another thread's registers",
+            help="give thread 32 w + 4 r + q of a warpgroup the rows 16 w + 8 h + r and the "
+            "columns 32 g + 8 q + v of the tile",
+        )
+    return sym.simplify(rows_register(row, column, n), ctx)
+
+
 RULES: dict[str, Callable[..., None]] = {
     "mbarrier.init": _init,
     "mbarrier.wait": _wait,
@@ -318,4 +373,5 @@ RULES: dict[str, Callable[..., None]] = {
     "wgmma.clear": _clear,
     "wgmma.tile": _tile,
     "wgmma.round": _round,
+    "wgmma.rows": _rows,
 }

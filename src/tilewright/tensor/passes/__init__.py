@@ -15,6 +15,7 @@ from tilewright.tensor.passes.compact_buffers import compact_buffers
 from tilewright.tensor.passes.enter_device import enter_device
 from tilewright.tensor.passes.expand_updates import expand_updates
 from tilewright.tensor.passes.flatten_buffers import flatten_buffers
+from tilewright.tensor.passes.fold_padding import fold_padding
 from tilewright.tensor.passes.hoist_allocations import hoist_allocations
 from tilewright.tensor.passes.hoist_invariants import hoist_invariants
 from tilewright.tensor.passes.inject_virtual_threads import inject_virtual_threads
@@ -62,6 +63,7 @@ LOWER_CPU: tuple[TensorPass, ...] = (
     check_capacity,
 )
 LOWER_GPU: tuple[TensorPass, ...] = (
+    fold_padding,
     lower_inits,
     plan_double_buffers,
     lower_blocks,

@@ -250,8 +250,16 @@ class _Roles:
     def _copy(self, stmt: Eval) -> Stmt:
         call = stmt.value
         assert isinstance(call, Call)
-        target, *others = call.args
-        args = (self._versioned(target), *others, Address(self.full, (self.slot,)))
+        target, source, *others = call.args
+        assert isinstance(source, Address)
+        matrix = source.buffer.shape[-2:]  # known here, before memory becomes flat
+        args = (
+            self._versioned(target),
+            source,
+            *others,
+            Address(self.full, (self.slot,)),
+            *matrix,
+        )
         return Eval(Call(call.op, args, call.dtype), stmt.loc)
 
 
