@@ -211,6 +211,9 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
         k = sch.get_loops(c)[found.k_axis]
         part, _ = sch.split(k, [plan.split_k, found.k // plan.split_k])
         c = sch.rfactor(part, 0)
+        loops = sch.get_loops(c)
+        first = next(loop for loop in loops if loop.var is part.var)
+        sch.reorder(first, *[loop for loop in loops if loop.var is not part.var])
         return (*done, *_tiled(sch, c, found, plan, context, []))
     made = block_of(sch.function, c.name).writes[0].buffer
     consumers = [] if made in output_buffers(sch.function) else followers(sch, c)
@@ -232,41 +235,44 @@ def _tiled(
     consumers: list[BlockRef],
 ) -> list[BlockRef]:
     kind, depth = found.dtype, found.depth
-    fused_into = list(consumers)
     operands = _contraction(sch, c)
     m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
     wanted = {m: plan.rows, n: plan.block_n, k: depth}
-    is_whole = not any(operands.nest.guess(at) % by for at, by in wanted.items())
     done: list[BlockRef] = []
-    if not is_whole:
-        before = set(_names(sch))
-        sch.pad(c, [wanted.get(at, 1) for at in range(len(operands.block.iters))])
-        added = [sch.get_block(name) for name in _names(sch) if name not in before]
-        crops = [each for each in added if each in sch.get_consumers(c)]
-        done += [each for each in added if each not in crops]
-        if fused_into:
-            for crop in crops:
-                sch.compute_inline(crop)
-        elif crops:
-            fused_into = crops
-    reads = _contraction(sch, c)
-    a_index, b_index = reads.read_index(reads.a), reads.read_index(reads.b)
+    stores = list(consumers)
+    if any(operands.nest.guess(at) % by for at, by in wanted.items()):
+        padded, crops = _padded(sch, c, [wanted.get(at, 1) for at in operands.nest.loops])
+        done += padded
+        stores = stores or crops
+        for crop in crops if consumers else ():
+            sch.compute_inline(crop)
+    operands = _contraction(sch, c)
+    a_index, b_index = operands.read_index(operands.a), operands.read_index(operands.b)
     a = sch.cache_read(c, a_index, hopper.TILE_SCOPE)
     b = sch.cache_read(c, b_index, hopper.TILE_SCOPE)
-    if fused_into:
+    rounded = None if done else _rounded(sch, stores, c)
+    if rounded is not None:
         sch.set_scope(c, 0, hopper.SUM_SCOPE)
-        stores = fused_into
+        copies = stores
     else:
-        stores = [sch.cache_write(c, 0, hopper.SUM_SCOPE)]
+        copies = [sch.cache_write(c, 0, hopper.SUM_SCOPE)]
+        if stores:
+            sch.set_scope(copies[0], 0, hopper.WIDE_SCOPE)
     loops = sch.get_loops(c)
     outer = [loop for at, loop in enumerate(loops) if at not in (m, n, k)]
     far, near, group, ii = sch.split(loops[m], [None, plan.span, plan.groups, hopper.M])
     column, jj = sch.split(loops[n], [None, plan.block_n])
     ko, ki = sch.split(loops[k], [None, depth])
     sch.reorder(*outer, far, column, near, group, ko, ii, jj, ki)
-    for store in stores:
-        sch.reverse_compute_at(store, group)
-    wide = [_epilogue(sch, store, c, group, plan, is_whole) for store in stores]
+    sch.reverse_compute_at(copies[0], group)
+    if rounded is None and stores:
+        for store in stores:
+            sch.reverse_compute_at(store, group)
+            _spread(sch, store)
+        instruction = hopper.rows_of(plan.block_n)
+    else:
+        instruction = hopper.store_of(rounded or "f32", plan.block_n)
+    sch.tensorize(sch.get_loops(copies[0])[-2], instruction)
     grid = [*[loop for loop in outer if not _is_unit(sch, c, loop)], far, column, near]
     sch.bind(fused(sch, grid), "blockIdx.x")
     sch.bind(group, "threadIdx.y")
@@ -280,7 +286,18 @@ def _tiled(
     sch.tensorize(sch.get_loops(b)[-2], hopper.load_of(kind, plan.block_n))
     tiles = found.batch * _ceil(found.m, plan.rows) * _ceil(found.n, plan.block_n) * plan.split_k
     sch.specialize(ko, plan.slots, min(tiles, multiprocessor_of(context.target).count))
-    return [*done, c, start, a, b, *stores, *[each for each in wide if each is not None]]
+    return [*done, c, start, a, b, *copies, *stores]
+
+
+def _padded(
+    sch: Schedule, c: BlockRef, multiples: list[int]
+) -> tuple[list[BlockRef], list[BlockRef]]:
+    """Round sizes up; the blocks that fill up operands, and those that leave out results."""
+    before = _names(sch)
+    sch.pad(c, multiples)
+    added = [sch.get_block(name) for name in _names(sch) if name not in before]
+    after = sch.get_consumers(c)
+    return [each for each in added if each not in after], [each for each in added if each in after]
 
 
 def _names(sch: Schedule) -> list[str]:
@@ -300,21 +317,8 @@ def _contraction(sch: Schedule, c: BlockRef) -> Contraction:
     return found
 
 
-def _epilogue(
-    sch: Schedule, store: BlockRef, c: BlockRef, group: LoopRef, plan: Plan, is_whole: bool
-) -> BlockRef | None:
-    """Results of a tile leave the registers: rounded at most by one instruction, else through
-    loops over the threads that hold them, neighbours of a row in each."""
-    result = _rounded(sch, store, c) if is_whole else None
-    if result is not None:
-        sch.tensorize(sch.get_loops(store)[-2], hopper.store_of(result, plan.block_n))
-        return None
-    sums = block_of(sch.function, c.name).writes[0].buffer
-    reads = block_of(sch.function, store.name).reads
-    index = next(at for at, read in enumerate(reads) if read.buffer is sums)
-    wide = sch.cache_read(store, index, hopper.WIDE_SCOPE)
-    sch.compute_at(wide, group)
-    sch.tensorize(sch.get_loops(wide)[-2], hopper.rows_of(plan.block_n))
+def _spread(sch: Schedule, store: BlockRef) -> None:
+    """The loops of an epilogue over the threads that hold the sums, neighbours of a row in each."""
     ii, jj = sch.get_loops(store)[-2:]
     warp, half, row = sch.split(ii, [WARPS, HALVES, ROWS_OF_EIGHT])
     lanes = _lanes(sch, store)
@@ -324,7 +328,6 @@ def _epilogue(
     for loop in (half, run, some):
         sch.unroll(loop)
     sch.vectorize(lane)
-    return wide
 
 
 def _lanes(sch: Schedule, store: BlockRef) -> int:
@@ -338,18 +341,17 @@ def _lanes(sch: Schedule, store: BlockRef) -> int:
     return lanes
 
 
-def _rounded(sch: Schedule, store: BlockRef, c: BlockRef) -> str | None:
+def _rounded(sch: Schedule, stores: list[BlockRef], c: BlockRef) -> str | None:
     """The type of the results, if all that happens to each sum is a conversion."""
-    made = block_of(sch.function, c.name).writes[0].buffer
-    body = block_of(sch.function, store.name).body
-    if not isinstance(body, Store):
+    if len(stores) != 1:
         return None
-    value = body.value
-    if isinstance(value, Cast):
-        (value,) = value.children()
+    made = block_of(sch.function, c.name).writes[0].buffer
+    body = block_of(sch.function, stores[0].name).body
+    if not isinstance(body, Store) or not isinstance(body.value, Cast):
+        return None
+    (value,) = body.value.children()
     plain = isinstance(value, Load) and value.buffer is made and value.index == body.index
-    name = body.buffer.dtype.name
-    return name if plain and name in (*hopper.TYPES, "f32") else None
+    return body.buffer.dtype.name if plain and body.buffer.dtype.name in hopper.TYPES else None
 
 
 GEMM_HOPPER = Rule("gemm_hopper", Plan, match, plans, cost, apply)
