@@ -334,7 +334,9 @@ def _rows(e: Emitting, tile: Expr, rows: Expr, n: Expr) -> None:
             halves = []
             for element in range(2):
                 words = [
-                    b.convert("bitcast", b.load("float", registers[first + 4 * at + element]), "i32")
+                    b.convert(
+                        "bitcast", b.load("float", registers[first + 4 * at + element]), "i32"
+                    )
                     for at in range(4)
                 ]
                 for bit in range(2):

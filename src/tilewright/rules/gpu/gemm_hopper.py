@@ -25,7 +25,7 @@ from tilewright.intrin import hopper
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.epilogue import followers
 from tilewright.rules.match.contraction import Contraction, contraction
-from tilewright.rules.match.nest import block_of, fused, is_expression, nest_of
+from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.sym import ONE, Cast, Const, Var, uses_var
@@ -260,10 +260,12 @@ def _tiled(
             sch.set_scope(copies[0], 0, hopper.WIDE_SCOPE)
     loops = sch.get_loops(c)
     outer = [loop for at, loop in enumerate(loops) if at not in (m, n, k)]
+    units = [loop for loop in outer if _is_unit(sch, loop)]
+    outer = [loop for loop in outer if loop not in units]
     far, near, group, ii = sch.split(loops[m], [None, plan.span, plan.groups, hopper.M])
     column, jj = sch.split(loops[n], [None, plan.block_n])
     ko, ki = sch.split(loops[k], [None, depth])
-    sch.reorder(*outer, far, column, near, group, ko, ii, jj, ki)
+    sch.reorder(*units, *outer, far, column, near, group, ko, ii, jj, ki)
     sch.reverse_compute_at(copies[0], group)
     if rounded is None and stores:
         for store in stores:
@@ -273,8 +275,7 @@ def _tiled(
     else:
         instruction = hopper.store_of(rounded or "f32", plan.block_n)
     sch.tensorize(sch.get_loops(copies[0])[-2], instruction)
-    grid = [*[loop for loop in outer if not _is_unit(sch, c, loop)], far, column, near]
-    sch.bind(fused(sch, grid), "blockIdx.x")
+    sch.bind(sch.fuse(*outer, far, column, near), "blockIdx.x")
     sch.bind(group, "threadIdx.y")
     sch.compute_at(a, ko)
     sch.compute_at(b, ko)
@@ -304,7 +305,7 @@ def _names(sch: Schedule) -> list[str]:
     return [block.name for block in blocks(sch.function.body)]
 
 
-def _is_unit(sch: Schedule, c: BlockRef, loop: LoopRef) -> bool:
+def _is_unit(sch: Schedule, loop: LoopRef) -> bool:
     found = next(each for each in all_loops(sch.function.body) if each.var is loop.var)
     return found.extent is ONE
 

@@ -114,9 +114,7 @@ def _run_plain(
     params = (*plain.values(), *free)
     body = replace_buffers(stmt, {old: new for old, new in plain.items() if new is not old})
     made = Function("part", params, body, stage=DEVICE)
-    views = [
-        arrays[buffer].reshape([_value(dim, env) for dim in buffer.shape]) for buffer in given
-    ]
+    views = [arrays[buffer].reshape([_value(dim, env) for dim in buffer.shape]) for buffer in given]
     run(made, *views, *[env[var] for var in free])
 
 

@@ -111,15 +111,15 @@ def _tests(cond: Expr) -> list[Expr]:
 def _is_only_copied(fn: Function, made: _Copy) -> bool:
     """Whether bulk copies alone read the padded buffer, and no block writes it but its own."""
     for stmt in walk(fn.body):
-        if isinstance(stmt, Block) and stmt.name != made.block.name:
-            if isinstance(stmt.body, TensorCall):
-                continue
-            if made.padded in written_buffers(stmt) or any(
-                isinstance(node, Load) and node.buffer is made.padded for node in exprs(stmt.body)
-            ):
+        if isinstance(stmt, TensorCall):
+            touched = any(region.buffer is made.padded for region in stmt.regions)
+            if touched and not _is_bulk_copy(stmt):
                 return False
-        if isinstance(stmt, TensorCall) and not _is_bulk_copy(stmt):
-            if any(region.buffer is made.padded for region in stmt.regions):
+        elif isinstance(stmt, Block) and stmt.name != made.block.name:
+            reads = any(
+                isinstance(node, Load) and node.buffer is made.padded for node in exprs(stmt.body)
+            )
+            if reads or made.padded in written_buffers(stmt):
                 return False
     return True
 
