@@ -111,7 +111,7 @@ def _run_plain(
     plain = {buffer: replace(buffer, scope=GLOBAL.reference) for buffer in given}
     bound = {each.var for each in walk(stmt) if isinstance(each, (For, Let))}
     free = [node for node in exprs(stmt) if isinstance(node, Var) and node not in bound]
-    params = (*plain.values(), *free)
+    params: tuple[Buffer | Var, ...] = (*plain.values(), *free)
     body = replace_buffers(stmt, {old: new for old, new in plain.items() if new is not old})
     made = Function("part", params, body, stage=DEVICE)
     views = [arrays[buffer].reshape([_value(dim, env) for dim in buffer.shape]) for buffer in given]
