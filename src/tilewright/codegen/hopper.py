@@ -5,6 +5,7 @@
     registers.give / take                a warpgroup hands registers to others
     wgmma.clear / tile / round           sums of 64 x n in registers: zero, add a product, store
     wgmma.rows                           sums exchanged, for an epilogue
+    wgmma.forget / attend                a step of attention, its weights in registers
 
 A thread of a warpgroup, of warp w and lane l, holds of a 64 x n tile in register 4 j + 2 h + e the
 element of row 16 w + l / 4 + 8 h and column 8 j + 2 (l % 4) + e.
@@ -12,6 +13,7 @@ element of row 16 w + l / 4 + 8 h and column 8 j + 2 (l % 4) + e.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +21,7 @@ from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.codegen.builder import Value, i1, i32, i64
 from tilewright.codegen.handlers import Emitting
-from tilewright.intrin.hopper import QUAD, ROW_BYTES, RUN, M, rows_register, rows_thread
+from tilewright.intrin.hopper import HELD, QUAD, ROW_BYTES, RUN, M
 from tilewright.sym import Const, Expr, Var
 from tilewright.tensor.ir import Address, Buffer, Call, Stmt
 from tilewright.tensor.visit import exprs
@@ -202,11 +204,12 @@ def _clear(e: Emitting, tile: Expr, n: Expr) -> None:
         e.b.store(Value("float", "0.0"), register)
 
 
-def _descriptor(e: Emitting, operand: Expr) -> Value:
-    """A tile of rows of 128 bytes: eight rows are 1024 bytes, swizzled."""
+def _descriptor(e: Emitting, operand: Expr, apart_bytes: int = 16) -> Value:
+    """A tile of rows of 128 bytes: eight rows are 1024 bytes, swizzled. Where rows run along k,
+    `apart_bytes` are between boxes of columns."""
     address = e.b.value("i32", f"ptrtoint {_shared(e, operand)} to i32")
     start = e.b.op("lshr", e.b.op("and", address, i32(0x3FFFF)), i32(4))
-    layout = 1 << 16 | (8 * ROW_BYTES >> 4) << 32 | 1 << 62
+    layout = apart_bytes >> 4 << 16 | (8 * ROW_BYTES >> 4) << 32 | 1 << 62
     return e.b.op("or", e.b.convert("zext", start, "i64"), i64(layout))
 
 
@@ -229,14 +232,27 @@ def _tile(e: Emitting, tile: Expr, a: Expr, b: Expr, n: Expr) -> None:
         lines += [f"add.s64 a, ${left}, {move};", f"add.s64 b, ${right}, {move};"]
         lines.append(f"{op} {{{sums}}}, a, b, 1, 1, 1, 0, 0;")
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0; }"]
-    struct = "{ " + ", ".join(["float"] * count) + " }"
+    _assembled(e, lines, registers, before, operands)
+
+
+def _assembled(
+    e: Emitting,
+    lines: list[str],
+    registers: list[Value],
+    before: list[Value],
+    operands: list[Value],
+) -> None:
+    """Assembly that adds to sums: what they were goes in, what they become comes out."""
+    count = len(registers)
+    made = "{ " + ", ".join(["float"] * count) + " }"
     outputs = ",".join(["=f"] * count)
     ties = ",".join(str(at) for at in range(count))
+    given = ",".join({"i64": "l", "i32": "r"}[value.type] for value in operands)
     shown = ", ".join(str(value) for value in (*before, *operands))
     after = e.b.value(
-        struct,
-        f'call {struct} asm sideeffect "{" ".join(lines)}", '
-        f'"{outputs},{ties},l,l,~{{memory}}"({shown}) convergent',
+        made,
+        f'call {made} asm sideeffect "{" ".join(lines)}", '
+        f'"{outputs},{ties},{given},~{{memory}}"({shown}) convergent',
     )
     for at, register in enumerate(registers):
         e.b.store(e.b.value("float", f"extractvalue {after}, {at}"), register)
@@ -348,20 +364,138 @@ def _rows(e: Emitting, tile: Expr, rows: Expr, n: Expr) -> None:
                 b.store(value, b.offset("float", pointer, i64(place)))
 
 
-def rows_place(buffer: Buffer, index: Expr, thread: Var) -> Expr:
-    """The register that an element of sums in `wgmma.rows` is in, which must be the thread's."""
+def place_of(buffer: Buffer, index: Expr, thread: Var) -> Expr:
+    """The register that an element of a warpgroup's tile is in, which must be the thread's."""
+    held = HELD[buffer.memory.name]
     (size,) = (int(str(dim)) for dim in buffer.shape)
     n = size // M
     row, column = sym.floordiv(index, n), sym.floormod(index, n)
     ctx = sym.EMPTY.bind_all({thread: (sym.ZERO, sym.const(THREADS))})
-    if not sym.prove(sym.eq(rows_thread(row, column), thread), ctx):
+    own: Expr = thread
+    if held.shares_rows:
+        own = sym.mul(sym.floordiv(thread, QUAD), QUAD)
+    if not sym.prove(sym.eq(held.threads(row, column), own), ctx):
         raise Unsupported(
             "TW3056",
             f"element {index} of %{buffer.name} may be in another thread's registers",
-            help="give thread 32 w + 4 r + q of a warpgroup the rows 16 w + 8 h + r and the "
-            "columns 32 g + 8 q + v of the tile",
+            help="give thread 32 w + 4 r + q of a warpgroup the rows 16 w + 8 h + r, and the "
+            f"columns {held.columns * QUAD} g + {held.columns} q + v of a tile in {buffer.scope}",
         )
-    return sym.simplify(rows_register(row, column, n), ctx)
+    return sym.simplify(held.register(row, column, n), ctx)
+
+
+# --------------------------------------------------------------------------- attention
+
+LOG2_E = 1.4426950408889634
+
+
+def _forget(e: Emitting, top: Expr, total: Expr, sums: Expr, features: Expr) -> None:
+    b = e.b
+    for at, start in ((top, "0xFFF0000000000000"), (total, "0.0")):
+        for register in _row(e, at):
+            b.store(Value("float", start), register)
+    _clear(e, sums, features)
+
+
+def _row(e: Emitting, at: Expr) -> list[Value]:
+    """The addresses of a thread's two numbers of rows."""
+    assert isinstance(at, Address)
+    pointer = e.memories[at.buffer].pointer
+    return [e.b.offset("float", pointer, i64(half)) for half in range(2)]
+
+
+def _attend(
+    e: Emitting,
+    scores: Expr,
+    values: Expr,
+    top: Expr,
+    total: Expr,
+    sums: Expr,
+    keys: Expr,
+    features: Expr,
+) -> None:
+    """Powers of the scores below a running maximum, packed as the left operand of a product."""
+    assert isinstance(values, Address)
+    b, count, width = e.b, _number(keys), _number(features)
+    held = [b.load("float", register) for register in _sums(e, scores, count)]
+    outputs = _sums(e, sums, width)
+    powers: dict[int, Value] = {}
+    for half, (m, l) in enumerate(zip(_row(e, top), _row(e, total), strict=True)):
+        mine = [at for at in range(len(held)) if at // 2 % 2 == half]
+        before = b.load("float", m)
+        new = before
+        for at in mine:
+            new = b.call("llvm.maxnum.f32", "float", new, held[at])
+        for apart in (1, 2):
+            other = _from_lane(e, new, apart)
+            new = b.call("llvm.maxnum.f32", "float", new, other)
+        b.store(new, m)
+        none = b.compare("fcmp oeq", new, Value("float", "0xFFF0000000000000"))
+        below = b.op("fmul", b.select(none, Value("float", "0.0"), new), _float(-LOG2_E))
+        for at in mine:
+            powers[at] = _power(e, held[at], below)
+        fade = _power(e, before, below)
+        added = [powers[at] for at in mine]
+        while len(added) > 1:
+            pairs = [added[at : at + 2] for at in range(0, len(added), 2)]
+            added = [b.op("fadd", *pair) if len(pair) == 2 else pair[0] for pair in pairs]
+        (part,) = added
+        for apart in (1, 2):
+            part = b.op("fadd", part, _from_lane(e, part, apart))
+        b.store(b.op("fadd", b.op("fmul", b.load("float", l), fade), part), l)
+        for at, register in enumerate(outputs):
+            if at // 2 % 2 == half:
+                b.store(b.op("fmul", b.load("float", register), fade), register)
+    kind = values.buffer.dtype.name
+    element = {"bf16": "bfloat", "f16": "half"}[kind]
+    packed = [_packed(e, powers[at], powers[at + 1], element) for at in range(0, len(held), 2)]
+    _weigh(e, outputs, packed, values, count, width)
+
+
+def _float(value: float) -> Value:
+    """A number as LLVM writes floats: the bits of the same double."""
+    (rounded,) = struct.unpack("f", struct.pack("f", value))
+    return Value("float", f"0x{struct.pack('>d', rounded).hex().upper()}")
+
+
+def _power(e: Emitting, value: Value, below: Value) -> Value:
+    """e to the value, over e to what `below` stands for."""
+    exponent = e.b.call("llvm.fma.f32", "float", value, _float(LOG2_E), below)
+    return e.b.value("float", f'call float asm "ex2.approx.ftz.f32 $0, $1;", "=f,f"({exponent})')
+
+
+def _from_lane(e: Emitting, value: Value, apart: int) -> Value:
+    name = "llvm.nvvm.shfl.sync.bfly.f32"
+    return e.b.call(name, "float", i32(-1), value, i32(apart), i32(31))
+
+
+def _packed(e: Emitting, first: Value, second: Value, element: str) -> Value:
+    b = e.b
+    pair = b.value("<2 x float>", f"insertelement <2 x float> undef, {first}, i32 0")
+    pair = b.value("<2 x float>", f"insertelement {pair}, {second}, i32 1")
+    return b.convert("bitcast", b.convert("fptrunc", pair, f"<2 x {element}>"), "i32")
+
+
+def _weigh(
+    e: Emitting, registers: list[Value], packed: list[Value], values: Address, keys: int, n: int
+) -> None:
+    """Sums += left operand in registers x values, whose neighbours are along n."""
+    before = [e.b.load("float", register) for register in registers]
+    kind = values.buffer.dtype.name
+    step, count = STEP[kind], len(registers)
+    # Boxes of 64 columns are one behind the other; eight rows of one are 1024 bytes.
+    descriptor = _descriptor(e, values, apart_bytes=keys * ROW_BYTES)
+    sums = ", ".join(f"${at}" for at in range(count))
+    name = OPERANDS[kind]
+    op = f"wgmma.mma_async.sync.aligned.m64n{n}k{step}.f32.{name}.{name}"
+    first, last = 2 * count, 2 * count + len(packed)
+    lines = ["{ .reg .b64 b;", "wgmma.fence.sync.aligned;"]
+    for at in range(keys // step):
+        left = ", ".join(f"${first + 4 * at + part}" for part in range(4))
+        lines.append(f"add.s64 b, ${last}, {step * ROW_BYTES * at >> 4};")
+        lines.append(f"{op} {{{sums}}}, {{{left}}}, b, 1, 1, 1, 1;")
+    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0; }"]
+    _assembled(e, lines, registers, before, [*packed, descriptor])
 
 
 RULES: dict[str, Callable[..., None]] = {
@@ -376,4 +510,6 @@ RULES: dict[str, Callable[..., None]] = {
     "wgmma.tile": _tile,
     "wgmma.round": _round,
     "wgmma.rows": _rows,
+    "wgmma.forget": _forget,
+    "wgmma.attend": _attend,
 }

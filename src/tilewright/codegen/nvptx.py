@@ -7,6 +7,7 @@ module globals, `local` ones live in registers. What lies between kernels runs o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -23,7 +24,7 @@ from tilewright.codegen.launches import Kernel, Step, kernels_of, steps_of
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.memory import Memory, Place
 from tilewright.codegen.types import memory_type, register_type
-from tilewright.intrin.hopper import TILE, WIDE
+from tilewright.intrin.hopper import HELD, ROW, TILE, WIDE
 from tilewright.intrin.wgmma import SUM
 from tilewright.sym import ONE, Const, Expr, Var
 from tilewright.tensor import ir
@@ -190,7 +191,7 @@ class DeviceEmitter(Emitter):
 
     def _place(self, buffer: Buffer, index: tuple[Expr, ...]) -> tuple[Place, int]:
         """Sums of a warpgroup are in registers of its threads: an index says which."""
-        if buffer.memory != WIDE or self.lane is None:
+        if buffer.memory.name not in HELD or self.lane is None:
             return super()._place(buffer, index)
         flat = flat_index(buffer, index)
         lanes = flat.dtype.lanes
@@ -198,15 +199,17 @@ class DeviceEmitter(Emitter):
         base, stride = (flat, sym.ZERO) if ramp is None else ramp
         while any(isinstance(node, Var) and node in self.lets for node in sym.walk(base)):
             base = sym.substitute(base, self.lets)
-        register = hopper.rows_place(buffer, base, self.lane)
-        if not isinstance(register, Const) or stride is not sym.ONE:
+        register = hopper.place_of(buffer, base, self.lane)
+        is_run = stride is sym.ONE or buffer.memory == ROW
+        if not isinstance(register, Const) or not is_run:
             raise Unsupported(
                 "TW3054",
                 f"the register of %{buffer.name}[{base}] is not known when compiling",
                 help="unroll the loops over a thread's rows and runs",
             )
         at = int(register.value)
-        return Place(self.memories[buffer], i64(at), at or lanes, buffer.dtype, 1), lanes
+        apart = 0 if buffer.memory == ROW else 1  # a row's number is the same in all columns
+        return Place(self.memories[buffer], i64(at), at or lanes, buffer.dtype, apart), lanes
 
     def fail(self, code: Value) -> None:
         """A kernel has no way to report: what can fail is checked on the host."""
@@ -263,10 +266,11 @@ def _sum(e: Emitting, stmt: ir.Alloc) -> None:
     e.stmt(stmt.body)
 
 
-def _rows(e: Emitting, stmt: ir.Alloc) -> None:
-    """The same, by runs of a row."""
-    (size,) = (int(str(dim)) for dim in stmt.buffer.shape)
-    part = f"[{size // wgmma.THREADS} x float]"
+def _held(e: Emitting, stmt: ir.Alloc) -> None:
+    """The same, by runs of a row, or a number for each row."""
+    size = math.prod(int(str(dim)) for dim in stmt.buffer.shape)
+    count = 2 if stmt.buffer.memory == ROW else size // wgmma.THREADS
+    part = f"[{count} x float]"
     pointer = e.b.alloca(part, align=WIDE.alignment_bytes, hint=stmt.buffer.name)
     e.memories[stmt.buffer] = Memory(pointer, WIDE.alignment_bytes)
     e.stmt(stmt.body)
@@ -304,7 +308,14 @@ HANDLERS = Handlers(
         **dict.fromkeys(hopper.RULES, hopper.emit),
         "barrier.shared": _barrier,
     },
-    {LOCAL.name: _local, SHARED.name: _shared, SUM.name: _sum, WIDE.name: _rows, TILE.name: _tile},
+    {
+        LOCAL.name: _local,
+        SHARED.name: _shared,
+        SUM.name: _sum,
+        WIDE.name: _held,
+        ROW.name: _held,
+        TILE.name: _tile,
+    },
     other_alloc=_nowhere,
 )
 FENCED = replace(HANDLERS, calls={**HANDLERS.calls, "barrier.shared": _fenced_barrier})

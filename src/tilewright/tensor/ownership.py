@@ -18,6 +18,9 @@ from tilewright.tensor.ir import BLOCK_LEVEL, SERIAL, THREAD, THREAD_LEVEL, UNRO
 from tilewright.tensor.scopes import LOCAL, SHARED, MemoryScope, Owner
 
 
+UNIT_AXIS = "threadIdx.x"  # the threads that drive a unit together are neighbours
+
+
 def owning_memory(memory: MemoryScope, around: Iterable[For]) -> MemoryScope:
     """The memory that an intermediate is really in, given the loops around all places that use it,
     from the outermost in."""
@@ -37,6 +40,8 @@ def is_shared_between(memory: MemoryScope, loop: For) -> bool:
         return False
     if memory.owner is Owner.BLOCK:
         return loop.level == THREAD_LEVEL
+    if memory.owner is Owner.UNIT:
+        return loop.thread == UNIT_AXIS
     return memory.owner is Owner.DEVICE
 
 

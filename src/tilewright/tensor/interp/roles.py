@@ -40,7 +40,7 @@ from tilewright.tensor.ir import (
 from tilewright.tensor.passes.accesses import reads_of, writes_of
 from tilewright.tensor.passes.specialize_roles import GROUP_WARPS, TILE_SCOPE
 from tilewright.tensor.scopes import GLOBAL
-from tilewright.tensor.visit import exprs, replace_buffers, walk
+from tilewright.tensor.visit import exprs, replace_buffers, rewrite, substitute, walk
 
 ROW_BYTES, M = 128, 64
 BARRIERS = "mbarrier."
@@ -86,12 +86,28 @@ def _run_host(
             arrays[buffer] = np.zeros(size, buffer.dtype.numpy)
             _run_host(body, env, arrays, order, run)
         case For(kind=kind) if kind == THREAD and _is_role(stmt):
-            blocks = list(_blocks(stmt, env))
+            kernel = _without_lane_lets(stmt)
+            blocks = list(_blocks(kernel, env))
             order.shuffle(blocks)
             for index in blocks:
-                _Block(stmt, index, arrays, order, run).run()
+                _Block(kernel, index, arrays, order, run).run()
         case _:
             _run_plain(stmt, env, arrays, run)
+
+
+def _without_lane_lets(kernel: Stmt) -> Stmt:
+    """Values that differ between the threads of a warpgroup stand where they are used: what a
+    warpgroup does together has one value of everything else."""
+    varying: dict[Var, Expr] = {}
+    lanes = {loop.var for loop in _axes(kernel, "threadIdx.x")}
+    for stmt in walk(kernel):
+        if isinstance(stmt, Let) and sym.uses_var(stmt.value, {*lanes, *varying}):
+            varying[stmt.var] = sym.substitute(stmt.value, varying)
+
+    def rule(stmt: Stmt) -> Stmt:
+        return stmt.body if isinstance(stmt, Let) and stmt.var in varying else stmt
+
+    return substitute(rewrite(kernel, rule), varying) if varying else kernel
 
 
 def _is_role(stmt: Stmt) -> bool:
@@ -383,6 +399,11 @@ class _Block:
                 self._round(args, agent)
             case "wgmma.rows":
                 self._sums(args[1], args[2], agent)[...] = self._sums(args[0], args[2], agent)
+            case "wgmma.forget":
+                top, total, sums = (self._sums(at, args[3], agent) for at in args[:3])
+                top[...], total[...], sums[...] = -np.inf, 0, 0
+            case "wgmma.attend":
+                self._attend(args, agent, loc)
             case op if not op.startswith("registers."):
                 raise ExecutionError("TW2430", f"a role cannot run {op}", loc)
         yield None
@@ -498,6 +519,24 @@ class _Block:
         a = self._operand(args[1], M, agent, loc)
         b = self._operand(args[2], sums.shape[1], agent, loc)
         sums += a @ b.T
+
+    def _attend(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
+        """A step of attention: scores, values, greatest scores, sums, weighted values."""
+        scores, values = self._sums(args[0], args[5], agent), args[1]
+        assert isinstance(values, Address)
+        top, total, sums = (self._sums(at, args[6], agent) for at in args[2:5])
+        keys, features = scores.shape[1], sums.shape[1]
+        columns = ROW_BYTES // values.buffer.dtype.size_bytes
+        boxes = self._operand(values, keys * (features // columns), agent, loc)
+        weighted = boxes.reshape(-1, keys, columns).swapaxes(0, 1).reshape(keys, features)
+        new = np.maximum(top[:, :1], scores.max(1, keepdims=True))
+        below = np.where(np.isneginf(new), 0, new)
+        powers = np.exp(scores - below)
+        fade = np.exp(top[:, :1] - below)
+        top[...] = new
+        total[...] = total * fade + powers.sum(1, keepdims=True)
+        small = powers.astype(values.buffer.dtype.numpy).astype(np.float32)
+        sums[...] = sums * fade + small @ weighted
 
     def _round(self, args: tuple[Expr, ...], agent: _Agent) -> None:
         sums = self._sums(args[0], args[3], agent)

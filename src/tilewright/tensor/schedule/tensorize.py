@@ -14,6 +14,7 @@ from tilewright.tensor.ir import (
     Function,
     Iter,
     Region,
+    Seq,
     Stmt,
     Store,
     TensorCall,
@@ -139,7 +140,7 @@ def _call(
 def _matched(intrin: TensorIntrin, declared: Block, block: Block) -> _Calls:
     """The calls that stand for the block, or `Mismatch`."""
     tile = _tile_of(block.body)
-    if isinstance(declared.body, Update) and isinstance(tile.body, Store):
+    if isinstance(declared.body, Update) and isinstance(tile.body, (Store, Seq)):
         return _reset(intrin, declared, block, tile)
     match = match_block(declared, tile)
     regions = tuple([match.tiles[buffer] for buffer in intrin.behavior.buffers])
@@ -168,8 +169,8 @@ def _matched(intrin: TensorIntrin, declared: Block, block: Block) -> _Calls:
 def _reset(intrin: TensorIntrin, declared: Block, block: Block, tile: Block) -> _Calls:
     if declared.init is None:
         raise Mismatch(OPERATION, "it is a plain store, the intrinsic a reduction without init")
-    assert isinstance(tile.body, Store)
-    if not isinstance(tile.body.value, sym.Const):
+    stores = tile.body.stmts if isinstance(tile.body, Seq) else (tile.body,)
+    if not all(isinstance(each, Store) and isinstance(each.value, sym.Const) for each in stores):
         raise Mismatch(OPERATION, "it is a plain store, the intrinsic a reduction")
     match = match_init(declared, tile.body, tile)
     regions = _outputs(intrin, match)
