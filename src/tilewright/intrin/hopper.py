@@ -225,10 +225,10 @@ def _attend(dtype: str, keys: int, features: int) -> TensorIntrin:
     sizes = (sym.const(keys), sym.const(features))
     columns = ROW_BYTES // TYPES[dtype]
 
-    def update(T: Buffer, V: Buffer, M: Buffer, L: Buffer, O: Buffer) -> Stmt:  # noqa: E741
+    def update(T: Buffer, V: Buffer, M: Buffer, L: Buffer, O: Buffer) -> Stmt:
         return _instruction("wgmma.attend", *(address(each) for each in (T, V, M, L, O)), *sizes)
 
-    def reset(T: Buffer, V: Buffer, M: Buffer, L: Buffer, O: Buffer) -> Stmt:  # noqa: E741
+    def reset(T: Buffer, V: Buffer, M: Buffer, L: Buffer, O: Buffer) -> Stmt:
         return _instruction("wgmma.forget", *(address(each) for each in (M, L, O)), sizes[1])
 
     out, shape, value = "[%vi, %vf]", f"[{keys}, {columns}]", "%V[%vj, %vf]"

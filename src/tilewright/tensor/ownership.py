@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from tilewright.tensor.ir import BLOCK_LEVEL, SERIAL, THREAD, THREAD_LEVEL, UNROLL, For
 from tilewright.tensor.scopes import LOCAL, SHARED, MemoryScope, Owner
 
-
 UNIT_AXIS = "threadIdx.x"  # the threads that drive a unit together are neighbours
 
 

@@ -29,6 +29,7 @@ from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
 from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
+from tilewright.graph.passes.stream_attention import stream_attention
 from tilewright.graph.passes.trim_kernels import trim_kernels
 from tilewright.graph.passes.unfold_convolutions import unfold_convolutions
 from tilewright.graph.passes.widen_bytes import widen_bytes
@@ -92,6 +93,9 @@ PADDED = (separate_padding, canonicalize, remove_dead_nodes)
 
 # Where less precise products are asked for: bf16 operands, weights rounded now.
 LOWER_PRECISION = (lower_precision, fold_constants, merge_common_subexpressions, remove_dead_nodes)
+
+# Where tensor cores do the products of attention.
+STREAMED = (stream_attention,)
 
 # Where products of a quantized model are those of its integers: scales become one.
 SCALED = (fold_scales, remove_dead_nodes)

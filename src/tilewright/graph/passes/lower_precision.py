@@ -20,6 +20,7 @@ from tilewright.base.passes import PassContext
 from tilewright.base.tiles import tile_product
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
+from tilewright.graph.passes.stream_attention import fits_streams, has_streams
 from tilewright.graph.unfold import (
     fits_lines,
     fits_rows,
@@ -41,7 +42,13 @@ LARGE = 1 << 17  # elements of a value that does not stay in a cache beside what
 def lower_precision(module: Module, ctx: PassContext) -> Module:
     """Before: matmul(%a, %b).   After: matmul(cast(%a), cast(%b)) {to = dtype f32}."""
     tiles = tile_product(ctx.target, "bf16", "bf16") is not None
-    rules = (matmul, partial(conv, tiles=tiles), partial(attention, tiles=tiles), recurrent)
+    streams = has_streams(ctx.target)
+    rules = (
+        matmul,
+        partial(conv, tiles=tiles),
+        partial(attention, tiles=tiles, streams=streams),
+        recurrent,
+    )
     rounded = rewrite_matches(rewrite_matches(module, rules), (flatten_rows,))
     return rewrite_matches(rewrite_matches(rounded, (read_rounded,)), (round_first,))
 
@@ -82,14 +89,21 @@ def conv(node: Node, scope: Scope, *, tiles: bool) -> Replacement:
     return unfolded(steps, node, _rounded(steps, x), small, bias, "matmul", to=F32)
 
 
-def attention(node: Node, scope: Scope, *, tiles: bool) -> Replacement:
+def attention(node: Node, scope: Scope, *, tiles: bool, streams: bool) -> Replacement:
     """Attention of rows that fill tiles: weights are rounded too, the rest of softmax is not."""
-    if node.op != "attention" or not tiles or len(node.outputs) > 1:
+    if node.op != "attention" or not (tiles or streams) or len(node.outputs) > 1:
         return None
     q, k, v, *others = node.inputs
     assert q is not None
     assert k is not None
     assert v is not None
+    if streams:
+        if not fits_streams(node, (F32,)):
+            return None
+        steps = Steps(node, scope)
+        small = [_rounded_behind(steps, value) for value in (q, k, v)]
+        steps.add("attention", *small, *others, **{**dict(node.attributes), "to": F32})
+        return steps.done()
     sizes = [dim for value in (q, k, v) for dim in (shape_of(value) or ())[2:]]
     known = [int(dim.value) for dim in sizes if isinstance(dim, Const)]
     if q.tensor.dtype is not F32 or len(known) < len(sizes) or min(known) < SHORTEST:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.rules.gpu.attention_hopper import ATTENTION_HOPPER
 from tilewright.rules.gpu.contraction import GEMM
 from tilewright.rules.gpu.elementwise import elementwise
 from tilewright.rules.gpu.fallback import fallback
@@ -12,6 +13,7 @@ from tilewright.rules.gpu.rows import rows
 from tilewright.rules.rule import RuleSet, closed
 
 RULES: RuleSet = (
+    (ATTENTION_HOPPER,),
     (GEMM_HOPPER,),
     (GEMM,),
     (closed("rows", rows),),

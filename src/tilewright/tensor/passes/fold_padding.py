@@ -35,7 +35,7 @@ COPY = "tma.load"
 
 
 @dataclass(frozen=True)
-class _Copy:
+class Padding:
     """A block that pads, and what it pads."""
 
     block: Block
@@ -44,7 +44,7 @@ class _Copy:
 
 
 def fold_padding(fn: Function, ctx: PassContext) -> Function:
-    found = [made for stmt in walk(fn.body) if (made := _padding(stmt, fn)) is not None]
+    found = [made for stmt in walk(fn.body) if (made := padding_of(stmt, fn)) is not None]
     sources = {made.padded: made.source for made in found if _is_only_copied(fn, made)}
     if not sources:
         return fn
@@ -70,7 +70,7 @@ def _moved(region: Region, sources: dict[Buffer, Buffer]) -> Region:
     return replace(region, buffer=sources.get(region.buffer, region.buffer))
 
 
-def _padding(stmt: Stmt, fn: Function) -> _Copy | None:
+def padding_of(stmt: Stmt, fn: Function) -> Padding | None:
     """A block that copies a buffer and sets what lies behind its extents to zero."""
     if not isinstance(stmt, Block) or not isinstance(stmt.body, Store):
         return None
@@ -94,7 +94,7 @@ def _padding(stmt: Stmt, fn: Function) -> _Copy | None:
     ]
     if tests != set(grown) or not tests <= allowed:
         return None
-    return _Copy(stmt, stmt.body.buffer, inside.buffer)
+    return Padding(stmt, stmt.body.buffer, inside.buffer)
 
 
 def _tests(cond: Expr) -> list[Expr]:
@@ -108,7 +108,7 @@ def _tests(cond: Expr) -> list[Expr]:
     return found if all(isinstance(test, Lt) for test in found) else []
 
 
-def _is_only_copied(fn: Function, made: _Copy) -> bool:
+def _is_only_copied(fn: Function, made: Padding) -> bool:
     """Whether bulk copies alone read the padded buffer, and no block writes it but its own."""
     for stmt in walk(fn.body):
         if isinstance(stmt, TensorCall):
