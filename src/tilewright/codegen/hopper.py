@@ -55,8 +55,9 @@ def tile_maps(root: Stmt) -> tuple[TileMap, ...]:
 
 
 def _map_of(
-    tile: Expr, source: Expr, rows: Expr, barrier: Expr | None = None, *matrix: Expr
+    tile: Expr, source: Expr, rows: Expr, width: Expr, barrier: Expr | None = None, *rest: Expr
 ) -> TileMap:
+    """Rows of the matrix are as far apart as those of the box, whatever lies between."""
     assert isinstance(source, Address)
     if barrier is None:
         raise Unsupported(
@@ -65,7 +66,7 @@ def _map_of(
             help="specialize the loop around it: sch.specialize(loop, slots)",
         )
     columns = ROW_BYTES // source.buffer.dtype.size_bytes
-    height, width = matrix
+    (height,) = rest
     whole: Expr = sym.ONE
     for dim in source.buffer.shape:
         whole = sym.mul(whole, dim)
@@ -160,10 +161,10 @@ def _registers(direction: str) -> Callable[[Emitting, Expr], None]:
 # --------------------------------------------------------------------------- copies
 
 
-def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, *rest: Expr) -> None:
+def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest: Expr) -> None:
     assert isinstance(source, Address)
-    made = _map_of(tile, source, rows, *rest)
-    barrier, height, width = rest
+    made = _map_of(tile, source, rows, width, *rest)
+    barrier, height = rest
     (index,) = source.index
     row = sym.floordiv(index, width)
     places = [sym.floormod(index, width), row]

@@ -115,7 +115,8 @@ def _load(dtype: str, rows: int) -> TensorIntrin:
     k = ROW_BYTES // TYPES[dtype]
 
     def compute(X: Buffer, Y: Buffer) -> Stmt:
-        return _instruction("tma.load", address(Y), address(X), sym.const(rows))
+        stride = Call("stride", (address(X), sym.const(0)), INDEX)
+        return _instruction("tma.load", address(Y), address(X), sym.const(rows), stride)
 
     return member(
         f"""

@@ -154,13 +154,28 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
     """The schedule of a plan."""
+    point = sch.checkpoint()
+    try:
+        return _streamed(sch, found, plan, _direct(sch, found))
+    except ScheduleError:
+        sch.restore(point)
+    return _streamed(sch, found, plan, _copied(sch, found))
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The blocks that bring tiles, and those that are gone with that."""
+
+    queries: BlockRef
+    keys: BlockRef
+    values: BlockRef
+    folded: tuple[BlockRef, ...] = ()
+
+
+def _streamed(sch: Schedule, found: Found, plan: Plan, copies: Copies) -> tuple[BlockRef, ...]:
     s, t, o = found.products, found.scores, found.values
-    done = _place_operands(sch, found)
+    q, k, v = copies.queries, copies.keys, copies.values
     result = _absorb(sch, found.result)
-    product = _contraction(sch, s)
-    q = sch.cache_read(s, product.read_index(product.a), hopper.TILE_SCOPE)
-    k = sch.cache_read(s, _read_of(sch, s, product.b.buffer), hopper.TILE_SCOPE)
-    v = sch.cache_read(o, _values_index(sch, o, found), hopper.TILE_SCOPE)
     for block, at, scope in (
         (s, 0, hopper.SUM_SCOPE),
         (t, 0, hopper.SUM_SCOPE),
@@ -196,27 +211,54 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     sch.tensorize(sch.get_loops(o)[-3], attend)
     sch.tensorize(sch.get_loops(first)[-2], attend)
     sch.specialize(step, plan.slots, 0)
-    return (*done, s, t, o, q, k, v, start, first, result)
+    return (*copies.folded, s, t, o, q, k, v, start, first, result)
 
 
 def _columns(found: Found) -> int:
     return hopper.ROW_BYTES // hopper.TYPES[found.dtype]
 
 
-def _place_operands(sch: Schedule, found: Found) -> list[BlockRef]:
-    """Queries, keys and values that only stand for what is in memory are read there; those filled
-    up with zeros are folded into bulk copies. Others are left to rules of their own."""
-    done = []
-    for user in (found.products, found.values):
+def _direct(sch: Schedule, found: Found) -> Copies:
+    """The blocks that lowering made for queries, keys and values become the copies into tiles:
+    they read wherever those lie."""
+    product = _contraction(sch, found.products)
+    made = [
+        _maker(sch, found.products, product.a.buffer),
+        _maker(sch, found.products, product.b.buffer),
+        _maker(sch, found.values, _values_of(sch, found)),
+    ]
+    copies = [each for each in made if each is not None]
+    for each in copies:
+        body = block_of(sch.function, each.name).body
+        if not isinstance(body, Store) or not isinstance(body.value, Load):
+            raise ScheduleError("TW2102", f"@{each.name} does more than copy")
+        sch.set_scope(each, 0, hopper.TILE_SCOPE)
+    if len(copies) < len(made):
+        raise ScheduleError("TW2102", "operands are parameters")
+    return Copies(*copies)
+
+
+def _copied(sch: Schedule, found: Found) -> Copies:
+    """Copies from memory: operands filled up with zeros are folded into them, others are left to
+    rules of their own."""
+    s, o = found.products, found.values
+    folded = []
+    for user in (s, o):
         for producer in sch.get_producers(user):
             block = block_of(sch.function, producer.name)
             if any(it.kind == REDUCE for it in block.iters) or producer == found.scores:
                 continue
             if padding_of(block, sch.function) is not None:
-                done.append(producer)
+                folded.append(producer)
             elif _is_plain_copy(block):
                 sch.attempt(sch.compute_inline, producer)
-    return done
+    product = _contraction(sch, s)
+    return Copies(
+        sch.cache_read(s, product.read_index(product.a), hopper.TILE_SCOPE),
+        sch.cache_read(s, _read_of(sch, s, product.b.buffer), hopper.TILE_SCOPE),
+        sch.cache_read(o, _read_of(sch, o, _values_of(sch, found)), hopper.TILE_SCOPE),
+        tuple(folded),
+    )
 
 
 def _is_plain_copy(block: Block) -> bool:
@@ -254,9 +296,9 @@ def _read_of(sch: Schedule, reference: BlockRef, buffer: Buffer) -> int:
     return next(at for at, read in enumerate(reads) if read.buffer is buffer)
 
 
-def _values_index(sch: Schedule, o: BlockRef, found: Found) -> int:
-    reads = block_of(sch.function, o.name).reads
-    return next(at for at, read in enumerate(reads) if read.buffer.dtype.name == found.dtype)
+def _values_of(sch: Schedule, found: Found) -> Buffer:
+    reads = block_of(sch.function, found.values.name).reads
+    return next(read.buffer for read in reads if read.buffer.dtype.name == found.dtype)
 
 
 def _copy(sch: Schedule, copy: BlockRef, found: Found, rows: int) -> None:

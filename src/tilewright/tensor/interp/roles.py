@@ -432,12 +432,12 @@ class _Block:
     # ------------------------------------------------------------------ copies
 
     def _load(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
-        target, source, rows, barrier_at, *dims = args
+        target, source, rows, apart, barrier_at, high = args
         assert isinstance(target, Address)
         assert isinstance(source, Address)
         env, count = agent.env, _value(rows, agent.env)
         columns = ROW_BYTES // source.buffer.dtype.size_bytes
-        height, width = (_value(dim, env) for dim in dims)
+        height, width = _value(high, env), _value(apart, env)
         row, left = divmod(_value(source.index[0], env), width)
         which, top = divmod(row, height)
         matrix = self.arrays[source.buffer].reshape(-1, height, width)[which]

@@ -282,15 +282,19 @@ class _Roles:
     def _copy(self, stmt: Eval, ready: Buffer | None) -> Stmt:
         call = stmt.value
         assert isinstance(call, Call)
-        target, source, *others = call.args
+        target, source, rows, stride = call.args
         assert isinstance(source, Address)
-        matrix = source.buffer.shape[-2:]  # known here, before memory becomes flat
+        assert isinstance(stride, Call)
+        axis = stride.args[1]
+        assert isinstance(axis, Const)
+        height = source.buffer.shape[int(axis.value)]  # known here, before memory becomes flat
         args = (
             self._versioned(target),
             source,
-            *others,
+            rows,
+            stride,
             Address(self.full, (self.slot,)) if ready is None else Address(ready, (ZERO,)),
-            *matrix,
+            height,
         )
         return Eval(Call(call.op, args, call.dtype), stmt.loc)
 
