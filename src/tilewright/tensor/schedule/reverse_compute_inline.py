@@ -109,7 +109,7 @@ def _index(fn: Function, block: Block, buffer: Buffer) -> tuple[Expr, ...]:
     spatial = {it.var: it for it in block.iters}
     digits = _digits(index, spatial)
     used = [at for at in index if isinstance(at, Var) and at in spatial]
-    used += [var for var in digits.values() if var not in used]
+    used += dict.fromkeys(digits.values())
     plain = all(
         (isinstance(at, Var) and at in spatial) or isinstance(at, Const) or at in digits
         for at in index
