@@ -23,6 +23,7 @@ from tilewright.runtime.device import Device
 from tilewright.runtime.dlpack import code_of
 
 SHARED_BYTES_BY_DEFAULT = 48 * 1024
+STATIC_SHARED_BYTES = 4096  # that kernels with dynamic shared memory have beside it, at most
 
 
 class CudaError(TilewrightError, RuntimeError):
@@ -285,7 +286,7 @@ class Module:
         """A kernel that may have this much dynamic shared memory."""
         if name not in self._kernels:
             (found,) = self.driver.call("cuModuleGetFunction", self._handle, name.encode())
-            if shared_bytes > SHARED_BYTES_BY_DEFAULT:
+            if shared_bytes + STATIC_SHARED_BYTES > SHARED_BYTES_BY_DEFAULT:
                 attribute = self.driver.api.CUfunction_attribute
                 wanted = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 self.driver.call("cuFuncSetAttribute", found, wanted, shared_bytes)

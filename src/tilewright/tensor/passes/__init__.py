@@ -75,6 +75,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     inject_virtual_threads,
     insert_barriers,
     lower_tensor_calls,
+    simplify_program,  # while the extents of grids bound indices of blocks
     specialize_roles,
     hoist_allocations,
     flatten_buffers,
