@@ -141,11 +141,19 @@ def _by_blocks(sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan) -> tu
 
 
 def factored(
-    sch: Schedule, reference: BlockRef, loops: Sequence[LoopRef], threads: int
+    sch: Schedule, reference: BlockRef, loops: Sequence[LoopRef], threads: int, vector: int = 1
 ) -> list[BlockRef]:
-    """A reduction in steps: a part for each thread, then a few of those, then the result."""
-    _, inner = sch.split(fused(sch, loops), [None, threads])
-    parts = [sch.rfactor(inner, 0)]
+    """A reduction in steps: a part for each thread, then a few of those, then the result. Each
+    thread takes `vector` neighbours at a time."""
+    whole = fused(sch, loops)
+    if vector > 1:
+        _, inner, lane = sch.split(whole, [None, threads, vector])
+        parts = [sch.rfactor(inner, 0)]
+        own = next(loop for loop in sch.get_loops(parts[0]) if loop.var is lane.var)
+        sch.unroll(own)
+    else:
+        _, inner = sch.split(whole, [None, threads])
+        parts = [sch.rfactor(inner, 0)]
     if threads > COMBINED:
         _, few = sch.split(sch.get_loops(reference)[-1], [None, COMBINED])
         parts.append(sch.rfactor(few, 0))
@@ -153,9 +161,16 @@ def factored(
 
 
 def share_parts(
-    sch: Schedule, reference: BlockRef, parts: Sequence[BlockRef], row: LoopRef, threads: int
+    sch: Schedule,
+    reference: BlockRef,
+    parts: Sequence[BlockRef],
+    row: LoopRef,
+    threads: int,
+    *,
+    for_all: bool = False,
 ) -> list[BlockRef]:
-    """The steps of a reduction on the threads of a block, all of them under one loop."""
+    """The steps of a reduction on the threads of a block, all of them under one loop. The last one
+    is the first thread's, or, where all of them use the result, each thread's for itself."""
     stored = []
     for at, part in enumerate(parts):
         nest = inner_nest(sch, part, depth_of(sch, part, row))
@@ -170,6 +185,9 @@ def share_parts(
         store = sch.cache_write(part, 0, "local")
         sch.reverse_compute_at(store, thread)
         stored.append(store)
+    if for_all:
+        sch.set_scope(reference, 0, "local")
+        return stored
     loops = sch.get_loops(reference)[depth_of(sch, reference, row) :]
     unit = sch.add_unit_loop(loops[0] if loops else reference)
     _, one = sch.split(unit, [1, threads])
