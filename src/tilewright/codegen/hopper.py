@@ -19,12 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright import sym
+from tilewright.base.dtype import BOOL
 from tilewright.base.errors import Unsupported
 from tilewright.codegen.builder import Value, i1, i32, i64
 from tilewright.codegen.handlers import Emitting
 from tilewright.intrin.hopper import HELD, QUAD, ROW_BYTES, RUN, M
 from tilewright.sym import Const, Expr, Var
-from tilewright.tensor.ir import Address, Buffer, Call, Stmt
+from tilewright.tensor.ir import Address, Buffer, Call, Eval, Stmt
 from tilewright.tensor.visit import exprs
 
 THREADS = 128  # of a warpgroup
@@ -32,6 +33,7 @@ SHARED = "ptr addrspace(3)"
 MAP_TYPE = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
 OPERANDS = {"bf16": "bf16", "f16": "f16"}  # our names of types, as the assembler says them
 STEP = {"bf16": 16, "f16": 16}  # depth of one instruction
+JOINED = "wgmma.tiles"  # products that start a sum: (sum, n, a, b, a, b, ...)
 
 
 @dataclass(frozen=True)
@@ -215,24 +217,62 @@ def _descriptor(e: Emitting, operand: Expr, apart_bytes: int = 16) -> Value:
     return e.b.op("or", e.b.convert("zext", start, "i64"), i64(layout))
 
 
+def joined(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Products of one sum that follow each other as one, which waits once; a sum that is cleared
+    right before starts from nothing."""
+    done: list[Stmt] = []
+    for stmt in stmts:
+        call, last = _eval_of(stmt), _eval_of(done[-1]) if done else None
+        if call is not None and call.op == "wgmma.tile" and last is not None:
+            same = last.op in ("wgmma.clear", JOINED) and last.args[0] is call.args[0]
+            if same and last.op == "wgmma.clear":
+                done[-1] = Eval(Call(JOINED, (call.args[0], call.args[3], *call.args[1:3]), BOOL))
+                continue
+            if same:
+                done[-1] = Eval(Call(JOINED, (*last.args, *call.args[1:3]), BOOL))
+                continue
+        done.append(stmt)
+    return tuple(done)
+
+
+def _eval_of(stmt: Stmt) -> Call | None:
+    value = stmt.value if isinstance(stmt, Eval) else None
+    return value if isinstance(value, Call) else None
+
+
 def _tile(e: Emitting, tile: Expr, a: Expr, b: Expr, n: Expr) -> None:
     """All of a tile's depth in one piece of assembly: nothing touches the sums in between."""
-    assert isinstance(a, Address)
-    width = _number(n)
+    _products(e, tile, _number(n), [(a, b)], starts=False)
+
+
+def _joined(e: Emitting, tile: Expr, n: Expr, *operands: Expr) -> None:
+    """The first products of a sum."""
+    pairs = list(zip(operands[::2], operands[1::2], strict=True))
+    _products(e, tile, _number(n), pairs, starts=True)
+
+
+def _products(
+    e: Emitting, tile: Expr, width: int, pairs: list[tuple[Expr, Expr]], *, starts: bool
+) -> None:
     registers = _sums(e, tile, width)
-    before = [e.b.load("float", register) for register in registers]
-    operands = [_descriptor(e, a), _descriptor(e, b)]
-    kind = a.buffer.dtype.name
+    before = [] if starts else [e.b.load("float", register) for register in registers]
+    (source, _), *_ = pairs
+    assert isinstance(source, Address)
+    kind, size = source.buffer.dtype.name, source.buffer.dtype.size_bytes
     count, step = len(registers), STEP[kind]
-    steps = ROW_BYTES // a.buffer.dtype.size_bytes // step
     sums = ", ".join(f"${at}" for at in range(count))
-    left, right = 2 * count, 2 * count + 1
     op = f"wgmma.mma_async.sync.aligned.m64n{width}k{step}.f32.{OPERANDS[kind]}.{OPERANDS[kind]}"
     lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
-    for at in range(steps):
-        move = step * a.buffer.dtype.size_bytes * at >> 4
-        lines += [f"add.s64 a, ${left}, {move};", f"add.s64 b, ${right}, {move};"]
-        lines.append(f"{op} {{{sums}}}, a, b, 1, 1, 1, 0, 0;")
+    operands: list[Value] = []
+    goes_on = 0 if starts else 1
+    for pair in pairs:
+        left = count + len(before) + len(operands)
+        operands += [_descriptor(e, operand) for operand in pair]
+        for at in range(ROW_BYTES // size // step):
+            move = step * size * at >> 4
+            lines += [f"add.s64 a, ${left}, {move};", f"add.s64 b, ${left + 1}, {move};"]
+            lines.append(f"{op} {{{sums}}}, a, b, {goes_on}, 1, 1, 0, 0;")
+            goes_on = 1
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0; }"]
     _assembled(e, lines, registers, before, operands)
 
@@ -248,13 +288,13 @@ def _assembled(
     count = len(registers)
     made = "{ " + ", ".join(["float"] * count) + " }"
     outputs = ",".join(["=f"] * count)
-    ties = ",".join(str(at) for at in range(count))
-    given = ",".join({"i64": "l", "i32": "r"}[value.type] for value in operands)
+    ties = [str(at) for at in range(len(before))]
+    given = ",".join([*ties, *({"i64": "l", "i32": "r"}[value.type] for value in operands)])
     shown = ", ".join(str(value) for value in (*before, *operands))
     after = e.b.value(
         made,
         f'call {made} asm sideeffect "{" ".join(lines)}", '
-        f'"{outputs},{ties},{given},~{{memory}}"({shown}) convergent',
+        f'"{outputs},{given},~{{memory}}"({shown}) convergent',
     )
     for at, register in enumerate(registers):
         e.b.store(e.b.value("float", f"extractvalue {after}, {at}"), register)
@@ -525,6 +565,7 @@ RULES: dict[str, Callable[..., None]] = {
     "tma.load": _load,
     "wgmma.clear": _clear,
     "wgmma.tile": _tile,
+    JOINED: _joined,
     "wgmma.round": _round,
     "wgmma.rows": _rows,
     "wgmma.forget": _forget,

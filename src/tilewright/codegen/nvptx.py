@@ -181,6 +181,8 @@ class DeviceEmitter(Emitter):
             self.non_negative[stmt.var] = None
             self.stmt(stmt.body)
             return
+        if isinstance(stmt, ir.Seq):
+            stmt = ir.Seq(hopper.joined(stmt.stmts))
         super().stmt(stmt)
 
     def _thread_index(self, loop: For) -> Value:
