@@ -49,7 +49,7 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         global_latency_cycles=700,
         launch_cycles=2500,
         memory_bytes_per_cycle=2400.0 if number >= 90 else 1400.0,
-        l2_bytes_per_cycle=64.0,
-        tensor_fma_per_cycle=4096 if number >= 90 else 1024,
+        l2_bytes_per_cycle=48.0,
+        tensor_fma_per_cycle=2048 if number >= 90 else 1024,
         access_bytes=16,
     )

@@ -32,6 +32,7 @@ from tilewright.tensor.passes.remove_no_ops import remove_no_ops
 from tilewright.tensor.passes.reuse_storage import reuse_storage
 from tilewright.tensor.passes.simplify_program import simplify_program
 from tilewright.tensor.passes.specialize_roles import specialize_roles
+from tilewright.tensor.passes.trim_loops import trim_loops
 from tilewright.tensor.passes.unmask_locals import unmask_locals
 from tilewright.tensor.passes.unroll_loops import unroll_loops
 from tilewright.tensor.passes.vectorize_loops import vectorize_loops
@@ -76,6 +77,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     insert_barriers,
     lower_tensor_calls,
     simplify_program,  # while the extents of grids bound indices of blocks
+    trim_loops,
     specialize_roles,
     hoist_allocations,
     flatten_buffers,
