@@ -69,7 +69,7 @@ def _map_of(
             help="specialize the loop around it: sch.specialize(loop, slots)",
         )
     columns = ROW_BYTES // source.buffer.dtype.size_bytes
-    (height,) = rest
+    height, _ = rest
     whole: Expr = sym.ONE
     for dim in source.buffer.shape:
         whole = sym.mul(whole, dim)
@@ -167,12 +167,11 @@ def _registers(direction: str) -> Callable[[Emitting, Expr], None]:
 def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest: Expr) -> None:
     assert isinstance(source, Address)
     made = _map_of(tile, source, rows, width, *rest)
-    barrier, height = rest
+    barrier, height, row = rest
     (index,) = source.index
-    row = sym.floordiv(index, width)
     places = [sym.floormod(index, width), row]
     if made.is_batched:
-        places[1:] = [sym.floormod(row, height), sym.floordiv(row, height)]
+        places.append(sym.floordiv(index, sym.mul(height, width)))
     remote = e.b.value("ptr addrspace(7)", f"addrspacecast {_shared(e, tile)} to ptr addrspace(7)")
     e.b.call(
         f"llvm.nvvm.cp.async.bulk.tensor.g2s.tile.{len(places)}d",

@@ -447,14 +447,14 @@ class _Block:
     # ------------------------------------------------------------------ copies
 
     def _load(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
-        target, source, rows, apart, barrier_at, high = args
+        target, source, rows, apart, barrier_at, high, first_row = args
         assert isinstance(target, Address)
         assert isinstance(source, Address)
         env, count = agent.env, _value(rows, agent.env)
         columns = ROW_BYTES // source.buffer.dtype.size_bytes
         height, width = _value(high, env), _value(apart, env)
-        row, left = divmod(_value(source.index[0], env), width)
-        which, top = divmod(row, height)
+        which, left = divmod(_value(source.index[0], env), height * width)
+        top = _value(first_row, env)
         matrix = self.arrays[source.buffer].reshape(-1, height, width)[which]
         box = np.zeros((count, columns), matrix.dtype)  # what lies outside is zero
         inside = matrix[top : top + count, left : left + columns]

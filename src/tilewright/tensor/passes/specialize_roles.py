@@ -304,14 +304,19 @@ class _Roles:
         assert isinstance(stride, Call)
         axis = stride.args[1]
         assert isinstance(axis, Const)
-        height = source.buffer.shape[int(axis.value)]  # known here, before memory becomes flat
+        # Known here, before memory becomes flat: how high the matrix is, and where the box begins,
+        # which may be behind its last row.
+        at = int(axis.value)
+        height, row = source.buffer.shape[at], source.index[at]
+        first = tuple([ZERO if i == at else place for i, place in enumerate(source.index)])
         args = (
             self._versioned(target),
-            source,
+            Address(source.buffer, first),
             rows,
             stride,
             Address(self.full, (self.slot,)) if ready is None else Address(ready, (ZERO,)),
             height,
+            row,
         )
         return Eval(Call(call.op, args, call.dtype), stmt.loc)
 
