@@ -1,8 +1,8 @@
 """GEMM on an NVIDIA GPU against cuBLAS, device times in one run.
 
-    python bench/gpu_gemm.py [--json FILE] [--only bf16 edges rows epilogue f16 f32] [--search N]
+    python bench/gpu_gemm.py [--json FILE] [--only bf16 edges rows epilogue kn f16 f32] [--search N]
 
-C = A B^T, both operands with k contiguous. Ours and cuBLAS's launches are captured in CUDA graphs
+C = A B^T, both operands with k contiguous (`kn`: C = A B, both as they are written). Ours and cuBLAS's launches are captured in CUDA graphs
 of 20, over operands that rotate so that none is warm in L2, and take turns; medians of several.
 `edges` are sizes that no tile divides, `rows` few rows with weights cold, `epilogue` a bias, GELU
 and a residual against torch.compile. With --search the N plans that are priced lowest are timed,
@@ -36,6 +36,7 @@ CASES = {
     "rows": {(1, 4096, 4096): 1.3, (16, 4096, 4096): 1.3, (64, 4096, 4096): 1.3,
              (128, 4096, 4096): 1.3},
     "epilogue": {(4096,) * 3: 1.15},
+    "kn": {(4096,) * 3: 0.95},
     "f16": {(4096,) * 3: 1.0},
     "f32": {(1024,) * 3: 0.9, (4096,) * 3: 0.9},
 }  # fmt: skip
@@ -44,16 +45,20 @@ ERRORS = {"bf16": 4e-3, "f16": 5e-4, "f32": 1e-5}
 TARGET = "cuda -arch=sm_90a"
 
 
-def gemm(m: int, n: int, k: int, dtype: str, epilogue: bool) -> Function:
+def gemm(m: int, n: int, k: int, dtype: str, epilogue: bool, along_n: bool = False) -> Function:
     A = te.placeholder((m, k), dtype, name="A")
-    B = te.placeholder((n, k), dtype, name="B")
+    B = te.placeholder((k, n) if along_n else (n, k), dtype, name="B")
     r = te.reduce_axis((0, k), name="r")
+
+    def right(j: te.Expr) -> te.Expr:
+        return B[r, j] if along_n else B[j, r]
+
     if dtype == "f32":
         C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[j, r], axis=r), name="C")
         return te.function([A, B, C], name="gemm")
     C = te.compute(
         (m, n),
-        lambda i, j: te.sum(te.cast(A[i, r], "f32") * te.cast(B[j, r], "f32"), axis=r),
+        lambda i, j: te.sum(te.cast(A[i, r], "f32") * te.cast(right(j), "f32"), axis=r),
         name="C",
     )
     if not epilogue:
@@ -87,12 +92,16 @@ def seconds(graph: Callable[[], object]) -> float:
 class Operands:
     """Matrices that take turns, so that none is warm."""
 
-    def __init__(self, dtype: str, sizes: tuple[int, int, int], epilogue: bool) -> None:
+    def __init__(
+        self, dtype: str, sizes: tuple[int, int, int], epilogue: bool, along_n: bool
+    ) -> None:
         m, n, k = sizes
+        self.along_n = along_n
         kind = TORCH[dtype]
         self.count = max(1, min(8, ROTATED_BYTES // ((m + n) * k * kind.itemsize) + 1))
         self.lefts = [torch.randn(m, k, device="cuda").to(kind) for _ in range(self.count)]
-        self.rights = [torch.randn(n, k, device="cuda").to(kind) for _ in range(self.count)]
+        shape = (k, n) if along_n else (n, k)
+        self.rights = [torch.randn(shape, device="cuda").to(kind) for _ in range(self.count)]
         self.more = []
         if epilogue:
             self.more = [torch.randn(n, device="cuda").to(kind), self._like(m, n, kind)]
@@ -107,7 +116,8 @@ class Operands:
         return (self.lefts[turn], self.rights[turn], *self.more)
 
     def exact(self) -> torch.Tensor:
-        found = self.lefts[0].double() @ self.rights[0].double().t()
+        right = self.rights[0].double()
+        found = self.lefts[0].double() @ (right if self.along_n else right.t())
         if self.more:
             found = torch.nn.functional.gelu(found + self.more[0].double()) + self.more[1].double()
         return found.float()
@@ -140,7 +150,7 @@ def theirs_of(operands: Operands) -> Callable[[], object]:
             compiled(*operands.at(turn))
         else:
             left, right = operands.at(turn)
-            torch.matmul(left, right.t(), out=theirs)
+            torch.matmul(left, right if operands.along_n else right.t(), out=theirs)
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -158,9 +168,9 @@ def figures_of(
 ) -> list[report.Figure]:
     m, n, k = sizes
     dtype = case if case in TORCH else "bf16"
-    fn = gemm(m, n, k, dtype, case == "epilogue")
+    fn = gemm(m, n, k, dtype, case == "epilogue", case == "kn")
     made = schedule(fn, TARGET)
-    operands = Operands(dtype, sizes, case == "epilogue")
+    operands = Operands(dtype, sizes, case == "epilogue", case == "kn")
     graph, error = ours_of(made, operands)
     replay = theirs_of(operands)
     times: dict[str, list[float]] = {"ours": [], "theirs": []}

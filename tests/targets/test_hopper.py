@@ -22,13 +22,17 @@ TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 TARGET = "cuda -arch=sm_90a"
 
 
-def gemm(m, n, k, dtype="bf16", rounded=True, batch=(), epilogue=False):
+def gemm(m, n, k, dtype="bf16", rounded=True, batch=(), epilogue=False, along_n=False):
     A = te.placeholder((*batch, m, k), dtype, name="A")
-    B = te.placeholder((n, k), dtype, name="B")
+    B = te.placeholder((*batch, k, n) if along_n else (n, k), dtype, name="B")
     r = te.reduce_axis((0, k), name="r")
+
+    def right(i):
+        return B[(*i[:-2], r, i[-1])] if along_n else B[i[-1], r]
+
     C = te.compute(
         (*batch, m, n),
-        lambda *i: te.sum(te.cast(A[(*i[:-1], r)], "f32") * te.cast(B[i[-1], r], "f32"), axis=r),
+        lambda *i: te.sum(te.cast(A[(*i[:-1], r)], "f32") * te.cast(right(i), "f32"), axis=r),
         name="C",
     )
     if epilogue:
@@ -56,12 +60,12 @@ def planned(m, n, k, dtype="bf16", rounded=True, *, split=1, **form):
     return made.schedule.function
 
 
-def operands(m, n, k, dtype="bf16", batch=(), epilogue=False):
+def operands(m, n, k, dtype="bf16", batch=(), epilogue=False, along_n=False):
     rng = np.random.default_rng(0)
     a = rng.standard_normal((*batch, m, k)).astype(TYPES[dtype])
-    b = rng.standard_normal((n, k)).astype(TYPES[dtype])
+    b = rng.standard_normal((*batch, k, n) if along_n else (n, k)).astype(TYPES[dtype])
     more = []
-    want = a.astype(np.float32) @ b.astype(np.float32).T
+    want = a.astype(np.float32) @ (b if along_n else b.T).astype(np.float32)
     if epilogue:
         more = [rng.standard_normal(n, np.float32)]
         more.append(rng.standard_normal((*batch, m, n)).astype(TYPES[dtype]))
@@ -84,6 +88,8 @@ FORMS = {
     "an epilogue": {"m": 128, "n": 64, "k": 64, "epilogue": True},
     "an epilogue at edges": {"m": 72, "n": 88, "k": 72, "epilogue": True},
     "a batch": {"m": 64, "n": 64, "k": 64, "batch": (3,)},
+    "neighbours along n": {"m": 64, "n": 64, "k": 128, "along_n": True},
+    "a batch along n": {"m": 40, "n": 72, "k": 72, "batch": (2,), "along_n": True},
     "a batch of edges": {"m": 40, "n": 72, "k": 64, "batch": (2,), "epilogue": True},
 }
 

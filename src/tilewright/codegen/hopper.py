@@ -225,9 +225,10 @@ def joined(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         if call is not None and call.op == "wgmma.tile" and last is not None:
             same = last.op in ("wgmma.clear", JOINED) and last.args[0] is call.args[0]
             if same and last.op == "wgmma.clear":
-                done[-1] = Eval(Call(JOINED, (call.args[0], call.args[3], *call.args[1:3]), BOOL))
+                sums, a, b, *form = call.args
+                done[-1] = Eval(Call(JOINED, (sums, *form, a, b), BOOL))
                 continue
-            if same:
+            if same and last.args[1:3] == call.args[3:]:
                 done[-1] = Eval(Call(JOINED, (*last.args, *call.args[1:3]), BOOL))
                 continue
         done.append(stmt)
@@ -239,20 +240,27 @@ def _eval_of(stmt: Stmt) -> Call | None:
     return value if isinstance(value, Call) else None
 
 
-def _tile(e: Emitting, tile: Expr, a: Expr, b: Expr, n: Expr) -> None:
+def _tile(e: Emitting, tile: Expr, a: Expr, b: Expr, n: Expr, along_n: Expr) -> None:
     """All of a tile's depth in one piece of assembly: nothing touches the sums in between."""
-    _products(e, tile, _number(n), [(a, b)], starts=False)
+    _products(e, tile, _number(n), [(a, b)], starts=False, along_n=bool(_number(along_n)))
 
 
-def _joined(e: Emitting, tile: Expr, n: Expr, *operands: Expr) -> None:
+def _joined(e: Emitting, tile: Expr, n: Expr, along_n: Expr, *operands: Expr) -> None:
     """The first products of a sum."""
     pairs = list(zip(operands[::2], operands[1::2], strict=True))
-    _products(e, tile, _number(n), pairs, starts=True)
+    _products(e, tile, _number(n), pairs, starts=True, along_n=bool(_number(along_n)))
 
 
 def _products(
-    e: Emitting, tile: Expr, width: int, pairs: list[tuple[Expr, Expr]], *, starts: bool
+    e: Emitting,
+    tile: Expr,
+    width: int,
+    pairs: list[tuple[Expr, Expr]],
+    *,
+    starts: bool,
+    along_n: bool,
 ) -> None:
+    """Sums += A B; B has neighbours along k, or along n in boxes of a row's length."""
     registers = _sums(e, tile, width)
     before = [] if starts else [e.b.load("float", register) for register in registers]
     (source, _), *_ = pairs
@@ -264,13 +272,16 @@ def _products(
     lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
     operands: list[Value] = []
     goes_on = 0 if starts else 1
-    for pair in pairs:
+    depth = ROW_BYTES // size
+    apart = depth * ROW_BYTES if along_n else 16
+    for a, b in pairs:
         left = count + len(before) + len(operands)
-        operands += [_descriptor(e, operand) for operand in pair]
-        for at in range(ROW_BYTES // size // step):
+        operands += [_descriptor(e, a), _descriptor(e, b, apart)]
+        for at in range(depth // step):
             move = step * size * at >> 4
-            lines += [f"add.s64 a, ${left}, {move};", f"add.s64 b, ${left + 1}, {move};"]
-            lines.append(f"{op} {{{sums}}}, a, b, {goes_on}, 1, 1, 0, 0;")
+            down = step * ROW_BYTES * at >> 4 if along_n else move
+            lines += [f"add.s64 a, ${left}, {move};", f"add.s64 b, ${left + 1}, {down};"]
+            lines.append(f"{op} {{{sums}}}, a, b, {goes_on}, 1, 1, 0, {int(along_n)};")
             goes_on = 1
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0; }"]
     _assembled(e, lines, registers, before, operands)

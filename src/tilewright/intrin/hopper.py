@@ -2,6 +2,7 @@
 
     tma_load_bf16(rows=128)    Y[128, 64] = X[128, 64], from global memory to a swizzled tile
     wgmma_bf16(n=256)          C[64, 256] += A[64, 64] B[256, 64]^T, f32 sums in registers
+    wgmma_kn_bf16(n=256)       C[64, 256] += A[64, 64] B[64, 256], B in boxes of 64 columns
     wgmma_round_bf16(n=256)    Y[64, 256] = C[64, 256], rounded
     wgmma_rows(n=256)          Y[64, 256] = C[64, 256], in registers by runs of a row
 
@@ -51,6 +52,7 @@ M = 64  # rows of a warpgroup's tile
 RUN = 8  # neighbours in a row that a thread holds in `wgmma.rows`
 QUAD = 4  # threads that share a row
 TYPES = {"bf16": 2, "f16": 2}  # bytes of operands
+BOXES = Parameter("n", 64, 256, multiple=64)
 KEYS = Parameter("keys", 16, 256, multiple=16)
 FEATURES = Parameter("features", 64, 256, multiple=64)
 ROWS, N = Parameter("rows", 8, 256, multiple=8), Parameter("n", 8, 256, multiple=8)
@@ -60,8 +62,9 @@ def load_of(dtype: str, rows: int) -> TensorIntrin:
     return intrinsic(f"tma_load_{dtype}", rows=rows)
 
 
-def dot_of(dtype: str, n: int) -> TensorIntrin:
-    return intrinsic(f"wgmma_{dtype}", n=n)
+def dot_of(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
+    """The product whose right operand has neighbours along k, or along n."""
+    return intrinsic(f"wgmma_kn_{dtype}" if along_n else f"wgmma_{dtype}", n=n)
 
 
 def store_of(dtype: str, n: int) -> TensorIntrin:
@@ -135,28 +138,35 @@ def _load(dtype: str, rows: int) -> TensorIntrin:
     )
 
 
-def _dot(dtype: str, n: int) -> TensorIntrin:
+def _dot(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
     k = ROW_BYTES // TYPES[dtype]
+    name, shape, value = f"wgmma_{dtype}", f"[{n}, {k}]", "%B[%vj, %vk]"
+    if along_n and n > k:  # boxes of columns, one behind the other
+        shape, value = f"[{n // k}, {k}, {k}]", f"%B[%vj // {k}, %vk, %vj % {k}]"
+    elif along_n:
+        shape, value = f"[{k}, {n}]", "%B[%vk, %vj]"
+    if along_n:
+        name = f"wgmma_kn_{dtype}"
 
     def update(A: Buffer, B: Buffer, C: Buffer) -> Stmt:
-        return _instruction("wgmma.tile", address(C), address(A), address(B), sym.const(n))
+        tiles = (address(C), address(A), address(B))
+        return _instruction("wgmma.tile", *tiles, sym.const(n), sym.const(int(along_n)))
 
     def reset(A: Buffer, B: Buffer, C: Buffer) -> Stmt:
         return _instruction("wgmma.clear", address(C), sym.const(n))
 
     return member(
         f"""
-        func @wgmma_{dtype}(%A: {dtype}[{M}, {k}] in {TILE_SCOPE},
-                            %B: {dtype}[{n}, {k}] in {TILE_SCOPE},
-                            %C: f32[{M}, {n}] in {SUM_SCOPE}) stage scheduled {{
+        func @{name}(%A: {dtype}[{M}, {k}] in {TILE_SCOPE}, %B: {dtype}{shape} in {TILE_SCOPE},
+                     %C: f32[{M}, {n}] in {SUM_SCOPE}) stage scheduled {{
           for %i in 0..{M} {{ for %j in 0..{n} {{ for %k in 0..{k} {{
             block @C(%vi: spatial {M} = %i, %vj: spatial {n} = %j, %vk: reduce {k} = %k) {{
-              reads %A[%vi, %vk], %B[%vj, %vk]
+              reads %A[%vi, %vk], {value}
               writes %C[%vi, %vj]
               init {{
                 %C[%vi, %vj] = 0.0
               }}
-              %C[%vi, %vj] sum= f32(%A[%vi, %vk]) * f32(%B[%vj, %vk])
+              %C[%vi, %vj] sum= f32(%A[%vi, %vk]) * f32({value})
             }}
           }} }} }}
         }}
@@ -268,6 +278,7 @@ declare_family("wgmma_rows", (Parameter("n", 32, 256, multiple=32),), _rows)
 for _of in TYPES:
     declare_family(f"tma_load_{_of}", (ROWS,), partial(_load, _of))
     declare_family(f"wgmma_{_of}", (N,), partial(_dot, _of))
+    declare_family(f"wgmma_kn_{_of}", (BOXES,), partial(_dot, _of, along_n=True))
     declare_family(f"wgmma_attend_{_of}", (KEYS, FEATURES), partial(_attend, _of))
 for _of in (*TYPES, "f32"):
     declare_family(f"wgmma_round_{_of}", (N,), partial(_store, _of))

@@ -3,7 +3,7 @@
     for tile in blockIdx.x { for group in threadIdx.y {
       clear; for ko [specialize = (slots, blocks)] { copy A, B; sums += A B^T }; epilogue } }
 
-Both operands have k contiguous. Tiles are `64 * groups` by `block_n`; `slots` of them are in
+A has k contiguous, B has k or n. Tiles are `64 * groups` by `block_n`; `slots` of them are in
 flight. Neighbouring blocks share columns of `span` tiles, so that B stays in L2; as many blocks as
 there are multiprocessors stay for all tiles, and fetch the next one while they store the last.
 
@@ -77,6 +77,7 @@ class Found:
     a_index: int  # of the block's reads
     b_index: int
     packs_b: bool  # a weight [k, n] that is stored as [n, k]
+    along_n: bool  # B is [k, n], and read as it is
 
     @property
     def depth(self) -> int:
@@ -102,15 +103,13 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     m, (n,), (k,) = found.m[-1], found.n, found.k
     if not _is_matrix(found.a, nest.var(m), nest.var(k)):
         return None
-    packs = not _is_matrix(found.b, nest.var(n), nest.var(k))
-    if packs and not (
-        _is_matrix(found.b, nest.var(k), nest.var(n))
-        and found.b.buffer.rank == 2
-        and found.b.buffer.name in context.constants
-    ):
+    along_n = not _is_matrix(found.b, nest.var(n), nest.var(k))
+    if along_n and not _is_matrix(found.b, nest.var(k), nest.var(n)):
         return None
+    packs = along_n and found.b.buffer.rank == 2 and found.b.buffer.name in context.constants
     sizes = {at: nest.guess(at) for at in (m, n, k)}
-    if sizes[k] * hopper.TYPES[kind] % COPY_ALIGN_BYTES:
+    rows = [sizes[k], sizes[n]] if along_n and not packs else [sizes[k]]
+    if any(length * hopper.TYPES[kind] % COPY_ALIGN_BYTES for length in rows):
         return None
     whole = found.guess(tuple(nest.spatial))
     return Found(
@@ -126,6 +125,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         found.read_index(found.a),
         found.read_index(found.b),
         packs,
+        along_n and not packs,
     )
 
 
@@ -145,7 +145,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         fits = c["slots"] * (rows + c["block_n"]) * hopper.ROW_BYTES + ROUND_UP_BYTES
         whole = _ceil(found.m, rows) % c["span"] == 0
         parts = (c["split_k"] == 1) | (found.k % (c["split_k"] * found.depth) == 0)
-        result: Column = (fits <= sm.shared_bytes) & whole & parts
+        boxes = (c["block_n"] % found.depth == 0) | (not found.along_n)
+        result: Column = (fits <= sm.shared_bytes) & whole & parts & boxes
         return result
 
     return Space(
@@ -280,14 +281,28 @@ def _tiled(
     sch.compute_at(a, ko)
     sch.compute_at(b, ko)
     start = sch.decompose_reduction(c, ko)
-    product = hopper.dot_of(kind, plan.block_n)
+    if found.along_n:
+        _in_boxes(sch, b, depth)
+    product = hopper.dot_of(kind, plan.block_n, along_n=found.along_n)
     sch.tensorize(sch.get_loops(c)[-3], product)
     sch.tensorize(sch.get_loops(start)[-2], product)
     sch.tensorize(sch.get_loops(a)[-2], hopper.load_of(kind, plan.rows))
-    sch.tensorize(sch.get_loops(b)[-2], hopper.load_of(kind, plan.block_n))
+    columns = depth if found.along_n else plan.block_n
+    sch.tensorize(sch.get_loops(b)[-2], hopper.load_of(kind, columns))
     tiles = found.batch * _ceil(found.m, plan.rows) * _ceil(found.n, plan.block_n) * plan.split_k
     sch.specialize(ko, plan.slots, min(tiles, multiprocessor_of(context.target).count))
     return [*done, c, start, a, b, *copies, *stores]
+
+
+def _in_boxes(sch: Schedule, b: BlockRef, width: int) -> None:
+    """A tile [k, n] as boxes of a row's length along n, one behind the other."""
+    *_, row, column = sch.get_loops(b)
+    box, inner = sch.split(column, [None, width])
+    sch.reorder(box, row, inner)
+    rank = block_of(sch.function, b.name).writes[0].buffer.rank
+    *outer, k, n = [f"d{at}" for at in range(rank)]
+    inside = ", ".join((*outer, f"{n} // {width}", k, f"{n} % {width}"))
+    sch.transform_layout(b, ("write", 0), f"({', '.join((*outer, k, n))}) -> ({inside})")
 
 
 def _padded(

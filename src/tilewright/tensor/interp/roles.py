@@ -532,8 +532,12 @@ class _Block:
     def _tile(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
         sums = self._sums(args[0], args[3], agent)
         a = self._operand(args[1], M, agent, loc)
-        b = self._operand(args[2], sums.shape[1], agent, loc)
-        sums += a @ b.T
+        if not _value(args[4], agent.env):
+            sums += a @ self._operand(args[2], sums.shape[1], agent, loc).T
+            return
+        depth, n = a.shape[1], sums.shape[1]  # boxes of columns, one behind the other
+        boxes = self._operand(args[2], depth * (n // depth), agent, loc)
+        sums += a @ boxes.reshape(-1, depth, depth).swapaxes(0, 1).reshape(depth, n)
 
     def _attend(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
         """A step of attention: scores, values, greatest scores, sums, weighted values."""
