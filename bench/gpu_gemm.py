@@ -2,11 +2,11 @@
 
     python bench/gpu_gemm.py [--json FILE] [--only bf16 edges rows epilogue kn f16 f32] [--search N]
 
-C = A B^T, both operands with k contiguous (`kn`: C = A B, both as they are written). Ours and cuBLAS's launches are captured in CUDA graphs
-of 20, over operands that rotate so that none is warm in L2, and take turns; medians of several.
-`edges` are sizes that no tile divides, `rows` few rows with weights cold, `epilogue` a bias, GELU
-and a residual against torch.compile. With --search the N plans that are priced lowest are timed,
-and each is printed beside its price.
+C = A B^T, both operands with k contiguous (`kn`: C = A B, both as they are written). Ours and
+cuBLAS's launches are captured in CUDA graphs of 20, over operands that rotate so that none is warm
+in L2, and take turns; medians of several. `edges` are sizes that no tile divides, `rows` few rows
+with weights cold, `epilogue` a bias, GELU and a residual against torch.compile. With --search the N
+plans that are priced lowest are timed, and each is printed beside its price.
 """
 
 from __future__ import annotations

@@ -235,7 +235,8 @@ def _direct(sch: Schedule, found: Found) -> Copies:
         sch.set_scope(each, 0, hopper.TILE_SCOPE)
     if len(copies) < len(made):
         raise ScheduleError("TW2102", "operands are parameters")
-    return Copies(*copies)
+    queries, keys, values = copies
+    return Copies(queries, keys, values)
 
 
 def _copied(sch: Schedule, found: Found) -> Copies:
