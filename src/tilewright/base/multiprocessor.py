@@ -28,6 +28,7 @@ class Multiprocessor:
     global_latency_cycles: int  # from asking memory to having a tile
     launch_cycles: int  # of one more kernel in a graph, with the round trip of its operands
     memory_bytes_per_cycle: float  # of the whole GPU
+    own_memory_bytes_per_cycle: float  # that one multiprocessor gets at most
     l2_bytes_per_cycle: float  # that L2 hands to one multiprocessor
     tensor_fma_per_cycle: int  # 16-bit operands
     access_bytes: int  # the widest access of one thread
@@ -49,6 +50,7 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         global_latency_cycles=700,
         launch_cycles=2500,
         memory_bytes_per_cycle=2400.0 if number >= 90 else 1400.0,
+        own_memory_bytes_per_cycle=18.0,
         l2_bytes_per_cycle=48.0,
         tensor_fma_per_cycle=2048 if number >= 90 else 1024,
         access_bytes=16,

@@ -6,7 +6,6 @@
     wgmma.clear / tile / round           sums of 64 x n in registers: zero, add a product, store
     wgmma.rows                           sums exchanged, for an epilogue
     wgmma.forget / attend                a step of attention, its weights in registers
-    turn.pass                            another warpgroup may use the matrix units
 
 A thread of a warpgroup, of warp w and lane l, holds of a 64 x n tile in register 4 j + 2 h + e the
 element of row 16 w + l / 4 + 8 h and column 8 j + 2 (l % 4) + e.
@@ -465,7 +464,6 @@ def _attend(
     sums: Expr,
     keys: Expr,
     features: Expr,
-    turn: Expr | None = None,
 ) -> None:
     """Powers of the scores below a running maximum, packed as the left operand of a product."""
     assert isinstance(values, Address)
@@ -502,21 +500,7 @@ def _attend(
     kind = values.buffer.dtype.name
     element = {"bf16": "bfloat", "f16": "half"}[kind]
     packed = [_packed(e, powers[at], powers[at + 1], element) for at in range(0, len(held), 2)]
-    if turn is not None:
-        name = "llvm.nvvm.barrier.cta.sync.aligned.count"
-        b.call(name, "void", _turn_barrier(e, turn), i32(2 * THREADS))
     _weigh(e, outputs, packed, values, count, width)
-
-
-def _turn_barrier(e: Emitting, turn: Expr) -> Value:
-    """The barrier of a warpgroup's turn; the first one is for the whole block."""
-    return e.b.op("add", _narrow(e, turn), i32(1))
-
-
-def _pass(e: Emitting, turn: Expr) -> None:
-    """It is another warpgroup's turn."""
-    name = "llvm.nvvm.barrier.cta.arrive.aligned.count"
-    e.b.call(name, "void", _turn_barrier(e, turn), i32(2 * THREADS))
 
 
 def _float(value: float) -> Value:
@@ -580,5 +564,4 @@ RULES: dict[str, Callable[..., None]] = {
     "wgmma.rows": _rows,
     "wgmma.forget": _forget,
     "wgmma.attend": _attend,
-    "turn.pass": _pass,
 }

@@ -51,6 +51,9 @@ ROW_BYTES = 128
 M = 64  # rows of a warpgroup's tile
 RUN = 8  # neighbours in a row that a thread holds in `wgmma.rows`
 QUAD = 4  # threads that share a row
+PAIR = 2  # neighbours in a row that a thread holds in `wgmma.sum`
+ROW_DIGITS = (4, 2, 8)  # of a row's number: warp, first or second of a thread's, thread of eight
+COPY_ALIGN_BYTES = 16  # of every row that a bulk copy reads
 TYPES = {"bf16": 2, "f16": 2}  # bytes of operands
 BOXES = Parameter("n", 64, 256, multiple=64)
 KEYS = Parameter("keys", 16, 256, multiple=16)
@@ -107,7 +110,7 @@ class Held:
         return sym.add(sym.mul(sym.add(sym.mul(run, 2), half), self.columns), at)
 
 
-HELD = {SUM.name: Held(2, False), WIDE.name: Held(RUN, True), ROW.name: Held(1, True, True)}
+HELD = {SUM.name: Held(PAIR, False), WIDE.name: Held(RUN, True), ROW.name: Held(1, True, True)}
 
 
 def _instruction(name: str, *args: Expr) -> Stmt:

@@ -33,7 +33,6 @@ KEYS = (128, 64)  # candidates, that a step takes
 GROUPS = (2, 1)  # candidates, warpgroups of 64 queries
 SLOTS = (2, 3, 4)  # candidates, tiles of keys and values in shared memory
 SPARE_BYTES = 2048  # of shared memory beside tiles: barriers, alignment
-WARPS, HALVES, ROWS_OF_EIGHT, PAIR = 4, 2, 8, 2  # how a warpgroup's sums lie in its threads
 
 
 @dataclass(frozen=True)
@@ -317,8 +316,8 @@ def _copy(sch: Schedule, copy: BlockRef, found: Found, rows: int) -> None:
 def _spread(sch: Schedule, block: BlockRef) -> None:
     """Loops over a tile by the threads that hold it as products leave it: pairs of neighbours."""
     ii, jj = sch.get_loops(block)[-2:]
-    warp, half, row = sch.split(ii, [WARPS, HALVES, ROWS_OF_EIGHT])
-    run, part, pair = sch.split(jj, [None, hopper.QUAD, PAIR])
+    warp, half, row = sch.split(ii, hopper.ROW_DIGITS)
+    run, part, pair = sch.split(jj, [None, hopper.QUAD, hopper.PAIR])
     sch.reorder(warp, row, part, run, half, pair)
     sch.bind(sch.fuse(warp, row, part), "threadIdx.x")
     for loop in (run, half):

@@ -42,8 +42,6 @@ SLOTS = (4, 5, 6, 3, 2)  # candidates, tiles on their way in shared memory
 SPAN = (1, 16, 8, 4, 2)  # candidates, tiles along m before the next column
 SPLIT_K = (1, 2, 4, 8, 16)  # candidates, blocks that share a sum
 ROUND_UP_BYTES = 4096  # of shared memory beside the slots: barriers, alignment
-COPY_ALIGN_BYTES = 16  # of every row that a bulk copy reads
-WARPS, HALVES, ROWS_OF_EIGHT = 4, 2, 8  # how the rows of a warpgroup's tile lie in its threads
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     packs = along_n and found.b.buffer.rank == 2 and found.b.buffer.name in context.constants
     sizes = {at: nest.guess(at) for at in (m, n, k)}
     rows = [sizes[k], sizes[n]] if along_n and not packs else [sizes[k]]
-    if any(length * hopper.TYPES[kind] % COPY_ALIGN_BYTES for length in rows):
+    if any(length * hopper.TYPES[kind] % hopper.COPY_ALIGN_BYTES for length in rows):
         return None
     whole = found.guess(tuple(nest.spatial))
     return Found(
@@ -178,6 +176,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     waiting = sm.global_latency_cycles * 2.0 / c["slots"]
     flying = np.minimum(blocks, sm.count) * c["slots"] * there * hopper.ROW_BYTES
     rate = np.minimum(sm.memory_bytes_per_cycle, flying / sm.global_latency_cycles)
+    rate = np.minimum(rate, blocks * sm.own_memory_bytes_per_cycle)
     operands = size * found.batch * found.m * found.k + size * found.n * found.k
     parts = 8.0 * found.batch * found.m * found.n * split  # written and read again
     through_tiles = waves * steps * np.maximum(np.maximum(per_step, narrow), waiting)
@@ -186,9 +185,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         start=sm.global_latency_cycles,
         store=1.0 * rows * c["block_n"] / 64,
         l2=waves * steps * 40.0 / c["span"],
-        split=np.where(
-            split > 1, sm.launch_cycles + parts / (sm.count * sm.l2_bytes_per_cycle), 0.0
-        ),
+        split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0.0),
     )
 
 
@@ -336,7 +333,7 @@ def _contraction(sch: Schedule, c: BlockRef) -> Contraction:
 def _spread(sch: Schedule, store: BlockRef) -> None:
     """The loops of an epilogue over the threads that hold the sums, neighbours of a row in each."""
     ii, jj = sch.get_loops(store)[-2:]
-    warp, half, row = sch.split(ii, [WARPS, HALVES, ROWS_OF_EIGHT])
+    warp, half, row = sch.split(ii, hopper.ROW_DIGITS)
     lanes = _lanes(sch, store)
     run, part, some, lane = sch.split(jj, [None, hopper.QUAD, hopper.RUN // lanes, lanes])
     sch.reorder(warp, row, part, half, run, some, lane)

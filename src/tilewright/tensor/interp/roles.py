@@ -264,7 +264,6 @@ class _Block:
         self.barriers: dict[tuple[Buffer, int], _Barrier] = {}
         self.tiles: dict[tuple[Buffer, int], _Tile] = {}
         self.copies: list[_Copy] = []
-        self.turns: dict[int, _Barrier] = {}
         self.plain: dict[Stmt, bool] = {}  # whether threads run a statement each for itself
         (rows,) = _axes(kernel, "threadIdx.y")
         (lanes,) = _axes(kernel, "threadIdx.x")
@@ -403,27 +402,13 @@ class _Block:
             case "wgmma.forget":
                 top, total, sums = (self._sums(at, args[3], agent) for at in args[:3])
                 top[...], total[...], sums[...] = -np.inf, 0, 0
-            case "turn.pass":
-                turn = self._turn(_value(args[0], env))
-                turn.pending -= 1
-                turn.settle(loc)
             case "wgmma.attend":
-                if len(args) > 7:
-                    turn = self._turn(_value(args[7], env))
-                    phase = turn.phase
-                    turn.pending -= 1
-                    turn.settle(loc)
-                    yield (turn, phase % 2)
                 self._attend(args, agent, loc)
             case op if not op.startswith("registers."):
                 raise ExecutionError("TW2430", f"a role cannot run {op}", loc)
         yield None
 
     # ------------------------------------------------------------------ barriers
-
-    def _turn(self, group: int) -> _Barrier:
-        """Where a warpgroup waits for its turn, and another passes it."""
-        return self.turns.setdefault(group, _Barrier(f"the turn of warpgroup {group}", 2, 2))
 
     def _init(self, args: tuple[Expr, ...], env: Env) -> None:
         base = args[0]

@@ -12,9 +12,6 @@ and empty when every consumer warp is done with it; the barriers of a slot chang
 round of the ring, so both sides tell the phase from their count of iterations. The producer starts
 with all slots empty, that is one phase behind. A tile that is copied outside of the loop, once for
 all of its iterations, has a pair of barriers of its own, `ready` and `free`.
-
-Two consumers that do more than multiply take turns: one has the matrix units from its `attend` to
-the next one's products, while the other works on its scores.
 """
 
 from __future__ import annotations
@@ -45,11 +42,11 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.insert_barriers import BARRIER
 from tilewright.tensor.passes.rewriter import Rewriter
-from tilewright.tensor.visit import exprs, fresh_copy, rewrite, substitute, walk
+from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
 
 SPECIALIZE = "specialize"  # annotation of a loop: the slots of its ring, blocks that stay
 COPY = "tma.load"
-ATTEND, PASS = "wgmma.attend", "turn.pass"
+ATTEND = "wgmma.attend"
 TILE_SCOPE = "shared.b128"
 GROUP_THREADS, GROUP_WARPS = 128, 4
 REGISTERS = 65536 // GROUP_THREADS  # of a multiprocessor, for each thread of a single warpgroup
@@ -191,8 +188,6 @@ class _Roles:
 
     def program(self, among: Var, lane: Var) -> Stmt:
         """Barriers are made by one thread, then each warpgroup goes its way."""
-        attends = any(isinstance(node, Call) and node.op == ATTEND for node in exprs(self.ring))
-        self.turns = among if attends and self.groups == 2 else None
         share = (REGISTERS - PRODUCER_REGISTERS) // self.groups // 8 * 8
         take = _call("registers.take", sym.const(min(MOST_REGISTERS, share)))
         give = _call("registers.give", sym.const(PRODUCER_REGISTERS))
@@ -222,21 +217,10 @@ class _Roles:
                 return stmt.body
             if isinstance(stmt, Eval) and (_is_copy(stmt) or stmt.value is BARRIER):
                 return None
-            if self.turns is not None and isinstance(stmt, Eval) and isinstance(stmt.value, Call):
-                call = stmt.value
-                if call.op == ATTEND:
-                    taken = replace(stmt, value=Call(ATTEND, (*call.args, self.turns), call.dtype))
-                    later = sym.lt(self.ring.start, self.ring.var)
-                    other = sym.sub(ONE, self.turns)
-                    return seq(If(later, _call(PASS, other), None, stmt.loc), taken)
             if isinstance(stmt, For) and stmt.var is self.ring.var:
                 wait = _call("mbarrier.wait", Address(self.full, (self.slot,)), self.phase)
                 done = _call("mbarrier.arrive", Address(self.empty, (self.slot,)))
-                ring: Stmt = replace(stmt, body=seq(wait, stmt.body, done), annotations=())
-                if self.turns is not None:  # the first consumer begins, the second ends
-                    begin = If(sym.eq(self.turns, 1), _call(PASS, ZERO), None, stmt.loc)
-                    end = If(sym.eq(self.turns, 0), _call(PASS, ONE), None, stmt.loc)
-                    ring = seq(begin, ring, end)
+                ring = replace(stmt, body=seq(wait, stmt.body, done), annotations=())
                 if not self.early:
                     return ring
                 ready = _call("mbarrier.wait", Address(self.ready, (ZERO,)), self.turn)
