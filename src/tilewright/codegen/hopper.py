@@ -6,6 +6,7 @@
     wgmma.clear / tile / round           sums of 64 x n in registers: zero, add a product, store
     wgmma.rows                           sums exchanged, for an epilogue
     wgmma.forget / attend                a step of attention, its weights in registers
+    role.lag                             a warpgroup begins behind another
 
 A thread of a warpgroup, of warp w and lane l, holds of a 64 x n tile in register 4 j + 2 h + e the
 element of row 16 w + l / 4 + 8 h and column 8 j + 2 (l % 4) + e.
@@ -474,9 +475,7 @@ def _attend(
     for half, (m, l) in enumerate(zip(_row(e, top), _row(e, total), strict=True)):
         mine = [at for at in range(len(held)) if at // 2 % 2 == half]
         before = b.load("float", m)
-        new = before
-        for at in mine:
-            new = b.call("llvm.maxnum.f32", "float", new, held[at])
+        new = _combined(e, [before, *(held[at] for at in mine)], "llvm.maxnum.f32")
         for apart in (1, 2):
             other = _from_lane(e, new, apart)
             new = b.call("llvm.maxnum.f32", "float", new, other)
@@ -486,11 +485,7 @@ def _attend(
         for at in mine:
             powers[at] = _power(e, held[at], below)
         fade = _power(e, before, below)
-        added = [powers[at] for at in mine]
-        while len(added) > 1:
-            pairs = [added[at : at + 2] for at in range(0, len(added), 2)]
-            added = [b.op("fadd", *pair) if len(pair) == 2 else pair[0] for pair in pairs]
-        (part,) = added
+        part = _combined(e, [powers[at] for at in mine], "fadd")
         for apart in (1, 2):
             part = b.op("fadd", part, _from_lane(e, part, apart))
         b.store(b.op("fadd", b.op("fmul", b.load("float", l), fade), part), l)
@@ -501,6 +496,35 @@ def _attend(
     element = {"bf16": "bfloat", "f16": "half"}[kind]
     packed = [_packed(e, powers[at], powers[at + 1], element) for at in range(0, len(held), 2)]
     _weigh(e, outputs, packed, values, count, width)
+
+
+def _combined(e: Emitting, values: list[Value], op: str) -> Value:
+    """All of them, in pairs: short chains."""
+    while len(values) > 1:
+        pairs = [values[at : at + 2] for at in range(0, len(values), 2)]
+        values = [
+            pair[0]
+            if len(pair) == 1
+            else e.b.op(op, *pair)
+            if op == "fadd"
+            else e.b.call(op, "float", *pair)
+            for pair in pairs
+        ]
+    return values[0]
+
+
+def _lag(e: Emitting, cycles: Expr) -> None:
+    """Wait for so many cycles."""
+    lines = (
+        "{ .reg .u32 begun, now; .reg .pred early;",
+        "mov.u32 begun, %clock;",
+        "LAG${:uid}: mov.u32 now, %clock;",
+        "sub.u32 now, now, begun;",
+        "setp.lt.u32 early, now, $0;",
+        "@early bra LAG${:uid}; }",
+    )
+    text = " ".join(lines)
+    e.b.line(f'call void asm sideeffect "{text}", "r"(i32 {_number(cycles)}) convergent')
 
 
 def _float(value: float) -> Value:
@@ -564,4 +588,5 @@ RULES: dict[str, Callable[..., None]] = {
     "wgmma.rows": _rows,
     "wgmma.forget": _forget,
     "wgmma.attend": _attend,
+    "role.lag": _lag,
 }

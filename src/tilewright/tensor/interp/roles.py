@@ -38,7 +38,7 @@ from tilewright.tensor.ir import (
     Store,
 )
 from tilewright.tensor.passes.accesses import reads_of, writes_of
-from tilewright.tensor.passes.specialize_roles import GROUP_WARPS, TILE_SCOPE
+from tilewright.tensor.passes.specialize_roles import GROUP_WARPS, LAG, TILE_SCOPE
 from tilewright.tensor.scopes import GLOBAL
 from tilewright.tensor.visit import exprs, replace_buffers, rewrite, substitute, walk
 
@@ -404,7 +404,7 @@ class _Block:
                 top[...], total[...], sums[...] = -np.inf, 0, 0
             case "wgmma.attend":
                 self._attend(args, agent, loc)
-            case op if not op.startswith("registers."):
+            case op if not op.startswith("registers.") and op != LAG:
                 raise ExecutionError("TW2430", f"a role cannot run {op}", loc)
         yield None
 

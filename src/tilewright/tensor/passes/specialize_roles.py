@@ -12,6 +12,9 @@ and empty when every consumer warp is done with it; the barriers of a slot chang
 round of the ring, so both sides tell the phase from their count of iterations. The producer starts
 with all slots empty, that is one phase behind. A tile that is copied outside of the loop, once for
 all of its iterations, has a pair of barriers of its own, `ready` and `free`.
+
+Of two consumers that do more than multiply, the second begins half a step behind the first: then
+one has the matrix units while the other works on its scores. Side by side they would stay so.
 """
 
 from __future__ import annotations
@@ -42,11 +45,12 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.insert_barriers import BARRIER
 from tilewright.tensor.passes.rewriter import Rewriter
-from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
+from tilewright.tensor.visit import exprs, fresh_copy, rewrite, substitute, walk
 
 SPECIALIZE = "specialize"  # annotation of a loop: the slots of its ring, blocks that stay
 COPY = "tma.load"
-ATTEND = "wgmma.attend"
+ATTEND, LAG = "wgmma.attend", "role.lag"
+LAG_CYCLES = 1200  # about half a step of attention: scores of 64 x 128
 TILE_SCOPE = "shared.b128"
 GROUP_THREADS, GROUP_WARPS = 128, 4
 REGISTERS = 65536 // GROUP_THREADS  # of a multiprocessor, for each thread of a single warpgroup
@@ -193,7 +197,7 @@ class _Roles:
         give = _call("registers.give", sym.const(PRODUCER_REGISTERS))
         producer = self._producer()
         alone = If(sym.lt(lane, 1), producer, None, self.ring.loc)
-        consumers = seq(take, self._consumer())
+        consumers = seq(take, self._consumer(among))
         arrivals = sym.const(GROUP_WARPS * self.groups)
         early = [
             _call("mbarrier.init", Address(self.ready, (ZERO,)), ONE, ONE),
@@ -211,7 +215,17 @@ class _Roles:
             result = Alloc(buffer, result)
         return result
 
-    def _consumer(self) -> Stmt:
+    def _lag(self, among: Var) -> list[Stmt]:
+        """What keeps the second consumer behind the first."""
+        attends = any(isinstance(node, Call) and node.op == ATTEND for node in exprs(self.ring))
+        if not attends or self.groups != 2 or not LAG_CYCLES:
+            return []
+        behind = _call(LAG, sym.const(LAG_CYCLES))
+        return [If(sym.eq(among, 1), behind, None, self.ring.loc)]
+
+    def _consumer(self, among: Var) -> Stmt:
+        lag = self._lag(among)
+
         def rule(stmt: Stmt) -> Stmt | None:
             if isinstance(stmt, Alloc) and (stmt.buffer in self.tiles or stmt.buffer in self.kept):
                 return stmt.body
@@ -222,9 +236,10 @@ class _Roles:
                 done = _call("mbarrier.arrive", Address(self.empty, (self.slot,)))
                 ring = replace(stmt, body=seq(wait, stmt.body, done), annotations=())
                 if not self.early:
-                    return ring
+                    return seq(*lag, ring)
                 ready = _call("mbarrier.wait", Address(self.ready, (ZERO,)), self.turn)
-                return seq(ready, ring, _call("mbarrier.arrive", Address(self.free, (ZERO,))))
+                over = _call("mbarrier.arrive", Address(self.free, (ZERO,)))
+                return seq(ready, *lag, ring, over)
             return stmt
 
         body = rewrite(self.body, rule, self._versioned)
