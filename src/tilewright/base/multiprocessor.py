@@ -34,6 +34,11 @@ class Multiprocessor:
     access_bytes: int  # the widest access of one thread
 
 
+# What a warpgroup has registers for where attention takes keys some at a time.
+STREAMED_FEATURES = (64, 128)  # of a head
+STREAMED_KEYS = 128  # scores of a row, beside the sums of a head
+
+
 def multiprocessor_of(target: Target) -> Multiprocessor:
     """The record of a CUDA target."""
     number = int(target.mcpu.removeprefix("sm_").rstrip("af"))

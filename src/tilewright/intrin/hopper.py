@@ -54,6 +54,7 @@ QUAD = 4  # threads that share a row
 PAIR = 2  # neighbours in a row that a thread holds in `wgmma.sum`
 ROW_DIGITS = (4, 2, 8)  # of a row's number: warp, first or second of a thread's, thread of eight
 COPY_ALIGN_BYTES = 16  # of every row that a bulk copy reads
+BESIDE_BYTES = 4096  # of shared memory beside tiles, at most: barriers, alignment
 TYPES = {"bf16": 2, "f16": 2}  # bytes of operands
 BOXES = Parameter("n", 64, 256, multiple=64)
 KEYS = Parameter("keys", 16, 256, multiple=16)

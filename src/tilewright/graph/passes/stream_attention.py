@@ -11,14 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.base.dtype import BF16, F16, DType
+from tilewright.base.multiprocessor import STREAMED_FEATURES, STREAMED_KEYS
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.graph.ir import Module, Node, attributes
 from tilewright.graph.match import Replacement, Scope, rewrite_matches, shape_of
 from tilewright.sym import Const
-
-FEATURES = (64, 128)  # of a head, that whole tiles have
-KEYS = 128  # that fit into the registers of a warpgroup beside the sums
 
 
 def stream_attention(module: Module, ctx: PassContext) -> Module:
@@ -34,7 +32,9 @@ def streamed(node: Node, scope: Scope) -> Replacement:
     """Attention of small numbers."""
     if node.op != "attention" or node.get("keys") or not fits_streams(node, (BF16, F16)):
         return None
-    return [replace(node, attributes=attributes(**{**dict(node.attributes), "keys": KEYS}))]
+    return [
+        replace(node, attributes=attributes(**{**dict(node.attributes), "keys": STREAMED_KEYS}))
+    ]
 
 
 def fits_streams(node: Node, dtypes: tuple[DType, ...]) -> bool:
@@ -50,4 +50,4 @@ def fits_streams(node: Node, dtypes: tuple[DType, ...]) -> bool:
         return False
     if any(value.tensor.dtype not in dtypes for value in (q, k, v)):
         return False
-    return known[3] in FEATURES and known[7] == known[3] == known[11]
+    return known[3] in STREAMED_FEATURES and known[7] == known[3] == known[11]

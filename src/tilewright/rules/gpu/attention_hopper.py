@@ -32,7 +32,6 @@ FEATURE, REDUCER = "wgmma", "online_softmax"
 KEYS = (128, 64)  # candidates, that a step takes
 GROUPS = (2, 1)  # candidates, warpgroups of 64 queries
 SLOTS = (2, 3, 4)  # candidates, tiles of keys and values in shared memory
-SPARE_BYTES = 2048  # of shared memory beside tiles: barriers, alignment
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     def legal(c: Columns) -> Column:
         rows = hopper.M * c["groups"] + 2 * c["slots"] * c["keys"]
         whole = (found.rows % (hopper.M * c["groups"]) == 0) & (found.keys % c["keys"] == 0)
-        result: Column = whole & (rows * width + SPARE_BYTES <= sm.shared_bytes)
+        result: Column = whole & (rows * width + hopper.BESIDE_BYTES // 2 <= sm.shared_bytes)
         return result
 
     return Space(Plan, {"groups": GROUPS, "keys": KEYS, "slots": SLOTS}, legal)

@@ -24,6 +24,7 @@ from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.intrin import hopper
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.epilogue import followers
+from tilewright.rules.gpu.contraction import SPLIT_K
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
@@ -40,8 +41,6 @@ BLOCK_N = (64, 256, 192, 128, 96)  # candidates, in columns of one wgmma
 GROUPS = (1, 2)  # candidates, warpgroups that multiply
 SLOTS = (4, 5, 6, 3, 2)  # candidates, tiles on their way in shared memory
 SPAN = (1, 16, 8, 4, 2)  # candidates, tiles along m before the next column
-SPLIT_K = (1, 2, 4, 8, 16)  # candidates, blocks that share a sum
-ROUND_UP_BYTES = 4096  # of shared memory beside the slots: barriers, alignment
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
 
     def legal(c: Columns) -> Column:
         rows = hopper.M * c["groups"]
-        fits = c["slots"] * (rows + c["block_n"]) * hopper.ROW_BYTES + ROUND_UP_BYTES
+        fits = c["slots"] * (rows + c["block_n"]) * hopper.ROW_BYTES + hopper.BESIDE_BYTES
         whole = _ceil(found.m, rows) % c["span"] == 0
         parts = (c["split_k"] == 1) | (found.k % (c["split_k"] * found.depth) == 0)
         boxes = (c["block_n"] % found.depth == 0) | (not found.along_n)

@@ -24,7 +24,7 @@ from tilewright.rules.gpu.reduction import (
     loop_extents,
     share_parts,
 )
-from tilewright.rules.gpu.threads import by_one_thread
+from tilewright.rules.gpu.threads import MOST_TURNS, by_one_thread
 from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
@@ -36,7 +36,6 @@ SHARED_ALIGN_BYTES = 128  # of each buffer there
 PART_BYTES = 8  # of one part of a reduction, at most
 THREADS = (256, 128, 64, 32, 512)  # candidates, of a block
 VECTOR = (1, 2, 4, 8)  # candidates, neighbours of one thread
-MOST_TURNS = 16  # of a thread in a stage, that are unrolled
 
 
 @dataclass(frozen=True)
