@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.base.errors import ScheduleError
-from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.base.multiprocessor import STREAMED_KEYS, multiprocessor_of
 from tilewright.intrin import hopper
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.contraction import Contraction, contraction
@@ -29,7 +29,7 @@ from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
 FEATURE, REDUCER = "wgmma", "online_softmax"
-KEYS = (128, 64)  # candidates, that a step takes
+KEYS = (STREAMED_KEYS, STREAMED_KEYS // 2)  # candidates, that a step takes
 GROUPS = (2, 1)  # candidates, warpgroups of 64 queries
 SLOTS = (2, 3, 4)  # candidates, tiles of keys and values in shared memory
 
