@@ -172,10 +172,11 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     per_step = rows * c["block_n"] * found.depth / sm.tensor_fma_per_cycle
     there = np.minimum(rows, found.m) + np.minimum(c["block_n"], found.n)  # the rest is zeros
     narrow = there * hopper.ROW_BYTES / sm.l2_bytes_per_cycle
-    waiting = sm.global_latency_cycles * 2.0 / c["slots"]
-    flying = np.minimum(blocks, sm.count) * c["slots"] * there * hopper.ROW_BYTES
+    waiting = sm.global_latency_cycles * 3.2 / c["slots"]  # with the signs between roles
+    busy = np.minimum(blocks, sm.count)
+    flying = busy * c["slots"] * there * hopper.ROW_BYTES
     rate = np.minimum(sm.memory_bytes_per_cycle, flying / sm.global_latency_cycles)
-    rate = np.minimum(rate, blocks * sm.own_memory_bytes_per_cycle)
+    rate = np.minimum(rate, busy * sm.own_memory_bytes_per_cycle)
     operands = size * found.batch * found.m * found.k + size * found.n * found.k
     parts = 8.0 * found.batch * found.m * found.n * split  # written and read again
     through_tiles = waves * steps * np.maximum(np.maximum(per_step, narrow), waiting)
@@ -212,8 +213,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
         first = next(loop for loop in loops if loop.var is part.var)
         sch.reorder(first, *[loop for loop in loops if loop.var is not part.var])
         return (*done, *_tiled(sch, c, found, plan, context, []))
-    made = block_of(sch.function, c.name).writes[0].buffer
-    consumers = [] if made in output_buffers(sch.function) else followers(sch, c)
+    consumers = _followers(sch, c)
     if consumers:
         point = sch.checkpoint()
         try:
@@ -221,6 +221,25 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
         except ScheduleError:
             sch.restore(point)
     return (*done, *_tiled(sch, c, found, plan, context, []))
+
+
+def _followers(sch: Schedule, c: BlockRef) -> list[BlockRef]:
+    """What follows the sums element by element, steps that follow each other as one."""
+    outputs = output_buffers(sch.function)
+    made = block_of(sch.function, c.name).writes[0].buffer
+    found = [] if made in outputs else followers(sch, c)
+    while len(found) == 1:
+        point = sch.checkpoint()
+        result = block_of(sch.function, found[0].name).writes[0].buffer
+        later = [] if result in outputs else followers(sch, found[0])
+        if not later or not sch.attempt(sch.compute_inline, found[0]):
+            return found
+        after = followers(sch, c)
+        if not after:
+            sch.restore(point)
+            return found
+        found = after
+    return found
 
 
 def _tiled(
