@@ -122,6 +122,24 @@ def test_parts_of_a_sum_are_added_up():
         close(out, want, out.dtype)
 
 
+def test_steps_of_an_epilogue_are_one_kernel():
+    A, B = (te.placeholder((64, 64), "bf16", name=name) for name in "AB")
+    r = te.reduce_axis((0, 64), name="r")
+    C = te.compute(
+        (64, 64),
+        lambda i, j: te.sum(te.cast(A[i, r], "f32") * te.cast(B[j, r], "f32"), axis=r),
+        name="C",
+    )
+    X = te.compute((64, 64), lambda i, j: C[i, j] + 1.0, name="X", tag="kept apart")
+    D = te.compute((64, 64), lambda i, j: te.tanh(X[i, j]) * X[i, j], name="D")
+    made = schedule(te.function([A, B, D], name="gemm"), TARGET)
+    assert [decision.rule for decision in made.decisions] == ["gemm_hopper"]
+    given, sums = operands(64, 64, 64)
+    out = np.zeros((64, 64), np.float32)
+    tw.interpret(lower(made.schedule.function, "gpu"), *given, out)
+    close(out, np.tanh(sums + 1) * (sums + 1), out.dtype)
+
+
 def test_few_rows_share_out_the_sum():
     made = schedule(gemm(64, 1024, 4096), TARGET)
     assert "split_k=1" not in made.decisions[0].plan
