@@ -76,7 +76,6 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     inject_virtual_threads,
     insert_barriers,
     lower_tensor_calls,
-    simplify_program,  # while the extents of grids bound indices of blocks
     trim_loops,
     specialize_roles,
     hoist_allocations,

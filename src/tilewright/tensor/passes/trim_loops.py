@@ -7,7 +7,8 @@
 
 `attend` leaves its results alone where all scores are -inf, and nothing else in the loop is seen
 from outside. A condition that the scores of a step are under, and that holds up to some step, for
-all threads of the block, bounds the loop: of causal attention about half of it.
+all threads of the block, bounds the loop: of causal attention about half of it. Programs with such
+loops are simplified on the way, before roles take the bounds of their grids away.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tilewright.tensor.ir import (
     annotation,
 )
 from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.passes.simplify_program import simplify_program
 from tilewright.tensor.passes.specialize_roles import ATTEND, COPY, SPECIALIZE
 from tilewright.tensor.visit import walk
 
@@ -42,6 +44,7 @@ INSIDE = (COPY, "wgmma.clear", "wgmma.tile", "barrier.shared")  # their results 
 def trim_loops(fn: Function, ctx: PassContext) -> Function:
     if not any(_is_ring(stmt) for stmt in walk(fn.body)):
         return fn
+    fn = simplify_program(fn, ctx)  # while the extents of grids bound indices of blocks
     body = _Trim()(fn.body)
     assert body is not None
     return fn if body is fn.body else replace(fn, body=body)
