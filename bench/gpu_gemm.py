@@ -1,9 +1,12 @@
 """GEMM on an NVIDIA GPU against cuBLAS, device times in one run.
 
-    python bench/gpu_gemm.py [--json FILE] [--only bf16 f16 f32]
+    python bench/gpu_gemm.py [--json FILE] [--only bf16 edges rows epilogue kn f16 f32] [--search N]
 
-C = A B^T, both operands with k contiguous. Ours and cuBLAS's launches are captured in CUDA graphs
-of 20, over operands that rotate so that none is warm in L2, and take turns; medians of several.
+C = A B^T, both operands with k contiguous (`kn`: C = A B, both as they are written). Ours and
+cuBLAS's launches are captured in CUDA graphs of 20, over operands that rotate so that none is warm
+in L2, and take turns; medians of several. `edges` are sizes that no tile divides, `rows` few rows
+with weights cold, `epilogue` a bias, GELU and a residual against torch.compile. With --search the N
+plans that are priced lowest are timed, and each is printed beside its price.
 """
 
 from __future__ import annotations
@@ -12,40 +15,71 @@ import argparse
 import statistics
 from collections.abc import Callable
 
+import numpy as np
 import report
 import torch
 
 import tilewright as tw
 from tilewright import te
-from tilewright.rules import schedule
+from tilewright.base.errors import UserError
+from tilewright.rules import Scheduled, schedule
+from tilewright.rules.rule import Choice
+from tilewright.rules.space import plan_text
 from tilewright.runtime import cuda
 from tilewright.tensor.ir import Function
 
-LAUNCHES, ROUNDS, COPIES = 20, 5, 4
+LAUNCHES, ROUNDS = 20, 5
+ROTATED_BYTES = 150 << 20  # of operands that take turns: three times what L2 holds
 CASES = {
-    "bf16": {(2048,) * 3: 1.0, (4096,) * 3: 1.0, (4096, 4096, 512): 1.0, (8192,) * 3: 0.98,
-             (128, 4096, 4096): 1.0},
+    "bf16": {(2048,) * 3: 1.0, (4096,) * 3: 1.0, (4096, 4096, 512): 1.0, (8192,) * 3: 0.98},
+    "edges": {(1000,) * 3: 0.95, (4000,) * 3: 0.95},
+    "rows": {(1, 4096, 4096): 1.3, (16, 4096, 4096): 1.3, (64, 4096, 4096): 1.3,
+             (128, 4096, 4096): 1.3},
+    "epilogue": {(4096,) * 3: 1.15},
+    "kn": {(4096,) * 3: 0.95},
     "f16": {(4096,) * 3: 1.0},
     "f32": {(1024,) * 3: 0.9, (4096,) * 3: 0.9},
 }  # fmt: skip
 TORCH = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 ERRORS = {"bf16": 4e-3, "f16": 5e-4, "f32": 1e-5}
+TARGET = "cuda -arch=sm_90a"
 
 
-def gemm(m: int, n: int, k: int, dtype: str) -> Function:
+def gemm(m: int, n: int, k: int, dtype: str, epilogue: bool, along_n: bool = False) -> Function:
     A = te.placeholder((m, k), dtype, name="A")
-    B = te.placeholder((n, k), dtype, name="B")
+    B = te.placeholder((k, n) if along_n else (n, k), dtype, name="B")
     r = te.reduce_axis((0, k), name="r")
+
+    def right(j: te.Expr) -> te.Expr:
+        return B[r, j] if along_n else B[j, r]
+
     if dtype == "f32":
         C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[j, r], axis=r), name="C")
         return te.function([A, B, C], name="gemm")
     C = te.compute(
         (m, n),
-        lambda i, j: te.sum(te.cast(A[i, r], "f32") * te.cast(B[j, r], "f32"), axis=r),
+        lambda i, j: te.sum(te.cast(A[i, r], "f32") * te.cast(right(j), "f32"), axis=r),
         name="C",
     )
-    D = te.compute((m, n), lambda i, j: te.cast(C[i, j], dtype), name="D")
-    return te.function([A, B, D], name="gemm")
+    if not epilogue:
+        D = te.compute((m, n), lambda i, j: te.cast(C[i, j], dtype), name="D")
+        return te.function([A, B, D], name="gemm")
+    bias = te.placeholder((n,), dtype, name="bias")
+    residual = te.placeholder((m, n), dtype, name="residual")
+
+    def finished(i: te.Expr, j: te.Expr) -> te.Expr:
+        x = C[i, j] + te.cast(bias[j], "f32")
+        gelu = x * 0.5 * (1.0 + te.erf(x * te.const(0.5**0.5, "f32")))
+        return te.cast(gelu + te.cast(residual[i, j], "f32"), dtype)
+
+    D = te.compute((m, n), finished, name="D")
+    return te.function([A, B, bias, residual, D], name="gemm")
+
+
+def torch_epilogue(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, residual: torch.Tensor
+) -> torch.Tensor:
+    return torch.nn.functional.gelu(torch.nn.functional.linear(a, b, bias)) + residual
 
 
 def seconds(graph: Callable[[], object]) -> float:
@@ -55,48 +89,130 @@ def seconds(graph: Callable[[], object]) -> float:
     return timer.stop() / 1e3 / LAUNCHES
 
 
-def figures_of(dtype: str, sizes: tuple[int, int, int], want: float) -> list[report.Figure]:
-    m, n, k = sizes
-    made = schedule(gemm(m, n, k, dtype), "cuda -arch=sm_90a")
-    run = tw.build(made.schedule.function, "cuda -arch=sm_90a")
-    copies = COPIES if m * k < 1 << 25 else 1
-    lefts = [torch.randn(m, k, device="cuda").to(TORCH[dtype]) for _ in range(copies)]
-    rights = [torch.randn(n, k, device="cuda").to(TORCH[dtype]) for _ in range(copies)]
-    out = torch.full((m, n), float("nan"), device="cuda", dtype=TORCH[dtype])
-    theirs = torch.empty_like(out)
+class Operands:
+    """Matrices that take turns, so that none is warm."""
+
+    def __init__(
+        self, dtype: str, sizes: tuple[int, int, int], epilogue: bool, along_n: bool
+    ) -> None:
+        m, n, k = sizes
+        self.along_n = along_n
+        kind = TORCH[dtype]
+        self.count = max(1, min(8, ROTATED_BYTES // ((m + n) * k * kind.itemsize) + 1))
+        self.lefts = [torch.randn(m, k, device="cuda").to(kind) for _ in range(self.count)]
+        shape = (k, n) if along_n else (n, k)
+        self.rights = [torch.randn(shape, device="cuda").to(kind) for _ in range(self.count)]
+        self.more = []
+        if epilogue:
+            self.more = [torch.randn(n, device="cuda").to(kind), self._like(m, n, kind)]
+        self.out = torch.full((m, n), float("nan"), device="cuda", dtype=kind)
+
+    @staticmethod
+    def _like(m: int, n: int, kind: torch.dtype) -> torch.Tensor:
+        return torch.randn(m, n, device="cuda").to(kind)
+
+    def at(self, turn: int) -> tuple[torch.Tensor, ...]:
+        turn %= self.count
+        return (self.lefts[turn], self.rights[turn], *self.more)
+
+    def exact(self) -> torch.Tensor:
+        right = self.rights[0].double()
+        found = self.lefts[0].double() @ (right if self.along_n else right.t())
+        if self.more:
+            found = torch.nn.functional.gelu(found + self.more[0].double()) + self.more[1].double()
+        return found.float()
+
+
+def ours_of(made: Scheduled, operands: Operands) -> tuple[cuda.Graph, float]:
+    """Our launches as a graph, and the error of the result."""
+    run = tw.build(made.schedule.function, TARGET)
+    operands.out.fill_(float("nan"))
     torch.cuda.synchronize()
-    run(lefts[0], rights[0], out)
+    run(*operands.at(0), operands.out)
     torch.cuda.synchronize()
-    exact = (lefts[0].double() @ rights[0].double().t()).float()
-    error = float((out.float() - exact).norm() / exact.norm())
+    exact = operands.exact()
+    error = float((operands.out.float() - exact).norm() / exact.norm())
 
     def ours(stream: int) -> None:
-        for at in range(LAUNCHES):
-            run(lefts[at % copies], rights[at % copies], out, stream=stream)
+        for turn in range(LAUNCHES):
+            run(*operands.at(turn), operands.out, stream=stream)
+
+    return cuda.Graph(ours), error
+
+
+def theirs_of(operands: Operands) -> Callable[[], object]:
+    """cuBLAS, or torch.compile where something follows, as a graph."""
+    theirs = torch.empty_like(operands.out)
+    compiled = torch.compile(torch_epilogue, mode="max-autotune-no-cudagraphs")
+
+    def once(turn: int) -> None:
+        if operands.more:
+            compiled(*operands.at(turn))
+        else:
+            left, right = operands.at(turn)
+            torch.matmul(left, right if operands.along_n else right.t(), out=theirs)
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        torch.matmul(lefts[0], rights[0].t(), out=theirs)
+        once(0)
     torch.cuda.synchronize()
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
-        for at in range(LAUNCHES):
-            torch.matmul(lefts[at % copies], rights[at % copies].t(), out=theirs)
-    graph = cuda.Graph(ours)
-    times: dict[str, list[float]] = {"ours": [], "cuBLAS": []}
+        for turn in range(LAUNCHES):
+            once(turn)
+    return captured.replay
+
+
+def figures_of(
+    case: str, sizes: tuple[int, int, int], want: float, search: int
+) -> list[report.Figure]:
+    m, n, k = sizes
+    dtype = case if case in TORCH else "bf16"
+    fn = gemm(m, n, k, dtype, case == "epilogue", case == "kn")
+    made = schedule(fn, TARGET)
+    operands = Operands(dtype, sizes, case == "epilogue", case == "kn")
+    graph, error = ours_of(made, operands)
+    replay = theirs_of(operands)
+    times: dict[str, list[float]] = {"ours": [], "theirs": []}
     for _ in range(ROUNDS):
         times["ours"].append(seconds(lambda: graph.launch(0)))
-        times["cuBLAS"].append(seconds(captured.replay))
+        times["theirs"].append(seconds(replay))
     mine, other = (statistics.median(found) for found in times.values())
-    name = f"{dtype} {m}x{n}x{k}"
+    name, rival = f"{case} {m}x{n}x{k}", "torch.compile" if case == "epilogue" else "cuBLAS"
     for decision in made.decisions:
         print(name, decision.rule, decision.plan, f"predicted {decision.predicted_ns / 1e3:.1f} us")
+    for choice in cheapest(made, search):
+        try:
+            tried, wrong = ours_of(schedule(fn, TARGET, choices={"C": choice}), operands)
+        except UserError as error_:
+            print(name, choice.plan, error_.message)
+            continue
+        best = min(seconds(lambda tried=tried: tried.launch(0)) for _ in range(3))  # type: ignore[misc]
+        print(f"{name} {choice.plan}: {best * 1e6:.1f} us, error {wrong:.1e}")
     return [
         report.at_most(f"{name}: error", error, "", ERRORS[dtype]),
+        report.Figure(f"{name}: ours", 1e6 * mine, "us"),
+        report.Figure(f"{name}: {rival}", 1e6 * other, "us"),
         report.Figure(f"{name}: ours", 2 * m * n * k / mine / 1e12, "TFLOP/s"),
-        report.Figure(f"{name}: cuBLAS", 2 * m * n * k / other / 1e12, "TFLOP/s"),
-        report.at_least(f"{name}: against cuBLAS", other / mine, "x", want),
+        report.at_least(f"{name}: against {rival}", other / mine, "x", want),
     ]
+
+
+def cheapest(made: Scheduled, count: int) -> list[Choice]:
+    """The plans of the GEMM that are priced lowest, one of each tile and split."""
+    if not count or not made.offers[0].is_open:
+        return []
+    offer = made.offers[0]
+    columns = offer.space.columns()
+    order = np.argsort(offer.cost(columns).cycles, kind="stable")
+    found: dict[tuple[object, ...], Choice] = {}
+    for row in order:
+        plan = offer.space.plan_at(columns, int(row))
+        key = tuple(value for name, value in vars(plan).items() if name not in ("slots", "span"))
+        found.setdefault(key, Choice(offer.rule.name, plan_text(plan)))
+        if len(found) == count:
+            break
+    return list(found.values())
 
 
 def measure(options: argparse.Namespace) -> list[report.Figure]:
@@ -105,14 +221,15 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
         return []
     torch.backends.cuda.matmul.allow_tf32 = False
     figures: list[report.Figure] = []
-    for dtype in options.only or CASES:
-        for sizes, want in CASES[dtype].items():
-            figures += figures_of(dtype, sizes, want)
+    for case in options.only or CASES:
+        for sizes, want in CASES[case].items():
+            figures += figures_of(case, sizes, want, options.search)
     return figures
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="*", choices=list(CASES))
+    parser.add_argument("--search", type=int, default=0, help="plans to time besides")
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ import pytest
 
 import tilewright as tw
 from tilewright import te
-from tilewright.base.errors import UserError
+from tilewright.base.errors import Unsupported, UserError
 from tilewright.intrin import hopper
 from tilewright.rules import schedule
+from tilewright.rules.rule import Choice
+from tilewright.tensor import parse
 from tilewright.tensor.intrin import intrinsic
 from tilewright.tensor.passes import lower
 
@@ -20,25 +22,137 @@ TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 TARGET = "cuda -arch=sm_90a"
 
 
-def gemm(m, n, k, dtype="bf16", rounded=True):
-    A = te.placeholder((m, k), dtype, name="A")
-    B = te.placeholder((n, k), dtype, name="B")
+def gemm(m, n, k, dtype="bf16", rounded=True, batch=(), epilogue=False, along_n=False):
+    A = te.placeholder((*batch, m, k), dtype, name="A")
+    B = te.placeholder((*batch, k, n) if along_n else (n, k), dtype, name="B")
     r = te.reduce_axis((0, k), name="r")
+
+    def right(i):
+        return B[(*i[:-2], r, i[-1])] if along_n else B[i[-1], r]
+
     C = te.compute(
-        (m, n),
-        lambda i, j: te.sum(te.cast(A[i, r], "f32") * te.cast(B[j, r], "f32"), axis=r),
+        (*batch, m, n),
+        lambda *i: te.sum(te.cast(A[(*i[:-1], r)], "f32") * te.cast(right(i), "f32"), axis=r),
         name="C",
     )
+    if epilogue:
+        bias = te.placeholder((n,), "f32", name="bias")
+        residual = te.placeholder((*batch, m, n), dtype, name="residual")
+        D = te.compute(
+            (*batch, m, n),
+            lambda *i: te.cast(te.max(C[i] + bias[i[-1]], 0) + te.cast(residual[i], "f32"), dtype),
+            name="D",
+        )
+        return te.function([A, B, bias, residual, D], name="gemm")
     if not rounded:
         return te.function([A, B, C], name="gemm")
-    D = te.compute((m, n), lambda i, j: te.cast(C[i, j], dtype), name="D")
+    D = te.compute((*batch, m, n), lambda *i: te.cast(C[i], dtype), name="D")
     return te.function([A, B, D], name="gemm")
 
 
-def planned(m, n, k, dtype="bf16", rounded=True):
-    made = schedule(gemm(m, n, k, dtype, rounded), TARGET)
-    assert [decision.rule for decision in made.decisions] == ["gemm_hopper"]
+def planned(m, n, k, dtype="bf16", rounded=True, *, split=1, **form):
+    """Scheduled by the rule, with a plan that suits a small problem."""
+    plan = f"groups={2 if m >= 128 else 1} block_n=64 slots=4 span=1 split_k={split}"
+    choices = {"C": Choice("gemm_hopper", plan)} if m <= 256 else None
+    made = schedule(gemm(m, n, k, dtype, rounded, **form), TARGET, choices=choices)
+    assert made.decisions[0].rule == "gemm_hopper"
+    assert len(made.decisions) == (2 if split > 1 else 1)
     return made.schedule.function
+
+
+def operands(m, n, k, dtype="bf16", batch=(), epilogue=False, along_n=False):
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((*batch, m, k)).astype(TYPES[dtype])
+    b = rng.standard_normal((*batch, k, n) if along_n else (n, k)).astype(TYPES[dtype])
+    more = []
+    want = a.astype(np.float32) @ (b if along_n else b.T).astype(np.float32)
+    if epilogue:
+        more = [rng.standard_normal(n, np.float32)]
+        more.append(rng.standard_normal((*batch, m, n)).astype(TYPES[dtype]))
+        want = np.maximum(want + more[0], 0) + more[1].astype(np.float32)
+    return [a, b, *more], want
+
+
+def close(got, want, dtype):
+    limit = 1e-5 if dtype == np.float32 else 1e-2
+    np.testing.assert_allclose(got.astype(np.float32), want, rtol=limit, atol=50 * limit)
+
+
+FORMS = {
+    "rows that no tile divides": {"m": 100, "n": 64, "k": 64},
+    "columns that no tile divides": {"m": 64, "n": 88, "k": 64},
+    "columns by no vector": {"m": 64, "n": 70, "k": 64},
+    "a sum that no tile divides": {"m": 64, "n": 64, "k": 72},
+    "nothing divides": {"m": 100, "n": 90, "k": 136},
+    "few rows": {"m": 5, "n": 64, "k": 128},
+    "an epilogue": {"m": 128, "n": 64, "k": 64, "epilogue": True},
+    "an epilogue at edges": {"m": 72, "n": 88, "k": 72, "epilogue": True},
+    "a batch": {"m": 64, "n": 64, "k": 64, "batch": (3,)},
+    "neighbours along n": {"m": 64, "n": 64, "k": 128, "along_n": True},
+    "a batch along n": {"m": 40, "n": 72, "k": 72, "batch": (2,), "along_n": True},
+    "a batch of edges": {"m": 40, "n": 72, "k": 64, "batch": (2,), "epilogue": True},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_shape_is_computed(form):
+    given, want = operands(**FORMS[form])
+    scheduled = planned(**FORMS[form])
+    for fn in (scheduled, lower(scheduled, "gpu")):
+        out = np.full(want.shape, np.nan).astype(TYPES["bf16"])
+        tw.interpret(fn, *given, out, seed=1)
+        close(out, want, out.dtype)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_shape_has_code_without_local_memory(form):
+    run = tw.build(planned(**FORMS[form]), TARGET)
+    assert not re.search(r"^\s*call", run.ptx, re.MULTILINE)
+    assert ".local" not in run.ptx
+    assert len(run.kernels) == 1  # nothing is padded or cropped beside it
+
+
+def test_parts_of_a_sum_are_added_up():
+    given, want = operands(16, 64, 512)
+    scheduled = planned(16, 64, 512, split=4)
+    assert len(tw.build(scheduled, TARGET).kernels) == 2
+    for fn in (scheduled, lower(scheduled, "gpu")):
+        out = np.full((16, 64), np.nan).astype(TYPES["bf16"])
+        tw.interpret(fn, *given, out)
+        close(out, want, out.dtype)
+
+
+def test_steps_of_an_epilogue_are_one_kernel():
+    A, B = (te.placeholder((64, 64), "bf16", name=name) for name in "AB")
+    r = te.reduce_axis((0, 64), name="r")
+    C = te.compute(
+        (64, 64),
+        lambda i, j: te.sum(te.cast(A[i, r], "f32") * te.cast(B[j, r], "f32"), axis=r),
+        name="C",
+    )
+    X = te.compute((64, 64), lambda i, j: C[i, j] + 1.0, name="X", tag="kept apart")
+    D = te.compute((64, 64), lambda i, j: te.tanh(X[i, j]) * X[i, j], name="D")
+    made = schedule(te.function([A, B, D], name="gemm"), TARGET)
+    assert [decision.rule for decision in made.decisions] == ["gemm_hopper"]
+    given, sums = operands(64, 64, 64)
+    out = np.zeros((64, 64), np.float32)
+    tw.interpret(lower(made.schedule.function, "gpu"), *given, out)
+    close(out, np.tanh(sums + 1) * (sums + 1), out.dtype)
+
+
+def test_few_rows_share_out_the_sum():
+    made = schedule(gemm(64, 1024, 4096), TARGET)
+    assert "split_k=1" not in made.decisions[0].plan
+    assert [decision.rule for decision in made.decisions] == ["gemm_hopper", "reduction"]
+
+
+def test_a_thread_reads_sums_of_its_own_only():
+    text = str(lower(planned(64, 64, 64, epilogue=True), "gpu"))
+    moved = text.replace("%C[ramp(", "%C[ramp(8 + ", 1)
+    assert moved != text
+    with pytest.raises(Unsupported) as caught:
+        tw.build(parse(moved), TARGET)
+    assert caught.value.code == "TW3056"
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -49,8 +163,7 @@ def test_the_schedule_computes_what_numpy_does(dtype, rounded):
     want = a.astype(np.float32) @ b.astype(np.float32).T
     out = np.zeros((128, 192), TYPES[dtype] if rounded else np.float32)
     tw.interpret(planned(128, 192, 128, dtype, rounded), a, b, out)
-    tolerance = 1e-2 if rounded else 1e-5
-    np.testing.assert_allclose(out.astype(np.float32), want, rtol=tolerance, atol=50 * tolerance)
+    close(out, want, out.dtype)
 
 
 def test_roles_wait_for_each_other():
@@ -70,7 +183,7 @@ def test_roles_wait_for_each_other():
 def test_the_producer_expects_every_byte_that_is_copied():
     text = str(lower(planned(512, 512, 256), "gpu"))
     expected = int(re.search(r"mbarrier.expect:bool\(address\(%full\[[^]]*\]\), (\d+)\)", text)[1])
-    rows = [int(found) for found in re.findall(r"tma\.load:bool\(.*?\]\), (\d+), address", text)]
+    rows = [int(found) for found in re.findall(r"tma\.load:bool\(.*?\]\), (\d+), \d+, ad", text)]
     assert expected == sum(rows) * hopper.ROW_BYTES
 
 
@@ -143,8 +256,8 @@ def test_what_the_hardware_does_not_have_is_not_declared(name, parameters, code)
     assert caught.value.code == code
 
 
-def test_sizes_that_no_tile_divides_go_elsewhere():
-    made = schedule(gemm(100, 90, 70), TARGET)
+def test_rows_that_no_bulk_copy_can_read_go_elsewhere():
+    made = schedule(gemm(100, 90, 70), TARGET)  # of 140 bytes, not a multiple of 16
     assert made.decisions[0].rule == "gemm"
 
 

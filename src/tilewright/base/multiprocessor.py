@@ -28,9 +28,15 @@ class Multiprocessor:
     global_latency_cycles: int  # from asking memory to having a tile
     launch_cycles: int  # of one more kernel in a graph, with the round trip of its operands
     memory_bytes_per_cycle: float  # of the whole GPU
+    own_memory_bytes_per_cycle: float  # that one multiprocessor gets at most
     l2_bytes_per_cycle: float  # that L2 hands to one multiprocessor
     tensor_fma_per_cycle: int  # 16-bit operands
     access_bytes: int  # the widest access of one thread
+
+
+# What a warpgroup has registers for where attention takes keys some at a time.
+STREAMED_FEATURES = (64, 128)  # of a head
+STREAMED_KEYS = 128  # scores of a row, beside the sums of a head
 
 
 def multiprocessor_of(target: Target) -> Multiprocessor:
@@ -49,7 +55,8 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         global_latency_cycles=700,
         launch_cycles=2500,
         memory_bytes_per_cycle=2400.0 if number >= 90 else 1400.0,
-        l2_bytes_per_cycle=64.0,
-        tensor_fma_per_cycle=4096 if number >= 90 else 1024,
+        own_memory_bytes_per_cycle=18.0,
+        l2_bytes_per_cycle=48.0,
+        tensor_fma_per_cycle=2048 if number >= 90 else 1024,
         access_bytes=16,
     )

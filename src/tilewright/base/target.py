@@ -335,16 +335,17 @@ def _vectors(arch: str, features: frozenset[str]) -> tuple[int, int]:
     return (128, 16) if "simd128" in features else (64, 16)
 
 
-# What an architecture of NVIDIA adds to the ones before it: (from, features, shared memory, SMs).
+# What an architecture of NVIDIA adds to the ones before it: (from, features, shared memory, SMs,
+# GHz under load).
 _CUDA = {
-    70: ("mma", 96 * KB, 80),
-    75: ("ldmatrix", 64 * KB, 40),
-    80: ("cp.async bf16 tf32", 163 * KB, 108),
-    86: ("", 99 * KB, 84),
-    89: ("fp8", 99 * KB, 142),
-    90: ("bulk-copy clusters", 227 * KB, 132),
-    100: ("", 227 * KB, 148),
-    120: ("", 99 * KB, 170),
+    70: ("mma", 96 * KB, 80, 1.38),
+    75: ("ldmatrix", 64 * KB, 40, 1.59),
+    80: ("cp.async bf16 tf32", 163 * KB, 108, 1.41),
+    86: ("", 99 * KB, 84, 1.70),
+    89: ("fp8", 99 * KB, 142, 2.52),
+    90: ("bulk-copy clusters", 227 * KB, 132, 1.755),
+    100: ("", 227 * KB, 148, 1.92),
+    120: ("", 99 * KB, 170, 2.41),
 }
 
 
@@ -359,12 +360,12 @@ def _cuda(text: str, triple: str, arch: str) -> Target:
         )
     number = int(digits)
     features: set[str] = set()
-    for since, (added, _, _) in _CUDA.items():
+    for since, (added, *_) in _CUDA.items():
         if since <= number:
             features.update(added.split())
     if arch == "sm_90a":
         features.add("wgmma")
-    _, shared, cores = _CUDA[number]
+    _, shared, cores, ghz = _CUDA[number]
     l2_mb = 50 if number >= 90 else 40 if number >= 80 else 4
     return Target(
         text=text,
@@ -374,17 +375,20 @@ def _cuda(text: str, triple: str, arch: str) -> Target:
         features=frozenset(features),
         vector_bits=128,
         vector_registers=255,
-        machine=_multiprocessors(arch, shared, l2_mb * MB, cores),
+        machine=_multiprocessors(arch, shared, l2_mb * MB, cores, ghz),
         shared_bytes=shared,
     )
 
 
-def _multiprocessors(arch: str, shared_bytes: int, l2_bytes: int, cores: int) -> Machine:
+def _multiprocessors(
+    arch: str, shared_bytes: int, l2_bytes: int, cores: int, ghz: float
+) -> Machine:
     """The machine model of a GPU, a multiprocessor taken for a core."""
     line = 128
     return replace(
         machine_of("x86_64", ""),
         name=arch,
+        frequency_ghz=ghz,
         l1d=Cache(shared_bytes, 4, 128.0, line),
         l2=Cache(l2_bytes, 16, 64.0, line),
         l3=Cache(0, 1, 0.0, line),

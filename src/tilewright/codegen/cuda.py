@@ -16,7 +16,7 @@ from tilewright import sym
 from tilewright.base.dtype import DType, from_numpy
 from tilewright.base.errors import UserError, UserTypeError
 from tilewright.base.target import Target
-from tilewright.codegen.launches import Kernel, launches, matrix_of
+from tilewright.codegen.launches import Kernel, box_of, launches, matrix_of
 from tilewright.codegen.nvptx import ARGUMENT_ALIGN, DeviceCode, device_code
 from tilewright.runtime import cuda
 from tilewright.runtime.array import Array, from_dlpack
@@ -48,7 +48,7 @@ class CudaFunction:
                     arrays[made.buffer].address,
                     matrix_of(made, numbers),
                     made.buffer.dtype,
-                    (made.rows, made.columns),
+                    box_of(made),
                 )
                 for made in kernel.maps
             ]

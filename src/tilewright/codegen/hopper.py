@@ -4,6 +4,9 @@
     mbarrier.init / wait / expect / arrive
     registers.give / take                a warpgroup hands registers to others
     wgmma.clear / tile / round           sums of 64 x n in registers: zero, add a product, store
+    wgmma.rows                           sums exchanged, for an epilogue
+    wgmma.forget / attend                a step of attention, its weights in registers
+    role.lag                             a warpgroup begins behind another
 
 A thread of a warpgroup, of warp w and lane l, holds of a 64 x n tile in register 4 j + 2 h + e the
 element of row 16 w + l / 4 + 8 h and column 8 j + 2 (l % 4) + e.
@@ -11,16 +14,18 @@ element of row 16 w + l / 4 + 8 h and column 8 j + 2 (l % 4) + e.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright import sym
+from tilewright.base.dtype import BOOL
 from tilewright.base.errors import Unsupported
 from tilewright.codegen.builder import Value, i1, i32, i64
 from tilewright.codegen.handlers import Emitting
-from tilewright.intrin.hopper import ROW_BYTES
-from tilewright.sym import Const, Expr
-from tilewright.tensor.ir import Address, Buffer, Call, Stmt
+from tilewright.intrin.hopper import HELD, QUAD, ROW_BYTES, RUN, M
+from tilewright.sym import Const, Expr, Var
+from tilewright.tensor.ir import Address, Buffer, Call, Eval, Stmt
 from tilewright.tensor.visit import exprs
 
 THREADS = 128  # of a warpgroup
@@ -28,15 +33,19 @@ SHARED = "ptr addrspace(3)"
 MAP_TYPE = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
 OPERANDS = {"bf16": "bf16", "f16": "f16"}  # our names of types, as the assembler says them
 STEP = {"bf16": 16, "f16": 16}  # depth of one instruction
+JOINED = "wgmma.tiles"  # products that start a sum: (sum, n, a, b, a, b, ...)
 
 
 @dataclass(frozen=True)
 class TileMap:
-    """A matrix in global memory from which boxes of rows are copied."""
+    """Matrices one behind the other in global memory from which boxes of rows are copied."""
 
     buffer: Buffer
     rows: int  # of a box
     columns: int
+    height: Expr  # of a matrix
+    width: Expr
+    is_batched: bool  # whether there are several
 
 
 def tile_maps(root: Stmt) -> tuple[TileMap, ...]:
@@ -44,11 +53,28 @@ def tile_maps(root: Stmt) -> tuple[TileMap, ...]:
     found: dict[TileMap, None] = {}
     for node in exprs(root):
         if isinstance(node, Call) and node.op == "tma.load":
-            _, source, rows, *_ = node.args
-            assert isinstance(source, Address)
-            columns = ROW_BYTES // source.buffer.dtype.size_bytes
-            found[TileMap(source.buffer, _number(rows), columns)] = None
+            found[_map_of(*node.args)] = None
     return tuple(found)
+
+
+def _map_of(
+    tile: Expr, source: Expr, rows: Expr, width: Expr, barrier: Expr | None = None, *rest: Expr
+) -> TileMap:
+    """Rows of the matrix are as far apart as those of the box, whatever lies between."""
+    assert isinstance(source, Address)
+    if barrier is None:
+        raise Unsupported(
+            "TW3055",
+            f"the copy of %{source.buffer.name} has no barrier to arrive at",
+            help="specialize the loop around it: sch.specialize(loop, slots)",
+        )
+    columns = ROW_BYTES // source.buffer.dtype.size_bytes
+    height, _ = rest
+    whole: Expr = sym.ONE
+    for dim in source.buffer.shape:
+        whole = sym.mul(whole, dim)
+    is_batched = sym.simplify(whole) is not sym.simplify(sym.mul(height, width))
+    return TileMap(source.buffer, _number(rows), columns, height, width, is_batched)
 
 
 def gives_registers(root: Stmt) -> bool:
@@ -138,29 +164,22 @@ def _registers(direction: str) -> Callable[[Emitting, Expr], None]:
 # --------------------------------------------------------------------------- copies
 
 
-def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, barrier: Expr | None = None) -> None:
+def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest: Expr) -> None:
     assert isinstance(source, Address)
-    if barrier is None:
-        raise Unsupported(
-            "TW3055",
-            f"the copy of %{source.buffer.name} has no barrier to arrive at",
-            help="specialize the loop around it: sch.specialize(loop, slots)",
-        )
-    columns = ROW_BYTES // source.buffer.dtype.size_bytes
-    made = e.tile_maps[TileMap(source.buffer, _number(rows), columns)]
+    made = _map_of(tile, source, rows, width, *rest)
+    barrier, height, row = rest
     (index,) = source.index
-    width = source.buffer.shape[-1]
-    row, column = sym.simplify(sym.floordiv(index, width)), sym.simplify(sym.floormod(index, width))
-    place = _shared(e, tile)
-    remote = e.b.value("ptr addrspace(7)", f"addrspacecast {place} to ptr addrspace(7)")
+    places = [sym.floormod(index, width), row]
+    if made.is_batched:
+        places.append(sym.floordiv(index, sym.mul(height, width)))
+    remote = e.b.value("ptr addrspace(7)", f"addrspacecast {_shared(e, tile)} to ptr addrspace(7)")
     e.b.call(
-        "llvm.nvvm.cp.async.bulk.tensor.g2s.tile.2d",
+        f"llvm.nvvm.cp.async.bulk.tensor.g2s.tile.{len(places)}d",
         "void",
         remote,
         _shared(e, barrier),
-        made,
-        _narrow(e, column),
-        _narrow(e, row),
+        e.tile_maps[made],
+        *(_narrow(e, sym.simplify(place)) for place in places),
         Value("i16", "0"),
         i64(0),
         i1(False),
@@ -188,41 +207,104 @@ def _clear(e: Emitting, tile: Expr, n: Expr) -> None:
         e.b.store(Value("float", "0.0"), register)
 
 
-def _descriptor(e: Emitting, operand: Expr) -> Value:
-    """A tile of rows of 128 bytes: eight rows are 1024 bytes, swizzled."""
+def _descriptor(e: Emitting, operand: Expr, apart_bytes: int = 16) -> Value:
+    """A tile of rows of 128 bytes: eight rows are 1024 bytes, swizzled. Where rows run along k,
+    `apart_bytes` are between boxes of columns."""
     address = e.b.value("i32", f"ptrtoint {_shared(e, operand)} to i32")
     start = e.b.op("lshr", e.b.op("and", address, i32(0x3FFFF)), i32(4))
-    layout = 1 << 16 | (8 * ROW_BYTES >> 4) << 32 | 1 << 62
+    layout = apart_bytes >> 4 << 16 | (8 * ROW_BYTES >> 4) << 32 | 1 << 62
     return e.b.op("or", e.b.convert("zext", start, "i64"), i64(layout))
 
 
-def _tile(e: Emitting, tile: Expr, a: Expr, b: Expr, n: Expr) -> None:
+def joined(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Products of one sum that follow each other as one, which waits once; a sum that is cleared
+    right before starts from nothing."""
+    done: list[Stmt] = []
+    for stmt in stmts:
+        call, last = _eval_of(stmt), _eval_of(done[-1]) if done else None
+        if call is not None and call.op == "wgmma.tile" and last is not None:
+            same = last.op in ("wgmma.clear", JOINED) and last.args[0] is call.args[0]
+            if same and last.op == "wgmma.clear":
+                sums, a, b, *form = call.args
+                done[-1] = Eval(Call(JOINED, (sums, *form, a, b), BOOL))
+                continue
+            if same and last.args[1:3] == call.args[3:]:
+                done[-1] = Eval(Call(JOINED, (*last.args, *call.args[1:3]), BOOL))
+                continue
+        done.append(stmt)
+    return tuple(done)
+
+
+def _eval_of(stmt: Stmt) -> Call | None:
+    value = stmt.value if isinstance(stmt, Eval) else None
+    return value if isinstance(value, Call) else None
+
+
+def _tile(e: Emitting, tile: Expr, a: Expr, b: Expr, n: Expr, along_n: Expr) -> None:
     """All of a tile's depth in one piece of assembly: nothing touches the sums in between."""
-    assert isinstance(a, Address)
-    width = _number(n)
+    _products(e, tile, _number(n), [(a, b)], starts=False, along_n=bool(_number(along_n)))
+
+
+def _joined(e: Emitting, tile: Expr, n: Expr, along_n: Expr, *operands: Expr) -> None:
+    """The first products of a sum."""
+    pairs = list(zip(operands[::2], operands[1::2], strict=True))
+    _products(e, tile, _number(n), pairs, starts=True, along_n=bool(_number(along_n)))
+
+
+def _products(
+    e: Emitting,
+    tile: Expr,
+    width: int,
+    pairs: list[tuple[Expr, Expr]],
+    *,
+    starts: bool,
+    along_n: bool,
+) -> None:
+    """Sums += A B; B has neighbours along k, or along n in boxes of a row's length."""
     registers = _sums(e, tile, width)
-    before = [e.b.load("float", register) for register in registers]
-    operands = [_descriptor(e, a), _descriptor(e, b)]
-    kind = a.buffer.dtype.name
+    before = [] if starts else [e.b.load("float", register) for register in registers]
+    (source, _), *_ = pairs
+    assert isinstance(source, Address)
+    kind, size = source.buffer.dtype.name, source.buffer.dtype.size_bytes
     count, step = len(registers), STEP[kind]
-    steps = ROW_BYTES // a.buffer.dtype.size_bytes // step
     sums = ", ".join(f"${at}" for at in range(count))
-    left, right = 2 * count, 2 * count + 1
     op = f"wgmma.mma_async.sync.aligned.m64n{width}k{step}.f32.{OPERANDS[kind]}.{OPERANDS[kind]}"
     lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
-    for at in range(steps):
-        move = step * a.buffer.dtype.size_bytes * at >> 4
-        lines += [f"add.s64 a, ${left}, {move};", f"add.s64 b, ${right}, {move};"]
-        lines.append(f"{op} {{{sums}}}, a, b, 1, 1, 1, 0, 0;")
+    operands: list[Value] = []
+    goes_on = 0 if starts else 1
+    depth = ROW_BYTES // size
+    apart = depth * ROW_BYTES if along_n else 16
+    for a, b in pairs:
+        left = count + len(before) + len(operands)
+        operands += [_descriptor(e, a), _descriptor(e, b, apart)]
+        for at in range(depth // step):
+            move = step * size * at >> 4
+            down = step * ROW_BYTES * at >> 4 if along_n else move
+            lines += [f"add.s64 a, ${left}, {move};", f"add.s64 b, ${left + 1}, {down};"]
+            lines.append(f"{op} {{{sums}}}, a, b, {goes_on}, 1, 1, 0, {int(along_n)};")
+            goes_on = 1
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0; }"]
-    struct = "{ " + ", ".join(["float"] * count) + " }"
+    _assembled(e, lines, registers, before, operands)
+
+
+def _assembled(
+    e: Emitting,
+    lines: list[str],
+    registers: list[Value],
+    before: list[Value],
+    operands: list[Value],
+) -> None:
+    """Assembly that adds to sums: what they were goes in, what they become comes out."""
+    count = len(registers)
+    made = "{ " + ", ".join(["float"] * count) + " }"
     outputs = ",".join(["=f"] * count)
-    ties = ",".join(str(at) for at in range(count))
+    ties = [str(at) for at in range(len(before))]
+    given = ",".join([*ties, *({"i64": "l", "i32": "r"}[value.type] for value in operands)])
     shown = ", ".join(str(value) for value in (*before, *operands))
     after = e.b.value(
-        struct,
-        f'call {struct} asm sideeffect "{" ".join(lines)}", '
-        f'"{outputs},{ties},l,l,~{{memory}}"({shown}) convergent',
+        made,
+        f'call {made} asm sideeffect "{" ".join(lines)}", '
+        f'"{outputs},{given},~{{memory}}"({shown}) convergent',
     )
     for at, register in enumerate(registers):
         e.b.store(e.b.value("float", f"extractvalue {after}, {at}"), register)
@@ -307,6 +389,190 @@ def _exchanged(e: Emitting, values: list[Value], bit: int, is_set: Value) -> lis
     return result
 
 
+def _rows(e: Emitting, tile: Expr, rows: Expr, n: Expr) -> None:
+    """Sums as they come, exchanged so that each thread has runs of eight neighbours of a row."""
+    assert isinstance(rows, Address)
+    b, width = e.b, _number(n)
+    lane = b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
+    bits = [b.compare("icmp ne", b.op("and", lane, i32(1 << at)), i32(0)) for at in range(2)]
+    registers, pointer = _sums(e, tile, width), e.memories[rows.buffer].pointer
+    for h in range(2):
+        for group in range(width // 32):
+            first = 16 * group + 2 * h
+            halves = []
+            for element in range(2):
+                words = [
+                    b.convert(
+                        "bitcast", b.load("float", registers[first + 4 * at + element]), "i32"
+                    )
+                    for at in range(4)
+                ]
+                for bit in range(2):
+                    words = _exchanged(e, words, bit, bits[bit])
+                halves.append(words)
+            for at in range(RUN):
+                value = b.convert("bitcast", halves[at % 2][at // 2], "float")
+                place = h * (width // QUAD) + RUN * group + at
+                b.store(value, b.offset("float", pointer, i64(place)))
+
+
+def place_of(buffer: Buffer, index: Expr, thread: Var) -> Expr:
+    """The register that an element of a warpgroup's tile is in, which must be the thread's."""
+    held = HELD[buffer.memory.name]
+    (size,) = (int(str(dim)) for dim in buffer.shape)
+    n = size // M
+    row, column = sym.floordiv(index, n), sym.floormod(index, n)
+    ctx = sym.EMPTY.bind_all({thread: (sym.ZERO, sym.const(THREADS))})
+    own: Expr = thread
+    if held.shares_rows:
+        own = sym.mul(sym.floordiv(thread, QUAD), QUAD)
+    if not sym.prove(sym.eq(held.threads(row, column), own), ctx):
+        raise Unsupported(
+            "TW3056",
+            f"element {index} of %{buffer.name} may be in another thread's registers",
+            help="give thread 32 w + 4 r + q of a warpgroup the rows 16 w + 8 h + r, and the "
+            f"columns {held.columns * QUAD} g + {held.columns} q + v of a tile in {buffer.scope}",
+        )
+    return sym.simplify(held.register(row, column, n), ctx)
+
+
+# --------------------------------------------------------------------------- attention
+
+LOG2_E = 1.4426950408889634
+
+
+def _forget(e: Emitting, top: Expr, total: Expr, sums: Expr, features: Expr) -> None:
+    b = e.b
+    for at, start in ((top, "0xFFF0000000000000"), (total, "0.0")):
+        for register in _row(e, at):
+            b.store(Value("float", start), register)
+    _clear(e, sums, features)
+
+
+def _row(e: Emitting, at: Expr) -> list[Value]:
+    """The addresses of a thread's two numbers of rows."""
+    assert isinstance(at, Address)
+    pointer = e.memories[at.buffer].pointer
+    return [e.b.offset("float", pointer, i64(half)) for half in range(2)]
+
+
+def _attend(
+    e: Emitting,
+    scores: Expr,
+    values: Expr,
+    top: Expr,
+    total: Expr,
+    sums: Expr,
+    keys: Expr,
+    features: Expr,
+) -> None:
+    """Powers of the scores below a running maximum, packed as the left operand of a product."""
+    assert isinstance(values, Address)
+    b, count, width = e.b, _number(keys), _number(features)
+    held = [b.load("float", register) for register in _sums(e, scores, count)]
+    outputs = _sums(e, sums, width)
+    powers: dict[int, Value] = {}
+    for half, (m, l) in enumerate(zip(_row(e, top), _row(e, total), strict=True)):
+        mine = [at for at in range(len(held)) if at // 2 % 2 == half]
+        before = b.load("float", m)
+        new = _combined(e, [before, *(held[at] for at in mine)], "llvm.maxnum.f32")
+        for apart in (1, 2):
+            other = _from_lane(e, new, apart)
+            new = b.call("llvm.maxnum.f32", "float", new, other)
+        b.store(new, m)
+        none = b.compare("fcmp oeq", new, Value("float", "0xFFF0000000000000"))
+        below = b.op("fmul", b.select(none, Value("float", "0.0"), new), _float(-LOG2_E))
+        for at in mine:
+            powers[at] = _power(e, held[at], below)
+        fade = _power(e, before, below)
+        part = _combined(e, [powers[at] for at in mine], "fadd")
+        for apart in (1, 2):
+            part = b.op("fadd", part, _from_lane(e, part, apart))
+        b.store(b.op("fadd", b.op("fmul", b.load("float", l), fade), part), l)
+        for at, register in enumerate(outputs):
+            if at // 2 % 2 == half:
+                b.store(b.op("fmul", b.load("float", register), fade), register)
+    kind = values.buffer.dtype.name
+    element = {"bf16": "bfloat", "f16": "half"}[kind]
+    packed = [_packed(e, powers[at], powers[at + 1], element) for at in range(0, len(held), 2)]
+    _weigh(e, outputs, packed, values, count, width)
+
+
+def _combined(e: Emitting, values: list[Value], op: str) -> Value:
+    """All of them, in pairs: short chains."""
+    while len(values) > 1:
+        pairs = [values[at : at + 2] for at in range(0, len(values), 2)]
+        values = [
+            pair[0]
+            if len(pair) == 1
+            else e.b.op(op, *pair)
+            if op == "fadd"
+            else e.b.call(op, "float", *pair)
+            for pair in pairs
+        ]
+    return values[0]
+
+
+def _lag(e: Emitting, cycles: Expr) -> None:
+    """Wait for so many cycles."""
+    lines = (
+        "{ .reg .u32 begun, now; .reg .pred early;",
+        "mov.u32 begun, %clock;",
+        "LAG${:uid}: mov.u32 now, %clock;",
+        "sub.u32 now, now, begun;",
+        "setp.lt.u32 early, now, $0;",
+        "@early bra LAG${:uid}; }",
+    )
+    text = " ".join(lines)
+    e.b.line(f'call void asm sideeffect "{text}", "r"(i32 {_number(cycles)}) convergent')
+
+
+def _float(value: float) -> Value:
+    """A number as LLVM writes floats: the bits of the same double."""
+    (rounded,) = struct.unpack("f", struct.pack("f", value))
+    return Value("float", f"0x{struct.pack('>d', rounded).hex().upper()}")
+
+
+def _power(e: Emitting, value: Value, below: Value) -> Value:
+    """e to the value, over e to what `below` stands for."""
+    exponent = e.b.call("llvm.fma.f32", "float", value, _float(LOG2_E), below)
+    return e.b.value("float", f'call float asm "ex2.approx.ftz.f32 $0, $1;", "=f,f"({exponent})')
+
+
+def _from_lane(e: Emitting, value: Value, apart: int) -> Value:
+    name = "llvm.nvvm.shfl.sync.bfly.f32"
+    return e.b.call(name, "float", i32(-1), value, i32(apart), i32(31))
+
+
+def _packed(e: Emitting, first: Value, second: Value, element: str) -> Value:
+    b = e.b
+    pair = b.value("<2 x float>", f"insertelement <2 x float> undef, {first}, i32 0")
+    pair = b.value("<2 x float>", f"insertelement {pair}, {second}, i32 1")
+    return b.convert("bitcast", b.convert("fptrunc", pair, f"<2 x {element}>"), "i32")
+
+
+def _weigh(
+    e: Emitting, registers: list[Value], packed: list[Value], values: Address, keys: int, n: int
+) -> None:
+    """Sums += left operand in registers x values, whose neighbours are along n."""
+    before = [e.b.load("float", register) for register in registers]
+    kind = values.buffer.dtype.name
+    step, count = STEP[kind], len(registers)
+    # Boxes of 64 columns are one behind the other; eight rows of one are 1024 bytes.
+    descriptor = _descriptor(e, values, apart_bytes=keys * ROW_BYTES)
+    sums = ", ".join(f"${at}" for at in range(count))
+    name = OPERANDS[kind]
+    op = f"wgmma.mma_async.sync.aligned.m64n{n}k{step}.f32.{name}.{name}"
+    first, last = 2 * count, 2 * count + len(packed)
+    lines = ["{ .reg .b64 b;", "wgmma.fence.sync.aligned;"]
+    for at in range(keys // step):
+        left = ", ".join(f"${first + 4 * at + part}" for part in range(4))
+        lines.append(f"add.s64 b, ${last}, {step * ROW_BYTES * at >> 4};")
+        lines.append(f"{op} {{{sums}}}, {{{left}}}, b, 1, 1, 1, 1;")
+    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0; }"]
+    _assembled(e, lines, registers, before, [*packed, descriptor])
+
+
 RULES: dict[str, Callable[..., None]] = {
     "mbarrier.init": _init,
     "mbarrier.wait": _wait,
@@ -317,5 +583,10 @@ RULES: dict[str, Callable[..., None]] = {
     "tma.load": _load,
     "wgmma.clear": _clear,
     "wgmma.tile": _tile,
+    JOINED: _joined,
     "wgmma.round": _round,
+    "wgmma.rows": _rows,
+    "wgmma.forget": _forget,
+    "wgmma.attend": _attend,
+    "role.lag": _lag,
 }

@@ -139,10 +139,19 @@ def kernels_of(steps: tuple[Step, ...]) -> Iterator[Kernel]:
                 yield from kernels_of(body)
 
 
-def matrix_of(made: TileMap, values: Mapping[Var, int]) -> tuple[int, int]:
-    """The rows and columns of the matrix that a kernel copies boxes from."""
-    *outer, columns = [number(dim, values) for dim in made.buffer.shape]
-    return math.prod(outer), columns
+def matrix_of(made: TileMap, values: Mapping[Var, int]) -> tuple[int, ...]:
+    """The rows and columns of the matrix that a kernel copies boxes from; the number of matrices
+    comes first where there are several."""
+    height, width = number(made.height, values), number(made.width, values)
+    if not made.is_batched:
+        return height, width
+    whole = math.prod(number(dim, values) for dim in made.buffer.shape)
+    return whole // max(1, height * width), height, width
+
+
+def box_of(made: TileMap) -> tuple[int, ...]:
+    """The extents of a box, as many as `matrix_of` gives."""
+    return (1, made.rows, made.columns) if made.is_batched else (made.rows, made.columns)
 
 
 def number(expr: Expr, values: Mapping[Var, int]) -> int:

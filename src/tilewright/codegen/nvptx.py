@@ -7,20 +7,24 @@ module globals, `local` ones live in registers. What lies between kernels runs o
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.target import Target
 from tilewright.codegen import hardware, hopper, llvm, wgmma
-from tilewright.codegen.builder import ModuleText, Value
-from tilewright.codegen.emitter import Emitter
+from tilewright.codegen.builder import ModuleText, Value, i64
+from tilewright.codegen.emitter import Emitter, flat_index
+from tilewright.codegen.facts import as_ramp
 from tilewright.codegen.handlers import Emitting, Handlers
 from tilewright.codegen.launches import Kernel, Step, kernels_of, steps_of
 from tilewright.codegen.machine import Machine
-from tilewright.codegen.memory import Memory
+from tilewright.codegen.memory import Memory, Place
 from tilewright.codegen.types import memory_type, register_type
-from tilewright.intrin.hopper import TILE
+from tilewright.intrin.hopper import HELD, ROW, TILE, WIDE
 from tilewright.intrin.wgmma import SUM
 from tilewright.sym import ONE, Const, Expr, Var
 from tilewright.tensor import ir
@@ -107,6 +111,7 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     with module.function("void", name, params, linkage="ptx_kernel", suffix=bound) as (b, values):
         emitter = DeviceEmitter(module, gpu, b, name, FENCED if fences else HANDLERS)
         emitter.assembly = assembly_of(fn)
+        emitter.lets = {stmt.var: stmt.value for stmt in walk(loop) if isinstance(stmt, ir.Let)}
         for buffer, pointer in zip(buffers, values, strict=False):
             emitter.memories[buffer] = Memory(pointer, ARGUMENT_ALIGN)
         for var, value in zip(scalars, values[len(buffers) :], strict=False):
@@ -165,12 +170,19 @@ def _free_scalars(root: Stmt) -> tuple[Var, ...]:
 class DeviceEmitter(Emitter):
     """Writes a kernel: threads instead of loops, shared memory, barriers."""
 
+    lets: Mapping[Var, Expr] = MappingProxyType({})  # of the kernel
+    lane: Var | None = None  # the index along threadIdx.x
+
     def stmt(self, stmt: Stmt) -> None:
         if isinstance(stmt, For) and stmt.kind == ir.THREAD:
+            if stmt.thread == "threadIdx.x":
+                self.lane = stmt.var
             self.variables[stmt.var] = self._thread_index(stmt)
             self.non_negative[stmt.var] = None
             self.stmt(stmt.body)
             return
+        if isinstance(stmt, ir.Seq):
+            stmt = ir.Seq(hopper.joined(stmt.stmts))
         super().stmt(stmt)
 
     def _thread_index(self, loop: For) -> Value:
@@ -178,6 +190,28 @@ class DeviceEmitter(Emitter):
         name = f"llvm.nvvm.read.ptx.sreg.{REGISTERS[level]}.{axis}"
         index = self.b.convert("zext", self.b.call(name, "i32"), "i64")
         return self.b.op("add nsw", index, self.expr(loop.start))
+
+    def _place(self, buffer: Buffer, index: tuple[Expr, ...]) -> tuple[Place, int]:
+        """Sums of a warpgroup are in registers of its threads: an index says which."""
+        if buffer.memory.name not in HELD or self.lane is None:
+            return super()._place(buffer, index)
+        flat = flat_index(buffer, index)
+        lanes = flat.dtype.lanes
+        ramp = as_ramp(flat) if lanes > 1 else (flat, sym.ONE)
+        base, stride = (flat, sym.ZERO) if ramp is None else ramp
+        while any(isinstance(node, Var) and node in self.lets for node in sym.walk(base)):
+            base = sym.substitute(base, self.lets)
+        register = hopper.place_of(buffer, base, self.lane)
+        is_run = stride is sym.ONE or buffer.memory == ROW
+        if not isinstance(register, Const) or not is_run:
+            raise Unsupported(
+                "TW3054",
+                f"the register of %{buffer.name}[{base}] is not known when compiling",
+                help="unroll the loops over a thread's rows and runs",
+            )
+        at = int(register.value)
+        apart = 0 if buffer.memory == ROW else 1  # a row's number is the same in all columns
+        return Place(self.memories[buffer], i64(at), at or lanes, buffer.dtype, apart), lanes
 
     def fail(self, code: Value) -> None:
         """A kernel has no way to report: what can fail is checked on the host."""
@@ -234,6 +268,16 @@ def _sum(e: Emitting, stmt: ir.Alloc) -> None:
     e.stmt(stmt.body)
 
 
+def _held(e: Emitting, stmt: ir.Alloc) -> None:
+    """The same, by runs of a row, or a number for each row."""
+    size = math.prod(int(str(dim)) for dim in stmt.buffer.shape)
+    count = 2 if stmt.buffer.memory == ROW else size // wgmma.THREADS
+    part = f"[{count} x float]"
+    pointer = e.b.alloca(part, align=WIDE.alignment_bytes, hint=stmt.buffer.name)
+    e.memories[stmt.buffer] = Memory(pointer, WIDE.alignment_bytes)
+    e.stmt(stmt.body)
+
+
 def _nowhere(e: Emitting, stmt: ir.Alloc) -> None:
     raise Unsupported(
         "TW3052",
@@ -266,7 +310,14 @@ HANDLERS = Handlers(
         **dict.fromkeys(hopper.RULES, hopper.emit),
         "barrier.shared": _barrier,
     },
-    {LOCAL.name: _local, SHARED.name: _shared, SUM.name: _sum, TILE.name: _tile},
+    {
+        LOCAL.name: _local,
+        SHARED.name: _shared,
+        SUM.name: _sum,
+        WIDE.name: _held,
+        ROW.name: _held,
+        TILE.name: _tile,
+    },
     other_alloc=_nowhere,
 )
 FENCED = replace(HANDLERS, calls={**HANDLERS.calls, "barrier.shared": _fenced_barrier})

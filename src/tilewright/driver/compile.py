@@ -124,6 +124,13 @@ def compile(
         raise UserError(
             "TW6003", f"unknown precision {precision!r}", help=f"use {', '.join(PRECISIONS)}"
         )
+    if (chosen.kind, precision) not in PIPELINES:
+        known = [each for kind, each in PIPELINES if kind == chosen.kind]
+        raise UserError(
+            "TW6003",
+            f"precision {precision!r} is not one that models for {chosen} have",
+            help=f"use {', '.join(known)}",
+        )
     laps = [time.perf_counter()]
     opened = open_model(model, args, kwargs, dynamic)
     graph = with_sizes(opened.graph, opened.dynamic)

@@ -24,7 +24,7 @@ from tilewright.base.errors import UserError, UserTypeError
 from tilewright.base.target import CPU, Target
 from tilewright.codegen import jit, llvm
 from tilewright.codegen.launches import Kernel as DeviceKernel
-from tilewright.codegen.launches import launches, matrix_of, number
+from tilewright.codegen.launches import box_of, launches, matrix_of, number
 from tilewright.codegen.nvptx import ARGUMENT_ALIGN, DeviceCode
 from tilewright.driver.kernels import Kernel
 from tilewright.driver.lowering import Program
@@ -52,7 +52,7 @@ class Gpu(Protocol):
     def load(self, code: DeviceCode, kernel: Kernel) -> Any: ...
     def graph(self, record: Callable[[int], None]) -> Any: ...
     def tensor_map(
-        self, address: int, shape: tuple[int, int], dtype: DType, box: tuple[int, int]
+        self, address: int, shape: tuple[int, ...], dtype: DType, box: tuple[int, ...]
     ) -> Any: ...
 
 
@@ -78,7 +78,7 @@ class CudaGpu:
         return cuda.Graph(record)
 
     def tensor_map(
-        self, address: int, shape: tuple[int, int], dtype: DType, box: tuple[int, int]
+        self, address: int, shape: tuple[int, ...], dtype: DType, box: tuple[int, ...]
     ) -> Any:
         return cuda.TensorMap(address, shape, dtype, box)
 
@@ -444,7 +444,7 @@ class _Walk:
                     places[made.buffer],
                     matrix_of(made, values),
                     made.buffer.dtype,
-                    (made.rows, made.columns),
+                    box_of(made),
                 )
                 for made in device.maps
             ]

@@ -10,10 +10,12 @@ from tilewright.graph.passes import (
     FUSED,
     LAYOUT,
     LOWER_PRECISION,
+    LOWER_PRECISION_F16,
     OPTIMIZED,
     PADDED,
     QUANTIZED,
     SCALED,
+    STREAMED,
     UNFOLDED,
 )
 from tilewright.graph.passes.check_indices import check_indices
@@ -33,8 +35,23 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *UNFOLDED,
         *FUSED,
     ),
-    (CUDA, "f32"): (*CANONICAL, *OPTIMIZED, *PADDED, *UNCHECKED),
-    (CUDA, "bf16"): (*CANONICAL, *OPTIMIZED, *LOWER_PRECISION, *PADDED, *UNCHECKED),
+    (CUDA, "f32"): (*CANONICAL, *OPTIMIZED, *STREAMED, *PADDED, *UNCHECKED),
+    (CUDA, "bf16"): (
+        *CANONICAL,
+        *OPTIMIZED,
+        *LOWER_PRECISION,
+        *STREAMED,
+        *PADDED,
+        *UNCHECKED,
+    ),
+    (CUDA, "f16"): (
+        *CANONICAL,
+        *OPTIMIZED,
+        *LOWER_PRECISION_F16,
+        *STREAMED,
+        *PADDED,
+        *UNCHECKED,
+    ),
     (CPU, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *SCALED, *LAYOUT, *UNFOLDED, *FUSED),
 }
 PRECISIONS = tuple(dict.fromkeys(precision for _, precision in PIPELINES))

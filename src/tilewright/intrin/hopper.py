@@ -2,20 +2,34 @@
 
     tma_load_bf16(rows=128)    Y[128, 64] = X[128, 64], from global memory to a swizzled tile
     wgmma_bf16(n=256)          C[64, 256] += A[64, 64] B[256, 64]^T, f32 sums in registers
+    wgmma_kn_bf16(n=256)       C[64, 256] += A[64, 64] B[64, 256], B in boxes of 64 columns
     wgmma_round_bf16(n=256)    Y[64, 256] = C[64, 256], rounded
+    wgmma_rows(n=256)          Y[64, 256] = C[64, 256], in registers by runs of a row
 
 Rows of a tile are 128 bytes. In memory of scope `shared.b128` the 16-byte piece p of row r lies at
 p xor (r % 8), so that neither the copy nor the product meets a bank twice. Only instructions that
 know it touch that memory: programs see a plain tile, and no load or store reaches it.
+
+Sums that an epilogue works on are exchanged between threads first: in memory `wgmma.rows` each
+thread of a warpgroup holds runs of eight neighbours. `HELD` says in whose registers an element is;
+loops bound to threads in that order load and store it like any memory.
+
+    wgmma_attend_bf16(keys=128, features=64)      a step of attention over 128 keys
+
+takes scores in registers and values in a tile. Its three results are the greatest score of a row,
+the sum of powers of scores below it, and values weighted by those: a reduction whose steps combine
+as `online_softmax` says. Powers are rounded to the type of the values.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL, INDEX
 from tilewright.intrin.declare import address, member
+from tilewright.intrin.wgmma import SUM
 from tilewright.sym import Expr
 from tilewright.tensor.intrin import TensorIntrin, declare_family, intrinsic
 from tilewright.tensor.ir import Buffer, Call, Eval, Stmt
@@ -26,10 +40,25 @@ from tilewright.tensor.scopes import MemoryScope, Owner, declare_scope
 TILE = declare_scope(
     MemoryScope("shared.b128", Owner.BLOCK, is_addressable=False, alignment_bytes=1024)
 )
-TILE_SCOPE, SUM_SCOPE = TILE.reference, "wgmma.sum"
+WIDE = declare_scope(
+    MemoryScope("wgmma.rows", Owner.UNIT, is_addressable=False, alignment_bytes=16)
+)
+# One number for each row of a tile, held by the four threads that share the row.
+ROW = declare_scope(MemoryScope("wgmma.row", Owner.UNIT, is_addressable=False, alignment_bytes=16))
+TILE_SCOPE, SUM_SCOPE = TILE.reference, SUM.reference
+WIDE_SCOPE, ROW_SCOPE = WIDE.reference, ROW.reference
 ROW_BYTES = 128
 M = 64  # rows of a warpgroup's tile
+RUN = 8  # neighbours in a row that a thread holds in `wgmma.rows`
+QUAD = 4  # threads that share a row
+PAIR = 2  # neighbours in a row that a thread holds in `wgmma.sum`
+ROW_DIGITS = (4, 2, 8)  # of a row's number: warp, first or second of a thread's, thread of eight
+COPY_ALIGN_BYTES = 16  # of every row that a bulk copy reads
+BESIDE_BYTES = 4096  # of shared memory beside tiles, at most: barriers, alignment
 TYPES = {"bf16": 2, "f16": 2}  # bytes of operands
+BOXES = Parameter("n", 64, 256, multiple=64)
+KEYS = Parameter("keys", 16, 256, multiple=16)
+FEATURES = Parameter("features", 64, 256, multiple=64)
 ROWS, N = Parameter("rows", 8, 256, multiple=8), Parameter("n", 8, 256, multiple=8)
 
 
@@ -37,12 +66,52 @@ def load_of(dtype: str, rows: int) -> TensorIntrin:
     return intrinsic(f"tma_load_{dtype}", rows=rows)
 
 
-def dot_of(dtype: str, n: int) -> TensorIntrin:
-    return intrinsic(f"wgmma_{dtype}", n=n)
+def dot_of(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
+    """The product whose right operand has neighbours along k, or along n."""
+    return intrinsic(f"wgmma_kn_{dtype}" if along_n else f"wgmma_{dtype}", n=n)
 
 
 def store_of(dtype: str, n: int) -> TensorIntrin:
     return intrinsic(f"wgmma_round_{dtype}", n=n)
+
+
+def rows_of(n: int) -> TensorIntrin:
+    return intrinsic("wgmma_rows", n=n)
+
+
+def attend_of(dtype: str, keys: int, features: int) -> TensorIntrin:
+    return intrinsic(f"wgmma_attend_{dtype}", keys=keys, features=features)
+
+
+@dataclass(frozen=True)
+class Held:
+    """Where the elements of a 64 x n tile are: thread 32 w + 4 r + q of a warpgroup holds rows
+    16 w + 8 h + r."""
+
+    columns: int  # neighbours that one thread holds
+    halves_first: bool  # whether all of one row come before those of the other
+    shares_rows: bool = False  # the four threads of a row hold the same
+
+    def threads(self, row: Expr, column: Expr) -> Expr:
+        """The thread that holds an element; of a shared row the first of the four."""
+        warp, lane = sym.floordiv(row, 16), sym.floormod(row, 8)
+        first = sym.add(sym.mul(warp, 32), sym.mul(lane, QUAD))
+        part = sym.floormod(sym.floordiv(column, self.columns), QUAD)
+        return first if self.shares_rows else sym.add(first, part)
+
+    def register(self, row: Expr, column: Expr, n: int) -> Expr:
+        """Which of the thread's registers it is in."""
+        half = sym.floordiv(sym.floormod(row, 16), 8)
+        if self.shares_rows:
+            return half
+        run = sym.floordiv(column, self.columns * QUAD)
+        at = sym.floormod(column, self.columns)
+        if self.halves_first:
+            return sym.add(sym.add(sym.mul(half, n // QUAD), sym.mul(run, self.columns)), at)
+        return sym.add(sym.mul(sym.add(sym.mul(run, 2), half), self.columns), at)
+
+
+HELD = {SUM.name: Held(PAIR, False), WIDE.name: Held(RUN, True), ROW.name: Held(1, True, True)}
 
 
 def _instruction(name: str, *args: Expr) -> Stmt:
@@ -53,7 +122,8 @@ def _load(dtype: str, rows: int) -> TensorIntrin:
     k = ROW_BYTES // TYPES[dtype]
 
     def compute(X: Buffer, Y: Buffer) -> Stmt:
-        return _instruction("tma.load", address(Y), address(X), sym.const(rows))
+        stride = Call("stride", (address(X), sym.const(0)), INDEX)
+        return _instruction("tma.load", address(Y), address(X), sym.const(rows), stride)
 
     return member(
         f"""
@@ -72,28 +142,35 @@ def _load(dtype: str, rows: int) -> TensorIntrin:
     )
 
 
-def _dot(dtype: str, n: int) -> TensorIntrin:
+def _dot(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
     k = ROW_BYTES // TYPES[dtype]
+    name, shape, value = f"wgmma_{dtype}", f"[{n}, {k}]", "%B[%vj, %vk]"
+    if along_n and n > k:  # boxes of columns, one behind the other
+        shape, value = f"[{n // k}, {k}, {k}]", f"%B[%vj // {k}, %vk, %vj % {k}]"
+    elif along_n:
+        shape, value = f"[{k}, {n}]", "%B[%vk, %vj]"
+    if along_n:
+        name = f"wgmma_kn_{dtype}"
 
     def update(A: Buffer, B: Buffer, C: Buffer) -> Stmt:
-        return _instruction("wgmma.tile", address(C), address(A), address(B), sym.const(n))
+        tiles = (address(C), address(A), address(B))
+        return _instruction("wgmma.tile", *tiles, sym.const(n), sym.const(int(along_n)))
 
     def reset(A: Buffer, B: Buffer, C: Buffer) -> Stmt:
         return _instruction("wgmma.clear", address(C), sym.const(n))
 
     return member(
         f"""
-        func @wgmma_{dtype}(%A: {dtype}[{M}, {k}] in {TILE_SCOPE},
-                            %B: {dtype}[{n}, {k}] in {TILE_SCOPE},
-                            %C: f32[{M}, {n}] in {SUM_SCOPE}) stage scheduled {{
+        func @{name}(%A: {dtype}[{M}, {k}] in {TILE_SCOPE}, %B: {dtype}{shape} in {TILE_SCOPE},
+                     %C: f32[{M}, {n}] in {SUM_SCOPE}) stage scheduled {{
           for %i in 0..{M} {{ for %j in 0..{n} {{ for %k in 0..{k} {{
             block @C(%vi: spatial {M} = %i, %vj: spatial {n} = %j, %vk: reduce {k} = %k) {{
-              reads %A[%vi, %vk], %B[%vj, %vk]
+              reads %A[%vi, %vk], {value}
               writes %C[%vi, %vj]
               init {{
                 %C[%vi, %vj] = 0.0
               }}
-              %C[%vi, %vj] sum= f32(%A[%vi, %vk]) * f32(%B[%vj, %vk])
+              %C[%vi, %vj] sum= f32(%A[%vi, %vk]) * f32({value})
             }}
           }} }} }}
         }}
@@ -127,8 +204,85 @@ def _store(dtype: str, n: int) -> TensorIntrin:
     )
 
 
+def _rows(n: int) -> TensorIntrin:
+    def compute(X: Buffer, Y: Buffer) -> Stmt:
+        return _instruction("wgmma.rows", address(X), address(Y), sym.const(n))
+
+    return member(
+        f"""
+        func @wgmma_rows(%X: f32[{M}, {n}] in {SUM_SCOPE}, %Y: f32[{M}, {n}] in {WIDE_SCOPE})
+            stage scheduled {{
+          for %i in 0..{M} {{ for %j in 0..{n} {{
+            block @Y(%v0: spatial {M} = %i, %v1: spatial {n} = %j) {{
+              reads %X[%v0, %v1]
+              writes %Y[%v0, %v1]
+              %Y[%v0, %v1] = %X[%v0, %v1]
+            }}
+          }} }}
+        }}
+        """,
+        compute=compute,
+    )
+
+
+ONLINE_SOFTMAX = (
+    "reducer online_softmax(%x0: f32, %x1: f32, %x2: f32, %y0: f32, %y1: f32, %y2: f32) = ("
+    "max(%x0, %y0), "
+    "%x1 * select(%x0 == f32(-inf), 0.0, exp(%x0 - max(%x0, %y0)))"
+    " + %y1 * select(%y0 == f32(-inf), 0.0, exp(%y0 - max(%x0, %y0))), "
+    "%x2 * select(%x0 == f32(-inf), 0.0, exp(%x0 - max(%x0, %y0)))"
+    " + %y2 * select(%y0 == f32(-inf), 0.0, exp(%y0 - max(%x0, %y0)))) "
+    "identity (f32(-inf), f32(0.0), f32(0.0))"
+)
+
+
+def _attend(dtype: str, keys: int, features: int) -> TensorIntrin:
+    sizes = (sym.const(keys), sym.const(features))
+    columns = ROW_BYTES // TYPES[dtype]
+
+    def update(T: Buffer, V: Buffer, M: Buffer, L: Buffer, O: Buffer) -> Stmt:
+        return _instruction("wgmma.attend", *(address(each) for each in (T, V, M, L, O)), *sizes)
+
+    def reset(T: Buffer, V: Buffer, M: Buffer, L: Buffer, O: Buffer) -> Stmt:
+        return _instruction("wgmma.forget", *(address(each) for each in (M, L, O)), sizes[1])
+
+    out, shape, value = "[%vi, %vf]", f"[{keys}, {columns}]", "%V[%vj, %vf]"
+    if features > columns:  # boxes of columns, one behind the other
+        shape = f"[{features // columns}, {keys}, {columns}]"
+        value = f"%V[%vf // {columns}, %vj, %vf % {columns}]"
+    return member(
+        f"""
+        func @wgmma_attend_{dtype}(%T: f32[{M}, {keys}] in {SUM_SCOPE},
+            %V: {dtype}{shape} in {TILE_SCOPE},
+            %M: f32[{M}, {features}] in {ROW_SCOPE}, %L: f32[{M}, {features}] in {ROW_SCOPE},
+            %O: f32[{M}, {features}] in {SUM_SCOPE}) stage scheduled {{
+          {ONLINE_SOFTMAX}
+          for %i in 0..{M} {{ for %f in 0..{features} {{ for %j in 0..{keys} {{
+            block @O(%vi: spatial {M} = %i, %vf: spatial {features} = %f,
+                     %vj: reduce {keys} = %j) {{
+              reads %T[%vi, %vj], {value}
+              writes %M{out}, %L{out}, %O{out}
+              init {{
+                %M{out} = -inf
+                %L{out} = 0.0
+                %O{out} = 0.0
+              }}
+              (%M{out}, %L{out}, %O{out}) online_softmax=
+                (%T[%vi, %vj], 1.0, f32({value}))
+            }}
+          }} }} }}
+        }}
+        """,
+        reset=reset,
+        update=update,
+    )
+
+
+declare_family("wgmma_rows", (Parameter("n", 32, 256, multiple=32),), _rows)
 for _of in TYPES:
     declare_family(f"tma_load_{_of}", (ROWS,), partial(_load, _of))
     declare_family(f"wgmma_{_of}", (N,), partial(_dot, _of))
+    declare_family(f"wgmma_kn_{_of}", (BOXES,), partial(_dot, _of, along_n=True))
+    declare_family(f"wgmma_attend_{_of}", (KEYS, FEATURES), partial(_attend, _of))
 for _of in (*TYPES, "f32"):
     declare_family(f"wgmma_round_{_of}", (N,), partial(_store, _of))

@@ -1,4 +1,8 @@
-"""Attention as stages: scores, softmax along the keys, weighted values."""
+"""Attention as stages: scores, softmax along the keys, weighted values.
+
+Or, where keys are taken some at a time, as one reduction along the keys of three values: the
+greatest score, the sum of powers below it, values weighted by those.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright import sym, te
-from tilewright.base.dtype import F64, INDEX, DType
+from tilewright.base.dtype import F32, F64, INDEX, DType
 from tilewright.lower.base import Lowering, Use, read_broadcast, static, wide, wide_type
 from tilewright.lower.linalg import summed
 from tilewright.lower.reduction import reduced
@@ -100,6 +104,8 @@ def _filled(x: Tensor, at: tuple[Expr, ...]) -> Expr:
 def _attention(
     use: Use, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lengths: Tensor | None
 ) -> Tensor | tuple[Tensor, ...]:
+    if use["keys"]:
+        return _online(use, q, k, v, mask, lengths)
     of, name = wide_type(q.dtype), use.name
     batch, heads, rows, features = q.shape
     columns = k.shape[2]
@@ -191,6 +197,98 @@ def _attention(
         return te.cast(shown[(*grid.place(b, h, i), j)], use.dtype)
 
     return out, te.compute(use.outputs[1].shape or (), seen, name=f"{name}_shown")
+
+
+def _combined(x: Sequence[Expr], y: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Two parts of a row, each with its greatest score, over the greatest of both."""
+    top = te.max(x[0], y[0])
+    never, zero = te.const(-math.inf, F32), te.const(0, F32)
+    fade = [te.select(te.eq(part[0], never), zero, te.exp(part[0] - top)) for part in (x, y)]
+    return (top, *(x[at] * fade[0] + y[at] * fade[1] for at in (1, 2)))
+
+
+ONLINE_SOFTMAX = te.comm_reducer(
+    _combined,
+    lambda *of: (te.const(-math.inf, F32), te.const(0, F32), te.const(0, F32)),
+    name="online_softmax",
+)
+QUERIES = 128  # that a rule takes together, as rules/gpu/attention_hopper.py does
+
+
+def _online(
+    use: Use, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lengths: Tensor | None
+) -> Tensor:
+    """Numbers of queries and keys are rounded up: what fills up counts for nothing."""
+    name = use.name
+    batch, heads, rows, features = q.shape
+    columns = k.shape[2]
+    high = sym.simplify(sym.mul(sym.ceildiv(rows, QUERIES), QUERIES))
+    long = sym.simplify(sym.mul(sym.ceildiv(columns, use["keys"]), use["keys"]))
+    queries = _stage(q, high, f"{name}_queries")
+    keys = _stage(k, long, f"{name}_keys")
+    weighted = _stage(v, long, f"{name}_weighted")
+    scale = _scale(use, features, F32)
+
+    def product(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
+        key = _shared(h, heads, k.shape[1])
+        return summed(
+            features,
+            lambda d: wide(queries[b, h, i, d]) * wide(keys[b, key, j, d]),
+            te.const(0, F32),
+            "d",
+        )
+
+    def masked(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
+        score, never = products[b, h, i, j] * scale, te.const(-math.inf, F32)
+        if use["softcap"]:
+            cap = te.const(use["softcap"], F32)
+            score = te.tanh(score / cap) * cap
+        tests = _allowed(use, lengths, rows, b, i, j)
+        if mask is not None:
+            at = (b, h, sym.minimum(i, sym.sub(rows, 1)), sym.minimum(j, sym.sub(columns, 1)))
+            added = read_broadcast(mask, (batch, heads, rows, columns), at)
+            if added.dtype.is_bool:
+                added = te.select(added, te.const(0, F32), never)
+            score = score + te.cast(added, F32)
+        if not sym.equal(long, columns):
+            tests.append(sym.lt(j, columns))
+        return te.select(te.all(*tests), score, never) if tests else score
+
+    shape = (batch, heads, high, long)
+    products = te.compute(shape, product, name=f"{name}_products")
+    scores = te.compute(shape, masked, name=f"{name}_scores", tag=STAGE)
+    key = te.reduce_axis((0, long), name="key")
+
+    def reduced_row(b: Expr, h: Expr, i: Expr, f: Expr) -> tuple[Expr, ...]:
+        value = wide(weighted[b, _shared(h, heads, v.shape[1]), key, f])
+        return ONLINE_SOFTMAX((scores[b, h, i, key], te.const(1, F32), value), axis=key)
+
+    _, total, values = te.compute(
+        (batch, heads, high, v.shape[3]), reduced_row, name=f"{name}_values"
+    )
+
+    def result(b: Expr, h: Expr, i: Expr, f: Expr) -> Expr:
+        none = te.eq(total[b, h, i, f], te.const(0, F32))
+        share = te.const(1, F32) / total[b, h, i, f]
+        found = values[b, h, i, f] * te.select(none, te.const(0, F32), share)
+        return te.cast(found, use.dtype)
+
+    return te.compute(use.shape, result, name=name, tag=STAGE)
+
+
+def _stage(x: Tensor, rows: Expr, name: str) -> Tensor:
+    """Queries, keys or values with rows of zeros, apart from what made them: a rule decides."""
+    shape = (*x.shape[:2], rows, x.shape[3])
+    if sym.equal(rows, x.shape[2]):
+        return te.compute(shape, lambda *at: x[at], name=name, tag=STAGE)
+
+    def filled(*at: Expr) -> Expr:
+        return te.select(sym.lt(at[2], x.shape[2]), x[at], te.const(0, x.dtype))
+
+    return te.compute(shape, filled, name=name, tag=STAGE)
+
+
+STAGE = "attention_stage"  # marks blocks that a rule places
 
 
 def _near(use: Use, lengths: Tensor | None, rows: Expr, block: Expr, key: Expr) -> list[Expr]:

@@ -86,7 +86,7 @@ def schedule(
                 continue
             if find_block(sch.function, name) is None:
                 continue  # a rule has inlined it since
-            if name not in given:
+            if name not in given or any(each.block == name for each in log.decisions):
                 taken.update(apply_first(entry, sch, name, context, log))
                 continue
             for rule in entry:

@@ -23,6 +23,7 @@ from tilewright.runtime.device import Device
 from tilewright.runtime.dlpack import code_of
 
 SHARED_BYTES_BY_DEFAULT = 48 * 1024
+STATIC_SHARED_BYTES = 4096  # that kernels with dynamic shared memory have beside it, at most
 
 
 class CudaError(TilewrightError, RuntimeError):
@@ -195,25 +196,30 @@ def copy(to: int, source: int, size_bytes: int, stream: int = 0) -> None:
 
 
 class TensorMap:
-    """How bulk copies see a matrix: boxes of rows of 128 bytes, swizzled in shared memory."""
+    """How bulk copies see a matrix, or several: boxes of rows of 128 bytes, swizzled in shared
+    memory. Extents are from the outermost in."""
 
     TYPES: ClassVar = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "u8": "UINT8"}
 
     def __init__(
-        self, address: int, shape: tuple[int, int], dtype: DType, box: tuple[int, int]
+        self, address: int, shape: tuple[int, ...], dtype: DType, box: tuple[int, ...]
     ) -> None:
         self.driver = driver = _Driver.get()
-        api, (rows, columns) = driver.api, shape
+        api, inward = driver.api, shape[::-1]
         kind = f"CU_TENSOR_MAP_DATA_TYPE_{self.TYPES[dtype.name]}"
+        strides, apart = [], dtype.size_bytes
+        for extent in inward[:-1]:
+            apart *= extent
+            strides.append(api.cuuint64_t(apart))
         (self._map,) = driver.call(
             "cuTensorMapEncodeTiled",
             getattr(api.CUtensorMapDataType, kind),
-            2,
+            len(shape),
             address,
-            [api.cuuint64_t(columns), api.cuuint64_t(rows)],
-            [api.cuuint64_t(columns * dtype.size_bytes)],
-            [api.cuuint32_t(box[1]), api.cuuint32_t(box[0])],
-            [api.cuuint32_t(1), api.cuuint32_t(1)],
+            [api.cuuint64_t(extent) for extent in inward],
+            strides,
+            [api.cuuint32_t(extent) for extent in box[::-1]],
+            [api.cuuint32_t(1)] * len(shape),
             api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             api.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
             api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
@@ -280,7 +286,7 @@ class Module:
         """A kernel that may have this much dynamic shared memory."""
         if name not in self._kernels:
             (found,) = self.driver.call("cuModuleGetFunction", self._handle, name.encode())
-            if shared_bytes > SHARED_BYTES_BY_DEFAULT:
+            if shared_bytes + STATIC_SHARED_BYTES > SHARED_BYTES_BY_DEFAULT:
                 attribute = self.driver.api.CUfunction_attribute
                 wanted = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 self.driver.call("cuFuncSetAttribute", found, wanted, shared_bytes)

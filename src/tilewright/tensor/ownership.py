@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from tilewright.tensor.ir import BLOCK_LEVEL, SERIAL, THREAD, THREAD_LEVEL, UNROLL, For
 from tilewright.tensor.scopes import LOCAL, SHARED, MemoryScope, Owner
 
+UNIT_AXIS = "threadIdx.x"  # the threads that drive a unit together are neighbours
+
 
 def owning_memory(memory: MemoryScope, around: Iterable[For]) -> MemoryScope:
     """The memory that an intermediate is really in, given the loops around all places that use it,
@@ -37,6 +39,8 @@ def is_shared_between(memory: MemoryScope, loop: For) -> bool:
         return False
     if memory.owner is Owner.BLOCK:
         return loop.level == THREAD_LEVEL
+    if memory.owner is Owner.UNIT:
+        return loop.thread == UNIT_AXIS
     return memory.owner is Owner.DEVICE
 
 

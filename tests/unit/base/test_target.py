@@ -254,3 +254,8 @@ def test_the_help_of_an_unknown_target_lists_targets():
     with pytest.raises(UserError) as caught:
         Target.parse("tpu")
     assert all(example in caught.value.help for example in EXAMPLES)
+
+
+def test_a_gpu_counts_cycles_of_its_own_clock():
+    assert Target.parse("cuda -arch=sm_90a").machine.frequency_ghz == 1.755
+    assert Target.parse("cuda -arch=sm_80").machine.frequency_ghz == 1.41

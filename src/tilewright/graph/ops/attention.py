@@ -184,6 +184,8 @@ OPS = (
             # Whether weights are rounded to the type of the values before they are used.
             Attr("rounded", bool, False),
             Attr("to", DType, None),  # the type of the results; by default that of the queries
+            # Keys taken at a time, under a running maximum; 0: all of them at once.
+            Attr("keys", int, 0),
         ),
     ),
     Op(

@@ -17,7 +17,7 @@ from tilewright.graph.passes.fold_zero_points import fold_zero_points
 from tilewright.graph.passes.fuse import fuse
 from tilewright.graph.passes.hoist_padding import hoist_padding
 from tilewright.graph.passes.infer_shapes import infer_shapes
-from tilewright.graph.passes.lower_precision import lower_precision
+from tilewright.graph.passes.lower_precision import lower_precision, lower_precision_f16
 from tilewright.graph.passes.match_signs import match_signs
 from tilewright.graph.passes.merge_common_subexpressions import merge_common_subexpressions
 from tilewright.graph.passes.merge_parallel_matmuls import merge_parallel_matmuls
@@ -30,6 +30,7 @@ from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
 from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
+from tilewright.graph.passes.stream_attention import stream_attention
 from tilewright.graph.passes.trim_kernels import trim_kernels
 from tilewright.graph.passes.unfold_convolutions import unfold_convolutions
 from tilewright.graph.passes.widen_bytes import widen_bytes
@@ -94,6 +95,10 @@ PADDED = (separate_padding, canonicalize, remove_dead_nodes)
 
 # Where less precise products are asked for: bf16 operands, weights rounded now.
 LOWER_PRECISION = (lower_precision, fold_constants, merge_common_subexpressions, remove_dead_nodes)
+LOWER_PRECISION_F16 = (lower_precision_f16, *LOWER_PRECISION[1:])
+
+# Where tensor cores do the products of attention.
+STREAMED = (stream_attention,)
 
 # Where products of a quantized model are those of its integers: scales become one.
 SCALED = (fold_scales, remove_dead_nodes)

@@ -15,11 +15,12 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-from tilewright.base.dtype import BF16, F32
+from tilewright.base.dtype import BF16, F16, F32, DType
 from tilewright.base.passes import PassContext
 from tilewright.base.tiles import tile_product
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
+from tilewright.graph.passes.stream_attention import fits_streams, has_streams
 from tilewright.graph.unfold import (
     fits_lines,
     fits_rows,
@@ -40,13 +41,29 @@ LARGE = 1 << 17  # elements of a value that does not stay in a cache beside what
 
 def lower_precision(module: Module, ctx: PassContext) -> Module:
     """Before: matmul(%a, %b).   After: matmul(cast(%a), cast(%b)) {to = dtype f32}."""
-    tiles = tile_product(ctx.target, "bf16", "bf16") is not None
-    rules = (matmul, partial(conv, tiles=tiles), partial(attention, tiles=tiles), recurrent)
+    return _lowered(module, ctx, BF16)
+
+
+def lower_precision_f16(module: Module, ctx: PassContext) -> Module:
+    """The same with f16, whose range is smaller: what a model has beyond it becomes infinite."""
+    return _lowered(module, ctx, F16)
+
+
+def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
+    tiles = tile_product(ctx.target, small.name, small.name) is not None
+    streams = has_streams(ctx.target)
+    rules = (
+        partial(matmul, small=small),
+        partial(conv, tiles=tiles, small=small),
+        partial(attention, tiles=tiles, streams=streams, small=small),
+        partial(recurrent, small=small),
+    )
     rounded = rewrite_matches(rewrite_matches(module, rules), (flatten_rows,))
-    return rewrite_matches(rewrite_matches(rounded, (read_rounded,)), (round_first,))
+    later = (partial(read_rounded, small=small),), (partial(round_first, small=small),)
+    return rewrite_matches(rewrite_matches(rounded, later[0]), later[1])
 
 
-def matmul(node: Node, scope: Scope) -> Replacement:
+def matmul(node: Node, scope: Scope, *, small: DType) -> Replacement:
     """A product of matrices."""
     a, b = node.inputs if node.op == "matmul" else (None, None)
     if a is None or b is None or a.tensor.dtype is not F32:
@@ -54,11 +71,11 @@ def matmul(node: Node, scope: Scope) -> Replacement:
     if len(shape_of(a) or ()) < 2 or len(shape_of(b) or ()) < 2 or not _is_long(a):
         return None
     steps = Steps(node, scope)
-    steps.add("matmul", _rounded(steps, a), _rounded(steps, b), to=F32)
+    steps.add("matmul", _rounded(steps, a, small), _rounded(steps, b, small), to=F32)
     return steps.done()
 
 
-def conv(node: Node, scope: Scope, *, tiles: bool) -> Replacement:
+def conv(node: Node, scope: Scope, *, tiles: bool, small: DType) -> Replacement:
     """A convolution: in a form whose images tiles can read, or else as a product of its windows."""
     x = node.inputs[0] if node.op == "conv" else None
     weights = None if x is None else foldable_weights(node, scope)
@@ -66,59 +83,68 @@ def conv(node: Node, scope: Scope, *, tiles: bool) -> Replacement:
         return None
     bias = (*node.inputs[2:], None)[0]
     steps = Steps(node, scope)
-    small = weights.astype(BF16.numpy)
+    narrow = weights.astype(small.numpy)
     if tiles and fits_lines(node, weights):
-        return in_lines(steps, node, _rounded(steps, x), small, bias, to=F32, winograd=0)
+        return in_lines(steps, node, _rounded(steps, x, small), narrow, bias, to=F32, winograd=0)
     if fits_tiles(node, weights):
         attributes = {**dict(node.attributes), "to": F32, "winograd": 0}
-        rounded = scope.new_constant(small, "w", node)
+        rounded = scope.new_constant(narrow, "w", node)
         steps.nodes.append(rounded)
-        sums = steps.add("conv", _rounded(steps, x), rounded.output, **attributes)
+        sums = steps.add("conv", _rounded(steps, x, small), rounded.output, **attributes)
         if bias is not None:
             steps.add("add", sums, bias)
         return steps.done()
-    if tiles and fits_rows(node, small):
-        return in_rows(steps, node, _rounded(steps, x), small, bias, "conv", to=F32, winograd=0)
-    return unfolded(steps, node, _rounded(steps, x), small, bias, "matmul", to=F32)
+    if tiles and fits_rows(node, narrow):
+        return in_rows(
+            steps, node, _rounded(steps, x, small), narrow, bias, "conv", to=F32, winograd=0
+        )
+    return unfolded(steps, node, _rounded(steps, x, small), narrow, bias, "matmul", to=F32)
 
 
-def attention(node: Node, scope: Scope, *, tiles: bool) -> Replacement:
+def attention(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DType) -> Replacement:
     """Attention of rows that fill tiles: weights are rounded too, the rest of softmax is not."""
-    if node.op != "attention" or not tiles or len(node.outputs) > 1:
+    if node.op != "attention" or not (tiles or streams) or len(node.outputs) > 1:
         return None
     q, k, v, *others = node.inputs
     assert q is not None
     assert k is not None
     assert v is not None
+    if streams:
+        if not fits_streams(node, (F32,)):
+            return None
+        steps = Steps(node, scope)
+        rounded = [_rounded_behind(steps, value, small) for value in (q, k, v)]
+        steps.add("attention", *rounded, *others, **{**dict(node.attributes), "to": F32})
+        return steps.done()
     sizes = [dim for value in (q, k, v) for dim in (shape_of(value) or ())[2:]]
     known = [int(dim.value) for dim in sizes if isinstance(dim, Const)]
     if q.tensor.dtype is not F32 or len(known) < len(sizes) or min(known) < SHORTEST:
         return None
     steps = Steps(node, scope)
-    rounded = [_rounded_behind(steps, value) for value in (q, k, v)]
+    rounded = [_rounded_behind(steps, value, small) for value in (q, k, v)]
     attributes = {**dict(node.attributes), "rounded": True, "to": F32}
     steps.add("attention", *rounded, *others, **attributes)
     return steps.done()
 
 
-def recurrent(node: Node, scope: Scope) -> Replacement:
+def recurrent(node: Node, scope: Scope, *, small: DType) -> Replacement:
     """A recurrent layer: its weights, which every step reads; states keep their precision."""
     r = node.inputs[1] if node.op in RECURRENT else None
     if r is None or r.tensor.dtype is not F32 or not _is_long(r):
         return None
     steps = Steps(node, scope)
     gates, _, *others = node.inputs
-    rounded = _rounded(steps, r)
+    rounded = _rounded(steps, r, small)
     return [*steps.nodes, replace(node, inputs=(gates, rounded, *others))]
 
 
-def read_rounded(node: Node, scope: Scope) -> Replacement:
+def read_rounded(node: Node, scope: Scope, *, small: DType) -> Replacement:
     """A sum whose large operand is there in bf16, for a product, reads that."""
     if node.op != "add":
         return None
     steps = Steps(node, scope)
     given = [
-        steps.add("cast", _rounded(steps, value), to=F32)
+        steps.add("cast", _rounded(steps, value, small), to=F32)
         if value is not None and _is_kept(value, scope)
         else value
         for value in node.inputs
@@ -129,9 +155,9 @@ def read_rounded(node: Node, scope: Scope) -> Replacement:
     return steps.done()
 
 
-def round_first(node: Node, scope: Scope) -> Replacement:
+def round_first(node: Node, scope: Scope, *, small: DType) -> Replacement:
     """The greatest of numbers, rounded, is the greatest of the rounded: less is moved."""
-    pooled = node.inputs[0] if node.op == "cast" and node["to"] is BF16 else None
+    pooled = node.inputs[0] if node.op == "cast" and node["to"] is small else None
     pool = scope.producer(pooled, "max_pool")
     if pool is None or pooled is None or len(pool.outputs) > 1 or pool.inputs[0] is None:
         return None
@@ -141,7 +167,7 @@ def round_first(node: Node, scope: Scope) -> Replacement:
     if pooled.tensor.dtype is not F32:
         return None
     steps = Steps(node, scope)
-    steps.add("max_pool", _rounded(steps, pool.inputs[0]), **dict(pool.attributes))
+    steps.add("max_pool", _rounded(steps, pool.inputs[0], small), **dict(pool.attributes))
     return steps.done()
 
 
@@ -153,17 +179,17 @@ def _is_kept(value: Value, scope: Scope) -> bool:
     return prod(int(dim.value) if isinstance(dim, Const) else 1 for dim in shape) >= LARGE
 
 
-def _rounded_behind(steps: Steps, value: Value) -> Value:
+def _rounded_behind(steps: Steps, value: Value, small: DType) -> Value:
     """A value rounded by whoever makes it, though products look at parts of it, or turn it."""
     view = steps.scope.producer(value)
     if view is None or view.inputs[0] is None or not is_view(view):
-        return _rounded(steps, value)
-    source = _rounded_behind(steps, view.inputs[0])
+        return _rounded(steps, value, small)
+    source = _rounded_behind(steps, view.inputs[0], small)
     return steps.add(view.op, source, *view.inputs[1:], **dict(view.attributes))
 
 
-def _rounded(steps: Steps, value: Value) -> Value:
-    return steps.add("cast", value, to=BF16)
+def _rounded(steps: Steps, value: Value, small: DType) -> Value:
+    return steps.add("cast", value, to=small)
 
 
 def _is_long(value: Value) -> bool:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from tilewright.rules.gpu.attention_hopper import ATTENTION_HOPPER
 from tilewright.rules.gpu.contraction import GEMM
 from tilewright.rules.gpu.elementwise import elementwise
 from tilewright.rules.gpu.fallback import fallback
 from tilewright.rules.gpu.gemm_hopper import GEMM_HOPPER
 from tilewright.rules.gpu.gemv import gemv
 from tilewright.rules.gpu.reduction import reduction
-from tilewright.rules.gpu.rows import rows
+from tilewright.rules.gpu.rows import ROWS
 from tilewright.rules.rule import RuleSet, closed
 
 RULES: RuleSet = (
+    (ATTENTION_HOPPER,),
     (GEMM_HOPPER,),
     (GEMM,),
-    (closed("rows", rows),),
+    (ROWS,),
     (closed("gemv", gemv),),
     (closed("reduction", reduction),),
     (closed("elementwise", elementwise),),

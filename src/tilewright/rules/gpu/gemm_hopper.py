@@ -1,38 +1,46 @@
 """GEMM by Hopper's tensor cores: bulk copies by a producer warp, products by warpgroups.
 
     for tile in blockIdx.x { for group in threadIdx.y {
-      clear; for ko [specialize = (slots, blocks)] { copy A, B; sums += A B^T }; store } }
+      clear; for ko [specialize = (slots, blocks)] { copy A, B; sums += A B^T }; epilogue } }
 
-Both operands have k contiguous. Tiles are `64 * groups` by `block_n`; `slots` of them are in
+A has k contiguous, B has k or n. Tiles are `64 * groups` by `block_n`; `slots` of them are in
 flight. Neighbouring blocks share columns of `span` tiles, so that B stays in L2; as many blocks as
 there are multiprocessors stay for all tiles, and fetch the next one while they store the last.
+
+Sizes that no tile divides are padded: copies fill up with zeros, and the epilogue leaves out what
+is not there. Where tiles are too few, `split_k` parts of the sum are computed apart.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
+from typing import Any
 
 import numpy as np
 
+from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.intrin import hopper
 from tilewright.rules.context import RuleContext
-from tilewright.rules.match.contraction import contraction
+from tilewright.rules.cpu.epilogue import followers
+from tilewright.rules.gpu.contraction import SPLIT_K
+from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
-from tilewright.sym import ONE, Cast, Const, Var
+from tilewright.sym import ONE, Cast, Const, Var, uses_var
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Load, Store
-from tilewright.tensor.schedule import BlockRef, Schedule
-from tilewright.tensor.visit import output_buffers
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.schedule.analysis.tree import all_loops
+from tilewright.tensor.visit import blocks, output_buffers
 
 FEATURE = "wgmma"
 BLOCK_N = (64, 256, 192, 128, 96)  # candidates, in columns of one wgmma
 GROUPS = (1, 2)  # candidates, warpgroups that multiply
 SLOTS = (4, 5, 6, 3, 2)  # candidates, tiles on their way in shared memory
 SPAN = (1, 16, 8, 4, 2)  # candidates, tiles along m before the next column
-ROUND_UP_BYTES = 4096  # of shared memory beside the slots: barriers, alignment
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,11 @@ class Plan:
     block_n: int
     slots: int
     span: int  # tiles along m that neighbouring blocks take before the next column
+    split_k: int = 1  # parts of the sum that are computed apart
+
+    @property
+    def rows(self) -> int:
+        return hopper.M * self.groups
 
 
 @dataclass(frozen=True)
@@ -50,15 +63,23 @@ class Found:
     """A GEMM whose operands tensor cores take as they are, or once a weight is transposed."""
 
     reference: BlockRef
-    rounded: BlockRef | None  # what only converts the sums
     dtype: str
-    result: str
+    batch: int  # GEMMs of their own, outer axes of m among them
     m: int
     n: int
     k: int
+    m_axis: int  # positions of the block's iterators
+    n_axis: int
+    k_axis: int
     a_index: int  # of the block's reads
     b_index: int
     packs_b: bool  # a weight [k, n] that is stored as [n, k]
+    along_n: bool  # B is [k, n], and read as it is
+
+    @property
+    def depth(self) -> int:
+        """Of a tile's row, in elements."""
+        return hopper.ROW_BYTES // hopper.TYPES[self.dtype]
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
@@ -67,132 +88,301 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
     found = contraction(nest)
-    if found is None or nest.is_dynamic(list(nest.loops)):
+    if found is None or nest.is_dynamic(list(nest.loops)) or not found.m:
         return None
-    spatial = [at for at in nest.spatial if nest.extent(at) is not ONE]
-    if len(nest.reduce) != 1 or spatial != [*found.m, *found.n]:
-        return None
-    if len(found.m) != 1 or len(found.n) != 1:
+    if len(nest.reduce) != 1 or len(found.n) != 1:
         return None
     kind = found.a.buffer.dtype.name
     if kind != found.b.buffer.dtype.name or kind not in hopper.TYPES:
         return None
     if nest.block.writes[0].buffer.dtype.name != "f32":
         return None
-    (m,), (n,), (k,) = found.m, found.n, found.k
+    m, (n,), (k,) = found.m[-1], found.n, found.k
     if not _is_matrix(found.a, nest.var(m), nest.var(k)):
         return None
-    packs = not _is_matrix(found.b, nest.var(n), nest.var(k))
-    if packs and not (
-        _is_matrix(found.b, nest.var(k), nest.var(n))
-        and found.b.buffer.rank == 2
-        and found.b.buffer.name in context.constants
-    ):
+    along_n = not _is_matrix(found.b, nest.var(n), nest.var(k))
+    if along_n and not _is_matrix(found.b, nest.var(k), nest.var(n)):
         return None
-    rounded = _rounded(sch, reference)
-    result = "f32"
-    if rounded is not None:
-        result = block_of(sch.function, rounded.name).writes[0].buffer.dtype.name
-    sizes = (nest.guess(m), nest.guess(n), nest.guess(k))
-    reads = (found.read_index(found.a), found.read_index(found.b))
-    return Found(reference, rounded, kind, result, *sizes, *reads, packs)
-
-
-def _is_matrix(load: Load, row: Var, column: Var) -> bool:
-    """Whether an operand is read as a matrix, neighbouring columns side by side."""
-    *outer, last_row, last = load.index
-    dims = load.buffer.shape
-    unit = all(isinstance(at, Const) for at in outer) and all(dim is ONE for dim in dims[:-2])
-    return unit and last_row is row and last is column
-
-
-def _rounded(sch: Schedule, reference: BlockRef) -> BlockRef | None:
-    """The only reader, if all it does is convert each sum."""
-    consumers = sch.get_consumers(reference)
-    made = block_of(sch.function, reference.name).writes[0].buffer
-    if len(consumers) != 1 or made in output_buffers(sch.function):
+    packs = along_n and found.b.buffer.rank == 2 and found.b.buffer.name in context.constants
+    sizes = {at: nest.guess(at) for at in (m, n, k)}
+    rows = [sizes[k], sizes[n]] if along_n and not packs else [sizes[k]]
+    if any(length * hopper.TYPES[kind] % hopper.COPY_ALIGN_BYTES for length in rows):
         return None
-    body = block_of(sch.function, consumers[0].name).body
-    if not isinstance(body, Store) or not isinstance(body.value, Cast):
-        return None
-    (value,) = body.value.children()
-    plain = isinstance(value, Load) and value.buffer is made and value.index == body.index
-    return consumers[0] if plain and body.buffer.dtype.name in hopper.TYPES else None
-
-
-def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
-    """Tiles that divide the matrices and fit."""
-    sm = multiprocessor_of(context.target)
-    depth = hopper.ROW_BYTES // hopper.TYPES[found.dtype]
-    if found.k % depth or found.m % hopper.M or found.n % BLOCK_N[0]:
-        return None
-
-    def legal(c: Columns) -> Column:
-        rows = hopper.M * c["groups"]
-        fits = c["slots"] * (rows + c["block_n"]) * hopper.ROW_BYTES + ROUND_UP_BYTES
-        whole = (found.m % rows == 0) & (found.n % c["block_n"] == 0)
-        result: Column = whole & (fits <= sm.shared_bytes) & (found.m // rows % c["span"] == 0)
-        return result
-
-    return Space(Plan, {"groups": GROUPS, "block_n": BLOCK_N, "slots": SLOTS, "span": SPAN}, legal)
-
-
-def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Waves of tiles: products, or shared memory where tiles are narrow; the last store."""
-    sm = multiprocessor_of(context.target)
-    rows = hopper.M * c["groups"]
-    tiles = (found.m // rows) * (found.n // c["block_n"])
-    waves = -(-tiles // sm.count)
-    steps = found.k * hopper.TYPES[found.dtype] // hopper.ROW_BYTES
-    work = rows * c["block_n"] * (hopper.ROW_BYTES // hopper.TYPES[found.dtype])
-    per_step = work / sm.tensor_fma_per_cycle
-    narrow = (rows + c["block_n"]) * hopper.ROW_BYTES / sm.l2_bytes_per_cycle
-    waiting = sm.global_latency_cycles * 2.0 / c["slots"]
-    return Cost.of(
-        products=waves * steps * np.maximum(np.maximum(per_step, narrow), waiting),
-        start=sm.global_latency_cycles,
-        store=1.0 * rows * c["block_n"] / 64,
-        l2=waves * steps * 40.0 / c["span"],
+    whole = found.guess(tuple(nest.spatial))
+    return Found(
+        reference,
+        kind,
+        whole // (sizes[m] * sizes[n]),
+        sizes[m],
+        sizes[n],
+        sizes[k],
+        m,
+        n,
+        k,
+        found.read_index(found.a),
+        found.read_index(found.b),
+        packs,
+        along_n and not packs,
     )
 
 
+def _is_matrix(load: Load, row: Var, column: Var) -> bool:
+    """Whether an operand is read as a matrix, or several, neighbouring columns side by side."""
+    *outer, last_row, last = load.index
+    apart = not any(uses_var(at, {row, column}) for at in outer)
+    return apart and last_row is row and last is column
+
+
+def plans(found: Found, context: RuleContext) -> Space[Plan]:
+    """Tiles that fit."""
+    sm = multiprocessor_of(context.target)
+
+    def legal(c: Columns) -> Column:
+        rows = hopper.M * c["groups"]
+        fits = c["slots"] * (rows + c["block_n"]) * hopper.ROW_BYTES + hopper.BESIDE_BYTES
+        whole = _ceil(found.m, rows) % c["span"] == 0
+        parts = (c["split_k"] == 1) | (found.k % (c["split_k"] * found.depth) == 0)
+        boxes = (c["block_n"] % found.depth == 0) | (not found.along_n)
+        result: Column = (fits <= sm.shared_bytes) & whole & parts & boxes
+        return result
+
+    return Space(
+        Plan,
+        {
+            "groups": GROUPS,
+            "block_n": BLOCK_N,
+            "slots": SLOTS,
+            "span": SPAN,
+            "split_k": SPLIT_K,
+        },
+        legal,
+    )
+
+
+def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
+    """Waves of tiles: products, tiles from L2, or all of the operands from memory, whichever takes
+    longest; the last store; sums of parts."""
+    sm = multiprocessor_of(context.target)
+    size = hopper.TYPES[found.dtype]
+    rows, split = hopper.M * c["groups"], c["split_k"]
+    tiles = found.batch * _ceil(found.m, rows) * _ceil(found.n, c["block_n"])
+    blocks = tiles * split
+    waves = _ceil(blocks, sm.count)
+    steps = _ceil(found.k // split, found.depth)
+    per_step = rows * c["block_n"] * found.depth / sm.tensor_fma_per_cycle
+    there = np.minimum(rows, found.m) + np.minimum(c["block_n"], found.n)  # the rest is zeros
+    narrow = there * hopper.ROW_BYTES / sm.l2_bytes_per_cycle
+    waiting = sm.global_latency_cycles * 3.2 / c["slots"]  # with the signs between roles
+    busy = np.minimum(blocks, sm.count)
+    flying = busy * c["slots"] * there * hopper.ROW_BYTES
+    rate = np.minimum(sm.memory_bytes_per_cycle, flying / sm.global_latency_cycles)
+    rate = np.minimum(rate, busy * sm.own_memory_bytes_per_cycle)
+    operands = size * found.batch * found.m * found.k + size * found.n * found.k
+    parts = 8.0 * found.batch * found.m * found.n * split  # written and read again
+    through_tiles = waves * steps * np.maximum(np.maximum(per_step, narrow), waiting)
+    return Cost.of(
+        products=np.maximum(through_tiles, operands / rate),
+        start=sm.global_latency_cycles,
+        store=1.0 * rows * c["block_n"] / 64,
+        l2=waves * steps * 40.0 / c["span"],
+        split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0.0),
+    )
+
+
+def _ceil(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
+
+# ------------------------------------------------------------------------------------ schedule
+
+
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
-    """The schedule of a plan."""
-    c, kind = found.reference, found.dtype
-    rows, depth = hopper.M * plan.groups, hopper.ROW_BYTES // hopper.TYPES[kind]
+    """The schedule of a plan; results go through what follows where that can be fused."""
     done: list[BlockRef] = []
+    c = found.reference
     if found.packs_b:
         packed = sch.cache_read(c, found.b_index, "global")
         sch.transform_layout(packed, ("write", 0), "(k, n) -> (n, k)")
         sch.annotate(packed, CONSTANT, True)
         done.append(packed)
-    a = sch.cache_read(c, found.a_index, hopper.TILE_SCOPE)
-    b = sch.cache_read(c, found.b_index, hopper.TILE_SCOPE)
-    if found.rounded is None:
-        store = sch.cache_write(c, 0, hopper.SUM_SCOPE)
-    else:
-        store = found.rounded
+    if plan.split_k > 1:
+        k = sch.get_loops(c)[found.k_axis]
+        part, _ = sch.split(k, [plan.split_k, found.k // plan.split_k])
+        c = sch.rfactor(part, 0)
+        loops = sch.get_loops(c)
+        first = next(loop for loop in loops if loop.var is part.var)
+        sch.reorder(first, *[loop for loop in loops if loop.var is not part.var])
+        return (*done, *_tiled(sch, c, found, plan, context, []))
+    consumers = _followers(sch, c)
+    if consumers:
+        point = sch.checkpoint()
+        try:
+            return (*done, *_tiled(sch, c, found, plan, context, consumers))
+        except ScheduleError:
+            sch.restore(point)
+    return (*done, *_tiled(sch, c, found, plan, context, []))
+
+
+def _followers(sch: Schedule, c: BlockRef) -> list[BlockRef]:
+    """What follows the sums element by element, steps that follow each other as one."""
+    outputs = output_buffers(sch.function)
+    made = block_of(sch.function, c.name).writes[0].buffer
+    found = [] if made in outputs else followers(sch, c)
+    while len(found) == 1:
+        point = sch.checkpoint()
+        result = block_of(sch.function, found[0].name).writes[0].buffer
+        later = [] if result in outputs else followers(sch, found[0])
+        if not later or not sch.attempt(sch.compute_inline, found[0]):
+            return found
+        after = followers(sch, c)
+        if not after:
+            sch.restore(point)
+            return found
+        found = after
+    return found
+
+
+def _tiled(
+    sch: Schedule,
+    c: BlockRef,
+    found: Found,
+    plan: Plan,
+    context: RuleContext,
+    consumers: list[BlockRef],
+) -> list[BlockRef]:
+    kind, depth = found.dtype, found.depth
+    operands = _contraction(sch, c)
+    m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
+    wanted = {m: plan.rows, n: plan.block_n, k: depth}
+    done: list[BlockRef] = []
+    stores = list(consumers)
+    if any(operands.nest.guess(at) % by for at, by in wanted.items()):
+        padded, crops = _padded(sch, c, [wanted.get(at, 1) for at in operands.nest.loops])
+        done += padded
+        stores = stores or crops
+        for crop in crops if consumers else ():
+            sch.compute_inline(crop)
+    operands = _contraction(sch, c)
+    a_index, b_index = operands.read_index(operands.a), operands.read_index(operands.b)
+    a = sch.cache_read(c, a_index, hopper.TILE_SCOPE)
+    b = sch.cache_read(c, b_index, hopper.TILE_SCOPE)
+    rounded = None if done else _rounded(sch, stores, c)
+    if rounded is not None:
         sch.set_scope(c, 0, hopper.SUM_SCOPE)
-    *_, i, j, k = sch.get_loops(c)  # those before have one iteration
-    far, near, group, ii = sch.split(i, [None, plan.span, plan.groups, hopper.M])
-    column, jj = sch.split(j, [None, plan.block_n])
-    ko, ki = sch.split(k, [None, depth])
-    sch.reorder(far, column, near, group, ko, ii, jj, ki)
-    sch.reverse_compute_at(store, group)
-    sch.bind(sch.fuse(far, column, near), "blockIdx.x")
+        copies = stores
+    else:
+        copies = [sch.cache_write(c, 0, hopper.SUM_SCOPE)]
+        if stores:
+            sch.set_scope(copies[0], 0, hopper.WIDE_SCOPE)
+    loops = sch.get_loops(c)
+    outer = [loop for at, loop in enumerate(loops) if at not in (m, n, k)]
+    units = [loop for loop in outer if _is_unit(sch, loop)]
+    outer = [loop for loop in outer if loop not in units]
+    far, near, group, ii = sch.split(loops[m], [None, plan.span, plan.groups, hopper.M])
+    column, jj = sch.split(loops[n], [None, plan.block_n])
+    ko, ki = sch.split(loops[k], [None, depth])
+    sch.reorder(*units, *outer, far, column, near, group, ko, ii, jj, ki)
+    sch.reverse_compute_at(copies[0], group)
+    if rounded is None and stores:
+        for store in stores:
+            sch.reverse_compute_at(store, group)
+            _spread(sch, store)
+        instruction = hopper.rows_of(plan.block_n)
+    else:
+        instruction = hopper.store_of(rounded or "f32", plan.block_n)
+    sch.tensorize(sch.get_loops(copies[0])[-2], instruction)
+    sch.bind(sch.fuse(*outer, far, column, near), "blockIdx.x")
     sch.bind(group, "threadIdx.y")
     sch.compute_at(a, ko)
     sch.compute_at(b, ko)
     start = sch.decompose_reduction(c, ko)
-    product = hopper.dot_of(kind, plan.block_n)
+    if found.along_n:
+        _in_boxes(sch, b, depth)
+    product = hopper.dot_of(kind, plan.block_n, along_n=found.along_n)
     sch.tensorize(sch.get_loops(c)[-3], product)
     sch.tensorize(sch.get_loops(start)[-2], product)
-    sch.tensorize(sch.get_loops(store)[-2], hopper.store_of(found.result, plan.block_n))
-    sch.tensorize(sch.get_loops(a)[-2], hopper.load_of(kind, rows))
-    sch.tensorize(sch.get_loops(b)[-2], hopper.load_of(kind, plan.block_n))
-    tiles = found.m // rows * (found.n // plan.block_n)
+    sch.tensorize(sch.get_loops(a)[-2], hopper.load_of(kind, plan.rows))
+    columns = depth if found.along_n else plan.block_n
+    sch.tensorize(sch.get_loops(b)[-2], hopper.load_of(kind, columns))
+    tiles = found.batch * _ceil(found.m, plan.rows) * _ceil(found.n, plan.block_n) * plan.split_k
     sch.specialize(ko, plan.slots, min(tiles, multiprocessor_of(context.target).count))
-    return (*done, c, start, a, b, store)
+    return [*done, c, start, a, b, *copies, *stores]
+
+
+def _in_boxes(sch: Schedule, b: BlockRef, width: int) -> None:
+    """A tile [k, n] as boxes of a row's length along n, one behind the other."""
+    *_, row, column = sch.get_loops(b)
+    box, inner = sch.split(column, [None, width])
+    sch.reorder(box, row, inner)
+    rank = block_of(sch.function, b.name).writes[0].buffer.rank
+    *outer, k, n = [f"d{at}" for at in range(rank)]
+    inside = ", ".join((*outer, f"{n} // {width}", k, f"{n} % {width}"))
+    sch.transform_layout(b, ("write", 0), f"({', '.join((*outer, k, n))}) -> ({inside})")
+
+
+def _padded(
+    sch: Schedule, c: BlockRef, multiples: list[int]
+) -> tuple[list[BlockRef], list[BlockRef]]:
+    """Round sizes up; the blocks that fill up operands, and those that leave out results."""
+    before = _names(sch)
+    sch.pad(c, multiples)
+    added = [sch.get_block(name) for name in _names(sch) if name not in before]
+    after = sch.get_consumers(c)
+    return [each for each in added if each not in after], [each for each in added if each in after]
+
+
+def _names(sch: Schedule) -> list[str]:
+    return [block.name for block in blocks(sch.function.body)]
+
+
+def _is_unit(sch: Schedule, loop: LoopRef) -> bool:
+    found = next(each for each in all_loops(sch.function.body) if each.var is loop.var)
+    return found.extent is ONE
+
+
+def _contraction(sch: Schedule, c: BlockRef) -> Contraction:
+    nest = nest_of(sch, c)
+    found = None if nest is None else contraction(nest)
+    if found is None:
+        raise ScheduleError("TW2102", f"@{c.name} is no contraction any more")
+    return found
+
+
+def _spread(sch: Schedule, store: BlockRef) -> None:
+    """The loops of an epilogue over the threads that hold the sums, neighbours of a row in each."""
+    ii, jj = sch.get_loops(store)[-2:]
+    warp, half, row = sch.split(ii, hopper.ROW_DIGITS)
+    lanes = _lanes(sch, store)
+    run, part, some, lane = sch.split(jj, [None, hopper.QUAD, hopper.RUN // lanes, lanes])
+    sch.reorder(warp, row, part, half, run, some, lane)
+    sch.bind(sch.fuse(warp, row, part), "threadIdx.x")
+    for loop in (half, run, some):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+
+
+def _lanes(sch: Schedule, store: BlockRef) -> int:
+    """Neighbours that rows of all memory have whole numbers of."""
+    block = block_of(sch.function, store.name)
+    lanes = hopper.RUN
+    for region in (*block.reads, *block.writes):
+        width = region.buffer.shape[-1] if region.buffer.rank else ONE
+        if region.buffer.memory.is_addressable and isinstance(width, Const) and width is not ONE:
+            lanes = gcd(lanes, int(width.value))
+    return lanes
+
+
+def _rounded(sch: Schedule, stores: list[BlockRef], c: BlockRef) -> str | None:
+    """The type of the results, if all that happens to each sum is a conversion."""
+    if len(stores) != 1:
+        return None
+    made = block_of(sch.function, c.name).writes[0].buffer
+    body = block_of(sch.function, stores[0].name).body
+    if not isinstance(body, Store) or not isinstance(body.value, Cast):
+        return None
+    (value,) = body.value.children()
+    plain = isinstance(value, Load) and value.buffer is made and value.index == body.index
+    return body.buffer.dtype.name if plain and body.buffer.dtype.name in hopper.TYPES else None
 
 
 GEMM_HOPPER = Rule("gemm_hopper", Plan, match, plans, cost, apply)

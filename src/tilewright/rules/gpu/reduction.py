@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.base.errors import ScheduleError
+from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.epilogue import followers
 from tilewright.rules.cpu.vectorize import total
@@ -25,7 +26,7 @@ from tilewright.rules.gpu.threads import (
     units_first,
 )
 from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest, is_expression
-from tilewright.sym import ONE, Expr, Select
+from tilewright.sym import ONE, Const, Expr, Select
 from tilewright.tensor.ir import SCAN, For, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
@@ -40,6 +41,7 @@ class Plan:
 
     threads: int  # of a block
     per_result: int  # threads that work on one result; 1: each thread has results of its own
+    vector: int = 1  # neighbours that a thread takes at a time
 
 
 def reduction(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
@@ -84,7 +86,22 @@ def plan_of(nest: Nest, context: RuleContext) -> Plan:
     threads = WARP
     while threads < THREADS and length >= 8 * threads:
         threads *= 2
-    return Plan(threads, threads)
+    return Plan(threads, threads, _vector_of(nest, length // threads, context))
+
+
+def _vector_of(nest: Nest, each: int, context: RuleContext) -> int:
+    """Neighbours along the sum that a thread can load at once, of those that are its own."""
+    if len(nest.reduce) != 1 or nest.is_dynamic(nest.reduce):
+        return 1
+    inner = nest.reduce[0]
+    strides = [access.stride(nest.var(inner)) for access in nest.reads]
+    if not all(isinstance(stride, Const) and stride.value in (0, 1) for stride in strides):
+        return 1
+    sizes = [access.buffer.dtype.size_bytes for access in nest.reads]
+    vector = multiprocessor_of(context.target).access_bytes // max(sizes)
+    while vector > 1 and (each % vector or nest.guess(inner) % each):
+        vector //= 2
+    return vector
 
 
 def by_threads(
@@ -119,7 +136,8 @@ def _by_blocks(sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan) -> tu
     """A block of threads for each result."""
     made = nest.block.writes[0].buffer
     consumers = followers(sch, reference) if made not in output_buffers(sch.function) else []
-    parts = factored(sch, reference, [nest.loops[at] for at in nest.reduce], plan.threads)
+    reduce = [nest.loops[at] for at in nest.reduce]
+    parts = factored(sch, reference, reduce, plan.threads, plan.vector)
     left = own_nest(sch, reference)
     if left is None:
         raise ScheduleError("TW2102", f"the loops of @{reference.name} are not its own")
@@ -133,7 +151,7 @@ def _by_blocks(sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan) -> tu
         sch.compute_at(part, row)
     for each in consumers:
         sch.reverse_compute_at(each, row)
-    stored = share_parts(sch, reference, parts, row, plan.threads)
+    stored = share_parts(sch, reference, parts, row, plan.threads, for_all=bool(consumers))
     for each in consumers:
         finish(sch, each, row, plan.threads)
     sch.bind(row, "blockIdx.x")
@@ -141,11 +159,19 @@ def _by_blocks(sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan) -> tu
 
 
 def factored(
-    sch: Schedule, reference: BlockRef, loops: Sequence[LoopRef], threads: int
+    sch: Schedule, reference: BlockRef, loops: Sequence[LoopRef], threads: int, vector: int = 1
 ) -> list[BlockRef]:
-    """A reduction in steps: a part for each thread, then a few of those, then the result."""
-    _, inner = sch.split(fused(sch, loops), [None, threads])
-    parts = [sch.rfactor(inner, 0)]
+    """A reduction in steps: a part for each thread, then a few of those, then the result. Each
+    thread takes `vector` neighbours at a time."""
+    whole = fused(sch, loops)
+    if vector > 1:
+        _, inner, lane = sch.split(whole, [None, threads, vector])
+        parts = [sch.rfactor(inner, 0)]
+        own = next(loop for loop in sch.get_loops(parts[0]) if loop.var is lane.var)
+        sch.unroll(own)
+    else:
+        _, inner = sch.split(whole, [None, threads])
+        parts = [sch.rfactor(inner, 0)]
     if threads > COMBINED:
         _, few = sch.split(sch.get_loops(reference)[-1], [None, COMBINED])
         parts.append(sch.rfactor(few, 0))
@@ -153,9 +179,16 @@ def factored(
 
 
 def share_parts(
-    sch: Schedule, reference: BlockRef, parts: Sequence[BlockRef], row: LoopRef, threads: int
+    sch: Schedule,
+    reference: BlockRef,
+    parts: Sequence[BlockRef],
+    row: LoopRef,
+    threads: int,
+    *,
+    for_all: bool = False,
 ) -> list[BlockRef]:
-    """The steps of a reduction on the threads of a block, all of them under one loop."""
+    """The steps of a reduction on the threads of a block, all of them under one loop. The last one
+    each thread does for itself; the first one stores it, unless it is for all of them."""
     stored = []
     for at, part in enumerate(parts):
         nest = inner_nest(sch, part, depth_of(sch, part, row))
@@ -170,11 +203,13 @@ def share_parts(
         store = sch.cache_write(part, 0, "local")
         sch.reverse_compute_at(store, thread)
         stored.append(store)
-    loops = sch.get_loops(reference)[depth_of(sch, reference, row) :]
-    unit = sch.add_unit_loop(loops[0] if loops else reference)
-    _, one = sch.split(unit, [1, threads])
-    sch.bind(one, "threadIdx.x")
-    return stored
+    if for_all:
+        sch.set_scope(reference, 0, "local")
+        return stored
+    store = sch.cache_write(reference, 0, "local")
+    sch.reverse_compute_at(store, row)
+    by_one_thread(sch, store, threads)
+    return [*stored, store]
 
 
 def finish(sch: Schedule, reference: BlockRef, row: LoopRef, threads: int) -> None:

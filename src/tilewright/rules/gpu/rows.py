@@ -2,83 +2,263 @@
 
     for row in blockIdx.x { max of the row; exp and sum of the row; row / sum }
 
-All stages of a row run in one kernel; what they hand on stays in shared memory.
+All stages of a row run in one kernel; what they hand on stays in shared memory. A thread takes
+`vector` neighbours at a time, so that it asks memory for up to 16 bytes at once.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
 
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.fused_reductions import Stages, stages_of
 from tilewright.rules.cpu.vectorize import total
-from tilewright.rules.gpu.reduction import COMBINED, depth_of, factored, finish, share_parts
-from tilewright.rules.match.nest import fused, inner_nest
-from tilewright.sym import ONE
+from tilewright.rules.gpu.reduction import (
+    COMBINED,
+    depth_of,
+    factored,
+    finish,
+    loop_extents,
+    share_parts,
+)
+from tilewright.rules.gpu.threads import MOST_TURNS, by_one_thread
+from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space, unit
+from tilewright.sym import ONE, Const
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.visit import blocks
+from tilewright.tensor.visit import blocks, output_buffers
 
 SHARED_ALIGN_BYTES = 128  # of each buffer there
 PART_BYTES = 8  # of one part of a reduction, at most
+THREADS = (256, 128, 64, 32, 512)  # candidates, of a block
+VECTOR = (1, 2, 4, 8)  # candidates, neighbours of one thread
 
 
-def rows(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Schedule a block without reductions together with the reductions that it uses."""
+@dataclass(frozen=True)
+class Plan:
+    """How the threads of a block share out a row."""
+
+    threads: int = unit("threads", "of a block, which has one row")
+    vector: int = unit("elements", "side by side that a thread takes at a time")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The stages of rows, by their names and sizes."""
+
+    root: str
+    stages: Stages
+    rows: int
+    length: int  # of the longest stage of a row
+    moved_bytes: int  # of memory, by all rows
+    shared_bytes: int  # that stages hand on, of a row
+    element_bytes: int  # of the widest element in memory
+    is_whole: bool  # every stage but numbers of a row runs over the whole of it
+
+
+def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
+    """A block without reductions, together with the reductions that it uses."""
     found = stages_of(sch, reference)
-    if found is None or _has_later(sch, reference) or not _fits(found, context):
-        return ()
+    if found is None or _has_later(sch, reference):
+        return None
     sink = found.root
-    if total(sink, [at for at in sink.loops if at not in found.rows]) == 1:
-        return ()  # one result per row: a reduction and what follows it
-    kept = [at for at in found.rows if sink.extent(at) is not ONE] or found.rows[-1:]
-    units = [at for at in found.rows if at not in kept]
-    order = [at for at in sink.loops if at not in found.rows]
+    inner = [at for at in sink.loops if at not in found.rows]
+    if total(sink, inner) == 1:
+        return None  # one result per row: a reduction and what follows it
+    rows = total(sink, found.rows)
+    lengths = [_length(found, name, nest) for name, nest in found.members.items()]
+    length = max([*lengths, total(sink, inner)])
+    moved = sum(
+        _elements(access.buffer.shape) * access.buffer.dtype.size_bytes
+        for nest in found.nests
+        for access in nest.accesses
+        if access.buffer in sch.function.buffers
+    )
+    sizes = [
+        access.buffer.dtype.size_bytes
+        for nest in found.nests
+        for access in nest.accesses
+        if access.buffer in sch.function.buffers
+    ]
+    own = [size for size in (*lengths, total(sink, inner)) if size != 1]
+    known = not any(nest.is_dynamic(list(nest.loops)) for nest in found.nests)
+    last = all(_is_last_axis(nest, found, name) for name, nest in _named(found))
+    return Found(
+        reference.name,
+        found,
+        rows,
+        length,
+        moved,
+        _handed_on(found),
+        max(sizes, default=4),
+        known and last and len(set(own)) == 1,
+    )
+
+
+def _named(found: Stages) -> list[tuple[str, Nest]]:
+    return [(found.root.name, found.root), *found.members.items()]
+
+
+def _own_axes(found: Stages, name: str, nest: Nest) -> list[int]:
+    """The iterators of a stage inside of a row, those of one value aside."""
+    rows = found.rows if name == found.root.name else found.row_axis_of[name].values()
+    return [at for at in nest.loops if at not in rows and nest.extent(at) is not ONE]
+
+
+def _length(found: Stages, name: str, nest: Nest) -> int:
+    return total(nest, _own_axes(found, name, nest))
+
+
+def _is_last_axis(nest: Nest, found: Stages, name: str) -> bool:
+    """Whether a stage runs along one axis of a row, whose neighbours lie side by side."""
+    own = _own_axes(found, name, nest)
+    if not own:
+        return True
+    if len(own) > 1:
+        return False
+    var = nest.var(own[0])
+    strides = [access.stride(var) for access in nest.accesses]
+    return all(isinstance(stride, Const) and stride.value in (0, 1) for stride in strides)
+
+
+def _elements(shape: tuple[object, ...]) -> int:
+    count = 1
+    for dim in shape:
+        count *= int(dim.value) if isinstance(dim, Const) else 256
+    return count
+
+
+def _handed_on(found: Stages) -> int:
+    """Bytes that stages of a row hand on through shared memory, at most."""
+    size = 0
+    for name, nest in found.members.items():
+        own = [at for at in nest.spatial if at not in found.row_axis_of[name].values()]
+        size += total(nest, own) * nest.block.writes[0].buffer.dtype.size_bytes
+    return size
+
+
+def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
+    sm = multiprocessor_of(context.target)
+    reductions = sum(1 for nest in found.stages.members.values() if nest.reduce)
+    aside = SHARED_ALIGN_BYTES * 3 * len(found.stages.members)
+
+    def legal(c: Columns) -> Column:
+        # Parts of threads, and of a few that combine them.
+        parts = reductions * (c["threads"] + COMBINED) * PART_BYTES + aside
+        fits = parts + found.shared_bytes <= sm.static_shared_bytes
+        turn = c["threads"] * c["vector"]
+        whole = (found.length % turn == 0) & (found.length // turn <= MOST_TURNS)
+        wide = c["vector"] * found.element_bytes <= sm.access_bytes
+        vectors = whole & wide & found.is_whole
+        result: Column = fits & (c["threads"] <= sm.block_threads)
+        result &= (c["vector"] == 1) | vectors
+        return result
+
+    space = Space(Plan, {"threads": THREADS, "vector": VECTOR}, legal)
+    return space if len(space.columns()["threads"]) else None
+
+
+def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
+    """Rows in waves of blocks: bytes of memory, or what threads issue; barriers of stages."""
+    sm = multiprocessor_of(context.target)
+    stages = len(found.stages.members) + 1
+    resident = np.clip(sm.threads // c["threads"], 1, 32)
+    waves = -(-found.rows // (sm.count * resident))
+    turns = -(-found.length // (c["threads"] * c["vector"]))
+    # A few instructions for each element, and those that ask memory once for each vector.
+    warps = c["threads"] / sm.warp
+    issued = stages * warps * turns * (4.0 * c["vector"] + 6.0) / sm.warps_issued_per_cycle
+    shared = 2.0 * found.shared_bytes / (4 * sm.shared_words_per_cycle)
+    steps = np.log2(c["threads"]) * 20.0 * stages  # of threads that wait for each other
+    alone = sm.global_latency_cycles + steps + stages * turns * 8.0
+    per_wave = np.maximum(resident * (issued + shared), alone)
+    return Cost.of(
+        memory=np.full(c["threads"].shape, found.moved_bytes / sm.memory_bytes_per_cycle),
+        work=waves * per_wave,
+    )
+
+
+# ------------------------------------------------------------------------------------ schedule
+
+
+def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
+    """The schedule of a plan."""
+    reference = sch.get_block(found.root)
+    stages = found.stages
+    sink = stages.root
+    kept = [at for at in stages.rows if sink.extent(at) is not ONE] or stages.rows[-1:]
+    units = [at for at in stages.rows if at not in kept]
+    order = [at for at in sink.loops if at not in stages.rows]
     sch.reorder(*[sink.loops[at] for at in (*units, *kept, *order)])
     row = fused(sch, [sink.loops[at] for at in kept])
-    for name in found.members:
+    for name in stages.members:
         sch.compute_at(sch.get_block(name), row)
-    threads = _threads(found, context)
     done: list[BlockRef] = []
-    for name in reversed(list(found.members)):
-        done += _stage(sch, sch.get_block(name), row, threads)
-    done += _stage(sch, reference, row, threads)
+    for name in reversed(list(stages.members)):
+        done += _stage(sch, sch.get_block(name), row, plan)
+    done += _stage(sch, reference, row, plan)
     sch.bind(row, "blockIdx.x")
     return tuple(done)
 
 
-def _stage(sch: Schedule, reference: BlockRef, row: LoopRef, threads: int) -> list[BlockRef]:
+def _stage(sch: Schedule, reference: BlockRef, row: LoopRef, plan: Plan) -> list[BlockRef]:
     """One stage on all threads of a block."""
     depth = depth_of(sch, reference, row)
     nest = inner_nest(sch, reference, depth)
     reduce = [] if nest is None else [nest.loops[at] for at in nest.reduce]
     if not reduce:
-        finish(sch, reference, row, threads)
+        if plan.vector > 1 or _is_single(sch, reference, depth):
+            _by_vectors(sch, reference, depth, plan)
+        else:
+            finish(sch, reference, row, plan.threads)
         return [reference]
     own = sch.get_loops(reference)[depth:]
     sch.reorder(*[loop for loop in own if loop not in reduce], *reduce)
-    parts = factored(sch, reference, reduce, threads)
-    return [*parts, *share_parts(sch, reference, parts, row, threads), reference]
+    parts = factored(sch, reference, reduce, plan.threads, plan.vector)
+    own_result = _is_between(sch, reference)
+    stored = share_parts(sch, reference, parts, row, plan.threads, for_all=own_result)
+    return [*parts, *stored, reference]
 
 
-def _threads(found: Stages, context: RuleContext) -> int:
-    """As many as a row has work for."""
-    sm = multiprocessor_of(context.target)
-    longest = max(total(nest, nest.reduce) for nest in found.members.values())
-    threads = sm.warp
-    while threads < sm.block_threads // 2 and longest >= 4 * threads:
-        threads *= 2
-    return threads
+def _by_vectors(sch: Schedule, reference: BlockRef, depth: int, plan: Plan) -> None:
+    """A stage without reductions, each thread at neighbouring elements."""
+    nest = inner_nest(sch, reference, depth)
+    assert nest is not None
+    wide = [loop for at, loop in nest.loops.items() if nest.extent(at) is not ONE]
+    wide = [loop for loop in wide if _extent(sch, reference, loop) != 1]
+    if not wide and _is_between(sch, reference):  # each thread for itself
+        sch.set_scope(reference, 0, "local")
+        return
+    if not wide:
+        by_one_thread(sch, reference, plan.threads)
+        return
+    (loop,) = wide
+    turn, thread, lane = sch.split(loop, [None, plan.threads, plan.vector])
+    sch.reorder(thread, turn, lane)
+    sch.bind(thread, "threadIdx.x")
+    sch.unroll(turn)
+    sch.vectorize(lane)
 
 
-def _fits(found: Stages, context: RuleContext) -> bool:
-    """Whether what the stages hand on fits into shared memory."""
-    sm = multiprocessor_of(context.target)
-    size = 0
-    for name, nest in found.members.items():
-        own = [at for at in nest.spatial if at not in found.row_axis_of[name].values()]
-        size += total(nest, own) * nest.block.writes[0].buffer.dtype.size_bytes
-        if nest.reduce:  # parts of threads, and of a few that combine them
-            size += (sm.block_threads // 2 + COMBINED) * PART_BYTES
-    return size + SHARED_ALIGN_BYTES * 3 * len(found.members) <= sm.static_shared_bytes
+def _is_between(sch: Schedule, reference: BlockRef) -> bool:
+    """Whether nothing but later stages reads what a stage makes."""
+    made = block_of(sch.function, reference.name).writes[0].buffer
+    return made not in output_buffers(sch.function)
+
+
+def _is_single(sch: Schedule, reference: BlockRef, depth: int) -> bool:
+    """Whether a stage makes one number of each row."""
+    return all(extent is ONE for extent in loop_extents(sch, reference)[depth:])
+
+
+def _extent(sch: Schedule, reference: BlockRef, loop: LoopRef) -> int:
+    at = [each.var for each in sch.get_loops(reference)].index(loop.var)
+    extent = loop_extents(sch, reference)[at]
+    return int(extent.value) if isinstance(extent, Const) else 2
 
 
 def _has_later(sch: Schedule, reference: BlockRef) -> bool:
@@ -89,3 +269,6 @@ def _has_later(sch: Schedule, reference: BlockRef) -> bool:
         if found is not None and reference.name in found.members:
             return True
     return False
+
+
+ROWS = Rule("rows", Plan, match, plans, cost, apply)

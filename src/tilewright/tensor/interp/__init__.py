@@ -59,7 +59,8 @@ def interpret(fn: Function, *args: Any, seed: int = 0) -> None:
     bound = bind_arguments(fn, args)
     if has_roles(fn):
         arrays = {buffer: memory.data for buffer, memory in bound.memory.items()}
-        run_roles(fn, arrays, {var: int(value) for var, value in bound.values.items()}, seed)
+        values = {var: int(value) for var, value in bound.values.items()}
+        run_roles(fn, arrays, values, seed, interpret)
         bound.write_back()
         return
     if _may_reduce_nothing(fn, bound.values):
@@ -67,13 +68,13 @@ def interpret(fn: Function, *args: Any, seed: int = 0) -> None:
     program = Program(fn)
     code = compile(program.source(), f"<interpreter of @{fn.name}>", "exec")
     exec(code, program.globals)
-    values = [
+    given = [
         bound.memory[param] if isinstance(param, Buffer) else bound.values[param]
         for param in fn.params
     ]
-    values += [bound.values[size] for size in sizes_of(fn) if size not in fn.params]
+    given += [bound.values[size] for size in sizes_of(fn) if size not in fn.params]
     with np.errstate(all="ignore"):
-        program.globals["program"](*values, seed)
+        program.globals["program"](*given, seed)
     bound.write_back()
 
 

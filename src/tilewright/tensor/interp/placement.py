@@ -18,6 +18,7 @@ from tilewright.tensor.ir import (
     Address,
     Block,
     Buffer,
+    Call,
     ExternCall,
     For,
     Function,
@@ -28,6 +29,8 @@ from tilewright.tensor.ir import (
     TensorCall,
     Update,
 )
+from tilewright.tensor.passes.flatten_buffers import STRIDE
+from tilewright.tensor.passes.specialize_roles import COPY
 from tilewright.tensor.regions import called_regions
 from tilewright.tensor.visit import exprs, walk, written_buffers
 
@@ -103,6 +106,10 @@ def written(root: Stmt) -> dict[Buffer, None]:
     for stmt in walk(root):
         if isinstance(stmt, TensorCall):
             found.update(dict.fromkeys(region.buffer for region in called_regions(stmt)[1]))
-    # An instruction may write through any address that it is given.
-    found.update(dict.fromkeys(x.buffer for x in exprs(root) if isinstance(x, Address)))
+    # An instruction may write through any address that it is given, but for those it reads from.
+    for node in exprs(root):
+        if isinstance(node, Call) and node.op != STRIDE:
+            given = node.args[:1] if node.op == COPY else node.args
+            addresses = [part for arg in given for part in sym.walk(arg)]
+            found.update(dict.fromkeys(x.buffer for x in addresses if isinstance(x, Address)))
     return found

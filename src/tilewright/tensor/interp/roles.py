@@ -10,8 +10,8 @@ are done, is an error in whatever order things happened to run; `seed` picks tha
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -22,6 +22,7 @@ from tilewright.base.errors import ExecutionError
 from tilewright.base.loc import Loc
 from tilewright.sym import Expr, Var
 from tilewright.tensor.ir import (
+    DEVICE,
     THREAD,
     Address,
     Alloc,
@@ -34,14 +35,18 @@ from tilewright.tensor.ir import (
     Let,
     Seq,
     Stmt,
+    Store,
 )
-from tilewright.tensor.passes.specialize_roles import GROUP_WARPS, TILE_SCOPE
-from tilewright.tensor.visit import exprs
+from tilewright.tensor.passes.accesses import reads_of, writes_of
+from tilewright.tensor.passes.specialize_roles import GROUP_WARPS, LAG, TILE_SCOPE
+from tilewright.tensor.scopes import GLOBAL
+from tilewright.tensor.visit import exprs, replace_buffers, rewrite, substitute, walk
 
 ROW_BYTES, M = 128, 64
 BARRIERS = "mbarrier."
 Clock = dict[object, int]
 Env = dict[Var, int]
+Plain = Callable[..., None]
 Wait = Generator[tuple["_Barrier", int] | None, None, None]
 
 
@@ -55,15 +60,78 @@ def run_roles(
     arrays: Mapping[Buffer, np.ndarray[Any, Any]],
     values: Mapping[Var, int],
     seed: int,
+    run: Plain,
 ) -> None:
-    """Run a device function whose kernels have roles, on flat arrays of its parameters."""
-    order = random.Random(seed)
-    stmts = fn.body.stmts if isinstance(fn.body, Seq) else (fn.body,)
-    for kernel in stmts:
-        blocks = list(_blocks(kernel, dict(values)))
-        order.shuffle(blocks)
-        for env in blocks:
-            _Block(kernel, env, arrays, order).run()
+    """Run a device function whose kernels have roles, on flat arrays of its parameters; `run`
+    interprets what is in them without roles."""
+    _run_host(fn.body, dict(values), dict(arrays), random.Random(seed), run)
+
+
+def _run_host(
+    stmt: Stmt,
+    env: Env,
+    arrays: dict[Buffer, np.ndarray[Any, Any]],
+    order: random.Random,
+    run: Plain,
+) -> None:
+    """What stands around kernels, and the kernels in it."""
+    match stmt:
+        case Seq(stmts=stmts):
+            for each in stmts:
+                _run_host(each, env, arrays, order, run)
+        case Alloc(buffer=buffer, body=body):
+            size = 1
+            for dim in buffer.shape:
+                size *= _value(dim, env)
+            arrays[buffer] = np.zeros(size, buffer.dtype.numpy)
+            _run_host(body, env, arrays, order, run)
+        case For(kind=kind) if kind == THREAD and _is_role(stmt):
+            kernel = _without_lane_lets(stmt)
+            blocks = list(_blocks(kernel, env))
+            order.shuffle(blocks)
+            for index in blocks:
+                _Block(kernel, index, arrays, order, run).run()
+        case _:
+            _run_plain(stmt, env, arrays, run)
+
+
+def _without_lane_lets(kernel: Stmt) -> Stmt:
+    """Values that differ between the threads of a warpgroup stand where they are used: what a
+    warpgroup does together has one value of everything else."""
+    varying: dict[Var, Expr] = {}
+    lanes = {loop.var for loop in _axes(kernel, "threadIdx.x")}
+    for stmt in walk(kernel):
+        if isinstance(stmt, Let) and sym.uses_var(stmt.value, {*lanes, *varying}):
+            varying[stmt.var] = sym.substitute(stmt.value, varying)
+
+    def rule(stmt: Stmt) -> Stmt:
+        return stmt.body if isinstance(stmt, Let) and stmt.var in varying else stmt
+
+    return substitute(rewrite(kernel, rule), varying) if varying else kernel
+
+
+def _is_role(stmt: Stmt) -> bool:
+    return any(isinstance(node, Call) and node.op.startswith(BARRIERS) for node in exprs(stmt))
+
+
+def _run_plain(
+    stmt: Stmt, env: Env, arrays: Mapping[Buffer, np.ndarray[Any, Any]], run: Plain
+) -> None:
+    """A statement without roles: a function of the memory and the variables that it uses."""
+    used: dict[Buffer, None] = {}
+    own = {each.buffer for each in walk(stmt) if isinstance(each, Alloc)}
+    for each in walk(stmt):
+        used.update((buffer, None) for buffer, _ in writes_of(each))
+        used.update((buffer, None) for buffer, *_ in reads_of(each))
+    given = [buffer for buffer in used if buffer not in own]
+    plain = {buffer: replace(buffer, scope=GLOBAL.reference) for buffer in given}
+    bound = {each.var for each in walk(stmt) if isinstance(each, (For, Let))}
+    free = [node for node in exprs(stmt) if isinstance(node, Var) and node not in bound]
+    params: tuple[Buffer | Var, ...] = (*plain.values(), *free)
+    body = replace_buffers(stmt, {old: new for old, new in plain.items() if new is not old})
+    made = Function("part", params, body, stage=DEVICE)
+    views = [arrays[buffer].reshape([_value(dim, env) for dim in buffer.shape]) for buffer in given]
+    run(made, *views, *[env[var] for var in free])
 
 
 def _blocks(kernel: Stmt, env: Env) -> Iterator[Env]:
@@ -72,6 +140,12 @@ def _blocks(kernel: Stmt, env: Env) -> Iterator[Env]:
     spans = [range(_value(loop.start, env), _value(loop.stop, env)) for loop in loops]
     for index in product(*spans):
         yield {**env, **{loop.var: at for loop, at in zip(loops, index, strict=True)}}
+
+
+def _is_plain(stmt: Stmt) -> bool:
+    """Whether a statement stores, and nothing in it is done by a warpgroup together."""
+    calls = any(isinstance(each, Eval) for each in walk(stmt))
+    return not calls and any(isinstance(each, Store) for each in walk(stmt))
 
 
 def _axes(kernel: Stmt, level: str) -> list[For]:
@@ -183,14 +257,17 @@ class _Block:
         env: Env,
         arrays: Mapping[Buffer, np.ndarray[Any, Any]],
         order: random.Random,
+        run: Plain,
     ) -> None:
-        self.arrays, self.order = arrays, order
+        self.arrays, self.order, self.run_plain = arrays, order, run
         self.memory: dict[Buffer, np.ndarray[Any, Any]] = {}
         self.barriers: dict[tuple[Buffer, int], _Barrier] = {}
         self.tiles: dict[tuple[Buffer, int], _Tile] = {}
         self.copies: list[_Copy] = []
+        self.plain: dict[Stmt, bool] = {}  # whether threads run a statement each for itself
         (rows,) = _axes(kernel, "threadIdx.y")
         (lanes,) = _axes(kernel, "threadIdx.x")
+        self.lanes = lanes
         count = _value(rows.extent, env)
         self.meeting = _Barrier("the block's barrier", count, count)
         self.agents = []
@@ -248,6 +325,13 @@ class _Block:
 
     def _run(self, stmt: Stmt, agent: _Agent) -> Wait:
         env = agent.env
+        if stmt not in self.plain:
+            self.plain[stmt] = _is_plain(stmt)
+        if self.plain[stmt]:
+            whole = replace(self.lanes, body=stmt)
+            _run_plain(whole, env, {**self.arrays, **agent.sums}, self.run_plain)
+            yield None
+            return
         match stmt:
             case Seq(stmts=stmts):
                 for each in stmts:
@@ -313,7 +397,14 @@ class _Block:
                 self._tile(args, agent, loc)
             case "wgmma.round":
                 self._round(args, agent)
-            case op if not op.startswith("registers."):
+            case "wgmma.rows":
+                self._sums(args[1], args[2], agent)[...] = self._sums(args[0], args[2], agent)
+            case "wgmma.forget":
+                top, total, sums = (self._sums(at, args[3], agent) for at in args[:3])
+                top[...], total[...], sums[...] = -np.inf, 0, 0
+            case "wgmma.attend":
+                self._attend(args, agent, loc)
+            case op if not op.startswith("registers.") and op != LAG:
                 raise ExecutionError("TW2430", f"a role cannot run {op}", loc)
         yield None
 
@@ -341,14 +432,15 @@ class _Block:
     # ------------------------------------------------------------------ copies
 
     def _load(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
-        target, source, rows, barrier_at = args
+        target, source, rows, apart, barrier_at, high, first_row = args
         assert isinstance(target, Address)
         assert isinstance(source, Address)
         env, count = agent.env, _value(rows, agent.env)
         columns = ROW_BYTES // source.buffer.dtype.size_bytes
-        width = _value(source.buffer.shape[-1], env)
-        matrix = self.arrays[source.buffer].reshape(-1, width)
-        top, left = divmod(_value(source.index[0], env), width)
+        height, width = _value(high, env), _value(apart, env)
+        which, left = divmod(_value(source.index[0], env), height * width)
+        top = _value(first_row, env)
+        matrix = self.arrays[source.buffer].reshape(-1, height, width)[which]
         box = np.zeros((count, columns), matrix.dtype)  # what lies outside is zero
         inside = matrix[top : top + count, left : left + columns]
         box[: inside.shape[0], : inside.shape[1]] = inside
@@ -425,8 +517,30 @@ class _Block:
     def _tile(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
         sums = self._sums(args[0], args[3], agent)
         a = self._operand(args[1], M, agent, loc)
-        b = self._operand(args[2], sums.shape[1], agent, loc)
-        sums += a @ b.T
+        if not _value(args[4], agent.env):
+            sums += a @ self._operand(args[2], sums.shape[1], agent, loc).T
+            return
+        depth, n = a.shape[1], sums.shape[1]  # boxes of columns, one behind the other
+        boxes = self._operand(args[2], depth * (n // depth), agent, loc)
+        sums += a @ boxes.reshape(-1, depth, depth).swapaxes(0, 1).reshape(depth, n)
+
+    def _attend(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
+        """A step of attention: scores, values, greatest scores, sums, weighted values."""
+        scores, values = self._sums(args[0], args[5], agent), args[1]
+        assert isinstance(values, Address)
+        top, total, sums = (self._sums(at, args[6], agent) for at in args[2:5])
+        keys, features = scores.shape[1], sums.shape[1]
+        columns = ROW_BYTES // values.buffer.dtype.size_bytes
+        boxes = self._operand(values, keys * (features // columns), agent, loc)
+        weighted = boxes.reshape(-1, keys, columns).swapaxes(0, 1).reshape(keys, features)
+        new = np.maximum(top[:, :1], scores.max(1, keepdims=True))
+        below = np.where(np.isneginf(new), 0, new)
+        powers = np.exp(scores - below)
+        fade = np.exp(top[:, :1] - below)
+        top[...] = new
+        total[...] = total * fade + powers.sum(1, keepdims=True)
+        small = powers.astype(values.buffer.dtype.numpy).astype(np.float32)
+        sums[...] = sums * fade + small @ weighted
 
     def _round(self, args: tuple[Expr, ...], agent: _Agent) -> None:
         sums = self._sums(args[0], args[3], agent)

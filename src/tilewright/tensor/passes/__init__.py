@@ -15,6 +15,7 @@ from tilewright.tensor.passes.compact_buffers import compact_buffers
 from tilewright.tensor.passes.enter_device import enter_device
 from tilewright.tensor.passes.expand_updates import expand_updates
 from tilewright.tensor.passes.flatten_buffers import flatten_buffers
+from tilewright.tensor.passes.fold_padding import fold_padding
 from tilewright.tensor.passes.hoist_allocations import hoist_allocations
 from tilewright.tensor.passes.hoist_invariants import hoist_invariants
 from tilewright.tensor.passes.inject_virtual_threads import inject_virtual_threads
@@ -31,6 +32,7 @@ from tilewright.tensor.passes.remove_no_ops import remove_no_ops
 from tilewright.tensor.passes.reuse_storage import reuse_storage
 from tilewright.tensor.passes.simplify_program import simplify_program
 from tilewright.tensor.passes.specialize_roles import specialize_roles
+from tilewright.tensor.passes.trim_loops import trim_loops
 from tilewright.tensor.passes.unmask_locals import unmask_locals
 from tilewright.tensor.passes.unroll_loops import unroll_loops
 from tilewright.tensor.passes.vectorize_loops import vectorize_loops
@@ -62,6 +64,7 @@ LOWER_CPU: tuple[TensorPass, ...] = (
     check_capacity,
 )
 LOWER_GPU: tuple[TensorPass, ...] = (
+    fold_padding,
     lower_inits,
     plan_double_buffers,
     lower_blocks,
@@ -73,6 +76,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     inject_virtual_threads,
     insert_barriers,
     lower_tensor_calls,
+    trim_loops,
     specialize_roles,
     hoist_allocations,
     flatten_buffers,

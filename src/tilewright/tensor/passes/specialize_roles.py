@@ -10,7 +10,11 @@
 A tile becomes a ring of slots. Slot s is full when the bytes of all copies into it have arrived,
 and empty when every consumer warp is done with it; the barriers of a slot change phase once per
 round of the ring, so both sides tell the phase from their count of iterations. The producer starts
-with all slots empty, that is one phase behind.
+with all slots empty, that is one phase behind. A tile that is copied outside of the loop, once for
+all of its iterations, has a pair of barriers of its own, `ready` and `free`.
+
+Of two consumers that do more than multiply, the second begins half a step behind the first: then
+one has the matrix units while the other works on its scores. Side by side they would stay so.
 """
 
 from __future__ import annotations
@@ -41,10 +45,12 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.insert_barriers import BARRIER
 from tilewright.tensor.passes.rewriter import Rewriter
-from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
+from tilewright.tensor.visit import exprs, fresh_copy, rewrite, substitute, walk
 
 SPECIALIZE = "specialize"  # annotation of a loop: the slots of its ring, blocks that stay
 COPY = "tma.load"
+ATTEND, LAG = "wgmma.attend", "role.lag"
+LAG_CYCLES = 1200  # about half a step of attention: scores of 64 x 128
 TILE_SCOPE = "shared.b128"
 GROUP_THREADS, GROUP_WARPS = 128, 4
 REGISTERS = 65536 // GROUP_THREADS  # of a multiprocessor, for each thread of a single warpgroup
@@ -164,14 +170,22 @@ class _Roles:
             for stmt in walk(body)
             if isinstance(stmt, Alloc) and stmt.buffer.scope == TILE_SCOPE
         ]
+        inside = {_target(stmt) for stmt in walk(self.ring) if _is_copy(stmt)}
         self.tiles = {
             tile: Buffer(tile.name, (sym.const(self.slots), *tile.shape), tile.dtype, tile.scope)
             for tile in tiles
+            if tile in inside
         }
+        self.kept = [tile for tile in tiles if tile not in inside]
+        self.early = _early(body, self.ring)
+        self.ready = Buffer("ready", (ONE,), U64, "shared")
+        self.free = Buffer("free", (ONE,), U64, "shared")
         self.full = Buffer("full", (sym.const(self.slots),), U64, "shared")
         self.empty = Buffer("empty", (sym.const(self.slots),), U64, "shared")
         step: Expr = ZERO
         for loop in loops:
+            if loop is self.ring:
+                self.turn = sym.simplify(sym.floormod(step, 2))
             step = sym.add(sym.mul(step, loop.extent), sym.sub(loop.var, loop.start))
         self.slot = sym.simplify(sym.floormod(step, self.slots))
         self.phase = sym.simplify(sym.floormod(sym.floordiv(step, self.slots), 2))
@@ -183,28 +197,49 @@ class _Roles:
         give = _call("registers.give", sym.const(PRODUCER_REGISTERS))
         producer = self._producer()
         alone = If(sym.lt(lane, 1), producer, None, self.ring.loc)
-        consumers = seq(take, self._consumer())
+        consumers = seq(take, self._consumer(among))
         arrivals = sym.const(GROUP_WARPS * self.groups)
+        early = [
+            _call("mbarrier.init", Address(self.ready, (ZERO,)), ONE, ONE),
+            _call("mbarrier.init", Address(self.free, (ZERO,)), ONE, arrivals),
+        ]
         result = seq(
             _call("mbarrier.init", Address(self.full, (ZERO,)), sym.const(self.slots), ONE),
             _call("mbarrier.init", Address(self.empty, (ZERO,)), sym.const(self.slots), arrivals),
+            *(early if self.early else ()),
             Eval(BARRIER, self.ring.loc),
             If(sym.lt(among, self.groups), consumers, seq(give, alone), self.ring.loc),
         )
-        for buffer in (*self.tiles.values(), self.full, self.empty):
+        barriers = (self.full, self.empty, *((self.ready, self.free) if self.early else ()))
+        for buffer in (*self.kept, *self.tiles.values(), *barriers):
             result = Alloc(buffer, result)
         return result
 
-    def _consumer(self) -> Stmt:
+    def _lag(self, among: Var) -> list[Stmt]:
+        """What keeps the second consumer behind the first."""
+        attends = any(isinstance(node, Call) and node.op == ATTEND for node in exprs(self.ring))
+        if not attends or self.groups != 2 or not LAG_CYCLES:
+            return []
+        behind = _call(LAG, sym.const(LAG_CYCLES))
+        return [If(sym.eq(among, 1), behind, None, self.ring.loc)]
+
+    def _consumer(self, among: Var) -> Stmt:
+        lag = self._lag(among)
+
         def rule(stmt: Stmt) -> Stmt | None:
-            if isinstance(stmt, Alloc) and stmt.buffer in self.tiles:
+            if isinstance(stmt, Alloc) and (stmt.buffer in self.tiles or stmt.buffer in self.kept):
                 return stmt.body
             if isinstance(stmt, Eval) and (_is_copy(stmt) or stmt.value is BARRIER):
                 return None
             if isinstance(stmt, For) and stmt.var is self.ring.var:
                 wait = _call("mbarrier.wait", Address(self.full, (self.slot,)), self.phase)
                 done = _call("mbarrier.arrive", Address(self.empty, (self.slot,)))
-                return replace(stmt, body=seq(wait, stmt.body, done), annotations=())
+                ring = replace(stmt, body=seq(wait, stmt.body, done), annotations=())
+                if not self.early:
+                    return seq(*lag, ring)
+                ready = _call("mbarrier.wait", Address(self.ready, (ZERO,)), self.turn)
+                over = _call("mbarrier.arrive", Address(self.free, (ZERO,)))
+                return seq(ready, *lag, ring, over)
             return stmt
 
         body = rewrite(self.body, rule, self._versioned)
@@ -224,12 +259,19 @@ class _Roles:
     def _copies(self, stmt: Stmt) -> Stmt | None:
         """The statement with its copies alone, and the loops and conditions around them."""
         if isinstance(stmt, Eval):
-            return self._copy(stmt) if _is_copy(stmt) else None
+            if not _is_copy(stmt):
+                return None
+            return self._copy(stmt, None if _target(stmt) in self.tiles else self.ready)
         if isinstance(stmt, Alloc):
             return self._copies(stmt.body)
         if isinstance(stmt, Seq):
-            parts = [self._copies(part) for part in stmt.stmts]
-            kept = [part for part in parts if part is not None]
+            kept: list[Stmt] = []
+            for each in stmt.stmts:
+                if self.early and each is self.early[0]:
+                    kept += self._expect_early()
+                part = self._copies(each)
+                if part is not None:
+                    kept.append(part)
             return seq(*kept) if kept else None
         if isinstance(stmt, If):
             then = self._copies(stmt.then)
@@ -239,7 +281,7 @@ class _Roles:
             if body is None:
                 return None
             if isinstance(stmt, For) and stmt.var is self.ring.var:
-                size = sum(_copied_bytes(each) for each in walk(body) if _is_copy(each))
+                size = _copied_bytes(body)
                 other = sym.sub(ONE, self.phase)
                 wait = _call("mbarrier.wait", Address(self.empty, (self.slot,)), other)
                 expect = _call("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
@@ -247,11 +289,34 @@ class _Roles:
             return stmt.with_children((body,))
         return None
 
-    def _copy(self, stmt: Eval) -> Stmt:
+    def _expect_early(self) -> list[Stmt]:
+        """The tile that is copied once for the loop is free, and its bytes are on their way."""
+        size = sum(_copied_bytes(each) for each in self.early)
+        wait = _call("mbarrier.wait", Address(self.free, (ZERO,)), sym.sub(ONE, self.turn))
+        return [wait, _call("mbarrier.expect", Address(self.ready, (ZERO,)), sym.const(size))]
+
+    def _copy(self, stmt: Eval, ready: Buffer | None) -> Stmt:
         call = stmt.value
         assert isinstance(call, Call)
-        target, *others = call.args
-        args = (self._versioned(target), *others, Address(self.full, (self.slot,)))
+        target, source, rows, stride = call.args
+        assert isinstance(source, Address)
+        assert isinstance(stride, Call)
+        axis = stride.args[1]
+        assert isinstance(axis, Const)
+        # Known here, before memory becomes flat: how high the matrix is, and where the box begins,
+        # which may be behind its last row.
+        at = int(axis.value)
+        height, row = source.buffer.shape[at], source.index[at]
+        first = tuple([ZERO if i == at else place for i, place in enumerate(source.index)])
+        args = (
+            self._versioned(target),
+            Address(source.buffer, first),
+            rows,
+            stride,
+            Address(self.full, (self.slot,)) if ready is None else Address(ready, (ZERO,)),
+            height,
+            row,
+        )
         return Eval(Call(call.op, args, call.dtype), stmt.loc)
 
 
@@ -274,7 +339,34 @@ def _is_copy(stmt: Stmt) -> bool:
     return isinstance(stmt, Eval) and isinstance(stmt.value, Call) and stmt.value.op == COPY
 
 
+def _target(stmt: Stmt) -> Buffer:
+    assert isinstance(stmt, Eval)
+    assert isinstance(stmt.value, Call)
+    target = stmt.value.args[0]
+    assert isinstance(target, Address)
+    return target.buffer
+
+
+def _early(body: Stmt, ring: For) -> list[Stmt]:
+    """Statements beside the loop, or what holds it, that copy as well."""
+    for stmt in walk(body):
+        if isinstance(stmt, Seq) and any(ring in walk(each) for each in stmt.stmts):
+            return [
+                each
+                for each in stmt.stmts
+                if ring not in walk(each) and any(_is_copy(inner) for inner in walk(each))
+            ]
+    return []
+
+
 def _copied_bytes(stmt: Stmt) -> int:
+    """Of all copies in a statement, as often as its loops repeat them."""
+    if isinstance(stmt, For):
+        times = sym.simplify(stmt.extent)
+        assert isinstance(times, Const)
+        return int(times.value) * _copied_bytes(stmt.body)
+    if not _is_copy(stmt):
+        return sum(_copied_bytes(child) for child in stmt.children())
     assert isinstance(stmt, Eval)
     call = stmt.value
     assert isinstance(call, Call)

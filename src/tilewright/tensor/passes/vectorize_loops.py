@@ -190,6 +190,8 @@ class _Lanes:
         guard: Expr = TRUE
         if witness is not None:
             guard = sym.simplify(witness, self.ctx)
+            if self._all_agree(scalar, guard):
+                return If(guard, self.stmt(body), None, body.loc)
         self.mask = cond if self.mask is None else sym.And(self.mask, cond)
         self.some_lane_runs = self.some_lane_runs and witness is not None
         self.memo = dict(self.named)
@@ -217,6 +219,13 @@ class _Lanes:
         if rising:
             return sym.substitute(cond, {self.var: sym.add(self.start, self.lanes - 1)})
         return None
+
+    def _all_agree(self, cond: Expr, guard: Expr) -> bool:
+        """Whether a condition that holds for some lane holds for all: vectors that begin at whole
+        numbers of them do not reach over an edge that is one, too."""
+        ends = (self.start, sym.add(self.start, self.lanes - 1))
+        inside = self.ctx.assume(guard)
+        return all(sym.prove(sym.substitute(cond, {self.var: end}), inside) for end in ends)
 
     def _let(self, stmt: Let) -> Stmt:
         value = self.expr(stmt.value)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.loc import fuse
-from tilewright.sym import ZERO, Const, Context, Expr, Var
+from tilewright.sym import ZERO, Const, Context, Expr, FloorDiv, FloorMod, Var
 from tilewright.tensor.ir import Block, Buffer, Function, Iter, Load, Store
 from tilewright.tensor.regions import access_regions
 from tilewright.tensor.schedule.analysis.boxes import bindings_of
@@ -29,7 +30,8 @@ def reverse_compute_inline(fn: Function, name: str) -> Function:
     Before: block B: B[i] = A[i] + 1      block C: C[i] = B[i] * 2
     After:  block B: C[i] = (A[i] + 1) * 2
 
-    The producer keeps its name and its loops, and writes what the consumer wrote.
+    The producer keeps its name and its loops, and writes what the consumer wrote. An iterator of
+    the consumer may stand for two of the producer's, as its digits: C[i] = B[i // 8, i % 8].
     """
     path, block = path_to_block(fn, name, "inline")
     scope = scope_of(path)
@@ -105,8 +107,13 @@ def _index(fn: Function, block: Block, buffer: Buffer) -> tuple[Expr, ...]:
     found = {load.index for load in loads(*block.body.exprs()) if load.buffer is buffer}
     index = next(iter(found))
     spatial = {it.var: it for it in block.iters}
+    digits = _digits(index, spatial)
     used = [at for at in index if isinstance(at, Var) and at in spatial]
-    plain = all((isinstance(at, Var) and at in spatial) or isinstance(at, Const) for at in index)
+    used += dict.fromkeys(digits.values())
+    plain = all(
+        (isinstance(at, Var) and at in spatial) or isinstance(at, Const) or at in digits
+        for at in index
+    )
     missing = [it for v, it in spatial.items() if v not in used and not _is_one(it)]
     if len(found) > 1 or not plain or len(set(used)) != len(used) or missing:
         raise refuse(
@@ -118,6 +125,19 @@ def _index(fn: Function, block: Block, buffer: Buffer) -> tuple[Expr, ...]:
             help="reverse_compute_at can move it next to the producer",
         )
     return index
+
+
+def _digits(index: tuple[Expr, ...], iterators: Collection[Var]) -> dict[Expr, Var]:
+    """Quotients and remainders by one number of an iterator that is in the index in no other way,
+    and that iterator."""
+    found: dict[Expr, Var] = {}
+    for var in iterators:
+        parts = [at for at in index if sym.uses_var(at, {var})]
+        high = [at for at in parts if isinstance(at, FloorDiv) and at.a is var]
+        low = [at for at in parts if isinstance(at, FloorMod) and at.a is var]
+        if len(parts) == 2 and len(high) == len(low) == 1 and high[0].b is low[0].b:
+            found.update(dict.fromkeys(parts, var))
+    return found
 
 
 def _is_one(it: Iter) -> bool:
@@ -150,6 +170,16 @@ def _check_order(fn: Function, scope: Scope, block: Block, producer: Site) -> No
                 )
 
 
+def _elsewhere(fn: Function, block: Block, producer: Block) -> Exception:
+    return refuse(
+        fn,
+        "TW2138",
+        f"cannot inline @{block.name} into its producer: it does not run over the elements that "
+        f"@{producer.name} computes",
+        block.name,
+    )
+
+
 def _fused(
     fn: Function,
     producer: Block,
@@ -165,21 +195,32 @@ def _fused(
     extents = {it.var: it.extent for it in producer.iters}
     mapping: dict[Var, Expr] = dict.fromkeys(consumed, ZERO)  # those of extent 1
     limits: dict[Var, Expr] = {}
+    digits = _digits(index, consumed)
     for axis, at in enumerate(index):
         own = axes.get(axis, inner.index[axis])
         if isinstance(at, Var):
             mapping[at] = own
+        elif at in digits:
+            var = digits[at]
+            assert isinstance(at, (FloorDiv, FloorMod))
+            high = isinstance(at, FloorDiv)
+            whole = sym.simplify(sym.floordiv(consumed[var], at.b)) if high else at.b
+            of = extents[own] if isinstance(own, Var) else None
+            if (
+                of is None
+                or not sym.equal(of, whole, ctx)
+                or not sym.equal(
+                    sym.mul(sym.floordiv(consumed[var], at.b), at.b), consumed[var], ctx
+                )
+            ):
+                raise _elsewhere(fn, block, producer)
+            mapping[var] = sym.add(mapping[var], sym.mul(own, at.b) if high else own)
+            continue
         wanted = consumed[at] if isinstance(at, Var) else sym.add(at, 1)
         made = extents[own] if isinstance(own, Var) else sym.add(own, 1)
         single = isinstance(at, Var) or sym.equal(made, 1, ctx)
         if not sym.prove(sym.le(wanted, made), ctx) or not single:
-            raise refuse(
-                fn,
-                "TW2138",
-                f"cannot inline @{block.name} into its producer: it does not run over the elements "
-                f"that @{producer.name} computes",
-                block.name,
-            )
+            raise _elsewhere(fn, block, producer)
         if isinstance(own, Var) and not sym.equal(wanted, made, ctx):
             limits[own] = wanted
 

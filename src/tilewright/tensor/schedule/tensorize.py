@@ -15,6 +15,7 @@ from tilewright.tensor.ir import (
     If,
     Iter,
     Region,
+    Seq,
     Stmt,
     Store,
     TensorCall,
@@ -142,7 +143,7 @@ def _call(
 def _matched(intrin: TensorIntrin, declared: Block, block: Block) -> _Calls:
     """The calls that stand for the block, or `Mismatch`."""
     tile = _tile_of(block.body)
-    if isinstance(declared.body, Update) and isinstance(tile.body, Store):
+    if isinstance(declared.body, Update) and isinstance(tile.body, (Store, Seq)):
         return _reset(intrin, declared, block, tile)
     if isinstance(declared.body, Store) and _is_padded(tile):
         return _padded(intrin, declared, block, tile)
@@ -198,8 +199,8 @@ def _padded(intrin: TensorIntrin, declared: Block, block: Block, tile: Block) ->
 def _reset(intrin: TensorIntrin, declared: Block, block: Block, tile: Block) -> _Calls:
     if declared.init is None:
         raise Mismatch(OPERATION, "it is a plain store, the intrinsic a reduction without init")
-    assert isinstance(tile.body, Store)
-    if not isinstance(tile.body.value, sym.Const):
+    stores = tile.body.stmts if isinstance(tile.body, Seq) else (tile.body,)
+    if not all(isinstance(each, Store) and isinstance(each.value, sym.Const) for each in stores):
         raise Mismatch(OPERATION, "it is a plain store, the intrinsic a reduction")
     match = match_init(declared, tile.body, tile)
     regions = _outputs(intrin, match)

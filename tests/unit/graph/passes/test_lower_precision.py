@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from tilewright import graph
+from tilewright.base.dtype import F16
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
-from tilewright.graph.passes import lower_precision
+from tilewright.graph.passes import lower_precision, lower_precision_f16
 from tilewright.graph.verify import verify
 
 TILES = PassContext(target=Target.parse("x86_64-linux-gnu -mcpu=sapphirerapids"))
@@ -49,3 +50,12 @@ def test_attention_reads_what_is_rounded_before_it_is_cut():
 def test_attention_that_tiles_do_not_serve_stays(module, ctx):
     after = lower_precision(module, ctx)
     assert not any(node.op == "cast" for node in after.main.nodes)
+
+
+def test_f16_rounds_to_f16():
+    before = graph.parse(
+        "graph @main(%x: f32[64, 64], %w: f32[64, 64]) { %y = matmul(%x, %w) return %y }"
+    )
+    after = lower_precision_f16(before, PassContext())
+    casts = [node["to"] for node in after.main.nodes if node.op == "cast"]
+    assert casts == [F16, F16]

@@ -157,7 +157,10 @@ _HELP = "bind the loops around a kernel's first block outermost, so that they ho
 
 
 def _split_up(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, str] | None:
-    """Memory of a thread's own is used under one loop on the axis, or under none."""
+    """Memory of a thread's own is used under one loop on the axis, or under none; what each thread
+    computes all of for itself it may use anywhere."""
+    if all(user.threads.get(axis) is None for user in users if user.writes):
+        return None
     first = users[0].threads.get(axis)
     for user in users[1:]:
         if user.threads.get(axis) is not first:

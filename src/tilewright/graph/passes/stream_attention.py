@@ -1,0 +1,53 @@
+"""Attention of 16-bit numbers takes keys some at a time where tensor cores do the products.
+
+    attention(%q, %k, %v)  becomes  attention(%q, %k, %v) {keys = 128}
+
+Scores then never go to memory. Heads have as many features as the instructions take, sizes are
+known; other uses stay as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.base.dtype import BF16, F16, DType
+from tilewright.base.multiprocessor import STREAMED_FEATURES, STREAMED_KEYS
+from tilewright.base.passes import PassContext
+from tilewright.base.target import Target
+from tilewright.graph.ir import Module, Node, attributes
+from tilewright.graph.match import Replacement, Scope, rewrite_matches, shape_of
+from tilewright.sym import Const
+
+
+def stream_attention(module: Module, ctx: PassContext) -> Module:
+    return rewrite_matches(module, (streamed,)) if has_streams(ctx.target) else module
+
+
+def has_streams(target: Target | None) -> bool:
+    """Whether the target's tensor cores multiply what is in registers."""
+    return target is not None and target.has("wgmma")
+
+
+def streamed(node: Node, scope: Scope) -> Replacement:
+    """Attention of small numbers."""
+    if node.op != "attention" or node.get("keys") or not fits_streams(node, (BF16, F16)):
+        return None
+    return [
+        replace(node, attributes=attributes(**{**dict(node.attributes), "keys": STREAMED_KEYS}))
+    ]
+
+
+def fits_streams(node: Node, dtypes: tuple[DType, ...]) -> bool:
+    """Whether attention is of whole tiles, its sizes known, and gives nothing but its result."""
+    q, k, v, *others = node.inputs
+    if len(node.outputs) > 1 or q is None or k is None or v is None:
+        return False
+    if len(others) > 1 and others[1] is not None:  # lengths, which only a run knows
+        return False
+    sizes = [dim for value in (q, k, v) for dim in (shape_of(value) or ())]
+    known = [int(dim.value) for dim in sizes if isinstance(dim, Const)]
+    if not sizes or len(known) < len(sizes) or min(known) < 1:
+        return False
+    if any(value.tensor.dtype not in dtypes for value in (q, k, v)):
+        return False
+    return known[3] in STREAMED_FEATURES and known[7] == known[3] == known[11]

@@ -1,0 +1,327 @@
+"""Attention by Hopper's tensor cores: keys and values stream by, scores stay in registers.
+
+    for tile of queries in blockIdx.x { for group in threadIdx.y {
+      copy Q; forget; for keys [specialize = (slots, 0)] { copy K, V; S = Q K^T; mask S; attend }
+      values over their sums } }
+
+A warpgroup takes 64 queries; both groups of a block share the keys and values that a producer warp
+brings. `attend` is a step of the reduction `online_softmax` over a tile of keys: powers of scores
+become the left operand of the product with values where they are, in registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.base.errors import ScheduleError
+from tilewright.base.multiprocessor import STREAMED_KEYS, multiprocessor_of
+from tilewright.intrin import hopper
+from tilewright.rules.context import RuleContext
+from tilewright.rules.match.contraction import Contraction, contraction
+from tilewright.rules.match.nest import block_of, nest_of
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space
+from tilewright.tensor.ir import REDUCE, Block, Buffer, Load, Store, Update
+from tilewright.tensor.passes.fold_padding import padding_of
+from tilewright.tensor.schedule import BlockRef, Schedule
+from tilewright.tensor.visit import output_buffers
+
+FEATURE, REDUCER = "wgmma", "online_softmax"
+KEYS = (STREAMED_KEYS, STREAMED_KEYS // 2)  # candidates, that a step takes
+GROUPS = (2, 1)  # candidates, warpgroups of 64 queries
+SLOTS = (2, 3, 4)  # candidates, tiles of keys and values in shared memory
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Queries of a block and keys of a step."""
+
+    groups: int
+    keys: int
+    slots: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """The blocks of attention, and its sizes."""
+
+    scores: BlockRef  # what masks the products
+    products: BlockRef
+    values: BlockRef  # the reduction over keys
+    result: BlockRef
+    dtype: str
+    batch: int  # with heads
+    rows: int
+    keys: int
+    features: int
+
+
+def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
+    """A reduction of scores and values, a product under the scores, one result."""
+    body = block_of(sch.function, reference.name).body
+    if not context.target.has(FEATURE) or not isinstance(body, Update):
+        return None
+    nest = nest_of(sch, reference)
+    if body.reducer.name != REDUCER or nest is None or nest.is_dynamic(list(nest.loops)):
+        return None
+    score, *_ = body.values
+    results = sch.get_consumers(reference)
+    if not isinstance(score, Load) or len(results) != 1 or len(nest.loops) != 5:
+        return None
+    scores = _maker(sch, reference, score.buffer)
+    products = None if scores is None else _product(sch, scores)
+    if scores is None or products is None:
+        return None
+    batch, heads, rows, features, keys = (nest.guess(at) for at in range(5))
+    kind = products.a.buffer.dtype.name
+    known = [load.buffer.dtype.name for load in _loads(block_of(sch.function, reference.name))]
+    if kind not in hopper.TYPES or kind not in known or products.b.buffer.dtype.name != kind:
+        return None
+    made = BlockRef(products.nest.name)
+    return Found(scores, made, reference, results[0], kind, batch * heads, rows, keys, features)
+
+
+def _maker(sch: Schedule, reference: BlockRef, buffer: Buffer) -> BlockRef | None:
+    """The producer of a buffer that a block reads."""
+    for producer in sch.get_producers(reference):
+        if block_of(sch.function, producer.name).writes[0].buffer is buffer:
+            return producer
+    return None
+
+
+def _product(sch: Schedule, scores: BlockRef) -> Contraction | None:
+    """The sum of products under scores."""
+    for producer in sch.get_producers(scores):
+        nest = nest_of(sch, producer)
+        found = contraction(nest) if nest is not None and nest.reduce else None
+        if found is not None:
+            return found
+    return None
+
+
+def _loads(block: Block) -> list[Load]:
+    from_body = block.body.exprs()
+    found: list[Load] = []
+    stack = list(from_body)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Load):
+            found.append(node)
+        else:
+            stack += node.children()
+    return found
+
+
+def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
+    sm = multiprocessor_of(context.target)
+    width = found.features * hopper.TYPES[found.dtype]
+    if width % hopper.ROW_BYTES:
+        return None
+
+    def legal(c: Columns) -> Column:
+        rows = hopper.M * c["groups"] + 2 * c["slots"] * c["keys"]
+        whole = (found.rows % (hopper.M * c["groups"]) == 0) & (found.keys % c["keys"] == 0)
+        result: Column = whole & (rows * width + hopper.BESIDE_BYTES // 2 <= sm.shared_bytes)
+        return result
+
+    return Space(Plan, {"groups": GROUPS, "keys": KEYS, "slots": SLOTS}, legal)
+
+
+def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
+    """Waves of tiles of queries: products of both kinds, powers of scores beside them."""
+    sm = multiprocessor_of(context.target)
+    queries = hopper.M * c["groups"]
+    blocks = found.batch * (found.rows // queries)
+    waves = -(-blocks // sm.count)
+    steps = found.keys / c["keys"]
+    products = 2.0 * queries * c["keys"] * found.features / sm.tensor_fma_per_cycle
+    # A score takes some six instructions, of which a multiprocessor issues a warp's worth each.
+    lanes = sm.warp * sm.warps_issued_per_cycle
+    powers = (6.0 * queries * c["keys"] + 1.0 * queries * found.features) / lanes
+    waiting = sm.global_latency_cycles / c["slots"]
+    return Cost.of(
+        steps=waves * steps * np.maximum(products + powers / c["groups"], waiting),
+        start=waves * 2.0 * sm.global_latency_cycles,
+    )
+
+
+# ------------------------------------------------------------------------------------ schedule
+
+
+def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
+    """The schedule of a plan."""
+    point = sch.checkpoint()
+    try:
+        return _streamed(sch, found, plan, _direct(sch, found))
+    except ScheduleError:
+        sch.restore(point)
+    return _streamed(sch, found, plan, _copied(sch, found))
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The blocks that bring tiles, and those that are gone with that."""
+
+    queries: BlockRef
+    keys: BlockRef
+    values: BlockRef
+    folded: tuple[BlockRef, ...] = ()
+
+
+def _streamed(sch: Schedule, found: Found, plan: Plan, copies: Copies) -> tuple[BlockRef, ...]:
+    s, t, o = found.products, found.scores, found.values
+    q, k, v = copies.queries, copies.keys, copies.values
+    result = _absorb(sch, found.result)
+    for block, at, scope in (
+        (s, 0, hopper.SUM_SCOPE),
+        (t, 0, hopper.SUM_SCOPE),
+        (o, 0, hopper.ROW_SCOPE),
+        (o, 1, hopper.ROW_SCOPE),
+        (o, 2, hopper.SUM_SCOPE),
+    ):
+        sch.set_scope(block, at, scope)
+    b, h, i, f, j = sch.get_loops(o)
+    tile, group, ii = sch.split(i, [None, plan.groups, hopper.M])
+    step, ji = sch.split(j, [None, plan.keys])
+    sch.reorder(b, h, tile, group, step, ii, f, ji)
+    sch.reverse_compute_at(result, group)
+    sch.bind(sch.fuse(b, h, tile), "blockIdx.x")
+    sch.bind(group, "threadIdx.y")
+    for block in (t, s, v, k):
+        sch.compute_at(block, step)
+    sch.compute_at(q, group)
+    *_, rows, columns, d = sch.get_loops(s)
+    wide, narrow = sch.split(d, [None, _columns(found)])
+    sch.reorder(wide, rows, columns, narrow)
+    for copy, count in ((q, hopper.M * plan.groups), (k, plan.keys), (v, plan.keys)):
+        _copy(sch, copy, found, count)
+    start = sch.decompose_reduction(s, wide)
+    sch.unroll(wide)
+    dot = hopper.dot_of(found.dtype, plan.keys)
+    sch.tensorize(sch.get_loops(s)[-3], dot)
+    sch.tensorize(sch.get_loops(start)[-2], dot)
+    for block in (t, result):
+        _spread(sch, block)
+    first = sch.decompose_reduction(o, step)
+    attend = hopper.attend_of(found.dtype, plan.keys, found.features)
+    sch.tensorize(sch.get_loops(o)[-3], attend)
+    sch.tensorize(sch.get_loops(first)[-2], attend)
+    sch.specialize(step, plan.slots, 0)
+    return (*copies.folded, s, t, o, q, k, v, start, first, result)
+
+
+def _columns(found: Found) -> int:
+    return hopper.ROW_BYTES // hopper.TYPES[found.dtype]
+
+
+def _direct(sch: Schedule, found: Found) -> Copies:
+    """The blocks that lowering made for queries, keys and values become the copies into tiles:
+    they read wherever those lie."""
+    product = _contraction(sch, found.products)
+    made = [
+        _maker(sch, found.products, product.a.buffer),
+        _maker(sch, found.products, product.b.buffer),
+        _maker(sch, found.values, _values_of(sch, found)),
+    ]
+    copies = [each for each in made if each is not None]
+    for each in copies:
+        body = block_of(sch.function, each.name).body
+        if not isinstance(body, Store) or not isinstance(body.value, Load):
+            raise ScheduleError("TW2102", f"@{each.name} does more than copy")
+        sch.set_scope(each, 0, hopper.TILE_SCOPE)
+    if len(copies) < len(made):
+        raise ScheduleError("TW2102", "operands are parameters")
+    queries, keys, values = copies
+    return Copies(queries, keys, values)
+
+
+def _copied(sch: Schedule, found: Found) -> Copies:
+    """Copies from memory: operands filled up with zeros are folded into them, others are left to
+    rules of their own."""
+    s, o = found.products, found.values
+    folded = []
+    for user in (s, o):
+        for producer in sch.get_producers(user):
+            block = block_of(sch.function, producer.name)
+            if any(it.kind == REDUCE for it in block.iters) or producer == found.scores:
+                continue
+            if padding_of(block, sch.function) is not None:
+                folded.append(producer)
+            elif _is_plain_copy(block):
+                sch.attempt(sch.compute_inline, producer)
+    product = _contraction(sch, s)
+    return Copies(
+        sch.cache_read(s, product.read_index(product.a), hopper.TILE_SCOPE),
+        sch.cache_read(s, _read_of(sch, s, product.b.buffer), hopper.TILE_SCOPE),
+        sch.cache_read(o, _read_of(sch, o, _values_of(sch, found)), hopper.TILE_SCOPE),
+        tuple(folded),
+    )
+
+
+def _is_plain_copy(block: Block) -> bool:
+    body = block.body
+    return (
+        isinstance(body, Store)
+        and isinstance(body.value, Load)
+        and body.value.index == body.index == tuple([it.var for it in block.iters])
+    )
+
+
+def _absorb(sch: Schedule, result: BlockRef) -> BlockRef:
+    """What only goes on with each result is done to it at once."""
+    while True:
+        made = block_of(sch.function, result.name).writes[0].buffer
+        consumers = sch.get_consumers(result)
+        if len(consumers) != 1 or made in output_buffers(sch.function):
+            return result
+        block = block_of(sch.function, consumers[0].name)
+        simple = isinstance(block.body, Store) and not any(it.kind == REDUCE for it in block.iters)
+        if not simple or not sch.attempt(sch.reverse_compute_inline, consumers[0]):
+            return result
+
+
+def _contraction(sch: Schedule, s: BlockRef) -> Contraction:
+    nest = nest_of(sch, s)
+    found = None if nest is None else contraction(nest)
+    if found is None:
+        raise ScheduleError("TW2102", f"@{s.name} is no contraction any more")
+    return found
+
+
+def _read_of(sch: Schedule, reference: BlockRef, buffer: Buffer) -> int:
+    reads = block_of(sch.function, reference.name).reads
+    return next(at for at, read in enumerate(reads) if read.buffer is buffer)
+
+
+def _values_of(sch: Schedule, found: Found) -> Buffer:
+    reads = block_of(sch.function, found.values.name).reads
+    return next(read.buffer for read in reads if read.buffer.dtype.name == found.dtype)
+
+
+def _copy(sch: Schedule, copy: BlockRef, found: Found, rows: int) -> None:
+    """A tile as boxes of 64 columns, one behind the other."""
+    *_, row, column = sch.get_loops(copy)
+    box, inner = sch.split(column, [None, _columns(found)])
+    sch.reorder(box, row, inner)
+    width = _columns(found)
+    index_map = f"(b, h, i, d) -> (b, h, d // {width}, i, d % {width})"
+    sch.transform_layout(copy, ("write", 0), index_map)
+    sch.unroll(box)
+    sch.tensorize(sch.get_loops(copy)[-2], hopper.load_of(found.dtype, rows))
+
+
+def _spread(sch: Schedule, block: BlockRef) -> None:
+    """Loops over a tile by the threads that hold it as products leave it: pairs of neighbours."""
+    ii, jj = sch.get_loops(block)[-2:]
+    warp, half, row = sch.split(ii, hopper.ROW_DIGITS)
+    run, part, pair = sch.split(jj, [None, hopper.QUAD, hopper.PAIR])
+    sch.reorder(warp, row, part, run, half, pair)
+    sch.bind(sch.fuse(warp, row, part), "threadIdx.x")
+    for loop in (run, half):
+        sch.unroll(loop)
+    sch.vectorize(pair)
+
+
+ATTENTION_HOPPER = Rule("attention_hopper", Plan, match, plans, cost, apply)

@@ -1,0 +1,219 @@
+"""Attention on Hopper without a GPU: interpreted against NumPy, faults found, code assembled."""
+
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import graph
+from tilewright.base.errors import ExecutionError
+from tilewright.lower.graph import lower_graph
+from tilewright.rules import schedule
+from tilewright.rules.rule import Choice
+from tilewright.tensor import parse
+from tilewright.tensor.passes import lower
+
+sys.path.insert(0, str(Path(__file__).parent))
+from host_gpu import fetched, on_host
+
+TARGET = "cuda -arch=sm_90a"
+TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
+TOLERANCE = {"bf16": 2e-2, "f16": 4e-3}
+
+
+def text(q, keys, features=64, attributes="", dtype="bf16", shared=None, mask=""):
+    """A model of one attention: q and keys are [batch, heads, length]."""
+    batch, heads, rows = q
+    key = f"{dtype}[{batch}, {shared or heads}, {keys}, {features}]"
+    more = f", %m: {mask}" if mask else ""
+    given = "%q, %k, %v, %m" if mask else "%q, %k, %v"
+    return f"""graph @main(%q: {dtype}[{batch}, {heads}, {rows}, {features}], %k: {key}, %v: {key}
+      {more}) {{
+      %y = attention({given}) {{keys = 128{attributes}}}
+      return %y
+    }}"""
+
+
+def operands(q, keys, features=64, attributes="", dtype="bf16", shared=None, mask=""):
+    batch, heads, rows = q
+    rng = np.random.default_rng(0)
+    shapes = [(batch, heads, rows, features), *[(batch, shared or heads, keys, features)] * 2]
+    made = [rng.standard_normal(shape).astype(TYPES[dtype]) for shape in shapes]
+    if mask.startswith("bool"):
+        made.append(rng.random((1, 1, rows, keys)) < 0.7)
+    elif mask:
+        made.append(rng.standard_normal((batch, 1, 1, keys), np.float32))
+    return made
+
+
+def planned(plan, **case):
+    made = schedule(
+        lower_graph(graph.parse(text(**case)).main, "attention"),
+        TARGET,
+        choices={"y_values": Choice("attention_hopper", plan)},
+    )
+    assert [decision.rule for decision in made.decisions] == ["attention_hopper"]
+    return made.schedule.function
+
+
+def check(fn, case, seed=0):
+    given = operands(**case)
+    (want,) = graph.interpret(graph.parse(text(**case)), *given)
+    out = np.full(want.shape, np.nan).astype(given[0].dtype)
+    tw.interpret(fn, *given, out, seed=seed)
+    limit = TOLERANCE[case.get("dtype", "bf16")]
+    np.testing.assert_allclose(
+        out.astype(np.float32), np.asarray(want).astype(np.float32), rtol=limit, atol=limit
+    )
+
+
+BOTH, ONE = "groups=2 keys=128 slots=2", "groups=1 keys=64 slots=3"
+CASES = {
+    "plain": {"q": (1, 2, 128), "keys": 256},
+    "wide heads": {"q": (1, 1, 128), "keys": 256, "features": 128},
+    "f16": {"q": (1, 1, 128), "keys": 256, "dtype": "f16"},
+    "causal": {"q": (1, 1, 384), "keys": 384, "attributes": ", causal = true"},
+    "causal after a past": {
+        "q": (1, 1, 100), "keys": 300, "attributes": ", causal = true, past = 200",
+    },
+    "a window": {"q": (1, 1, 256), "keys": 256, "attributes": ", window = (40, 20)"},
+    "a mask of truth values": {"q": (1, 1, 128), "keys": 128, "mask": "bool[1, 1, 128, 128]"},
+    "a mask that is added": {"q": (2, 1, 128), "keys": 200, "mask": "f32[2, 1, 1, 200]"},
+    "shared keys": {"q": (1, 4, 128), "keys": 128, "shared": 2},
+    "edges": {"q": (2, 1, 197), "keys": 197},
+    "few queries": {"q": (1, 1, 3), "keys": 130},
+    "a cap and a scale": {
+        "q": (1, 1, 128), "keys": 128, "attributes": ", softcap = 5.0, scale = 0.3",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("plan", [BOTH, ONE])
+def test_the_lowered_program_computes_what_numpy_does(name, plan):
+    check(lower(planned(plan, **CASES[name]), "gpu"), CASES[name])
+
+
+@pytest.mark.slow
+def test_the_scheduled_program_computes_what_numpy_does():
+    case = {"q": (1, 1, 128), "keys": 128}
+    check(planned(BOTH, **case), case)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_order_of_roles_does_not_matter(seed):
+    case = {"q": (1, 1, 128), "keys": 640}
+    check(lower(planned(BOTH, **case), "gpu"), case, seed)
+
+
+def test_masked_steps_are_left_out():
+    causal = str(lower(planned(BOTH, **CASES["causal"]), "gpu"))
+    assert re.search(r"for %key_0\w* in 0\.\.%\w+ \+ 1 ", causal)  # of the producer
+    plain = str(lower(planned(BOTH, **CASES["plain"]), "gpu"))
+    assert re.search(r"for %key_0\w* in 0\.\.2 ", plain)
+
+
+@cache
+def program():
+    return str(lower(planned(BOTH, q=(1, 1, 128), keys=640), "gpu"))
+
+
+def without(pattern, at=0):
+    def change(good):
+        lines = good.splitlines()
+        found = [i for i, line in enumerate(lines) if re.search(pattern, line)]
+        return "\n".join(line for i, line in enumerate(lines) if i != found[at])
+
+    return change
+
+
+def changed(pattern, to):
+    return lambda good: re.sub(pattern, to, good, count=1)
+
+
+FAULTS = {
+    "no wait for queries": without(r"mbarrier\.wait:bool\(address\(%ready"),
+    "no bytes of queries": without(r"mbarrier\.expect:bool\(address\(%ready"),
+    "too many bytes of queries": changed(r"(expect:bool\(address\(%ready\[0\]\), )", r"\g<1>9"),
+    "no copy of queries": without(r"tma\.load.*%y_queries"),
+    "no wait for keys": without(r"mbarrier\.wait:bool\(address\(%full"),
+    "no wait for a slot": without(r"mbarrier\.wait:bool\(address\(%empty"),
+    "no copy of values": without(r"tma\.load.*%y_weighted"),
+    "a slot is never given back": without(r"mbarrier\.arrive:bool\(address\(%empty"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_planted_fault_is_found(fault, seed):
+    bad = FAULTS[fault](program())
+    assert bad != program()
+    given = operands(q=(1, 1, 128), keys=640)
+    with pytest.raises(ExecutionError) as caught:
+        tw.interpret(parse(bad), *given, np.zeros((1, 1, 128, 64), TYPES["bf16"]), seed=seed)
+    assert caught.value.code in ("TW2427", "TW2428", "TW2429", "TW2430")
+
+
+@pytest.mark.parametrize("name", ["plain", "wide heads", "f16", "causal"])
+def test_the_code_has_what_hopper_needs(name):
+    ptx = tw.build(planned(BOTH, **CASES[name]), TARGET).ptx
+    kind = CASES[name].get("dtype", "bf16")
+    n = CASES[name].get("features", 64)
+    for wanted in (
+        rf"m64n128k16\.f32\.{kind}\.{kind} \{{[^}}]*\}}, a, b, 0, 1, 1, 0, 0",  # scores
+        rf"m64n{n}k16\.f32\.{kind}\.{kind} \{{[^}}]*\}}, \{{[^}}]*\}}, b, 1, 1, 1, 1",  # values
+        r"ex2\.approx\.ftz\.f32",
+    ):
+        assert re.search(wanted, ptx), wanted
+    assert not re.search(r"^\s*call", ptx, re.MULTILINE)
+    assert ".local" not in ptx
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plain", "wide heads", "causal", "edges"])
+def test_the_assembler_finds_no_fault_and_spills_nothing(name, tmp_path):
+    if shutil.which("ptxas") is None:
+        pytest.skip("ptxas is not installed (it comes with NVIDIA's CUDA toolkit)")
+    source = tmp_path / "kernel.ptx"
+    source.write_text(tw.build(planned(BOTH, **CASES[name]), TARGET).ptx)
+    done = subprocess.run(
+        ["ptxas", "-arch=sm_90a", "-v", source, "-o", tmp_path / "kernel.cubin"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "0 bytes spill stores, 0 bytes spill loads" in done.stderr
+    for trouble in ("serialized", "setmaxnreg", "C75"):
+        assert trouble not in done.stderr
+
+
+def test_a_model_takes_keys_some_at_a_time():
+    model = text(q=(1, 2, 128), keys=128).replace("keys = 128", "")
+    module = tw.compile(graph.parse(model), target=TARGET)
+    (kernel,) = module.program.kernels.values()
+    assert [decision.rule for decision in kernel.decisions] == ["attention_hopper"]
+    given = operands(q=(1, 2, 128), keys=128)
+    (want,) = graph.interpret(graph.parse(model), *given)
+    (out,) = fetched(module, on_host(module)(*given))
+    np.testing.assert_allclose(
+        out.astype(np.float32), np.asarray(want).astype(np.float32), rtol=2e-2, atol=2e-2
+    )
+
+
+@pytest.mark.parametrize(
+    "case", [{"features": 80}, {"dtype": "f32"}, {"target": "cuda -arch=sm_80"}]
+)
+def test_what_does_not_fit_stays_as_it_is(case):
+    target = case.pop("target", TARGET)
+    model = text(q=(1, 1, 64), keys=64, **case).replace("keys = 128", "")
+    module = tw.compile(graph.parse(model), target=target)
+    rules = [d.rule for k in module.program.kernels.values() for d in k.decisions]
+    assert "attention_hopper" not in rules
