@@ -11,7 +11,6 @@ from tilewright.graph.passes import (
     LAYOUT,
     LOWER_PRECISION,
     OPTIMIZED,
-    PADDED,
     QUANTIZED,
     SCALED,
     UNFOLDED,
@@ -33,8 +32,8 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *UNFOLDED,
         *FUSED,
     ),
-    (CUDA, "f32"): (*CANONICAL, *OPTIMIZED, *PADDED, *UNCHECKED),
-    (CUDA, "bf16"): (*CANONICAL, *OPTIMIZED, *LOWER_PRECISION, *PADDED, *UNCHECKED),
+    (CUDA, "f32"): (*CANONICAL, *OPTIMIZED, *UNCHECKED),
+    (CUDA, "bf16"): (*CANONICAL, *OPTIMIZED, *LOWER_PRECISION, *UNCHECKED),
     (CPU, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *SCALED, *LAYOUT, *UNFOLDED, *FUSED),
 }
 PRECISIONS = tuple(dict.fromkeys(precision for _, precision in PIPELINES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.rules.gpu.contraction import GEMM
+from tilewright.rules.gpu.convolution import CONVOLUTION
 from tilewright.rules.gpu.elementwise import elementwise
 from tilewright.rules.gpu.fallback import fallback
 from tilewright.rules.gpu.gemm_hopper import GEMM_HOPPER
@@ -13,6 +14,7 @@ from tilewright.rules.rule import RuleSet, closed
 
 RULES: RuleSet = (
     (GEMM_HOPPER,),
+    (CONVOLUTION,),
     (GEMM,),
     (closed("rows", rows),),
     (closed("gemv", gemv),),
