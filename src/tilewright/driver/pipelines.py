@@ -14,6 +14,7 @@ from tilewright.graph.passes import (
     QUANTIZED,
     SCALED,
     UNFOLDED,
+    UNROLLED,
 )
 from tilewright.graph.passes.check_indices import check_indices
 
@@ -32,8 +33,8 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *UNFOLDED,
         *FUSED,
     ),
-    (CUDA, "f32"): (*CANONICAL, *OPTIMIZED, *UNCHECKED),
-    (CUDA, "bf16"): (*CANONICAL, *OPTIMIZED, *LOWER_PRECISION, *UNCHECKED),
+    (CUDA, "f32"): (*CANONICAL, *OPTIMIZED, *UNROLLED, *UNCHECKED),
+    (CUDA, "bf16"): (*CANONICAL, *OPTIMIZED, *UNROLLED, *LOWER_PRECISION, *UNCHECKED),
     (CPU, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *SCALED, *LAYOUT, *UNFOLDED, *FUSED),
 }
 PRECISIONS = tuple(dict.fromkeys(precision for _, precision in PIPELINES))

@@ -7,7 +7,7 @@ from tilewright.rules.gpu.convolution import CONVOLUTION
 from tilewright.rules.gpu.elementwise import elementwise
 from tilewright.rules.gpu.fallback import fallback
 from tilewright.rules.gpu.gemm_hopper import GEMM_HOPPER
-from tilewright.rules.gpu.gemv import gemv
+from tilewright.rules.gpu.gemv import GEMV
 from tilewright.rules.gpu.reduction import reduction
 from tilewright.rules.gpu.rows import rows
 from tilewright.rules.rule import RuleSet, closed
@@ -17,7 +17,7 @@ RULES: RuleSet = (
     (CONVOLUTION,),
     (GEMM,),
     (closed("rows", rows),),
-    (closed("gemv", gemv),),
+    (GEMV,),
     (closed("reduction", reduction),),
     (closed("elementwise", elementwise),),
     (closed("fallback", fallback),),
