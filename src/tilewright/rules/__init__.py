@@ -86,9 +86,9 @@ def schedule(
                 continue
             if find_block(sch.function, name) is None:
                 continue  # a rule has inlined it since
-            if name not in given:
+            if name not in given or name in {each.block for each in log.decisions}:
                 taken.update(apply_first(entry, sch, name, context, log))
-                continue
+                continue  # of a sum in parts, what adds them up is left for others
             for rule in entry:
                 if rule.name == given[name].rule:
                     taken.update(apply_choice(rule, given[name], sch, name, context, log))
