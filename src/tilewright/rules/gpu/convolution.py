@@ -97,7 +97,8 @@ class Found:
 
 BLOCK_M = (16, 8, 32, 64, 128)  # candidates, in channels
 BLOCK_K = (8, 4, 16, 32, 64, 2, 1)  # candidates, in channels
-THREAD_M, THREAD_Y = (4, 8, 2, 1), (1, 2, 4, 7, 8)  # candidates, per thread
+THREAD_M, THREAD_Y = (4, 8, 2, 1), (1, 2, 3, 4, 5, 7, 8)  # candidates, per thread
+MOST_X, MOST_Y = 64, 32  # columns and rows of a block of threads
 SLICES, SPLIT_K = (1, 2, 4, 8, 16), (1, 2, 4, 8)  # candidates, that share a sum
 MOST_SUMS = 64  # registers of a thread for results
 MOST_UNROLLED = 256  # multiply-adds in a row, where a kernel's rows alone are not more
@@ -196,13 +197,11 @@ def problem_of(found: Contraction, axes: Axes, packs: bool) -> Problem | None:
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     """The tiles worth a thought."""
     problem, sm = found.problem, multiprocessor_of(context.target)
-    xs = sorted({16, 8, 32} | {size for size in (7, 14, 28, 56) if problem.x % size == 0})
-    if problem.x <= 64 and problem.x not in xs:
-        xs.insert(0, problem.x)
+    xs = _whole(problem.x, 4, MOST_X) or [16, 8, 32]
     ks = [size for size in BLOCK_K if problem.k % size == 0]
     if problem.k <= max(BLOCK_K) and problem.k not in ks:
         ks.append(problem.k)
-    ys = sorted({1, 2, 4, 8} | {size for size in (7, 14, 28) if problem.y % size == 0})
+    ys = _whole(problem.y, 1, MOST_Y)
 
     def legal(c: Columns) -> Column:
         threads = _threads(c)
@@ -236,6 +235,11 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
             ("block_y", "thread_y", "thread_m", "slices"),
         ),
     )
+
+
+def _whole(size: int, least: int, most: int) -> list[int]:
+    """The tiles of an axis that leave nothing over."""
+    return [tile for tile in range(least, most + 1) if size % tile == 0]
 
 
 def _threads(c: Columns) -> Column:
