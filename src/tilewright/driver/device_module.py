@@ -14,7 +14,9 @@ import ctypes
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +28,7 @@ from tilewright.codegen import jit, llvm
 from tilewright.codegen.launches import Kernel as DeviceKernel
 from tilewright.codegen.launches import launches, matrix_of, number
 from tilewright.codegen.nvptx import ARGUMENT_ALIGN, DeviceCode
+from tilewright.driver import device_save
 from tilewright.driver.kernels import Kernel
 from tilewright.driver.lowering import Program
 from tilewright.graph.ir import Graph, Node, Value
@@ -193,6 +196,23 @@ class DeviceModule(runtime.Module):
         self._kept.move_to_end(key)
         found.run(self._gpu, stream)
         return tuple(results) if out is None else tuple(out)
+
+    # ------------------------------------------------------------------ files
+
+    def save(self, path: str | Path, name: str = "") -> Path:
+        """Write .so, .o or .h; `name` is the C function's, by default the file's."""
+        device_save.check_is_fixed(self.program)
+
+        def walk(gpu: Any, ready: Any, given: list[Any], outputs: list[Any]) -> list[Any]:
+            owner = copy(self)
+            owner._gpu = gpu
+            found = _Walk(owner, ready, {}, given, outputs, None)
+            found.results()
+            return found.launches
+
+        tables = device_save.tables_of(self.program, self.codes, walk)
+        ports = (self.inputs, self.outputs)
+        return device_save.save(Path(path), name, self.program, tables, self.target, ports)
 
     # ------------------------------------------------------------------ arguments
 
