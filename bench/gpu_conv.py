@@ -158,7 +158,9 @@ def figures_of(case: conv.Case, made: dict[str, Any]) -> tuple[list[report.Figur
     median = {key: statistics.median(found) for key, found in times.items()}
     ratio = median["cudnn"] / median["ours"]
     for each in made["decisions"]:
-        print(f"  {case.name} {each.block}: {each.rule} {each.plan} {each.predicted_ns / 1e3:.1f} us")
+        print(
+            f"  {case.name} {each.block}: {each.rule} {each.plan} {each.predicted_ns / 1e3:.1f} us"
+        )
     return [
         report.at_most(f"{case.name}: error", error, "", TOLERANCE),
         report.Figure(f"{case.name}: ours", median["ours"], "us"),
@@ -200,7 +202,9 @@ def compare_plans(cases: list[conv.Case], options: argparse.Namespace) -> list[r
         predicted = sum(each.predicted_ns for each in made["decisions"]) / 1e3
         measured.setdefault(case.name, []).append((took, predicted, decision.plan))
         terms = " ".join(f"{name}={value:.0f}" for name, value in decision.terms.items())
-        print(f"  plan {case.name} {took:.2f} {predicted:.2f} {decision.plan} | {terms}", flush=True)
+        print(
+            f"  plan {case.name} {took:.2f} {predicted:.2f} {decision.plan} | {terms}", flush=True
+        )
     for name, rows in measured.items():
         best = min(took for took, *_ in rows)
         figures.append(report.Figure(f"{name}: default over best plan", rows[0][0] / best, "x"))

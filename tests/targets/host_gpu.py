@@ -66,19 +66,39 @@ class Graph:
         self.record(stream)
 
 
+CAPTURED = 77  # a stream that somebody else records
+
+
+class Timer:
+    def start(self, stream):
+        pass
+
+    def stop(self, stream):
+        return 0.001
+
+
 class HostGpu:
     """Stands in for `driver.device_module.CudaGpu`."""
 
     def __init__(self, target="cuda"):
         self.target = Target.parse(target)
 
-    def allocate(self, size_bytes):
+    def allocate(self, size_bytes, stream):
         return Memory(size_bytes)
 
-    def copy_in(self, address, source):
+    def is_capturing(self, stream):
+        return stream == CAPTURED
+
+    def timer(self):
+        return Timer()
+
+    def wait(self, stream):
+        pass
+
+    def copy_in(self, address, source, stream):
         ctypes.memmove(address, source.ctypes.data, source.nbytes)
 
-    def copy_out(self, target, address):
+    def copy_out(self, target, address, stream):
         ctypes.memmove(target.ctypes.data, address, target.nbytes)
 
     def copy(self, to, source, size_bytes, stream):

@@ -147,7 +147,7 @@ def test_a_second_call_with_the_same_addresses_is_a_graph():
     module = on_host(tw.compile(MODELS["gemv"], target="cuda", cache=False))
     (x,) = inputs_of(module)
     given = module.empty(x.shape, module.inputs[0].dtype)
-    module._gpu.copy_in(given.address, x)
+    module._gpu.copy_in(given.address, x, 0)
     out = module.empty((1, 70), module.outputs[0].dtype)
     for _ in range(3):
         module(given, out=[out])

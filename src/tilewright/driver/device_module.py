@@ -11,9 +11,12 @@ every call, since what they launch depends on what they computed.
 from __future__ import annotations
 
 import ctypes
+import math
 import pickle
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +24,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tilewright import sym
 from tilewright.base.dtype import DType, from_numpy
 from tilewright.base.errors import UserError, UserTypeError
 from tilewright.base.target import CPU, Target
 from tilewright.codegen import jit, llvm
+from tilewright.codegen.cuda import check_dtype, check_on_device, check_writable
 from tilewright.codegen.launches import Kernel as DeviceKernel
 from tilewright.codegen.launches import launches, matrix_of, number
-from tilewright.codegen.nvptx import ARGUMENT_ALIGN, DeviceCode
+from tilewright.codegen.nvptx import DeviceCode
 from tilewright.driver import device_save
 from tilewright.driver.kernels import Kernel
 from tilewright.driver.lowering import Program
@@ -35,25 +40,29 @@ from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.memory import MemoryPlan, size_bytes, spans
 from tilewright.runtime import _native, cuda
 from tilewright.runtime import module as runtime
-from tilewright.runtime.array import Array, from_dlpack
-from tilewright.runtime.device import Device
+from tilewright.runtime.array import Array
 from tilewright.runtime.dlpack import code_of
 from tilewright.runtime.module import Spec
+from tilewright.runtime.profiler import Event, Record
 from tilewright.sym import Size, Var
 from tilewright.tensor.ir import Buffer
 
 KEPT = 16  # sets of sizes and addresses whose launches are remembered
+LOADERS = 8  # kernels that the driver assembles at a time
 
 
 class Gpu(Protocol):
     """What a module asks of a GPU; `runtime.cuda` is one, tests have one in host memory."""
 
-    def allocate(self, size_bytes: int) -> Any: ...
-    def copy_in(self, address: int, source: np.ndarray[Any, Any]) -> None: ...
-    def copy_out(self, target: np.ndarray[Any, Any], address: int) -> None: ...
+    def allocate(self, size_bytes: int, stream: int) -> Any: ...
+    def copy_in(self, address: int, source: np.ndarray[Any, Any], stream: int) -> None: ...
+    def copy_out(self, target: np.ndarray[Any, Any], address: int, stream: int) -> None: ...
     def copy(self, to: int, source: int, size_bytes: int, stream: int) -> None: ...
     def load(self, code: DeviceCode, kernel: Kernel) -> Any: ...
     def graph(self, record: Callable[[int], None]) -> Any: ...
+    def is_capturing(self, stream: int) -> bool: ...
+    def timer(self) -> Any: ...
+    def wait(self, stream: int) -> None: ...
     def tensor_map(
         self, address: int, shape: tuple[int, int], dtype: DType, box: tuple[int, int]
     ) -> Any: ...
@@ -62,14 +71,14 @@ class Gpu(Protocol):
 class CudaGpu:
     """The GPU of this machine."""
 
-    def allocate(self, size_bytes: int) -> Any:
-        return cuda.Memory(size_bytes)
+    def allocate(self, size_bytes: int, stream: int) -> Any:
+        return cuda.Memory(size_bytes, stream)
 
-    def copy_in(self, address: int, source: np.ndarray[Any, Any]) -> None:
-        cuda.copy_in(address, source)
+    def copy_in(self, address: int, source: np.ndarray[Any, Any], stream: int) -> None:
+        cuda.copy_in(address, source, stream)
 
-    def copy_out(self, target: np.ndarray[Any, Any], address: int) -> None:
-        cuda.copy_out(target, address)
+    def copy_out(self, target: np.ndarray[Any, Any], address: int, stream: int) -> None:
+        cuda.copy_out(target, address, stream)
 
     def copy(self, to: int, source: int, size_bytes: int, stream: int) -> None:
         cuda.copy(to, source, size_bytes, stream)
@@ -80,10 +89,36 @@ class CudaGpu:
     def graph(self, record: Callable[[int], None]) -> Any:
         return cuda.Graph(record)
 
+    def is_capturing(self, stream: int) -> bool:
+        return cuda.is_capturing(stream)
+
+    def timer(self) -> Any:
+        return cuda.Timer()
+
+    def wait(self, stream: int) -> None:
+        cuda.wait(stream)
+
     def tensor_map(
         self, address: int, shape: tuple[int, int], dtype: DType, box: tuple[int, int]
     ) -> Any:
         return cuda.TensorMap(address, shape, dtype, box)
+
+
+class Scratch:
+    """Memory of a stream's calls: one after the other they use the same."""
+
+    def __init__(self, gpu: Gpu, stream: int) -> None:
+        self.gpu, self.stream = gpu, stream
+        self.blocks: list[Any] = []
+
+    def take(self, at: int, size_bytes: int) -> Any:
+        """The memory of this number, of at least so many bytes; what is outgrown stays with the
+        launches that were recorded with it."""
+        if at < len(self.blocks) and self.blocks[at][1] >= size_bytes:
+            return self.blocks[at][0]
+        made = self.gpu.allocate(size_bytes, self.stream)
+        self.blocks[at : at + 1] = [(made, size_bytes)]
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +130,9 @@ class Started:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     arguments: tuple[Any, ...]  # numbers, and tensor maps
+    label: str = ""
+    flops: int = 0
+    size_bytes: int = 0  # of what it reads and writes, each once
 
     def start(self, stream: int) -> None:
         self.module.launch(
@@ -149,6 +187,8 @@ class DeviceModule(runtime.Module):
         self._gpu: Gpu = gpu or CudaGpu()
         self._ready: _Loaded | None = None
         self._kept: OrderedDict[tuple[Any, ...], Recorded] = OrderedDict()
+        self._scratch: dict[int, Scratch] = {}  # by stream
+        self._lock = threading.RLock()  # launches of two calls on one stream must not mix
         self._varies = any(node.op in ("sizes", "require") for node in program.module.main.nodes)
 
     @property
@@ -175,27 +215,74 @@ class DeviceModule(runtime.Module):
         """The outputs, on the GPU; work is queued on `stream`, the caller's by its number."""
         if named:
             args = self._in_order(args, named)
-        given = self._given(args)
+        with self._lock:
+            return self._call(args, out, stream)
+
+    def _call(
+        self, args: Sequence[Any], out: Sequence[Any] | None, stream: int
+    ) -> tuple[Array, ...]:
+        given = self._given(args, stream)
         sizes = self._sizes(given)
+        wanted = None if out is None else self._wanted(out, sizes, stream)
+        if self._varies:
+            self._refuse_capture(stream)
+            return _Walk(self, self._loaded(), sizes, given, wanted, stream, True).results()
+        results = wanted or [self._new(at, sizes, stream) for at in range(len(self.outputs))]
+        found = self._recorded(sizes, given, results, stream)
+        found.run(self._gpu, stream)
+        return tuple(results) if out is None else tuple(out)
+
+    def _loaded(self) -> _Loaded:
         if self._ready is None:
             self._ready = _Loaded(self.program, self._gpu)
-        wanted = None if out is None else self._wanted(out, sizes)
-        if self._varies:
-            walk = _Walk(self, self._ready, sizes, given, wanted, stream)
-            return walk.results()
-        results = wanted or [self._new(at, sizes) for at in range(len(self.outputs))]
+        return self._ready
+
+    def _recorded(
+        self, sizes: dict[Var, int], given: Sequence[Any], results: Sequence[Any], stream: int
+    ) -> Recorded:
+        """What a call launches, from an earlier call with the same sizes and addresses or anew."""
         addresses = (*(array.address for array in given), *(array.address for array in results))
-        key = (*sizes.values(), *addresses)
+        key = (stream, *sizes.values(), *addresses)
         found = self._kept.get(key)
         if found is None:
-            walk = _Walk(self, self._ready, sizes, given, results, None)
+            self._refuse_capture(stream)
+            walk = _Walk(self, self._loaded(), sizes, given, results, stream, False)
             walk.results()
             found = self._kept[key] = Recorded(walk.launches, walk.memory)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
-        found.run(self._gpu, stream)
-        return tuple(results) if out is None else tuple(out)
+        return found
+
+    def _refuse_capture(self, stream: int) -> None:
+        if self._gpu.is_capturing(stream):
+            raise UserError(
+                "TW4024",
+                f"the stream {stream:#x} is being captured, and the model is new to these arrays",
+                help="call the model twice with the same arrays before the capture",
+            )
+
+    def profile(self, *args: Any, stream: int = 0, **named: Any) -> Record:
+        """Run launch by launch and tell how long each took on the GPU."""
+        if named:
+            args = self._in_order(args, named)
+        with self._lock:
+            given = self._given(args, stream)
+            sizes = self._sizes(given)
+            walk = _Walk(self, self._loaded(), sizes, given, None, stream, self._varies)
+            walk.results()
+            for launch in walk.launches:  # what is loaded at the first start is not measured
+                launch.start(stream)
+            timer, at, events = self._gpu.timer(), 0, []
+            for launch in walk.launches:
+                timer.start(stream)
+                launch.start(stream)
+                took = round(1e6 * timer.stop(stream))
+                events.append(
+                    Event(launch.label, at, at + took, launch.flops, launch.size_bytes, 0)
+                )
+                at += took
+        return Record(tuple(events))
 
     # ------------------------------------------------------------------ files
 
@@ -206,7 +293,8 @@ class DeviceModule(runtime.Module):
         def walk(gpu: Any, ready: Any, given: list[Any], outputs: list[Any]) -> list[Any]:
             owner = copy(self)
             owner._gpu = gpu
-            found = _Walk(owner, ready, {}, given, outputs, None)
+            owner._scratch = {}
+            found = _Walk(owner, ready, {}, given, outputs, 0, False)
             found.results()
             return found.launches
 
@@ -216,18 +304,19 @@ class DeviceModule(runtime.Module):
 
     # ------------------------------------------------------------------ arguments
 
-    def _given(self, args: Sequence[Any]) -> list[Any]:
+    def _given(self, args: Sequence[Any], stream: int) -> list[Any]:
         """The inputs on the GPU, checked one by one."""
         if len(args) != len(self.inputs):
             raise UserError("TW4042", f"the model takes {len(self.inputs)} inputs, got {len(args)}")
-        return [self._on_device(spec, arg) for spec, arg in zip(self.inputs, args, strict=True)]
+        pairs = zip(self.inputs, args, strict=True)
+        return [self._on_device(spec, arg, stream) for spec, arg in pairs]
 
-    def _on_device(self, spec: Spec, value: Any) -> Any:
+    def _on_device(self, spec: Spec, value: Any, stream: int) -> Any:
         if isinstance(value, (str, type(None))):
             raise UserError("TW4041", f"the input {spec.name} is {value!r}, not an array")
         if not isinstance(value, np.ndarray):
             if isinstance(value, Array) or hasattr(value, "__dlpack__"):
-                value = value if isinstance(value, Array) else from_dlpack(value)
+                value = cuda.from_dlpack(value, stream)
                 if value.device.kind == "cuda":
                     return _checked(spec, value)
                 value = value.numpy()
@@ -235,15 +324,15 @@ class DeviceModule(runtime.Module):
                 value = np.asarray(value)
         _check_dtype(spec, from_numpy(value.dtype))
         compact = np.ascontiguousarray(value).reshape(value.shape)
-        made = self.empty(compact.shape, from_numpy(compact.dtype))
-        self._gpu.copy_in(made.address, compact)
+        made = self.empty(compact.shape, from_numpy(compact.dtype), stream)
+        self._gpu.copy_in(made.address, compact, stream)
         return made
 
-    def _wanted(self, out: Sequence[Any], sizes: Mapping[Var, int]) -> list[Any]:
+    def _wanted(self, out: Sequence[Any], sizes: Mapping[Var, int], stream: int) -> list[Any]:
         """The caller's own outputs: as many as the model has, each as large as it must be."""
         if len(out) != len(self.outputs):
             raise UserError("TW4042", f"the model has {len(self.outputs)} outputs, got {len(out)}")
-        found = [self._output(at, value) for at, value in enumerate(out)]
+        found = [self._output(at, value, stream) for at, value in enumerate(out)]
         if self._varies:
             return found  # only the run tells how large they are
         results = self.program.module.main.results
@@ -254,11 +343,12 @@ class DeviceModule(runtime.Module):
                 raise UserError("TW4003", f"{spec.name} has shape {shape}, expected {dims}")
         return found
 
-    def _output(self, at: int, value: Any) -> Any:
-        array = value if isinstance(value, Array) else from_dlpack(value)
+    def _output(self, at: int, value: Any, stream: int) -> Any:
         spec = self.outputs[at]
-        if array.read_only:
-            raise UserError("TW4006", f"{spec.name} is an output, but read-only")
+        if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+            raise UserError("TW4005", f"{spec.name} is not on {cuda.DEVICE}")
+        array = cuda.from_dlpack(value, stream)
+        check_writable(spec.name, not array.read_only)
         return _checked(spec, array)
 
     def _sizes(self, given: Sequence[Any]) -> dict[Var, int]:
@@ -282,11 +372,11 @@ class DeviceModule(runtime.Module):
                 )
         return sizes
 
-    def empty(self, shape: Sequence[int], dtype: DType) -> Array:
+    def empty(self, shape: Sequence[int], dtype: DType, stream: int = 0) -> Array:
         """A new array on the GPU whose elements are not set."""
         size = int(np.prod(shape, dtype=np.int64)) * dtype.size_bytes
-        memory = self._gpu.allocate(size)
-        device = Device("cuda")
+        memory = self._gpu.allocate(size, stream)
+        device = cuda.DEVICE
         return Array._from_address(
             memory.address,
             tuple(shape),
@@ -297,27 +387,21 @@ class DeviceModule(runtime.Module):
             memory,
         )
 
-    def _new(self, at: int, sizes: Mapping[Var, int]) -> Array:
+    def _new(self, at: int, sizes: Mapping[Var, int], stream: int) -> Array:
         of = self.program.module.main.results[at].tensor
-        return self.empty([number(dim, sizes) for dim in of.shape or ()], of.dtype)
+        return self.empty([number(dim, sizes) for dim in of.shape or ()], of.dtype, stream)
 
 
 def _check_dtype(spec: Spec, found: DType) -> None:
-    if spec.dtype is None or found.name != spec.dtype.name:
-        raise UserTypeError("TW4001", f"{spec.name} is {found}, expected {spec.dtype}")
+    if spec.dtype is None:
+        raise UserTypeError("TW4001", f"{spec.name} is {found}, expected {spec.kind}")
+    check_dtype(spec.name, spec.dtype, found)
 
 
 def _checked(spec: Spec, array: Array) -> Array:
     """An array of the caller's that kernels may touch as it stands."""
     _check_dtype(spec, array.dtype)
-    if array.device.kind != "cuda":
-        raise UserError("TW4005", f"{spec.name} is on {array.device}, expected cuda")
-    if not array.is_contiguous:
-        raise UserError("TW4004", f"{spec.name} has strides {array.strides}, expected compact")
-    if array.address % ARGUMENT_ALIGN:
-        raise UserError(
-            "TW4007", f"{spec.name} is at {array.address:#x}, expected {ARGUMENT_ALIGN}-aligned"
-        )
+    check_on_device(spec.name, array.dtype, array)
     return array
 
 
@@ -328,13 +412,12 @@ class _Loaded:
         self.codes: dict[str, DeviceCode] = {}
         self.modules: dict[str, Any] = {}
         self.host: dict[str, Any] = {}  # kernels that compute sizes, as C functions
-        on_host = []
-        for name, kernel in program.kernels.items():
-            if kernel.device:
-                self.codes[name] = pickle.loads(kernel.image)
-                self.modules[name] = gpu.load(self.codes[name], kernel)
-            else:
-                on_host.append(kernel)
+        on_host = [kernel for kernel in program.kernels.values() if not kernel.device]
+        on_gpu = [kernel for kernel in program.kernels.values() if kernel.device]
+        self.codes = {kernel.name: pickle.loads(kernel.image) for kernel in on_gpu}
+        with ThreadPoolExecutor(LOADERS) as pool:  # the driver assembles outside of Python's lock
+            loaded = pool.map(lambda kernel: gpu.load(self.codes[kernel.name], kernel), on_gpu)
+            self.modules = {kernel.name: made for kernel, made in zip(on_gpu, loaded, strict=True)}
         if on_host:
             symbols = tuple(f"{kernel.name}_kernel" for kernel in on_host)
             machine = llvm.machine_of(Target.parse(CPU))
@@ -343,8 +426,9 @@ class _Loaded:
         self.weights: dict[str, Any] = {}
         for name, array in program.module.constants.items():
             compact = np.ascontiguousarray(array)
-            self.weights[name] = gpu.allocate(compact.nbytes)
-            gpu.copy_in(self.weights[name].address, compact)
+            self.weights[name] = gpu.allocate(compact.nbytes, 0)
+            gpu.copy_in(self.weights[name].address, compact, 0)
+        gpu.wait(0)  # calls may come on any stream
 
 
 @dataclass(eq=False)
@@ -356,7 +440,8 @@ class _Walk:
     sizes: dict[Var, int]
     given: Sequence[Any]
     outputs: Sequence[Any] | None
-    stream: int | None
+    stream: int
+    starts: bool  # as it goes; else what is launched is only collected
     launches: list[Started] = field(default_factory=list)
     memory: list[Any] = field(default_factory=list)
     places: dict[Value, int] = field(default_factory=dict)
@@ -387,7 +472,10 @@ class _Walk:
             self.places[slot.value] = arena + offset
 
     def _allocate(self, size_bytes: int) -> int:
-        self.memory.append(self.owner._gpu.allocate(size_bytes))
+        owner, stream = self.owner, self.stream
+        if stream not in owner._scratch:
+            owner._scratch[stream] = Scratch(owner._gpu, stream)
+        self.memory.append(owner._scratch[stream].take(len(self.memory), size_bytes))
         address: int = self.memory[-1].address
         return address
 
@@ -405,8 +493,11 @@ class _Walk:
 
     def _out(self, at: int) -> Any:
         if at not in self.made:
-            self.made[at] = self.outputs[at] if self.outputs else self.owner._new(at, self.sizes)
+            self.made[at] = self.outputs[at] if self.outputs else self._made(at)
         return self.made[at]
+
+    def _made(self, at: int) -> Any:
+        return self.owner._new(at, self.sizes, self.stream)
 
     def _result(self, graph: Graph, at: int) -> Any:
         """A result; one that is an input, a weight, or another result is copied."""
@@ -421,7 +512,7 @@ class _Walk:
 
     def _start(self, launch: Any) -> None:
         self.launches.append(launch)
-        if self.stream is not None:
+        if self.starts:
             launch.start(self.stream)
 
     def constant(self, node: Node) -> None:
@@ -469,7 +560,10 @@ class _Walk:
                 for made in device.maps
             ]
             arguments = (*pointers, *(values[var] for var in device.scalars), *maps)
-            self._start(Started(module, device, grid, block, arguments))  # type: ignore[arg-type]  # three axes each
+            label = node["label"] or kernel.name
+            flops = number(sym.as_expr(node["flops"]), asked)
+            moved = sum(_size_of(buffer, values) for buffer in device.buffers)
+            self._start(Started(module, device, grid, block, arguments, label, flops, moved))  # type: ignore[arg-type]  # three axes each
 
     def _host_kernel(
         self, node: Node, kernel: Kernel, inputs: list[Value], numbers: list[int]
@@ -492,7 +586,7 @@ class _Walk:
         if root not in self.on_host:
             of = root.tensor
             made = np.empty([number(dim, self.sizes) for dim in of.shape or ()], of.dtype.numpy)
-            self.owner._gpu.copy_out(made, self.address(root))
+            self.owner._gpu.copy_out(made, self.address(root), self.stream)
             self.on_host[root] = made
         return self.on_host[root]
 
@@ -504,6 +598,10 @@ class _Walk:
             if not 0 <= value <= MAX_SIZE:
                 raise UserError("TW4012", f"{node['label']}: the size {size.name} would be {value}")
             self.sizes[size] = int(value)
+
+
+def _size_of(buffer: Buffer, values: Mapping[Var, int]) -> int:
+    return buffer.dtype.size_bytes * math.prod(number(dim, values) for dim in buffer.shape)
 
 
 MAX_SIZE = 1 << 40
@@ -524,6 +622,8 @@ class _Copy:
     to: int
     source: int
     size_bytes: int
+    label: str = "copy"
+    flops: int = 0
 
     def start(self, stream: int) -> None:
         self.gpu.copy(self.to, self.source, self.size_bytes, stream)

@@ -61,7 +61,7 @@ class Places:
 
     used_bytes: int = 0
 
-    def allocate(self, size_bytes: int) -> Place:
+    def allocate(self, size_bytes: int, stream: int) -> Place:
         at = self.used_bytes
         self.used_bytes += -(-max(1, size_bytes) // ALIGN) * ALIGN
         return Place(ARENA << KIND_SHIFT | at, size_bytes)
@@ -91,8 +91,7 @@ def argument_of(address: int) -> Argument:
 def check_is_fixed(program: Program) -> None:
     """Tables hold numbers: all sizes are known, and none depends on values."""
     graph = program.module.main
-    values = [value for value in (*graph.params, *graph.results)]
-    dims = [dim for value in values for dim in value.tensor.shape or ()]
+    dims = [dim for value in (*graph.params, *graph.results) for dim in value.tensor.shape or ()]
     told = [node for node in graph.nodes if node.op in ("sizes", "require")]
     if told or not all(isinstance(dim, Const) for dim in dims):
         names = sorted({str(dim) for dim in dims if not isinstance(dim, Const)})

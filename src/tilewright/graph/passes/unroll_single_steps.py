@@ -32,7 +32,8 @@ def _unrolled(node: Node, scope: Scope) -> Instead | None:
     if layer is None or node["clip"] is not None:
         return None
     gates, r = node.inputs[:2]
-    assert gates is not None and r is not None
+    assert gates is not None
+    assert r is not None
     dims, weights = shape_of(gates), shape_of(r)
     if dims is None or weights is None or gates.tensor.dtype.bits < 32:
         return None
@@ -71,7 +72,8 @@ def _parts(steps: Steps, x: Value, hidden: int, count: int) -> list[Value]:
 def _summed(node: Node, steps: Steps, h: Value | None, batch: int) -> Value:
     """The gates' inputs: what the input gives, and what the state gives."""
     gates, r = node.inputs[:2]
-    assert gates is not None and r is not None
+    assert gates is not None
+    assert r is not None
     columns = int(gates.tensor.shape[2].value)  # type: ignore[index, union-attr]
     if h is None:
         return steps.add("reshape", gates, shape=(batch, columns))
@@ -85,7 +87,8 @@ def _summed(node: Node, steps: Steps, h: Value | None, batch: int) -> Value:
 def _joined(node: Node, steps: Steps, h: Value, batch: int) -> Value | None:
     """[x, h] @ [w; r] + bias, where the gates are x @ w + bias for this layer alone."""
     scope, (gates, r) = steps.scope, node.inputs[:2]
-    assert gates is not None and r is not None
+    assert gates is not None
+    assert r is not None
     added = scope.producer(gates, "add")
     if added is None or not scope.is_used_once(gates):
         return None
@@ -120,7 +123,8 @@ def _gru(node: Node, steps: Steps, batch: int, hidden: int) -> tuple[Value, ...]
     if lengths is not None or h is None or not node["linear_before_reset"]:
         return None
     gates, r = node.inputs[:2]
-    assert gates is not None and r is not None
+    assert gates is not None
+    assert r is not None
     x = steps.add("reshape", gates, shape=(batch, 3 * hidden))
     state = steps.add("matmul", h, steps.add("transpose", r, perm=(1, 0)))
     if bias is not None:
@@ -141,9 +145,7 @@ def _lstm(node: Node, steps: Steps, batch: int, hidden: int) -> tuple[Value, ...
         return None
     total = _summed(node, steps, h, batch)
     let_in, out, keep, cell = _parts(steps, total, hidden, 4)
-    fresh = steps.add(
-        "mul", _activation(node, steps, 0, let_in), _activation(node, steps, 1, cell)
-    )
+    fresh = steps.add("mul", _activation(node, steps, 0, let_in), _activation(node, steps, 1, cell))
     if c is not None:
         kept = steps.add("mul", _activation(node, steps, 0, keep), c)
         fresh = steps.add("add", kept, fresh)

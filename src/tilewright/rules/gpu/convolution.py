@@ -460,7 +460,7 @@ def _inner(
     for copy in copies:
         sch.compute_at(copy, co)
         depth = [loop.var for loop in sch.get_loops(copy)].index(co.var) + 1
-        share(sch, sch.get_loops(copy)[depth:], _thread_count(plan), _vector(sch, copy, depth))
+        share(sch, sch.get_loops(copy)[depth:], _thread_count(plan), _vector(sch, copy))
     start = sch.decompose_reduction(block, co)
     attempt_all(sch, registers, sch.unroll)
     unrolled = plan.thread_m * plan.thread_y
@@ -479,7 +479,7 @@ def _extent(sch: Schedule, loop: LoopRef) -> int:
     return int(found.value)
 
 
-def _vector(sch: Schedule, copy: BlockRef, depth: int) -> int:
+def _vector(sch: Schedule, copy: BlockRef) -> int:
     """Elements that a thread copies at a time: as many as lie side by side on both sides."""
     block = block_of(sch.function, copy.name)
     body = block.body
@@ -488,10 +488,9 @@ def _vector(sch: Schedule, copy: BlockRef, depth: int) -> int:
     if body.index[-1] is not body.value.index[-1] or body.value.buffer.shape[-1] is ONE:
         return 1
     lanes = VECTOR_BYTES // body.buffer.dtype.size_bytes
-    inner = sch.get_loops(copy)[depth:]
-    sizes = (_extent(sch, inner[-1]), body.value.buffer.shape[-1])
-    whole = all(isinstance(n, int) or isinstance(n, Const) for n in sizes)
-    if not whole or sizes[0] % lanes or int(sizes[1].value) % lanes:  # type: ignore[union-attr]
+    side = body.value.buffer.shape[-1]
+    own = _extent(sch, sch.get_loops(copy)[-1])
+    if not isinstance(side, Const) or own % lanes or int(side.value) % lanes:
         return 1
     return lanes
 
