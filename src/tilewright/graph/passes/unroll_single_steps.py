@@ -42,7 +42,7 @@ def _unrolled(node: Node, scope: Scope) -> Instead | None:
     if any(name not in ACTIVATIONS for name, *_ in node["activations"]):
         return None
     steps = Steps(node, scope)
-    batch, hidden = int(dims[1].value), int(weights[1].value)  # type: ignore[union-attr]
+    batch, hidden = int(dims[1].value), int(weights[1].value)
     made = layer(node, steps, batch, hidden)
     if made is None:
         return None
