@@ -19,6 +19,7 @@ class Multiprocessor:
     count: int
     warp: int  # threads that run in step
     threads: int  # resident at once
+    registers: int  # of 4 bytes, for all of them
     block_threads: int  # of one block, where each is to have 128 registers
     fma_per_cycle: int  # f32, all lanes
     warps_issued_per_cycle: int
@@ -40,6 +41,7 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         count=target.cores,
         warp=32,
         threads=2048 if number in (70, 80, 90, 100) else 1536,
+        registers=65536,
         block_threads=512,
         fma_per_cycle=64 if number in (70, 75, 80) else 128,
         warps_issued_per_cycle=4,

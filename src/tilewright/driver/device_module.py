@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -59,7 +59,9 @@ class Gpu(Protocol):
     def copy_out(self, target: np.ndarray[Any, Any], address: int, stream: int) -> None: ...
     def copy(self, to: int, source: int, size_bytes: int, stream: int) -> None: ...
     def load(self, code: DeviceCode, kernel: Kernel) -> Any: ...
-    def graph(self, record: Callable[[int], None]) -> Any: ...
+    def graph(
+        self, starts: Sequence[Callable[[int], None]], waits: Sequence[Sequence[int]]
+    ) -> Any: ...
     def is_capturing(self, stream: int) -> bool: ...
     def timer(self) -> Any: ...
     def wait(self, stream: int) -> None: ...
@@ -86,8 +88,10 @@ class CudaGpu:
     def load(self, code: DeviceCode, kernel: Kernel) -> Any:
         return cuda.Module(code.ptx)
 
-    def graph(self, record: Callable[[int], None]) -> Any:
-        return cuda.Graph(record)
+    def graph(
+        self, starts: Sequence[Callable[[int], None]], waits: Sequence[Sequence[int]]
+    ) -> Any:
+        return cuda.Graph(cuda.branched(starts, waits))
 
     def is_capturing(self, stream: int) -> bool:
         return cuda.is_capturing(stream)
@@ -102,6 +106,41 @@ class CudaGpu:
         self, address: int, shape: tuple[int, int], dtype: DType, box: tuple[int, int]
     ) -> Any:
         return cuda.TensorMap(address, shape, dtype, box)
+
+
+class Span(NamedTuple):
+    """Memory that a launch uses."""
+
+    start: int
+    stop: int
+    is_written: bool
+
+
+def waits_of(used: Sequence[Sequence[Span]]) -> list[list[int]]:
+    """For each launch those before it that it must wait for: one of both writes what both use.
+
+    What those wait for in turn is left out.
+    """
+    found: list[list[int]] = []
+    behind: list[set[int]] = []  # all that must have ended before a launch begins
+    for at, spans in enumerate(used):
+        before: list[int] = []
+        reached: set[int] = set()
+        for other in reversed(range(at)):
+            if other not in reached and _conflict(spans, used[other]):
+                before.append(other)
+                reached |= behind[other] | {other}
+        found.append(before[::-1])
+        behind.append(reached)
+    return found
+
+
+def _conflict(one: Sequence[Span], other: Sequence[Span]) -> bool:
+    return any(
+        (a.is_written or b.is_written) and a.start < b.stop and b.start < a.stop
+        for a in one
+        for b in other
+    )
 
 
 class Scratch:
@@ -132,7 +171,7 @@ class Started:
     arguments: tuple[Any, ...]  # numbers, and tensor maps
     label: str = ""
     flops: int = 0
-    size_bytes: int = 0  # of what it reads and writes, each once
+    spans: tuple[Span, ...] = ()  # what it reads and writes
 
     def start(self, stream: int) -> None:
         self.module.launch(
@@ -160,7 +199,8 @@ class Recorded:
             self.graph = False
             return
         if self.graph is False:
-            self.graph = gpu.graph(self.start)
+            waits = waits_of([launch.spans for launch in self.launches])
+            self.graph = gpu.graph([launch.start for launch in self.launches], waits)
         self.graph.launch(stream)
 
     def start(self, stream: int) -> None:
@@ -278,9 +318,8 @@ class DeviceModule(runtime.Module):
                 timer.start(stream)
                 launch.start(stream)
                 took = round(1e6 * timer.stop(stream))
-                events.append(
-                    Event(launch.label, at, at + took, launch.flops, launch.size_bytes, 0)
-                )
+                size = sum(span.stop - span.start for span in launch.spans)
+                events.append(Event(launch.label, at, at + took, launch.flops, size, 0))
                 at += took
         return Record(tuple(events))
 
@@ -562,8 +601,15 @@ class _Walk:
             arguments = (*pointers, *(values[var] for var in device.scalars), *maps)
             label = node["label"] or kernel.name
             flops = number(sym.as_expr(node["flops"]), asked)
-            moved = sum(_size_of(buffer, values) for buffer in device.buffers)
-            self._start(Started(module, device, grid, block, arguments, label, flops, moved))  # type: ignore[arg-type]  # three axes each
+            spans = tuple(
+                Span(at, at + _size_of(buffer, values), buffer in device.written)
+                for buffer, at in zip(device.buffers, pointers, strict=True)
+            )
+            spans += tuple(
+                Span(places[made.buffer], places[made.buffer] + _size_of(made.buffer, values), False)
+                for made in device.maps
+            )
+            self._start(Started(module, device, grid, block, arguments, label, flops, spans))  # type: ignore[arg-type]  # three axes each
 
     def _host_kernel(
         self, node: Node, kernel: Kernel, inputs: list[Value], numbers: list[int]
@@ -624,6 +670,13 @@ class _Copy:
     size_bytes: int
     label: str = "copy"
     flops: int = 0
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        return (
+            Span(self.source, self.source + self.size_bytes, False),
+            Span(self.to, self.to + self.size_bytes, True),
+        )
 
     def start(self, stream: int) -> None:
         self.gpu.copy(self.to, self.source, self.size_bytes, stream)

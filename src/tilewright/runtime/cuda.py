@@ -362,18 +362,21 @@ class Stream:
 
 
 class Graph:
-    """Launches recorded once, started together as often as wanted."""
+    """Launches recorded once, started together as often as wanted. It keeps alive what they came
+    from: kernels and memory."""
 
-    def __init__(self, record: Callable[[int], None]) -> None:
+    def __init__(self, record: Callable[[int], None], stream: Stream | None = None) -> None:
         """What `record` queues on the stream it is given becomes the graph."""
         self.driver = driver = _Driver.get()
-        stream = Stream()
+        self._record, self._stream = record, stream or Stream()
         mode = driver.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        driver.call("cuStreamBeginCapture", stream.handle, mode)
+        driver.call("cuStreamBeginCapture", self._stream.handle, mode)
         try:
-            record(stream.handle)
-        finally:
-            (graph,) = driver.call("cuStreamEndCapture", stream.handle)
+            record(self._stream.handle)
+        except BaseException:
+            driver.drop("cuStreamEndCapture", self._stream.handle)
+            raise
+        (graph,) = driver.call("cuStreamEndCapture", self._stream.handle)
         (self._executable,) = driver.call("cuGraphInstantiate", graph, 0)
         driver.call("cuGraphDestroy", graph)
 
@@ -383,6 +386,61 @@ class Graph:
     def __del__(self) -> None:
         if hasattr(self, "_executable"):
             self.driver.drop("cuGraphExecDestroy", self._executable)
+
+
+def branched(
+    starts: Sequence[Callable[[int], None]], waits: Sequence[Sequence[int]]
+) -> Callable[[int], None]:
+    """What records launches side by side: each begins when those that it waits for have ended."""
+
+    def record(stream: int) -> None:
+        driver = _Driver.get()
+        side = [stream, *(each.handle for each in streams)]
+        events = [driver.call("cuEventCreate", _NO_TIMING)[0] for _ in range(len(starts) + 1)]
+        driver.call("cuEventRecord", events[-1], stream)
+        tails: list[int | None] = [None] * len(side)
+        at = []
+        for number, (start, before) in enumerate(zip(starts, waits, strict=True)):
+            own = _branch(tails, before)
+            if tails[own] is None and own:  # it joins what is recorded
+                driver.call("cuStreamWaitEvent", side[own], events[-1], 0)
+            for other in _last_on_others(at, before, own):
+                driver.call("cuStreamWaitEvent", side[own], events[other], 0)
+            start(side[own])
+            driver.call("cuEventRecord", events[number], side[own])
+            tails[own] = number
+            at.append(own)
+        for own, tail in enumerate(tails):
+            if own and tail is not None:
+                driver.call("cuStreamWaitEvent", stream, events[tail], 0)
+        for event in events:
+            driver.call("cuEventDestroy", event)
+
+    streams = [Stream() for _ in range(BRANCHES - 1)]
+    return record
+
+
+BRANCHES = 8  # launches side by side, at most
+_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+
+
+def _branch(tails: Sequence[int | None], before: Sequence[int]) -> int:
+    """Where a launch goes: behind the last one that it waits for, else where nothing is, else
+    behind what has been there for longest."""
+    behind = [own for own, tail in enumerate(tails) if tail is not None and tail in before]
+    if behind:
+        return max(behind, key=lambda own: tails[own] or 0)
+    free = [own for own, tail in enumerate(tails) if tail is None]
+    return free[0] if free else min(range(len(tails)), key=lambda own: tails[own] or 0)
+
+
+def _last_on_others(at: Sequence[int], before: Sequence[int], own: int) -> list[int]:
+    """Of what a launch waits for, the last on each other branch: those before it are done then."""
+    last: dict[int, int] = {}
+    for number in before:
+        if at[number] != own:
+            last[at[number]] = max(last.get(at[number], -1), number)
+    return list(last.values())
 
 
 def synchronize() -> None:

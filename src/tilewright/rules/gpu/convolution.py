@@ -95,10 +95,10 @@ class Found:
     problem: Problem
 
 
-BLOCK_M = (16, 8, 32, 64, 128)  # candidates, in channels
-BLOCK_K = (8, 4, 16, 32, 64, 2, 1)  # candidates, in channels
-THREAD_M, THREAD_Y = (4, 8, 2, 1), (1, 2, 3, 4, 5, 7, 8)  # candidates, per thread
-MOST_X, MOST_Y = 64, 32  # columns and rows of a block of threads
+BLOCK_M = (8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128)  # candidates, in channels
+BLOCK_K = (8, 4, 16, 32, 64, 12, 24, 48, 2, 1)  # candidates, in channels
+THREAD_M, THREAD_Y = (4, 8, 2, 1, 3), (1, 2, 3, 4, 5, 7, 8)  # candidates, per thread
+MOST_M, MOST_X, MOST_Y = 64, 64, 32  # channels, columns and rows of a block of threads
 SLICES, SPLIT_K = (1, 2, 4, 8, 16), (1, 2, 4, 8)  # candidates, that share a sum
 MOST_SUMS = 64  # registers of a thread for results
 MOST_UNROLLED = 256  # multiply-adds in a row, where a kernel's rows alone are not more
@@ -118,7 +118,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if found is None or axes is None:
         return None
     problem = problem_of(found, axes, found.a.buffer.name in context.constants)
-    if problem is None or problem.m < 4 or problem.m * problem.y * problem.x < 128:
+    if problem is None or problem.m * problem.y * problem.x < 128:
         return None
     return Found(reference, axes, problem)
 
@@ -198,6 +198,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     """The tiles worth a thought."""
     problem, sm = found.problem, multiprocessor_of(context.target)
     xs = _whole(problem.x, 4, MOST_X) or [16, 8, 32]
+    ms = [size for size in BLOCK_M if problem.m % size == 0] or _whole(problem.m, 1, MOST_M)
     ks = [size for size in BLOCK_K if problem.k % size == 0]
     if problem.k <= max(BLOCK_K) and problem.k not in ks:
         ks.append(problem.k)
@@ -219,7 +220,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     return Space(
         Plan,
         {
-            "block_m": BLOCK_M,
+            "block_m": ms,
             "block_y": ys,
             "block_x": xs,
             "block_k": ks,

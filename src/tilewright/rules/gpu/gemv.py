@@ -18,21 +18,25 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
+from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.vectorize import total
 from tilewright.rules.gpu.reduction import depth_of, through
 from tilewright.rules.gpu.threads import own_nest
-from tilewright.rules.match.nest import Access, Nest, fused, inner_nest, is_expression
+from tilewright.rules.match.nest import Access, Nest, block_of, fused, inner_nest, is_expression
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.sym import ONE, Const
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SCAN, Buffer
-from tilewright.tensor.schedule import BlockRef, Schedule
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.schedule.analysis.tree import all_loops
 
 SECTOR_BYTES = 32  # memory is read in pieces of this size, of the programming model's guide
 PARTS = (64, 8, 16, 32, 128)  # candidates, beside divisors of the sum's length
+MOST_PARTS = 256
+MOST_ASKED = 64  # registers that wait for memory at a time
 MOST_LANES = 32  # threads side by side: a warp reads a whole line of the cache with them
 VECTORS, UNROLLS = (1, 2, 4), (8, 4, 16)  # candidates, elements and loads of a thread
 LEAST_THREADS, MOST_THREADS = 64, 512  # of a block
@@ -123,7 +127,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     """Shares worth a thought: those that leave no results over."""
     sm = multiprocessor_of(context.target)
     parts = [*PARTS]
-    parts += [n for n in range(9, 257) if found.length % n == 0 and n not in parts]
+    parts += [n for n in range(9, MOST_PARTS + 1) if found.length % n == 0 and n not in parts]
     lanes = [n for n in range(1, MOST_LANES + 1) if found.last % n == 0]
     whole = [n for n in VECTORS if found.last % n == 0 and n * found.element_bytes <= 16]
 
@@ -131,8 +135,10 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         threads = c["lanes"] * c["parts"]
         wide = c["lanes"] * c["vector"]
         fits = (threads >= LEAST_THREADS) & (threads <= min(MOST_THREADS, sm.block_threads))
-        fits &= c["parts"] <= max(found.length // 2, 8)
+        each = -(-found.length // c["parts"])
+        fits &= (c["parts"] <= max(found.length // 2, 8)) & (-(-found.length // each) == c["parts"])
         fits &= threads * c["vector"] * 4 <= sm.static_shared_bytes
+        fits &= c["unroll"] * c["vector"] <= MOST_ASKED
         result: Column = fits & (found.last % wide == 0)
         return result
 
@@ -150,7 +156,9 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     warps = -(-threads // sm.warp)
     blocks = -(-found.last // wide) * (found.results // found.last)
     busy = np.minimum(blocks, sm.count)
-    resident = np.clip(sm.threads // (warps * sm.warp), 1, -(-blocks // sm.count))
+    registers = 24 + 1.3 * c["unroll"] * (c["vector"] + 1)
+    ready = np.minimum(sm.threads, sm.registers / registers) // (warps * sm.warp)
+    resident = np.clip(ready, 1, -(-blocks // sm.count))
     waves = -(-blocks // (sm.count * resident))
     run = wide * found.element_bytes
     aligned = (run % SECTOR_BYTES == 0) & (found.last * found.element_bytes % SECTOR_BYTES == 0)
@@ -165,7 +173,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     return Cost.of(
         memory=np.maximum(moved * balance / rate, issued) * tail,
         latency=waves * sm.global_latency_cycles * rounds,
-        gather=waves * (60.0 + 3.0 * c["parts"]),
+        gather=waves * (100.0 + 6.0 * c["parts"]),
     )
 
 
@@ -183,8 +191,9 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     nest: Any = own_nest(sch, reference)
     assert nest is not None
     kept = found.kept
-    _, inner = sch.split(fused(sch, [nest.loops[at] for at in nest.reduce]), [None, plan.parts])
-    partial = sch.rfactor(inner, 0)
+    each = -(-found.length // plan.parts)  # neighbours, so that what is asked early is a run
+    part, _ = sch.split(fused(sch, [nest.loops[at] for at in nest.reduce]), [None, each])
+    partial = sch.rfactor(part, 0)
     left = own_nest(sch, reference) or nest
     own = [left.loops[at] for at in nest.spatial]
     units = [loop for at, loop in zip(nest.spatial, own, strict=True) if at not in kept]
@@ -211,15 +220,44 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     sch.reverse_compute_at(store, thread)
     sch.bind(thread, "threadIdx.x")
     start = sch.decompose_reduction(partial, rest[-1])
+    asked = _ask_early(sch, partial, rest[-1], plan)
     sch.attempt(sch.unroll, elements)
-    _, some = sch.split(rest[-1], [None, plan.unroll])
-    sch.attempt(sch.unroll, some)
     lane, summed = sch.get_loops(reference)[depth_of(sch, reference, row) :][-2:]
     _, each_lane = sch.split(lane, [-(-wide // threads), threads])
     sch.bind(each_lane, "threadIdx.x")
-    _, few = sch.split(summed, [None, min(plan.parts, 16)])
-    sch.attempt(sch.unroll, few)
-    return (*done, start, partial, store, reference, *followed)
+    sch.attempt(sch.unroll, summed)  # the guard of the few threads that add up is asked once
+    return (*done, start, partial, store, *asked, reference, *followed)
+
+
+def _ask_early(
+    sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan
+) -> list[BlockRef]:
+    """All loads of some turns come before the first use: that many are under way at a time."""
+    done: list[BlockRef] = []
+    turns = _extent(sch, along)
+    if turns > plan.unroll:
+        outer, some = sch.split(along, [None, plan.unroll])
+    else:
+        outer, some = sch.add_unit_loop(along), along
+    for at in range(len(block_of(sch.function, partial.name).reads)):
+        point = sch.checkpoint()
+        try:
+            copy = sch.cache_read(partial, at, "local")
+            sch.compute_at(copy, outer)
+            depth = [loop.var for loop in sch.get_loops(copy)].index(outer.var) + 1
+            for loop in sch.get_loops(copy)[depth:]:
+                sch.unroll(loop)
+            done.append(copy)
+        except ScheduleError:
+            sch.restore(point)  # it is read as it comes
+    sch.attempt(sch.unroll, some)
+    return done
+
+
+def _extent(sch: Schedule, loop: LoopRef) -> int:
+    found = next(each.extent for each in all_loops(sch.function.body) if each.var is loop.var)
+    assert isinstance(found, Const)
+    return int(found.value)
 
 
 GEMV = Rule("gemv", Plan, match, plans, cost, apply)
