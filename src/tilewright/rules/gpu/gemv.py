@@ -167,7 +167,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     turns = -(-found.length // c["parts"])
     rounds = -(-turns // c["unroll"])
     balance = np.ceil(blocks / sm.count) * busy / blocks
-    rate = np.minimum(sm.memory_bytes_per_cycle, busy * sm.l2_bytes_per_cycle / 2)
+    rate = np.minimum(sm.memory_bytes_per_cycle, busy * sm.l2_bytes_per_cycle / 3)
     issued = waves * resident * warps * turns * (4 + 2 * c["vector"]) / sm.warps_issued_per_cycle
     tail = np.where(found.length % c["parts"] > 0, 1.05, 1.0)
     return Cost.of(
