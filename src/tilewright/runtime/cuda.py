@@ -395,11 +395,11 @@ def branched(
 
     def record(stream: int) -> None:
         driver = _Driver.get()
-        side = [stream, *(each.handle for each in streams)]
+        side = [stream, *(each.handle for each in _side_streams())]
         events = [driver.call("cuEventCreate", _NO_TIMING)[0] for _ in range(len(starts) + 1)]
         driver.call("cuEventRecord", events[-1], stream)
         tails: list[int | None] = [None] * len(side)
-        at = []
+        at: list[int] = []
         for number, (start, before) in enumerate(zip(starts, waits, strict=True)):
             own = _branch(tails, before)
             if tails[own] is None and own:  # it joins what is recorded
@@ -416,12 +416,20 @@ def branched(
         for event in events:
             driver.call("cuEventDestroy", event)
 
-    streams = [Stream() for _ in range(BRANCHES - 1)]
     return record
 
 
 BRANCHES = 8  # launches side by side, at most
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_of_thread = threading.local()
+
+
+def _side_streams() -> list[Stream]:
+    """Streams that a thread records branches on; what runs later is the graph alone."""
+    found: list[Stream] | None = getattr(_of_thread, "streams", None)
+    if found is None:
+        found = _of_thread.streams = [Stream() for _ in range(BRANCHES - 1)]
+    return found
 
 
 def _branch(tails: Sequence[int | None], before: Sequence[int]) -> int:
