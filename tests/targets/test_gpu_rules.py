@@ -121,7 +121,9 @@ def test_a_convolution_keeps_its_tiles_small():
     """Each step over channels fills the same tile of shared memory."""
     fn = convolution(32, 16, 8)
     plan = plan_of(CONVOLUTION, (16, 4, 8, 4, 4, 2, 1, 1))
-    made = schedule(fn, TARGET, constants=("w", "b"), choices={"c_sum": Choice("convolution", plan)})
+    made = schedule(
+        fn, TARGET, constants=("w", "b"), choices={"c_sum": Choice("convolution", plan)}
+    )
     kernel = split_constant_blocks(made.schedule.function).kernel
     text = str(lower(kernel, "gpu", PassContext(target=Target.parse(TARGET))))
     sizes = [line for line in text.splitlines() if "alloc" in line and "in shared" in line]

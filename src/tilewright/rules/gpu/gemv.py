@@ -82,6 +82,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if results >= sm.count * sm.block_threads or length < 2 * sm.warp:
         return None  # a thread for each result
     largest = max(nest.reads, key=_elements)
+    kept.sort(key=lambda at: largest.stride(nest.var(at)) is ONE)  # neighbours last
     turned = None
     if not _is_side_by_side(nest, largest, kept[-1]):
         turned = _turned(nest, largest, kept[-1], context)
