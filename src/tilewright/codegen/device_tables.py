@@ -21,8 +21,8 @@ NUMBER, ARENA, WEIGHT, INPUT, OUTPUT, MAP = range(6)
 ARGUMENT = "{ i32, i32, i64 }"
 KERNEL = "{ ptr, i32, i32 }"
 MATRIX = f"{{ {ARGUMENT}, i64, i64, i32, i32, i32, i32 }}"
-LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32 }"
-MODEL = f"{{ {', '.join(['ptr'] * 10)}, i64, i64, {', '.join(['i32'] * 6)} }}"
+LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32, i32, i32 }"
+MODEL = f"{{ {', '.join(['ptr'] * 11)}, i64, i64, {', '.join(['i32'] * 6)} }}"
 
 MAP_TYPES = {"u8": 0, "f16": 6, "f32": 7, "bf16": 9}  # CUtensorMapDataType
 
@@ -53,6 +53,7 @@ class Start:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     arguments: tuple[Argument, ...]
+    waits: tuple[int, ...] = ()  # launches that must have ended before
 
 
 @dataclass
@@ -92,13 +93,15 @@ def _model(module: ModuleText, name: str, tables: Tables) -> str:
 
     arguments: list[str] = []
     launches: list[str] = []
+    waits: list[str] = []
     for start in tables.launches:
         given = [_argument(each) for each in start.arguments]
         launches.append(
             f"{{ i32 {start.kernel}, {_three(start.grid)}, {_three(start.block)}, "
-            f"i32 {len(arguments)}, i32 {len(given)} }}"
+            f"i32 {len(arguments)}, i32 {len(given)}, i32 {len(waits)}, i32 {len(start.waits)} }}"
         )
         arguments += given
+        waits += map(str, start.waits)
     kernels = [
         f"{{ {module.string(kernel)}, i32 {of}, i32 {shared} }}"
         for kernel, of, shared in tables.kernels
@@ -125,6 +128,7 @@ def _model(module: ModuleText, name: str, tables: Tables) -> str:
         listed("launches", LAUNCH, launches),
         listed("arguments", ARGUMENT, arguments),
         listed("maps", MATRIX, matrices),
+        listed("waits", "i32", waits),
         f"ptr @{name}_weights",
         listed("bytes", "i64", sizes),
         listed("shapes", "i64", dims),

@@ -88,9 +88,7 @@ class CudaGpu:
     def load(self, code: DeviceCode, kernel: Kernel) -> Any:
         return cuda.Module(code.ptx)
 
-    def graph(
-        self, starts: Sequence[Callable[[int], None]], waits: Sequence[Sequence[int]]
-    ) -> Any:
+    def graph(self, starts: Sequence[Callable[[int], None]], waits: Sequence[Sequence[int]]) -> Any:
         return cuda.Graph(cuda.branched(starts, waits))
 
     def is_capturing(self, stream: int) -> bool:
@@ -123,11 +121,11 @@ def waits_of(used: Sequence[Sequence[Span]]) -> list[list[int]]:
     """
     found: list[list[int]] = []
     behind: list[set[int]] = []  # all that must have ended before a launch begins
-    for at, spans in enumerate(used):
+    for at, own in enumerate(used):
         before: list[int] = []
         reached: set[int] = set()
         for other in reversed(range(at)):
-            if other not in reached and _conflict(spans, used[other]):
+            if other not in reached and _conflict(own, used[other]):
                 before.append(other)
                 reached |= behind[other] | {other}
         found.append(before[::-1])
@@ -337,7 +335,7 @@ class DeviceModule(runtime.Module):
             found.results()
             return found.launches
 
-        tables = device_save.tables_of(self.program, self.codes, walk)
+        tables = device_save.tables_of(self.program, self.codes, walk, waits_of)
         ports = (self.inputs, self.outputs)
         return device_save.save(Path(path), name, self.program, tables, self.target, ports)
 
@@ -601,15 +599,17 @@ class _Walk:
             arguments = (*pointers, *(values[var] for var in device.scalars), *maps)
             label = node["label"] or kernel.name
             flops = number(sym.as_expr(node["flops"]), asked)
-            spans = tuple(
+            touched = tuple(
                 Span(at, at + _size_of(buffer, values), buffer in device.written)
                 for buffer, at in zip(device.buffers, pointers, strict=True)
             )
-            spans += tuple(
-                Span(places[made.buffer], places[made.buffer] + _size_of(made.buffer, values), False)
+            touched += tuple(
+                Span(
+                    places[made.buffer], places[made.buffer] + _size_of(made.buffer, values), False
+                )
                 for made in device.maps
             )
-            self._start(Started(module, device, grid, block, arguments, label, flops, spans))  # type: ignore[arg-type]  # three axes each
+            self._start(Started(module, device, grid, block, arguments, label, flops, touched))  # type: ignore[arg-type]  # three axes each
 
     def _host_kernel(
         self, node: Node, kernel: Kernel, inputs: list[Value], numbers: list[int]

@@ -107,6 +107,7 @@ def tables_of(
     program: Program,
     codes: Mapping[str, Any],
     walk: Callable[[Places, Ready, list[Place], list[Place]], list[Any]],
+    waits_of: Callable[[list[Any]], list[list[int]]],
 ) -> Tables:
     """The tables of a model; `walk` gives its launches for places of inputs and outputs."""
     graph, tables, places = program.module.main, Tables(), Places()
@@ -128,11 +129,13 @@ def tables_of(
     wanted = [_numbered(OUTPUT, each, size) for each, size in enumerate(tables.output_bytes)]
     numbers: dict[tuple[str, str], int] = {}
     modules: dict[str, int] = {}
-    for launch in walk(places, ready, given, wanted):
+    launches = walk(places, ready, given, wanted)
+    all_waits = waits_of([launch.spans for launch in launches])
+    for launch, waits in zip(launches, map(tuple, all_waits), strict=True):
         if not hasattr(launch, "kernel"):  # memory that is copied
             ends = (argument_of(launch.to), argument_of(launch.source))
             size = Argument(NUMBER, launch.size_bytes)
-            tables.launches.append(Start(-1, (1, 1, 1), (1, 1, 1), (*ends, size)))
+            tables.launches.append(Start(-1, (1, 1, 1), (1, 1, 1), (*ends, size), waits))
             continue
         if launch.module not in modules:
             modules[launch.module] = len(tables.ptx)
@@ -143,7 +146,7 @@ def tables_of(
             shared = launch.kernel.shared_bytes
             tables.kernels.append((launch.kernel.name, modules[launch.module], shared))
         arguments = _arguments(launch, tables)
-        tables.launches.append(Start(numbers[key], launch.grid, launch.block, arguments))
+        tables.launches.append(Start(numbers[key], launch.grid, launch.block, arguments, waits))
     tables.arena_bytes = places.used_bytes
     return tables
 

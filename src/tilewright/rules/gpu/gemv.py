@@ -230,9 +230,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     return (*done, start, partial, store, *asked, reference, *followed)
 
 
-def _ask_early(
-    sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan
-) -> list[BlockRef]:
+def _ask_early(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan) -> list[BlockRef]:
     """All loads of some turns come before the first use: that many are under way at a time."""
     done: list[BlockRef] = []
     turns = _extent(sch, along)

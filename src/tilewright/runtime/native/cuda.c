@@ -33,7 +33,9 @@ enum {
   COMPUTE_MAJOR = 75,
   COMPUTE_MINOR = 76,
   SWIZZLE_128B = 3,
-  PROMOTE_128B = 2
+  PROMOTE_128B = 2,
+  NO_TIMING = 2, /* CU_EVENT_DISABLE_TIMING */
+  BRANCHES = 8   /* launches side by side, at most */
 };
 
 static struct {
@@ -61,6 +63,10 @@ static struct {
   result (*stream_create)(void **, unsigned);
   result (*stream_wait)(void *);
   result (*stream_destroy)(void *);
+  result (*stream_wait_event)(void *, void *, unsigned);
+  result (*event_create)(void **, unsigned);
+  result (*event_record)(void *, void *);
+  result (*event_destroy)(void *);
   result (*capture_begin)(void *, int);
   result (*capture_end)(void *, void **);
   result (*graph_make)(void **, void *, unsigned long long);
@@ -98,6 +104,10 @@ static const struct {
     {"cuStreamCreate", (void **)&cu.stream_create},
     {"cuStreamSynchronize", (void **)&cu.stream_wait},
     {"cuStreamDestroy_v2", (void **)&cu.stream_destroy},
+    {"cuStreamWaitEvent", (void **)&cu.stream_wait_event},
+    {"cuEventCreate", (void **)&cu.event_create},
+    {"cuEventRecord", (void **)&cu.event_record},
+    {"cuEventDestroy_v2", (void **)&cu.event_destroy},
     {"cuStreamBeginCapture_v2", (void **)&cu.capture_begin},
     {"cuStreamEndCapture", (void **)&cu.capture_end},
     {"cuGraphInstantiateWithFlags", (void **)&cu.graph_make},
@@ -193,6 +203,7 @@ typedef struct {
   address *bound;  /* the addresses that the graph is recorded for */
   tensor_map *maps;
   void *stream, *graph;
+  void *branches[BRANCHES]; /* streams that launches are recorded on, `stream` the first */
 } instance;
 
 static int32_t allocate(address *made, int64_t size_bytes) {
@@ -239,7 +250,10 @@ static instance *instance_of(const tw_cuda_model *model) {
 /* Kernels, weights and arena; what is there already after a failure is not made again. */
 static int32_t prepare(const tw_cuda_model *model, instance *on) {
   if (on->is_ready) return TW_OK;
-  if (!on->stream) TRY("cuStreamCreate", cu.stream_create(&on->stream, 0));
+  for (int32_t i = 0; i < BRANCHES; ++i) {
+    if (!on->branches[i]) TRY("cuStreamCreate", cu.stream_create(&on->branches[i], 0));
+  }
+  on->stream = on->branches[0];
   for (int32_t i = 0; i < model->n_modules; ++i) {
     if (!on->modules[i]) {
       TRY("cuModuleLoadData", cu.module_load(&on->modules[i], model->ptx[i]));
@@ -292,11 +306,12 @@ static int32_t encode_maps(const tw_cuda_model *model, instance *on) {
 
 enum { MOST_ARGUMENTS = 128 };
 
-static int32_t start(const tw_cuda_model *model, instance *on, const tw_cuda_launch *launch) {
+static int32_t start(const tw_cuda_model *model, instance *on, const tw_cuda_launch *launch,
+                     void *stream) {
   const tw_cuda_argument *given = model->arguments + launch->first;
   if (launch->kernel < 0) { /* a copy: to, from, bytes */
     TRY("cuMemcpyDtoD", cu.copy(place_of(model, on, &given[0]), place_of(model, on, &given[1]),
-                                (size_t)given[2].value, on->stream));
+                                (size_t)given[2].value, stream));
     return TW_OK;
   }
   address values[MOST_ARGUMENTS];
@@ -311,8 +326,50 @@ static int32_t start(const tw_cuda_model *model, instance *on, const tw_cuda_lau
   const uint32_t *grid = launch->grid, *block = launch->block;
   TRY(model->kernels[launch->kernel].name,
       cu.launch(on->kernels[launch->kernel], grid[0], grid[1], grid[2], block[0], block[1],
-                block[2], (unsigned)model->kernels[launch->kernel].shared_bytes, on->stream,
-                pointers, NULL));
+                block[2], (unsigned)model->kernels[launch->kernel].shared_bytes, stream, pointers,
+                NULL));
+  return TW_OK;
+}
+
+/* Where a launch is recorded: behind the last one that it waits for, else where nothing is, else
+ * behind what has been there for longest. `tails` has the last launch of each branch, or -1. */
+static int32_t branch_of(const int32_t tails[BRANCHES], const int32_t *waits, int32_t n_waits) {
+  int32_t best = -1, oldest = 0;
+  for (int32_t i = 0; i < BRANCHES; ++i) {
+    for (int32_t j = 0; j < n_waits; ++j) {
+      if (tails[i] == waits[j] && (best < 0 || tails[i] > tails[best])) best = i;
+    }
+    if (tails[i] < tails[oldest]) oldest = i;
+  }
+  return best >= 0 ? best : oldest; /* one where nothing is has the least tail */
+}
+
+/* `events` has one for each launch, and one before all. */
+static int32_t record_all(const tw_cuda_model *model, instance *on, void **events, int32_t *at) {
+  int32_t tails[BRANCHES], count = model->n_launches;
+  for (int32_t i = 0; i < BRANCHES; ++i) tails[i] = -1;
+  TRY("cuEventRecord", cu.event_record(events[count], on->stream));
+  for (int32_t i = 0; i < count; ++i) {
+    const tw_cuda_launch *launch = &model->launches[i];
+    const int32_t *waits = model->waits + launch->first_wait;
+    int32_t own = at[i] = branch_of(tails, waits, launch->n_waits);
+    void *stream = on->branches[own];
+    if (own && tails[own] < 0) {
+      TRY("cuStreamWaitEvent", cu.stream_wait_event(stream, events[count], 0));
+    }
+    for (int32_t j = 0; j < launch->n_waits; ++j) {
+      if (at[waits[j]] == own) continue;
+      TRY("cuStreamWaitEvent", cu.stream_wait_event(stream, events[waits[j]], 0));
+    }
+    int32_t code = start(model, on, launch, stream);
+    if (code != TW_OK) return code;
+    TRY("cuEventRecord", cu.event_record(events[i], stream));
+    tails[own] = i;
+  }
+  for (int32_t i = 1; i < BRANCHES; ++i) {
+    if (tails[i] < 0) continue;
+    TRY("cuStreamWaitEvent", cu.stream_wait_event(on->stream, events[tails[i]], 0));
+  }
   return TW_OK;
 }
 
@@ -320,20 +377,35 @@ static int32_t start(const tw_cuda_model *model, instance *on, const tw_cuda_lau
 static int32_t record(const tw_cuda_model *model, instance *on) {
   if (on->graph) cu.graph_exec_free(on->graph);
   on->graph = NULL;
-  int32_t code = encode_maps(model, on);
+  int32_t code = encode_maps(model, on), made = 0;
   if (code != TW_OK) return code;
-  TRY("cuStreamBeginCapture", cu.capture_begin(on->stream, CAPTURE_THREAD_LOCAL));
-  for (int32_t i = 0; i < model->n_launches && code == TW_OK; ++i) {
-    code = start(model, on, &model->launches[i]);
+  size_t count = (size_t)model->n_launches + 1;
+  void **events = calloc(count, sizeof *events), *graph = NULL;
+  int32_t *at = calloc(count, sizeof *at);
+  if (!events || !at) code = tw_error(TW_ERROR_NO_MEMORY, "no memory for a graph");
+  for (; code == TW_OK && made < (int32_t)count; ++made) {
+    result created = cu.event_create(&events[made], NO_TIMING);
+    if (created != 0) code = refused("cuEventCreate", created);
   }
-  void *graph = NULL;
-  result ended = cu.capture_end(on->stream, &graph);
-  if (code == TW_OK && ended != 0) code = refused("cuStreamEndCapture", ended);
   if (code == TW_OK) {
-    result made = cu.graph_make(&on->graph, graph, 0);
-    if (made != 0) code = refused("cuGraphInstantiate", made);
+    result begun = cu.capture_begin(on->stream, CAPTURE_THREAD_LOCAL);
+    if (begun != 0) code = refused("cuStreamBeginCapture", begun);
+  }
+  if (code == TW_OK) {
+    code = record_all(model, on, events, at);
+    result ended = cu.capture_end(on->stream, &graph);
+    if (code == TW_OK && ended != 0) code = refused("cuStreamEndCapture", ended);
+  }
+  if (code == TW_OK) {
+    result built = cu.graph_make(&on->graph, graph, 0);
+    if (built != 0) code = refused("cuGraphInstantiate", built);
   }
   if (graph) cu.graph_free(graph);
+  for (int32_t i = 0; i < made; ++i) {
+    if (events[i]) cu.event_destroy(events[i]);
+  }
+  free(events);
+  free(at);
   return code;
 }
 

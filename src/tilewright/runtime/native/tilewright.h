@@ -316,7 +316,8 @@ typedef struct {
 typedef struct {
   int32_t kernel; /* -1: a copy, whose arguments are to, from, bytes */
   uint32_t grid[3], block[3];
-  int32_t first, n_arguments; /* of `arguments` */
+  int32_t first, n_arguments;  /* of `arguments` */
+  int32_t first_wait, n_waits; /* of `waits`: launches that must have ended before */
 } tw_cuda_launch;
 
 /* All launches of a model whose sizes are known. */
@@ -326,6 +327,7 @@ typedef struct {
   const tw_cuda_launch *launches;
   const tw_cuda_argument *arguments;
   const tw_cuda_map *maps;
+  const int32_t *waits;
   const void *weights;
   const int64_t *tensor_bytes; /* of inputs, then outputs */
   const int64_t *output_shapes;
