@@ -1,8 +1,12 @@
 """A GPU in host memory: what a module launches is run by the interpreter, races detected."""
 
 import ctypes
+import importlib.util
+import shutil
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
@@ -129,3 +133,15 @@ def on_host(module):
 def fetched(module, outputs):
     """NumPy arrays of outputs that pretend to be on a GPU."""
     return [view(o.address, o.shape, o.dtype).copy() for o in outputs]
+
+
+def ptxas_path():
+    """NVIDIA's assembler: on the path, or of the extra `ptxas`."""
+    found = shutil.which("ptxas")
+    if found is None and importlib.util.find_spec("nvidia") is not None:
+        for folder in importlib.util.find_spec("nvidia").submodule_search_locations:
+            for path in Path(folder).glob("*/bin/ptxas"):
+                return str(path)
+    if found is None:
+        pytest.skip("ptxas is not installed (pip install 'tilewright[ptxas]')")
+    return found

@@ -1,5 +1,10 @@
 """Plans of GPU rules: whatever is decided, threads compute what plain loops compute."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,12 +12,16 @@ from tilewright import graph, te
 from tilewright.base.errors import TilewrightError
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
+from tilewright.codegen.nvptx import device_code
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.rules.rule import Choice
 from tilewright.tensor import interpret
 from tilewright.tensor.constants import Given, split_constant_blocks
 from tilewright.tensor.passes import lower
+
+sys.path.insert(0, str(Path(__file__).parent))
+from host_gpu import ptxas_path
 
 TARGET = "cuda -arch=sm_90a"
 
@@ -160,3 +169,43 @@ def test_plans_that_do_not_fit_are_refused():
     with pytest.raises(TilewrightError) as caught:
         check(convolution(8, 16, 8), "c_sum", "convolution", plan)
     assert caught.value.code == "TW2702"
+
+
+# The convolutions of ResNet-18 and DQN, and products of the LSTM and the MLP of the zoo: where a
+# register that is spilled, or an array of a thread that ends up in memory, costs most.
+HOT = {
+    "C1": convolution(3, 64, 224, 7, 2, 3),
+    "C2": convolution(64, 64, 56),
+    "C4": convolution(64, 128, 56, 3, 2),
+    "C5": convolution(64, 128, 56, 1, 2, 0),
+    "C6": convolution(128, 128, 28),
+    "C9": convolution(256, 256, 14),
+    "C10": convolution(256, 512, 14, 3, 2),
+    "C12": convolution(512, 512, 7),
+    "dqn": convolution(4, 32, 84, 8, 4, 0),
+    "last of a generator": convolution(128, 3, 32, 2, 1, 1),
+    "lstm": product(1300, 2600),
+    "words": product(650, 10000),
+    "mlp": product(2048, 2048),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+@pytest.mark.parametrize("name", HOT)
+def test_hot_kernels_stay_in_registers(name, arch, tmp_path):
+    ptxas, target = ptxas_path(), Target.parse(f"cuda -arch={arch}")
+    made = schedule(HOT[name], target, constants=("w", "b"))
+    assert {each.rule for each in made.decisions} & {"convolution", "gemv"}, made.refusals
+    kernel = split_constant_blocks(made.schedule.function).kernel
+    code = device_code(lower(kernel, "gpu", PassContext(target=target)), target)
+    source = tmp_path / "kernel.ptx"
+    source.write_text(code.ptx)
+    done = subprocess.run(
+        [ptxas, f"-arch={arch}", "-v", source, "-o", tmp_path / "kernel.cubin"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not re.search(r"[1-9]\d* bytes (spill|stack frame)", done.stderr), done.stderr
