@@ -121,6 +121,7 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     return Kernel(name, buffers, scalars, grid, block, emitter.tile_bytes, maps, changed)  # type: ignore[arg-type]  # three axes each
 
 
+WARP = 32  # threads that run in step, and have registers together
 READY_THREADS = 512  # of a multiprocessor, that are to have room at once: 128 registers each
 
 
@@ -134,7 +135,8 @@ def _launch_bound(extents: dict[str, Expr], ready: int = 0) -> str:
             return ""
         threads *= int(extent.value)
     bound = f' "nvvm.maxntid"="{threads}"'
-    return f'{bound} "nvvm.minctasm"="{max(1, ready // threads)}"' if ready else bound
+    whole = -(-threads // WARP) * WARP
+    return f'{bound} "nvvm.minctasm"="{max(1, ready // whole)}"' if ready else bound
 
 
 def _extents(loop: For) -> dict[str, Expr]:
