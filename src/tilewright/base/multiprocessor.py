@@ -32,6 +32,7 @@ class Multiprocessor:
     l2_bytes_per_cycle: float  # that L2 hands to one multiprocessor
     tensor_fma_per_cycle: int  # 16-bit operands
     access_bytes: int  # the widest access of one thread
+    sector_bytes: int  # that memory is read in, of the programming model's guide
 
 
 def multiprocessor_of(target: Target) -> Multiprocessor:
@@ -54,4 +55,5 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         l2_bytes_per_cycle=64.0,
         tensor_fma_per_cycle=4096 if number >= 90 else 1024,
         access_bytes=16,
+        sector_bytes=32,
     )

@@ -25,6 +25,7 @@ from tilewright import sym
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
 from tilewright.rules.context import RuleContext
+from tilewright.rules.gpu.contraction import MOST_UNROLLED
 from tilewright.rules.gpu.reduction import depth_of, through
 from tilewright.rules.gpu.threads import attempt_all, share
 from tilewright.rules.match.contraction import Contraction, contraction
@@ -95,15 +96,14 @@ class Found:
     problem: Problem
 
 
-BLOCK_M = (8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128)  # candidates, in channels
-BLOCK_K = (8, 4, 16, 32, 64, 12, 24, 48, 2, 1)  # candidates, in channels
-THREAD_M, THREAD_Y = (4, 8, 2, 1, 3), (1, 2, 3, 4, 5, 7, 8)  # candidates, per thread
-MOST_M, MOST_X, MOST_Y = 64, 64, 32  # channels, columns and rows of a block of threads
-SLICES, SPLIT_K = (1, 2, 4, 8, 16), (1, 2, 4, 8)  # candidates, that share a sum
-MOST_SUMS = 48  # registers of a thread for results: twice as many hold operands and addresses
-MOST_UNROLLED = 256  # multiply-adds in a row, where a kernel's rows alone are not more
-VECTOR_BYTES = 16  # the widest load
-ALIGNED = 4  # elements: what a tile's rows of weights begin at
+CANDIDATES = {
+    "block_m": (8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128),
+    "block_k": (8, 4, 16, 32, 64, 12, 24, 48, 2, 1),
+    "thread_m": (4, 8, 2, 1, 3),
+    "thread_y": (1, 2, 3, 4, 5, 7, 8),
+    "slices": (1, 2, 4, 8, 16),
+    "split_k": (1, 2, 4, 8),
+}  # channels, rows, and groups or blocks that share a sum
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
@@ -197,17 +197,18 @@ def problem_of(found: Contraction, axes: Axes, packs: bool) -> Problem | None:
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     """The tiles worth a thought."""
     problem, sm = found.problem, multiprocessor_of(context.target)
-    xs = _whole(problem.x, 4, MOST_X) or [16, 8, 32]
-    ms = [size for size in BLOCK_M if problem.m % size == 0] or _whole(problem.m, 1, MOST_M)
-    ks = [size for size in BLOCK_K if problem.k % size == 0]
-    if problem.k <= max(BLOCK_K) and problem.k not in ks:
+    xs = _whole(problem.x, 4, 2 * sm.warp) or [16, 8, 32]
+    ms = [size for size in CANDIDATES["block_m"] if problem.m % size == 0]
+    ms = ms or _whole(problem.m, 1, 2 * sm.warp)
+    ks = [size for size in CANDIDATES["block_k"] if problem.k % size == 0]
+    if problem.k <= 2 * sm.warp and problem.k not in ks:
         ks.append(problem.k)
-    ys = _whole(problem.y, 1, MOST_Y)
+    ys = _whole(problem.y, 1, sm.warp)
 
     def legal(c: Columns) -> Column:
         threads = _threads(c)
         whole = (c["block_m"] % c["thread_m"] == 0) & (c["block_y"] % c["thread_y"] == 0)
-        few = c["thread_m"] * c["thread_y"] <= MOST_SUMS
+        few = c["thread_m"] * c["thread_y"] <= sm.registers // sm.block_threads * 3 // 8
         fits = _shared_bytes(problem, c) <= sm.static_shared_bytes
         fits &= (threads >= sm.warp) & (threads <= sm.block_threads)
         wide = c["block_x"] < 2 * problem.x
@@ -224,10 +225,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
             "block_y": ys,
             "block_x": xs,
             "block_k": ks,
-            "thread_m": THREAD_M,
-            "thread_y": THREAD_Y,
-            "slices": SLICES,
-            "split_k": SPLIT_K,
+            **{name: CANDIDATES[name] for name in ("thread_m", "thread_y", "slices", "split_k")},
         },
         legal,
         stages=(
@@ -316,13 +314,14 @@ def _ceil(a: Any, b: Any) -> Any:
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
     """The schedule of a plan."""
     reference, axes = found.reference, found.axes
+    wide = multiprocessor_of(context.target).access_bytes
     done = _pack(sch, found, plan)
     if plan.split_k > 1:
         nest = nest_of(sch, reference)
         assert nest is not None
         part, _ = sch.split(nest.loops[axes.c], [plan.split_k, -(-found.problem.k // plan.split_k)])
-        return (*done, *_tiled(sch, _parts(sch, part), _moved(axes), plan))
-    return (*done, *_tiled(sch, reference, axes, plan))
+        return (*done, *_tiled(sch, _parts(sch, part), _moved(axes), plan, wide))
+    return (*done, *_tiled(sch, reference, axes, plan, wide))
 
 
 def _parts(sch: Schedule, along: LoopRef) -> BlockRef:
@@ -369,10 +368,12 @@ def _pack(sch: Schedule, found: Found, plan: Plan) -> list[BlockRef]:
     return [packed]
 
 
-def _tiled(sch: Schedule, reference: BlockRef, axes: Axes, plan: Plan) -> tuple[BlockRef, ...]:
+def _tiled(
+    sch: Schedule, reference: BlockRef, axes: Axes, plan: Plan, wide: int
+) -> tuple[BlockRef, ...]:
     """The schedule of one sum: by one group of threads, or by several that share it."""
     if plan.slices > 1:
-        return _sliced(sch, reference, axes, plan)
+        return _sliced(sch, reference, axes, plan, wide)
     nest = nest_of(sch, reference)
     assert nest is not None
     image, weights = _image(sch, reference), _weights(sch, reference)
@@ -397,11 +398,13 @@ def _tiled(sch: Schedule, reference: BlockRef, axes: Axes, plan: Plan) -> tuple[
     followed = through(sch, reference, order[-1])
     sch.bind(fused(sch, grid), "blockIdx.x")
     sch.bind(fused(sch, order), "threadIdx.x")
-    start = _inner(sch, reference, (image, weights), co, ci, taps, registers, plan)
+    start = _inner(sch, reference, (image, weights), co, ci, taps, registers, plan, wide)
     return (start, reference, image, weights, *followed)
 
 
-def _sliced(sch: Schedule, reference: BlockRef, axes: Axes, plan: Plan) -> tuple[BlockRef, ...]:
+def _sliced(
+    sch: Schedule, reference: BlockRef, axes: Axes, plan: Plan, wide: int
+) -> tuple[BlockRef, ...]:
     """Groups of threads have parts of the sum, which meet in shared memory."""
     nest = nest_of(sch, reference)
     assert nest is not None
@@ -440,7 +443,7 @@ def _sliced(sch: Schedule, reference: BlockRef, axes: Axes, plan: Plan) -> tuple
     store = sch.cache_write(partial, 0, "local")
     sch.reverse_compute_at(store, thread)
     sch.bind(thread, "threadIdx.x")
-    start = _inner(sch, partial, (image, weights), co, ci, taps, [m_own, y_own], plan)
+    start = _inner(sch, partial, (image, weights), co, ci, taps, [m_own, y_own], plan, wide)
     own = sch.get_loops(reference)[depth_of(sch, reference, row) : -1]
     share(sch, own, _thread_count(plan))
     sch.attempt(sch.unroll, sch.get_loops(reference)[-1])
@@ -456,12 +459,15 @@ def _inner(
     taps: list[LoopRef],
     registers: list[LoopRef],
     plan: Plan,
+    access_bytes: int,
 ) -> BlockRef:
     """Tiles are fetched for every step over channels; sums stay in registers."""
     for copy in copies:
         sch.compute_at(copy, co)
         depth = [loop.var for loop in sch.get_loops(copy)].index(co.var) + 1
-        share(sch, sch.get_loops(copy)[depth:], _thread_count(plan), _vector(sch, copy))
+        share(
+            sch, sch.get_loops(copy)[depth:], _thread_count(plan), _vector(sch, copy, access_bytes)
+        )
     start = sch.decompose_reduction(block, co)
     attempt_all(sch, registers, sch.unroll)
     unrolled = plan.thread_m * plan.thread_y
@@ -480,7 +486,7 @@ def _extent(sch: Schedule, loop: LoopRef) -> int:
     return int(found.value)
 
 
-def _vector(sch: Schedule, copy: BlockRef) -> int:
+def _vector(sch: Schedule, copy: BlockRef, access_bytes: int) -> int:
     """Elements that a thread copies at a time: as many as lie side by side on both sides."""
     block = block_of(sch.function, copy.name)
     body = block.body
@@ -488,7 +494,7 @@ def _vector(sch: Schedule, copy: BlockRef) -> int:
         return 1
     if body.index[-1] is not body.value.index[-1] or body.value.buffer.shape[-1] is ONE:
         return 1
-    lanes = VECTOR_BYTES // body.buffer.dtype.size_bytes
+    lanes = access_bytes // body.buffer.dtype.size_bytes
     side = body.value.buffer.shape[-1]
     own = _extent(sch, sch.get_loops(copy)[-1])
     if not isinstance(side, Const) or own % lanes or int(side.value) % lanes:

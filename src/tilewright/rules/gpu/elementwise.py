@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import THREADS, bind_flat, own_nest, units_first
 from tilewright.rules.match.nest import Nest, groups, is_expression
 from tilewright.sym import ONE, ZERO, Const
 from tilewright.tensor.schedule import BlockRef, Schedule
-
-ACCESS_BYTES = 16  # the widest load of one thread
 
 
 def elementwise(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
@@ -40,7 +39,7 @@ def vector_of(nest: Nest, context: RuleContext) -> int:
             return 1
         extent *= int(found.value)
     sizes = [access.buffer.dtype.size_bytes for access in nest.accesses]
-    lanes = max(1, ACCESS_BYTES // max(sizes))
+    lanes = max(1, multiprocessor_of(context.target).access_bytes // max(sizes))
     while lanes > 1 and (
         extent % lanes or nest.instances < context.target.cores * THREADS * 2 * lanes
     ):

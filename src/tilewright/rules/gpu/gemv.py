@@ -21,10 +21,17 @@ from tilewright import sym
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.vectorize import total
 from tilewright.rules.gpu.reduction import depth_of, through
 from tilewright.rules.gpu.threads import own_nest
-from tilewright.rules.match.nest import Access, Nest, block_of, fused, inner_nest, is_expression
+from tilewright.rules.match.nest import (
+    Access,
+    Nest,
+    block_of,
+    fused,
+    inner_nest,
+    is_expression,
+    total,
+)
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.sym import ONE, Const
@@ -33,13 +40,8 @@ from tilewright.tensor.ir import SCAN, Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import all_loops
 
-SECTOR_BYTES = 32  # memory is read in pieces of this size, of the programming model's guide
-PARTS = (64, 8, 16, 32, 128)  # candidates, beside divisors of the sum's length
-MOST_PARTS = 256
-MOST_ASKED = 64  # registers that wait for memory at a time
-MOST_LANES = 32  # threads side by side: a warp reads a whole line of the cache with them
-VECTORS, UNROLLS = (1, 2, 4), (8, 4, 16)  # candidates, elements and loads of a thread
-LEAST_THREADS, MOST_THREADS = 64, 512  # of a block
+CANDIDATES = {"vector": (1, 2, 4), "parts": (64, 8, 16, 32, 128), "unroll": (8, 4, 16)}  # elements,
+# groups of threads beside divisors of the sum's length, terms
 
 
 @dataclass(frozen=True)
@@ -127,25 +129,27 @@ def _turned(nest: Nest, largest: Access, at: int, context: RuleContext) -> int |
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     """Shares worth a thought: those that leave no results over."""
     sm = multiprocessor_of(context.target)
-    parts = [*PARTS]
-    parts += [n for n in range(9, MOST_PARTS + 1) if found.length % n == 0 and n not in parts]
-    lanes = [n for n in range(1, MOST_LANES + 1) if found.last % n == 0]
-    whole = [n for n in VECTORS if found.last % n == 0 and n * found.element_bytes <= 16]
+    parts = [*CANDIDATES["parts"]]
+    most = sm.block_threads // 2
+    parts += [n for n in range(9, most + 1) if found.length % n == 0 and n not in parts]
+    lanes = [n for n in range(1, sm.warp + 1) if found.last % n == 0]
+    fitting = [n for n in CANDIDATES["vector"] if n * found.element_bytes <= sm.access_bytes]
+    whole = [n for n in fitting if found.last % n == 0]
 
     def legal(c: Columns) -> Column:
         threads = c["lanes"] * c["parts"]
         wide = c["lanes"] * c["vector"]
-        fits = (threads >= LEAST_THREADS) & (threads <= min(MOST_THREADS, sm.block_threads))
+        fits = (threads >= 2 * sm.warp) & (threads <= sm.block_threads)
         each = -(-found.length // c["parts"])
         fits &= (c["parts"] <= max(found.length // 2, 8)) & (-(-found.length // each) == c["parts"])
         fits &= threads * c["vector"] * 4 <= sm.static_shared_bytes
-        fits &= c["unroll"] * c["vector"] <= MOST_ASKED
+        fits &= c["unroll"] * c["vector"] <= sm.registers // sm.block_threads // 2
         result: Column = fits & (found.last % wide == 0)
         return result
 
     return Space(
         Plan,
-        {"lanes": lanes, "vector": whole, "parts": parts, "unroll": UNROLLS},
+        {"lanes": lanes, "vector": whole, "parts": parts, "unroll": CANDIDATES["unroll"]},
         legal,
     )
 
@@ -162,8 +166,12 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     resident = np.clip(ready, 1, -(-blocks // sm.count))
     waves = -(-blocks // (sm.count * resident))
     run = wide * found.element_bytes
-    aligned = (run % SECTOR_BYTES == 0) & (found.last * found.element_bytes % SECTOR_BYTES == 0)
-    fetched = np.ceil(run / SECTOR_BYTES) * SECTOR_BYTES + np.where(aligned, 0, SECTOR_BYTES / 2)
+    aligned = (run % sm.sector_bytes == 0) & (
+        found.last * found.element_bytes % sm.sector_bytes == 0
+    )
+    fetched = np.ceil(run / sm.sector_bytes) * sm.sector_bytes + np.where(
+        aligned, 0, sm.sector_bytes / 2
+    )
     moved = 1.0 * found.length * found.results * found.element_bytes * fetched / run
     turns = -(-found.length // c["parts"])
     rounds = -(-turns // c["unroll"])

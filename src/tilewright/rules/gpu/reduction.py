@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from tilewright.base.errors import ScheduleError
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.epilogue import followers
-from tilewright.rules.cpu.vectorize import total
 from tilewright.rules.gpu.threads import (
     THREADS,
     WARP,
@@ -24,7 +22,8 @@ from tilewright.rules.gpu.threads import (
     share,
     units_first,
 )
-from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest, is_expression
+from tilewright.rules.match.followers import followers
+from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest, is_expression, total
 from tilewright.sym import ONE, Expr, Select
 from tilewright.tensor.ir import SCAN, For, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.fused_reductions import Stages, stages_of
-from tilewright.rules.cpu.vectorize import total
 from tilewright.rules.gpu.reduction import COMBINED, depth_of, factored, finish, share_parts
-from tilewright.rules.match.nest import fused, inner_nest
+from tilewright.rules.match.nest import fused, inner_nest, total
+from tilewright.rules.match.rows import Stages, stages_of
 from tilewright.sym import ONE
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks
