@@ -121,7 +121,7 @@ def _by_blocks(sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan) -> tu
     parts = factored(sch, reference, [nest.loops[at] for at in nest.reduce], plan.threads)
     left = own_nest(sch, reference)
     if left is None:
-        raise ScheduleError("TW2102", f"the loops of @{reference.name} are not its own")
+        raise ScheduleError("TW2705", f"the loops of @{reference.name} are not its own")
     units, spatial = units_first(left, left.spatial)
     if spatial:
         sch.reorder(*units, *spatial)
