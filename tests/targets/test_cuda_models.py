@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
+from tilewright import graph
 from tilewright.base.errors import TilewrightError
 from tilewright.driver.device_module import DeviceModule
 from tilewright.runtime.array import Array
@@ -272,6 +273,78 @@ def test_one_step_of_a_recurrence_is_a_product_and_what_follows():
     module = tw.compile(lstm(steps=1), target="cuda", cache=False)
     labels = [node["label"] for node in module.program.module.main.nodes if node.op == "kernel"]
     assert not any("lstm" in label for label in labels)
+
+
+CONTROL = {
+    "if": """
+graph @main(%c: bool[], %x: f32[4]) {
+  %y = if(%c, %x) do {
+    graph(%a: f32[4]) { %b = neg(%a) return %b }
+    graph(%a: f32[4]) { return %a }
+  }
+  %z = exp(%y)
+  return %z
+}
+""",
+    "loop": """
+graph @main(%n: i64[], %x: f32[4]) {
+  %y, %s = loop(%n, none, %x, %x) {carried = 1} do {
+    graph(%i: i64[], %going: bool[], %a: f32[4], %fixed: f32[4]) {
+      %b = mul(%a, %fixed)
+      %d = add(%b, %fixed)
+      return %going, %d, %b
+    }
+  }
+  return %y, %s
+}
+""",
+    "swapped": """
+graph @main(%n: i64[], %x: f32[4], %z: f32[4]) {
+  %y, %w = loop(%n, none, %x, %z) {carried = 2} do {
+    graph(%i: i64[], %going: bool[], %a: f32[4], %b: f32[4]) {
+      %c = neg(%a)
+      return %going, %b, %c
+    }
+  }
+  return %y, %w
+}
+""",
+    "scan": """
+graph @main(%h: f32[4], %x: f32[5, 4]) {
+  %y, %s = scan(%h, %x) {states = 1, inputs = 1} do {
+    graph(%a: f32[4], %e: f32[4]) {
+      %b = mul(%a, %e)
+      %d = tanh(%b)
+      return %d, %b
+    }
+  }
+  return %y, %s
+}
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("if", [np.array(True), random(4)]),
+        ("if", [np.array(False), random(4)]),
+        ("loop", [np.array(3), random(4)]),
+        ("loop", [np.array(0), random(4)]),
+        ("swapped", [np.array(3), random(4), -random(4)]),
+        ("scan", [random(4), random(5, 4)]),
+    ],
+)
+def test_control_flow_is_decided_by_the_host(name, args):
+    module = on_host(tw.compile(graph.parse(CONTROL[name]), target="cuda", cache=False))
+    want = tw.compile(graph.parse(CONTROL[name]), target="cpu", threads=1)(*args)
+    for _ in range(2):
+        got = fetched(module, module(*args))
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(a, np.asarray(b), rtol=1e-5)
+    with pytest.raises(TilewrightError) as caught:
+        module.save("model.so")
+    assert caught.value.code == "TW6009"
 
 
 def test_sizes_of_inputs_choose_the_launches():

@@ -17,7 +17,7 @@ from tilewright import graph
 from tilewright.base.dtype import F32
 from tilewright.base.errors import TilewrightError
 from tilewright.driver import device_save
-from tilewright.driver.device_module import Span, waits_of
+from tilewright.driver.device_launch import Span, waits_of
 from tilewright.graph.types import TensorType
 from tilewright.runtime import cuda
 from tilewright.runtime.sources import FOLDER

@@ -92,10 +92,12 @@ def check_is_fixed(program: Program) -> None:
     """Tables hold numbers: all sizes are known, and none depends on values."""
     graph = program.module.main
     dims = [dim for value in (*graph.params, *graph.results) for dim in value.tensor.shape or ()]
-    told = [node for node in graph.nodes if node.op in ("sizes", "require")]
+    told = [node for node in graph.nodes if node.op in ("sizes", "require") or node.bodies]
     if told or not all(isinstance(dim, Const) for dim in dims):
         names = sorted({str(dim) for dim in dims if not isinstance(dim, Const)})
-        what = f"the sizes {', '.join(names)} are open" if names else "sizes depend on values"
+        what = "what it launches depends on values"
+        if names:
+            what = f"the sizes {', '.join(names)} are open"
         raise UserError(
             "TW6009",
             f"the model cannot be saved for a GPU: {what}",
