@@ -236,6 +236,7 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
             figures.append(report.Figure(f"{case.name}: ran", 0.0, "", ">= 1", False))
             continue
         shown, ratio = figures_of(case, pickle.loads(image))
+        print(f"  {case.name}: {ratio:.2f}x", flush=True)
         figures += shown
         ratios.setdefault(case.name[0], []).append(ratio)
     for kind, found in ratios.items():

@@ -132,7 +132,10 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
     figures: list[report.Figure] = []
     for name in options.only or gpu_zoo.NAMES:
         try:
-            figures += figures_of(name, options)
+            found = figures_of(name, options)
+            for each in found:  # what is known is shown, whatever comes after
+                print(f"  {each.name}: {each.value:.4g} {each.unit}", flush=True)
+            figures += found
         except Exception:  # one model's trouble is a figure of its own, not the end of the others
             print(f"{name}: {traceback.format_exc(limit=-3)[-600:]}")
             figures.append(report.Figure(f"{name}: ran", 0.0, "", ">= 1", False))

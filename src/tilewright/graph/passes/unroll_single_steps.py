@@ -29,7 +29,7 @@ def unroll_single_steps(module: Module, ctx: PassContext) -> Module:
 
 def _unrolled(node: Node, scope: Scope) -> Instead | None:
     layer = {"rnn": _rnn, "gru": _gru, "lstm": _lstm}.get(node.op)
-    if layer is None or node["clip"] is not None:
+    if layer is None or node.get("clip") is not None:
         return None
     gates, r = node.inputs[:2]
     assert gates is not None
@@ -120,7 +120,7 @@ def _rnn(node: Node, steps: Steps, batch: int, hidden: int) -> tuple[Value, ...]
 def _gru(node: Node, steps: Steps, batch: int, hidden: int) -> tuple[Value, ...] | None:
     """z, s = f(gates + h @ r + bias); n = g(x + s * (h @ r + bias)); h' = n + z * (h - n)."""
     bias, lengths, h = (_given(node, at) for at in (2, 3, 4))
-    if lengths is not None or h is None or not node["linear_before_reset"]:
+    if lengths is not None or h is None or not node.get("linear_before_reset", False):
         return None
     gates, r = node.inputs[:2]
     assert gates is not None
@@ -141,7 +141,7 @@ def _gru(node: Node, steps: Steps, batch: int, hidden: int) -> tuple[Value, ...]
 
 def _lstm(node: Node, steps: Steps, batch: int, hidden: int) -> tuple[Value, ...] | None:
     lengths, h, c, peephole = (_given(node, at) for at in (2, 3, 4, 5))
-    if lengths is not None or peephole is not None or node["input_forget"]:
+    if lengths is not None or peephole is not None or node.get("input_forget", False):
         return None
     total = _summed(node, steps, h, batch)
     let_in, out, keep, cell = _parts(steps, total, hidden, 4)
