@@ -474,7 +474,7 @@ def _inner(
     for loop in reversed([ci, *taps]):
         extent = _extent(sch, loop)
         unrolled *= extent
-        if unrolled > MOST_UNROLLED and loop is not (taps[-1] if taps else None):
+        if 2 * unrolled > MOST_UNROLLED and loop is not (taps[-1] if taps else None):
             break
         sch.attempt(sch.unroll, loop)
     return start
