@@ -347,7 +347,8 @@ class Stream:
     """A queue of work."""
 
     def __init__(self) -> None:
-        (self._handle,) = _Driver.get().call("cuStreamCreate", 0)
+        self.driver = _Driver.get()
+        (self._handle,) = self.driver.call("cuStreamCreate", 0)
 
     @property
     def handle(self) -> int:
@@ -358,7 +359,7 @@ class Stream:
 
     def __del__(self) -> None:
         if hasattr(self, "_handle"):
-            _Driver.get().drop("cuStreamDestroy", self._handle)
+            self.driver.drop("cuStreamDestroy", self._handle)
 
 
 class Graph:

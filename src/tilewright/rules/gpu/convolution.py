@@ -27,7 +27,7 @@ from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.contraction import MOST_UNROLLED
 from tilewright.rules.gpu.reduction import depth_of, through
-from tilewright.rules.gpu.threads import attempt_all, share
+from tilewright.rules.gpu.threads import MOST_TURNS, attempt_all, share
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, fused, inner_nest, is_expression, nest_of
 from tilewright.rules.rule import Rule
@@ -277,8 +277,12 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     columns = problem.positions // problem.kernel_y  # of the kernel
     sums = c["thread_m"] * c["thread_y"]
     pixels = (c["thread_y"] - 1) * problem.stride_y + problem.reach_y
+    # Where a warp has columns of several rows, their loads may meet in banks.
+    in_row = c["block_x"] * (c["block_m"] // c["thread_m"])
+    meet = np.where((in_row < sm.warp) & (c["block_y"] > c["thread_y"]), 2, 1)
+    meet = meet * np.gcd(problem.stride_x, sm.shared_words_per_cycle)
     loads = columns * (
-        np.minimum(pixels, c["thread_y"] * problem.kernel_y) * np.gcd(problem.stride_x, 32)
+        np.minimum(pixels, c["thread_y"] * problem.kernel_y) * meet
         + problem.kernel_y * np.ceil(c["thread_m"] / 4)
     )
     fmas = problem.positions * sums
@@ -289,12 +293,16 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     alone = 4.0 * fmas / np.minimum(sums, 4) + 30.0 * columns  # a warp by itself waits
     fetched = c["block_k"] * _tile_elements(problem, c)
     moved = fetched * resident * problem.element_bytes / sm.l2_bytes_per_cycle
+    # A thread asks memory for some elements at a time; the next wait until these are there.
+    image = fetched - c["block_k"] * c["block_m"] * problem.positions
+    turns = _ceil(image, threads * MOST_TURNS) + _ceil(fetched - image, threads * MOST_TURNS)
     copies = fetched / threads * warps * resident * 10 / sm.warps_issued_per_cycle
     results = 8 * problem.batch * problem.m * problem.y * problem.x / sm.memory_bytes_per_cycle
     return Cost.of(
         arithmetic=waves * own * np.maximum(busy, alone),
-        fetch=waves * steps * (sm.global_latency_cycles + np.maximum(moved, copies)),
-        gather=np.where(c["slices"] > 1, waves * (100.0 + 4.0 * c["slices"]), 0),
+        fetch=waves * steps * (turns * sm.global_latency_cycles + np.maximum(moved, copies)),
+        start=waves * warps * resident * 400.0 / sm.warps_issued_per_cycle,  # places are computed
+        gather=np.where(c["slices"] > 1, waves * (300.0 + 2.0 * warps * sums * resident), 0),
         split=np.where(split > 1, sm.launch_cycles + split * results, 0),
     )
 

@@ -166,12 +166,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     resident = np.clip(ready, 1, -(-blocks // sm.count))
     waves = -(-blocks // (sm.count * resident))
     run = wide * found.element_bytes
-    aligned = (run % sm.sector_bytes == 0) & (
-        found.last * found.element_bytes % sm.sector_bytes == 0
-    )
-    fetched = np.ceil(run / sm.sector_bytes) * sm.sector_bytes + np.where(
-        aligned, 0, sm.sector_bytes / 2
-    )
+    fetched = np.ceil(run / sm.sector_bytes) * sm.sector_bytes
+    fetched = fetched * np.where(run < 2 * sm.sector_bytes, 1.2, 1.0)  # memory reads two at a time
     moved = 1.0 * found.length * found.results * found.element_bytes * fetched / run
     turns = -(-found.length // c["parts"])
     rounds = -(-turns // c["unroll"])
