@@ -40,9 +40,6 @@ from tilewright.tensor.ir import SCAN, Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import all_loops
 
-CANDIDATES = {"vector": (1, 2, 4), "parts": (64, 8, 16, 32, 128), "unroll": (8, 4, 16)}  # elements,
-# groups of threads beside divisors of the sum's length, terms
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -129,11 +126,11 @@ def _turned(nest: Nest, largest: Access, at: int, context: RuleContext) -> int |
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     """Shares worth a thought: those that leave no results over."""
     sm = multiprocessor_of(context.target)
-    parts = [*CANDIDATES["parts"]]
+    parts = [64, 8, 16, 32, 128]  # beside divisors of the length
     most = sm.block_threads // 2
     parts += [n for n in range(9, most + 1) if found.length % n == 0 and n not in parts]
     lanes = [n for n in range(1, sm.warp + 1) if found.last % n == 0]
-    fitting = [n for n in CANDIDATES["vector"] if n * found.element_bytes <= sm.access_bytes]
+    fitting = [n for n in (1, 2, 4) if n * found.element_bytes <= sm.access_bytes]
     whole = [n for n in fitting if found.last % n == 0]
 
     def legal(c: Columns) -> Column:
@@ -149,7 +146,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
 
     return Space(
         Plan,
-        {"lanes": lanes, "vector": whole, "parts": parts, "unroll": CANDIDATES["unroll"]},
+        {"lanes": lanes, "vector": whole, "parts": parts, "unroll": (8, 4, 16)},
         legal,
     )
 
