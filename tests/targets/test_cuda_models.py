@@ -344,7 +344,7 @@ def test_control_flow_is_decided_by_the_host(name, args):
             np.testing.assert_allclose(a, np.asarray(b), rtol=1e-5)
     with pytest.raises(TilewrightError) as caught:
         module.save("model.so")
-    assert caught.value.code == "TW6011"
+    assert caught.value.code == "TW6015"
 
 
 def test_sizes_of_inputs_choose_the_launches():

@@ -99,7 +99,7 @@ def check_is_fixed(program: Program) -> None:
         if names:
             what = f"the sizes {', '.join(names)} are open"
         raise UserError(
-            "TW6011",
+            "TW6015",
             f"the model cannot be saved for a GPU: {what}",
             help="fix them, as in tilewright.compile(..., dynamic={'batch': 1})",
         )
