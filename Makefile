@@ -76,8 +76,8 @@ conformance: $(SETUP)  ## all of ONNX's own backend tests, and whether the opera
 test-gpu:  ## the tests that need an NVIDIA GPU, with the system's Python
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests/targets
 
-bench-gpu:  ## GEMM and whole models on an NVIDIA GPU, with the system's Python and torch
-	@short=; for name in gpu_gemm gpu_models gpu_check; do \
+bench-gpu:  ## GEMM, convolutions and whole models on an NVIDIA GPU, with the system's Python and torch
+	@short=; for name in gpu_gemm gpu_memory gpu_conv gpu_models gpu_check gpu_compile; do \
 	PYTHONPATH=src $(PYTHON) bench/$$name.py || short="$$short $$name"; done; \
 	test -z "$$short" || { echo "short or failed:$$short"; exit 1; }
 
@@ -107,7 +107,7 @@ sanitize: $(SANITIZED)  ## the C runtime's tests under the thread, address and u
 $(SANITIZED): build/sanitize/%: tests/native/runtime_test.c $(NATIVE)
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -O1 -g -Wall -Wextra -Werror -fsanitize=$* -fno-sanitize-recover=all -pthread \
-		-I $(C) $< $(RUNTIME) -o $@
+		-I $(C) $< $(RUNTIME) -o $@ -ldl
 
 clean:  ## remove the environment, builds and caches
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache

@@ -1,8 +1,12 @@
 """A GPU in host memory: what a module launches is run by the interpreter, races detected."""
 
 import ctypes
+import importlib.util
+import shutil
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
@@ -59,11 +63,28 @@ def view(address, shape, dtype):
 
 
 class Graph:
-    def __init__(self, record):
-        self.record = record
+    """Runs what waits for nothing that is left, the last of them first."""
+
+    def __init__(self, starts, waits):
+        self.starts, self.waits = starts, waits
 
     def launch(self, stream):
-        self.record(stream)
+        left = list(range(len(self.starts)))
+        while left:
+            ready = [at for at in left if not set(self.waits[at]) & set(left)]
+            self.starts[ready[-1]](stream)
+            left.remove(ready[-1])
+
+
+CAPTURED = 77  # a stream that somebody else records
+
+
+class Timer:
+    def start(self, stream):
+        pass
+
+    def stop(self, stream):
+        return 0.001
 
 
 class HostGpu:
@@ -72,13 +93,22 @@ class HostGpu:
     def __init__(self, target="cuda"):
         self.target = Target.parse(target)
 
-    def allocate(self, size_bytes):
+    def allocate(self, size_bytes, stream):
         return Memory(size_bytes)
 
-    def copy_in(self, address, source):
+    def is_capturing(self, stream):
+        return stream == CAPTURED
+
+    def timer(self):
+        return Timer()
+
+    def wait(self, stream):
+        pass
+
+    def copy_in(self, address, source, stream):
         ctypes.memmove(address, source.ctypes.data, source.nbytes)
 
-    def copy_out(self, target, address):
+    def copy_out(self, target, address, stream):
         ctypes.memmove(target.ctypes.data, address, target.nbytes)
 
     def copy(self, to, source, size_bytes, stream):
@@ -87,8 +117,8 @@ class HostGpu:
     def load(self, code, kernel):
         return Module(kernel, code, self.target)
 
-    def graph(self, record):
-        return Graph(record)
+    def graph(self, starts, waits):
+        return Graph(starts, waits)
 
     def tensor_map(self, address, shape, dtype, box):
         return (address, shape, dtype, box)
@@ -103,3 +133,15 @@ def on_host(module):
 def fetched(module, outputs):
     """NumPy arrays of outputs that pretend to be on a GPU."""
     return [view(o.address, o.shape, o.dtype).copy() for o in outputs]
+
+
+def ptxas_path():
+    """NVIDIA's assembler: on the path, or of the extra `ptxas`."""
+    found = shutil.which("ptxas")
+    if found is None and importlib.util.find_spec("nvidia") is not None:
+        for folder in importlib.util.find_spec("nvidia").submodule_search_locations:
+            for path in Path(folder).glob("*/bin/ptxas"):
+                return str(path)
+    if found is None:
+        pytest.skip("ptxas is not installed (pip install 'tilewright[ptxas]')")
+    return found

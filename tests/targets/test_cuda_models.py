@@ -1,8 +1,6 @@
 """Whole models for a GPU, on machines without one: launches interpreted, races detected."""
 
-import importlib.util
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +10,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
+from tilewright import graph
 from tilewright.base.errors import TilewrightError
 from tilewright.driver.device_module import DeviceModule
+from tilewright.runtime.array import Array
 
 sys.path.insert(0, str(Path(__file__).parent))
-from host_gpu import fetched, on_host
+from host_gpu import CAPTURED, fetched, on_host, ptxas_path
 
 
 def model(nodes, inputs, outputs, weights=()):
@@ -84,6 +84,28 @@ def lstm(steps=3):
     return model(nodes, {"x": (F, [steps, 1, 12])}, ["y", "h"], weights)
 
 
+def recurrent_step(op, gates, states, **attributes):
+    """One step from a given state."""
+    names = ["h0", "c0"][:states]
+    nodes = [
+        helper.make_node(op, ["x", "w", "r", "b", "", *names], ["y", "h"], hidden_size=20,
+                         **attributes),
+    ]  # fmt: skip
+    shapes = {"w": (1, gates * 20, 12), "r": (1, gates * 20, 20), "b": (1, 2 * gates * 20)}
+    weights = {name: 0.3 * random(*shape) for name, shape in shapes.items()}
+    inputs = {"x": (F, [1, 2, 12]), **{name: (F, [1, 2, 20]) for name in names}}
+    return model(nodes, inputs, ["y", "h"], weights)
+
+
+def transposed():
+    nodes = [
+        helper.make_node("ConvTranspose", ["x", "w"], ["c"], strides=[2, 2], pads=[1, 1, 1, 1],
+                         kernel_shape=[4, 4]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]  # fmt: skip
+    return model(nodes, {"x": (F, [1, 16, 5, 5])}, ["y"], {"w": random(16, 3, 4, 4)})
+
+
 MODELS = {
     "conv": convolution(),
     "conv_strided": convolution(stride=2, size=11),
@@ -103,6 +125,11 @@ MODELS = {
     "top": single("ReduceMax", 3, 700, axes=[1], keepdims=0),
     "attention": attention(),
     "lstm": lstm(),
+    "lstm_step": lstm(steps=1),
+    "recurrent_step": recurrent_step("LSTM", 4, 2),
+    "gru_step": recurrent_step("GRU", 3, 1, linear_before_reset=1),
+    "rnn_step": recurrent_step("RNN", 1, 1),
+    "conv_transposed": transposed(),
 }
 
 
@@ -147,7 +174,7 @@ def test_a_second_call_with_the_same_addresses_is_a_graph():
     module = on_host(tw.compile(MODELS["gemv"], target="cuda", cache=False))
     (x,) = inputs_of(module)
     given = module.empty(x.shape, module.inputs[0].dtype)
-    module._gpu.copy_in(given.address, x)
+    module._gpu.copy_in(given.address, x, 0)
     out = module.empty((1, 70), module.outputs[0].dtype)
     for _ in range(3):
         module(given, out=[out])
@@ -175,6 +202,151 @@ def test_bad_inputs_are_named_before_anything_runs(args, code):
     assert caught.value.code == code
 
 
+def on_gpu(module, array, offset_bytes=0, device=(2, 0), strides=None, read_only=False):
+    """An array that pretends to be on a GPU."""
+    memory = module._gpu.allocate(array.nbytes + offset_bytes, 0)
+    return Array._from_address(
+        memory.address + offset_bytes, array.shape, strides, 2, 32, 1, device, read_only, memory
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"device": (2, 1)}, "TW4005"),
+        ({"strides": (400, 2)}, "TW4004"),
+        ({"offset_bytes": 4}, "TW4007"),
+    ],
+)
+def test_arrays_on_a_gpu_that_kernels_cannot_use_are_named(options, code):
+    module = on_host(tw.compile(MODELS["gemv"], target="cuda", cache=False))
+    with pytest.raises(TilewrightError) as caught:
+        module(on_gpu(module, random(1, 200), **options))
+    assert caught.value.code == code
+    assert "x" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        (lambda module: on_gpu(module, random(1, 70), read_only=True), "TW4006"),
+        (lambda module: on_gpu(module, random(1, 71)), "TW4003"),
+        (lambda module: np.zeros((1, 70), np.float32), "TW4005"),
+    ],
+)
+def test_outputs_that_cannot_be_written_are_named(made, code):
+    module = on_host(tw.compile(MODELS["gemv"], target="cuda", cache=False))
+    with pytest.raises(TilewrightError) as caught:
+        module(random(1, 200), out=[made(module)])
+    assert caught.value.code == code
+
+
+def test_a_captured_stream_is_refused_until_the_arrays_are_known():
+    module = on_host(tw.compile(MODELS["gemv"], target="cuda", cache=False))
+    given, out = on_gpu(module, random(1, 200)), on_gpu(module, random(1, 70))
+    with pytest.raises(TilewrightError) as caught:
+        module(given, out=[out], stream=CAPTURED)
+    assert caught.value.code == "TW4024"
+
+
+def test_calls_of_one_stream_share_their_memory():
+    module = on_host(tw.compile(MODELS["conv_split"], target="cuda", cache=False))
+    (x,) = inputs_of(module)
+    held = [module(x) for _ in range(3)]
+    scratch = module._scratch[0].blocks
+    assert len({out.address for (out,) in held}) == 3
+    assert all(len(each.memory) == len(scratch) for each in module._kept.values())
+    assert len({id(memory) for each in module._kept.values() for memory in each.memory}) == len(
+        scratch
+    )
+
+
+def test_a_profile_has_every_launch():
+    module = on_host(tw.compile(MODELS["gemm"], target="cuda", cache=False))
+    (x,) = inputs_of(module)
+    record = module.profile(x)
+    assert sum(event.flops for event in record.events) >= 2 * 33 * 40 * 65
+    assert all(event.duration_ns == 1000 and event.size_bytes for event in record.events)
+
+
+def test_one_step_of_a_recurrence_is_a_product_and_what_follows():
+    module = tw.compile(lstm(steps=1), target="cuda", cache=False)
+    labels = [node["label"] for node in module.program.module.main.nodes if node.op == "kernel"]
+    assert not any("lstm" in label for label in labels)
+
+
+CONTROL = {
+    "if": """
+graph @main(%c: bool[], %x: f32[4]) {
+  %y = if(%c, %x) do {
+    graph(%a: f32[4]) { %b = neg(%a) return %b }
+    graph(%a: f32[4]) { return %a }
+  }
+  %z = exp(%y)
+  return %z
+}
+""",
+    "loop": """
+graph @main(%n: i64[], %x: f32[4]) {
+  %y, %s = loop(%n, none, %x, %x) {carried = 1} do {
+    graph(%i: i64[], %going: bool[], %a: f32[4], %fixed: f32[4]) {
+      %b = mul(%a, %fixed)
+      %d = add(%b, %fixed)
+      return %going, %d, %b
+    }
+  }
+  return %y, %s
+}
+""",
+    "swapped": """
+graph @main(%n: i64[], %x: f32[4], %z: f32[4]) {
+  %y, %w = loop(%n, none, %x, %z) {carried = 2} do {
+    graph(%i: i64[], %going: bool[], %a: f32[4], %b: f32[4]) {
+      %c = neg(%a)
+      return %going, %b, %c
+    }
+  }
+  return %y, %w
+}
+""",
+    "scan": """
+graph @main(%h: f32[4], %x: f32[5, 4]) {
+  %y, %s = scan(%h, %x) {states = 1, inputs = 1} do {
+    graph(%a: f32[4], %e: f32[4]) {
+      %b = mul(%a, %e)
+      %d = tanh(%b)
+      return %d, %b
+    }
+  }
+  return %y, %s
+}
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("if", [np.array(True), random(4)]),
+        ("if", [np.array(False), random(4)]),
+        ("loop", [np.array(3), random(4)]),
+        ("loop", [np.array(0), random(4)]),
+        ("swapped", [np.array(3), random(4), -random(4)]),
+        ("scan", [random(4), random(5, 4)]),
+    ],
+)
+def test_control_flow_is_decided_by_the_host(name, args):
+    module = on_host(tw.compile(graph.parse(CONTROL[name]), target="cuda", cache=False))
+    want = tw.compile(graph.parse(CONTROL[name]), target="cpu", threads=1)(*args)
+    for _ in range(2):
+        got = fetched(module, module(*args))
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(a, np.asarray(b), rtol=1e-5)
+    with pytest.raises(TilewrightError) as caught:
+        module.save("model.so")
+    assert caught.value.code == "TW6015"
+
+
 def test_sizes_of_inputs_choose_the_launches():
     nodes = [helper.make_node("Gemm", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
     net = model(nodes, {"x": (F, ["batch", 40])}, ["y"], {"w": random(40, 24)})
@@ -186,23 +358,11 @@ def test_sizes_of_inputs_choose_the_launches():
         np.testing.assert_allclose(got, np.asarray(want), rtol=2e-4, atol=2e-5)
 
 
-def find_ptxas():
-    """NVIDIA's assembler: on the path, or of the extra `ptxas`."""
-    found = shutil.which("ptxas")
-    if found is None and importlib.util.find_spec("nvidia") is not None:
-        for folder in importlib.util.find_spec("nvidia").submodule_search_locations:
-            for path in Path(folder).glob("*/bin/ptxas"):
-                return str(path)
-    if found is None:
-        pytest.skip("ptxas is not installed (pip install 'tilewright[ptxas]')")
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_assembler_takes_every_kernel(name, arch, tmp_path):
-    ptxas = find_ptxas()
+    ptxas = ptxas_path()
     module = tw.compile(MODELS[name], target=f"cuda -arch={arch}", cache=False)
     for at, code in enumerate(module.codes.values()):
         source = tmp_path / f"{at}.ptx"

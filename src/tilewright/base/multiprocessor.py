@@ -19,6 +19,7 @@ class Multiprocessor:
     count: int
     warp: int  # threads that run in step
     threads: int  # resident at once
+    registers: int  # of 4 bytes, for all of them
     block_threads: int  # of one block, where each is to have 128 registers
     fma_per_cycle: int  # f32, all lanes
     warps_issued_per_cycle: int
@@ -32,6 +33,7 @@ class Multiprocessor:
     l2_bytes_per_cycle: float  # that L2 hands to one multiprocessor
     tensor_fma_per_cycle: int  # 16-bit operands
     access_bytes: int  # the widest access of one thread
+    sector_bytes: int  # that memory is read in, of the programming model's guide
 
 
 # What a warpgroup has registers for where attention takes keys some at a time.
@@ -46,6 +48,7 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         count=target.cores,
         warp=32,
         threads=2048 if number in (70, 80, 90, 100) else 1536,
+        registers=65536,
         block_threads=512,
         fma_per_cycle=64 if number in (70, 75, 80) else 128,
         warps_issued_per_cycle=4,
@@ -59,4 +62,5 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         l2_bytes_per_cycle=48.0,
         tensor_fma_per_cycle=2048 if number >= 90 else 1024,
         access_bytes=16,
+        sector_bytes=32,
     )

@@ -156,7 +156,7 @@ def link_library(output: Path, objects: list[Path], target: Target) -> None:
     """Link objects and the runtime into a shared library."""
     command = find_compiler(target)
     flags = ["-shared", "-fPIC", "-fvisibility=hidden"]
-    libraries = ["-lpthread", "-lm"]
+    libraries = ["-lpthread", "-lm", "-ldl"]
     if "ziglang" in command:
         _link(output, objects, target, [*command, *flags], libraries)
         return
@@ -197,7 +197,7 @@ def link_wasm(
 def link_program(output: Path, objects: list[Path], target: Target, sources: list[Path]) -> None:
     """Link objects, C files and the runtime into a program that needs no library."""
     command = find_compiler(target, static=True)
-    _link(output, [*objects, *sources], target, command, ["-lpthread", "-lm"])
+    _link(output, [*objects, *sources], target, command, ["-lpthread", "-lm", "-ldl"])
 
 
 def _link(

@@ -19,7 +19,7 @@ from tilewright.base.target import Target
 from tilewright.codegen.launches import Kernel, box_of, launches, matrix_of
 from tilewright.codegen.nvptx import ARGUMENT_ALIGN, DeviceCode, device_code
 from tilewright.runtime import cuda
-from tilewright.runtime.array import Array, from_dlpack
+from tilewright.runtime.array import Array
 from tilewright.sym import TRUE, Const, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.ir import Buffer, Function
@@ -40,8 +40,8 @@ class CudaFunction:
         """Run; returns when results in NumPy arrays are there, else when the work is queued on
         the stream, the caller's by its number."""
         values = self._values(args)
-        arrays, copies = self._arrays(args)
-        for kernel, numbers in launches(self.code.steps, values, self._workspace(arrays)):
+        arrays, copies = self._arrays(args, stream)
+        for kernel, numbers in launches(self.code.steps, values, self._workspace(arrays, stream)):
             pointers = [arrays[buffer].address for buffer in kernel.buffers]
             maps = [
                 cuda.TensorMap(
@@ -61,7 +61,7 @@ class CudaFunction:
                 stream=stream,
             )
         for buffer, host in copies.items():
-            cuda.to_host(arrays[buffer], host)
+            cuda.to_host(arrays[buffer], host, stream)
 
     @property
     def ptx(self) -> str:
@@ -71,12 +71,12 @@ class CudaFunction:
     def kernels(self) -> list[Kernel]:
         return self.code.kernels
 
-    def _workspace(self, arrays: dict[Buffer, Array]) -> Callable[[Buffer, int], None]:
+    def _workspace(self, arrays: dict[Buffer, Array], stream: int) -> Callable[[Buffer, int], None]:
         """Makes memory that kernels of this function pass values through."""
 
         def make(buffer: Buffer, size_bytes: int) -> None:
             if buffer not in arrays or arrays[buffer].size_bytes < size_bytes:
-                arrays[buffer] = cuda.empty((size_bytes,), "u8")
+                arrays[buffer] = cuda.empty((size_bytes,), "u8", stream)
 
         return make
 
@@ -118,7 +118,9 @@ class CudaFunction:
                 raise UserError("TW4012", f"{self.function.name} requires {cond}")
         return values
 
-    def _arrays(self, args: tuple[Any, ...]) -> tuple[dict[Buffer, Array], dict[Buffer, Any]]:
+    def _arrays(
+        self, args: tuple[Any, ...], stream: int
+    ) -> tuple[dict[Buffer, Array], dict[Buffer, Any]]:
         """Arrays on the GPU, and those among the arguments that results are copied back to."""
         written = output_buffers(self.function)
         pairs = zip(self.function.params, args, strict=True)
@@ -127,17 +129,17 @@ class CudaFunction:
         copies: dict[Buffer, Any] = {}
         for param, arg in given.items():
             if isinstance(arg, np.ndarray):
-                _check_dtype(param, from_numpy(arg.dtype))
-                _check_writable(param, param not in written or arg.flags.writeable)
+                check_dtype(param.name, param.dtype, from_numpy(arg.dtype))
+                check_writable(param.name, param not in written or arg.flags.writeable)
                 if param in written:
                     copies[param] = arg
             else:
-                arrays[param] = arg if isinstance(arg, Array) else from_dlpack(arg)
-                _check_on_device(param, arrays[param])
-                _check_writable(param, param not in written or not arrays[param].read_only)
+                arrays[param] = cuda.from_dlpack(arg, stream)
+                check_on_device(param.name, param.dtype, arrays[param])
+                check_writable(param.name, param not in written or not arrays[param].read_only)
         for param in given:
             if param not in arrays:
-                arrays[param] = cuda.to_device(given[param])
+                arrays[param] = cuda.to_device(given[param], stream)
         return arrays, copies
 
 
@@ -148,26 +150,26 @@ def build_cuda(fn: Function, target: str | Target = "cuda") -> CudaFunction:
     return CudaFunction(device, chosen, device_code(device, chosen))
 
 
-def _check_dtype(param: Buffer, found: DType) -> None:
-    if found.name != param.dtype.name:
-        raise UserTypeError("TW4001", f"{param.name} is {found}, expected {param.dtype}")
+def check_dtype(name: str, wanted: DType, found: DType) -> None:
+    if found.name != wanted.name:
+        raise UserTypeError("TW4001", f"{name} is {found}, expected {wanted}")
 
 
-def _check_writable(param: Buffer, ok: bool) -> None:
+def check_writable(name: str, ok: bool) -> None:
     if not ok:
-        raise UserError("TW4006", f"{param.name} is an output, but read-only")
+        raise UserError("TW4006", f"{name} is an output, but read-only")
 
 
-def _check_on_device(param: Buffer, array: Array) -> None:
+def check_on_device(name: str, wanted: DType, array: Array) -> None:
     """The array is one that a kernel may touch as it stands."""
-    _check_dtype(param, array.dtype)
-    if array.device.kind != "cuda":
-        raise UserError("TW4005", f"{param.name} is on {array.device}, expected cuda")
+    check_dtype(name, wanted, array.dtype)
+    if array.device != cuda.DEVICE:
+        raise UserError("TW4005", f"{name} is on {array.device}, expected {cuda.DEVICE}")
     if not array.is_contiguous:
-        raise UserError("TW4004", f"{param.name} has strides {array.strides}, expected compact")
+        raise UserError("TW4004", f"{name} has strides {array.strides}, expected compact")
     if array.address % ARGUMENT_ALIGN:
         raise UserError(
-            "TW4007", f"{param.name} is at {array.address:#x}, expected {ARGUMENT_ALIGN}-aligned"
+            "TW4007", f"{name} is at {array.address:#x}, expected {ARGUMENT_ALIGN}-aligned"
         )
 
 

@@ -207,7 +207,7 @@ def emit_signature(module: ModuleText, signature: Signature, prefix: str = "") -
         rows.append(
             f"{PARAM} {{ {module.string(param.name)}, ptr {shape}, i32 {rank}, "
             f"{{ i8, i8, i16 }} {{ i8 {code}, i8 {bits}, i16 {lanes} }}, "
-            f"i32 {param.device.type_code}, i32 {param.flags}, i32 {param.align}, i32 0 }}"
+            f"i32 {param.device_code}, i32 {param.flags}, i32 {param.align}, i32 0 }}"
         )
     params = module.constant(f"{prefix}.params", f"[{len(rows)} x {PARAM}]", f"[{', '.join(rows)}]")
     names = "null"

@@ -32,6 +32,7 @@ class Kernel:
     block: tuple[Expr, Expr, Expr]
     shared_bytes: int = 0  # of dynamic shared memory
     maps: tuple[TileMap, ...] = ()  # matrices that it copies boxes from: its last arguments
+    written: tuple[Buffer, ...] = ()  # those of its buffers that it writes
 
 
 @dataclass(frozen=True)

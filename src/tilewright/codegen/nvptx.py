@@ -105,9 +105,9 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     params += [(hopper.MAP_TYPE, f"map_{made.buffer.name}") for made in maps]
     extents = _extents(loop)
     fences = wgmma.uses_wgmma(loop)
-    bound = _launch_bound(extents)
+    bound = _launch_bound(extents, READY_THREADS)
     if hopper.gives_registers(loop):  # one block per multiprocessor, or registers stay as they are
-        bound += ' "nvvm.minctasm"="1"'
+        bound = f'{_launch_bound(extents)} "nvvm.minctasm"="1"'
     with module.function("void", name, params, linkage="ptx_kernel", suffix=bound) as (b, values):
         emitter = DeviceEmitter(module, gpu, b, name, FENCED if fences else HANDLERS)
         emitter.assembly = assembly_of(fn)
@@ -122,18 +122,26 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
         b.ret()
     grid = tuple(extents.get(f"blockIdx.{axis}", ONE) for axis in AXES)
     block = tuple(extents.get(f"threadIdx.{axis}", ONE) for axis in AXES)
-    return Kernel(name, buffers, scalars, grid, block, emitter.tile_bytes, maps)  # type: ignore[arg-type]  # three axes each
+    changed = tuple([buffer for buffer in buffers if buffer in written])
+    return Kernel(name, buffers, scalars, grid, block, emitter.tile_bytes, maps, changed)  # type: ignore[arg-type]  # three axes each
 
 
-def _launch_bound(extents: dict[str, Expr]) -> str:
-    """Tells the assembler how many threads a block has, so that it can spend registers."""
+WARP = 32  # threads that run in step, and have registers together
+READY_THREADS = 512  # of a multiprocessor, that are to have room at once: 128 registers each
+
+
+def _launch_bound(extents: dict[str, Expr], ready: int = 0) -> str:
+    """Tells the assembler how many threads a block has, and how many are to be ready at once, so
+    that it spends registers: left alone, it keeps loads apart to have 2048 threads ready."""
     threads = 1
     for axis in AXES:
         extent = extents.get(f"threadIdx.{axis}", ONE)
         if not isinstance(extent, Const):
             return ""
         threads *= int(extent.value)
-    return f' "nvvm.maxntid"="{threads}"'
+    bound = f' "nvvm.maxntid"="{threads}"'
+    whole = -(-threads // WARP) * WARP
+    return f'{bound} "nvvm.minctasm"="{max(1, ready // whole)}"' if ready else bound
 
 
 def _extents(loop: For) -> dict[str, Expr]:

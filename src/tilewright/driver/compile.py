@@ -50,7 +50,6 @@ from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan, plan_memory
 from tilewright.graph.passes import FUSED
 from tilewright.graph.types import is_tensor, tensor_of
-from tilewright.lower.native import CONTROL
 from tilewright.runtime import _native
 from tilewright.runtime.array import empty
 from tilewright.runtime.module import Module, Spec
@@ -231,11 +230,7 @@ def build_accelerated(
 
 def check_on_device(module: ir.Module, placed: Placement) -> None:
     """Every node of a model has code for a GPU."""
-    ops = dict.fromkeys(
-        node.op
-        for _, node, device, _ in placed.rows()
-        if node.op in CONTROL or device == INTERPRETER
-    )
+    ops = dict.fromkeys(node.op for _, node, device, _ in placed.rows() if device == INTERPRETER)
     if ops or not all(is_tensor(param.type) for param in module.main.params):
         what = ", ".join(ops) or "inputs that are no tensors"
         raise UserError(

@@ -178,8 +178,8 @@ class _Export:
                 "main": self.inside.main,
                 "constants": f"{self.name}_constants",
                 "threads": self.threads,
-                "inputs": [_told(*one) for one in zip(self.inputs, params[:count], strict=True)],
-                "outputs": [_told(*one) for one in zip(self.outputs, params[count:], strict=True)],
+                "inputs": [told(*one) for one in zip(self.inputs, params[:count], strict=True)],
+                "outputs": [told(*one) for one in zip(self.outputs, params[count:], strict=True)],
                 "features": sorted(self.inside.target.features),
                 "kernels": [dict(one) for one in kernel_calls(self.inside.program)],
                 "arena_bytes": plan.arena_bytes,
@@ -189,7 +189,8 @@ class _Export:
         }
 
 
-def _told(spec: Spec, param: Param) -> dict[str, Any]:
+def told(spec: Spec, param: Param) -> dict[str, Any]:
+    """What a manifest says of an input or output."""
     return {
         "name": spec.name,
         "dtype": str(spec.dtype),

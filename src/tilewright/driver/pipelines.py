@@ -12,11 +12,11 @@ from tilewright.graph.passes import (
     LOWER_PRECISION,
     LOWER_PRECISION_F16,
     OPTIMIZED,
-    PADDED,
     QUANTIZED,
     SCALED,
     STREAMED,
     UNFOLDED,
+    UNROLLED,
 )
 from tilewright.graph.passes.check_indices import check_indices
 
@@ -35,21 +35,21 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *UNFOLDED,
         *FUSED,
     ),
-    (CUDA, "f32"): (*CANONICAL, *OPTIMIZED, *STREAMED, *PADDED, *UNCHECKED),
+    (CUDA, "f32"): (*CANONICAL, *OPTIMIZED, *UNROLLED, *STREAMED, *UNCHECKED),
     (CUDA, "bf16"): (
         *CANONICAL,
         *OPTIMIZED,
+        *UNROLLED,
         *LOWER_PRECISION,
         *STREAMED,
-        *PADDED,
         *UNCHECKED,
     ),
     (CUDA, "f16"): (
         *CANONICAL,
         *OPTIMIZED,
+        *UNROLLED,
         *LOWER_PRECISION_F16,
         *STREAMED,
-        *PADDED,
         *UNCHECKED,
     ),
     (CPU, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *SCALED, *LAYOUT, *UNFOLDED, *FUSED),

@@ -198,8 +198,9 @@ def remade(node: Node, op: str, *inputs: Value | None, **attributes: Attribute) 
     return replace(node, op=op, inputs=inputs, attributes=ir.attributes(**attributes))
 
 
-# Nodes in the place of one, the last of which defines its outputs, or a value for its only output.
-Replacement = Sequence[Node] | Value | None
+# Nodes in the place of one, the last of which defines its outputs, a value for its only output, or
+# nodes and a value for each output, which are not offered again.
+Replacement = Sequence[Node] | Value | Instead | None
 MatchRule = Callable[[Node, Scope], Replacement]
 
 
@@ -227,6 +228,10 @@ def _offered(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Instead | 
             break
         if isinstance(found, Value):
             return Instead(tuple(made), (found,))
+        if isinstance(found, Instead):
+            for each in found.nodes:
+                scope.define(each)
+            return Instead((*made, *found.nodes), found.values)
         *before, current = found
         for each in before:
             scope.define(each)

@@ -29,12 +29,10 @@ def _group(channel: Expr, channels: Expr, groups: int) -> Expr:
 
 
 def _conv(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-    """Channels last, padding is a stage of its own, for the schedule to place."""
+    """Padding is a stage of its own, for the schedule to place."""
     if use["winograd"] and can_winograd(use, w):
         return lower_winograd(use, x, w, bias)
-    window = Window(use, image(use, x), w.shape[2:])
-    if is_last(use) or _is_depthwise(use, w):
-        window = window.padded(te.const(0, x.dtype))
+    window = Window(use, image(use, x), w.shape[2:]).padded(te.const(0, x.dtype))
     inner = w.shape[1]
 
     def sums(n: Expr, m: Expr, *places: Expr) -> Expr:
@@ -46,16 +44,6 @@ def _conv(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         return te.sum(wide(seen) * wide(w[(m, c, *taps)]), axis=[c, *taps])
 
     return _with_bias(use, sums, bias)
-
-
-def _is_depthwise(use: Use, w: Tensor) -> bool:
-    """Whether each channel is convolved with a window of its own, at most places."""
-    channels = static(w.shape[0])
-    return (
-        channels == use["groups"]
-        and static(w.shape[1]) == 1
-        and all(stride <= 2 for stride in use["strides"])
-    )
 
 
 def _with_bias(use: Use, sums: Callable[..., Expr], bias: Tensor | None) -> Tensor:

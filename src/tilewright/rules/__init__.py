@@ -88,7 +88,7 @@ def schedule(
                 continue  # a rule has inlined it since
             if name not in given or any(each.block == name for each in log.decisions):
                 taken.update(apply_first(entry, sch, name, context, log))
-                continue
+                continue  # of a sum in parts, what adds them up is left for others
             for rule in entry:
                 if rule.name == given[name].rule:
                     taken.update(apply_choice(rule, given[name], sch, name, context, log))

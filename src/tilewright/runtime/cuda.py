@@ -7,8 +7,10 @@ module.launch("kernel", grid, block, [array.address, 128])
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -19,23 +21,45 @@ from tilewright.base.dtype import DType, from_numpy
 from tilewright.base.dtype import dtype as as_dtype
 from tilewright.base.errors import TilewrightError, Unsupported
 from tilewright.runtime.array import Array
+from tilewright.runtime.array import from_dlpack as borrow
 from tilewright.runtime.device import Device
 from tilewright.runtime.dlpack import code_of
 
 SHARED_BYTES_BY_DEFAULT = 48 * 1024
 STATIC_SHARED_BYTES = 4096  # that kernels with dynamic shared memory have beside it, at most
+DEVICE = Device("cuda")  # the first GPU: that of the context
 
 
 class CudaError(TilewrightError, RuntimeError):
     """The driver refused a call."""
 
 
+LOST = (
+    "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "CUDA_ERROR_LAUNCH_TIMEOUT",
+    "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    "CUDA_ERROR_MISALIGNED_ADDRESS",
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+    "CUDA_ERROR_INVALID_PC",
+    "CUDA_ERROR_LAUNCH_FAILED",
+    "CUDA_ERROR_ECC_UNCORRECTABLE",
+    "CUDA_ERROR_ASSERT",
+    "CUDA_ERROR_CONTEXT_IS_DESTROYED",
+)  # after these every call in the process fails
+LEAST_DRIVER, LEAST_COMPUTE = 12000, (8, 0)  # CUDA 12.0, sm_80
+
+
 class _Driver:
-    """The driver, initialised once, its device's primary context current."""
+    """The driver, initialised once; its device's primary context is current in every thread that
+    calls it."""
 
     _instance: _Driver | None = None
+    _making = threading.Lock()
 
     def __init__(self) -> None:
+        self._entered = threading.local()
+        self._lost = ""
         try:
             from cuda.bindings import driver
         except ImportError as error:
@@ -45,6 +69,7 @@ class _Driver:
                 help="pip install 'tilewright[cuda]' on a machine with an NVIDIA GPU",
             ) from error
         self.api: Any = driver
+        self._entered.done = True  # there is no context to enter yet
         try:
             self.call("cuInit", 0)
         except CudaError:
@@ -55,23 +80,68 @@ class _Driver:
                 f"the CUDA driver cannot be reached: {error}",
                 help="install NVIDIA's driver on a machine with one of its GPUs",
             ) from error
+        (version,) = self.call("cuDriverGetVersion")
+        if version < LEAST_DRIVER:
+            raise Unsupported(
+                "TW4020",
+                f"the CUDA driver is of version {_version(version)}, "
+                f"{_version(LEAST_DRIVER)} is needed",
+                help="install a newer driver of NVIDIA's",
+            )
         (self.device,) = self.call("cuDeviceGet", 0)
+        self._check_device()
         (self.context,) = self.call("cuDevicePrimaryCtxRetain", self.device)
-        self.call("cuCtxSetCurrent", self.context)
+        self._entered.done = False
+
+    def _check_device(self) -> None:
+        attribute = self.api.CUdevice_attribute
+        found = tuple(
+            self.call("cuDeviceGetAttribute", kind, self.device)[0]
+            for kind in (
+                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+            )
+        )
+        if found < LEAST_COMPUTE:
+            shown, needed = (f"sm_{major}{minor}" for major, minor in (found, LEAST_COMPUTE))
+            raise Unsupported("TW4020", f"the GPU is {shown}, {needed} or later is needed")
 
     @classmethod
     def get(cls) -> _Driver:
         if cls._instance is None:
-            cls._instance = cls()
+            with cls._making:
+                if cls._instance is None:
+                    cls._instance = cls()
         return cls._instance
 
     def call(self, name: str, *args: Any) -> tuple[Any, ...]:
         """A driver call by name; its results without the error code."""
+        if self._lost:
+            raise CudaError(
+                "TW4023",
+                f"the GPU's context is lost: {self._lost}",
+                help="start a new process; a kernel read or wrote where it must not",
+            )
+        if not getattr(self._entered, "done", False):
+            self._entered.done = True
+            self.call("cuCtxSetCurrent", self.context)
         code, *results = getattr(self.api, name)(*args)
         if code != self.api.CUresult.CUDA_SUCCESS:
             _, text = self.api.cuGetErrorString(code)
-            raise CudaError("TW4021", f"{name} failed: {(text or b'unknown').decode()}")
+            message = f"{name} failed: {(text or b'unknown').decode()}"
+            if getattr(code, "name", "") in LOST:
+                self._lost = message
+            raise CudaError("TW4021", message)
         return tuple(results)
+
+    def drop(self, name: str, *args: Any) -> None:
+        """A call that gives something back, when nobody can be told of a failure any more."""
+        with contextlib.suppress(TilewrightError, RuntimeError, TypeError, AttributeError):
+            self.call(name, *args)
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def is_available() -> bool:
@@ -84,24 +154,28 @@ def is_available() -> bool:
 
 
 class _Pool:
-    """Device memory by size, kept for the next that asks: freed memory is still warm, and work on
-    one stream that used it has been queued before work of its next owner."""
+    """Device memory by stream and size, kept for the next that asks: work on one stream that used
+    it has been queued before work of its next owner there."""
 
     ROUND_BYTES = 512
 
     def __init__(self) -> None:
-        self.free: dict[int, list[int]] = {}
+        self.free: dict[tuple[int, int], list[int]] = {}
+        self.lock = threading.RLock()  # memory may be given back while it is taken
 
-    def take(self, size_bytes: int) -> tuple[int, int]:
+    def take(self, size_bytes: int, stream: int) -> tuple[int, int]:
         """An address, and the size to give it back with."""
         size = -(-max(1, size_bytes) // self.ROUND_BYTES) * self.ROUND_BYTES
-        kept = self.free.get(size)
-        if kept:
-            return kept.pop(), size
+        with self.lock:
+            kept = self.free.get((stream, size))
+            if kept:
+                return kept.pop(), size
         driver = _Driver.get()
         try:
             (pointer,) = driver.call("cuMemAlloc", size)
-        except CudaError:
+        except CudaError as first:
+            if first.code != "TW4021":
+                raise
             self.release()
             try:
                 (pointer,) = driver.call("cuMemAlloc", size)
@@ -114,79 +188,123 @@ class _Pool:
                 ) from error
         return int(pointer), size
 
-    def give(self, address: int, size: int) -> None:
-        self.free.setdefault(size, []).append(address)
+    def give(self, address: int, size: int, stream: int) -> None:
+        with self.lock:
+            self.free.setdefault((stream, size), []).append(address)
 
     def release(self) -> None:
         """All that nobody uses goes back to the driver."""
         driver = _Driver.get()
         driver.call("cuCtxSynchronize")
-        for addresses in self.free.values():
+        with self.lock:
+            kept, self.free = self.free, {}
+        for addresses in kept.values():
             for address in addresses:
                 driver.call("cuMemFree", address)
-        self.free.clear()
 
 
 _pool = _Pool()
 
 
 class Memory:
-    """Device memory, given back when nothing refers to it any more."""
+    """Device memory that work on a stream uses, given back when nothing refers to it any more."""
 
-    def __init__(self, size_bytes: int) -> None:
-        self.address, self._size = _pool.take(size_bytes)
+    def __init__(self, size_bytes: int, stream: int = 0) -> None:
+        self.stream = stream
+        self.address, self.size_bytes = _pool.take(size_bytes, stream)
 
     def __del__(self) -> None:
         if hasattr(self, "address"):
-            _pool.give(self.address, self._size)
+            _pool.give(self.address, self.size_bytes, self.stream)
 
 
-def empty(shape: Sequence[int], dtype: str | DType = "f32") -> Array:
+def release_memory() -> None:
+    """Memory that nobody uses goes back to the driver, for other libraries to take."""
+    _pool.release()
+
+
+def empty(shape: Sequence[int], dtype: str | DType = "f32", stream: int = 0) -> Array:
     """A new array on the GPU whose elements are not set."""
     of = as_dtype(dtype)
-    memory = Memory(math.prod(shape) * of.size_bytes)
-    device = Device("cuda")
+    memory = Memory(math.prod(shape) * of.size_bytes, stream)
     return Array._from_address(
         memory.address,
         tuple(shape),
         None,
         *code_of(of),
-        (device.type_code, device.index),
+        (DEVICE.type_code, DEVICE.index),
         False,
         memory,
     )
 
 
-def to_device(source: NDArray[Any]) -> Array:
+class _Ordered:
+    """An array of another library, handed over in the order of a stream."""
+
+    LEGACY = 1  # what DLPack calls the stream of number 0
+
+    def __init__(self, value: Any, stream: int) -> None:
+        self.value, self.stream = value, stream or self.LEGACY
+
+    def __dlpack_device__(self) -> Any:
+        return self.value.__dlpack_device__()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.value.__dlpack__(**{**options, "stream": self.stream})
+
+
+def from_dlpack(value: Any, stream: int = 0) -> Array:
+    """Another library's array on a GPU, without a copy; what it still computes comes first."""
+    if isinstance(value, Array):
+        return value
+    kind, _ = value.__dlpack_device__()
+    on_gpu = kind == DEVICE.type_code
+    return borrow(_Ordered(value, stream) if on_gpu else value)
+
+
+def to_device(source: NDArray[Any], stream: int = 0) -> Array:
     """A copy of a NumPy array on the GPU."""
     compact = np.ascontiguousarray(source)
-    made = empty(compact.shape, from_numpy(compact.dtype))
-    if compact.nbytes:
-        _Driver.get().call("cuMemcpyHtoD", made.address, compact.ctypes.data, compact.nbytes)
+    made = empty(compact.shape, from_numpy(compact.dtype), stream)
+    copy_in(made.address, compact, stream)
     return made
 
 
-def to_host(source: Array, target: NDArray[Any] | None = None) -> NDArray[Any]:
-    """A copy of a GPU array in host memory."""
+def to_host(source: Array, target: NDArray[Any] | None = None, stream: int = 0) -> NDArray[Any]:
+    """A copy of a GPU array in host memory, when what was queued on the stream is done."""
     out = np.empty(source.shape, source.dtype.numpy)
-    if out.nbytes:
-        _Driver.get().call("cuMemcpyDtoH", out.ctypes.data, source.address, out.nbytes)
+    copy_out(out, source.address, stream)
     if target is None:
         return out
     target[...] = out
     return target
 
 
-def copy_in(address: int, source: NDArray[Any]) -> None:
-    """Host memory to device memory."""
+def copy_in(address: int, source: NDArray[Any], stream: int = 0) -> None:
+    """Host memory to device memory, in the order of the stream; the source is free after."""
     if source.nbytes:
-        _Driver.get().call("cuMemcpyHtoD", address, source.ctypes.data, source.nbytes)
+        driver = _Driver.get()
+        driver.call("cuMemcpyHtoDAsync", address, source.ctypes.data, source.nbytes, stream)
 
 
-def copy_out(target: NDArray[Any], address: int) -> None:
-    """Device memory to host memory, when what was queued before is done."""
+def copy_out(target: NDArray[Any], address: int, stream: int = 0) -> None:
+    """Device memory to host memory, when what was queued on the stream before is done."""
     if target.nbytes:
-        _Driver.get().call("cuMemcpyDtoH", target.ctypes.data, address, target.nbytes)
+        driver = _Driver.get()
+        driver.call("cuMemcpyDtoHAsync", target.ctypes.data, address, target.nbytes, stream)
+        driver.call("cuStreamSynchronize", stream)
+
+
+def wait(stream: int = 0) -> None:
+    """Until all that is queued on a stream is done."""
+    _Driver.get().call("cuStreamSynchronize", stream)
+
+
+def is_capturing(stream: int) -> bool:
+    """Whether what is queued on a stream is recorded, not run."""
+    driver = _Driver.get()
+    (status,) = driver.call("cuStreamIsCapturing", stream)
+    return bool(status != driver.api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
 
 def copy(to: int, source: int, size_bytes: int, stream: int = 0) -> None:
@@ -235,7 +353,8 @@ class Stream:
     """A queue of work."""
 
     def __init__(self) -> None:
-        (self._handle,) = _Driver.get().call("cuStreamCreate", 0)
+        self.driver = _Driver.get()
+        (self._handle,) = self.driver.call("cuStreamCreate", 0)
 
     @property
     def handle(self) -> int:
@@ -244,20 +363,27 @@ class Stream:
     def synchronize(self) -> None:
         _Driver.get().call("cuStreamSynchronize", self._handle)
 
+    def __del__(self) -> None:
+        if hasattr(self, "_handle"):
+            self.driver.drop("cuStreamDestroy", self._handle)
+
 
 class Graph:
-    """Launches recorded once, started together as often as wanted."""
+    """Launches recorded once, started together as often as wanted. It keeps alive what they came
+    from: kernels and memory."""
 
-    def __init__(self, record: Callable[[int], None]) -> None:
+    def __init__(self, record: Callable[[int], None], stream: Stream | None = None) -> None:
         """What `record` queues on the stream it is given becomes the graph."""
         self.driver = driver = _Driver.get()
-        stream = Stream()
+        self._record, self._stream = record, stream or Stream()
         mode = driver.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        driver.call("cuStreamBeginCapture", stream.handle, mode)
+        driver.call("cuStreamBeginCapture", self._stream.handle, mode)
         try:
-            record(stream.handle)
-        finally:
-            (graph,) = driver.call("cuStreamEndCapture", stream.handle)
+            record(self._stream.handle)
+        except BaseException:
+            driver.drop("cuStreamEndCapture", self._stream.handle)
+            raise
+        (graph,) = driver.call("cuStreamEndCapture", self._stream.handle)
         (self._executable,) = driver.call("cuGraphInstantiate", graph, 0)
         driver.call("cuGraphDestroy", graph)
 
@@ -266,7 +392,70 @@ class Graph:
 
     def __del__(self) -> None:
         if hasattr(self, "_executable"):
-            self.driver.api.cuGraphExecDestroy(self._executable)
+            self.driver.drop("cuGraphExecDestroy", self._executable)
+
+
+def branched(
+    starts: Sequence[Callable[[int], None]], waits: Sequence[Sequence[int]]
+) -> Callable[[int], None]:
+    """What records launches side by side: each begins when those that it waits for have ended."""
+
+    def record(stream: int) -> None:
+        driver = _Driver.get()
+        side = [stream, *(each.handle for each in _side_streams())]
+        events = [driver.call("cuEventCreate", _NO_TIMING)[0] for _ in range(len(starts) + 1)]
+        driver.call("cuEventRecord", events[-1], stream)
+        tails: list[int | None] = [None] * len(side)
+        at: list[int] = []
+        for number, (start, before) in enumerate(zip(starts, waits, strict=True)):
+            own = _branch(tails, before)
+            if tails[own] is None and own:  # it joins what is recorded
+                driver.call("cuStreamWaitEvent", side[own], events[-1], 0)
+            for other in _last_on_others(at, before, own):
+                driver.call("cuStreamWaitEvent", side[own], events[other], 0)
+            start(side[own])
+            driver.call("cuEventRecord", events[number], side[own])
+            tails[own] = number
+            at.append(own)
+        for own, tail in enumerate(tails):
+            if own and tail is not None:
+                driver.call("cuStreamWaitEvent", stream, events[tail], 0)
+        for event in events:
+            driver.call("cuEventDestroy", event)
+
+    return record
+
+
+BRANCHES = 8  # launches side by side, at most
+_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_of_thread = threading.local()
+
+
+def _side_streams() -> list[Stream]:
+    """Streams that a thread records branches on; what runs later is the graph alone."""
+    found: list[Stream] | None = getattr(_of_thread, "streams", None)
+    if found is None:
+        found = _of_thread.streams = [Stream() for _ in range(BRANCHES - 1)]
+    return found
+
+
+def _branch(tails: Sequence[int | None], before: Sequence[int]) -> int:
+    """Where a launch goes: behind the last one that it waits for, else where nothing is, else
+    behind what has been there for longest."""
+    behind = [own for own, tail in enumerate(tails) if tail is not None and tail in before]
+    if behind:
+        return max(behind, key=lambda own: tails[own] or 0)
+    free = [own for own, tail in enumerate(tails) if tail is None]
+    return free[0] if free else min(range(len(tails)), key=lambda own: tails[own] or 0)
+
+
+def _last_on_others(at: Sequence[int], before: Sequence[int], own: int) -> list[int]:
+    """Of what a launch waits for, the last on each other branch: those before it are done then."""
+    last: dict[int, int] = {}
+    for number in before:
+        if at[number] != own:
+            last[at[number]] = max(last.get(at[number], -1), number)
+    return list(last.values())
 
 
 def synchronize() -> None:
@@ -281,6 +470,10 @@ class Module:
         self.driver = _Driver.get()
         (self._handle,) = self.driver.call("cuModuleLoadData", ptx.encode() + b"\0")
         self._kernels: dict[str, Any] = {}
+
+    def __del__(self) -> None:
+        if hasattr(self, "_handle"):
+            self.driver.drop("cuModuleUnload", self._handle)
 
     def kernel(self, name: str, shared_bytes: int = 0) -> Any:
         """A kernel that may have this much dynamic shared memory."""
@@ -333,12 +526,17 @@ class Timer:
         (self._begin,) = self.driver.call("cuEventCreate", 0)
         (self._end,) = self.driver.call("cuEventCreate", 0)
 
-    def start(self) -> None:
-        self.driver.call("cuEventRecord", self._begin, 0)
+    def start(self, stream: int = 0) -> None:
+        self.driver.call("cuEventRecord", self._begin, stream)
 
-    def stop(self) -> float:
+    def stop(self, stream: int = 0) -> float:
         """Milliseconds since `start`, once the GPU got here."""
-        self.driver.call("cuEventRecord", self._end, 0)
+        self.driver.call("cuEventRecord", self._end, stream)
         self.driver.call("cuEventSynchronize", self._end)
         (elapsed,) = self.driver.call("cuEventElapsedTime", self._begin, self._end)
         return float(elapsed)
+
+    def __del__(self) -> None:
+        for name in ("_begin", "_end"):
+            if hasattr(self, name):
+                self.driver.drop("cuEventDestroy", getattr(self, name))

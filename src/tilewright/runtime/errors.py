@@ -10,6 +10,7 @@ from tilewright.base.errors import (
     CompilerBug,
     ExecutionError,
     TilewrightError,
+    Unsupported,
     UserError,
     UserTypeError,
 )
@@ -22,6 +23,10 @@ class OutOfMemory(TilewrightError, MemoryError):
 
 class ForeignPartError(TilewrightError, RuntimeError):
     """A part without native code did not run."""
+
+
+class GpuError(TilewrightError, RuntimeError):
+    """The GPU's driver refused."""
 
 
 _KINDS: dict[int, tuple[str, type[TilewrightError], str]] = {
@@ -50,6 +55,8 @@ _KINDS: dict[int, tuple[str, type[TilewrightError], str]] = {
     37: ("TW7032", ExecutionError, "check the addresses of the device's buffers"),
     38: ("TW7033", UserError, "see runtime/native/accel/accel.h"),
     14: ("TW4019", ForeignPartError, "load the model with tilewright.load, which runs such parts"),
+    15: ("TW4020", Unsupported, "run it where NVIDIA's driver and one of its GPUs are"),
+    16: ("TW4021", GpuError, ""),
 }
 _CHECK = 12  # what a code of a kernel's own counts as
 

@@ -13,12 +13,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tilewright.base.dtype import dtype
 from tilewright.base.errors import TilewrightError, UserError
 from tilewright.base.target import Target
+from tilewright.runtime.device import CPU
 from tilewright.runtime.library import Library, LoadedFunction, load_library
 from tilewright.runtime.module import Module, Spec
 from tilewright.runtime.signature import Param, Signature
@@ -35,7 +37,9 @@ class LoadedModule(Module):
         told = library.manifest["model"]
         _check_machine(library.path, told["features"])
         _check_runtime(library)
-        signature = Signature(told["name"], tuple(_param(one) for one in told["inputs"]))
+        device = None if told.get("device") == "cuda" else CPU
+        params = tuple(replace(_param(one), device=device) for one in told["inputs"])
+        signature = Signature(told["name"], params)
         super().__init__(
             library.address(told["main"]),
             signature,

@@ -38,7 +38,12 @@ class Param:
     strided: bool = False  # any strides will do; otherwise contiguous
     may_alias: bool = False  # an output that may share memory with other arguments
     align: int = 0  # bytes; 0 is the natural alignment of an element
-    device: Device = CPU
+    device: Device | None = CPU  # None: the host or a GPU of CUDA
+
+    @property
+    def device_code(self) -> int:
+        """DLPack's number for the kind of device; 0 for None."""
+        return 0 if self.device is None else self.device.type_code
 
     @property
     def flags(self) -> int:
@@ -79,7 +84,7 @@ class Signature:
                 param.name,
                 *code_of(param.dtype),
                 self.extents(param),
-                param.device.type_code,
+                param.device_code,
                 param.flags,
                 param.align,
             )

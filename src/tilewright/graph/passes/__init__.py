@@ -25,7 +25,6 @@ from tilewright.graph.passes.recognize_attention import recognize_attention
 from tilewright.graph.passes.recognize_norms import recognize_norms
 from tilewright.graph.passes.recognize_quantized import recognize_quantized
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
-from tilewright.graph.passes.separate_padding import separate_padding
 from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
@@ -33,6 +32,7 @@ from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
 from tilewright.graph.passes.stream_attention import stream_attention
 from tilewright.graph.passes.trim_kernels import trim_kernels
 from tilewright.graph.passes.unfold_convolutions import unfold_convolutions
+from tilewright.graph.passes.unroll_single_steps import unroll_single_steps
 from tilewright.graph.passes.widen_bytes import widen_bytes
 from tilewright.graph.passes.widen_groups import widen_groups
 from tilewright.graph.passes.widen_products import widen_products
@@ -90,8 +90,15 @@ LAYOUT = (
     hoist_padding,
 )
 
-# Pads of convolutions as nodes of their own, for targets that fetch tiles of an image.
-PADDED = (separate_padding, canonicalize, remove_dead_nodes)
+# Recurrent layers of one step without a scan, for targets where every kernel costs its start.
+UNROLLED = (
+    unroll_single_steps,
+    cancel_reshapes,
+    canonicalize,
+    fold_constants,
+    merge_common_subexpressions,
+    remove_dead_nodes,
+)
 
 # Where less precise products are asked for: bf16 operands, weights rounded now.
 LOWER_PRECISION = (lower_precision, fold_constants, merge_common_subexpressions, remove_dead_nodes)

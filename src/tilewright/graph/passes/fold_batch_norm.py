@@ -17,6 +17,7 @@ from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, remade, rewrite_matches, shape_of
 from tilewright.graph.ops.layout import CHANNELS_FIRST
+from tilewright.graph.visit import Instead
 
 CONVOLUTIONS = ("conv", "conv_transpose")
 
@@ -118,7 +119,9 @@ def _through_reshape(node: Node, x: Value, step: Step, scope: Scope) -> Replacem
         step = _Affine(vector, None) if step[0] == "mul" else _Affine(None, vector)
     inner = Node("reshape", (), (Value(x.name, source.type),), (), (), node.loc)
     folded = _behind_convolution(inner, source, step, scope)
-    if folded is None or isinstance(folded, Value) or folded[-1].op not in CONVOLUTIONS:
+    if folded is None or isinstance(folded, (Value, Instead)):
+        return None
+    if folded[-1].op not in CONVOLUTIONS:
         return None
     return (*folded, replace(between, inputs=(folded[-1].output,), outputs=node.outputs))
 

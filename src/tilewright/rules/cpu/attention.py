@@ -24,11 +24,10 @@ import numpy as np
 from tilewright.base.machine import Cache
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.fused_reductions import Stages, own_axes, stages_of
 from tilewright.rules.cpu.gemm_model import ceil_div, tiles_cycles, unrolled_steps
 from tilewright.rules.cpu.gemm_schedule import unrolled_sum
-from tilewright.rules.cpu.vectorize import total
-from tilewright.rules.match.nest import Nest, fused, guess, inner_nest
+from tilewright.rules.match.nest import Nest, fused, guess, inner_nest, total
+from tilewright.rules.match.rows import Stages, own_axes, stages_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.sharing import NONE
 from tilewright.rules.space import Column, Columns, Cost, Space, unit

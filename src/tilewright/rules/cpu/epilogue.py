@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tilewright.base.errors import ScheduleError
-from tilewright.rules.match.nest import block_of, is_expression, nest_of
-from tilewright.sym import ONE, Const
-from tilewright.tensor.ir import SPATIAL, Block, Buffer, Call, Load
+from tilewright.rules.match.followers import followers
+from tilewright.rules.match.nest import block_of
+from tilewright.tensor.ir import Buffer, Call
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import exprs, output_buffers
 
@@ -66,26 +66,6 @@ def _result_lanes(sch: Schedule, reference: BlockRef, made: Buffer, lanes: int, 
     while wide > lanes and width % wide:
         wide //= 2
     return wide
-
-
-def followers(sch: Schedule, block: BlockRef) -> list[BlockRef]:
-    """All readers of a block, if each is a nest of its own without reductions."""
-    consumers = sch.get_consumers(block)
-    made = block_of(sch.function, block.name).writes[0].buffer
-    for reference in consumers:
-        body = block_of(sch.function, reference.name)
-        if any(it.kind != SPATIAL for it in body.iters) or not is_expression(body):
-            return []
-        if nest_of(sch, reference) is None or not _keeps_lanes(body, made):
-            return []
-    return consumers
-
-
-def _keeps_lanes(body: Block, made: Buffer) -> bool:
-    """Whether neighbours along the last axis stay neighbours: a transpose is work of its own."""
-    last = next((it.var for it in reversed(body.iters) if it.extent is not ONE), None)
-    loads = [expr for expr in exprs(body.body) if isinstance(expr, Load) and expr.buffer is made]
-    return all(load.index[-1] is last or isinstance(load.index[-1], Const) for load in loads)
 
 
 def _is_small(sch: Schedule, reference: BlockRef) -> bool:

@@ -8,8 +8,7 @@ import numpy as np
 
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.vectorize import total
-from tilewright.rules.match.nest import Nest, nest_of
+from tilewright.rules.match.nest import Nest, nest_of, total
 from tilewright.rules.rule import Rule
 from tilewright.rules.sharing import (
     NONE,

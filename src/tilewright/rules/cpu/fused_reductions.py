@@ -23,10 +23,10 @@ from tilewright.rules.cpu.vectorize import (
     accumulate_cycles,
     preferred_lanes,
     row_cycles,
-    total,
     vectorize_stage,
 )
-from tilewright.rules.match.nest import Nest, fused, groups, is_expression, nest_of
+from tilewright.rules.match.nest import fused, groups, total
+from tilewright.rules.match.rows import Stages, stages_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.sharing import (
     NONE,
@@ -38,27 +38,12 @@ from tilewright.rules.sharing import (
     forms_terms,
 )
 from tilewright.rules.space import Column, Columns, Cost, Space, Value, unit
-from tilewright.sym import ONE, Const, Var
-from tilewright.tensor.ir import REDUCE, SPATIAL, Block, Buffer, Load, Store, Update
+from tilewright.sym import ONE
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.visit import blocks, exprs, output_buffers, walk
+from tilewright.tensor.visit import blocks
 
 TILE_VECTORS = (4, 2, 1)  # of neighbouring rows that are done together
 ROWS = "rows"
-
-
-@dataclass
-class Stages:
-    """The stages that end in one block, the root, and which of their iterators are rows of it."""
-
-    root: Nest
-    members: dict[str, Nest]  # the last ones of the program first, without the root
-    rows: list[int]  # iterators of the root
-    row_axis_of: dict[str, dict[int, int]]  # of every member: row of the root -> its own iterator
-
-    @property
-    def nests(self) -> tuple[Nest, ...]:
-        return (self.root, *self.members.values())
 
 
 @dataclass(frozen=True)
@@ -258,128 +243,6 @@ def _row_loop(sch: Schedule, found: _Found, plan: RowsPlan) -> LoopRef:
 
 
 # ------------------------------------------------------------------------------------ stages
-
-
-def stages_of(sch: Schedule, reference: BlockRef) -> Stages | None:
-    """The reductions, and what lies between, that a block without reductions uses."""
-    root = nest_of(sch, reference)
-    if root is None or root.reduce or not root.loops or not is_expression(root.block):
-        return None
-    outputs = output_buffers(sch.function)
-    order = list(blocks(sch.function.body))
-    readers: dict[Buffer, list[Block]] = {}
-    for block in order:
-        for region in block.reads:
-            readers.setdefault(region.buffer, []).append(block)
-    members: dict[str, Nest] = {}
-    for block in reversed(order):
-        made = [region.buffer for region in block.writes]
-        used = [
-            reader for buffer in made for reader in readers.get(buffer, ()) if reader is not block
-        ]
-        if block is root.block or not used or any(buffer in outputs for buffer in made):
-            continue
-        if any(user is not root.block and user.name not in members for user in used):
-            continue
-        nest = nest_of(sch, sch.get_block(block.name))
-        if nest is not None and is_expression(block) and own_axes(block):
-            members[block.name] = nest
-    if not any(nest.reduce for nest in members.values()):
-        return None
-    return _with_rows(root, members)
-
-
-def _with_rows(root: Nest, members: dict[str, Nest]) -> Stages | None:
-    """The rows that all members share; members that share none are left out."""
-    chosen = dict(members)
-    kept = list(root.loops)
-    while True:
-        row_axis_of: dict[str, dict[int, int]] = {root.name: {at: at for at in kept}}
-        nests = {root.name: root, **chosen}
-        lost: set[int] = set()
-        for name, nest in chosen.items():
-            found = _mapped(nest, nests, row_axis_of, kept)
-            if nest.reduce or _uses_reduction(nest, chosen):
-                lost.update(at for at in kept if at not in found)
-            elif len(found) < len(kept):
-                chosen = _without(name, chosen)
-                break
-            row_axis_of[name] = found
-        else:
-            if not lost:
-                break
-            kept = [at for at in kept if at not in lost]
-            if not kept:
-                return None
-    if not any(nest.reduce for nest in chosen.values()):
-        return None
-    return Stages(root, dict(chosen), kept, row_axis_of)
-
-
-def _without(name: str, members: dict[str, Nest]) -> dict[str, Nest]:
-    """The members but one and all that it uses."""
-    gone = {name}
-    for each, nest in members.items():  # consumers first
-        made = [region.buffer for region in nest.block.writes]
-        if any(region.buffer in made for other in gone for region in members[other].block.reads):
-            gone.add(each)
-    return {each: nest for each, nest in members.items() if each not in gone}
-
-
-def _uses_reduction(nest: Nest, members: dict[str, Nest]) -> bool:
-    found = {nest.name}
-    for each, other in members.items():
-        made = [region.buffer for region in other.block.writes]
-        used = any(region.buffer in made for name in found for region in members[name].block.reads)
-        if used:
-            found.add(each)
-            if other.reduce:
-                return True
-    return False
-
-
-def _mapped(
-    nest: Nest, nests: dict[str, Nest], row_axis_of: dict[str, dict[int, int]], rows: list[int]
-) -> dict[int, int]:
-    """Row of the root -> the iterator of a member that runs through it, for all who read it."""
-    axes = own_axes(nest.block)
-    assert axes is not None
-    found: dict[int, int] | None = None
-    made = [region.buffer for region in nest.block.writes]
-    for name, user in nests.items():
-        if name not in row_axis_of:
-            continue
-        for expr in exprs(user.block.body):
-            if not isinstance(expr, Load) or expr.buffer not in made:
-                continue
-            here = {
-                row: axes[dim]
-                for row, at in row_axis_of[name].items()
-                for dim, index in enumerate(expr.index)
-                if dim in axes and index is user.var(at)
-            }
-            found = here if found is None else _agreed(found, here)
-    return {row: at for row, at in (found or {}).items() if row in rows}
-
-
-def _agreed(a: dict[int, int], b: dict[int, int]) -> dict[int, int]:
-    return {row: at for row, at in a.items() if b.get(row) == at}
-
-
-def own_axes(block: Block) -> dict[int, int] | None:
-    """Dimension -> the spatial iterator that it is written at, if each has one of its own."""
-    indices = [stmt.index for stmt in walk(block.body) if isinstance(stmt, (Store, Update))]
-    if not indices or any(index != indices[0] for index in indices):
-        return None
-    place = {it.var: at for at, it in enumerate(block.iters) if it.kind == SPATIAL}
-    axes: dict[int, int] = {}
-    for dim, index in enumerate(indices[0]):
-        if isinstance(index, Var) and index in place and place[index] not in axes.values():
-            axes[dim] = place[index]
-        elif not isinstance(index, Const):
-            return None
-    free = [it for it in block.iters if it.kind not in (SPATIAL, REDUCE)]
-    return None if free else axes
 
 
 FUSED_REDUCTIONS = Rule("fused_reductions", RowsPlan, match, plans, cost, apply)

@@ -15,7 +15,6 @@ import numpy as np
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.gemm_model import ceil_div
-from tilewright.rules.cpu.vectorize import total
 from tilewright.rules.match.nest import (
     Nest,
     attempt,
@@ -25,6 +24,7 @@ from tilewright.rules.match.nest import (
     inner_nest,
     is_expression,
     offset_of,
+    total,
 )
 from tilewright.rules.rule import Rule
 from tilewright.rules.sharing import (

@@ -22,10 +22,9 @@ from tilewright.rules.cpu.vectorize import (
     row_cycles,
     spatial_axis,
     spatial_stride,
-    total,
     vectorize_stage,
 )
-from tilewright.rules.match.nest import Nest, fused, is_expression, nest_of
+from tilewright.rules.match.nest import Nest, fused, is_expression, nest_of, total
 from tilewright.rules.rule import Rule
 from tilewright.rules.sharing import (
     Axes,

@@ -15,8 +15,8 @@ import numpy as np
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.gemm_model import ceil_div
-from tilewright.rules.cpu.vectorize import MAX_STRIDE, total
-from tilewright.rules.match.nest import Access, Nest, fused, is_expression, nest_of
+from tilewright.rules.cpu.vectorize import MAX_STRIDE
+from tilewright.rules.match.nest import Access, Nest, fused, is_expression, nest_of, total
 from tilewright.rules.rule import Rule
 from tilewright.rules.sharing import (
     NONE,

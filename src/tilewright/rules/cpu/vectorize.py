@@ -21,7 +21,16 @@ from tilewright.base.machine import Machine
 from tilewright.rules import cost
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.elementwise import unroll_candidates, vectors
-from tilewright.rules.match.nest import Access, Nest, attempt, block_of, fused, groups, inner_nest
+from tilewright.rules.match.nest import (
+    Access,
+    Nest,
+    attempt,
+    block_of,
+    fused,
+    groups,
+    inner_nest,
+    total,
+)
 from tilewright.rules.space import Column
 from tilewright.sym import ONE, Const
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -201,10 +210,3 @@ def _factor(sch: Schedule, reference: BlockRef, loop: LoopRef, depth: int) -> li
     lane, *others = sch.get_loops(partial)[depth:]
     sch.reorder(*others, lane)
     return [*others, lane]
-
-
-def total(nest: Nest, part: Sequence[int]) -> int:
-    out = 1
-    for at in part:
-        out *= nest.guess(at)
-    return out

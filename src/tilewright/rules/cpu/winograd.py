@@ -33,9 +33,9 @@ from tilewright.graph.winograd import (
 )
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.conv_model import Problem, tile_cycles
-from tilewright.rules.cpu.epilogue import followers
 from tilewright.rules.cpu.gemm_model import K_UNROLL, NONE, ceil_div, is_unrollable
 from tilewright.rules.cpu.gemm_schedule import unrolled_sum
+from tilewright.rules.match.followers import followers
 from tilewright.rules.match.nest import Nest, attempt, block_of, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, unit

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from tilewright.rules.gpu.attention_hopper import ATTENTION_HOPPER
 from tilewright.rules.gpu.contraction import GEMM
+from tilewright.rules.gpu.convolution import CONVOLUTION
 from tilewright.rules.gpu.elementwise import elementwise
 from tilewright.rules.gpu.fallback import fallback
 from tilewright.rules.gpu.gemm_hopper import GEMM_HOPPER
-from tilewright.rules.gpu.gemv import gemv
+from tilewright.rules.gpu.gemv import GEMV
 from tilewright.rules.gpu.reduction import reduction
 from tilewright.rules.gpu.rows import ROWS
 from tilewright.rules.rule import RuleSet, closed
@@ -15,9 +16,10 @@ from tilewright.rules.rule import RuleSet, closed
 RULES: RuleSet = (
     (ATTENTION_HOPPER,),
     (GEMM_HOPPER,),
+    (CONVOLUTION,),
     (GEMM,),
     (ROWS,),
-    (closed("gemv", gemv),),
+    (GEMV,),
     (closed("reduction", reduction),),
     (closed("elementwise", elementwise),),
     (closed("fallback", fallback),),

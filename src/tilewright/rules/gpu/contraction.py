@@ -331,7 +331,7 @@ def _found(sch: Schedule, reference: BlockRef) -> Contraction:
     nest = nest_of(sch, reference)
     found = None if nest is None else contraction(nest)
     if found is None:
-        raise ScheduleError("TW2102", f"@{reference.name} is no contraction any more")
+        raise ScheduleError("TW2705", f"@{reference.name} is no contraction any more")
     return found
 
 

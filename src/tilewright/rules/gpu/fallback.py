@@ -28,7 +28,7 @@ def fallback(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[
 def _independent(sch: Schedule, reference: BlockRef) -> tuple[BlockRef, ...]:
     nest = nest_of(sch, reference)
     if nest is None or not nest.spatial:
-        raise ScheduleError("TW2102", "no loops of its own")
+        raise ScheduleError("TW2705", "no loops of its own")
     spatial = [nest.loops[at] for at in nest.spatial]
     others = [loop for at, loop in nest.loops.items() if at not in nest.spatial]
     sch.reorder(*spatial, *others)

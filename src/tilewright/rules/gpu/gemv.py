@@ -1,99 +1,263 @@
 """Reductions whose results lie side by side in memory: GEMV with weights [k, n], column sums.
 
-    for b in blockIdx.x { for t in threadIdx.x { part[t // lanes, t % lanes] = sum of x[k, lane] } }
+    for b in blockIdx.x { for t in threadIdx.x {
+      part[t // lanes, t % lanes] = sum over own k of x[k] * w[k, lane * vector ...] }
+      y = epilogue(sum of parts) }
 
-Neighbouring threads read neighbouring elements of the operand that matters, so each warp reads
-whole lines; groups of `lanes` threads take parts of the sum, which are added up in shared memory.
+The operand that matters is read once, so bytes per second count alone: every thread reads `vector`
+neighbouring elements at a time and asks for `unroll` of them before it uses the first, `lanes`
+threads read a run of memory, `parts` such groups of a block share the sum. What they leave is added
+up in shared memory. Weights known beforehand whose rows run along the sum are transposed.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.epilogue import followers
-from tilewright.rules.cpu.vectorize import total
-from tilewright.rules.gpu.reduction import depth_of, finish
-from tilewright.rules.match.nest import Access, Nest, fused, inner_nest, is_expression, nest_of
+from tilewright.rules.gpu.reduction import depth_of, through
+from tilewright.rules.gpu.threads import own_nest
+from tilewright.rules.match.nest import (
+    Access,
+    Nest,
+    block_of,
+    fused,
+    inner_nest,
+    is_expression,
+    total,
+)
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.sym import ONE, Const
-from tilewright.tensor.schedule import BlockRef, Schedule
-from tilewright.tensor.visit import output_buffers
+from tilewright.tensor.constants import CONSTANT
+from tilewright.tensor.ir import SCAN, Buffer
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.schedule.analysis.tree import all_loops
 
-SECTOR_BYTES = 32  # memory is read in pieces of this size, of the programming model's guide
+
+@dataclass(frozen=True)
+class Plan:
+    """How the sum and its results are shared out."""
+
+    lanes: int  # threads side by side
+    vector: int  # neighbouring results of a thread
+    parts: int  # groups of threads that share a sum
+    unroll: int  # terms that a thread asks memory for at a time
 
 
-def gemv(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Schedule a reduction of few results that are neighbours in the operand that is read most."""
-    nest = nest_of(sch, reference)
+@dataclass(frozen=True)
+class Found:
+    """A reduction in a program, and what plans are chosen by."""
+
+    reference: BlockRef
+    kept: tuple[int, ...]  # results' iterators, the last along neighbours
+    results: int
+    last: int  # results along the last iterator
+    length: int  # of the sum
+    element_bytes: int
+    transposes: int | None  # which read is a constant that has to be turned
+
+
+def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
+    """A reduction of few results that are neighbours in the operand that is read most."""
+    nest = own_nest(sch, reference)
     if nest is None or not nest.reduce or not is_expression(nest.block):
-        return ()
-    if len(nest.spatial) + len(nest.reduce) != len(nest.block.iters) or not nest.spatial:
-        return ()
+        return None
+    if any(it.kind == SCAN and at in nest.loops for at, it in enumerate(nest.block.iters)):
+        return None
+    if len(nest.spatial) + len(nest.reduce) != len(nest.loops) or not nest.spatial:
+        return None
     kept = [at for at in nest.spatial if nest.extent(at) is not ONE]
     if not kept or len(nest.block.writes) != 1 or nest.is_dynamic(list(nest.loops)):
-        return ()
+        return None
     sm = multiprocessor_of(context.target)
     length, results = total(nest, nest.reduce), total(nest, kept)
     if results >= sm.count * sm.block_threads or length < 2 * sm.warp:
-        return ()  # a thread for each result
-    if not _is_side_by_side(nest, kept[-1]):
-        return ()
-    lanes = sm.warp
+        return None  # a thread for each result
+    largest = max(nest.reads, key=_elements)
+    kept.sort(key=lambda at: largest.stride(nest.var(at)) is ONE)  # neighbours last
+    turned = None
+    if not _is_side_by_side(nest, largest, kept[-1]):
+        turned = _turned(nest, largest, kept[-1], context)
+        if turned is None:
+            return None
     size = max(access.buffer.dtype.size_bytes for access in nest.reads)
-    while lanes * size > SECTOR_BYTES and results // lanes < 2 * sm.count:
-        lanes //= 2
-    parts = sm.block_threads // 2 // lanes
-    return _apply(sch, reference, nest, kept, lanes, parts)
+    last = nest.guess(kept[-1])
+    return Found(reference, tuple(kept), results, last, length, size, turned)
 
 
-def _is_side_by_side(nest: Nest, at: int) -> bool:
-    """Whether the largest operand has neighbours along a result, and not along the sum."""
+def _elements(access: Access) -> int:
+    count = 1
+    for dim in access.buffer.shape:
+        count *= int(dim.value) if isinstance(dim, Const) else 256
+    return count
 
-    def elements(access: Access) -> int:
-        count = 1
-        for dim in access.buffer.shape:
-            count *= int(dim.value) if isinstance(dim, Const) else 256
-        return count
 
-    largest = max(nest.reads, key=elements)
+def _is_side_by_side(nest: Nest, largest: Access, at: int) -> bool:
+    """Whether an operand has neighbours along a result, and not along the sum."""
     return (
         largest.stride(nest.var(at)) is ONE and largest.stride(nest.var(nest.reduce[-1])) is not ONE
     )
 
 
-def _apply(
-    sch: Schedule, reference: BlockRef, nest: Nest, kept: list[int], lanes: int, parts: int
-) -> tuple[BlockRef, ...]:
-    made = nest.block.writes[0].buffer
-    consumers = followers(sch, reference) if made not in output_buffers(sch.function) else []
-    _, inner = sch.split(fused(sch, [nest.loops[at] for at in nest.reduce]), [None, parts])
-    partial = sch.rfactor(inner, 0)
-    own = [sch.get_loops(reference)[at] for at in nest.spatial]
-    units = [loop for at, loop in enumerate(own) if nest.spatial[at] not in kept]
+def _turned(nest: Nest, largest: Access, at: int, context: RuleContext) -> int | None:
+    """Which read is a matrix known beforehand whose columns are summed, its rows by a result."""
+    buffer: Buffer = largest.buffer
+    reads = [i for i, read in enumerate(nest.block.reads) if read.buffer is buffer]
+    if buffer.name not in context.constants or len(buffer.shape) != 2 or len(reads) != 1:
+        return None
+    rows, columns = (each.start for each in nest.block.reads[reads[0]].ranges)
+    along = len(nest.reduce) == 1 and columns is nest.var(nest.reduce[0])
+    step = sym.linear(rows, [nest.var(at)])
+    if not along or step is None or step[0].get(nest.var(at)) is not ONE:
+        return None
+    return reads[0]
+
+
+# ------------------------------------------------------------------------------------ choosing
+
+
+def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
+    """Shares worth a thought: those that leave no results over."""
+    sm = multiprocessor_of(context.target)
+    parts = [64, 8, 16, 32, 128]  # beside divisors of the length
+    most = sm.block_threads // 2
+    parts += [n for n in range(9, most + 1) if found.length % n == 0 and n not in parts]
+    lanes = [n for n in range(1, sm.warp + 1) if found.last % n == 0]
+    fitting = [n for n in (1, 2, 4) if n * found.element_bytes <= sm.access_bytes]
+    whole = [n for n in fitting if found.last % n == 0]
+
+    def legal(c: Columns) -> Column:
+        threads = c["lanes"] * c["parts"]
+        wide = c["lanes"] * c["vector"]
+        fits = (threads >= 2 * sm.warp) & (threads <= sm.block_threads)
+        each = -(-found.length // c["parts"])
+        fits &= (c["parts"] <= max(found.length // 2, 8)) & (-(-found.length // each) == c["parts"])
+        fits &= threads * c["vector"] * 4 <= sm.static_shared_bytes
+        fits &= c["unroll"] * c["vector"] <= sm.registers // sm.block_threads // 2
+        result: Column = fits & (found.last % wide == 0)
+        return result
+
+    return Space(
+        Plan,
+        {"lanes": lanes, "vector": whole, "parts": parts, "unroll": (8, 4, 16)},
+        legal,
+    )
+
+
+def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
+    """Bytes at the rate that so many loads under way sustain, and adding up the parts."""
+    sm = multiprocessor_of(context.target)
+    wide, threads = c["lanes"] * c["vector"], c["lanes"] * c["parts"]
+    warps = -(-threads // sm.warp)
+    blocks = -(-found.last // wide) * (found.results // found.last)
+    busy = np.minimum(blocks, sm.count)
+    registers = 24 + 1.3 * c["unroll"] * (c["vector"] + 1)
+    ready = np.minimum(sm.threads, sm.registers / registers) // (warps * sm.warp)
+    resident = np.clip(ready, 1, -(-blocks // sm.count))
+    waves = -(-blocks // (sm.count * resident))
+    run = wide * found.element_bytes
+    fetched = np.ceil(run / sm.sector_bytes) * sm.sector_bytes
+    fetched = fetched * np.where(run < 2 * sm.sector_bytes, 1.2, 1.0)  # memory reads two at a time
+    moved = 1.0 * found.length * found.results * found.element_bytes * fetched / run
+    turns = -(-found.length // c["parts"])
+    rounds = -(-turns // c["unroll"])
+    balance = np.ceil(blocks / sm.count) * busy / blocks
+    rate = np.minimum(sm.memory_bytes_per_cycle, busy * sm.l2_bytes_per_cycle / 3)
+    issued = waves * resident * warps * turns * (4 + 2 * c["vector"]) / sm.warps_issued_per_cycle
+    tail = np.where(found.length % c["parts"] > 0, 1.05, 1.0)
+    return Cost.of(
+        memory=np.maximum(moved * balance / rate, issued) * tail,
+        latency=waves * sm.global_latency_cycles * rounds,
+        gather=waves * (100.0 + 6.0 * c["parts"]),
+    )
+
+
+# ------------------------------------------------------------------------------------ schedule
+
+
+def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
+    """The schedule of a plan."""
+    reference, done = found.reference, []
+    if found.transposes is not None:
+        packed = sch.cache_read(reference, found.transposes, "global")
+        sch.transform_layout(packed, ("write", 0), "(n, k) -> (k, n)")
+        sch.annotate(packed, CONSTANT, True)
+        done.append(packed)
+    nest: Any = own_nest(sch, reference)
+    assert nest is not None
+    kept = found.kept
+    each = -(-found.length // plan.parts)  # neighbours, so that what is asked early is a run
+    part, _ = sch.split(fused(sch, [nest.loops[at] for at in nest.reduce]), [None, each])
+    partial = sch.rfactor(part, 0)
+    left = own_nest(sch, reference) or nest
+    own = [left.loops[at] for at in nest.spatial]
+    units = [loop for at, loop in zip(nest.spatial, own, strict=True) if at not in kept]
     others = [own[nest.spatial.index(at)] for at in kept[:-1]]
-    block, lane = sch.split(own[nest.spatial.index(kept[-1])], [None, lanes])
+    wide = plan.lanes * plan.vector
+    block, lane = sch.split(own[nest.spatial.index(kept[-1])], [None, wide])
     sch.reorder(*units, *others, block, lane)
+    followed = through(sch, reference, lane)
     row = fused(sch, [*others, block])
+    sch.bind(row, "blockIdx.x")
     sch.compute_at(partial, row)
-    for each in consumers:
-        sch.reverse_compute_at(each, row)
-    threads = lanes * parts
-    inside = inner_nest(sch, partial, depth_of(sch, partial, row))
+    threads = plan.lanes * plan.parts
+    depth = depth_of(sch, partial, row)
+    inside = inner_nest(sch, partial, depth)
     assert inside is not None
-    part, neighbour = inside.loops[0], inside.loops[1 + nest.spatial.index(kept[-1])]
-    rest = [
-        loop
-        for loop in sch.get_loops(partial)[depth_of(sch, partial, row) :]
-        if loop.var not in (part.var, neighbour.var)
-    ]
-    sch.reorder(part, neighbour, *rest)
+    part, near = inside.loops[0], inside.loops[1 + kept[-1]]
+    neighbour, elements = sch.split(near, [plan.lanes, plan.vector])
+    taken = (part.var, neighbour.var, elements.var)
+    rest = [loop for loop in sch.get_loops(partial)[depth:] if loop.var not in taken]
+    sch.reorder(part, neighbour, *rest, elements)
     thread = sch.fuse(part, neighbour)
-    sch.bind(thread, "threadIdx.x")
+    sch.set_scope(partial, 0, "shared")
     store = sch.cache_write(partial, 0, "local")
     sch.reverse_compute_at(store, thread)
-    lane = sch.get_loops(reference)[depth_of(sch, reference, row)]
-    _, some = sch.split(lane, [1, threads])
-    sch.bind(some, "threadIdx.x")
-    for each in consumers:
-        finish(sch, each, row, threads)
-    sch.bind(row, "blockIdx.x")
-    return (partial, store, reference, *consumers)
+    sch.bind(thread, "threadIdx.x")
+    start = sch.decompose_reduction(partial, rest[-1])
+    asked = _ask_early(sch, partial, rest[-1], plan)
+    sch.attempt(sch.unroll, elements)
+    lane, summed = sch.get_loops(reference)[depth_of(sch, reference, row) :][-2:]
+    _, each_lane = sch.split(lane, [-(-wide // threads), threads])
+    sch.bind(each_lane, "threadIdx.x")
+    sch.attempt(sch.unroll, summed)  # the guard of the few threads that add up is asked once
+    return (*done, start, partial, store, *asked, reference, *followed)
+
+
+def _ask_early(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan) -> list[BlockRef]:
+    """All loads of some turns come before the first use: that many are under way at a time."""
+    done: list[BlockRef] = []
+    turns = _extent(sch, along)
+    if turns > plan.unroll:
+        outer, some = sch.split(along, [None, plan.unroll])
+    else:
+        outer, some = sch.add_unit_loop(along), along
+    for at in range(len(block_of(sch.function, partial.name).reads)):
+        point = sch.checkpoint()
+        try:
+            copy = sch.cache_read(partial, at, "local")
+            sch.compute_at(copy, outer)
+            depth = [loop.var for loop in sch.get_loops(copy)].index(outer.var) + 1
+            for loop in sch.get_loops(copy)[depth:]:
+                sch.unroll(loop)
+            done.append(copy)
+        except ScheduleError:
+            sch.restore(point)  # it is read as it comes
+    sch.attempt(sch.unroll, some)
+    return done
+
+
+def _extent(sch: Schedule, loop: LoopRef) -> int:
+    found = next(each.extent for each in all_loops(sch.function.body) if each.var is loop.var)
+    assert isinstance(found, Const)
+    return int(found.value)
+
+
+GEMV = Rule("gemv", Plan, match, plans, cost, apply)

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.epilogue import followers
-from tilewright.rules.cpu.vectorize import total
 from tilewright.rules.gpu.threads import (
     THREADS,
     WARP,
@@ -25,7 +23,8 @@ from tilewright.rules.gpu.threads import (
     share,
     units_first,
 )
-from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest, is_expression
+from tilewright.rules.match.followers import followers
+from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest, is_expression, total
 from tilewright.sym import ONE, Const, Expr, Select
 from tilewright.tensor.ir import SCAN, For, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -140,7 +139,7 @@ def _by_blocks(sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan) -> tu
     parts = factored(sch, reference, reduce, plan.threads, plan.vector)
     left = own_nest(sch, reference)
     if left is None:
-        raise ScheduleError("TW2102", f"the loops of @{reference.name} are not its own")
+        raise ScheduleError("TW2705", f"the loops of @{reference.name} are not its own")
     units, spatial = units_first(left, left.spatial)
     if spatial:
         sch.reorder(*units, *spatial)

@@ -14,8 +14,6 @@ import numpy as np
 
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.fused_reductions import Stages, stages_of
-from tilewright.rules.cpu.vectorize import total
 from tilewright.rules.gpu.reduction import (
     COMBINED,
     depth_of,
@@ -25,7 +23,8 @@ from tilewright.rules.gpu.reduction import (
     share_parts,
 )
 from tilewright.rules.gpu.threads import MOST_TURNS, by_one_thread
-from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest
+from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest, total
+from tilewright.rules.match.rows import Stages, stages_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import ONE, Const

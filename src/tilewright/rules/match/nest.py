@@ -105,6 +105,14 @@ class Nest:
         return total
 
 
+def total(nest: Nest, part: Sequence[int]) -> int:
+    """The number of combinations of some iterators; dynamic extents are guessed."""
+    out = 1
+    for at in part:
+        out *= nest.guess(at)
+    return out
+
+
 def guess(extent: Expr) -> int:
     return int(extent.value) if isinstance(extent, Const) else DYNAMIC_EXTENT
 

@@ -78,6 +78,7 @@ static int32_t check_device(const argument *arg) {
   /* Pinned and managed memory is the processor's as well. */
   bool host = got == kDLCUDAHost || got == kDLROCMHost || got == kDLCUDAManaged;
   if (got == want || (want == kDLCPU && host)) return TW_OK;
+  if (want == TW_DEVICE_ANY && (got == kDLCPU || got == kDLCUDA || host)) return TW_OK;
   return REFUSE(TW_ERROR_DEVICE, "it is on a device of DLPack type %d, expected type %d%s", got,
                 want, want == kDLCPU ? " (the CPU)" : "");
 }

@@ -44,7 +44,10 @@ enum tw_code {
   TW_ERROR_NO_MEMORY = 11, /* an allocation failed */
   TW_ERROR_CHECK = 12,     /* a check inside compiled code failed */
   TW_ERROR_INTERNAL = 13,  /* the runtime or the compiler is wrong */
-  TW_ERROR_FOREIGN = 14    /* a part without native code has no callback, or its callback failed */
+  TW_ERROR_FOREIGN = 14,   /* a part without native code has no callback, or its callback failed */
+  TW_ERROR_NO_DRIVER =
+      15,           /* a GPU is needed, and no driver, too old a one, or too old a GPU is here */
+  TW_ERROR_GPU = 16 /* the GPU's driver refused */
 };
 
 /* Record an error for the calling thread and return its code: `return tw_error(...)`. */
@@ -65,6 +68,7 @@ TW_API int32_t tw_last_code(void);
 
 #define TW_DIM_ANY INT64_C(-1)               /* any extent */
 #define TW_DIM_SYMBOL(k) (-2 - (int64_t)(k)) /* the k-th symbol of the signature */
+#define TW_DEVICE_ANY 0
 
 enum tw_param_flags {
   TW_PARAM_WRITABLE = 1, /* an output: must be writable and must not overlap another argument */
@@ -78,7 +82,7 @@ typedef struct {
   const int64_t *shape; /* `ndim` entries: an extent, TW_DIM_ANY or TW_DIM_SYMBOL(k) */
   int32_t ndim;
   DLDataType dtype;
-  int32_t device_type; /* a DLDeviceType */
+  int32_t device_type; /* a DLDeviceType; TW_DEVICE_ANY: the host or a GPU of CUDA */
   int32_t flags;       /* tw_param_flags */
   int32_t align;       /* bytes; 0 means the natural alignment of one element */
   int32_t reserved;    /* 0 */
@@ -279,6 +283,64 @@ typedef struct {
 } tw_runtime;
 
 TW_API extern const tw_runtime tw_this_runtime;
+
+/* ---- models on an NVIDIA GPU ---------------------------------------------------------------- */
+
+enum tw_cuda_kind {
+  TW_CUDA_NUMBER = 0, /* `value` itself */
+  TW_CUDA_ARENA = 1,  /* the address of `value` in the arena */
+  TW_CUDA_WEIGHT = 2, /* the address of `value` in the weights */
+  TW_CUDA_INPUT = 3,  /* the address of an input */
+  TW_CUDA_OUTPUT = 4, /* the address of an output */
+  TW_CUDA_MAP = 5     /* a tensor map */
+};
+
+typedef struct {
+  int32_t kind, reserved; /* a tw_cuda_kind, 0 */
+  int64_t value;
+} tw_cuda_argument;
+
+typedef struct {
+  const char *name;
+  int32_t module, shared_bytes; /* dynamic shared memory */
+} tw_cuda_kernel;
+
+/* How bulk copies see a matrix, or several of them: boxes of rows of 128 bytes, swizzled. */
+typedef struct {
+  tw_cuda_argument base;
+  int64_t matrices, rows, columns; /* matrices of 0: one, seen in two dimensions */
+  int32_t type;                    /* a CUtensorMapDataType */
+  int32_t element_bytes, box_rows, box_columns;
+} tw_cuda_map;
+
+typedef struct {
+  int32_t kernel; /* -1: a copy, whose arguments are to, from, bytes */
+  uint32_t grid[3], block[3];
+  int32_t first, n_arguments;  /* of `arguments` */
+  int32_t first_wait, n_waits; /* of `waits`: launches that must have ended before */
+} tw_cuda_launch;
+
+/* All launches of a model whose sizes are known. */
+typedef struct {
+  const char *const *ptx;
+  const tw_cuda_kernel *kernels;
+  const tw_cuda_launch *launches;
+  const tw_cuda_argument *arguments;
+  const tw_cuda_map *maps;
+  const int32_t *waits;
+  const void *weights;
+  const int64_t *tensor_bytes; /* of inputs, then outputs */
+  const int64_t *output_shapes;
+  const int32_t *output_ranks;
+  void **instance;
+  int64_t weights_bytes, arena_bytes;
+  int32_t n_modules, n_kernels, n_launches, n_maps, n_inputs, n_outputs;
+} tw_cuda_model;
+
+/* Run a model; returns when the results are there. The environment variable TILEWRIGHT_CUDA_DRIVER
+ * names the driver's library, by default libcuda.so.1. */
+TW_API int32_t tw_cuda_run(tw_call *call, const tw_cuda_model *model, const DLTensor *const *inputs,
+                           int32_t n_inputs);
 
 /* ---- processor ---------------------------------------------------------------------------- */
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
-from tilewright.sym import ZERO, Const, Context, Expr, Var
+from tilewright.sym import ZERO, Const, Context, Expr, Lt, Var, conjuncts
 from tilewright.tensor.divisors import is_total
 from tilewright.tensor.ir import (
     Address,
@@ -32,7 +32,7 @@ from tilewright.tensor.ir import (
     TensorCall,
 )
 from tilewright.tensor.ownership import is_shared_between
-from tilewright.tensor.passes.accesses import Access, Place, collect
+from tilewright.tensor.passes.accesses import Access, Place, collect, conditions_between
 from tilewright.tensor.regions import is_data_dependent, region_over
 from tilewright.tensor.scopes import MemoryScope
 from tilewright.tensor.visit import rewrite, walk
@@ -75,9 +75,10 @@ def _box(buffer: Buffer, accesses: list[Access]) -> Box | None:
             if isinstance(place.stmt, For) and place is not access.place:
                 running[place.stmt.var] = (place.stmt.start, place.stmt.stop)
         key = tuple(x for r in access.ranges for x in (r.start, r.extent))
-        if (key, tuple(running)) not in seen:
-            seen.add((key, tuple(running)))
-            boxes.append(_region(access, running, ctx))
+        limits = _limits(access)
+        if (key, tuple(running), tuple(limits.items())) not in seen:
+            seen.add((key, tuple(running), tuple(limits.items())))
+            boxes.append(_region(_limited(access, limits, running), running, ctx))
     for slack in (True, False):
         dims = [
             _dimension(dim, [box.ranges[axis] for box in boxes], ctx, slack)
@@ -89,6 +90,38 @@ def _box(buffer: Buffer, accesses: list[Access]) -> Box | None:
     if all(a is b for a, b in zip(shape, buffer.shape, strict=True)):
         return None
     return replace(buffer, shape=shape), tuple([start for start, _ in dims])
+
+
+def _limits(access: Access) -> dict[Expr, Expr]:
+    """What is below a number wherever an access happens: `t * 256 + lane` of a copy's tail, say."""
+    found: dict[Expr, Expr] = {}
+    for cond in conditions_between(access.place.below(None)):
+        for part in conjuncts(cond):
+            if isinstance(part, Lt) and isinstance(part.b, Const):
+                found[part.a] = part.b
+    return found
+
+
+def _limited(
+    access: Access, limits: dict[Expr, Expr], running: dict[Var, tuple[Expr, Expr]]
+) -> Access:
+    """The access with each expression that has a limit as a variable that runs up to it."""
+    reach = Context().bind_all(running)
+    given: dict[Expr, Expr] = {}
+    for expr, limit in limits.items():
+        lower = sym.bounds(expr, reach).lower
+        if lower is not None and lower >= 0 and sym.uses_var(expr, set(running)):
+            given[expr] = each = sym.var("limited")
+            running[each] = (ZERO, limit)
+    if not given:
+        return access
+    ranges = tuple(
+        [
+            replace(r, start=sym.rewrite(r.start, lambda node: given.get(node, node)))
+            for r in access.ranges
+        ]
+    )
+    return replace(access, ranges=ranges)
 
 
 def _surroundings(home: Place, memory: MemoryScope) -> tuple[Context, dict[Var, tuple[Expr, Expr]]]:

@@ -139,20 +139,24 @@ def _covers(write: Access, read: Access, writes: list[Access]) -> bool:
             own.append(other)
     ctx = context_at(read)
     inside = ctx.bind_all({loop.var: (loop.start, loop.stop) for loop in own})
-    equation = _Equation({loop.var: loop for loop in own}, ctx)
-    for target, source in zip(read.ranges, write.ranges, strict=True):
-        start = sym.simplify(sym.substitute(source.start, renamed), inside)
-        if not equation.add(start, source.extent, target.start, target.extent):
-            return False
-    solution = equation.solution()
-    if solution is None:
-        return False
+    starts = [sym.substitute(source.start, renamed) for source in write.ranges]
     settled = {p for p in path if isinstance(p.stmt, If) and _in_both_arms(write, p, writes)}
     steps = [step for step in pairwise([top, *path]) if step[0] not in settled]
     conditions = [
         sym.substitute(c, renamed) for step in steps for c in conditions_between(list(step))
     ]
-    return all(sym.prove(sym.substitute(cond, solution), equation.ctx) for cond in conditions)
+    # Simplified, an index may be a digit of one variable; as written, one of several together.
+    for indices in ([sym.simplify(start, inside) for start in starts], starts):
+        equation = _Equation({loop.var: loop for loop in own}, ctx)
+        pairs = zip(indices, write.ranges, read.ranges, strict=True)
+        if not all(equation.add(i, w.extent, r.start, r.extent) for i, w, r in pairs):
+            continue
+        solution = equation.solution()
+        if solution is None:
+            continue
+        if all(sym.prove(sym.substitute(cond, solution), equation.ctx) for cond in conditions):
+            return True
+    return False
 
 
 class _Equation:
@@ -160,11 +164,15 @@ class _Equation:
 
     Each index must be a sum of digits in a mixed radix, plus something fixed; a digit is a
     variable or one of its own digits, (v // low) % count. Division and remainder take it apart.
+    Loops that were one before a split count as one again: where `outer * 8 + inner` is divided,
+    it is a variable, and its value tells theirs.
     """
 
     def __init__(self, own: dict[Var, For], ctx: Context) -> None:
-        self.own = own
+        self.own = dict(own)
         self.ctx = ctx
+        self.whole: dict[Expr, Var] = {}  # sums of variables that count as one
+        self.parts: dict[Var, list[tuple[Var, int, int]]] = {}  # of such: variable, low, count
         self.digits: dict[Var, dict[int, tuple[int | None, Expr]]] = {v: {} for v in own}
 
     def add(self, index: Expr, width: Expr, target: Expr, target_width: Expr) -> bool:
@@ -224,23 +232,55 @@ class _Equation:
         if isinstance(inner, FloorMod) and isinstance(inner.b, Const):
             count = int(inner.b.value)
             inner = inner.a
-        if isinstance(inner, FloorDiv) and isinstance(inner.b, Const):
-            low = int(inner.b.value)
+        while isinstance(inner, FloorDiv) and isinstance(inner.b, Const):
+            low *= int(inner.b.value)
             inner = inner.a
-        loop = self.own.get(inner) if isinstance(inner, Var) else None
+        if low <= 0 or (count is not None and count <= 0):
+            return None
+        variable = inner if isinstance(inner, Var) else self._whole(inner)
+        loop = None if variable is None else self.own.get(variable)
         if loop is None or sym.uses_var(loop.stop, self.own) or loop.start is not ZERO:
             return None
         extent = loop.stop if low == 1 else sym.simplify(sym.ceildiv(loop.stop, low))
         if count is not None:
-            if not isinstance(loop.stop, Const) or int(loop.stop.value) % (low * count) != 0:
+            whole = isinstance(loop.stop, Const) and int(loop.stop.value) % (low * count) == 0
+            if not whole and loop.var not in self.parts:
                 return None
             extent = sym.const(count)
         return _Digit(loop.var, low, count, extent)
 
+    def _whole(self, inner: Expr) -> Var | None:
+        """The variable that a sum of own variables counts as: digits of a mixed radix, all used."""
+        if inner in self.whole:
+            return self.whole[inner]
+        poly = poly_of(inner)
+        if poly.const or not all(isinstance(each, Var) for each in poly.terms):
+            return None
+        low, parts = 1, []
+        for each, coefficient in sorted(poly.terms.items(), key=lambda term: term[1]):
+            loop = self.own.get(each) if isinstance(each, Var) else None
+            if loop is None or loop.start is not ZERO or not isinstance(loop.stop, Const):
+                return None
+            if coefficient != low or loop.var in self.parts:
+                return None
+            parts.append((loop.var, low, int(loop.stop.value)))
+            low *= int(loop.stop.value)
+        if any(part[0] in {var for of in self.parts.values() for var, *_ in of} for part in parts):
+            return None
+        made = sym.var("whole")
+        self.own[made] = For(made, ZERO, sym.const(low), seq())
+        self.whole[inner], self.parts[made], self.digits[made] = made, parts, {}
+        return made
+
     def solution(self) -> dict[Var, Expr] | None:
         """Values of all own variables; one that no index depends on takes its first value."""
+        taken = {var for parts in self.parts.values() for var, *_ in parts}
+        if any(self.digits[var] for var in taken):
+            return None  # alone and in a sum
         values: dict[Var, Expr] = {}
         for variable, digits in self.digits.items():
+            if variable in taken:
+                continue
             loop = self.own[variable]
             total: Expr = ZERO
             reached: int | None = 1
@@ -253,9 +293,14 @@ class _Equation:
                 if not sym.prove(sym.lt(loop.start, loop.stop), self.ctx):
                     return None
                 total = loop.start
-            values[variable] = sym.simplify(total, self.ctx)
-            if len(digits) > 1 and not sym.prove(sym.lt(values[variable], loop.stop), self.ctx):
+            value = sym.simplify(total, self.ctx)
+            several = len(digits) > 1 or variable in self.parts
+            if several and not sym.prove(sym.lt(value, loop.stop), self.ctx):
                 return None
+            values[variable] = value
+            for part, low, count in self.parts.get(variable, ()):
+                digit = sym.floormod(sym.floordiv(value, low), count)
+                values[part] = sym.simplify(digit, self.ctx)
         return values
 
 

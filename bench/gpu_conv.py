@@ -1,0 +1,256 @@
+"""The convolutions of ResNet-18 and the depthwise ones of MobileNet on an NVIDIA GPU against cuDNN.
+
+    python bench/gpu_conv.py [--json FILE] [--only SUBSTRING] [--plans N] [--jobs N]
+
+The workloads are those of table 2 of the TVM paper (OSDI 2018), batch 1, f32, with a bias, channels
+first. cuDNN picks its algorithm by measuring (`cudnn.benchmark`), TF32 is off. Both are CUDA graphs
+of 20 launches and take turns; device times, medians. `--plans N` measures the default plan and N
+others of the rule, the cheapest by its estimate and some drawn at random: how well costs rank them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import pickle
+import statistics
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import conv
+import numpy as np
+import report
+import torch
+
+from tilewright import graph
+from tilewright.base.errors import TilewrightError
+from tilewright.base.passes import PassContext
+from tilewright.base.target import Target
+from tilewright.codegen.build import build
+from tilewright.codegen.cuda import CudaFunction
+from tilewright.codegen.nvptx import device_code
+from tilewright.lower.graph import lower_graph
+from tilewright.rules import schedule
+from tilewright.rules.rule import Choice
+from tilewright.rules.space import plan_text
+from tilewright.runtime import cuda
+from tilewright.tensor.constants import Given, split_constant_blocks
+from tilewright.tensor.ir import Function
+from tilewright.tensor.passes import lower
+
+TARGET = "cuda -arch=sm_90a"
+LAUNCHES, ROUNDS, SEED = 20, 7, 18
+WANT = {"C": 3.0, "D": 1.5}  # geometric means over cuDNN
+TOLERANCE = 1e-4  # of the largest result: sums in another order, Winograd on their side
+
+
+def function_of(case: conv.Case) -> Function:
+    """The convolution as lowering writes it."""
+    pads = ", ".join([str(case.pad)] * 4)
+    per_group = case.channels // case.groups
+    module = graph.parse(
+        f"""
+        graph @main(%x: f32[1, {case.channels}, {case.size}, {case.size}],
+                    %w: f32[{case.out}, {per_group}, {case.kernel}, {case.kernel}],
+                    %b: f32[{case.out}]) {{
+          %y = conv(%x, %w, %b) {{
+            strides = ({case.stride}, {case.stride}), pads = ({pads}), dilations = (1, 1),
+            groups = {case.groups}}}
+          return %y
+        }}
+        """
+    )
+    return lower_graph(module.main, case.name)
+
+
+def compiled(case: conv.Case, choices: dict[str, Choice] | None = None) -> dict[str, Any]:
+    """Kernels of a convolution by a plan, ready to pickle, and what was decided."""
+    made = schedule(function_of(case), TARGET, constants=("w", "b"), choices=choices)
+    split = split_constant_blocks(made.schedule.function)
+    device = lower(split.kernel, "gpu", PassContext(target=Target.parse(TARGET)))
+    return {
+        "function": device,
+        "code": device_code(device, Target.parse(TARGET)),
+        "split": split,
+        "decisions": made.decisions,
+    }
+
+
+def compiled_bytes(case: conv.Case, choices: dict[str, Choice] | None) -> bytes | str:
+    """What a worker process hands back: kernels, or why there are none."""
+    try:
+        return pickle.dumps(compiled(case, choices))
+    except TilewrightError as error:
+        return error.message
+
+
+def started(made: dict[str, Any], case: conv.Case) -> tuple[Callable[[int], None], Any]:
+    """What queues the kernels on a stream, and their result."""
+    run = CudaFunction(made["function"], Target.parse(TARGET), made["code"])
+    arrays = conv.operands(case)
+    out = np.zeros((1, case.out, case.out_size, case.out_size), np.float32)
+    given: list[Any] = [*arrays, out]
+    split = made["split"]
+    packed: list[Any] = []
+    if split.packer is not None:
+        shapes = [[int(d.value) for d in p.shape] for p in split.results]
+        packed = [np.zeros(shape, np.float32) for shape in shapes]
+        build(split.packer)(*[given[at] for at in split.weights], *packed)
+    args = [
+        cuda.to_device(given[p.position] if isinstance(p, Given) else packed[p.position])
+        for p in split.params
+    ]
+    return lambda stream: run(*args, stream=stream), args[-1]
+
+
+def graph_of(start: Callable[[int], None]) -> cuda.Graph:
+    recorded = cuda.Stream()
+    start(recorded.handle)  # kernels are loaded, and memory is there, before anything is recorded
+    cuda.synchronize()
+
+    def record(stream: int) -> None:
+        for _ in range(LAUNCHES):
+            start(stream)
+
+    return cuda.Graph(record, recorded)
+
+
+def microseconds(launch: Callable[[], object]) -> float:
+    timer = cuda.Timer()
+    timer.start()
+    launch()
+    return timer.stop() * 1e3 / LAUNCHES
+
+
+def rival(case: conv.Case) -> tuple[Callable[[], object], Any]:
+    """cuDNN's convolution, as a CUDA graph."""
+    x, w, b = (torch.from_numpy(array).cuda() for array in conv.operands(case))
+
+    def once() -> Any:
+        return torch.nn.functional.conv2d(
+            x, w, b, stride=case.stride, padding=case.pad, groups=case.groups
+        )
+
+    with torch.no_grad():
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                result = once()
+        torch.cuda.synchronize()
+        recorded = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(recorded):
+            for _ in range(LAUNCHES):
+                once()
+    return recorded.replay, result
+
+
+def figures_of(case: conv.Case, made: dict[str, Any]) -> tuple[list[report.Figure], float]:
+    start, out = started(made, case)
+    ours = graph_of(start)
+    theirs, want = rival(case)
+    reference = want.cpu().numpy()
+    error = float(np.abs(cuda.to_host(out) - reference).max() / np.abs(reference).max())
+    times: dict[str, list[float]] = {"ours": [], "cudnn": []}
+    for _ in range(ROUNDS):
+        times["ours"].append(microseconds(ours.launch))
+        times["cudnn"].append(microseconds(theirs))
+    median = {key: statistics.median(found) for key, found in times.items()}
+    ratio = median["cudnn"] / median["ours"]
+    for each in made["decisions"]:
+        print(
+            f"  {case.name} {each.block}: {each.rule} {each.plan} {each.predicted_ns / 1e3:.1f} us"
+        )
+    return [
+        report.at_most(f"{case.name}: error", error, "", TOLERANCE),
+        report.Figure(f"{case.name}: ours", median["ours"], "us"),
+        report.Figure(f"{case.name}: of peak", 1e-6 * case.flops / median["ours"] / 67, ""),
+        report.Figure(f"{case.name}: cudnn", median["cudnn"], "us"),
+        report.Figure(f"{case.name}: faster", ratio, "x"),
+    ], ratio
+
+
+def sampled(case: conv.Case, count: int) -> list[dict[str, Choice]]:
+    """Plans of the rule that takes a convolution: half of them cheap, half of them any."""
+    made = schedule(function_of(case), TARGET, constants=("w", "b"))
+    offers = [offer for offer in made.offers if offer.is_open]
+    if not offers:
+        return []
+    offer, random = offers[0], np.random.default_rng(SEED)
+    columns = offer.space.sample(4096, random)
+    order = np.argsort(offer.cost(columns).cycles, kind="stable")
+    rows = [*order[: 8 * count : 8][: count // 2], *random.choice(order, count - count // 2)]
+    texts = dict.fromkeys(plan_text(offer.space.plan_at(columns, int(row))) for row in rows)
+    return [{offer.block: Choice(offer.rule.name, text)} for text in texts]
+
+
+def compare_plans(cases: list[conv.Case], options: argparse.Namespace) -> list[report.Figure]:
+    """Predicted against measured, plan by plan; the default's place among them."""
+    figures = []
+    wanted = [(case, choice) for case in cases for choice in (None, *sampled(case, options.plans))]
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        found = list(pool.map(compiled_bytes, *zip(*wanted, strict=True), chunksize=4))
+    measured: dict[str, list[tuple[float, float, str]]] = {}
+    for (case, _), image in zip(wanted, found, strict=True):
+        if isinstance(image, str):
+            print(f"  {case.name}: {image}")
+            continue
+        made = pickle.loads(image)
+        run = graph_of(started(made, case)[0])
+        took = min(microseconds(run.launch) for _ in range(4))
+        decision = made["decisions"][0]
+        predicted = sum(each.predicted_ns for each in made["decisions"]) / 1e3
+        measured.setdefault(case.name, []).append((took, predicted, decision.plan))
+        terms = " ".join(f"{name}={value:.0f}" for name, value in decision.terms.items())
+        print(
+            f"  plan {case.name} {took:.2f} {predicted:.2f} {decision.plan} | {terms}", flush=True
+        )
+    for name, rows in measured.items():
+        best = min(took for took, *_ in rows)
+        figures.append(report.Figure(f"{name}: default over best plan", rows[0][0] / best, "x"))
+        figures.append(report.Figure(f"{name}: best plan", best, "us"))
+    return figures
+
+
+def measure(options: argparse.Namespace) -> list[report.Figure]:
+    if not cuda.is_available():
+        print("skipped: no NVIDIA GPU can be used here")
+        return []
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    cases = [
+        case
+        for case in (*conv.RESNET18, *conv.MOBILENET)
+        if not options.only or any(word in case.name for word in options.only)
+    ]
+    if options.plans:
+        return compare_plans(cases, options)
+    figures: list[report.Figure] = []
+    ratios: dict[str, list[float]] = {}
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        images = list(pool.map(compiled_bytes, cases, [None] * len(cases)))
+    for case, image in zip(cases, images, strict=True):
+        if isinstance(image, str):
+            print(f"  {case.name}: {image}")
+            figures.append(report.Figure(f"{case.name}: ran", 0.0, "", ">= 1", False))
+            continue
+        shown, ratio = figures_of(case, pickle.loads(image))
+        print(f"  {case.name}: {ratio:.2f}x", flush=True)
+        figures += shown
+        ratios.setdefault(case.name[0], []).append(ratio)
+    for kind, found in ratios.items():
+        mean = math.exp(statistics.fmean(math.log(ratio) for ratio in found))
+        what = "ResNet-18" if kind == "C" else "depthwise"
+        figures.append(report.at_least(f"{what}: faster, mean", mean, "x", WANT[kind]))
+    return figures
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--plans", type=int, default=0, help="plans to measure per convolution")
+    parser.add_argument("--jobs", type=int, default=2, help="processes that compile")
+
+
+if __name__ == "__main__":
+    report.run(__doc__, measure, arguments)

@@ -1,0 +1,150 @@
+"""The launches of a model on a GPU as data for the C runtime: `tw_cuda_model` of tilewright.h.
+
+    define i32 @NAME_main(ptr call, ptr inputs, i32 n) { return tw_cuda_run(call, @table, ...) }
+
+PTX, names, numbers and places are constants of an object file; the runtime's `cuda.c` walks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tilewright.base.dtype import DType
+from tilewright.base.target import Target
+from tilewright.codegen import llvm
+from tilewright.codegen.build import new_module
+from tilewright.codegen.builder import ModuleText
+
+# As in native/tilewright.h.
+NUMBER, ARENA, WEIGHT, INPUT, OUTPUT, MAP = range(6)
+ARGUMENT = "{ i32, i32, i64 }"
+KERNEL = "{ ptr, i32, i32 }"
+MATRIX = f"{{ {ARGUMENT}, i64, i64, i64, i32, i32, i32, i32 }}"
+LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32, i32, i32 }"
+MODEL = f"{{ {', '.join(['ptr'] * 11)}, i64, i64, {', '.join(['i32'] * 6)} }}"
+
+MAP_TYPES = {"u8": 0, "f16": 6, "f32": 7, "bf16": 9}  # CUtensorMapDataType
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a launch: a number, or a place in memory of some kind."""
+
+    kind: int
+    value: int
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix that a kernel copies boxes from, or several: then their number comes first."""
+
+    base: Argument
+    shape: tuple[int, ...]
+    dtype: DType
+    box: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Start:
+    """One launch; kernel -1 is a copy of to, from and bytes."""
+
+    kernel: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[Argument, ...]
+    waits: tuple[int, ...] = ()  # launches that must have ended before
+
+
+@dataclass
+class Tables:
+    """All that runs a model on a GPU but its weights."""
+
+    ptx: list[str] = field(default_factory=list)
+    kernels: list[tuple[str, int, int]] = field(default_factory=list)  # name, module, shared bytes
+    launches: list[Start] = field(default_factory=list)
+    maps: list[Matrix] = field(default_factory=list)
+    input_bytes: list[int] = field(default_factory=list)
+    output_bytes: list[int] = field(default_factory=list)
+    output_shapes: list[tuple[int, ...]] = field(default_factory=list)
+    weights_bytes: int = 0
+    arena_bytes: int = 0
+
+
+def device_object(name: str, main: str, tables: Tables, target: Target) -> bytes:
+    """The object with a model's main and tables; its weights are at the symbol NAME_weights."""
+    machine = llvm.machine_of(target)
+    module = new_module(machine)
+    module.global_lines.append(f"@{name}.on_device = internal global ptr null")
+    module.global_lines.append(f"@{name}_weights = external hidden constant i8")
+    table = module.constant(f"{name}.device", MODEL, _model(module, name, tables))
+    params = (("ptr", "call"), ("ptr", "inputs"), ("i32", "n_inputs"))
+    with module.function("i32", main, params) as (b, (call, inputs, count)):
+        b.ret(b.call("tw_cuda_run", "i32", call, table, inputs, count))
+    return llvm.to_object(llvm.parse(module.text()), machine)
+
+
+def _model(module: ModuleText, name: str, tables: Tables) -> str:
+    def listed(what: str, of: str, rows: Sequence[str]) -> str:
+        if not rows:
+            return "ptr null"
+        body = ", ".join(f"{of} {row}" for row in rows)
+        return str(module.constant(f"{name}.{what}", f"[{len(rows)} x {of}]", f"[{body}]"))
+
+    arguments: list[str] = []
+    launches: list[str] = []
+    waits: list[str] = []
+    for start in tables.launches:
+        given = [_argument(each) for each in start.arguments]
+        launches.append(
+            f"{{ i32 {start.kernel}, {_three(start.grid)}, {_three(start.block)}, "
+            f"i32 {len(arguments)}, i32 {len(given)}, i32 {len(waits)}, i32 {len(start.waits)} }}"
+        )
+        arguments += given
+        waits += map(str, start.waits)
+    kernels = [
+        f"{{ {module.string(kernel)}, i32 {of}, i32 {shared} }}"
+        for kernel, of, shared in tables.kernels
+    ]
+    matrices = [
+        f"{{ {ARGUMENT} {_argument(each.base)}, i64 {each.shape[0] if len(each.shape) > 2 else 0}, "
+        f"i64 {each.shape[-2]}, i64 {each.shape[-1]}, "
+        f"i32 {MAP_TYPES[each.dtype.name]}, i32 {each.dtype.size_bytes}, "
+        f"i32 {each.box[-2]}, i32 {each.box[-1]} }}"
+        for each in tables.maps
+    ]
+    dims = [str(dim) for shape in tables.output_shapes for dim in shape]
+    sizes = [str(size) for size in (*tables.input_bytes, *tables.output_bytes)]
+    counts = (
+        len(tables.ptx),
+        len(tables.kernels),
+        len(tables.launches),
+        len(tables.maps),
+        len(tables.input_bytes),
+        len(tables.output_bytes),
+    )
+    fields = [
+        listed("ptx", "ptr", [module.string(text).text for text in tables.ptx]),
+        listed("kernels", KERNEL, kernels),
+        listed("launches", LAUNCH, launches),
+        listed("arguments", ARGUMENT, arguments),
+        listed("maps", MATRIX, matrices),
+        listed("waits", "i32", waits),
+        f"ptr @{name}_weights",
+        listed("bytes", "i64", sizes),
+        listed("shapes", "i64", dims),
+        listed("ranks", "i32", [str(len(shape)) for shape in tables.output_shapes]),
+        f"ptr @{name}.on_device",
+        f"i64 {tables.weights_bytes}",
+        f"i64 {tables.arena_bytes}",
+        *(f"i32 {count}" for count in counts),
+    ]
+    return f"{{ {', '.join(fields)} }}"
+
+
+def _argument(given: Argument) -> str:
+    return f"{{ i32 {given.kind}, i32 0, i64 {given.value} }}"
+
+
+def _three(extents: tuple[int, int, int]) -> str:
+    return f"[3 x i32] [{', '.join(f'i32 {extent}' for extent in extents)}]"

@@ -1,0 +1,197 @@
+"""Launches of a model on a GPU: what is started, what waits for what, where it is kept.
+
+`Gpu` is what a module asks of a GPU. `Recorded` has the launches of one set of sizes and addresses;
+from their second run on they are one CUDA graph, in which launches that share no memory run side by
+side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tilewright.base.dtype import DType
+from tilewright.codegen.launches import Kernel as DeviceKernel
+from tilewright.codegen.nvptx import DeviceCode
+from tilewright.driver.kernels import Kernel
+from tilewright.runtime import cuda
+
+
+class Gpu(Protocol):
+    """What a module asks of a GPU; `runtime.cuda` is one, tests have one in host memory."""
+
+    def allocate(self, size_bytes: int, stream: int) -> Any: ...
+    def copy_in(self, address: int, source: np.ndarray[Any, Any], stream: int) -> None: ...
+    def copy_out(self, target: np.ndarray[Any, Any], address: int, stream: int) -> None: ...
+    def copy(self, to: int, source: int, size_bytes: int, stream: int) -> None: ...
+    def load(self, code: DeviceCode, kernel: Kernel) -> Any: ...
+    def graph(
+        self, starts: Sequence[Callable[[int], None]], waits: Sequence[Sequence[int]]
+    ) -> Any: ...
+    def is_capturing(self, stream: int) -> bool: ...
+    def timer(self) -> Any: ...
+    def wait(self, stream: int) -> None: ...
+    def tensor_map(
+        self, address: int, shape: tuple[int, ...], dtype: DType, box: tuple[int, ...]
+    ) -> Any: ...
+
+
+class CudaGpu:
+    """The GPU of this machine."""
+
+    def allocate(self, size_bytes: int, stream: int) -> Any:
+        return cuda.Memory(size_bytes, stream)
+
+    def copy_in(self, address: int, source: np.ndarray[Any, Any], stream: int) -> None:
+        cuda.copy_in(address, source, stream)
+
+    def copy_out(self, target: np.ndarray[Any, Any], address: int, stream: int) -> None:
+        cuda.copy_out(target, address, stream)
+
+    def copy(self, to: int, source: int, size_bytes: int, stream: int) -> None:
+        cuda.copy(to, source, size_bytes, stream)
+
+    def load(self, code: DeviceCode, kernel: Kernel) -> Any:
+        return cuda.Module(code.ptx)
+
+    def graph(self, starts: Sequence[Callable[[int], None]], waits: Sequence[Sequence[int]]) -> Any:
+        return cuda.Graph(cuda.branched(starts, waits))
+
+    def is_capturing(self, stream: int) -> bool:
+        return cuda.is_capturing(stream)
+
+    def timer(self) -> Any:
+        return cuda.Timer()
+
+    def wait(self, stream: int) -> None:
+        cuda.wait(stream)
+
+    def tensor_map(
+        self, address: int, shape: tuple[int, ...], dtype: DType, box: tuple[int, ...]
+    ) -> Any:
+        return cuda.TensorMap(address, shape, dtype, box)
+
+
+class Span(NamedTuple):
+    """Memory that a launch uses."""
+
+    start: int
+    stop: int
+    is_written: bool
+
+
+def waits_of(used: Sequence[Sequence[Span]]) -> list[list[int]]:
+    """For each launch those before it that it must wait for: one of both writes what both use.
+
+    What those wait for in turn is left out.
+    """
+    found: list[list[int]] = []
+    behind: list[set[int]] = []  # all that must have ended before a launch begins
+    for at, own in enumerate(used):
+        before: list[int] = []
+        reached: set[int] = set()
+        for other in reversed(range(at)):
+            if other not in reached and _conflict(own, used[other]):
+                before.append(other)
+                reached |= behind[other] | {other}
+        found.append(before[::-1])
+        behind.append(reached)
+    return found
+
+
+def _conflict(one: Sequence[Span], other: Sequence[Span]) -> bool:
+    return any(
+        (a.is_written or b.is_written) and a.start < b.stop and b.start < a.stop
+        for a in one
+        for b in other
+    )
+
+
+class Scratch:
+    """Memory of a stream's calls: one after the other they use the same."""
+
+    def __init__(self, gpu: Gpu, stream: int) -> None:
+        self.gpu, self.stream = gpu, stream
+        self.blocks: list[Any] = []
+
+    def take(self, at: int, size_bytes: int) -> Any:
+        """The memory of this number, of at least so many bytes; what is outgrown stays with the
+        launches that were recorded with it."""
+        if at < len(self.blocks) and self.blocks[at][1] >= size_bytes:
+            return self.blocks[at][0]
+        made = self.gpu.allocate(size_bytes, self.stream)
+        self.blocks[at : at + 1] = [(made, size_bytes)]
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """One launch, all of it known."""
+
+    module: Any
+    kernel: DeviceKernel
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[Any, ...]  # numbers, and tensor maps
+    label: str = ""
+    flops: int = 0
+    spans: tuple[Span, ...] = ()  # what it reads and writes
+
+    def start(self, stream: int) -> None:
+        self.module.launch(
+            self.kernel.name,
+            self.grid,
+            self.block,
+            self.arguments,
+            shared_bytes=self.kernel.shared_bytes,
+            stream=stream,
+        )
+
+
+@dataclass(eq=False)
+class Recorded:
+    """What a call launches, for one set of sizes and addresses."""
+
+    launches: list[Started]
+    memory: list[Any]  # what the launches use beside inputs and outputs
+    graph: Any = None
+
+    def run(self, gpu: Gpu, stream: int) -> None:
+        """Launch by launch the first time; from then on as a graph."""
+        if self.graph is None:
+            self.start(stream)
+            self.graph = False
+            return
+        if self.graph is False:
+            waits = waits_of([launch.spans for launch in self.launches])
+            self.graph = gpu.graph([launch.start for launch in self.launches], waits)
+        self.graph.launch(stream)
+
+    def start(self, stream: int) -> None:
+        for launch in self.launches:
+            launch.start(stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Memory of the GPU that is copied there."""
+
+    gpu: Any
+    to: int
+    source: int
+    size_bytes: int
+    label: str = "copy"
+    flops: int = 0
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        return (
+            Span(self.source, self.source + self.size_bytes, False),
+            Span(self.to, self.to + self.size_bytes, True),
+        )
+
+    def start(self, stream: int) -> None:
+        self.gpu.copy(self.to, self.source, self.size_bytes, stream)

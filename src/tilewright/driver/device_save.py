@@ -1,0 +1,242 @@
+"""A model on a GPU as a file: PTX, weights and launches in a shared library of the host.
+
+The nodes are walked once with places instead of memory: an address tells by its upper byte whether
+it is an input, an output, a weight or a place in the arena, and by the rest where in it. What the
+walk would launch becomes the tables that the C runtime runs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.dtype import DType
+from tilewright.base.errors import UserError
+from tilewright.base.target import CPU, Target
+from tilewright.codegen.artifact import check_path, header, link_library, link_object, write_text
+from tilewright.codegen.device_tables import (
+    ARENA,
+    INPUT,
+    MAP,
+    NUMBER,
+    OUTPUT,
+    WEIGHT,
+    Argument,
+    Matrix,
+    Start,
+    Tables,
+    device_object,
+)
+from tilewright.codegen.export import c_name, entry_object, places_of, write_weights
+from tilewright.driver.compiled import SUFFIXES, full_signature, kernel_calls, told
+from tilewright.driver.lowering import Program
+from tilewright.runtime.library import VERSION
+from tilewright.runtime.module import Spec
+from tilewright.runtime.seal import seal
+from tilewright.sym import Const
+
+KIND_SHIFT, EACH_SHIFT = 56, 44  # of a place: its kind, and which input or output
+ALIGN = 256  # of values in the arena
+
+
+@dataclass(frozen=True)
+class Place:
+    """Memory that is not there yet."""
+
+    address: int
+    size_bytes: int = 0
+
+
+@dataclass
+class Places:
+    """Stands in for a GPU: hands out places, keeps matrices as they are described."""
+
+    used_bytes: int = 0
+
+    def allocate(self, size_bytes: int, stream: int) -> Place:
+        at = self.used_bytes
+        self.used_bytes += -(-max(1, size_bytes) // ALIGN) * ALIGN
+        return Place(ARENA << KIND_SHIFT | at, size_bytes)
+
+    def tensor_map(
+        self, address: int, shape: tuple[int, ...], dtype: DType, box: tuple[int, ...]
+    ) -> Matrix:
+        return Matrix(argument_of(address), shape, dtype, box)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Stands in for what is loaded: kernels by name, weights by their places."""
+
+    codes: Mapping[str, Any]
+    modules: Mapping[str, str]
+    weights: Mapping[str, Place]
+    host: Mapping[str, Any] = field(default_factory=dict)
+
+
+def argument_of(address: int) -> Argument:
+    """A place as an argument of the tables."""
+    kind, rest = address >> KIND_SHIFT, address & ((1 << KIND_SHIFT) - 1)
+    return Argument(kind, rest >> EACH_SHIFT if kind in (INPUT, OUTPUT) else rest)
+
+
+def check_is_fixed(program: Program) -> None:
+    """Tables hold numbers: all sizes are known, and none depends on values."""
+    graph = program.module.main
+    dims = [dim for value in (*graph.params, *graph.results) for dim in value.tensor.shape or ()]
+    told = [node for node in graph.nodes if node.op in ("sizes", "require") or node.bodies]
+    if told or not all(isinstance(dim, Const) for dim in dims):
+        names = sorted({str(dim) for dim in dims if not isinstance(dim, Const)})
+        what = "what it launches depends on values"
+        if names:
+            what = f"the sizes {', '.join(names)} are open"
+        raise UserError(
+            "TW6015",
+            f"the model cannot be saved for a GPU: {what}",
+            help="fix them, as in tilewright.compile(..., dynamic={'batch': 1})",
+        )
+
+
+def tables_of(
+    program: Program,
+    codes: Mapping[str, Any],
+    walk: Callable[[Places, Ready, list[Place], list[Place]], list[Any]],
+    waits_of: Callable[[list[Any]], list[list[int]]],
+) -> Tables:
+    """The tables of a model; `walk` gives its launches for places of inputs and outputs."""
+    graph, tables, places = program.module.main, Tables(), Places()
+    tables.input_bytes = [_bytes(value) for value in graph.params]
+    tables.output_bytes = [_bytes(value) for value in graph.results]
+    tables.output_shapes = [_shape(value) for value in graph.results]
+    weights = [np.asarray(w) for w in program.module.constants.values()]
+    at = list(places_of(weights))
+    tables.weights_bytes = max((a + w.nbytes for a, w in zip(at, weights, strict=True)), default=0)
+    ready = Ready(
+        codes,
+        {name: name for name in codes},
+        {
+            name: Place(WEIGHT << KIND_SHIFT | place)
+            for name, place in zip(program.module.constants, at, strict=True)
+        },
+    )
+    given = [_numbered(INPUT, each, size) for each, size in enumerate(tables.input_bytes)]
+    wanted = [_numbered(OUTPUT, each, size) for each, size in enumerate(tables.output_bytes)]
+    numbers: dict[tuple[str, str], int] = {}
+    modules: dict[str, int] = {}
+    launches = walk(places, ready, given, wanted)
+    all_waits = waits_of([launch.spans for launch in launches])
+    for launch, waits in zip(launches, map(tuple, all_waits), strict=True):
+        if not hasattr(launch, "kernel"):  # memory that is copied
+            ends = (argument_of(launch.to), argument_of(launch.source))
+            size = Argument(NUMBER, launch.size_bytes)
+            tables.launches.append(Start(-1, (1, 1, 1), (1, 1, 1), (*ends, size), waits))
+            continue
+        if launch.module not in modules:
+            modules[launch.module] = len(tables.ptx)
+            tables.ptx.append(codes[launch.module].ptx)
+        key = (launch.module, launch.kernel.name)
+        if key not in numbers:
+            numbers[key] = len(tables.kernels)
+            shared = launch.kernel.shared_bytes
+            tables.kernels.append((launch.kernel.name, modules[launch.module], shared))
+        arguments = _arguments(launch, tables)
+        tables.launches.append(Start(numbers[key], launch.grid, launch.block, arguments, waits))
+    tables.arena_bytes = places.used_bytes
+    return tables
+
+
+def _arguments(launch: Any, tables: Tables) -> tuple[Argument, ...]:
+    pointers = len(launch.kernel.buffers)
+    found: list[Argument] = []
+    for at, value in enumerate(launch.arguments):
+        if isinstance(value, Matrix):
+            found.append(Argument(MAP, len(tables.maps)))
+            tables.maps.append(value)
+        else:
+            found.append(argument_of(value) if at < pointers else Argument(NUMBER, value))
+    return tuple(found)
+
+
+def _numbered(kind: int, at: int, size_bytes: int) -> Place:
+    return Place(kind << KIND_SHIFT | at << EACH_SHIFT, size_bytes)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(int(dim.value) for dim in value.tensor.shape or ())
+
+
+def _bytes(value: Any) -> int:
+    return math.prod(_shape(value)) * int(value.tensor.dtype.size_bytes)
+
+
+def save(
+    path: Path,
+    name: str,
+    program: Program,
+    tables: Tables,
+    target: Target,
+    ports: tuple[tuple[Spec, ...], tuple[Spec, ...]],
+) -> Path:
+    """Write .so, .o or .h, whole or not at all."""
+    check_path(path, SUFFIXES)
+    name, host, (inputs, outputs) = c_name(name or path.stem), Target.parse(CPU), ports
+    signature = full_signature(program.module.main, outputs, name)
+    signature = replace(
+        signature, params=tuple(replace(each, device=None) for each in signature.params)
+    )
+    if path.suffix != ".h":
+        main = f"{name}_main"
+        weights = [np.asarray(w) for w in program.module.constants.values()]
+        count = len(inputs)
+        manifest = {
+            "version": VERSION,
+            "target": str(target),
+            "functions": [],
+            "model": {
+                "name": name,
+                "main": main,
+                "constants": f"{name}_constants",
+                "threads": 1,
+                "device": "cuda",
+                "inputs": [told(*p) for p in zip(inputs, signature.params[:count], strict=True)],
+                "outputs": [told(*p) for p in zip(outputs, signature.params[count:], strict=True)],
+                "features": [],
+                "kernels": [dict(one) for one in kernel_calls(program)],
+                "arena_bytes": tables.arena_bytes,
+                "weights_bytes": sum(weight.nbytes for weight in weights),
+            },
+        }
+        images = (
+            entry_object(signature, count, main, places_of(weights), json.dumps(manifest), host),
+            device_object(name, main, tables, host),
+        )
+        _write(path, name, weights, images, host)
+    write_text(path.with_suffix(".h"), header((signature,), target))
+    return path
+
+
+def _write(
+    path: Path, name: str, weights: list[Any], images: tuple[bytes, ...], host: Target
+) -> None:
+    with tempfile.TemporaryDirectory(prefix=".tilewright-", dir=path.parent) as made:
+        folder = Path(made)
+        files = [write_weights(folder, name, weights, host)]
+        for at, image in enumerate(images):
+            files.append(folder / f"{at}.o")
+            files[-1].write_bytes(image)
+        output = folder / f"made{path.suffix}"
+        if path.suffix == ".o":
+            link_object(output, files, host, (name,))
+        else:
+            link_library(output, files, host)
+            seal(output)
+        os.chmod(output, 0o644)
+        os.replace(output, path)

@@ -1,0 +1,403 @@
+"""One walk over the nodes of a model on a GPU: from nodes to launches.
+
+Where sizes are known the launches are collected, to be run again and again. Where sizes or control
+flow depend on values they are started on the way, and the host looks at what it has to decide by.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.errors import UserError
+from tilewright.base.target import CPU, Target
+from tilewright.codegen import jit, llvm
+from tilewright.codegen.launches import box_of, launches, matrix_of, number
+from tilewright.codegen.nvptx import DeviceCode
+from tilewright.driver.device_launch import Copied, Gpu, Scratch, Span, Started
+from tilewright.driver.kernels import Kernel
+from tilewright.driver.lowering import Program
+from tilewright.graph.ir import Graph, Node, Value
+from tilewright.graph.memory import size_bytes, spans
+from tilewright.graph.visit import walk
+from tilewright.runtime import _native
+from tilewright.sym import Size, Var
+from tilewright.tensor.ir import Buffer
+
+if TYPE_CHECKING:
+    from tilewright.driver.device_module import DeviceModule
+
+LOADERS = 8  # kernels that the driver assembles at a time
+
+
+class Loaded:
+    """Weights on the GPU, and kernels in the driver."""
+
+    def __init__(self, program: Program, gpu: Gpu) -> None:
+        self.codes: dict[str, DeviceCode] = {}
+        self.modules: dict[str, Any] = {}
+        self.host: dict[str, Any] = {}  # kernels that compute sizes, as C functions
+        on_host = [kernel for kernel in program.kernels.values() if not kernel.device]
+        on_gpu = [kernel for kernel in program.kernels.values() if kernel.device]
+        self.codes = {kernel.name: pickle.loads(kernel.image) for kernel in on_gpu}
+        with ThreadPoolExecutor(LOADERS) as pool:  # the driver assembles outside of Python's lock
+            loaded = pool.map(lambda kernel: gpu.load(self.codes[kernel.name], kernel), on_gpu)
+            self.modules = {kernel.name: made for kernel, made in zip(on_gpu, loaded, strict=True)}
+        if on_host:
+            symbols = tuple(f"{kernel.name}_kernel" for kernel in on_host)
+            machine = llvm.machine_of(Target.parse(CPU))
+            self.loaded = jit.load([kernel.image for kernel in on_host], symbols, (), machine)
+            self.host = {k.name: self.loaded.addresses[f"{k.name}_kernel"] for k in on_host}
+        self.weights: dict[str, Any] = {}
+        for name, array in program.module.constants.items():
+            compact = np.ascontiguousarray(array)
+            self.weights[name] = gpu.allocate(compact.nbytes, 0)
+            gpu.copy_in(self.weights[name].address, compact, 0)
+        gpu.wait(0)  # calls may come on any stream
+
+
+class _Row(NamedTuple):
+    """What one iteration gave."""
+
+    memory: Any
+    size_bytes: int
+    shape: list[int]
+
+
+@dataclass(eq=False)
+class Walk:
+    """One walk over the nodes: launches are collected, or started where a stream is given."""
+
+    owner: DeviceModule
+    ready: Loaded
+    sizes: dict[Var, int]
+    given: Sequence[Any]
+    outputs: Sequence[Any] | None
+    stream: int
+    starts: bool  # as it goes; else what is launched is only collected
+    launches: list[Started] = field(default_factory=list)
+    memory: list[Any] = field(default_factory=list)
+    places: dict[Value, int] = field(default_factory=dict)
+    planned: dict[Value, int] = field(default_factory=dict)  # places in the arena
+    on_host: dict[Value, np.ndarray[Any, Any]] = field(default_factory=dict)
+    made: dict[int, Any] = field(default_factory=dict)
+
+    def results(self) -> tuple[Any, ...]:
+        graph = self.owner.program.module.main
+        for param, array in zip(graph.params, self.given, strict=True):
+            self.places[param] = array.address
+        self._take_arena()
+        self._nodes(graph)
+        return tuple(self._result(graph, at) for at in range(len(graph.results)))
+
+    def _nodes(self, graph: Graph) -> None:
+        for node in graph.nodes:
+            _NODES[node.op](self, node)
+
+    # ------------------------------------------------------------------ memory
+
+    def _take_arena(self) -> None:
+        plan = self.owner.plan
+        offsets, total = plan.offsets, plan.arena_bytes
+        if offsets is None:
+            sizes = tuple(number(slot.size_bytes, self.sizes) for slot in plan.slots)
+            offsets, total = _native.plan_arena(sizes, tuple(spans(plan.slots)))
+        if not plan.slots:
+            return
+        arena = self._allocate(total or 0)
+        for slot, offset in zip(plan.slots, offsets or (), strict=True):
+            self.places[slot.value] = self.planned[slot.value] = arena + offset
+
+    def _allocate(self, size_bytes: int) -> int:
+        owner, stream = self.owner, self.stream
+        if stream not in owner._scratch:
+            owner._scratch[stream] = Scratch(owner._gpu, stream)
+        self.memory.append(owner._scratch[stream].take(len(self.memory), size_bytes))
+        address: int = self.memory[-1].address
+        return address
+
+    def address(self, value: Value) -> int:
+        """Where a value is, or will be."""
+        root = self.owner.plan.root(value)
+        if root in self.places:
+            return self.places[root]
+        at = self.owner.plan.outputs.get(root)
+        if at is not None:
+            self.places[root] = self._out(at).address
+        else:
+            self.places[root] = self._allocate(number(size_bytes(root.tensor), self.sizes))
+        return self.places[root]
+
+    def _out(self, at: int) -> Any:
+        if at not in self.made:
+            self.made[at] = self.outputs[at] if self.outputs else self._made(at)
+        return self.made[at]
+
+    def _made(self, at: int) -> Any:
+        return self.owner._new(at, self.sizes, self.stream)
+
+    def _result(self, graph: Graph, at: int) -> Any:
+        """A result; one that is an input, a weight, or another result is copied."""
+        value = graph.results[at]
+        out = self._out(at)
+        source = self.address(value)
+        if source != out.address:
+            self._start(Copied(self.owner._gpu, out.address, source, out.size_bytes))
+        return out
+
+    # ------------------------------------------------------------------ nodes
+
+    def _start(self, launch: Any) -> None:
+        self.launches.append(launch)
+        if self.starts:
+            launch.start(self.stream)
+
+    def constant(self, node: Node) -> None:
+        self.places[node.output] = self.ready.weights[node["data"]].address
+
+    def view(self, node: Node) -> None:
+        if node.op == "require":
+            cond, _ = node.inputs
+            assert cond is not None
+            if not self.host_value(cond).any():
+                raise UserError("TW4012", node["message"])
+
+    def kernel(self, node: Node) -> None:
+        kernel = self.owner.program.kernels[node["function"]]
+        numbers = [number(expr, self.sizes) for expr in node["sizes"]]
+        asked = dict(zip(kernel.scalars, numbers, strict=True))
+        for cond in kernel.requires:
+            if not number(cond, asked):
+                raise UserError("TW4012", f"{node['label'] or kernel.name} requires {cond}")
+        inputs = [value for value in node.inputs if value is not None]
+        if not kernel.device:
+            self._host_kernel(node, kernel, inputs, numbers)
+            return
+        code, module = self.ready.codes[kernel.name], self.ready.modules[kernel.name]
+        addresses = [self.address(value) for value in (*inputs, *node.outputs)]
+        places = dict(zip(code.buffers, addresses, strict=True))
+        given = dict(zip(code.scalars, numbers, strict=True))
+
+        def workspace(buffer: Buffer, size: int) -> None:
+            places[buffer] = self._allocate(size)
+
+        for device, values in launches(code.steps, given, workspace):
+            grid = tuple(number(dim, values) for dim in device.grid)
+            block = tuple(number(dim, values) for dim in device.block)
+            if 0 in grid or 0 in block:
+                continue
+            pointers = [places[buffer] for buffer in device.buffers]
+            maps = [
+                self.owner._gpu.tensor_map(
+                    places[made.buffer],
+                    matrix_of(made, values),
+                    made.buffer.dtype,
+                    box_of(made),
+                )
+                for made in device.maps
+            ]
+            arguments = (*pointers, *(values[var] for var in device.scalars), *maps)
+            label = node["label"] or kernel.name
+            flops = number(sym.as_expr(node["flops"]), asked)
+            touched = tuple(
+                Span(at, at + _size_of(buffer, values), buffer in device.written)
+                for buffer, at in zip(device.buffers, pointers, strict=True)
+            )
+            touched += tuple(
+                Span(
+                    places[made.buffer], places[made.buffer] + _size_of(made.buffer, values), False
+                )
+                for made in device.maps
+            )
+            self._start(Started(module, device, grid, block, arguments, label, flops, touched))  # type: ignore[arg-type]  # three axes each
+
+    def _host_kernel(
+        self, node: Node, kernel: Kernel, inputs: list[Value], numbers: list[int]
+    ) -> None:
+        """A kernel that computes sizes: it runs here, on copies of what it reads."""
+        arrays = [self.host_value(value) for value in inputs]
+        for value in node.outputs:
+            shape = [number(dim, self.sizes) for dim in value.tensor.shape or ()]
+            self.on_host[value] = np.zeros(shape, value.tensor.dtype.numpy)
+            arrays.append(self.on_host[value])
+        kinds = [ctypes.c_void_p] * len(arrays) + [ctypes.c_int64] * len(numbers)
+        run = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(self.ready.host[kernel.name])
+        code = run(*(array.ctypes.data for array in arrays), *numbers)
+        if code:
+            raise UserError("TW4012", f"{node['label'] or kernel.name} refuses its inputs")
+
+    def host_value(self, value: Value) -> np.ndarray[Any, Any]:
+        """The elements of a value, here."""
+        root = self.owner.plan.root(value)
+        if root not in self.on_host:
+            of = root.tensor
+            made = np.empty([number(dim, self.sizes) for dim in of.shape or ()], of.dtype.numpy)
+            self.owner._gpu.copy_out(made, self.address(root), self.stream)
+            self.on_host[root] = made
+        return self.on_host[root]
+
+    def told(self, node: Node) -> None:
+        (source,) = node.inputs
+        assert source is not None
+        values = self.host_value(source).reshape(-1)
+        for size, value in zip(node["sizes"], values, strict=True):
+            if not 0 <= value <= MAX_SIZE:
+                raise UserError("TW4012", f"{node['label']}: the size {size.name} would be {value}")
+            self.sizes[size] = int(value)
+
+    # ------------------------------------------------------------------ control flow
+
+    # The host looks at conditions; what bodies launch goes to the stream like everything else.
+
+    def choice(self, node: Node) -> None:
+        (cond, *_), (then, otherwise) = node.inputs, node.bodies
+        assert cond is not None
+        body = then if self.host_value(cond).reshape(-1)[0] else otherwise
+        self._enter(body)
+        self._nodes(body)
+        for value, result in zip(node.outputs, body.results, strict=True):
+            self._give(value, result)
+
+    def loop(self, node: Node) -> None:
+        (body,), carried = node.bodies, int(node["carried"])
+        trip, start = (*node.inputs[:2], None, None)[:2]
+        limit = MAX_SIZE
+        if node.get("trip") is not None:
+            limit = number(sym.as_expr(node["trip"]), self.sizes)
+        elif trip is not None:
+            limit = int(self.host_value(trip).reshape(-1)[0])
+        going = start is None or bool(self.host_value(start).reshape(-1)[0])
+        states = body.params[2 : 2 + carried]
+        for param, value in zip(states, node.inputs[2 : 2 + carried], strict=True):
+            assert value is not None
+            self._give(param, value)
+        rows: list[list[_Row]] = [[] for _ in node.outputs[carried:]]
+        count = 0
+        while going and count < limit:
+            self._enter(body)
+            self._told(body.params[0], count)
+            self._told(body.params[1], 1)
+            self._nodes(body)
+            going = bool(self.host_value(body.results[0]).reshape(-1)[0])
+            self._round(states, body.results[1 : 1 + carried])
+            self._keep(rows, body.results[1 + carried :])
+            count += 1
+        self._end(node, states, rows, count)
+
+    def scan(self, node: Node) -> None:
+        (body,), states, inputs = node.bodies, int(node["states"]), int(node["inputs"])
+        kept, elements = body.params[:states], body.params[states : states + inputs]
+        sources = node.inputs[states : states + inputs]
+        for param, value in zip(kept, node.inputs[:states], strict=True):
+            assert value is not None
+            self._give(param, value)
+        first = sources[0]
+        assert first is not None
+        count = number((first.tensor.shape or ())[0], self.sizes)
+        rows: list[list[_Row]] = [[] for _ in node.outputs[states:]]
+        for at in range(count):
+            self._enter(body)
+            for param, source in zip(elements, sources, strict=True):
+                assert source is not None
+                self._bind(param, [number(d, self.sizes) for d in (source.tensor.shape or ())[1:]])
+                size = number(size_bytes(param.tensor), self.sizes)
+                self.places[param] = self.address(source) + at * size
+            self._nodes(body)
+            self._round(kept, body.results[:states])
+            self._keep(rows, body.results[states:])
+        self._end(node, kept, rows, count)
+
+    def _enter(self, body: Graph) -> None:
+        """What a body computed the last time is forgotten."""
+        for value in (*body.params, *(each for node in walk(body) for each in node.outputs)):
+            self.on_host.pop(value, None)
+            if value in self.planned:
+                self.places[value] = self.planned[value]
+            elif value not in body.params:
+                self.places.pop(value, None)
+
+    def _bind(self, value: Value, dims: Sequence[int]) -> None:
+        """Sizes that stand alone in a type take the values of its dimensions."""
+        for dim, extent in zip(value.tensor.shape or (), dims, strict=True):
+            if isinstance(dim, Size):
+                self.sizes[dim] = extent
+
+    def _shape(self, value: Value) -> list[int]:
+        return [number(dim, self.sizes) for dim in value.tensor.shape or ()]
+
+    def _give(self, to: Value, source: Value) -> None:
+        """A value becomes another's, which keeps its memory."""
+        self._bind(to, self._shape(source))
+        size = number(size_bytes(source.tensor), self.sizes)
+        if self.owner.plan.root(to) not in self.planned:
+            self.places.pop(to, None)  # of another size than the last time
+        self.on_host.pop(to, None)
+        self._move(self.address(to), self.address(source), size)
+
+    def _move(self, to: int, source: int, size: int) -> None:
+        if to != source and size:
+            self._start(Copied(self.owner._gpu, to, source, size))
+
+    def _told(self, param: Value, number_: int) -> None:
+        """A number of the host becomes a value of the GPU."""
+        made = np.full(self._shape(param), number_, param.tensor.dtype.numpy)
+        self.owner._gpu.copy_in(self.address(param), made, self.stream)
+        self.on_host[param] = made
+
+    def _copied(self, value: Value) -> _Row:
+        """A copy of a value in memory of its own."""
+        size = number(size_bytes(value.tensor), self.sizes)
+        memory = self.owner._gpu.allocate(size, self.stream)
+        self._move(memory.address, self.address(value), size)
+        return _Row(memory, size, self._shape(value))
+
+    def _round(self, states: Sequence[Value], results: Sequence[Value]) -> None:
+        """What an iteration leaves is what the next starts from; all are saved first."""
+        saved = [self._copied(result) for result in results]
+        for param, row in zip(states, saved, strict=True):
+            self._bind(param, row.shape)
+            if param not in self.planned:
+                self.places.pop(param, None)
+            self._move(self.address(param), row.memory.address, row.size_bytes)
+
+    def _keep(self, rows: list[list[_Row]], results: Sequence[Value]) -> None:
+        for kept, result in zip(rows, results, strict=True):
+            kept.append(self._copied(result))
+
+    def _end(self, node: Node, states: Sequence[Value], rows: list[list[_Row]], count: int) -> None:
+        """Outputs: the states as they are, and what iterations gave, one after the other."""
+        for value, param in zip(node.outputs, states, strict=False):
+            self._give(value, param)
+        for value, kept in zip(node.outputs[len(states) :], rows, strict=True):
+            dims = value.tensor.shape or ()
+            one = kept[0].shape if kept else [0 if isinstance(d, Size) else 1 for d in dims[1:]]
+            self._bind(value, [count, *one])
+            to = self.address(value)
+            for row in kept:
+                self._move(to, row.memory.address, row.size_bytes)
+                to += row.size_bytes
+
+
+def _size_of(buffer: Buffer, values: Mapping[Var, int]) -> int:
+    return buffer.dtype.size_bytes * math.prod(number(dim, values) for dim in buffer.shape)
+
+
+MAX_SIZE = 1 << 40
+_NODES: dict[str, Callable[[Walk, Node], None]] = {
+    "constant": Walk.constant,
+    "kernel": Walk.kernel,
+    "sizes": Walk.told,
+    "reshape": Walk.view,
+    "require": Walk.view,
+    "if": Walk.choice,
+    "loop": Walk.loop,
+    "scan": Walk.scan,
+}

@@ -1,0 +1,551 @@
+"""Convolutions on a GPU, channels first: direct, on tiles, at any batch.
+
+    for block in blockIdx.x {                    block_m channels of block_y x block_x pixels
+      for t in threadIdx.x {                     slices x rows x channels x columns
+        for co { W_shared, X_shared = tiles;  for ci, s, r { registers += W_shared * X_shared } }
+        parts[slice] = registers }
+      Y = epilogue(sum of parts) }
+
+Neighbouring threads have neighbouring columns, so that one load of the image serves a warp without
+bank conflicts; each thread keeps `thread_m` channels of `thread_y` rows in registers, and a pixel
+that it has loaded serves all kernel positions above and below it. One image alone has too few
+results to occupy a GPU: `slices` groups of threads of a block share the channels that are summed,
+and `split_k` blocks do; what the first leave is added up in shared memory, what the others leave by
+a kernel that follows. Weights known beforehand lie as blocks fetch them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.errors import ScheduleError
+from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
+from tilewright.rules.context import RuleContext
+from tilewright.rules.gpu.contraction import MOST_UNROLLED
+from tilewright.rules.gpu.reduction import depth_of, through
+from tilewright.rules.gpu.threads import MOST_TURNS, attempt_all, share
+from tilewright.rules.match.contraction import Contraction, contraction
+from tilewright.rules.match.nest import block_of, fused, inner_nest, is_expression, nest_of
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space
+from tilewright.sym import ONE, Const
+from tilewright.tensor.constants import CONSTANT
+from tilewright.tensor.ir import REDUCE, Load, Store
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.schedule.analysis.tree import all_loops
+from tilewright.tensor.visit import output_buffers
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tiles of a block of threads and of a thread."""
+
+    block_m: int
+    block_y: int
+    block_x: int
+    block_k: int  # channels that are fetched at a time
+    thread_m: int
+    thread_y: int
+    slices: int = 1  # groups of threads of a block that share the sum
+    split_k: int = 1  # blocks that share the sum
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Which iterator of the block is which."""
+
+    m: int
+    y: int
+    x: int
+    c: int
+    kernel_y: int | None
+    kernel_x: int | None
+    others: tuple[int, ...]  # of the sum: further kernel positions
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A convolution by its sizes: what plans are chosen by."""
+
+    batch: int  # images, and outer axes that are not tiled
+    m: int
+    y: int
+    x: int
+    k: int
+    kernel_y: int
+    kernel_x: int
+    positions: int  # of the kernel, in all
+    stride_y: int
+    stride_x: int
+    reach_y: int  # rows that one row of results reads
+    reach_x: int
+    element_bytes: int
+    packs: bool  # weights are known beforehand
+
+
+@dataclass(frozen=True)
+class Found:
+    """A convolution in a program, and its sizes."""
+
+    reference: BlockRef
+    axes: Axes
+    problem: Problem
+
+
+CANDIDATES = {
+    "block_m": (8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128),
+    "block_k": (8, 4, 16, 32, 64, 12, 24, 48, 2, 1),
+    "thread_m": (4, 8, 2, 1, 3),
+    "thread_y": (1, 2, 3, 4, 5, 7, 8),
+    "slices": (1, 2, 4, 8, 16),
+    "split_k": (1, 2, 4, 8),
+}  # channels, rows, and groups or blocks that share a sum
+
+
+def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
+    """A sum of products over channels and windows of an image, all sizes known."""
+    nest = nest_of(sch, reference)
+    if nest is None or not nest.reduce or not is_expression(nest.block):
+        return None
+    if nest.is_dynamic(list(nest.loops)):
+        return None
+    found = contraction(nest)
+    axes = None if found is None else axes_of(found)
+    if found is None or axes is None:
+        return None
+    problem = problem_of(found, axes, found.a.buffer.name in context.constants)
+    if problem is None or problem.m * problem.y * problem.x < 128:
+        return None
+    return Found(reference, axes, problem)
+
+
+def axes_of(found: Contraction) -> Axes | None:
+    """The roles of iterators: rows and columns are the last axes of the image, the channels that
+    are summed move in an axis of their own."""
+    nest = found.nest
+    rows = [at for at in found.m if nest.extent(at) is not ONE]
+    columns = [at for at in found.n if nest.extent(at) is not ONE]
+    if len(rows) != 1 or len(columns) < 2:
+        return None
+    y, x = columns[-2:]
+    kernel: dict[int, int] = {}
+    for index in found.b.index:
+        along = [at for at in (y, x) if sym.uses_var(index, {nest.var(at)})]
+        taps = [at for at in nest.reduce if sym.uses_var(index, {nest.var(at)})]
+        if len(along) > 1 or len(taps) > 1:
+            return None
+        if along and taps:
+            kernel[along[0]] = taps[0]
+    channels = [at for at in nest.reduce if at not in kernel.values()]
+    if not channels:
+        return None
+    c = max(channels, key=nest.guess)
+    taken = {c, kernel.get(y), kernel.get(x)}
+    others = tuple([at for at in nest.reduce if at not in taken])
+    return Axes(rows[0], y, x, c, kernel.get(y), kernel.get(x), others)
+
+
+def problem_of(found: Contraction, axes: Axes, packs: bool) -> Problem | None:
+    nest = found.nest
+    batch = 1
+    for at in nest.spatial:
+        if at not in (axes.m, axes.y, axes.x):
+            batch *= nest.guess(at)
+    steps = {}
+    for at, tap in ((axes.y, axes.kernel_y), (axes.x, axes.kernel_x)):
+        index = next(i for i in found.b.index if sym.uses_var(i, {nest.var(at)}))
+        used = [nest.var(each) for each in (at, tap) if each is not None]
+        linear = sym.linear(index, used)
+        if linear is None:
+            return None
+        factors = [linear[0].get(var) for var in used]
+        if not all(isinstance(factor, Const) for factor in factors):
+            return None
+        stride = int(factors[0].value)  # type: ignore[union-attr]  # all are constants
+        dilation = int(factors[1].value) if tap is not None else 1  # type: ignore[union-attr]
+        size = 1 if tap is None else nest.guess(tap)
+        steps[at] = (stride, 1 + (size - 1) * dilation, size)
+    positions = 1
+    for at in nest.reduce:
+        if at != axes.c:
+            positions *= nest.guess(at)
+    return Problem(
+        batch,
+        nest.guess(axes.m),
+        nest.guess(axes.y),
+        nest.guess(axes.x),
+        nest.guess(axes.c),
+        steps[axes.y][2],
+        steps[axes.x][2],
+        positions,
+        steps[axes.y][0],
+        steps[axes.x][0],
+        steps[axes.y][1],
+        steps[axes.x][1],
+        found.b.buffer.dtype.size_bytes,
+        packs,
+    )
+
+
+# ------------------------------------------------------------------------------------ choosing
+
+
+def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
+    """The tiles worth a thought."""
+    problem, sm = found.problem, multiprocessor_of(context.target)
+    xs = _whole(problem.x, 4, 2 * sm.warp) or [16, 8, 32]
+    ms = [size for size in CANDIDATES["block_m"] if problem.m % size == 0]
+    ms = ms or _whole(problem.m, 1, 2 * sm.warp)
+    ks = [size for size in CANDIDATES["block_k"] if problem.k % size == 0]
+    if problem.k <= 2 * sm.warp and problem.k not in ks:
+        ks.append(problem.k)
+    ys = _whole(problem.y, 1, sm.warp)
+
+    def legal(c: Columns) -> Column:
+        threads = _threads(c)
+        whole = (c["block_m"] % c["thread_m"] == 0) & (c["block_y"] % c["thread_y"] == 0)
+        few = c["thread_m"] * c["thread_y"] <= sm.registers // sm.block_threads * 3 // 8
+        fits = _shared_bytes(problem, c) <= sm.static_shared_bytes
+        fits &= (threads >= sm.warp) & (threads <= sm.block_threads)
+        wide = c["block_x"] < 2 * problem.x
+        tall = (c["block_y"] < 2 * problem.y) & (c["block_m"] < 2 * problem.m)
+        shared = c["block_k"] % c["slices"] == 0
+        shared &= (c["split_k"] == 1) | (problem.k % (c["split_k"] * c["block_k"]) == 0)
+        result: Column = whole & few & fits & wide & tall & shared
+        return result
+
+    return Space(
+        Plan,
+        {
+            "block_m": ms,
+            "block_y": ys,
+            "block_x": xs,
+            "block_k": ks,
+            **{name: CANDIDATES[name] for name in ("thread_m", "thread_y", "slices", "split_k")},
+        },
+        legal,
+        stages=(
+            ("block_m", "block_y", "block_x", "thread_m", "thread_y", "slices"),
+            ("block_k", "slices", "split_k", "block_m"),
+            ("block_y", "thread_y", "thread_m", "slices"),
+        ),
+    )
+
+
+def _whole(size: int, least: int, most: int) -> list[int]:
+    """The tiles of an axis that leave nothing over."""
+    return [tile for tile in range(least, most + 1) if size % tile == 0]
+
+
+def _threads(c: Columns) -> Column:
+    rows = c["block_y"] // c["thread_y"]
+    found: Column = c["slices"] * rows * (c["block_m"] // c["thread_m"]) * c["block_x"]
+    return found
+
+
+def _tile_elements(problem: Problem, c: Columns) -> Column:
+    """Of both operands, for one channel that is summed."""
+    tile_y = (c["block_y"] - 1) * problem.stride_y + problem.reach_y
+    tile_x = (c["block_x"] - 1) * problem.stride_x + problem.reach_x
+    found: Column = c["block_m"] * problem.positions + tile_y * tile_x
+    return found
+
+
+def _shared_bytes(problem: Problem, c: Columns) -> Column:
+    parts = np.where(c["slices"] > 1, _threads(c) * c["thread_m"] * c["thread_y"], 0)
+    found: Column = problem.element_bytes * c["block_k"] * _tile_elements(problem, c) + 4 * parts
+    return found
+
+
+def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
+    """Waves of blocks: arithmetic or shared memory, whichever takes longer, and fetching tiles."""
+    problem, sm = found.problem, multiprocessor_of(context.target)
+    threads, split = _threads(c), c["split_k"]
+    warps = _ceil(threads, sm.warp)
+    tiles = _ceil(problem.m, c["block_m"]) * _ceil(problem.y, c["block_y"])
+    tiles = tiles * _ceil(problem.x, c["block_x"]) * problem.batch
+    blocks = tiles * split
+    resident = np.minimum(sm.threads // (warps * sm.warp), _residents(problem, c, sm))
+    resident = np.clip(resident, 1, _ceil(blocks, sm.count))
+    waves = _ceil(blocks, sm.count * resident)
+    steps = _ceil(_ceil(problem.k, split), c["block_k"])
+    own = steps * _ceil(c["block_k"], c["slices"])  # channels of one thread
+    columns = problem.positions // problem.kernel_y  # of the kernel
+    sums = c["thread_m"] * c["thread_y"]
+    pixels = (c["thread_y"] - 1) * problem.stride_y + problem.reach_y
+    # Where a warp has columns of several rows, their loads may meet in banks.
+    in_row = c["block_x"] * (c["block_m"] // c["thread_m"])
+    meet = np.where((in_row < sm.warp) & (c["block_y"] > c["thread_y"]), 2, 1)
+    meet = meet * np.gcd(problem.stride_x, sm.shared_words_per_cycle)
+    loads = columns * (
+        np.minimum(pixels, c["thread_y"] * problem.kernel_y) * meet
+        + problem.kernel_y * np.ceil(c["thread_m"] / 4)
+    )
+    fmas = problem.positions * sums
+    busy = np.maximum(
+        warps * resident * (fmas + loads) / sm.warps_issued_per_cycle,
+        warps * resident * loads,
+    )
+    alone = 4.0 * fmas / np.minimum(sums, 4) + 30.0 * columns  # a warp by itself waits
+    fetched = c["block_k"] * _tile_elements(problem, c)
+    moved = fetched * resident * problem.element_bytes / sm.l2_bytes_per_cycle
+    # A thread asks memory for some elements at a time; the next wait until these are there.
+    image = fetched - c["block_k"] * c["block_m"] * problem.positions
+    turns = _ceil(image, threads * MOST_TURNS) + _ceil(fetched - image, threads * MOST_TURNS)
+    copies = fetched / threads * warps * resident * 10 / sm.warps_issued_per_cycle
+    results = 8 * problem.batch * problem.m * problem.y * problem.x / sm.memory_bytes_per_cycle
+    return Cost.of(
+        arithmetic=waves * own * np.maximum(busy, alone),
+        fetch=waves * steps * (turns * sm.global_latency_cycles + np.maximum(moved, copies)),
+        start=waves * warps * resident * 400.0 / sm.warps_issued_per_cycle,  # places are computed
+        gather=np.where(c["slices"] > 1, waves * (300.0 + 2.0 * warps * sums * resident), 0),
+        split=np.where(split > 1, sm.launch_cycles + split * results, 0),
+    )
+
+
+def _residents(problem: Problem, c: Columns, sm: Multiprocessor) -> Column:
+    found: Column = sm.shared_bytes // _shared_bytes(problem, c)
+    return found
+
+
+def _ceil(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
+
+# ------------------------------------------------------------------------------------ schedule
+
+
+def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
+    """The schedule of a plan."""
+    reference, axes = found.reference, found.axes
+    wide = multiprocessor_of(context.target).access_bytes
+    done = _pack(sch, found, plan)
+    if plan.split_k > 1:
+        nest = nest_of(sch, reference)
+        assert nest is not None
+        part, _ = sch.split(nest.loops[axes.c], [plan.split_k, -(-found.problem.k // plan.split_k)])
+        return (*done, *_tiled(sch, _parts(sch, part), _moved(axes), plan, wide))
+    return (*done, *_tiled(sch, reference, axes, plan, wide))
+
+
+def _parts(sch: Schedule, along: LoopRef) -> BlockRef:
+    """The parts of a sum along a loop, as a nest with that loop first."""
+    partial = sch.rfactor(along, 0)
+    loops = sch.get_loops(partial)
+    first = next(loop for loop in loops if loop.var is along.var)
+    sch.reorder(first, *[loop for loop in loops if loop.var is not along.var])
+    return partial
+
+
+def _moved(axes: Axes) -> Axes:
+    """Iterators behind one that comes first."""
+
+    def later(at: int | None) -> int | None:
+        return None if at is None else at + 1
+
+    return Axes(
+        axes.m + 1,
+        axes.y + 1,
+        axes.x + 1,
+        axes.c + 1,
+        later(axes.kernel_y),
+        later(axes.kernel_x),
+        tuple([at + 1 for at in axes.others]),
+    )
+
+
+def _pack(sch: Schedule, found: Found, plan: Plan) -> list[BlockRef]:
+    """Weights that are known beforehand lie as one block of threads after the other fetches them,
+    neighbouring channels of results side by side."""
+    contracted = _contraction(sch, found.reference)
+    load, axes = contracted.a, found.axes
+    places = [at for at, index in enumerate(load.index) if index is contracted.nest.var(axes.m)]
+    if not found.problem.packs or len(places) != 1 or found.problem.m % plan.block_m:
+        return []
+    packed = sch.cache_read(found.reference, contracted.read_index(load), "global")
+    names = [f"d{at}" for at in range(len(load.index))]
+    m = names[places[0]]
+    others = ", ".join(name for name in names if name != m)
+    order = f"{m} // {plan.block_m}, {others}, {m} % {plan.block_m}"
+    sch.transform_layout(packed, ("write", 0), f"({', '.join(names)}) -> ({order})")
+    sch.annotate(packed, CONSTANT, True)
+    return [packed]
+
+
+def _tiled(
+    sch: Schedule, reference: BlockRef, axes: Axes, plan: Plan, wide: int
+) -> tuple[BlockRef, ...]:
+    """The schedule of one sum: by one group of threads, or by several that share it."""
+    if plan.slices > 1:
+        return _sliced(sch, reference, axes, plan, wide)
+    nest = nest_of(sch, reference)
+    assert nest is not None
+    image, weights = _image(sch, reference), _weights(sch, reference)
+    grid: list[LoopRef] = []
+    threads: dict[int, LoopRef] = {}
+    registers: list[LoopRef] = []
+    tiles = {axes.m: (plan.block_m, plan.thread_m), axes.y: (plan.block_y, plan.thread_y)}
+    for at in nest.spatial:
+        if at in tiles:
+            block, thread = tiles[at]
+            outer, threads[at], own = sch.split(nest.loops[at], [None, block // thread, thread])
+            registers.append(own)
+        elif at == axes.x:
+            outer, threads[at] = sch.split(nest.loops[at], [None, plan.block_x])
+        else:
+            outer = nest.loops[at]
+        grid.append(outer)
+    co, ci = sch.split(nest.loops[axes.c], [None, plan.block_k])
+    taps = [nest.loops[at] for at in _taps(axes)]
+    order = [threads[at] for at in (axes.y, axes.m, axes.x)]
+    sch.reorder(*grid, *order, co, ci, *taps, *registers)
+    followed = through(sch, reference, order[-1])
+    sch.bind(fused(sch, grid), "blockIdx.x")
+    sch.bind(fused(sch, order), "threadIdx.x")
+    start = _inner(sch, reference, (image, weights), co, ci, taps, registers, plan, wide)
+    return (start, reference, image, weights, *followed)
+
+
+def _sliced(
+    sch: Schedule, reference: BlockRef, axes: Axes, plan: Plan, wide: int
+) -> tuple[BlockRef, ...]:
+    """Groups of threads have parts of the sum, which meet in shared memory."""
+    nest = nest_of(sch, reference)
+    assert nest is not None
+    each = plan.block_k // plan.slices
+    _, part, _ = sch.split(nest.loops[axes.c], [None, plan.slices, each])
+    partial = _parts(sch, part)
+    image, weights = _image(sch, partial), _weights(sch, partial)
+    grid, rest = [], []
+    blocks = {axes.m: plan.block_m, axes.y: plan.block_y, axes.x: plan.block_x}
+    *spatial, summed = sch.get_loops(reference)
+    for at, loop in zip(nest.spatial, spatial, strict=True):
+        if at in blocks:
+            outer, inner = sch.split(loop, [None, blocks[at]])
+            grid.append(outer)
+            rest.append(inner)
+        else:
+            grid.append(loop)
+    sch.reorder(*grid, *rest, summed)
+    followed = through(sch, reference, rest[-1])
+    row = fused(sch, grid)
+    sch.bind(row, "blockIdx.x")
+    sch.compute_at(partial, row)
+    inside = inner_nest(sch, partial, depth_of(sch, partial, row))
+    assert inside is not None
+    loops, ours = inside.loops, _moved(axes)
+    m, m_own = sch.split(loops[ours.m], [None, plan.thread_m])
+    y, y_own = sch.split(loops[ours.y], [None, plan.thread_y])
+    kept = (0, ours.m, ours.y, ours.x)
+    units = [loops[at] for at in inside.spatial if at not in kept and at in loops]
+    co, ci = loops[ours.c], loops[ours.c + 1]  # where the channels were, there are two loops
+    taps = [loops[at + 1] for at in _taps(ours)]
+    order = [loops[0], y, m, loops[ours.x]]
+    sch.reorder(*units, *order, co, ci, *taps, m_own, y_own)
+    thread = fused(sch, order)
+    sch.set_scope(partial, 0, "shared")
+    store = sch.cache_write(partial, 0, "local")
+    sch.reverse_compute_at(store, thread)
+    sch.bind(thread, "threadIdx.x")
+    start = _inner(sch, partial, (image, weights), co, ci, taps, [m_own, y_own], plan, wide)
+    own = sch.get_loops(reference)[depth_of(sch, reference, row) : -1]
+    share(sch, own, _thread_count(plan))
+    sch.attempt(sch.unroll, sch.get_loops(reference)[-1])
+    return (start, partial, store, image, weights, reference, *followed)
+
+
+def _inner(
+    sch: Schedule,
+    block: BlockRef,
+    copies: tuple[BlockRef, BlockRef],
+    co: LoopRef,
+    ci: LoopRef,
+    taps: list[LoopRef],
+    registers: list[LoopRef],
+    plan: Plan,
+    access_bytes: int,
+) -> BlockRef:
+    """Tiles are fetched for every step over channels; sums stay in registers."""
+    for copy in copies:
+        sch.compute_at(copy, co)
+        depth = [loop.var for loop in sch.get_loops(copy)].index(co.var) + 1
+        share(
+            sch, sch.get_loops(copy)[depth:], _thread_count(plan), _vector(sch, copy, access_bytes)
+        )
+    start = sch.decompose_reduction(block, co)
+    attempt_all(sch, registers, sch.unroll)
+    unrolled = plan.thread_m * plan.thread_y
+    for loop in reversed([ci, *taps]):
+        extent = _extent(sch, loop)
+        unrolled *= extent
+        if 2 * unrolled > MOST_UNROLLED and loop is not (taps[-1] if taps else None):
+            break
+        sch.attempt(sch.unroll, loop)
+    return start
+
+
+def _extent(sch: Schedule, loop: LoopRef) -> int:
+    found = next(each.extent for each in all_loops(sch.function.body) if each.var is loop.var)
+    assert isinstance(found, Const)
+    return int(found.value)
+
+
+def _vector(sch: Schedule, copy: BlockRef, access_bytes: int) -> int:
+    """Elements that a thread copies at a time: as many as lie side by side on both sides."""
+    block = block_of(sch.function, copy.name)
+    body = block.body
+    if not isinstance(body, Store) or not isinstance(body.value, Load):
+        return 1
+    if body.index[-1] is not body.value.index[-1] or body.value.buffer.shape[-1] is ONE:
+        return 1
+    lanes = access_bytes // body.buffer.dtype.size_bytes
+    side = body.value.buffer.shape[-1]
+    own = _extent(sch, sch.get_loops(copy)[-1])
+    if not isinstance(side, Const) or own % lanes or int(side.value) % lanes:
+        return 1
+    return lanes
+
+
+def _taps(axes: Axes) -> list[int]:
+    """Kernel positions, rows of the kernel last: they share the pixels of a thread."""
+    return [at for at in (*axes.others, axes.kernel_x, axes.kernel_y) if at is not None]
+
+
+def _thread_count(plan: Plan) -> int:
+    rows = plan.block_y // plan.thread_y
+    return plan.slices * rows * (plan.block_m // plan.thread_m) * plan.block_x
+
+
+def _contraction(sch: Schedule, reference: BlockRef) -> Contraction:
+    nest = nest_of(sch, reference)
+    found = None if nest is None else contraction(nest)
+    if found is None:
+        raise ScheduleError("TW2705", f"@{reference.name} is no contraction any more")
+    return found
+
+
+def _image(sch: Schedule, reference: BlockRef) -> BlockRef:
+    """What fills the shared tile of the image: what makes it, if that only moves values."""
+    load = _contraction(sch, reference).b
+    for producer in sch.get_producers(reference):
+        block = block_of(sch.function, producer.name)
+        if block.writes[0].buffer is not load.buffer:
+            continue
+        alone = len(sch.get_consumers(producer)) == 1
+        simple = is_expression(block) and not any(it.kind == REDUCE for it in block.iters)
+        if alone and simple and load.buffer not in output_buffers(sch.function):
+            sch.set_scope(producer, 0, "shared")
+            return producer
+    return sch.cache_read(reference, _contraction(sch, reference).read_index(load), "shared")
+
+
+def _weights(sch: Schedule, reference: BlockRef) -> BlockRef:
+    found = _contraction(sch, reference)
+    return sch.cache_read(reference, found.read_index(found.a), "shared")
+
+
+CONVOLUTION = Rule("convolution", Plan, match, plans, cost, apply)

@@ -1,0 +1,166 @@
+"""Models saved for a GPU: libraries that answer without Python, and say why where they cannot.
+
+There is no GPU here: a driver in host memory (tests/native/fake_cuda.c) tells what it was asked.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import graph
+from tilewright.base.dtype import F32
+from tilewright.base.errors import TilewrightError
+from tilewright.driver import device_save
+from tilewright.driver.device_launch import Span, waits_of
+from tilewright.graph.types import TensorType
+from tilewright.runtime import cuda
+from tilewright.runtime.sources import FOLDER
+from tilewright.sym import const
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+
+def compiled(target="cuda -arch=sm_90a", **options):
+    b = graph.Builder()
+    x = b.param("x", TensorType(F32, (const(2), const(48))))
+    w = b.constant(np.random.default_rng(0).standard_normal((48, 64)).astype(np.float32))
+    y = b.add("softmax", b.add("tanh", b.add("matmul", x, w)), axes=(1,))
+    return tw.compile(b.module(y), target=target, cache=False, **options)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return compiled().save(tmp_path_factory.mktemp("saved") / "net.so")
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    made = tmp_path_factory.mktemp("driver") / "libcuda.so"
+    source = ROOT / "tests/native/fake_cuda.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-w", str(source), "-o", str(made)], check=True)
+    return made
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    made = tmp_path_factory.mktemp("program") / "run_saved"
+    source = ROOT / "bench/native/run_saved.c"
+    flags = ["-O1", f"-I{FOLDER}", "-ldl"]
+    subprocess.run(["cc", str(source), "-o", str(made), *flags], check=True)
+    return made
+
+
+def run(program, saved, folder, calls=1, **environment):
+    """The C program on a saved model; what it left, and what the driver was asked."""
+    np.ones((2, 48), np.float32).tofile(folder / "x.bin")
+    log = folder / "log.txt"
+    files = [str(folder / "x.bin"), "2,48", str(folder / "y.bin"), "2,64"]
+    done = subprocess.run(
+        [str(program), str(saved), "net", *files, str(calls)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"FAKE_CUDA_LOG": str(log), **environment},
+    )
+    return done, log.read_text().splitlines() if log.exists() else []
+
+
+def test_without_a_driver_a_library_says_so(saved, program, tmp_path):
+    if cuda.is_available():
+        pytest.skip("there is a driver")
+    done, _ = run(program, saved, tmp_path)
+    assert done.returncode == 10 + 15
+    assert "the CUDA driver cannot be opened" in done.stderr
+    with pytest.raises(TilewrightError) as caught:
+        tw.load(saved)(np.zeros((2, 48), np.float32))
+    assert caught.value.code == "TW4020"
+
+
+def test_a_library_runs_its_launches_as_one_graph(saved, program, driver, tmp_path):
+    done, log = run(program, saved, tmp_path, 3, TILEWRIGHT_CUDA_DRIVER=str(driver))
+    assert done.returncode == 0, done.stderr
+    launches = [line.split() for line in log if line.startswith("launch")]
+    kernels = {line[1] for line in launches}
+    assert len(launches) == len(kernels)  # recorded once, and only recorded
+    assert all(line[4:] == ["1", "1"] for line in launches)  # arguments of the GPU, in capture
+    assert log.count("graph") == 3
+    assert sum(line == f"in {2 * 48 * 4} 1" for line in log) == 3
+    assert sum(line == f"out {2 * 64 * 4} 1" for line in log) == 3
+
+
+def test_arguments_are_checked_before_the_driver_is_opened(saved, program, driver, tmp_path):
+    np.ones((2, 47), np.float32).tofile(tmp_path / "x.bin")
+    log = tmp_path / "log.txt"
+    files = [str(tmp_path / "x.bin"), "2,47", str(tmp_path / "y.bin"), "2,64"]
+    environment = {"FAKE_CUDA_LOG": str(log), "TILEWRIGHT_CUDA_DRIVER": str(driver)}
+    done = subprocess.run(
+        [str(program), str(saved), "net", *files],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | environment,
+    )
+    assert done.returncode == 10 + 3
+    assert "dimension 1 is 47, expected 48" in done.stderr
+    assert not log.exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "code", "message"),
+    [
+        ({"FAKE_CUDA_VERSION": "11080"}, 15, "of version 11.8, 12.0 is needed"),
+        ({"FAKE_CUDA_LIMIT": "4096"}, 11, "of 4096 are free"),
+        ({"FAKE_CUDA_FAULT": "softmax"}, 16, "failed: a fault (700)"),
+    ],
+)
+def test_what_the_driver_refuses_is_told(
+    saved, program, driver, tmp_path, environment, code, message
+):
+    done, _ = run(program, saved, tmp_path, TILEWRIGHT_CUDA_DRIVER=str(driver), **environment)
+    assert done.returncode == 10 + code
+    assert message in done.stderr
+
+
+def test_a_driver_without_a_function_is_too_old(saved, program, tmp_path):
+    (tmp_path / "old.c").write_text("int cuInit(unsigned flags) { return (int)flags; }\n")
+    old = tmp_path / "old.so"
+    subprocess.run(["cc", "-shared", "-fPIC", str(tmp_path / "old.c"), "-o", str(old)], check=True)
+    done, _ = run(program, saved, tmp_path, TILEWRIGHT_CUDA_DRIVER=str(old))
+    assert done.returncode == 10 + 15
+    assert "too old: it has no cuDriverGetVersion" in done.stderr
+
+
+def test_places_tell_what_they_are():
+    for kind in (device_save.ARENA, device_save.WEIGHT):
+        found = device_save.argument_of(kind << device_save.KIND_SHIFT | 4096)
+        assert (found.kind, found.value) == (kind, 4096)
+    found = device_save.argument_of(device_save._numbered(device_save.OUTPUT, 3, 8).address)
+    assert (found.kind, found.value) == (device_save.OUTPUT, 3)
+
+
+def test_a_saved_model_has_no_compiler_in_it(saved):
+    code = (
+        "import sys; from tilewright.runtime import load; "
+        f"load({str(saved)!r}); assert 'llvmlite' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_launches_wait_for_those_they_share_memory_with():
+    read, write = (lambda a, b: Span(a, b, False)), (lambda a, b: Span(a, b, True))
+    used = [
+        [read(0, 8), write(100, 108)],
+        [read(0, 8), write(200, 208)],  # side by side with the first
+        [read(100, 108), read(200, 208), write(300, 308)],
+        [read(300, 308), write(100, 104)],  # over what the third has read
+        [write(500, 508)],
+    ]
+    assert waits_of(used) == [[], [], [0, 1], [2], []]

@@ -1,0 +1,129 @@
+"""Whole models on an NVIDIA GPU: `make test-gpu`."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.base.errors import TilewrightError
+from tilewright.runtime import cuda
+
+sys.path.insert(0, str(Path(__file__).parent))
+from test_cuda_models import CONTROL, MODELS, inputs_of, random
+
+from tilewright import graph
+
+pytestmark = pytest.mark.gpu
+SOME = ("conv", "conv_split", "conv_depthwise", "gemv", "softmax", "norm", "attention",
+        "recurrent_step", "conv_transposed")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _gpu():
+    if not cuda.is_available():
+        pytest.skip("no NVIDIA GPU can be reached")
+
+
+def reference(name, inputs):
+    return [np.asarray(y) for y in tw.compile(MODELS[name], target="cpu", threads=1)(*inputs)]
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_model_answers_as_on_a_cpu(name):
+    module = tw.compile(MODELS[name], target="cuda")
+    inputs = inputs_of(module)
+    given = [cuda.to_device(x) for x in inputs]
+    for _ in range(4):  # launch by launch, then as a graph
+        got = [cuda.to_host(y) for y in module(*given)]
+        for a, b in zip(got, reference(name, inputs), strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+def test_tensors_of_torch_are_used_where_they_are():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch has no CUDA")
+    module = tw.compile(MODELS["gemv"], target="cuda")
+    (x,) = inputs_of(module)
+    want = reference("gemv", [x])[0]
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            given = torch.from_numpy(x).cuda() * 2 / 2  # computed on the side stream
+            (y,) = module(given, stream=side.cuda_stream)
+            got = torch.from_dlpack(y).cpu().numpy()
+            np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+
+
+def test_threads_and_streams_do_not_mix():
+    module = tw.compile(MODELS["conv_split"], target="cuda")
+    (x,) = inputs_of(module)
+    want = reference("conv_split", [x])[0]
+    failures = []
+
+    def work():
+        stream = cuda.Stream()
+        for _ in range(5):
+            (y,) = module(x, stream=stream.handle)
+            if not np.allclose(cuda.to_host(y, stream=stream.handle), want, rtol=2e-4, atol=2e-5):
+                failures.append(threading.get_ident())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+@pytest.mark.parametrize(("name", "args"), [("if", [np.array(True), random(4)]),
+                                            ("loop", [np.array(3), random(4)]),
+                                            ("scan", [random(4), random(5, 4)])])  # fmt: skip
+def test_control_flow(name, args):
+    want = tw.compile(graph.parse(CONTROL[name]), target="cpu")(*args)
+    got = tw.compile(graph.parse(CONTROL[name]), target="cuda")(*args)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(cuda.to_host(a), np.asarray(b), rtol=1e-5)
+
+
+def test_out_of_memory_leaves_the_gpu_usable():
+    with pytest.raises(TilewrightError) as caught:
+        cuda.empty((1 << 44,), "u8")
+    assert caught.value.code == "TW4022"
+    x = np.arange(8, dtype=np.float32)
+    np.testing.assert_array_equal(cuda.to_host(cuda.to_device(x)), x)
+
+
+def test_a_fault_in_a_kernel_is_told_from_then_on():
+    code = """
+import numpy as np
+from tilewright.runtime import cuda
+ptx = '''.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry bad() { .reg .b64 %a; mov.b64 %a, 16; st.global.b32 [%a], 1; ret; }
+'''
+cuda.Module(ptx).launch("bad", (1, 1, 1), (1, 1, 1), [])
+codes = []
+for _ in range(2):
+    try:
+        cuda.synchronize()
+    except cuda.CudaError as error:
+        codes.append(error.code)
+assert codes == ["TW4021", "TW4023"], codes
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_saved_model_answers(tmp_path):
+    module = tw.compile(MODELS["conv"], target="cuda")
+    (x,) = inputs_of(module)
+    loaded = tw.load(module.save(tmp_path / "model.so"))
+    for _ in range(3):
+        (y,) = loaded(x)
+        np.testing.assert_allclose(np.asarray(y), reference("conv", [x])[0], rtol=2e-4, atol=2e-5)

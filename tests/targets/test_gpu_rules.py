@@ -1,0 +1,211 @@
+"""Plans of GPU rules: whatever is decided, threads compute what plain loops compute."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright import graph, te
+from tilewright.base.errors import TilewrightError
+from tilewright.base.passes import PassContext
+from tilewright.base.target import Target
+from tilewright.codegen.nvptx import device_code
+from tilewright.lower.graph import lower_graph
+from tilewright.rules import schedule
+from tilewright.rules.rule import Choice
+from tilewright.tensor import interpret
+from tilewright.tensor.constants import Given, split_constant_blocks
+from tilewright.tensor.passes import lower
+
+sys.path.insert(0, str(Path(__file__).parent))
+from host_gpu import ptxas_path
+
+TARGET = "cuda -arch=sm_90a"
+
+
+def convolution(channels, out, size, kernel=3, stride=1, pad=1, batch=1):
+    module = graph.parse(
+        f"""
+        graph @main(%x: f32[{batch}, {channels}, {size}, {size}],
+                    %w: f32[{out}, {channels}, {kernel}, {kernel}], %b: f32[{out}]) {{
+          %c = conv(%x, %w, %b) {{
+            strides = ({stride}, {stride}), pads = ({pad}, {pad}, {pad}, {pad}),
+            dilations = (1, 1), groups = 1}}
+          %y = relu(%c)
+          return %y
+        }}
+        """
+    )
+    return lower_graph(module.main, "conv")
+
+
+def product(k, n, rows=1, transposed=False):
+    x = te.placeholder((rows, k), "f32", name="x")
+    w = te.placeholder((n, k) if transposed else (k, n), "f32", name="w")
+    b = te.placeholder((n,), "f32", name="b")
+    r = te.reduce_axis((0, k), name="r")
+
+    def term(i, j):
+        return te.sum(x[i, r] * (w[j, r] if transposed else w[r, j]), axis=r)
+
+    c = te.compute((rows, n), term, name="c")
+    d = te.compute((rows, n), lambda i, j: c[i, j] + b[j], name="d")
+    return te.function([x, w, b, d], name="product")
+
+
+def arrays_of(fn):
+    random = np.random.default_rng(3)
+    return [
+        random.standard_normal([int(dim.value) for dim in param.shape]).astype(np.float32)
+        for param in fn.params
+    ]
+
+
+def on_threads(fn, block, rule, plan, constants=("w", "b")):
+    """What a plan computes, kernels interpreted, weights packed beforehand; and the decisions."""
+    choices = {block: Choice(rule, plan)} if plan else None
+    made = schedule(fn, TARGET, constants=constants, choices=choices)
+    split = split_constant_blocks(made.schedule.function)
+    arrays = arrays_of(fn)
+    packed = [np.zeros([int(d.value) for d in p.shape], np.float32) for p in split.results]
+    if split.packer is not None:
+        interpret(split.packer, *[arrays[at] for at in split.weights], *packed)
+    args = [
+        arrays[p.position] if isinstance(p, Given) else packed[p.position] for p in split.params
+    ]
+    args[-1][...] = np.nan
+    device = lower(split.kernel, "gpu", PassContext(target=Target.parse(TARGET)))
+    interpret(device, *args)
+    return args[-1], made
+
+
+def check(fn, block, rule, plan, constants=("w", "b")):
+    got, made = on_threads(fn, block, rule, plan, constants)
+    want = arrays_of(fn)
+    interpret(fn, *want)
+    np.testing.assert_allclose(got, want[-1], rtol=2e-4, atol=2e-4)
+    assert any(each.rule == rule for each in made.decisions), made.refusals
+    return made
+
+
+def plan_of(fields, values):
+    return " ".join(f"{name}={value}" for name, value in zip(fields, values, strict=True))
+
+
+CONVOLUTION = ("block_m", "block_y", "block_x", "block_k", "thread_m", "thread_y", "slices",
+               "split_k")  # fmt: skip
+CONVOLUTIONS = [
+    ((8, 16, 8), (16, 4, 8, 4, 4, 2, 1, 1)),
+    ((8, 16, 8), (16, 4, 8, 4, 4, 2, 2, 1)),  # groups of threads share the sum
+    ((8, 16, 8), (16, 8, 8, 2, 8, 4, 1, 4)),  # blocks share it
+    ((8, 16, 8), (16, 8, 4, 2, 4, 4, 2, 2)),  # both
+    ((8, 20, 7), (20, 7, 7, 8, 4, 7, 4, 1)),
+    ((6, 8, 12, 5, 2, 2), (8, 3, 6, 2, 2, 3, 2, 1)),  # strides
+    ((16, 16, 6, 1, 1, 0), (16, 6, 6, 16, 4, 3, 4, 1)),  # pointwise
+    ((3, 3, 9, 3, 1, 1, 2), (3, 9, 9, 3, 3, 1, 1, 1)),  # a batch, few channels
+]
+
+
+@pytest.mark.parametrize(("shape", "plan"), CONVOLUTIONS)
+def test_convolutions_by_any_plan(shape, plan):
+    check(convolution(*shape), "c_sum", "convolution", plan_of(CONVOLUTION, plan))
+
+
+@pytest.mark.parametrize("shape", [(8, 16, 8), (4, 12, 10, 3, 2), (12, 8, 13), (32, 32, 4)])
+def test_convolutions_by_the_default_plan(shape):
+    check(convolution(*shape), "c_sum", "convolution", None)
+
+
+def test_weights_that_are_not_known_are_not_packed():
+    fn = convolution(8, 16, 8)
+    plan = plan_of(CONVOLUTION, (16, 4, 8, 4, 4, 2, 2, 1))
+    made = check(fn, "c_sum", "convolution", plan, constants=())
+    assert split_constant_blocks(made.schedule.function).packer is None
+
+
+def test_a_convolution_keeps_its_tiles_small():
+    """Each step over channels fills the same tile of shared memory."""
+    fn = convolution(32, 16, 8)
+    plan = plan_of(CONVOLUTION, (16, 4, 8, 4, 4, 2, 1, 1))
+    made = schedule(
+        fn, TARGET, constants=("w", "b"), choices={"c_sum": Choice("convolution", plan)}
+    )
+    kernel = split_constant_blocks(made.schedule.function).kernel
+    text = str(lower(kernel, "gpu", PassContext(target=Target.parse(TARGET))))
+    sizes = [line for line in text.splitlines() if "alloc" in line and "in shared" in line]
+    assert any("f32[240]" in line for line in sizes), sizes  # 4 channels of 6 x 10 pixels
+    assert any("f32[576]" in line for line in sizes), sizes  # 4 channels, 9 positions, 16 out
+
+
+GEMV = ("lanes", "vector", "parts", "unroll")
+GEMVS = [
+    ((96, 40), (5, 4, 16, 4)),
+    ((97, 40), (10, 2, 8, 8)),  # a sum that no group divides
+    ((130, 18), (9, 1, 13, 4)),
+    ((96, 40, 3), (2, 4, 32, 8)),  # several rows
+]
+
+
+@pytest.mark.parametrize(("shape", "plan"), GEMVS)
+def test_gemv_by_any_plan(shape, plan):
+    check(product(*shape), "c", "gemv", plan_of(GEMV, plan))
+
+
+@pytest.mark.parametrize("shape", [(200, 70), (65, 13), (500, 7)])
+def test_gemv_by_the_default_plan(shape):
+    check(product(*shape), "c", "gemv", None)
+
+
+def test_gemv_turns_weights_whose_rows_are_summed():
+    made = check(product(96, 40, transposed=True), "c", "gemv", plan_of(GEMV, (5, 4, 16, 4)))
+    assert split_constant_blocks(made.schedule.function).packer is not None
+
+
+def test_plans_that_do_not_fit_are_refused():
+    plan = plan_of(CONVOLUTION, (16, 3, 8, 4, 4, 2, 1, 1))  # two rows per thread, three per block
+    with pytest.raises(TilewrightError) as caught:
+        check(convolution(8, 16, 8), "c_sum", "convolution", plan)
+    assert caught.value.code == "TW2702"
+
+
+# The convolutions of ResNet-18 and DQN, and products of the LSTM and the MLP of the zoo: where a
+# register that is spilled, or an array of a thread that ends up in memory, costs most.
+HOT = {
+    "C1": convolution(3, 64, 224, 7, 2, 3),
+    "C2": convolution(64, 64, 56),
+    "C4": convolution(64, 128, 56, 3, 2),
+    "C5": convolution(64, 128, 56, 1, 2, 0),
+    "C6": convolution(128, 128, 28),
+    "C9": convolution(256, 256, 14),
+    "C10": convolution(256, 512, 14, 3, 2),
+    "C12": convolution(512, 512, 7),
+    "dqn": convolution(4, 32, 84, 8, 4, 0),
+    "last of a generator": convolution(128, 3, 32, 2, 1, 1),
+    "lstm": product(1300, 2600),
+    "words": product(650, 10000),
+    "mlp": product(2048, 2048),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+@pytest.mark.parametrize("name", HOT)
+def test_hot_kernels_stay_in_registers(name, arch, tmp_path):
+    ptxas, target = ptxas_path(), Target.parse(f"cuda -arch={arch}")
+    made = schedule(HOT[name], target, constants=("w", "b"))
+    assert {each.rule for each in made.decisions} & {"convolution", "gemv"}, made.refusals
+    kernel = split_constant_blocks(made.schedule.function).kernel
+    code = device_code(lower(kernel, "gpu", PassContext(target=target)), target)
+    source = tmp_path / "kernel.ptx"
+    source.write_text(code.ptx)
+    done = subprocess.run(
+        [ptxas, f"-arch={arch}", "-v", source, "-o", tmp_path / "kernel.cubin"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not re.search(r"[1-9]\d* bytes (spill|stack frame)", done.stderr), done.stderr
