@@ -135,8 +135,8 @@ class Launches:
 def test_a_launch_follows_the_size_of_the_arguments(n, blocks, monkeypatch):
     run = cooperative(te.var("n"))
     run._module = Launches()
-    monkeypatch.setattr("tilewright.runtime.cuda.to_device", tw.array)
-    monkeypatch.setattr("tilewright.runtime.cuda.to_host", lambda source, target: target)
+    monkeypatch.setattr("tilewright.runtime.cuda.to_device", lambda array, stream: tw.array(array))
+    monkeypatch.setattr("tilewright.runtime.cuda.to_host", lambda source, target, stream: target)
     run(*(np.zeros((n, n), np.float32) for _ in "abc"))
     assert run._module.seen == [("matmul_0", (blocks, blocks, 1), (16, 16, 1), [n])]
 

@@ -21,9 +21,9 @@ from tilewright.graph.build import make_node, store_constant
 from tilewright.graph.definitions import Array
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
 
-MULTIPLIER_BITS = 31
-MOST_SHIFT = 62
-MOST_FACTOR = 127
+MULTIPLIER_BITS = 31  # of a scale as a fixed-point number
+MOST_SHIFT = 62  # bits that a product may be shifted: it has 64
+MOST_FACTOR = 127  # of an operand of a sum: what a signed byte holds
 
 
 def recognize_integers(module: Module, ctx: PassContext) -> Module:

@@ -78,7 +78,7 @@ def _box(buffer: Buffer, accesses: list[Access]) -> Box | None:
         limits = _limits(access)
         if (key, tuple(running), tuple(limits.items())) not in seen:
             seen.add((key, tuple(running), tuple(limits.items())))
-            boxes.append(_region(_limited(access, limits, running), running, ctx))
+            boxes.append(_tighter_region(access, limits, running, ctx))
     for slack in (True, False):
         dims = [
             _dimension(dim, [box.ranges[axis] for box in boxes], ctx, slack)
@@ -90,6 +90,30 @@ def _box(buffer: Buffer, accesses: list[Access]) -> Box | None:
     if all(a is b for a, b in zip(shape, buffer.shape, strict=True)):
         return None
     return replace(buffer, shape=shape), tuple([start for start, _ in dims])
+
+
+def _tighter_region(
+    access: Access,
+    limits: dict[Expr, Expr],
+    running: dict[Var, tuple[Expr, Expr]],
+    ctx: Context,
+) -> Region:
+    """What an access touches, by its loops or by its limits, whichever says less of each axis."""
+    by_loops = _region(access, running, ctx)
+    reached = dict(running)
+    limited = _limited(access, limits, reached)
+    if limited is access:
+        return by_loops
+    by_limits = _region(limited, reached, ctx)
+    pairs = zip(by_loops.ranges, by_limits.ranges, strict=True)
+    return replace(by_loops, ranges=tuple([b if _is_less(b, a) else a for a, b in pairs]))
+
+
+def _is_less(one: Range, other: Range) -> bool:
+    """Whether a range is known to be the shorter one."""
+    if not isinstance(one.extent, Const):
+        return False
+    return not isinstance(other.extent, Const) or one.extent.value < other.extent.value
 
 
 def _limits(access: Access) -> dict[Expr, Expr]:
