@@ -381,6 +381,10 @@ def _random_bits(use: Use, shape: Tensor | None) -> list[Dims]:
     return _as_shape(use, 0, shape)
 
 
+def _row_order(use: Use, pivots: Tensor, rows: Tensor | None) -> list[Dims]:
+    return [[*pivots.shape[:-1], item(use, 1, rows, 0)]]
+
+
 SIZE_RULES: dict[str, Rule] = {
     "reshape": _reshape,
     "expand": _expand,
@@ -401,4 +405,5 @@ SIZE_RULES: dict[str, Rule] = {
     "stft": _stft,
     "mel_weights": _mel_weights,
     "random_bits": _random_bits,
+    "row_order": _row_order,
 }

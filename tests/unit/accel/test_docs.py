@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[3] / "docs/internals/accelerators.md"
 
 
 def test_the_stream_on_the_page_multiplies():
-    (text,) = re.findall(r"```\n(target .*?)```", PAGE.read_text(), re.DOTALL)
+    (text,) = re.findall(r"```text\n(target .*?)```", PAGE.read_text(), re.DOTALL)
     stream = parse(text)
     assert print_stream(stream) == text
     verify(stream)
