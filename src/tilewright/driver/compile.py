@@ -123,7 +123,7 @@ def compile(
         raise UserError(
             "TW6003", f"unknown precision {precision!r}", help=f"use {', '.join(PRECISIONS)}"
         )
-    if (chosen.kind, precision) not in PIPELINES:
+    if chosen.kind != ACCEL and (chosen.kind, precision) not in PIPELINES:
         known = [each for kind, each in PIPELINES if kind == chosen.kind]
         raise UserError(
             "TW6003",

@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,14 +26,11 @@ from tilewright.driver.device_launch import Copied, Gpu, Scratch, Span, Started
 from tilewright.driver.kernels import Kernel
 from tilewright.driver.lowering import Program
 from tilewright.graph.ir import Graph, Node, Value
-from tilewright.graph.memory import size_bytes, spans
+from tilewright.graph.memory import MemoryPlan, size_bytes, spans
 from tilewright.graph.visit import walk
 from tilewright.runtime import _native
 from tilewright.sym import Size, Var
 from tilewright.tensor.ir import Buffer
-
-if TYPE_CHECKING:
-    from tilewright.driver.device_module import DeviceModule
 
 LOADERS = 8  # kernels that the driver assembles at a time
 
@@ -64,6 +61,17 @@ class Loaded:
         gpu.wait(0)  # calls may come on any stream
 
 
+class Owner(Protocol):
+    """What a walk asks of the module whose nodes it walks."""
+
+    program: Program
+    plan: MemoryPlan
+    _gpu: Gpu
+    _scratch: dict[int, Scratch]  # by stream
+
+    def _new(self, at: int, sizes: Mapping[Var, int], stream: int) -> Any: ...
+
+
 class _Row(NamedTuple):
     """What one iteration gave."""
 
@@ -76,7 +84,7 @@ class _Row(NamedTuple):
 class Walk:
     """One walk over the nodes: launches are collected, or started where a stream is given."""
 
-    owner: DeviceModule
+    owner: Owner
     ready: Loaded
     sizes: dict[Var, int]
     given: Sequence[Any]
