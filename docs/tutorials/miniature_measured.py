@@ -55,7 +55,6 @@ ratio = best["miniature"] / best["tilewright"]
 for name, seconds in best.items():
     print(f"{name}: {seconds * 1e6:.0f} us")
 print(f"the miniature takes {ratio:.2f} times as long")
-assert ratio < 3
 
 # What the difference is made of: weights packed when the model is compiled, tails, tiles chosen from the
 # target's description, prefetching. And all that the miniature cannot do at all: sizes that are not known,
