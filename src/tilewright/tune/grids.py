@@ -13,14 +13,15 @@ it has. The first legal point of the first grid is the default, unless something
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from tilewright.base.errors import UserError
-from tilewright.tune.space import Column, Columns, Points, Random, log_ns, unique_rows
+from tilewright.tune.rows import Points, Random, Rows, chunks
+from tilewright.tune.space import Column, Columns, log_ns, unique_rows
 
 Value = int | str
 
@@ -29,7 +30,6 @@ LISTED_ROWS = 1 << 17  # combinations that are looked at together
 MAX_COMBINATIONS = 1 << 24  # of one grid that are looked through for legal ones
 LEAST_DRAWN = 1 << 12  # random combinations at a time
 DRAWS = 64  # of those, before a grid counts as nearly empty
-MUTATIONS = 8  # tries to find a legal neighbour
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class GridSpace:
             raise UserError("TW5102", f"there is nothing to decide about {name}")
         self._name = name
         self.grids = tuple(grids)
-        self._width = 1 + max(len(grid.shape) for grid in self.grids)
+        self._rows = Rows(self.grids)
 
     @property
     def name(self) -> str:
@@ -200,67 +200,35 @@ class GridSpace:
         order = sorted(range(len(self.grids)), key=lambda at: self.grids[at].size)
         for number, at in enumerate(order):  # what a small grid lacks, others have more of
             share = -(-left // (len(order) - number))
-            taken.append(self._rows(at, self.grids[at].drawn(share, random)))
+            taken.append(self._rows.of(at, self.grids[at].drawn(share, random)))
             left -= len(taken[-1])
         mixed = np.concatenate(taken)
         return mixed[random.permutation(len(mixed))[:count]]
 
     def enumerate(self, limit: int) -> Points | None:
-        found, left = [], limit
-        for at, grid in enumerate(self.grids):
-            rows = grid.listed(left)
-            if rows is None:
-                return None
-            found.append(self._rows(at, rows))
-            left -= len(rows)
-        return np.concatenate(found)
+        return self._rows.listed(limit)
 
     def estimate(self, points: Points) -> Column:
         found = np.zeros(len(points))
-        for at, rows in self._by_grid(points):
-            for some in _chunks(rows):
+        for at, _, rows in self._rows.by_member(points):
+            for some in chunks(rows, CHUNK_ROWS):
                 found[some], _ = self.describe(at, self.columns(points[some], at))
         return found
 
     def features(self, points: Points) -> Column:
         found = np.zeros((len(points), len(self.feature_names)), np.float32)
-        for at, rows in self._by_grid(points):
-            for some in _chunks(rows):
+        for at, _, rows in self._rows.by_member(points):
+            for some in chunks(rows, CHUNK_ROWS):
                 ns, made = self.describe(at, self.columns(points[some], at))
                 found[some, 0] = log_ns(ns)
                 found[some, 1:] = made
         return found
 
     def mutate(self, points: Points, random: Random) -> Points:
-        made = points.copy()
-        for at, rows in self._by_grid(points):
-            grid, waiting = self.grids[at], rows
-            if not grid.shape:
-                continue
-            for _ in range(MUTATIONS):
-                if not len(waiting):
-                    break
-                tried = self.indices(points[waiting], at).copy()
-                field = random.integers(0, len(grid.shape), len(waiting))
-                most = np.array(grid.shape)[field]
-                step = random.integers(1, np.maximum(most, 2))
-                place = np.arange(len(waiting))
-                tried[place, field] = (tried[place, field] + step) % most
-                good = grid.is_legal(tried)
-                made[waiting[good]] = self._rows(at, tried[good])
-                waiting = waiting[~good]
-        return made
+        return self._rows.mutate(points, random)
 
     def crossover(self, first: Points, second: Points, random: Random) -> Points:
-        made = first.copy()
-        alike = first[:, 0] == second[:, 0]
-        mixed = np.where(random.random(first.shape) < 0.5, first, second)
-        for at, rows in self._by_grid(first):
-            some = rows[alike[rows]]
-            tried = self.indices(mixed[some], at)
-            good = self.grids[at].is_legal(tried)
-            made[some[good]] = self._rows(at, tried[good])
-        return made
+        return self._rows.crossover(first, second, random)
 
     def choice(self, points: Points, row: int) -> str:
         at = int(points[row, 0])
@@ -273,7 +241,7 @@ class GridSpace:
             if indices is None:
                 continue
             rows = np.array([indices], np.int32).reshape(1, len(indices))
-            return self._rows(at, rows) if grid.is_legal(rows)[0] else None
+            return self._rows.of(at, rows) if grid.is_legal(rows)[0] else None
         return None
 
     def default(self) -> Points:
@@ -281,7 +249,7 @@ class GridSpace:
             first = np.zeros((1, len(grid.shape)), np.int32)
             found = first if grid.is_legal(first)[0] else grid.drawn(1, np.random.default_rng(0))
             if len(found):
-                return self._rows(at, found)
+                return self._rows.of(at, found)
         raise UserError("TW5102", f"no combination of {self.name}'s decisions is legal")
 
     # ------------------------------------------------------------------ rows
@@ -290,27 +258,10 @@ class GridSpace:
         return self.grids[at].columns(self.indices(points, at))
 
     def indices(self, points: Points, at: int) -> Points:
-        return points[:, 1 : 1 + len(self.grids[at].shape)]
+        return self._rows.indices(points, at)
 
     def values(self, points: Points, row: int) -> tuple[Grid, dict[str, Value]]:
         """The grid of a row, and what it decides."""
         grid = self.grids[int(points[row, 0])]
         pairs = zip(grid.fields.items(), points[row, 1:].tolist(), strict=False)
         return grid, {name: values[at] for (name, values), at in pairs}
-
-    def _rows(self, at: int, indices: Points) -> Points:
-        rows = np.zeros((len(indices), self._width), np.int32)
-        rows[:, 0] = at
-        rows[:, 1 : 1 + indices.shape[1]] = indices
-        return rows
-
-    def _by_grid(self, points: Points) -> Iterator[tuple[int, Column]]:
-        """Each grid with the rows that are its own."""
-        for at in range(len(self.grids)):
-            rows = np.flatnonzero(points[:, 0] == at)
-            if len(rows):
-                yield at, rows
-
-
-def _chunks(rows: Column) -> list[Column]:
-    return [rows[at : at + CHUNK_ROWS] for at in range(0, len(rows), CHUNK_ROWS)]

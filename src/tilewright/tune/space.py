@@ -13,20 +13,17 @@ choice is plain data: it enters the key of the kernel, the database, and message
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from tilewright.rules.rule import Choice, Offer
 from tilewright.rules.space import Column, Columns, parse_plan, plan_text, plan_values
-
-Points = np.ndarray[Any, np.dtype[np.int32]]  # one row per point
-Random = np.random.Generator
+from tilewright.tune.rows import Points, Random, Rows, chunks
 
 CHUNK_ROWS = 1 << 17  # combinations that are looked at together
 MAX_COMBINATIONS = 1 << 24  # of one rule that are looked through for legal ones
 DRAWS = 64  # chunks of random combinations before a space counts as nearly empty
-MUTATIONS = 8  # tries to find a legal neighbour
 
 
 class TuneSpace(Protocol):
@@ -111,7 +108,7 @@ class _Part:
             return np.ones(len(indices), bool)
         return np.asarray(self.space.legal(self.columns(indices)), bool)
 
-    def whole(self, limit: int) -> Points | None:
+    def listed(self, limit: int) -> Points | None:
         """All legal combinations, unless there are too many."""
         if self.space.size > MAX_COMBINATIONS:
             return None
@@ -127,7 +124,7 @@ class _Part:
 
     def draw(self, count: int, random: Random) -> Points:
         if self.space.size <= CHUNK_ROWS:
-            whole = self.whole(CHUNK_ROWS)
+            whole = self.listed(CHUNK_ROWS)
             assert whole is not None
             return whole[random.choice(len(whole), min(count, len(whole)), replace=False)]
         found = np.zeros((0, len(self.shape)), np.int32)
@@ -174,7 +171,7 @@ class RuleSpace:
         assert offers
         self.offers = tuple(offers)
         self._parts = tuple(_Part(each) for each in offers)
-        self._width = 1 + max(len(each.shape) for each in self._parts)
+        self._rows = Rows(self._parts)
         self._starts = np.cumsum([1, *(len(each.features) for each in self._parts)])
 
     @property
@@ -190,69 +187,39 @@ class RuleSpace:
         return ("log_ns", *(name for each in self._parts for name in each.features))
 
     def sample(self, count: int, random: Random) -> Points:
-        whole = [self._rows(at, part.draw(count, random)) for at, part in enumerate(self._parts)]
+        whole = [self._rows.of(at, part.draw(count, random)) for at, part in enumerate(self._parts)]
         mixed = np.concatenate(whole)
         return mixed[random.permutation(len(mixed))[:count]]
 
     def enumerate(self, limit: int) -> Points | None:
-        found, left = [], limit
-        for at, part in enumerate(self._parts):
-            rows = part.whole(left)
-            if rows is None:
-                return None
-            found.append(self._rows(at, rows))
-            left -= len(rows)
-        return np.concatenate(found)
+        return self._rows.listed(limit)
 
     def estimate(self, points: Points) -> Column:
         found = np.zeros(len(points))
-        for at, part, rows in self._by_part(points):
-            for some in _chunks(rows):
-                cost = part.offer.cost(part.columns(self._indices(points[some], at)))
+        for at, part, rows in self._rows.by_member(points):
+            for some in chunks(rows, CHUNK_ROWS):
+                cost = part.offer.cost(part.columns(self._rows.indices(points[some], at)))
                 found[some] = cost.cycles * part.offer.context.target.machine.cycle_ns
         return found
 
     def features(self, points: Points) -> Column:
         found = np.zeros((len(points), int(self._starts[-1])), np.float32)
-        for at, part, rows in self._by_part(points):
-            for some in _chunks(rows):
-                ns, made = part.described(self._indices(points[some], at))
+        for at, part, rows in self._rows.by_member(points):
+            for some in chunks(rows, CHUNK_ROWS):
+                ns, made = part.described(self._rows.indices(points[some], at))
                 found[some, 0] = log_ns(ns)
                 found[some, self._starts[at] : self._starts[at + 1]] = made
         return found
 
     def mutate(self, points: Points, random: Random) -> Points:
-        made = points.copy()
-        for at, part, rows in self._by_part(points):
-            waiting = rows
-            for _ in range(MUTATIONS):
-                if not len(waiting):
-                    break
-                tried = self._indices(points[waiting], at).copy()
-                field = random.integers(0, len(part.shape), len(waiting))
-                most = np.array(part.shape)[field]
-                step = random.integers(1, np.maximum(most, 2))
-                tried[np.arange(len(waiting)), field] += step.astype(np.int32)
-                tried[np.arange(len(waiting)), field] %= most.astype(np.int32)
-                good = part.is_legal(tried)
-                made[waiting[good]] = self._rows(at, tried[good])
-                waiting = waiting[~good]
-        return made
+        return self._rows.mutate(points, random)
 
     def crossover(self, first: Points, second: Points, random: Random) -> Points:
-        made = first.copy()
-        alike = first[:, 0] == second[:, 0]
-        mixed = np.where(random.random(first.shape) < 0.5, first, second)
-        for at, part, rows in self._by_part(first):
-            some = rows[alike[rows]]
-            tried = self._indices(mixed[some], at)
-            good = part.is_legal(tried)
-            made[some[good]] = self._rows(at, tried[good])
-        return made
+        return self._rows.crossover(first, second, random)
 
     def choice(self, points: Points, row: int) -> str:
         part = self._parts[int(points[row, 0])]
-        columns = part.columns(self._indices(points[row : row + 1], int(points[row, 0])))
+        columns = part.columns(self._rows.indices(points[row : row + 1], int(points[row, 0])))
         return choice_text(Choice(part.offer.rule.name, plan_text(part.space.plan_at(columns, 0))))
 
     def point(self, choice: str) -> Points | None:
@@ -266,7 +233,7 @@ class RuleSpace:
             values = plan_values(plan).values()
             pairs = zip(part.space.candidates.values(), values, strict=True)
             indices = [list(candidates).index(value) for candidates, value in pairs]
-            return self._rows(at, np.array([indices], np.int32))
+            return self._rows.of(at, np.array([indices], np.int32))
         return None
 
     def default(self) -> Points:
@@ -279,26 +246,6 @@ class RuleSpace:
         found = self.point(choice_text(Choice(offer.rule.name, plan)))
         assert found is not None
         return found
-
-    def _rows(self, at: int, indices: Points) -> Points:
-        rows = np.zeros((len(indices), self._width), np.int32)
-        rows[:, 0] = at
-        rows[:, 1 : 1 + indices.shape[1]] = indices
-        return rows
-
-    def _indices(self, points: Points, at: int) -> Points:
-        return points[:, 1 : 1 + len(self._parts[at].shape)]
-
-    def _by_part(self, points: Points) -> list[tuple[int, _Part, Column]]:
-        """Each rule with the rows that are its own."""
-        found = [
-            (at, part, np.flatnonzero(points[:, 0] == at)) for at, part in enumerate(self._parts)
-        ]
-        return [each for each in found if len(each[2])]
-
-
-def _chunks(rows: Column) -> list[Column]:
-    return [rows[at : at + CHUNK_ROWS] for at in range(0, len(rows), CHUNK_ROWS)]
 
 
 def choice_text(choice: Choice) -> str:
