@@ -107,6 +107,17 @@ def test_pytorch_runs_what_has_no_code_and_says_so():
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+def test_effects_beside_what_has_no_code_are_ordered_by_nothing():
+    def checked(x):
+        factors, pivots = torch.linalg.ldl_factor(x @ x.T)  # looks at errors by an effect
+        return factors * 2, pivots
+
+    x = torch.randn(4, 4)
+    with pytest.warns(UserWarning, match="linalg_ldl_factor"):
+        made = torch.compile(checked, backend=tilewright)(x)
+    torch.testing.assert_close(made, checked(x), rtol=1e-4, atol=1e-5)
+
+
 def test_fallback_error_refuses():
     with pytest.raises(TilewrightError, match="linalg_ldl_factor"):
         torch.compile(with_factors, backend=tilewright, options=REFUSE)(torch.randn(4, 4))

@@ -131,7 +131,9 @@ def _parameters(
     late: list[tuple[int, fx.Node]] = []
     for at, node in enumerate(flat.inputs):
         fake = node.meta.get("val")
-        if at in weights:
+        if _is_token(node):  # None when it runs
+            env[node] = None
+        elif at in weights:
             env[node] = builder.constant(weights[at], node.name)
             if isinstance(fake, torch.Tensor) and fake.is_complex():
                 env[node] = parted(builder, env[node])
@@ -150,6 +152,14 @@ def _parameters(
             flat.taken.append(at)
         else:
             env[node] = fake
+
+
+def _is_token(node: fx.Node) -> bool:
+    """Whether an input only orders effects."""
+    effects = torch.ops.higher_order.with_effects
+    return bool(node.users) and all(
+        user.target is effects and user.args[0] is node for user in node.users
+    )
 
 
 def _results(
