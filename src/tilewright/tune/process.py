@@ -134,15 +134,19 @@ class Child:
     def stop(self) -> None:
         """End the process, whatever it does."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(OSError):
-            process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        if process is not None:
+            end_process(process)
+
+
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """End a process, whatever it does, and close what leads to it."""
+    with contextlib.suppress(OSError):
+        process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
 
 
 def _write(stream: IO[bytes] | None, data: bytes, deadline: float) -> None:

@@ -13,7 +13,6 @@ for nothing. Several jobs share the workers in turns; a job may ask for tags wor
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import subprocess
@@ -34,6 +33,7 @@ from tilewright.tune.fleet.wire import (
     check_welcome,
     greeting,
 )
+from tilewright.tune.process import end_process
 
 LEASE_S = 60.0
 CONNECT_S = 60.0
@@ -173,15 +173,8 @@ class Pipe:
 
     def stop(self) -> None:
         process, self._process, self._lines = self._process, None, None
-        if process is None:
-            return
-        with contextlib.suppress(OSError):
-            process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        if process is not None:
+            end_process(process)
 
 
 @dataclass
