@@ -6,7 +6,8 @@ The weights lose their own zero point where what is left has eight bits; that of
 becomes a term per column: an i32 constant, or, where only the run knows it (models that quantize
 what they see on the way), a multiple of one. Of two tensors of which neither is constant, the terms
 are sums of rows and columns. What remains is a product of bytes, as the machine has instructions
-for. A convolution that pads does so with its zero point first.
+for. A convolution that pads does so with its zero point first; weights that need nine bits without
+their zero point keep it, as a multiple of what each window sums up to.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from tilewright.graph.build import make_node
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.ops.layout import CHANNELS_FIRST
+from tilewright.graph.passes.match_signs import is_depthwise
 from tilewright.graph.types import TensorType
-from tilewright.sym import ONE, Const
+from tilewright.sym import ONE, Const, const
 
 
 def fold_zero_points(module: Module, ctx: PassContext) -> Module:
@@ -153,13 +155,17 @@ def conv(node: Node, scope: Scope) -> Replacement:
         return None
     each = None if zero is None else zero.reshape(-1, *[1] * (weights.ndim - 1))
     is_known, point = _point(_input(node, 2), scope)
-    signed = _signed(weights, each)
-    if signed is None or node.get("layout", CHANNELS_FIRST) != CHANNELS_FIRST:
+    if node.get("layout", CHANNELS_FIRST) != CHANNELS_FIRST:
         return None
     if not (is_known or _is_one(_input(node, 2))):
         return None
+    signed = _signed(weights, each)
+    if signed is None and is_depthwise(node):
+        return None
+    kept = None if signed is not None else each  # what stays of the weights' zero points
+    stored = weights if signed is None else signed
     steps = Steps(node, scope)
-    right = _stored(steps, signed, weights, node.inputs[1])
+    right = _stored(steps, stored, weights, node.inputs[1])
     attributes = dict(node.attributes)
     pads: tuple[int, ...] = tuple(node.get("pads", ()))
     around: Value | None = None  # the zero point
@@ -167,26 +173,59 @@ def conv(node: Node, scope: Scope) -> Replacement:
         around = _single(steps, node.inputs[2])
     elif point:
         around = steps.constant(point, x.tensor, "point")
-    if around is not None and any(pad != 0 for pad in pads):
+    if (around is not None or kept is not None) and any(pad != 0 for pad in pads):
         x = _padded(steps, x, pads, around)
         attributes["pads"] = (0,) * len(pads)
-    axes = tuple(range(1, signed.ndim))
+    centred = stored.astype(np.int64) - (0 if kept is None else kept.astype(np.int64))
+    axes = tuple(range(1, weights.ndim))
     if not is_known:
-        once = steps.constant(_terms(signed, axes, 1), TensorType(I32, ()), "terms")
+        once = steps.constant(_terms(centred, axes, 1), TensorType(I32, ()), "terms")
         terms = steps.add("mul", steps.add("cast", around, to=I32), once)
         bias = terms if bias is None else steps.add("add", terms, bias)
     elif point:
-        known = _terms(signed, axes, point)
+        known = _terms(centred, axes, point)
         total = known if old is None else (known.astype(np.int64) + old).astype(np.int32)
         bias = steps.constant(total, TensorType(I32, ()), "bias")
     inputs = (x, right) if bias is None else (x, right, None, None, bias)
-    made = make_node("conv_integer", inputs, attributes, node.loc)
-    steps.nodes.append(made)
+    made = steps.add("conv_integer", *inputs, **attributes)
+    if kept is not None:
+        steps.add("add", made, _multiples(steps, node, x, weights.shape, kept))
     return steps.done()
 
 
-def _padded(steps: Steps, x: Value, pads: tuple[int, ...], point: Value) -> Value:
-    """x with its zero point around it."""
+def _multiples(steps: Steps, node: Node, x: Value, shape: tuple[int, ...], zero: Array) -> Value:
+    """Minus each channel's zero point times the sum of what its windows see."""
+    channels, inner, *kernel = shape
+    groups, rank = int(node.get("groups", 1)), len(kernel)
+    batch, _, *spatial = shape_of(x) or ()
+    parts = steps.add("reshape", x, shape=(batch, const(groups), const(inner), *spatial))
+    wide = steps.add("cast", parts, to=I32)
+    sums = steps.add("reduce_sum", wide, axes=(2,), keepdims=False)
+    last = steps.add("transpose", sums, perm=(0, *range(2, rank + 2), 1))
+    seen = steps.add(
+        "patches",
+        last,
+        kernel=tuple(kernel),
+        strides=node["strides"],
+        dilations=node["dilations"],
+    )
+    taps = tuple(range(rank + 1, 2 * rank + 1))
+    windows = steps.add("reduce_sum", seen, axes=taps, keepdims=False)
+    first = steps.add("transpose", windows, perm=(0, rank + 1, *range(1, rank + 1)))
+    places = (shape_of(first) or ())[2:]
+    each = np.broadcast_to(-zero.astype(np.int32).reshape(-1), (channels,))
+    if groups == 1:
+        scale = steps.constant(each.reshape(-1, *[1] * rank), TensorType(I32, ()), "zeros")
+        return steps.add("mul", first, scale)
+    apart = steps.add("reshape", first, shape=(batch, const(groups), const(1), *places))
+    by_group = each.reshape(groups, channels // groups, *[1] * rank)
+    scale = steps.constant(by_group, TensorType(I32, ()), "zeros")
+    scaled = steps.add("mul", apart, scale)
+    return steps.add("reshape", scaled, shape=(batch, const(channels), *places))
+
+
+def _padded(steps: Steps, x: Value, pads: tuple[int, ...], point: Value | None) -> Value:
+    """x with its zero point, or zeros, around it."""
     rank = len(shape_of(x) or ())
     half = len(pads) // 2
     amounts = (*[0] * (rank - half), *pads[:half], *[0] * (rank - half), *pads[half:])

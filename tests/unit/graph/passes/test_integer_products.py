@@ -120,3 +120,20 @@ def test_a_target_without_dot_products_is_left_alone():
     module = b.module(b.add("matmul_integer", x, b.constant(values(np.int8, 8, 16))))
     context = PassContext(target=Target.parse("aarch64-linux-gnu -mcpu=cortex-a53"))
     assert run_passes(module, (match_signs, widen_bytes), context) is module
+
+
+@every_target
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("zero", [77, [3, 250, 0, 128, 90, 131, 7, 255]], ids=["one", "each"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_convolutions_whose_weights_need_nine_bits_without_their_zero_point(
+    target, groups, zero, is_known
+):
+    x, w = values(np.uint8, 2, 8, 7, 5), values(np.uint8, 8, 8 // groups, 3, 2)
+    b = Builder()
+    given = param(b, "x", x)
+    point = b.constant(np.uint8(7)) if is_known else param(b, "p", np.uint8(7).reshape(()))
+    zeros = b.constant(np.asarray(zero, np.uint8))
+    window = {"strides": (2, 1), "pads": (1, 0, 2, 1), "dilations": (1, 2), "groups": groups}
+    y = b.add("conv_integer", given, b.constant(w), point, zeros, **window)
+    check(b.module(y), target, x, *([] if is_known else [np.asarray(np.uint8(7))]))
