@@ -21,6 +21,8 @@ from tilewright.graph.passes.lower_precision import lower_precision, lower_preci
 from tilewright.graph.passes.match_signs import match_signs
 from tilewright.graph.passes.merge_common_subexpressions import merge_common_subexpressions
 from tilewright.graph.passes.merge_parallel_matmuls import merge_parallel_matmuls
+from tilewright.graph.passes.prefer_integers import prefer_integers
+from tilewright.graph.passes.quantize_by_reciprocals import quantize_by_reciprocals
 from tilewright.graph.passes.recognize_attention import recognize_attention
 from tilewright.graph.passes.recognize_norms import recognize_norms
 from tilewright.graph.passes.recognize_quantized import recognize_quantized
@@ -37,8 +39,10 @@ from tilewright.graph.passes.widen_bytes import widen_bytes
 from tilewright.graph.passes.widen_groups import widen_groups
 from tilewright.graph.passes.widen_products import widen_products
 
-# Before all others, where products of a quantized model are to be those of its integers.
-QUANTIZED = (recognize_quantized,)
+# Before all others: products of a quantized model are those of its integers, where the target is
+# made for them; or wherever it is asked for.
+PREFERRED = (prefer_integers,)
+QUANTIZED = (recognize_quantized, quantize_by_reciprocals)
 
 # From an imported model to a canonical one: shapes known, constants folded, nothing twice.
 CANONICAL = (
