@@ -32,6 +32,7 @@ from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
 from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
 from tilewright.graph.passes.stream_attention import stream_attention
+from tilewright.graph.passes.tabulate_bytes import tabulate_bytes
 from tilewright.graph.passes.trim_kernels import trim_kernels
 from tilewright.graph.passes.unfold_convolutions import unfold_convolutions
 from tilewright.graph.passes.unroll_single_steps import unroll_single_steps
@@ -111,8 +112,9 @@ LOWER_PRECISION_F16 = (lower_precision_f16, *LOWER_PRECISION[1:])
 # Where tensor cores do the products of attention.
 STREAMED = (stream_attention,)
 
-# Where products of a quantized model are those of its integers: scales become one.
-SCALED = (fold_scales, remove_dead_nodes)
+# Where products of a quantized model are those of its integers: functions of bytes become tables,
+# scales become one.
+SCALED = (tabulate_bytes, remove_dead_nodes, fold_scales, remove_dead_nodes)
 
 # Of convolutions of integers, windows become rows; operands get the width that is multiplied.
 UNFOLDED = (
