@@ -28,6 +28,7 @@ from tilewright.rules.cpu.dot_model import (
     fits_registers,
     is_unrollable,
     narrower_of,
+    register_tile,
     result_cycles,
     tile_cycles,
 )
@@ -266,7 +267,8 @@ def apply(
     ko, kg = sch.split(loops[found.in_channels], [None, dot.steps])
     summed = [*[loops[at] for at in found.kernel_spatial], ko]
     shared = [batch, *group, chunk, rows]
-    sch.reorder(*shared, *tiles, panel, *summed, *positions, vector, lane, kg)
+    tile_loops = register_tile(dot, positions, vector)
+    sch.reorder(*shared, *tiles, panel, *summed, *tile_loops, lane, kg)
     for loop in (*positions, vector):
         sch.unroll(loop)
     done = [block, packed, *results(sch, block, panel, dot.lanes, plan.nr * dot.lanes)]
