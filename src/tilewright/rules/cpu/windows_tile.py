@@ -129,7 +129,7 @@ def tile_windows(
     sch.unroll(position)
     if plan.unroll_kernel:
         sch.unroll(kernel[-1])
-    done = results(sch, block, vector, lanes)
+    done = results(sch, block, vector, lanes, lanes)
     sch.decompose_reduction(block, kernel[0])
     if plan.parallel != NONE:
         sch.parallel(fused(sch, outer) if plan.parallel == ROWS else tile)
