@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.base.dtype import F32
 from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Module, Node, Value
-from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
+from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.sym import ONE
 
 
@@ -89,7 +89,7 @@ class _Scaled(Steps):
         scope = self.scope
         array = scope.constant(x)
         if array is not None:
-            return self.constant(array.astype(np.float64) * factor, x.tensor, "scaled")
+            return self.number(array.astype(np.float64) * factor, x, "scaled")
         node = scope.producer(x, "mul", "add", "relu", "dequantize")
         if node is not None and node.op == "dequantize":
             real = self.real(node, factor)
@@ -99,7 +99,13 @@ class _Scaled(Steps):
             made = self.inner(node, factor)
             if made is not None:
                 return made
-        return self.add("mul", x, self.constant(factor, x.tensor, "factor"))
+        return self.add("mul", x, self.number(factor, x, "factor"))
+
+    def number(self, array: Array | float, like: Value, hint: str) -> Value:
+        """A constant, 0 where it has fewer digits than f32 has: what is rounded to an integer
+        behind it does not notice, and products of such numbers take hundreds of cycles."""
+        is_tiny = np.abs(array) < np.finfo(np.float32).smallest_normal
+        return self.constant(np.where(is_tiny, 0.0, array), like.tensor, hint)
 
     def inner(self, node: Node, factor: float) -> Value | None:
         """What a node that nothing else reads gives, times the factor."""
@@ -121,7 +127,7 @@ class _Scaled(Steps):
         if q is None or scale is None or known is None:
             return None
         step, offset = known
-        slope = self.constant(step * factor, scale.tensor, "slope")
+        slope = self.number(step * factor, scale, "slope")
         if self.scope.producer(q, "quantize") and self.scope.is_used_once(q):
             # It stays in a register: what was added to it comes off before it is multiplied.
             inputs = (q, slope, zero) if offset else (q, slope)
@@ -129,4 +135,4 @@ class _Scaled(Steps):
         value = self.add("mul", self.add("cast", q, to=F32), slope)
         if not offset:
             return value
-        return self.add("add", value, self.constant(-offset * step * factor, scale.tensor, "off"))
+        return self.add("add", value, self.number(-offset * step * factor, scale, "off"))
