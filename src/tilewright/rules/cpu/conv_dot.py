@@ -143,8 +143,8 @@ def box_of(problem: Problem, mr: int) -> tuple[int, ...] | None:
 def plans(problem: Problem, context: RuleContext) -> Space[ConvDotPlan] | None:
     """All blockings of a convolution; None where register tiles do not serve."""
     dot = problem.dot
-    if problem.channels < dot.lanes // 2:
-        return None
+    if problem.channels * dot.group < dot.lanes:
+        return None  # an instruction for each lane does as much
     boxes = [mr for mr in MR if box_of(problem, mr) is not None]
     vectors = -(-problem.channels // dot.lanes)
     panels = {-(-vectors // nr) for nr in NR if nr <= vectors}
