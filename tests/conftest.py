@@ -18,7 +18,8 @@ A case with both is scheduled first, then goes through the passes.
 
 A program that starts with `graph` or `module` is a model, with the passes of models.
 
-`// rules:` takes names of processors (`name,-feature`), `// threads:` and `// constants:` what else rules may know;
+`// rules:` takes names of processors (`name,-feature` is one without), `// threads:` and
+`// constants:` what else rules may know;
 the model is lowered and scheduled for each, and the second half lists what was decided:
 
     // ---- becomes

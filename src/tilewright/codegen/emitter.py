@@ -29,11 +29,11 @@ from tilewright.codegen.facts import (
     open_lanes,
 )
 from tilewright.codegen.handlers import Handlers
+from tilewright.codegen.lookup import bytes_of
+from tilewright.codegen.lookup import emit as emit_lookup
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.math import FORMULAS, expand_call
 from tilewright.codegen.memory import Accesses, Memory, Place
-from tilewright.codegen.lookup import bytes_of
-from tilewright.codegen.lookup import emit as emit_lookup
 from tilewright.codegen.rounding import emit as emit_rounded
 from tilewright.codegen.rounding import rounded
 from tilewright.codegen.tiles import TileRegisters

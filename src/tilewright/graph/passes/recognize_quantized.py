@@ -166,6 +166,7 @@ def matmul(node: Node, scope: Scope) -> Replacement:
     rank = len(shape_of(b.value) or ())
     if b.axis is not None and b.axis != rank - 1:
         return None
+    assert node.inputs[0] is not None
     if not _is_exact((shape_of(node.inputs[0]) or ())[-1:]):
         return None
     steps = _Product(node, scope)

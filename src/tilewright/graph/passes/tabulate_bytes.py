@@ -68,7 +68,8 @@ class _Tables:
         if function is None:
             return None
         self.functions[node.output] = function
-        if node.output.tensor.dtype not in (I8, U8) or function.operations <= OPERATIONS["lookup_bytes"]:
+        is_byte = node.output.tensor.dtype in (I8, U8)
+        if not is_byte or function.operations <= OPERATIONS["lookup_bytes"]:
             return None
         table = store_constant(self.constants, function.results, "table", node.loc)
         nodes, x = [table], function.of
