@@ -32,9 +32,6 @@ from tilewright.graph.match import (
 from tilewright.graph.types import TensorType
 from tilewright.sym import ONE, Const, Expr
 
-LARGEST = 255  # difference of two bytes
-SAME_SCALE = 2.0**-22  # relative: what f32 makes of a product of two scales
-
 
 def recognize_quantized(module: Module, ctx: PassContext) -> Module:
     """Before: matmul(dequantize(%a), dequantize(%b)).   After: mul(matmul_integer(%a, %b), s)."""
@@ -82,7 +79,7 @@ def _is_exact(summed: Sequence[Expr]) -> bool:
         if not isinstance(dim, Const):
             return False
         count *= int(dim.value)
-    return count * LARGEST * LARGEST < 1 << 31
+    return count * U8.max * U8.max <= I32.max  # no two bytes are further apart
 
 
 class _Product(Steps):
@@ -224,5 +221,6 @@ def _whole_bias(bias: Value | None, x: _Integers, w: _Integers, scope: Scope) ->
     product = np.asarray(arrays[0], dtype=np.float64).reshape(()) * np.asarray(
         arrays[1], dtype=np.float64
     )
-    same = np.allclose(product.reshape(-1), scale.reshape(-1), rtol=SAME_SCALE, atol=0)
+    rounded = 2 * np.finfo(np.float32).eps  # what f32 makes of a product of two scales
+    same = np.allclose(product.reshape(-1), scale.reshape(-1), rtol=rounded, atol=0)
     return stored if same and scale.size in (1, stored.size) else None
