@@ -41,8 +41,12 @@ class WindowsPlan:
 
 def lanes_of(found: Windows, context: RuleContext) -> int:
     """Channels at a time: a vector of the sums, or several where a vector of what is read holds
-    more, as one of bytes does."""
-    return context.target.lanes(_sum_bits(found)) * vectors_of(found, context)
+    more, as one of bytes does; of bytes fewer, if those make whole vectors."""
+    lanes = context.target.lanes(_sum_bits(found)) * vectors_of(found, context)
+    channels, least = found.size(found.out_channels), context.target.lanes(32)
+    while lanes > least and channels is not None and channels % lanes:
+        lanes //= 2
+    return lanes
 
 
 def _sum_bits(found: Windows) -> int:
