@@ -33,20 +33,12 @@ from tilewright.rules.cpu.dot_model import (
     whole,
 )
 from tilewright.rules.cpu.epilogue import results
-from tilewright.rules.cpu.gemm import (
-    EXPOSED,
-    MISFIT_SHARE,
-    PREFETCH_L2_STEPS,
-    TAIL_SHARE,
-    chunk_counts,
-    row_tile,
-    row_tiles,
-)
+from tilewright.rules.cpu.gemm import EXPOSED, TAIL_SHARE, chunk_counts, row_tile, row_tiles
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N, ceil_div
-from tilewright.rules.cpu.gemm_schedule import copy_of, inline_crop, producer_of, read_index
+from tilewright.rules.cpu.gemm_schedule import copy_of, inline_crop, producer_of
 from tilewright.rules.cpu.gemv import GEMV_MAX_M
 from tilewright.rules.match.contraction import Contraction, contraction
-from tilewright.rules.match.nest import attempt, block_of, fused, nest_of
+from tilewright.rules.match.nest import attempt, fused, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import ONE, Const, Expr
@@ -95,7 +87,6 @@ class DotPlan:
     m_chunks: int = unit("chunks of m", "that threads share out; 1 for other axes")
     nc_panels: int = unit("panels", "in a block of n that stays in L2")
     k_unroll: int = unit("calls along k", "that are unrolled")
-    prefetch_b: int = unit("steps of k", "ahead; 0: none")
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Problem | None:
@@ -156,16 +147,12 @@ def plans(problem: Problem, context: RuleContext) -> Space[DotPlan] | None:
         "m_chunks": (1,) if threads == 1 else chunk_counts(found, mr_max, threads),
         "nc_panels": (1,) if is_dynamic_n else tuple(counts),
         "k_unroll": K_UNROLL,
-        "prefetch_b": (0, PREFETCH_L2_STEPS * dot.group),
     }
     return Space(
         DotPlan,
         candidates,
         lambda columns: _legal(problem, context, columns),
-        stages=(
-            ("mr", "nr", "parallel", "m_chunks"),
-            ("nc_panels", "k_unroll", "prefetch_b"),
-        ),
+        stages=(("mr", "nr", "parallel", "m_chunks"), ("nc_panels", "k_unroll")),
     )
 
 
@@ -209,8 +196,7 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     batch = np.where(is_batch, ceil_div(problem.batch, threads), problem.batch)
     full, rest = m // mr, m % mr
     left = np.maximum(rest, 1)
-    b_block = c["nc_panels"] * nr * problem.panel_vector_bytes
-    near = b_block <= machine.l1d.size_bytes // 2
+    near = c["nc_panels"] * nr * problem.panel_vector_bytes <= machine.l1d.size_bytes // 2
     sums = full * tile_cycles(dot, machine, mr, nr, problem.k, near) + np.where(
         rest > 0, tile_cycles(dot, machine, left, nr, problem.k, near), 0
     )
@@ -234,7 +220,6 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
         tails=TAIL_SHARE * sums * (problem.m % mr > 0),
         loop=batch * panels * ceil_div(m, mr) * problem.calls / c["k_unroll"],
         pack=pack,
-        prefetch=MISFIT_SHARE * sums * ((c["prefetch_b"] > 0) == near),
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
     )
 
@@ -270,18 +255,13 @@ def apply(
         sch.unroll(loop)
     done = [c, panel, *results(sch, c, jp, dot.lanes, plan.nr * dot.lanes)]
     init = sch.decompose_reduction(c, (*far, ko)[0])
-    inside = None
     if plan.k_unroll > 1:
-        ko, inside = sch.split(ko, [None, plan.k_unroll])
-        sch.unroll(inside)
+        _, near = sch.split(ko, [None, plan.k_unroll])
+        sch.unroll(near)
     if filled is not None:
         done.append(filled)
         _fill(sch, filled, problem, [*outer, *chunk, jb, *rows][-1])
     _pack(sch, panel, problem, plan, jb)
-    if plan.prefetch_b:
-        ahead = -(-plan.prefetch_b // (plan.k_unroll * dot.steps))
-        read = read_index(sch, c, block_of(sch.function, panel.name).writes[0].buffer)
-        attempt(sch, sch.prefetch, c, read, ko, ahead, inside, True)
     sch.tensorize(lane, plan.dot)
     sch.tensorize(sch.get_loops(init)[-1], plan.dot)
     done.append(init)
