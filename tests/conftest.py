@@ -18,7 +18,8 @@ A case with both is scheduled first, then goes through the passes.
 
 A program that starts with `graph` or `module` is a model, with the passes of models.
 
-`// rules:` takes names of processors, `// threads:` and `// constants:` what else rules may know;
+`// rules:` takes names of processors (`name,-feature` is one without), `// threads:` and
+`// constants:` what else rules may know;
 the model is lowered and scheduled for each, and the second half lists what was decided:
 
     // ---- becomes
@@ -153,9 +154,11 @@ class Case:
         found: list[str] = []
         for processor in self.directives["rules"].split():
             triple = "aarch64" if processor.startswith(ARM) else "x86_64"
+            name, *switches = processor.split(",")  # features that it has, or has not
+            features = f" -mattr={','.join(switches)}" if switches else ""
             made = rules.schedule(
                 lower(parse_module(self.given).main, "kernel"),
-                f"{triple}-linux-gnu -mcpu={processor}",
+                f"{triple}-linux-gnu -mcpu={name}{features}",
                 threads=int(self.directives.get("threads", "1")),
                 constants=self.directives.get("constants", "").split(),
             )

@@ -742,6 +742,9 @@ case(
     note="blocks",
 )
 case("dequantize", rand(4, 6, of=np.int32, high=1 << 30), np.float32(0.1), to=dtype("f32"))
+for _of in ("u8", "i8", "f32"):
+    _table = rand(256, low=0, high=99).astype(dtype(_of).numpy)
+    case("lookup_bytes", rand(5, 37, of=np.uint8, low=0, high=256), _table, fixed=(1,))
 case(
     "requantize",
     rand(2, 3, 4, of=np.int32, low=-(1 << 20), high=1 << 20),

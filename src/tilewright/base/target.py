@@ -117,6 +117,11 @@ class Target:
         names = _ALIASES.get(feature, (feature,))
         return any(name in self.features for name in names)
 
+    @property
+    def looks_up_bytes(self) -> bool:
+        """Whether instructions look vectors of bytes up in a table of 256."""
+        return self.kind == CPU and (self.arch == "aarch64" or self.has("avx2"))
+
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in one vector register; at least 1."""
         return max(1, self.vector_bits // bits)

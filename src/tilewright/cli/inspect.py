@@ -156,7 +156,7 @@ def describe_module(module: Module) -> dict[str, Any]:
             "memory": [memory],
         }
     from tilewright.driver.accelerate import AcceleratedModule
-    from tilewright.driver.compiled import kernel_calls
+    from tilewright.driver.compiled import kernel_calls, products_of
 
     inside = _inside(module)
     images = {kernel.name: len(kernel.image) for kernel in inside.program.kernels.values()}
@@ -167,6 +167,7 @@ def describe_module(module: Module) -> dict[str, Any]:
         report |= {"accelerator": {"cycles": module.cycles, "layers": module.report()}}
     return report | {
         "placement": inside.placement.counts(),
+        "products": products_of(inside.placement.graph),
         "timings_s": module.timings,
         "kernels": kernels,
         "memory": [_memory(inside)],
@@ -211,6 +212,9 @@ def _show(report: dict[str, Any], nodes: bool) -> None:
         out.print(_layers(report["accelerator"]))
     for device, count in report.get("placement", {}).items():
         out.print(f"{device}: {count} nodes")
+    if any(report.get("products", {}).values()):
+        told = ", ".join(f"{count} of {kind}" for kind, count in report["products"].items())
+        out.print(f"products: {told}")
     out.print(f"fallbacks: {', '.join(report['fallbacks']) or 'none'}")
 
 

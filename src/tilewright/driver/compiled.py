@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,10 @@ from tilewright.sym import Const, Size
 from tilewright.tune.tuner import Outcome
 
 SUFFIXES = (".so", ".o", ".h")
+PRODUCTS = {  # operators by what they multiply
+    "integers": ("matmul_integer", "conv_integer"),
+    "floats": ("matmul", "conv", "attention"),
+}
 
 
 @dataclass(frozen=True)
@@ -228,6 +233,12 @@ def kernel_calls(program: Program) -> Iterable[Mapping[str, Any]]:
                 "label": node["label"],
                 "nodes": list(dict.fromkeys(origins(node.loc))),
             }
+
+
+def products_of(graph: ir.Graph) -> dict[str, int]:
+    """How many GEMMs and convolutions of a graph sum products of integers, and of floats."""
+    counts = Counter(node.op for node in walk(graph))
+    return {kind: sum(counts[op] for op in ops) for kind, ops in PRODUCTS.items()}
 
 
 def origins(loc: Loc) -> Iterable[str]:

@@ -25,6 +25,7 @@ OPERATIONS: dict[str, int] = {
     **dict.fromkeys(("sin", "cos", "tan", "sinh", "cosh", "asinh", "acosh", "atanh"), 24),
     **dict.fromkeys(("asin", "acos", "atan", "atan2", "pow"), 32),
     **dict.fromkeys(("quantize", "dequantize", "batch_norm", "random_bits"), 8),
+    "lookup_bytes": 24,
     **dict.fromkeys(("reshape", "transpose", "slice", "expand"), 0),
 }
 

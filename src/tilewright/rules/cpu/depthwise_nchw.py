@@ -108,7 +108,7 @@ def apply(
     sch.vectorize(lane)
     for loop in (near, *kernel):
         sch.unroll(loop)
-    done = [block, *results(sch, block, vector, plan.lanes)]
+    done = [block, *results(sch, block, vector, plan.lanes, plan.lanes)]
     if padding is not None:
         sch.compute_at(padding, channel)
         _, along = sch.split(sch.get_loops(padding)[-1], [None, plan.lanes])

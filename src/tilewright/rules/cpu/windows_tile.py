@@ -41,8 +41,12 @@ class WindowsPlan:
 
 def lanes_of(found: Windows, context: RuleContext) -> int:
     """Channels at a time: a vector of the sums, or several where a vector of what is read holds
-    more, as one of bytes does."""
-    return context.target.lanes(_sum_bits(found)) * vectors_of(found, context)
+    more, as one of bytes does; of bytes fewer, if those make whole vectors."""
+    lanes = context.target.lanes(_sum_bits(found)) * vectors_of(found, context)
+    channels, least = found.size(found.out_channels), context.target.lanes(32)
+    while lanes > least and channels is not None and channels % lanes:
+        lanes //= 2
+    return lanes
 
 
 def _sum_bits(found: Windows) -> int:
@@ -129,7 +133,7 @@ def tile_windows(
     sch.unroll(position)
     if plan.unroll_kernel:
         sch.unroll(kernel[-1])
-    done = results(sch, block, vector, lanes)
+    done = results(sch, block, vector, lanes, lanes)
     sch.decompose_reduction(block, kernel[0])
     if plan.parallel != NONE:
         sch.parallel(fused(sch, outer) if plan.parallel == ROWS else tile)
