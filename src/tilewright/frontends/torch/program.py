@@ -15,7 +15,14 @@ from typing import Any
 
 import torch
 from torch.export import Dim, ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    OutputKind,
+    SymBoolArgument,
+    SymFloatArgument,
+    SymIntArgument,
+)
 
 from tilewright.base.errors import TilewrightError, UserError
 from tilewright.frontends.common.report import report
@@ -33,6 +40,7 @@ Range = int | tuple[int, int]
 Dynamic = bool | Mapping[str, Any]
 
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_NUMBERS = (SymIntArgument, SymFloatArgument, SymBoolArgument)
 _MUTATED = (
     OutputKind.BUFFER_MUTATION,
     OutputKind.USER_INPUT_MUTATION,
@@ -341,6 +349,8 @@ class _Import:
                 if isinstance(spec.arg, ConstantArgument) or result is None:
                     structure.results.append(("constant", getattr(spec.arg, "value", None)))
                     continue
+                structure.results.append(("number", len(values)))
+            elif isinstance(spec.arg, _NUMBERS):
                 structure.results.append(("number", len(values)))
             else:
                 structure.results.append(("tensor", len(values)))

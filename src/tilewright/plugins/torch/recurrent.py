@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-LIBRARY = torch.library.Library("tilewright", "DEF")
+LIBRARY: Any = torch.library.Library("tilewright", "DEF")  # type: ignore[no-untyped-call]
 
 
 def _declare(kind: str) -> Any:
