@@ -42,7 +42,7 @@ def bisect(
         raise typer.BadParameter(f"known: {', '.join(PRECISIONS)}", param_hint="--precision")
     machine = Machine.parse(target)
     graph = common.read_graph(model)
-    specs = [spec_of(value, value.name) for value in graph.main.params]
+    specs = [spec_of(value, value.name) for value in graph.given]
     arrays = common.make_inputs(specs, inputs, dim, seed)
 
     def native(schedule: bool) -> driver.Run:

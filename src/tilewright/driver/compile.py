@@ -22,9 +22,8 @@ from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import ACCEL, CPU, CUDA, Target
 from tilewright.codegen import jit, llvm
 from tilewright.codegen.build import can_run, new_module
-from tilewright.codegen.entry import signature_of
 from tilewright.codegen.export import places_of
-from tilewright.codegen.host import emit_main, input_function
+from tilewright.codegen.host import emit_main, input_signature
 from tilewright.driver.accelerate import (
     AcceleratedModule,
     compile_parts,
@@ -54,6 +53,7 @@ from tilewright.runtime import _native
 from tilewright.runtime.array import empty
 from tilewright.runtime.module import Module, Spec
 from tilewright.runtime.pool import checked_threads
+from tilewright.runtime.stateful import StatefulModule
 from tilewright.sym import Const
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import Database, Records, default_path
@@ -151,7 +151,16 @@ def compile(
     spent = [after - before for before, after in itertools.pairwise(laps)]
     stages = dict(zip(("import", "passes", "code"), spent, strict=True))
     module.timings = {"stages": stages, "passes": ctx.timings}
-    return opened.wrap(module)
+    return opened.wrap(with_states(module, graph))
+
+
+def with_states(module: Module, graph: ir.Module) -> Module:
+    """A module that keeps the states of a graph between calls."""
+    if not graph.states:
+        return module
+    count = len(graph.states)
+    begins = [np.asarray(graph.constants[name]) for name in graph.states]
+    return StatefulModule(module, begins, module.inputs[-count:], len(graph.made))
 
 
 def check_options(given: Mapping[str, Any]) -> None:
@@ -207,8 +216,10 @@ def build_module(module: ir.Module, target: Target, options: Options) -> Module:
     placed = placement(module, target)
     if target.kind == CUDA:
         check_on_device(module, placed)
+        module = replace(module, states=())  # its results come back, and are kept here
     if placed.is_native and all(is_tensor(param.type) for param in module.main.params):
         return build_native(module, target, options, placed)
+    module = replace(module, states=())
     main, parts = call_foreign_parts(module, placed)
     inputs, outputs = specs_of(module)
     foreign = Foreign(parts, tuple(inputs), tuple(outputs))
@@ -220,6 +231,7 @@ def build_accelerated(
     module: ir.Module, target: Target, host: Target, options: Options, reasons: Mapping[str, str]
 ) -> Module:
     """Native code of the host, and streams for the parts that the accelerator runs."""
+    module = replace(module, states=())
     placed = place(module, host, reasons)
     main, parts, streams = compile_parts(module, placed, target)
     specs = specs_of(module)
@@ -261,7 +273,8 @@ def build_native(
     if can_run(target):
         weights = side_by_side(program.module.constants)
         program = replace(program, module=replace(program.module, constants=weights))
-    plan = plan_memory(program.module.main, in_place=options.in_place)
+    count = len(program.module.states)
+    plan = plan_memory(program.module.main, in_place=options.in_place, states=count)
     if target.kind == CUDA:
         return DeviceModule(program, plan, target, *specs_of(program.module))
     image = emit_host(program, plan, target)
@@ -305,7 +318,8 @@ def tuned(
         report=options.tuning,
     )
     try:
-        outcome = tune_model(module, setting, budget, records, settings)
+        plain = replace(module, states=())  # runs of trial calls are to be alike
+        outcome = tune_model(plain, setting, budget, records, settings)
         keys = [task_key(job) for job in jobs_of(module, setting).values()]
         winners = records.winners(keys)
     finally:
@@ -358,7 +372,7 @@ def load_module(inside: Inside, options: Options) -> Module:
     loaded = Loaded(program, inside.image, target)
     module = CompiledModule(
         loaded.code.addresses[inside.main],
-        signature_of(input_function(program.module.main, NAME)),
+        input_signature(program.module, NAME),
         inputs,
         outputs,
         ctypes.addressof(loaded.table),
@@ -370,11 +384,11 @@ def load_module(inside: Inside, options: Options) -> Module:
 
 
 def specs_of(module: ir.Module) -> tuple[list[Spec], list[Spec]]:
-    """The inputs and outputs of a model, by the names that users gave them."""
+    """The inputs and outputs of a model, by the names that users gave them; states are inputs."""
     graph = module.main
-    names = module.outputs or [value.name for value in graph.results]
+    names = module.result_names[: len(module.made)]
     inputs = [spec_of(value, value.name) for value in graph.params]
-    return inputs, [spec_of(*pair) for pair in zip(graph.results, names, strict=True)]
+    return inputs, [spec_of(*pair) for pair in zip(module.made, names, strict=True)]
 
 
 def spec_of(value: ir.Value, name: str) -> Spec:

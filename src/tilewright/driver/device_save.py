@@ -188,7 +188,7 @@ def save(
     """Write .so, .o or .h, whole or not at all."""
     check_path(path, SUFFIXES)
     name, host, (inputs, outputs) = c_name(name or path.stem), Target.parse(CPU), ports
-    signature = full_signature(program.module.main, outputs, name)
+    signature = full_signature(program.module, outputs, name)
     signature = replace(
         signature, params=tuple(replace(each, device=None) for each in signature.params)
     )

@@ -75,7 +75,8 @@ def lower_model(
     packing = Packing(module.constants, kernels, packers, setting.target)
     lowered = _with_packed(graph, lowering, packing)
     packing.finish()
-    constants = {name: packing.constants[name] for name in _used_constants(lowered)}
+    names = dict.fromkeys((*_used_constants(lowered), *module.states))
+    constants = {name: packing.constants[name] for name in names}
     made = replace(
         module, graphs={"main": lowered}, constants=constants, functions={}, stage=ir.LOWERED
     )

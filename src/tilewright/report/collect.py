@@ -265,7 +265,10 @@ def _by_call(
 
 def _plan(module: Compiled) -> MemoryPlan | None:
     inside = getattr(module, "inside", None)
-    return None if inside is None else plan_memory(inside.program.module.main)
+    if inside is None:
+        return None
+    lowered = inside.program.module
+    return plan_memory(lowered.main, states=len(lowered.states))
 
 
 # --------------------------------------------------------------------------- the graph
@@ -304,8 +307,7 @@ def _boxes(
         boxes.append(_box(node, by_node.get(node, ()), calls, measured))
         for value in node.outputs:
             source[value] = at
-    names = module.outputs or [value.name for value in module.main.results]
-    for name, value in zip(names, module.main.results, strict=True):
+    for name, value in zip(module.result_names, module.main.results, strict=True):
         if value in source:
             edges[source[value], len(boxes), str(value.type)] = None
         boxes.append(_plain(name, "output", (str(value.type),)))
