@@ -10,13 +10,23 @@ divides are filled up: their weights are 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tilewright.accel.build.pack import pack_parameters
-from tilewright.accel.operators import Axis, Blend, Conv, Windows, blend, conv, ratio_of, windows
+from tilewright.accel.operators import (
+    Axis,
+    Blend,
+    Conv,
+    Residual,
+    Windows,
+    blend,
+    conv,
+    ratio_of,
+    windows,
+)
 from tilewright.base.errors import Unsupported
 from tilewright.base.geometry import Geometry
 from tilewright.graph.ir import Node, Value
@@ -89,6 +99,7 @@ class Kernel:
     stored: dict[str, Array]  # weights and parameters, packed
     output: Layout
     macs: int  # multiply-accumulates that the layer asks for, filling aside
+    within: tuple[Node, ...] = ()  # layers before it that are computed along
 
     def function(self, geometry: Geometry) -> Function:
         return function_of(self.operator, geometry)
@@ -108,6 +119,26 @@ class _Refused(Unsupported):
 
 def refused(why: str) -> _Refused:
     return _Refused("TW7044", f"the accelerator does not run it: {why}")
+
+
+def with_sum(conv: Kernel, add: Kernel) -> Kernel:
+    """A convolution or matrix product that ends in the residual sum of its result."""
+    assert isinstance(conv.operator, Conv)
+    assert isinstance(add.operator, Blend)
+    factors = [add.operator.a, add.operator.b]
+    x, z = add.inputs["x"], add.inputs["z"]
+    if z[0] is conv.node.output:
+        (x, z), factors = (z, x), factors[::-1]
+    residual = Residual(factors[0], factors[1], add.operator.limits)
+    return Kernel(
+        add.node,
+        replace(conv.operator, residual=residual),
+        {**conv.inputs, "z": z},
+        {**conv.stored, "r": add.stored["q"]},
+        add.output,
+        conv.macs,
+        (conv.node,),
+    )
 
 
 Constants = Mapping[Value, Array]

@@ -10,6 +10,8 @@ host packs what comes in and unpacks what goes out.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,10 +26,12 @@ from tilewright.accel.device import backend_of, run_on, time_on
 from tilewright.accel.isa.steps import count_steps
 from tilewright.accel.isa.stream import Buffer, Stream
 from tilewright.accel.isa.table import dram_bytes
-from tilewright.accel.layers import Kernel, Layout, Operator, function_of, kernel_of
+from tilewright.accel.layers import Kernel, Layout, Operator, function_of, kernel_of, with_sum
+from tilewright.accel.operators import Blend, Conv
 from tilewright.accel.rules import schedule
+from tilewright.base.errors import ScheduleError
 from tilewright.base.target import Target
-from tilewright.graph.ir import Graph, Value
+from tilewright.graph.ir import Graph, Node, Value
 from tilewright.tensor.ir import Function
 
 Array = np.ndarray[Any, Any]
@@ -60,6 +64,7 @@ class Layer:
 
     name: str
     op: str
+    within: tuple[str, ...]  # nodes that are computed along
     plan: str
     macs: int
     tasks: tuple[int, int]
@@ -81,16 +86,20 @@ class Part:
     def run(self, *given: Array) -> list[Array]:
         """The results of the graph's parameters, constants among them not read."""
         g = self.stream.geometry
-        arrays: dict[str, Array] = dict(self.stored)
-        for at, layout, name, fill in self.inputs:
-            arrays[name] = layout.pack(np.asarray(given[at]), fill, g)
-        ran = run_on(backend_of(self.target.text), self.stream, arrays)
+        ran = run_on(backend_of(self.target.text), self.stream, self.packed(*given))
         if ran.end[-1] >= 0 and self.target.text.split()[0] != "vta-sim":
             self.last = ran
         made = ran.outputs
         return [
             layout.unpack(np.asarray(made[name]).view(np.int8), g) for layout, name in self.outputs
         ]
+
+    def packed(self, *given: Array) -> dict[str, Array]:
+        """What the stream reads: the graph's parameters as they lie in memory, and weights."""
+        arrays: dict[str, Array] = dict(self.stored)
+        for at, layout, name, fill in self.inputs:
+            arrays[name] = layout.pack(np.asarray(given[at]), fill, self.stream.geometry)
+        return arrays
 
     def timing(self) -> Timing:
         """When every task begins and ends."""
@@ -111,6 +120,7 @@ class Part:
                 {
                     "name": layer.name,
                     "op": layer.op,
+                    "within": layer.within,
                     "plan": layer.plan,
                     "cycles": took,
                     "bytes": layer.bytes_moved,
@@ -161,11 +171,13 @@ class _Compiler:
         outputs = []
         for at, value in enumerate(self.graph.results):
             results.setdefault(value, self._buffer(f"y{at}", "out"))
+        kernels = {
+            node: kernel_of(node, self.constants, self.geometry, outside)
+            for node in self.graph.nodes
+            if node.op != "constant"
+        }
         counts = []
-        for node in self.graph.nodes:
-            if node.op == "constant":
-                continue
-            kernel = kernel_of(node, self.constants, self.geometry, outside)
+        for kernel in self._fused(kernels):
             first = len(self.folder.tasks)
             made = self._kernel(kernel, results)
             counts.append((kernel, made, first, len(self.folder.tasks)))
@@ -188,6 +200,32 @@ class _Compiler:
             at += len(flat)
         ordered = [outputs[list(results).index(value)] for value in self.graph.results]
         return Part(self.target, stream, self.inputs, ordered, {"weights": stored}, self.layers)
+
+    def _fused(self, kernels: dict[Node, Kernel]) -> list[Kernel]:
+        """Layers in order; a residual sum joins the layer before it where that is faster."""
+        uses = Counter([*(v for node in kernels for v in node.inputs), *self.graph.results])
+        makers = {node.output: node for node in kernels}
+        found = dict(kernels)
+        for node, kernel in kernels.items():
+            if not isinstance(kernel.operator, Blend):
+                continue
+            made = [makers[v] for v, _ in kernel.inputs.values() if v in makers and uses[v] == 1]
+            for before in sorted(made, key=lambda one: -found[one].macs):
+                if not isinstance(found[before].operator, Conv):
+                    continue
+                joined = with_sum(found[before], kernel)
+                if self._cycles(joined) < self._cycles(found[before]) + self._cycles(kernel):
+                    found[node] = joined
+                    del found[before]
+                    break
+        return list(found.values())
+
+    def _cycles(self, kernel: Kernel) -> float:
+        """As its plan predicts; one that does not fit takes forever."""
+        try:
+            return scheduled(kernel.operator, self.target).predicted
+        except ScheduleError:
+            return math.inf
 
     def _kernel(self, kernel: Kernel, results: dict[Value, int]) -> Scheduled:
         made = scheduled(kernel.operator, self.target)
@@ -213,7 +251,7 @@ class _Compiler:
         if found is None:  # a parameter of the graph, in this layout
             name = f"x{len(self.inputs)}"
             found = self._room(self._buffer(name, "in"), layout.size_bytes(self.geometry))
-            fill = int(kernel.node.get("x_zero", 0))
+            fill = kernel.operator.pad if isinstance(kernel.operator, Conv) else 0
             at = self.graph.params.index(value)
             self.inputs.append((at, layout, name, fill))
             self.places[value, layout.depth] = found
@@ -232,6 +270,7 @@ class _Compiler:
         return Layer(
             kernel.node.output.name,
             kernel.node.op,
+            tuple([node.output.name for node in kernel.within]),
             f"{made.rule} {made.plan}",
             kernel.macs,
             (first, last),

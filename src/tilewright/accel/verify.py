@@ -7,7 +7,8 @@ race. That one sequence is enough: queues and tokens alone decide what happens b
 Invariants, each with its error: fields fit, and a stream ends in one `finish` (TW7001, TW7004); no
 race (TW7010); it ends (TW7011); no counter overflows (TW7012); nothing unwritten is read (TW7013);
 addresses are inside (TW7014); no token is left over (TW7015); `finish` comes after all (TW7016);
-no task takes more steps than the watchdog lets pass (TW7017).
+no task takes more steps than the watchdog lets pass (TW7017); no `rescale` reads its own results
+(TW7050).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.accel.accesses import DRAM, Access, accesses, check_range
+from tilewright.accel.accesses import DRAM, Access, accesses, check_late_reads, check_range
 from tilewright.accel.isa.steps import Indices, check_extents
 from tilewright.accel.isa.stream import Stream, check_stream
 from tilewright.accel.isa.table import (
@@ -71,6 +72,7 @@ def verify(stream: Stream) -> Order:
             _check(stream, found, number, read, memories["uop"])
         touched = accesses(task, stream, uops)
         check_range(number, task, stream, touched)
+        check_late_reads(number, task, uops)
         for access in touched:
             if access.memory != DRAM:
                 _check(stream, found, number, access, memories[access.memory])

@@ -203,13 +203,17 @@ class AcceleratedModule(HybridModule):
         for number, part in enumerate(self.streams):
             graph = self.parts.module.graphs[part_name(number)]
             layers = [node for node in graph.nodes if node.op != "constant"]
-            for node, row in zip(layers, part.report(), strict=True):
-                found = next(n for n in waiting if n.attributes == node.attributes)
-                waiting.remove(found)
-                reasons[found] = (
+            told = {}
+            for row in part.report():
+                told[row["name"]] = (
                     f"{row['cycles']:,} cycles, {row['bytes']:,} bytes, "
                     f"{row['share']:.1%} of peak, {row['plan']}"
                 )
+                told |= {name: f"computed with %{row['name']}" for name in row["within"]}
+            for node in layers:
+                found = next(n for n in waiting if n.attributes == node.attributes)
+                waiting.remove(found)
+                reasons[found] = told[node.output.name]
         return replace(self.placed, reasons=reasons)
 
     @property

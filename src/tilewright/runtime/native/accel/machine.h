@@ -57,6 +57,12 @@ tw_gemm_step tw_gemm_step_of(const tw_accel_config *config);
 /* Cycles in which a task begins steps. */
 int64_t tw_task_cycles(const tw_machine *machine, const tw_task_word *task);
 
+/* Whether a task of the ALU requantizes: into `out`, or back into `acc`. */
+static inline bool tw_requantizes(const tw_task_word *task) {
+  return task->op == TW_ACCEL_ALU &&
+         (task->f[F_FN] == TW_REQUANT || task->f[F_FN] == TW_RESCALE);
+}
+
 bool tw_queues_init(tw_task_queue queues[TW_ACCEL_QUEUES], int32_t depth);
 void tw_queues_free(tw_task_queue queues[TW_ACCEL_QUEUES]);
 
