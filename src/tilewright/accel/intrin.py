@@ -133,7 +133,9 @@ def _requant(
         return requantized(src[b, o], bias[b, o], multiplier[b, o], shift[b, o], limits)
 
     back = name == "vta_rescale"
-    out = te.compute(shape, lambda *at: te.cast(step(*at), "i32") if back else step(*at), name="out")
+    out = te.compute(
+        shape, lambda *at: te.cast(step(*at), "i32") if back else step(*at), name="out"
+    )
     fn = te.function([*operands, out], name=name)
     return _placed(fn, (ACC,) * len(operands) + (ACC if back else OUT,))
 

@@ -93,9 +93,7 @@ class _Plan:
         self.turning = dict.fromkeys(MEMORIES, 0)  # entries that the fullest slot needs
         self.slots = dict.fromkeys(MEMORIES, 1)
 
-    def visit(
-        self, stmt: Stmt, loops: list[For], fixed: dict[str, int], turning: Held
-    ) -> None:
+    def visit(self, stmt: Stmt, loops: list[For], fixed: dict[str, int], turning: Held) -> None:
         if isinstance(stmt, For):
             loops = [*loops, stmt]
         elif isinstance(stmt, Alloc) and (name := memory_name(stmt.buffer)):

@@ -467,12 +467,7 @@ static void run(tw_machine *machine, tw_accel_job *job, bool timing_only) {
 static void run_all(void *opened, tw_accel_job *job) { run(opened, job, false); }
 static void run_timing(void *opened, tw_accel_job *job) { run(opened, job, true); }
 
-static void *open_machine(const tw_accel_config *config) {
-  return tw_accel_functional.open(config);
-}
-static void close_machine(void *opened) { tw_accel_functional.close(opened); }
-
-const tw_accel_backend_api tw_accel_cycle = {TW_ACCEL_VERSION, open_machine, run_all,
-                                             close_machine};
-const tw_accel_backend_api tw_accel_timing = {TW_ACCEL_VERSION, open_machine, run_timing,
-                                              close_machine};
+const tw_accel_backend_api tw_accel_cycle = {TW_ACCEL_VERSION, tw_machine_open, run_all,
+                                             tw_machine_close};
+const tw_accel_backend_api tw_accel_timing = {TW_ACCEL_VERSION, tw_machine_open, run_timing,
+                                              tw_machine_close};

@@ -33,6 +33,20 @@ void tw_machine_free(tw_machine *m) {
   memset(m, 0, sizeof *m);
 }
 
+void *tw_machine_open(const tw_accel_config *config) {
+  tw_machine *machine = malloc(sizeof *machine);
+  if (machine && !tw_machine_init(machine, config)) {
+    free(machine);
+    machine = NULL;
+  }
+  return machine;
+}
+
+void tw_machine_close(void *machine) {
+  tw_machine_free(machine);
+  free(machine);
+}
+
 void tw_machine_clear(tw_machine *m) {
   for (int32_t i = 0; i < TW_ACCEL_MEMORIES; ++i) {
     memset(m->written[i], 0, (size_t)m->config.depth[i]);
@@ -387,6 +401,24 @@ static int32_t run_alu(tw_machine *m, tw_accel_job *job, int64_t number, const t
     m->written[TW_ACC][s.dst] = 1;
   }
   return TW_OK;
+}
+
+int32_t tw_task_walk(const tw_machine *m, tw_accel_job *job, int64_t number,
+                     const tw_task_word *t, tw_step_visit visit, void *context) {
+  int64_t few[3 * FEW_UOPS];
+  walk w;
+  if (!walk_begin(&w, m, t, few)) {
+    return tw_job_error(job, TW_ERROR_NO_MEMORY, number, "not enough memory for microcode");
+  }
+  int32_t code = TW_OK;
+  tw_step s;
+  for (int64_t left = tw_task_steps(t); left > 0 && code == TW_OK; --left, walk_next(&w)) {
+    walk_step(&w, &s);
+    s.first = t->f[F_INIT] && walk_is_first(&w);
+    code = visit(context, t, &s);
+  }
+  walk_end(&w, few);
+  return code;
 }
 
 int32_t tw_task_execute(tw_machine *m, tw_accel_job *job, int64_t number, const tw_task_word *t,

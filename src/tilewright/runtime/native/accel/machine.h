@@ -36,6 +36,8 @@ typedef struct {
 bool tw_machine_init(tw_machine *machine, const tw_accel_config *config);
 void tw_machine_free(tw_machine *machine);
 void tw_machine_clear(tw_machine *machine); /* everything becomes unwritten */
+void *tw_machine_open(const tw_accel_config *config); /* one on the heap, as backends have it */
+void tw_machine_close(void *machine);
 
 /* Record the first error of a job; returns its code. */
 int32_t tw_job_error(tw_accel_job *job, int32_t code, int64_t task, const char *format, ...)
@@ -46,6 +48,15 @@ int32_t tw_task_decode(const tw_accel_config *config, tw_accel_job *job, int64_t
 /* Run one task, or refuse it. With `timing_only` loads of microcode alone. */
 int32_t tw_task_execute(tw_machine *machine, tw_accel_job *job, int64_t number,
                         const tw_task_word *task, bool timing_only);
+/* Every step of a GEMM or ALU task, as long as the visitor gives TW_OK. */
+typedef int32_t (*tw_step_visit)(void *context, const tw_task_word *task, const tw_step *step);
+int32_t tw_task_walk(const tw_machine *machine, tw_accel_job *job, int64_t number,
+                     const tw_task_word *task, tw_step_visit visit, void *context);
+/* Every task in the order that accel/order.py takes; `met`: who pushed the tokens that it pops. */
+typedef int32_t (*tw_task_visit)(void *context, int64_t number, const tw_task_word *task,
+                                 const int64_t *met);
+void tw_stream_walk(const tw_accel_config *config, tw_accel_job *job, tw_task_visit visit,
+                    void *context);
 int64_t tw_task_steps(const tw_task_word *task);
 int64_t tw_task_entries(const tw_task_word *task);
 int64_t tw_format_bytes(const tw_accel_config *config, const tw_task_word *task);
