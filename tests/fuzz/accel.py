@@ -25,8 +25,8 @@ from functools import partial
 import numpy as np
 
 from tilewright.accel.build import build_gemm
-from tilewright.accel.build.random_layers import random_layers
 from tilewright.accel.build.random import random_stream
+from tilewright.accel.build.random_layers import random_layers
 from tilewright.accel.compare import damage, differences, outcome, random_inputs
 from tilewright.accel.cycle import cycles
 from tilewright.accel.device import run_on

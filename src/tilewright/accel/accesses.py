@@ -14,8 +14,8 @@ from tilewright.accel.isa.stream import Instruction, Stream
 from tilewright.accel.isa.table import (
     ACC_BANKS,
     ALU_FUNCTIONS,
-    REQUANTIZING,
     REQUANT_ENTRIES,
+    REQUANTIZING,
     depth,
     dram_bytes,
 )

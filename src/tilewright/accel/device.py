@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.accel.cycle import Timing
-from tilewright.accel.isa.encode import encode
+from tilewright.accel.isa.encode import encode_all
 from tilewright.accel.isa.steps import MAX_STEPS
 from tilewright.accel.isa.stream import Stream
 from tilewright.accel.isa.table import (
@@ -163,7 +163,7 @@ def load(
             made.flush()
         buffers.append(made)
     if words is None:
-        words = b"".join(encode(one, stream.geometry) for one in stream.instructions)
+        words = encode_all(stream.instructions, stream.geometry)
     return Loaded(device, stream, tuple(buffers), words)
 
 

@@ -24,8 +24,8 @@ from tilewright.accel.isa.table import (
     MEMORIES,
     PLACES,
     QUEUES,
-    REQUANTIZING,
     REQUANT_ENTRIES,
+    REQUANTIZING,
     depth,
     dram_bytes,
 )
