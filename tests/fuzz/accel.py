@@ -144,7 +144,11 @@ def run_chunk(end: float, job: tuple[str, str, str | None, range]) -> tuple[str,
     for seed in seeds:
         if time.time() > end:
             break
-        told += [f"{kind}, {name}, seed {seed}: {one}" for one in KINDS[kind](name, library, seed)]
+        try:
+            found = KINDS[kind](name, library, seed)
+        except Exception as error:  # one that fails must not hide the others
+            found = [f"{type(error).__name__}: {error}"]
+        told += [f"{kind}, {name}, seed {seed}: {one}" for one in found]
         done += 1
     return kind, done, told
 

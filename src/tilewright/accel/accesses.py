@@ -160,7 +160,7 @@ def check_late_reads(number: int, task: Instruction, microcode: Indices) -> None
                 "TW7050",
                 f"{number}: rescale reads acc[{int(entries[late][0])}], which an earlier step of "
                 "it writes",
-                help="results go back into acc after the last step: use other entries, or two tasks",
+                help="results go back into acc after the last step: use other entries",
             )
 
 

@@ -105,7 +105,7 @@ def _widen(raw: Array, element: str) -> Array:
     if element == "i32":
         return raw.view(np.int32)
     if element == "i4":
-        halves = np.stack((raw & 15, raw >> 4), -1).reshape(len(raw), -1).astype(np.int8)
+        halves = np.stack((raw & 15, raw >> 4), -1).reshape(len(raw), 2 * raw.shape[1]).astype(np.int8)
         return (halves ^ 8) - 8
     return raw.view(np.int8)
 

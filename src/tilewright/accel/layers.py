@@ -324,7 +324,10 @@ def _add(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> 
     entries = layout.size_bytes(g) // (g.batch * g.block_out)
     arrays = [np.full(g.block_out, int(node[name])) for name in ("bias", "multiplier", "shift")]
     q = _parameters(arrays, g.block_out, 1, g)
-    operator = Blend(entries, int(node["a"]), int(node["b"]), _limits(node))
+    a, b = int(node["a"]), int(node["b"])
+    if not a or not b:
+        raise refused("it multiplies an operand by 0")
+    operator = Blend(entries, a, b, _limits(node))
     return Kernel(node, operator, {"x": (x, layout), "z": (y, layout)}, {"q": q}, layout, 0)
 
 

@@ -8,8 +8,8 @@ stage of its own, named after its memory:
     inp, wgt   operands of GEMM      a, b   8-bit operands of the ALU, widened      par   parameters
     acc        sums                  out    requantized                             y     results
 
-A convolution may end in a residual sum: `a` is then its result in 8 bits, `b` the other operand, `sum`
-their sum, and `scale` has the parameters of the convolution itself.
+A convolution may end in a residual sum: `a` is then its result in 8 bits, `b` the other operand,
+`sum` their sum, and `scale` has the parameters of the convolution itself.
 """
 
 from __future__ import annotations

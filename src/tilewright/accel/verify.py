@@ -61,10 +61,9 @@ def verify(stream: Stream) -> None:
 
 def is_accepted(stream: Stream) -> bool:
     """What the verifier in C says: the same as `explain`, in a hundredth of the time."""
-    for task in stream.instructions:
-        if task.op == "aux" and task.format.name == "uop":
-            if stream.buffers[task["base"]].role != "uop" or task["offset"] % MICRO_OP_BYTES:
-                return False  # microcode that nobody knows
+    code = [t for t in stream.instructions if t.op == "aux" and t.format.name == "uop"]
+    if any(stream.buffers[t["base"]].role != "uop" or t["offset"] % MICRO_OP_BYTES for t in code):
+        return False  # microcode that nobody knows
     device = Accelerator(describe(stream.geometry), "verify")
     loaded = load(device, stream)
     try:

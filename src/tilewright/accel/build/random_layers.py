@@ -135,7 +135,7 @@ class _Maker:
         window = {"kernel": (3, 3), "strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1)}
         other = self._conv_of(x, shape[1], 1, window) if self._from(0, 2) else self._input(*shape)
         terms = (x, other) if self._from(0, 1) else (other, x)
-        a, b = self._from(1, 100), self._from(-100, 100)
+        a, b = self._from(1, 100), self._from(1, 100) * (1 if self._from(0, 1) else -1)
         return self._builder.add(
             "quantized_add", *terms, a=a, b=b, bias=self._from(-500, 500),
             multiplier=self._from(MULTIPLIER // 2, MULTIPLIER), shift=self._from(36, 38),
