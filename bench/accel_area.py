@@ -1,12 +1,13 @@
 """The accelerator's area model against yosys.
 
-    python bench/accel_area.py [--json FILE] [--synthesize FILE] [--seconds N] [--known FILE]
+    python bench/accel_area.py [--json FILE] [--synthesize FILE] [--luts] [--seconds N]
+                               [--known FILE]
 
 Designs are drawn at random: shapes of the array, sizes of memories, widths of the bus. The first
-`FITTED` are what `accel/area.py` has its coefficients from, the rest it has not seen. `--synthesize`
-runs yosys on design after design and appends what it counts to a file, some minutes each; `--known`
-compares with such a file: the largest error of the model on designs that it was not fitted to, and
-coefficients fitted anew to the others.
+`FITTED` are what `accel/area.py` has its coefficients from, the rest it has not seen.
+`--synthesize` runs yosys on design after design and appends what it counts to a file, some minutes
+each (fewer without `--luts`); `--known` compares with such a file: the largest error of the model
+on designs that it was not fitted to, and coefficients fitted anew to the others.
 """
 
 from __future__ import annotations
@@ -41,27 +42,25 @@ def designs() -> list[Geometry]:
             for name, low in (("inp", 7), ("wgt", 6), ("acc", 7), ("uop", 7))
         }
         sizes = {f"{name}_bytes": depths[name] * entry[name] for name in depths}
-        made = Geometry(
-            batch, block_in, block_out, bus_bits=64 << int(random.integers(2)), **sizes
-        )
+        made = Geometry(batch, block_in, block_out, bus_bits=64 << int(random.integers(2)), **sizes)
         if made not in found:
             found.append(made)
     return found
 
 
-def synthesize_some(output: Path, seconds: float) -> None:
+def synthesize_some(output: Path, seconds: float, with_luts: bool) -> None:
     """One design after the other, behind what the file has already."""
     begun = time.monotonic()
     done = {row["target"] for row in rows_of(output)} if output.exists() else set()
     order = [*range(1, DESIGNS), 0]  # the default takes longest
     for number in order:
         geometry = designs()[number]
-        target = f"vta-rtl {geometry.options}"
+        target = key(geometry)
         if target in done:
             continue
         if time.monotonic() - begun > seconds:
             return
-        used = synthesize(geometry, chip_of(CHIP))
+        used = synthesize(geometry, chip_of(CHIP), with_luts=with_luts)
         row = {"target": target, **{name: amount for name, (amount, _) in used.items()}}
         with output.open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -73,28 +72,35 @@ def rows_of(path: Path) -> list[dict[str, int | str]]:
 
 def measure(options: argparse.Namespace) -> list[report.Figure]:
     if options.synthesize:
-        synthesize_some(options.synthesize, options.seconds)
+        synthesize_some(options.synthesize, options.seconds, options.luts)
     source = options.known or options.synthesize
     known = {row["target"]: row for row in rows_of(source)}
     every = designs()
-    fitted = [one for one in every[:FITTED] if f"vta-rtl {one.options}" in known]
-    unseen = [one for one in every[FITTED:] if f"vta-rtl {one.options}" in known]
+    fitted = [one for one in every[:FITTED] if key(one) in known]
+    unseen = [one for one in every[FITTED:] if key(one) in known]
     figures = [report.Figure("designs fitted to", float(len(fitted)), "")]
     figures.append(report.at_least("designs not fitted to", float(len(unseen)), "", 20))
     for name in RESOURCES:
-        errors = [
-            abs(estimate(one)[name] / max(1, int(known[f"vta-rtl {one.options}"][name])) - 1)
-            for one in unseen
-        ]
-        figures.append(report.at_most(f"{name}, largest error", max(errors), "", 0.1))
-    luts = [float(known[f"vta-rtl {one.options}"]["LUT"]) for one in fitted]
-    print("coefficients of LUTs:", [round(one, 3) for one in fit_luts(fitted, luts)])
+        counted = [(one, int(row[name])) for one in unseen if name in (row := known[key(one)])]
+        if counted:
+            errors = [abs(estimate(one)[name] / max(1, many) - 1) for one, many in counted]
+            figures.append(report.at_most(f"{name}, largest error", max(errors), "", 0.1))
+    luts = {one: float(row["LUT"]) for one in fitted if "LUT" in (row := known[key(one)])}
+    if luts:
+        print(
+            "coefficients of LUTs:", [round(one, 3) for one in fit_luts([*luts], [*luts.values()])]
+        )
     return figures
+
+
+def key(geometry: Geometry) -> str:
+    return f"vta-rtl {geometry.options}"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--synthesize", type=Path)
     parser.add_argument("--known", type=Path)
+    parser.add_argument("--luts", action="store_true")
     parser.add_argument("--seconds", type=float, default=1e9)
 
 

@@ -105,8 +105,8 @@ def _widen(raw: Array, element: str) -> Array:
     if element == "i32":
         return raw.view(np.int32)
     if element == "i4":
-        halves = np.stack((raw & 15, raw >> 4), -1).reshape(len(raw), 2 * raw.shape[1]).astype(np.int8)
-        return (halves ^ 8) - 8
+        halves = np.stack((raw & 15, raw >> 4), -1).reshape(len(raw), 2 * raw.shape[1])
+        return (halves.astype(np.int8) ^ 8) - 8
     return raw.view(np.int8)
 
 

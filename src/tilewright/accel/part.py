@@ -28,10 +28,10 @@ from tilewright.accel.isa.stream import Buffer, Stream
 from tilewright.accel.isa.table import dram_bytes
 from tilewright.accel.layers import Kernel, Layout, Operator, function_of, kernel_of, with_sum
 from tilewright.accel.operators import Blend, Conv
-from tilewright.accel.rules import schedule
+from tilewright.accel.rules import predicted_cycles, schedule
 from tilewright.base.errors import ScheduleError
 from tilewright.base.target import Target
-from tilewright.graph.ir import Graph, Node, Value
+from tilewright.graph.ir import Graph, Value
 from tilewright.tensor.ir import Function
 
 Array = np.ndarray[Any, Any]
@@ -56,6 +56,13 @@ def scheduled(operator: Operator, target: Target) -> Scheduled:
     decision = log.decisions[0]
     made = lower(sch.function, target)
     return Scheduled(made, decision.rule, decision.plan, sum(decision.terms.values()))
+
+
+@cache
+def predicted(operator: Operator, target: Target) -> float:
+    """Cycles of an operator by its default plan, without making anything."""
+    assert target.geometry is not None
+    return predicted_cycles(function_of(operator, target.geometry), target)
 
 
 @dataclass(frozen=True)
@@ -136,6 +143,15 @@ def compile_part(graph: Graph, constants: Mapping[Value, Array], target: Target)
     return _Compiler(graph, constants, target).compiled()
 
 
+def predict_part(graph: Graph, constants: Mapping[Value, Array], target: Target) -> float:
+    """Cycles of such a graph by its layers' plans, without compiling it."""
+    compiler = _Compiler(graph, constants, target)
+    found = [compiler.predicted(kernel) for kernel in compiler.kernels()]
+    if math.inf in found:
+        raise ScheduleError("TW7043", "a layer does not fit the accelerator", help="see `inspect`")
+    return sum(found)
+
+
 class _Compiler:
     def __init__(self, graph: Graph, constants: Mapping[Value, Array], target: Target) -> None:
         assert target.geometry is not None
@@ -164,20 +180,14 @@ class _Compiler:
         return Place(base, at)
 
     def compiled(self) -> Part:
-        outside = set(self.graph.params)
         self.store = self._buffer("weights", "in")
         self.temp = self._buffer("temp", "temp")
         results: dict[Value, int] = {}
         outputs = []
         for at, value in enumerate(self.graph.results):
             results.setdefault(value, self._buffer(f"y{at}", "out"))
-        kernels = {
-            node: kernel_of(node, self.constants, self.geometry, outside)
-            for node in self.graph.nodes
-            if node.op != "constant"
-        }
         counts = []
-        for kernel in self._fused(kernels):
+        for kernel in self.kernels():
             first = len(self.folder.tasks)
             made = self._kernel(kernel, results)
             counts.append((kernel, made, first, len(self.folder.tasks)))
@@ -201,8 +211,14 @@ class _Compiler:
         ordered = [outputs[list(results).index(value)] for value in self.graph.results]
         return Part(self.target, stream, self.inputs, ordered, {"weights": stored}, self.layers)
 
-    def _fused(self, kernels: dict[Node, Kernel]) -> list[Kernel]:
+    def kernels(self) -> list[Kernel]:
         """Layers in order; a residual sum joins the layer before it where that is faster."""
+        outside = set(self.graph.params)
+        kernels = {
+            node: kernel_of(node, self.constants, self.geometry, outside)
+            for node in self.graph.nodes
+            if node.op != "constant"
+        }
         uses = Counter([*(v for node in kernels for v in node.inputs), *self.graph.results])
         makers = {node.output: node for node in kernels}
         found = dict(kernels)
@@ -214,18 +230,16 @@ class _Compiler:
                 if not isinstance(found[before].operator, Conv):
                     continue
                 joined = with_sum(found[before], kernel)
-                if self._cycles(joined) < self._cycles(found[before]) + self._cycles(kernel):
+                apart = self.predicted(found[before]) + self.predicted(kernel)
+                if self.predicted(joined) < apart:
                     found[node] = joined
                     del found[before]
                     break
         return list(found.values())
 
-    def _cycles(self, kernel: Kernel) -> float:
-        """As its plan predicts; one that does not fit takes forever."""
-        try:
-            return scheduled(kernel.operator, self.target).predicted
-        except ScheduleError:
-            return math.inf
+    def predicted(self, kernel: Kernel) -> float:
+        """Cycles of a layer by its default plan."""
+        return predicted(kernel.operator, self.target)
 
     def _kernel(self, kernel: Kernel, results: dict[Value, int]) -> Scheduled:
         made = scheduled(kernel.operator, self.target)
