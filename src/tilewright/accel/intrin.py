@@ -150,6 +150,7 @@ for _name in STEPS:
 LOADS = {
     "vta_load_inp": ("inp", "i8", "i8", INP),
     "vta_load_wgt": ("wgt", "i8", "i8", WGT),
+    "vta_load_wgt4": ("wgt", "i4", "i8", WGT),
     "vta_load_acc": ("acc", "i32", "i32", ACC),
     "vta_load_acc8": ("acc", "i8", "i32", ACC),
 }

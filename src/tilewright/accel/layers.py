@@ -225,8 +225,9 @@ def _conv(node: Node, constants: Constants, g: Geometry, outside: set[Value]) ->
         w, parts = _dense(w, groups), 1
     images, in_blocks = layout.packed_shape(g)[:2]
     made = Conv(
-        images, parts, in_blocks // parts, blocks // parts, rows, columns, zero, _limits(node)
-    )
+        images, parts, in_blocks // parts, blocks // parts, rows, columns, zero, _limits(node),
+        weight_bits=_weight_bits(w),
+    )  # fmt: skip
     stored = {"w": _pack_weights(w, parts, g), "q": q}
     return Kernel(node, made, {"x": (x, layout)}, stored, Layout(out), macs)
 
@@ -266,7 +267,7 @@ def _dense(w: Array, groups: int) -> Array:
 
 
 def _pack_weights(w: Array, groups: int, g: Geometry) -> Array:
-    """(o, c, kh, kw) as (group, o / out, c / out, ratio, kh, kw, out, in)."""
+    """(o, c, kh, kw) as (group, o / out, c / out, ratio, kh, kw, out, in); two of 4 bits a byte."""
     r = ratio_of(g)
     outs, ins, kh, kw = w.shape
     out_blocks, in_blocks = -(-outs // g.block_out), -(-ins // g.block_out)
@@ -275,7 +276,16 @@ def _pack_weights(w: Array, groups: int, g: Geometry) -> Array:
     split = whole.reshape(
         groups, out_blocks // groups, g.block_out, in_blocks, r, g.block_in, kh, kw
     )
-    return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 6, 7, 2, 5))
+    packed = np.ascontiguousarray(split.transpose(0, 1, 3, 4, 6, 7, 2, 5))
+    if _weight_bits(w) == 8:
+        return packed
+    pairs = packed.view(np.uint8).reshape(-1, 2) & 15
+    return pairs[:, 0] | pairs[:, 1] << 4
+
+
+def _weight_bits(w: Array) -> int:
+    """What the weights of a layer take: those of int4 models are all small."""
+    return 4 if w.min(initial=0) >= -8 and w.max(initial=0) <= 7 else 8
 
 
 def _pack_depthwise(w: Array, g: Geometry) -> Array:
@@ -309,7 +319,8 @@ def _matmul(node: Node, constants: Constants, g: Geometry, outside: set[Value]) 
         rows, columns = Axis(1), Axis(images)
     layout = Layout(shape)
     in_blocks = layout.packed_shape(g)[1]
-    operator = Conv(1, 1, in_blocks, blocks, rows, columns, 0, _limits(node))
+    bits = _weight_bits(kernel)
+    operator = Conv(1, 1, in_blocks, blocks, rows, columns, 0, _limits(node), weight_bits=bits)
     stored = {"w": _pack_weights(kernel, 1, g), "q": q}
     return Kernel(node, operator, {"x": (x, layout)}, stored, Layout((m, n)), m * w.size)
 

@@ -100,6 +100,7 @@ class Conv:
     pad: int = 0  # value of padding: the zero point of the input
     limits: Limits = LIMITS
     residual: Residual | None = None
+    weight_bits: int = 8  # or 4: half as much to load
 
 
 def ratio_of(geometry: Geometry) -> int:
@@ -145,7 +146,9 @@ def conv(shape: Conv, geometry: Geometry) -> Function:
     )
     taps = (rows.kernel, columns.kernel)
     w = te.placeholder(
-        (s.groups, s.out_blocks, s.in_blocks, r, *taps, g.block_out, g.block_in), "i8", name="w"
+        (s.groups, s.out_blocks, s.in_blocks, r, *taps, g.block_out, g.block_in),
+        f"i{s.weight_bits}",
+        name="w",
     )
     q = te.placeholder(
         (s.groups * s.out_blocks, REQUANT_ENTRIES, g.batch, g.block_out), "i32", name="q"
@@ -157,7 +160,8 @@ def conv(shape: Conv, geometry: Geometry) -> Function:
         ),
         name="inp",
     )
-    wgt = te.compute(w.shape, lambda *at: w[at], name="wgt")
+    is_wide = s.weight_bits == 8
+    wgt = te.compute(w.shape, lambda *at: w[at] if is_wide else te.cast(w[at], "i8"), name="wgt")
     c, k = te.reduce_axis((0, s.in_blocks), "c"), te.reduce_axis((0, r), "k")
     kh, kw = (
         te.reduce_axis((0, extent), name) for extent, name in zip(taps, ("kh", "kw"), strict=False)

@@ -53,6 +53,10 @@ class _Maker:
     def _bytes(self, *shape: int) -> Array:
         return self._random.integers(-128, 128, shape).astype(np.int8)
 
+    def _weights(self, *shape: int) -> Array:
+        """Of 8 bits, or of 4."""
+        return self._bytes(*shape) if self._from(0, 2) else self._bytes(*shape) >> 4
+
     def _input(self, *shape: int) -> Value:
         name = f"x{len(self._inputs)}"
         value = self._builder.param(name, TensorType(I8, tuple(map(const, shape))))
@@ -91,7 +95,7 @@ class _Maker:
     def _conv_of(self, x: Value, outs: int, groups: int, window: dict[str, Any]) -> Value:
         ins = (x.tensor.static_shape or ())[1]
         kernel = window["kernel"]
-        w = self._constant(self._bytes(outs, ins // groups, *kernel))
+        w = self._constant(self._weights(outs, ins // groups, *kernel))
         given = self._parameters(outs, ins // groups * int(np.prod(kernel)))
         rest = {name: value for name, value in window.items() if name != "kernel"}
         return self._builder.add(
@@ -117,7 +121,7 @@ class _Maker:
 
     def matmul(self) -> Value:
         m, k, n = self._from(1, 9), self._from(1, 40), self._from(1, 40)
-        x, w = self._input(m, k), self._constant(self._bytes(k, n))
+        x, w = self._input(m, k), self._constant(self._weights(k, n))
         given = self._parameters(n, k)
         return self._builder.add(
             "quantized_matmul", x, w, *given, x_zero=self._from(-30, 30), **self._limits()

@@ -173,7 +173,7 @@ class Folder:
         if place is None:
             raise self._refused(f"%{dram.name} has no place in memory")
         _, kind, name = call.intrin.split("_")
-        op = "store" if kind == "store" else "load" if name in ("inp", "wgt") else "aux"
+        op = "store" if kind == "store" else "aux" if name.startswith("acc") else "load"
         return {"op": op, "fmt": name, "base": place.base, "offset": place.offset}
 
     # ----------------------------------------------------------------------- steps

@@ -69,6 +69,7 @@ class Found:
     row_step: tuple[int, int]  # of windows, and of their taps, in rows that are brought in
     column_step: tuple[int, int]
     has_residual: bool = False
+    weight_bits: int = 8
 
     def reach(self, tile: Column, axis: int) -> Column:
         """Positions that are brought in for so many windows."""
@@ -96,7 +97,8 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Found | None:
         steps.append(tuple([int(s.value) if isinstance(s, sym.Const) else 0 for s in slopes]))
     rows, columns = [(a or 1, b or 1) for a, b in steps]
     has_residual = find_block(sch.function, "sum") is not None
-    return Found(n * u, o, i, j, c, k, (kh, kw), rows, columns, has_residual)
+    (weights,) = (one for one in sch.function.buffers if one.name == "w")
+    return Found(n * u, o, i, j, c, k, (kh, kw), rows, columns, has_residual, weights.dtype.bits)
 
 
 def even_tiles(extent: int, most: int) -> tuple[int, ...]:
@@ -157,9 +159,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     taps = found.taps[0] * found.taps[1] * found.ratio
     steps = found.images * found.outs * found.rows * found.columns * found.ins * taps
     entries = used(found, c)
-    once = {"inp": g.entry_bytes()["inp"] / bus, "wgt": g.entry_bytes()["wgt"] / bus}
-    image = entries["inp"] * once["inp"]
-    weights = entries["wgt"] * once["wgt"]
+    image = entries["inp"] * g.entry_bytes()["inp"] / bus
+    weights = entries["wgt"] * g.entry_bytes()["wgt"] / bus * found.weight_bits / 8
     loads_image = tiles * np.where(c["hold"] == "image", 1, far * parts)
     loads_weights = np.where(c["hold"] == "weights", far * found.images, tiles * far * parts)
     words = word_bytes(g) / bus
@@ -224,7 +225,7 @@ def apply(sch: Schedule, found: Found, plan: ConvPlan, context: RuleContext) -> 
         tensorized(sch, "sum", "vta_blend", g, 2, **factors_of(block_of(sch.function, "sum").body))
     tensorized(sch, "acc", "vta_gemm", g, 3)
     tensorized(sch, "inp", "vta_load_inp", g, 2)
-    tensorized(sch, "wgt", "vta_load_wgt", g, 2)
+    tensorized(sch, "wgt", "vta_load_wgt" if found.weight_bits == 8 else "vta_load_wgt4", g, 2)
     return finish_tile(sch, g, ["inp", "wgt", "acc", *residual, *beside[1:]])
 
 
