@@ -1,4 +1,4 @@
-"""Layers of random shapes on the accelerator: the interpreter's bits, and one machine in its models."""
+"""Layers of random shapes on the accelerator: the bits of the interpreter, on both simulators."""
 
 from dataclasses import replace
 
