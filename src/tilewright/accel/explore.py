@@ -92,14 +92,14 @@ def explore(
     seed: int = 0,
     run: Callable[..., Iterable[Design | None]] = map,
 ) -> Iterator[Design]:
-    """Designs with their cycles as they are known: the default, then some that fit at random.
+    """Designs that fit, with their cycles as they are known: the default, then some at random.
 
     `run` is a map, maybe one of many processes.
     """
     found = [one for one in candidates(limits) if one != Geometry()]
     random = np.random.default_rng(seed)
-    order = random.permutation(len(found))[: max(0, most - 1)]
-    chosen = [Geometry(), *(found[at] for at in order)]
+    chosen = [one for one in (Geometry(),) if limits.admit(estimate(one))]
+    chosen += [found[at] for at in random.permutation(len(found))[: most - len(chosen)]]
     yield from (one for one in run(partial(evaluate, models), chosen) if one is not None)
 
 

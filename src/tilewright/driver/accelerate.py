@@ -48,6 +48,10 @@ def layers_of(module: Module, target: Target) -> tuple[Graph, dict[Value, Array]
     whole = integer_graph(module, target)
     constants = _constants(whole)
     layers = tuple([node for node in whole.main.nodes if node.op in LAYERS])
+    if not layers:
+        raise UserError(
+            "TW7052", "the model has no layers of bytes", help="quantize it to int8, statically"
+        )
     made = {value for node in layers for value in node.outputs}
     given = dict.fromkeys(v for n in layers for v in n.inputs if v is not None and v not in made)
     used = {v for n in whole.main.nodes if n.op not in LAYERS for v in n.inputs}

@@ -29,7 +29,8 @@ def lines_of_code(text):
 
 
 def test_code_is_counted():
-    text = '"""Doc."""\n\n# why\nx = (\n    1,\n)\n\n\ndef f():\n    """Doc,\n    more."""\n    return x\n'
+    text = '"""Doc."""\n\n# why\nx = (\n    1,\n)\n\n'
+    text += 'def f():\n    """Doc,\n    more."""\n    return x\n'
     assert lines_of_code(text) == 5
 
 
