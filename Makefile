@@ -87,10 +87,10 @@ fuzz: $(VENV)/.bench  ## random programs and schedules, random models against ON
 	$(BIN)/python tests/fuzz/onnx_files.py --files 10000 --jobs 2
 
 test-accel: $(VENV)/.accel  ## the accelerator: simulators, RTL by Verilator, random streams
-	$(BIN)/pytest -n 2 tests/unit/accel tests/props/test_accel_isa.py tests/props/test_accel_streams.py \
+	$(BIN)/pytest -n 2 tests/unit/accel $(wildcard tests/props/test_accel_*.py tests/diff/test_accel_*.py) \
 		tests/targets/test_rtl.py
-	$(BIN)/python tests/fuzz/accel.py --streams 200
-	$(BIN)/python tests/fuzz/accel.py --streams 200 --faults 200 --rtl --only 1x4x4
+	$(BIN)/python tests/fuzz/accel.py --streams 400 --operators 80 --jobs 2
+	$(BIN)/python tests/fuzz/accel.py --streams 200 --operators 20 --faults 200 --rtl --only "1x4x4 bus 64"
 
 $(VENV)/.accel: $(SETUP)
 	$(BIN)/pip install --quiet --editable '.[accel]'
