@@ -15,7 +15,7 @@ from types import MappingProxyType
 from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.target import Target
-from tilewright.codegen import hardware, hopper, llvm, wgmma
+from tilewright.codegen import ampere, hardware, hopper, llvm, wgmma
 from tilewright.codegen.builder import ModuleText, Value, i64
 from tilewright.codegen.emitter import Emitter, flat_index
 from tilewright.codegen.facts import as_ramp
@@ -104,9 +104,11 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     maps = hopper.tile_maps(loop)
     params += [(hopper.MAP_TYPE, f"map_{made.buffer.name}") for made in maps]
     extents = _extents(loop)
-    fences = wgmma.uses_wgmma(loop)
+    warps = ampere.uses_mma(loop)
+    fences = wgmma.uses_wgmma(loop) and not warps
     bound = _launch_bound(extents, READY_THREADS)
-    if hopper.gives_registers(loop):  # one block per multiprocessor, or registers stay as they are
+    if hopper.gives_registers(loop) or warps:
+        # One block per multiprocessor, or registers stay as they are; sums of warps need many.
         bound = f'{_launch_bound(extents)} "nvvm.minctasm"="1"'
     with module.function("void", name, params, linkage="ptx_kernel", suffix=bound) as (b, values):
         emitter = DeviceEmitter(module, gpu, b, name, FENCED if fences else HANDLERS)
@@ -316,6 +318,7 @@ HANDLERS = Handlers(
         **hardware.CALLS,
         wgmma.PREFIX: wgmma.emit,
         **dict.fromkeys(hopper.RULES, hopper.emit),
+        **dict.fromkeys(ampere.RULES, ampere.emit),
         "barrier.shared": _barrier,
     },
     {

@@ -13,6 +13,7 @@ is not there. Where tiles are too few, `split_k` parts of the sum are computed a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -31,6 +32,7 @@ from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.sym import ONE, Cast, Const, Var, uses_var
 from tilewright.tensor.constants import CONSTANT
+from tilewright.tensor.intrin import TensorIntrin
 from tilewright.tensor.ir import Load, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import all_loops
@@ -83,8 +85,12 @@ class Found:
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
+    return found_in(sch, reference, context) if context.target.has(FEATURE) else None
+
+
+def found_in(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
     """C[m, n] = sum of A[m, k] B[n, k], in a type of the tensor cores, all sizes known."""
-    nest = nest_of(sch, reference) if context.target.has(FEATURE) else None
+    nest = nest_of(sch, reference)
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
     found = contraction(nest)
@@ -196,7 +202,29 @@ def _ceil(a: Any, b: Any) -> Any:
 # ------------------------------------------------------------------------------------ schedule
 
 
+@dataclass(frozen=True)
+class Unit:
+    """What copies tiles and multiplies them."""
+
+    copy_of: Callable[[str, int], TensorIntrin]  # of a type, so many rows
+    dot_of: Callable[..., TensorIntrin]
+    overlap: Callable[[Schedule, LoopRef, Plan, int], None]  # steps of so many tiles
+
+
+def _specialize(sch: Schedule, ko: LoopRef, plan: Plan, blocks: int) -> None:
+    sch.specialize(ko, plan.slots, blocks)
+
+
+HOPPER = Unit(hopper.load_of, hopper.dot_of, _specialize)
+
+
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
+    return applied(sch, found, plan, context, HOPPER)
+
+
+def applied(
+    sch: Schedule, found: Found, plan: Plan, context: RuleContext, unit: Unit
+) -> tuple[BlockRef, ...]:
     """The schedule of a plan; results go through what follows where that can be fused."""
     done: list[BlockRef] = []
     c = found.reference
@@ -212,15 +240,15 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
         loops = sch.get_loops(c)
         first = next(loop for loop in loops if loop.var is part.var)
         sch.reorder(first, *[loop for loop in loops if loop.var is not part.var])
-        return (*done, *_tiled(sch, c, found, plan, context, []))
+        return (*done, *_tiled(sch, c, found, plan, context, unit, []))
     consumers = _followers(sch, c)
     if consumers:
         point = sch.checkpoint()
         try:
-            return (*done, *_tiled(sch, c, found, plan, context, consumers))
+            return (*done, *_tiled(sch, c, found, plan, context, unit, consumers))
         except ScheduleError:
             sch.restore(point)
-    return (*done, *_tiled(sch, c, found, plan, context, []))
+    return (*done, *_tiled(sch, c, found, plan, context, unit, []))
 
 
 def _followers(sch: Schedule, c: BlockRef) -> list[BlockRef]:
@@ -248,6 +276,7 @@ def _tiled(
     found: Found,
     plan: Plan,
     context: RuleContext,
+    unit: Unit,
     consumers: list[BlockRef],
 ) -> list[BlockRef]:
     kind, depth = found.dtype, found.depth
@@ -298,14 +327,14 @@ def _tiled(
     start = sch.decompose_reduction(c, ko)
     if found.along_n:
         _in_boxes(sch, b, depth)
-    product = hopper.dot_of(kind, plan.block_n, along_n=found.along_n)
+    product = unit.dot_of(kind, plan.block_n, along_n=found.along_n)
     sch.tensorize(sch.get_loops(c)[-3], product)
     sch.tensorize(sch.get_loops(start)[-2], product)
-    sch.tensorize(sch.get_loops(a)[-2], hopper.load_of(kind, plan.rows))
+    sch.tensorize(sch.get_loops(a)[-2], unit.copy_of(kind, plan.rows))
     columns = depth if found.along_n else plan.block_n
-    sch.tensorize(sch.get_loops(b)[-2], hopper.load_of(kind, columns))
+    sch.tensorize(sch.get_loops(b)[-2], unit.copy_of(kind, columns))
     tiles = found.batch * _ceil(found.m, plan.rows) * _ceil(found.n, plan.block_n) * plan.split_k
-    sch.specialize(ko, plan.slots, min(tiles, multiprocessor_of(context.target).count))
+    unit.overlap(sch, ko, plan, min(tiles, multiprocessor_of(context.target).count))
     return [*done, c, start, a, b, *copies, *stores]
 
 

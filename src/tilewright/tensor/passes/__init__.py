@@ -30,6 +30,7 @@ from tilewright.tensor.passes.place_allocations import place_allocations
 from tilewright.tensor.passes.plan_double_buffers import plan_double_buffers
 from tilewright.tensor.passes.remove_no_ops import remove_no_ops
 from tilewright.tensor.passes.reuse_storage import reuse_storage
+from tilewright.tensor.passes.share_copies import share_copies
 from tilewright.tensor.passes.simplify_program import simplify_program
 from tilewright.tensor.passes.specialize_roles import specialize_roles
 from tilewright.tensor.passes.trim_loops import trim_loops
@@ -78,6 +79,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     lower_tensor_calls,
     trim_loops,
     specialize_roles,
+    share_copies,
     hoist_allocations,
     flatten_buffers,
     simplify_program,
