@@ -33,6 +33,7 @@ class Kernel:
     shared_bytes: int = 0  # of dynamic shared memory
     maps: tuple[TileMap, ...] = ()  # matrices that it copies boxes from: its last arguments
     written: tuple[Buffer, ...] = ()  # those of its buffers that it writes
+    can_start_early: bool = False  # whether it waits by itself for those before it to end
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from tilewright import sym
 from tilewright.base.errors import ExecutionError
 from tilewright.base.loc import Loc
 from tilewright.sym import Expr, Var
+from tilewright.tensor.dependent_launch import EFFECTLESS
 from tilewright.tensor.ir import (
     DEVICE,
     THREAD,
@@ -439,7 +440,7 @@ class _Block:
                 top[...], total[...], sums[...] = -np.inf, 0, 0
             case "wgmma.attend":
                 self._attend(args, agent, loc)
-            case op if not op.startswith("registers.") and op != LAG:
+            case op if not op.startswith("registers.") and op not in (LAG, *EFFECTLESS):
                 raise ExecutionError("TW2430", f"a role cannot run {op}", loc)
         yield None
 

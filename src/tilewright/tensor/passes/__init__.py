@@ -12,6 +12,7 @@ from tilewright.tensor.passes.assign_memory import assign_memory
 from tilewright.tensor.passes.bind_threads import bind_threads
 from tilewright.tensor.passes.check_capacity import check_capacity
 from tilewright.tensor.passes.compact_buffers import compact_buffers
+from tilewright.tensor.passes.depend_early import depend_early
 from tilewright.tensor.passes.enter_device import enter_device
 from tilewright.tensor.passes.expand_updates import expand_updates
 from tilewright.tensor.passes.flatten_buffers import flatten_buffers
@@ -90,6 +91,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     hoist_invariants,
     remove_no_ops,
     check_capacity,
+    depend_early,
     enter_device,
 )
 PIPELINES: dict[str, tuple[TensorPass, ...]] = {"cpu": LOWER_CPU, "gpu": LOWER_GPU}
