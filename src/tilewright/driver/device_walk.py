@@ -35,30 +35,52 @@ from tilewright.tensor.ir import Buffer
 LOADERS = 8  # kernels that the driver assembles at a time
 
 
+class HostKernels:
+    """Kernels that compute sizes and what is decided by sizes, as C functions."""
+
+    def __init__(self, program: Program) -> None:
+        kernels = [kernel for kernel in program.kernels.values() if not kernel.device]
+        self.addresses: dict[str, int] = {}
+        if kernels:
+            symbols = tuple(f"{kernel.name}_kernel" for kernel in kernels)
+            machine = llvm.machine_of(Target.parse(CPU))
+            self.loaded = jit.load([kernel.image for kernel in kernels], symbols, (), machine)
+            found = self.loaded.addresses
+            self.addresses = {each.name: found[f"{each.name}_kernel"] for each in kernels}
+
+
 class Loaded:
     """Weights on the GPU, and kernels in the driver."""
 
     def __init__(self, program: Program, gpu: Gpu) -> None:
         self.codes: dict[str, DeviceCode] = {}
         self.modules: dict[str, Any] = {}
-        self.host: dict[str, Any] = {}  # kernels that compute sizes, as C functions
-        on_host = [kernel for kernel in program.kernels.values() if not kernel.device]
+        self.host_kernels = HostKernels(program)
+        self.host = self.host_kernels.addresses
         on_gpu = [kernel for kernel in program.kernels.values() if kernel.device]
         self.codes = {kernel.name: pickle.loads(kernel.image) for kernel in on_gpu}
         with ThreadPoolExecutor(LOADERS) as pool:  # the driver assembles outside of Python's lock
             loaded = pool.map(lambda kernel: gpu.load(self.codes[kernel.name], kernel), on_gpu)
             self.modules = {kernel.name: made for kernel, made in zip(on_gpu, loaded, strict=True)}
-        if on_host:
-            symbols = tuple(f"{kernel.name}_kernel" for kernel in on_host)
-            machine = llvm.machine_of(Target.parse(CPU))
-            self.loaded = jit.load([kernel.image for kernel in on_host], symbols, (), machine)
-            self.host = {k.name: self.loaded.addresses[f"{k.name}_kernel"] for k in on_host}
         self.weights: dict[str, Any] = {}
         for name, array in program.module.constants.items():
             compact = np.ascontiguousarray(array)
             self.weights[name] = gpu.allocate(compact.nbytes, 0)
             gpu.copy_in(self.weights[name].address, compact, 0)
         gpu.wait(0)  # calls may come on any stream
+
+
+def decides_beforehand(program: Program) -> bool:
+    """Whether sizes alone tell what a model launches, and whether it may."""
+    known: set[Value] = set()  # values that the host computes from sizes
+    for node in program.module.main.nodes:
+        if node.op == "sizes" or node.bodies:
+            return False
+        if node.op == "require" and node.inputs[0] not in known:
+            return False
+        if node.op == "kernel" and not program.kernels[node["function"]].device:
+            known.update(node.outputs)
+    return True
 
 
 class Owner(Protocol):
