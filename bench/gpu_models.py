@@ -91,7 +91,8 @@ class Late:
     """A launch that begins when those before it have ended."""
 
     launch: Any
-    can_start_early: bool = False
+    is_kernel: bool = True
+    starts_early: bool = False
 
     def start(self, stream: int, is_early: bool = False) -> None:
         self.launch.start(stream)

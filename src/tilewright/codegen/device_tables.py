@@ -20,10 +20,10 @@ from tilewright.codegen.builder import ModuleText
 # As in native/tilewright.h.
 NUMBER, ARENA, WEIGHT, INPUT, OUTPUT, MAP = range(6)
 ARGUMENT = "{ i32, i32, i64 }"
-KERNEL = "{ ptr, i32, i32, i32, i32 }"
+KERNEL = "{ ptr, i32, i32 }"
 SIZE = "{ ptr, i32, i32 }"
 MATRIX = f"{{ {ARGUMENT}, i64, i64, i64, i32, i32, i32, i32 }}"
-LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32, i32, i32 }"
+LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32, i32, i32, i32 }"
 VARIANT = f"{{ {', '.join(['ptr'] * 7)}, i32, i32 }}"
 MODEL = f"{{ {', '.join(['ptr'] * 7)}, i64, i64, {', '.join(['i32'] * 6)} }}"
 
@@ -57,6 +57,7 @@ class Start:
     block: tuple[int, int, int]
     arguments: tuple[Argument, ...]
     waits: tuple[int, ...] = ()  # launches that must have ended before
+    starts_early: bool = False  # where it waits for the last one of its branch alone
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,6 @@ class Started:
     name: str
     module: int
     shared_bytes: int
-    can_start_early: bool
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,7 @@ def device_object(name: str, main: str, tables: Tables, target: Target) -> bytes
 def _model(module: ModuleText, name: str, tables: Tables) -> str:
     listed = partial(_listed, module, name)
     kernels = [
-        f"{{ {module.string(each.name)}, i32 {each.module}, i32 {each.shared_bytes}, "
-        f"i32 {int(each.can_start_early)}, i32 0 }}"
+        f"{{ {module.string(each.name)}, i32 {each.module}, i32 {each.shared_bytes} }}"
         for each in tables.kernels
     ]
     variants = [_variant(partial(listed, at=at), each) for at, each in enumerate(tables.variants)]
@@ -174,7 +173,8 @@ def _variant(listed: Callable[[str, str, Sequence[str]], str], variant: Variant)
         given = [_argument(each) for each in start.arguments]
         launches.append(
             f"{{ i32 {start.kernel}, {_three(start.grid)}, {_three(start.block)}, "
-            f"i32 {len(arguments)}, i32 {len(given)}, i32 {len(waits)}, i32 {len(start.waits)} }}"
+            f"i32 {len(arguments)}, i32 {len(given)}, i32 {len(waits)}, i32 {len(start.waits)}, "
+            f"i32 {int(start.starts_early)} }}"
         )
         arguments += given
         waits += map(str, start.waits)

@@ -137,10 +137,8 @@ class Started:
     label: str = ""
     flops: int = 0
     spans: tuple[Span, ...] = ()  # what it reads and writes
-
-    @property
-    def can_start_early(self) -> bool:
-        return self.kernel.can_start_early
+    starts_early: bool = False  # before those it depends on have ended
+    is_kernel: bool = True
 
     def start(self, stream: int, is_early: bool = False) -> None:
         self.module.launch(
@@ -188,7 +186,8 @@ class Copied:
     size_bytes: int
     label: str = "copy"
     flops: int = 0
-    can_start_early: bool = False
+    starts_early: bool = False
+    is_kernel: bool = False
 
     @property
     def spans(self) -> tuple[Span, ...]:

@@ -179,10 +179,11 @@ def tables_of(
             key = (launch.module, kernel.name)
             if key not in kernels:
                 kernels[key] = len(tables.kernels)
-                early, shared = kernel.can_start_early, kernel.shared_bytes
-                tables.kernels.append(Started(kernel.name, modules[launch.module], shared, early))
+                shared = kernel.shared_bytes
+                tables.kernels.append(Started(kernel.name, modules[launch.module], shared))
             arguments = _arguments(launch, variant)
-            start = Start(kernels[key], launch.grid, launch.block, arguments, waits)
+            extents = (launch.grid, launch.block)
+            start = Start(kernels[key], *extents, arguments, waits, launch.starts_early)
             variant.launches.append(start)
         variant.arena_bytes = places.used_bytes
         tables.variants.append(variant)

@@ -18,6 +18,7 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.base.errors import UserError
+from tilewright.base.multiprocessor import EARLY_FLOPS_PER_BYTE
 from tilewright.base.target import CPU, Target
 from tilewright.codegen import jit, llvm
 from tilewright.codegen.launches import box_of, launches, matrix_of, number
@@ -247,7 +248,11 @@ class Walk:
                 )
                 for made in device.maps
             )
-            self._start(Started(module, device, grid, block, arguments, label, flops, touched))  # type: ignore[arg-type]  # three axes each
+            moved = sum(span.stop - span.start for span in touched)
+            early = device.can_start_early and flops <= EARLY_FLOPS_PER_BYTE * moved
+            self._start(
+                Started(module, device, grid, block, arguments, label, flops, touched, early)  # type: ignore[arg-type]  # three axes each
+            )
 
     def _host_kernel(
         self, node: Node, kernel: Kernel, inputs: list[Value], numbers: list[int]

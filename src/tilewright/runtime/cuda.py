@@ -398,7 +398,8 @@ class Graph:
 class Startable(Protocol):
     """Work that is queued on a stream."""
 
-    can_start_early: bool  # before the last launch there has ended, for which it waits by itself
+    is_kernel: bool
+    starts_early: bool  # before the last kernel there has ended, for which it waits by itself
 
     def start(self, stream: int, is_early: bool = False) -> None: ...
 
@@ -424,8 +425,8 @@ def branched(
             for other in others:
                 driver.call("cuStreamWaitEvent", side[own], events[other], 0)
             tail = tails[own]
-            follows = tail is not None and launches[tail].can_start_early and not others
-            launch.start(side[own], is_early=follows and launch.can_start_early)
+            follows = tail is not None and launches[tail].is_kernel and not others
+            launch.start(side[own], is_early=follows and launch.starts_early)
             driver.call("cuEventRecord", events[number], side[own])
             tails[own] = number
             at.append(own)

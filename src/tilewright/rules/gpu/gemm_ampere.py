@@ -42,6 +42,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
     def legal(c: Columns) -> Column:
         rows = hopper.M * c["groups"]
         whole = _ceil(found.m, rows) % c["span"] == 0
+        whole &= (c["span"] == 1) | (not found.is_open)
         parts = (c["split_k"] == 1) | (found.k % (c["split_k"] * found.depth) == 0)
         boxes = (c["block_n"] % found.depth == 0) | (not found.along_n)
         result: Column = (_tile_bytes(c) <= sm.shared_bytes) & whole & parts & boxes

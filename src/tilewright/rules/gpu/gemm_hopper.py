@@ -77,6 +77,7 @@ class Found:
     b_index: int
     packs_b: bool  # a weight [k, n] that is stored as [n, k]
     along_n: bool  # B is [k, n], and read as it is
+    is_open: bool  # m, or what stands outside of it, is told by calls
 
     @property
     def depth(self) -> int:
@@ -89,14 +90,14 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 
 
 def found_in(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """C[m, n] = sum of A[m, k] B[n, k], in a type of the tensor cores, all sizes known."""
+    """C[m, n] = sum of A[m, k] B[n, k], in a type of the tensor cores, n and k known."""
     nest = nest_of(sch, reference)
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
     found = contraction(nest)
-    if found is None or nest.is_dynamic(list(nest.loops)) or not found.m:
+    if found is None or not found.m or len(nest.reduce) != 1 or len(found.n) != 1:
         return None
-    if len(nest.reduce) != 1 or len(found.n) != 1:
+    if nest.is_dynamic([*found.n, *found.k]):
         return None
     kind = found.a.buffer.dtype.name
     if kind != found.b.buffer.dtype.name or kind not in hopper.TYPES:
@@ -129,6 +130,7 @@ def found_in(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found 
         found.read_index(found.b),
         packs,
         along_n and not packs,
+        nest.is_dynamic(list(nest.loops)),
     )
 
 
@@ -147,6 +149,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         rows = hopper.M * c["groups"]
         fits = c["slots"] * (rows + c["block_n"]) * hopper.ROW_BYTES + hopper.BESIDE_BYTES
         whole = _ceil(found.m, rows) % c["span"] == 0
+        whole &= (c["span"] == 1) | (not found.is_open)
         parts = (c["split_k"] == 1) | (found.k % (c["split_k"] * found.depth) == 0)
         boxes = (c["block_n"] % found.depth == 0) | (not found.along_n)
         result: Column = (fits <= sm.shared_bytes) & whole & parts & boxes
@@ -285,7 +288,8 @@ def _tiled(
     wanted = {m: plan.rows, n: plan.block_n, k: depth}
     done: list[BlockRef] = []
     stores = list(consumers)
-    if any(operands.nest.guess(at) % by for at, by in wanted.items()):
+    nest = operands.nest
+    if any(nest.is_dynamic([at]) or nest.guess(at) % by for at, by in wanted.items()):
         padded, crops = _padded(sch, c, [wanted.get(at, 1) for at in operands.nest.loops])
         done += padded
         stores = stores or crops
@@ -320,10 +324,10 @@ def _tiled(
     else:
         instruction = hopper.store_of(rounded or "f32", plan.block_n)
     sch.tensorize(sch.get_loops(copies[0])[-2], instruction)
-    sch.bind(sch.fuse(*outer, far, column, near), "blockIdx.x")
     sch.bind(group, "threadIdx.y")
     sch.compute_at(a, ko)
     sch.compute_at(b, ko)
+    sch.bind(sch.fuse(*outer, far, column, near), "blockIdx.x")
     start = sch.decompose_reduction(c, ko)
     if found.along_n:
         _in_boxes(sch, b, depth)
@@ -334,7 +338,8 @@ def _tiled(
     columns = depth if found.along_n else plan.block_n
     sch.tensorize(sch.get_loops(b)[-2], unit.copy_of(kind, columns))
     tiles = found.batch * _ceil(found.m, plan.rows) * _ceil(found.n, plan.block_n) * plan.split_k
-    unit.overlap(sch, ko, plan, min(tiles, multiprocessor_of(context.target).count))
+    count = multiprocessor_of(context.target).count
+    unit.overlap(sch, ko, plan, count if found.is_open else min(tiles, count))
     return [*done, c, start, a, b, *copies, *stores]
 
 

@@ -391,11 +391,6 @@ static int32_t branch_of(const int32_t tails[BRANCHES], const int32_t *waits, in
   return best >= 0 ? best : oldest; /* one where nothing is has the least tail */
 }
 
-static bool can_start_early(const recording *of, int32_t at) {
-  int32_t kernel = of->variant->launches[at].kernel;
-  return kernel >= 0 && of->model->kernels[kernel].can_start_early;
-}
-
 /* `events` has one for each launch, and one before all. A launch that waits for the last one of its
  * own branch alone may start early. */
 static int32_t record_all(const recording *of, void **events, int32_t *at) {
@@ -407,7 +402,7 @@ static int32_t record_all(const recording *of, void **events, int32_t *at) {
     const tw_cuda_launch *launch = &of->variant->launches[i];
     const int32_t *waits = of->variant->waits + launch->first_wait;
     int32_t own = at[i] = branch_of(tails, waits, launch->n_waits);
-    bool follows = tails[own] >= 0 && can_start_early(of, tails[own]);
+    bool follows = tails[own] >= 0 && of->variant->launches[tails[own]].kernel >= 0;
     stream = of->on->branches[own];
     if (own && tails[own] < 0) {
       TRY("cuStreamWaitEvent", cu.stream_wait_event(stream, events[count], 0));
@@ -417,7 +412,7 @@ static int32_t record_all(const recording *of, void **events, int32_t *at) {
       follows = false;
       TRY("cuStreamWaitEvent", cu.stream_wait_event(stream, events[waits[j]], 0));
     }
-    int32_t code = start(of, launch, stream, follows && can_start_early(of, i));
+    int32_t code = start(of, launch, stream, follows && launch->starts_early);
     if (code != TW_OK) return code;
     TRY("cuEventRecord", cu.event_record(events[i], stream));
     tails[own] = i;

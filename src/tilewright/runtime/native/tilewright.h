@@ -301,8 +301,7 @@ typedef struct {
 
 typedef struct {
   const char *name;
-  int32_t module, shared_bytes;      /* dynamic shared memory */
-  int32_t can_start_early, reserved; /* whether it waits by itself for those before it, 0 */
+  int32_t module, shared_bytes; /* dynamic shared memory */
 } tw_cuda_kernel;
 
 /* How bulk copies see a matrix, or several of them: boxes of rows of 128 bytes, swizzled. */
@@ -318,6 +317,7 @@ typedef struct {
   uint32_t grid[3], block[3];
   int32_t first, n_arguments;  /* of `arguments` */
   int32_t first_wait, n_waits; /* of `waits`: launches that must have ended before */
+  int32_t starts_early;        /* it waits by itself for the last one of its branch */
 } tw_cuda_launch;
 
 /* All launches of a model for one set of sizes. */
