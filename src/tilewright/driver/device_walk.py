@@ -223,8 +223,6 @@ class Walk:
         for device, values in launches(code.steps, given, workspace):
             grid = tuple(number(dim, values) for dim in device.grid)
             block = tuple(number(dim, values) for dim in device.block)
-            if 0 in grid or 0 in block:
-                continue
             pointers = [places[buffer] for buffer in device.buffers]
             maps = [
                 self.owner._gpu.tensor_map(
