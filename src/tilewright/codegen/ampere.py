@@ -11,6 +11,8 @@ Four warps have 16 rows each of a product. A thread of lane l holds of the left 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilewright import sym
 from tilewright.codegen.builder import Value, i1, i32, i64
 from tilewright.codegen.handlers import Emitting
@@ -200,7 +202,7 @@ def _product(
     return [e.b.value("float", f"extractvalue {made}, {at}") for at in range(4)]
 
 
-RULES = {
+RULES: dict[str, Callable[..., None]] = {
     "cp.async.tile": _copy,
     "cp.async.commit": _commit,
     "cp.async.wait": _wait,

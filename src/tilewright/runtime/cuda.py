@@ -398,8 +398,13 @@ class Graph:
 class Startable(Protocol):
     """Work that is queued on a stream."""
 
-    is_kernel: bool
-    starts_early: bool  # before the last kernel there has ended, for which it waits by itself
+    @property
+    def is_kernel(self) -> bool: ...
+
+    @property
+    def starts_early(self) -> bool:
+        """Before the last kernel there has ended, for which it waits by itself."""
+        ...
 
     def start(self, stream: int, is_early: bool = False) -> None: ...
 
