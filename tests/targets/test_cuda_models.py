@@ -373,6 +373,14 @@ def test_tensor_cores_multiply_batches_of_any_size(arch, rule):
         np.testing.assert_allclose(got, np.asarray(want), rtol=5e-2, atol=0.2)
 
 
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+def test_f32_is_never_multiplied_as_tf32(arch):
+    module = tw.compile(dense(128, 256, 192), target=f"cuda -arch={arch}", cache=False)
+    for code in module.codes.values():
+        assert "mma" not in code.ptx
+        assert "tf32" not in code.ptx
+
+
 def test_sizes_in_a_range_are_a_graph_too_and_others_are_refused():
     program = graph.parse("graph @main(%x: f32[n, 40]) { %y = tanh(%x) return %y }")
     module = tw.compile(program, target="cuda", dynamic={"n": (1, 8)}, cache=False)
