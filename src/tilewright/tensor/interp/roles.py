@@ -229,7 +229,7 @@ class _Agent:
     waits: tuple[_Barrier | _Landing, int] | None = None
     number: int = 0
     begun: list[_Copy] = field(default_factory=list)  # since the last group
-    groups: list[list[_Copy]] = field(default_factory=list)
+    copies: list[list[_Copy]] = field(default_factory=list)  # groups of them, not waited for
     landed: list[_Copy] = field(default_factory=list)  # waited for, not told to others yet
 
     def tick(self) -> int:
@@ -421,14 +421,14 @@ class _Block:
             case "cp.async.tile":
                 self._share(args, agent, loc)
             case "cp.async.commit":
-                agent.groups.append(agent.begun)
+                agent.copies.append(agent.begun)
                 agent.begun = []
             case "cp.async.wait":
-                done = agent.groups[: max(0, len(agent.groups) - _value(args[0], env))]
+                done = agent.copies[: max(0, len(agent.copies) - _value(args[0], env))]
                 copies = [copy for group in done for copy in group]
                 yield (_Landing(copies), 0)
                 agent.landed += copies
-                del agent.groups[: len(done)]
+                del agent.copies[: len(done)]
             case "wgmma.tile" | "mma.tile":
                 self._tile(args, agent, loc)
             case "wgmma.round":
