@@ -29,7 +29,7 @@ from tilewright.graph.collapse import collapse_rows
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.memory import VIEWS
 from tilewright.graph.types import TensorType
-from tilewright.graph.visit import walk
+from tilewright.graph.visit import users, walk
 from tilewright.lower.graph import sizes_of
 from tilewright.lower.native import CONTROL
 from tilewright.lower.sizes import fresh_sizes, lower_sizes
@@ -197,9 +197,12 @@ class _Lowering:
     constants: dict[Value, str] = field(default_factory=dict)
     calls: list[tuple[Node, Node]] = field(default_factory=list)  # node of main, kernel node
     origin: Node | None = None  # the node of main at hand
+    on_host: set[Node] = field(default_factory=set)  # of a GPU's model: what sizes decide
 
     def graph(self, graph: Graph) -> Graph:
         nodes: list[Node] = []
+        if self.setting.target.kind == CUDA:
+            self.on_host |= decided_by_sizes(graph)
         for node in graph.nodes:
             if graph is self.module.main:
                 self.origin = node
@@ -236,7 +239,8 @@ class _Lowering:
         numbers = {
             n["data"]: self.module.constants[n["data"]] for n in body.nodes if n.op == "constant"
         }
-        job = Job(label, body, numbers, weights, self.setting)
+        setting = host_setting(self.setting) if node in self.on_host else self.setting
+        job = Job(label, body, numbers, weights, setting)
         inputs = tuple(value for value in node.inputs if value is not None)
         out.append(self._call(job, inputs, node.outputs, tuple(sizes_of(body)), node))
         return out
@@ -277,6 +281,28 @@ class _Lowering:
         assert self.origin is not None
         self.calls.append((self.origin, made))
         return made
+
+
+def decided_by_sizes(graph: Graph) -> set[Node]:
+    """Nodes that need nothing but sizes, and that nothing but `require` needs."""
+    used_by, results = users(graph), set(graph.results)
+    deciding: set[Node] = set()
+    for node in reversed(graph.nodes):
+        asked = [(user, value) for value in node.outputs for user in used_by.get(value, ())]
+        decides = all(user in deciding or _asks(user, value) for user, value in asked)
+        if asked and decides and not results & set(node.outputs):
+            deciding.add(node)
+    made: set[Value | None] = {None}
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if node in deciding and made.issuperset(node.inputs):
+            found.add(node)
+            made.update(node.outputs)
+    return found
+
+
+def _asks(node: Node, value: Value) -> bool:
+    return node.op == "require" and node.inputs[0] is value and value not in node.inputs[1:]
 
 
 def host_setting(setting: KernelSetting) -> KernelSetting:
