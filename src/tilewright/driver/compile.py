@@ -33,6 +33,7 @@ from tilewright.driver.accelerate import (
     place,
 )
 from tilewright.driver.compiled import CompiledModule, CrossModule, Inside
+from tilewright.driver.costs import KernelCosts, recorded_times
 from tilewright.driver.device_module import DeviceModule
 from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.hybrid import HybridModule
@@ -134,12 +135,12 @@ def compile(
     opened = open_model(model, args, kwargs, dynamic)
     graph = with_sizes(opened.graph, opened.dynamic)
     laps.append(time.perf_counter())
-    ctx = PassContext(target=chosen)
     host = chosen
     reasons: Mapping[str, str] = {}
+    ctx = pass_context(host, settings)
     if chosen.kind == ACCEL:
         host = Target.parse(CPU)
-        ctx = PassContext(target=host, options={"decompose_quantized.enabled": False})
+        ctx = pass_context(host, settings, options={"decompose_quantized.enabled": False})
         graph, reasons = divide(integer_graph(graph, chosen), chosen)
     graph = optimize(graph, host, settings, ctx)
     laps.append(time.perf_counter())
@@ -151,6 +152,7 @@ def compile(
     spent = [after - before for before, after in itertools.pairwise(laps)]
     stages = dict(zip(("import", "passes", "code"), spent, strict=True))
     module.timings = {"stages": stages, "passes": ctx.timings}
+    module.choices = tuple(ctx.choices)
     return opened.wrap(module)
 
 
@@ -176,7 +178,7 @@ def staged_graph(model: Any, stage: str = ir.CANONICAL, precision: str = "f32") 
     if stage == ir.IMPORTED:
         return graph
     chosen = [step for step in passes if stage == ir.FUSED or step not in FUSED]
-    return run_passes(graph, chosen, PassContext(target=Target.parse("cpu")))
+    return run_passes(graph, chosen, pass_context(Target.parse("cpu"), Options()))
 
 
 def optimize(
@@ -198,7 +200,14 @@ def optimize(
                 "TW6004", f"there is no pass {name}", help=f"known: {', '.join(sorted(known))}"
             )
     chosen = [step for step in passes if step.__name__ not in options.without]
-    return run_passes(module, chosen, ctx or PassContext(target=target))
+    return run_passes(module, chosen, ctx or pass_context(target, options))
+
+
+def pass_context(target: Target, options: Options, **more: Any) -> PassContext:
+    """What passes of a model may know: its target, and what their choices would cost there."""
+    setting = KernelSetting(target, options.threads or _native.threads())
+    times = recorded_times(options.database)
+    return PassContext(target=target, costs=KernelCosts(setting, times, options.cache), **more)
 
 
 def build_module(module: ir.Module, target: Target, options: Options) -> Module:
