@@ -42,7 +42,7 @@ from tilewright.driver.lowering import Choices, Program, jobs_of, lower_model
 from tilewright.driver.pipelines import PIPELINES, PRECISIONS
 from tilewright.driver.placement import INTERPRETER, Placement, placement
 from tilewright.driver.saved_parts import Foreign
-from tilewright.driver.sizes import Dynamic, with_sizes
+from tilewright.driver.sizes import Dynamic, ranges_of, with_sizes
 from tilewright.driver.tuning.inputs import Sizes
 from tilewright.driver.tuning.records import recorded_choices, task_key, winning_choices
 from tilewright.driver.unfuse import unfuse_foreign
@@ -203,11 +203,11 @@ def optimize(
     return run_passes(module, chosen, ctx or pass_context(target, options))
 
 
-def pass_context(target: Target, options: Options, **more: Any) -> PassContext:
+def pass_context(target: Target, settings: Options, **more: Any) -> PassContext:
     """What passes of a model may know: its target, and what their choices would cost there."""
-    setting = KernelSetting(target, options.threads or _native.threads())
-    times = recorded_times(options.database)
-    return PassContext(target=target, costs=KernelCosts(setting, times, options.cache), **more)
+    setting = KernelSetting(target, settings.threads or _native.threads())
+    times = recorded_times(settings.database)
+    return PassContext(target=target, costs=KernelCosts(setting, times, settings.cache), **more)
 
 
 def build_module(module: ir.Module, target: Target, options: Options) -> Module:
@@ -258,7 +258,8 @@ def build_native(
 ) -> Module:
     """One native function for a module whose every node has code, or calls a foreign part."""
     threads = options.threads or _native.threads()
-    setting = KernelSetting(target, threads, options.schedule, options.packing)
+    ranges = ranges_of(module)
+    setting = KernelSetting(target, threads, options.schedule, options.packing, ranges)
     outcome, choose = tuned_or_recorded(module, setting, options, foreign is not None)
     program = lower_model(
         module,

@@ -10,13 +10,15 @@ candidates of a graph are many, and differ by more than plans next to each other
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
 
 from tilewright.base.target import Target
 from tilewright.rules import RULES
 from tilewright.rules.context import RuleContext
 from tilewright.rules.inline import inline_producers
 from tilewright.rules.rule import Closed, Rule
-from tilewright.rules.space import Priced
+from tilewright.rules.space import Columns, Cost, Priced
 from tilewright.sym import Const
 from tilewright.tensor.ir import Block, Buffer, Function
 from tilewright.tensor.schedule import Schedule
@@ -49,7 +51,7 @@ def estimate_ns(
     return cycles * machine.cycle_ns
 
 
-def _first(fn: Function, context: RuleContext) -> Priced[object] | None:
+def _first(fn: Function, context: RuleContext) -> Priced[Any] | None:
     sch = Schedule(fn)
     inline_producers(sch)
     for rule in _rules(context):
@@ -60,17 +62,18 @@ def _first(fn: Function, context: RuleContext) -> Priced[object] | None:
             space = None if problem is None else rule.plans(problem, context)
             if space is None:
                 continue
-            found = space.cheapest(
-                lambda columns, rule=rule, problem=problem: rule.cost(problem, columns, context),
-                beam_width=BEAM_WIDTH,
-                rounds=ROUNDS,
-            )
+            cost = partial(_cost, rule, problem, context)
+            found = space.cheapest(cost, beam_width=BEAM_WIDTH, rounds=ROUNDS)
             if found is not None:
                 return found
     return None
 
 
-def _rules(context: RuleContext) -> Iterator[Rule[object, object]]:  # type: ignore[type-var]
+def _cost(rule: Rule[Any, Any], problem: Any, context: RuleContext, columns: Columns) -> Cost:
+    return rule.cost(problem, columns, context)
+
+
+def _rules(context: RuleContext) -> Iterator[Rule[Any, Any]]:
     for entry in RULES.get(context.target.kind, ()):
         yield from (rule for rule in entry if rule.plan is not Closed)
 

@@ -92,7 +92,7 @@ def best_tile(
 ) -> tuple[int, tuple[Price, ...]]:
     """The tile that is computed fastest, 0 for none, and the prices of all that were weighed."""
     tiles = [tile for tile, least in LEAST_CHANNELS.items() if channels >= least]
-    weighed = (_candidate("direct", node, in_cache),)
+    weighed: tuple[Candidate, ...] = (_candidate("direct", node, in_cache),)
     prices: tuple[Price, ...] = ()
     for tile in tiles:
         if prices and _cannot_win(tile, prices):

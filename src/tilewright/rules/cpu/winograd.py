@@ -110,8 +110,8 @@ class Sizes:
         product = parts.product
         dtype = product.block.writes[0].buffer.dtype
         lanes = context.target.lanes(dtype.bits)
-        tall, wide, out, depth = (number(product.extent(at)) for at in range(3, 7))
-        batch = number(product.extent(2), 1)
+        tall, wide, out, depth = (product.assumed(at, DYNAMIC_TILES) for at in range(3, 7))
+        batch = product.assumed(2, 1)
         vectors = ceil_div(out, lanes)
         return Sizes(parts.size, batch, tall, wide, vectors, depth, lanes, dtype.size_bytes)
 
