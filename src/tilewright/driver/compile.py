@@ -43,6 +43,7 @@ from tilewright.driver.pipelines import PIPELINES, PRECISIONS
 from tilewright.driver.placement import INTERPRETER, Placement, placement
 from tilewright.driver.saved_parts import Foreign
 from tilewright.driver.sizes import Dynamic, ranges_of, with_sizes
+from tilewright.driver.tuning.graph_choices import measure_choices
 from tilewright.driver.tuning.inputs import Sizes
 from tilewright.driver.tuning.records import recorded_choices, task_key, winning_choices
 from tilewright.driver.unfuse import unfuse_foreign
@@ -61,6 +62,7 @@ from tilewright.tune.database import Database, Records, default_path
 from tilewright.tune.tuner import Outcome, Snapshot
 
 NAME = "model"
+CHOICES_SHARE = 0.2  # of a budget of tuning, for what graph passes choose between
 NAMED = ("target", "args", "kwargs", "dynamic")  # what compile takes beside its options
 
 
@@ -137,7 +139,10 @@ def compile(
     laps.append(time.perf_counter())
     host = chosen
     reasons: Mapping[str, str] = {}
-    ctx = pass_context(host, settings)
+    if settings.tune is not None and chosen.kind == CPU and can_run(chosen):
+        ctx, settings = choices_tuned(graph, chosen, settings, settings.tune)
+    else:
+        ctx = pass_context(host, settings)
     if chosen.kind == ACCEL:
         host = Target.parse(CPU)
         ctx = pass_context(host, settings, options={"decompose_quantized.enabled": False})
@@ -205,9 +210,39 @@ def optimize(
 
 def pass_context(target: Target, settings: Options, **more: Any) -> PassContext:
     """What passes of a model may know: its target, and what their choices would cost there."""
+    return PassContext(target=target, costs=kernel_costs(target, settings), **more)
+
+
+def kernel_costs(target: Target, settings: Options) -> KernelCosts:
+    """The table of costs of a target, with times that tuning left behind."""
     setting = KernelSetting(target, settings.threads or _native.threads())
-    times = recorded_times(settings.database)
-    return PassContext(target=target, costs=KernelCosts(setting, times, settings.cache), **more)
+    return KernelCosts(setting, recorded_times(settings.database), settings.cache)
+
+
+def choices_tuned(
+    module: ir.Module, target: Target, settings: Options, budget: Budget
+) -> tuple[PassContext, Options]:
+    """Measure what passes choose between; who tells them, and what is left of the budget."""
+    begin = time.monotonic()
+    costs = kernel_costs(target, settings)
+    costs.asked = []
+    optimize(module, target, settings, PassContext(target=target, costs=costs))
+    records = open_records(settings)
+    plain = replace(settings, tune=None, database="")
+    try:
+        found = measure_choices(
+            costs,
+            lambda each: build_module(each, target, plain),
+            records,
+            CHOICES_SHARE * budget.seconds,
+        )
+    finally:
+        records.close(keep=isinstance(settings.database, Database))
+    recorded = costs.times
+    costs.asked = None
+    costs.times = lambda job: found.get(job.key) or (recorded and recorded(job))
+    left = max(budget.seconds - (time.monotonic() - begin), 1.0)
+    return PassContext(target=target, costs=costs), replace(settings, tune=Budget(left / 60.0))
 
 
 def build_module(module: ir.Module, target: Target, options: Options) -> Module:
@@ -303,11 +338,7 @@ def tuned(
     # Most models are compiled without tuning: then this process needs no code generator.
     from tilewright.driver.tuning.tuning import Settings, tune_model
 
-    given = options.database
-    if isinstance(given, Database):
-        records = Records(given)
-    else:
-        records = Records.open(default_path() if given is None else given or None)
+    records = open_records(options)
     settings = Settings(
         sizes=options.sizes,
         in_place=options.in_place,
@@ -319,8 +350,16 @@ def tuned(
         keys = [task_key(job) for job in jobs_of(module, setting).values()]
         winners = records.winners(keys)
     finally:
-        records.close(keep=isinstance(given, Database))
+        records.close(keep=isinstance(options.database, Database))
     return outcome, lambda jobs: winning_choices(jobs, winners)
+
+
+def open_records(options: Options) -> Records:
+    """The records that tuning adds to; whose database it is closes it."""
+    given = options.database
+    if isinstance(given, Database):
+        return Records(given)
+    return Records.open(default_path() if given is None else given or None)
 
 
 def side_by_side(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:

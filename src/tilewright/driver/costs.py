@@ -2,7 +2,7 @@
 
     costs = KernelCosts(KernelSetting(target, threads), database)
     run_passes(module, passes, PassContext(target=target, costs=costs))
-    costs.asked             where it is a dictionary: what was priced, for a tuner to measure
+    costs.asked             where it is a list: what was compared, for a tuner to measure
 
 Estimates are kept in memory and on disk by the kernel's key, like kernels themselves.
 """
@@ -34,7 +34,7 @@ class KernelCosts:
     setting: KernelSetting
     times: Measured | None = None  # None: nothing was measured
     use_cache: bool = True
-    asked: dict[str, Candidate] | None = None  # by the keys of their jobs; None: nobody measures
+    asked: list[tuple[Candidate, ...]] | None = None  # None: nobody is going to measure
     _estimates: dict[str, float | None] = field(default_factory=dict)
 
     def job(self, candidate: Candidate) -> Job:
@@ -44,14 +44,11 @@ class KernelCosts:
 
     def measured(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
         """Times of candidates; None where not all of them are known."""
-        if self.times is None and self.asked is None:
-            return None
-        jobs = [self.job(each) for each in candidates]
         if self.asked is not None:
-            self.asked.update((job.key, each) for job, each in zip(jobs, candidates, strict=True))
+            self.asked.append(tuple(candidates))
         if self.times is None:
             return None
-        found = [self.times(job) for job in jobs]
+        found = [self.times(self.job(each)) for each in candidates]
         prices = [
             Price(each.name, ns, MEASURED)
             for each, ns in zip(candidates, found, strict=True)
