@@ -101,17 +101,27 @@ def recorded_times(database: str | Path | Database | None) -> Measured | None:
     Records are no reason for a model not to compile: where they cannot be read, there are none.
     """
     if isinstance(database, Database):
-        return lambda job: _nanoseconds(database, job)
+        return RecordedTimes(database)
     path = default_path() if database is None else Path(database) if database else None
     if path is None or not path.exists():
         return None
     try:
-        opened = Database(path)
+        return RecordedTimes(Database(path), is_own=True)
     except UserError:
         return None
-    return lambda job: _nanoseconds(opened, job)
 
 
-def _nanoseconds(database: Database, job: Job) -> float | None:
-    seconds = database.measured(task_key(job))
-    return None if seconds is None else seconds * 1e9
+@dataclass(eq=False)
+class RecordedTimes:
+    """Times of a database, which is closed with this object if it is its own."""
+
+    database: Database
+    is_own: bool = False
+
+    def __call__(self, job: Job) -> float | None:
+        seconds = self.database.measured(task_key(job))
+        return None if seconds is None else seconds * 1e9
+
+    def __del__(self) -> None:
+        if self.is_own:
+            self.database.close()
