@@ -24,8 +24,6 @@ from tilewright.tensor.ir import Block, Buffer, Function
 from tilewright.tensor.schedule import Schedule
 from tilewright.tensor.visit import blocks, written_buffers
 
-BEAM_WIDTH, ROUNDS = 1, 1  # of the search for the cheapest plan
-
 
 def estimate_ns(
     fn: Function,
@@ -63,7 +61,7 @@ def _first(fn: Function, context: RuleContext) -> Priced[Any] | None:
             if space is None:
                 continue
             cost = partial(_cost, rule, problem, context)
-            found = space.cheapest(cost, beam_width=BEAM_WIDTH, rounds=ROUNDS)
+            found = space.cheapest(cost, beam_width=1, rounds=1)
             if found is not None:
                 return found
     return None

@@ -28,7 +28,7 @@ from tilewright.sym import Const
 from tilewright.tune.database import Records
 from tilewright.tune.record import Time
 
-ROUNDS = 7  # of a choice: the median of each candidate counts
+ROUNDS = 7  # of a choice: the fastest of each candidate counts, others were interrupted
 Build = Callable[[Module], Compiled]
 
 
@@ -72,7 +72,7 @@ def _in_turns(
             spent = sum(each.total_ns for each in run.profile(*operands).kernels())
             if turn:  # the first run meets pages that nobody has touched
                 times.append(float(spent))
-    return [float(np.median(times)) for times in taken]
+    return [min(times) for times in taken]
 
 
 def alone_module(candidate: Candidate) -> Module:

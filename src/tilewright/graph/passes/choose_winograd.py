@@ -32,7 +32,6 @@ from tilewright.sym import Const
 
 LEAST_CHANNELS = {4: 64, 2: 1}  # summed over, for each tile, for the sake of accuracy
 WORTH = 1.1  # how many times faster the method must be
-MOST_GAIN = {4: 4.0, 2: 2.25}  # times fewer multiplications, for each tile
 
 
 def choose_winograd(module: Module, ctx: PassContext) -> Module:
@@ -112,8 +111,9 @@ def best_tile(
 
 def _cannot_win(tile: int, prices: tuple[Price, ...]) -> bool:
     """Whether even the multiplications of a tile alone are expected to take longer."""
+    fewer = (3 * tile / (tile + 2)) ** 2  # multiplications
     is_estimate = prices[0].source == ESTIMATED
-    return is_estimate and prices[0].ns / MOST_GAIN[tile] > min(each.ns for each in prices[1:])
+    return is_estimate and prices[0].ns / fewer > min(each.ns for each in prices[1:])
 
 
 def with_tile(node: Node, tile: int) -> Node:
