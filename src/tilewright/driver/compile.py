@@ -229,10 +229,11 @@ def choices_tuned(
     optimize(module, target, settings, PassContext(target=target, costs=costs))
     records = open_records(settings)
     plain = replace(settings, tune=None, database="")
+    context = PassContext(target=target)
     try:
         found = measure_choices(
             costs,
-            lambda each: build_module(each, target, plain),
+            lambda each: build_module(run_passes(each, FUSED, context), target, plain),
             records,
             CHOICES_SHARE * budget.seconds,
         )

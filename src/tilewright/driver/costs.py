@@ -37,6 +37,11 @@ class KernelCosts:
     asked: list[tuple[Candidate, ...]] | None = None  # None: nobody is going to measure
     _estimates: dict[str, float | None] = field(default_factory=dict)
 
+    @property
+    def has_times(self) -> bool:
+        """Whether anything was measured, or is going to be."""
+        return self.times is not None or self.asked is not None
+
     def job(self, candidate: Candidate) -> Job:
         """The kernel of a candidate."""
         graph = collapse_rows(candidate.kernel)

@@ -56,6 +56,10 @@ class GraphChoice:
 class Costs(Protocol):
     """What a pass may ask. Every candidate that was asked about can be measured by a tuner."""
 
+    @property
+    def has_times(self) -> bool:
+        """Whether anything was measured, or is going to be: else there is no need to ask."""
+
     def measured(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
         """Times of candidates; None where not all of them are known."""
 
@@ -81,6 +85,21 @@ def place_of(loc: Loc) -> str:
     if isinstance(loc, Fused):
         return next((name for name in map(place_of, loc.parts) if name), "")
     return loc.node if isinstance(loc, ModelNode) else ""
+
+
+def candidate_of(name: str, nodes: Sequence[Node], in_cache: bool = True) -> Candidate:
+    """Some nodes that follow each other, the last of which gives the result, as a candidate.
+
+    What they take from outside are parameters, and so are constants: weights.
+    """
+    inside = [node for node in nodes if node.op != "constant"]
+    fixed = {node.output for node in nodes if node.op == "constant"}
+    made = {value for node in inside for value in node.outputs}
+    taken = [value for node in inside for value in node.inputs if value is not None]
+    params = tuple(dict.fromkeys(value for value in taken if value not in made))
+    kernel = Graph(inside[-1].op, params, tuple(inside), inside[-1].outputs)
+    weights = frozenset(at for at, value in enumerate(params) if value in fixed)
+    return Candidate(name, kernel, weights, in_cache)
 
 
 def alone(node: Node) -> Graph:

@@ -15,10 +15,14 @@ from tilewright.driver.costs import KernelCosts, recorded_times
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.tuning.graph_choices import measure_choices
 from tilewright.driver.tuning.records import task_key
-from tilewright.graph import Builder, TensorType
+from tilewright.graph import Builder, TensorType, parse
+from tilewright.graph.build import store_constant
 from tilewright.graph.costs import ESTIMATED, MEASURED, Candidate, alone
+from tilewright.graph.passes import FUSED
 from tilewright.graph.passes.assign_layout import assign_layout
 from tilewright.graph.passes.choose_winograd import choose_winograd, with_tile
+from tilewright.graph.passes.unfold_convolutions import unfold_convolutions
+from tilewright.graph.visit import Edit
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.rules.estimate import estimate_ns, weights_bytes
@@ -104,6 +108,46 @@ def test_the_minimum_cut_goes_by_measured_times(first_us, moved):
     assert [each.chosen for each in ctx.choices] == ["channels last" if moved else "channels first"]
 
 
+INTEGERS = """
+graph @main(%x: u8[1, 14, 14, 3], %w: i8[32, 3, 3, 3]) -> (i32[1, 14, 14, 32]) {
+  %y = conv_integer(%x, %w) {
+    strides = (1, 1), pads = (1, 1, 1, 1), dilations = (1, 1), layout = "channels_last"}
+  return %y
+}"""
+
+
+@pytest.mark.parametrize("fast", ["direct", "im2col"])
+def test_what_was_measured_decides_how_windows_become_rows(fast):
+    module = with_constants(parse(INTEGERS), {"w": np.ones((32, 3, 3, 3), np.int8)})
+    costs = table(asked=[])
+    ctx = PassContext(target=SERVER, costs=costs)
+    before = run_passes(module, (unfold_convolutions,), ctx)
+    ((*group,),) = costs.asked
+    assert {each.name for each in group} == {"direct", "im2col"}
+    assert ctx.choices[0].chosen == "im2col"  # three channels are no whole group of a dot product
+    assert set(before.constants) == {"w", "w_1"}, "weights of forms that were only weighed stay"
+    ns = {costs.job(each).key: 1e3 if each.name == fast else 2e3 for each in group}
+    costs.times = lambda job: ns.get(job.key)
+    made = run_passes(module, (unfold_convolutions,), PassContext(target=SERVER, costs=costs))
+    assert any(node.op == "conv_integer" for node in made.main.nodes) is (fast == "direct")
+
+
+def with_constants(module, arrays):
+    """The module with some parameters constant."""
+    constants = {}
+    edit, head = Edit(), []
+    for param in module.main.params:
+        if param.name in arrays:
+            head.append(store_constant(constants, arrays[param.name], param.name))
+            edit.values[param] = head[-1].output
+    main = module.main
+    nodes = (*head, *(edit.node(node) for node in main.nodes))
+    params = tuple(param for param in main.params if param.name not in arrays)
+    results = tuple(edit.value(result) for result in main.results)
+    main = replace(main, params=params, nodes=nodes, results=results)
+    return replace(module, graphs={"main": main}, constants=constants)
+
+
 def test_times_of_the_database_are_found_and_none_are_no_error(tmp_path):
     costs, (direct, _) = table(), candidates()
     database = Database(tmp_path / "tuned.db")
@@ -149,7 +193,9 @@ def test_choices_are_measured_as_kernels_and_remembered():
     database = Database()
     found = measure_choices(
         costs,
-        lambda each: build_module(each, host, Options(threads=2, database="")),
+        lambda each: build_module(
+            run_passes(each, FUSED, PassContext(target=host)), host, Options(threads=2, database="")
+        ),
         Records(database),
         seconds=60.0,
     )

@@ -92,7 +92,7 @@ def alone_module(candidate: Candidate) -> Module:
     )
     params = tuple(dict.fromkeys(value for value in graph.params if value not in given))
     main = replace(graph, name="main", params=params, nodes=(*head, *nodes))
-    return Module({"main": main}, constants, stage=ir.FUSED)
+    return Module({"main": main}, constants, stage=ir.CANONICAL)
 
 
 def _operands(candidate: Candidate) -> list[np.ndarray[Any, Any]]:

@@ -93,7 +93,7 @@ class _Weigher:
         return self._estimated(node) if measured is None else measured
 
     def _measured(self, node: Node, found: Following, makers: Makers) -> tuple[Price, Price] | None:
-        if self.costs is None:
+        if self.costs is None or not self.costs.has_times:
             return None
         given = [value for value in node.inputs if value is not None]
         weights = frozenset(at for at, value in enumerate(given) if _is_constant(value, makers))
@@ -125,7 +125,7 @@ class _Weigher:
             return 0.0
         if is_free(shape):
             return FREE_BYTES * self.rates.byte_ns
-        if self.costs is not None:
+        if self.costs is not None and self.costs.has_times:
             perm = channels_last(range(len(shape)))
             node = make_node("transpose", (Value(value.name, value.type),), {"perm": perm})
             prices = self.costs.measured((Candidate("transpose", alone(node)),))
