@@ -260,7 +260,7 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     transforms += PADDING_CYCLES * pixels * deep
     return Cost.of(
         products=(np.maximum(products, again / rate) + HIDDEN_SHARE * products) * share,
-        transforms=size.batch * transforms * share,
+        transforms=size.batch * transforms / np.where(c["parallel"] == NONE, 1, threads),
         images=np.where(outgrown, images / machine.scattered_bytes_per_cycle, 0) * share,
         moved=np.where(c["parallel"] == PANELS, images / machine.l2.bytes_per_cycle, 0),
         blocks=blocks * machine.fma_latency_cycles * size.depth,
