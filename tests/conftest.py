@@ -142,6 +142,7 @@ class Case:
         passes, options = parse_passes(self.directives.get("passes", ""), known)
         ctx = PassContext(
             target=self._target(),
+            costs=self._costs(),
             options=options,
             observers=(lambda name, before, after: self.language.verify(after),),
         )
@@ -174,6 +175,14 @@ class Case:
             return None
         targets = importlib.import_module("tilewright.base.target")
         return targets.Target.parse(self.directives["target"])
+
+    def _costs(self) -> Any:
+        """What candidates cost on the case's target; no table without one."""
+        if "target" not in self.directives:
+            return None
+        costs = importlib.import_module("tilewright.driver.costs").KernelCosts
+        setting = importlib.import_module("tilewright.driver.kernels").KernelSetting
+        return costs(setting(self._target(), int(self.directives.get("threads", "1"))))
 
     def _schedule(self, fn: Any) -> Any:
         schedule = importlib.import_module("tilewright.tensor.schedule").Schedule(fn)

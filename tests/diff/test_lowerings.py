@@ -539,6 +539,16 @@ case(
     **window((3,), 2),
     fixed=(1,),
 )
+for _kernel in (1, 2):  # strides that step over all of a narrow image
+    case(
+        "conv_integer",
+        rand(1, 4, 3, 1, of=np.uint8, high=255),
+        rand(4, 4, 2, _kernel, of=np.int8, low=-99),
+        strides=(1, 3),
+        pads=(0, 2, 0, 2),
+        dilations=(1, 1),
+        fixed=(1,),
+    )
 for _stride, _pad, _dilation, _more in (
     (1, 0, 1, 0),
     (2, 1, 1, 1),

@@ -32,6 +32,7 @@ from tilewright.driver.accelerate import (
     place,
 )
 from tilewright.driver.compiled import CompiledModule, CrossModule, Inside
+from tilewright.driver.costs import KernelCosts, recorded_times
 from tilewright.driver.device_module import DeviceModule
 from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.hybrid import HybridModule
@@ -40,7 +41,8 @@ from tilewright.driver.lowering import Choices, Program, jobs_of, lower_model
 from tilewright.driver.pipelines import PIPELINES, PRECISIONS
 from tilewright.driver.placement import INTERPRETER, Placement, placement
 from tilewright.driver.saved_parts import Foreign
-from tilewright.driver.sizes import Dynamic, with_sizes
+from tilewright.driver.sizes import Dynamic, ranges_of, with_sizes
+from tilewright.driver.tuning.graph_choices import measure_choices
 from tilewright.driver.tuning.inputs import Sizes
 from tilewright.driver.tuning.records import recorded_choices, task_key, winning_choices
 from tilewright.driver.unfuse import unfuse_foreign
@@ -60,6 +62,7 @@ from tilewright.tune.database import Database, Records, default_path
 from tilewright.tune.tuner import Outcome, Snapshot
 
 NAME = "model"
+CHOICES_SHARE = 0.2  # of a budget of tuning, for what graph passes choose between
 NAMED = ("target", "args", "kwargs", "dynamic")  # what compile takes beside its options
 
 
@@ -134,12 +137,15 @@ def compile(
     opened = open_model(model, args, kwargs, dynamic)
     graph = with_sizes(opened.graph, opened.dynamic)
     laps.append(time.perf_counter())
-    ctx = PassContext(target=chosen)
     host = chosen
     reasons: Mapping[str, str] = {}
+    if settings.tune is not None and chosen.kind == CPU and can_run(chosen):
+        ctx, settings = choices_tuned(graph, chosen, settings, settings.tune)
+    else:
+        ctx = pass_context(host, settings)
     if chosen.kind == ACCEL:
         host = Target.parse(CPU)
-        ctx = PassContext(target=host, options={"decompose_quantized.enabled": False})
+        ctx = pass_context(host, settings, options={"decompose_quantized.enabled": False})
         graph, reasons = divide(integer_graph(graph, chosen), chosen)
     graph = optimize(graph, host, settings, ctx)
     laps.append(time.perf_counter())
@@ -151,6 +157,7 @@ def compile(
     spent = [after - before for before, after in itertools.pairwise(laps)]
     stages = dict(zip(("import", "passes", "code"), spent, strict=True))
     module.timings = {"stages": stages, "passes": ctx.timings}
+    module.choices = tuple(ctx.choices)
     return opened.wrap(with_states(module, graph))
 
 
@@ -185,7 +192,7 @@ def staged_graph(model: Any, stage: str = ir.CANONICAL, precision: str = "f32") 
     if stage == ir.IMPORTED:
         return graph
     chosen = [step for step in passes if stage == ir.FUSED or step not in FUSED]
-    return run_passes(graph, chosen, PassContext(target=Target.parse("cpu")))
+    return run_passes(graph, chosen, pass_context(Target.parse("cpu"), Options()))
 
 
 def optimize(
@@ -207,7 +214,45 @@ def optimize(
                 "TW6004", f"there is no pass {name}", help=f"known: {', '.join(sorted(known))}"
             )
     chosen = [step for step in passes if step.__name__ not in options.without]
-    return run_passes(module, chosen, ctx or PassContext(target=target))
+    return run_passes(module, chosen, ctx or pass_context(target, options))
+
+
+def pass_context(target: Target, settings: Options, **more: Any) -> PassContext:
+    """What passes of a model may know: its target, and what their choices would cost there."""
+    return PassContext(target=target, costs=kernel_costs(target, settings), **more)
+
+
+def kernel_costs(target: Target, settings: Options) -> KernelCosts:
+    """The table of costs of a target, with times that tuning left behind."""
+    setting = KernelSetting(target, settings.threads or _native.threads())
+    return KernelCosts(setting, recorded_times(settings.database), settings.cache)
+
+
+def choices_tuned(
+    module: ir.Module, target: Target, settings: Options, budget: Budget
+) -> tuple[PassContext, Options]:
+    """Measure what passes choose between; who tells them, and what is left of the budget."""
+    begin = time.monotonic()
+    costs = kernel_costs(target, settings)
+    costs.asked = []
+    optimize(module, target, settings, PassContext(target=target, costs=costs))
+    records = open_records(settings)
+    plain = replace(settings, tune=None, database="")
+    context = PassContext(target=target)
+    try:
+        found = measure_choices(
+            costs,
+            lambda each: build_module(run_passes(each, FUSED, context), target, plain),
+            records,
+            CHOICES_SHARE * budget.seconds,
+        )
+    finally:
+        records.close(keep=isinstance(settings.database, Database))
+    recorded = costs.times
+    costs.asked = None
+    costs.times = lambda job: found.get(job.key) or (recorded and recorded(job))
+    left = max(budget.seconds - (time.monotonic() - begin), 1.0)
+    return PassContext(target=target, costs=costs), replace(settings, tune=Budget(left / 60.0))
 
 
 def build_module(module: ir.Module, target: Target, options: Options) -> Module:
@@ -261,7 +306,8 @@ def build_native(
 ) -> Module:
     """One native function for a module whose every node has code, or calls a foreign part."""
     threads = options.threads or _native.threads()
-    setting = KernelSetting(target, threads, options.schedule, options.packing)
+    ranges = ranges_of(module)
+    setting = KernelSetting(target, threads, options.schedule, options.packing, ranges)
     outcome, choose = tuned_or_recorded(module, setting, options, foreign is not None)
     program = lower_model(
         module,
@@ -306,11 +352,7 @@ def tuned(
     # Most models are compiled without tuning: then this process needs no code generator.
     from tilewright.driver.tuning.tuning import Settings, tune_model
 
-    given = options.database
-    if isinstance(given, Database):
-        records = Records(given)
-    else:
-        records = Records.open(default_path() if given is None else given or None)
+    records = open_records(options)
     settings = Settings(
         sizes=options.sizes,
         in_place=options.in_place,
@@ -323,8 +365,16 @@ def tuned(
         keys = [task_key(job) for job in jobs_of(module, setting).values()]
         winners = records.winners(keys)
     finally:
-        records.close(keep=isinstance(given, Database))
+        records.close(keep=isinstance(options.database, Database))
     return outcome, lambda jobs: winning_choices(jobs, winners)
+
+
+def open_records(options: Options) -> Records:
+    """The records that tuning adds to; whose database it is closes it."""
+    given = options.database
+    if isinstance(given, Database):
+        return Records(given)
+    return Records.open(default_path() if given is None else given or None)
 
 
 def side_by_side(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:

@@ -18,7 +18,6 @@ import numpy as np
 
 from tilewright.base.dtype import I64
 from tilewright.base.errors import CompilerBug, Unsupported
-from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.target import CUDA, Target
 from tilewright.driver.kernels import Job, Kernel, KernelSetting, try_cached
 from tilewright.driver.packing import Packing, cached_images, compile_images
@@ -26,6 +25,7 @@ from tilewright.driver.workers import compile_all
 from tilewright.graph import ir
 from tilewright.graph.build import constant_type
 from tilewright.graph.collapse import collapse_rows
+from tilewright.graph.costs import alone, place_of
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.memory import VIEWS
 from tilewright.graph.types import TensorType
@@ -229,7 +229,7 @@ class _Lowering:
             out.extend(self._sizes(inner))
         if node.op in VIEWS:
             return [*out, node]
-        body = collapse_rows(node.bodies[0] if node.op == "fused" else _alone(node))
+        body = collapse_rows(node.bodies[0] if node.op == "fused" else alone(node))
         label = _label(body)
         weights = frozenset(
             at
@@ -259,7 +259,7 @@ class _Lowering:
         scalars = tuple(param for param in fn.params if isinstance(param, Var))
         inputs = tuple(dict.fromkeys(value for value in node.inputs if value is not None))
         call = self._call(job, inputs, (told,), scalars, node)
-        label = _place(node)
+        label = place_of(node.loc)
         read = Node("sizes", (told,), (), ir.attributes(sizes=fresh, label=label), (), node.loc)
         return [call, read]
 
@@ -273,9 +273,8 @@ class _Lowering:
     ) -> Node:
         key = job.key
         self.jobs.setdefault(key, job)
-        attributes = ir.attributes(
-            function=self.jobs[key].name, sizes=sizes, label=f"{job.label} {_place(origin)}".strip()
-        )
+        label = f"{job.label} {place_of(origin.loc)}".strip()
+        attributes = ir.attributes(function=self.jobs[key].name, sizes=sizes, label=label)
         made = Node("kernel", inputs, outputs, attributes, (), origin.loc)
         self.keys[made] = key
         assert self.origin is not None
@@ -326,33 +325,10 @@ def _single(node: Node) -> Node | None:
     return replace(work[0], inputs=inputs)
 
 
-def _alone(node: Node) -> Graph:
-    """A node as a graph of its own."""
-    params: dict[Value, Value] = {}
-    for value in node.inputs:
-        if value is not None:
-            params.setdefault(value, Value(value.name, value.type))
-    inputs = tuple(None if v is None else params[v] for v in node.inputs)
-    outputs = tuple(Value(value.name, value.type) for value in node.outputs)
-    inner = replace(node, inputs=inputs, outputs=outputs)
-    return Graph(node.op, tuple(params[v] for v in node.inputs if v is not None), (inner,), outputs)
-
-
 def _label(graph: Graph) -> str:
     """The operators of a kernel, repeated ones once."""
     ops = dict.fromkeys(node.op for node in graph.nodes if node.op != "constant")
     return "_".join(ops) or "copy"
-
-
-def _place(node: Node) -> str:
-    """Where in the user's model a node comes from."""
-    return _origin(node.loc)
-
-
-def _origin(loc: Loc) -> str:
-    if isinstance(loc, Fused):
-        return next((name for name in map(_origin, loc.parts) if name), "")
-    return loc.node if isinstance(loc, ModelNode) else ""
 
 
 # --------------------------------------------------------------------------- kernels

@@ -13,10 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.codegen.llvm import VERSION
-from tilewright.driver.compile import Options, build_module, load_graph, optimize
+from tilewright.driver.compile import Options, build_module, load_graph, optimize, pass_context
 from tilewright.driver.compiled import origins
 from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.kernels import KernelSetting
@@ -115,7 +114,7 @@ def collect(
     begun = time.perf_counter()
     graph = load_graph(model)
     imported = last[0] = time.perf_counter()
-    fused = optimize(graph, machine, options, PassContext(target=machine, observers=(observe,)))
+    fused = optimize(graph, machine, options, pass_context(machine, options, observers=(observe,)))
     fused = unfuse_foreign(fused)
     optimized = time.perf_counter()
     module = build_module(fused, machine, options)

@@ -117,6 +117,18 @@ def test_inspect_shows_all_of_a_model(path):
     assert "cpu: %relu = fused(matmul, relu)" in invoke("inspect", path, "--placement").stdout
 
 
+def test_inspect_shows_what_was_chosen_and_what_it_was_chosen_from(tmp_path):
+    text = """graph @main(%x: f32[1, 4, 8, 8], %w: f32[8, 4, 1, 1]) {
+      %y: f32[1, 8, 8, 8] = conv(%x, %w) {strides = (1, 1), pads = (0, 0, 0, 0), dilations = (1, 1)}
+      return %y
+    }"""
+    (tmp_path / "conv.tw").write_text(text)
+    (row,) = report("inspect", tmp_path / "conv.tw", "--choices")
+    assert (row["pass"], row["what"], row["source"]) == ("assign_layout", "conv", "estimated")
+    assert set(row["us"]) == {"channels first", "channels last"} >= {row["chosen"]}
+    assert row["chosen"] in invoke("inspect", tmp_path / "conv.tw", "--choices").stdout
+
+
 HYBRID = """
 graph @main(%t: str[n], %x: f32[n]) {
   %words: str[n, k], %count: i64[n] = string_split(%t) {delimiter = " "}

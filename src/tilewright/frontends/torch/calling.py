@@ -67,7 +67,7 @@ class TorchModule(Module):
         self.inner, self.structure = inner, structure
         self.inputs, self.outputs = inner.inputs, inner.outputs
         self.threads, self.fallbacks = inner.threads, inner.fallbacks
-        self.timings = inner.timings
+        self.timings, self.choices = inner.timings, inner.choices
         self._runtime = inner._runtime
 
     @property

@@ -111,7 +111,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Problem | Non
         found,
         next(dot for dot in dots if inner % dot.steps == 0),
         found.size(found.batch) or 1,
-        tuple(found.size(at) or DYNAMIC_SPATIAL for at in found.out_spatial),
+        tuple(found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial),
         channels,
         total // channels,
         inner,

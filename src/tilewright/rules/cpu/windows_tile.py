@@ -87,8 +87,8 @@ def windows_space(found: Windows, context: RuleContext) -> Space[WindowsPlan]:
 def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     """Cycles of the thread that finishes last: operations, loads, and what comes from L2."""
     machine, lanes, positions = context.target.machine, lanes_of(found, context), c["positions"]
-    *rows, last = [found.size(at) or DYNAMIC_SPATIAL for at in found.out_spatial]
-    vectors = ceil_div(found.size(found.out_channels) or DYNAMIC_SPATIAL, lanes)
+    *rows, last = [found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial]
+    vectors = ceil_div(found.assumed(found.out_channels, DYNAMIC_SPATIAL), lanes)
     kernel = [found.size(at) or 1 for at in found.kernel_spatial]
     others = math.prod(kernel[:-1])
     depth = others * kernel[-1]
@@ -98,7 +98,7 @@ def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     compute = depth * positions * vectors_of(found, context) / machine.fma_per_cycle
     tile = np.maximum(np.maximum(compute, loads), depth * machine.fma_latency_cycles)
     tile = tile + others * np.where(c["unroll_kernel"] == 1, 1, kernel[-1])
-    lines = (found.size(found.batch) or 1) * math.prod(rows)
+    lines = found.assumed(found.batch, 1) * math.prod(rows)
     tiles = ceil_div(last, positions)
     is_dynamic = found.size(found.out_spatial[-1]) is None
     guarded = GUARDED_POSITIONS * (positions - 1) / 2 / DYNAMIC_SPATIAL if is_dynamic else 0.0
