@@ -73,10 +73,10 @@ class Design:
 def candidates(limits: Limits) -> list[Geometry]:
     """Designs that fit, and that have RTL: those that use most of the chip first."""
     found = []
-    for shape, bus, *sizes in product(SHAPES, BUSES, *KILOBYTES.values()):
-        given = {f"{name}_bytes": size << 10 for name, size in zip(KILOBYTES, sizes, strict=True)}
+    for shape, sizes in product(SHAPES, product(*KILOBYTES.values(), BUSES)):
+        inp, wgt, acc, uop = (size << 10 for size in sizes[:-1])
         try:
-            geometry = Geometry(*shape, **given, bus_bits=bus)
+            geometry = Geometry(*shape, inp, wgt, acc, uop, sizes[-1])
             package(geometry)
         except UserError:
             continue

@@ -145,8 +145,9 @@ def used(found: Found, c: Columns) -> dict[str, Column]:
 def _sums(found: Found, c: Columns) -> Column:
     """Entries of `acc` in a slot; with a residual, a slot is two banks of two tensors each."""
     tile: Column = c["outs"] * c["rows"] * c["columns"]
-    own = REQUANT_ENTRIES * c["outs"]
-    return 2 * (2 * tile + own + REQUANT_ENTRIES) if found.has_residual else tile + own
+    own: Column = tile + REQUANT_ENTRIES * c["outs"]
+    both: Column = 2 * (tile + own + REQUANT_ENTRIES)
+    return both if found.has_residual else own
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
