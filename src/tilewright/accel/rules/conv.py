@@ -169,6 +169,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     load = loads_image * image + loads_weights * weights + tasks * words
     gemm = steps + 2.0 * tiles * far * parts
     vectors = found.images * found.outs * found.rows * found.columns
+    # Passes of a residual sum wait for each other: rescale, multiply, add, requantize.
     passes, gaps = (4, 4 * LATENCY) if found.has_residual else (1, 0)
     load = load + vectors * (passes > 1) * g.batch * g.block_out / bus
     alu = vectors * passes + far * tiles * (c["outs"] * REQUANT_RELOAD_CYCLES + gaps)
