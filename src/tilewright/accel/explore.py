@@ -98,9 +98,14 @@ def explore(
     """
     found = [one for one in candidates(limits) if one != Geometry()]
     random = np.random.default_rng(seed)
-    chosen = [one for one in (Geometry(),) if limits.admit(estimate(one))]
-    chosen += [found[at] for at in random.permutation(len(found))[: most - len(chosen)]]
-    yield from (one for one in run(partial(evaluate, models), chosen) if one is not None)
+    left = [one for one in (Geometry(),) if limits.admit(estimate(one))]
+    left += [found[at] for at in random.permutation(len(found))]
+    while left and most > 0:  # some designs have no room for a layer: others take their place
+        some, left = left[:most], left[most:]
+        for one in run(partial(evaluate, models), some):
+            if one is not None:
+                most -= 1
+                yield one
 
 
 def evaluate(models: Models, geometry: Geometry) -> Design | None:
