@@ -25,13 +25,20 @@ from tilewright.driver.kernels import (
     try_cached,
     try_cached_packer,
 )
-from tilewright.driver.lowering import jobs_of
-from tilewright.driver.tuning.inputs import Sizes
-from tilewright.driver.tuning.lab import SERVER, Checkers, ModelLab, build_all
+from tilewright.driver.lowering import PlannedCall, planned_calls
+from tilewright.driver.tuning.inputs import Sizes, size_sets
+from tilewright.driver.tuning.lab import (
+    SERVER,
+    Checkers,
+    ModelLab,
+    build_all,
+    spot_of,
+    task_of,
+)
 from tilewright.driver.tuning.messages import Open
 from tilewright.driver.tuning.records import task_key
 from tilewright.driver.tuning.roofline import element_of, floor_ns
-from tilewright.driver.tuning.running import WHOLE, Measured
+from tilewright.driver.tuning.running import ALL, DEFAULT_SIZE, WHOLE, Measured, Spot
 from tilewright.driver.tuning.table import Built
 from tilewright.graph.ir import Graph, Module
 from tilewright.graph.types import is_tensor
@@ -39,14 +46,16 @@ from tilewright.lower.graph import sizes_of
 from tilewright.rules import alternatives
 from tilewright.rules.cpu.fallback import FALLBACK_NAME
 from tilewright.rules.cpu.reduction import REDUCTION
+from tilewright.sym import evaluate, free_vars
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import Records
-from tilewright.tune.lab import Task
+from tilewright.tune.lab import Candidate, Task
 from tilewright.tune.process import Limits
-from tilewright.tune.record import Time
+from tilewright.tune.record import TaskKey, Time, Winner
 from tilewright.tune.sketch import SketchSpace
 from tilewright.tune.space import RuleSpace, TuneSpace
 from tilewright.tune.tuner import Outcome, Snapshot, Tuner
+from tilewright.tune.variants import split, winner_of
 
 LEAST_SHARE = 0.003  # of the model's time: what takes less is left alone
 RUNS = 9
@@ -85,8 +94,8 @@ def tune_model(
         settings.report(Snapshot(spent, budget.seconds, stage, (), 1.0))
 
     tell("building the untuned model")
-    with laboratory(module, setting, settings) as (jobs, lab, measured):
-        tasks = list(_tasks(jobs, measured, setting, settings))
+    with laboratory(module, setting, settings) as (kernels, lab, measured):
+        tasks = list(_tasks(kernels, measured, setting, settings))
         spent = time.monotonic() - begin
         left = Budget(max(budget.seconds - spent, 0.5) / 60.0)
 
@@ -105,18 +114,37 @@ def tune_model(
             report=listen,
         )
         outcome = tuner.run()
-        _keep_times(jobs, measured, outcome, records)
+        _keep_variants(kernels, tasks, outcome, records)
+        _keep_times(kernels, measured, outcome, records)
     return replace(outcome, seconds=time.monotonic() - begin)
 
 
+def _keep_variants(
+    kernels: Kernels, tasks: Sequence[Task], outcome: Outcome, records: Records
+) -> None:
+    """Records of kernels that were tuned at several sizes: what each size won, as variants."""
+    chosen = {name: Candidate.of(name, winner.choices) for name, winner in outcome.winners.items()}
+    gains = {name: winner.gain for name, winner in outcome.winners.items()}
+    found = kernels.winners(chosen, gains)
+    for kernel in dict.fromkeys(task.group for task in tasks if task.group):
+        key = task_key(kernels.jobs[kernel])
+        if key in found:
+            records.keep(key, found[key])
+        else:
+            records.forget(key)
+
+
 def _keep_times(
-    jobs: Mapping[str, Job], measured: Mapping[str, Measured], outcome: Outcome, records: Records
+    kernels: Kernels,
+    measured: Sequence[Mapping[str, Measured]],
+    outcome: Outcome,
+    records: Records,
 ) -> None:
     """What every kernel takes now: choices of graphs go by it."""
     best = {each.name: each.best_ns for each in outcome.tasks}
-    for name, job in jobs.items():
-        if name in measured and isinstance(job.source, Graph) and not sizes_of(job.source):
-            each = measured[name]
+    for name, job in kernels.jobs.items():
+        each = measured[0].get(name)
+        if each is not None and isinstance(job.source, Graph) and not sizes_of(job.source):
             records.time(task_key(job), Time(best.get(name, each.ns) / each.calls))
 
 
@@ -136,12 +164,68 @@ def check_tunable(module: Module, setting: KernelSetting) -> None:
         )
 
 
+class Kernels:
+    """The kernels of a model, and at which sets of sizes each is tuned on its own."""
+
+    def __init__(self, module: Module, setting: KernelSetting, sizes: Sizes) -> None:
+        calls, self.jobs = planned_calls(module, setting)
+        self.sets = size_sets(module.main.params, sizes, DEFAULT_SIZE)
+        self._pivots = {name: self._pivot(name, calls) for name in self.jobs}
+
+    def _pivot(self, name: str, calls: Sequence[PlannedCall]) -> tuple[int, list[int]] | None:
+        """Which of a kernel's sizes tells the sets apart, and where; None where none does."""
+        given = [call.sizes for call in calls if call.kernel == name]
+        known = {size for each in self.sets for size in each}
+        if len(self.sets) < 2 or any(set(free_vars(*each)) - known for each in given):
+            return None
+        for at in range(len(given[0])):
+            values = [[int(evaluate(each[at], sizes)) for each in given] for sizes in self.sets]
+            limits = split(values)
+            if limits is not None:
+                return at, limits
+        return None
+
+    def spots(self, name: str) -> list[Spot]:
+        """What is tuned of a kernel: all sizes at once, or one set after the other."""
+        if self._pivots[name] is None:
+            return [(name, ALL)]
+        return [(name, at) for at in range(len(self.sets))]
+
+    def key(self, spot: Spot) -> TaskKey:
+        """What is remembered of a kernel, or of a kernel at some sizes."""
+        name, at = spot
+        key = task_key(self.jobs[name])
+        if at == ALL:
+            return key
+        return replace(key, text=f"{key.text}\nat {self.sizes_text(at)}")
+
+    def sizes_text(self, at: int) -> str:
+        """A set of sizes in words."""
+        return " ".join(f"{size.name}={value}" for size, value in self.sets[at].items())
+
+    def winners(
+        self, chosen: Mapping[str, Candidate], gains: Mapping[str, float] | None = None
+    ) -> dict[TaskKey, Winner]:
+        """What records say of kernels where these candidates have won."""
+        found = {}
+        gains = gains or {}
+        for kernel in dict.fromkeys(spot_of(task)[0] for task in chosen):
+            job, pivot = self.jobs[kernel], self._pivots[kernel]
+            tasks = [task_of(spot) for spot in self.spots(kernel)]
+            choices = [dict(chosen[each].choices) if each in chosen else {} for each in tasks]
+            size, limits = pivot or (0, [])
+            faster = [gains.get(each, 1.0) for each in tasks]
+            found[task_key(job)] = winner_of(choices, faster, size, limits, job.label)
+        return found
+
+
 @contextmanager
 def laboratory(
     module: Module, setting: KernelSetting, settings: Settings
-) -> Iterator[tuple[Mapping[str, Job], ModelLab, Mapping[str, Measured]]]:
-    """The kernels of a model, a lab for them, and what they take untuned."""
-    jobs = jobs_of(module, setting)
+) -> Iterator[tuple[Kernels, ModelLab, Sequence[Mapping[str, Measured]]]]:
+    """The kernels of a model, a lab for them, and what they take untuned, by set of sizes."""
+    kernels = Kernels(module, setting, settings.sizes)
+    jobs = kernels.jobs
     checkers = Checkers(settings.limits, command=settings.command)
     lab: ModelLab | None = None
     try:
@@ -153,8 +237,8 @@ def laboratory(
         missing = {name: job for name, job in jobs.items() if name not in defaults}
         defaults |= build_all(missing, checkers, 600.0)
         opening = Open(module, setting, defaults, settings.sizes, settings.in_place, RUNS)
-        lab = ModelLab(jobs, opening, checkers)
-        yield jobs, lab, lab.open()
+        lab = ModelLab(jobs, opening, checkers, kernels.winners, use_cache=settings.use_cache)
+        yield kernels, lab, lab.open()
     finally:
         checkers.close()
         if lab is not None:
@@ -177,22 +261,45 @@ def _cached(job: Job) -> Built | None:
 
 
 def _tasks(
-    jobs: Mapping[str, Job],
-    measured: Mapping[str, Measured],
+    kernels: Kernels,
+    measured: Sequence[Mapping[str, Measured]],
     setting: KernelSetting,
     settings: Settings,
 ) -> Iterator[Task]:
-    """Kernels that take a share of the time, the costliest first."""
-    whole = measured[WHOLE].ns
-    for name, job in sorted(jobs.items(), key=lambda each: -_ns(measured, each[0])):
-        if _ns(measured, name) < LEAST_SHARE * whole:
-            break
+    """Kernels that take a share of the time, the costliest first; sets of sizes count alike."""
+    whole = [each[WHOLE].ns for each in measured]
+    weights = [sum(whole) / len(whole) / each for each in whole]
+    found: list[Task] = []
+    for name, job in kernels.jobs.items():
         if not isinstance(job.source, Graph) or not settings.only(job):
             continue
-        found = measured[name]
-        element = element_of(job.source)
-        floor = floor_ns(found.flops, found.size_bytes, element, setting.target, setting.threads)
-        yield Task(name, job.label, task_key(job), partial(spaces_of, job), found.ns, floor)
+        spots = kernels.spots(name)
+        for _, at in spots:
+            sets = range(len(measured)) if at == ALL else [at]
+            here = [measured[each][name] for each in sets if name in measured[each]]
+            weight = sum(weights[each] for each in sets) / len(sets)
+            ns = sum(each.ns for each in here) / len(sets)
+            if weight * ns < LEAST_SHARE * sum(whole) / len(whole):
+                continue
+            element = element_of(job.source)
+            floors = [
+                floor_ns(each.flops, each.size_bytes, element, setting.target, setting.threads)
+                for each in here
+            ]
+            found.append(
+                Task(
+                    task_of((name, at)),
+                    job.label if at == ALL else f"{job.label} at {kernels.sizes_text(at)}",
+                    kernels.key((name, at)),
+                    partial(spaces_of, job),
+                    ns,
+                    sum(floors) / len(sets),
+                    weight,
+                    name if len(spots) > 1 else "",
+                    at,
+                )
+            )
+    yield from sorted(found, key=lambda task: -task.weight * task.baseline_ns)
 
 
 def spaces_of(job: Job) -> tuple[TuneSpace, ...]:
@@ -208,7 +315,3 @@ def spaces_of(job: Job) -> tuple[TuneSpace, ...]:
     if setting.target.kind == CPU and any(each[0].rule.name in GENERAL for each in offered):
         ranked.append(SketchSpace(fn, setting.target, threads=setting.threads, constants=weights))
     return tuple(ranked)
-
-
-def _ns(measured: Mapping[str, Measured], name: str) -> float:
-    return measured[name].ns if name in measured else 0.0
