@@ -57,6 +57,7 @@ from tilewright.runtime.pool import checked_threads
 from tilewright.sym import Const
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import Database, Records, default_path
+from tilewright.tune.fleet import Fleet
 from tilewright.tune.tuner import Outcome, Snapshot
 
 NAME = "model"
@@ -77,6 +78,8 @@ class Options:
     tune: Budget | None = None  # kernels are tuned first, for so long
     database: Database | str | Path | None = None  # of records; None: the user's, "": none
     sizes: Sizes = field(default_factory=dict)  # of dynamic dimensions, while tuning
+    search: str = "ranked"  # how tuning proposes candidates
+    fleet: Fleet | None = None  # machines that tuning measures on; None: this one
     tuning: Callable[[Snapshot], None] = lambda snapshot: None  # hears how tuning goes
     progress: Callable[[str, int, int], None] = lambda stage, count, total: None
 
@@ -302,7 +305,9 @@ def tuned(
         sizes=options.sizes,
         in_place=options.in_place,
         use_cache=options.cache,
+        search=options.search,
         report=options.tuning,
+        fleet=options.fleet,
     )
     try:
         outcome = tune_model(module, setting, budget, records, settings)

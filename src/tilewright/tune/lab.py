@@ -30,6 +30,8 @@ class Task:
     weight: float = 1.0  # of its nanoseconds among those of all tasks
     group: str = ""  # tasks of one group are one kernel at sizes that grow; "": it is alone
     place: int = 0  # in its group
+    flops: int = 0  # of all its calls
+    size_bytes: int = 0
 
     @cached_property
     def spaces(self) -> tuple[TuneSpace, ...]:

@@ -25,6 +25,8 @@ class Progress:
     floor_ns: float  # that it takes at least, by the machine model
     best_ns: float = 0.0
     weight: float = 1.0  # of its nanoseconds among those of all tasks
+    flops: int = 0
+    size_bytes: int = 0
     trials: int = 0  # candidates whose outcome is known
     failed: int = 0  # of these
     wins: int = 0

@@ -69,6 +69,7 @@ class Outcome:
     model: str  # the cost model in use
     stopped: str  # why it ended
     notes: Sequence[str] = ()
+    curve: Sequence[tuple[float, float]] = ()  # seconds, and the gain of all kernels by then
 
 
 class _Open:
@@ -168,19 +169,12 @@ class Tuner:
         self._report, self._clock, self._begin = report, clock, clock()
         self._random = np.random.default_rng(seed)
         self._rate = FIRST_RATE
+        self._curve: list[tuple[float, float]] = []
         self._run_s = sum(task.baseline_ns for task in tasks) / 1e9
         self._model, self._search = model, search
         self._model_name = choose(model).name
         self._others = records.query(tasks[0].key.target) if tasks else []
-        self._states = [
-            _State(
-                task,
-                Progress(
-                    task.name, task.label, task.baseline_ns, task.floor_ns, weight=task.weight
-                ),
-            )
-            for task in tasks
-        ]
+        self._states = [_State(task, _progress(task)) for task in tasks]
 
     def _opened(self, state: _State) -> list[_Open]:
         """The spaces of a task with what is known of them from before; none before its turn."""
@@ -232,6 +226,7 @@ class Tuner:
             self._model_name,
             stopped,
             list(self.records.notes),
+            self._curve,
         )
 
     @property
@@ -252,6 +247,8 @@ class Tuner:
 
     def _tell(self, stage: str) -> None:
         share = left(self._progress, self._whole_ns)
+        before = sum(each.weight * each.baseline_ns for each in self._progress)
+        self._curve.append((self._seconds, before / self._whole_ns if self._whole_ns else 1.0))
         self._report(Snapshot(self._seconds, self.budget.seconds, stage, self._progress, share))
 
     def _resume(self) -> None:
@@ -547,6 +544,18 @@ class Tuner:
                 self.records.keep(state.task.key, winner)
                 kept[state.task.name] = winner
         return kept
+
+
+def _progress(task: Task) -> Progress:
+    return Progress(
+        task.name,
+        task.label,
+        task.baseline_ns,
+        task.floor_ns,
+        weight=task.weight,
+        flops=task.flops,
+        size_bytes=task.size_bytes,
+    )
 
 
 def _pool(states: Sequence[_State]) -> list[dict[str, str]]:

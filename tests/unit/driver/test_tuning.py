@@ -25,8 +25,9 @@ from tilewright.driver.tuning.lab import Checkers
 from tilewright.driver.tuning.messages import Build, Check
 from tilewright.driver.tuning.records import choices_of, task_key
 from tilewright.driver.tuning.running import ALL, WHOLE, Running, placements
+from tilewright.driver.tuning.spots import Kernels
 from tilewright.driver.tuning.table import Built, built
-from tilewright.driver.tuning.tuning import Kernels, Settings, spaces_of, tune_model
+from tilewright.driver.tuning.tuning import Settings, spaces_of, tune_model
 from tilewright.graph.parser import parse
 from tilewright.rules.rule import Choice
 from tilewright.tune import Budget, Database, TaskKey, Winner

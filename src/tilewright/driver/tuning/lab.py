@@ -37,7 +37,8 @@ from tilewright.driver.tuning.messages import (
     Whole,
 )
 from tilewright.driver.tuning.records import choices_of
-from tilewright.driver.tuning.running import ALL, WHOLE, Measured, Spot, Times
+from tilewright.driver.tuning.running import WHOLE, Measured, Spot, Times
+from tilewright.driver.tuning.spots import spot_of, task_of
 from tilewright.driver.tuning.table import Built
 from tilewright.tune.lab import Candidate
 from tilewright.tune.process import Child, Failed, Limits
@@ -50,7 +51,7 @@ MODEL_MEMORY_BYTES = 64 << 30
 BUILD_S = 120.0  # to make a kernel that nobody runs
 GRACE_S = 2.0  # that a candidate which was begun in time may take beyond it
 MODEL_S = 120.0  # to have a model ready, and for a race
-AT = "@"  # in the name of a task: before the set of sizes that it is for
+MOST_BUILT = 256  # kernels of candidates that are kept
 Choices = tuple[tuple[str, str], ...]  # of a candidate
 
 
@@ -119,17 +120,6 @@ class Checkers:
             child.stop()
 
 
-def spot_of(task: str) -> Spot:
-    """The kernel of a task, and the set of sizes it is for."""
-    kernel, _, at = task.partition(AT)
-    return kernel, int(at) if at else ALL
-
-
-def task_of(spot: Spot) -> str:
-    kernel, at = spot
-    return kernel if at == ALL else f"{kernel}{AT}{at}"
-
-
 class ModelLab:
     """What the tuner is handed for one model."""
 
@@ -175,16 +165,20 @@ class ModelLab:
     def check(
         self, candidates: Sequence[Candidate], seconds: float
     ) -> Iterator[tuple[Candidate, str]]:
-        self._built = {}
         sizes, defaults = self._opening.sizes, self._opening.defaults
         questions: dict[Candidate, Question] = {}
         for each in candidates:
             kernel, _ = spot_of(each.task)
+            if each in self._built or (kernel, each.choices) in self._won:
+                yield each, ""
+                continue
             job = with_choices(self._jobs[kernel], each)
             questions[each] = Check(job, defaults[kernel], sizes)
         for candidate, answer in self._checkers.ask(questions, seconds):
             if isinstance(answer, Built):
                 self._built[candidate] = answer
+                while len(self._built) > MOST_BUILT:
+                    del self._built[next(iter(self._built))]
             yield candidate, "" if isinstance(answer, Built) else str(answer)
 
     def _kernel(self, candidate: Candidate) -> Built:

@@ -25,20 +25,19 @@ from tilewright.driver.kernels import (
     try_cached,
     try_cached_packer,
 )
-from tilewright.driver.lowering import PlannedCall, planned_calls
-from tilewright.driver.tuning.inputs import Sizes, size_sets
+from tilewright.driver.tuning.fleet_lab import FleetLab, told_model
+from tilewright.driver.tuning.inputs import Sizes
 from tilewright.driver.tuning.lab import (
     SERVER,
     Checkers,
     ModelLab,
     build_all,
-    spot_of,
-    task_of,
 )
 from tilewright.driver.tuning.messages import Open
 from tilewright.driver.tuning.records import task_key
 from tilewright.driver.tuning.roofline import element_of, floor_ns
-from tilewright.driver.tuning.running import ALL, DEFAULT_SIZE, WHOLE, Measured, Spot
+from tilewright.driver.tuning.running import ALL, WHOLE, Measured
+from tilewright.driver.tuning.spots import Kernels, task_of
 from tilewright.driver.tuning.table import Built
 from tilewright.graph.ir import Graph, Module
 from tilewright.graph.types import is_tensor
@@ -46,16 +45,15 @@ from tilewright.lower.graph import sizes_of
 from tilewright.rules import alternatives
 from tilewright.rules.cpu.fallback import FALLBACK_NAME
 from tilewright.rules.cpu.reduction import REDUCTION
-from tilewright.sym import evaluate, free_vars
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import Records
-from tilewright.tune.lab import Candidate, Task
+from tilewright.tune.fleet import Fleet
+from tilewright.tune.lab import Candidate, Lab, Task
 from tilewright.tune.process import Limits
-from tilewright.tune.record import TaskKey, Time, Winner
+from tilewright.tune.record import Time
 from tilewright.tune.sketch import SketchSpace
 from tilewright.tune.space import RuleSpace, TuneSpace
 from tilewright.tune.tuner import Outcome, Snapshot, Tuner
-from tilewright.tune.variants import split, winner_of
 
 LEAST_SHARE = 0.003  # of the model's time: what takes less is left alone
 RUNS = 9
@@ -75,6 +73,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)  # of a candidate
     command: Sequence[str] = SERVER  # that checks candidates
     only: Callable[[Job], bool] = lambda job: True
+    fleet: Fleet | None = None  # workers that build and time; None: this machine
     report: Callable[[Snapshot], None] = lambda snapshot: None
 
 
@@ -86,7 +85,7 @@ def tune_model(
     settings: Settings = Settings(),  # noqa: B008
 ) -> Outcome:
     """Tune the kernels of an optimized model; what wins is in `records` then."""
-    check_tunable(module, setting)
+    check_tunable(module, setting, is_here=settings.fleet is None)
     begin = time.monotonic()
 
     def tell(stage: str) -> None:
@@ -148,13 +147,13 @@ def _keep_times(
             records.time(task_key(job), Time(best.get(name, each.ns) / each.calls))
 
 
-def check_tunable(module: Module, setting: KernelSetting) -> None:
+def check_tunable(module: Module, setting: KernelSetting, *, is_here: bool = True) -> None:
     """A model is tuned where it runs."""
-    if not can_run(setting.target) or setting.target.kind != "cpu":
+    if setting.target.kind != CPU or (is_here and not can_run(setting.target)):
         raise UserError(
             "TW5010",
             f"a model for {setting.target} cannot be tuned here: its kernels cannot be timed",
-            help="tune it on the machine that it is for, and copy the records there",
+            help="tune it with a fleet of such machines, or on one of them",
         )
     if not all(is_tensor(param.type) for param in module.main.params):
         raise UserError(
@@ -164,67 +163,26 @@ def check_tunable(module: Module, setting: KernelSetting) -> None:
         )
 
 
-class Kernels:
-    """The kernels of a model, and at which sets of sizes each is tuned on its own."""
-
-    def __init__(self, module: Module, setting: KernelSetting, sizes: Sizes) -> None:
-        calls, self.jobs = planned_calls(module, setting)
-        self.sets = size_sets(module.main.params, sizes, DEFAULT_SIZE)
-        self._pivots = {name: self._pivot(name, calls) for name in self.jobs}
-
-    def _pivot(self, name: str, calls: Sequence[PlannedCall]) -> tuple[int, list[int]] | None:
-        """Which of a kernel's sizes tells the sets apart, and where; None where none does."""
-        given = [call.sizes for call in calls if call.kernel == name]
-        known = {size for each in self.sets for size in each}
-        if len(self.sets) < 2 or any(set(free_vars(*each)) - known for each in given):
-            return None
-        for at in range(len(given[0])):
-            values = [[int(evaluate(each[at], sizes)) for each in given] for sizes in self.sets]
-            limits = split(values)
-            if limits is not None:
-                return at, limits
-        return None
-
-    def spots(self, name: str) -> list[Spot]:
-        """What is tuned of a kernel: all sizes at once, or one set after the other."""
-        if self._pivots[name] is None:
-            return [(name, ALL)]
-        return [(name, at) for at in range(len(self.sets))]
-
-    def key(self, spot: Spot) -> TaskKey:
-        """What is remembered of a kernel, or of a kernel at some sizes."""
-        name, at = spot
-        key = task_key(self.jobs[name])
-        if at == ALL:
-            return key
-        return replace(key, text=f"{key.text}\nat {self.sizes_text(at)}")
-
-    def sizes_text(self, at: int) -> str:
-        """A set of sizes in words."""
-        return " ".join(f"{size.name}={value}" for size, value in self.sets[at].items())
-
-    def winners(
-        self, chosen: Mapping[str, Candidate], gains: Mapping[str, float] | None = None
-    ) -> dict[TaskKey, Winner]:
-        """What records say of kernels where these candidates have won."""
-        found = {}
-        gains = gains or {}
-        for kernel in dict.fromkeys(spot_of(task)[0] for task in chosen):
-            job, pivot = self.jobs[kernel], self._pivots[kernel]
-            tasks = [task_of(spot) for spot in self.spots(kernel)]
-            choices = [dict(chosen[each].choices) if each in chosen else {} for each in tasks]
-            size, limits = pivot or (0, [])
-            faster = [gains.get(each, 1.0) for each in tasks]
-            found[task_key(job)] = winner_of(choices, faster, size, limits, job.label)
-        return found
-
-
 @contextmanager
 def laboratory(
     module: Module, setting: KernelSetting, settings: Settings
-) -> Iterator[tuple[Kernels, ModelLab, Sequence[Mapping[str, Measured]]]]:
+) -> Iterator[tuple[Kernels, Lab, Sequence[Mapping[str, Measured]]]]:
     """The kernels of a model, a lab for them, and what they take untuned, by set of sizes."""
     kernels = Kernels(module, setting, settings.sizes)
+    if settings.fleet is not None:
+        said = told_model(module, setting, settings.sizes, in_place=settings.in_place)
+        far = FleetLab(settings.fleet, said, kernels.jobs)
+        yield kernels, far, far.open(setting.target)
+        return
+    with local_laboratory(module, setting, settings, kernels) as (lab, measured):
+        yield kernels, lab, measured
+
+
+@contextmanager
+def local_laboratory(
+    module: Module, setting: KernelSetting, settings: Settings, kernels: Kernels
+) -> Iterator[tuple[ModelLab, Sequence[Mapping[str, Measured]]]]:
+    """A lab on this machine."""
     jobs = kernels.jobs
     checkers = Checkers(settings.limits, command=settings.command)
     lab: ModelLab | None = None
@@ -238,7 +196,7 @@ def laboratory(
         defaults |= build_all(missing, checkers, 600.0)
         opening = Open(module, setting, defaults, settings.sizes, settings.in_place, RUNS)
         lab = ModelLab(jobs, opening, checkers, kernels.winners, use_cache=settings.use_cache)
-        yield kernels, lab, lab.open()
+        yield lab, lab.open()
     finally:
         checkers.close()
         if lab is not None:
@@ -297,6 +255,8 @@ def _tasks(
                     weight,
                     name if len(spots) > 1 else "",
                     at,
+                    sum(each.flops for each in here) // len(sets),
+                    sum(each.size_bytes for each in here) // len(sets),
                 )
             )
     yield from sorted(found, key=lambda task: -task.weight * task.baseline_ns)
