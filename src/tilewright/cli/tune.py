@@ -42,6 +42,10 @@ def tune(
     db: Annotated[
         Path | None, typer.Option("--db", help="The file of records; the user's otherwise.")
     ] = None,
+    allow_blas: Annotated[
+        bool,
+        typer.Option("--allow-blas", help="Let BLAS compete; for modules compiled with it alone."),
+    ] = False,
     fleet: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,6 +93,7 @@ def tune(
             database=records,
             sizes=sizes_of(dim),
             search=search,
+            allow_blas=allow_blas,
             fleet=machines,
             tuning=show,
         )

@@ -37,6 +37,7 @@ from tilewright.driver.device_module import DeviceModule
 from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.hybrid import HybridModule
 from tilewright.driver.kernels import Job, KernelSetting
+from tilewright.driver.libraries import allowed_libraries, linked
 from tilewright.driver.lowering import Choices, Program, jobs_of, lower_model
 from tilewright.driver.pipelines import PIPELINES, PRECISIONS
 from tilewright.driver.placement import INTERPRETER, Placement, placement
@@ -78,6 +79,7 @@ class Options:
     tune: Budget | None = None  # kernels are tuned first, for so long
     database: Database | str | Path | None = None  # of records; None: the user's, "": none
     sizes: Sizes = field(default_factory=dict)  # of dynamic dimensions, while tuning
+    allow_blas: bool = False  # a library's kernel competes, and may be called
     search: str = "ranked"  # how tuning proposes candidates
     fleet: Fleet | None = None  # machines that tuning measures on; None: this one
     tuning: Callable[[Snapshot], None] = lambda snapshot: None  # hears how tuning goes
@@ -252,7 +254,8 @@ def build_native(
 ) -> Module:
     """One native function for a module whose every node has code, or calls a foreign part."""
     threads = options.threads or _native.threads()
-    setting = KernelSetting(target, threads, options.schedule, options.packing)
+    libraries = allowed_libraries(target, allow_blas=options.allow_blas)
+    setting = KernelSetting(target, threads, options.schedule, options.packing, libraries)
     outcome, choose = tuned_or_recorded(module, setting, options, foreign is not None)
     program = lower_model(
         module,
@@ -345,9 +348,11 @@ def emit_host(program: Program, plan: MemoryPlan, target: Target) -> bytes:
 class Loaded:
     """Code and weights in memory, while a module uses them."""
 
-    def __init__(self, program: Program, image: bytes, target: Target) -> None:
-        images = [image, *(kernel.image for kernel in program.kernels.values())]
-        self.code = jit.load(images, (f"{NAME}_main",), (), llvm.machine_of(target))
+    def __init__(self, program: Program, image: bytes, target: Target, threads: int) -> None:
+        kernels = program.kernels.values()
+        images = [image, *(kernel.image for kernel in kernels)]
+        externs = linked(kernels, threads)
+        self.code = jit.load(images, (f"{NAME}_main",), externs, llvm.machine_of(target))
         self.weights = [np.asarray(w, order="C") for w in program.module.constants.values()]
         self.table = (ctypes.c_void_p * max(1, len(self.weights)))(
             *(weight.ctypes.data for weight in self.weights)
@@ -360,7 +365,7 @@ def load_module(inside: Inside, options: Options) -> Module:
     inputs, outputs = specs_of(program.module)
     if not can_run(target):
         return CrossModule(inside, inputs, outputs, options.threads)
-    loaded = Loaded(program, inside.image, target)
+    loaded = Loaded(program, inside.image, target, options.threads or _native.threads())
     module = CompiledModule(
         loaded.code.addresses[inside.main],
         signature_of(input_function(program.module.main, NAME)),

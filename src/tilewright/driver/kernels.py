@@ -29,6 +29,7 @@ from tilewright.tensor.constants import Given, Packed
 from tilewright.tensor.ir import Function
 from tilewright.tensor.printer import Printer as TensorPrinter
 
+BLAS = "blas"
 PLAIN = "plain loops"  # what takes the place of a schedule that the target has no code for
 RECORDED = "tuned plan"  # of a record that does not fit the rules any more
 COMPILER = ("base", "sym", "tensor", "intrin", "te", "graph", "lower", "rules", "codegen", "driver")
@@ -43,6 +44,7 @@ class KernelSetting:
     threads: int
     schedule: bool = True  # False: loops as lowering made them
     packing: bool = True  # False: weights are read as they are
+    libraries: tuple[str, ...] = ()  # that kernels may call
 
     @property
     def key(self) -> str:
@@ -71,7 +73,8 @@ class Job:
         else:
             text = TensorPrinter(canonical=True).function(self.source)
         given = [f"{name}: {each.rule} {each.plan}" for name, each in sorted(self.choices.items())]
-        return f"{self.setting.key} constants={sorted(self.constants)} {given}\n{text}"
+        allowed = "".join(f" library={each}" for each in self.setting.libraries)
+        return f"{self.setting.key} constants={sorted(self.constants)} {given}{allowed}\n{text}"
 
     @property
     def name(self) -> str:
@@ -117,6 +120,7 @@ class Kernel:
     refusals: tuple[Refusal, ...] = ()  # what rules would have done, and why they could not
     device: bool = False  # the image is a pickled DeviceCode, not an object
     tuned: bool = False  # with choices that tuning found
+    externs: tuple[str, ...] = ()  # symbols of libraries that it calls
 
     @property
     def fell_back(self) -> str:

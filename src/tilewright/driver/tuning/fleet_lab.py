@@ -43,6 +43,7 @@ def told_model(
         "target": str(setting.target),
         "threads": setting.threads,
         "packing": setting.packing,
+        "libraries": list(setting.libraries),
         "in_place": in_place,
         "sizes": {name: each if isinstance(each, int) else [*each] for name, each in sizes.items()},
     }

@@ -18,7 +18,8 @@ import numpy as np
 
 from tilewright.base.dtype import dtype
 from tilewright.base.target import Target
-from tilewright.driver.kernels import KernelSetting
+from tilewright.driver.kernels import BLAS, KernelSetting
+from tilewright.driver.libraries import allowed_libraries
 from tilewright.driver.tuning.lab import ModelLab
 from tilewright.driver.tuning.running import Measured
 from tilewright.driver.tuning.spots import Kernels
@@ -97,8 +98,10 @@ class ModelWorker:
         self.close()
         constants = {name: _array(told) for name, told in model["constants"].items()}
         module = parse(model["graph"], constants)
+        target = Target.parse(model["target"])
+        libraries = allowed_libraries(target, allow_blas=BLAS in model["libraries"])
         setting = KernelSetting(
-            Target.parse(model["target"]), int(model["threads"]), True, bool(model["packing"])
+            target, int(model["threads"]), packing=bool(model["packing"]), libraries=libraries
         )
         check_tunable(module, setting)
         settings = Settings(sizes=model["sizes"], in_place=bool(model["in_place"]))

@@ -63,7 +63,7 @@ class Running:
         *,
         in_place: bool = True,
     ) -> None:
-        self._target = setting.target
+        self._target, self._threads = setting.target, setting.threads
         kernels = {name: each.kernel for name, each in defaults.items()}
         program = lower_sited(module, setting, kernels)
         main = module.main
@@ -83,12 +83,15 @@ class Running:
         self._sites = [site.kernel for site in program.sites]
         self._untuned = self._model.new_table()
         for name, each in defaults.items():
-            self._model.install(self._untuned, name, Installed(each, self._target))
+            self._model.install(self._untuned, name, self._installed(each))
         self._incumbents = [self._copy(self._untuned) for _ in self._sets]
         self._expected = [
             [self._outputs(self._untuned, inputs) for inputs in placed] for placed in self._sets
         ]
         self._repeats = [self._repeat(placed[-1]) for placed in self._sets]
+
+    def _installed(self, built: Built) -> Installed:
+        return Installed(built, self._target, self._threads)
 
     def _outputs(self, table: Table, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return tuple(each.copy() for each in self._model.run(table, inputs).outputs)
@@ -129,7 +132,7 @@ class Running:
     def race(self, wave: Mapping[Spot, Built], pairs: int) -> Times:
         """The incumbents and one candidate of some kernels, in turns; nothing where the model
         then gives another answer."""
-        kernels = {spot: Installed(each, self._target) for spot, each in wave.items()}
+        kernels = {spot: self._installed(each) for spot, each in wave.items()}
         times: dict[Spot, tuple[list[float], list[float]]] = {spot: ([], []) for spot in wave}
         for at, (placed, expected) in enumerate(zip(self._sets, self._expected, strict=True)):
             here = {spot: each for spot, each in kernels.items() if spot[1] in (at, ALL)}
@@ -159,7 +162,7 @@ class Running:
     def adopt(self, spot: Spot, candidate: Built | None) -> None:
         """What a kernel runs with from now on; None: without tuning."""
         name, at = spot
-        made = None if candidate is None else Installed(candidate, self._target)
+        made = None if candidate is None else self._installed(candidate)
         for table in self._incumbents if at == ALL else self._incumbents[at : at + 1]:
             if made is not None:
                 self._model.install(table, name, made)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from tilewright.base.errors import TilewrightError
 from tilewright.driver.compile import Options, build_native
 from tilewright.driver.compiled import CompiledModule
-from tilewright.driver.kernels import Job
+from tilewright.driver.kernels import BLAS, Job
 from tilewright.driver.placement import placement
 from tilewright.driver.tuning.check import Checker
 from tilewright.driver.tuning.inputs import Sizes
@@ -96,6 +96,7 @@ class Server:
                 threads=setting.threads,
                 packing=setting.packing,
                 in_place=self._opened.in_place,
+                allow_blas=BLAS in setting.libraries,
                 cache=use_cache,
                 database=database,
             )

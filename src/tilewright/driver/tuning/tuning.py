@@ -19,12 +19,14 @@ from tilewright.codegen.adapter import adapter_image
 from tilewright.codegen.build import can_run
 from tilewright.driver.kernel_code import function_of
 from tilewright.driver.kernels import (
+    BLAS,
     Job,
     KernelSetting,
     packing_target,
     try_cached,
     try_cached_packer,
 )
+from tilewright.driver.libraries import library_space
 from tilewright.driver.tuning.fleet_lab import FleetLab, told_model
 from tilewright.driver.tuning.inputs import Sizes
 from tilewright.driver.tuning.lab import (
@@ -45,6 +47,7 @@ from tilewright.lower.graph import sizes_of
 from tilewright.rules import alternatives
 from tilewright.rules.cpu.fallback import FALLBACK_NAME
 from tilewright.rules.cpu.reduction import REDUCTION
+from tilewright.rules.library import with_library
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import Records
 from tilewright.tune.fleet import Fleet
@@ -274,4 +277,6 @@ def spaces_of(job: Job) -> tuple[TuneSpace, ...]:
     ranked += sorted(open_ones, key=lambda space: -float(space.estimate(space.default())[0]))
     if setting.target.kind == CPU and any(each[0].rule.name in GENERAL for each in offered):
         ranked.append(SketchSpace(fn, setting.target, threads=setting.threads, constants=weights))
+    if BLAS in setting.libraries and with_library(fn) is not None:
+        ranked.append(library_space())
     return tuple(ranked)
