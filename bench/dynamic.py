@@ -1,7 +1,7 @@
 """Sizes left open against sizes known: one module for all, and one compiled for each.
 
-    python bench/dynamic.py [--json FILE] [--zoo FOLDER] [--only NAME ...] [--threads 1 2]
-                            [--seconds S] [--in-front] [--tuned] [--minutes M]
+    python bench/dynamic.py [--json FILE] [--zoo FOLDER] [--only NAME ...] [--sizes N ...]
+                            [--threads 1 2] [--seconds S] [--in-front] [--tuned] [--minutes M]
 
 For each model whose inputs leave a size open, at five sizes: the least time of the module compiled
 once, over that of a module compiled for the size, run in turns, each in a process of its own.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +136,9 @@ def compare(
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
-    zoo.ensure_models(options.zoo, [of.model for of in OPEN])
     wanted = [of for of in OPEN if not options.only or of.model in options.only]
+    wanted = [replace(of, sizes=tuple(options.sizes) or of.sizes) for of in wanted]
+    zoo.ensure_models(options.zoo, [of.model for of in wanted])
     runs = [(of, size, t) for t in options.threads for of in wanted for size in of.sizes]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -166,6 +167,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--zoo", type=Path, default=zoo.DEFAULT, help="a folder of models")
     parser.add_argument("--only", nargs="*", help="names of models")
+    parser.add_argument("--sizes", type=int, nargs="*", default=[], help="other ones to try")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--seconds", type=float, default=4, help="per module and size")
     parser.add_argument("--in-front", action="store_true", help="before all other work")
