@@ -42,7 +42,7 @@ from tilewright.driver.lowering import Choices, Program, jobs_of, lower_model
 from tilewright.driver.pipelines import PIPELINES, PRECISIONS
 from tilewright.driver.placement import INTERPRETER, Placement, placement
 from tilewright.driver.saved_parts import Foreign
-from tilewright.driver.sizes import Dynamic, with_sizes
+from tilewright.driver.sizes import Dynamic, sizes_to_measure, with_sizes
 from tilewright.driver.tuning.inputs import Sizes
 from tilewright.driver.tuning.records import recorded_choices, task_key, winning_choices
 from tilewright.driver.unfuse import unfuse_foreign
@@ -78,7 +78,8 @@ class Options:
     cache: bool = True
     tune: Budget | None = None  # kernels are tuned first, for so long
     database: Database | str | Path | None = None  # of records; None: the user's, "": none
-    sizes: Sizes = field(default_factory=dict)  # of dynamic dimensions, while tuning
+    sizes: Sizes = field(default_factory=dict)  # of dynamic dimensions, while tuning; else 1,
+    # or where `dynamic` tells a range, its ends and its middle
     allow_blas: bool = False  # a library's kernel competes, and may be called
     search: str = "ranked"  # how tuning proposes candidates
     fleet: Fleet | None = None  # machines that tuning measures on; None: this one
@@ -138,6 +139,7 @@ def compile(
     laps = [time.perf_counter()]
     opened = open_model(model, args, kwargs, dynamic)
     graph = with_sizes(opened.graph, opened.dynamic)
+    settings = replace(settings, sizes={**sizes_to_measure(opened.dynamic), **settings.sizes})
     laps.append(time.perf_counter())
     ctx = PassContext(target=chosen)
     host = chosen
@@ -255,7 +257,7 @@ def build_native(
     """One native function for a module whose every node has code, or calls a foreign part."""
     threads = options.threads or _native.threads()
     libraries = allowed_libraries(target, allow_blas=options.allow_blas)
-    setting = KernelSetting(target, threads, options.schedule, options.packing, libraries)
+    setting = KernelSetting(target, threads, options.schedule, options.packing, libraries=libraries)
     outcome, choose = tuned_or_recorded(module, setting, options, foreign is not None)
     program = lower_model(
         module,

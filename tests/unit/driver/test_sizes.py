@@ -8,6 +8,7 @@ import pytest
 import tilewright as tw
 from tilewright import graph
 from tilewright.base.errors import UserError
+from tilewright.driver.sizes import sizes_to_measure
 
 MODEL = "graph @main(%x: f32[batch, 4], %y: f32[batch, n]) { %z = neg(%x) return %z, %y }"
 
@@ -38,3 +39,9 @@ def test_a_fixed_size_is_a_number():
 def test_absurd_sizes_are_refused(dynamic):
     with pytest.raises(UserError, match="TW6005"):
         tw.compile(graph.parse(MODEL), dynamic=dynamic)
+
+
+def test_ranges_are_measured_at_their_ends_and_their_middle():
+    assert sizes_to_measure({"n": (1, 64), "m": 4, "k": (7, 7)}) == {"n": (1, 8, 64), "k": (7,)}
+    assert sizes_to_measure(None) == {}
+    assert sizes_to_measure({"n": (0, 9)}) == {"n": (1, 3, 9)}
