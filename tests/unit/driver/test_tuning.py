@@ -13,6 +13,7 @@ import pytest
 import tilewright as tw
 from tilewright.base.errors import UserError
 from tilewright.base.target import Target
+from tilewright.cli.inspect import variant_sizes
 from tilewright.codegen import llvm
 from tilewright.codegen.build import new_module
 from tilewright.codegen.host import emit_main
@@ -404,6 +405,10 @@ def test_variants_of_a_kernel_are_chosen_by_size(open_net, open_matmul):
     assert len(tuned_kernels(module)) == 3
     (node,) = [n for n in module.inside.program.module.main.nodes if n.get("variants")]
     assert node["limits"] == ((0, 4), (0, 20))
+    assert variant_sizes(module.inside.program) == {
+        node["variants"][0]: "n <= 4",
+        node["variants"][1]: "n <= 20",
+    }
     main = host_text(module)
     marks = [", 4\n", node["variants"][0], ", 20\n", node["variants"][1], node["function"]]
     at = main.index("icmp sle")
