@@ -149,6 +149,9 @@ class _State:
         return Candidate.of(self.task.name, choices)
 
 
+_Unit = list[_State]
+
+
 class Tuner:
     """Tunes the tasks of one model."""
 
@@ -433,61 +436,72 @@ class Tuner:
         self._agree()
         share = TABLE_SHARE * FINAL_SHARE * self.budget.seconds
         for _ in range(FINAL_ROUNDS):
-            tuned = [state for state in self._states if state.chosen]
-            if not tuned:
+            units = self._units()
+            if not units:
                 return 1.0, 1.0
             self._tell("comparing the whole model")
             wholes, by_task = self.lab.compare(self._pairs_in(share / FINAL_ROUNDS))
-            idle = [each for each in tuned if not _helps(by_task.get(each.task.name))]
+            idle = [each for each in units if not _helps(each, by_task)]
             if not idle and not any(whole.is_loss for whole in wholes):
                 break
-            self._drop(idle or tuned)
+            self._drop(idle or units)
         self._tell("comparing the compiled model")
         deadline = self._clock() + (1.0 - TABLE_SHARE) * FINAL_SHARE * self.budget.seconds
-        chosen = [state for state in self._states if state.chosen]
-        kept, gain = self._helping(chosen, deadline)
-        self._drop([state for state in chosen if state not in kept])
+        units = self._units()
+        kept, gain = self._helping(units, deadline)
+        self._drop([unit for unit in units if unit not in kept])
         return gain
+
+    def _units(self) -> list[_Unit]:
+        """What is kept or dropped as one: a kernel's tasks that have agreed on a candidate."""
+        found: dict[tuple[str, str], _Unit] = {}
+        for state in self._states:
+            if state.chosen:
+                name = (state.task.group or state.task.name, str(sorted(state.chosen.items())))
+                found.setdefault(name, []).append(state)
+        return list(found.values())
 
     def _pairs_in(self, seconds: float) -> int:
         """Pairs of runs of the whole model that fit into some time."""
         return int(min(41, max(LEAST_PAIRS, seconds / max(2 * self._run_s, 1e-6))))
 
-    def _drop(self, states: Sequence[_State]) -> None:
-        """Some tasks are as rules decide them again."""
-        for state in states:
+    def _drop(self, units: Sequence[_Unit]) -> None:
+        """Some tasks are as rules decide them again, and what was kept of them is forgotten."""
+        for state in (each for unit in units for each in unit):
             self.lab.adopt(Candidate(state.task.name, ()))
+            self.records.forget(state.task.key)
             state.chosen = {}
             state.progress.best_ns = state.progress.baseline_ns
 
     def _helping(
-        self, states: list[_State], deadline: float
-    ) -> tuple[list[_State], tuple[float, float]]:
-        """Those of some tasks whose choices make the compiled model no slower, and the gain.
+        self, units: list[_Unit], deadline: float
+    ) -> tuple[list[_Unit], tuple[float, float]]:
+        """Those of some choices that make the compiled model no slower, and the gain.
 
         All of them if they help together; else what helps of either half, if it does so together.
         Nothing is kept that there is no time to compare.
         """
-        if not states or self._clock() > deadline:
+        if not units or self._clock() > deadline:
             return [], (1.0, 1.0)
-        gains = self._compiled(states, deadline)
+        gains = self._compiled(units, deadline)
         if gains is not None:
-            return states, gains
-        middle = len(states) // 2
+            return units, gains
+        middle = len(units) // 2
         if not middle:
             return [], (1.0, 1.0)
-        halves = [self._helping(half, deadline) for half in (states[:middle], states[middle:])]
+        halves = [self._helping(half, deadline) for half in (units[:middle], units[middle:])]
         if all(kept for kept, _ in halves):
-            both = [state for kept, _ in halves for state in kept]
-            gains = self._compiled(both, deadline) if len(both) < len(states) else None
+            both = [unit for kept, _ in halves for unit in kept]
+            gains = self._compiled(both, deadline) if len(both) < len(units) else None
             if gains is not None:
                 return both, gains
         return max(halves, key=lambda half: half[1])
 
-    def _compiled(self, states: Sequence[_State], deadline: float) -> tuple[float, float] | None:
-        """The gain of the compiled model with the choices of some tasks, and the least it is; None
-        where it is slower at any of its sizes."""
+    def _compiled(self, units: Sequence[_Unit], deadline: float) -> tuple[float, float] | None:
+        """The gain of the compiled model with some choices, and the least it is; None where it is
+        slower at any of its sizes."""
         left = max(0.0, deadline - self._clock())
+        states = [state for unit in units for state in unit]
         chosen = {each.task.name: Candidate.of(each.task.name, each.chosen) for each in states}
         wholes = self.lab.whole(chosen, self._pairs_in(left / 3))
         if not wholes or any(each.gain < 1.0 for each in wholes):
@@ -582,6 +596,11 @@ def _counted(candidates: Mapping[Candidate, tuple[_Open, str]]) -> dict[str, int
     return counts
 
 
-def _helps(pair: Paired | None) -> bool:
-    """Whether a task's choices are worth keeping; one that was not timed is not."""
-    return pair is not None and pair.gain > 1.0 and not pair.is_loss
+def _helps(unit: _Unit, by_task: Mapping[str, Paired]) -> bool:
+    """Whether choices are worth keeping, at all sizes together and as no loss at any; what was not
+    timed is not."""
+    pairs = [by_task.get(state.task.name) for state in unit]
+    found = [pair for pair in pairs if pair is not None]
+    if len(found) < len(pairs) or any(pair.is_loss for pair in found):
+        return False
+    return geometric_mean([max(pair.gain, TINY) for pair in found]) > 1.0

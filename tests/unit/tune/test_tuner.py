@@ -45,7 +45,7 @@ def test_every_outcome_is_on_record():
     one = task()
     lab = FakeLab([one], broken=lambda choice: "crashed" if choice.endswith("1") else "")
     records = Records.open(None)
-    outcome = tuned([one], lab, records)
+    outcome = tuned([one], lab, records, minutes=3.0)  # enough to try all
     trials = records.trials(one.key)
     bad = [each for each in trials if each.error]
     assert bad
@@ -168,6 +168,7 @@ def test_what_is_slower_in_the_compiled_model_is_found_by_halving():
 def test_nothing_is_kept_that_cannot_be_compared():
     one = task()
     lab, records = FakeLab([one]), Records.open(None)
+    records.keep(one.key, Winner({"y": "grid 6 3 4"}, 1.2))
     lab.whole = lambda chosen, pairs: []
     outcome = tuned([one], lab, records)
     assert (outcome.gain, outcome.winners) == (1.0, {})

@@ -29,12 +29,7 @@ from tilewright.driver.kernels import (
 from tilewright.driver.libraries import library_space
 from tilewright.driver.tuning.fleet_lab import FleetLab, told_model
 from tilewright.driver.tuning.inputs import Sizes
-from tilewright.driver.tuning.lab import (
-    SERVER,
-    Checkers,
-    ModelLab,
-    build_all,
-)
+from tilewright.driver.tuning.lab import SERVER, Checkers, ModelLab, build_all
 from tilewright.driver.tuning.messages import Open
 from tilewright.driver.tuning.records import task_key
 from tilewright.driver.tuning.roofline import element_of, floor_ns
