@@ -32,7 +32,7 @@ from tilewright.base.version import VERSION
 from tilewright.tune.record import Line, TaskKey, Time, Trial, Variant, Winner
 
 T = TypeVar("T")
-FORM = 2  # of the tables; those of form 1 lack times and variants
+FORM = 3  # of the tables; those of form 1 lack times and variants, of form 2 variants
 BUSY_S = 10.0  # how long another writer is waited for
 
 _TABLES = """
@@ -110,7 +110,8 @@ class Database:
         with self._transaction():
             for statement in _TABLES.split(";"):
                 self._sql.execute(statement)
-            if form == 1:
+            columns = [row[1] for row in self._sql.execute("PRAGMA table_info(winners)")]
+            if "variants" not in columns:
                 self._sql.execute("ALTER TABLE winners ADD COLUMN variants TEXT DEFAULT '[]'")
             self._sql.execute(f"PRAGMA user_version = {FORM}")
 
