@@ -40,6 +40,7 @@ WAVE_S, LEAST_PAIRS, MOST_PAIRS = 0.25, 5, 15  # of a screening wave
 CONFIRM = 2.5  # times as many pairs
 PROMISING = 1.01  # gain that is worth another race
 FINAL_ROUNDS = 3
+TABLE_PAIRS, COMPILED_PAIRS = 41, 301  # at most: phases of a machine last for seconds
 OTHER_TRIALS = 3000  # of other tasks that are learned from
 TINY = 1e-9
 
@@ -440,7 +441,7 @@ class Tuner:
             if not units:
                 return 1.0, 1.0
             self._tell("comparing the whole model")
-            wholes, by_task = self.lab.compare(self._pairs_in(share / FINAL_ROUNDS))
+            wholes, by_task = self.lab.compare(self._pairs_in(share / FINAL_ROUNDS, TABLE_PAIRS))
             idle = [each for each in units if not _helps(each, by_task)]
             if not idle and not any(whole.is_loss for whole in wholes):
                 break
@@ -461,9 +462,9 @@ class Tuner:
                 found.setdefault(name, []).append(state)
         return list(found.values())
 
-    def _pairs_in(self, seconds: float) -> int:
+    def _pairs_in(self, seconds: float, most: int) -> int:
         """Pairs of runs of the whole model that fit into some time."""
-        return int(min(41, max(LEAST_PAIRS, seconds / max(2 * self._run_s, 1e-6))))
+        return int(min(most, max(LEAST_PAIRS, seconds / max(2 * self._run_s, 1e-6))))
 
     def _drop(self, units: Sequence[_Unit]) -> None:
         """Some tasks are as rules decide them again, and what was kept of them is forgotten."""
@@ -503,7 +504,7 @@ class Tuner:
         left = max(0.0, deadline - self._clock())
         states = [state for unit in units for state in unit]
         chosen = {each.task.name: Candidate.of(each.task.name, each.chosen) for each in states}
-        wholes = self.lab.whole(chosen, self._pairs_in(left / 3))
+        wholes = self.lab.whole(chosen, self._pairs_in(left / 3, COMPILED_PAIRS))
         if not wholes or any(each.gain < 1.0 for each in wholes):
             return None
         return (
