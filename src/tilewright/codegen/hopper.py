@@ -590,3 +590,6 @@ RULES: dict[str, Callable[..., None]] = {
     "wgmma.attend": _attend,
     "role.lag": _lag,
 }
+
+# What instructions of other units on the same tiles and sums are emitted with.
+known_number, shared_pointer, sum_registers = _number, _shared, _sums

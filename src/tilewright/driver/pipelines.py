@@ -12,6 +12,7 @@ from tilewright.graph.passes import (
     LOWER_PRECISION,
     LOWER_PRECISION_F16,
     OPTIMIZED,
+    PREFERRED,
     QUANTIZED,
     SCALED,
     STREAMED,
@@ -26,10 +27,12 @@ Passes = tuple[Pass[Module], ...]
 UNCHECKED = tuple(step for step in FUSED if step is not check_indices)
 
 PIPELINES: dict[tuple[str, str], Passes] = {
-    (CPU, "f32"): (*CANONICAL, *OPTIMIZED, *LAYOUT, *UNFOLDED, *FUSED),
+    (CPU, "f32"): (*PREFERRED, *CANONICAL, *OPTIMIZED, *SCALED, *LAYOUT, *UNFOLDED, *FUSED),
     (CPU, "bf16"): (
+        *PREFERRED,
         *CANONICAL,
         *OPTIMIZED,
+        *SCALED,
         *LAYOUT,
         *LOWER_PRECISION,
         *UNFOLDED,

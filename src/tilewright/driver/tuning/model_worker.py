@@ -20,6 +20,7 @@ from tilewright.base.dtype import dtype
 from tilewright.base.target import Target
 from tilewright.driver.kernels import BLAS, KernelSetting
 from tilewright.driver.libraries import allowed_libraries
+from tilewright.driver.sizes import ranges_of
 from tilewright.driver.tuning.lab import ModelLab
 from tilewright.driver.tuning.running import Measured
 from tilewright.driver.tuning.spots import Kernels
@@ -101,7 +102,11 @@ class ModelWorker:
         target = Target.parse(model["target"])
         libraries = allowed_libraries(target, allow_blas=BLAS in model["libraries"])
         setting = KernelSetting(
-            target, int(model["threads"]), packing=bool(model["packing"]), libraries=libraries
+            target,
+            int(model["threads"]),
+            packing=bool(model["packing"]),
+            ranges=ranges_of(module),
+            libraries=libraries,
         )
         check_tunable(module, setting)
         settings = Settings(sizes=model["sizes"], in_place=bool(model["in_place"]))

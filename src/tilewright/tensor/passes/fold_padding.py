@@ -31,7 +31,7 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.visit import exprs, rewrite, walk, written_buffers
 
-COPY = "tma.load"
+COPIES = ("tma.load", "cp.async.tile")
 
 
 @dataclass(frozen=True)
@@ -126,4 +126,4 @@ def _is_only_copied(fn: Function, made: Padding) -> bool:
 
 def _is_bulk_copy(call: TensorCall) -> bool:
     step = intrinsic(call.intrin, call.arguments).implementation(call.phase)
-    return isinstance(step, Eval) and isinstance(step.value, Call) and step.value.op == COPY
+    return isinstance(step, Eval) and isinstance(step.value, Call) and step.value.op in COPIES
