@@ -80,21 +80,6 @@ KINDS: Mapping[str, type[Trial] | type[Winner] | type[Time]] = {
 
 
 @dataclass(frozen=True)
-class Time:
-    """What one call of a task takes in place, as it is compiled from now on."""
-
-    ns: float
-
-
-Record = Trial | Winner | Time
-KINDS: Mapping[str, type[Trial] | type[Winner] | type[Time]] = {
-    TRIAL: Trial,
-    WINNER: Winner,
-    TIME: Time,
-}
-
-
-@dataclass(frozen=True)
 class Line:
     """One record as JSON: a task and a trial, a winner or a time."""
 

@@ -138,9 +138,13 @@ def test_machines_that_cannot_measure_for_a_model_are_named(fleet, code):
 
 @pytest.mark.slow
 def test_a_model_is_tuned_by_two_workers(graph):
+    def interrupt(snapshot):
+        if snapshot.stage == "learning":  # Ctrl-C after the first round
+            raise KeyboardInterrupt
+
     with Fleet.from_commands([WORKER, WORKER]) as fleet:
-        settings = Settings(fleet=fleet)
-        outcome = tune_model(graph, SETTING, Budget(minutes=0.5), Records.open(None), settings)
+        settings = Settings(fleet=fleet, report=interrupt)
+        outcome = tune_model(graph, SETTING, Budget(minutes=10), Records.open(None), settings)
         assert sum(worker.done for worker in fleet.workers) > 1
     assert outcome.trials > 0
     assert outcome.gain >= 1.0
