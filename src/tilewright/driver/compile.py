@@ -44,7 +44,7 @@ from tilewright.driver.placement import INTERPRETER, Placement, placement
 from tilewright.driver.saved_parts import Foreign
 from tilewright.driver.sizes import Dynamic, ranges_of, sizes_to_measure, with_sizes
 from tilewright.driver.tuning.graph_choices import measure_choices
-from tilewright.driver.tuning.inputs import Sizes
+from tilewright.driver.tuning.inputs import Sizes, random_arrays, size_sets
 from tilewright.driver.tuning.records import recorded_choices, task_key, winning_choices
 from tilewright.driver.unfuse import unfuse_foreign
 from tilewright.frontends.door import open_model
@@ -61,9 +61,12 @@ from tilewright.sym import Const
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import Database, Records, default_path
 from tilewright.tune.fleet import Fleet
+from tilewright.tune.record import Time
+from tilewright.tune.stats import Paired
 from tilewright.tune.tuner import Outcome, Snapshot
 
 NAME = "model"
+CHOICES_PAIRS = 31  # of runs without and with what was measured
 CHOICES_SHARE = 0.2  # of a budget of tuning, for what graph passes choose between
 NAMED = ("target", "args", "kwargs", "dynamic")  # what compile takes beside its options
 
@@ -239,28 +242,71 @@ def kernel_costs(target: Target, settings: Options) -> KernelCosts:
 def choices_tuned(
     module: ir.Module, target: Target, settings: Options, budget: Budget
 ) -> tuple[PassContext, Options]:
-    """Measure what passes choose between; who tells them, and what is left of the budget."""
+    """Measure what passes choose between; who tells them, and what is left of the budget.
+
+    Times are kept only where the model that comes of them is no slower.
+    """
     begin = time.monotonic()
     costs = kernel_costs(target, settings)
     costs.asked = []
     optimize(module, target, settings, PassContext(target=target, costs=costs))
-    records = open_records(settings)
     plain = replace(settings, tune=None, database="")
     context = PassContext(target=target)
-    try:
-        found = measure_choices(
-            costs,
-            lambda each: build_module(run_passes(each, FUSED, context), target, plain),
-            records,
-            CHOICES_SHARE * budget.seconds,
-        )
-    finally:
-        records.close(keep=isinstance(settings.database, Database))
+    measured = Records(Database())
+    found = measure_choices(
+        costs,
+        lambda each: build_module(run_passes(each, FUSED, context), target, plain),
+        measured,
+        CHOICES_SHARE * budget.seconds,
+    )
     recorded = costs.times
     costs.asked = None
     costs.times = lambda job: found.get(job.key) or (recorded and recorded(job))
+    ctx = PassContext(target=target, costs=costs)
+    if found and choices_help(module, target, settings, costs):
+        records = open_records(settings)
+        for line in measured.query(target.key):
+            if isinstance(line.record, Time):
+                records.time(line.key, line.record)
+        records.close(keep=isinstance(settings.database, Database))
+    elif found:
+        ctx = pass_context(target, settings)
+    measured.close()
     left = max(budget.seconds - (time.monotonic() - begin), 1.0)
-    return PassContext(target=target, costs=costs), replace(settings, tune=Budget(left / 60.0))
+    return ctx, replace(settings, tune=Budget(left / 60.0))
+
+
+def choices_help(module: ir.Module, target: Target, settings: Options, costs: KernelCosts) -> bool:
+    """Whether the model that measured costs lead to is no slower, in turns, at any size."""
+    params = module.main.params
+    if not all(is_tensor(param.type) for param in params):
+        return False
+    before = optimize(module, target, settings, pass_context(target, settings))
+    after = optimize(module, target, settings, PassContext(target=target, costs=costs))
+    if before == after:
+        return True
+    plain = replace(settings, tune=None, database="")
+    first, second = (
+        build_module(replace(each, states=()), target, plain) for each in (before, after)
+    )
+    random = np.random.default_rng(16)
+    return all(
+        in_turns(first, second, random_arrays(params, sizes, random)).gain >= 1.0
+        for sizes in size_sets(params, settings.sizes, 1)
+    )
+
+
+def in_turns(first: Module, second: Module, inputs: Sequence[Any]) -> Paired:
+    """Times of two modules that compute the same, one after the other."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for pair in range(CHOICES_PAIRS + 1):
+        sides = ((0, first), (1, second))
+        for side, run in sides if pair % 2 else sides[::-1]:
+            begin = time.perf_counter()
+            run(*inputs)
+            if pair:  # the first runs meet memory that nobody has touched
+                times[side].append(time.perf_counter() - begin)
+    return Paired(tuple(times[0]), tuple(times[1]))
 
 
 def build_module(module: ir.Module, target: Target, options: Options) -> Module:

@@ -38,7 +38,6 @@ from tilewright.driver.tuning.spots import Kernels, task_of
 from tilewright.driver.tuning.table import Built
 from tilewright.graph.ir import Graph, Module
 from tilewright.graph.types import is_tensor
-from tilewright.lower.graph import sizes_of
 from tilewright.rules import alternatives
 from tilewright.rules.cpu.fallback import FALLBACK_NAME
 from tilewright.rules.cpu.reduction import REDUCTION
@@ -48,7 +47,6 @@ from tilewright.tune.database import Records
 from tilewright.tune.fleet import Fleet
 from tilewright.tune.lab import Candidate, Lab, Task
 from tilewright.tune.process import Limits
-from tilewright.tune.record import Time
 from tilewright.tune.sketch import SketchSpace
 from tilewright.tune.space import RuleSpace, TuneSpace
 from tilewright.tune.tuner import Outcome, Snapshot, Tuner
@@ -112,7 +110,6 @@ def tune_model(
         )
         outcome = tuner.run()
         _keep_variants(kernels, tasks, outcome, records)
-        _keep_times(kernels, measured, outcome, records)
     return replace(outcome, seconds=time.monotonic() - begin)
 
 
@@ -129,20 +126,6 @@ def _keep_variants(
             records.keep(key, found[key])
         else:
             records.forget(key)
-
-
-def _keep_times(
-    kernels: Kernels,
-    measured: Sequence[Mapping[str, Measured]],
-    outcome: Outcome,
-    records: Records,
-) -> None:
-    """What every kernel takes now: choices of graphs go by it."""
-    best = {each.name: each.best_ns for each in outcome.tasks}
-    for name, job in kernels.jobs.items():
-        each = measured[0].get(name)
-        if each is not None and isinstance(job.source, Graph) and not sizes_of(job.source):
-            records.time(task_key(job), Time(best.get(name, each.ns) / each.calls))
 
 
 def check_tunable(module: Module, setting: KernelSetting, *, is_here: bool = True) -> None:
