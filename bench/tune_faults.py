@@ -99,7 +99,7 @@ def rejections(options: argparse.Namespace) -> list[Figure]:
 
 def batches(job: Any, wanted: dict[str, int]) -> Iterator[dict[str, Any]]:
     """Jobs with choices at random until there are enough of every kind; few that are sound."""
-    from tilewright.driver.tuning.lab import choices_of
+    from tilewright.driver.tuning.records import choices_of
     from tilewright.driver.tuning.tuning import spaces_of
 
     (space,) = spaces_of(job)
@@ -126,7 +126,7 @@ def batches(job: Any, wanted: dict[str, int]) -> Iterator[dict[str, Any]]:
 def found_best(options: argparse.Namespace) -> list[Figure]:
     """Tuning among such candidates: what wins is sound, and the budget holds."""
     from tilewright.driver.lowering import jobs_of
-    from tilewright.driver.tuning.lab import choices_of
+    from tilewright.driver.tuning.records import choices_of
     from tilewright.driver.tuning.tuning import Settings, tune_model
     from tilewright.tune.budget import Budget
     from tilewright.tune.database import Records

@@ -18,12 +18,14 @@ from tilewright.cli.report import report
 from tilewright.cli.run import run
 from tilewright.cli.targets import targets
 from tilewright.cli.tune import tune
+from tilewright.cli.worker import worker
 
 COMMANDS = (
     compile,
     run,
     bench,
     tune,
+    worker,
     inspect,
     report,
     bisect,

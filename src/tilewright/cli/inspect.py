@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -14,6 +14,9 @@ from tilewright.base.errors import UserError
 from tilewright.cli import common
 from tilewright.cli.common import Dims, Json, Model, Precision, Target, Threads, Without
 from tilewright.runtime.module import Module
+
+if TYPE_CHECKING:
+    from tilewright.driver.lowering import Program
 
 MEASURED_RUNS = 10
 
@@ -129,6 +132,7 @@ def measured_us(module: Module, dims: list[str] | None) -> dict[str, float]:
 
 def describe_schedules(module: Module, measured: Mapping[str, float]) -> list[dict[str, Any]]:
     """The rules and plans of every kernel, the slowest kernels first."""
+    sizes = variant_sizes(_inside(module).program)
     rows = [
         {
             "kernel": kernel.name,
@@ -141,10 +145,23 @@ def describe_schedules(module: Module, measured: Mapping[str, float]) -> list[di
             "refusals": [f"{each.block}: {each.rule}: {each.reason}" for each in kernel.refusals],
             "fell_back": kernel.fell_back,
             "tuned": kernel.tuned,
+            "sizes": sizes.get(kernel.name, ""),
         }
         for kernel in _inside(module).program.kernels.values()
     ]
     return sorted(rows, key=lambda row: -(row["measured_us"] or row["predicted_us"]))
+
+
+def variant_sizes(program: Program) -> dict[str, str]:
+    """For which sizes kernels run that are variants of others; an earlier one goes before."""
+    from tilewright.graph.visit import walk
+
+    found = {}
+    for node in walk(program.module.main):
+        pairs = zip(node.get("variants", ()), node.get("limits", ()), strict=True)
+        for name, (size, most) in pairs if node.op == "kernel" else ():
+            found[name] = f"{node['sizes'][size]} <= {most}"
+    return found
 
 
 def describe_choices(module: Module) -> list[dict[str, Any]]:
@@ -297,7 +314,7 @@ def _schedules(rows: list[dict[str, Any]]) -> Table:
         plans = [each["plan"] for each in taken]
         refused = [f"refused: {text}" for text in row["refusals"]]
         table.add_row(
-            f"{row['kernel']}\n(tuned)" if row["tuned"] else row["kernel"],
+            "\n".join(filter(None, [row["kernel"], "(tuned)" * row["tuned"], row["sizes"]])),
             "" if row["measured_us"] is None else f"{row['measured_us']:.1f}",
             f"{row['predicted_us']:.1f}",
             "\n".join(each["block"] for each in taken),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +16,13 @@ from tilewright.base.errors import UserError
 from tilewright.cli import common
 from tilewright.cli.common import Json, Model, Precision, Target, Threads, Without
 from tilewright.tune.budget import Budget
-from tilewright.tune.database import default_path
+from tilewright.tune.database import Database, default_path
+from tilewright.tune.fleet import Fleet
+from tilewright.tune.search import strategy
 from tilewright.tune.tuner import Outcome, Snapshot
 
 SHOWN = 16  # kernels in the table while it goes on
+RAY = "ray://"
 
 
 @common.command
@@ -38,6 +42,31 @@ def tune(
     db: Annotated[
         Path | None, typer.Option("--db", help="The file of records; the user's otherwise.")
     ] = None,
+    allow_blas: Annotated[
+        bool,
+        typer.Option("--allow-blas", help="Let BLAS compete; for modules compiled with it alone."),
+    ] = False,
+    fleet: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fleet",
+            metavar="COMMAND",
+            help="Measure on other machines: a command that runs `tilewright worker` there "
+            '("ssh host tilewright worker"), or ray://HOST:PORT. Several times for several.',
+        ),
+    ] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--compare",
+            metavar="SEARCH",
+            help="Tune with this search too, each from nothing and for as long, and print curves: "
+            "ranked, evolution, annealing, random, grid.",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page with curves, choices, rooflines.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Find faster schedules for a model's kernels, and keep them for every later compilation.
@@ -48,29 +77,90 @@ def tune(
     allowed = Budget.parse(budget)
     from tilewright.driver.compile import compile
 
+    for name in compare or ():
+        strategy(name)  # unknown ones are told before anything is tuned
     source = checked_source(model)
     database = db if db is not None else default_path()
-    with _live(quiet=json) as show:
-        module = compile(
+
+    def tuned(show: Any, records: Any, search: str = "ranked") -> Outcome:
+        module: Any = compile(
             source,
             target,
             threads=threads,
             precision=precision,
             without=tuple(without or ()),
             tune=allowed,
-            database="" if database is None else database,
+            database=records,
             sizes=sizes_of(dim),
+            search=search,
+            allow_blas=allow_blas,
+            fleet=machines,
             tuning=show,
         )
-    inside: Any = module
-    outcome: Outcome = inside.inside.tuning
+        made: Outcome = module.inside.tuning
+        return made
+
+    runs: dict[str, Outcome] = {}
+    with opened_fleet(fleet) as machines, _live(quiet=json) as show:
+        runs["tuned"] = tuned(show, "" if database is None else database)
+        for name in compare or ():
+            with Database() as empty:
+                runs[name] = tuned(show, empty, name)
+    outcome = runs["tuned"]
+    if html is not None:
+        _write_page(html, model.name, runs, target, threads)
     told = describe(outcome) | {"database": str(database or "")}
+    if compare:
+        told["compared"] = {name: list(each.curve) for name, each in runs.items()}
     if json:
         common.print_json(told)
         return
     out = common.output()
     out.print(_table(outcome.tasks, len(outcome.tasks)))
+    if compare:
+        out.print(curves_table(runs, allowed.seconds))
     _summary(outcome, database)
+
+
+@contextmanager
+def opened_fleet(commands: list[str] | None) -> Iterator[Fleet | None]:
+    """Workers behind commands or on a cluster; none where none are named."""
+    if not commands:
+        yield None
+        return
+    clusters = [each for each in commands if each.startswith(RAY)]
+    if clusters and len(commands) > 1:
+        raise typer.BadParameter("a cluster stands alone", param_hint="--fleet")
+    if clusters:
+        from tilewright.driver.tuning.model_worker import ModelActor
+        from tilewright.tune.fleet.cluster import ray_fleet
+
+        fleet: Fleet = ray_fleet(clusters[0].removeprefix(RAY), kind=ModelActor)
+    else:
+        fleet = Fleet.from_commands([shlex.split(each) for each in commands])
+    with fleet:
+        yield fleet
+
+
+def _write_page(path: Path, name: str, runs: dict[str, Outcome], target: str, threads: int) -> None:
+    from tilewright.base.target import Target as Parsed
+    from tilewright.report import write_tuning_page
+    from tilewright.runtime.pool import threads as default_threads
+
+    write_tuning_page(path, name, runs, Parsed.parse(target), threads or default_threads())
+
+
+def curves_table(runs: dict[str, Outcome], budget_s: float) -> Table:
+    """The gain of every search after shares of the budget."""
+    shares = (0.1, 0.25, 0.5, 0.75, 1.0)
+    table = Table("search", *(f"{share * budget_s:.0f} s" for share in shares), "trials")
+    for name, outcome in runs.items():
+        gains = [
+            max([gain for at, gain in outcome.curve if at <= share * budget_s], default=1.0)
+            for share in shares
+        ]
+        table.add_row(name, *(f"{gain:.3f}" for gain in gains), str(outcome.trials))
+    return table
 
 
 def checked_source(model: Path) -> Any:

@@ -20,7 +20,7 @@ from tilewright.base.target import Target
 from tilewright.codegen import jit, llvm
 from tilewright.codegen.build import new_module
 from tilewright.codegen.builder import FunctionText, ModuleText, Value, i32, i64
-from tilewright.codegen.externs import register_extern
+from tilewright.codegen.externs import is_registered, register_extern
 from tilewright.codegen.hardware import DLTENSOR
 from tilewright.runtime.dlpack import code_of
 from tilewright.tensor import externs
@@ -28,8 +28,22 @@ from tilewright.tensor import externs
 SYMBOL = "cblas_sgemm"
 ROW_MAJOR, NO_TRANSPOSE = 101, 111
 WRONG_ARGUMENT = 12  # TW_ERROR_CHECK of the runtime
+SET_THREADS = ("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads")
 
 _loaded: list[object] = []
+
+
+def use_blas(threads: int) -> None:
+    """Have the external kernel, computed by so many threads from now on."""
+    if not is_registered(SYMBOL):
+        register_blas()
+    found = find_blas()
+    assert found is not None
+    library = ctypes.CDLL(str(found[0]))
+    for name in SET_THREADS:
+        if hasattr(library, name):
+            library[name](ctypes.c_int(threads))
+            return
 
 
 def find_blas() -> tuple[Path, str, str] | None:

@@ -13,7 +13,9 @@ nothing; `if`, `loop` and `scan` with bodies of the same; `foreign`, which has t
 run a part that has no native code, and `fetch`, which copies the results of that part.
 
 A kernel node with a `site` is called through a table instead (`codegen/adapter.py`): tuning swaps
-its code between runs.
+its code between runs. One with `variants` has other kernels for some sizes: the first whose
+`limits` (which size, and the most it may be) holds is called, else the node's own; `takes` tells
+which of the node's inputs each of them takes, the node's own first.
 """
 
 from __future__ import annotations
@@ -300,32 +302,63 @@ class _Host:
     def _kernel(self, node: Node) -> None:
         b, emitter = self.b, self.emitter
         fn = self.kernels[node["function"]]
-        pointers = [self.pointer(value) for value in node.inputs if value is not None]
-        pointers += [self.place(value) for value in node.outputs]
+        values = [value for value in node.inputs if value is not None]
+        inputs = [self.pointer(value) for value in values]
+        outputs = [self.place(value) for value in node.outputs]
         numbers = [self.size(expr) for expr in node["sizes"]]
+        begin = b.call("tw_profile_begin", "i64")
+        names = [*node.get("variants", ()), fn.name]
+        own, *others = node.get("takes") or (tuple(range(len(inputs))),)
+        takes = [[inputs[at] for at in each] for each in (*others, own)]
+        self._call_first(node, names, takes, outputs, numbers)
+        with b.when(b.compare("icmp ne", begin, i64(0)), unlikely=True):
+            emitter.forget()
+            touched = i64(0)
+            for value in (*(values[at] for at in own), *node.outputs):
+                touched = b.op("add", touched, self.bytes_of(value))
+            given: dict[Var, Expr] = dict(zip(fn.scalars, node["sizes"], strict=True))
+            flops = self.size(sym.substitute(sym.as_expr(node["flops"]), given))
+            name = emitter.module.string(node["label"] or fn.name)
+            b.call("tw_profile_end", "void", name, begin, flops, touched)
+
+    def _call_first(
+        self,
+        node: Node,
+        names: Sequence[str],
+        takes: Sequence[list[Value]],
+        outputs: list[Value],
+        numbers: list[Value],
+    ) -> None:
+        """Call the first kernel whose sizes fit; the last one fits any."""
+        name, *rest = names
+        if not rest:
+            self._call_kernel(node, self.kernels[name], [*takes[0], *outputs], numbers)
+            return
+        size, most = node["limits"][len(node["variants"]) - len(rest)]
+        with self.b.branch(self.b.compare("icmp sle", numbers[size], i64(most))) as (small, large):
+            with small:
+                self._call_kernel(node, self.kernels[name], [*takes[0], *outputs], numbers)
+            with large:
+                self._call_first(node, rest, takes[1:], outputs, numbers)
+        self.emitter.forget()
+
+    def _call_kernel(
+        self, node: Node, fn: Callee, pointers: list[Value], numbers: list[Value]
+    ) -> None:
+        b, emitter = self.b, self.emitter
         given: dict[Var, Expr] = dict(zip(fn.scalars, node["sizes"], strict=True))
         emitter.forget()
         requires = tuple([sym.simplify(sym.substitute(cond, given)) for cond in fn.requires])
         check_requirements(emitter, node["label"] or fn.name, requires)
-        begin = b.call("tw_profile_begin", "i64")
         site = node.get("site")
-        if site is None:
-            callee = emitter.module.declare(
-                "i32", f"{fn.name}_kernel", ["ptr"] * len(pointers) + ["i64"] * len(numbers)
-            )
-            shown = ", ".join(str(value) for value in (*pointers, *numbers))
-            emitter.check(b.value("i32", f"call i32 {callee}({shown})"))
-        else:
+        if site is not None:
             emitter.check(self._call_site(int(site), pointers, numbers))
-        with b.when(b.compare("icmp ne", begin, i64(0)), unlikely=True):
-            emitter.forget()
-            touched = i64(0)
-            for value in (*node.inputs, *node.outputs):
-                if value is not None:
-                    touched = b.op("add", touched, self.bytes_of(value))
-            flops = self.size(sym.substitute(sym.as_expr(node["flops"]), given))
-            name = emitter.module.string(node["label"] or fn.name)
-            b.call("tw_profile_end", "void", name, begin, flops, touched)
+            return
+        callee = emitter.module.declare(
+            "i32", f"{fn.name}_kernel", ["ptr"] * len(pointers) + ["i64"] * len(numbers)
+        )
+        shown = ", ".join(str(value) for value in (*pointers, *numbers))
+        emitter.check(b.value("i32", f"call i32 {callee}({shown})"))
 
     def _call_site(self, site: int, pointers: list[Value], numbers: list[Value]) -> Value:
         """Call what stands in the table of kernels now."""

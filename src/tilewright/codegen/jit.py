@@ -24,6 +24,9 @@ def _jit(machine: Machine) -> Any:
     with _lock:
         found = _jits.get(machine.triple)
         if found is None:
+            # JITLink keeps an object in one piece of memory. RuntimeDyld maps code and constants
+            # one by one: in a process with large libraries they may end up further apart than x86
+            # can address, which aborts it.
             found = llvm.create_lljit_compiler(
                 backend.target_machine(machine), use_jit_link=True, suppress_errors=True
             )

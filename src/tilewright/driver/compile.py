@@ -37,13 +37,14 @@ from tilewright.driver.device_module import DeviceModule
 from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.hybrid import HybridModule
 from tilewright.driver.kernels import Job, KernelSetting
+from tilewright.driver.libraries import allowed_libraries, linked
 from tilewright.driver.lowering import Choices, Program, jobs_of, lower_model
 from tilewright.driver.pipelines import PIPELINES, PRECISIONS
 from tilewright.driver.placement import INTERPRETER, Placement, placement
 from tilewright.driver.saved_parts import Foreign
-from tilewright.driver.sizes import Dynamic, ranges_of, with_sizes
+from tilewright.driver.sizes import Dynamic, ranges_of, sizes_to_measure, with_sizes
 from tilewright.driver.tuning.graph_choices import measure_choices
-from tilewright.driver.tuning.inputs import Sizes
+from tilewright.driver.tuning.inputs import Sizes, random_arrays, size_sets
 from tilewright.driver.tuning.records import recorded_choices, task_key, winning_choices
 from tilewright.driver.unfuse import unfuse_foreign
 from tilewright.frontends.door import open_model
@@ -59,9 +60,13 @@ from tilewright.runtime.stateful import StatefulModule
 from tilewright.sym import Const
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import Database, Records, default_path
+from tilewright.tune.fleet import Fleet
+from tilewright.tune.record import Time
+from tilewright.tune.stats import Paired
 from tilewright.tune.tuner import Outcome, Snapshot
 
 NAME = "model"
+CHOICES_PAIRS = 31  # of runs without and with what was measured
 CHOICES_SHARE = 0.2  # of a budget of tuning, for what graph passes choose between
 NAMED = ("target", "args", "kwargs", "dynamic")  # what compile takes beside its options
 
@@ -79,7 +84,11 @@ class Options:
     cache: bool = True
     tune: Budget | None = None  # kernels are tuned first, for so long
     database: Database | str | Path | None = None  # of records; None: the user's, "": none
-    sizes: Sizes = field(default_factory=dict)  # of dynamic dimensions, while tuning
+    sizes: Sizes = field(default_factory=dict)  # of dynamic dimensions, while tuning; else 1,
+    # or where `dynamic` tells a range, its ends and its middle
+    allow_blas: bool = False  # a library's kernel competes, and may be called
+    search: str = "ranked"  # how tuning proposes candidates
+    fleet: Fleet | None = None  # machines that tuning measures on; None: this one
     tuning: Callable[[Snapshot], None] = lambda snapshot: None  # hears how tuning goes
     progress: Callable[[str, int, int], None] = lambda stage, count, total: None
 
@@ -136,10 +145,12 @@ def compile(
     laps = [time.perf_counter()]
     opened = open_model(model, args, kwargs, dynamic)
     graph = with_sizes(opened.graph, opened.dynamic)
+    settings = replace(settings, sizes={**sizes_to_measure(opened.dynamic), **settings.sizes})
     laps.append(time.perf_counter())
     host = chosen
     reasons: Mapping[str, str] = {}
-    if settings.tune is not None and chosen.kind == CPU and can_run(chosen):
+    is_here = chosen.kind == CPU and can_run(chosen) and settings.fleet is None
+    if settings.tune is not None and is_here:
         ctx, settings = choices_tuned(graph, chosen, settings, settings.tune)
     else:
         ctx = pass_context(host, settings)
@@ -231,28 +242,71 @@ def kernel_costs(target: Target, settings: Options) -> KernelCosts:
 def choices_tuned(
     module: ir.Module, target: Target, settings: Options, budget: Budget
 ) -> tuple[PassContext, Options]:
-    """Measure what passes choose between; who tells them, and what is left of the budget."""
+    """Measure what passes choose between; who tells them, and what is left of the budget.
+
+    Times are kept only where the model that comes of them is no slower.
+    """
     begin = time.monotonic()
     costs = kernel_costs(target, settings)
     costs.asked = []
     optimize(module, target, settings, PassContext(target=target, costs=costs))
-    records = open_records(settings)
     plain = replace(settings, tune=None, database="")
     context = PassContext(target=target)
-    try:
-        found = measure_choices(
-            costs,
-            lambda each: build_module(run_passes(each, FUSED, context), target, plain),
-            records,
-            CHOICES_SHARE * budget.seconds,
-        )
-    finally:
-        records.close(keep=isinstance(settings.database, Database))
+    measured = Records(Database())
+    found = measure_choices(
+        costs,
+        lambda each: build_module(run_passes(each, FUSED, context), target, plain),
+        measured,
+        CHOICES_SHARE * budget.seconds,
+    )
     recorded = costs.times
     costs.asked = None
     costs.times = lambda job: found.get(job.key) or (recorded and recorded(job))
+    ctx = PassContext(target=target, costs=costs)
+    if found and choices_help(module, target, settings, costs):
+        records = open_records(settings)
+        for line in measured.query(target.key):
+            if isinstance(line.record, Time):
+                records.time(line.key, line.record)
+        records.close(keep=isinstance(settings.database, Database))
+    elif found:
+        ctx = pass_context(target, settings)
+    measured.close()
     left = max(budget.seconds - (time.monotonic() - begin), 1.0)
-    return PassContext(target=target, costs=costs), replace(settings, tune=Budget(left / 60.0))
+    return ctx, replace(settings, tune=Budget(left / 60.0))
+
+
+def choices_help(module: ir.Module, target: Target, settings: Options, costs: KernelCosts) -> bool:
+    """Whether the model that measured costs lead to is no slower, in turns, at any size."""
+    params = module.main.params
+    if not all(is_tensor(param.type) for param in params):
+        return False
+    before = optimize(module, target, settings, pass_context(target, settings))
+    after = optimize(module, target, settings, PassContext(target=target, costs=costs))
+    if before == after:
+        return True
+    plain = replace(settings, tune=None, database="")
+    first, second = (
+        build_module(replace(each, states=()), target, plain) for each in (before, after)
+    )
+    random = np.random.default_rng(16)
+    return all(
+        in_turns(first, second, random_arrays(params, sizes, random)).gain >= 1.0
+        for sizes in size_sets(params, settings.sizes, 1)
+    )
+
+
+def in_turns(first: Module, second: Module, inputs: Sequence[Any]) -> Paired:
+    """Times of two modules that compute the same, one after the other."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for pair in range(CHOICES_PAIRS + 1):
+        sides = ((0, first), (1, second))
+        for side, run in sides if pair % 2 else sides[::-1]:
+            begin = time.perf_counter()
+            run(*inputs)
+            if pair:  # the first runs meet memory that nobody has touched
+                times[side].append(time.perf_counter() - begin)
+    return Paired(tuple(times[0]), tuple(times[1]))
 
 
 def build_module(module: ir.Module, target: Target, options: Options) -> Module:
@@ -306,8 +360,14 @@ def build_native(
 ) -> Module:
     """One native function for a module whose every node has code, or calls a foreign part."""
     threads = options.threads or _native.threads()
-    ranges = ranges_of(module)
-    setting = KernelSetting(target, threads, options.schedule, options.packing, ranges)
+    setting = KernelSetting(
+        target,
+        threads,
+        options.schedule,
+        options.packing,
+        ranges_of(module),
+        allowed_libraries(target, allow_blas=options.allow_blas),
+    )
     outcome, choose = tuned_or_recorded(module, setting, options, foreign is not None)
     program = lower_model(
         module,
@@ -357,7 +417,9 @@ def tuned(
         sizes=options.sizes,
         in_place=options.in_place,
         use_cache=options.cache,
+        search=options.search,
         report=options.tuning,
+        fleet=options.fleet,
     )
     try:
         plain = replace(module, states=())  # runs of trial calls are to be alike
@@ -404,9 +466,11 @@ def emit_host(program: Program, plan: MemoryPlan, target: Target) -> bytes:
 class Loaded:
     """Code and weights in memory, while a module uses them."""
 
-    def __init__(self, program: Program, image: bytes, target: Target) -> None:
-        images = [image, *(kernel.image for kernel in program.kernels.values())]
-        self.code = jit.load(images, (f"{NAME}_main",), (), llvm.machine_of(target))
+    def __init__(self, program: Program, image: bytes, target: Target, threads: int) -> None:
+        kernels = program.kernels.values()
+        images = [image, *(kernel.image for kernel in kernels)]
+        externs = linked(kernels, threads)
+        self.code = jit.load(images, (f"{NAME}_main",), externs, llvm.machine_of(target))
         self.weights = [np.asarray(w, order="C") for w in program.module.constants.values()]
         self.table = (ctypes.c_void_p * max(1, len(self.weights)))(
             *(weight.ctypes.data for weight in self.weights)
@@ -419,7 +483,7 @@ def load_module(inside: Inside, options: Options) -> Module:
     inputs, outputs = specs_of(program.module)
     if not can_run(target):
         return CrossModule(inside, inputs, outputs, options.threads)
-    loaded = Loaded(program, inside.image, target)
+    loaded = Loaded(program, inside.image, target, options.threads or _native.threads())
     module = CompiledModule(
         loaded.code.addresses[inside.main],
         input_signature(program.module, NAME),

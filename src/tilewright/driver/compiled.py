@@ -33,6 +33,7 @@ from tilewright.codegen.artifact import (
 from tilewright.codegen.entry import size_names
 from tilewright.codegen.export import c_name, entry_object, places_of, write_weights
 from tilewright.codegen.host import input_function, input_signature
+from tilewright.driver.libraries import check_alone
 from tilewright.driver.lowering import Program
 from tilewright.driver.placement import Placement
 from tilewright.driver.saved_parts import Foreign
@@ -77,6 +78,7 @@ class CompiledModule(Module):
         """Write .so, .o or .h; `name` is the C function's, by default the file's."""
         path = Path(path)
         check_path(path, SUFFIXES)
+        check_alone(self.inside.program.kernels.values())
         made = _Export(
             self.inside, self.inputs, self.outputs, c_name(name or path.stem), self.threads
         )

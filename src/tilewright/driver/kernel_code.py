@@ -20,6 +20,7 @@ from tilewright.codegen.build import lower_for, new_module
 from tilewright.codegen.entry import emit_function, emit_kernel, signature_of
 from tilewright.codegen.nvptx import device_code
 from tilewright.driver.kernels import (
+    BLAS,
     PLAIN,
     RECORDED,
     Job,
@@ -30,15 +31,17 @@ from tilewright.driver.kernels import (
     store_packer,
     try_cached,
 )
+from tilewright.driver.libraries import LIBRARY, is_library
 from tilewright.graph.ir import Graph
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import Scheduled, schedule
+from tilewright.rules.library import with_library
 from tilewright.rules.rule import Choice, Decision, Refusal
 from tilewright.sym import Expr, Var
 from tilewright.tensor.constants import Packed, Split, split_constant_blocks
 from tilewright.tensor.dependent_launch import WEIGHTS
 from tilewright.tensor.in_place import in_place_pairs
-from tilewright.tensor.ir import Function, TensorCall, annotated, sizes_of
+from tilewright.tensor.ir import ExternCall, Function, TensorCall, annotated, sizes_of
 from tilewright.tensor.passes import lower
 from tilewright.tensor.printer import canonical_text
 from tilewright.tensor.visit import walk
@@ -88,6 +91,8 @@ def schedule_job(job: Job, fn: Function) -> Scheduled:
     def scheduled(choices: Mapping[str, Choice]) -> Scheduled:
         if SKETCH in choices:
             return _sketched(job, fn, weights, choice_text(choices[SKETCH]))
+        if LIBRARY in choices:
+            return _in_library(job, fn, weights, choices)
         return schedule(
             fn, setting.target, threads=setting.threads, constants=weights, choices=choices
         )
@@ -100,6 +105,28 @@ def schedule_job(job: Job, fn: Function) -> Scheduled:
         lost = Refusal(next(iter(job.choices)), RECORDED, error.message)
         made = scheduled({})
         return replace(made, refusals=(*made.refusals, lost))
+
+
+def _in_library(
+    job: Job, fn: Function, weights: tuple[str, ...], choices: Mapping[str, Choice]
+) -> Scheduled:
+    """The function with its GEMM computed by BLAS, and the rest scheduled by rules."""
+    rest = {name: each for name, each in choices.items() if name != LIBRARY}
+    chosen = choices[LIBRARY]
+    found = with_library(fn) if is_library(chosen.plan) else None
+    if found is None or BLAS not in job.setting.libraries:
+        raise UserError(
+            "TW2704",
+            f"{chosen.rule} {chosen.plan} is given for a kernel without a GEMM that BLAS may take",
+            help="BLAS takes plain f32 matrices, where allow_blas says so",
+        )
+    rest.pop(found.block, None)
+    setting = job.setting
+    made = schedule(
+        found.function, setting.target, threads=setting.threads, constants=weights, choices=rest
+    )
+    decision = Decision(found.block, LIBRARY, chosen.plan, 0.0, {})
+    return replace(made, decisions=(decision, *made.decisions))
 
 
 def _sketched(job: Job, fn: Function, weights: tuple[str, ...], choice: str) -> Scheduled:
@@ -153,7 +180,14 @@ def _kernel(job: Job, fn: Function, scheduled: Function) -> Kernel:
         _packer(split),
         str(split.kernel),
         device=on_device,
+        externs=_externs(split.kernel),
     )
+
+
+def _externs(fn: Function) -> tuple[str, ...]:
+    """The symbols of libraries that a function calls."""
+    calls = (stmt.symbol for stmt in walk(fn.body) if isinstance(stmt, ExternCall))
+    return tuple(dict.fromkeys(calls))
 
 
 def _packer(split: Split) -> Packer | None:

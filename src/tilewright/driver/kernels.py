@@ -31,6 +31,7 @@ from tilewright.tensor.constants import Given, Packed
 from tilewright.tensor.ir import Function
 from tilewright.tensor.printer import Printer as TensorPrinter
 
+BLAS = "blas"
 PLAIN = "plain loops"  # what takes the place of a schedule that the target has no code for
 RECORDED = "tuned plan"  # of a record that does not fit the rules any more
 COMPILER = ("base", "sym", "tensor", "intrin", "te", "graph", "lower", "rules", "codegen", "driver")
@@ -46,6 +47,7 @@ class KernelSetting:
     schedule: bool = True  # False: loops as lowering made them
     packing: bool = True  # False: weights are read as they are
     ranges: tuple[tuple[Var, int, int], ...] = ()  # sizes of the model: least and greatest
+    libraries: tuple[str, ...] = ()  # that kernels may call
 
     @property
     def key(self) -> str:
@@ -76,7 +78,9 @@ class Job:
         given = [f"{name}: {each.rule} {each.plan}" for name, each in sorted(self.choices.items())]
         known = [f"{at}: {low}..{high}" for at, _, low, high in self.ranges]
         bounded = f" sizes={known}" if known else ""
-        return f"{self.setting.key} constants={sorted(self.constants)} {given}{bounded}\n{text}"
+        allowed = "".join(f" library={each}" for each in self.setting.libraries)
+        decided = f"constants={sorted(self.constants)} {given}{bounded}{allowed}"
+        return f"{self.setting.key} {decided}\n{text}"
 
     @property
     def ranges(self) -> tuple[tuple[int, Size, int, int], ...]:
@@ -142,6 +146,7 @@ class Kernel:
     refusals: tuple[Refusal, ...] = ()  # what rules would have done, and why they could not
     device: bool = False  # the image is a pickled DeviceCode, not an object
     tuned: bool = False  # with choices that tuning found
+    externs: tuple[str, ...] = ()  # symbols of libraries that it calls
 
     @property
     def fell_back(self) -> str:

@@ -38,11 +38,29 @@ from tilewright.sym import Expr, Var, const
 from tilewright.tensor.constants import Given
 
 Array = np.ndarray[Any, Any]
-Choices = Mapping[str, Mapping[str, Choice]]  # rules and plans by block, by key
 _log = logging.getLogger("tilewright")
 
 # Calls of what the interpreter runs, and sizes that it tells: see driver/foreign_parts.py.
 AS_IT_IS = ("sizes", "foreign", "fetch")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Sizes that a variant of a kernel is for: the one at this position is at most so large."""
+
+    size: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Rules and plans of a kernel by block, and those for some of its sizes, first come first."""
+
+    choices: Mapping[str, Choice]
+    variants: tuple[tuple[Limit, Mapping[str, Choice]], ...] = ()
+
+
+Choices = Mapping[str, Recorded]  # by the keys of jobs
 
 
 @dataclass(frozen=True)
@@ -90,6 +108,7 @@ class PlannedCall:
     node: Node
     kernel: str
     label: str
+    sizes: tuple[Expr, ...] = ()  # that it is given
 
 
 def planned_calls(
@@ -105,8 +124,11 @@ def planned_calls(
     lowering.graph(module.main)
     names = {key: job.name for key, job in lowering.jobs.items()}
     lowering.take(choose(lowering.jobs))
-    calls = [PlannedCall(node, made["function"], made["label"]) for node, made in lowering.calls]
-    return calls, {names[key]: job for key, job in lowering.jobs.items()}
+    calls = [
+        PlannedCall(node, made["function"], made["label"], made["sizes"])
+        for node, made in lowering.calls
+    ]
+    return calls, {name: lowering.jobs[key] for key, name in names.items()}
 
 
 @dataclass(frozen=True)
@@ -196,6 +218,7 @@ class _Lowering:
     keys: dict[Node, str] = field(default_factory=dict)  # of kernel nodes
     constants: dict[Value, str] = field(default_factory=dict)
     calls: list[tuple[Node, Node]] = field(default_factory=list)  # node of main, kernel node
+    variants: dict[str, list[tuple[Limit, str]]] = field(default_factory=dict)  # keys, by key
     origin: Node | None = None  # the node of main at hand
     on_host: set[Node] = field(default_factory=set)  # of a GPU's model: what sizes decide
 
@@ -219,8 +242,13 @@ class _Lowering:
 
     def take(self, given: Choices) -> None:
         """Have kernels made with rules and plans that are on record."""
-        for key, choices in given.items():
-            self.jobs[key] = replace(self.jobs[key], choices=choices, recorded=True)
+        for key, recorded in given.items():
+            job = self.jobs[key]
+            self.jobs[key] = _with_choices(job, recorded.choices)
+            for at, (limit, choices) in enumerate(recorded.variants):
+                name = f"{key}\nvariant {at}"
+                self.jobs[name] = _with_choices(job, choices)
+                self.variants.setdefault(key, []).append((limit, name))
 
     def _node(self, node: Node) -> list[Node]:
         inner = _single(node)
@@ -280,6 +308,11 @@ class _Lowering:
         assert self.origin is not None
         self.calls.append((self.origin, made))
         return made
+
+
+def _with_choices(job: Job, choices: Mapping[str, Choice]) -> Job:
+    """A job with what is on record; without anything, it is as rules decide."""
+    return replace(job, choices=choices, recorded=True) if choices else job
 
 
 def decided_by_sizes(graph: Graph) -> set[Node]:
@@ -393,30 +426,59 @@ def _with_packed(graph: Graph, lowering: _Lowering, packing: Packing) -> Graph:
 
 
 def _kernel_node(node: Node, lowering: _Lowering, packing: Packing) -> list[Node]:
-    kernel = packing.kernels[lowering.keys[node]]
+    key = lowering.keys[node]
+    kernel = packing.kernels[key]
+    out, inputs = _taken(node, kernel, lowering, packing)
+    in_place = _in_place(kernel, node)
     attributes = dict(node.attributes) | {"function": kernel.name, "flops": kernel.flops}
-    attributes["in_place"] = tuple(
-        (at, to - len(kernel.params) + len(kernel.scalars) + len(node.outputs))
-        for at, to in kernel.in_place
-    )
-    out: list[Node] = []
-    inputs = tuple(value for value in node.inputs if value is not None)
-    if kernel.packer is not None:
-        weights = tuple(lowering.constants[inputs[at]] for at in kernel.packer.weights)
-        packed = []
-        for name in packing.pack(kernel, weights):
-            value = Value("packed", constant_type(packing.constants[name]))
-            out.append(Node("constant", (), (value,), ir.attributes(data=name), (), node.loc))
-            packed.append(value)
-        taken: list[Value] = []
-        for param in kernel.params:
-            if not isinstance(param, Given):
-                taken.append(packed[param.position])
-            elif param.position < len(inputs):
-                taken.append(inputs[param.position])
-        inputs = tuple(taken)
+    takes = [tuple(range(len(inputs)))]
+    for _, name in lowering.variants.get(key, ()):
+        other = packing.kernels[name]
+        made, taken = _taken(node, other, lowering, packing)
+        out += made
+        also = {(taken[at], to) for at, to in _in_place(other, node)}
+        in_place = [(at, to) for at, to in in_place if (inputs[at], to) in also]
+        inputs += tuple(value for value in dict.fromkeys(taken) if value not in inputs)
+        takes.append(tuple(inputs.index(value) for value in taken))
+    if len(takes) > 1:
+        variants = lowering.variants[key]
+        attributes |= {
+            "variants": tuple(packing.kernels[name].name for _, name in variants),
+            "limits": tuple((limit.size, limit.most) for limit, _ in variants),
+            "takes": tuple(takes),
+        }
+    attributes["in_place"] = tuple(in_place)
     out.append(replace(node, inputs=inputs, attributes=ir.attributes(**attributes)))
     return out
+
+
+def _in_place(kernel: Kernel, node: Node) -> list[tuple[int, int]]:
+    """Inputs of a call and results, by position, that may be the same memory."""
+    before = len(kernel.params) - len(kernel.scalars) - len(node.outputs)
+    return [(at, to - before) for at, to in kernel.in_place]
+
+
+def _taken(
+    node: Node, kernel: Kernel, lowering: _Lowering, packing: Packing
+) -> tuple[list[Node], tuple[Value, ...]]:
+    """What a kernel takes: packed weights in place of weights, and the constants that hold them."""
+    inputs = tuple(value for value in node.inputs if value is not None)
+    if kernel.packer is None:
+        return [], inputs
+    weights = tuple(lowering.constants[inputs[at]] for at in kernel.packer.weights)
+    out: list[Node] = []
+    packed = []
+    for name in packing.pack(kernel, weights):
+        value = Value("packed", constant_type(packing.constants[name]))
+        out.append(Node("constant", (), (value,), ir.attributes(data=name), (), node.loc))
+        packed.append(value)
+    taken: list[Value] = []
+    for param in kernel.params:
+        if not isinstance(param, Given):
+            taken.append(packed[param.position])
+        elif param.position < len(inputs):
+            taken.append(inputs[param.position])
+    return out, tuple(taken)
 
 
 def _used_constants(graph: Graph) -> list[str]:

@@ -6,6 +6,7 @@ dynamic={"batch": 4}          this size alone: compiled as a number
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -55,6 +56,16 @@ def with_sizes(module: Module, dynamic: Dynamic | None) -> Module:
     if ranges:
         graph = _checked(graph, ranges, constants)
     return replace(module, graphs={**module.graphs, "main": graph}, constants=constants)
+
+
+def sizes_to_measure(dynamic: Dynamic | None) -> dict[str, tuple[int, ...]]:
+    """Sizes that stand for their ranges: the least, the geometric middle and the greatest."""
+    found = {}
+    for name, wanted in (dynamic or {}).items():
+        if not isinstance(wanted, int):
+            low, high = (max(each, 1) for each in wanted)  # there is nothing to time at 0
+            found[name] = tuple(sorted({low, math.isqrt(low * high), high}))
+    return found
 
 
 def ranges_of(module: Module) -> Ranges:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tilewright.base.errors import CompilerBug, TilewrightError, Unsupported
+from tilewright.base.host import host_cores
 from tilewright.driver.kernels import Job, Kernel, PackerJob
 
 LENGTH = struct.Struct("<Q")
@@ -123,7 +124,7 @@ def workers() -> Workers:
     global _workers
     with _lock:
         if _workers is None:
-            _workers = Workers(os.cpu_count() or 1)
+            _workers = Workers(host_cores())
             atexit.register(_workers.stop)
         return _workers
 
@@ -157,7 +158,7 @@ def compile_packers(jobs: Sequence[PackerJob], *, use_cache: bool = True) -> lis
 
 def _outcomes(jobs: Sequence[Job] | Sequence[PackerJob], use_cache: bool) -> Iterator[Any]:
     """What each job gave, in order, as it is ready; by this process if there is one job."""
-    if len(jobs) <= 1 or (os.cpu_count() or 1) == 1 or not sys.executable:
+    if len(jobs) <= 1 or host_cores() == 1 or not sys.executable:
         for job in jobs:
             yield _outcome(lambda job=job: _compile_here(job, use_cache))  # type: ignore[misc]
         return

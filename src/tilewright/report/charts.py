@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.base.errors import Unsupported
@@ -76,6 +76,47 @@ def roofline(report: Report) -> str:
     axes.set_title(peak, fontsize=10, loc="left")
     axes.grid(visible=True, which="major", color=INK, alpha=0.12)
     return _finished(pyplot, figure, "roofline of all kernels", "roofline")
+
+
+def moved_roofline(
+    points: Sequence[tuple[float, float, float]], peak_gflops: float, peak_gbytes: float
+) -> str:
+    """Kernels by their arithmetic per byte, and their speed before and after."""
+    pyplot = _pyplot()
+    if not points:
+        return ""
+    figure, axes = pyplot.subplots(figsize=(8, 4.6))
+    xs = [x for x, _, _ in points]
+    low, high = min(min(xs), 0.05) / 2, max(max(xs), 100) * 2
+    knee = peak_gflops / peak_gbytes
+    roof = [(x, min(peak_gflops, x * peak_gbytes)) for x in (low, knee, high)]
+    axes.plot(*zip(*roof, strict=True), color=INK, linewidth=1.4)
+    for x, before, after in points:
+        axes.plot([x, x], [before, after], color=INK, linewidth=0.8, alpha=0.5)
+    axes.scatter(xs, [b for _, b, _ in points], color=COLOURS[2], alpha=0.6, label="untuned")
+    axes.scatter(xs, [a for _, _, a in points], color=COLOURS[1], alpha=0.8, label="tuned")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("operations per byte of operands")
+    axes.set_ylabel("GFLOP/s")
+    axes.legend(frameon=False)
+    axes.grid(visible=True, which="major", color=INK, alpha=0.12)
+    return _finished(pyplot, figure, "roofline before and after tuning", "roofline")
+
+
+def curves(lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Gain over seconds, one line each."""
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(figsize=(8, 4.2))
+    for at, (name, points) in enumerate(lines.items()):
+        if points:
+            colour = COLOURS[at % len(COLOURS)]
+            axes.step(*zip(*points, strict=True), where="post", color=colour, label=name)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("untuned by tuned time of all kernels")
+    axes.legend(frameon=False)
+    axes.grid(visible=True, which="major", color=INK, alpha=0.12)
+    return _finished(pyplot, figure, "gain over time", "curves")
 
 
 def _has_point(box: Box) -> bool:

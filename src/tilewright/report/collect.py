@@ -150,14 +150,20 @@ def collect(
         },
         slots=slots,
         arena_bytes=arena,
-        peak_gflops=_peak_gflops(machine, count),
-        peak_gbytes=machine.machine.memory_bytes_per_cycle * machine.machine.frequency_ghz * count,
+        peak_gflops=peak_gflops(machine, count),
+        peak_gbytes=peak_gbytes(machine, count),
     )
 
 
-def _peak_gflops(target: Target, threads: int) -> float:
+def peak_gflops(target: Target, threads: int) -> float:
+    """Of f32 arithmetic, by the machine model."""
     machine = target.machine
     return 2 * machine.fma_per_cycle * target.lanes(32) * machine.frequency_ghz * threads
+
+
+def peak_gbytes(target: Target, threads: int) -> float:
+    """From memory, by the machine model."""
+    return target.machine.memory_bytes_per_cycle * target.machine.frequency_ghz * threads
 
 
 def _provenance(

@@ -42,7 +42,7 @@ def page(report: Report, against: Report | None = None) -> str:
         "ARENA": _memory(report),
         "PASSES": _passes(report),
         "COMPILE": _compile(report),
-        "PROVENANCE": _table(("", ""), ((k, escape(v)) for k, v in report.provenance.items())),
+        "PROVENANCE": html_table(("", ""), ((k, escape(v)) for k, v in report.provenance.items())),
         "AGAINST": "" if against is None else _against(report, against),
         "AGAINST_TAB": "" if against is None else _tab("against", "Compared"),
         "DATA": _data(report),
@@ -212,7 +212,7 @@ def _kernels(report: Report) -> str:
     heads = ("kernel", "µs", "share", "GFLOP/s", "GB/s", "rules", "nodes of the model")
     left = len(order) - len(rows)
     note = f"<p>{left:,} more take less time each; the graph has them.</p>" if left else ""
-    return _table(heads, rows, numbers=(1, 2, 3, 4)) + note
+    return html_table(heads, rows, numbers=(1, 2, 3, 4)) + note
 
 
 def _rules(report: Report, box: Box) -> Iterable[str]:
@@ -245,7 +245,7 @@ def _memory(report: Report) -> str:
         for slot in largest
     ]
     heads = ("value", "bytes", "offset", "first step", "last step")
-    table = _table(heads, rows, numbers=(1, 2, 3, 4))
+    table = html_table(heads, rows, numbers=(1, 2, 3, 4))
     return f"<p>{told}</p><figure>{arena(report)}</figure><h3>The largest values</h3>{table}"
 
 
@@ -257,7 +257,7 @@ def _passes(report: Report) -> str:
         what = f"{fewer} {more}".strip() or ("rewritten" if step.changed else "nothing to do")
         nodes = f"{step.nodes_before} → {step.nodes_after}" if step.changed else ""
         rows.append((step.name, f"{step.seconds * 1e3:.1f}", nodes, escape(what)))
-    return _table(("pass", "ms", "nodes", "what changed"), rows, numbers=(1,))
+    return html_table(("pass", "ms", "nodes", "what changed"), rows, numbers=(1,))
 
 
 def _compile(report: Report) -> str:
@@ -284,9 +284,9 @@ def _against(report: Report, other: Report) -> str:
     totals = [min(each.run_ns) / 1e6 for each in (report, other)]
     told = f"A call takes at least {totals[0]:.3g} ms here and {totals[1]:.3g} ms there."
     heads = ("kernel", f"{escape(names[0])}, µs", f"{escape(names[1])}, µs", "ratio")
-    table = _table(heads, rows, numbers=(1, 2, 3))
+    table = html_table(heads, rows, numbers=(1, 2, 3))
     sides = [
-        _table(("", ""), ((k, escape(v)) for k, v in each.provenance.items()))
+        html_table(("", ""), ((k, escape(v)) for k, v in each.provenance.items()))
         for each in (report, other)
     ]
     return (
@@ -304,7 +304,7 @@ def _microseconds(box: Box | None) -> str:
     return "" if box is None else f"{box.nanoseconds / 1e3:,.1f}"
 
 
-def _table(
+def html_table(
     heads: Sequence[str], rows: Iterable[Sequence[object]], numbers: Sequence[int] = ()
 ) -> str:
     """A table; cells are HTML already."""

@@ -19,20 +19,20 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tilewright.base.errors import UserError
 from tilewright.base.host import cache_root
 from tilewright.base.version import VERSION
-from tilewright.tune.record import Line, TaskKey, Time, Trial, Winner
+from tilewright.tune.record import Line, TaskKey, Time, Trial, Variant, Winner
 
 T = TypeVar("T")
-FORM = 2  # of the tables; those of form 1 lack the times
+FORM = 3  # of the tables; those of form 1 lack times and variants, of form 2 variants
 BUSY_S = 10.0  # how long another writer is waited for
 
 _TABLES = """
@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS trials (
     PRIMARY KEY (task, space, choice));
 CREATE TABLE IF NOT EXISTS winners (
     task INTEGER PRIMARY KEY REFERENCES tasks (id) ON DELETE CASCADE, choices TEXT NOT NULL,
-    gain REAL NOT NULL, label TEXT NOT NULL, created REAL NOT NULL);
+    gain REAL NOT NULL, label TEXT NOT NULL, created REAL NOT NULL, variants TEXT DEFAULT '[]');
 CREATE TABLE IF NOT EXISTS times (
     task INTEGER PRIMARY KEY REFERENCES tasks (id) ON DELETE CASCADE, ns REAL NOT NULL,
     created REAL NOT NULL);
@@ -110,6 +110,9 @@ class Database:
         with self._transaction():
             for statement in _TABLES.split(";"):
                 self._sql.execute(statement)
+            columns = [row[1] for row in self._sql.execute("PRAGMA table_info(winners)")]
+            if "variants" not in columns:
+                self._sql.execute("ALTER TABLE winners ADD COLUMN variants TEXT DEFAULT '[]'")
             self._sql.execute(f"PRAGMA user_version = {FORM}")
 
     @contextlib.contextmanager
@@ -164,13 +167,14 @@ class Database:
         """What the task is compiled with from now on."""
         with _typed(self.path), self._transaction():
             self._sql.execute(
-                "INSERT OR REPLACE INTO winners VALUES (?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO winners VALUES (?, ?, ?, ?, ?, ?)",
                 (
                     self._task(key),
                     json.dumps(dict(winner.choices)),
                     winner.gain,
                     winner.label,
                     time.time(),
+                    json.dumps([asdict(each) for each in winner.variants]),
                 ),
             )
 
@@ -214,12 +218,11 @@ class Database:
         with _typed(self.path):
             for key in keys:
                 row = self._sql.execute(
-                    "SELECT choices, gain, label FROM winners JOIN tasks ON task = id"
-                    f" WHERE {_TASK}",
+                    f"SELECT {_WINNER} FROM winners JOIN tasks ON task = id WHERE {_TASK}",
                     _values(key),
                 ).fetchone()
                 if row is not None:
-                    found[key] = Winner(json.loads(row[0]), row[1], row[2])
+                    found[key] = _winner(row)
         return found
 
     def measured(self, key: TaskKey) -> float | None:
@@ -258,11 +261,11 @@ class Database:
             ):
                 yield Line(TaskKey(*row[:4]), _trial(row[4:]))
             for row in self._sql.execute(
-                f"SELECT {_KEY}, choices, gain, label FROM winners JOIN tasks ON task = id"
+                f"SELECT {_KEY}, {_WINNER} FROM winners JOIN tasks ON task = id"
                 f" WHERE {where} ORDER BY created",
                 given,
             ):
-                yield Line(TaskKey(*row[:4]), Winner(json.loads(row[4]), row[5], row[6]))
+                yield Line(TaskKey(*row[:4]), _winner(row[4:]))
             for row in self._sql.execute(
                 f"SELECT {_KEY}, ns FROM times JOIN tasks ON task = id WHERE {where}"
                 " ORDER BY created",
@@ -351,11 +354,18 @@ class Database:
 
 
 _KEY = "text, target, threads, version"
+_WINNER = "choices, gain, label, variants"
 _TRIAL = "space, choice, ns, incumbent_ns, estimate_ns, error, features, names"
 
 
 def _values(key: TaskKey) -> tuple[str, str, str, int, str]:
     return key.digest, key.text, key.target, key.threads, key.version
+
+
+def _winner(row: Sequence[Any]) -> Winner:
+    choices, gain, label, variants = row
+    made = tuple(Variant(**each) for each in json.loads(variants))
+    return Winner(json.loads(choices), gain, label, made)
 
 
 def _trial(row: Sequence[object]) -> Trial:

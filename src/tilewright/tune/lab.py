@@ -27,6 +27,11 @@ class Task:
     span: Callable[[], Sequence[TuneSpace]] = field(compare=False)
     baseline_ns: float  # of all its calls in one run
     floor_ns: float  # that they take at least, by the machine model
+    weight: float = 1.0  # of its nanoseconds among those of all tasks
+    group: str = ""  # tasks of one group are one kernel at sizes that grow; "": it is alone
+    place: int = 0  # in its group
+    flops: int = 0  # of all its calls
+    size_bytes: int = 0
 
     @cached_property
     def spaces(self) -> tuple[TuneSpace, ...]:
@@ -66,5 +71,10 @@ class Lab(Protocol):
     def adopt(self, candidate: Candidate) -> None:
         """From now on this one is its task's incumbent."""
 
-    def compare(self, pairs: int) -> tuple[Paired, Mapping[str, Paired]]:
-        """The whole model without tuning and with the incumbents, in turns; and by task."""
+    def compare(self, pairs: int) -> tuple[Sequence[Paired], Mapping[str, Paired]]:
+        """The whole model without tuning and with the incumbents, in turns, at each set of sizes;
+        and by task."""
+
+    def whole(self, chosen: Mapping[str, Candidate], pairs: int) -> Sequence[Paired]:
+        """The model as it is compiled without tuning and with these choices, in turns, at each set
+        of sizes. Nothing where it cannot be, or gives another answer."""

@@ -43,12 +43,25 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """Choices for some sizes: where one of the task's sizes is at most so large."""
+
+    size: int  # which one, by position
+    most: int
+    choices: Mapping[str, str]  # by space; none: the default
+
+
+@dataclass(frozen=True)
 class Winner:
-    """The choices that a task is compiled with from now on; none: the default is best."""
+    """The choices that a task is compiled with from now on; none: the default is best.
+
+    With variants, the first whose sizes fit is taken, and `choices` where none does.
+    """
 
     choices: Mapping[str, str]  # by space
     gain: float  # untuned time by tuned time
     label: str = ""
+    variants: tuple[Variant, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,6 +103,8 @@ class Line:
             if name in given:
                 given[name] = tuple(given[name])
         try:
+            if "variants" in given:
+                given["variants"] = tuple(Variant(**each) for each in given["variants"])
             key = TaskKey(**{name: told[name] for name in of_key})
             record = kind(**given)
         except (KeyError, TypeError):
@@ -109,11 +124,15 @@ def _is_sound(key: TaskKey, record: Record) -> bool:
     elif isinstance(record, Time):
         numbers = [record.ns]
     else:
-        choices: object = record.choices
-        if not isinstance(choices, Mapping):
-            return False
-        texts += [record.label, *record.choices, *record.choices.values()]
+        texts += [record.label]
         numbers = [record.gain]
+        for given in (record.choices, *(each.choices for each in record.variants)):
+            choices: object = given
+            if not isinstance(choices, Mapping):
+                return False
+            texts += [*choices, *choices.values()]
+        if not all(type(n) is int for each in record.variants for n in (each.size, each.most)):
+            return False
     return (
         type(key.threads) is int
         and all(isinstance(each, str) for each in texts)

@@ -24,6 +24,9 @@ class Progress:
     baseline_ns: float  # of all its calls in one run of the model, untuned
     floor_ns: float  # that it takes at least, by the machine model
     best_ns: float = 0.0
+    weight: float = 1.0  # of its nanoseconds among those of all tasks
+    flops: int = 0
+    size_bytes: int = 0
     trials: int = 0  # candidates whose outcome is known
     failed: int = 0  # of these
     wins: int = 0
@@ -40,11 +43,11 @@ class Progress:
 
     @property
     def room_ns(self) -> float:
-        """What there may be left to gain."""
+        """What there may be left to gain, by its weight."""
         if self.exhausted:
             return 0.0
         share = min(self.floor_ns / self.best_ns, 1.0) if self.best_ns else 1.0
-        return self.best_ns * max(1.0 - share, LEAST_ROOM) * self.hope
+        return self.weight * self.best_ns * max(1.0 - share, LEAST_ROOM) * self.hope
 
     def tried(self, count: int, won: bool) -> None:
         """A batch is through."""

@@ -5,8 +5,9 @@
 In a round every task gets candidates by its room (`tasks.allot`). They are built and checked;
 those that are right race in waves, one candidate of every task at once, in place and in turns with
 the incumbents. What looks faster races again, alone among its task's, and replaces the incumbent if
-it wins at 2% and 95% confidence. At the end the whole model is compared with the untuned one, and
-what does not help there is dropped before anything is kept.
+it wins at 2% and 95% confidence. Tasks that are one kernel at several sizes agree on few variants.
+At the end the whole model is compared with the untuned one, first through the table of kernels,
+then as it is compiled from then on; what does not help there is dropped before anything is kept.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from tilewright.tune.lab import Candidate, Lab, Task
 from tilewright.tune.record import Trial, Winner
 from tilewright.tune.search import View, strategy
 from tilewright.tune.space import Points
-from tilewright.tune.stats import Paired
+from tilewright.tune.stats import Paired, geometric_mean
 from tilewright.tune.tasks import Progress, allot, is_enough, left
+from tilewright.tune.variants import partition
 
-FINAL_SHARE = 0.1  # of the budget, for the comparison of the whole model
+FINAL_SHARE = 0.14  # of the budget, for comparisons of the whole model
+TABLE_SHARE = 0.3  # of that, with the table of kernels; the rest with models as they are compiled
 ROUND_SHARE, ROUND_S = 0.08, 8.0  # how long candidates of a round are built: the lesser of both
 LEAST_WIDTH, MOST_WIDTH = 8, 64  # candidates of a round
 BATCH = 6  # candidates of a task in a round, at most
@@ -37,7 +40,9 @@ WAVE_S, LEAST_PAIRS, MOST_PAIRS = 0.25, 5, 15  # of a screening wave
 CONFIRM = 2.5  # times as many pairs
 PROMISING = 1.01  # gain that is worth another race
 FINAL_ROUNDS = 3
+TABLE_PAIRS, COMPILED_PAIRS = 41, 301  # at most: phases of a machine last for seconds
 OTHER_TRIALS = 3000  # of other tasks that are learned from
+TINY = 1e-9
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ class Outcome:
     model: str  # the cost model in use
     stopped: str  # why it ended
     notes: Sequence[str] = ()
+    curve: Sequence[tuple[float, float]] = ()  # seconds, and the gain of all kernels by then
 
 
 class _Open:
@@ -111,10 +117,20 @@ class _State:
     spaces: list[_Open] | None = None  # None: not opened yet
     chosen: dict[str, str] = field(default_factory=dict)  # the incumbent: what is not the default
     turn: int = 0
+    hints: list[tuple[str, str]] = field(default_factory=list)  # what won at other sizes
 
     def candidates(self, count: int) -> list[tuple[_Open, str]]:
-        """Choices to try, of the space whose turn it is."""
+        """Choices to try: what won at other sizes, else of the space whose turn it is."""
         spaces = self.spaces or []
+        hints, self.hints = self.hints, []
+        hinted = [
+            (space, choice)
+            for name, choice in hints
+            for space in spaces
+            if space.space.name == name and choice not in space.points
+        ]
+        if hinted:
+            return hinted
         for _ in range(len(spaces)):
             space = spaces[self.turn % len(spaces)]
             if not space.exhausted:
@@ -132,6 +148,9 @@ class _State:
         if choice == space.default:
             del choices[space.space.name]
         return Candidate.of(self.task.name, choices)
+
+
+_Unit = list[_State]
 
 
 class Tuner:
@@ -154,14 +173,12 @@ class Tuner:
         self._report, self._clock, self._begin = report, clock, clock()
         self._random = np.random.default_rng(seed)
         self._rate = FIRST_RATE
+        self._curve: list[tuple[float, float]] = []
         self._run_s = sum(task.baseline_ns for task in tasks) / 1e9
         self._model, self._search = model, search
         self._model_name = choose(model).name
         self._others = records.query(tasks[0].key.target) if tasks else []
-        self._states = [
-            _State(task, Progress(task.name, task.label, task.baseline_ns, task.floor_ns))
-            for task in tasks
-        ]
+        self._states = [_State(task, _progress(task)) for task in tasks]
 
     def _opened(self, state: _State) -> list[_Open]:
         """The spaces of a task with what is known of them from before; none before its turn."""
@@ -200,11 +217,11 @@ class Tuner:
                     break
         except KeyboardInterrupt:
             stopped = "interrupted"
-        whole = self._final()
-        winners = self._keep() if whole.gain >= 1.0 else {}
+        gain, least_gain = self._final()
+        winners = self._keep()
         return Outcome(
-            whole.gain if winners else 1.0,
-            whole.least_gain if winners else 1.0,
+            gain,
+            least_gain,
             winners,
             self._progress,
             self._seconds,
@@ -213,6 +230,7 @@ class Tuner:
             self._model_name,
             stopped,
             list(self.records.notes),
+            self._curve,
         )
 
     @property
@@ -225,7 +243,7 @@ class Tuner:
 
     @property
     def _whole_ns(self) -> float:
-        return sum(each.best_ns for each in self._progress)
+        return sum(each.weight * each.best_ns for each in self._progress)
 
     def _time_left(self) -> float:
         """Seconds until the final comparison must begin."""
@@ -233,6 +251,8 @@ class Tuner:
 
     def _tell(self, stage: str) -> None:
         share = left(self._progress, self._whole_ns)
+        before = sum(each.weight * each.baseline_ns for each in self._progress)
+        self._curve.append((self._seconds, before / self._whole_ns if self._whole_ns else 1.0))
         self._report(Snapshot(self._seconds, self.budget.seconds, stage, self._progress, share))
 
     def _resume(self) -> None:
@@ -269,6 +289,15 @@ class Tuner:
         state.progress.best_ns /= pair.gain
         state.progress.wins += 1
         state.progress.history.append((self._seconds, state.progress.best_ns))
+        for other in self._group(state):
+            other.hints.extend(pair for pair in candidate.choices if pair not in other.hints)
+
+    def _group(self, state: _State) -> list[_State]:
+        """The other tasks of the same kernel."""
+        name = state.task.group
+        return [
+            each for each in self._states if name and each is not state and each.task.group == name
+        ]
 
     # ------------------------------------------------------------------ a round
 
@@ -403,25 +432,123 @@ class Tuner:
 
     # ------------------------------------------------------------------ the end
 
-    def _final(self) -> Paired:
-        """The whole model without and with what was found; what does not help is dropped."""
-        whole = Paired((1.0,), (1.0,))
+    def _final(self) -> tuple[float, float]:
+        """Drop what does not help the whole model; the gain of the rest, and the least it is."""
+        self._agree()
+        share = TABLE_SHARE * FINAL_SHARE * self.budget.seconds
         for _ in range(FINAL_ROUNDS):
-            tuned = [state for state in self._states if state.chosen]
-            if not tuned:
-                return Paired((1.0,), (1.0,))
+            units = self._units()
+            if not units:
+                return 1.0, 1.0
             self._tell("comparing the whole model")
-            share = FINAL_SHARE / FINAL_ROUNDS * self.budget.seconds
-            pairs = int(min(41, max(LEAST_PAIRS, share / max(2 * self._run_s, 1e-6))))
-            whole, by_task = self.lab.compare(pairs)
-            idle = [each for each in tuned if not _helps(by_task.get(each.task.name))]
-            if not idle and not whole.is_loss:
-                return whole
-            for state in idle or tuned:
-                self.lab.adopt(Candidate(state.task.name, ()))
-                state.chosen = {}
-                state.progress.best_ns = state.progress.baseline_ns
-        return whole
+            wholes, by_task = self.lab.compare(self._pairs_in(share / FINAL_ROUNDS, TABLE_PAIRS))
+            idle = [each for each in units if not _helps(each, by_task)]
+            if not idle and not any(whole.is_loss for whole in wholes):
+                break
+            self._drop(idle or units)
+        self._tell("comparing the compiled model")
+        deadline = self._clock() + (1.0 - TABLE_SHARE) * FINAL_SHARE * self.budget.seconds
+        units = self._units()
+        kept, gain = self._helping(units, deadline)
+        self._drop([unit for unit in units if unit not in kept])
+        return gain
+
+    def _units(self) -> list[_Unit]:
+        """What is kept or dropped as one: a kernel's tasks that have agreed on a candidate."""
+        found: dict[tuple[str, str], _Unit] = {}
+        for state in self._states:
+            if state.chosen:
+                name = (state.task.group or state.task.name, str(sorted(state.chosen.items())))
+                found.setdefault(name, []).append(state)
+        return list(found.values())
+
+    def _pairs_in(self, seconds: float, most: int) -> int:
+        """Pairs of runs of the whole model that fit into some time."""
+        return int(min(most, max(LEAST_PAIRS, seconds / max(2 * self._run_s, 1e-6))))
+
+    def _drop(self, units: Sequence[_Unit]) -> None:
+        """Some tasks are as rules decide them again, and what was kept of them is forgotten."""
+        for state in (each for unit in units for each in unit):
+            self.lab.adopt(Candidate(state.task.name, ()))
+            self.records.forget(state.task.key)
+            state.chosen = {}
+            state.progress.best_ns = state.progress.baseline_ns
+
+    def _helping(
+        self, units: list[_Unit], deadline: float
+    ) -> tuple[list[_Unit], tuple[float, float]]:
+        """Those of some choices that make the compiled model no slower, and the gain.
+
+        All of them if they help together; else what helps of either half, if it does so together.
+        Nothing is kept that there is no time to compare.
+        """
+        if not units or self._clock() > deadline:
+            return [], (1.0, 1.0)
+        gains = self._compiled(units, deadline)
+        if gains is not None:
+            return units, gains
+        middle = len(units) // 2
+        if not middle:
+            return [], (1.0, 1.0)
+        halves = [self._helping(half, deadline) for half in (units[:middle], units[middle:])]
+        if all(kept for kept, _ in halves):
+            both = [unit for kept, _ in halves for unit in kept]
+            gains = self._compiled(both, deadline) if len(both) < len(units) else None
+            if gains is not None:
+                return both, gains
+        return max(halves, key=lambda half: half[1])
+
+    def _compiled(self, units: Sequence[_Unit], deadline: float) -> tuple[float, float] | None:
+        """The gain of the compiled model with some choices, and the least it is; None where it is
+        slower at any of its sizes."""
+        left = max(0.0, deadline - self._clock())
+        states = [state for unit in units for state in unit]
+        chosen = {each.task.name: Candidate.of(each.task.name, each.chosen) for each in states}
+        wholes = self.lab.whole(chosen, self._pairs_in(left / 3, COMPILED_PAIRS))
+        if not wholes or any(each.gain < 1.0 for each in wholes):
+            return None
+        return (
+            geometric_mean([each.gain for each in wholes]),
+            geometric_mean([max(each.least_gain, TINY) for each in wholes]),
+        )
+
+    # ------------------------------------------------------------------ variants
+
+    def _agree(self) -> None:
+        """Tasks of one kernel agree on a few candidates: every one is timed at every size."""
+        groups: dict[str, list[_State]] = {}
+        for state in sorted(self._states, key=lambda each: each.task.place):
+            if state.task.group:
+                groups.setdefault(state.task.group, []).append(state)
+        groups = {name: some for name, some in groups.items() if any(s.chosen for s in some)}
+        if not groups:
+            return
+        self._tell("comparing variants")
+        pools = {name: _pool(some) for name, some in groups.items()}
+        times = {
+            name: [[_known_ns(each, choices) for each in groups[name]] for choices in pool]
+            for name, pool in pools.items()
+        }
+        for at in range(max(map(len, pools.values()))):
+            wave = {
+                state.task.name: Candidate.of(state.task.name, pools[name][at])
+                for name, some in groups.items()
+                if at < len(pools[name])
+                for column, state in enumerate(some)
+                if math.isinf(times[name][at][column])
+            }
+            found = self._raced(wave, self._pairs()) if wave else {}
+            for name, some in groups.items():
+                for column, state in enumerate(some):
+                    pair = found.get(state.task.name)
+                    if pair is not None:
+                        times[name][at][column] = state.progress.best_ns / max(pair.gain, TINY)
+        for name, some in groups.items():
+            for column, (state, at) in enumerate(zip(some, partition(times[name]), strict=True)):
+                if pools[name][at] != state.chosen:
+                    self.lab.adopt(Candidate.of(state.task.name, pools[name][at]))
+                    state.chosen = pools[name][at]
+                    state.progress.best_ns = times[name][at][column]
 
     def _keep(self) -> dict[str, Winner]:
         """Write down what the tasks are compiled with from now on."""
@@ -434,6 +561,34 @@ class Tuner:
         return kept
 
 
+def _progress(task: Task) -> Progress:
+    return Progress(
+        task.name,
+        task.label,
+        task.baseline_ns,
+        task.floor_ns,
+        weight=task.weight,
+        flops=task.flops,
+        size_bytes=task.size_bytes,
+    )
+
+
+def _pool(states: Sequence[_State]) -> list[dict[str, str]]:
+    """The default and the incumbents of some tasks, each once."""
+    found: list[dict[str, str]] = [{}]
+    for state in states:
+        if state.chosen not in found:
+            found.append(state.chosen)
+    return found
+
+
+def _known_ns(state: _State, choices: Mapping[str, str]) -> float:
+    """What a task takes with its incumbent or by default; infinite: not known."""
+    if choices == state.chosen:
+        return state.progress.best_ns
+    return math.inf if choices else state.progress.baseline_ns
+
+
 def _counted(candidates: Mapping[Candidate, tuple[_Open, str]]) -> dict[str, int]:
     """How many candidates each task has."""
     counts: dict[str, int] = {}
@@ -442,6 +597,11 @@ def _counted(candidates: Mapping[Candidate, tuple[_Open, str]]) -> dict[str, int
     return counts
 
 
-def _helps(pair: Paired | None) -> bool:
-    """Whether a task's choices are worth keeping; one that was not timed is not."""
-    return pair is not None and pair.gain > 1.0 and not pair.is_loss
+def _helps(unit: _Unit, by_task: Mapping[str, Paired]) -> bool:
+    """Whether choices are worth keeping, at all sizes together and as no loss at any; what was not
+    timed is not."""
+    pairs = [by_task.get(state.task.name) for state in unit]
+    found = [pair for pair in pairs if pair is not None]
+    if len(found) < len(pairs) or any(pair.is_loss for pair in found):
+        return False
+    return geometric_mean([max(pair.gain, TINY) for pair in found]) > 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -72,3 +73,39 @@ def test_what_was_found_is_told_and_kept(model, tmp_path):
     assert told["trials"] == sum(each["trials"] for each in told["kernels"])
     with Database(path) as database:
         assert sum(database.versions.values()) >= told["trials"]
+
+
+def test_a_page_with_curves_and_choices_is_written(model, tmp_path):
+    page = tmp_path / "tuning.html"
+    done = run(
+        model, "--budget", "6s", "--threads", "1", "--db", tmp_path / "r.sqlite",
+        "--html", page, "--compare", "random",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    assert "random" in done.stdout
+    text = page.read_text()
+    assert text.count("<svg") >= 1
+    assert "matmul" in text
+    assert not re.search(r'(src|href)="https?:|url\(https?:', text)
+    assert "<script" not in text
+
+
+def test_a_search_to_compare_with_is_known(model):
+    done = run(model, "--budget", "5s", "--compare", "luck")
+    assert done.exit_code == 1
+    assert "TW5008" in done.stderr
+
+
+def test_a_fleet_that_cannot_be_reached_is_an_error(model, tmp_path):
+    path = tmp_path / "r.sqlite"
+    done = run(model, "--budget", "5s", "--db", path, "--fleet", "false")
+    assert done.exit_code == 1
+    assert "TW5203" in done.stderr
+    assert not path.exists()
+
+
+def test_a_cluster_without_a_token_is_refused(model, monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    done = run(model, "--budget", "5s", "--fleet", "ray://127.0.0.1:1")
+    assert done.exit_code == 1
+    assert "TW5206" in done.stderr

@@ -10,6 +10,7 @@ import pytest
 from tilewright.base.dtype import F32
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
+from tilewright.driver import compile as driver
 from tilewright.driver.compile import Options, build_module
 from tilewright.driver.costs import KernelCosts, recorded_times
 from tilewright.driver.kernels import KernelSetting
@@ -27,10 +28,13 @@ from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.rules.estimate import estimate_ns, weights_bytes
 from tilewright.sym import const
+from tilewright.tune.budget import Budget
 from tilewright.tune.database import Database, Records
-from tilewright.tune.record import Time
+from tilewright.tune.record import TaskKey, Time
+from tilewright.tune.stats import Paired
 
 SERVER = Target.parse("x86_64-linux-gnu -mcpu=cascadelake")
+HOST = Target.parse("cpu")
 
 
 def model(size=28, channels=64, layout="channels_last"):
@@ -210,3 +214,34 @@ def test_choices_are_measured_as_kernels_and_remembered():
     assert {price.source for price in costs.prices(group)} == {MEASURED}
     again = measure_choices(costs, lambda each: pytest.fail("known"), Records(database), 60.0)
     assert again == {}
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_measured_costs_are_kept_where_the_model_is_no_slower(monkeypatch, helps):
+    key = TaskKey("graph @f", HOST.key, 2)
+
+    def measured(costs, build, records, seconds):
+        records.time(key, Time(5.0))
+        return {"a key": 5.0}
+
+    monkeypatch.setattr(driver, "measure_choices", measured)
+    monkeypatch.setattr(driver, "choices_help", lambda *given: helps)
+    program = parse("graph @main(%x: f32[4]) { %y = relu(%x) return %y }")
+    with Database() as database:
+        settings = driver.Options(threads=2, database=database)
+        driver.choices_tuned(program, HOST, settings, Budget(minutes=1))
+        assert (database.measured(key) is not None) is helps
+
+
+@pytest.mark.parametrize(("after_ns", "helps"), [(1.0, True), (1.5, False)])
+def test_a_model_that_comes_out_slower_does_not_help(monkeypatch, after_ns, helps):
+    settings = driver.Options(threads=1, database="")
+    costs = driver.kernel_costs(HOST, settings)
+    same = parse("graph @main(%x: f32[64]) { %y = relu(%x) return %y }")
+    assert driver.choices_help(same, HOST, settings, costs)
+    other = parse("graph @main(%x: f32[64]) { %z = neg(%x) %y = relu(%z) return %y }")
+    made = iter([driver.optimize(each, HOST, settings) for each in (same, other)])
+    monkeypatch.setattr(driver, "optimize", lambda *given: next(made))
+    pair = Paired((1.0,) * 7, (after_ns,) * 7)
+    monkeypatch.setattr(driver, "in_turns", lambda *given: pair)
+    assert driver.choices_help(same, HOST, settings, costs) is helps

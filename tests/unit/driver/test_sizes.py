@@ -13,7 +13,7 @@ from tilewright.driver.compile import Options, optimize
 from tilewright.driver.kernel_code import function_of, schedule_job
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import jobs_of
-from tilewright.driver.sizes import ranges_of, with_sizes
+from tilewright.driver.sizes import ranges_of, sizes_to_measure, with_sizes
 
 MODEL = "graph @main(%x: f32[batch, 4], %y: f32[batch, n]) { %z = neg(%x) return %z, %y }"
 
@@ -44,6 +44,12 @@ def test_a_fixed_size_is_a_number():
 def test_absurd_sizes_are_refused(dynamic):
     with pytest.raises(UserError, match="TW6005"):
         tw.compile(graph.parse(MODEL), dynamic=dynamic)
+
+
+def test_ranges_are_measured_at_their_ends_and_their_middle():
+    assert sizes_to_measure({"n": (1, 64), "m": 4, "k": (7, 7)}) == {"n": (1, 8, 64), "k": (7,)}
+    assert sizes_to_measure(None) == {}
+    assert sizes_to_measure({"n": (0, 9)}) == {"n": (1, 3, 9)}
 
 
 PRODUCT = """graph @main(%x: f32[m, 256], %w: f32[256, 512]) -> (f32[m, 512]) {

@@ -11,7 +11,7 @@ from tilewright.driver.kernel_code import compile_kernel
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import jobs_of
 from tilewright.driver.tuning.check import Checker
-from tilewright.driver.tuning.lab import choices_of
+from tilewright.driver.tuning.records import choices_of
 from tilewright.driver.tuning.table import built
 from tilewright.driver.tuning.tuning import spaces_of
 from tilewright.tune.sketch import SKETCH

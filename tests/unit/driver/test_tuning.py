@@ -13,22 +13,29 @@ import pytest
 import tilewright as tw
 from tilewright.base.errors import UserError
 from tilewright.base.target import Target
+from tilewright.cli.inspect import variant_sizes
+from tilewright.codegen import llvm
+from tilewright.codegen.build import new_module
+from tilewright.codegen.host import emit_main
 from tilewright.driver.compile import Options, load_graph, optimize
 from tilewright.driver.kernel_code import compile_kernel
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import jobs_of
 from tilewright.driver.tuning.check import Checker
-from tilewright.driver.tuning.lab import Checkers, choices_of
+from tilewright.driver.tuning.lab import Checkers
 from tilewright.driver.tuning.messages import Build, Check
-from tilewright.driver.tuning.records import task_key
-from tilewright.driver.tuning.running import WHOLE, Running, placements
+from tilewright.driver.tuning.records import choices_of, task_key
+from tilewright.driver.tuning.running import ALL, WHOLE, Running, placements
+from tilewright.driver.tuning.spots import Kernels
 from tilewright.driver.tuning.table import Built, built
 from tilewright.driver.tuning.tuning import Settings, spaces_of, tune_model
 from tilewright.graph.parser import parse
 from tilewright.rules.rule import Choice
 from tilewright.tune import Budget, Database, TaskKey, Winner
 from tilewright.tune.database import Records
+from tilewright.tune.lab import Candidate
 from tilewright.tune.process import Limits
+from tilewright.tune.record import Variant
 
 BENCH = Path(__file__).parents[3] / "bench"
 NET = """<ir_version: 8, opset_import: ["" : 17]>
@@ -83,13 +90,14 @@ def running(graph, jobs):
 
 def test_a_model_with_a_table_gives_the_same_answer(net, running):
     module = tw.compile(net, threads=2)
-    got = running._model.run(running._untuned, running._sets[0]).outputs
-    for a, b in zip(got, module(*running._sets[0]), strict=True):
+    inputs = running._sets[0][0]
+    got = running._model.run(running._untuned, inputs).outputs
+    for a, b in zip(got, module(*inputs), strict=True):
         np.testing.assert_array_equal(a, np.asarray(b))
 
 
 def test_every_kernel_is_timed_in_place(running, jobs):
-    measured = running.baseline(3)
+    (measured,) = running.baseline(3)
     assert set(measured) == {WHOLE, *jobs}
     assert sum(measured[name].ns for name in jobs) <= measured[WHOLE].ns
     assert max(measured[name].flops for name in jobs) >= 2 * 32 * 64 * 48
@@ -97,13 +105,14 @@ def test_every_kernel_is_timed_in_place(running, jobs):
 
 def test_a_candidate_takes_turns_with_the_incumbent(running, matmul, other_choice):
     candidate = built(replace(matmul, choices=choices_of(other_choice)))
-    times = running.race({matmul.name: candidate}, 5)
-    first, second = times[matmul.name]
+    spot = (matmul.name, ALL)
+    times = running.race({spot: candidate}, 5)
+    first, second = times[spot]
     assert len(first) == len(second) == 5
     assert min(*first, *second) > 0
-    running.adopt(matmul.name, candidate)
+    running.adopt(spot, candidate)
     assert {len(each) for pair in running.compare(5).values() for each in pair} == {5}
-    running.adopt(matmul.name, None)
+    running.adopt(spot, None)
 
 
 def test_a_candidate_that_changes_the_models_answer_is_not_timed(running, matmul):
@@ -111,7 +120,7 @@ def test_a_candidate_that_changes_the_models_answer_is_not_timed(running, matmul
         replace(node, op="neg") if node.op == "relu" else node for node in matmul.source.nodes
     )
     liar = built(replace(matmul, source=replace(matmul.source, nodes=nodes)))
-    assert running.race({matmul.name: liar}, 5) == {}
+    assert running.race({(matmul.name, ALL): liar}, 5) == {}
 
 
 def test_dynamic_sizes_and_weights_of_several_calls(weighted):
@@ -126,14 +135,20 @@ def test_dynamic_sizes_and_weights_of_several_calls(weighted):
     graph = optimize(load_graph(model), SETTING.target, Options(threads=2))
     defaults = {name: built(job) for name, job in jobs_of(graph, SETTING).items()}
     running = Running(graph, SETTING, defaults, {"n": [5, 1]})
-    assert [inputs[0].shape for inputs in running._sets] == [(5, 16)] * 3 + [(1, 16)] * 3
+    shapes = [[inputs[0].shape for inputs in placed] for placed in running._sets]
+    assert shapes == [[(1, 16)] * 3, [(5, 16)] * 3]
     module = tw.compile(model, threads=2)
-    for inputs in running._sets:
+    for inputs in (each for placed in running._sets for each in placed):
         (got,) = running._model.run(running._untuned, inputs).outputs
         np.testing.assert_array_equal(got, np.asarray(module(*inputs)[0]))
     name, job = next(iter(jobs_of(graph, SETTING).items()))
-    assert len(running.race({name: defaults[name]}, 6)[name][0]) == 6
-    assert running.baseline(2)[WHOLE].ns > 0
+    wave = {(name, 1): defaults[name]}
+    assert {spot: len(first) for spot, (first, _) in running.race(wave, 6).items()} == {
+        (name, 1): 6
+    }
+    everywhere = (name, ALL)
+    assert len(running.race({everywhere: defaults[name]}, 6)[everywhere][0]) == 12
+    assert all(each[WHOLE].ns > 0 for each in running.baseline(2))
     checker = Checker(job, defaults[name], {"n": [5, 1, 9, 2]})
     assert [checker.fault(defaults[name]) for _ in range(5)] == [""] * 5
     assert {inputs[0].shape[0] for inputs, _ in checker._sets} == {5, 1, 9, 2}
@@ -338,3 +353,113 @@ def test_inputs_lie_at_several_places_of_their_pages():
     placed = [one[0] for one in placements([array])]
     assert all((each == array).all() and each.flags.c_contiguous for each in placed)
     assert placed[2].ctypes.data % 4096 == 2048 + 64
+
+
+# --------------------------------------------------------------------------- dynamic sizes
+
+OPEN = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[n, 64] x) => (float[n, 48] y) {
+  h = MatMul (x, w)
+  r = Relu (h)
+  y = Softmax <axis = 1> (r)
+}"""
+
+
+@pytest.fixture(scope="module")
+def open_net(weighted):
+    return weighted(OPEN, 64, 48)
+
+
+@pytest.fixture(scope="module")
+def open_matmul(open_net):
+    graph = optimize(load_graph(open_net), SETTING.target, Options(threads=2))
+    return next(job for job in jobs_of(graph, SETTING).values() if "matmul" in job.label)
+
+
+def plans_of(job, count):
+    """Some choices that differ from the default."""
+    space = spaces_of(job)[0]
+    points = space.sample(40, np.random.default_rng(0))
+    texts = [space.choice(points, row) for row in range(len(points))]
+    others = dict.fromkeys(text for text in texts if text != space.choice(space.default(), 0))
+    return [{space.name: text} for text in list(others)[:count]]
+
+
+def host_text(module):
+    """The host program as LLVM IR."""
+    inside = module.inside
+    machine = llvm.machine_of(inside.target)
+    text = new_module(machine)
+    program = inside.program
+    places = {name: at for at, name in enumerate(program.module.constants)}
+    emit_main(text, machine, program.module, inside.plan, "model", program.kernels, places)
+    return text.text()
+
+
+def test_variants_of_a_kernel_are_chosen_by_size(open_net, open_matmul):
+    few, some, many = plans_of(open_matmul, 3)
+    database = Database()
+    variants = (Variant(0, 4, few), Variant(0, 20, some))
+    database.keep(task_key(open_matmul), Winner(many, 1.5, "matmul", variants))
+    module = tw.compile(open_net, threads=2, database=database)
+    assert len(tuned_kernels(module)) == 3
+    (node,) = [n for n in module.inside.program.module.main.nodes if n.get("variants")]
+    assert node["limits"] == ((0, 4), (0, 20))
+    assert variant_sizes(module.inside.program) == {
+        node["variants"][0]: "n <= 4",
+        node["variants"][1]: "n <= 20",
+    }
+    main = host_text(module)
+    marks = [", 4\n", node["variants"][0], ", 20\n", node["variants"][1], node["function"]]
+    at = main.index("icmp sle")
+    for mark in marks:
+        at = main.index(mark, at)
+    untuned = tw.compile(open_net, threads=2, database="")
+    for size in (1, 4, 5, 20, 21, 64):
+        x = np.random.default_rng(size).standard_normal((size, 64)).astype(np.float32)
+        np.testing.assert_allclose(module(x)[0], untuned(x)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_variant_may_be_the_default_and_the_rest_tuned(open_net, open_matmul, tmp_path):
+    (many,) = plans_of(open_matmul, 1)
+    database = Database()
+    database.keep(task_key(open_matmul), Winner(many, 1.5, "matmul", (Variant(0, 4, {}),)))
+    module = tw.compile(open_net, threads=2, database=database)
+    assert len(tuned_kernels(module)) == 1
+    module.save(tmp_path / "net.so")
+    loaded = tw.load(tmp_path / "net.so")
+    for size in (3, 9):
+        x = np.random.default_rng(size).standard_normal((size, 64)).astype(np.float32)
+        np.testing.assert_array_equal(module(x)[0], loaded(x)[0])
+
+
+def test_sizes_that_are_told_apart_are_tuned_on_their_own(open_net, open_matmul):
+    graph = optimize(load_graph(open_net), SETTING.target, Options(threads=2))
+    kernels = Kernels(graph, SETTING, {"n": [32, 1]})
+    name = open_matmul.name
+    assert kernels.spots(name) == [(name, 0), (name, 1)]
+    assert kernels.key((name, 0)).text == f"{task_key(open_matmul).text}\nat n=1"
+    (choices,) = plans_of(open_matmul, 1)
+    found = kernels.winners({f"{name}@0": Candidate.of(f"{name}@0", choices)}, {f"{name}@0": 4.0})
+    assert found == {
+        task_key(open_matmul): Winner({}, 2.0, open_matmul.label, (Variant(0, 5, choices),))
+    }
+    alone = Kernels(graph, SETTING, {"n": 32})
+    assert alone.spots(name) == [(name, ALL)]
+    assert alone.key((name, ALL)) == task_key(open_matmul)
+
+
+@pytest.mark.slow
+def test_a_model_with_dynamic_sizes_is_tuned_at_each_of_them(open_net, tmp_path):
+    path = tmp_path / "records.sqlite"
+    module = tw.compile(
+        open_net, threads=2, tune=Budget(minutes=0.4), database=path, sizes={"n": [1, 200]}
+    )
+    outcome = module.inside.tuning
+    assert {each.name.rpartition("@")[2] for each in outcome.tasks} == {"0", "1"}
+    again = tw.compile(open_net, threads=2, database=path)
+    assert {k.name for k in tuned_kernels(again)} == {k.name for k in tuned_kernels(module)}
+    untuned = tw.compile(open_net, threads=2, database="")
+    for size in (1, 7, 200, 300):
+        x = np.random.default_rng(size).standard_normal((size, 64)).astype(np.float32)
+        np.testing.assert_allclose(again(x)[0], untuned(x)[0], rtol=1e-5, atol=1e-6)

@@ -13,7 +13,7 @@ import pytest
 
 from tilewright.base.errors import UserError
 from tilewright.tune.database import FORM, Database, Records, default_path
-from tilewright.tune.record import Line, TaskKey, Time, Trial, Winner
+from tilewright.tune.record import Line, TaskKey, Time, Trial, Variant, Winner
 
 KEY = TaskKey("graph @f", "cpu", 2)
 TRIAL = Trial("y", "gemm mr=6", 10.0, 12.0, 9.0, "", (1.0, 2.5), ("log_ns", "gemm.mr"))
@@ -77,16 +77,36 @@ def test_the_time_of_a_task_is_told_in_seconds_and_travels(tmp_path):
     assert other.measured(KEY) == 2.5e-6
 
 
-def test_a_file_without_times_gets_them(tmp_path):
+@pytest.mark.parametrize(
+    ("form", "lost"),
+    [
+        (1, "DROP TABLE times; ALTER TABLE winners DROP COLUMN variants;"),
+        (2, "ALTER TABLE winners DROP COLUMN variants;"),
+    ],
+)
+def test_files_of_older_forms_get_what_they_lack(tmp_path, form, lost):
     path = tmp_path / "first.sqlite"
     with Database(path) as database:
         database.keep(KEY, WINNER)
     sql = sqlite3.connect(path)
-    sql.executescript("DROP TABLE times; PRAGMA user_version = 1;")
+    sql.executescript(f"{lost} PRAGMA user_version = {form};")
     sql.close()
     with Database(path) as database:
-        database.time(KEY, Time(1.0))
         assert database.winner(KEY) == WINNER
+        database.time(KEY, Time(1.0))
+        varied = replace(WINNER, variants=(Variant(0, 8, {"y": "gemm mr=1"}),))
+        database.keep(KEY, varied)
+        assert database.winner(KEY) == varied
+
+
+def test_variants_travel_as_json_lines(tmp_path):
+    varied = replace(WINNER, variants=(Variant(0, 8, {"y": "gemm mr=1"}), Variant(0, 9, {})))
+    told = json.loads(json.dumps(Line(KEY, varied).told()))
+    assert Line.parse(told) == (Line(KEY, varied), 0)
+    told["variants"][0]["most"] = "many"
+    assert Line.parse(told) is None
+    told["variants"] = [{"most": 4}]
+    assert Line.parse(told) is None
 
 
 def test_records_travel_as_json_lines(tmp_path):

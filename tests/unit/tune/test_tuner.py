@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tune_fakes import Clock, FakeLab, GridSpace, task
 
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import Database, Records
-from tilewright.tune.record import Winner
+from tilewright.tune.record import TaskKey, Winner
 from tilewright.tune.tuner import Tuner
 
 
@@ -43,7 +45,7 @@ def test_every_outcome_is_on_record():
     one = task()
     lab = FakeLab([one], broken=lambda choice: "crashed" if choice.endswith("1") else "")
     records = Records.open(None)
-    outcome = tuned([one], lab, records)
+    outcome = tuned([one], lab, records, minutes=3.0)  # enough to try all
     trials = records.trials(one.key)
     bad = [each for each in trials if each.error]
     assert bad
@@ -143,3 +145,62 @@ def test_a_winner_of_before_that_fails_now_is_forgotten():
     lab = FakeLab([one], broken=lambda choice: "crashed")
     assert not tuned([one], lab, records, minutes=0.2).winners
     assert records.winners([one.key]) == {}
+
+
+# --------------------------------------------------------------------------- the compiled model
+
+
+def several(count):
+    return [task(f"k{at}") for at in range(count)]
+
+
+def test_what_is_slower_in_the_compiled_model_is_found_by_halving():
+    tasks = several(6)
+    lab, records = FakeLab(tasks, noise=0.0, slow_compiled=("k4",)), Records.open(None)
+    outcome = tuned(tasks, lab, records, minutes=5.0)
+    assert set(outcome.winners) == {"k0", "k1", "k2", "k3", "k5"}
+    assert outcome.gain > 1.0
+    assert records.winners([tasks[4].key]) == {}
+    assert lab.incumbents["k4"].choices == ()
+    assert lab.compared[0] == ["k0", "k1", "k2", "k3", "k4", "k5"]
+
+
+def test_nothing_is_kept_that_cannot_be_compared():
+    one = task()
+    lab, records = FakeLab([one]), Records.open(None)
+    records.keep(one.key, Winner({"y": "grid 6 3 4"}, 1.2))
+    lab.whole = lambda chosen, pairs: []
+    outcome = tuned([one], lab, records)
+    assert (outcome.gain, outcome.winners) == (1.0, {})
+    assert records.winners([one.key]) == {}
+
+
+# --------------------------------------------------------------------------- sizes
+
+
+def at_sizes(bests):
+    """One kernel at several sizes: tasks of a group, each with a best point of its own."""
+    found = []
+    for place, best in enumerate(bests):
+        made = task(f"matmul@{place}", spaces=(GridSpace(best=best),))
+        key = TaskKey(f"graph @matmul at {place}", "cpu", 2)
+        found.append(replace(made, group="matmul", place=place, key=key))
+    return found
+
+
+def test_a_kernel_has_at_most_three_variants():
+    tasks = at_sizes([(6, 2, 4), (6, 2, 4), (6, 6, 2), (6, 6, 2), (6, 1, 1)])
+    lab = FakeLab(tasks, noise=0.0)
+    outcome = tuned(tasks[::-1], lab, minutes=5.0)
+    chosen = [str(outcome.winners[each.name].choices) for each in tasks]
+    assert chosen[0] == chosen[1]
+    assert chosen[2] == chosen[3]
+    assert len({*chosen}) == 3
+
+
+def test_what_won_at_one_size_is_tried_at_the_others():
+    tasks = at_sizes([(6, 2, 4), (6, 2, 4)])
+    lab = FakeLab(tasks, noise=0.0)
+    outcome = tuned(tasks, lab)
+    first, second = (outcome.winners[each.name].choices for each in tasks)
+    assert first == second

@@ -62,7 +62,17 @@ class GridSpace:
 class FakeLab:
     """Times that are true up to noise; some choices are planted to fail."""
 
-    def __init__(self, tasks, *, noise=0.01, seed=0, broken=lambda choice: "", in_model=1.0):
+    def __init__(
+        self,
+        tasks,
+        *,
+        noise=0.01,
+        seed=0,
+        broken=lambda choice: "",
+        in_model=1.0,
+        slow_compiled=(),
+    ):
+        self.slow_compiled = slow_compiled  # tasks whose choices cost twenty times as much there
         self.tasks = {task.name: task for task in tasks}
         self.noise, self.random = noise, np.random.default_rng(seed)
         self.broken, self.in_model = broken, in_model
@@ -111,7 +121,18 @@ class FakeLab:
             by_task[name] = Paired(*map(tuple, zip(*times, strict=True)))
         first = tuple(map(sum, zip(*(each.first for each in by_task.values()), strict=True)))
         second = tuple(map(sum, zip(*(each.second for each in by_task.values()), strict=True)))
-        return Paired(first, second), by_task
+        return [Paired(first, second)], by_task
+
+    def whole(self, chosen, pairs):
+        self.compared = [*getattr(self, "compared", []), sorted(chosen)]
+        first, second = [], []
+        for _ in range(pairs):
+            first.append(sum(self._time(Candidate(name, ())) for name in self.tasks))
+            times = {name: self._time(chosen.get(name, Candidate(name, ()))) for name in self.tasks}
+            for name in set(self.slow_compiled) & set(chosen):
+                times[name] *= 20.0
+            second.append(sum(times.values()))
+        return [Paired(tuple(first), tuple(second))]
 
 
 def task(name="matmul", spaces=None, floor=500.0):

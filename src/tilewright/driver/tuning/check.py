@@ -81,7 +81,7 @@ class Checker:
 
     def results(self, candidate: Built, inputs: list[Array]) -> list[Array]:
         """What a kernel makes of inputs."""
-        kernel = Installed(candidate, self.job.setting.target)
+        kernel = Installed(candidate, self.job.setting.target, self.job.setting.threads)
         table = self._module.new_table()
         table.set(0, kernel, kernel.packed(dict(enumerate(inputs))))
         results = [np.asarray(empty(shape, dtype)) for shape, dtype in self._results(inputs)]

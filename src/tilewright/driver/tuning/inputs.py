@@ -27,14 +27,18 @@ def sizes_of_values(values: Sequence[Value]) -> list[Size]:
 
 
 def size_sets(values: Sequence[Value], sizes: Sizes, default: int) -> list[dict[Var, int]]:
-    """The dynamic sizes of some values, set by set; a name with fewer sizes repeats its own."""
+    """The dynamic sizes of some values, set by set, small ones first; a name with fewer sizes
+    repeats its own."""
     listed = {
         each: [given] if isinstance(given, int) else list(given)
         for each in sizes_of_values(values)
         for given in [sizes.get(each.name, default)]
     }
     count = max((len(each) for each in listed.values()), default=1)
-    return [{name: each[at % len(each)] for name, each in listed.items()} for at in range(count)]
+    sets: list[dict[Var, int]] = [
+        {name: each[at % len(each)] for name, each in listed.items()} for at in range(count)
+    ]
+    return sorted(sets, key=lambda each: tuple(each.values()))
 
 
 def random_arrays(

@@ -10,7 +10,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +18,31 @@ from queue import SimpleQueue
 from typing import Any
 
 from tilewright.base.errors import CompilerBug
-from tilewright.driver.kernels import Job
-from tilewright.driver.tuning.messages import Adopt, Build, Check, Compare, Open, Question, Race
-from tilewright.driver.tuning.running import WHOLE, Measured
+from tilewright.base.host import host_cores
+from tilewright.driver.kernels import (
+    Job,
+    PackerJob,
+    packing_target,
+    store,
+    store_packer,
+)
+from tilewright.driver.tuning.messages import (
+    Adopt,
+    Build,
+    Check,
+    Compare,
+    Open,
+    Question,
+    Race,
+    Whole,
+)
+from tilewright.driver.tuning.records import choices_of
+from tilewright.driver.tuning.running import WHOLE, Measured, Spot, Times
+from tilewright.driver.tuning.spots import spot_of, task_of
 from tilewright.driver.tuning.table import Built
-from tilewright.rules.rule import Choice
 from tilewright.tune.lab import Candidate
 from tilewright.tune.process import Child, Failed, Limits
-from tilewright.tune.space import parse_choice
+from tilewright.tune.record import TaskKey, Winner
 from tilewright.tune.stats import Paired
 
 SERVER = (sys.executable, "-m", "tilewright.driver.tuning.server")
@@ -34,6 +51,8 @@ MODEL_MEMORY_BYTES = 64 << 30
 BUILD_S = 120.0  # to make a kernel that nobody runs
 GRACE_S = 2.0  # that a candidate which was begun in time may take beyond it
 MODEL_S = 120.0  # to have a model ready, and for a race
+MOST_BUILT = 256  # kernels of candidates that are kept
+Choices = tuple[tuple[str, str], ...]  # of a candidate
 
 
 def server_environment() -> dict[str, str]:
@@ -51,16 +70,11 @@ def with_choices(job: Job, candidate: Candidate) -> Job:
     return replace(job, choices=choices_of(dict(candidate.choices)))
 
 
-def choices_of(texts: Mapping[str, str]) -> dict[str, Choice]:
-    """Rules and plans by block, from their texts."""
-    return {block: parse_choice(text) for block, text in texts.items()}
-
-
 class Checkers:
     """Processes that build and check kernels, as many as cores."""
 
     def __init__(self, limits: Limits, count: int = 0, command: Sequence[str] = SERVER) -> None:
-        count = count or os.cpu_count() or 1
+        count = count or host_cores()
         self._threads = ThreadPoolExecutor(count, "tilewright-tune")
         self._all = [Child(command, limits, server_environment()) for _ in range(count)]
         self._idle: SimpleQueue[Child] = SimpleQueue()
@@ -109,17 +123,28 @@ class Checkers:
 class ModelLab:
     """What the tuner is handed for one model."""
 
-    def __init__(self, jobs: Mapping[str, Job], opening: Open, checkers: Checkers) -> None:
+    def __init__(
+        self,
+        jobs: Mapping[str, Job],
+        opening: Open,
+        checkers: Checkers,
+        winners: Callable[[Mapping[str, Candidate]], Mapping[TaskKey, Winner]],
+        *,
+        use_cache: bool = True,
+    ) -> None:
+        """`winners` tells what records say where candidates have won."""
         self._jobs, self._opening, self._checkers = jobs, opening, checkers
+        self._winners, self._use_cache = winners, use_cache
         self._built: dict[Candidate, Built] = {}
         self._incumbents: dict[str, Built] = {}
+        self._won: dict[tuple[str, Choices], Built] = {}  # kernels that ever were incumbents
         limits = Limits(MODEL_S, MODEL_MEMORY_BYTES)
         self._model = Child(SERVER, limits, server_environment())
         self._model.start()
         self._is_open = False
 
-    def open(self) -> Mapping[str, Measured]:
-        """Have the model ready; what its kernels take, untuned."""
+    def open(self) -> Sequence[Mapping[str, Measured]]:
+        """Have the model ready; what its kernels take, untuned, by set of sizes."""
         try:
             found = self._ask(self._opening)
         except Failed as failure:
@@ -128,8 +153,8 @@ class ModelLab:
             raise CompilerBug("TW5090", f"the model cannot run with a table: {found}")
         self._is_open = True
         for name, candidate in self._incumbents.items():
-            self._ask(Adopt(name, candidate))
-        measured: Mapping[str, Measured] = found
+            self._ask(Adopt(spot_of(name), candidate))
+        measured: Sequence[Mapping[str, Measured]] = found
         return measured
 
     def _ask(self, question: Question) -> Any:
@@ -140,28 +165,40 @@ class ModelLab:
     def check(
         self, candidates: Sequence[Candidate], seconds: float
     ) -> Iterator[tuple[Candidate, str]]:
-        self._built = {}
         sizes, defaults = self._opening.sizes, self._opening.defaults
-        questions: dict[Candidate, Question] = {
-            each: Check(with_choices(self._jobs[each.task], each), defaults[each.task], sizes)
-            for each in candidates
-        }
+        questions: dict[Candidate, Question] = {}
+        for each in candidates:
+            kernel, _ = spot_of(each.task)
+            if each in self._built or (kernel, each.choices) in self._won:
+                yield each, ""
+                continue
+            job = with_choices(self._jobs[kernel], each)
+            questions[each] = Check(job, defaults[kernel], sizes)
         for candidate, answer in self._checkers.ask(questions, seconds):
             if isinstance(answer, Built):
                 self._built[candidate] = answer
+                while len(self._built) > MOST_BUILT:
+                    del self._built[next(iter(self._built))]
             yield candidate, "" if isinstance(answer, Built) else str(answer)
 
+    def _kernel(self, candidate: Candidate) -> Built:
+        """The code of a candidate that was checked, for this task or for other sizes of it."""
+        kernel, _ = spot_of(candidate.task)
+        if not candidate.choices:
+            return self._opening.defaults[kernel]
+        return self._built.get(candidate) or self._won[kernel, candidate.choices]
+
     def race(self, wave: Mapping[str, Candidate], pairs: int) -> Mapping[str, Paired]:
-        kernels = {task: self._built[each] for task, each in wave.items()}
+        kernels = {spot_of(task): self._kernel(each) for task, each in wave.items()}
         found = self._raced(kernels, pairs)
         if found is not None:
             return found
         alone: dict[str, Paired] = {}
-        for task, kernel in kernels.items() if len(kernels) > 1 else ():
-            alone |= self._raced({task: kernel}, SINGLE_PAIRS) or {}
+        for spot, kernel in kernels.items() if len(kernels) > 1 else ():
+            alone |= self._raced({spot: kernel}, SINGLE_PAIRS) or {}
         return alone
 
-    def _raced(self, kernels: Mapping[str, Built], pairs: int) -> dict[str, Paired] | None:
+    def _raced(self, kernels: Mapping[Spot, Built], pairs: int) -> dict[str, Paired] | None:
         """Times, or None where the model ended or gave another answer."""
         if not self._model.is_running:
             self.open()
@@ -171,30 +208,59 @@ class ModelLab:
             return None
         if isinstance(times, str) or not times:
             return None
-        return _paired(times)
+        return {task_of(spot): pair for spot, pair in _paired(times).items()}
 
     def adopt(self, candidate: Candidate) -> None:
-        kernel = self._built[candidate] if candidate.choices else None
+        kernel = self._kernel(candidate) if candidate.choices else None
         self._incumbents.pop(candidate.task, None)
+        spot = spot_of(candidate.task)
         if kernel is not None:
             self._incumbents[candidate.task] = kernel
+            self._won[spot[0], candidate.choices] = kernel
+            if self._use_cache:
+                _store(with_choices(self._jobs[spot[0]], candidate), kernel)
         if self._model.is_running:
-            self._ask(Adopt(candidate.task, kernel))
+            self._ask(Adopt(spot, kernel))
         else:
             self.open()
 
-    def compare(self, pairs: int) -> tuple[Paired, Mapping[str, Paired]]:
+    def compare(self, pairs: int) -> tuple[Sequence[Paired], Mapping[str, Paired]]:
         if not self._model.is_running:
             self.open()
         found = _paired(self._ask(Compare(pairs)))
-        return found.pop(WHOLE), found
+        wholes = [pair for (name, _), pair in found.items() if name == WHOLE]
+        by_task: dict[str, Paired] = {}
+        for (name, at), pair in found.items():
+            by_task[task_of((name, at))] = pair
+            by_task[name] = by_task[name] + pair if name in by_task else pair
+        return wholes, by_task
+
+    def whole(self, chosen: Mapping[str, Candidate], pairs: int) -> Sequence[Paired]:
+        if not self._model.is_running:
+            self.open()
+        try:
+            times = self._ask(Whole(self._winners(chosen), self._use_cache, pairs))
+        except Failed:
+            return ()
+        return () if isinstance(times, str) else list(_paired(times).values())
 
     def close(self) -> None:
         self._model.stop()
 
 
-def _paired(times: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> dict[str, Paired]:
-    return {name: Paired(tuple(first), tuple(second)) for name, (first, second) in times.items()}
+def _paired(times: Times) -> dict[Spot, Paired]:
+    return {spot: Paired(tuple(first), tuple(second)) for spot, (first, second) in times.items()}
+
+
+def _store(job: Job, made: Built) -> None:
+    """Keep the code of a winner: the model that is compiled with it need not make it again."""
+    kernel, packer = made.kernel, made.kernel.packer
+    if packer is not None:
+        assert packer.source is not None
+        assert made.packer is not None
+        target = packing_target(job.setting.target)
+        store_packer(PackerJob(kernel.name, packer.text, packer.source, target), made.packer)
+    store(job, kernel)
 
 
 def build_all(jobs: Mapping[str, Job], checkers: Checkers, seconds: float) -> dict[str, Built]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.driver.kernels import Job, KernelSetting
 from tilewright.driver.tuning.inputs import Sizes
-from tilewright.driver.tuning.running import Measured, Times
+from tilewright.driver.tuning.running import Measured, Spot, Times
 from tilewright.driver.tuning.table import Built
 from tilewright.graph.ir import Module
+from tilewright.tune.record import TaskKey, Winner
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Open:
 class Race:
     """Time candidates in place."""
 
-    wave: Mapping[str, Built]
+    wave: Mapping[Spot, Built]
     pairs: int
 
 
@@ -59,9 +60,18 @@ class Compare:
 class Adopt:
     """A kernel's incumbent; None: the default."""
 
-    kernel: str
+    spot: Spot
     candidate: Built | None
 
 
-Question = Build | Check | Open | Race | Compare | Adopt
-Answer = Built | str | Times | Mapping[str, Measured]  # a text says what is wrong
+@dataclass(frozen=True)
+class Whole:
+    """Compile the model without tuning and with these winners, and time both in turns."""
+
+    winners: Mapping[TaskKey, Winner]
+    use_cache: bool
+    pairs: int
+
+
+Question = Build | Check | Open | Race | Compare | Adopt | Whole
+Answer = Built | str | Times | Sequence[Mapping[str, Measured]]  # a text says what is wrong

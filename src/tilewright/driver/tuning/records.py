@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tilewright.base.errors import UserError
 from tilewright.driver.kernels import Job
-from tilewright.driver.lowering import Choices
+from tilewright.driver.lowering import Choices, Limit, Recorded
+from tilewright.rules.rule import Choice
 from tilewright.tune.database import Database, default_path
 from tilewright.tune.record import TaskKey, Winner
 from tilewright.tune.space import parse_choice
@@ -45,9 +46,17 @@ def winning_choices(jobs: Mapping[str, Job], winners: Mapping[TaskKey, Winner]) 
     found = {}
     for key, job in jobs.items():
         winner = winners.get(task_key(job, key))
-        if winner is not None and winner.choices:
-            found[key] = {block: parse_choice(text) for block, text in winner.choices.items()}
+        if winner is not None and (winner.choices or winner.variants):
+            variants = tuple(
+                (Limit(each.size, each.most), choices_of(each.choices)) for each in winner.variants
+            )
+            found[key] = Recorded(choices_of(winner.choices), variants)
     return found
+
+
+def choices_of(texts: Mapping[str, str]) -> dict[str, Choice]:
+    """Rules and plans by block, from their texts."""
+    return {block: parse_choice(text) for block, text in texts.items()}
 
 
 def _keys(jobs: Mapping[str, Job]) -> list[TaskKey]:

@@ -2,15 +2,16 @@
 
     running = Running(module, setting, defaults, sizes)
     running.baseline(9)                     nanoseconds and work of each kernel, all its calls
-    running.race({name: candidate}, 9)      the incumbents' times and the candidates'
+    running.race({spot: candidate}, 9)      the incumbents' times and the candidates'
 
 Every run has one candidate of every kernel at once: caches are as they are in real use, and timing
-a hundred kernels costs as much as timing one. A model with dynamic sizes takes its turns at several
-of them, one after the other.
+a hundred kernels costs as much as timing one. A model with dynamic sizes runs at several sets of
+them: each has incumbents of its own. A spot is a kernel at one of those sets, or at all of them.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -23,9 +24,9 @@ from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import lower_sited
 from tilewright.driver.tuning.inputs import Sizes, random_arrays, size_sets
 from tilewright.driver.tuning.table import EVENTS, Built, Installed, Run, Table, TableModule
-from tilewright.graph.ir import Module
+from tilewright.graph.ir import Module as Graphs
 from tilewright.graph.types import is_tensor
-from tilewright.runtime.module import Spec
+from tilewright.runtime.module import Module, Spec
 from tilewright.sym import Const
 
 Array = np.ndarray[Any, Any]
@@ -35,7 +36,9 @@ DEFAULT_SIZE = 1  # of a dynamic dimension of the model that nobody gave
 PAGE_BYTES = 4096
 TURN_NS, MOST_REPEAT = 2e6, 32  # of a turn: quick models run several times in one
 
-Times = Mapping[str, tuple[Sequence[float], Sequence[float]]]
+ALL = -1  # every set of sizes
+Spot = tuple[str, int]  # a kernel, and at which set of sizes
+Times = Mapping[Spot, tuple[Sequence[float], Sequence[float]]]
 
 
 @dataclass(frozen=True)
@@ -53,22 +56,21 @@ class Running:
 
     def __init__(
         self,
-        module: Module,
+        module: Graphs,
         setting: KernelSetting,
         defaults: Mapping[str, Built],
         sizes: Sizes,
         *,
         in_place: bool = True,
     ) -> None:
-        self._target = setting.target
+        self._target, self._threads = setting.target, setting.threads
         kernels = {name: each.kernel for name, each in defaults.items()}
         program = lower_sited(module, setting, kernels)
         main = module.main
         random = np.random.default_rng(16)
         self._sets = [
-            placed
+            placements(random_arrays(main.params, each, random))
             for each in size_sets(main.params, sizes, DEFAULT_SIZE)
-            for placed in placements(random_arrays(main.params, each, random))
         ]
         self._model = TableModule(
             program,
@@ -81,16 +83,24 @@ class Running:
         self._sites = [site.kernel for site in program.sites]
         self._untuned = self._model.new_table()
         for name, each in defaults.items():
-            self._model.install(self._untuned, name, Installed(each, self._target))
-        self._incumbent = self._copy(self._untuned)
+            self._model.install(self._untuned, name, self._installed(each))
+        self._incumbents = [self._copy(self._untuned) for _ in self._sets]
         self._expected = [
-            tuple(each.copy() for each in self._model.run(self._untuned, inputs).outputs)
-            for inputs in self._sets
+            [self._outputs(self._untuned, inputs) for inputs in placed] for placed in self._sets
         ]
-        run, _ = self._model.timed(self._untuned, self._sets[-1])
-        calls = max(1, len(self._sites))
-        most = min(MOST_REPEAT, EVENTS // (4 * calls))
-        self._repeat = int(min(most, max(1, TURN_NS / max(run.whole_ns, 1.0))))
+        self._repeats = [self._repeat(placed[-1]) for placed in self._sets]
+
+    def _installed(self, built: Built) -> Installed:
+        return Installed(built, self._target, self._threads)
+
+    def _outputs(self, table: Table, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return tuple(each.copy() for each in self._model.run(table, inputs).outputs)
+
+    def _repeat(self, inputs: Sequence[Array]) -> int:
+        """How often a turn runs the model."""
+        run, _ = self._model.timed(self._untuned, inputs)
+        most = min(MOST_REPEAT, EVENTS // (4 * max(1, len(self._sites))))
+        return int(min(most, max(1, TURN_NS / max(run.whole_ns, 1.0))))
 
     def _copy(self, table: Table) -> Table:
         made = self._model.new_table()
@@ -98,67 +108,98 @@ class Running:
             made.copy(site, table)
         return made
 
-    def baseline(self, runs: int) -> dict[str, Measured]:
-        """Every kernel, without tuning, in the mean of all sizes; the whole model under the empty
-        name."""
-        found: dict[str, Measured] = {}
-        for inputs in self._sets:
-            for name, each in self._baseline(inputs, runs).items():
-                known, count = found.get(name, Measured(0.0, 0, 0)), len(self._sets)
-                found[name] = Measured(
-                    known.ns + each.ns / count,
-                    known.flops + each.flops // count,
-                    known.size_bytes + each.size_bytes // count,
-                    max(1, self._sites.count(name)),
-                )
-        return found
+    def baseline(self, runs: int) -> list[dict[str, Measured]]:
+        """Every kernel without tuning, by set of sizes; the whole model under the empty name."""
+        return [self._baseline(at, runs) for at in range(len(self._sets))]
 
-    def _baseline(self, inputs: Sequence[Array], runs: int) -> dict[str, Measured]:
+    def _baseline(self, at: int, runs: int) -> dict[str, Measured]:
         found: dict[str, list[float]] = {}
         work: dict[str, tuple[int, int]] = {}
-        for _ in range(runs):
-            run, done = self._model.timed(self._untuned, inputs, self._repeat)
-            for name, ns in self._by_kernel(run).items():
-                found.setdefault(name, []).append(ns)
-            work = {WHOLE: (0, 0)}
-            for site, each in done.items():
-                flops, size = work.get(self._sites[site], (0, 0))
-                work[self._sites[site]] = (flops + each.flops, size + each.size_bytes)
-        return {name: Measured(median(ns), *work[name]) for name, ns in found.items()}
+        for inputs in self._sets[at]:
+            for _ in range(runs):
+                run, done = self._model.timed(self._untuned, inputs, self._repeats[at])
+                for name, ns in self._by_kernel(run).items():
+                    found.setdefault(name, []).append(ns)
+                work = {WHOLE: (0, 0)}
+                for site, each in done.items():
+                    flops, size = work.get(self._sites[site], (0, 0))
+                    work[self._sites[site]] = (flops + each.flops, size + each.size_bytes)
+        return {
+            name: Measured(median(ns), *work[name], max(1, self._sites.count(name)))
+            for name, ns in found.items()
+        }
 
-    def race(self, wave: Mapping[str, Built], pairs: int) -> Times:
+    def race(self, wave: Mapping[Spot, Built], pairs: int) -> Times:
         """The incumbents and one candidate of some kernels, in turns; nothing where the model
         then gives another answer."""
-        table = self._copy(self._incumbent)
-        for name, each in wave.items():
-            self._model.install(table, name, Installed(each, self._target))
-        for inputs, expected in zip(self._sets, self._expected, strict=True):
-            if not is_close(self._model.run(table, inputs).outputs, expected):
-                return {}
-        return self._in_turns(self._incumbent, table, pairs, (*wave,))
+        kernels = {spot: self._installed(each) for spot, each in wave.items()}
+        times: dict[Spot, tuple[list[float], list[float]]] = {spot: ([], []) for spot in wave}
+        for at, (placed, expected) in enumerate(zip(self._sets, self._expected, strict=True)):
+            here = {spot: each for spot, each in kernels.items() if spot[1] in (at, ALL)}
+            if not here:
+                continue
+            table = self._copy(self._incumbents[at])
+            for (name, _), kernel in here.items():
+                self._model.install(table, name, kernel)
+            for inputs, want in zip(placed, expected, strict=True):
+                if not is_close(self._model.run(table, inputs).outputs, want):
+                    return {}
+            found = self._in_turns(at, self._incumbents[at], table, pairs)
+            for spot in here:
+                for side, more in zip(times[spot], found[spot[0]], strict=True):
+                    side.extend(more)
+        return times
 
     def compare(self, pairs: int) -> Times:
         """The model without tuning and with the incumbents, in turns; all kernels, and all of it
         under the empty name."""
-        names = (WHOLE, *dict.fromkeys(self._sites))
-        return self._in_turns(self._untuned, self._incumbent, pairs, names)
+        return {
+            (name, at): pair
+            for at, table in enumerate(self._incumbents)
+            for name, pair in self._in_turns(at, self._untuned, table, pairs).items()
+        }
 
-    def adopt(self, name: str, candidate: Built | None) -> None:
+    def adopt(self, spot: Spot, candidate: Built | None) -> None:
         """What a kernel runs with from now on; None: without tuning."""
-        if candidate is not None:
-            self._model.install(self._incumbent, name, Installed(candidate, self._target))
-            return
-        for site, kernel in enumerate(self._sites):
-            if kernel == name:
-                self._incumbent.copy(site, self._untuned)
+        name, at = spot
+        made = None if candidate is None else self._installed(candidate)
+        for table in self._incumbents if at == ALL else self._incumbents[at : at + 1]:
+            if made is not None:
+                self._model.install(table, name, made)
+                continue
+            for site, kernel in enumerate(self._sites):
+                if kernel == name:
+                    table.copy(site, self._untuned)
 
-    def _in_turns(self, first: Table, second: Table, pairs: int, names: Sequence[str]) -> Times:
+    def built(self, untuned: Module, tuned: Module, pairs: int) -> Times:
+        """Modules as they are compiled, in turns, by set of sizes; nothing where the second gives
+        another answer."""
+        times: dict[Spot, tuple[list[float], list[float]]] = {}
+        for at, (placed, expected) in enumerate(zip(self._sets, self._expected, strict=True)):
+            for inputs, want in zip(placed, expected, strict=True):
+                untuned(*inputs)
+                if not is_close(tuple(map(np.asarray, tuned(*inputs))), want):
+                    return {}
+            sides: tuple[list[float], list[float]] = ([], [])
+            for pair in range(pairs):
+                inputs = placed[pair // 2 % len(placed)]
+                turns = ((0, untuned), (1, tuned)) if pair % 2 == 0 else ((1, tuned), (0, untuned))
+                for side, module in turns:
+                    sides[side].append(_timed(module, inputs, self._repeats[at]))
+            times[WHOLE, at] = sides
+        return times
+
+    def _in_turns(
+        self, at: int, first: Table, second: Table, pairs: int
+    ) -> dict[str, tuple[list[float], list[float]]]:
+        """Times of every kernel with either table, at a set of sizes."""
+        names = (WHOLE, *dict.fromkeys(self._sites))
         times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in names}
         for pair in range(pairs):
-            inputs = self._sets[pair // 2 % len(self._sets)]
+            inputs = self._sets[at][pair // 2 % len(self._sets[at])]
             tables = ((0, first), (1, second)) if pair % 2 == 0 else ((1, second), (0, first))
             for side, table in tables:
-                run, _ = self._model.timed(table, inputs, self._repeat)
+                run, _ = self._model.timed(table, inputs, self._repeats[at])
                 found = self._by_kernel(run)
                 for name in names:
                     times[name][side].append(found.get(name, 0.0))
@@ -170,6 +211,15 @@ class Running:
             name = self._sites[site]
             found[name] = found.get(name, 0.0) + ns
         return found
+
+
+def _timed(module: Module, inputs: Sequence[Array], repeat: int) -> float:
+    """Nanoseconds of a run; one goes before it, as in `TableModule.timed`."""
+    module(*inputs)
+    begin = time.perf_counter_ns()
+    for _ in range(repeat):
+        module(*inputs)
+    return (time.perf_counter_ns() - begin) / repeat
 
 
 def placements(arrays: Sequence[Array]) -> list[list[Array]]:

@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tilewright.base.errors import TilewrightError
-from tilewright.driver.kernels import Job
+from tilewright.driver.compile import Options, build_native
+from tilewright.driver.compiled import CompiledModule
+from tilewright.driver.kernels import BLAS, Job
+from tilewright.driver.placement import placement
 from tilewright.driver.tuning.check import Checker
 from tilewright.driver.tuning.inputs import Sizes
 from tilewright.driver.tuning.messages import (
@@ -24,9 +28,11 @@ from tilewright.driver.tuning.messages import (
     Open,
     Question,
     Race,
+    Whole,
 )
-from tilewright.driver.tuning.running import Running
+from tilewright.driver.tuning.running import Running, Times
 from tilewright.driver.tuning.table import Built, built
+from tilewright.tune.database import Database
 from tilewright.tune.process import (
     MEMORY_EXIT,
     end_with_parent,
@@ -35,6 +41,7 @@ from tilewright.tune.process import (
     write_message,
     write_ready,
 )
+from tilewright.tune.record import TaskKey, Winner
 
 MOST_CHECKERS = 16  # jobs whose references and inputs are kept
 
@@ -45,6 +52,8 @@ class Server:
     def __init__(self) -> None:
         self._checkers: dict[str, Checker] = {}
         self._running: Running | None = None
+        self._opened: Open | None = None
+        self._untuned: CompiledModule | None = None
 
     def answer(self, question: Question) -> Answer:
         match question:
@@ -53,6 +62,7 @@ class Server:
             case Check(job, default, sizes):
                 return self._checked(job, default, sizes)
             case Open(module, setting, defaults, sizes, in_place, runs):
+                self._opened, self._untuned = question, None
                 self._running = Running(module, setting, defaults, sizes, in_place=in_place)
                 self._running.baseline(2)  # memory, caches and threads are warm then
                 return self._running.baseline(runs)
@@ -62,10 +72,38 @@ class Server:
             case Compare(pairs):
                 assert self._running is not None
                 return self._running.compare(pairs)
-            case Adopt(kernel, candidate):
+            case Adopt(spot, candidate):
                 assert self._running is not None
-                self._running.adopt(kernel, candidate)
+                self._running.adopt(spot, candidate)
                 return ""
+            case Whole(winners, use_cache, pairs):
+                return self._whole(winners, use_cache, pairs)
+
+    def _whole(self, winners: Mapping[TaskKey, Winner], use_cache: bool, pairs: int) -> Times:
+        assert self._running is not None
+        if self._untuned is None:
+            self._untuned = self._compiled({}, use_cache)
+        return self._running.built(self._untuned, self._compiled(winners, use_cache), pairs)
+
+    def _compiled(self, winners: Mapping[TaskKey, Winner], use_cache: bool) -> CompiledModule:
+        """The model as `tw.compile` makes it where these are the records."""
+        assert self._opened is not None
+        setting = self._opened.setting
+        with Database() as database:
+            for key, winner in winners.items():
+                database.keep(key, winner)
+            options = Options(
+                threads=setting.threads,
+                packing=setting.packing,
+                in_place=self._opened.in_place,
+                allow_blas=BLAS in setting.libraries,
+                cache=use_cache,
+                database=database,
+            )
+            module = self._opened.module
+            made = build_native(module, setting.target, options, placement(module, setting.target))
+        assert isinstance(made, CompiledModule)
+        return made
 
     def checker(self, job: Job, default: Built, sizes: Sizes) -> Checker:
         return Checker(job, default, sizes)

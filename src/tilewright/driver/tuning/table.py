@@ -26,6 +26,7 @@ from tilewright.codegen.entry import signature_of
 from tilewright.codegen.host import TABLE, emit_main, input_function
 from tilewright.driver.kernel_code import compile_kernel, compile_packer
 from tilewright.driver.kernels import Job, Kernel, PackerJob, packing_target
+from tilewright.driver.libraries import linked
 from tilewright.driver.lowering import SitedProgram, in_place_of
 from tilewright.graph.memory import plan_memory
 from tilewright.runtime import empty
@@ -74,12 +75,12 @@ def fits(built: Built, default: Kernel) -> str:
 class Installed:
     """A kernel in this process."""
 
-    def __init__(self, built: Built, target: Target) -> None:
+    def __init__(self, built: Built, target: Target, threads: int = 1) -> None:
         self.kernel = built.kernel
         machine = llvm.machine_of(target)
         name = adapter_name(built.kernel.name)
         images = [built.kernel.image, built.adapter]
-        self._code = jit.load(images, (name,), (), machine)
+        self._code = jit.load(images, (name,), linked([built.kernel], threads), machine)
         self.address = self._code.addresses[name]
         self._pack: Any = None
         packer = built.kernel.packer

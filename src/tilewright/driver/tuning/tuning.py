@@ -19,31 +19,34 @@ from tilewright.codegen.adapter import adapter_image
 from tilewright.codegen.build import can_run
 from tilewright.driver.kernel_code import function_of
 from tilewright.driver.kernels import (
+    BLAS,
     Job,
     KernelSetting,
     packing_target,
     try_cached,
     try_cached_packer,
 )
-from tilewright.driver.lowering import jobs_of
+from tilewright.driver.libraries import library_space
+from tilewright.driver.tuning.fleet_lab import FleetLab, told_model
 from tilewright.driver.tuning.inputs import Sizes
 from tilewright.driver.tuning.lab import SERVER, Checkers, ModelLab, build_all
 from tilewright.driver.tuning.messages import Open
 from tilewright.driver.tuning.records import task_key
 from tilewright.driver.tuning.roofline import element_of, floor_ns
-from tilewright.driver.tuning.running import WHOLE, Measured
+from tilewright.driver.tuning.running import ALL, WHOLE, Measured
+from tilewright.driver.tuning.spots import Kernels, task_of
 from tilewright.driver.tuning.table import Built
 from tilewright.graph.ir import Graph, Module
 from tilewright.graph.types import is_tensor
-from tilewright.lower.graph import sizes_of
 from tilewright.rules import alternatives
 from tilewright.rules.cpu.fallback import FALLBACK_NAME
 from tilewright.rules.cpu.reduction import REDUCTION
+from tilewright.rules.library import with_library
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import Records
-from tilewright.tune.lab import Task
+from tilewright.tune.fleet import Fleet
+from tilewright.tune.lab import Candidate, Lab, Task
 from tilewright.tune.process import Limits
-from tilewright.tune.record import Time
 from tilewright.tune.sketch import SketchSpace
 from tilewright.tune.space import RuleSpace, TuneSpace
 from tilewright.tune.tuner import Outcome, Snapshot, Tuner
@@ -66,6 +69,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)  # of a candidate
     command: Sequence[str] = SERVER  # that checks candidates
     only: Callable[[Job], bool] = lambda job: True
+    fleet: Fleet | None = None  # workers that build and time; None: this machine
     report: Callable[[Snapshot], None] = lambda snapshot: None
 
 
@@ -77,7 +81,7 @@ def tune_model(
     settings: Settings = Settings(),  # noqa: B008
 ) -> Outcome:
     """Tune the kernels of an optimized model; what wins is in `records` then."""
-    check_tunable(module, setting)
+    check_tunable(module, setting, is_here=settings.fleet is None)
     begin = time.monotonic()
 
     def tell(stage: str) -> None:
@@ -85,8 +89,8 @@ def tune_model(
         settings.report(Snapshot(spent, budget.seconds, stage, (), 1.0))
 
     tell("building the untuned model")
-    with laboratory(module, setting, settings) as (jobs, lab, measured):
-        tasks = list(_tasks(jobs, measured, setting, settings))
+    with laboratory(module, setting, settings) as (kernels, lab, measured):
+        tasks = list(_tasks(kernels, measured, setting, settings))
         spent = time.monotonic() - begin
         left = Budget(max(budget.seconds - spent, 0.5) / 60.0)
 
@@ -105,28 +109,32 @@ def tune_model(
             report=listen,
         )
         outcome = tuner.run()
-        _keep_times(jobs, measured, outcome, records)
+        _keep_variants(kernels, tasks, outcome, records)
     return replace(outcome, seconds=time.monotonic() - begin)
 
 
-def _keep_times(
-    jobs: Mapping[str, Job], measured: Mapping[str, Measured], outcome: Outcome, records: Records
+def _keep_variants(
+    kernels: Kernels, tasks: Sequence[Task], outcome: Outcome, records: Records
 ) -> None:
-    """What every kernel takes now: choices of graphs go by it."""
-    best = {each.name: each.best_ns for each in outcome.tasks}
-    for name, job in jobs.items():
-        if name in measured and isinstance(job.source, Graph) and not sizes_of(job.source):
-            each = measured[name]
-            records.time(task_key(job), Time(best.get(name, each.ns) / each.calls))
+    """Records of kernels that were tuned at several sizes: what each size won, as variants."""
+    chosen = {name: Candidate.of(name, winner.choices) for name, winner in outcome.winners.items()}
+    gains = {name: winner.gain for name, winner in outcome.winners.items()}
+    found = kernels.winners(chosen, gains)
+    for kernel in dict.fromkeys(task.group for task in tasks if task.group):
+        key = task_key(kernels.jobs[kernel])
+        if key in found:
+            records.keep(key, found[key])
+        else:
+            records.forget(key)
 
 
-def check_tunable(module: Module, setting: KernelSetting) -> None:
+def check_tunable(module: Module, setting: KernelSetting, *, is_here: bool = True) -> None:
     """A model is tuned where it runs."""
-    if not can_run(setting.target) or setting.target.kind != "cpu":
+    if setting.target.kind != CPU or (is_here and not can_run(setting.target)):
         raise UserError(
             "TW5010",
             f"a model for {setting.target} cannot be tuned here: its kernels cannot be timed",
-            help="tune it on the machine that it is for, and copy the records there",
+            help="tune it with a fleet of such machines, or on one of them",
         )
     if not all(is_tensor(param.type) for param in module.main.params):
         raise UserError(
@@ -139,9 +147,24 @@ def check_tunable(module: Module, setting: KernelSetting) -> None:
 @contextmanager
 def laboratory(
     module: Module, setting: KernelSetting, settings: Settings
-) -> Iterator[tuple[Mapping[str, Job], ModelLab, Mapping[str, Measured]]]:
-    """The kernels of a model, a lab for them, and what they take untuned."""
-    jobs = jobs_of(module, setting)
+) -> Iterator[tuple[Kernels, Lab, Sequence[Mapping[str, Measured]]]]:
+    """The kernels of a model, a lab for them, and what they take untuned, by set of sizes."""
+    kernels = Kernels(module, setting, settings.sizes)
+    if settings.fleet is not None:
+        said = told_model(module, setting, settings.sizes, in_place=settings.in_place)
+        far = FleetLab(settings.fleet, said, kernels.jobs)
+        yield kernels, far, far.open(setting.target)
+        return
+    with local_laboratory(module, setting, settings, kernels) as (lab, measured):
+        yield kernels, lab, measured
+
+
+@contextmanager
+def local_laboratory(
+    module: Module, setting: KernelSetting, settings: Settings, kernels: Kernels
+) -> Iterator[tuple[ModelLab, Sequence[Mapping[str, Measured]]]]:
+    """A lab on this machine."""
+    jobs = kernels.jobs
     checkers = Checkers(settings.limits, command=settings.command)
     lab: ModelLab | None = None
     try:
@@ -153,8 +176,8 @@ def laboratory(
         missing = {name: job for name, job in jobs.items() if name not in defaults}
         defaults |= build_all(missing, checkers, 600.0)
         opening = Open(module, setting, defaults, settings.sizes, settings.in_place, RUNS)
-        lab = ModelLab(jobs, opening, checkers)
-        yield jobs, lab, lab.open()
+        lab = ModelLab(jobs, opening, checkers, kernels.winners, use_cache=settings.use_cache)
+        yield lab, lab.open()
     finally:
         checkers.close()
         if lab is not None:
@@ -177,22 +200,47 @@ def _cached(job: Job) -> Built | None:
 
 
 def _tasks(
-    jobs: Mapping[str, Job],
-    measured: Mapping[str, Measured],
+    kernels: Kernels,
+    measured: Sequence[Mapping[str, Measured]],
     setting: KernelSetting,
     settings: Settings,
 ) -> Iterator[Task]:
-    """Kernels that take a share of the time, the costliest first."""
-    whole = measured[WHOLE].ns
-    for name, job in sorted(jobs.items(), key=lambda each: -_ns(measured, each[0])):
-        if _ns(measured, name) < LEAST_SHARE * whole:
-            break
+    """Kernels that take a share of the time, the costliest first; sets of sizes count alike."""
+    whole = [each[WHOLE].ns for each in measured]
+    weights = [sum(whole) / len(whole) / each for each in whole]
+    found: list[Task] = []
+    for name, job in kernels.jobs.items():
         if not isinstance(job.source, Graph) or not settings.only(job):
             continue
-        found = measured[name]
-        element = element_of(job.source)
-        floor = floor_ns(found.flops, found.size_bytes, element, setting.target, setting.threads)
-        yield Task(name, job.label, task_key(job), partial(spaces_of, job), found.ns, floor)
+        spots = kernels.spots(name)
+        for _, at in spots:
+            sets = range(len(measured)) if at == ALL else [at]
+            here = [measured[each][name] for each in sets if name in measured[each]]
+            weight = sum(weights[each] for each in sets) / len(sets)
+            ns = sum(each.ns for each in here) / len(sets)
+            if weight * ns < LEAST_SHARE * sum(whole) / len(whole):
+                continue
+            element = element_of(job.source)
+            floors = [
+                floor_ns(each.flops, each.size_bytes, element, setting.target, setting.threads)
+                for each in here
+            ]
+            found.append(
+                Task(
+                    task_of((name, at)),
+                    job.label if at == ALL else f"{job.label} at {kernels.sizes_text(at)}",
+                    kernels.key((name, at)),
+                    partial(spaces_of, job),
+                    ns,
+                    sum(floors) / len(sets),
+                    weight,
+                    name if len(spots) > 1 else "",
+                    at,
+                    sum(each.flops for each in here) // len(sets),
+                    sum(each.size_bytes for each in here) // len(sets),
+                )
+            )
+    yield from sorted(found, key=lambda task: -task.weight * task.baseline_ns)
 
 
 def spaces_of(job: Job) -> tuple[TuneSpace, ...]:
@@ -207,8 +255,6 @@ def spaces_of(job: Job) -> tuple[TuneSpace, ...]:
     ranked += sorted(open_ones, key=lambda space: -float(space.estimate(space.default())[0]))
     if setting.target.kind == CPU and any(each[0].rule.name in GENERAL for each in offered):
         ranked.append(SketchSpace(fn, setting.target, threads=setting.threads, constants=weights))
+    if BLAS in setting.libraries and with_library(fn) is not None:
+        ranked.append(library_space())
     return tuple(ranked)
-
-
-def _ns(measured: Mapping[str, Measured], name: str) -> float:
-    return measured[name].ns if name in measured else 0.0

@@ -92,8 +92,8 @@ def _uses(root: Stmt) -> dict[Buffer, _Uses]:
     found: dict[Buffer, _Uses] = {}
     for stmt in walk(root):
         if isinstance(stmt, Alloc) and stmt.buffer.memory.owner is Owner.THREAD:
-            (size,) = stmt.buffer.shape
-            if isinstance(size, Const):
+            size, *more = stmt.buffer.shape
+            if isinstance(size, Const) and not more:  # external kernels take whole matrices
                 found[stmt.buffer] = _Uses(int(size.value))
         elif isinstance(stmt, ExternCall):
             for region in stmt.regions:

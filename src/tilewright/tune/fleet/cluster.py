@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from tilewright.base.errors import UserError
 from tilewright.tune.fleet.pool import CONNECT_S, LEASE_S, RETRIES, Fleet
-from tilewright.tune.fleet.serve import answer, welcome
+from tilewright.tune.fleet.serve import Handler, answer, welcome
 from tilewright.tune.fleet.wire import Lost, Message, check_welcome, greeting
 
 TOKEN_VARIABLE, MODE_VARIABLE = "RAY_AUTH_TOKEN", "RAY_AUTH_MODE"
@@ -33,9 +33,12 @@ class Actor:
         return json.dumps(welcome(json.loads(text), tags=["ray"]))
 
     def ask(self, text: str) -> str:
+        return json.dumps(answer(json.loads(text), self.handlers()))
+
+    def handlers(self) -> Mapping[str, Handler]:
         from tilewright.tune.fleet.worker import HANDLERS  # compilers load where they run
 
-        return json.dumps(answer(json.loads(text), HANDLERS))
+        return HANDLERS
 
 
 class Ray(Protocol):
@@ -57,8 +60,8 @@ class Ray(Protocol):
 class RayWorker:
     """One actor of a cluster."""
 
-    def __init__(self, ray: Ray, cores: int) -> None:
-        self._ray, self._cores = ray, cores
+    def __init__(self, ray: Ray, cores: int, kind: type[Actor] = Actor) -> None:
+        self._ray, self._cores, self._kind = ray, cores, kind
         self._actor: Any = None
 
     @property
@@ -67,7 +70,7 @@ class RayWorker:
 
     def start(self) -> tuple[tuple[str, ...], int]:
         self.stop()
-        self._actor = self._ray.remote(Actor).options(num_cpus=self._cores).remote()
+        self._actor = self._ray.remote(self._kind).options(num_cpus=self._cores).remote()
         told = self._told(self._actor.hello.remote(json.dumps(greeting())), CONNECT_S)
         return check_welcome(told, self.name)
 
@@ -98,9 +101,17 @@ class RayWorker:
 class RayFleet(Fleet):
     """A fleet that leaves its cluster when it is closed."""
 
-    def __init__(self, ray: Ray, workers: int, cores: int, lease_s: float, retries: int) -> None:
+    def __init__(
+        self,
+        ray: Ray,
+        workers: int,
+        cores: int,
+        lease_s: float,
+        retries: int,
+        kind: type[Actor] = Actor,
+    ) -> None:
         self._ray = ray
-        actors = [RayWorker(ray, cores) for _ in range(workers)]
+        actors = [RayWorker(ray, cores, kind) for _ in range(workers)]
         super().__init__(actors, lease_s=lease_s, retries=retries)
 
     def close(self) -> None:
@@ -117,6 +128,7 @@ def ray_fleet(
     lease_s: float = LEASE_S,
     retries: int = RETRIES,
     ray: Ray | None = None,
+    kind: type[Actor] = Actor,
 ) -> RayFleet:
     """Workers on a cluster that runs; each takes so many of its cores.
 
@@ -143,7 +155,7 @@ def ray_fleet(
         raise UserError(
             "TW5203", f"the cluster at {address} cannot be reached: {str(error).splitlines()[0]}"
         ) from error
-    return RayFleet(module, workers, cores, lease_s, retries)
+    return RayFleet(module, workers, cores, lease_s, retries, kind)
 
 
 def _module() -> Ray:

@@ -58,11 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tag", action="append", default=[], help="what this machine is")
     parser.add_argument("--memory-gb", type=float, default=16.0, help="that it may take")
     given = parser.parse_args(arguments)
+    serve_here(HANDLERS, given.tag, given.memory_gb)
+
+
+def serve_here(handlers: Mapping[str, Handler], tags: Sequence[str], memory_gb: float) -> None:
+    """Answer on this process's input and output, within limits."""
     sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     source = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints does not disturb answers
-    limit_this_process(int(given.memory_gb * (1 << 30)), MOST_OUTPUT_BYTES)
-    serve(source, sink, HANDLERS, tags=given.tag, token=os.environ.get(TOKEN_VARIABLE, ""))
+    limit_this_process(int(memory_gb * (1 << 30)), MOST_OUTPUT_BYTES)
+    serve(source, sink, handlers, tags=tags, token=os.environ.get(TOKEN_VARIABLE, ""))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,88 @@
+"""What is tuned of a model: its kernels, at all sizes at once or at one set after the other.
+
+A task is named as its kernel; one for a set of sizes has the number of the set behind an `@`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tilewright.driver.kernels import KernelSetting
+from tilewright.driver.lowering import PlannedCall, planned_calls
+from tilewright.driver.tuning.inputs import Sizes, size_sets
+from tilewright.driver.tuning.records import task_key
+from tilewright.driver.tuning.running import ALL, DEFAULT_SIZE, Spot
+from tilewright.graph.ir import Module
+from tilewright.sym import evaluate, free_vars
+from tilewright.tune.lab import Candidate
+from tilewright.tune.record import TaskKey, Winner
+from tilewright.tune.variants import split, winner_of
+
+AT = "@"
+
+
+def spot_of(task: str) -> Spot:
+    """The kernel of a task, and the set of sizes it is for."""
+    kernel, _, at = task.partition(AT)
+    return kernel, int(at) if at else ALL
+
+
+def task_of(spot: Spot) -> str:
+    kernel, at = spot
+    return kernel if at == ALL else f"{kernel}{AT}{at}"
+
+
+class Kernels:
+    """The kernels of a model, and at which sets of sizes each is tuned on its own."""
+
+    def __init__(self, module: Module, setting: KernelSetting, sizes: Sizes) -> None:
+        calls, self.jobs = planned_calls(module, setting)
+        self.sets = size_sets(module.main.params, sizes, DEFAULT_SIZE)
+        self._pivots = {name: self._pivot(name, calls) for name in self.jobs}
+
+    def _pivot(self, name: str, calls: Sequence[PlannedCall]) -> tuple[int, list[int]] | None:
+        """Which of a kernel's sizes tells the sets apart, and where; None where none does."""
+        given = [call.sizes for call in calls if call.kernel == name]
+        known = {size for each in self.sets for size in each}
+        if len(self.sets) < 2 or any(set(free_vars(*each)) - known for each in given):
+            return None
+        for at in range(len(given[0])):
+            values = [[int(evaluate(each[at], sizes)) for each in given] for sizes in self.sets]
+            limits = split(values)
+            if limits is not None:
+                return at, limits
+        return None
+
+    def spots(self, name: str) -> list[Spot]:
+        """What is tuned of a kernel: all sizes at once, or one set after the other."""
+        if self._pivots[name] is None:
+            return [(name, ALL)]
+        return [(name, at) for at in range(len(self.sets))]
+
+    def key(self, spot: Spot) -> TaskKey:
+        """What is remembered of a kernel, or of a kernel at some sizes."""
+        name, at = spot
+        key = task_key(self.jobs[name])
+        if at == ALL:
+            return key
+        return replace(key, text=f"{key.text}\nat {self.sizes_text(at)}")
+
+    def sizes_text(self, at: int) -> str:
+        """A set of sizes in words."""
+        return " ".join(f"{size.name}={value}" for size, value in self.sets[at].items())
+
+    def winners(
+        self, chosen: Mapping[str, Candidate], gains: Mapping[str, float] | None = None
+    ) -> dict[TaskKey, Winner]:
+        """What records say of kernels where these candidates have won."""
+        found = {}
+        gains = gains or {}
+        for kernel in dict.fromkeys(spot_of(task)[0] for task in chosen):
+            job, pivot = self.jobs[kernel], self._pivots[kernel]
+            tasks = [task_of(spot) for spot in self.spots(kernel)]
+            choices = [dict(chosen[each].choices) if each in chosen else {} for each in tasks]
+            size, limits = pivot or (0, [])
+            faster = [gains.get(each, 1.0) for each in tasks]
+            found[task_key(job)] = winner_of(choices, faster, size, limits, job.label)
+        return found
