@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.base.intern import CHECKED
 from tilewright.base.target import CUDA, Target
 from tilewright.codegen import cache, llvm, nvptx
 from tilewright.codegen.build import can_run
@@ -191,4 +192,5 @@ def packing_target(target: Target) -> Target:
 
 def _cache_key(target: Target, key: str) -> str:
     machine = nvptx.machine(target) if target.kind == CUDA else llvm.machine_of(target)
-    return f"{cache.fingerprint(COMPILER)}\n{llvm.VERSION}\n{target.key}\n{machine!r}\n{key}"
+    made_by = f"{cache.fingerprint(COMPILER)}\n{CHECKED}"  # checked nodes pickle otherwise
+    return f"{made_by}\n{llvm.VERSION}\n{target.key}\n{machine!r}\n{key}"
