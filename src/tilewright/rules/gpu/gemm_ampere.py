@@ -32,7 +32,8 @@ SPAN = (1, 8, 4, 2)  # candidates, tiles along m before the next column
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
     has_all = all(context.target.has(feature) for feature in FEATURES)
-    return found_in(sch, reference, context) if has_all else None
+    found = found_in(sch, reference, context) if has_all else None
+    return found if found is not None and found.dtype in ampere.TYPES else None
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan]:
@@ -77,7 +78,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     there = np.minimum(rows, found.m) + np.minimum(c["block_n"], found.n)  # the rest is zeros
     narrow = there * hopper.ROW_BYTES / sm.l2_bytes_per_cycle
     waiting = sm.global_latency_cycles / (c["slots"] - 1)
-    operands = hopper.TYPES[found.dtype] * (found.batch * found.m * found.k + found.n * found.k)
+    operands = ampere.ELEMENT_BYTES * (found.batch * found.m * found.k + found.n * found.k)
     parts = 8.0 * found.batch * found.m * found.n * split  # written and read again
     busy = resident * np.maximum(np.maximum(per_step, read), narrow)
     return Cost.of(
