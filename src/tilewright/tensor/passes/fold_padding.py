@@ -31,7 +31,8 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.visit import exprs, rewrite, walk, written_buffers
 
-COPIES = ("tma.load", "cp.async.tile")
+COPY = "tma.load"
+COPIES = (COPY, "cp.async.tile")
 
 
 @dataclass(frozen=True)
