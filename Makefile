@@ -8,8 +8,8 @@ SETUP := $(VENV)/.setup
 C := src/tilewright/runtime/native
 NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch] $(C)/accel/*.[ch])
 
-.PHONY: help setup demo test lint unit hosts test-gpu bench-gpu docs wheel fuzz bench results conformance
-.PHONY: sanitize test-accel clean
+.PHONY: help setup demo test lint unit hosts test-gpu assemble-gpu bench-gpu docs wheel fuzz bench
+.PHONY: results conformance sanitize test-accel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -78,6 +78,10 @@ conformance: $(SETUP)  ## all of ONNX's own backend tests, and whether the opera
 # C runtime built beforehand (make setup).
 test-gpu:  ## the tests that need an NVIDIA GPU, with the system's Python
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests/targets
+
+assemble-gpu: $(VENV)/.bench  ## every kernel of the models for GPUs by NVIDIA's assembler; needs no GPU
+	$(BIN)/pip install --quiet --editable '.[ptxas]'
+	$(BIN)/python bench/gpu_assemble.py
 
 bench-gpu:  ## GEMM, convolutions and whole models on an NVIDIA GPU, with the system's Python and torch
 	@short=; for name in gpu_gemm gpu_memory gpu_conv gpu_models gpu_check gpu_compile; do \
