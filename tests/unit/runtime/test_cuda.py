@@ -65,6 +65,7 @@ def driver(monkeypatch):
             bindings.driver = made
         monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
         monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
+        monkeypatch.delitem(sys.modules, "cuda.bindings.driver", raising=False)
         monkeypatch.setattr(cuda._Driver, "_instance", None)
         monkeypatch.setattr(cuda, "_pool", cuda._Pool())
         monkeypatch.setattr(cuda, "_of_thread", threading.local())
