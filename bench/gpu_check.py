@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tilewright.runtime import cuda
 from tilewright.tensor import parse
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "targets"))
+import test_ampere as ampere
 import test_roles as roles
 
 TOLERANCE = {"f32": 2e-3, "f16": 3e-2}  # of the largest output, of a deep model
@@ -91,17 +93,16 @@ def open_cases(name: str, folder: Path) -> float:
 
 
 def planted() -> list[report.Figure]:
-    """Faults that are planted in programs with roles, and those of them that are found."""
+    """Faults that are planted in programs for Hopper and for sm_80, and those that are found."""
     count = found = 0
-    for make in roles.FAULTS.values():
-        for shape in roles.SHAPES:
-            for seed in range(3):
-                count += 1
-                try:
-                    program = parse(make(roles.program(shape)))
-                    tw.interpret(program, *roles.operands(shape), seed=seed)
-                except ExecutionError as error:
-                    found += error.code in roles.FOUND
+    for suite, arguments_of in ((roles, roles.operands), (ampere, ampere.arguments)):
+        for make, shape, seed in product(suite.FAULTS.values(), suite.SHAPES, range(3)):
+            count += 1
+            try:
+                program = parse(make(suite.program(shape)))
+                tw.interpret(program, *arguments_of(shape), seed=seed)
+            except ExecutionError as error:
+                found += error.code in suite.FOUND
     return [
         report.at_least("planted faults of synchronization", count, "", LEAST_FAULTS),
         report.at_least("planted faults that are found", found, "", count),
