@@ -26,7 +26,7 @@ import report
 import torch
 
 import tilewright as tw
-from tilewright.driver.device_launch import waits_of
+from tilewright.driver.device_launch import in_order
 from tilewright.runtime import cuda
 
 LAUNCHES, ROUNDS, TRACES = 20, 7, 3
@@ -112,8 +112,8 @@ class Late:
 
 def serial_graph(recorded: Any) -> cuda.Graph:
     """The launches of a call without dependent launch."""
-    waits = waits_of([launch.spans for launch in recorded.launches])
-    return cuda.Graph(cuda.branched([Late(launch) for launch in recorded.launches], waits))
+    launches, waits = in_order(recorded.launches)
+    return cuda.Graph(cuda.branched([Late(launch) for launch in launches], waits))
 
 
 def rivals_of(

@@ -17,7 +17,7 @@ from tilewright import graph
 from tilewright.base.dtype import F32
 from tilewright.base.errors import TilewrightError
 from tilewright.driver import device_save
-from tilewright.driver.device_launch import Span, waits_of
+from tilewright.driver.device_launch import Span, by_urgency, waits_of
 from tilewright.graph.types import TensorType
 from tilewright.runtime import cuda
 from tilewright.runtime.sources import FOLDER
@@ -235,3 +235,12 @@ def test_launches_wait_for_those_they_share_memory_with():
         [write(500, 508)],
     ]
     assert waits_of(used) == [[], [], [0, 1], [2], []]
+
+
+def test_launches_with_most_work_behind_them_come_first():
+    # 0 feeds a small one (1) and a chain of large ones (2, 3); 4 waits for nobody.
+    order, waits = by_urgency([1, 1, 10, 10, 2], [[], [0], [0], [2], []])
+    assert order == [0, 2, 3, 4, 1]
+    assert waits == [[], [0], [1], [], [0]]
+    same = by_urgency([1, 1, 1], [[], [], [0, 1]])
+    assert same == ([0, 1, 2], [[], [], [0, 1]])

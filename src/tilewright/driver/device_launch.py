@@ -100,6 +100,35 @@ def waits_of(used: Sequence[Sequence[Span]]) -> list[list[int]]:
     return found
 
 
+def by_urgency(
+    work: Sequence[float], waits: Sequence[Sequence[int]]
+) -> tuple[list[int], list[list[int]]]:
+    """An order of launches in which, of those that may start, the one with most work behind it
+    comes first; and for each in that order those that it waits for.
+
+    What follows a launch first gets its place in the queue, and may start before it has ended.
+    """
+    behind = list(work)  # of a launch and of all that must come after it, one after the other
+    users: list[list[int]] = [[] for _ in work]
+    for at in reversed(range(len(work))):
+        for other in waits[at]:
+            users[other].append(at)
+            behind[other] = max(behind[other], work[other] + behind[at])
+    left = [len(before) for before in waits]
+    ready = [at for at, count in enumerate(left) if not count]
+    order: list[int] = []
+    while ready:
+        chosen = max(ready, key=lambda at: (behind[at], -at))
+        ready.remove(chosen)
+        order.append(chosen)
+        for user in users[chosen]:
+            left[user] -= 1
+            if not left[user]:
+                ready.append(user)
+    place = {at: number for number, at in enumerate(order)}
+    return order, [sorted(place[other] for other in waits[at]) for at in order]
+
+
 def _conflict(one: Sequence[Span], other: Sequence[Span]) -> bool:
     return any(
         (a.is_written or b.is_written) and a.start < b.stop and b.start < a.stop
@@ -167,13 +196,19 @@ class Recorded:
             self.graph = False
             return
         if self.graph is False:
-            waits = waits_of([launch.spans for launch in self.launches])
-            self.graph = gpu.graph(self.launches, waits)
+            self.graph = gpu.graph(*in_order(self.launches))
         self.graph.launch(stream)
 
     def start(self, stream: int) -> None:
         for launch in self.launches:
             launch.start(stream)
+
+
+def in_order(launches: Sequence[Any]) -> tuple[list[Any], list[list[int]]]:
+    """The launches of a call as a graph takes them, and for each those that it waits for."""
+    moved = [float(sum(span.stop - span.start for span in launch.spans)) for launch in launches]
+    order, waits = by_urgency(moved, waits_of([launch.spans for launch in launches]))
+    return [launches[at] for at in order], waits
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from tilewright.codegen.cuda import check_dtype, check_on_device, check_writable
 from tilewright.codegen.launches import number
 from tilewright.codegen.nvptx import DeviceCode
 from tilewright.driver import device_save
-from tilewright.driver.device_launch import CudaGpu, Gpu, Recorded, Scratch, waits_of
+from tilewright.driver.device_launch import CudaGpu, Gpu, Recorded, Scratch, in_order
 from tilewright.driver.device_walk import HostKernels, Loaded, Walk, decides_beforehand
 from tilewright.driver.lowering import Program
 from tilewright.graph.memory import MemoryPlan
@@ -183,7 +183,7 @@ class DeviceModule(runtime.Module):
 
         host = HostKernels(self.program)
         tables = device_save.tables_of(
-            self.program, self.codes, launched, waits_of, sets, host.addresses
+            self.program, self.codes, launched, in_order, sets, host.addresses
         )
         ports = (self.inputs, self.outputs)
         return device_save.save(Path(path), name, self.program, tables, self.target, ports)

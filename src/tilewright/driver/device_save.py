@@ -136,7 +136,7 @@ def tables_of(
     program: Program,
     codes: Mapping[str, Any],
     walk: Callable[[Places, Ready, list[Place], list[Place], dict[Var, int]], list[Any]],
-    waits_of: Callable[[list[Any]], list[list[int]]],
+    in_order: Callable[[list[Any]], tuple[list[Any], list[list[int]]]],
     sets: Sequence[dict[Var, int]],
     host: Mapping[str, Any],
 ) -> Tables:
@@ -164,8 +164,7 @@ def tables_of(
         variant.output_shapes = [_shape(value, sizes) for value in graph.results]
         given = [_numbered(INPUT, each, size) for each, size in enumerate(variant.input_bytes)]
         wanted = [_numbered(OUTPUT, each, size) for each, size in enumerate(variant.output_bytes)]
-        launches = walk(places, ready, given, wanted, dict(sizes))
-        all_waits = waits_of([launch.spans for launch in launches])
+        launches, all_waits = in_order(walk(places, ready, given, wanted, dict(sizes)))
         for launch, waits in zip(launches, map(tuple, all_waits), strict=True):
             if not hasattr(launch, "kernel"):  # memory that is copied
                 ends = (argument_of(launch.to), argument_of(launch.source))
