@@ -234,6 +234,10 @@ FAMILIES: dict[str, dict[str, Case]] = {
         ),
         "two lists with a gap": (lambda a, i: a[:, i, :, i], (IMAGE, _i(3, low=0, high=4))),
         "gather": (lambda a, i: a.gather(1, i), (X, _i(2, 4, low=0, high=5))),
+        "masked_scatter to the shape of the mask": (
+            lambda a, m, s: a.masked_scatter(m, s),
+            (_f(5), _b(3, 5), _f(3, 5)),
+        ),
         "index_select": (lambda a, i: a.index_select(1, i), (X, _i(4, low=0, high=5))),
         "put": (lambda a, i: a.index_put((i,), torch.ones(5)), (X, torch.tensor([2, 0]))),
         "put and add": (
