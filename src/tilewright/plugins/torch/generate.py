@@ -43,10 +43,9 @@ class Cached(torch.nn.Module):
         with torch.no_grad():  # the first use of a cache gives its layers their memory
             first = torch.zeros(batch, 1, dtype=torch.int64)
             model(input_ids=first, past_key_values=self.cache, use_cache=True)
-        self.cache.reset()
         for at, layer in enumerate(layers):
             for name in STATE:
-                self.register_buffer(f"{name}_{at}", getattr(layer, name))
+                self.register_buffer(f"{name}_{at}", getattr(layer, name).zero_())
 
     def forward(self, tokens: torch.Tensor, place: torch.Tensor) -> Any:
         for at, layer in enumerate(self.cache.layers):

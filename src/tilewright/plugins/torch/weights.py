@@ -15,6 +15,7 @@ call also compares a digest of some lines of each weight's memory:
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,9 +38,7 @@ class Weights:
         self.places = tuple(at for at in places if _is_fixed(inputs[at]))
         tensors = [inputs[at] for at in self.places]
         self.arrays = {at: array_of(_parts(inputs[at])) for at in self.places}
-        self.known = [
-            (at, t.data_ptr(), t._version) for at, t in zip(self.places, tensors, strict=True)
-        ]
+        self.addresses, self.versions = _addresses(tensors), _versions(tensors)
         self.held = tensors  # memory that is given back could be another weight's
         self.areas = np.array([_area(tensor) for tensor in tensors], np.uint64).tobytes()
         self.digests = [_native.digest(self.areas, turn) for turn in range(TURNS)]
@@ -47,12 +46,23 @@ class Weights:
 
     def are_same(self, inputs: Sequence[Any]) -> bool:
         """Whether a call has the weights that were packed, as far as it looks."""
-        for at, address, version in self.known:
-            tensor = inputs[at]
-            if tensor.data_ptr() != address or tensor._version != version:
-                return False
+        tensors = [inputs[at] for at in self.places]
+        if _addresses(tensors) != self.addresses or _versions(tensors) != self.versions:
+            return False
         turn = next(self.turns)
         return _native.digest(self.areas, turn) == self.digests[turn]
+
+
+# A graph may have hundreds of weights, each looked at in every call: no loop of Python's own.
+_version = operator.attrgetter("_version")
+
+
+def _addresses(tensors: Sequence[torch.Tensor]) -> list[int]:
+    return list(map(torch.Tensor.data_ptr, tensors))
+
+
+def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
+    return list(map(_version, tensors))
 
 
 def _area(tensor: torch.Tensor) -> tuple[int, int, int]:

@@ -144,6 +144,11 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "bool plus bool": (lambda a, b: a + b, (BITS, _b(3, 5))),
         "a float scalar": (lambda a: a * 1.5, (I64,)),
         "alpha": (lambda a, b: torch.sub(a, b, alpha=2), (X, Y)),
+        "no alpha for bools": (lambda a, b: torch.add(a, b, alpha=False), (BITS, _b(3, 5))),
+        "a range made whole": (
+            lambda a: a[0, :4] + torch.arange(2.1, -2.9, -1, dtype=torch.int64),
+            (I64,),
+        ),
         "true division of ints": (lambda a: a / 4, (I64,)),
         "floor division": (lambda a: torch.div(a, 4, rounding_mode="floor"), (I64,)),
         "truncated division": (lambda a: torch.div(a, -4, rounding_mode="trunc"), (I64,)),
@@ -229,6 +234,10 @@ FAMILIES: dict[str, dict[str, Case]] = {
         ),
         "two lists with a gap": (lambda a, i: a[:, i, :, i], (IMAGE, _i(3, low=0, high=4))),
         "gather": (lambda a, i: a.gather(1, i), (X, _i(2, 4, low=0, high=5))),
+        "masked_scatter to the shape of the mask": (
+            lambda a, m, s: a.masked_scatter(m, s),
+            (_f(5), _b(3, 5), _f(3, 5)),
+        ),
         "index_select": (lambda a, i: a.index_select(1, i), (X, _i(4, low=0, high=5))),
         "put": (lambda a, i: a.index_put((i,), torch.ones(5)), (X, torch.tensor([2, 0]))),
         "put and add": (

@@ -36,6 +36,8 @@ def _scalar(node: Context) -> Value:
 def _arange(node: Context) -> Value:
     """start + i * step; whole numbers are exact, others are computed in f64."""
     start, step = node.get("start", 0), node.get("step", 1)
+    if node.to.is_int:  # both are made whole first
+        start, step = (int(x) if isinstance(x, float) else x for x in (start, step))
     places = node.iota(node.out[0])
     if all(isinstance(x, (int, sym.Expr)) for x in (start, step)):
         made = node.emit("add", node.emit("mul", places, node.value(step, I64)),

@@ -124,7 +124,7 @@ def _scaled(op: str, of_bool: str = "") -> Rule:
         a, b = operands(node, node.to)
         alpha = node.get("alpha", 1)
         if node.to.is_bool:
-            return node.emit(of_bool, a, b)
+            return node.emit(of_bool, a, b) if alpha else a
         if not isinstance(alpha, (int, float)) or alpha != 1:
             b = node.emit("mul", b, node.value(alpha, node.to))
         return node.emit(op, a, b)

@@ -301,7 +301,7 @@ def _bound(bound: Expr | int, dim: Expr) -> Expr:
 
 def _masked_scatter(node: Context) -> Value:
     """Where the mask holds, the next element of the source each."""
-    dims = node.dims()
+    dims = node.out  # that of the tensor and the mask together
     mask = node.emit("expand", node.cast(node["mask"], BOOL), shape=items_of(dims))
     total = product(dims)
     flat = node.reshape(mask, (total,))
