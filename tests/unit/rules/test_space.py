@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tilewright.rules.space import MAX_ROWS, Space, unit
+from tilewright.rules.space import WEIGHED_ROWS, Space, unit
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ def test_samples_are_legal_and_each_drawn_once(size):
         {"a": values, "b": values, "c": values},
         legal=lambda c: (c["a"] + c["b"] * 3 + c["c"] * 7) % 31 == 0,  # few
     )
-    assert (space.size > MAX_ROWS) == (size == 64)
+    assert (space.size > WEIGHED_ROWS) == (size == 64)
     drawn = space.sample(5, np.random.default_rng(0))
     plans = [space.plan_at(drawn, row) for row in range(len(drawn["a"]))]
     assert len(plans) == len(set(plans)) == 5
