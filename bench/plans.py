@@ -1,6 +1,7 @@
 """How good the plans of schedule rules are, and which of them a change has changed.
 
     python bench/plans.py [--json FILE] [--rules gemm conv] [--samples 64] [--threads 2]
+    python bench/plans.py --jobs 8 --raw FILE        eight kernels at a time, each on its own cores
     python bench/plans.py --diff main [--target "x86_64-linux-gnu -mcpu=cascadelake"]
 
 For three kernels of each rule that leaves something to decide, the default plan and others drawn at
@@ -8,7 +9,8 @@ random are built and run: all must give the same answer, that of plain loops. Sh
 default is from the fastest of them, and how well predicted cycles rank what was measured. Before
 every call other data passes through L2, as other kernels of a model would: operands come from where
 the cost model expects them. Each kernel has a process of its own: a plan that crashes or hangs is
-named.
+named. Rules for instructions that the processor lacks are left out. `--raw` keeps every plan with
+its time and the terms of its cost.
 
 `--diff` builds nothing. It schedules every kernel of the models of the zoo twice, with the package
 of a git revision and with this one, and lists those whose rule or plan differs.
@@ -20,6 +22,7 @@ import argparse
 import hashlib
 import json
 import os
+import platform
 import shutil
 import statistics
 import subprocess
@@ -27,16 +30,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import report
 from report import Figure
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 Array = np.ndarray[Any, Any]
 ROOT = Path(__file__).parents[1]
@@ -44,8 +46,10 @@ ZOO = Path(__file__).parent / "models"
 
 ROUNDS, ROUND_S = 3, 0.02  # of each plan, in turns
 TOLERANCE = 5e-5  # of the largest result: sums in another order
+ROUNDED = 1e-2  # the same, where what is summed is rounded to 8 bits on the way
 LIMIT_S = 1800  # of all plans of a kernel
 SEED = 15
+WEIGHT_SCALE = 1 / 32  # sums stay near 1: a recurrent layer of large ones amplifies every rounding
 
 
 # --------------------------------------------------------------------------- kernels
@@ -97,6 +101,71 @@ def pool(size: int, channels: int, kernel: int, stride: int) -> str:
     }}"""
 
 
+def conv_integer(size: int, cin: int, cout: int, kernel: int, x: str) -> str:
+    """A convolution of bytes, channels last."""
+    pad = kernel // 2
+    image, w, y = [1, size, size, cin], [cout, cin, kernel, kernel], [1, size, size, cout]
+    return f"""graph @main(%x: {x}{image}, %w: i8{w}) -> (i32{y}) {{
+      %y = conv_integer(%x, %w) {{strides = (1, 1), pads = {(pad,) * 4}, dilations = (1, 1),
+                                  layout = "channels_last"}}
+      return %y
+    }}"""
+
+
+def conv_bf16(size: int, cin: int, cout: int, kernel: int) -> str:
+    """A convolution of bf16 whose sums are f32, channels last."""
+    pad = kernel // 2
+    image, w, y = [1, size, size, cin], [cout, cin, kernel, kernel], [1, size, size, cout]
+    return f"""graph @main(%x: bf16{image}, %w: bf16{w}) -> (f32{y}) {{
+      %y = conv(%x, %w) {{strides = (1, 1), pads = {(pad,) * 4}, dilations = (1, 1),
+                          layout = "channels_last", to = dtype f32}}
+      return %y
+    }}"""
+
+
+def matmul_of(m: int, n: int, k: int, types: tuple[str, str, str]) -> str:
+    """A GEMM of small numbers."""
+    a, b, c = types
+    operator = "matmul_integer(%x, %w)" if c == "i32" else f"matmul(%x, %w) {{to = dtype {c}}}"
+    return f"""graph @main(%x: {a}[{m}, {k}], %w: {b}[{k}, {n}]) -> ({c}[{m}, {n}]) {{
+      %y = {operator}
+      return %y
+    }}"""
+
+
+def attention(heads: int, queries: int, keys: int, features: int, **more: Any) -> str:
+    of = more.pop("of", "f32")
+    q, k = (f"{of}{[1, heads, rows, features]}" for rows in (queries, keys))
+    shown = ", ".join(f"{name} = {value}" for name, value in more.items())
+    return f"""graph @main(%q: {q}, %k: {k}, %v: {k}) -> ({q}) {{
+      %y = attention(%q, %k, %v) {{{shown}}}
+      return %y
+    }}"""
+
+
+def lstm(steps: int, batch: int, hidden: int) -> str:
+    state, gates = f"f32{[batch, hidden]}", 4 * hidden
+    functions = '(("sigmoid", 0.0, 0.0), ("tanh", 0.0, 0.0), ("tanh", 0.0, 0.0))'
+    return f"""graph @main(%g: f32{[steps, batch, gates]}, %w: f32{[gates, hidden]}, %h: {state},
+                           %c: {state}) -> (f32{[steps, batch, hidden]}, {state}, {state}) {{
+      %y, %p, %q = lstm(%g, %w, none, %h, %c) {{activations = {functions}, reverse = false}}
+      return %y, %p, %q
+    }}"""
+
+
+def clipped(m: int, n: int) -> str:
+    """What no rule but the last takes: a choice between statements."""
+    return f"""func @clipped(%x: f32[{m}, {n}], %y: f32[{m}, {n}]) stage scheduled {{
+      for %i in 0..{m} {{ for %j in 0..{n} {{
+        block @y(%v0: spatial {m} = %i, %v1: spatial {n} = %j) {{
+          reads %x[%v0, %v1]
+          writes %y[%v0, %v1]
+          if %x[%v0, %v1] < 0.0 {{ %y[%v0, %v1] = 0.0 }} else {{ %y[%v0, %v1] = %x[%v0, %v1] }}
+        }}
+      }} }}
+    }}"""
+
+
 def matmul(m: int, n: int, k: int) -> str:
     return f"""graph @main(%x: f32[{m}, {k}], %w: f32[{k}, {n}]) -> (f32[{m}, {n}]) {{
       %y = matmul(%x, %w)
@@ -117,13 +186,36 @@ TRANSPOSE = "transpose(%x) {perm = (1, 0)}"
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel that a rule schedules: its graph, and whether its weights are known beforehand."""
+    """A kernel that a rule schedules: a graph or function, and which parameters are weights."""
 
     rule: str
     name: str
-    graph: str
+    source: str
     constants: tuple[str, ...] = ("w",)
+    tolerance: float = TOLERANCE
 
+    @property
+    def function(self) -> Any:
+        """What is scheduled, as lowering makes it."""
+        from tilewright import graph, tensor
+        from tilewright.lower.graph import lower_graph
+
+        if self.source.startswith("func"):
+            return tensor.parse(self.source)
+        return lower_graph(graph.parse(self.source).main, "kernel")
+
+    @property
+    def target(self) -> str:
+        """This machine; for dot products without matrix tiles, which would come before them."""
+        from tilewright.base.target import Target
+
+        has_tiles = Target.parse("cpu").has("amx-tile")
+        return "cpu -mattr=-amx-tile" if self.rule in DOT_RULES and has_tiles else "cpu"
+
+
+BYTES = ("u8" if platform.machine() in ("x86_64", "AMD64") else "i8", "i8", "i32")  # of dots
+BF16 = ("bf16", "bf16", "f32")
+DOT_RULES, TILE_RULES = ("gemm_dot", "conv_dot"), ("gemm_amx", "conv_amx", "attention_amx")
 
 KERNELS = (
     Kernel("gemm", "bert 128x768x768", matmul(128, 768, 768)),
@@ -167,15 +259,56 @@ KERNELS = (
         Kernel("transpose", f"{m}x{n}", one(f"f32[{m}, {n}]", f"f32[{n}, {m}]", TRANSPOSE), ())
         for m, n in ((512, 512), (3136, 64), (100, 1000))
     ),
+    *(
+        Kernel("attention", f"{heads} heads {queries}x{keys}", attention(heads, queries, keys, 64))
+        for heads, queries, keys in ((12, 128, 128), (12, 197, 197), (4, 64, 1024))
+    ),
+    *(
+        Kernel("recurrent", f"lstm {batch}x{hidden}", lstm(8, batch, hidden))
+        for batch, hidden in ((1, 650), (4, 256), (16, 128))
+    ),
+    Kernel("gemm_dot", "bytes 128x768x768", matmul_of(128, 768, 768, BYTES)),
+    Kernel("gemm_dot", "bytes 8x1000x2048", matmul_of(8, 1000, 2048, BYTES)),
+    Kernel("gemm_dot", "bytes 784x128x256", matmul_of(784, 128, 256, BYTES)),
+    Kernel("conv_dot", "bytes 3x3 28x28x64", conv_integer(28, 64, 64, 3, BYTES[0])),
+    Kernel("conv_dot", "bytes 1x1 28x28x192 to 64", conv_integer(28, 192, 64, 1, BYTES[0])),
+    Kernel("conv_dot", "bytes 3x3 14x14x256", conv_integer(14, 256, 256, 3, BYTES[0])),
+    Kernel("gemm_amx", "bf16 197x768x768", matmul_of(197, 768, 768, BF16)),
+    Kernel("gemm_amx", "bf16 8x1000x2048", matmul_of(8, 1000, 2048, BF16)),
+    Kernel("gemm_amx", "tiles of bytes 784x128x256", matmul_of(784, 128, 256, BYTES)),
+    Kernel("conv_amx", "bf16 3x3 28x28x64", conv_bf16(28, 64, 64, 3)),
+    Kernel("conv_amx", "bf16 3x3 16x16x512", conv_bf16(16, 512, 512, 3)),
+    Kernel("conv_amx", "tiles of bytes 3x3 28x28x128", conv_integer(28, 128, 128, 3, BYTES[0])),
+    *(
+        Kernel(
+            "attention_amx",
+            f"bf16 {heads} heads {queries}x{keys}",
+            attention(heads, queries, keys, 64, of="bf16", rounded="true"),
+            (),
+            ROUNDED,
+        )
+        for heads, queries, keys in ((12, 128, 128), (12, 384, 384), (4, 64, 1024))
+    ),
+    *(
+        Kernel("fallback", f"clipped {m}x{n}", clipped(m, n), ())
+        for m, n in ((128, 3072), (1, 1000), (3136, 64))
+    ),
 )
 
 
 def open_rules() -> tuple[str, ...]:
-    """The rules for CPUs that leave something to decide."""
+    """The rules for CPUs that leave something to decide, and that this one can run."""
+    from tilewright.base.dots import dots_of
+    from tilewright.base.target import Target
+    from tilewright.base.tiles import tile_product
     from tilewright.rules.cpu import RULES
     from tilewright.rules.rule import Closed
 
-    return tuple(rule.name for entry in RULES for rule in entry if rule.plan is not Closed)
+    target = Target.parse("cpu")
+    missing = () if dots_of(target, *BYTES) else DOT_RULES
+    missing += () if tile_product(target, *BF16[:2]) else TILE_RULES
+    found = [rule.name for entry in RULES for rule in entry if rule.plan is not Closed]
+    return tuple(name for name in found if name not in missing)
 
 
 # --------------------------------------------------------------------------- plans of one kernel
@@ -189,6 +322,7 @@ class Timed:
     cycles: float
     seconds: float
     error: str = ""  # why there is no time: refused, another answer, crashed
+    terms: Mapping[str, float] = field(default_factory=dict)  # of the cost, in cycles
 
 
 class Runner:
@@ -196,15 +330,12 @@ class Runner:
 
     def __init__(self, kernel: Kernel, threads: int) -> None:
         from tilewright.base.target import Target
-        from tilewright.graph.parser import parse
-        from tilewright.lower.graph import lower_graph
 
         self.kernel, self.threads = kernel, threads
-        self.target = Target.parse("cpu")
-        self.function = lower_graph(parse(kernel.graph).main, "kernel")
+        self.target, self.function = Target.parse(kernel.target), kernel.function
         random = np.random.default_rng(SEED)
         self.args = [
-            report.aligned(random.standard_normal(_shape(each)).astype(np.float32))
+            report.aligned(_drawn(each, random, each.name in kernel.constants))
             for each in self.function.buffers
         ]
         self.expected = self._results(self.function)
@@ -243,7 +374,7 @@ class Runner:
         packed = [report.aligned(np.zeros(_shape(each), _numpy(each))) for each in split.results]
         if split.packer is not None:
             build(split.packer, self.target)(*(self.args[at] for at in split.weights), *packed)
-        outputs = {at: report.aligned(np.full_like(self.args[at], np.nan)) for at in self._outputs}
+        outputs = {at: report.aligned(_unwritten(self.args[at])) for at in self._outputs}
         args = [
             outputs.get(each.position, self.args[each.position])
             if isinstance(each, Given)
@@ -254,9 +385,10 @@ class Runner:
         run(*args, threads=self.threads)
         wrong = ""
         for got, expected in zip(outputs.values(), self.expected, strict=True):
-            most = float(np.abs(expected).max())
-            off = float(np.abs(got - expected).max())
-            if not off <= TOLERANCE * most:
+            wide = expected.astype(np.float64)
+            most = float(np.abs(wide).max())
+            off = float(np.abs(got.astype(np.float64) - wide).max())
+            if not off <= self.kernel.tolerance * most:
                 wrong = f"another answer: off by {off:g}, results up to {most:g}"
         return (lambda: run(*args, threads=self.threads)), wrong
 
@@ -294,6 +426,22 @@ def _numpy(buffer: Any) -> Any:
     return buffer.dtype.numpy
 
 
+def _drawn(buffer: Any, random: np.random.Generator, is_weight: bool) -> Array:
+    """Values of a buffer's type; integers of all sizes, weights as small as those of layers."""
+    shape, of = _shape(buffer), buffer.dtype
+    if of.is_int:
+        limits = np.iinfo(of.numpy)
+        drawn: Array = random.integers(limits.min, limits.max + 1, shape).astype(of.numpy)
+        return drawn
+    scale = WEIGHT_SCALE if is_weight else 1.0
+    return (scale * random.standard_normal(shape)).astype(of.numpy)
+
+
+def _unwritten(like: Array) -> Array:
+    """What no kernel computes by chance."""
+    return np.full_like(like, np.iinfo(like.dtype).min if like.dtype.kind in "iu" else np.nan)
+
+
 def measure_kernel(kernel: Kernel, samples: int, threads: int) -> Iterator[Timed | str]:
     """The default plan and others, each announced by its text before it is tried."""
     from tilewright.base.errors import TilewrightError
@@ -325,29 +473,34 @@ def measure_kernel(kernel: Kernel, samples: int, threads: int) -> Iterator[Timed
         if wrong:
             yield Timed(text, 0.0, 0.0, wrong)
             continue
-        cycles = next(d for d in scheduled.decisions if d.block == offer.block)
-        runs[text] = (run, cycles.predicted_ns)
+        decided = next(d for d in scheduled.decisions if d.block == offer.block)
+        runs[text] = (run, decided)
     best, sweep = dict.fromkeys(runs, float("inf")), runner.sweep()
     for _ in range(ROUNDS):
         for text, (run, _) in runs.items():
             yield text
             best[text] = min(best[text], *cold_seconds(run, sweep))
-    for text, (_, predicted_ns) in runs.items():
-        yield Timed(text, predicted_ns, best[text])
+    for text, (_, decided) in runs.items():
+        yield Timed(text, decided.predicted_ns, best[text], "", dict(decided.terms))
 
 
-def serve(name: str, samples: int, threads: int) -> None:
+def serve(name: str, samples: int, threads: int, cores: Sequence[int]) -> None:
     """Measure one kernel in this process; a line of JSON for each thing that happens."""
+    if cores:
+        os.sched_setaffinity(0, cores)
     kernel = next(each for each in KERNELS if each.name == name)
     for event in measure_kernel(kernel, samples, threads):
         told = event if isinstance(event, str) else event.__dict__
         print(json.dumps(told), flush=True)
 
 
-def in_a_process(kernel: Kernel, options: argparse.Namespace) -> tuple[list[Timed], str]:
+def in_a_process(
+    kernel: Kernel, options: argparse.Namespace, cores: Sequence[int]
+) -> tuple[list[Timed], str]:
     """What came of all plans of a kernel; and why there is nothing, if so."""
     command = [sys.executable, __file__, "--serve", kernel.name]
     command += ["--samples", str(options.samples), "--threads", str(options.threads)]
+    command += ["--cores", *map(str, cores)] if cores else []
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=options.limit
@@ -451,27 +604,26 @@ def figures_of(outcomes: Sequence[Outcome], rules: Sequence[str]) -> list[Figure
 
 
 def show(outcomes: Sequence[Outcome]) -> None:
-    table = Table("rule", "kernel", "plans", "default", "best", "x", "rank corr.", "fastest plan")
+    """A line for each kernel, and for each plan that failed."""
     for each in outcomes:
-        if not each.good:
-            table.add_row(each.kernel.rule, each.kernel.name, "0", "", "", "", "", each.note)
-            continue
-        table.add_row(
-            each.kernel.rule,
-            each.kernel.name,
-            str(len(each.good)),
-            f"{each.good[0].seconds * 1e6:.1f} us",
-            f"{each.best.seconds * 1e6:.1f} us",
-            f"{each.slower:.2f}",
-            f"{each.correlation:.2f}",
-            "the default" if each.best is each.good[0] else each.best.plan,
-        )
-    console = Console(width=None if sys.stdout.isatty() else 220)
-    console.print(table)
-    for each in outcomes:
+        name = f"{each.kernel.rule} {each.kernel.name}"
+        if each.good:
+            default_us, best_us = (t.seconds * 1e6 for t in (each.good[0], each.best))
+            print(
+                f"{name:50} {len(each.good):3} plans, default {default_us:8.1f} us, best "
+                f"{best_us:8.1f}: {each.slower:.2f} x, rank correlation {each.correlation:.2f}"
+            )
+            if each.best is not each.good[0]:
+                print(f"    default {each.good[0].plan}\n    best    {each.best.plan}")
+        else:
+            print(f"{name:50} nothing ran: {each.note}")
         for bad in each.bad:
-            console.print(f"{each.kernel.rule} {each.kernel.name}: {bad.plan}", markup=False)
-            console.print(f"    {bad.error}", markup=False, style="red")
+            print(f"    {bad.plan}: {bad.error}")
+
+
+def as_rows(kernel: Kernel, timed: Sequence[Timed]) -> list[dict[str, Any]]:
+    """Every plan of a kernel, as JSON holds it."""
+    return [{"rule": kernel.rule, "kernel": kernel.name, **each.__dict__} for each in timed]
 
 
 # --------------------------------------------------------------------------- plans that changed
@@ -588,6 +740,16 @@ def _indented(plans: str, mark: str) -> str:
 # --------------------------------------------------------------------------- the script
 
 
+def cores_of_jobs(jobs: int, threads: int) -> list[Sequence[int]]:
+    """Cores of its own for each job; a job alone has all of them."""
+    if jobs == 1:
+        return [()]
+    cores = sorted(os.sched_getaffinity(0))
+    if jobs * threads > len(cores):
+        sys.exit(f"{jobs} jobs of {threads} threads need more than {len(cores)} cores")
+    return [cores[at * threads : (at + 1) * threads] for at in range(jobs)]
+
+
 def measure(options: argparse.Namespace) -> list[Figure]:
     if options.diff:
         import zoo
@@ -596,10 +758,21 @@ def measure(options: argparse.Namespace) -> list[Figure]:
         return diff(options)
     rules = [name for name in open_rules() if not options.rules or name in options.rules]
     chosen = [each for each in KERNELS if each.rule in rules]
-    outcomes = []
-    for kernel in track(chosen, "measuring", console=Console(stderr=True)):
-        timed, note = in_a_process(kernel, options)
-        outcomes.append(Outcome(kernel, tuple(timed), note.splitlines()[-1] if note else ""))
+    free: SimpleQueue[Sequence[int]] = SimpleQueue()
+    for cores in cores_of_jobs(options.jobs, options.threads):
+        free.put(cores)
+
+    def measured(kernel: Kernel) -> Outcome:
+        cores = free.get()
+        timed, note = in_a_process(kernel, options, cores)
+        free.put(cores)
+        if options.raw:
+            with options.raw.open("a") as file:
+                file.writelines(f"{json.dumps(row)}\n" for row in as_rows(kernel, timed))
+        return Outcome(kernel, tuple(timed), note.splitlines()[-1] if note else "")
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        outcomes = list(report.tracked(pool.map(measured, chosen), "measuring", len(chosen)))
     show(outcomes)
     return figures_of(outcomes, rules)
 
@@ -608,6 +781,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rules", nargs="*", help="names of rules; all that are open otherwise")
     parser.add_argument("--samples", type=int, default=64, help="plans drawn for each kernel")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=1, help="kernels measured at a time")
+    parser.add_argument("--raw", type=Path, help="a file to add a line to for every plan")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each kernel")
     parser.add_argument("--diff", metavar="REF", help="list plans that differ from a git revision")
     parser.add_argument("--target", default="cpu", help="with --diff: for which plans are made")
@@ -618,11 +793,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main() -> None:
     inner = argparse.ArgumentParser(add_help=False)
     inner.add_argument("--serve")
+    inner.add_argument("--cores", nargs="*", type=int, default=())
     inner.add_argument("--list", action="store_true")
     arguments(inner)
     options, _ = inner.parse_known_args()
     if options.serve:
-        serve(options.serve, options.samples, options.threads)
+        serve(options.serve, options.samples, options.threads, options.cores)
     elif options.list:
         list_plans(options)
     else:

@@ -35,6 +35,28 @@ class Cache:
         """Addresses that are a multiple of this apart compete for the same set."""
         return max(self.line_bytes, self.size_bytes // self.ways)
 
+    @property
+    def same_set_lines(self) -> int:
+        """Lines of one set that stay while other data streams by: two of three ways."""
+        return max(2, self.ways * 2 // 3)
+
+    # How much of a cache a plan may count on. Nothing has all of it: other operands pass through.
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of what is read again and again while other data streams by."""
+        return self.size_bytes // 2
+
+    @property
+    def block_bytes(self) -> int:
+        """Of a block that stays beside two operands that are blocked too."""
+        return self.size_bytes // 4
+
+    @property
+    def passing_bytes(self) -> int:
+        """Of a block whose successor is fetched meanwhile."""
+        return self.size_bytes // 8
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -57,6 +79,15 @@ class Machine:
     cores: int
     tile_cycles: float = 16.0  # of one matrix-tile multiply-add, where the processor has tiles
     tile_row_bytes_per_cycle: float = 32.0  # of loading rows of a tile from L2
+    chunk_ns: float = 100.0  # until a thread has taken one more chunk of a parallel loop
+    address_registers: int = 14  # rows that can be walked over side by side
+    loop_body_instructions: int = 128  # of a loop that the front end delivers without decoding
+    branch_miss_cycles: float = 20.0  # of a branch that was not foreseen, as at the end of a loop
+    gather_lane_cycles: float = 2.0  # of each lane that is loaded by itself
+    lines_ahead: int = 8  # of a stream that are to be under way from L2, as prefetches
+    memory_lines_ahead: int = 32  # the same, from beyond L2
+    prefetch_streams: int = 16  # rows at a time that the hardware prefetchers follow
+    exposed_share: float = 0.1  # of a transfer that prefetching does not hide
     source: str = GUESSED  # known, measured or guessed
 
     @property
@@ -130,6 +161,21 @@ _UNITS = {
     "-line": "bytes",
     **dict.fromkeys(LEVELS, "bytes"),
 }
+
+
+# --------------------------------------------------------------------------- functions
+
+# Cycles of a vector of 32-bit lanes; what is not named here is one instruction or two.
+FUNCTION_CYCLES: Mapping[str, float] = {
+    **dict.fromkeys(("exp", "log", "exp2", "log2", "expm1", "log1p", "sigmoid", "tanh"), 20.0),
+    **dict.fromkeys(("erf", "sin", "cos", "tan", "sinh", "cosh", "asinh", "acosh", "atanh"), 30.0),
+    **dict.fromkeys(("asin", "acos", "atan", "atan2", "pow", "fmod"), 60.0),
+    **dict.fromkeys(("sqrt", "rsqrt"), 18.0),
+    "div": 12.0,
+}
+OTHER_FUNCTION_CYCLES, CONVERT_CYCLES, OPERATION_CYCLES = 2.0, 1.0, 0.5
+CONVERT_STORE_CYCLES, NARROW_CYCLES = 4.0, 6.0  # of a vector of sums: to memory; to bytes before
+LOOP_CYCLES = 2.0  # of one turn of a loop around vectors: counting, addresses, a branch
 
 
 # --------------------------------------------------------------------------- known processors

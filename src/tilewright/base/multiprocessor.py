@@ -35,6 +35,20 @@ class Multiprocessor:
     access_bytes: int  # the widest access of one thread
     sector_bytes: int  # that memory is read in, of the programming model's guide
 
+    @property
+    def access_words(self) -> int:
+        """Of 4 bytes, in the widest access of one thread."""
+        return self.access_bytes // 4
+
+    @property
+    def accumulators(self) -> int:
+        """Sums that a thread of the largest block keeps: half of its registers."""
+        return self.registers // self.block_threads // 2
+
+
+WARP = 32  # threads that run in step: of the programming model, not of one processor
+USUAL_THREADS = 256  # of a block where nothing asks for more or fewer
+LINE_BYTES = 128  # of its caches, and what buffers in shared memory are aligned to
 
 # A kernel that starts early finds its blocks where those before it left room, not spread evenly:
 # one that waits for memory gains a launch by it, one that computes loses more.
@@ -50,7 +64,7 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
     number = int(target.mcpu.removeprefix("sm_").rstrip("af"))
     return Multiprocessor(
         count=target.cores,
-        warp=32,
+        warp=WARP,
         threads=2048 if number in (70, 80, 90, 100) else 1536,
         registers=65536,
         block_threads=512,

@@ -122,6 +122,11 @@ class Target:
         """Whether instructions look vectors of bytes up in a table of 256."""
         return self.kind == CPU and (self.arch == "aarch64" or self.has("avx2"))
 
+    @property
+    def vector_bytes(self) -> int:
+        """Of one register."""
+        return self.vector_bits // 8
+
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in one vector register; at least 1."""
         return max(1, self.vector_bits // bits)

@@ -42,7 +42,7 @@ from tilewright.tensor.visit import blocks
 RULES: Mapping[str, RuleSet] = {CPU: CPU_RULES, WASM: CPU_RULES, CUDA: GPU_RULES}
 
 
-FAR = 4.0  # times the default's cost: what another rule would take is no alternative then
+RIVAL_TIMES = 4.0  # the default's cost: what takes longer by another rule is no alternative
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def alternatives(
         """Whether a rule gets to the block when it is asked for, and can schedule it."""
         priced = rule.default(problem, taken.context)
         cycle_ns = taken.context.target.machine.cycle_ns
-        if priced is None or priced.cycles * cycle_ns > FAR * ns > 0:
+        if priced is None or priced.cycles * cycle_ns > RIVAL_TIMES * ns > 0:
             return False
         choice = Choice(rule.name, plan_text(priced.plan))
         try:

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tilewright.base.dtype import INDEX, DType
-from tilewright.base.machine import Machine
+from tilewright.base.dtype import I8, INDEX, DType
+from tilewright.base.machine import (
+    CONVERT_CYCLES,
+    FUNCTION_CYCLES,
+    OPERATION_CYCLES,
+    OTHER_FUNCTION_CYCLES,
+    Machine,
+)
 from tilewright.base.target import Target
 from tilewright.rules.match.nest import Nest, guess
 from tilewright.sym import Cast, Const, Div, Expr, Select, Var, uses_var
 from tilewright.tensor.ir import Block, Buffer, Call, Load
 from tilewright.tensor.visit import exprs
 
-CALLS = {  # cycles of a vector of 32-bit lanes; what is not named here is one instruction or two
-    **dict.fromkeys(("exp", "log", "exp2", "log2", "expm1", "log1p", "sigmoid", "tanh"), 20.0),
-    **dict.fromkeys(("erf", "sin", "cos", "tan", "sinh", "cosh", "asinh", "acosh", "atanh"), 30.0),
-    **dict.fromkeys(("asin", "acos", "atan", "atan2", "pow", "fmod"), 60.0),
-    **dict.fromkeys(("sqrt", "rsqrt"), 18.0),
-}
-CHEAP_CYCLES = 6.0  # per vector: fetching a value again takes as long
+CHEAP_CYCLES = 6.0  # per vector: fetching a value again from L1 takes as long
+TIE_SHARE = 0.01  # of the time: what decides between plans that are otherwise alike
 
 
 def cycles(expr: Expr) -> float:
@@ -30,12 +31,12 @@ def cycles(expr: Expr) -> float:
     if isinstance(expr, (Var, Const, Load)) or expr.dtype is INDEX:
         return 0.0
     if isinstance(expr, Call):
-        return CALLS.get(expr.op, 2.0)
+        return FUNCTION_CYCLES.get(expr.op, OTHER_FUNCTION_CYCLES)
     if isinstance(expr, Div):
-        return 12.0
+        return FUNCTION_CYCLES["div"]
     if isinstance(expr, (Cast, Select)):
-        return 1.0
-    return 0.5
+        return CONVERT_CYCLES
+    return OPERATION_CYCLES
 
 
 def body_cycles(block: Block) -> float:
@@ -43,9 +44,9 @@ def body_cycles(block: Block) -> float:
     return sum(cycles(expr) for expr in exprs(block.body))
 
 
-def is_cheap(block: Block, limit_cycles: float = CHEAP_CYCLES) -> bool:
+def is_cheap(block: Block) -> bool:
     """Whether computing a value anew costs no more than fetching it again."""
-    return body_cycles(block) <= limit_cycles
+    return body_cycles(block) <= CHEAP_CYCLES
 
 
 def widest(block: Block) -> DType:
@@ -61,7 +62,7 @@ def _is_index(expr: Expr) -> bool:
 
 def lanes_of(target: Target, block: Block) -> int:
     """Elements that a vector of the machine holds of the block's widest type."""
-    return max(1, target.vector_bits // max(8, widest(block).bits))
+    return max(1, target.vector_bits // max(I8.bits, widest(block).bits))
 
 
 def instance_cycles(nest: Nest, target: Target) -> float:
@@ -96,7 +97,7 @@ def instance_bytes(nest: Nest, machine: Machine) -> list[float]:
     found: list[float] = []
     for access in nest.accesses:
         if any(access.stride(nest.var(at)) is None for at in nest.loops):
-            found.append(machine.l1d.line_bytes / 4)  # anywhere: a good part of a cache line
+            found.append(machine.l1d.line_bytes / 2)  # anywhere: a good part of a line
         else:
             found.append(access.buffer.dtype.size_bytes * _touched(nest, access.offset))
     return found

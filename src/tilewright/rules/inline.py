@@ -12,7 +12,7 @@ from tilewright.tensor.schedule import Schedule
 from tilewright.tensor.visit import blocks, exprs, walk
 
 REPEATED_LOADS = 3  # a value that is computed again may fetch this many others
-MOST_SPELLED = 1000  # nodes of a value written out in full, shared parts as often as they are used
+SPELLED_NODES = 1000  # of a value written out in full, shared parts as often as they are used
 
 
 def inline_producers(sch: Schedule) -> None:
@@ -23,7 +23,7 @@ def inline_producers(sch: Schedule) -> None:
         if not readers or block.annotations:  # marked by lowering: a stage that a rule places
             continue
         block = block_of(sch.function, block.name)
-        if _spelled(block) > MOST_SPELLED:
+        if _spelled(block) > SPELLED_NODES:
             continue
         consumers = [block_of(sch.function, reader.name) for reader in readers]
         again = len(readers) > 1 or any(_repeats(block, reader) for reader in consumers)

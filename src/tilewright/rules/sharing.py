@@ -19,11 +19,10 @@ import numpy as np
 
 from tilewright.base.machine import Machine
 from tilewright.rules.context import RuleContext
-from tilewright.rules.space import Column, Columns, Value
+from tilewright.rules.space import Column, Columns, Value, doublings
 
 NONE = "none"
-CHUNKS_PER_THREAD = (8, 4, 2, 1)  # in the order of preference: threads differ in speed
-DYNAMIC_WAKES = 2  # of a chunk's work in wake-ups: of a dynamic extent there may be far fewer
+MOST_CHUNKS_PER_THREAD = 8  # threads differ in speed: an eighth of a share is waited for at most
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,13 @@ class Work:
         if self.is_static:
             return (1,)
         found: list[int] = []
-        for per_thread in CHUNKS_PER_THREAD:
+        for per_thread in reversed(doublings(MOST_CHUNKS_PER_THREAD)):
             parts = -(-per_thread * context.threads // self.repeats)
             found += [max(1, self.units // parts), even_share(self.units, parts)]
         if self.is_dynamic:
-            wakes = DYNAMIC_WAKES * context.target.machine.wake_cycles
-            most = max(1, int(wakes / max(self.unit_cycles, 1e-3)))
+            # Of a dynamic extent there may be far fewer: a chunk is worth waking a thread, no more.
+            worth = 2 * context.target.machine.wake_cycles
+            most = max(1, int(worth / self.unit_cycles)) if self.unit_cycles else 1
             found = [min(size, most) for size in found]
         return tuple(dict.fromkeys(found))
 
@@ -58,7 +58,8 @@ Forms = Mapping[Value, Axes]  # where that depends on another field: by the fiel
 def even_share(whole: int, parts: int) -> int:
     """The size of parts: without a rest, if there is such a size a little above."""
     least = max(1, -(-whole // parts))
-    return next((size for size in range(least, least + least // 4 + 1) if whole % size == 0), least)
+    even = range(least, least + 2 * least // MOST_CHUNKS_PER_THREAD + 1)
+    return next((size for size in even if whole % size == 0), least)
 
 
 def sharing_candidates(axes: Axes, context: RuleContext) -> dict[str, tuple[Value, ...]]:
@@ -93,8 +94,9 @@ def sharing_terms(
         total = max(1.0, float(work.units) * work.repeats)  # a model may ask for any size
         share = np.where(here, np.minimum(1.0, np.maximum(1 / threads, rounds / total)), share)
         dispatch = np.where(here, chunks / threads * chunk_cycles(machine), dispatch)
-        late = np.minimum(chunk, total) * serial_cycles / total / 2
-        imbalance = np.where(here, late, imbalance)
+        # Where a core is taken away, all others wait for its chunk; that is seldom.
+        late = np.minimum(chunk, total) * serial_cycles / total
+        imbalance = np.where(here, machine.exposed_share * late, imbalance)
     wake = np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles)
     return {
         "compute": serial_cycles * share,
@@ -133,5 +135,5 @@ def forms_terms(
 
 
 def chunk_cycles(machine: Machine) -> float:
-    """To take one more chunk: a call of the loop's body."""
-    return machine.cycles(machine.kernel_call_ns)
+    """To take one more chunk: a line that threads share comes over, and the loop's body starts."""
+    return machine.cycles(machine.chunk_ns)

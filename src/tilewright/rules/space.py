@@ -28,8 +28,28 @@ Column = np.ndarray[Any, np.dtype[Any]]
 Columns = Mapping[str, Column]
 P = TypeVar("P", bound="DataclassInstance")
 
-MAX_ROWS = 1 << 13  # of columns that are weighed at a time; what is larger is chosen in stages
-BEAM = 6  # choices of a stage that are followed
+WEIGHED_ROWS = 1 << 13  # of columns at a time; what is larger is chosen in stages
+SAMPLE_DRAWS = 64  # of that many rows each, until enough legal plans are found
+BEAM_CHOICES = 6  # of a stage that are followed: its best may not be the best of all
+
+
+def doublings(most: int, least: int = 1) -> tuple[int, ...]:
+    """1, 2, 4, 8 ... up to a number: candidates for what is unrolled, cut or shared out."""
+    found = [max(1, least)]
+    while 2 * found[-1] <= most:
+        found.append(2 * found[-1])
+    return tuple(found)
+
+
+def tile_sizes(most: int) -> tuple[int, ...]:
+    """1, 2, 3, 4, 6, 8, 12 ... up to a number: candidates for vectors of a register tile."""
+    between = (size + size // 2 for size in doublings(most) if size > 1)
+    return tuple(sorted({*doublings(most), *(size for size in between if size <= most)}))
+
+
+def preferring(first: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Candidates with the one in front that is taken between equals."""
+    return (first, *(size for size in sizes if size != first))
 
 
 def unit(name: str, meaning: str = "") -> Any:
@@ -101,13 +121,15 @@ class Space(Generic[P]):
         }
         return self._legal(found)
 
-    def sample(self, count: int, random: np.random.Generator, *, draws: int = 64) -> Columns:
+    def sample(
+        self, count: int, random: np.random.Generator, *, draws: int = SAMPLE_DRAWS
+    ) -> Columns:
         """Legal combinations drawn at random, each once.
 
         A space too large to weigh whole is drawn from at most `draws` times, thousands of plans at
         a time: there are fewer where hardly any is legal.
         """
-        if self.size <= MAX_ROWS:
+        if self.size <= WEIGHED_ROWS:
             whole = self.columns()
             total = len(next(iter(whole.values())))
             chosen = random.choice(total, size=min(count, total), replace=False)
@@ -115,7 +137,7 @@ class Space(Generic[P]):
         rows: dict[tuple[Value, ...], None] = {}  # each once, in the order they were drawn
         for _ in range(draws):
             drawn = {
-                name: np.array(values)[random.integers(0, len(values), MAX_ROWS)]
+                name: np.array(values)[random.integers(0, len(values), WEIGHED_ROWS)]
                 for name, values in self.candidates.items()
             }
             found = self._legal(drawn)
@@ -147,14 +169,14 @@ class Space(Generic[P]):
         return plan_of(self.plan, values)
 
     def cheapest(
-        self, cost: Callable[[Columns], Cost], *, beam_width: int = BEAM, rounds: int = 2
+        self, cost: Callable[[Columns], Cost], *, beam_width: int = BEAM_CHOICES, rounds: int = 2
     ) -> Priced[P] | None:
         """The legal plan that costs least; None where none is legal.
 
         A space too large to weigh whole is searched stage by stage, a few of the cheapest choices
         at a time; a second round starts from what the first one found.
         """
-        whole = self.size <= MAX_ROWS or not self.stages
+        whole = self.size <= WEIGHED_ROWS or not self.stages
         stages = [list(self.candidates)] if whole else self.stages
         first = {name: values[0] for name, values in self.candidates.items()}
         best: tuple[float, dict[str, Value]] | None = None
@@ -183,7 +205,7 @@ class Space(Generic[P]):
         if not len(next(iter(columns.values()))):
             return []
         cycles = cost(columns).cycles
-        rows = np.argsort(cycles, kind="stable")[:BEAM]
+        rows = np.argsort(cycles, kind="stable")[:BEAM_CHOICES]
         return [
             (float(cycles[row]), {name: column[row].item() for name, column in columns.items()})
             for row in rows

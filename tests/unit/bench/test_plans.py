@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from tilewright.driver.kernel_code import function_of, schedule_job
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import planned_calls
 from tilewright.graph.parser import parse
-from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
+from tilewright.rules.cpu import RULES
+from tilewright.rules.rule import Closed
 
 BENCH = Path(__file__).parents[3] / "bench"
 
@@ -84,16 +86,28 @@ def test_changes_of_plans_are_told_kernel_by_kernel(plans):
     assert plans.compare(after, after) == ([], 3)
 
 
-def test_every_open_rule_has_kernels_that_it_schedules(plans):
-    met = set()
+SERVERS = {"u8": "x86_64-linux-gnu -mcpu=cascadelake", "i8": "aarch64-linux-gnu -mcpu=neoverse-n1"}
+
+
+def test_every_open_rule_has_three_kernels_that_it_schedules(plans):
+    server, tiles = SERVERS[plans.BYTES[0]], "x86_64-linux-gnu -mcpu=emeraldrapids"
+    met = Counter()
     for kernel in plans.KERNELS:
-        fn = lower_graph(parse(kernel.graph).main, "kernel")
-        made = schedule(
-            fn, "aarch64-linux-gnu -mcpu=neoverse-n1", threads=2, constants=kernel.constants
-        )
+        target = tiles if kernel.rule in plans.TILE_RULES else server
+        made = schedule(kernel.function, target, threads=2, constants=kernel.constants)
         assert [each.block for each in made.offers] == [each.block for each in made.decisions]
-        met |= {offer.rule.name for offer in made.offers if offer.is_open}
-    assert met >= {each.rule for each in plans.KERNELS} & set(plans.open_rules())
+        assert kernel.rule in {each.rule for each in made.decisions}, kernel.name
+        met[kernel.rule] += 1
+    rules = {rule.name for entry in RULES for rule in entry if rule.plan is not Closed}
+    assert {name: met[name] for name in rules if met[name] < 3} == {}
+
+
+def test_each_job_has_cores_of_its_own(plans, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
+    assert plans.cores_of_jobs(1, 2) == [()]
+    assert plans.cores_of_jobs(2, 2) == [[0, 1], [2, 3]]
+    with pytest.raises(SystemExit, match="need more than 4 cores"):
+        plans.cores_of_jobs(3, 2)
 
 
 def test_the_kernels_of_a_model_are_listed_once_with_their_plans():

@@ -5,20 +5,25 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright import te
+from tilewright.base.target import Target
 from tilewright.rules import Choice, default_schedule, schedule
 from tilewright.rules.cpu.gemm import GEMM
-from tilewright.rules.cpu.gemm_model import BODY_FMAS, unrolled_steps
+from tilewright.rules.cpu.gemm_model import unrolled_steps
 from tilewright.tensor.ir import UNROLL, For, Function
 from tilewright.tensor.visit import walk
 
+SERVER = "x86_64-linux-gnu -mcpu=emeraldrapids"
+
 
 def test_steps_divide_the_sum_and_keep_the_code_short() -> None:
-    assert unrolled_steps(768, 24) == 4
-    assert unrolled_steps(6, 24) == 2
-    assert unrolled_steps(197, 24) == 1
-    assert unrolled_steps(768, BODY_FMAS // 2) == 2
-    assert unrolled_steps(768, BODY_FMAS) == 1
-    assert unrolled_steps(768, 24, most=1) == 1
+    machine = Target.parse(SERVER).machine
+    most = machine.loop_body_instructions
+    assert unrolled_steps(768, 24, machine) == 4
+    assert unrolled_steps(6, 24, machine) == 2
+    assert unrolled_steps(197, 24, machine) == 1
+    assert unrolled_steps(768, most // 2, machine) == 2
+    assert unrolled_steps(768, most, machine) == 1
+    assert unrolled_steps(768, 1, machine) == machine.lines_ahead
 
 
 def product(m: int, n: int, k: int) -> Function:

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tilewright.rules.space import MAX_ROWS, Space, unit
+from tilewright.rules.space import (
+    WEIGHED_ROWS,
+    Space,
+    doublings,
+    preferring,
+    tile_sizes,
+    unit,
+)
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,7 @@ def test_samples_are_legal_and_each_drawn_once(size):
         {"a": values, "b": values, "c": values},
         legal=lambda c: (c["a"] + c["b"] * 3 + c["c"] * 7) % 31 == 0,  # few
     )
-    assert (space.size > MAX_ROWS) == (size == 64)
+    assert (space.size > WEIGHED_ROWS) == (size == 64)
     drawn = space.sample(5, np.random.default_rng(0))
     plans = [space.plan_at(drawn, row) for row in range(len(drawn["a"]))]
     assert len(plans) == len(set(plans)) == 5
@@ -41,3 +48,12 @@ def test_a_space_with_few_legal_plans_gives_all_it_finds():
     assert sorted(drawn["c"]) == [0, 1]
     none = Space(Plan, space.candidates, legal=lambda c: c["a"] > 99)
     assert len(none.sample(4, np.random.default_rng(0), draws=2)["a"]) == 0
+
+
+def test_candidates_double_or_lie_halfway_between():
+    assert doublings(8) == (1, 2, 4, 8)
+    assert doublings(9, 4) == (4, 8)
+    assert doublings(0) == (1,)
+    assert tile_sizes(15) == (1, 2, 3, 4, 6, 8, 12)
+    assert tile_sizes(1) == (1,)
+    assert preferring(4, doublings(8)) == (4, 1, 2, 8)

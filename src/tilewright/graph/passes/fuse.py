@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
@@ -38,7 +39,16 @@ from tilewright.sym import ONE, Expr, Var
 
 Shape = tuple[Expr, ...]
 
-MAP, ROWS, PRODUCT = 0, 1, 2  # what a group is: maps alone, reductions, a product
+
+class Kind(IntEnum):
+    """What a group is: maps alone, reductions, a product."""
+
+    MAP = 0
+    ROWS = 1
+    PRODUCT = 2
+
+
+MAP, ROWS, PRODUCT = Kind
 KINDS = {ELEMENTWISE: MAP, BROADCAST: MAP, INJECTIVE: MAP, REDUCTION: ROWS, COMPLEX: PRODUCT}
 REPEATED_OPERATIONS = 8  # per element, of what may be computed in several kernels
 PLACES = 16  # at which one kernel reads a value: concats of concats double them each time

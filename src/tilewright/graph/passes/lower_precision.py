@@ -17,6 +17,7 @@ from math import prod
 
 from tilewright.base.dtype import BF16, F16, F32, DType
 from tilewright.base.passes import PassContext
+from tilewright.base.tiles import ROWS as TILE_ROWS
 from tilewright.base.tiles import tile_product
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
@@ -35,8 +36,7 @@ from tilewright.graph.views import is_view
 from tilewright.sym import ONE, Const
 
 RECURRENT = ("rnn", "gru", "lstm")
-SHORTEST = 16  # steps of a sum from which on rounding the operands pays
-LARGE = 1 << 17  # elements of a value that does not stay in a cache beside what else is used
+LARGE_ELEMENTS = 1 << 17  # of a value that does not stay in a cache beside what else is used
 
 
 def lower_precision(module: Module, ctx: PassContext) -> Module:
@@ -118,7 +118,7 @@ def attention(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DT
         return steps.done()
     sizes = [dim for value in (q, k, v) for dim in (shape_of(value) or ())[2:]]
     known = [int(dim.value) for dim in sizes if isinstance(dim, Const)]
-    if q.tensor.dtype is not F32 or len(known) < len(sizes) or min(known) < SHORTEST:
+    if q.tensor.dtype is not F32 or len(known) < len(sizes) or min(known) < TILE_ROWS:
         return None
     steps = Steps(node, scope)
     rounded = [_rounded_behind(steps, value, small) for value in (q, k, v)]
@@ -176,7 +176,7 @@ def _is_kept(value: Value, scope: Scope) -> bool:
     if value.tensor.dtype is not F32 or "cast" not in scope.users.get(value, ()):
         return False
     shape = shape_of(value) or ()
-    return prod(int(dim.value) if isinstance(dim, Const) else 1 for dim in shape) >= LARGE
+    return prod(int(dim.value) if isinstance(dim, Const) else 1 for dim in shape) >= LARGE_ELEMENTS
 
 
 def _rounded_behind(steps: Steps, value: Value, small: DType) -> Value:
@@ -194,4 +194,4 @@ def _rounded(steps: Steps, value: Value, small: DType) -> Value:
 
 def _is_long(value: Value) -> bool:
     last = (shape_of(value) or (ONE,))[-1]
-    return not isinstance(last, Const) or int(last.value) >= SHORTEST
+    return not isinstance(last, Const) or int(last.value) >= TILE_ROWS

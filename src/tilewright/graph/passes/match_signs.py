@@ -26,7 +26,7 @@ from tilewright.graph.types import TensorType
 PRODUCTS = ("matmul_integer", "conv_integer")
 MOVES = ("reshape", "transpose", "slice", "max_pool")
 OTHER = {I8: U8, U8: I8}
-BIT = 128  # the one that a sign is
+BIT = 1 << (I8.bits - 1)  # the one that a sign is
 
 
 def match_signs(module: Module, ctx: PassContext) -> Module:

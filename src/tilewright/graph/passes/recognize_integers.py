@@ -15,15 +15,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tilewright.base.dtype import F32, I8, U8
+from tilewright.base.dtype import F32, I8, I32, I64, U8
 from tilewright.base.passes import PassContext
 from tilewright.graph.build import make_node, store_constant
 from tilewright.graph.definitions import Array
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
 
-MULTIPLIER_BITS = 31  # of a scale as a fixed-point number
-MOST_SHIFT = 62  # bits that a product may be shifted: it has 64
-MOST_FACTOR = 127  # of an operand of a sum: what a signed byte holds
+MULTIPLIER_BITS = I32.bits - 1  # of a scale as a fixed-point number
+MOST_SHIFT = I64.bits - 2  # bits that a product may be shifted: it has 64
+LOW, HIGH = int(np.iinfo(np.int8).min), int(np.iinfo(np.int8).max)  # of bytes
+MOST_FACTOR = HIGH  # of an operand of a sum: what a signed byte holds
 
 
 def recognize_integers(module: Module, ctx: PassContext) -> Module:
@@ -48,7 +49,7 @@ def fixed_point(ratios: Array) -> tuple[Array, Array] | None:
         np.where(over, shift - 1, shift),
     )
     spare = np.maximum(0, shift - MOST_SHIFT)
-    multiplier, shift = multiplier >> np.minimum(spare, 63), shift - spare
+    multiplier, shift = multiplier >> np.minimum(spare, I64.bits - 1), shift - spare
     if bool((shift < 0).any()):
         return None
     return multiplier.astype(np.int32), shift.astype(np.int32)
@@ -86,8 +87,8 @@ class _Weights:
 @dataclass
 class _Limits:
     zero: int
-    low: int = -128
-    high: int = 127
+    low: int = LOW
+    high: int = HIGH
 
     def attributes(self) -> dict[str, Attribute]:
         return {"zero": self.zero, "low": self.low, "high": self.high}
@@ -189,7 +190,7 @@ class _Recognizer:
         around = array.astype(np.int16) - zero.astype(np.int16)
         if perm is not None:
             around, axis = around.transpose(perm), perm.index(axis)
-        if (around < -128).any() or (around > 127).any():
+        if (around < LOW).any() or (around > HIGH).any():
             return None
         if scale.size > 1 and axis != channel:
             return None
@@ -214,7 +215,7 @@ class _Recognizer:
         if known.size not in (1, len(scales)):
             return None
         made = np.rint(known.reshape(-1) / scales)
-        if (np.abs(made) >= 2.0**31).any():
+        if (np.abs(made) >= 2.0**MULTIPLIER_BITS).any():
             return None
         return np.broadcast_to(made, scales.shape).astype(np.int32)
 
@@ -242,7 +243,7 @@ class _Recognizer:
         if any(user.op != "dequantize" for user in self.users.get(output, ())):
             return False
         scale, zero = found
-        by = 128 if output.tensor.dtype is U8 else 0
+        by = -LOW if output.tensor.dtype is U8 else 0
         value = self._layer(node, source, scale, _Limits(zero - by))
         if value is None:
             if not by:
@@ -282,9 +283,9 @@ class _Recognizer:
                     for end in ends
                 )
                 if low is not None:
-                    limits.low = max(limits.low, int(np.clip(low, -128, 127)))
+                    limits.low = max(limits.low, int(np.clip(low, LOW, HIGH)))
                 if high is not None:
-                    limits.high = min(limits.high, int(np.clip(high, -128, 127)))
+                    limits.high = min(limits.high, int(np.clip(high, LOW, HIGH)))
             else:
                 break
             value = node.inputs[0]
@@ -374,7 +375,7 @@ def _max_pool(
 ) -> Value | None:
     x = made.bytes_of(pool.inputs[0])
     same = x is not None and x.scale == scale and x.zero == limits.zero
-    if x is None or not same or (limits.low, limits.high) != (-128, 127):
+    if x is None or not same or (limits.low, limits.high) != (LOW, HIGH):
         return None
     if pool.get("ceil_mode", False) or pool.get("layout", "") not in ("", "NCHW"):
         return None
@@ -423,7 +424,7 @@ def _reshape(
     x = made.bytes_of(reshape.inputs[0])
     if x is None or x.scale != scale or x.zero != limits.zero or len(reshape.inputs) != 1:
         return None
-    if (limits.low, limits.high) != (-128, 127):
+    if (limits.low, limits.high) != (LOW, HIGH):
         return None
     value = made.add("reshape", node, x.value, **dict(reshape.attributes))
     before, after = x.value.tensor.static_shape, value.tensor.static_shape

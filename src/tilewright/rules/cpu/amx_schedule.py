@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.base.tiles import ROW_BYTES, TILE_PRODUCTS
+from tilewright.base.tiles import BLOCK_TILES, ROW_BYTES, TILE_PRODUCTS
 from tilewright.base.tiles import ROWS as TILE_ROWS
 from tilewright.intrin.amx import SCOPE, scope_of  # the intrinsics below are declared there
 from tilewright.rules.context import RuleContext
@@ -25,8 +25,6 @@ from tilewright.tensor.passes.interleave_loops import GUEST, HOST, INTERLEAVE
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_loop
 from tilewright.tensor.visit import output_buffers
-
-PACKED_TILES = 4  # of B that are packed together: a row of them is one or two lines of memory
 
 
 @dataclass(frozen=True)
@@ -244,8 +242,6 @@ def _multiples(found: Contraction, plan: Blocking) -> list[int]:
 
 # --------------------------------------------------------------------------- results
 
-INTERLEAVED_STEPS = 4  # of k, below which there is little to run between
-
 
 def epilogue_of(sch: Schedule, c: BlockRef) -> list[BlockRef]:
     """What reads the product and can be applied to a block of it."""
@@ -299,7 +295,8 @@ def overlap(sch: Schedule, at: LoopRef, sums: LoopRef, done: list[BlockRef], ste
     assert path is not None
     assert isinstance(path[-1], For)
     loop = path[-1]
-    if steps < INTERLEAVED_STEPS or not done or loop.extent is ONE:
+    # With fewer steps than a register block has tiles there is little to run between.
+    if steps < BLOCK_TILES * BLOCK_TILES or not done or loop.extent is ONE:
         return
     parts = len(loop.body.stmts) if isinstance(loop.body, Seq) else 1
     stored = parts - len(done) - 1
@@ -412,7 +409,8 @@ def pack(sch: Schedule, found: Contraction, plan: Blocking, panel: BlockRef) -> 
     j = own[_axis(found, found.b, found.n[-1])]
     rest = [loop for loop in own if loop not in (k, j)]
     ko, kg = sch.split(k, [None, plan.kind.group])
-    jo, js, ji = sch.split(j, [None, PACKED_TILES, TILE_ROWS])
+    tiles = 2 * BLOCK_TILES  # together: a row of them is one or two lines of memory
+    jo, js, ji = sch.split(j, [None, tiles, TILE_ROWS])
     sch.reorder(*rest, jo, ko, js, ji, kg)
     if found.stride(found.b, found.k[-1]) is ONE:  # a group is contiguous
         sch.vectorize(kg)

@@ -21,23 +21,27 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.machine import Cache
+from tilewright.base.machine import Cache, Machine
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.gemm_model import ceil_div, tiles_cycles, unrolled_steps
+from tilewright.rules.cpu.gemm_model import (
+    ceil_div,
+    most_vectors,
+    tiles_cycles,
+    unrolled_steps,
+)
 from tilewright.rules.cpu.gemm_schedule import unrolled_sum
 from tilewright.rules.match.nest import Nest, fused, guess, inner_nest, total
 from tilewright.rules.match.rows import Stages, own_axes, stages_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.sharing import NONE
-from tilewright.rules.space import Column, Columns, Cost, Space, unit
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, tile_sizes, unit
 from tilewright.sym import ONE, Const, Mul, Select, Var, uses_var
 from tilewright.tensor.ir import Load, Update
 from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import exprs
 
-MIN_LANES = 4  # of a vector: with fewer, queries are no lanes
 TILES, HEADS = "tiles", "heads"  # what threads share out: tiles of queries of all heads, or heads
 
 
@@ -97,7 +101,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Attention | N
     if found is None:
         return None
     lanes = costs.lanes_of(context.target, found.first.block)
-    is_wide = lanes >= MIN_LANES and 2 * found.stages.root.guess(found.row) >= lanes
+    is_wide = lanes > 2 and 2 * found.stages.root.guess(found.row) >= lanes
     return found if is_wide else None
 
 
@@ -111,7 +115,9 @@ def plans(found: Attention, context: RuleContext) -> Space[AttentionPlan]:
     axes = [*([TILES] if by_tiles else []), *([HEADS] if heads > 1 else [])]
     tiles = (2, 1) if rows > lanes else (1,)
     vectors = ceil_div(features, lanes)
-    values = tuple(count for count in (2, 1, 4, 3) if vectors % count == 0)
+    sizes = _near(tile_sizes(most_vectors(context.target)), 2)
+    few = registers // 2 // 2  # rows whose sums, by two vectors, take half of the registers
+    values = tuple(count for count in sizes if vectors % count == 0)
 
     def legal(c: Columns) -> Column:
         """Accumulators, the vectors they are multiplied by, and one that is broadcast."""
@@ -124,14 +130,19 @@ def plans(found: Attention, context: RuleContext) -> Space[AttentionPlan]:
         AttentionPlan,
         {
             "tile_vectors": tiles,
-            "keys": _fitting((8, 16, 12, 6, 4, 2, 1), tiles[0], registers),
-            "queries": _fitting((8, 16, 4, 2, 1), values[0], registers),
+            "keys": _fitting(_near(tile_sizes(registers // 2), few), tiles[0], registers),
+            "queries": _fitting(_near(doublings(registers // 2), few), values[0], registers),
             "feature_vectors": values,
             "pack": (0, 1) if found.operands is not None else (0,),
             "parallel": (NONE, *axes) if threads > 1 else (NONE,),
         },
         legal,
     )
+
+
+def _near(sizes: Sequence[int], wanted: int) -> tuple[int, ...]:
+    """The sizes of a tile, those first that are nearest to what is wanted between equals."""
+    return tuple(sorted(sizes, key=lambda size: (abs(size - wanted), size)))
 
 
 def _fits(rows: Any, vectors: Any, registers: int) -> Any:
@@ -162,7 +173,7 @@ def cost(found: Attention, c: Columns, context: RuleContext) -> Cost:
     values = tiles_cycles(rows, features, c["queries"], c["feature_vectors"], machine)
     # Every few queries read all values again, some features of them at a time.
     item = second.block.writes[0].buffer.dtype.size_bytes
-    in_l1 = keys * c["feature_vectors"] * lanes * item <= machine.l1d.size_bytes // 2
+    in_l1 = keys * c["feature_vectors"] * lanes * item <= machine.l1d.kept_bytes
     rate = np.where(in_l1, machine.l1d.bytes_per_cycle, machine.l2.bytes_per_cycle)
     read = ceil_div(rows, c["queries"]) * keys * features * lanes * item / rate
     gemms = first.guess(first.reduce[0]) * scores + np.maximum(keys * values, read)
@@ -178,7 +189,7 @@ def cost(found: Attention, c: Columns, context: RuleContext) -> Cost:
         room = min(each.room(machine.l2) for each in found.operands)
         beyond = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
         near, far = 1 / machine.l2.bytes_per_cycle, 1 / beyond
-        packed = near if keys * row_bytes <= machine.l2.size_bytes // 2 else far
+        packed = near if keys * row_bytes <= machine.l2.kept_bytes else far
         plain = near if keys * row_bytes <= room // 2 else far
         head_bytes = keys * row_bytes
         memory = heads * tiles * head_bytes * np.where(c["pack"] == 1, packed, plain)
@@ -206,12 +217,12 @@ def apply(
     if plan.pack and found.operands is not None:
         packed = [rows.copied(sch, lanes, context.threads) for rows in found.operands]
     tile = _tile_loop(sch, found, plan, lanes)
-    stored, queries = _scores(sch, found, tile, lanes, plan)
+    stored, queries = _scores(sch, found, tile, plan, context)
     skipped = (found.first.name, found.second.name, stored.name)
     between = [nest for name, nest in found.stages.members.items() if name not in skipped]
     for nest in between:
         _between(sch, found, nest, tile, lanes)
-    _values(sch, found, lanes, plan)
+    _values(sch, found, plan, context)
     _lay_out(sch, found, between, stored, queries)
     names = [*found.stages.members, found.stages.root.name]
     return (*packed, stored, queries, *[sch.get_block(name) for name in names])
@@ -367,12 +378,13 @@ def _own(sch: Schedule, block: BlockRef, under: LoopRef) -> dict[int, LoopRef]:
 
 
 def _scores(
-    sch: Schedule, found: Attention, tile: LoopRef, lanes: int, plan: AttentionPlan
+    sch: Schedule, found: Attention, tile: LoopRef, plan: AttentionPlan, context: RuleContext
 ) -> tuple[BlockRef, BlockRef]:
     """The first GEMM: several keys times all queries of the tile, in registers.
 
     The blocks that store it, and that copy the queries.
     """
+    lanes = costs.lanes_of(context.target, found.first.block)
     first = sch.get_block(found.first.name)
     queries = sch.cache_read(first, found.read, "global")
     sch.compute_at(queries, tile)
@@ -397,7 +409,8 @@ def _scores(
     depth = found.first.reduce[0]
     sch.reorder(loops[depth], loops[column], step, lane)
     _unrolled(sch, loops[column], step, lane)
-    _unroll_sum(sch, found.first, loops[depth], plan.keys * plan.tile_vectors)
+    body = plan.keys * plan.tile_vectors
+    _unroll_sum(sch, found.first, loops[depth], body, context.target.machine)
     _mark_tails(sch, found.first, found.other(found.first), outer)
     return stored, queries
 
@@ -408,10 +421,10 @@ def _mark_tails(sch: Schedule, gemm: Nest, tiled: int, loop: LoopRef) -> None:
         sch.annotate(loop, TAILS, True)
 
 
-def _unroll_sum(sch: Schedule, gemm: Nest, depth: LoopRef, body: int) -> None:
+def _unroll_sum(sch: Schedule, gemm: Nest, depth: LoopRef, body: int, machine: Machine) -> None:
     """Several steps of k at a time, of so many multiply-adds each."""
     extent = gemm.extent(gemm.reduce[0])
-    steps = unrolled_steps(int(extent.value), body) if isinstance(extent, Const) else 1
+    steps = unrolled_steps(int(extent.value), body, machine) if isinstance(extent, Const) else 1
     if steps > 1:
         unrolled_sum(sch, depth, steps)
 
@@ -435,10 +448,10 @@ def _between(sch: Schedule, found: Attention, nest: Nest, tile: LoopRef, lanes: 
         sch.set_scope(block, 0, "local")
 
 
-def _values(sch: Schedule, found: Attention, lanes: int, plan: AttentionPlan) -> None:
+def _values(sch: Schedule, found: Attention, plan: AttentionPlan, context: RuleContext) -> None:
     """The second GEMM: a few queries times all features, in registers."""
     root, second = sch.get_block(found.stages.root.name), sch.get_block(found.second.name)
-    around = sch.get_loops(root)
+    lanes, around = costs.lanes_of(context.target, found.first.block), sch.get_loops(root)
     feature = found.other(found.second)
     few, query = sch.split(around[-2], [None, plan.queries])
     outer, step, lane = sch.split(around[-1], [None, plan.feature_vectors, lanes])
@@ -451,7 +464,8 @@ def _values(sch: Schedule, found: Attention, lanes: int, plan: AttentionPlan) ->
     depth = loops[found.second.reduce[0]]
     sch.reorder(depth, row, step, lane)
     _unrolled(sch, row, step, lane)
-    _unroll_sum(sch, found.second, depth, plan.queries * plan.feature_vectors)
+    body = plan.queries * plan.feature_vectors
+    _unroll_sum(sch, found.second, depth, body, context.target.machine)
     sch.set_scope(second, 0, "local")
     _mark_tails(sch, found.second, found.query(second.name), few)
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.base.dtype import F32
+from tilewright.base.tiles import BLOCK_TILES
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.amx_schedule import (
@@ -32,7 +34,7 @@ from tilewright.rules.cpu.amx_schedule import (
 )
 from tilewright.rules.cpu.gemm_model import NONE, ceil_div
 from tilewright.rules.cpu.gemm_schedule import maker_of
-from tilewright.rules.cpu.vectorize import ACCUMULATORS, accumulate_cycles, vectorize_stage
+from tilewright.rules.cpu.vectorize import accumulate_cycles, accumulator_counts, vectorize_stage
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import attempt, block_of, fused, inner_nest, nest_of
 from tilewright.rules.rule import Rule
@@ -41,7 +43,6 @@ from tilewright.tensor.ir import REDUCE
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks
 
-REGISTER_TILES = 2  # of rows and of columns in a register block
 TILES = "tiles"  # of queries of all heads, which threads share out
 
 
@@ -66,7 +67,10 @@ class _Found:
 
 def plans(found: _Found, context: RuleContext) -> Space[AmxAttentionPlan]:
     axes = (NONE, TILES) if context.threads > 1 else (NONE,)
-    return Space(AmxAttentionPlan, {"accumulators": ACCUMULATORS, "parallel": axes})
+    return Space(
+        AmxAttentionPlan,
+        {"accumulators": accumulator_counts(context.target.machine), "parallel": axes},
+    )
 
 
 def cost(found: _Found, c: Columns, context: RuleContext) -> Cost:
@@ -77,7 +81,7 @@ def cost(found: _Found, c: Columns, context: RuleContext) -> Cost:
         kind = kind_of(gemm, context)
         assert kind is not None
         gemms += gemm.nest.instances / (TILE_ROWS * TILE_ROWS * kind.depth) * machine.tile_cycles
-    lanes = context.target.lanes(32)
+    lanes = context.target.lanes(F32.bits)
     vectors = found.first.nest.instances / found.first.guess(found.first.k) / lanes
     scores = accumulate_cycles(vectors, c["accumulators"], machine)
     scores = scores + vectors * found.stage_cycles
@@ -114,7 +118,7 @@ def apply(
         else:
             maps.append(block)
     for block in maps:
-        _, lane = sch.split(sch.get_loops(block)[-1], [None, context.target.lanes(32)])
+        _, lane = sch.split(sch.get_loops(block)[-1], [None, context.target.lanes(F32.bits)])
         sch.vectorize(lane)
     if plan.parallel == TILES:
         sch.parallel(fused(sch, around))
@@ -160,12 +164,12 @@ def _blocking(found: Contraction, context: RuleContext) -> Blocking:
     """Two by two registers at a time, all columns of a tile's rows one after the other."""
     kind = kind_of(found, context)
     assert kind is not None
-    strips = found.nest.guess(found.n[-1]) // (REGISTER_TILES * TILE_ROWS)
+    strips = found.nest.guess(found.n[-1]) // (BLOCK_TILES * TILE_ROWS)
     return Blocking(
         kind,
         TILE_ROWS,
-        REGISTER_TILES,
-        REGISTER_TILES,
+        BLOCK_TILES,
+        BLOCK_TILES,
         strips,
         b_is_constant=False,
         parallel=NONE,
@@ -223,9 +227,9 @@ def _product(sch: Schedule, reference: BlockRef, context: RuleContext) -> Contra
     found = None if nest is None else contraction(nest)
     if found is None or kind_of(found, context) is None:
         return None
-    is_cut = found.m != () and found.extent(found.m[-1]) == REGISTER_TILES * TILE_ROWS
+    is_cut = found.m != () and found.extent(found.m[-1]) == BLOCK_TILES * TILE_ROWS
     is_whole = all(
-        (found.extent(at) or 1) % (REGISTER_TILES * TILE_ROWS) == 0 for at in (*found.n, *found.k)
+        (found.extent(at) or 1) % (BLOCK_TILES * TILE_ROWS) == 0 for at in (*found.n, *found.k)
     )
     return found if is_cut and is_whole and len(found.n) == len(found.k) == 1 else None
 

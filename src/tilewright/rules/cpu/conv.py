@@ -16,8 +16,8 @@ import math
 import numpy as np
 
 from tilewright.rules.context import RuleContext
+from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.cpu.conv_model import (
-    BODY_FMAS,
     is_register_tile,
     shapes,
     tile_cycles,
@@ -25,11 +25,11 @@ from tilewright.rules.cpu.conv_model import (
 from tilewright.rules.cpu.conv_plan import ConvPlan, Sizes, tile_extents
 from tilewright.rules.cpu.conv_schedule import apply
 from tilewright.rules.cpu.gemm_model import (
-    K_UNROLL,
     as_flags,
     ceil_div,
     is_unrollable,
-    same_set_rows,
+    k_unroll_candidates,
+    most_vectors,
 )
 from tilewright.rules.match.nest import nest_of
 from tilewright.rules.match.windows import Convolution, convolution
@@ -37,13 +37,6 @@ from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.sym import Const
 from tilewright.tensor.schedule import BlockRef, Schedule
-
-WEIGHTS_PREFETCH_STEPS = 32  # of the sum, ahead of where weights from beyond L2 are used
-FEW_POSITIONS = 8  # with fewer in a tile, weights had better come from L1
-INTERLEAVE_SHARE = 0.05  # of the time: what sums side by side cost besides what they seem
-HALO_SHARE = 0.1  # of reading rows at the borders of a block again that prefetching does not hide
-MAX_CANDIDATES = 64  # sizes of a chunk or block that are weighed
-SMALL_SHARE = 0.01  # of the time: between plans that are otherwise alike
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution | None:
@@ -62,7 +55,7 @@ def plans(found: Convolution, context: RuleContext) -> Space[ConvPlan] | None:
         return None
     plain = size.problems[1]
     most = max(problem.vectors for problem in size.problems.values())
-    tiles = dict.fromkeys(shapes(plain, BODY_FMAS))
+    tiles = dict.fromkeys(shapes(plain, context.target.vector_registers))
     rows = max(1, plain.spatial[0])
     period = context.target.machine.l1d.period_bytes
     pixel = found.x.buffer.shape[-1]
@@ -72,15 +65,15 @@ def plans(found: Convolution, context: RuleContext) -> Space[ConvPlan] | None:
     return Space(
         ConvPlan,
         {
-            "nr": tuple(range(1, min(most, 8) + 1)),
+            "nr": tuple(range(1, min(most, most_vectors(context.target)) + 1)),
             "tile": tuple("x".join(map(str, tile)) for tile in tiles),
             "k_interleave": tuple(size.problems),
             "oc_panels": _sizes(most),
             "row_tiles": _sizes(rows),
             "parallel": (0, 1) if context.threads > 1 else (0,),
             "panel_outermost": (0, 1),
-            "k_unroll": (1, *[n for n in K_UNROLL if n > 1]),
-            "prefetch_weights": (0, WEIGHTS_PREFETCH_STEPS),
+            "k_unroll": k_unroll_candidates(context.target.machine),
+            "prefetch_weights": (0, context.target.machine.memory_lines_ahead),
             "skew_bytes": tuple(dict.fromkeys((0, skew))),
         },
         lambda columns: _legal(found, size, context, columns),
@@ -94,8 +87,8 @@ def plans(found: Convolution, context: RuleContext) -> Space[ConvPlan] | None:
 
 def _sizes(total: int) -> tuple[int, ...]:
     """Sizes of parts of a total, the largest first: those that give different numbers of parts."""
-    parts = range(1, min(total, MAX_CANDIDATES) + 1)
-    return tuple(sorted({1, *(ceil_div(total, each) for each in parts)}, reverse=True))
+    parts = {ceil_div(total, each) for each in range(1, math.isqrt(total) + 1)}
+    return tuple(sorted({*parts, *range(1, math.isqrt(total) + 1)}, reverse=True))
 
 
 def _extents(c: Columns) -> tuple[Column, Column]:
@@ -125,7 +118,7 @@ def _legal(found: Convolution, size: Sizes, context: RuleContext, c: Columns) ->
     if found.out_channels_per_group:
         legal &= panels % np.minimum(c["oc_panels"], panels) == 0
     steps = (found.size(found.in_channels) or 1) // c["k_interleave"]
-    legal &= (c["k_unroll"] == 1) | is_unrollable(steps, c["nr"] * positions, c["k_unroll"])
+    legal &= is_unrollable(steps, c["nr"] * positions, c["k_unroll"], context.target.machine)
     return legal
 
 
@@ -139,11 +132,11 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     tiles, positions = _extents(c)
     fma = np.zeros(len(positions))
     for side, problem in size.problems.items():
-        share = 1 if side == 1 else 1 + INTERLEAVE_SHARE
+        share = 1 if side == 1 else 1 + machine.exposed_share / 2  # sums are added up
         each = size.groups * share * tile_cycles(problem, c["nr"], tiles, target)
         fma = np.where(c["k_interleave"] == side, each, fma)
     plain = size.problems[1]
-    l2 = machine.l2.size_bytes
+    l2 = machine.l2
     panels = ceil_div(_vectors(size, c), c["nr"])
     in_chunk = np.minimum(c["oc_panels"], panels)
     chunks = ceil_div(panels, in_chunk)
@@ -159,30 +152,31 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     whole = (in_chunk * chunks / panels) * (in_block * blocks / all_rows)
     critical = fma * whole * ceil_div(units, workers) / units
     # Weights stream by an image that stays in L2, or images by weights that do.
-    streams = (weights > max(l2 // 8, size.image_bytes // 2)) & (size.image_bytes < l2 // 2)
+    streams = weights > max(l2.passing_bytes, size.image_bytes // 2)
+    streams &= size.image_bytes < l2.kept_bytes
     streamed = streams & (in_chunk > 1)
-    outgrown = ~streams & (in_chunk * panel_bytes > l2 // 2) & (in_chunk > 1)
+    outgrown = ~streams & (in_chunk * panel_bytes > l2.kept_bytes) & (in_chunk > 1)
     again = (chunks - 1) * size.image_bytes * plain.batch / machine.l2.bytes_per_cycle
     # Several chunks read a padded image that is made before all of them, in a region of its own.
     padded = 0 if found.is_pointwise else 2 * size.image_bytes / machine.l2.bytes_per_cycle
     region = 0 if found.is_pointwise else machine.wake_cycles
     block_bytes = ((in_block * tiles[:, 1] - 1) * size.stride + size.reach) * size.row_bytes
-    overflow = (block_bytes > l2 // 4) & (in_block > 1)
+    overflow = (block_bytes > l2.block_bytes) & (in_block > 1)
     halo = np.maximum(size.reach - size.stride, 0) * size.row_bytes * plain.batch
     return Cost.of(
         fma=critical,
         wake=np.where(c["parallel"] == 1, machine.wake_cycles, 0),
-        chunks=fma * SMALL_SHARE * streamed
+        chunks=fma * TIE_SHARE * streamed
         + np.where(outgrown, weights * blocks / machine.scattered_bytes_per_cycle, 0)
-        + np.where(streams, 0, HALO_SHARE * again)
+        + np.where(streams, 0, machine.exposed_share * again)
         + (chunks > 1) * (padded + region * c["parallel"]),
-        rows=blocks * (HALO_SHARE * halo / machine.l2.bytes_per_cycle + SMALL_SHARE)
+        rows=blocks * (machine.exposed_share * halo / machine.l2.bytes_per_cycle + TIE_SHARE)
         + np.where(overflow, size.image_bytes / machine.scattered_bytes_per_cycle, 0)
-        + fma * SMALL_SHARE * ((c["parallel"] == 1) & (units < 2 * context.threads)),
+        + fma * TIE_SHARE * ((c["parallel"] == 1) & (units < 2 * context.threads)),
         details=fma
-        * SMALL_SHARE
+        * TIE_SHARE
         * _misfits(found, size, c, context, (tiles, positions, panel_bytes)),
-        unroll=fma * SMALL_SHARE / c["k_unroll"],
+        unroll=fma * TIE_SHARE / c["k_unroll"],
     )
 
 
@@ -198,11 +192,15 @@ def _misfits(
     tiles, positions, panel_bytes = tile
     is_whole = np.all(tiles == np.array(plain.extents), axis=1) & (not any(plain.is_dynamic))
     once = is_whole & (plain.weights_bytes(context.target) > machine.l2.size_bytes)
-    in_l1 = (panel_bytes <= machine.l1d.size_bytes * 5 // 8) & (positions < FEW_POSITIONS)
+    # With few positions, L2 does not deliver weights as fast as they are used.
+    hungry = positions * machine.l2.bytes_per_cycle < 2 * size.lanes * size.item_bytes * (
+        machine.fma_per_cycle
+    )
+    in_l1 = (panel_bytes <= machine.l1d.kept_bytes + machine.l1d.passing_bytes) & hungry
     period = machine.l1d.period_bytes
     skew = int(max(c["skew_bytes"].max(initial=0), 0))
     shared = math.gcd(skew * found.strides[-1], period) if skew else 0
-    crowded = positions * shared > same_set_rows(machine.l1d) * period
+    crowded = positions * shared > machine.l1d.same_set_lines * period
     return as_flags(
         (c["panel_outermost"] == 1) != in_l1,
         (c["prefetch_weights"] > 0) != once,

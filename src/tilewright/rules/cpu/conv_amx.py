@@ -36,7 +36,6 @@ from tilewright.rules.cpu.amx_schedule import (
 )
 from tilewright.rules.cpu.conv_schedule import padding_of
 from tilewright.rules.cpu.gemm_amx import (
-    PREFETCH_STEPS,
     tile_step_cycles,
 )
 from tilewright.rules.cpu.gemm_model import NONE, M, N, ceil_div
@@ -48,8 +47,6 @@ from tilewright.sym import Const
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-
-FEW_BLOCKS = 2  # of output positions, for which weights come as fast as they are used
 
 
 @dataclass(frozen=True)
@@ -178,12 +175,12 @@ def plans(found: AmxConv, context: RuleContext) -> Space[AmxConvPlan]:
         found.total_strips,
         found.height,
     )
-    l2_bytes, threads = context.target.l2_bytes, context.threads
+    l2, threads = context.target.machine.l2, context.threads
     strips = [count for count in range(total, 0, -1) if total % count == 0]
     images = found.conv.size(found.conv.batch)
     # A dynamic number of images does not divide what it is inside of.
     by_images = threads > 1 and (images is None or images % threads == 0)
-    is_near = total * found.strip_bytes <= l2_bytes
+    is_near = total * found.strip_bytes <= l2.size_bytes
 
     def legal(c: Columns) -> Column:
         below = BLOCK_TILES // c["beside"]
@@ -191,10 +188,10 @@ def plans(found: AmxConv, context: RuleContext) -> Space[AmxConvPlan]:
         for rows, beside in tiles:
             is_tile = is_tile | ((c["tile_rows"] == rows) & (c["beside"] == beside))
         size = c["strips"] * found.strip_bytes
-        fits = (c["strips"] == 1) | (size <= l2_bytes // 4)
+        fits = (c["strips"] == 1) | (size <= l2.block_bytes)
         whole = (c["rows"] * below <= height) & (height % (c["rows"] * below) == 0)
         whole = whole | ((height == 1) & (c["rows"] == 1))
-        near = (c["rows"] == 1) | (c["rows"] * below * found.row_bytes <= l2_bytes // 8)
+        near = (c["rows"] == 1) | (c["rows"] * below * found.row_bytes <= l2.passing_bytes)
         by_channels = (c["parallel"] != N) | (c["strips"] < total)
         first = (c["images_first"] == 0) | ((c["parallel"] == M) | is_near)
         # A dynamic number of images is shared out as the outermost loop only.
@@ -212,7 +209,7 @@ def plans(found: AmxConv, context: RuleContext) -> Space[AmxConvPlan]:
             "strips": tuple(strips),
             "rows": tuple(each for each in range(height, 0, -1) if height % each == 0),
             "images_first": (1, 0) if by_images else (0,),
-            "prefetch_b": (0, PREFETCH_STEPS),
+            "prefetch_b": (0, 2),
             "parallel": (NONE, M, N) if threads > 1 else (NONE,),
         },
         legal,
@@ -248,7 +245,7 @@ def cost(found: AmxConv, c: Columns, context: RuleContext) -> Cost:
     b_bytes = found.total_strips * found.strip_bytes
     again = np.where(c["images_first"] == 1, found.images, 1)
     again = np.where(b_bytes <= machine.l2.size_bytes, 1, again)
-    is_exposed = (c["prefetch_b"] == 0) & (blocks <= FEW_BLOCKS)
+    is_exposed = (c["prefetch_b"] == 0) & (blocks <= 2)  # weights are used as fast as they come
     weights = again * b_bytes / np.where(is_exposed, machine.scattered_bytes_per_cycle, far)
     requests = b_bytes * blocks / machine.l2.line_bytes / machine.loads_per_cycle
     requests = np.where(c["prefetch_b"] > 0, requests, 0.0)

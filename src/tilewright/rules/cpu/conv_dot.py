@@ -19,32 +19,27 @@ import numpy as np
 
 from tilewright.base.dots import Dot, dots_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.conv_model import DYNAMIC_SPATIAL
+from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.cpu.conv_schedule import padding_of
 from tilewright.rules.cpu.dot_model import (
-    K_UNROLL,
-    MR,
-    NR,
     fits_registers,
     is_unrollable,
     narrower_of,
     register_tile,
     result_cycles,
+    row_counts,
     tile_cycles,
 )
 from tilewright.rules.cpu.epilogue import results
-from tilewright.rules.cpu.gemm import EXPOSED, TAIL_SHARE
-from tilewright.rules.cpu.gemm_model import ceil_div
+from tilewright.rules.cpu.gemm_model import ceil_div, most_vectors
 from tilewright.rules.cpu.gemm_schedule import inline_crop
-from tilewright.rules.match.nest import attempt, block_of, nest_of
+from tilewright.rules.match.nest import DYNAMIC_SPATIAL, attempt, block_of, nest_of
 from tilewright.rules.match.windows import Convolution, convolution
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Column, Columns, Cost, Space, unit
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, tile_sizes, unit
 from tilewright.sym import Const
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-
-WEIGHTS_SHARE, ROWS_SHARE = 2, 4  # of L2: weights of a chunk, rows of a block
 
 
 @dataclass(frozen=True)
@@ -145,17 +140,18 @@ def plans(problem: Problem, context: RuleContext) -> Space[ConvDotPlan] | None:
     dot = problem.dot
     if problem.channels * dot.group < dot.lanes:
         return None  # an instruction for each lane does as much
-    boxes = [mr for mr in MR if box_of(problem, mr) is not None]
+    boxes = [mr for mr in row_counts(context.target.machine) if box_of(problem, mr) is not None]
     vectors = -(-problem.channels // dot.lanes)
-    panels = {-(-vectors // nr) for nr in NR if nr <= vectors}
+    widths = tile_sizes(min(most_vectors(context.target), vectors))
+    panels = {-(-vectors // nr) for nr in widths}
     counts = (n for n in range(1, max(panels) + 1) if any(total % n == 0 for total in panels))
     candidates: dict[str, tuple[int | str, ...]] = {
         "dot": (dot.name,),
         "mr": tuple(boxes),
-        "nr": tuple(nr for nr in NR if nr <= vectors),
+        "nr": widths,
         "chunk_panels": tuple(counts),
         "block_rows": tuple(range(1, problem.out_spatial[0] + 1)),
-        "k_unroll": K_UNROLL,
+        "k_unroll": doublings(context.target.machine.fma_latency_cycles),
         "parallel": (0,) if context.threads == 1 else (0, 1),
     }
     return Space(
@@ -168,7 +164,7 @@ def plans(problem: Problem, context: RuleContext) -> Space[ConvDotPlan] | None:
 
 def _first_axis(problem: Problem, mr: Column) -> Column:
     """Output positions of a register tile along the first axis."""
-    sizes = [(box_of(problem, rows) or (1, 1))[1] for rows in range(1, MR[-1] + 1)]
+    sizes = [(box_of(problem, rows) or (1, 1))[1] for rows in range(1, int(mr.max(initial=1)) + 1)]
     made: Column = np.array(sizes)[mr - 1]
     return made
 
@@ -180,12 +176,14 @@ def _legal(problem: Problem, context: RuleContext, c: Columns) -> Column:
     legal &= panels % c["chunk_panels"] == 0  # no lane asks whether its channel is there
     if problem.groups > 1:
         legal &= problem.channels % (nr * dot.lanes) == 0
-    room = context.target.machine.l2.size_bytes // WEIGHTS_SHARE
+    room = context.target.machine.l2.kept_bytes
     weights = c["chunk_panels"] * nr * problem.panel_vector_bytes
     legal &= (c["chunk_panels"] == 1) | (weights <= room)
     tiles = ceil_div(problem.out_spatial[0], _first_axis(problem, mr))
     legal &= c["block_rows"] <= tiles
-    legal &= is_unrollable(dot, problem.inner // dot.steps, mr, nr, c["k_unroll"])
+    legal &= is_unrollable(
+        dot, context.target.machine, problem.inner // dot.steps, mr, nr, c["k_unroll"]
+    )
     return legal
 
 
@@ -212,14 +210,14 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     reach = ((found.size(found.kernel_spatial[0]) or 1) - 1) * found.dilations[0]
     rows = c["block_rows"] * tall * found.strides[0] + reach
     image_bytes = rows * problem.row_bytes / found.strides[0]
-    is_far = image_bytes > machine.l2.size_bytes // ROWS_SHARE
+    is_far = image_bytes > machine.l2.block_bytes
     read = ceil_div(pieces, threads) * image_bytes
-    b_bytes = tiles * nr * problem.panel_vector_bytes
+    b_bytes, exposed = tiles * nr * problem.panel_vector_bytes, machine.exposed_share
     return Cost.of(
         dots=sums,
-        results=tiles * result_cycles(mr, nr, problem.narrower),
-        tails=TAIL_SHARE * sums * rest,
-        weights_from_l2=np.where(near, 0.0, EXPOSED * b_bytes / machine.l2.bytes_per_cycle),
+        results=tiles * result_cycles(mr, nr, problem.narrower, machine),
+        tails=2 * TIE_SHARE * sums * rest,
+        weights_from_l2=np.where(near, 0.0, exposed * b_bytes / machine.l2.bytes_per_cycle),
         image=read / machine.l2.bytes_per_cycle * np.where(is_far, 2.0, 1.0),
         loop=tiles * problem.depth / dot.steps / c["k_unroll"],
         wake=np.where(c["parallel"] == 1, machine.wake_cycles, 0.0),

@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.target import Target
+from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.cpu.gemm_model import step_cycles
+from tilewright.rules.match.nest import DYNAMIC_SPATIAL
 from tilewright.rules.space import Column
 
-DYNAMIC_SPATIAL = 56  # output positions along an axis whose extent is dynamic
-BODY_FMAS = 32  # multiply-adds in a tile's body: more than registers hold accumulators is no use
-GUARDED_POSITIONS = 2.5  # times as long as others take those that may not exist
-LOOP_CYCLES, TILE_CYCLES = 0.25, 20  # of a step of the sum; of a tile, besides its sum
-L2_SHARE = 0.25  # of what weights take to come from L2 that multiply-adds do not hide
-TAIL_SHARE = 0.01  # between equals: every tail is code of its own
+GUARDED_TIMES = 2.5  # as long as others take positions that may not exist
+STREAMED_SHARE = 0.25  # of what weights take to come from L2 that multiply-adds do not hide
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class Problem:
         return (self.batch, *self.spatial)
 
     def weights_bytes(self, target: Target) -> int:
-        return self.depth * self.vectors * target.vector_bits // 8
+        return self.depth * self.vectors * target.vector_bytes
 
 
 def tile_cycles(
@@ -56,12 +54,16 @@ def tile_cycles(
     `extents` gives each row extents of its own, where a plan decides those, too.
     """
     machine = target.machine
-    vector_bytes = target.vector_bits // 8
-    is_streamed = problem.depth * nr * vector_bytes > target.l1d_bytes * 5 // 8
+    vector_bytes = target.vector_bytes
+    is_streamed = (
+        problem.depth * nr * vector_bytes > machine.l1d.kept_bytes + machine.l1d.passing_bytes
+    )
     if extents is None:
         extents = np.array(problem.extents)
     full, rest = extents // tiles, extents % tiles
     cycles = np.zeros(len(nr))
+    # A step ends with a branch beside its multiply-adds, the sum with one that is not foreseen.
+    turn, around = 1 / machine.fma_latency_cycles, machine.branch_miss_cycles
     for ends in itertools.product((False, True), repeat=tiles.shape[1]):
         if not np.any(np.all(np.where(ends, rest, full), axis=1)):
             continue
@@ -73,25 +75,25 @@ def tile_cycles(
         ):
             step = step_cycles(positions, vectors, machine)
             from_l2 = vectors * vector_bytes / machine.l2.bytes_per_cycle
-            streamed = np.maximum(step, from_l2) + L2_SHARE * from_l2
-            step = np.where(is_streamed, streamed, step) + LOOP_CYCLES
+            streamed = np.maximum(step, from_l2) + STREAMED_SHARE * from_l2
+            step = np.where(is_streamed, streamed, step) + turn
             stores = 2 * problem.k_interleave * positions * vectors
-            cycles += count * repeated * (problem.depth * step + stores + TILE_CYCLES)
+            cycles += count * repeated * (problem.depth * step + stores + around)
     weights = problem.weights_bytes(target)
     if weights > target.l2_bytes:
         is_whole = np.all(tiles == extents, axis=1) & (not any(problem.is_dynamic))
         rate = np.where(is_whole, machine.memory_bytes_per_cycle, machine.scattered_bytes_per_cycle)
         cycles = np.maximum(cycles, weights / rate)
     guarded = np.array([0, *problem.is_dynamic])
-    share = 1 + GUARDED_POSITIONS * np.sum(guarded * (tiles - 1) / 2, axis=1) / DYNAMIC_SPATIAL
+    share = 1 + GUARDED_TIMES * np.sum(guarded * (tiles - 1) / 2, axis=1) / DYNAMIC_SPATIAL
     tails = np.sum(rest > 0, axis=1) + (problem.vectors % nr > 0)
-    found: Column = cycles * share * (1 + TAIL_SHARE * tails)
+    found: Column = cycles * share * (1 + TIE_SHARE * tails)
     return found
 
 
 def is_register_tile(problem: Problem, nr: Any, positions: Any, registers: int) -> Any:
     """Whether accumulators, a row of weights and one number fit into the registers."""
-    fits = (positions * nr <= np.maximum(registers - nr - 1, nr)) & (positions * nr <= BODY_FMAS)
+    fits = positions * nr <= np.maximum(registers - nr - 1, nr)
     return fits & ((problem.vectors % nr == 0) | (not problem.is_grouped))
 
 

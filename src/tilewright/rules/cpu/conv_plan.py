@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.conv_model import DYNAMIC_SPATIAL, Problem
+from tilewright.rules.cpu.conv_model import Problem
 from tilewright.rules.cpu.gemm_model import ceil_div
+from tilewright.rules.match.nest import DYNAMIC_SPATIAL
 from tilewright.rules.match.windows import Convolution
 from tilewright.rules.space import unit
 

@@ -13,18 +13,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.base.machine import LOOP_CYCLES
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.conv_schedule import padding_of
 from tilewright.rules.cpu.epilogue import results
-from tilewright.rules.cpu.gemm_model import ceil_div
-from tilewright.rules.cpu.windows_tile import BODY_OPERATIONS, MAX_POSITIONS
+from tilewright.rules.cpu.gemm_model import ceil_div, chain_cycles
+from tilewright.rules.cpu.windows_tile import MOST_POSITIONS
 from tilewright.rules.match.nest import nest_of
 from tilewright.rules.match.windows import Convolution, planes_of
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Column, Columns, Cost, Space, unit
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
 from tilewright.tensor.schedule import BlockRef, Schedule
-
-GATHER_CYCLES = 2.0  # per lane of a strided vector that ends a row, gathered under a mask
 
 
 @dataclass(frozen=True)
@@ -42,18 +41,18 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution |
     if found is None or len(found.out_spatial) < 2 or found.depth is None:
         return None
     sizes = [found.size(at) for at in (found.out_channels, *found.out_spatial)]
-    return None if None in sizes or 2 * found.depth > BODY_OPERATIONS else found
+    most = context.target.machine.loop_body_instructions
+    return None if None in sizes or 2 * found.depth > most else found
 
 
 def plans(found: Convolution, context: RuleContext) -> Space[PlanesPlan] | None:
     most = context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
     width = found.size(found.out_spatial[-1]) or 1
     rows = found.size(found.out_spatial[-2]) or 1
-    lanes = [n for n in (16, 8, 4, 2, 1) if n <= min(most, width)]
-    depth = found.depth or 1
+    depth, body = found.depth or 1, context.target.machine.loop_body_instructions
 
     def legal(c: Columns) -> Column:
-        small: Column = (c["rows"] == 1) | (c["rows"] * depth <= BODY_OPERATIONS)
+        small: Column = (c["rows"] == 1) | (c["rows"] * depth <= body)
         return small
 
     if most < 2:
@@ -61,8 +60,8 @@ def plans(found: Convolution, context: RuleContext) -> Space[PlanesPlan] | None:
     return Space(
         PlanesPlan,
         {
-            "lanes": tuple(lanes),
-            "rows": tuple(range(1, min(MAX_POSITIONS, rows) + 1)),
+            "lanes": doublings(min(most, width))[::-1],
+            "rows": tuple(range(1, min(MOST_POSITIONS, rows) + 1)),
             "parallel": (0, 1) if context.threads > 1 else (0,),
         },
         legal,
@@ -74,13 +73,16 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     *outer, height, width = [found.size(at) or 1 for at in found.out_spatial]
     planes = found.assumed(found.batch, 1) * (found.size(found.out_channels) or 1)
     depth, kernel = found.depth or 1, [found.size(at) or 1 for at in found.kernel_spatial]
-    vectors, tiles = ceil_div(width, lanes), ceil_div(height, rows)
+    # Single elements are for LLVM to make vectors of, of half a register as it prefers them.
+    most = context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
+    alone = np.where(lanes == 1, max(1, most // 2 // found.strides[-1]), lanes)
+    vectors, tiles = ceil_div(width, alone), ceil_div(height, rows)
     seen = ((rows - 1) * found.strides[-2] + kernel[-2]) * math.prod(kernel) / kernel[-2]
     tile = np.maximum(depth * rows / machine.fma_per_cycle, seen / machine.loads_per_cycle)
-    tile = np.maximum(tile, depth * machine.fma_latency_cycles / 2)
+    tile = np.maximum(tile, chain_cycles(depth, depth * rows + seen, machine)) + LOOP_CYCLES
     # Strided elements are loaded whole and shuffled, but gathered where a vector is not full.
     ragged = (found.strides[-1] > 1) & (width % lanes > 0)
-    gathers = np.where(ragged, GATHER_CYCLES * lanes * depth * rows, 0)
+    gathers = np.where(ragged, machine.gather_lane_cycles * lanes * depth * rows, 0)
     each = math.prod(outer) * tiles * (vectors * tile + gathers)
     item = found.nest.block.writes[0].buffer.dtype.size_bytes
     moved = planes * math.prod(outer) * height * width * item * (1 + math.prod(found.strides))

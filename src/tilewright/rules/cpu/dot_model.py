@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.dots import Dot
-from tilewright.base.machine import Machine
+from tilewright.base.dtype import I32
+from tilewright.base.machine import (
+    CONVERT_STORE_CYCLES,
+    LOOP_CYCLES,
+    NARROW_CYCLES,
+    Machine,
+)
 from tilewright.rules.cpu.gemm_model import ceil_div
 from tilewright.rules.match.nest import block_of
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
-MR = tuple(range(1, 17))  # rows of a register tile; 16 general registers address them
-NR = (1, 2, 3, 4, 5, 6, 8)  # vectors of a register tile
-BODY_DOTS = 64  # instructions in the body of a loop over k: more code does not help the front end
-K_UNROLL = (1, 2, 4)  # calls
-EPILOGUE_CYCLES_PER_VECTOR = 4.0  # conversions and a store: a sum's way to memory
-SUM_BYTES = 4  # of a lane: what a group of B takes too
-PACKING_CYCLES_PER_VECTOR = 6.0  # of sums, where results are narrower
-EPILOGUE_CYCLES_PER_ROW = 2.0  # its loop: short rows of a tile take more of them
-TILE_CYCLES = 12.0  # of the loops around a register tile
+
+def row_counts(machine: Machine) -> tuple[int, ...]:
+    """Rows of a register tile: each is walked over by an address of its own."""
+    return tuple(range(1, machine.address_registers + 1))
 
 
 def fits_registers(dot: Dot, mr: Any, nr: Any, registers: int) -> Any:
@@ -44,13 +45,13 @@ def register_tile(dot: Dot, rows: Sequence[LoopRef], vector: LoopRef) -> list[Lo
     return [vector, *rows] if dot.groups > 1 else [*rows, vector]
 
 
-def is_unrollable(dot: Dot, calls: int, mr: Any, nr: Any, unroll: Any) -> Any:
+def is_unrollable(dot: Dot, machine: Machine, calls: int, mr: Any, nr: Any, unroll: Any) -> Any:
     """Whether so many calls along k may be unrolled: they divide all, and are little code.
 
     Not where a second instruction adds to the sums: LLVM would add several products first, and
     have too few registers for them.
     """
-    is_little = unroll * mr * nr * dot.groups <= BODY_DOTS
+    is_little = unroll * mr * nr * dot.groups <= machine.loop_body_instructions // 2
     return (unroll == 1) | (dot.adds & is_little & (calls % unroll == 0))
 
 
@@ -61,18 +62,18 @@ def tile_cycles(dot: Dot, machine: Machine, mr: Any, nr: Any, k: int, near: Any)
     loads = (mr / dot.groups + nr) / machine.loads_per_cycle
     step = np.maximum(np.maximum(instructions / machine.fma_per_cycle, loads), dot.chain_cycles)
     rate = np.where(near, machine.l1d.bytes_per_cycle, machine.l2.bytes_per_cycle)
-    return ceil_div(k, dot.group) * np.maximum(step, nr * dot.lanes * SUM_BYTES / rate)
+    return ceil_div(k, dot.group) * np.maximum(step, nr * dot.lanes * I32.size_bytes / rate)
 
 
-def result_cycles(mr: Any, nr: Any, narrower: int) -> Any:
+def result_cycles(mr: Any, nr: Any, narrower: int, machine: Machine) -> Any:
     """Cycles around the sums of a register tile: its loops, and its results' way to memory.
 
     Results may be several times narrower than sums: rounding, saturating and packing them takes
     as long for a part of a vector of them as for a whole one.
     """
     packed = ceil_div(nr, narrower) * narrower if narrower > 1 else 0
-    vectors = nr * EPILOGUE_CYCLES_PER_VECTOR + packed * PACKING_CYCLES_PER_VECTOR
-    return mr * (vectors + EPILOGUE_CYCLES_PER_ROW) + TILE_CYCLES
+    vectors = nr * CONVERT_STORE_CYCLES + packed * NARROW_CYCLES
+    return mr * (vectors + LOOP_CYCLES) + machine.branch_miss_cycles
 
 
 def narrower_of(sch: Schedule, block: BlockRef, sum_bytes: int) -> int:

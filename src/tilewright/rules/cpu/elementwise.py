@@ -16,6 +16,8 @@ from math import gcd
 
 import numpy as np
 
+from tilewright.base.dtype import I8
+from tilewright.base.machine import Machine
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.nest import Nest, fused, groups, is_expression, nest_of
@@ -28,13 +30,11 @@ from tilewright.rules.sharing import (
     sharing_legal,
     sharing_terms,
 )
-from tilewright.rules.space import Column, Columns, Cost, Space, unit
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
 from tilewright.sym import Const
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
-UNROLL_VECTORS = 4  # enough to hide the counting of a loop behind its body
-UNROLLED_CYCLES = 16.0  # of a body per vector: a longer one hides it alone
-MAX_PATTERN_VECTORS = 6  # that are unrolled so that every lane's place is known
+MOST_PATTERN_VECTORS = 6  # that are unrolled so that every lane's place is known
 ROWS, INNER = "rows", "inner"  # what threads share out: outer loops, or the innermost one
 
 
@@ -101,14 +101,14 @@ def _lanes(nest: Nest, context: RuleContext) -> int:
     lanes = costs.lanes_of(context.target, nest.block)
     written = max(region.buffer.dtype.bits for region in nest.block.writes)
     inner = _extent(nest, groups(nest, range(len(nest.loops)))[-1])
-    many = lanes * costs.widest(nest.block).bits // max(8, written)
+    many = lanes * costs.widest(nest.block).bits // max(I8.bits, written)
     is_whole = inner is not None and lanes > 1 and inner % many == 0
-    return many if written == 8 and is_whole else lanes
+    return many if written == I8.bits and is_whole else lanes
 
 
 def plans(found: Elementwise, context: RuleContext) -> Space[ElementwisePlan]:
     axes = found.axes(context)
-    unrolls = unroll_candidates(found.nest, found.lanes, found.pattern)
+    unrolls = unroll_candidates(found.nest, found.lanes, context.target.machine, found.pattern)
     return Space(
         ElementwisePlan,
         {"unroll": unrolls, **sharing_candidates(axes, context)},
@@ -116,12 +116,15 @@ def plans(found: Elementwise, context: RuleContext) -> Space[ElementwisePlan]:
     )
 
 
-def unroll_candidates(nest: Nest, lanes: int, pattern: int = 1) -> tuple[int, ...]:
-    """Vectors per turn: a whole pattern; else a few where one is little work."""
+def unroll_candidates(
+    nest: Nest, lanes: int, machine: Machine, pattern: int = 1
+) -> tuple[int, ...]:
+    """Vectors per turn: a whole pattern; else a few where one is little work, to hide the counting
+    of the loop behind its body."""
     if pattern > 1:
         return (pattern,)
-    is_short = lanes > 1 and costs.is_cheap(nest.block, UNROLLED_CYCLES)
-    return (UNROLL_VECTORS, 2, 1) if is_short else (1,)
+    is_short = lanes > 1 and costs.body_cycles(nest.block) < machine.branch_miss_cycles
+    return doublings(machine.fma_latency_cycles)[::-1] if is_short else (1,)
 
 
 def cost(found: Elementwise, c: Columns, context: RuleContext) -> Cost:
@@ -171,7 +174,7 @@ def _joined(nest: Nest, parts: list[list[int]], lanes: int) -> list[list[int]]:
         if inner is None or 2 * inner > lanes:
             break
         joined = [*parts[:-2], [*parts[-2], *parts[-1]]]
-        if _pattern(nest, joined[-1], lanes) > MAX_PATTERN_VECTORS:
+        if _pattern(nest, joined[-1], lanes) > MOST_PATTERN_VECTORS:
             break
         parts = joined
     return parts
@@ -186,7 +189,7 @@ def _pattern(nest: Nest, part: Sequence[int], lanes: int) -> int:
     for group in within[1:]:
         extent = _extent(nest, group)
         if extent is None:
-            return MAX_PATTERN_VECTORS + 1
+            return MOST_PATTERN_VECTORS + 1
         period *= extent
     return period // gcd(period, lanes)
 

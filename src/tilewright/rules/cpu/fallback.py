@@ -20,7 +20,9 @@ from tilewright.rules.sharing import (
 )
 from tilewright.rules.space import Columns, Cost, Space, unit
 from tilewright.sym import Const
+from tilewright.tensor.ir import If
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.visit import walk
 
 FALLBACK_NAME = "fallback"
 ROWS = "rows"
@@ -44,12 +46,18 @@ def plans(nest: Nest, context: RuleContext) -> Space[FallbackPlan]:
     lanes = _lanes(nest, context)
     last = nest.extent(nest.spatial[-1])
     is_wide = lanes > 1 and (not isinstance(last, Const) or int(last.value) >= lanes)
+    is_wide = is_wide and not _branches(nest)
     axes = _axes(nest, context)
     return Space(
         FallbackPlan,
         {"lanes": (lanes, 1) if is_wide else (1,), **sharing_candidates(axes, context)},
         lambda c: sharing_legal(c, axes, context),
     )
+
+
+def _branches(nest: Nest) -> bool:
+    """Whether lanes may take different ways: each would be a loop of its own."""
+    return any(isinstance(stmt, If) for stmt in walk(nest.block.body))
 
 
 def _lanes(nest: Nest, context: RuleContext) -> int:

@@ -18,9 +18,9 @@ import numpy as np
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.vectorize import (
-    ACCUMULATORS,
     SPATIAL_LANES,
     accumulate_cycles,
+    accumulator_counts,
     preferred_lanes,
     row_cycles,
     vectorize_stage,
@@ -42,7 +42,6 @@ from tilewright.sym import ONE
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks
 
-TILE_VECTORS = (4, 2, 1)  # of neighbouring rows that are done together
 ROWS = "rows"
 
 
@@ -63,6 +62,7 @@ class _Found:
     stages: Stages
     across: tuple[int, ...]  # iterators of the root: neighbouring rows; () where there are none
     lanes: int
+    tile_vectors: tuple[int, ...]  # of neighbouring rows that are done together, candidates
 
     @cached_property
     def order(self) -> list[int]:
@@ -90,10 +90,12 @@ class _Found:
             return (1,)
         root = self.stages.root
         together = total(root, self.whole)
-        box = [together] if together <= TILE_VECTORS[0] * self.lanes else []
+        box = [together] if together <= self.tile_vectors[0] * self.lanes else []
         last = total(root, self.across[-1:])
         pieces = [
-            count * self.lanes for count in TILE_VECTORS if count == 1 or last >= count * self.lanes
+            count * self.lanes
+            for count in self.tile_vectors
+            if count == 1 or last >= count * self.lanes
         ]
         boxes = [tile for tile in box if self.is_box(tile)]
         return tuple(dict.fromkeys((*boxes, *[p for p in pieces if p > 1], 1)))
@@ -123,7 +125,8 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> _Found | None
     if found is None or not _has_rows(found, context) or _has_later(sch, block):
         return None
     lanes = costs.lanes_of(context.target, found.root.block)
-    return _Found(found, tuple(_neighbours(found, lanes)), lanes)
+    counts = accumulator_counts(context.target.machine)  # rows are chains of their own, too
+    return _Found(found, tuple(_neighbours(found, lanes)), lanes, counts)
 
 
 def _has_later(sch: Schedule, reference: BlockRef) -> bool:
@@ -165,7 +168,7 @@ def plans(found: _Found, context: RuleContext) -> Space[RowsPlan]:
         RowsPlan,
         {
             "tile": found.tiles(),
-            "accumulators": ACCUMULATORS,
+            "accumulators": accumulator_counts(context.target.machine),
             **forms_candidates(forms, context),
         },
         lambda c: forms_legal(c, "tile", forms, context),
@@ -185,13 +188,20 @@ def cost(found: _Found, c: Columns, context: RuleContext) -> Cost:
     serial: Column = np.zeros(len(c["tile"]))
     members = found.stages.members.values()
     made = [region.buffer for nest in members for region in nest.block.writes]
+    # Each vector is loaded and stored; what else is done to it takes ports as a multiply-add does.
+    between = sum(
+        nest.instances / found.lanes * (2 + machine.fma_per_cycle * costs.body_cycles(nest.block))
+        for nest in found.stages.nests
+    )
     for nest in found.stages.nests:
         base = np.asarray(costs.stage_cycles(nest, made, target))
         if nest.reduce:
             # A tile has as many accumulators as vectors; those of a row are combined at its end.
             vectors = nest.instances / found.lanes
             tiled = accumulate_cycles(vectors, np.maximum(1, c["tile"] // found.lanes), machine)
-            single = rows * row_cycles(vectors / rows, found.lanes, c["accumulators"], machine)
+            single = rows * row_cycles(
+                vectors / rows, found.lanes, c["accumulators"], machine, between / rows
+            )
             base = np.maximum(base, np.where(c["tile"] == 1, single, tiled))
         lines = np.where(is_apart, machine.l1d.line_bytes / costs.widest(nest.block).size_bytes, 1)
         serial = serial + base * padded * lines

@@ -17,40 +17,33 @@ import numpy as np
 
 from tilewright.base.machine import Machine
 from tilewright.rules.context import RuleContext
+from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.cpu.gemm_model import (
     BATCH,
-    K_UNROLL,
+    MOST_TAILS,
     NONE,
     M,
     N,
     as_flags,
     ceil_div,
     is_unrollable,
-    same_set_rows,
+    k_unroll_candidates,
+    most_vectors,
     step_cycles,
     tiles_cycles,
 )
 from tilewright.rules.cpu.gemm_schedule import BEFORE, PANEL, UNPACKED, WEIGHT, Blocking, tiled
-from tilewright.rules.cpu.gemv import GEMV_MAX_M
+from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import nest_of
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Column, Columns, Cost, Space, unit
+from tilewright.rules.sharing import MOST_CHUNKS_PER_THREAD
+from tilewright.rules.space import Column, Columns, Cost, Space, tile_sizes, unit
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-MR_MAX = 14  # rows of a tile: each needs an address, and general registers are 16
-MR_DYNAMIC = 8  # where m is dynamic: each height that the last tile may have is code of its own
-KC_MIN, KC_MAX = 192, 1024  # steps of k in a part: partial sums go to memory after each
-MAX_CHUNKS_PER_THREAD = 16  # of m: each reads all of B once more
-BURST_LINES = 8  # cache lines of B that may be prefetched at once
 FILLED_PANELS = 6  # of so many panels, one may be filled up with zeros
-NEXT_PANEL_MAX_M = 320  # rows: for fewer, bringing a block of B takes a good part of the time
-PREFETCH_L2_STEPS, PREFETCH_MEMORY_STEPS = 8, 32  # steps of k ahead, by where B comes from
-EXPOSED = 0.1  # share of a transfer between caches that prefetching does not hide
 UNPACKED_SHARE = 1 / 3  # of what packing costs, reading B in place costs per pass over it
-LOAD_PRESSURE, TAIL_SHARE = 0.05, 0.02  # of the multiply-adds: more loads; code for a tail
-MISFIT_SHARE = 0.002  # of the multiply-adds: a prefetch that is missing, or is for nothing
 
 
 @dataclass(frozen=True)
@@ -127,20 +120,21 @@ def plans(found: Contraction, context: RuleContext) -> Space[GemmPlan] | None:
     is_dynamic_n = found.extent(found.n[-1]) is None
     streaming = is_constant and streams_weights(size, target.l2_bytes)
     may_pack = may_pack_a(found)
-    mr_max = min(MR_MAX if may_pack else max_rows(found, target.machine), size.m)
+    machine = target.machine
+    mr_max = min(machine.address_registers if may_pack else max_rows(found, machine), size.m)
     candidates: dict[str, tuple[int | str, ...]] = {
         "mr": tuple(range(1, mr_max + 1)),
-        "nr": tuple(nr for nr in (1, 2, 3, 4, 6, 8) if nr <= max(1, size.n)),
+        "nr": tile_sizes(min(most_vectors(context.target), size.n)),
         "parallel": (NONE,) if context.threads == 1 else (NONE, BATCH, N, M),
-        "m_chunks": (1,) if context.threads == 1 else chunk_counts(found, mr_max, context.threads),
+        "m_chunks": (1,) if context.threads == 1 else chunk_counts(found, mr_max, context),
         "pack_a": (0, 1) if may_pack else (0,),
         "pack_b": packings(found, context),
-        "kc": (0, *parts_of_k(found)),
+        "kc": (0, *parts_of_k(found, size, machine)),
         "kc_outermost": (0, 1),
-        "nc_panels": (1,) if is_dynamic_n or streaming else panel_counts(size),
+        "nc_panels": (1,) if is_dynamic_n or streaming else panel_counts(size, context),
         "pad_n": (1,) if is_dynamic_n else (0, 1),
-        "k_unroll": (1, *[n for n in K_UNROLL if n > 1]),
-        "prefetch_b": (0, PREFETCH_L2_STEPS, PREFETCH_MEMORY_STEPS),
+        "k_unroll": k_unroll_candidates(machine),
+        "prefetch_b": (0, machine.lines_ahead, machine.memory_lines_ahead),
         "prefetch_next_panel": (0, 1),
         "prefetch_a": (0, 1),
         "alternate": (int(streaming),),
@@ -161,12 +155,12 @@ def plans(found: Contraction, context: RuleContext) -> Space[GemmPlan] | None:
 def is_dot_products(found: Contraction) -> bool:
     """Whether few rows meet columns of B that are contiguous along k."""
     along_k = found.stride(found.b, found.k[-1]) is ONE
-    return along_k and found.guess(found.m) <= GEMV_MAX_M
+    return along_k and found.guess(found.m) <= GEMV_MAX_ROWS
 
 
 def streams_weights(size: Sizes, l2_bytes: int) -> bool:
     """Whether a GEMM of few rows does little but read weights that exceed L2."""
-    return size.m <= GEMV_MAX_M and size.batch * size.b_bytes > l2_bytes
+    return size.m <= GEMV_MAX_ROWS and size.batch * size.b_bytes > l2_bytes
 
 
 def max_rows(found: Contraction, machine: Machine) -> int:
@@ -175,16 +169,18 @@ def max_rows(found: Contraction, machine: Machine) -> int:
     At dynamic distances each needs an address of its own. At multiples of the period of L1, all
     compete for the same set.
     """
-    if found.guess(found.m) <= MR_MAX:
-        return MR_MAX  # B is read once
-    held, period = same_set_rows(machine.l1d), machine.l1d.period_bytes
+    most = machine.address_registers
+    if found.guess(found.m) <= most:
+        return most  # B is read once
+    held, period = machine.l1d.same_set_lines, machine.l1d.period_bytes
+    few = max(1, held - 2)  # where B and results fall into the same sets too
     stride = found.stride(found.a, found.m[-1])
     if not isinstance(stride, Const):
-        return held * 3 // 4 or 1
+        return few
     if found.extent(found.m[-1]) is None:
-        return MR_DYNAMIC
+        return min(most, MOST_TAILS)
     shared = gcd(int(stride.value) * found.a.buffer.dtype.size_bytes, period)
-    return min(MR_MAX, max(held, held * 3 // 4 * period // shared))
+    return min(most, max(held, few * period // shared))
 
 
 def may_pack_a(found: Contraction) -> bool:
@@ -206,17 +202,23 @@ def packings(found: Contraction, context: RuleContext) -> tuple[str, ...]:
     return (UNPACKED, PANEL, BEFORE) if is_contiguous else (PANEL, BEFORE)
 
 
-def parts_of_k(found: Contraction) -> tuple[int, ...]:
-    """Into what a long k may be cut: divisors, so that all parts are alike."""
+def parts_of_k(found: Contraction, size: Sizes, machine: Machine) -> tuple[int, ...]:
+    """Into what a long k may be cut: divisors, so that all parts are alike.
+
+    A vector of B takes a share of L1 at least, so that partial sums are seldom in memory, and so
+    much that two panels of two vectors stay in L2 while the next ones come.
+    """
     steps = found.extent(found.k[0]) if len(found.k) == 1 else None
-    if steps is None or steps <= KC_MAX * 3 // 2:
+    least = machine.l1d.block_bytes // size.vector_bytes
+    most = machine.l2.passing_bytes // (2 * 2 * size.vector_bytes)
+    if steps is None or steps <= most + most // 2:
         return ()
-    return tuple(d for d in range(KC_MIN, KC_MAX + 1) if steps % d == 0)
+    return tuple(d for d in range(least, min(most, steps - 1) + 1) if steps % d == 0)
 
 
-def panel_counts(size: Sizes) -> tuple[int, ...]:
+def panel_counts(size: Sizes, context: RuleContext) -> tuple[int, ...]:
     """How many panels a block of n may have: what divides their number for some nr."""
-    totals = {ceil_div(size.n, nr) for nr in (1, 2, 3, 4, 6, 8)}
+    totals = {ceil_div(size.n, nr) for nr in tile_sizes(min(most_vectors(context.target), size.n))}
     return tuple(n for n in range(1, max(totals) + 1) if any(total % n == 0 for total in totals))
 
 
@@ -227,15 +229,15 @@ def row_tiles(found: Contraction, mr: int) -> int:
     return int(ceil_div(found.nest.guess(found.m[0]), row_tile(found, mr)[0]))
 
 
-def chunk_counts(found: Contraction, mr_max: int, threads: int) -> tuple[int, ...]:
+def chunk_counts(found: Contraction, mr_max: int, context: RuleContext) -> tuple[int, ...]:
     """Into how many chunks of equal size m may be cut for threads; 1 for the other axes."""
-    totals = {row_tiles(found, mr) for mr in range(1, mr_max + 1)}
-    most = MAX_CHUNKS_PER_THREAD * threads
+    totals, threads = {row_tiles(found, mr) for mr in range(1, mr_max + 1)}, context.threads
+    most = 2 * MOST_CHUNKS_PER_THREAD * threads
     return (1, *[n for n in range(threads, most + 1) if any(t % n == 0 for t in totals)])
 
 
 def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) -> Column:
-    target, mr, nr = context.target, c["mr"], c["nr"]
+    target, machine, mr, nr = context.target, context.target.machine, c["mr"], c["nr"]
     accumulators = mr * nr + nr + np.where(nr > 1, 1, 2)
     legal = accumulators <= target.vector_registers
     is_m, is_n = c["parallel"] == M, c["parallel"] == N
@@ -252,7 +254,8 @@ def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) ->
     legal &= (c["pack_b"] == UNPACKED) | (c["pack_b"] == WEIGHT) | ((c["pack_b"] == BEFORE) == is_m)
     if streams_weights(size, target.l2_bytes):
         panel = nr * size.k * size.vector_bytes
-        legal &= (nr <= 2) | ((nr <= 4) & (panel <= target.l2_bytes // 4))
+        few = nr <= machine.fma_latency_cycles  # sums that hide the latency of one
+        legal &= (nr <= 2) | (few & (panel <= machine.l2.block_bytes))
     panels = ceil_div(size.n, nr)
     legal &= (panels % c["nc_panels"] == 0) & (
         ~is_n | (c["nc_panels"] <= ceil_div(panels, context.threads))
@@ -266,7 +269,8 @@ def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) ->
         may_pad = (c["pack_b"] != UNPACKED) & ((size.n % nr == 0) | (size.n >= FILLED_PANELS * nr))
         legal &= (c["pad_n"] == 0) | may_pad
     steps = np.where(c["kc"] > 0, c["kc"], found.extent(found.k[-1]) or 1)
-    legal &= (c["k_unroll"] == 1) | is_unrollable(steps, mr * nr, c["k_unroll"], BURST_LINES // nr)
+    legal &= is_unrollable(steps, mr * nr, c["k_unroll"], machine)
+    legal &= c["k_unroll"] <= np.maximum(1, machine.lines_ahead // nr)  # prefetched at once
     legal &= (c["prefetch_next_panel"] == 0) | ((c["prefetch_b"] > 0) & (c["pack_b"] != UNPACKED))
     return legal
 
@@ -277,7 +281,6 @@ def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) ->
 def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
     """Cycles of the thread that finishes last."""
     size, machine, threads = Sizes.of(found, context), context.target.machine, context.threads
-    l1, l2 = machine.l1d.size_bytes, machine.l2.size_bytes
     mr, nr, kc = c["mr"], c["nr"], np.where(c["kc"] > 0, c["kc"], size.k)
     is_m, is_n, is_batch = (c["parallel"] == axis for axis in (M, N, BATCH))
     chunks = np.where(c["m_chunks"] > 1, c["m_chunks"], ceil_div(size.m, mr))
@@ -289,21 +292,22 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
     )
     batch = np.where(is_batch, ceil_div(size.batch, threads), size.batch)
     fma = batch * size.k * tiles_cycles(m, n, mr, nr, machine)
-    # Vectors of B come from L2 beside the multiply-adds: a quarter of its rate is hidden.
-    demand = nr * size.vector_bytes / step_cycles(mr, nr, machine)
-    l2_rate = machine.l2.bytes_per_cycle
-    b_from_l2 = fma * np.maximum(demand - l2_rate / 4, 0) / (8 * l2_rate)
+    # Vectors of B, and rows of A that L1 does not keep, come from L2 beside the multiply-adds.
+    rows_bytes = np.where(mr * kc * size.item_bytes > machine.l1d.kept_bytes, mr, 0)
+    step_bytes = nr * size.vector_bytes + rows_bytes * size.item_bytes
+    from_l2 = machine.exposed_share / 2 * fma * step_bytes / step_cycles(mr, nr, machine)
     passes = ceil_div(m, mr)
     b_bytes = batch * size.k * n * size.vector_bytes
     panel_bytes = np.maximum(kc, 1) * nr * size.vector_bytes
     a_bytes = m * kc * size.item_bytes
     is_packed = (c["pack_b"] == PANEL) | (c["pack_b"] == BEFORE)
-    exceeds_l1 = panel_bytes > l1 // 2
+    exceeds_l1 = panel_bytes > machine.l1d.kept_bytes
     return Cost.of(
         fma=fma,
-        b_from_l2=b_from_l2,
-        loads=fma * LOAD_PRESSURE * (mr + nr) / (mr * nr),
-        tails=fma * TAIL_SHARE * as_flags(size.m % mr > 0, size.n % nr > 0),
+        from_l2=from_l2 / machine.l2.bytes_per_cycle,
+        loads=machine.exposed_share * fma * (mr + nr) / (mr * nr),
+        tails=fma * TIE_SHARE * as_flags(size.m % mr > 0, size.n % nr > 0)
+        + batch * size.k * ceil_div(n, nr) * _starved(size, m % mr, nr, machine),
         shared=_shared(size, c, machine, batch, ceil_div(chunks, threads)),
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
         pack=_pack(size, c, machine, b_bytes, passes, is_packed),
@@ -312,8 +316,15 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
         panels=_panels(size, c, context, (m, mr, nr), panel_bytes, fma),
         padding=_padding(size, c, machine, fma),
         unroll=batch * size.k / c["k_unroll"],
-        prefetch=_prefetch(size, c, fma, passes, exceeds_l1, a_bytes > l2 // 2),
+        prefetch=_prefetch(size, c, machine, fma, passes, exceeds_l1, a_bytes),
     )
+
+
+def _starved(size: Sizes, rows: Column, nr: Column, machine: Machine) -> Column:
+    """What the last rows of a panel wait, per step of k: for few, B does not come fast enough."""
+    step = nr * size.vector_bytes / machine.l2.bytes_per_cycle
+    late: Column = np.maximum(0, step - step_cycles(rows, nr, machine))
+    return np.where(rows > 0, late, 0)
 
 
 def _shared(size: Sizes, c: Columns, machine: Machine, batch: Column, rounds: Column) -> Column:
@@ -322,7 +333,7 @@ def _shared(size: Sizes, c: Columns, machine: Machine, batch: Column, rounds: Co
     a_bytes = batch * size.m * size.k * size.item_bytes
     b_bytes = (1 + rounds) * batch * size.b_bytes
     moved = np.where(c["parallel"] == N, a_bytes, np.where(c["parallel"] == M, b_bytes, 0))
-    return EXPOSED * moved / machine.memory_bytes_per_cycle
+    return machine.exposed_share * moved / machine.memory_bytes_per_cycle
 
 
 def _pack(
@@ -330,7 +341,7 @@ def _pack(
 ) -> Column:
     """Packing B, or reading rows of it in place that L2 does not keep."""
     once = b_bytes / machine.memory_bytes_per_cycle
-    in_place = np.where(size.b_bytes <= machine.l2.size_bytes // 4, 0, UNPACKED_SHARE * passes)
+    in_place = np.where(size.b_bytes <= machine.l2.block_bytes, 0, UNPACKED_SHARE * passes)
     return np.where(is_packed, once, np.where(c["pack_b"] == UNPACKED, in_place * once, 0))
 
 
@@ -349,17 +360,22 @@ def _parts(
 ) -> Column:
     """Cutting k brings partial sums to memory; not cutting it, panels or rows from beyond L2."""
     m, n, mr, nr = tile
-    l1, l2 = machine.l1d.size_bytes, machine.l2.size_bytes
+    l1, l2 = machine.l1d, machine.l2
     kc = np.maximum(c["kc"], 1)
-    good = np.where(c["pack_b"] == PANEL, l1, l2 // 16) / (nr * size.vector_bytes)
-    partial = 2 * m * n * size.vector_bytes * (size.k / kc - 1) / machine.l2.bytes_per_cycle
-    misfit = 0.01 * fma * np.abs(np.log2(kc / good))
-    fits = m * kc * size.item_bytes <= l2 // 3
-    outer = np.where(c["kc_outermost"] == fits, 0, 0.01 * fma)
+    good = np.where(c["pack_b"] == PANEL, l1.size_bytes, l2.passing_bytes // 2)
+    good = good / (nr * size.vector_bytes)
+    # Rows of A that pass by push partial sums out of L2, and a tile waits for its own.
+    fits = m * kc * size.item_bytes <= l2.kept_bytes
+    rate = np.where(fits, l2.bytes_per_cycle, machine.scattered_bytes_per_cycle)
+    partial = 2 * m * n * size.vector_bytes * (size.k / kc - 1) / rate
+    misfit = TIE_SHARE * fma * np.abs(np.log2(kc / good))
+    outer = np.where(c["kc_outermost"] == fits, 0, TIE_SHARE * fma)
     beyond = ceil_div(m, mr) * size.k * n * size.vector_bytes / machine.scattered_bytes_per_cycle
-    whole = np.where(size.k * nr * size.vector_bytes > l2 // 2, beyond, 0)
-    gains = 0.1 * fma * (size.m * np.where(c["kc"] > 0, kc, size.k) * size.item_bytes > l2 // 3)
-    return np.where(c["kc"] > 0, EXPOSED * partial + misfit + outer, whole) + gains
+    whole = np.where(size.k * nr * size.vector_bytes >= l2.kept_bytes, beyond, 0)
+    rows_bytes = size.m * np.where(c["kc"] > 0, kc, size.k) * size.item_bytes
+    share = machine.exposed_share
+    gains = share * fma * (rows_bytes > l2.kept_bytes)
+    return np.where(c["kc"] > 0, partial + misfit + outer, whole) + gains
 
 
 def _panels(
@@ -374,17 +390,16 @@ def _panels(
     beyond for every tile of rows, hidden behind multiply-adds as far as these take as long."""
     m, mr, nr = tile
     machine = context.target.machine
-    is_passing = (ceil_div(m, mr) > 1) & (size.m <= NEXT_PANEL_MAX_M) & (c["pack_b"] != UNPACKED)
-    half = is_passing & (c["pack_b"] != PANEL)
-    room = np.where(half, machine.l2.size_bytes // 8, machine.l2.size_bytes // 4)
+    half = is_passing(size, c, ceil_div(m, mr), machine) & (c["pack_b"] != PANEL)
+    room = np.where(half, machine.l2.passing_bytes, machine.l2.block_bytes)
     block_bytes = c["nc_panels"] * panel_bytes
     blocks = ceil_div(size.n, nr * c["nc_panels"])
     a_bytes = m * size.k * size.item_bytes
-    again = TAIL_SHARE * blocks * a_bytes / machine.l2.bytes_per_cycle
+    again = 2 * TIE_SHARE * blocks * a_bytes / machine.l2.bytes_per_cycle
     outgrown = (c["nc_panels"] > 1) & (block_bytes > room)
     beyond = np.where(outgrown, blocks * ceil_div(m, mr) * block_bytes, 0)
     transfer = beyond / machine.scattered_bytes_per_cycle
-    total: Column = again + EXPOSED * transfer + np.maximum(0, transfer - fma)
+    total: Column = again + machine.exposed_share * transfer + np.maximum(0, transfer - fma)
     return total
 
 
@@ -393,26 +408,40 @@ def _padding(size: Sizes, c: Columns, machine: Machine, fma: Column) -> Column:
     nr = c["nr"]
     vectors = np.where(c["pad_n"] == 1, ceil_div(size.n, nr) * nr, size.n) - size.n
     share = vectors / max(1, size.n)
-    ragged = TAIL_SHARE * ((c["pad_n"] == 0) & (size.n % nr > 0))
+    ragged = 2 * TIE_SHARE * ((c["pad_n"] == 0) & (size.n % nr > 0))
     weights = share * size.b_bytes / machine.memory_bytes_per_cycle
-    read: Column = weights * (size.m <= GEMV_MAX_M)
-    total: Column = read + fma * (TAIL_SHARE / 2 * (share > 0) + ragged)
+    read: Column = weights * (size.m <= GEMV_MAX_ROWS)
+    total: Column = read + fma * (TIE_SHARE * (share > 0) + ragged)
     return total
 
 
+def is_passing(size: Sizes, c: Columns, passes: Column, machine: Machine) -> Column:
+    """Whether bringing a block of B takes a good part of the time that its rows take."""
+    brought = size.item_bytes / machine.scattered_bytes_per_cycle  # per element, and used m times
+    used = size.m / (size.lanes * machine.fma_per_cycle)
+    is_dear = machine.exposed_share * used <= brought
+    found: Column = (passes > 1) & is_dear & (c["pack_b"] != UNPACKED)
+    return found
+
+
 def _prefetch(
-    size: Sizes, c: Columns, fma: Column, passes: Column, exceeds_l1: Column, exceeds_l2: Column
+    size: Sizes,
+    c: Columns,
+    machine: Machine,
+    fma: Column,
+    passes: Column,
+    exceeds_l1: Column,
+    a_bytes: Column,
 ) -> Column:
     """Stalls on what no prefetch hides, and instructions of prefetches that hide nothing."""
-    wanted = np.where(passes > 1, PREFETCH_L2_STEPS, PREFETCH_MEMORY_STEPS)
+    wanted = np.where(passes > 1, machine.lines_ahead, machine.memory_lines_ahead)
     wanted = np.where(exceeds_l1, wanted, 0)
-    is_passing = (passes > 1) & (size.m <= NEXT_PANEL_MAX_M) & (c["pack_b"] != UNPACKED)
     misses = as_flags(
         c["prefetch_b"] != wanted,
-        (c["prefetch_next_panel"] == 1) != (is_passing & exceeds_l1),
-        (c["prefetch_a"] == 1) != exceeds_l2,
+        (c["prefetch_next_panel"] == 1) != (is_passing(size, c, passes, machine) & exceeds_l1),
+        (c["prefetch_a"] == 1) != (a_bytes > machine.l2.kept_bytes),
     )
-    return fma * MISFIT_SHARE * misses
+    return fma * TIE_SHARE / size.lanes * misses
 
 
 # --------------------------------------------------------------------------- the schedule

@@ -34,10 +34,6 @@ from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-MIN_M, MIN_K = 4, 16  # below which too much of a tile is filled up with zeros
-PREFETCH_STEPS = 2  # of k that B is prefetched ahead, where it is
-PREFETCH_A_STRIPS = 4  # in which the rows of the next block of m are prefetched, at least
-
 
 @dataclass(frozen=True)
 class AmxGemmPlan:
@@ -91,7 +87,8 @@ class AmxGemm:
 
     def a_exceeds_l2(self, context: RuleContext) -> bool:
         """Whether the rows of A, which are read again for every block of n, come from beyond."""
-        return self.a_bytes // self.outer_m > context.target.l2_bytes // 4 * 3
+        l2 = context.target.machine.l2
+        return self.a_bytes // self.outer_m > l2.size_bytes - l2.block_bytes
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> AmxGemm | None:
@@ -109,8 +106,9 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> AmxGemm | Non
     if not plain or found.stride(found.a, found.k[-1]) is not ONE:
         return None
     made = AmxGemm(found, kind, found.b.buffer.name in context.constants)
-    is_large = made.m >= MIN_M and made.n >= TILE_ROWS
-    return made if is_large and (found.extent(found.k[-1]) or 0) >= MIN_K else None
+    # With fewer rows, too much of a tile is filled up with zeros.
+    is_large = 2 * made.m >= MIN_ROWS and made.n >= TILE_ROWS
+    return made if is_large and (found.extent(found.k[-1]) or 0) >= TILE_ROWS else None
 
 
 def plans(found: AmxGemm, context: RuleContext) -> Space[AmxGemmPlan]:
@@ -130,13 +128,13 @@ def plans(found: AmxGemm, context: RuleContext) -> Space[AmxGemmPlan]:
     axes += [N] if total > 1 else []
     axes += [M] if by_m else []
     # B stays in L2, beside the rows of A that are used over and over or pass by.
-    room = context.target.l2_bytes // (2 if found.a_exceeds_l2(context) else 8)
-    is_far = found.a_exceeds_l2(context)
+    is_far, l2 = found.a_exceeds_l2(context), context.target.machine.l2
+    room = l2.kept_bytes if is_far else l2.passing_bytes
 
     def legal(c: Columns) -> Column:
         size = c["strips"] * found.strip_bytes(column_tiles)
         fits = (c["strips"] == 1) | (size <= room)
-        prefetched = (c["prefetch_a"] == 0) | (c["strips"] >= PREFETCH_A_STRIPS)
+        prefetched = (c["prefetch_a"] == 0) | (c["strips"] > 2)
         ok: Column = fits & prefetched
         return ok
 
@@ -148,7 +146,7 @@ def plans(found: AmxGemm, context: RuleContext) -> Space[AmxGemmPlan]:
             "column_tiles": (column_tiles,),
             "strips": (1, *[count for count in range(total, 1, -1) if total % count == 0]),
             "parallel": (NONE, *axes) if threads > 1 else (NONE,),
-            "prefetch_b": (0, PREFETCH_STEPS) if found.b_is_constant else (0,),
+            "prefetch_b": (0, 2) if found.b_is_constant else (0,),
             "prefetch_a": (0, 1) if is_far else (0,),
         },
         legal,

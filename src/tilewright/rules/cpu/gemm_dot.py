@@ -19,36 +19,33 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.base.dots import Dot, dots_of
+from tilewright.base.machine import LOOP_CYCLES
 from tilewright.rules.context import RuleContext
+from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.cpu.dot_model import (
-    K_UNROLL,
-    MR,
-    NR,
     fits_registers,
     is_unrollable,
     narrower_of,
     register_tile,
     result_cycles,
+    row_counts,
     tile_cycles,
     whole,
 )
 from tilewright.rules.cpu.epilogue import results
-from tilewright.rules.cpu.gemm import EXPOSED, TAIL_SHARE, chunk_counts, row_tile, row_tiles
-from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N, ceil_div
+from tilewright.rules.cpu.gemm import chunk_counts, row_tile, row_tiles
+from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N, ceil_div, most_vectors
 from tilewright.rules.cpu.gemm_schedule import copy_of, inline_crop, producer_of
-from tilewright.rules.cpu.gemv import GEMV_MAX_M
+from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import attempt, fused, nest_of
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Column, Columns, Cost, Space, unit
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, tile_sizes, unit
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Update
 from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-
-PANEL_SHARE = 4  # of L2: a block of B stays there while rows of A come by
-PACK_CYCLES_PER_GROUP = 2.0  # of B, where it is no weight
 
 
 @dataclass(frozen=True)
@@ -132,21 +129,22 @@ def plans(problem: Problem, context: RuleContext) -> Space[DotPlan] | None:
     found, dot = problem.found, problem.dot
     if problem.n < dot.lanes // 2 or found.nest.guess(found.k[-1]) < dot.group:
         return None
-    if not problem.is_weight and problem.m <= GEMV_MAX_M:
+    if not problem.is_weight and problem.m <= GEMV_MAX_ROWS:
         return None  # packing B takes longer than the sums
     vectors, threads = -(-problem.n // dot.lanes), context.threads
-    mr_max = min(MR[-1], problem.m)
-    panels = {-(-vectors // nr) for nr in NR}
+    mr_max = min(context.target.machine.address_registers, problem.m)
+    widths = tile_sizes(min(most_vectors(context.target), vectors))
+    panels = {-(-vectors // nr) for nr in widths}
     is_dynamic_n = found.extent(found.n[-1]) is None
     counts = (n for n in range(1, max(panels) + 1) if any(total % n == 0 for total in panels))
     candidates: dict[str, tuple[int | str, ...]] = {
         "dot": (dot.name,),
-        "mr": MR[:mr_max],
-        "nr": tuple(nr for nr in NR if nr <= vectors),
+        "mr": row_counts(context.target.machine)[:mr_max],
+        "nr": widths,
         "parallel": (NONE,) if threads == 1 else (NONE, BATCH, N, M),
-        "m_chunks": (1,) if threads == 1 else chunk_counts(found, mr_max, threads),
+        "m_chunks": (1,) if threads == 1 else chunk_counts(found, mr_max, context),
         "nc_panels": (1,) if is_dynamic_n else tuple(counts),
-        "k_unroll": K_UNROLL,
+        "k_unroll": doublings(context.target.machine.fma_latency_cycles),
     }
     return Space(
         DotPlan,
@@ -171,10 +169,12 @@ def _legal(problem: Problem, context: RuleContext, c: Columns) -> Column:
     panels = ceil_div(problem.n, nr * problem.dot.lanes)
     legal &= panels % c["nc_panels"] == 0
     legal &= ~is_n | (c["nc_panels"] <= ceil_div(panels, context.threads))
-    room = context.target.machine.l2.size_bytes // PANEL_SHARE
+    room = context.target.machine.l2.block_bytes
     block_bytes = c["nc_panels"] * nr * problem.panel_vector_bytes
     legal &= (c["nc_panels"] == 1) | (block_bytes <= room)
-    legal &= is_unrollable(problem.dot, problem.calls, mr, nr, c["k_unroll"])
+    legal &= is_unrollable(
+        problem.dot, context.target.machine, problem.calls, mr, nr, c["k_unroll"]
+    )
     return legal
 
 
@@ -201,23 +201,27 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
         rest > 0, tile_cycles(dot, machine, left, nr, problem.k, near), 0
     )
     sums = batch * panels * sums
-    each = full * result_cycles(mr, nr, problem.narrower) + np.where(
-        rest > 0, result_cycles(left, nr, problem.narrower), 0
+    each = full * result_cycles(mr, nr, problem.narrower, machine) + np.where(
+        rest > 0, result_cycles(left, nr, problem.narrower, machine), 0
     )
     groups = problem.batch * problem.n * ceil_div(problem.k, dot.group)
     shared_out = np.where(c["parallel"] == NONE, 1, threads)
-    pack = 0 if problem.is_weight else PACK_CYCLES_PER_GROUP * groups / dot.lanes / shared_out
+    pack = 0 if problem.is_weight else LOOP_CYCLES * groups / dot.lanes / shared_out
     # Every tile of rows reads its panels of B from L2, every block of panels all rows of A.
     b_bytes = batch * ceil_div(m, mr) * panels * nr * problem.panel_vector_bytes
     a_bytes = batch * ceil_div(panels, c["nc_panels"]) * m * problem.k
     beyond = b_bytes if problem.n * problem.k > machine.l2.size_bytes else 0
+    exposed = machine.exposed_share
     return Cost.of(
         dots=sums,
         results=batch * panels * each,
-        b_from_l2=EXPOSED * b_bytes / machine.l2.bytes_per_cycle,
-        a_from_l2=EXPOSED * a_bytes / machine.l2.bytes_per_cycle,
-        beyond_l2=EXPOSED * beyond / machine.memory_bytes_per_cycle * (c["nc_panels"] == 1),
-        tails=TAIL_SHARE * sums * (problem.m % mr > 0),
+        b_from_l2=exposed * b_bytes / machine.l2.bytes_per_cycle,
+        a_from_l2=exposed * a_bytes / machine.l2.bytes_per_cycle,
+        beyond_l2=machine.exposed_share
+        * beyond
+        / machine.memory_bytes_per_cycle
+        * (c["nc_panels"] == 1),
+        tails=2 * TIE_SHARE * sums * (problem.m % mr > 0),
         loop=batch * panels * ceil_div(m, mr) * problem.calls / c["k_unroll"],
         pack=pack,
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),

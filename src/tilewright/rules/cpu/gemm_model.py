@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.machine import Cache, Machine
-from tilewright.rules.space import Column
+from tilewright.base.machine import Machine
+from tilewright.base.target import Target
+from tilewright.rules.space import Column, doublings
 
 N, M, BATCH, NONE = "n", "m", "batch", "none"  # what threads share out
 
-BODY_FMAS = 128  # multiply-adds in the body of a loop over k: more code does not help the front end
-K_UNROLL = (8, 4, 2, 1)  # steps of k in a body, the most that BODY_FMAS allows first
+
+MOST_TAILS = 8  # sizes that a last tile may have: each is code of its own
 
 
 def step_cycles(mr: Any, nr: Any, machine: Machine) -> Any:
@@ -41,19 +42,33 @@ def tiles_cycles(m: Any, n: Any, mr: Any, nr: Any, machine: Machine) -> Any:
     )
 
 
-def unrolled_steps(total: int, body: int, most: int = 4) -> int:
+def chain_cycles(steps: Any, instructions: Any, machine: Machine) -> Any:
+    """Of sums that each wait for the one before, per tile, where tiles of so many instructions
+    follow one another: as many as the processor's window holds wait at the same time."""
+    in_flight = np.maximum(1.0, machine.reorder_window / instructions)
+    return steps * machine.fma_latency_cycles / in_flight
+
+
+def most_vectors(target: Target) -> int:
+    """Of a register tile: a row of accumulators, one of B, and what is broadcast."""
+    return (target.vector_registers - 2) // 2
+
+
+def k_unroll_candidates(machine: Machine) -> tuple[int, ...]:
+    """Steps of k in the body of a loop: as far as lines are prefetched."""
+    return doublings(machine.lines_ahead)
+
+
+def unrolled_steps(total: int, body: int, machine: Machine) -> int:
     """Steps of k that are unrolled, of so many multiply-adds each: a divisor of the total."""
-    return next(n for n in K_UNROLL if n == 1 or is_unrollable(total, body, n, most))
+    fitting = [n for n in k_unroll_candidates(machine) if is_unrollable(total, body, n, machine)]
+    return max(fitting, default=1)
 
 
-def is_unrollable(total: Any, body: Any, steps: Any, most: Any = 4) -> Any:
+def is_unrollable(total: Any, body: Any, steps: Any, machine: Machine) -> Any:
     """Whether so many steps of k may be unrolled: they divide the total, and are little code."""
-    return (steps <= most) & (steps * body <= BODY_FMAS) & (total % steps == 0)
-
-
-def same_set_rows(l1d: Cache) -> int:
-    """Rows whose addresses fall into one set of L1 that it holds, while other data streams by."""
-    return max(2, l1d.ways * 2 // 3)
+    is_little = steps * body <= machine.loop_body_instructions
+    return (steps == 1) | (is_little & (total % steps == 0))
 
 
 def ceil_div(a: Any, b: Any) -> Any:

@@ -30,7 +30,7 @@ from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
-PACK_PREFETCH_ROWS = 4  # of B, ahead of where they are packed
+PACK_PREFETCH_ROWS = 4  # of B, ahead of where they are packed: each row is lines of its own
 BEFORE, PANEL, WEIGHT, UNPACKED = "before", "panel", "weight", "none"
 
 

@@ -16,25 +16,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.rules.context import RuleContext
+from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.cpu.gemm_model import (
     NONE,
     N,
     ceil_div,
     is_unrollable,
+    k_unroll_candidates,
+    most_vectors,
     tiles_cycles,
 )
 from tilewright.rules.cpu.gemm_schedule import UNPACKED, Blocking, tiled
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import nest_of
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Column, Columns, Cost, Space, unit
+from tilewright.rules.sharing import MOST_CHUNKS_PER_THREAD
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
 from tilewright.sym import ONE
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-GEMV_MAX_M = 3  # rows for which packing B would take longer than using it
-STREAM_MAX_M, L2_MAX_M = 14, 4  # rows that may read B in streams: from beyond L2, from L2
-STREAMS = 16  # rows of B at a time: what hardware prefetchers follow
-PREFETCHER_SHARE = 0.1  # of the time: what twice or half as many streams lose
+GEMV_MAX_ROWS = 3  # for which packing B would take longer than using it
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,18 @@ def streams_b(found: Contraction, context: RuleContext) -> bool:
     rows, columns = found.guess(found.m), found.extent(last)
     lanes = target.lanes(found.block.writes[0].buffer.dtype.bits)
     is_known = all(found.extent(at) is not None for at in (*found.m, *found.k))
-    if found.b.buffer.name in context.constants or rows > STREAM_MAX_M or not is_known:
+    if (
+        found.b.buffer.name in context.constants
+        or rows > target.machine.address_registers
+        or not is_known
+    ):
         return False
     if columns is None or columns < lanes or found.stride(found.b, last) is not ONE:
         return False
     k = found.guess(found.k)
-    near = target.l1d_bytes if rows <= L2_MAX_M else 2 * target.l2_bytes
+    near = target.l1d_bytes if rows <= GEMV_MAX_ROWS + 1 else 2 * target.l2_bytes
     size = k * columns * found.b.buffer.dtype.size_bytes
-    return len(found.k) == 1 and size >= near and k > STREAMS
+    return len(found.k) == 1 and size >= near and k > target.machine.prefetch_streams
 
 
 def plans(found: Contraction, context: RuleContext) -> Space[GemvPlan]:
@@ -76,21 +81,21 @@ def plans(found: Contraction, context: RuleContext) -> Space[GemvPlan]:
     n, k = ceil_div(found.nest.guess(found.n[-1]), lanes), found.guess(found.k)
 
     def legal(c: Columns) -> Column:
-        unrolls = (c["k_unroll"] == 1) | is_unrollable(
-            c["streams"], m * c["nr"], c["k_unroll"], c["streams"] // 2
-        )
+        unrolls = is_unrollable(c["streams"], m * c["nr"], c["k_unroll"], target.machine)
+        unrolls &= 2 * c["k_unroll"] <= c["streams"]
         fits = (c["nr"] == 1) | ((m + 1) * c["nr"] < target.vector_registers)
         found: Column = unrolls & fits
         return found
 
+    followed = target.machine.prefetch_streams
     return Space(
         GemvPlan,
         {
-            "nr": tuple(nr for nr in (1, 2, 4, 8) if nr <= n),
+            "nr": doublings(min(most_vectors(target), n)),
             "parallel": (NONE, N) if context.threads > 1 else (NONE,),
-            "streams": tuple(s for s in (STREAMS, STREAMS // 2, 2 * STREAMS) if s < k),
-            "strips": (1, 2, 4, 8, 16),
-            "k_unroll": (1, 8, 4, 2),
+            "streams": tuple(s for s in (followed, followed // 2, 2 * followed) if s < k),
+            "strips": doublings(2 * MOST_CHUNKS_PER_THREAD),
+            "k_unroll": k_unroll_candidates(target.machine),
         },
         legal,
     )
@@ -98,6 +103,7 @@ def plans(found: Contraction, context: RuleContext) -> Space[GemvPlan]:
 
 def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
     machine, target = context.target.machine, context.target
+    followed = machine.prefetch_streams
     of = found.block.writes[0].buffer.dtype
     lanes, m, k = target.lanes(of.bits), found.guess(found.m), found.guess(found.k)
     n, batch = ceil_div(found.nest.guess(found.n[-1]), lanes), found.guess(found.batch)
@@ -110,7 +116,7 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
     # Partial sums of a strip come and go once for each group of streams.
     sums = 2 * batch * m * n * lanes * of.size_bytes * (k / c["streams"]) / threads
     spill = np.where(
-        strip_bytes > machine.l2.size_bytes / 4,
+        strip_bytes > machine.l2.block_bytes,
         sums / machine.scattered_bytes_per_cycle,
         0.0,
     )
@@ -118,9 +124,9 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
         memory=np.maximum(memory, compute),
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
         sums=sums / machine.l1d.bytes_per_cycle + spill,
-        streams=PREFETCHER_SHARE * memory * np.abs(np.log2(c["streams"] / STREAMS)),
+        streams=machine.exposed_share * memory * np.abs(np.log2(c["streams"] / followed)),
         strips=c["strips"] * machine.fma_latency_cycles * k / c["streams"],
-        narrow=PREFETCHER_SHARE * memory / (8 * c["nr"]),
+        narrow=TIE_SHARE * memory / c["nr"],
         unroll=batch * k * ceil_div(n, c["nr"]) / threads / c["k_unroll"],
     )
 

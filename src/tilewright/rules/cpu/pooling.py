@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.windows_tile import (
+    MOST_POSITIONS,
     WindowsPlan,
     lanes_of,
     tile_windows,
@@ -21,9 +22,6 @@ from tilewright.tensor.ir import Call
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import exprs
 
-SHARED_WINDOWS = 2  # of a row that see a pixel: with no more, reading in order is faster
-LEAST_POSITIONS = 4  # of a row, below which nothing is shared
-
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Windows | None:
     nest = nest_of(sch, block)
@@ -33,12 +31,13 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Windows | Non
     lanes, channels = lanes_of(found, context), found.size(found.out_channels) or 0
     if lanes < 2 or channels < lanes:
         return None
-    if (found.size(found.out_spatial[-1]) or LEAST_POSITIONS) < LEAST_POSITIONS:
-        return None
+    positions = found.size(found.out_spatial[-1])
+    if positions is not None and 2 * positions < MOST_POSITIONS:
+        return None  # little is shared
     is_dear = any(isinstance(expr, Call) for expr in exprs(found.nest.block.body))
     shared = (found.size(found.kernel_spatial[-1]) or 1) / found.strides[-1]
     is_whole = channels % context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits) == 0
-    return None if is_dear or (shared <= SHARED_WINDOWS and is_whole) else found
+    return None if is_dear or (shared <= 2 and is_whole) else found
 
 
 def apply(

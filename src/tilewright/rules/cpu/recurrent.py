@@ -14,8 +14,9 @@ import numpy as np
 
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.gemm_model import ceil_div
+from tilewright.rules.cpu.gemm_model import ceil_div, tiles_cycles
 from tilewright.rules.match.nest import (
+    DYNAMIC_BATCH,
     Nest,
     attempt,
     block_of,
@@ -43,8 +44,6 @@ from tilewright.tensor.ir import ALTERNATING, SCAN, Load, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import written_buffers
 
-DYNAMIC_BATCH = 4  # sequences of a register tile, where their number is known at run time only
-PANEL_VECTORS = (1, 2)  # of units: more share little more of what is broadcast
 PANELS, ROWS, INNER = "panels", "rows", "inner"  # what threads share out
 
 
@@ -104,7 +103,7 @@ class Recurrent:
         return {INNER: Work(turns, work / turns)} if turns > 1 else {}
 
     def forms(self, context: RuleContext) -> Forms:
-        values = (1,) if self.weights is None else PANEL_VECTORS
+        values = (1,) if self.weights is None else (1, 2)  # more share little more
         found: dict[Value, Axes] = {count: self.axes(count, context) for count in values}
         return found
 
@@ -131,10 +130,11 @@ def plans(found: Recurrent, context: RuleContext) -> Space[RecurrentPlan]:
         sequences = DYNAMIC_BATCH if is_dynamic else total(found.nest, found.others)
 
     def legal(c: Columns) -> Column:
-        """A quarter of the registers is left to what is loaded; a thread that shares panels keeps
-        its own in L2 by walking over them in alternating direction."""
+        """Beside the sums, weights of a gate and what is broadcast are in registers; a thread that
+        shares panels keeps its own in L2 by walking over them in alternating direction."""
         sums = gates * c["vectors"] * c["sequences"]
-        fits = (4 * sums <= 3 * registers) | (c["vectors"] * c["sequences"] == 1)
+        fits = sums + c["vectors"] + c["sequences"] <= registers
+        fits |= c["vectors"] * c["sequences"] == 1
         alternates = (c["parallel"] != PANELS) | (c["alternate"] == 1)
         ok: Column = fits & alternates & forms_legal(c, "vectors", forms, context)
         return ok
@@ -160,13 +160,10 @@ def cost(found: Recurrent, c: Columns, context: RuleContext) -> Cost:
     gates, k = total(nest, weights.gates), nest.guess(nest.reduce[0])
     batch = total(nest, found.others)
     # A step of k: all gates of a panel, of which each sequence takes one broadcast.
-    fmas = gates * c["vectors"] * c["sequences"]
-    loads = gates * c["vectors"] + c["sequences"]
-    step = np.maximum(fmas / machine.fma_per_cycle, loads / machine.loads_per_cycle)
-    step = np.maximum(step, machine.fma_latency_cycles)
     panels = ceil_div(weights.units, c["vectors"] * found.lanes)
     groups = ceil_div(batch, c["sequences"])
-    compute = panels * groups * k * step
+    width = gates * c["vectors"]
+    compute = panels * k * tiles_cycles(batch, width, c["sequences"], width, machine)
     turns = panels * groups * k / machine.fma_per_cycle  # a slot for the end of each turn
     # Weights beyond L2: what was used last is still there if the next step begins with it.
     size_bytes = gates * weights.units * k * weights.element_bytes

@@ -13,10 +13,10 @@ from tilewright.base.machine import Machine
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.vectorize import (
-    ACCUMULATORS,
     REDUCTION_LANES,
     SPATIAL_LANES,
     accumulate_cycles,
+    accumulator_counts,
     preferred_lanes,
     reduced_run,
     row_cycles,
@@ -87,7 +87,9 @@ class Reduction:
         return found
 
     def forms(self, lanes: str, context: RuleContext) -> Forms:
-        found: dict[Value, Axes] = {a: self.axes(lanes, a, context) for a in ACCUMULATORS}
+        found: dict[Value, Axes] = {
+            a: self.axes(lanes, a, context) for a in accumulator_counts(context.target.machine)
+        }
         return found
 
 
@@ -125,7 +127,13 @@ def plans(found: Reduction, context: RuleContext) -> Space[ReductionPlan]:
         for name in ("parallel", "chunk")
     }
     return Space(
-        ReductionPlan, {"lanes": tuple(forms), "accumulators": ACCUMULATORS, **fields}, legal
+        ReductionPlan,
+        {
+            "lanes": tuple(forms),
+            "accumulators": accumulator_counts(context.target.machine),
+            **fields,
+        },
+        legal,
     )
 
 
@@ -138,17 +146,23 @@ def cost(found: Reduction, c: Columns, context: RuleContext) -> Cost:
     loads = min(found.lanes, max(1, spatial_stride(nest)))
     width = max(1, total(nest, found.across))
     lost = -(-width // found.lanes) * found.lanes / width
-    spatial = accumulate_cycles(vectors * lost * loads, c["accumulators"], machine)
+    spatial = accumulate_cycles(vectors * lost, c["accumulators"], machine)
+    if loads > 1:  # one after the other, each into its place
+        spatial = np.maximum(spatial, vectors * lost * loads)
     spatial = np.maximum(spatial, base * _line_share(found, c["accumulators"], machine))
     # Lanes along the reduction: every result ends with a combination of lanes.
-    along = results * row_cycles(vectors / results, found.lanes, c["accumulators"], machine)
+    extent = nest.guess(found.split(context.threads))
+    parts = -(-extent // np.maximum(1, c["chunk"]))
+    pieces = np.where(c["parallel"] == PARTS, parts, 1) * results
+    along = pieces * row_cycles(
+        np.maximum(1.0, vectors / pieces), found.lanes, c["accumulators"], machine
+    )
     serial = np.maximum(base, np.where(is_spatial, spatial, along))
     terms: dict[str, Column] = {}
     for lanes in _lanes_candidates(found):
         forms = found.forms(lanes, context)
         for name, term in forms_terms(c, "accumulators", forms, serial, context).items():
             terms[name] = np.where(c["lanes"] == lanes, term, terms.get(name, term))
-    parts = -(-nest.guess(found.split(context.threads)) // np.maximum(1, c["chunk"]))
     item = nest.block.writes[0].buffer.dtype.size_bytes
     moved = 2 * parts * results * item / costs.shared_bytes_per_cycle(nest, machine)
     combine = np.where(c["parallel"] == PARTS, moved + parts * machine.fma_latency_cycles, 0.0)
@@ -160,7 +174,7 @@ def _line_share(found: Reduction, accumulators: Column, machine: Machine) -> Col
     in all, over what is used."""
     item = found.nest.block.writes[0].buffer.dtype.size_bytes
     share: Column = np.ones(len(accumulators))
-    for count in ACCUMULATORS:
+    for count in accumulator_counts(machine):
         size_bytes = found.width(count) * item
         read = (size_bytes + machine.l1d.line_bytes - item) / size_bytes
         is_whole = total(found.nest, found.across) <= found.width(count)

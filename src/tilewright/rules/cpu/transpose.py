@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.gemm_model import ceil_div
-from tilewright.rules.cpu.vectorize import MAX_STRIDE
+from tilewright.rules.cpu.vectorize import FEW_ELEMENTS
 from tilewright.rules.match.nest import Access, Nest, fused, is_expression, nest_of, total
 from tilewright.rules.rule import Rule
 from tilewright.rules.sharing import (
@@ -27,12 +27,10 @@ from tilewright.rules.sharing import (
     forms_legal,
     forms_terms,
 )
-from tilewright.rules.space import Columns, Cost, Space, Value, unit
+from tilewright.rules.space import Columns, Cost, Space, Value, doublings, unit
 from tilewright.sym import ONE, Const, uses_var
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-MIN_EXTENT = 4  # dimensions below this are not worth a tile
-ROW_VECTORS = (2, 1, 4, 8)  # in the order of preference between equals
 ROWS = "rows"  # of tiles
 
 
@@ -70,7 +68,8 @@ class Transpose:
 
     def forms(self, context: RuleContext) -> Forms:
         most = self.nest.guess(self.along) // self.lanes
-        values = [count for count in ROW_VECTORS if count == 1 or count <= most]
+        most = min(most, context.target.machine.lines_ahead)
+        values = sorted(doublings(most), key=lambda count: abs(count - 2))  # between equals
         found: dict[Value, Axes] = {count: self.axes(count, context) for count in values}
         return found
 
@@ -83,7 +82,8 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Transpose | N
         return None
     lanes = costs.lanes_of(context.target, nest.block)
     kept = [at for at in nest.spatial if nest.extent(at) is not ONE]
-    if lanes < MIN_EXTENT or len(kept) < 2 or nest.guess(kept[-1]) < MIN_EXTENT:
+    least = FEW_ELEMENTS  # dimensions below are not worth a tile
+    if lanes < least or len(kept) < 2 or nest.guess(kept[-1]) < least:
         return None
     across, short = kept[-1], nest.extent(kept[-1])
     if isinstance(short, Const) and 2 * int(short.value) <= lanes:
@@ -98,10 +98,10 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Transpose | N
 def _along(nest: Nest, access: Access, across: int) -> int | None:
     """The iterator that an access is contiguous along, if that is not the result's."""
     stride = access.stride(nest.var(across))
-    if stride is None or (isinstance(stride, Const) and abs(int(stride.value)) <= MAX_STRIDE):
+    if stride is None or (isinstance(stride, Const) and abs(int(stride.value)) <= FEW_ELEMENTS):
         return None
     for at in nest.spatial:
-        if nest.guess(at) >= MIN_EXTENT and access.stride(nest.var(at)) is ONE:
+        if nest.guess(at) >= FEW_ELEMENTS and access.stride(nest.var(at)) is ONE:
             return at
     return None
 

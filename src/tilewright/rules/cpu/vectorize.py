@@ -12,6 +12,7 @@ Along what it reduces, in parts that are combined at the end, halves of a vector
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,13 +32,12 @@ from tilewright.rules.match.nest import (
     inner_nest,
     total,
 )
-from tilewright.rules.space import Column
+from tilewright.rules.space import Column, doublings
 from tilewright.sym import ONE, Const
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 SPATIAL_LANES, REDUCTION_LANES = "spatial", "reduction"
-ACCUMULATORS = (4, 2, 1)  # vectors of partial results, in the order of preference
-MAX_STRIDE = 4  # elements between lanes; further apart, every lane is a load of its own
+FEW_ELEMENTS = 4  # further apart, or fewer than that, lanes are loaded and added one by one
 
 
 def vectorize_stage(
@@ -45,7 +45,7 @@ def vectorize_stage(
     reference: BlockRef,
     depth: int,
     context: RuleContext,
-    accumulators: int = ACCUMULATORS[0],
+    accumulators: int,
     lanes_along: str | None = None,
 ) -> None:
     """Give lanes to a block that stands under `depth` loops shared with others."""
@@ -56,10 +56,15 @@ def vectorize_stage(
     if lanes < 2:
         return
     if not nest.reduce:
-        attempt(sch, _lanes_of_map, sch, nest, lanes)
+        attempt(sch, _lanes_of_map, sch, nest, lanes, context.target.machine)
         return
     args = (sch, reference, nest, depth, lanes, accumulators, lanes_along)
     attempt(sch, _lanes_of_reduction, *args)
+
+
+def accumulator_counts(machine: Machine) -> tuple[int, ...]:
+    """Vectors of partial results, in the order of preference: each waits for its own sum only."""
+    return doublings(machine.fma_latency_cycles)[::-1]
 
 
 def accumulate_cycles(vectors: float, accumulators: Any, machine: Machine) -> Column:
@@ -69,26 +74,29 @@ def accumulate_cycles(vectors: float, accumulators: Any, machine: Machine) -> Co
     return found
 
 
-def row_cycles(vectors: float, lanes: int, accumulators: Any, machine: Machine) -> Column:
+def row_cycles(
+    vectors: Any, lanes: int, accumulators: Any, machine: Machine, between: float = 0.0
+) -> Column:
     """Of a row of so many vectors that is added up to one number, among many such rows.
 
     Rows follow one another without waiting, as far as the processor's window reaches: a short one
-    takes as long as its instructions, a long one as long as its chain of sums.
+    takes as long as its instructions, a long one as long as its chain of sums. `between` counts the
+    instructions of other work that stand between two of them.
     """
     folds = 2.0 * math.log2(lanes)  # a move of lanes and an operation each
     work = vectors / machine.loads_per_cycle + (accumulators - 1) / machine.fma_per_cycle + folds
     steps = vectors / accumulators + np.log2(accumulators) + math.log2(lanes)
-    in_flight = machine.reorder_window / (2.0 * vectors + accumulators + folds)
+    in_flight = machine.reorder_window / (2.0 * vectors + accumulators + folds + between)
     chain = machine.fma_latency_cycles * steps / np.maximum(1.0, in_flight)
     found: Column = np.maximum(work, chain)
     return found
 
 
-def _lanes_of_map(sch: Schedule, nest: Nest, lanes: int) -> None:
+def _lanes_of_map(sch: Schedule, nest: Nest, lanes: int, machine: Machine) -> None:
     parts = groups(nest, nest.spatial)
     loop = fused(sch, [nest.loops[at] for at in parts[-1]])
     if total(nest, parts[-1]) > 1:
-        vectors(sch, loop, lanes, unroll_candidates(nest, lanes)[0])
+        vectors(sch, loop, lanes, unroll_candidates(nest, lanes, machine)[0])
 
 
 def _lanes_of_reduction(
@@ -120,7 +128,7 @@ def preferred_lanes(nest: Nest, lanes: int) -> str:
         return REDUCTION_LANES
     if total(nest, part) * 2 <= lanes and along >= lanes:
         return REDUCTION_LANES
-    is_apart = spatial_stride(nest) > MAX_STRIDE
+    is_apart = spatial_stride(nest) > FEW_ELEMENTS
     return REDUCTION_LANES if is_apart and along >= lanes else SPATIAL_LANES
 
 
@@ -141,9 +149,9 @@ def reduced_run(nest: Nest) -> int:
 
 
 def _distance(nest: Nest, access: Access, at: int) -> int:
-    """Between lanes along an iterator; a large number if it varies."""
+    """Between lanes along an iterator; more than any array has if it varies."""
     stride = access.stride(nest.var(at))
-    return abs(int(stride.value)) if isinstance(stride, Const) else 1 << 20
+    return abs(int(stride.value)) if isinstance(stride, Const) else sys.maxsize
 
 
 def _vectorize_spatial(
@@ -170,7 +178,7 @@ def _vectorize_reduction(
     if run < lanes // 2:
         return
     count = 1
-    while count < accumulators and run >= 4 * count * lanes:
+    while count < accumulators and run >= accumulators * count * lanes:
         count *= 2
     while run % lanes == 0 and run % (count * lanes):  # rather fewer than one that is not whole
         count //= 2
@@ -185,7 +193,7 @@ def _vectorize_reduction(
 
 def fold_lanes(sch: Schedule, reference: BlockRef, size: int, lanes: int, depth: int = 0) -> None:
     """Combine `size` parts, by vectors while there are enough of them, the rest one by one."""
-    for width in (lanes, 4):
+    for width in (lanes, FEW_ELEMENTS):
         if size <= width:
             continue
         _, lane = sch.split(sch.get_loops(reference)[-1], [None, width])

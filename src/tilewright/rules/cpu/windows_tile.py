@@ -16,17 +16,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.base.dtype import I8, I32
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.conv_model import DYNAMIC_SPATIAL, GUARDED_POSITIONS
+from tilewright.rules.cpu.conv_model import GUARDED_TIMES
 from tilewright.rules.cpu.epilogue import results
-from tilewright.rules.cpu.gemm_model import NONE, ceil_div
-from tilewright.rules.match.nest import fused
+from tilewright.rules.cpu.gemm_model import MOST_TAILS, NONE, ceil_div, chain_cycles
+from tilewright.rules.match.nest import DYNAMIC_SPATIAL, fused
 from tilewright.rules.match.windows import Windows
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-MAX_POSITIONS = 8  # of a tile: more neighbours share little more
-BODY_OPERATIONS = 80  # in a tile's body: what is unrolled at most
+MOST_POSITIONS = MOST_TAILS  # of a tile: more neighbours share little more
 ROWS, TILES = "rows", "tiles"  # what threads share out
 
 
@@ -43,7 +43,7 @@ def lanes_of(found: Windows, context: RuleContext) -> int:
     """Channels at a time: a vector of the sums, or several where a vector of what is read holds
     more, as one of bytes does; of bytes fewer, if those make whole vectors."""
     lanes = context.target.lanes(_sum_bits(found)) * vectors_of(found, context)
-    channels, least = found.size(found.out_channels), context.target.lanes(32)
+    channels, least = found.size(found.out_channels), context.target.lanes(I32.bits)
     while lanes > least and channels is not None and channels % lanes:
         lanes //= 2
     return lanes
@@ -56,27 +56,28 @@ def _sum_bits(found: Windows) -> int:
 def vectors_of(found: Windows, context: RuleContext) -> int:
     """Vectors of sums beside each other."""
     lanes, channels = context.target.lanes(_sum_bits(found)), found.size(found.out_channels)
-    vectors = max(1, _sum_bits(found) // max(8, found.x.buffer.dtype.bits))
+    vectors = max(1, _sum_bits(found) // max(I8.bits, found.x.buffer.dtype.bits))
     while vectors > 1 and (channels is None or channels % (lanes * vectors)):
         vectors //= 2
     return vectors
 
 
 def windows_space(found: Windows, context: RuleContext) -> Space[WindowsPlan]:
-    total = found.size(found.out_spatial[-1]) or MAX_POSITIONS
-    kernel = found.size(found.kernel_spatial[-1]) or BODY_OPERATIONS
+    total = found.size(found.out_spatial[-1]) or MOST_POSITIONS
+    body_most = context.target.machine.loop_body_instructions
+    kernel = found.size(found.kernel_spatial[-1]) or body_most
     registers, beside = context.target.vector_registers, vectors_of(found, context)
 
     def legal(c: Columns) -> Column:
         body = beside * c["positions"] * np.where(c["unroll_kernel"] == 1, kernel, 1)
         held = (1 + beside) * c["positions"] + 2
         fits: Column = (c["positions"] == 1) | (held <= registers)
-        return fits & (body <= BODY_OPERATIONS)
+        return fits & (body <= body_most)
 
     return Space(
         WindowsPlan,
         {
-            "positions": tuple(range(1, min(MAX_POSITIONS, total) + 1)),
+            "positions": tuple(range(1, min(MOST_POSITIONS, total) + 1)),
             "unroll_kernel": (0, 1),
             "parallel": (NONE,) if context.threads == 1 else (NONE, ROWS, TILES),
         },
@@ -94,15 +95,16 @@ def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     depth = others * kernel[-1]
     # A tile loads each pixel that its windows see once, and each weight once.
     seen = (positions - 1) * found.strides[-1] + kernel[-1]
-    loads = others * (seen + kernel[-1]) / machine.loads_per_cycle
-    compute = depth * positions * vectors_of(found, context) / machine.fma_per_cycle
-    tile = np.maximum(np.maximum(compute, loads), depth * machine.fma_latency_cycles)
+    loads = others * (seen + kernel[-1])
+    sums = depth * positions * vectors_of(found, context)
+    tile = np.maximum(sums / machine.fma_per_cycle, loads / machine.loads_per_cycle)
+    tile = np.maximum(tile, chain_cycles(depth, sums + loads, machine))
     tile = tile + others * np.where(c["unroll_kernel"] == 1, 1, kernel[-1])
     lines = found.assumed(found.batch, 1) * math.prod(rows)
     tiles = ceil_div(last, positions)
     is_dynamic = found.size(found.out_spatial[-1]) is None
-    guarded = GUARDED_POSITIONS * (positions - 1) / 2 / DYNAMIC_SPATIAL if is_dynamic else 0.0
-    vector_bytes = context.target.vector_bits // 8
+    guarded = GUARDED_TIMES * (positions - 1) / 2 / DYNAMIC_SPATIAL if is_dynamic else 0.0
+    vector_bytes = context.target.vector_bytes
     moved = vector_bytes * (1 + math.prod(found.strides)) * lines * last * vectors
     work = lines * tiles * vectors * tile * (1 + guarded)
     memory = 2 * moved / machine.l2.bytes_per_cycle

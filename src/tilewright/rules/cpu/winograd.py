@@ -32,11 +32,18 @@ from tilewright.graph.winograd import (
     WEIGHTS,
 )
 from tilewright.rules.context import RuleContext
+from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.cpu.conv_model import Problem, tile_cycles
-from tilewright.rules.cpu.gemm_model import K_UNROLL, NONE, ceil_div, is_unrollable
+from tilewright.rules.cpu.gemm_model import (
+    NONE,
+    ceil_div,
+    is_unrollable,
+    k_unroll_candidates,
+    most_vectors,
+)
 from tilewright.rules.cpu.gemm_schedule import unrolled_sum
 from tilewright.rules.match.followers import followers
-from tilewright.rules.match.nest import Nest, attempt, block_of, nest_of
+from tilewright.rules.match.nest import DYNAMIC_SPATIAL, Nest, attempt, block_of, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import ONE, Const, Expr
@@ -44,10 +51,6 @@ from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Block, annotation
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
-PREFETCH_VECTORS = 128  # of weights, ahead of where they are used, if all are read once
-HIDDEN_SHARE = 0.01  # of multiply-adds that wait for memory: fewer steps are still better
-MAX_TILE_ROWS = 8  # of tiles in registers, where one row of them leaves some empty
-DYNAMIC_TILES = 14  # along an axis whose extent is dynamic
 TRANSFORM_CYCLES = {2: (45, 30), 4: (220, 120)}  # per tile and vector: of images, of results
 PADDING_CYCLES = 3.0  # per vector of the image that is copied
 BLOCKS, PANELS = "blocks", "panels"  # what threads share out
@@ -110,7 +113,8 @@ class Sizes:
         product = parts.product
         dtype = product.block.writes[0].buffer.dtype
         lanes = context.target.lanes(dtype.bits)
-        tall, wide, out, depth = (product.assumed(at, DYNAMIC_TILES) for at in range(3, 7))
+        *_, tall, wide, out = (product.assumed(at, DYNAMIC_SPATIAL) for at in product.spatial)
+        depth = product.assumed(product.reduce[0], DYNAMIC_SPATIAL)
         batch = product.assumed(2, 1)
         vectors = ceil_div(out, lanes)
         return Sizes(parts.size, batch, tall, wide, vectors, depth, lanes, dtype.size_bytes)
@@ -131,7 +135,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Parts | None:
     return _parts(sch, block)
 
 
-def number(expr: Expr, unknown: int = DYNAMIC_TILES) -> int:
+def number(expr: Expr, unknown: int = DYNAMIC_SPATIAL) -> int:
     return int(expr.value) if isinstance(expr, Const) else unknown
 
 
@@ -184,35 +188,35 @@ def _followed(sch: Schedule, parts: Parts) -> Parts:
 def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
     size, target = Sizes.of(parts, context), context.target
     is_single = parts.product.extent(2) is ONE
-    known = number(parts.product.extent(6), unknown=1)
+    known = number(parts.product.extent(parts.product.reduce[0]), unknown=1)
+    registers = target.vector_registers
 
     def legal(c: Columns) -> Column:
         positions = c["tile_rows"] * c["tile_columns"]
         fits = positions * c["nr"] + np.where(c["once"] == 1, c["nr"], c["nr"] + 1)
         legal: Column = fits < target.vector_registers + (c["once"] == 0)
         legal &= c["tile_rows"] <= c["rows"]
+        # Of a block whose rows register tiles do not divide, the last would reach into the next.
+        legal &= (c["rows"] % c["tile_rows"] == 0) | (c["rows"] == size.tall)
         legal &= (c["tile_rows"] == 1) | (c["tile_columns"] == size.wide)
         whole = (positions == size.tall * size.wide) & (c["rows"] == size.tall) & is_single
         legal &= (c["once"] == 0) | (whole & exceeds(size, target))
         panels = ceil_div(size.vectors, c["nr"])
         legal &= (c["parallel"] != PANELS) | (c["once"] == 1) | (panels >= context.threads)
         legal &= (c["parallel"] != BLOCKS) | (c["once"] == 0)
-        unrolls: Column = (c["k_unroll"] == 1) | is_unrollable(
-            known, c["nr"] * positions, c["k_unroll"]
-        )
-        legal &= unrolls
+        legal &= is_unrollable(known, c["nr"] * positions, c["k_unroll"], target.machine)
         return legal
 
     return Space(
         WinogradPlan,
         {
-            "nr": tuple(range(1, min(size.vectors, 8) + 1)),
+            "nr": tuple(range(1, min(size.vectors, most_vectors(target)) + 1)),
             "rows": tuple(range(size.tall, 0, -1)),
-            "tile_rows": tuple(range(1, min(size.tall, MAX_TILE_ROWS if size.wide < 8 else 1) + 1)),
+            "tile_rows": tuple(range(1, max(1, min(size.tall, registers // size.wide)) + 1)),
             "tile_columns": tuple(range(1, min(size.wide, target.vector_registers - 2) + 1)),
             "parallel": (NONE,) if context.threads == 1 else (NONE, BLOCKS, PANELS),
             "once": (0, 1),
-            "k_unroll": (1, *[n for n in K_UNROLL if n > 1]),
+            "k_unroll": k_unroll_candidates(target.machine),
         },
         legal,
         stages=(
@@ -225,7 +229,7 @@ def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
 
 def exceeds(size: Sizes, target: Target) -> bool:
     """Whether the weights do not stay in L2 from one block to the next."""
-    return size.weights_bytes > target.l2_bytes // 2
+    return size.weights_bytes > target.machine.l2.kept_bytes
 
 
 # --------------------------------------------------------------------------- the cost
@@ -234,7 +238,7 @@ def exceeds(size: Sizes, target: Target) -> bool:
 def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     """Cycles of the thread that finishes last: products, and what blocks read again."""
     size, machine, threads = Sizes.of(parts, context), context.target.machine, context.threads
-    rows, l2 = c["rows"], machine.l2.size_bytes
+    rows = c["rows"]
     blocks = ceil_div(size.tall, rows)
     one = Problem(1, (1, size.wide), size.vectors, size.depth, 1, (False, False), is_grouped=False)
     tiles = np.stack([np.ones_like(rows), c["tile_rows"], c["tile_columns"]], axis=1)
@@ -242,7 +246,7 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     products = tile_cycles(one, c["nr"], tiles, context.target, extents)
     products = size.side**2 * size.batch * blocks * products
     is_far = exceeds(size, context.target)
-    room = l2 * 5 // 8 if is_far else l2 // 8
+    room = machine.l2.passing_bytes + (machine.l2.kept_bytes if is_far else 0)
     outgrown = (rows > 1) & (rows * size.row_bytes() > room)
     images = size.batch * size.tall * size.row_bytes()
     again = np.where(c["once"] == 1, 1, size.batch * blocks) * size.weights_bytes * is_far
@@ -259,7 +263,7 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     transforms = size.tall * size.wide * (on_image * deep + on_result * size.vectors)
     transforms += PADDING_CYCLES * pixels * deep
     return Cost.of(
-        products=(np.maximum(products, again / rate) + HIDDEN_SHARE * products) * share,
+        products=(np.maximum(products, again / rate) + TIE_SHARE * products) * share,
         transforms=size.batch * transforms / np.where(c["parallel"] == NONE, 1, threads),
         images=np.where(outgrown, images / machine.scattered_bytes_per_cycle, 0) * share,
         moved=np.where(c["parallel"] == PANELS, images / machine.l2.bytes_per_cycle, 0),
@@ -297,7 +301,7 @@ def apply(
         reads = block_of(sch.function, product.name).reads
         index = next(i for i, read in enumerate(reads) if read.buffer is made)
         if plan.once:
-            ahead = -(-PREFETCH_VECTORS // (plan.nr * plan.k_unroll))
+            ahead = ceil_div(context.target.machine.memory_lines_ahead, plan.k_unroll)
             attempt(sch, sch.prefetch, product, index, depth, ahead, near, True)
         else:  # ask for the weights of the next product meanwhile
             attempt(sch, sch.prefetch, product, index, each, 1, depth)
@@ -306,8 +310,8 @@ def apply(
     if shared:
         sch.parallel(sch.fuse(n, block, panel))
     if plan.once:  # tiles side by side shall not compete for the same sets of L1
-        channels = number(parts.product.extent(6))
-        sch.storage_align(parts.image, 0, 4, channels, lanes % channels)
+        channels = number(parts.product.extent(parts.product.reduce[0]))
+        sch.storage_align(parts.image, 0, parts.product.spatial[-2], channels, lanes % channels)
         if plan.parallel != NONE:
             sch.parallel(each)
     stages = (parts.image, parts.half, parts.padded, *parts.weights, parts.columns, parts.result)

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.errors import ScheduleError
-from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.reduction import through
 from tilewright.rules.gpu.threads import attempt_all, share
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Column, Columns, Cost, Space
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
 from tilewright.sym import ONE, Const, Var
 from tilewright.tensor.ir import REDUCE, Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -70,12 +70,7 @@ class Problem:
     element_bytes: int
 
 
-BLOCK_M, BLOCK_K = (32, 8, 16, 64, 128), (8, 4, 16, 32)  # candidates, in rows and steps of k
-THREAD_M, THREAD_Y, THREAD_X = (4, 1, 2, 8), (1, 2), (4, 1, 2, 8)  # candidates, per thread
-SPLIT_K = (1, 2, 4, 8, 16)  # candidates, blocks that share a sum
-MOST_REGISTERS = 64  # sums of one thread
 MOST_UNROLLED = 512  # multiply-adds in a row
-BANK_PADDING = 4  # elements between rows of a transposed tile: a load's width
 
 
 @dataclass(frozen=True)
@@ -166,11 +161,18 @@ def _window(found: Contraction, at: int, inner: Sequence[int]) -> tuple[int, int
 # ------------------------------------------------------------------------------------ choosing
 
 
+def splits(sm: Multiprocessor) -> tuple[int, ...]:
+    """Blocks that share a sum."""
+    return doublings(sm.warp // 2)
+
+
 def plans(found: Found, context: RuleContext) -> Space[Plan]:
     """The tiles worth a thought."""
     problem, sm = found.problem, multiprocessor_of(context.target)
+    least, most = sm.warp // sm.warps_issued_per_cycle, sm.warp * sm.warps_issued_per_cycle
+    wide = preferring(sm.access_words, doublings(2 * sm.access_words))
     ys = [1] if problem.y == 1 else sorted({1, 2, 4, 7, 8, min(problem.y, 14)})
-    xs = [32, 8, 16, 64, 128]
+    xs = [*preferring(sm.warp, doublings(most, least))]
     if problem.x <= 64 and problem.x not in xs:
         xs.append(problem.x)
 
@@ -178,7 +180,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         threads = _threads(c)
         whole = (c["block_m"] % c["thread_m"] == 0) & (c["block_y"] % c["thread_y"] == 0)
         whole &= c["block_x"] % c["thread_x"] == 0
-        few = c["thread_m"] * c["thread_y"] * c["thread_x"] <= MOST_REGISTERS
+        few = c["thread_m"] * c["thread_y"] * c["thread_x"] <= sm.accumulators
         fits = _shared_bytes(problem, c) <= sm.static_shared_bytes
         fits &= (threads >= sm.warp) & (threads <= sm.block_threads) & (threads % sm.warp == 0)
         deep = (c["split_k"] == 1) | (problem.k >= 2 * c["split_k"] * c["block_k"])
@@ -189,14 +191,14 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
     return Space(
         Plan,
         {
-            "block_m": BLOCK_M,
+            "block_m": preferring(sm.warp, doublings(most, least)),
             "block_y": ys,
             "block_x": xs,
-            "block_k": BLOCK_K,
-            "thread_m": THREAD_M,
-            "thread_y": THREAD_Y if problem.y > 1 else (1,),
-            "thread_x": THREAD_X,
-            "split_k": SPLIT_K,
+            "block_k": preferring(least, doublings(sm.warp, sm.access_words)),
+            "thread_m": wide,
+            "thread_y": (1, 2) if problem.y > 1 else (1,),
+            "thread_x": wide,
+            "split_k": splits(sm),
         },
         legal,
         stages=(
@@ -267,12 +269,13 @@ def _ceil(a: Any, b: Any) -> Any:
 
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
     """The schedule of a plan."""
-    return tiled(sch, found.reference, plan)
+    words = multiprocessor_of(context.target).access_words
+    return tiled(sch, found.reference, plan, words)
 
 
-def tiled(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, ...]:
+def tiled(sch: Schedule, reference: BlockRef, plan: Plan, words: int) -> tuple[BlockRef, ...]:
     if plan.split_k > 1:
-        return _split(sch, reference, plan)
+        return _split(sch, reference, plan, words)
     found = _found(sch, reference)
     a, b = _operand(sch, reference, found, 0), _operand(sch, reference, found, 1)
     nest = nest_of(sch, reference)
@@ -304,7 +307,7 @@ def tiled(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, ...
     for copy in (a, b):
         sch.compute_at(copy, ko)
     for copy, load, at in ((a, found.a, m), (b, found.b, x)):
-        _lay_out(sch, copy, load, found.nest.var(at))
+        _lay_out(sch, copy, load, found.nest.var(at), words)
         depth = [loop.var for loop in sch.get_loops(copy)].index(ko.var) + 1
         share(sch, sch.get_loops(copy)[depth:], plan.threads)
     start = sch.decompose_reduction(reference, ko)
@@ -314,7 +317,7 @@ def tiled(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, ...
     return (start, reference, a, b, *followed)
 
 
-def _lay_out(sch: Schedule, copy: BlockRef, load: Load, along: Var) -> None:
+def _lay_out(sch: Schedule, copy: BlockRef, load: Load, along: Var, words: int) -> None:
     """A tile in shared memory has neighbours where a thread's results have them, so that one load
     brings several; its rows are padded, so that threads which fill it hit different banks."""
     axes = [at for at, index in enumerate(load.index) if index is along]
@@ -324,7 +327,7 @@ def _lay_out(sch: Schedule, copy: BlockRef, load: Load, along: Var) -> None:
     order = [*(name for name in names if name != names[axes[0]]), names[axes[0]]]
     index_map = f"({', '.join(names)}) -> ({', '.join(order)})"
     if sch.attempt(sch.transform_layout, copy, ("write", 0), index_map):
-        sch.attempt(sch.storage_align, copy, 0, -2, 2 * BANK_PADDING, BANK_PADDING)
+        sch.attempt(sch.storage_align, copy, 0, -2, 2 * words, words)
 
 
 def _found(sch: Schedule, reference: BlockRef) -> Contraction:
@@ -350,7 +353,7 @@ def _operand(sch: Schedule, reference: BlockRef, found: Contraction, which: int)
     return sch.cache_read(reference, found.read_index(load), "shared")
 
 
-def _split(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, ...]:
+def _split(sch: Schedule, reference: BlockRef, plan: Plan, words: int) -> tuple[BlockRef, ...]:
     """Parts of the sum are contractions of their own; the sum of the parts comes after."""
     found = _found(sch, reference)
     nest = found.nest
@@ -362,7 +365,7 @@ def _split(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, ..
     first = next(loop for loop in loops if loop.var is part.var)
     sch.reorder(first, *[loop for loop in loops if loop.var is not part.var])
     single = Plan(**{**plan.__dict__, "split_k": 1})
-    return tiled(sch, partial, single)
+    return tiled(sch, partial, single, words)
 
 
 GEMM = Rule("gemm", Plan, match, plans, cost, apply)

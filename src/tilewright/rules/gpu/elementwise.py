@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.base.multiprocessor import USUAL_THREADS, multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.threads import THREADS, bind_flat, own_nest, units_first
+from tilewright.rules.gpu.threads import bind_flat, own_nest, units_first
 from tilewright.rules.match.followers import followers
 from tilewright.rules.match.nest import Nest, block_of, groups, is_expression
 from tilewright.sym import ONE, ZERO, Const
@@ -24,7 +24,7 @@ def elementwise(sch: Schedule, reference: BlockRef, context: RuleContext) -> tup
     units, loops = units_first(nest, nest.spatial)
     if units:
         sch.reorder(*units, *loops)
-    _, thread = bind_flat(sch, loops, THREADS, lanes)
+    _, thread = bind_flat(sch, loops, USUAL_THREADS, lanes)
     return (reference, *_followed(sch, reference, thread, lanes))
 
 
@@ -77,7 +77,7 @@ def vector_of(nest: Nest, context: RuleContext) -> int:
     sizes = [access.buffer.dtype.size_bytes for access in nest.accesses]
     lanes = max(1, multiprocessor_of(context.target).access_bytes // max(sizes))
     while lanes > 1 and (
-        extent % lanes or nest.instances < context.target.cores * THREADS * 2 * lanes
+        extent % lanes or nest.instances < context.target.cores * USUAL_THREADS * 2 * lanes
     ):
         lanes //= 2
     for access in nest.accesses:

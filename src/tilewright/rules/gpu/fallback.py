@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tilewright.base.errors import ScheduleError
+from tilewright.base.multiprocessor import USUAL_THREADS
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.threads import THREADS, alone, bind_flat
+from tilewright.rules.gpu.threads import alone, bind_flat
 from tilewright.rules.match.nest import nest_of
 from tilewright.tensor.ir import THREAD, For
 from tilewright.tensor.schedule import BlockRef, Schedule
@@ -32,5 +33,5 @@ def _independent(sch: Schedule, reference: BlockRef) -> tuple[BlockRef, ...]:
     spatial = [nest.loops[at] for at in nest.spatial]
     others = [loop for at, loop in nest.loops.items() if at not in nest.spatial]
     sch.reorder(*spatial, *others)
-    bind_flat(sch, spatial, THREADS)
+    bind_flat(sch, spatial, USUAL_THREADS)
     return (reference,)

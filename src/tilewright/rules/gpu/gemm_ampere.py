@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.intrin import ampere, hopper
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.contraction import SPLIT_K
+from tilewright.rules.gpu.contraction import splits
 from tilewright.rules.gpu.gemm_hopper import Found, Plan, Unit, applied, found_in
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
@@ -50,7 +50,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         return result
 
     candidates = {"groups": GROUPS, "block_n": BLOCK_N, "slots": SLOTS, "span": SPAN,
-                  "split_k": SPLIT_K}  # fmt: skip
+                  "split_k": splits(sm)}  # fmt: skip
     return Space(Plan, candidates, legal)
 
 

@@ -25,7 +25,7 @@ from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.intrin import hopper
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.epilogue import followers
-from tilewright.rules.gpu.contraction import SPLIT_K
+from tilewright.rules.gpu.contraction import splits
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
@@ -162,7 +162,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
             "block_n": BLOCK_N,
             "slots": SLOTS,
             "span": SPAN,
-            "split_k": SPLIT_K,
+            "split_k": splits(multiprocessor_of(context.target)),
         },
         legal,
     )

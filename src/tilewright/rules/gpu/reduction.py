@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.base.errors import ScheduleError
-from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import (
-    THREADS,
-    WARP,
     bind_flat,
     by_one_thread,
     own_nest,
@@ -31,7 +29,7 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 from tilewright.tensor.visit import output_buffers
 
-COMBINED = 16  # parts that one thread combines at the end
+COMBINED_PARTS = 16  # that one thread combines at the end
 
 
 @dataclass(frozen=True)
@@ -76,14 +74,14 @@ def inline_moves(sch: Schedule, reference: BlockRef) -> None:
 def plan_of(nest: Nest, context: RuleContext) -> Plan:
     """Threads per result: one, where results alone occupy the GPU."""
     results, length = total(nest, nest.spatial), total(nest, nest.reduce)
-    occupied = context.target.cores * THREADS
+    occupied = context.target.cores * USUAL_THREADS
     if results >= occupied or length < 2 * WARP:
-        threads = THREADS
+        threads = USUAL_THREADS
         while threads > WARP and results < context.target.cores * threads:
             threads //= 2
         return Plan(threads, 1)
     threads = WARP
-    while threads < THREADS and length >= 8 * threads:
+    while threads < USUAL_THREADS and length >= 8 * threads:
         threads *= 2
     return Plan(threads, threads, _vector_of(nest, length // threads, context))
 
@@ -171,8 +169,8 @@ def factored(
     else:
         _, inner = sch.split(whole, [None, threads])
         parts = [sch.rfactor(inner, 0)]
-    if threads > COMBINED:
-        _, few = sch.split(sch.get_loops(reference)[-1], [None, COMBINED])
+    if threads > COMBINED_PARTS:
+        _, few = sch.split(sch.get_loops(reference)[-1], [None, COMBINED_PARTS])
         parts.append(sch.rfactor(few, 0))
     return parts
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.base.dtype import I64
+from tilewright.base.multiprocessor import LINE_BYTES, USUAL_THREADS, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.reduction import (
-    COMBINED,
+    COMBINED_PARTS,
     depth_of,
     factored,
     finish,
@@ -26,15 +27,10 @@ from tilewright.rules.gpu.threads import MOST_TURNS, by_one_thread
 from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest, total
 from tilewright.rules.match.rows import Stages, stages_of
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Column, Columns, Cost, Space, unit
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring, unit
 from tilewright.sym import ONE, Const
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks, output_buffers
-
-SHARED_ALIGN_BYTES = 128  # of each buffer there
-PART_BYTES = 8  # of one part of a reduction, at most
-THREADS = (256, 128, 64, 32, 512)  # candidates, of a block
-VECTOR = (1, 2, 4, 8)  # candidates, neighbours of one thread
 
 
 @dataclass(frozen=True)
@@ -142,12 +138,13 @@ def _handed_on(found: Stages) -> int:
 
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     sm = multiprocessor_of(context.target)
+    threads = preferring(USUAL_THREADS, doublings(sm.block_threads, sm.warp)[::-1])
     reductions = sum(1 for nest in found.stages.members.values() if nest.reduce)
-    aside = SHARED_ALIGN_BYTES * 3 * len(found.stages.members)
+    aside = LINE_BYTES * 3 * len(found.stages.members)
 
     def legal(c: Columns) -> Column:
         # Parts of threads, and of a few that combine them.
-        parts = reductions * (c["threads"] + COMBINED) * PART_BYTES + aside
+        parts = reductions * (c["threads"] + COMBINED_PARTS) * I64.size_bytes + aside
         fits = parts + found.shared_bytes <= sm.static_shared_bytes
         turn = c["threads"] * c["vector"]
         whole = (found.length % turn == 0) & (found.length // turn <= MOST_TURNS)
@@ -157,7 +154,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         result &= (c["vector"] == 1) | vectors
         return result
 
-    space = Space(Plan, {"threads": THREADS, "vector": VECTOR}, legal)
+    space = Space(Plan, {"threads": threads, "vector": doublings(2 * sm.access_words)}, legal)
     return space if len(space.columns()["threads"]) else None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tilewright.base.multiprocessor import USUAL_THREADS
 from tilewright.rules.match.nest import Nest, fused, inner_nest, nest_of
 from tilewright.sym import ONE, ZERO, Const
 from tilewright.tensor.ir import SERIAL, THREAD, Block, For
@@ -14,9 +15,7 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import all_loops, find_block
 from tilewright.tensor.visit import blocks, walk
 
-WARP = 32  # threads that run in step: of the programming model, not of one processor
 MOST_TURNS = 16  # of a thread in a copy, that are unrolled
-THREADS = 256  # of a block where nothing asks for more or fewer
 
 
 def own_nest(sch: Schedule, reference: BlockRef) -> Nest | None:
@@ -50,7 +49,7 @@ def units_first(nest: Nest, positions: Sequence[int]) -> tuple[list[LoopRef], li
 
 
 def bind_flat(
-    sch: Schedule, loops: Sequence[LoopRef], threads: int = THREADS, vector: int = 1
+    sch: Schedule, loops: Sequence[LoopRef], threads: int = USUAL_THREADS, vector: int = 1
 ) -> tuple[LoopRef, LoopRef]:
     """Loops as one, cut into blocks of threads, each with a few neighbouring elements."""
     whole = fused(sch, loops)

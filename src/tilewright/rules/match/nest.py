@@ -31,6 +31,8 @@ from tilewright.tensor.schedule.analysis.tree import find_block
 from tilewright.tensor.visit import blocks, exprs, walk
 
 DYNAMIC_EXTENT = 256  # what a dynamic extent counts as, in estimates
+DYNAMIC_SPATIAL = 56  # the same, of output positions along an axis
+DYNAMIC_BATCH = 4  # the same, of sequences that are worked on together
 
 
 @dataclass(frozen=True)
