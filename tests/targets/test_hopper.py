@@ -50,9 +50,10 @@ def gemm(m, n, k, dtype="bf16", rounded=True, batch=(), epilogue=False, along_n=
     return te.function([A, B, D], name="gemm")
 
 
-def planned(m, n, k, dtype="bf16", rounded=True, *, split=1, **form):
+def planned(m, n, k, dtype="bf16", rounded=True, *, split=1, boxes=1, **form):
     """Scheduled by the rule, with a plan that suits a small problem."""
-    plan = f"groups={2 if m >= 128 else 1} block_n=64 slots=4 span=1 split_k={split}"
+    slots, groups = 4 if boxes < 4 else 3, 2 if m >= 128 else 1
+    plan = f"groups={groups} block_n=64 slots={slots} span=1 split_k={split} boxes={boxes}"
     choices = {"C": Choice("gemm_hopper", plan)} if m <= 256 else None
     made = schedule(gemm(m, n, k, dtype, rounded, **form), TARGET, choices=choices)
     assert made.decisions[0].rule == "gemm_hopper"
@@ -110,6 +111,20 @@ def test_every_shape_has_code_without_local_memory(form):
     assert not re.search(r"^\s*call", run.ptx, re.MULTILINE)
     assert ".local" not in run.ptx
     assert len(run.kernels) == 1  # nothing is padded or cropped beside it
+
+
+@pytest.mark.parametrize("boxes", [2, 4])
+@pytest.mark.parametrize("form", ["few rows", "a sum that no tile divides", "a batch of edges"])
+def test_products_of_several_boxes_wait_once(form, boxes):
+    sizes = {**FORMS[form], "k": FORMS[form]["k"] + 256}
+    given, want = operands(**sizes)
+    scheduled = planned(**sizes, boxes=boxes)
+    for fn in (scheduled, lower(scheduled, "gpu")):
+        out = np.full(want.shape, np.nan).astype(TYPES["bf16"])
+        tw.interpret(fn, *given, out, seed=2)
+        close(out, want, out.dtype)
+    ptx = tw.build(scheduled, TARGET).ptx
+    assert ptx.count("wgmma.mma_async") == 4 * boxes * ptx.count("wgmma.wait_group")
 
 
 def test_parts_of_a_sum_are_added_up():

@@ -33,7 +33,7 @@ SHARED = "ptr addrspace(3)"
 MAP_TYPE = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
 OPERANDS = {"bf16": "bf16", "f16": "f16"}  # our names of types, as the assembler says them
 STEP = {"bf16": 16, "f16": 16}  # depth of one instruction
-JOINED = "wgmma.tiles"  # products that start a sum: (sum, n, a, b, a, b, ...)
+JOINED = "wgmma.tiles"  # products of a sum: (sum, n, along_n, starts, a, b, a, b, ...)
 
 
 @dataclass(frozen=True)
@@ -223,16 +223,25 @@ def joined(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     for stmt in stmts:
         call, last = _eval_of(stmt), _eval_of(done[-1]) if done else None
         if call is not None and call.op == "wgmma.tile" and last is not None:
-            same = last.op in ("wgmma.clear", JOINED) and last.args[0] is call.args[0]
-            if same and last.op == "wgmma.clear":
-                sums, a, b, *form = call.args
-                done[-1] = Eval(Call(JOINED, (sums, *form, a, b), BOOL))
-                continue
-            if same and last.args[1:3] == call.args[3:]:
-                done[-1] = Eval(Call(JOINED, (*last.args, *call.args[1:3]), BOOL))
+            sums, a, b, *form = call.args
+            before = _before(last, sums, form)
+            if before is not None:
+                done[-1] = Eval(Call(JOINED, (*before, a, b), BOOL))
                 continue
         done.append(stmt)
     return tuple(done)
+
+
+def _before(last: Call, sums: Expr, form: list[Expr]) -> tuple[Expr, ...] | None:
+    """The arguments of products that a further one of the same sum and form joins."""
+    match last.op, last.args:
+        case "wgmma.clear", (cleared, *_) if cleared is sums:
+            return (sums, *form, sym.ONE)
+        case "wgmma.tile", (summed, a, b, *rest) if summed is sums and rest == form:
+            return (sums, *form, sym.ZERO, a, b)
+        case op, (summed, n, along_n, *_) if op == JOINED:
+            return last.args if summed is sums and [n, along_n] == form else None
+    return None
 
 
 def _eval_of(stmt: Stmt) -> Call | None:
@@ -245,10 +254,11 @@ def _tile(e: Emitting, tile: Expr, a: Expr, b: Expr, n: Expr, along_n: Expr) -> 
     _products(e, tile, _number(n), [(a, b)], starts=False, along_n=bool(_number(along_n)))
 
 
-def _joined(e: Emitting, tile: Expr, n: Expr, along_n: Expr, *operands: Expr) -> None:
-    """The first products of a sum."""
+def _joined(e: Emitting, tile: Expr, n: Expr, along_n: Expr, starts: Expr, *operands: Expr) -> None:
+    """Several products of a sum, the first of which may start it."""
     pairs = list(zip(operands[::2], operands[1::2], strict=True))
-    _products(e, tile, _number(n), pairs, starts=True, along_n=bool(_number(along_n)))
+    along, first = bool(_number(along_n)), bool(_number(starts))
+    _products(e, tile, _number(n), pairs, starts=first, along_n=along)
 
 
 def _products(

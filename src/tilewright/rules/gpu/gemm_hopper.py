@@ -37,9 +37,10 @@ from tilewright.tensor.schedule.analysis.tree import all_loops
 from tilewright.tensor.visit import blocks, output_buffers
 
 FEATURE = "wgmma"
-BLOCK_N = (64, 256, 192, 128, 96)  # candidates, in columns of one wgmma
+BLOCK_N = (64, 256, 192, 128, 96, 32)  # candidates, in columns of one wgmma
 GROUPS = (1, 2)  # candidates, warpgroups that multiply
-SLOTS = (4, 5, 6, 3, 2)  # candidates, tiles on their way in shared memory
+SLOTS = (4, 5, 6, 3, 2, 8, 12)  # candidates, tiles on their way in shared memory
+BOXES = (1, 2, 4)  # candidates, rows of 128 bytes that a slot has of each tile's row
 SPAN = (1, 16, 8, 4, 2)  # candidates, tiles along m before the next column
 
 
@@ -52,6 +53,7 @@ class Plan:
     slots: int
     span: int  # tiles along m that neighbouring blocks take before the next column
     split_k: int = 1  # parts of the sum that are computed apart
+    boxes: int = 1  # boxes along k that a slot holds: products wait once for all of them
 
     @property
     def rows(self) -> int:
@@ -139,11 +141,14 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
 
     def legal(c: Columns) -> Column:
         rows = hopper.M * c["groups"]
-        fits = c["slots"] * (rows + c["block_n"]) * hopper.ROW_BYTES + hopper.BESIDE_BYTES
+        ring = c["slots"] * c["boxes"] * (rows + c["block_n"]) * hopper.ROW_BYTES
+        fits = ring + hopper.BESIDE_BYTES <= sm.shared_bytes
         whole = _ceil(found.m, rows) % c["span"] == 0
-        parts = (c["split_k"] == 1) | (found.k % (c["split_k"] * found.depth) == 0)
-        boxes = (c["block_n"] % found.depth == 0) | (not found.along_n)
-        result: Column = (fits <= sm.shared_bytes) & whole & parts & boxes
+        step = found.depth * c["boxes"]
+        parts = (c["split_k"] == 1) | (found.k % (c["split_k"] * step) == 0)
+        boxes = ((c["block_n"] % found.depth == 0) & (c["boxes"] == 1)) | (not found.along_n)
+        deep = (c["boxes"] == 1) | (step <= found.k)
+        result: Column = fits & whole & parts & boxes & deep
         return result
 
     return Space(
@@ -154,6 +159,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
             "slots": SLOTS,
             "span": SPAN,
             "split_k": SPLIT_K,
+            "boxes": BOXES,
         },
         legal,
     )
@@ -168,13 +174,18 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     tiles = found.batch * _ceil(found.m, rows) * _ceil(found.n, c["block_n"])
     blocks = tiles * split
     waves = _ceil(blocks, sm.count)
-    steps = _ceil(found.k // split, found.depth)
-    per_step = rows * c["block_n"] * found.depth / sm.tensor_fma_per_cycle
+    depth = found.depth * c["boxes"]
+    steps = _ceil(found.k // split, depth)
+    # Between products of two slots a group waits; another one has the matrix units then.
+    busy_units = rows * c["block_n"] * depth / sm.tensor_fma_per_cycle
+    per_step = np.maximum(busy_units, busy_units / c["groups"] + sm.wgmma_latency_cycles)
     there = np.minimum(rows, found.m) + np.minimum(c["block_n"], found.n)  # the rest is zeros
-    narrow = there * hopper.ROW_BYTES / sm.l2_bytes_per_cycle
-    waiting = sm.global_latency_cycles * 3.2 / c["slots"]  # with the signs between roles
+    slot = c["boxes"] * there * hopper.ROW_BYTES
+    narrow = slot / sm.l2_bytes_per_cycle
+    # One slot is in use while the others are filled; signs between roles take their time too.
+    waiting = sm.global_latency_cycles * 2.4 / (c["slots"] - 1)
     busy = np.minimum(blocks, sm.count)
-    flying = busy * c["slots"] * there * hopper.ROW_BYTES
+    flying = busy * c["slots"] * slot
     rate = np.minimum(sm.memory_bytes_per_cycle, flying / sm.global_latency_cycles)
     rate = np.minimum(rate, busy * sm.own_memory_bytes_per_cycle)
     operands = size * found.batch * found.m * found.k + size * found.n * found.k
@@ -184,7 +195,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         products=np.maximum(through_tiles, operands / rate),
         start=sm.global_latency_cycles,
         store=1.0 * rows * c["block_n"] / 64,
-        l2=waves * steps * 40.0 / c["span"],
+        l2=waves * steps * c["boxes"] * 40.0 / c["span"],
         split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0.0),
     )
 
@@ -253,7 +264,7 @@ def _tiled(
     kind, depth = found.dtype, found.depth
     operands = _contraction(sch, c)
     m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
-    wanted = {m: plan.rows, n: plan.block_n, k: depth}
+    wanted = {m: plan.rows, n: plan.block_n, k: depth * plan.boxes}
     done: list[BlockRef] = []
     stores = list(consumers)
     if any(operands.nest.guess(at) % by for at, by in wanted.items()):
@@ -280,8 +291,8 @@ def _tiled(
     outer = [loop for loop in outer if loop not in units]
     far, near, group, ii = sch.split(loops[m], [None, plan.span, plan.groups, hopper.M])
     column, jj = sch.split(loops[n], [None, plan.block_n])
-    ko, ki = sch.split(loops[k], [None, depth])
-    sch.reorder(*units, *outer, far, column, near, group, ko, ii, jj, ki)
+    ko, box, ki = sch.split(loops[k], [None, plan.boxes, depth])
+    sch.reorder(*units, *outer, far, column, near, group, ko, box, ii, jj, ki)
     sch.reverse_compute_at(copies[0], group)
     if rounded is None and stores:
         for store in stores:
@@ -298,6 +309,10 @@ def _tiled(
     start = sch.decompose_reduction(c, ko)
     if found.along_n:
         _in_boxes(sch, b, depth)
+    elif plan.boxes > 1:
+        for copy in (a, b):
+            _in_boxes(sch, copy, depth)
+    sch.unroll(box)
     product = hopper.dot_of(kind, plan.block_n, along_n=found.along_n)
     sch.tensorize(sch.get_loops(c)[-3], product)
     sch.tensorize(sch.get_loops(start)[-2], product)
@@ -310,7 +325,7 @@ def _tiled(
 
 
 def _in_boxes(sch: Schedule, b: BlockRef, width: int) -> None:
-    """A tile [k, n] as boxes of a row's length along n, one behind the other."""
+    """A tile as boxes of columns of a row's length, one behind the other."""
     *_, row, column = sch.get_loops(b)
     box, inner = sch.split(column, [None, width])
     sch.reorder(box, row, inner)
