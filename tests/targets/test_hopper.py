@@ -195,11 +195,12 @@ def test_roles_wait_for_each_other():
     assert "wgmma" not in producer
 
 
-def test_the_producer_expects_every_byte_that_is_copied():
-    text = str(lower(planned(512, 512, 256), "gpu"))
+@pytest.mark.parametrize("boxes", [1, 2])
+def test_the_producer_expects_every_byte_that_is_copied(boxes):
+    text = str(lower(planned(256, 256, 256, boxes=boxes), "gpu"))
     expected = int(re.search(r"mbarrier.expect:bool\(address\(%full\[[^]]*\]\), (\d+)\)", text)[1])
     rows = [int(found) for found in re.findall(r"tma\.load:bool\(.*?\]\), (\d+), \d+, ad", text)]
-    assert expected == sum(rows) * hopper.ROW_BYTES
+    assert expected == sum(rows) * boxes * hopper.ROW_BYTES
 
 
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (2048, 2048, 2048), (128, 4096, 4096)])
