@@ -24,7 +24,7 @@ from tilewright.codegen.launches import Kernel, Step, kernels_of, steps_of
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.memory import Memory, Place
 from tilewright.codegen.types import memory_type, register_type
-from tilewright.intrin.hopper import HELD, ROW, TILE, WIDE
+from tilewright.intrin.hopper import HELD, LEFT, PAIR, ROW, TILE, WIDE
 from tilewright.intrin.wgmma import SUM
 from tilewright.sym import ONE, Const, Expr, Var
 from tilewright.tensor import ir
@@ -286,6 +286,14 @@ def _held(e: Emitting, stmt: ir.Alloc) -> None:
     e.stmt(stmt.body)
 
 
+def _left(e: Emitting, stmt: ir.Alloc) -> None:
+    """A left operand, packed in pairs."""
+    count = math.prod(int(str(dim)) for dim in stmt.buffer.shape) // wgmma.THREADS // PAIR
+    pointer = e.b.alloca(f"[{count} x i32]", align=LEFT.alignment_bytes, hint=stmt.buffer.name)
+    e.memories[stmt.buffer] = Memory(pointer, LEFT.alignment_bytes)
+    e.stmt(stmt.body)
+
+
 def _nowhere(e: Emitting, stmt: ir.Alloc) -> None:
     raise Unsupported(
         "TW3052",
@@ -324,6 +332,7 @@ HANDLERS = Handlers(
         SUM.name: _sum,
         WIDE.name: _held,
         ROW.name: _held,
+        LEFT.name: _left,
         TILE.name: _tile,
     },
     other_alloc=_nowhere,

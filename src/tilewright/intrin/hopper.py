@@ -45,6 +45,10 @@ WIDE = declare_scope(
 )
 # One number for each row of a tile, held by the four threads that share the row.
 ROW = declare_scope(MemoryScope("wgmma.row", Owner.UNIT, is_addressable=False, alignment_bytes=16))
+# The left operand of a product, packed in pairs of a row.
+LEFT = declare_scope(
+    MemoryScope("wgmma.left", Owner.UNIT, is_addressable=False, alignment_bytes=16)
+)
 TILE_SCOPE, SUM_SCOPE = TILE.reference, SUM.reference
 WIDE_SCOPE, ROW_SCOPE = WIDE.reference, ROW.reference
 ROW_BYTES = 128

@@ -25,6 +25,7 @@ from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.tensor.ir import REDUCE, Block, Buffer, Load, Store, Update
 from tilewright.tensor.passes.fold_padding import padding_of
+from tilewright.tensor.passes.stagger_attention import LEAST_SLOTS
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
@@ -141,8 +142,12 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     lanes = sm.warp * sm.warps_issued_per_cycle
     powers = (6.0 * queries * c["keys"] + 1.0 * queries * found.features) / lanes
     waiting = sm.global_latency_cycles / c["slots"]
+    # With slots enough, products of one step run under the powers of the next.
+    apart = products + powers / c["groups"]
+    together = np.maximum(products, powers) + sm.wgmma_latency_cycles
+    each = np.where(c["slots"] >= LEAST_SLOTS, np.minimum(apart, together), apart)
     return Cost.of(
-        steps=waves * steps * np.maximum(products + powers / c["groups"], waiting),
+        steps=waves * steps * np.maximum(each, waiting),
         start=waves * 2.0 * sm.global_latency_cycles,
     )
 

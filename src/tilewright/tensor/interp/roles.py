@@ -118,12 +118,8 @@ def _run_plain(
     stmt: Stmt, env: Env, arrays: Mapping[Buffer, np.ndarray[Any, Any]], run: Plain
 ) -> None:
     """A statement without roles: a function of the memory and the variables that it uses."""
-    used: dict[Buffer, None] = {}
     own = {each.buffer for each in walk(stmt) if isinstance(each, Alloc)}
-    for each in walk(stmt):
-        used.update((buffer, None) for buffer, _ in writes_of(each))
-        used.update((buffer, None) for buffer, *_ in reads_of(each))
-    given = [buffer for buffer in used if buffer not in own]
+    given = [buffer for buffer in _used(stmt) if buffer not in own]
     plain = {buffer: replace(buffer, scope=GLOBAL.reference) for buffer in given}
     bound = {each.var for each in walk(stmt) if isinstance(each, (For, Let))}
     free = [node for node in exprs(stmt) if isinstance(node, Var) and node not in bound]
@@ -132,6 +128,15 @@ def _run_plain(
     made = Function("part", params, body, stage=DEVICE)
     views = [arrays[buffer].reshape([_value(dim, env) for dim in buffer.shape]) for buffer in given]
     run(made, *views, *[env[var] for var in free])
+
+
+def _used(stmt: Stmt) -> dict[Buffer, None]:
+    """The buffers that a statement reads or writes."""
+    used: dict[Buffer, None] = {}
+    for each in walk(stmt):
+        used.update((buffer, None) for buffer, _ in writes_of(each))
+        used.update((buffer, None) for buffer, *_ in reads_of(each))
+    return used
 
 
 def _blocks(kernel: Stmt, env: Env) -> Iterator[Env]:
@@ -163,6 +168,11 @@ def _axes(kernel: Stmt, level: str) -> list[For]:
 
 def _value(expr: Expr, env: Mapping[Var, int]) -> int:
     return int(sym.evaluate(expr, env))
+
+
+def _buffer(at: Expr) -> Buffer:
+    assert isinstance(at, Address)
+    return at.buffer
 
 
 def _join(into: Clock, other: Mapping[object, int]) -> None:
@@ -220,6 +230,7 @@ class _Agent:
     env: Env
     clock: Clock = field(default_factory=dict)
     sums: dict[Buffer, np.ndarray[Any, Any]] = field(default_factory=dict)
+    groups: list[set[Buffer]] = field(default_factory=list)  # of products started, by what they use
     steps: Wait | None = None
     waits: tuple[_Barrier, int] | None = None
 
@@ -328,6 +339,8 @@ class _Block:
         if stmt not in self.plain:
             self.plain[stmt] = _is_plain(stmt)
         if self.plain[stmt]:
+            for buffer in _used(stmt):
+                self._check_made(buffer, agent, stmt.loc)
             whole = replace(self.lanes, body=stmt)
             _run_plain(whole, env, {**self.arrays, **agent.sums}, self.run_plain)
             yield None
@@ -395,6 +408,10 @@ class _Block:
                 self._sums(args[0], args[1], agent)[...] = 0
             case "wgmma.tile":
                 self._tile(args, agent, loc)
+            case "wgmma.start":
+                self._start(args, agent, loc)
+            case "wgmma.wait":
+                del agent.groups[: len(agent.groups) - _value(args[2], env)]
             case "wgmma.round":
                 self._round(args, agent)
             case "wgmma.rows":
@@ -403,7 +420,21 @@ class _Block:
                 top, total, sums = (self._sums(at, args[3], agent) for at in args[:3])
                 top[...], total[...], sums[...] = -np.inf, 0, 0
             case "wgmma.attend":
-                self._attend(args, agent, loc)
+                scores, values, top, total, sums, keys, features = args
+                left = self._powers((scores, top, total, sums, keys, features), agent)
+                self._weigh(sums, left, values, features, agent, loc)
+            case "wgmma.powers":
+                scores, top, total, sums, packed, keys, features = args
+                self._sums(scores, keys, agent)  # are there; what else is under way is awaited
+                agent.groups.clear()
+                left = self._sums(packed, keys, agent)
+                left[...] = self._powers((scores, top, total, sums, keys, features), agent)
+            case "wgmma.weigh":
+                sums, packed, values, keys, features, waits = args
+                self._weigh(sums, self._sums(packed, keys, agent), values, features, agent, loc)
+                agent.groups.append({_buffer(sums), _buffer(packed)})
+                if _value(waits, env):
+                    agent.groups.clear()
             case op if not op.startswith("registers.") and op != LAG:
                 raise ExecutionError("TW2430", f"a role cannot run {op}", loc)
         yield None
@@ -490,8 +521,27 @@ class _Block:
 
     # ------------------------------------------------------------------ products
 
+    def _check_made(self, buffer: Buffer, agent: _Agent, loc: Loc | None = None) -> None:
+        """No product under way uses a buffer."""
+        if any(buffer in group for group in agent.groups):
+            raise ExecutionError(
+                "TW2196",
+                f"{agent.name} uses %{buffer.name} while products that it belongs to are under way",
+                loc,
+                help="wait for the products first: wgmma.wait",
+            )
+
+    def _start(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
+        """A product that is awaited later, in the group of those of the same sums."""
+        sums = _buffer(args[0])
+        if agent.groups and sums in agent.groups[-1]:
+            agent.groups.pop()
+        self._tile(args, agent, loc)
+        agent.groups.append({sums})
+
     def _sums(self, at: Expr, n: Expr, agent: _Agent) -> np.ndarray[Any, Any]:
         assert isinstance(at, Address)
+        self._check_made(at.buffer, agent)
         width, first = _value(n, agent.env), _value(at.index[0], agent.env)
         found: np.ndarray[Any, Any] = agent.sums[at.buffer][first : first + M * width]
         return found.reshape(M, width)
@@ -524,23 +574,35 @@ class _Block:
         boxes = self._operand(args[2], depth * (n // depth), agent, loc)
         sums += a @ boxes.reshape(-1, depth, depth).swapaxes(0, 1).reshape(depth, n)
 
-    def _attend(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
-        """A step of attention: scores, values, greatest scores, sums, weighted values."""
-        scores, values = self._sums(args[0], args[5], agent), args[1]
-        assert isinstance(values, Address)
-        top, total, sums = (self._sums(at, args[6], agent) for at in args[2:5])
-        keys, features = scores.shape[1], sums.shape[1]
-        columns = ROW_BYTES // values.buffer.dtype.size_bytes
-        boxes = self._operand(values, keys * (features // columns), agent, loc)
-        weighted = boxes.reshape(-1, keys, columns).swapaxes(0, 1).reshape(keys, features)
+    def _powers(self, args: tuple[Expr, ...], agent: _Agent) -> np.ndarray[Any, Any]:
+        """A step of attention up to its product: scores, greatest scores, sums, weighted values."""
+        scores = self._sums(args[0], args[4], agent)
+        top, total, sums = (self._sums(at, args[5], agent) for at in args[1:4])
         new = np.maximum(top[:, :1], scores.max(1, keepdims=True))
         below = np.where(np.isneginf(new), 0, new)
-        powers = np.exp(scores - below)
+        powers: np.ndarray[Any, Any] = np.exp(scores - below)
         fade = np.exp(top[:, :1] - below)
         top[...] = new
         total[...] = total * fade + powers.sum(1, keepdims=True)
-        small = powers.astype(values.buffer.dtype.numpy).astype(np.float32)
-        sums[...] = sums * fade + small @ weighted
+        sums[...] = sums * fade
+        return powers
+
+    def _weigh(
+        self,
+        at: Expr,
+        left: np.ndarray[Any, Any],
+        values: Expr,
+        features: Expr,
+        agent: _Agent,
+        loc: Loc,
+    ) -> None:
+        """Sums += powers, rounded to the type of the values, times those."""
+        assert isinstance(values, Address)
+        sums, keys = self._sums(at, features, agent), left.shape[1]
+        columns = ROW_BYTES // values.buffer.dtype.size_bytes
+        boxes = self._operand(values, keys * (sums.shape[1] // columns), agent, loc)
+        weighted = boxes.reshape(-1, keys, columns).swapaxes(0, 1).reshape(keys, -1)
+        sums += left.astype(values.buffer.dtype.numpy).astype(np.float32) @ weighted
 
     def _round(self, args: tuple[Expr, ...], agent: _Agent) -> None:
         sums = self._sums(args[0], args[3], agent)

@@ -45,11 +45,17 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.insert_barriers import BARRIER
 from tilewright.tensor.passes.rewriter import Rewriter
-from tilewright.tensor.visit import exprs, fresh_copy, rewrite, substitute, walk
+from tilewright.tensor.passes.stagger_attention import (
+    ATTEND,
+    calls_of,
+    can_stagger,
+    staggered,
+)
+from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
 
 SPECIALIZE = "specialize"  # annotation of a loop: the slots of its ring, blocks that stay
 COPY = "tma.load"
-ATTEND, LAG = "wgmma.attend", "role.lag"
+LAG = "role.lag"
 LAG_CYCLES = 1200  # about half a step of attention: scores of 64 x 128
 TILE_SCOPE = "shared.b128"
 GROUP_THREADS, GROUP_WARPS = 128, 4
@@ -100,6 +106,8 @@ def _specialized(kernel: For) -> Stmt:
     blocks = max(_plan(stmt)[1] for stmt in walk(body))
     if blocks:
         nest, body = _persistent(nest, body, blocks)
+    else:
+        nest, body = _longest_first(nest, _backwards(body))
     groups = axes.get("threadIdx.y")
     count = int(str(sym.simplify(groups.extent))) if groups is not None else 1
     among = groups.var if groups is not None else sym.var("group")
@@ -129,6 +137,33 @@ def _persistent(nest: list[For], body: Stmt, blocks: int) -> tuple[list[For], St
             loop = replace(loop, var=stay, start=ZERO, stop=sym.const(blocks))
         made.append(loop)
     return made, body
+
+
+def _backwards(body: Stmt) -> Stmt:
+    """Attention begins with the last keys: of a mask, those that it cuts through, so that the other
+    steps, a loop of their own, need none."""
+
+    def rule(stmt: Stmt) -> Stmt:
+        if not isinstance(stmt, For) or not _slots(stmt) or not calls_of(stmt, ATTEND):
+            return stmt
+        place = sym.sub(sym.add(stmt.start, stmt.stop), sym.add(stmt.var, 1))
+        return replace(stmt, body=substitute(stmt.body, {stmt.var: place}))
+
+    made = rewrite(body, rule)
+    assert made is not None
+    return made
+
+
+def _longest_first(nest: list[For], body: Stmt) -> tuple[list[For], Stmt]:
+    """Blocks with more to do the later they come, of a causal mask, start from the last one: none
+    of them is left over at the end."""
+    rings = [stmt for stmt in walk(body) if isinstance(stmt, For) and _slots(stmt)]
+    blocks = [loop for loop in nest if loop.thread == "blockIdx.x"]
+    if len(blocks) != 1 or not any(sym.uses_var(ring.extent, {blocks[0].var}) for ring in rings):
+        return nest, body
+    loop = blocks[0]
+    place = sym.sub(sym.add(loop.start, loop.stop), sym.add(loop.var, 1))
+    return nest, substitute(body, {loop.var: place})
 
 
 def _check(kernel: For, body: Stmt, axes: dict[str, For]) -> None:
@@ -217,8 +252,7 @@ class _Roles:
 
     def _lag(self, among: Var) -> list[Stmt]:
         """What keeps the second consumer behind the first."""
-        attends = any(isinstance(node, Call) and node.op == ATTEND for node in exprs(self.ring))
-        if not attends or self.groups != 2 or not LAG_CYCLES:
+        if not calls_of(self.ring, ATTEND) or self.groups != 2 or not LAG_CYCLES:
             return []
         behind = _call(LAG, sym.const(LAG_CYCLES))
         return [If(sym.eq(among, 1), behind, None, self.ring.loc)]
@@ -234,7 +268,9 @@ class _Roles:
             if isinstance(stmt, For) and stmt.var is self.ring.var:
                 wait = _call("mbarrier.wait", Address(self.full, (self.slot,)), self.phase)
                 done = _call("mbarrier.arrive", Address(self.empty, (self.slot,)))
-                ring = replace(stmt, body=seq(wait, stmt.body, done), annotations=())
+                ring: Stmt = replace(stmt, body=seq(wait, stmt.body, done), annotations=())
+                if can_stagger(stmt, self.slots):
+                    ring = staggered(stmt, wait, done, self._versioned)
                 if not self.early:
                     return seq(*lag, ring)
                 ready = _call("mbarrier.wait", Address(self.ready, (ZERO,)), self.turn)
