@@ -20,7 +20,7 @@ from tilewright.codegen.builder import ModuleText
 NUMBER, ARENA, WEIGHT, INPUT, OUTPUT, MAP = range(6)
 ARGUMENT = "{ i32, i32, i64 }"
 KERNEL = "{ ptr, i32, i32 }"
-MATRIX = f"{{ {ARGUMENT}, i64, i64, i64, i32, i32, i32, i32 }}"
+MATRIX = f"{{ {ARGUMENT}, i64, i64, i64, i64, i32, i32, i32, i32, [6 x i32] }}"
 LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32, i32, i32 }"
 MODEL = f"{{ {', '.join(['ptr'] * 11)}, i64, i64, {', '.join(['i32'] * 6)} }}"
 
@@ -37,12 +37,14 @@ class Argument:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix that a kernel copies boxes from, or several: then their number comes first."""
+    """A matrix that a kernel copies boxes from, or several: then their number comes first. Or
+    images, channels last, whose windows lie between corners, some steps apart."""
 
     base: Argument
     shape: tuple[int, ...]
     dtype: DType
     box: tuple[int, ...]
+    corners: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,13 +108,7 @@ def _model(module: ModuleText, name: str, tables: Tables) -> str:
         f"{{ {module.string(kernel)}, i32 {of}, i32 {shared} }}"
         for kernel, of, shared in tables.kernels
     ]
-    matrices = [
-        f"{{ {ARGUMENT} {_argument(each.base)}, i64 {each.shape[0] if len(each.shape) > 2 else 0}, "
-        f"i64 {each.shape[-2]}, i64 {each.shape[-1]}, "
-        f"i32 {MAP_TYPES[each.dtype.name]}, i32 {each.dtype.size_bytes}, "
-        f"i32 {each.box[-2]}, i32 {each.box[-1]} }}"
-        for each in tables.maps
-    ]
+    matrices = [_matrix(each) for each in tables.maps]
     dims = [str(dim) for shape in tables.output_shapes for dim in shape]
     sizes = [str(size) for size in (*tables.input_bytes, *tables.output_bytes)]
     counts = (
@@ -140,6 +136,17 @@ def _model(module: ModuleText, name: str, tables: Tables) -> str:
         *(f"i32 {count}" for count in counts),
     ]
     return f"{{ {', '.join(fields)} }}"
+
+
+def _matrix(given: Matrix) -> str:
+    *shape, channels = given.shape if given.corners else (*given.shape, 0)
+    many = shape[0] if len(shape) > 2 else 0
+    corners = ", ".join(f"i32 {at}" for at in given.corners or (0,) * 6)
+    return (
+        f"{{ {ARGUMENT} {_argument(given.base)}, i64 {many}, i64 {shape[-2]}, i64 {shape[-1]}, "
+        f"i64 {channels}, i32 {MAP_TYPES[given.dtype.name]}, i32 {given.dtype.size_bytes}, "
+        f"i32 {given.box[-2]}, i32 {given.box[-1]}, [6 x i32] [{corners}] }}"
+    )
 
 
 def _argument(given: Argument) -> str:

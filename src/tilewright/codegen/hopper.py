@@ -1,6 +1,7 @@
 """Instructions of Hopper: bulk tensor copies, barriers in shared memory, wide warpgroup GEMMs.
 
     tma.load(tile, source, rows, full)   a box of rows of 128 bytes, swizzled, by one thread
+    tma.window(tile, image, pixels, ..)  the same of one kernel position of an image's windows
     mbarrier.init / wait / expect / arrive
     registers.give / take                a warpgroup hands registers to others
     wgmma.clear / tile / round           sums of 64 x n in registers: zero, add a product, store
@@ -50,6 +51,8 @@ class TileMap:
     height: Expr  # of a matrix
     width: Expr
     is_batched: bool  # whether there are several
+    channels: int = 0  # where they are images, channels last: of a pixel
+    corners: tuple[int, ...] = ()  # of images: where windows begin and end, and their strides
 
 
 def tile_maps(root: Stmt) -> tuple[TileMap, ...]:
@@ -58,7 +61,20 @@ def tile_maps(root: Stmt) -> tuple[TileMap, ...]:
     for node in exprs(root):
         if isinstance(node, Call) and node.op == "tma.load":
             found[_map_of(*node.args)] = None
+        elif isinstance(node, Call) and node.op == "tma.window":
+            found[_windows_of(*node.args)] = None
     return tuple(found)
+
+
+def _windows_of(tile: Expr, source: Expr, pixels: Expr, *rest: Expr) -> TileMap:
+    """Images whose windows are copied, a kernel position of some pixels at a time."""
+    assert isinstance(source, Address)
+    columns = ROW_BYTES // source.buffer.dtype.size_bytes
+    height, width, channels, pad_y, pad_x, *others = rest[7:]
+    upper_y, upper_x, step_y, step_x = (_number(other) for other in others)
+    corners = (-_number(pad_y), -_number(pad_x), upper_y, upper_x, step_y, step_x)
+    buffer, many = source.buffer, _number(channels)
+    return TileMap(buffer, _number(pixels), columns, height, width, True, many, corners)
 
 
 def _map_of(
@@ -184,6 +200,27 @@ def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest:
         _shared(e, barrier),
         e.tile_maps[made],
         *(_narrow(e, sym.simplify(place)) for place in places),
+        Value("i16", "0"),
+        i64(0),
+        i1(False),
+        i1(False),
+        i32(0),
+    )
+
+
+def _load_window(e: Emitting, tile: Expr, source: Expr, pixels: Expr, *rest: Expr) -> None:
+    barrier, *places = rest[:7]
+    remote = e.b.value("ptr addrspace(7)", f"addrspacecast {_shared(e, tile)} to ptr addrspace(7)")
+    numbers = [_narrow(e, sym.simplify(place)) for place in places]
+    offsets = [e.b.convert("trunc", number, "i16") for number in numbers[4:]]
+    e.b.call(
+        "llvm.nvvm.cp.async.bulk.tensor.g2s.im2col.4d",
+        "void",
+        remote,
+        _shared(e, barrier),
+        e.tile_maps[_windows_of(tile, source, pixels, *rest)],
+        *numbers[:4],
+        *offsets,
         Value("i16", "0"),
         i64(0),
         i1(False),
@@ -760,6 +797,7 @@ RULES: dict[str, Callable[..., None]] = {
     "registers.give": _registers("dec"),
     "registers.take": _registers("inc"),
     "tma.load": _load,
+    "tma.window": _load_window,
     "wgmma.clear": _clear,
     "wgmma.tile": _tile(waits=True),
     "wgmma.start": _tile(waits=False),

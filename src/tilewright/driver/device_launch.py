@@ -35,7 +35,12 @@ class Gpu(Protocol):
     def timer(self) -> Any: ...
     def wait(self, stream: int) -> None: ...
     def tensor_map(
-        self, address: int, shape: tuple[int, ...], dtype: DType, box: tuple[int, ...]
+        self,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: DType,
+        box: tuple[int, ...],
+        corners: tuple[int, ...],
     ) -> Any: ...
 
 
@@ -70,9 +75,14 @@ class CudaGpu:
         cuda.wait(stream)
 
     def tensor_map(
-        self, address: int, shape: tuple[int, ...], dtype: DType, box: tuple[int, ...]
+        self,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: DType,
+        box: tuple[int, ...],
+        corners: tuple[int, ...],
     ) -> Any:
-        return cuda.TensorMap(address, shape, dtype, box)
+        return cuda.TensorMap(address, shape, dtype, box, corners)
 
 
 class Span(NamedTuple):

@@ -54,7 +54,7 @@ def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
     streams = has_streams(ctx.target)
     rules = (
         partial(matmul, small=small),
-        partial(conv, tiles=tiles, small=small),
+        partial(conv, tiles=tiles, streams=streams, small=small),
         partial(attention, tiles=tiles, streams=streams, small=small),
         partial(recurrent, small=small),
     )
@@ -75,7 +75,7 @@ def matmul(node: Node, scope: Scope, *, small: DType) -> Replacement:
     return steps.done()
 
 
-def conv(node: Node, scope: Scope, *, tiles: bool, small: DType) -> Replacement:
+def conv(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DType) -> Replacement:
     """A convolution: in a form whose images tiles can read, or else as a product of its windows."""
     x = node.inputs[0] if node.op == "conv" else None
     weights = None if x is None else foldable_weights(node, scope)
@@ -86,7 +86,7 @@ def conv(node: Node, scope: Scope, *, tiles: bool, small: DType) -> Replacement:
     narrow = weights.astype(small.numpy)
     if tiles and fits_lines(node, weights):
         return in_lines(steps, node, _rounded(steps, x, small), narrow, bias, to=F32, winograd=0)
-    if fits_tiles(node, weights):
+    if fits_tiles(node, weights) and not streams:
         attributes = {**dict(node.attributes), "to": F32, "winograd": 0}
         rounded = scope.new_constant(narrow, "w", node)
         steps.nodes.append(rounded)

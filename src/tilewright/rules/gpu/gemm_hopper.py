@@ -9,6 +9,9 @@ there are multiprocessors stay for all tiles, and fetch the next one while they 
 
 Sizes that no tile divides are padded: copies fill up with zeros, and the epilogue leaves out what
 is not there. Where tiles are too few, `split_k` parts of the sum are computed apart.
+
+A convolution is the GEMM of what its windows see: copies take rows of windows from the image, and
+no matrix of them is in memory.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.sym import ONE, Cast, Const, Var, uses_var
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Load, Store
+from tilewright.tensor.passes.fold_windows import windows_of
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import all_loops
 from tilewright.tensor.visit import blocks, output_buffers
@@ -77,6 +81,8 @@ class Found:
     b_index: int
     packs_b: bool  # a weight [k, n] that is stored as [n, k]
     along_n: bool  # B is [k, n], and read as it is
+    windows: str = ""  # the block that lays out windows of an image as A, which copies read instead
+    is_indexed: bool = False  # A is read by windows; such a block is to be made
 
     @property
     def depth(self) -> int:
@@ -100,13 +106,17 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if nest.block.writes[0].buffer.dtype.name != "f32":
         return None
     m, (n,), (k,) = found.m[-1], found.n, found.k
-    if not _is_matrix(found.a, nest.var(m), nest.var(k)):
+    is_indexed = not _is_matrix(found.a, nest.var(m), nest.var(k))
+    windows = _windows(sch, reference, found, is_indexed)
+    if is_indexed and not windows:
         return None
     along_n = not _is_matrix(found.b, nest.var(n), nest.var(k))
     if along_n and not _is_matrix(found.b, nest.var(k), nest.var(n)):
         return None
     packs = along_n and found.b.buffer.rank == 2 and found.b.buffer.name in context.constants
     sizes = {at: nest.guess(at) for at in (m, n, k)}
+    if windows and sizes[k] * hopper.TYPES[kind] % hopper.ROW_BYTES:
+        return None
     rows = [sizes[k], sizes[n]] if along_n and not packs else [sizes[k]]
     if any(length * hopper.TYPES[kind] % hopper.COPY_ALIGN_BYTES for length in rows):
         return None
@@ -125,7 +135,24 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         found.read_index(found.b),
         packs,
         along_n and not packs,
+        windows,
+        is_indexed,
     )
+
+
+def _windows(sch: Schedule, reference: BlockRef, found: Contraction, is_indexed: bool) -> str:
+    """The block whose rows are what windows of an image see, and are A; "" if there is none."""
+    if is_indexed:
+        sch = sch.copy()
+        if not sch.attempt(sch.reindex_read, reference, found.read_index(found.a), "global"):
+            return ""
+    for producer in sch.get_producers(reference):
+        made = windows_of(block_of(sch.function, producer.name), sch.function)
+        if made is None or made.geometry.channels * made.image.dtype.size_bytes % hopper.ROW_BYTES:
+            continue
+        if is_indexed or made.rows is found.a.buffer:
+            return producer.name
+    return ""
 
 
 def _is_matrix(load: Load, row: Var, column: Var) -> bool:
@@ -146,6 +173,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         whole = _ceil(found.m, rows) % c["span"] == 0
         step = found.depth * c["boxes"]
         parts = (c["split_k"] == 1) | (found.k % (c["split_k"] * step) == 0)
+        if found.windows:  # there is nothing behind the last kernel position
+            parts = found.k % (c["split_k"] * step) == 0
         boxes = ((c["block_n"] % found.depth == 0) & (c["boxes"] == 1)) | (not found.along_n)
         deep = (c["boxes"] == 1) | (step <= found.k)
         result: Column = fits & whole & parts & boxes & deep
@@ -211,6 +240,10 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     """The schedule of a plan; results go through what follows where that can be fused."""
     done: list[BlockRef] = []
     c = found.reference
+    if found.is_indexed:
+        done.append(sch.reindex_read(c, found.a_index, "global"))
+    elif found.windows:
+        done.append(sch.get_block(found.windows))
     if found.packs_b:
         packed = sch.cache_read(c, found.b_index, "global")
         sch.transform_layout(packed, ("write", 0), "(k, n) -> (n, k)")

@@ -19,7 +19,7 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.base.errors import ExecutionError
-from tilewright.base.loc import Loc
+from tilewright.base.loc import UNKNOWN, Loc
 from tilewright.sym import Expr, Var
 from tilewright.tensor.ir import (
     DEVICE,
@@ -404,6 +404,8 @@ class _Block:
                 self._arrive(self._barrier(args[0], env), agent, GROUP_WARPS, loc)
             case "tma.load":
                 self._load(args, agent, loc)
+            case "tma.window":
+                self._load_window(args, agent, loc)
             case "wgmma.clear":
                 self._sums(args[0], args[1], agent)[...] = 0
             case "wgmma.tile":
@@ -420,21 +422,11 @@ class _Block:
                 top, total, sums = (self._sums(at, args[3], agent) for at in args[:3])
                 top[...], total[...], sums[...] = -np.inf, 0, 0
             case "wgmma.attend":
-                scores, values, top, total, sums, keys, features = args
-                left = self._powers((scores, top, total, sums, keys, features), agent)
-                self._weigh(sums, left, values, features, agent, loc)
+                self._attend(args, agent, loc)
             case "wgmma.powers":
-                scores, top, total, sums, packed, keys, features = args
-                self._sums(scores, keys, agent)  # are there; what else is under way is awaited
-                agent.groups.clear()
-                left = self._sums(packed, keys, agent)
-                left[...] = self._powers((scores, top, total, sums, keys, features), agent)
+                self._left(args, agent)
             case "wgmma.weigh":
-                sums, packed, values, keys, features, waits = args
-                self._weigh(sums, self._sums(packed, keys, agent), values, features, agent, loc)
-                agent.groups.append({_buffer(sums), _buffer(packed)})
-                if _value(waits, env):
-                    agent.groups.clear()
+                self._weigh(args, agent, loc)
             case op if not op.startswith("registers.") and op != LAG:
                 raise ExecutionError("TW2430", f"a role cannot run {op}", loc)
         yield None
@@ -475,6 +467,40 @@ class _Block:
         box = np.zeros((count, columns), matrix.dtype)  # what lies outside is zero
         inside = matrix[top : top + count, left : left + columns]
         box[: inside.shape[0], : inside.shape[1]] = inside
+        self._copy(target, box, barrier_at, agent, loc)
+
+    def _load_window(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
+        """One kernel position of windows that follow each other, along lines and images."""
+        target, source, pixels, barrier_at, *numbers = args
+        assert isinstance(target, Address)
+        assert isinstance(source, Address)
+        c, x, y, n, kx, ky, height, width, channels, *corners = (
+            _value(number, agent.env) for number in numbers
+        )
+        pad_y, pad_x, upper_y, upper_x, step_y, step_x = corners
+        columns = ROW_BYTES // source.buffer.dtype.size_bytes
+        images = self.arrays[source.buffer].reshape(-1, height, width, channels)
+        box = np.zeros((_value(pixels, agent.env), columns), images.dtype)
+        for row in box:
+            if n < images.shape[0] and 0 <= y + ky < height and 0 <= x + kx < width:
+                row[:] = images[n, y + ky, x + kx, c : c + columns]
+            x += step_x
+            if x > width - 1 + upper_x:
+                x, y = -pad_x, y + step_y
+            if y > height - 1 + upper_y:
+                y, n = -pad_y, n + 1
+        self._copy(target, box, barrier_at, agent, loc)
+
+    def _copy(
+        self,
+        target: Address,
+        box: np.ndarray[Any, Any],
+        barrier_at: Expr,
+        agent: _Agent,
+        loc: Loc,
+    ) -> None:
+        """A box is on its way into a tile that nobody reads."""
+        env, count = agent.env, box.shape[0]
         first = _value(target.index[0], env)
         for tile in self._touched(target.buffer, first, count):
             for reader, when in tile.reads.items():
@@ -521,7 +547,7 @@ class _Block:
 
     # ------------------------------------------------------------------ products
 
-    def _check_made(self, buffer: Buffer, agent: _Agent, loc: Loc | None = None) -> None:
+    def _check_made(self, buffer: Buffer, agent: _Agent, loc: Loc = UNKNOWN) -> None:
         """No product under way uses a buffer."""
         if any(buffer in group for group in agent.groups):
             raise ExecutionError(
@@ -574,6 +600,27 @@ class _Block:
         boxes = self._operand(args[2], depth * (n // depth), agent, loc)
         sums += a @ boxes.reshape(-1, depth, depth).swapaxes(0, 1).reshape(depth, n)
 
+    def _attend(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
+        scores, values, top, total, sums, keys, features = args
+        left = self._powers((scores, top, total, sums, keys, features), agent)
+        self._weighed(sums, left, values, features, agent, loc)
+
+    def _left(self, args: tuple[Expr, ...], agent: _Agent) -> None:
+        """Powers for a product that follows. Scores are there; all else under way is awaited."""
+        scores, top, total, sums, packed, keys, features = args
+        self._sums(scores, keys, agent)
+        agent.groups.clear()
+        left = self._sums(packed, keys, agent)
+        left[...] = self._powers((scores, top, total, sums, keys, features), agent)
+
+    def _weigh(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
+        sums, packed, values, keys, features, waits = args
+        left = self._sums(packed, keys, agent)
+        self._weighed(sums, left, values, features, agent, loc)
+        agent.groups.append({_buffer(sums), _buffer(packed)})
+        if _value(waits, agent.env):
+            agent.groups.clear()
+
     def _powers(self, args: tuple[Expr, ...], agent: _Agent) -> np.ndarray[Any, Any]:
         """A step of attention up to its product: scores, greatest scores, sums, weighted values."""
         scores = self._sums(args[0], args[4], agent)
@@ -587,7 +634,7 @@ class _Block:
         sums[...] = sums * fade
         return powers
 
-    def _weigh(
+    def _weighed(
         self,
         at: Expr,
         left: np.ndarray[Any, Any],
