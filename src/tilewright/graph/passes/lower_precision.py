@@ -4,8 +4,8 @@ It runs where a user asks for it by name. Weights are rounded at compile time; w
 reads is rounded by whoever computes it, so that less is moved too. Between products everything
 stays f32: norms, softmax and sums lose nothing. But of a large value that products read rounded
 anyway, sums take the rounded one too: writing and reading it twice would take longer than
-multiplying. Convolutions are products of their windows; those of groups stay as they are. So does
-attention where there are no tiles to multiply. Recurrent layers read their weights rounded: that a
+multiplying. Convolutions are products of their windows; those of groups stay as they are, but on GPUs
+read what they read rounded. So stays attention where there are no tiles to multiply. Recurrent layers read their weights rounded: that a
 step takes as long as bringing them is all that counts.
 """
 
@@ -35,6 +35,7 @@ from tilewright.graph.views import is_view
 from tilewright.sym import ONE, Const
 
 RECURRENT = ("rnn", "gru", "lstm")
+COPIED = 8  # elements of 16 bits that bulk copies of rows take a whole number of
 SHORTEST = 16  # steps of a sum from which on rounding the operands pays
 LARGE = 1 << 17  # elements of a value that does not stay in a cache beside what else is used
 
@@ -78,15 +79,20 @@ def matmul(node: Node, scope: Scope, *, small: DType) -> Replacement:
 def conv(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DType) -> Replacement:
     """A convolution: in a form whose images tiles can read, or else as a product of its windows."""
     x = node.inputs[0] if node.op == "conv" else None
-    weights = None if x is None else foldable_weights(node, scope)
-    if x is None or weights is None or x.tensor.dtype is not F32:
+    if x is None or x.tensor.dtype is not F32:
         return None
     bias = (*node.inputs[2:], None)[0]
     steps = Steps(node, scope)
+    weights = foldable_weights(node, scope)
+    if weights is None:
+        return _grouped(steps, node, x, bias, small) if streams else None
     narrow = weights.astype(small.numpy)
     if tiles and fits_lines(node, weights):
         return in_lines(steps, node, _rounded(steps, x, small), narrow, bias, to=F32, winograd=0)
-    if fits_tiles(node, weights) and not streams:
+    if streams:
+        image = _rounded(steps, x, small)
+        return unfolded(steps, node, image, narrow, bias, "matmul", multiple=COPIED, to=F32)
+    if fits_tiles(node, weights):
         attributes = {**dict(node.attributes), "to": F32, "winograd": 0}
         rounded = scope.new_constant(narrow, "w", node)
         steps.nodes.append(rounded)
@@ -99,6 +105,20 @@ def conv(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DType) 
             steps, node, _rounded(steps, x, small), narrow, bias, "conv", to=F32, winograd=0
         )
     return unfolded(steps, node, _rounded(steps, x, small), narrow, bias, "matmul", to=F32)
+
+
+def _grouped(steps: Steps, node: Node, x: Value, bias: Value | None, small: DType) -> Replacement:
+    """A convolution of groups where bytes count: images and weights are read rounded."""
+    weights = steps.scope.constant(node.inputs[1])
+    if weights is None or node.get("groups", 1) == 1:
+        return None
+    rounded = steps.scope.new_constant(weights.astype(small.numpy), "w", node)
+    steps.nodes.append(rounded)
+    attributes = {**dict(node.attributes), "to": F32, "winograd": 0}
+    sums = steps.add("conv", _rounded(steps, x, small), rounded.output, **attributes)
+    if bias is not None:
+        steps.add("add", sums, bias)
+    return steps.done()
 
 
 def attention(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DType) -> Replacement:
@@ -189,6 +209,11 @@ def _rounded_behind(steps: Steps, value: Value, small: DType) -> Value:
 
 
 def _rounded(steps: Steps, value: Value, small: DType) -> Value:
+    """A value in fewer bits; itself before it was widened, where it had no more."""
+    wide = steps.scope.producer(value, "cast")
+    source = None if wide is None else wide.inputs[0]
+    if source is not None and source.tensor.dtype is small:
+        return source
     return steps.add("cast", value, to=small)
 
 
