@@ -25,6 +25,7 @@ class Machine:
     has_gather: bool = False
     scales: bool = False  # an instruction multiplies vectors of 512 bits by powers of two
     looks_up: bool = False  # an instruction takes each lane from a table in vectors of 512 bits
+    raises_two: bool = False  # an instruction gives powers of two of f32, to two units in the last
     rounds: bool = False  # an instruction converts lanes of floats to the nearest integers
     saturates: bool = False  # conversions to integers, and to fewer bits of them, saturate
     packs: bool = False  # instructions saturate vectors of 512 bits to fewer bits per lane
