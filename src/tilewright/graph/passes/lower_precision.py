@@ -4,9 +4,10 @@ It runs where a user asks for it by name. Weights are rounded at compile time; w
 reads is rounded by whoever computes it, so that less is moved too. Between products everything
 stays f32: norms, softmax and sums lose nothing. But of a large value that products read rounded
 anyway, sums take the rounded one too: writing and reading it twice would take longer than
-multiplying. Convolutions are products of their windows; those of groups stay as they are, but on GPUs
-read what they read rounded. So stays attention where there are no tiles to multiply. Recurrent layers read their weights rounded: that a
-step takes as long as bringing them is all that counts.
+multiplying. Convolutions are products of their windows; those of groups stay as they are, but GPUs
+read their operands rounded. Attention stays as it is where there are no tiles to multiply.
+Recurrent layers read their weights rounded: that a step takes as long as bringing them is all that
+counts.
 """
 
 from __future__ import annotations
