@@ -24,7 +24,7 @@ MATRIX = f"{{ {ARGUMENT}, i64, i64, i64, i64, i32, i32, i32, i32, [6 x i32] }}"
 LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32, i32, i32 }"
 MODEL = f"{{ {', '.join(['ptr'] * 11)}, i64, i64, {', '.join(['i32'] * 6)} }}"
 
-MAP_TYPES = {"u8": 0, "f16": 6, "f32": 7, "bf16": 9}  # CUtensorMapDataType
+MAP_TYPES = {"u8": 0, "f8e4m3": 0, "f16": 6, "f32": 7, "bf16": 9}  # CUtensorMapDataType
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tilewright.base.dtype import BOOL
 from tilewright.base.errors import Unsupported
 from tilewright.codegen.builder import Value, i1, i32, i64
 from tilewright.codegen.handlers import Emitting
-from tilewright.intrin.hopper import HELD, PAIR, QUAD, ROW_BYTES, RUN, M
+from tilewright.intrin.hopper import HELD, OPERANDS, PAIR, QUAD, ROW_BYTES, RUN, M
 from tilewright.sym import Const, Expr, Var
 from tilewright.tensor.ir import Address, Buffer, Call, Eval, Stmt
 from tilewright.tensor.visit import exprs
@@ -33,8 +33,6 @@ from tilewright.tensor.visit import exprs
 THREADS = 128  # of a warpgroup
 SHARED = "ptr addrspace(3)"
 MAP_TYPE = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
-OPERANDS = {"bf16": "bf16", "f16": "f16"}  # our names of types, as the assembler says them
-STEP = {"bf16": 16, "f16": 16}  # depth of one instruction
 # Products of a sum that follow each other: (sum, n, along_n, starts, a, b, a, b, ...).
 JOINED = {"wgmma.tile": "wgmma.tiles", "wgmma.start": "wgmma.started_tiles"}
 
@@ -355,10 +353,11 @@ def _multiplied(
     """The lines of products of pairs, and their operands; sums and operands by their numbers."""
     (source, _), *_ = pairs
     assert isinstance(source, Address)
-    kind, size = source.buffer.dtype.name, source.buffer.dtype.size_bytes
-    step, depth = STEP[kind], ROW_BYTES // size
+    kind = OPERANDS[source.buffer.dtype.name]
+    step, size, depth = kind.depth, kind.bytes, kind.columns
     sums = ", ".join(f"${sums_at + at}" for at in range(width // 2))
-    op = f"wgmma.mma_async.sync.aligned.m64n{width}k{step}.f32.{OPERANDS[kind]}.{OPERANDS[kind]}"
+    op = f"wgmma.mma_async.sync.aligned.m64n{width}k{step}.f32.{kind.assembler}.{kind.assembler}"
+    turned = f", 0, {int(along_n)}" if kind.is_half else ""  # of A, of B
     lines: list[str] = []
     operands: list[Value] = []
     goes_on = 0 if starts else 1
@@ -370,7 +369,7 @@ def _multiplied(
             move = step * size * at >> 4
             down = step * ROW_BYTES * at >> 4 if along_n else move
             lines += [f"add.s64 a, ${left}, {move};", f"add.s64 b, ${left + 1}, {down};"]
-            lines.append(f"{op} {{{sums}}}, a, b, {goes_on}, 1, 1, 0, {int(along_n)};")
+            lines.append(f"{op} {{{sums}}}, a, b, {goes_on}, 1, 1{turned};")
             goes_on = 1
     return lines, operands
 
@@ -749,8 +748,8 @@ def _weighing(
     e: Emitting, count: int, operands_at: int, packed: list[Value], values: Address, keys: int
 ) -> tuple[list[str], list[Value]]:
     """The lines of a product with values, and its operands; sums are the first registers."""
-    kind = values.buffer.dtype.name
-    step, name = STEP[kind], OPERANDS[kind]
+    kind = OPERANDS[values.buffer.dtype.name]
+    step, name = kind.depth, kind.assembler
     # Boxes of 64 columns are one behind the other; eight rows of one are 1024 bytes.
     descriptor = _descriptor(e, values, apart_bytes=keys * ROW_BYTES)
     sums = ", ".join(f"${at}" for at in range(count))

@@ -322,7 +322,13 @@ class TensorMap:
     windows begin between the lowest line and column and the highest ones, counted from the image's
     last, some lines and columns apart; a box is a kernel position of some pixels."""
 
-    TYPES: ClassVar = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "u8": "UINT8"}
+    TYPES: ClassVar = {
+        "bf16": "BFLOAT16",
+        "f16": "FLOAT16",
+        "f32": "FLOAT32",
+        "u8": "UINT8",
+        "f8e4m3": "UINT8",
+    }
 
     def __init__(
         self,

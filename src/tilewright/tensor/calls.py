@@ -67,6 +67,15 @@ def _from_bits(x: Any) -> Any:
     return x.view(f"f{x.dtype.itemsize}")
 
 
+def round_tf32(x: Any) -> Any:
+    """f32 with ten bits of mantissa, half to even."""
+    wide = np.ascontiguousarray(x, np.float32)
+    bits = wide.view(np.uint32)
+    rounded = (bits + 0xFFF + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)
+    found = np.where(np.isnan(wide), wide, rounded.astype(np.uint32).view(np.float32))
+    return found.reshape(np.shape(x))
+
+
 _SPECS = (
     CallSpec("exp", 1, np.exp),
     CallSpec("exp2", 1, np.exp2),
@@ -79,6 +88,7 @@ _SPECS = (
     CallSpec("rsqrt", 1, _rsqrt),
     CallSpec("sigmoid", 1, _sigmoid),
     CallSpec("erf", 1, _erf),
+    CallSpec("round_tf32", 1, round_tf32),
     CallSpec("sin", 1, np.sin),
     CallSpec("cos", 1, np.cos),
     CallSpec("tan", 1, np.tan),

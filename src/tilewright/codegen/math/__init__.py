@@ -18,6 +18,7 @@ from tilewright.codegen.math.exponential import exp, exp2, expm1, sigmoid
 from tilewright.codegen.math.hyperbolic import acosh, asinh, atanh, cosh, sinh, tanh
 from tilewright.codegen.math.logarithm import log, log1p, log2, log10
 from tilewright.codegen.math.power import pow_
+from tilewright.codegen.math.tf32 import round_tf32
 from tilewright.codegen.math.trigonometric import acos, asin, atan, atan2, cos, sin, tan
 from tilewright.codegen.math.value import Real
 from tilewright.sym import Expr
@@ -48,6 +49,7 @@ FORMULAS: dict[str, Callable[..., Real]] = {
     "atan2": atan2,
     "erf": erf,
     "pow": pow_,
+    "round_tf32": round_tf32,
 }
 # Of f32, for machines that look numbers up in vectors.
 BY_TABLE: dict[str, Callable[..., Real]] = {"erf": intervals.erf, "tanh": intervals.tanh}

@@ -78,7 +78,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     batch, heads, rows, features, keys = (nest.guess(at) for at in range(5))
     kind = products.a.buffer.dtype.name
     known = [load.buffer.dtype.name for load in _loads(block_of(sch.function, reference.name))]
-    if kind not in hopper.TYPES or kind not in known or products.b.buffer.dtype.name != kind:
+    if kind not in hopper.HALVES or kind not in known or products.b.buffer.dtype.name != kind:
         return None
     made = BlockRef(products.nest.name)
     return Found(scores, made, reference, results[0], kind, batch * heads, rows, keys, features)
@@ -117,7 +117,7 @@ def _loads(block: Block) -> list[Load]:
 
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     sm = multiprocessor_of(context.target)
-    width = found.features * hopper.TYPES[found.dtype]
+    width = found.features * hopper.OPERANDS[found.dtype].bytes
     if width % hopper.ROW_BYTES:
         return None
 
@@ -218,7 +218,7 @@ def _streamed(sch: Schedule, found: Found, plan: Plan, copies: Copies) -> tuple[
 
 
 def _columns(found: Found) -> int:
-    return hopper.ROW_BYTES // hopper.TYPES[found.dtype]
+    return hopper.OPERANDS[found.dtype].columns
 
 
 def _direct(sch: Schedule, found: Found) -> Copies:

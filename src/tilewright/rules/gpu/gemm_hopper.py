@@ -28,7 +28,7 @@ from tilewright.intrin import hopper
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.epilogue import followers
 from tilewright.rules.gpu.contraction import SPLIT_K
-from tilewright.rules.match.contraction import Contraction, contraction
+from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
@@ -87,7 +87,7 @@ class Found:
     @property
     def depth(self) -> int:
         """Of a tile's row, in elements."""
-        return hopper.ROW_BYTES // hopper.TYPES[self.dtype]
+        return hopper.OPERANDS[self.dtype].columns
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
@@ -101,7 +101,10 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if len(nest.reduce) != 1 or len(found.n) != 1:
         return None
     kind = found.a.buffer.dtype.name
-    if kind != found.b.buffer.dtype.name or kind not in hopper.TYPES:
+    if kind != found.b.buffer.dtype.name or kind not in hopper.OPERANDS:
+        return None
+    operand = hopper.OPERANDS[kind]
+    if kind == "f32" and not multiplies_tf32(nest.block):
         return None
     if nest.block.writes[0].buffer.dtype.name != "f32":
         return None
@@ -115,10 +118,12 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         return None
     packs = along_n and found.b.buffer.rank == 2 and found.b.buffer.name in context.constants
     sizes = {at: nest.guess(at) for at in (m, n, k)}
-    if windows and sizes[k] * hopper.TYPES[kind] % hopper.ROW_BYTES:
+    if along_n and not packs and not operand.is_half:
+        return None
+    if windows and sizes[k] * operand.bytes % hopper.ROW_BYTES:
         return None
     rows = [sizes[k], sizes[n]] if along_n and not packs else [sizes[k]]
-    if any(length * hopper.TYPES[kind] % hopper.COPY_ALIGN_BYTES for length in rows):
+    if any(length * operand.bytes % hopper.COPY_ALIGN_BYTES for length in rows):
         return None
     whole = found.guess(tuple(nest.spatial))
     return Found(
@@ -198,7 +203,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     """Waves of tiles: products, tiles from L2, or all of the operands from memory, whichever takes
     longest; the last store; sums of parts."""
     sm = multiprocessor_of(context.target)
-    size = hopper.TYPES[found.dtype]
+    size = hopper.OPERANDS[found.dtype].bytes
     rows, split = hopper.M * c["groups"], c["split_k"]
     tiles = found.batch * _ceil(found.m, rows) * _ceil(found.n, c["block_n"])
     blocks = tiles * split
@@ -206,7 +211,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     depth = found.depth * c["boxes"]
     steps = _ceil(found.k // split, depth)
     # Between products of two slots a group waits; another one has the matrix units then.
-    busy_units = rows * c["block_n"] * depth / sm.tensor_fma_per_cycle
+    busy_units = rows * c["block_n"] * depth / sm.tensor_fma_per_cycle * (size / 2)
     per_step = np.maximum(busy_units, busy_units / c["groups"] + sm.wgmma_latency_cycles)
     there = np.minimum(rows, found.m) + np.minimum(c["block_n"], found.n)  # the rest is zeros
     slot = c["boxes"] * there * hopper.ROW_BYTES
@@ -430,7 +435,7 @@ def _rounded(sch: Schedule, stores: list[BlockRef], c: BlockRef) -> str | None:
         return None
     (value,) = body.value.children()
     plain = isinstance(value, Load) and value.buffer is made and value.index == body.index
-    return body.buffer.dtype.name if plain and body.buffer.dtype.name in hopper.TYPES else None
+    return body.buffer.dtype.name if plain and body.buffer.dtype.name in hopper.HALVES else None
 
 
 GEMM_HOPPER = Rule("gemm_hopper", Plan, match, plans, cost, apply)

@@ -21,6 +21,7 @@ from tilewright import sym
 from tilewright.base.errors import ExecutionError
 from tilewright.base.loc import UNKNOWN, Loc
 from tilewright.sym import Expr, Var
+from tilewright.tensor.calls import round_tf32
 from tilewright.tensor.ir import (
     DEVICE,
     THREAD,
@@ -588,7 +589,8 @@ class _Block:
                 )
             tile.reads[agent] = agent.clock.get(agent, 0) + 1
         found = self.memory[at.buffer][first : first + rows * columns]
-        return found.reshape(rows, columns).astype(np.float32)
+        read = found.reshape(rows, columns).astype(np.float32)
+        return round_tf32(read) if found.dtype == np.float32 else read
 
     def _tile(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
         sums = self._sums(args[0], args[3], agent)
