@@ -39,10 +39,10 @@ def has_window_copies(target: Target | None) -> bool:
 
 
 def can_copy_windows(node: Node) -> bool:
-    """Whether a node lays out windows whose pixels are whole rows of a tile, of 16-bit numbers."""
+    """Whether a node lays out windows whose pixels are whole rows of a tile of tensor cores."""
     x = node.inputs[0] if node.op == "patches" else None
     shape = () if x is None else x.tensor.static_shape or ()
-    if x is None or len(shape) != 4 or x.tensor.dtype.name not in ("bf16", "f16"):
+    if x is None or len(shape) != 4 or x.tensor.dtype.name not in ("bf16", "f16", "f32"):
         return False
     return shape[-1] * x.tensor.dtype.size_bytes % WINDOW_BYTES == 0
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright.base.dtype import BOOL, DType, dtype
 from tilewright.base.errors import UserTypeError
+from tilewright.base.tf32 import round_tf32
 from tilewright.sym import Expr, as_expr
 from tilewright.tensor.ir import Call
 
@@ -65,15 +66,6 @@ def _bits_of(x: Any) -> Any:
 
 def _from_bits(x: Any) -> Any:
     return x.view(f"f{x.dtype.itemsize}")
-
-
-def round_tf32(x: Any) -> Any:
-    """f32 with ten bits of mantissa, half to even."""
-    wide = np.ascontiguousarray(x, np.float32)
-    bits = wide.view(np.uint32)
-    rounded = (bits + 0xFFF + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)
-    found = np.where(np.isnan(wide), wide, rounded.astype(np.uint32).view(np.float32))
-    return found.reshape(np.shape(x))
 
 
 _SPECS = (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from tilewright.base.tf32 import LOST_BITS
 from tilewright.codegen.math.value import Real
-
-LOST_BITS = 13
 
 
 def round_tf32(x: Real) -> Real:

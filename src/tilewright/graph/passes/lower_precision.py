@@ -51,6 +51,36 @@ def lower_precision_f16(module: Module, ctx: PassContext) -> Module:
     return _lowered(module, ctx, F16)
 
 
+def lower_precision_tf32(module: Module, ctx: PassContext) -> Module:
+    """Products of f32 whose operands tensor cores round to ten bits of mantissa. What is between
+    products, and what memory holds, stays as it is."""
+    if not has_streams(ctx.target):
+        return module
+    return rewrite_matches(rewrite_matches(module, (matmul_tf32, conv_tf32)), (flatten_rows,))
+
+
+def matmul_tf32(node: Node, scope: Scope) -> Replacement:
+    """A product of matrices of f32."""
+    a, b = node.inputs if node.op == "matmul" else (None, None)
+    if a is None or b is None or a.tensor.dtype is not F32 or node.get("tf32"):
+        return None
+    if len(shape_of(a) or ()) < 2 or len(shape_of(b) or ()) < 2 or not _is_long(a):
+        return None
+    steps = Steps(node, scope)
+    steps.add("matmul", a, b, **{**dict(node.attributes), "tf32": True})
+    return steps.done()
+
+
+def conv_tf32(node: Node, scope: Scope) -> Replacement:
+    """A convolution as a product of its windows."""
+    x = node.inputs[0] if node.op == "conv" else None
+    weights = None if x is None else foldable_weights(node, scope)
+    if x is None or weights is None or x.tensor.dtype is not F32:
+        return None
+    bias, steps = (*node.inputs[2:], None)[0], Steps(node, scope)
+    return unfolded(steps, node, x, weights, bias, "matmul", multiple=COPIED // 2, tf32=True)
+
+
 def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
     tiles = tile_product(ctx.target, small.name, small.name) is not None
     streams = has_streams(ctx.target)

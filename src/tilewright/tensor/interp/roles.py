@@ -20,8 +20,8 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.errors import ExecutionError
 from tilewright.base.loc import UNKNOWN, Loc
+from tilewright.base.tf32 import round_tf32
 from tilewright.sym import Expr, Var
-from tilewright.tensor.calls import round_tf32
 from tilewright.tensor.ir import (
     DEVICE,
     THREAD,
