@@ -11,6 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright import te
 from tilewright.base.errors import Unsupported, UserError
+from tilewright.base.tf32 import round_tf32
 from tilewright.intrin import hopper
 from tilewright.rules import schedule
 from tilewright.rules.rule import Choice
@@ -179,6 +180,53 @@ def test_the_schedule_computes_what_numpy_does(dtype, rounded):
     out = np.zeros((128, 192), TYPES[dtype] if rounded else np.float32)
     tw.interpret(planned(128, 192, 128, dtype, rounded), a, b, out)
     close(out, want, out.dtype)
+
+
+def rounded_gemm(m, n, k, kind):
+    """Operands of eight bits, or of f32 rounded to tf32."""
+    dtype = {"tf32": "f32", "fp8": "f8e4m3"}[kind]
+    A, B = (te.placeholder((rows, k), dtype, name=name) for rows, name in ((m, "A"), (n, "B")))
+    r = te.reduce_axis((0, k), name="r")
+
+    def read(x):
+        return te.round_tf32(x) if kind == "tf32" else te.cast(x, "f32")
+
+    C = te.compute((m, n), lambda i, j: te.sum(read(A[i, r]) * read(B[j, r]), axis=r), name="C")
+    return te.function([A, B, C], name="gemm")
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "code"),
+    [
+        ("tf32", np.float32, r"m64n\d+k8\.f32\.tf32\.tf32 \{[^}]*\}, a, b, [01], 1, 1;"),
+        (
+            "fp8",
+            ml_dtypes.float8_e4m3fn,
+            r"m64n\d+k32\.f32\.e4m3\.e4m3 \{[^}]*\}, a, b, [01], 1, 1;",
+        ),
+    ],
+)
+@pytest.mark.parametrize("sizes", [(64, 64, 128), (100, 72, 176)])
+def test_other_types_are_multiplied(kind, numbers, code, sizes):
+    m, n, k = sizes
+    made = schedule(rounded_gemm(m, n, k, kind), TARGET)
+    assert [decision.rule for decision in made.decisions] == ["gemm_hopper"]
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((rows, k)).astype(numbers) for rows in (m, n))
+    read = round_tf32 if kind == "tf32" else (lambda x: x.astype(np.float32))
+    for fn in (made.schedule.function, lower(made.schedule.function, "gpu")):
+        out = np.full((m, n), np.nan, np.float32)
+        tw.interpret(fn, a, b, out)
+        close(out, read(a) @ read(b).T, out.dtype)
+    assert re.search(code, tw.build(made.schedule.function, TARGET).ptx)
+
+
+def test_products_of_f32_are_not_rounded_unasked():
+    A, B = (te.placeholder((64, 64), "f32", name=name) for name in "AB")
+    r = te.reduce_axis((0, 64), name="r")
+    C = te.compute((64, 64), lambda i, j: te.sum(A[i, r] * B[j, r], axis=r), name="C")
+    made = schedule(te.function([A, B, C], name="gemm"), TARGET)
+    assert "gemm_hopper" not in [decision.rule for decision in made.decisions]
 
 
 def test_roles_wait_for_each_other():

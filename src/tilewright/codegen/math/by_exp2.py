@@ -21,6 +21,7 @@ from tilewright.tensor.visit import rewrite
 
 LOG2E_LOW = 1.925963033500975e-08  # what LOG2E loses as an f32
 LN2 = 0.6931471805599453
+GREATEST = 88.72283172607422  # whose exponential is finite
 POWER = "approximate_exp2"  # the instruction
 ERF_BESIDE_ONE = "one_plus_erf"
 
@@ -30,12 +31,12 @@ def _power(x: Real) -> Real:
 
 
 def exp(x: Real) -> Real:
-    of = limits(x)
-    near = x.at_most(of.most).at_least(of.least)
+    """What overflows is chosen: beside an infinite power the rest would be no number."""
+    near = x.at_most(GREATEST).at_least(limits(x).least)
     high = near * LOG2E
     low = near.fma(LOG2E, -high) + near * LOG2E_LOW
     power = _power(high)
-    return power * low * LN2 + power
+    return (x > GREATEST).choose(x.number(float("inf")), power * (low * LN2) + power)
 
 
 def sigmoid(x: Real) -> Real:
