@@ -19,6 +19,7 @@ from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import STREAMED_KEYS, multiprocessor_of
 from tilewright.intrin import hopper
 from tilewright.rules.context import RuleContext
+from tilewright.rules.gpu.parts import contraction_of
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, nest_of
 from tilewright.rules.rule import Rule
@@ -224,7 +225,7 @@ def _columns(found: Found) -> int:
 def _direct(sch: Schedule, found: Found) -> Copies:
     """The blocks that lowering made for queries, keys and values become the copies into tiles:
     they read wherever those lie."""
-    product = _contraction(sch, found.products)
+    product = contraction_of(sch, found.products)
     made = [
         _maker(sch, found.products, product.a.buffer),
         _maker(sch, found.products, product.b.buffer),
@@ -256,7 +257,7 @@ def _copied(sch: Schedule, found: Found) -> Copies:
                 folded.append(producer)
             elif _is_plain_copy(block):
                 sch.attempt(sch.compute_inline, producer)
-    product = _contraction(sch, s)
+    product = contraction_of(sch, s)
     return Copies(
         sch.cache_read(s, product.read_index(product.a), hopper.TILE_SCOPE),
         sch.cache_read(s, _read_of(sch, s, product.b.buffer), hopper.TILE_SCOPE),
@@ -285,14 +286,6 @@ def _absorb(sch: Schedule, result: BlockRef) -> BlockRef:
         simple = isinstance(block.body, Store) and not any(it.kind == REDUCE for it in block.iters)
         if not simple or not sch.attempt(sch.reverse_compute_inline, consumers[0]):
             return result
-
-
-def _contraction(sch: Schedule, s: BlockRef) -> Contraction:
-    nest = nest_of(sch, s)
-    found = None if nest is None else contraction(nest)
-    if found is None:
-        raise ScheduleError("TW2102", f"@{s.name} is no contraction any more")
-    return found
 
 
 def _read_of(sch: Schedule, reference: BlockRef, buffer: Buffer) -> int:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
-from typing import Any
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from tilewright.intrin import hopper
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.epilogue import followers
 from tilewright.rules.gpu.contraction import SPLIT_K
+from tilewright.rules.gpu.parts import ceildiv, contraction_of, extent_of, parts_along
 from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
@@ -36,8 +36,7 @@ from tilewright.sym import ONE, Cast, Const, Var, uses_var
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Load, Store
 from tilewright.tensor.passes.fold_windows import windows_of
-from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.schedule.analysis.tree import all_loops
+from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import blocks, output_buffers
 
 FEATURE = "wgmma"
@@ -175,7 +174,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         rows = hopper.M * c["groups"]
         ring = c["slots"] * c["boxes"] * (rows + c["block_n"]) * hopper.ROW_BYTES
         fits = ring + hopper.BESIDE_BYTES <= sm.shared_bytes
-        whole = _ceil(found.m, rows) % c["span"] == 0
+        whole = ceildiv(found.m, rows) % c["span"] == 0
         step = found.depth * c["boxes"]
         parts = (c["split_k"] == 1) | (found.k % (c["split_k"] * step) == 0)
         if found.windows:  # there is nothing behind the last kernel position
@@ -205,11 +204,11 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     sm = multiprocessor_of(context.target)
     size = hopper.OPERANDS[found.dtype].bytes
     rows, split = hopper.M * c["groups"], c["split_k"]
-    tiles = found.batch * _ceil(found.m, rows) * _ceil(found.n, c["block_n"])
+    tiles = found.batch * ceildiv(found.m, rows) * ceildiv(found.n, c["block_n"])
     blocks = tiles * split
-    waves = _ceil(blocks, sm.count)
+    waves = ceildiv(blocks, sm.count)
     depth = found.depth * c["boxes"]
-    steps = _ceil(found.k // split, depth)
+    steps = ceildiv(found.k // split, depth)
     # Between products of two slots a group waits; another one has the matrix units then.
     busy_units = rows * c["block_n"] * depth / sm.tensor_fma_per_cycle * (size / 2)
     per_step = np.maximum(busy_units, busy_units / c["groups"] + sm.wgmma_latency_cycles)
@@ -234,10 +233,6 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     )
 
 
-def _ceil(a: Any, b: Any) -> Any:
-    return -(-a // b)
-
-
 # ------------------------------------------------------------------------------------ schedule
 
 
@@ -257,10 +252,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     if plan.split_k > 1:
         k = sch.get_loops(c)[found.k_axis]
         part, _ = sch.split(k, [plan.split_k, found.k // plan.split_k])
-        c = sch.rfactor(part, 0)
-        loops = sch.get_loops(c)
-        first = next(loop for loop in loops if loop.var is part.var)
-        sch.reorder(first, *[loop for loop in loops if loop.var is not part.var])
+        c = parts_along(sch, part)
         return (*done, *_tiled(sch, c, found, plan, context, []))
     consumers = _followers(sch, c)
     if consumers:
@@ -300,7 +292,7 @@ def _tiled(
     consumers: list[BlockRef],
 ) -> list[BlockRef]:
     kind, depth = found.dtype, found.depth
-    operands = _contraction(sch, c)
+    operands = contraction_of(sch, c)
     m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
     wanted = {m: plan.rows, n: plan.block_n, k: depth * plan.boxes}
     done: list[BlockRef] = []
@@ -311,7 +303,7 @@ def _tiled(
         stores = stores or crops
         for crop in crops if consumers else ():
             sch.compute_inline(crop)
-    operands = _contraction(sch, c)
+    operands = contraction_of(sch, c)
     a_index, b_index = operands.read_index(operands.a), operands.read_index(operands.b)
     a = sch.cache_read(c, a_index, hopper.TILE_SCOPE)
     b = sch.cache_read(c, b_index, hopper.TILE_SCOPE)
@@ -325,7 +317,7 @@ def _tiled(
             sch.set_scope(copies[0], 0, hopper.WIDE_SCOPE)
     loops = sch.get_loops(c)
     outer = [loop for at, loop in enumerate(loops) if at not in (m, n, k)]
-    units = [loop for loop in outer if _is_unit(sch, loop)]
+    units = [loop for loop in outer if extent_of(sch, loop) == 1]
     outer = [loop for loop in outer if loop not in units]
     far, near, group, ii = sch.split(loops[m], [None, plan.span, plan.groups, hopper.M])
     column, jj = sch.split(loops[n], [None, plan.block_n])
@@ -357,7 +349,9 @@ def _tiled(
     sch.tensorize(sch.get_loops(a)[-2], hopper.load_of(kind, plan.rows))
     columns = depth if found.along_n else plan.block_n
     sch.tensorize(sch.get_loops(b)[-2], hopper.load_of(kind, columns))
-    tiles = found.batch * _ceil(found.m, plan.rows) * _ceil(found.n, plan.block_n) * plan.split_k
+    tiles = (
+        found.batch * ceildiv(found.m, plan.rows) * ceildiv(found.n, plan.block_n) * plan.split_k
+    )
     sch.specialize(ko, plan.slots, min(tiles, multiprocessor_of(context.target).count))
     return [*done, c, start, a, b, *copies, *stores]
 
@@ -386,19 +380,6 @@ def _padded(
 
 def _names(sch: Schedule) -> list[str]:
     return [block.name for block in blocks(sch.function.body)]
-
-
-def _is_unit(sch: Schedule, loop: LoopRef) -> bool:
-    found = next(each for each in all_loops(sch.function.body) if each.var is loop.var)
-    return found.extent is ONE
-
-
-def _contraction(sch: Schedule, c: BlockRef) -> Contraction:
-    nest = nest_of(sch, c)
-    found = None if nest is None else contraction(nest)
-    if found is None:
-        raise ScheduleError("TW2102", f"@{c.name} is no contraction any more")
-    return found
 
 
 def _spread(sch: Schedule, store: BlockRef) -> None:

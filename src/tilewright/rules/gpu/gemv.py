@@ -21,6 +21,7 @@ from tilewright import sym
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
+from tilewright.rules.gpu.parts import extent_of
 from tilewright.rules.gpu.reduction import depth_of, through
 from tilewright.rules.gpu.threads import own_nest
 from tilewright.rules.match.nest import (
@@ -38,7 +39,6 @@ from tilewright.sym import ONE, Const
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SCAN, Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.schedule.analysis.tree import all_loops
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
 def _ask_early(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan) -> list[BlockRef]:
     """All loads of some turns come before the first use: that many are under way at a time."""
     done: list[BlockRef] = []
-    turns = _extent(sch, along)
+    turns = extent_of(sch, along)
     if turns > plan.unroll:
         outer, some = sch.split(along, [None, plan.unroll])
     else:
@@ -252,12 +252,6 @@ def _ask_early(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan) -> 
             sch.restore(point)  # it is read as it comes
     sch.attempt(sch.unroll, some)
     return done
-
-
-def _extent(sch: Schedule, loop: LoopRef) -> int:
-    found = next(each.extent for each in all_loops(sch.function.body) if each.var is loop.var)
-    assert isinstance(found, Const)
-    return int(found.value)
 
 
 GEMV = Rule("gemv", Plan, match, plans, cost, apply)
