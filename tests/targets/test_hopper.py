@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import te
-from tilewright.base.errors import Unsupported, UserError
+from tilewright.base.errors import ExecutionError, Unsupported, UserError
 from tilewright.base.tf32 import round_tf32
 from tilewright.intrin import hopper
 from tilewright.rules import schedule
@@ -126,6 +126,20 @@ def test_products_of_several_boxes_wait_once(form, boxes):
         close(out, want, out.dtype)
     ptx = tw.build(scheduled, TARGET).ptx
     assert ptx.count("wgmma.mma_async") == 4 * boxes * ptx.count("wgmma.wait_group")
+
+
+def test_rows_that_no_copy_fills_are_zero():
+    sizes = FORMS["few rows"]
+    good = str(lower(planned(**sizes), "gpu"))
+    copied = re.search(r"tma\.load:bool\(address\(%A.*?\]\), (\d+), \d+, ad", good)
+    assert copied is not None
+    assert copied[1] == "8"
+    bad = re.sub(r"\n[^\n]*tile\.clear[^\n]*", "", good)
+    assert bad != good
+    given, want = operands(**sizes)
+    with pytest.raises(ExecutionError) as caught:
+        tw.interpret(parse(bad), *given, np.zeros(want.shape, TYPES["bf16"]))
+    assert caught.value.code == "TW2427"
 
 
 def test_parts_of_a_sum_are_added_up():

@@ -2,6 +2,7 @@
 
     tma.load(tile, source, rows, full)   a box of rows of 128 bytes, swizzled, by one thread
     tma.window(tile, image, pixels, ..)  the same of one kernel position of an image's windows
+    tile.clear(tile, filled, rows, ..)   zeros in rows that no copy fills, by all threads
     mbarrier.init / wait / expect / arrive
     registers.give / take                a warpgroup hands registers to others
     wgmma.clear / tile / round           sums of 64 x n in registers: zero, add a product, store
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from tilewright import sym
 from tilewright.base.dtype import BOOL
 from tilewright.base.errors import Unsupported
+from tilewright.codegen import wgmma
 from tilewright.codegen.builder import Value, i1, i32, i64
 from tilewright.codegen.handlers import Emitting
 from tilewright.intrin.hopper import HELD, OPERANDS, PAIR, QUAD, ROW_BYTES, RUN, M
@@ -204,6 +206,30 @@ def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest:
         i1(False),
         i32(0),
     )
+
+
+def _clear_rows(
+    e: Emitting, tile: Expr, filled: Expr, rows: Expr, boxes: Expr, threads: Expr
+) -> None:
+    """Sixteen bytes of each thread at a time; made known to the matrix units."""
+    b, wide, there = e.b, 16, _number(threads)
+    each = (_number(rows) - _number(filled)) * ROW_BYTES // wide  # of a box
+    whole = each * _number(boxes)
+    row = b.call("llvm.nvvm.read.ptx.sreg.tid.y", "i32")
+    lane = b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
+    thread = b.op("add", b.op("mul", row, i32(THREADS)), lane)
+    base = _shared(e, tile)
+    zeros = Value("<4 x i32>", "zeroinitializer")
+    for turn in range(-(-whole // there)):
+        at = b.op("add", thread, i32(turn * there))
+        box, inner = b.op("udiv", at, i32(each)), b.op("urem", at, i32(each))
+        skipped = b.op("mul", box, i32(_number(rows) * ROW_BYTES))
+        place = b.op("add", b.op("mul", inner, i32(wide)), i32(_number(filled) * ROW_BYTES))
+        offset = b.op("add", skipped, place)
+        target = b.value(SHARED, f"getelementptr i8, {base}, {offset}")
+        with b.when(b.compare("icmp ult", at, i32(whole))):
+            b.line(f"store {zeros}, {target}, align {wide}")
+    b.line(wgmma.FENCE)
 
 
 def _load_window(e: Emitting, tile: Expr, source: Expr, pixels: Expr, *rest: Expr) -> None:
@@ -795,6 +821,7 @@ RULES: dict[str, Callable[..., None]] = {
     "mbarrier.arrive": _arrive,
     "registers.give": _registers("dec"),
     "registers.take": _registers("inc"),
+    "tile.clear": _clear_rows,
     "tma.load": _load,
     "tma.window": _load_window,
     "wgmma.clear": _clear,

@@ -170,10 +170,10 @@ class Recorded:
     graph: Any = None
 
     def run(self, gpu: Gpu, stream: int) -> None:
-        """Launch by launch the first time; from then on as a graph."""
-        if self.graph is None:
+        """Launch by launch the first time, and into what a caller records; else as a graph."""
+        if self.graph is None or gpu.is_capturing(stream):
             self.start(stream)
-            self.graph = False
+            self.graph = self.graph or False
             return
         if self.graph is False:
             waits = waits_of([launch.spans for launch in self.launches])

@@ -150,6 +150,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     return Cost.of(
         steps=waves * steps * np.maximum(each, waiting),
         start=waves * 2.0 * sm.global_latency_cycles,
+        late=waves * steps * 30.0 / c["slots"],  # keys that come late now and then
     )
 
 

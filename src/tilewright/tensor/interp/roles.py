@@ -245,6 +245,7 @@ class _Tile:
     """One box in shared memory: who wrote it last, who has read it since."""
 
     copy: object = None
+    is_clear: bool = False  # zeros since before the roles parted, and no copy's
     reads: dict[_Agent, int] = field(default_factory=dict)
 
 
@@ -403,6 +404,8 @@ class _Block:
                 self._arrive(barrier, agent, 1, loc)
             case "mbarrier.arrive":
                 self._arrive(self._barrier(args[0], env), agent, GROUP_WARPS, loc)
+            case "tile.clear":
+                self._clear(args, agent)
             case "tma.load":
                 self._load(args, agent, loc)
             case "tma.window":
@@ -514,6 +517,7 @@ class _Block:
                         help="wait for the slot's empty barrier before the copy",
                     )
             tile.reads.clear()
+            tile.is_clear = False
         barrier = self._barrier(barrier_at, env)
         agent.tick()
         made = _Copy(target.buffer, first, box.reshape(-1), barrier, dict(agent.clock), loc)
@@ -529,6 +533,18 @@ class _Block:
             tile.copy = made
         barrier.copies += 1
         self.copies.append(made)
+
+    def _clear(self, args: tuple[Expr, ...], agent: _Agent) -> None:
+        """Rows behind those that copies fill are zero, in every box of a ring."""
+        start, *numbers = args
+        assert isinstance(start, Address)
+        filled, rows, boxes, _ = (_value(number, agent.env) for number in numbers)
+        columns = ROW_BYTES // start.buffer.dtype.size_bytes
+        self.memory[start.buffer].reshape(boxes, rows, columns)[:, filled:] = 0
+        for box in range(boxes):
+            first = (box * rows + filled) * columns
+            for tile in self._touched(start.buffer, first, rows - filled):
+                tile.is_clear = True
 
     def _touched(self, buffer: Buffer, first: int, rows: int) -> list[_Tile]:
         """The groups of eight rows, the unit of a swizzle, that a region covers."""
@@ -579,6 +595,8 @@ class _Block:
         columns = ROW_BYTES // at.buffer.dtype.size_bytes
         first = _value(at.index[0], agent.env)
         for tile in self._touched(at.buffer, first, rows):
+            if tile.is_clear:
+                continue
             if tile.copy is None or agent.clock.get(tile.copy, 0) < 1:
                 raise ExecutionError(
                     "TW2427",
