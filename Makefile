@@ -8,7 +8,7 @@ SETUP := $(VENV)/.setup
 C := src/tilewright/runtime/native
 NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch] $(C)/accel/*.[ch])
 
-.PHONY: help setup demo test lint unit test-gpu bench-gpu docs wheel fuzz bench results conformance
+.PHONY: help setup demo test lint unit hosts test-gpu bench-gpu docs wheel fuzz bench results conformance
 .PHONY: sanitize test-accel clean
 
 help:  ## list the targets
@@ -31,7 +31,7 @@ $(VENV)/.demo: $(SETUP)
 	$(BIN)/pip install --quiet --editable '.[demo]'
 	@touch $@
 
-test: lint unit sanitize  ## lint, then all tests
+test: lint unit hosts sanitize  ## lint, then all tests
 
 lint: $(SETUP)  ## ruff, clang-format, mypy, import layers
 	$(BIN)/ruff check .
@@ -42,6 +42,9 @@ lint: $(SETUP)  ## ruff, clang-format, mypy, import layers
 
 unit: $(SETUP)  ## the tests
 	$(BIN)/pytest -n 2 --dist worksteal
+
+hosts: $(SETUP)  ## some tests on this machine pretended to lack what it has
+	$(BIN)/python tests/hosts.py
 
 docs: $(VENV)/.docs  ## the documentation as a site, into site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -87,10 +90,10 @@ fuzz: $(VENV)/.bench  ## random programs and schedules, random models against ON
 	$(BIN)/python tests/fuzz/onnx_files.py --files 10000 --jobs 2
 
 test-accel: $(VENV)/.accel  ## the accelerator: simulators, RTL by Verilator, random streams
-	$(BIN)/pytest -n 2 tests/unit/accel tests/props/test_accel_isa.py tests/props/test_accel_streams.py \
+	$(BIN)/pytest -n 2 tests/unit/accel $(wildcard tests/props/test_accel_*.py tests/diff/test_accel_*.py) \
 		tests/targets/test_rtl.py
-	$(BIN)/python tests/fuzz/accel.py --streams 200
-	$(BIN)/python tests/fuzz/accel.py --streams 200 --faults 200 --rtl --only 1x4x4
+	$(BIN)/python tests/fuzz/accel.py --streams 400 --operators 80 --jobs 2
+	$(BIN)/python tests/fuzz/accel.py --streams 200 --operators 20 --faults 200 --rtl --only "1x4x4 bus 64"
 
 $(VENV)/.accel: $(SETUP)
 	$(BIN)/pip install --quiet --editable '.[accel]'

@@ -72,10 +72,15 @@ class Net:
         return Graph("part", (self.x, *self.weights), layers, (result,)), self.weights
 
 
-def resnet(depths: tuple[int, ...], wide: bool) -> tuple[Graph, dict[Value, Array]]:
-    """ResNet-18 (basic blocks) or ResNet-50 (wide: bottlenecks, the stride in their 3x3)."""
-    net = Net(3, 224)
-    x = net.pool(net.conv(net.x, 64, 7, 2))
+def resnet(
+    depths: tuple[int, ...], wide: bool, inner: bool = False
+) -> tuple[Graph, dict[Value, Array]]:
+    """ResNet-18 (basic blocks) or ResNet-50 (wide: bottlenecks, the stride in their 3x3).
+
+    `inner`: from the first pool to the last, that is blocks alone.
+    """
+    net = Net(64, 56) if inner else Net(3, 224)
+    x = net.x if inner else net.pool(net.conv(net.x, 64, 7, 2))
     for stage, depth in enumerate(depths):
         width = 64 << stage
         for block in range(depth):
@@ -87,7 +92,7 @@ def resnet(depths: tuple[int, ...], wide: bool) -> tuple[Graph, dict[Value, Arra
                 y = net.conv(net.conv(x, width, 3, stride), outs, 3)
             changes = stride > 1 or (x.tensor.static_shape or ())[1] != outs
             x = net.add(y, net.conv(x, outs, 1, stride) if changes else x)
-    return net.graph(net.classify(x, 1000))
+    return net.graph(x if inner else net.classify(x, 1000))
 
 
 def mobilenet() -> tuple[Graph, dict[Value, Array]]:
@@ -109,6 +114,7 @@ def mobilenet() -> tuple[Graph, dict[Value, Array]]:
 
 
 MODELS = {
+    "ResNet-18, pool to pool": (lambda: resnet((2, 2, 2, 2), False, inner=True), 7.1),
     "ResNet-18": (lambda: resnet((2, 2, 2, 2), False), 8.2),
     "ResNet-50": (lambda: resnet((3, 4, 6, 3), True), 18.4),
     "MobileNet-V2": (mobilenet, 3.6),

@@ -109,7 +109,6 @@ def measure_int8(options: argparse.Namespace, names: list[str]) -> list[Figure]:
             print(f"{case.name}: not quantized ({kind}): {error}")
             continue
         results.append(int8.compete(made, case, kind, options.threads, rivals, options.seconds))
-    results.sort(key=lambda each: each.ratio if not math.isnan(each.ratio) else -1.0)
     int8.show(results)
     figures = [
         report.at_least(f"{each.title}: best peer / ours", each.ratio, "x", LEAST)

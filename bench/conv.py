@@ -18,7 +18,7 @@ import io
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -29,7 +29,9 @@ import report
 from tilewright import graph
 from tilewright.base.target import Target
 from tilewright.codegen.build import build
-from tilewright.graph.passes.choose_winograd import Shape, best_tile
+from tilewright.driver.costs import KernelCosts
+from tilewright.driver.kernels import KernelSetting
+from tilewright.graph.passes.choose_winograd import best_tile, with_tile
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import default_schedule
 from tilewright.tensor.constants import Given, split_constant_blocks
@@ -136,21 +138,25 @@ def tilewright_run(case: Case, arrays: list[Array], threads: int) -> tuple[Run, 
     """The scheduled kernel on packed weights, and where its result is."""
     x, w, b = arrays
     pads = ", ".join([str(case.pad)] * 4)
-    shape = Shape(case.channels, case.out, case.out_size, case.out_size)
-    direct = (case.kernel, case.stride, case.groups) != (3, 1, 1)
-    tile = 0 if direct else best_tile(shape, Target.parse("cpu"))
     module = graph.parse(
         f"""
         graph @main(%x: f32[1, {case.size}, {case.size}, {case.channels}],
                     %w: f32[{", ".join(map(str, w.shape))}], %b: f32[{case.out}]) {{
           %y = conv(%x, %w, %b) {{
             strides = ({case.stride}, {case.stride}), pads = ({pads}), dilations = (1, 1),
-            groups = {case.groups}, layout = "channels_last", winograd = {tile}}}
+            groups = {case.groups}, layout = "channels_last"}}
           return %y
         }}
         """
     )
-    fn = lower_graph(module.main, case.name)
+    (node,) = module.main.nodes
+    tile, target = 0, Target.parse("cpu")
+    is_plain = (case.kernel, case.stride, case.groups) == (3, 1, 1)
+    if is_plain and case.out % target.lanes(32) == 0:
+        costs = KernelCosts(KernelSetting(target, threads))
+        tile, _ = best_tile(node, case.channels, costs, in_cache=True)
+    kernel = replace(module.main, nodes=(with_tile(node, tile) if tile else node,))
+    fn = lower_graph(kernel, case.name)
     made = default_schedule(fn, "cpu", threads=threads, constants=("w", "b"))
     split = split_constant_blocks(made.function)
     out = aligned(np.zeros((1, case.out_size, case.out_size, case.out), np.float32))

@@ -1,50 +1,152 @@
-"""Every model of the GPU benchmarks against torch on the CPU, and against its own sm_80 code.
+"""Models on an NVIDIA GPU against torch on the CPU, and planted faults against the interpreter.
 
-python bench/gpu_check.py [--json FILE] [--only NAME ...] [--folder FOLDER]
+    python bench/gpu_check.py [--json FILE] [--only NAME ...] [--folder FOLDER]
+
+Every model of bench/models.py with sizes known, some with an open batch or length, two as code of
+sm_80. `--only faults` needs no GPU: of the faults of synchronization that tests/targets plants in
+kernels, so many the interpreter finds.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gpu_zoo
+import models
 import numpy as np
 import report
 import torch
 
 import tilewright as tw
+from tilewright.base.errors import ExecutionError
 from tilewright.runtime import cuda
+from tilewright.tensor import parse
 
-TOLERANCE = 2e-3  # of the largest output, between f32 evaluations of a deep model
-TARGETS = ("cuda -arch=sm_90a", "cuda -arch=sm_80")
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "targets"))
+import test_roles as roles
+
+TOLERANCE = {"f32": 2e-3, "f16": 3e-2}  # of the largest output, of a deep model
+HOPPER, AMPERE = "cuda -arch=sm_90a", "cuda -arch=sm_80"
+ON_AMPERE = ("resnet18", "bert")
+OPEN_BATCH = ("dqn", "mlp", "dcgan_generator", "mobilenet_v2", "resnet18")
+BATCHES = (1, 3, 8)  # of models whose batch is open
+STATIC = (*(name for name in models.MODELS if not name.endswith("_dyn")), "bert")
+OPEN = tuple(name for name in models.MODELS if name.endswith("_dyn"))
+FAULTS, LEAST_FAULTS = "faults", 100
 
 
-def error_of(name: str, target: str, folder: Path) -> float:
+def error_of(outputs: Sequence[Any], wanted: Any) -> float:
     """The largest difference from torch, as a part of the largest output."""
-    made = gpu_zoo.case(name, folder)
-    with torch.no_grad():
-        wanted = made.module(*made.inputs.values())
-    outputs = tw.compile(made.path, target=target)(*(x.numpy() for x in made.inputs.values()))
-    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
     worst = 0.0
-    for got, want in zip(outputs, wanted, strict=False):
-        reference = want.numpy()
-        found = cuda.to_host(got)
+    for got, want in zip(outputs, wanted if isinstance(wanted, tuple) else (wanted,), strict=False):
+        reference, found = want.numpy(), cuda.to_host(got).astype(np.float32)
         worst = max(worst, float(np.abs(found - reference).max() / np.abs(reference).max()))
     return worst
 
 
-def measure(options: argparse.Namespace) -> list[report.Figure]:
-    if not cuda.is_available():
-        print("skipped: no NVIDIA GPU can be used here")
-        return []
+def static(name: str, target: str, folder: Path, precision: str = "f32") -> float:
+    """A model whose sizes are known: launch by launch, then as a graph."""
+    made = gpu_zoo.case(name, folder)
+    with torch.no_grad():
+        wanted = made.module(*made.inputs.values())
+    module = tw.compile(made.path, target=target, precision=precision)
+    given = [cuda.to_device(x.numpy()) for x in made.inputs.values()]
+    outputs = module(*given)
+    first = error_of(outputs, wanted)
+    for _ in range(2):
+        module(*given, out=outputs)
+    return max(first, error_of(outputs, wanted))
+
+
+def open_batch(name: str, folder: Path) -> float:
+    """A model whose batch is open, with several."""
+    module = tw.compile(gpu_zoo.case(name, folder, 2, is_open=True).path, target=HOPPER)
+    worst = 0.0
+    for batch in BATCHES:
+        made = gpu_zoo.case(name, folder, batch, is_open=True)
+        with torch.no_grad():
+            wanted = made.module(*made.inputs.values())
+        worst = max(worst, error_of(module(*(x.numpy() for x in made.inputs.values())), wanted))
+    return worst
+
+
+def open_cases(name: str, folder: Path) -> float:
+    """A model of the zoo that has open sizes, with the inputs of all its cases."""
+    made = models.build(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    module = tw.compile(models.export(name, folder), target=HOPPER)
+    worst = 0.0
+    for inputs in made.cases.values():
+        with torch.no_grad():
+            wanted = made.module(*inputs.values())
+        worst = max(worst, error_of(module(*(x.numpy() for x in inputs.values())), wanted))
+    return worst
+
+
+def planted() -> list[report.Figure]:
+    """Faults that are planted in programs with roles, and those of them that are found."""
+    count = found = 0
+    for make in roles.FAULTS.values():
+        for shape in roles.SHAPES:
+            for seed in range(3):
+                count += 1
+                try:
+                    program = parse(make(roles.program(shape)))
+                    tw.interpret(program, *roles.operands(shape), seed=seed)
+                except ExecutionError as error:
+                    found += error.code in roles.FOUND
     return [
-        report.at_most(f"{name} on {target}: error", error_of(name, target, options.folder), "",
-                       TOLERANCE)
-        for name in options.only or gpu_zoo.NAMES
-        for target in TARGETS
-    ]  # fmt: skip
+        report.at_least("planted faults of synchronization", count, "", LEAST_FAULTS),
+        report.at_least("planted faults that are found", found, "", count),
+    ]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A model, what is checked of it, how, and the error it may have."""
+
+    name: str
+    title: str
+    run: Callable[[], float]
+    tolerance: float = TOLERANCE["f32"]
+
+
+def checks(folder: Path) -> Iterator[Check]:
+    for name in STATIC:
+        yield Check(name, name, partial(static, name, HOPPER, folder))
+    for name in ON_AMPERE:
+        for precision, tolerance in TOLERANCE.items():
+            run = partial(static, name, AMPERE, folder, precision)
+            yield Check(name, f"{name} as sm_80, {precision}", run, tolerance)
+    for name in OPEN_BATCH:
+        yield Check(name, f"{name}, open batch", partial(open_batch, name, folder))
+    for name in OPEN:
+        yield Check(name, name, partial(open_cases, name, folder))
+
+
+def measure(options: argparse.Namespace) -> list[report.Figure]:
+    figures = planted() if not options.only or FAULTS in options.only else []
+    if not cuda.is_available():
+        print("no NVIDIA GPU can be used here: models are skipped")
+        return figures
+    for check in checks(options.folder):
+        if options.only and check.name not in options.only:
+            continue
+        try:
+            figure = report.at_most(f"{check.title}: error", check.run(), "", check.tolerance)
+        except Exception:  # one model's trouble is a figure of its own, not the end of the others
+            print(f"{check.title}: {traceback.format_exc(limit=-3)[-600:]}")
+            figure = report.Figure(f"{check.title}: ran", 0.0, "", ">= 1", False)
+        print(f"  {figure.name}: {figure.value:.3g}", flush=True)
+        figures.append(figure)
+    return figures
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,7 @@
 """From a fresh process to the first answer on an NVIDIA GPU, and a saved library without Python.
 
-    python bench/gpu_compile.py [--json FILE] [--only NAME] [--folder FOLDER] [--compiler CC]
+    python bench/gpu_compile.py [--json FILE] [--only NAME] [--precision f16] [--folder FOLDER]
+                                [--compiler CC]
 
 `cold` starts with empty caches, `cached` again with those that the first run left; both count the
 imports of packages. The saved library answers a C program; its answer is compared with the
@@ -37,8 +38,8 @@ begun = time.perf_counter()
 import numpy as np
 import tilewright as tw
 from tilewright.runtime import cuda
-model, x, y, library = sys.argv[1:5]
-module = tw.compile(model, target="cuda")
+model, x, y, library, precision = sys.argv[1:6]
+module = tw.compile(model, target="cuda", precision=precision)
 compiled = time.perf_counter()
 (out,) = module(np.load(x))
 np.save(y, cuda.to_host(out))
@@ -49,7 +50,9 @@ print(json.dumps({"compile": compiled - begun, "answer": answered - begun}))
 """
 
 
-def first_answer(model: Path, folder: Path, library: str, cache: Path) -> tuple[float, float]:
+def first_answer(
+    model: Path, folder: Path, library: str, cache: Path, precision: str
+) -> tuple[float, float]:
     """Seconds of a process until its answer, and those of them until it had compiled."""
     environment = {
         **os.environ,
@@ -59,7 +62,7 @@ def first_answer(model: Path, folder: Path, library: str, cache: Path) -> tuple[
     command = [sys.executable, "-c", FIRST_ANSWER, str(model), str(folder / "x.npy")]
     begun = time.perf_counter()
     done = subprocess.run(
-        [*command, str(folder / "y.npy"), library],
+        [*command, str(folder / "y.npy"), library, precision],
         capture_output=True,
         text=True,
         check=False,
@@ -88,7 +91,7 @@ def without_python(library: Path, folder: Path, shapes: list[tuple[int, ...]], c
 
 
 def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
-    made = gpu_zoo.case(name, options.folder)
+    made, precision = gpu_zoo.case(name, options.folder), options.precision
     ((_, given),) = made.inputs.items()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -96,9 +99,9 @@ def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
         np.save(folder / "x.npy", x)
         x.tofile(folder / "x.bin")
         library = folder / "saved_model.so"
-        cold, compiled = first_answer(made.path, folder, "", folder / "cache")
-        cached, _ = first_answer(made.path, folder, "", folder / "cache")
-        first_answer(made.path, folder, str(library), folder / "cache")
+        cold, compiled = first_answer(made.path, folder, "", folder / "cache", precision)
+        cached, _ = first_answer(made.path, folder, "", folder / "cache", precision)
+        first_answer(made.path, folder, str(library), folder / "cache", precision)
         y = np.load(folder / "y.npy")
         figures = [
             report.at_most(f"{name}: first answer, cold", cold, "s", WANT_COLD_S),
@@ -128,6 +131,7 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="*", default=["resnet18"])
+    parser.add_argument("--precision", default="f16")
     parser.add_argument("--compiler", default=os.environ.get("CC", "cc"))
     parser.add_argument("--folder", type=Path, default=HERE / "models")
 

@@ -1,10 +1,12 @@
-"""Whole models on an NVIDIA GPU against torch under CUDA graphs, f32, batch 1.
+"""Whole models on an NVIDIA GPU against torch under CUDA graphs.
 
-    python bench/gpu_models.py [--json FILE] [--only NAME ...] [--compile] [--folder FOLDER]
+    python bench/gpu_models.py [--json FILE] [--only NAME ...] [--precision f16] [--batch 32]
+                               [--compile] [--profile] [--folder FOLDER]
 
 Each model is compared with torch on the CPU first. Times are of the device: 20 launches of a
 captured graph between two events, ours and torch's in turns, the medians. With --compile the better
-of torch and torch.compile counts.
+of torch and torch.compile counts. Time outside kernels is what the driver's own trace of a launch
+leaves between them.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gpu_zoo
 import numpy as np
@@ -22,12 +26,21 @@ import report
 import torch
 
 import tilewright as tw
+from tilewright.driver.device_launch import waits_of
 from tilewright.runtime import cuda
 
 LAUNCHES, ROUNDS = 20, 7
-WANT = {"resnet18": 3.0, "mobilenet_v2": 2.5, "dqn": 2.5, "dcgan_generator": 2.0,
-        "lstm_lm_step": 1.6}  # fmt: skip
-TOLERANCE = 2e-3  # of the largest output, between f32 evaluations of a deep model
+HALVES = ("resnet18", "resnet50", "mobilenet_v2", "bert")  # models that are asked for in f16
+WANT = {
+    ("f32", 1): {"resnet18": 3.0, "mobilenet_v2": 2.5, "dqn": 2.5, "dcgan_generator": 2.0,
+                 "lstm_lm_step": 1.6},
+    ("f16", 1): dict.fromkeys(HALVES, 1.5),
+    ("f16", 32): dict.fromkeys(HALVES, 1.15),
+}  # fmt: skip
+NAMES = {"f32": gpu_zoo.NAMES, "f16": HALVES}
+TOLERANCE = {"f32": 2e-3, "f16": 3e-2}  # of the largest output, of a deep model
+MOST_OUTSIDE = 0.10  # of a model's time
+LATE, LEAST_GAIN = "without dependent launch", 0.99  # 1, and what a clock's jitter takes
 
 
 def device_ms(start: Callable[[], object]) -> float:
@@ -53,45 +66,104 @@ def captured(run: Callable[[], object]) -> Callable[[], object]:
     return graph.replay
 
 
-def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
-    made = gpu_zoo.case(name, options.folder)
-    with torch.no_grad():
-        wanted = made.module(*made.inputs.values())
-    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-    begun = time.perf_counter()
-    module = tw.compile(made.path, target="cuda")
-    compiled_s = time.perf_counter() - begun
-    inputs = {key: value.cuda() for key, value in made.inputs.items()}
-    outputs: tuple[object, ...] = ()
-    for _ in range(3):
-        outputs = module(*inputs.values())
-    error = 0.0
-    for got, want in zip(outputs, wanted, strict=False):
-        reference = want.numpy()
-        found = torch.from_dlpack(got).cpu().numpy()
-        error = max(error, float(np.abs(found - reference).max() / np.abs(reference).max()))
-    (recorded,) = list(module._kept.values())[-1:]
+def outside(start: Callable[[], object]) -> float | None:
+    """The part of a launch's time in which no kernel runs; None where the driver tells nothing."""
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as trace:
+        start()
+        torch.cuda.synchronize()
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in trace.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    )
+    if not spans:
+        return None
+    busy, reached = 0.0, spans[0][0]
+    for begun, ended in spans:
+        busy += max(0.0, ended - max(begun, reached))
+        reached = max(reached, ended)
+    return 1 - busy / (reached - spans[0][0])
+
+
+@dataclass(frozen=True)
+class Late:
+    """A launch that begins when those before it have ended."""
+
+    launch: Any
+    is_kernel: bool = True
+    starts_early: bool = False
+
+    def start(self, stream: int, is_early: bool = False) -> None:
+        self.launch.start(stream)
+
+
+def serial_graph(recorded: Any) -> cuda.Graph:
+    """The launches of a call without dependent launch."""
+    waits = waits_of([launch.spans for launch in recorded.launches])
+    return cuda.Graph(cuda.branched([Late(launch) for launch in recorded.launches], waits))
+
+
+def rivals_of(
+    made: gpu_zoo.Case, inputs: dict[str, torch.Tensor], options: argparse.Namespace
+) -> dict[str, Callable[[], object]]:
+    """What torch makes of the model, in the precision asked for."""
     on_gpu = made.module.cuda()
+    if options.precision == "f16":
+        on_gpu = on_gpu.half().to(memory_format=torch.channels_last)
+        inputs = {key: x.half() if x.is_floating_point() else x for key, x in inputs.items()}
+        inputs = {
+            key: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+            for key, x in inputs.items()
+        }
     rivals = {"torch": captured(lambda: on_gpu(*inputs.values()))}
     if options.compile:
         quick = torch.compile(on_gpu, mode="max-autotune-no-cudagraphs")
         rivals["torch.compile"] = captured(lambda: quick(*inputs.values()))
-    runs = {"ours": lambda: recorded.graph.launch(0), **rivals}
+    return rivals
+
+
+def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
+    made = gpu_zoo.case(name, options.folder, options.batch)
+    with torch.no_grad():
+        wanted = made.module(*made.inputs.values())
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    begun = time.perf_counter()
+    module = tw.compile(made.path, target="cuda", precision=options.precision)
+    compiled_s = time.perf_counter() - begun
+    inputs = {key: value.cuda() for key, value in made.inputs.items()}
+    outputs = module(*inputs.values())
+    for _ in range(2):  # into the same arrays: as a graph
+        module(*inputs.values(), out=outputs)
+    error = 0.0
+    for got, want in zip(outputs, wanted, strict=False):
+        reference = want.numpy()
+        found = torch.from_dlpack(got).float().cpu().numpy()
+        error = max(error, float(np.abs(found - reference).max() / np.abs(reference).max()))
+    (recorded,) = list(module._kept.values())[-1:]
+    rivals = rivals_of(made, inputs, options)
+    late = serial_graph(recorded)
+    runs = {"ours": lambda: recorded.graph.launch(0), LATE: lambda: late.launch(0), **rivals}
     times: dict[str, list[float]] = {key: [] for key in runs}
     for _ in range(ROUNDS):
         for key, run in runs.items():
             times[key].append(device_ms(run))
     median = {key: statistics.median(found) for key, found in times.items()}
-    best = min(value for key, value in median.items() if key != "ours")
+    best = min(median[key] for key in rivals)
     shown = [
-        report.at_most(f"{name}: error", error, "", TOLERANCE),
+        report.at_most(f"{name}: error", error, "", TOLERANCE[options.precision]),
         report.Figure(f"{name}: ours", median["ours"], "ms"),
         *(report.Figure(f"{name}: {key}", median[key], "ms") for key in rivals),
         report.Figure(f"{name}: compile", compiled_s, "s"),
         report.Figure(f"{name}: kernels", len(recorded.launches), ""),
     ]
+    gained = f"{name}: dependent launch brings"
+    shown.append(report.at_least(gained, median[LATE] / median["ours"], "x", LEAST_GAIN))
+    idle = outside(runs["ours"])
+    if idle is not None:
+        shown.append(report.at_most(f"{name}: outside kernels", idle, "", MOST_OUTSIDE))
     ratio = best / median["ours"]
-    want = WANT.get(name)
+    want = WANT.get((options.precision, options.batch), {}).get(name)
     speed = f"{name}: faster than torch"
     shown.append(
         report.Figure(speed, ratio, "x")
@@ -130,7 +202,7 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     figures: list[report.Figure] = []
-    for name in options.only or gpu_zoo.NAMES:
+    for name in options.only or NAMES[options.precision]:
         try:
             found = figures_of(name, options)
             for each in found:  # what is known is shown, whatever comes after
@@ -144,6 +216,8 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--precision", choices=list(NAMES), default="f32")
+    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--compile", action="store_true", help="also against torch.compile")
     parser.add_argument("--profile", action="store_true", help="show the slowest kernels")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent / "models")

@@ -1,6 +1,7 @@
 """Models for the benchmarks on a GPU: those of bench/models.py, and a plain BERT encoder.
 
-`case(name, folder)` gives a torch module, its inputs, and the ONNX file that it was exported to.
+`case(name, folder)` gives a torch module, its inputs, and the ONNX file that it was exported to;
+`batch=32` makes larger inputs, `is_open=True` leaves the batch open in the file.
 """
 
 from __future__ import annotations
@@ -78,13 +79,17 @@ class Case:
     path: Path
 
 
-def case(name: str, folder: Path) -> Case:
+def case(name: str, folder: Path, batch: int = 1, *, is_open: bool = False) -> Case:
     """A model by name, exported into the folder."""
     torch.manual_seed(0)
     made: Any = ENCODERS[name]() if name in ENCODERS else models.build(name)
     made.module.eval()
-    inputs = next(iter(made.cases.values()))
-    path = folder / f"{name}.onnx"
+    inputs = {
+        key: torch.cat([value] * batch, batch_axis(name))
+        for key, value in next(iter(made.cases.values())).items()
+    }
+    axes = {key: {batch_axis(name): "batch"} for key in (*inputs, *made.outputs) if is_open}
+    path = folder / f"{name}{'_open' if is_open else f'_b{batch}'}.onnx"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with torch.no_grad(), warnings.catch_warnings():
@@ -95,7 +100,13 @@ def case(name: str, folder: Path) -> Case:
                 str(path),
                 input_names=list(inputs),
                 output_names=made.outputs,
+                dynamic_axes=axes or None,
                 opset_version=models.OPSET,
                 dynamo=False,
             )
     return Case(made.module, inputs, path)
+
+
+def batch_axis(name: str) -> int:
+    """Which axis counts sequences or images: recurrent models have time, or layers, before it."""
+    return 1 if name.startswith("lstm") else 0

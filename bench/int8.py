@@ -6,14 +6,17 @@
 Models of bench/models.py are quantized once by ONNX Runtime's quantizers, calibrated on their own
 inputs: `static` writes quantizations around f32 operators (u8 by i8, weights per channel),
 `dynamic` integer products whose scales the run finds. Each contender is a process of its own and
-they take turns; the figure is the best peer's median over ours. BENCH_TARGET names another target
-for ours, such as `cpu -mattr=-amx-tile`; limit OpenVINO alike by ONEDNN_MAX_CPU_ISA.
+they take turns; the figure is the best peer's median over ours, which is compiled by default.
+BENCH_TARGET names another target for ours, such as `cpu -mattr=-amx-tile`; limit OpenVINO alike by
+ONEDNN_MAX_CPU_ISA. Of models that lose, the longest kernels are shown beside the peak: dot products
+of registers, as many as the machine does in a second.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 import statistics
 import tempfile
 from dataclasses import dataclass, field
@@ -29,6 +32,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from tilewright import tensor
+from tilewright.base.dots import dots_of
+from tilewright.base.target import Target
+from tilewright.codegen.build import build
 from tilewright.driver.compare import difference
 
 MODELS = ("resnet50", "mobilenet_v2", "minilm6", "bert_base")
@@ -37,6 +44,8 @@ RIVALS = ("onnxruntime", "openvino")
 F32 = "tilewright f32"
 MEAN, LEAST, OVER_F32 = 1.1, 0.95, 1.8  # what is asked: of the best peer, of ours in f32
 ROUNDS = 6  # turns of all contenders
+KERNELS = 6  # shown of a model that loses
+ACCUMULATORS = 12  # of the kernel that measures the peak: a register file has 16 at least
 TOLERANCE = 0.2  # of the largest output, between two ways to round a deep model
 
 
@@ -50,6 +59,7 @@ class Result:
     times: dict[str, list[float]] = field(default_factory=dict)
     wrong: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    kernels: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def title(self) -> str:
@@ -96,7 +106,7 @@ def compete(
     """All contenders on one model, in turns."""
     result = Result(case.name, kind, threads)
     running: dict[str, peers.Contender] = {}
-    entries = [*((name, name, case, "int8") for name in rivals), (zoo.OURS, zoo.OURS, case, "int8")]
+    entries = [*((name, name, case, "int8") for name in rivals), (zoo.OURS, zoo.OURS, case, "f32")]
     entries.append((F32, zoo.OURS, plain, "f32"))
     try:
         for label, peer, of, precision in entries:
@@ -111,6 +121,8 @@ def compete(
         for _ in range(ROUNDS):
             for label, contender in running.items():
                 result.times[label] += contender.ask(f"run {seconds / ROUNDS}")["times_ms"]
+        if zoo.OURS in running:
+            result.kernels = running[zoo.OURS].ask("profile")["kernels"]
     finally:
         for contender in running.values():
             contender.stop()
@@ -133,7 +145,65 @@ def _differences(running: dict[str, peers.Contender]) -> dict[str, float]:
     return found
 
 
+def peak_gops(threads: int) -> float:
+    """10^9 operations in a second of dot products that stay in registers; 0 where a machine has
+    none that add to their lanes."""
+    target = Target.parse(os.environ.get("BENCH_TARGET", "cpu"))
+    types = (("u8", "i8"), ("i8", "i8"))
+    found = [dot for a, b in types for dot in dots_of(target, a, b, "i32") if dot.adds]
+    dot = next((each for each in found if each.groups == 1), None)
+    if dot is None:
+        return 0.0
+    lanes, size = dot.lanes, dot.lanes * dot.group
+    rows = [f"ramp({at * lanes}, 1, {lanes})" for at in range(ACCUMULATORS)]
+    clear = "\n".join(f"%t[{row}] = broadcast(0, {lanes})" for row in rows)
+    step = "\n".join(f"%t[{row}] = {dot.llvm}:i32x{lanes}(%t[{row}], %x, %y)" for row in rows)
+    out = "\n".join(
+        f"%C[ramp(%i * {ACCUMULATORS * lanes} + {at * lanes}, 1, {lanes})] = %t[{row}]"
+        for at, row in enumerate(rows)
+    )
+    kernel = build(
+        tensor.parse(
+            f"""
+            func @peak(%A: {dot.a}[{size}], %B: {dot.b}[{size}], %N: f32[n],
+                       %C: i32[p, {ACCUMULATORS * lanes}]) stage flat {{
+              for %i in parallel 0..p {{
+                alloc %t: i32[{ACCUMULATORS * lanes}] in local
+                let %x: {dot.a}x{size} = %A[ramp(0, 1, {size})]
+                let %y: {dot.b}x{size} = %B[ramp(0, 1, {size})]
+                {clear}
+                for %r in 0..n {{
+                  {step}
+                }}
+                {out}
+              }}
+            }}
+            """
+        ),
+        target,
+    )
+    a, b = (np.ones(size, np.uint8 if of == "u8" else np.int8) for of in (dot.a, dot.b))
+    n, c = np.zeros(200_000, np.float32), np.zeros((threads, ACCUMULATORS * lanes), np.int32)
+    taken = min(report.seconds(lambda: kernel(a, b, n, c, threads=threads), budget_s=0.3))
+    return 2.0 * dot.group * c.size * n.size / taken / 1e9
+
+
+def show_kernels(results: list[Result]) -> None:
+    """The longest kernels of models that lose, and what they reach of the peak."""
+    for each in results:
+        if not (each.ratio < MEAN or each.over_f32 < OVER_F32) or not each.kernels:
+            continue
+        peak, total = peak_gops(each.threads), sum(one["ms"] for one in each.kernels)
+        print(f"{each.title}, peak {peak:.0f} GOP/s:")
+        for one in sorted(each.kernels, key=lambda one: -one["ms"])[:KERNELS]:
+            speed = one["flops"] / max(one["ms"], 1e-6) / 1e6
+            share = f"{one['ms'] / max(total, 1e-6):.0%}"
+            print(f"  {one['kernel']}: {one['ms']:.3f} ms, {share}, {speed:.0f} GOP/s")
+
+
 def show(results: list[Result]) -> None:
+    """Worst first."""
+    results = sorted(results, key=lambda each: -1.0 if math.isnan(each.ratio) else each.ratio)
     labels = [zoo.OURS, F32, *RIVALS]
     table = Table("model", *[f"{label} ms" for label in labels], "of best peer", "of f32", "off by")
     for each in results:
@@ -147,6 +217,7 @@ def show(results: list[Result]) -> None:
     for each in results:
         for label, why in each.failed.items():
             console.print(f"{each.title}: {label} failed: {why.strip().splitlines()[-1]}")
+    show_kernels(results)
 
 
 def figures(results: list[Result]) -> list[Figure]:

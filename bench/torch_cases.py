@@ -6,8 +6,9 @@ operators. It is right where PyTorch's own comparison, with its tolerances by el
 
 from __future__ import annotations
 
+import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Outcome:
     status: str
     message: str = ""
     samples: int = 0  # that were right
+    seconds: float = 0.0  # of the processor
 
 
 def names() -> list[tuple[str, int]]:
@@ -70,26 +72,32 @@ class Call(torch.nn.Module):
 
 def run_entry(job: tuple[int, str, str, int]) -> Outcome:
     """Run an entry's samples of one element type; stop at the first that is not right."""
+    begun = sum(os.times()[:4])
+    return replace(_ran(job), seconds=sum(os.times()[:4]) - begun)
+
+
+def _ran(job: tuple[int, str, str, int]) -> Outcome:
     at, dtype, engine, limit = job
     op, of = op_db[at], DTYPES[dtype]
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if of not in op.dtypes:
         return Outcome(NONE)
-    count = 0
+    right, refused = 0, Outcome(NONE)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        for sample in op.sample_inputs("cpu", of, requires_grad=False):
+        for count, sample in enumerate(op.sample_inputs("cpu", of, requires_grad=False)):
             if limit and count >= limit:
                 break
             outcome = run_sample(op, sample, engine)
-            if outcome.status not in (NATIVE, UNTRACED):
+            if outcome.status == UNTRACED:
+                refused = outcome
+            elif outcome.status != NATIVE:
                 shown = f"sample {count}: {_brief(sample)}: {outcome.message}"
-                return Outcome(outcome.status, shown, count)
-            if outcome.status == UNTRACED and limit:
-                return outcome
-            count += 1
-    return Outcome(NATIVE if count else NONE, "", count)
+                return Outcome(outcome.status, shown, right)
+            else:
+                right += 1
+    return Outcome(NATIVE, "", right) if right else refused
 
 
 def _brief(sample: Any) -> str:

@@ -1,7 +1,8 @@
 """How many models of torchvision, timm and transformers are right.
 
     python bench/torch_models.py [--sources torchvision,timm,transformers] [--filter REGEX]
-                                 [--jobs 1] [--threads 1] [--failures]
+                                 [--jobs 1] [--threads 1] [--failures] [--journal FILE]
+                                 [--stop-after SECONDS]
 
 Every float builder of torchvision but its detectors, the smallest model of each file of timm,
 the base model of every type that transformers knows, from shrunk configs; weights made up. Each is
@@ -15,9 +16,12 @@ import argparse
 import collections
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
+import journal
 import report
+from journal import Journal
 from report import Figure
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
@@ -31,19 +35,22 @@ WANT = {"torchvision": 97, "timm": 93, "transformers": 250}
 
 def measure(options: argparse.Namespace) -> list[Figure]:
     figures: list[Figure] = []
+    kept = Journal.of(options)
     for source in options.sources.split(","):
         chosen = [name for name in names_of(source) if re.search(options.filter, name)]
-        jobs = [(source, name, options.threads) for name in chosen]
-        total: collections.Counter[str] = collections.Counter()
+        left = [name for name in chosen if f"{source}/{name}" not in kept.found]
+        jobs = [(source, name, options.threads) for name in left]
         ends = run_jobs("torch_zoo", "run_model", jobs, workers=options.jobs, seconds=SECONDS)
-        for (_, name, _), end in report.tracked(ends, source, len(jobs)):
+        for (_, name, _), end in report.tracked(kept.limited(ends), source, len(jobs)):
             outcome = Outcome(CRASHED, end.why) if isinstance(end, Lost) else end
-            total[outcome.status] += 1
+            kept.add(f"{source}/{name}", **asdict(outcome))
             if options.failures or outcome.status in (WRONG, CRASHED):
                 spent = f" ({outcome.seconds:.1f} s)" if outcome.seconds else ""
                 print(
                     f"{source}/{name}: {outcome.status}{spent}: {outcome.message[:300]}", flush=True
                 )
+        found = [kept.found.get(f"{source}/{name}") for name in chosen]
+        total = collections.Counter(each["status"] for each in found if each is not None)
         whole = len(chosen) == len(names_of(source))
         limit = WANT[source] if whole else 0
         figures += [
@@ -52,6 +59,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
             report.at_most(f"{source} {CRASHED}", total[CRASHED], "models", 0),
             Figure(f"{source} {REFUSED}", total[REFUSED], "models"),
             Figure(f"{source} {UNTRACED}", total[UNTRACED], "models"),
+            Figure(f"{source} not reached", found.count(None), "models"),
         ]
     return figures
 
@@ -61,6 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--filter", default="", help="a regular expression on names of models")
     parser.add_argument("--jobs", type=int, default=1, help="models run at a time")
     parser.add_argument("--threads", type=int, default=1, help="threads of each")
+    journal.arguments(parser)
     parser.add_argument("--failures", action="store_true", help="say how every model fared")
 
 

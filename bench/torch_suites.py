@@ -1,7 +1,7 @@
 """How PyTorch's own modules, control flow and export examples fare.
 
     python bench/torch_suites.py [--suites modules,flow,programs] [--filter REGEX] [--jobs 2]
-                                 [--failures]
+                                 [--failures] [--journal FILE] [--stop-after SECONDS]
 
 modules: every entry of `module_db`, outputs and gradients, under torch.compile as one graph,
 fallbacks refused. flow: every entry of `hop_db`, outputs. programs: the examples of torch's export
@@ -20,8 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import journal
 import report
 import torch
+from journal import Journal
 from report import Figure
 from torch.utils import _pytree as pytree
 
@@ -199,17 +201,19 @@ RUNS: dict[str, Callable[[str], Outcome]] = {
 
 def measure(options: argparse.Namespace) -> list[Figure]:
     figures: list[Figure] = []
+    kept = Journal.of(options)
     for suite in options.suites.split(","):
         entries = _entries(suite)
         names = [name for name in entries if re.search(options.filter, name)]
-        jobs = [(suite, name) for name in names]
-        total: collections.Counter[str] = collections.Counter()
+        jobs = [(suite, name) for name in names if f"{suite}/{name}" not in kept.found]
         ends = run_jobs("torch_suites", "run_entry", jobs, workers=options.jobs, seconds=SECONDS)
-        for (_, name), end in report.tracked(ends, suite, len(jobs)):
+        for (_, name), end in report.tracked(kept.limited(ends), suite, len(jobs)):
             status, message = (CRASHED, end.why) if isinstance(end, Lost) else end
-            total[status] += 1
+            kept.add(f"{suite}/{name}", status=status, message=message)
             if status in (WRONG, CRASHED) or (options.failures and status != RIGHT):
                 print(f"{suite}/{name}: {status}: {message[:300]}", flush=True)
+        found = [kept.found.get(f"{suite}/{name}") for name in names]
+        total = collections.Counter(each["status"] for each in found if each is not None)
         want = WANT[suite] if len(names) == len(entries) else 0
         figures += [
             Figure(f"{suite}", len(names), "entries"),
@@ -217,6 +221,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
             report.at_most(f"{suite} {WRONG}", total[WRONG], "entries", 0),
             report.at_most(f"{suite} {CRASHED}", total[CRASHED], "entries", 0),
             Figure(f"{suite} {REFUSED}", total[REFUSED], "entries"),
+            Figure(f"{suite} not reached", found.count(None), "entries"),
         ]
     return figures
 
@@ -225,6 +230,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suites", default=",".join(RUNS), help="which of them")
     parser.add_argument("--filter", default="", help="a regular expression on names")
     parser.add_argument("--jobs", type=int, default=2, help="entries run at a time")
+    journal.arguments(parser)
     parser.add_argument("--failures", action="store_true", help="say why an entry is not right")
 
 

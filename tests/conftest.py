@@ -18,7 +18,8 @@ A case with both is scheduled first, then goes through the passes.
 
 A program that starts with `graph` or `module` is a model, with the passes of models.
 
-`// rules:` takes names of processors, `// threads:` and `// constants:` what else rules may know;
+`// rules:` takes names of processors (`name,-feature` is one without), `// threads:` and
+`// constants:` what else rules may know;
 the model is lowered and scheduled for each, and the second half lists what was decided:
 
     // ---- becomes
@@ -141,6 +142,7 @@ class Case:
         passes, options = parse_passes(self.directives.get("passes", ""), known)
         ctx = PassContext(
             target=self._target(),
+            costs=self._costs(),
             options=options,
             observers=(lambda name, before, after: self.language.verify(after),),
         )
@@ -153,9 +155,11 @@ class Case:
         found: list[str] = []
         for processor in self.directives["rules"].split():
             triple = "aarch64" if processor.startswith(ARM) else "x86_64"
+            name, *switches = processor.split(",")  # features that it has, or has not
+            features = f" -mattr={','.join(switches)}" if switches else ""
             made = rules.schedule(
                 lower(parse_module(self.given).main, "kernel"),
-                f"{triple}-linux-gnu -mcpu={processor}",
+                f"{triple}-linux-gnu -mcpu={name}{features}",
                 threads=int(self.directives.get("threads", "1")),
                 constants=self.directives.get("constants", "").split(),
             )
@@ -171,6 +175,14 @@ class Case:
             return None
         targets = importlib.import_module("tilewright.base.target")
         return targets.Target.parse(self.directives["target"])
+
+    def _costs(self) -> Any:
+        """What candidates cost on the case's target; no table without one."""
+        if "target" not in self.directives:
+            return None
+        costs = importlib.import_module("tilewright.driver.costs").KernelCosts
+        setting = importlib.import_module("tilewright.driver.kernels").KernelSetting
+        return costs(setting(self._target(), int(self.directives.get("threads", "1"))))
 
     def _schedule(self, fn: Any) -> Any:
         schedule = importlib.import_module("tilewright.tensor.schedule").Schedule(fn)

@@ -539,6 +539,16 @@ case(
     **window((3,), 2),
     fixed=(1,),
 )
+for _kernel in (1, 2):  # strides that step over all of a narrow image
+    case(
+        "conv_integer",
+        rand(1, 4, 3, 1, of=np.uint8, high=255),
+        rand(4, 4, 2, _kernel, of=np.int8, low=-99),
+        strides=(1, 3),
+        pads=(0, 2, 0, 2),
+        dilations=(1, 1),
+        fixed=(1,),
+    )
 for _stride, _pad, _dilation, _more in (
     (1, 0, 1, 0),
     (2, 1, 1, 1),
@@ -742,6 +752,9 @@ case(
     note="blocks",
 )
 case("dequantize", rand(4, 6, of=np.int32, high=1 << 30), np.float32(0.1), to=dtype("f32"))
+for _of in ("u8", "i8", "f32"):
+    _table = rand(256, low=0, high=99).astype(dtype(_of).numpy)
+    case("lookup_bytes", rand(5, 37, of=np.uint8, low=0, high=256), _table, fixed=(1,))
 case(
     "requantize",
     rand(2, 3, 4, of=np.int32, low=-(1 << 20), high=1 << 20),

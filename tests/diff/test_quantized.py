@@ -1,10 +1,13 @@
-"""Quantized models with `precision="int8"`: products of integers give what real numbers would."""
+"""Quantized models: products of integers give what real numbers would, asked for or by default."""
 
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper, parser
 
 import tilewright as tw
+from tilewright.base.dots import multiplies_bytes
+from tilewright.base.target import Target
+from tilewright.driver.compiled import products_of
 from tilewright.frontends.onnx import import_model
 from tilewright.graph.interp import interpret
 
@@ -93,3 +96,58 @@ def test_a_product_of_short_rows(depth):
     assert np.unique(want).size > 10
     assert apart.max() <= 1
     assert (apart > 0).mean() < 0.01
+
+
+def layer(rows, depth):
+    """A layer of random bytes and the sums that it should give, exact but for one rounding."""
+    random = np.random.default_rng(depth)
+    model = parser.parse_model(
+        f"{HEAD}g (uint8[{rows}, {depth}] x_q) => (float[{rows}, 80] y) {{\n"
+        "x = DequantizeLinear (x_q, x_s, x_z)\n"
+        "w = DequantizeLinear <axis = 1> (w_q, w_s, w_z)\ny = MatMul (x, w)\n}"
+    )
+    given = {
+        "x_s": np.float32(0.031), "x_z": np.uint8(131),
+        "w_q": random.integers(-128, 128, (depth, 80)).astype(np.int8),
+        "w_s": random.uniform(0.001, 0.01, 80).astype(np.float32), "w_z": np.zeros(80, np.int8),
+    }  # fmt: skip
+    for name, array in given.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    x = random.integers(0, 256, (rows, depth)).astype(np.uint8)
+    sums = (x.astype(np.int64) - 131) @ given["w_q"].astype(np.int64)
+    return model, x, sums * (np.float64(given["x_s"]) * given["w_s"].astype(np.float64))
+
+
+@pytest.mark.parametrize("depth", [27, 512, 4096])
+def test_integers_are_the_default_and_no_less_accurate(depth):
+    model, x, want = layer(33, depth)
+    chosen = tw.compile(model, threads=1)
+    floats = tw.compile(model, threads=1, without=("prefer_integers",))
+    told = [products_of(each.inside.placement.graph) for each in (chosen, floats)]
+    is_faster = multiplies_bytes(Target.host())
+    assert told == [
+        {"integers": int(is_faster), "floats": int(not is_faster)},
+        {"integers": 0, "floats": 1},
+    ]
+    wrong = [np.abs(np.asarray(each(x)[0]) - want).max() for each in (chosen, floats)]
+    assert wrong[0] <= wrong[1]
+
+
+def test_sums_that_could_leave_i32_are_of_floats():
+    model, x, want = layer(1, 33_030)
+    made = tw.compile(model, threads=1)
+    assert products_of(made.inside.placement.graph)["integers"] == 0
+    np.testing.assert_allclose(np.asarray(made(x)[0]), want, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize(("size", "wide"), [(8, 128), (5, 48)])
+def test_a_residual_block_by_default_rounds_as_real_numbers_do(size, wide):
+    model = bottleneck(size, wide)
+    x = np.random.default_rng(0).uniform(0, 5, (1, 64, size, size)).astype(np.float32)
+    (want,) = interpret(import_model(model), x)
+    made = tw.compile(model, threads=1)
+    apart = np.abs(np.rint((np.asarray(made(x_f=x)[0]) - want) / STEP))
+    assert apart.max() <= 1
+    assert (apart > 0).mean() < 0.01
+    if multiplies_bytes(Target.host()):
+        assert products_of(made.inside.placement.graph) == {"integers": 4, "floats": 0}

@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT / "tools" / "site"))
 
 from tutorials import FOLDER, cells_of, names
 
-MINIATURE_LINES = 400
+MOST_LINES = {"miniature": 400, "accelerator": 300}
 
 
 @pytest.mark.parametrize("name", names())
@@ -29,8 +29,9 @@ def test_a_tutorial_runs(name, tmp_path):
     assert done.stdout
 
 
-def test_the_miniature_stays_small():
-    assert (FOLDER / "miniature.py").read_text().count("\n") <= MINIATURE_LINES
+@pytest.mark.parametrize("name", MOST_LINES)
+def test_tutorials_that_build_a_whole_stay_small(name):
+    assert (FOLDER / f"{name}.py").read_text().count("\n") <= MOST_LINES[name]
 
 
 def test_a_tutorial_is_cut_into_text_and_code():

@@ -1,68 +1,120 @@
-"""Random and damaged streams on all models of the accelerator.
+"""Random streams, operators and damaged streams on all models of the accelerator.
 
-    python tests/fuzz/accel.py [--streams 1000] [--rtl] [--faults 1000] [--only 1x4x4]
+    python tests/fuzz/accel.py [--streams 1000] [--operators 200] [--faults 1000] [--rtl]
+                               [--only "1x4x4 bus 64"] [--jobs 2] [--seconds 600]
 
 Streams: the reference in Python (one in twenty), functional simulator, cycle model and, with --rtl,
-the RTL leave the same memory; cycle model and RTL agree on begin and end of every task. Faults:
-flipped bits and streams that are cut off end in the same error or memory in functional simulator
-and RTL.
+the RTL leave the same memory; cycle model and RTL agree on begin and end of every task. Operators:
+layers of random shapes compile to verified streams that give the interpreter's bits, and run alike.
+Faults: flipped bits, streams that are cut off and memory that answers no more end in the same error
+or memory in functional simulator and RTL. Counts are divided over geometries; all of them are run
+by so many processes, until the seconds are over; the counts that are printed did run.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from tilewright.accel.build import build_gemm
 from tilewright.accel.build.random import random_stream
+from tilewright.accel.build.random_layers import random_layers
 from tilewright.accel.compare import damage, differences, outcome, random_inputs
 from tilewright.accel.cycle import cycles
 from tilewright.accel.device import run_on
 from tilewright.accel.isa.encode import decode, encode
 from tilewright.accel.isa.stream import Stream
 from tilewright.accel.isa.table import word_bytes
+from tilewright.accel.part import compile_part
 from tilewright.accel.verify import verify
 from tilewright.accel.verilate import simulator
 from tilewright.base.errors import TilewrightError
 from tilewright.base.geometry import Geometry
+from tilewright.base.target import Target
+from tilewright.graph import interpret
+from tilewright.runtime.accel import NO_STALLS
 
-TINY = {"inp_bytes": 256, "wgt_bytes": 1024, "acc_bytes": 1024, "uop_bytes": 512}
+ENTRIES = {"inp": 128, "wgt": 128, "acc": 256, "uop": 64}
+
+
+def geometry_of(batch: int, block_in: int, block_out: int, bus: int) -> Geometry:
+    """Small memories: streams that fill them are short."""
+    entry = Geometry(batch, block_in, block_out).entry_bytes()
+    sizes = {f"{name}_bytes": count * entry[name] for name, count in ENTRIES.items()}
+    return Geometry(batch, block_in, block_out, bus_bits=bus, **sizes)
+
+
 GEOMETRIES = {
-    "1x4x4": Geometry(1, 4, 4, **TINY),
-    "1x4x4 bus 128": Geometry(1, 4, 4, **TINY, bus_bits=128),
-    "1x8x16 bus 128": Geometry(1, 8, 16, 512, 8192, 4096, 512, bus_bits=128),
-    "1x16x16": Geometry(1, 16, 16, 1024, 16384, 4096, 512),
-    "2x16x16": Geometry(2, 16, 16, 2048, 16384, 8192, 512),
+    f"{batch}x{block_in}x{block_out} bus {bus}": geometry_of(batch, block_in, block_out, bus)
+    for batch, block_in, block_out in ((1, 4, 4), (1, 8, 16), (1, 16, 16), (2, 16, 16))
+    for bus in (64, 128)
 }
 TIMEOUT_CYCLES = 20_000
+LARGE_TIMEOUT_CYCLES = 1 << 20  # of operators
+STALLED = 7  # of as many faults, one has memory that answers no more
 
 
-def fuzz_streams(name: str, geometry: Geometry, count: int, library: str | None) -> int:
-    wrong = 0
-    for seed in range(count):
-        stream = random_stream(geometry, seed)
-        inputs, stalls = random_inputs(stream, seed), None if seed % 2 else seed
-        told = differences(
-            stream, inputs, ["cycle", *([library] if library else [])], stalls, TIMEOUT_CYCLES
-        )
-        timed = run_on("cycle", stream, inputs, stalls)
-        functional = run_on("functional", stream, inputs).outputs["y"]
-        if not np.array_equal(timed.outputs["y"], functional):
-            told.append("functional: other memory")
-        if seed % 20 == 0:
-            verify(stream)
-            want = cycles(stream, inputs, stalls)
-            if (want.begin, want.end) != (timed.begin, timed.end):
-                told.append("reference: other times")
-            if not np.array_equal(want.outputs["y"], functional):
-                told.append("reference: other memory")
-        wrong += bool(told)
-        for one in told:
-            print(f"{name}, seed {seed}: {one}")
-    return wrong
+def fuzz_stream(name: str, library: str | None, seed: int) -> list[str]:
+    stream = random_stream(GEOMETRIES[name], seed)
+    inputs, stalls = random_inputs(stream, seed), None if seed % 2 else seed
+    told = differences(
+        stream, inputs, ["cycle", *([library] if library else [])], stalls, TIMEOUT_CYCLES
+    )
+    timed = run_on("cycle", stream, inputs, stalls)
+    functional = run_on("functional", stream, inputs).outputs["y"]
+    if not np.array_equal(timed.outputs["y"], functional):
+        told.append("functional: other memory")
+    if seed % 20 == 0:
+        verify(stream)
+        want = cycles(stream, inputs, stalls)
+        if (want.begin, want.end) != (timed.begin, timed.end):
+            told.append("reference: other times")
+        if not np.array_equal(want.outputs["y"], functional):
+            told.append("reference: other memory")
+    return told
+
+
+def fuzz_operator(name: str, library: str | None, seed: int) -> list[str]:
+    """Layers against the interpreter, and their stream on all models."""
+    geometry = GEOMETRIES[name]
+    found = random_layers(seed)
+    want = interpret(found.module, *found.inputs)[0]
+    part = compile_part(found.graph, found.constants, Target.parse(f"vta-sim {geometry.options}"))
+    verify(part.stream)
+    told = []
+    if not np.array_equal(part.run(*found.inputs)[0], want):
+        told.append("functional: not what the interpreter gives")
+    models = ["cycle", *([library] if library else [])]
+    stalls = None if seed % 2 else seed
+    given = part.packed(*found.inputs)
+    return told + differences(part.stream, given, models, stalls, LARGE_TIMEOUT_CYCLES)
+
+
+def fuzz_fault(name: str, library: str | None, seed: int) -> list[str]:
+    geometry, random = GEOMETRIES[name], np.random.default_rng(seed)
+    assert library is not None
+    stream = build_gemm(geometry, (3, 2, 2), (2, 1, 1))
+    words = b"".join(encode(one, geometry) for one in stream.instructions)
+    inputs = random_inputs(stream, 0)
+    if seed % STALLED == 0:  # time-outs, whatever else
+        answers = -2 - int(random.integers(0, 6))
+        got = outcome(library, stream, inputs, words, TIMEOUT_CYCLES, answers)
+        want = outcome("cycle", stream, inputs, words, TIMEOUT_CYCLES, answers)
+        return [] if got.error == want.error == "TW7031" else [f"stalled: {got.error or 'memory'}"]
+    damaged = damage(words, stream, random)
+    want = outcome("functional", stream, inputs, damaged, TIMEOUT_CYCLES, NO_STALLS)
+    got = outcome(library, stream, inputs, damaged, TIMEOUT_CYCLES, NO_STALLS)
+    if got != want and (want.error not in ("", "TW7013") or has_verdict(stream, damaged)):
+        return [f"{got.error or 'memory'}, not {want.error or 'memory'}"]
+    return []
 
 
 def has_verdict(stream: Stream, words: bytes) -> bool:
@@ -78,38 +130,59 @@ def has_verdict(stream: Stream, words: bytes) -> bool:
     return True
 
 
-def fuzz_faults(name: str, geometry: Geometry, count: int, library: str) -> int:
-    stream = build_gemm(geometry, (3, 2, 2), (2, 1, 1))
-    words = b"".join(encode(one, geometry) for one in stream.instructions)
-    inputs = random_inputs(stream, 0)
-    wrong = 0
-    for seed in range(count):
-        damaged = damage(words, stream, np.random.default_rng(seed))
-        want = outcome("functional", stream, inputs, damaged, TIMEOUT_CYCLES)
-        got = outcome(library, stream, inputs, damaged, TIMEOUT_CYCLES)
-        if got != want and (want.error not in ("", "TW7013") or has_verdict(stream, damaged)):
-            wrong += 1
-            print(f"{name}, fault {seed}: {got.error or 'memory'}, not {want.error or 'memory'}")
-    return wrong
+KINDS: dict[str, Callable[[str, str | None, int], list[str]]] = {
+    "streams": fuzz_stream,
+    "operators": fuzz_operator,
+    "faults": fuzz_fault,
+}
+CHUNK = 10  # seeds of one job
+
+
+def run_chunk(end: float, job: tuple[str, str, str | None, range]) -> tuple[str, int, list[str]]:
+    kind, name, library, seeds = job
+    told, done = [], 0
+    for seed in seeds:
+        if time.time() > end:
+            break
+        try:
+            found = KINDS[kind](name, library, seed)
+        except Exception as error:  # one that fails must not hide the others
+            found = [f"{type(error).__name__}: {error}"]
+        told += [f"{kind}, {name}, seed {seed}: {one}" for one in found]
+        done += 1
+    return kind, done, told
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=1000)
+    parser.add_argument("--operators", type=int, default=0)
     parser.add_argument("--faults", type=int, default=0)
     parser.add_argument("--rtl", action="store_true")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="geometries whose name contains this")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1e9)
     options = parser.parse_args()
-    wrong = 0
-    for name, geometry in GEOMETRIES.items():
-        if options.only and name != options.only:
-            continue
-        library = str(simulator(geometry)) if options.rtl or options.faults else None
-        wrong += fuzz_streams(name, geometry, options.streams, library if options.rtl else None)
-        if options.faults and library is not None:
-            wrong += fuzz_faults(name, geometry, options.faults, library)
-        print(f"{name}: {options.streams} streams, {options.faults} faults", flush=True)
-    print(f"{wrong} wrong")
+    names = [name for name in GEOMETRIES if options.only in name]
+    needs_rtl = options.rtl or options.faults
+    found = {name: str(simulator(GEOMETRIES[name])) if needs_rtl else None for name in names}
+    jobs = [
+        (kind, name, found[name] if options.rtl or kind == "faults" else None, seeds)
+        for first in range(0, max(getattr(options, kind) for kind in KINDS), CHUNK)
+        for name in names
+        for kind in KINDS
+        if (seeds := range(first, min(first + CHUNK, -(-getattr(options, kind) // len(names)))))
+    ]
+    begun, done, wrong = time.time(), Counter[str](), 0
+    run = partial(run_chunk, begun + options.seconds)
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for kind, count, told in pool.map(run, jobs):
+            done[kind] += count
+            wrong += len(told)
+            for one in told:
+                print(one, flush=True)
+    counts = ", ".join(f"{done[kind]} {kind}" for kind in KINDS)
+    print(f"{counts} on {len(names)} geometries, {wrong} wrong, {time.time() - begun:.0f} s")
     return int(wrong > 0)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from onnx_mutate import damaged
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from seeds import begin
+from seeds import begin, until
 from workers import Lost, run_jobs
 
 from tilewright.base.errors import CompilerBug, TilewrightError
@@ -95,6 +95,7 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--first", type=int, help="the first seed; without it, a fresh one")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=0.0, help="begin none after so long")
     parser.add_argument("--every", type=int, default=EVERY, help="compile one in so many")
     parser.add_argument("--seed", type=int, help="just this one, with the whole story")
     options = parser.parse_args()
@@ -103,6 +104,7 @@ def main() -> int:
         return explain(options.seed, options.every, console)
     start = time.perf_counter()
     ends: dict[int, tuple[str, str]] = {}
+    bad = 0
     first = begin(options.first, options.files, console)
     jobs = [(first + at, options.every) for at in range(options.files)]
     columns = (TextColumn("{task.completed}/{task.total} files"), BarColumn())
@@ -114,7 +116,7 @@ def main() -> int:
         for job, end in run_jobs(
             "onnx_files",
             "one",
-            jobs,
+            until(jobs, options.seconds),
             workers=options.jobs,
             seconds=SECONDS,
             memory_bytes=MEMORY_BYTES,

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from onnx_check import AGREED, EXPLAINED, FAILED, INTERPRETED, NATIVE, REFUSED, Outcome, check_case
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from seeds import begin
+from seeds import begin, until
 from workers import Lost, run_jobs
 
 SECONDS = 120.0  # for one model
@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--graphs", type=int, default=1000)
     parser.add_argument("--first", type=int, help="the first seed; without it, a fresh one")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=0.0, help="begin none after so long")
     parser.add_argument("--how", choices=(NATIVE, INTERPRETED), default=NATIVE)
     parser.add_argument("--seed", type=int, help="just this one, explained")
     parser.add_argument("--explain", type=int, default=3, help="how many failures to make small")
@@ -66,7 +67,11 @@ def run(options: argparse.Namespace, console: Console) -> list[Outcome]:
     with bar:
         task = bar.add_task("", total=len(jobs), failed=0)
         for job, end in run_jobs(
-            "onnx_check", "check_seed", jobs, workers=options.jobs, seconds=SECONDS
+            "onnx_check",
+            "check_seed",
+            until(jobs, options.seconds),
+            workers=options.jobs,
+            seconds=SECONDS,
         ):
             outcomes.append(Outcome(job[0], FAILED, end.why) if isinstance(end, Lost) else end)
             failed = sum(outcome.status == FAILED for outcome in outcomes)

@@ -28,7 +28,7 @@ import programs
 import traces
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from seeds import begin
+from seeds import begin, until
 from workers import Lost, run_jobs
 
 from tilewright.tensor.schedule import Schedule
@@ -90,6 +90,7 @@ def main() -> int:
     parser.add_argument("--programs", type=int, default=5000)
     parser.add_argument("--first", type=int, help="the first seed; without it, a fresh one")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=0.0, help="begin none after so long")
     parser.add_argument("--seed", type=int, help="just this one, explained")
     parser.add_argument("--no-lower", action="store_true", help="leave lowering out")
     parser.add_argument("--explain", type=int, default=3, help="how many failures to shrink")
@@ -115,7 +116,12 @@ def main() -> int:
     with bar:
         task = bar.add_task("", total=len(jobs), failed=0)
         for job, found in run_jobs(
-            "run", "one", jobs, workers=options.jobs, seconds=SECONDS, most=200
+            "run",
+            "one",
+            until(jobs, options.seconds),
+            workers=options.jobs,
+            seconds=SECONDS,
+            most=200,
         ):
             if isinstance(found, Lost):
                 found = outcome_of(job[0], failure=found.why)

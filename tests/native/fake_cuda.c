@@ -121,13 +121,24 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
 int cuFuncSetAttribute(void *function, int what, int value) {
   return function && what && value ? 0 : 1;
 }
-int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                   unsigned bz, unsigned shared, void *stream, void **params, void **extra) {
-  (void)stream, (void)extra, (void)shared;
+struct config {
+  unsigned grid[3], block[3], shared;
+  void *stream;
+  struct {
+    int id;
+    char padding[4], value[64];
+  } *attributes;
+  unsigned n_attributes;
+};
+int cuLaunchKernelEx(const struct config *config, void *function, void **params, void **extra) {
+  (void)extra;
+  const unsigned *grid = config->grid, *block = config->block;
   const char *fault = getenv("FAKE_CUDA_FAULT");
   if (fault && strstr(function, fault)) return 700;
-  tell("launch %s %u %u %d %d\n", (const char *)function, gx * gy * gz, bx * by * bz,
-       is_ours(*(uint64_t *)params[0]), capturing);
+  int is_early = config->n_attributes == 1 && config->attributes[0].id == 6;
+  tell("launch %s %u %u %d %d %s\n", (const char *)function, grid[0] * grid[1] * grid[2],
+       block[0] * block[1] * block[2], is_ours(*(uint64_t *)params[0]), capturing,
+       is_early ? "early" : "late");
   return 0;
 }
 int cuStreamCreate(void **stream, unsigned flags) {

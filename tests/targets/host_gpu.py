@@ -41,7 +41,7 @@ class Module:
 
         steps_of(device.body, note)
 
-    def launch(self, name, grid, block, arguments, *, shared_bytes=0, stream=0):
+    def launch(self, name, grid, block, arguments, *, shared_bytes=0, stream=0, is_early=False):
         device, loop = self.loops[name]
         buffers = _outer_buffers(device, loop)
         scalars = _free_scalars(loop)
@@ -65,14 +65,14 @@ def view(address, shape, dtype):
 class Graph:
     """Runs what waits for nothing that is left, the last of them first."""
 
-    def __init__(self, starts, waits):
-        self.starts, self.waits = starts, waits
+    def __init__(self, launches, waits):
+        self.launches, self.waits = launches, waits
 
     def launch(self, stream):
-        left = list(range(len(self.starts)))
+        left = list(range(len(self.launches)))
         while left:
             ready = [at for at in left if not set(self.waits[at]) & set(left)]
-            self.starts[ready[-1]](stream)
+            self.launches[ready[-1]].start(stream)
             left.remove(ready[-1])
 
 
@@ -117,8 +117,8 @@ class HostGpu:
     def load(self, code, kernel):
         return Module(kernel, code, self.target)
 
-    def graph(self, starts, waits):
-        return Graph(starts, waits)
+    def graph(self, launches, waits):
+        return Graph(launches, waits)
 
     def tensor_map(self, address, shape, dtype, box, corners):
         return (address, shape, dtype, box)

@@ -358,6 +358,59 @@ def test_sizes_of_inputs_choose_the_launches():
         np.testing.assert_allclose(got, np.asarray(want), rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize(("arch", "rule"), [("sm_90a", "gemm_hopper"), ("sm_80", "gemm_ampere")])
+def test_tensor_cores_multiply_batches_of_any_size(arch, rule):
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
+    net = model(nodes, {"x": (F, ["batch", 72])}, ["y"], {"w": random(72, 48)})
+    module = tw.compile(net, target=f"cuda -arch={arch}", precision="bf16", cache=False)
+    assert rule in [d.rule for k in module.program.kernels.values() for d in k.decisions]
+    on_host(module)
+    for batch in (0, 1, 70):
+        x = random(batch, 72)
+        (got,) = fetched(module, module(x))
+        (want,) = tw.compile(net, target="cpu", threads=1)(x)
+        assert got.shape == (batch, 48)
+        np.testing.assert_allclose(got, np.asarray(want), rtol=5e-2, atol=0.2)
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+def test_f32_is_never_multiplied_as_tf32(arch):
+    module = tw.compile(dense(128, 256, 192), target=f"cuda -arch={arch}", cache=False)
+    for code in module.codes.values():
+        assert "mma" not in code.ptx
+        assert "tf32" not in code.ptx
+
+
+def test_sizes_in_a_range_are_a_graph_too_and_others_are_refused():
+    program = graph.parse("graph @main(%x: f32[n, 40]) { %y = tanh(%x) return %y }")
+    module = tw.compile(program, target="cuda", dynamic={"n": (1, 8)}, cache=False)
+    on_host(module)
+    assert not module._varies
+    for n in (1, 8):
+        x = random(n, 40)
+        out = module(x)
+        np.testing.assert_allclose(fetched(module, out)[0], np.tanh(x), rtol=1e-5)
+    for n in (0, 9):
+        with pytest.raises(TilewrightError) as caught:
+            module(random(n, 40))
+        assert caught.value.code == "TW4012"
+        assert "not in 1..8" in caught.value.message
+
+
+def test_launches_that_wait_for_memory_start_early():
+    module = tw.compile(lstm(steps=1), target="cuda -arch=sm_90a", cache=False)
+    on_host(module)
+    module(*inputs_of(module))
+    (recorded,) = module._kept.values()
+    assert any(launch.is_kernel for launch in recorded.launches)
+    assert all(launch.starts_early for launch in recorded.launches if launch.is_kernel)
+    assert all("griddepcontrol.wait" in code.ptx for code in module.codes.values())
+    computes = on_host(tw.compile(MODELS["conv_split"], target="cuda -arch=sm_90a", cache=False))
+    computes(*inputs_of(computes))
+    (recorded,) = computes._kept.values()
+    assert not all(launch.starts_early for launch in recorded.launches)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 @pytest.mark.parametrize("name", MODELS)

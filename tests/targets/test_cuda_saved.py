@@ -90,10 +90,81 @@ def test_a_library_runs_its_launches_as_one_graph(saved, program, driver, tmp_pa
     launches = [line.split() for line in log if line.startswith("launch")]
     kernels = {line[1] for line in launches}
     assert len(launches) == len(kernels)  # recorded once, and only recorded
-    assert all(line[4:] == ["1", "1"] for line in launches)  # arguments of the GPU, in capture
+    assert all(line[4:6] == ["1", "1"] for line in launches)  # arguments of the GPU, in capture
+    assert [line[6] for line in launches] == ["late"] + ["early"] * (len(launches) - 1)
     assert log.count("graph") == 3
     assert sum(line == f"in {2 * 48 * 4} 1" for line in log) == 3
     assert sum(line == f"out {2 * 64 * 4} 1" for line in log) == 3
+
+
+OPEN = """
+graph @main(%x: f32[n, 48]) {
+  %t = tanh(%x)
+  %y = softmax(%t) {axes = (1,)}
+  return %y
+}
+"""
+
+
+def test_a_library_for_several_sizes_has_a_graph_for_each(program, driver, tmp_path):
+    module = tw.compile(graph.parse(OPEN), target="cuda -arch=sm_90a", cache=False)
+    saved = module.save(tmp_path / "net.so", sizes={"n": [1, 2, 7]})
+    log = tmp_path / "log.txt"
+    environment = {"FAKE_CUDA_LOG": str(log), "TILEWRIGHT_CUDA_DRIVER": str(driver)}
+    code = f"""
+import numpy as np, tilewright as tw
+net = tw.load({str(saved)!r})
+for n in (2, 7, 2, 1, 7):
+    (y,) = net(np.ones((n, 48), np.float32))
+    assert y.shape == (n, 48)
+try:
+    net(np.ones((3, 48), np.float32))
+except ValueError as error:
+    assert "not saved for n = 3" in str(error), error
+else:
+    raise AssertionError("a size that nothing was saved for")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False,
+        env=os.environ | environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = log.read_text().splitlines()
+    launches = [line.split() for line in told if line.startswith("launch")]
+    kernels = {line[1] for line in launches}
+    assert len(launches) == 3 * len(kernels)  # recorded once for each size, the same kernels
+    rows = [line[2] for line in launches if line[1].endswith(f"_{len(kernels) - 1}")]
+    assert rows == ["2", "7", "1"]
+    assert told.count("graph") == 5
+    assert told.count("module 1") == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (None, "the sizes n are open"),
+        ({"m": [1], "n": [1]}, "no dimension of an input is called m"),
+        ({"n": []}, "0 sets of sizes"),
+        ({"n": range(1000)}, "1000 sets of sizes"),
+    ],
+)
+def test_sizes_that_cannot_be_saved_are_named(sizes, message, tmp_path):
+    module = tw.compile(graph.parse(OPEN), target="cuda -arch=sm_90a", cache=False)
+    with pytest.raises(TilewrightError) as caught:
+        module.save(tmp_path / "net.so", sizes=sizes)
+    assert caught.value.code == "TW6015"
+    assert message in caught.value.message
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_size_outside_of_the_model_s_range_is_not_saved(tmp_path):
+    net = graph.parse(OPEN)
+    module = tw.compile(net, target="cuda -arch=sm_90a", dynamic={"n": (1, 8)}, cache=False)
+    module.save(tmp_path / "net.so", sizes={"n": range(1, 9)})
+    with pytest.raises(TilewrightError) as caught:
+        module.save(tmp_path / "other.so", sizes={"n": [9]})
+    assert caught.value.code == "TW4012"
+    assert not (tmp_path / "other.so").exists()
 
 
 def test_arguments_are_checked_before_the_driver_is_opened(saved, program, driver, tmp_path):

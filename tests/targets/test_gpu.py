@@ -9,6 +9,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import te
+from tilewright.rules import schedule
 from tilewright.runtime import cuda
 
 pytestmark = pytest.mark.gpu
@@ -75,3 +76,22 @@ def test_arrays_on_the_gpu_stay_there():
     run(cuda.to_device(a), cuda.to_device(b), out)
     check(cuda.to_host(out), a, b)
     assert np.isnan(c).all()
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_a_product_by_warps_is_right(n, dtype):
+    """Code of sm_80, which later GPUs run too."""
+    A, B = (te.placeholder((n, n), dtype, name=name) for name in "AB")
+    r = te.reduce_axis((0, n), name="r")
+    C = te.compute(
+        (n, n),
+        lambda i, j: te.sum(te.cast(A[i, r], "f32") * te.cast(B[j, r], "f32"), axis=r),
+        name="C",
+    )
+    made = schedule(te.function([A, B, C], name="gemm"), "cuda -arch=sm_80")
+    assert made.decisions[0].rule == "gemm_ampere"
+    run = tw.build(made.schedule.function, target="cuda -arch=sm_80")
+    a, b, c = operands(n, ml_dtypes.bfloat16 if dtype == "bf16" else np.float16)
+    run(a, b, c)
+    check(c, a, b.T)

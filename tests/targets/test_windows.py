@@ -119,6 +119,15 @@ def test_corners_are_those_of_the_padding():
     assert made.channels == 64
 
 
+def test_older_gpus_store_windows():
+    fn = lower_graph(graph.parse(text(image=(1, 8, 8, 64), out=64)).main, "conv")
+    made = schedule(fn, "cuda -arch=sm_80", constants=("w",))
+    assert [decision.rule for decision in made.decisions] == ["gemm_ampere", "elementwise"]
+    lowered = lower(made.schedule.function, "gpu")
+    assert "tma.window" not in str(lowered)
+    check(lowered, {"image": (1, 8, 8, 64), "out": 64})
+
+
 def with_body(old, new):
     made = text(image=(1, 8, 8, 64)).replace(old, new)
     return schedule(lower_graph(graph.parse(made).main, "conv"), TARGET, constants=("w",))

@@ -15,6 +15,7 @@ from tilewright.accel.isa.table import (
     ACC_BANKS,
     ALU_FUNCTIONS,
     REQUANT_ENTRIES,
+    REQUANTIZING,
     depth,
     dram_bytes,
 )
@@ -99,7 +100,7 @@ def _gemm(found: Steps) -> list[Access]:
 def _alu(task: Instruction, found: Steps) -> list[Access]:
     function = ALU_FUNCTIONS[task["fn"]]
     reads = [found.src]
-    if function == "requant":
+    if function in REQUANTIZING:
         reads += [found.aux + extra for extra in range(REQUANT_ENTRIES)]
     elif not task["imm"]:
         reads.append(found.aux)
@@ -142,6 +143,25 @@ def check_range(number: int, task: Instruction, stream: Stream, found: list[Acce
             )
         if access.memory == "acc" and task.opcode.field("banks") is not None:
             _check_banks(number, task, stream, access.entries)
+
+
+def check_late_reads(number: int, task: Instruction, microcode: Indices) -> None:
+    """Refuse a `rescale` that reads what an earlier step of it writes: it is not there yet."""
+    if task.op != "alu" or ALU_FUNCTIONS[task["fn"]] != "rescale":
+        return
+    found = steps(task, microcode)
+    written, first_write = _first_places(found.dst)
+    reads = [found.src, *(found.aux + extra for extra in range(REQUANT_ENTRIES))]
+    for entries in reads if len(written) else []:
+        at = np.searchsorted(written, entries).clip(max=len(written) - 1)
+        late = (written[at] == entries) & (first_write[at] < np.arange(len(entries)))
+        if late.any():
+            raise ExecutionError(
+                "TW7050",
+                f"{number}: rescale reads acc[{int(entries[late][0])}], which an earlier step of "
+                "it writes",
+                help="results go back into acc after the last step: use other entries",
+            )
 
 
 def acc_banks(entries: Indices, geometry: Geometry) -> int:

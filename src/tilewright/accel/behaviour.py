@@ -9,10 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.accel.accesses import DRAM, Access, accesses, check_range
+from tilewright.accel.accesses import DRAM, Access, accesses, check_late_reads, check_range
 from tilewright.accel.isa.steps import Indices, Steps, box, steps
 from tilewright.accel.isa.stream import Instruction, Stream
-from tilewright.accel.isa.table import ALU_FUNCTIONS, MEMORIES, depth, dram_bytes, entry_shape
+from tilewright.accel.isa.table import (
+    ALU_FUNCTIONS,
+    MEMORIES,
+    REQUANTIZING,
+    depth,
+    dram_bytes,
+    entry_shape,
+)
 from tilewright.accel.memory import Memory
 from tilewright.accel.microcode import Microcode
 from tilewright.base.errors import ExecutionError
@@ -43,6 +50,7 @@ class Machine:
         uops = self.microcode.of(number, task)
         touched = accesses(task, self.stream, uops)
         check_range(number, task, self.stream, touched)
+        check_late_reads(number, task, uops)
         self._check_poison(number, task, touched)
         if task.op in ("load", "aux"):
             self._load(number, task)
@@ -97,8 +105,8 @@ def _widen(raw: Array, element: str) -> Array:
     if element == "i32":
         return raw.view(np.int32)
     if element == "i4":
-        halves = np.stack((raw & 15, raw >> 4), -1).reshape(len(raw), -1).astype(np.int8)
-        return (halves ^ 8) - 8
+        halves = np.stack((raw & 15, raw >> 4), -1).reshape(len(raw), 2 * raw.shape[1])
+        return (halves.astype(np.int8) ^ 8) - 8
     return raw.view(np.int8)
 
 
@@ -121,8 +129,10 @@ def _alu(scratch: dict[str, Array], task: Instruction, found: Steps) -> None:
     """Steps take effect one after the other; those that do not meet are done at once."""
     function = ALU_FUNCTIONS[task["fn"]]
     acc = scratch["acc"]
-    if function == "requant":
-        scratch["out"][found.dst] = _requantize(acc, task, found)
+    if function in REQUANTIZING:
+        scratch["out" if function == "requant" else "acc"][found.dst] = _requantize(
+            acc, task, found
+        )
         return
     for some in _independent(task, found):
         dst, src, aux = found.dst[some], found.src[some], found.aux[some]

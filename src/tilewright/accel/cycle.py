@@ -41,12 +41,14 @@ from tilewright.accel.isa.table import (
     ACC_BANKS,
     AHEAD,
     ALU_FUNCTIONS,
+    ALU_GAP_CYCLES,
     BURST_BEATS,
     FETCH_AHEAD,
     IN_FLIGHT,
     QUEUE_DEPTH,
     QUEUES,
     REQUANT_RELOAD_CYCLES,
+    REQUANTIZING,
     bank_of,
     depth,
     dram_bytes,
@@ -270,7 +272,7 @@ class _Model:
     def _begin_steps(self, number: int, task: Instruction, unit: _Unit, banks: int) -> None:
         uops = self.microcode.of(number, task)
         count = max(1, _compute_cycles(task, uops, self.stream))
-        unit.free_at = self._now + count + (2 if task.op == "alu" else 0)
+        unit.free_at = self._now + count + _gap_cycles(task)
         unit.ends.append(_Ending(self._now + count + task.opcode.latency_cycles, number, banks))
         self._wake(unit.free_at)
         self._wake(unit.ends[-1].time)
@@ -368,6 +370,14 @@ def _bus(stream: Stream) -> int:
     return stream.geometry.bus_bytes
 
 
+def _gap_cycles(task: Instruction) -> int:
+    """From the last step until the next task of the unit may begin."""
+    if task.op == "gemm":
+        return 0
+    is_late = ALU_FUNCTIONS[task["fn"]] == "rescale"
+    return task.opcode.latency_cycles if is_late else ALU_GAP_CYCLES
+
+
 def _owned_banks(task: Instruction) -> int:
     """Banks of `acc` that a task owns, as a mask."""
     if task.op in ("gemm", "alu") or (task.op == "store" and task.format.memory == "acc"):
@@ -382,7 +392,7 @@ def _compute_cycles(task: Instruction, uops: Indices, stream: Stream) -> int:
         return count
     found = steps(task, uops)
     function = ALU_FUNCTIONS[task["fn"]]
-    if function == "requant":
+    if function in REQUANTIZING:
         changes = int(np.count_nonzero(np.diff(found.aux)))
         return count + (changes + 1) * REQUANT_RELOAD_CYCLES
     reads = [found.src]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright import te
-from tilewright.accel.isa.table import ALU_FUNCTIONS
+from tilewright.accel.isa.table import ALU_FUNCTIONS, REQUANTIZING
 from tilewright.base.errors import UserError
 from tilewright.base.geometry import Geometry
 from tilewright.tensor import Function
@@ -26,8 +26,8 @@ def step_function(name: str, geometry: Geometry) -> Function:
         )
     if name == "gemm":
         return _gemm(geometry)
-    if name == "requant":
-        return _requant(geometry)
+    if name in REQUANTIZING:
+        return _requant(name, geometry)
     return _alu(name, geometry)
 
 
@@ -71,7 +71,7 @@ def _low_byte(value: Any) -> Any:
     return te.cast(te.cast(value, "i8"), "i32")
 
 
-def _requant(g: Geometry) -> Function:
+def _requant(name: str, g: Geometry) -> Function:
     shape = (g.batch, g.block_out)
     names = ("src", "bias", "multiplier", "shift")
     operands = [te.placeholder(shape, "i32", name=name) for name in names]
@@ -86,7 +86,7 @@ def _requant(g: Geometry) -> Function:
         half = te.if_then_else(by > 0, te.shift_left(one, te.max(by - 1, 0)), te.const(0, "i64"))
         rounded = te.shift_right(total + half, by) + te.cast(zero[0], "i64")
         clamped = te.min(te.max(rounded, te.cast(low[0], "i64")), te.cast(high[0], "i64"))
-        return te.cast(clamped, "i8")
+        return te.cast(clamped, "i8" if name == "requant" else "i32")
 
     out = te.compute(shape, step, name="out")
-    return te.function([*operands, *limits, out], name="vta_requant")
+    return te.function([*operands, *limits, out], name=f"vta_{name}")

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.accel.cycle import Timing
-from tilewright.accel.isa.encode import encode
+from tilewright.accel.isa.encode import encode_all
 from tilewright.accel.isa.steps import MAX_STEPS
 from tilewright.accel.isa.stream import Stream
 from tilewright.accel.isa.table import (
     AHEAD,
+    ALU_GAP_CYCLES,
     BURST_BEATS,
     BY_NUMBER,
     FETCH_AHEAD,
@@ -46,7 +47,7 @@ Array = np.ndarray[Any, Any]
 
 LIBRARY = "TILEWRIGHT_ACCELERATOR"  # names the library of target "vta"
 SIMULATORS = {"vta-sim": "functional", "vta-cycle": "cycle"}
-VERSION = 1
+VERSION = 2
 OPCODES_IN_C = 7
 FORMATS_IN_C = 4
 # Fields in the order of `enum tw_accel_field` in runtime/native/accel/accel.h.
@@ -67,7 +68,7 @@ def describe(geometry: Geometry) -> bytes:
     numbers = [VERSION, g.batch, g.block_in, g.block_out, *(depth(m, g) for m in MEMORIES)]
     numbers += [g.bus_bytes, g.latency_cycles, word_bytes(g), OPCODE_BITS]
     numbers += [QUEUE_DEPTH, TOKEN_MAX, BURST_BEATS, IN_FLIGHT, AHEAD, FETCH_AHEAD]
-    numbers += [REQUANT_RELOAD_CYCLES, MAX_STEPS]
+    numbers += [REQUANT_RELOAD_CYCLES, ALU_GAP_CYCLES, MAX_STEPS]
     opcodes = [BY_NUMBER.get(number) for number in range(OPCODES_IN_C)]
     numbers += [0 if one is None else QUEUES.index(one.queue) for one in opcodes]
     numbers += [0 if one is None else one.latency_cycles for one in opcodes]
@@ -162,7 +163,7 @@ def load(
             made.flush()
         buffers.append(made)
     if words is None:
-        words = b"".join(encode(one, stream.geometry) for one in stream.instructions)
+        words = encode_all(stream.instructions, stream.geometry)
     return Loaded(device, stream, tuple(buffers), words)
 
 

@@ -120,7 +120,6 @@ def _constants(g: Geometry) -> dict[str, int]:
         "LOG_ACC_BYTES": _log(ACC_BYTES * lanes),
         "LOG_OUT_BYTES": _log(lanes),
         "BANK_AW": _log(depth("acc", g) // ACC_BANKS),
-        "ALU_FUNCTIONS": len(ALU_FUNCTIONS),
     }
     for memory in MEMORIES:
         found[f"{memory.upper()}_DEPTH"] = depth(memory, g)

@@ -121,7 +121,7 @@ def _blend(a: int, b: int, batch: int, block_in: int, block_out: int) -> TensorI
 
 
 def _requant(
-    zero: int, low: int, high: int, batch: int, block_in: int, block_out: int
+    name: str, zero: int, low: int, high: int, batch: int, block_in: int, block_out: int
 ) -> TensorIntrin:
     shape = (batch, block_out)
     names = ("src", "bias", "multiplier", "shift")
@@ -132,13 +132,17 @@ def _requant(
         limits = zero, low, high
         return requantized(src[b, o], bias[b, o], multiplier[b, o], shift[b, o], limits)
 
-    out = te.compute(shape, step, name="out")
-    fn = te.function([*operands, out], name="vta_requant")
-    return _placed(fn, (ACC,) * len(operands) + (OUT,))
+    back = name == "vta_rescale"
+    out = te.compute(
+        shape, lambda *at: te.cast(step(*at), "i32") if back else step(*at), name="out"
+    )
+    fn = te.function([*operands, out], name=name)
+    return _placed(fn, (ACC,) * len(operands) + (ACC if back else OUT,))
 
 
 declare_family("vta_gemm", _SHAPE, _gemm)
-declare_family("vta_requant", (*LIMITS, *_SHAPE), _requant)
+for _name in ("vta_requant", "vta_rescale"):
+    declare_family(_name, (*LIMITS, *_SHAPE), partial(_requant, _name))
 declare_family("vta_blend", (*FACTORS, *_SHAPE), _blend)
 for _name in STEPS:
     declare_family(_name, _SHAPE, partial(_step, _name))
@@ -146,6 +150,7 @@ for _name in STEPS:
 LOADS = {
     "vta_load_inp": ("inp", "i8", "i8", INP),
     "vta_load_wgt": ("wgt", "i8", "i8", WGT),
+    "vta_load_wgt4": ("wgt", "i4", "i8", WGT),
     "vta_load_acc": ("acc", "i32", "i32", ACC),
     "vta_load_acc8": ("acc", "i8", "i32", ACC),
 }

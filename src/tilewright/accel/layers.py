@@ -10,13 +10,23 @@ divides are filled up: their weights are 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tilewright.accel.build.pack import pack_parameters
-from tilewright.accel.operators import Axis, Blend, Conv, Windows, blend, conv, ratio_of, windows
+from tilewright.accel.operators import (
+    Axis,
+    Blend,
+    Conv,
+    Residual,
+    Windows,
+    blend,
+    conv,
+    ratio_of,
+    windows,
+)
 from tilewright.base.errors import Unsupported
 from tilewright.base.geometry import Geometry
 from tilewright.graph.ir import Node, Value
@@ -89,6 +99,7 @@ class Kernel:
     stored: dict[str, Array]  # weights and parameters, packed
     output: Layout
     macs: int  # multiply-accumulates that the layer asks for, filling aside
+    within: tuple[Node, ...] = ()  # layers before it that are computed along
 
     def function(self, geometry: Geometry) -> Function:
         return function_of(self.operator, geometry)
@@ -108,6 +119,26 @@ class _Refused(Unsupported):
 
 def refused(why: str) -> _Refused:
     return _Refused("TW7044", f"the accelerator does not run it: {why}")
+
+
+def with_sum(conv: Kernel, add: Kernel) -> Kernel:
+    """A convolution or matrix product that ends in the residual sum of its result."""
+    assert isinstance(conv.operator, Conv)
+    assert isinstance(add.operator, Blend)
+    factors = [add.operator.a, add.operator.b]
+    x, z = add.inputs["x"], add.inputs["z"]
+    if z[0] is conv.node.output:
+        (x, z), factors = (z, x), factors[::-1]
+    residual = Residual(factors[0], factors[1], add.operator.limits)
+    return Kernel(
+        add.node,
+        replace(conv.operator, residual=residual),
+        {**conv.inputs, "z": z},
+        {**conv.stored, "r": add.stored["q"]},
+        add.output,
+        conv.macs,
+        (conv.node,),
+    )
 
 
 Constants = Mapping[Value, Array]
@@ -194,8 +225,9 @@ def _conv(node: Node, constants: Constants, g: Geometry, outside: set[Value]) ->
         w, parts = _dense(w, groups), 1
     images, in_blocks = layout.packed_shape(g)[:2]
     made = Conv(
-        images, parts, in_blocks // parts, blocks // parts, rows, columns, zero, _limits(node)
-    )
+        images, parts, in_blocks // parts, blocks // parts, rows, columns, zero, _limits(node),
+        weight_bits=_weight_bits(w),
+    )  # fmt: skip
     stored = {"w": _pack_weights(w, parts, g), "q": q}
     return Kernel(node, made, {"x": (x, layout)}, stored, Layout(out), macs)
 
@@ -235,7 +267,7 @@ def _dense(w: Array, groups: int) -> Array:
 
 
 def _pack_weights(w: Array, groups: int, g: Geometry) -> Array:
-    """(o, c, kh, kw) as (group, o / out, c / out, ratio, kh, kw, out, in)."""
+    """(o, c, kh, kw) as (group, o / out, c / out, ratio, kh, kw, out, in); two of 4 bits a byte."""
     r = ratio_of(g)
     outs, ins, kh, kw = w.shape
     out_blocks, in_blocks = -(-outs // g.block_out), -(-ins // g.block_out)
@@ -244,7 +276,16 @@ def _pack_weights(w: Array, groups: int, g: Geometry) -> Array:
     split = whole.reshape(
         groups, out_blocks // groups, g.block_out, in_blocks, r, g.block_in, kh, kw
     )
-    return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 6, 7, 2, 5))
+    packed = np.ascontiguousarray(split.transpose(0, 1, 3, 4, 6, 7, 2, 5))
+    if _weight_bits(w) == 8:
+        return packed
+    pairs = packed.view(np.uint8).reshape(-1, 2) & 15
+    return pairs[:, 0] | pairs[:, 1] << 4
+
+
+def _weight_bits(w: Array) -> int:
+    """What the weights of a layer take: those of int4 models are all small."""
+    return 4 if w.min(initial=0) >= -8 and w.max(initial=0) <= 7 else 8
 
 
 def _pack_depthwise(w: Array, g: Geometry) -> Array:
@@ -278,7 +319,8 @@ def _matmul(node: Node, constants: Constants, g: Geometry, outside: set[Value]) 
         rows, columns = Axis(1), Axis(images)
     layout = Layout(shape)
     in_blocks = layout.packed_shape(g)[1]
-    operator = Conv(1, 1, in_blocks, blocks, rows, columns, 0, _limits(node))
+    bits = _weight_bits(kernel)
+    operator = Conv(1, 1, in_blocks, blocks, rows, columns, 0, _limits(node), weight_bits=bits)
     stored = {"w": _pack_weights(kernel, 1, g), "q": q}
     return Kernel(node, operator, {"x": (x, layout)}, stored, Layout((m, n)), m * w.size)
 
@@ -293,7 +335,10 @@ def _add(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> 
     entries = layout.size_bytes(g) // (g.batch * g.block_out)
     arrays = [np.full(g.block_out, int(node[name])) for name in ("bias", "multiplier", "shift")]
     q = _parameters(arrays, g.block_out, 1, g)
-    operator = Blend(entries, int(node["a"]), int(node["b"]), _limits(node))
+    a, b = int(node["a"]), int(node["b"])
+    if not a or not b:
+        raise refused("it multiplies an operand by 0")
+    operator = Blend(entries, a, b, _limits(node))
     return Kernel(node, operator, {"x": (x, layout), "z": (y, layout)}, {"q": q}, layout, 0)
 
 

@@ -7,6 +7,9 @@ stage of its own, named after its memory:
 
     inp, wgt   operands of GEMM      a, b   8-bit operands of the ALU, widened      par   parameters
     acc        sums                  out    requantized                             y     results
+
+A convolution may end in a residual sum: `a` is then its result in 8 bits, `b` the other operand,
+`sum` their sum, and `scale` has the parameters of the convolution itself.
 """
 
 from __future__ import annotations
@@ -76,6 +79,15 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
+class Residual:
+    """What a convolution ends in: its result times a, plus another tensor times b."""
+
+    a: int
+    b: int
+    limits: Limits = LIMITS
+
+
+@dataclass(frozen=True, slots=True)
 class Conv:
     """A convolution in blocks: images, groups, blocks of channels per group, and the two axes."""
 
@@ -87,6 +99,8 @@ class Conv:
     columns: Axis
     pad: int = 0  # value of padding: the zero point of the input
     limits: Limits = LIMITS
+    residual: Residual | None = None
+    weight_bits: int = 8  # or 4: half as much to load
 
 
 def ratio_of(geometry: Geometry) -> int:
@@ -103,9 +117,9 @@ def _windows(x: Any, rows: Axis, columns: Axis, at: Any, pad: int, to: str) -> A
     return te.if_then_else(te.all(*inside), value, te.const(pad, to)) if inside else value
 
 
-def _finish(acc: Any, q: Any, limits: Limits, channel: Any) -> Any:
-    """Requantize and store; `channel(index)` is the block of channels whose parameters apply."""
-    par = te.compute(q.shape, lambda *at: q[at], name="par")
+def _requantized(acc: Any, q: Any, limits: Limits, channel: Any, name: str) -> Any:
+    """An element in 8 bits; `channel(index)` is the block of channels whose parameters apply."""
+    par = te.compute(q.shape, lambda *at: q[at], name=name)
 
     def step(*at: Any) -> Any:
         *_outer, b, o = at
@@ -113,12 +127,17 @@ def _finish(acc: Any, q: Any, limits: Limits, channel: Any) -> Any:
         bias, multiplier, shift = (par[block, k, b, o] for k in range(REQUANT_ENTRIES))
         return requantized(acc[at], bias, multiplier, shift, limits)
 
-    out = te.compute(acc.shape, step, name="out")
+    return step
+
+
+def _finish(acc: Any, q: Any, limits: Limits, channel: Any) -> Any:
+    """Requantize and store."""
+    out = te.compute(acc.shape, _requantized(acc, q, limits, channel, "par"), name="out")
     return te.compute(acc.shape, lambda *at: out[at], name="y")
 
 
 def conv(shape: Conv, geometry: Geometry) -> Function:
-    """x, w, q -> y: convolution by GEMM, requantized."""
+    """x, w, q, (z, r) -> y: convolution by GEMM, requantized; then the residual sum with z."""
     g, s, r = geometry, shape, ratio_of(geometry)
     rows, columns = s.rows, s.columns
     entry = (g.batch, g.block_in)
@@ -127,7 +146,9 @@ def conv(shape: Conv, geometry: Geometry) -> Function:
     )
     taps = (rows.kernel, columns.kernel)
     w = te.placeholder(
-        (s.groups, s.out_blocks, s.in_blocks, r, *taps, g.block_out, g.block_in), "i8", name="w"
+        (s.groups, s.out_blocks, s.in_blocks, r, *taps, g.block_out, g.block_in),
+        f"i{s.weight_bits}",
+        name="w",
     )
     q = te.placeholder(
         (s.groups * s.out_blocks, REQUANT_ENTRIES, g.batch, g.block_out), "i32", name="q"
@@ -139,7 +160,8 @@ def conv(shape: Conv, geometry: Geometry) -> Function:
         ),
         name="inp",
     )
-    wgt = te.compute(w.shape, lambda *at: w[at], name="wgt")
+    is_wide = s.weight_bits == 8
+    wgt = te.compute(w.shape, lambda *at: w[at] if is_wide else te.cast(w[at], "i8"), name="wgt")
     c, k = te.reduce_axis((0, s.in_blocks), "c"), te.reduce_axis((0, r), "k")
     kh, kw = (
         te.reduce_axis((0, extent), name) for extent, name in zip(taps, ("kh", "kw"), strict=False)
@@ -154,8 +176,26 @@ def conv(shape: Conv, geometry: Geometry) -> Function:
         ),
         name="acc",
     )
-    y = _finish(acc, q, s.limits, lambda at: at[1] * s.out_blocks + at[2])
-    return te.function([x, w, q, y], name="vta_conv")
+
+    def channel(at: Any) -> Any:
+        return at[1] * s.out_blocks + at[2]
+
+    if s.residual is None:
+        return te.function([x, w, q, _finish(acc, q, s.limits, channel)], name="vta_conv")
+    z = te.placeholder(acc.shape, "i8", name="z")
+    r = te.placeholder((1, *q.shape[1:]), "i32", name="r")
+    small = _requantized(acc, q, s.limits, channel, "scale")
+    a = te.compute(acc.shape, lambda *at: te.cast(small(*at), "i32"), name="a")
+    b = te.compute(acc.shape, lambda *at: te.cast(z[at], "i32"), name="b")
+    total = _blended(a, b, s.residual.a, s.residual.b, "sum")
+    y = _finish(total, r, s.residual.limits, lambda at: 0)
+    return te.function([x, w, q, z, r, y], name="vta_residual")
+
+
+def _blended(a: Any, b: Any, of_a: int, of_b: int, name: str) -> Any:
+    return te.compute(
+        a.shape, lambda *at: low_byte(a[at]) * of_a + low_byte(b[at]) * of_b, name=name
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +264,6 @@ def blend(shape: Blend, geometry: Geometry) -> Function:
     )
     if not s.b:
         return te.function([x, q, _finish(a, q, s.limits, lambda at: 0)], name="vta_rescale")
-    acc = te.compute(extents, lambda *at: low_byte(a[at]) * s.a + low_byte(b[at]) * s.b, name="acc")
+    acc = _blended(a, b, s.a, s.b, "acc")
     y = _finish(acc, q, s.limits, lambda at: 0)
     return te.function([x, z, q, y], name="vta_blend")

@@ -10,6 +10,8 @@ host packs what comes in and unpacks what goes out.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,8 +26,10 @@ from tilewright.accel.device import backend_of, run_on, time_on
 from tilewright.accel.isa.steps import count_steps
 from tilewright.accel.isa.stream import Buffer, Stream
 from tilewright.accel.isa.table import dram_bytes
-from tilewright.accel.layers import Kernel, Layout, Operator, function_of, kernel_of
-from tilewright.accel.rules import schedule
+from tilewright.accel.layers import Kernel, Layout, Operator, function_of, kernel_of, with_sum
+from tilewright.accel.operators import Blend, Conv
+from tilewright.accel.rules import predicted_cycles, schedule
+from tilewright.base.errors import ScheduleError
 from tilewright.base.target import Target
 from tilewright.graph.ir import Graph, Value
 from tilewright.tensor.ir import Function
@@ -54,12 +58,20 @@ def scheduled(operator: Operator, target: Target) -> Scheduled:
     return Scheduled(made, decision.rule, decision.plan, sum(decision.terms.values()))
 
 
+@cache
+def predicted(operator: Operator, target: Target) -> float:
+    """Cycles of an operator by its default plan, without making anything."""
+    assert target.geometry is not None
+    return predicted_cycles(function_of(operator, target.geometry), target)
+
+
 @dataclass(frozen=True)
 class Layer:
     """What became of one node: its tasks in the stream, and what they do."""
 
     name: str
     op: str
+    within: tuple[str, ...]  # nodes that are computed along
     plan: str
     macs: int
     tasks: tuple[int, int]
@@ -81,16 +93,20 @@ class Part:
     def run(self, *given: Array) -> list[Array]:
         """The results of the graph's parameters, constants among them not read."""
         g = self.stream.geometry
-        arrays: dict[str, Array] = dict(self.stored)
-        for at, layout, name, fill in self.inputs:
-            arrays[name] = layout.pack(np.asarray(given[at]), fill, g)
-        ran = run_on(backend_of(self.target.text), self.stream, arrays)
+        ran = run_on(backend_of(self.target.text), self.stream, self.packed(*given))
         if ran.end[-1] >= 0 and self.target.text.split()[0] != "vta-sim":
             self.last = ran
         made = ran.outputs
         return [
             layout.unpack(np.asarray(made[name]).view(np.int8), g) for layout, name in self.outputs
         ]
+
+    def packed(self, *given: Array) -> dict[str, Array]:
+        """What the stream reads: the graph's parameters as they lie in memory, and weights."""
+        arrays: dict[str, Array] = dict(self.stored)
+        for at, layout, name, fill in self.inputs:
+            arrays[name] = layout.pack(np.asarray(given[at]), fill, self.stream.geometry)
+        return arrays
 
     def timing(self) -> Timing:
         """When every task begins and ends."""
@@ -111,6 +127,7 @@ class Part:
                 {
                     "name": layer.name,
                     "op": layer.op,
+                    "within": layer.within,
                     "plan": layer.plan,
                     "cycles": took,
                     "bytes": layer.bytes_moved,
@@ -124,6 +141,15 @@ class Part:
 def compile_part(graph: Graph, constants: Mapping[Value, Array], target: Target) -> Part:
     """The stream of a graph whose every node is a layer of bytes."""
     return _Compiler(graph, constants, target).compiled()
+
+
+def predict_part(graph: Graph, constants: Mapping[Value, Array], target: Target) -> float:
+    """Cycles of such a graph by its layers' plans, without compiling it."""
+    compiler = _Compiler(graph, constants, target)
+    found = [compiler.predicted(kernel) for kernel in compiler.kernels()]
+    if math.inf in found:
+        raise ScheduleError("TW7043", "a layer does not fit the accelerator", help="see `inspect`")
+    return sum(found)
 
 
 class _Compiler:
@@ -154,7 +180,6 @@ class _Compiler:
         return Place(base, at)
 
     def compiled(self) -> Part:
-        outside = set(self.graph.params)
         self.store = self._buffer("weights", "in")
         self.temp = self._buffer("temp", "temp")
         results: dict[Value, int] = {}
@@ -162,10 +187,7 @@ class _Compiler:
         for at, value in enumerate(self.graph.results):
             results.setdefault(value, self._buffer(f"y{at}", "out"))
         counts = []
-        for node in self.graph.nodes:
-            if node.op == "constant":
-                continue
-            kernel = kernel_of(node, self.constants, self.geometry, outside)
+        for kernel in self.kernels():
             first = len(self.folder.tasks)
             made = self._kernel(kernel, results)
             counts.append((kernel, made, first, len(self.folder.tasks)))
@@ -188,6 +210,36 @@ class _Compiler:
             at += len(flat)
         ordered = [outputs[list(results).index(value)] for value in self.graph.results]
         return Part(self.target, stream, self.inputs, ordered, {"weights": stored}, self.layers)
+
+    def kernels(self) -> list[Kernel]:
+        """Layers in order; a residual sum joins the layer before it where that is faster."""
+        outside = set(self.graph.params)
+        kernels = {
+            node: kernel_of(node, self.constants, self.geometry, outside)
+            for node in self.graph.nodes
+            if node.op != "constant"
+        }
+        uses = Counter([*(v for node in kernels for v in node.inputs), *self.graph.results])
+        makers = {node.output: node for node in kernels}
+        found = dict(kernels)
+        for node, kernel in kernels.items():
+            if not isinstance(kernel.operator, Blend):
+                continue
+            made = [makers[v] for v, _ in kernel.inputs.values() if v in makers and uses[v] == 1]
+            for before in sorted(made, key=lambda one: -found[one].macs):
+                if not isinstance(found[before].operator, Conv):
+                    continue
+                joined = with_sum(found[before], kernel)
+                apart = self.predicted(found[before]) + self.predicted(kernel)
+                if self.predicted(joined) < apart:
+                    found[node] = joined
+                    del found[before]
+                    break
+        return list(found.values())
+
+    def predicted(self, kernel: Kernel) -> float:
+        """Cycles of a layer by its default plan."""
+        return predicted(kernel.operator, self.target)
 
     def _kernel(self, kernel: Kernel, results: dict[Value, int]) -> Scheduled:
         made = scheduled(kernel.operator, self.target)
@@ -213,7 +265,7 @@ class _Compiler:
         if found is None:  # a parameter of the graph, in this layout
             name = f"x{len(self.inputs)}"
             found = self._room(self._buffer(name, "in"), layout.size_bytes(self.geometry))
-            fill = int(kernel.node.get("x_zero", 0))
+            fill = kernel.operator.pad if isinstance(kernel.operator, Conv) else 0
             at = self.graph.params.index(value)
             self.inputs.append((at, layout, name, fill))
             self.places[value, layout.depth] = found
@@ -232,6 +284,7 @@ class _Compiler:
         return Layer(
             kernel.node.output.name,
             kernel.node.op,
+            tuple([node.output.name for node in kernel.within]),
             f"{made.rule} {made.plan}",
             kernel.macs,
             (first, last),

@@ -55,10 +55,14 @@ def missing() -> str:
     return "" if importlib.util.find_spec("pyosys") else "pyosys is not installed"
 
 
-def synthesize(geometry: Geometry, chip: Chip) -> dict[str, tuple[int, int]]:
-    """Used and available amounts of every resource."""
-    cells = count_cells(geometry, f"synth_xilinx -family {chip.family} -top {TOP}")
-    return resources(cells, chip)
+def synthesize(
+    geometry: Geometry, chip: Chip, *, with_luts: bool = True
+) -> dict[str, tuple[int, int]]:
+    """Used and available amounts of every resource; look-up tables take most of the time."""
+    run = "" if with_luts else " -run begin:map_ffram"
+    cells = count_cells(geometry, f"synth_xilinx -family {chip.family} -top {TOP}{run}")
+    found = resources(cells, chip)
+    return found if with_luts else {name: found[name] for name in found if name != "LUT"}
 
 
 def resources(cells: Counter[str], chip: Chip) -> dict[str, tuple[int, int]]:

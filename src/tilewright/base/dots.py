@@ -81,3 +81,12 @@ def dots_of(target: Target, a: str, b: str, c: str) -> tuple[Dot, ...]:
 def multiplies(target: Target, a: str, b: str) -> bool:
     """Whether a target sums products of these integers, by dot products or on tiles."""
     return tile_product(target, a, b) is not None or bool(dots_of(target, a, b, "i32"))
+
+
+def multiplies_bytes(target: Target) -> bool:
+    """Whether a target has instructions for products of bytes, of whichever signs.
+
+    Signs can be changed, and bytes be widened: any one of these serves all.
+    """
+    pairs = (("u8", "i8"), ("i8", "i8"), ("u8", "u8"), ("i16", "i16"))
+    return any(multiplies(target, a, b) for a, b in pairs)

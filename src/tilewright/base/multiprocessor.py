@@ -37,6 +37,10 @@ class Multiprocessor:
     sector_bytes: int  # that memory is read in, of the programming model's guide
 
 
+# A kernel that starts early finds its blocks where those before it left room, not spread evenly:
+# one that waits for memory gains a launch by it, one that computes loses more.
+EARLY_FLOPS_PER_BYTE = 4
+
 # What a warpgroup has registers for where attention takes keys some at a time.
 STREAMED_FEATURES = (64, 128)  # of a head
 STREAMED_KEYS = 128  # scores of a row, beside the sums of a head

@@ -34,11 +34,14 @@ class PassContext:
     """What a pass may know besides its program, and what a run leaves behind."""
 
     target: Any = None
+    costs: Any = None  # the table of costs that choices are priced by; None: there is none
     options: Mapping[str, Option] = field(default_factory=dict)
     # called after every pass with the pass's name, the program before and the program after
     observers: tuple[Callable[[str, Any, Any], None], ...] = ()
     # seconds per pass, summed over runs; in order of first run
     timings: dict[str, float] = field(default_factory=dict)
+    # what passes chose between, with prices
+    choices: list[Any] = field(default_factory=list)
     _analyses: dict[tuple[Any, int], tuple[Any, Any]] = field(default_factory=dict, repr=False)
 
     def option(self, name: str, default: Any) -> Any:

@@ -117,6 +117,11 @@ class Target:
         names = _ALIASES.get(feature, (feature,))
         return any(name in self.features for name in names)
 
+    @property
+    def looks_up_bytes(self) -> bool:
+        """Whether instructions look vectors of bytes up in a table of 256."""
+        return self.kind == CPU and (self.arch == "aarch64" or self.has("avx2"))
+
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in one vector register; at least 1."""
         return max(1, self.vector_bits // bits)
@@ -343,7 +348,7 @@ _CUDA = {
     80: ("cp.async bf16 tf32", 163 * KB, 108, 1.41),
     86: ("", 99 * KB, 84, 1.70),
     89: ("fp8", 99 * KB, 142, 2.52),
-    90: ("bulk-copy clusters", 227 * KB, 132, 1.755),
+    90: ("bulk-copy clusters dependent-launch", 227 * KB, 132, 1.755),
     100: ("", 227 * KB, 148, 1.92),
     120: ("", 99 * KB, 170, 2.41),
 }

@@ -1,13 +1,15 @@
-"""tilewright accel asm | dis | verify | trace | header | rtl | report"""
+"""tilewright accel asm | dis | verify | trace | header | rtl | report | explore"""
 
 from __future__ import annotations
 
 import json as json_module
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tilewright.accel import explore as exploring
 from tilewright.accel.cycle import cycles
 from tilewright.accel.hardware import write_rtl
 from tilewright.accel.isa import Stream, from_bytes, parse, print_stream, to_bytes
@@ -19,6 +21,7 @@ from tilewright.base.errors import UserError
 from tilewright.base.geometry import Geometry
 from tilewright.base.target import Target
 from tilewright.cli import common
+from tilewright.driver.accelerate import layers_of
 
 File = Annotated[Path, typer.Argument(help="A stream: assembly text, or what `asm` wrote.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Where to; else printed.")]
@@ -130,6 +133,36 @@ def report(
         return
     for name, (used, there) in found.items():
         print(f"{name}: {used} of {there}")
+
+
+@app.command()
+@common.command
+def explore(
+    models: Annotated[list[Path], typer.Argument(help="Quantized models: .onnx or .tw files.")],
+    dsp: Annotated[int, typer.Option(help="DSP48 that there are; 0: any number.")] = 220,
+    bram: Annotated[int, typer.Option(help="RAMB36 that there are; 0: any number.")] = 140,
+    designs: Annotated[int, typer.Option(min=1, help="How many to look at.")] = 200,
+    confirm: Annotated[int, typer.Option(help="Of the front, timed by the cycle model.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    plot: Annotated[Path | None, typer.Option(help="Where to draw the designs, as SVG.")] = None,
+    json: common.Json = False,
+) -> None:
+    """Search designs that a chip has room for: the Pareto front of cycles and area."""
+    target = Target.parse("vta-sim")
+    nets = {path.stem: layers_of(common.read_graph(path), target) for path in models}
+    limits = exploring.Limits(dsp, bram)
+    with ProcessPoolExecutor(jobs) as pool:
+        found = list(exploring.explore(nets, limits, designs, run=pool.map))
+    best = exploring.front(found)
+    best[:confirm] = [exploring.confirm(nets, one) for one in best[:confirm]]
+    if plot is not None:
+        plot.write_text(exploring.plot(found))
+    if json:
+        rows = [{"design": d.geometry.options, "cycles": d.cycles, **d.area} for d in best]
+        common.print_json({"designs": len(found), "front": rows})
+        return
+    print(f"{len(found)} designs, the front of them:")
+    print(exploring.table(best), end="")
 
 
 def geometry_of(target: str) -> Geometry:

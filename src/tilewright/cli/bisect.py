@@ -9,7 +9,7 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from tilewright.base.passes import PassContext, pass_name
+from tilewright.base.passes import pass_name
 from tilewright.base.target import Target as Machine
 from tilewright.cli import common
 from tilewright.cli.common import Dims, Inputs, Json, Model, Precision, Seed, Target, Threads
@@ -35,14 +35,14 @@ def bisect(
     Exit code 1 if there is one.
     """
     from tilewright.driver import bisect as driver
-    from tilewright.driver.compile import Options, build_module, spec_of
+    from tilewright.driver.compile import Options, build_module, pass_context, spec_of
     from tilewright.driver.pipelines import PIPELINES, PRECISIONS
 
     if precision not in PRECISIONS:
         raise typer.BadParameter(f"known: {', '.join(PRECISIONS)}", param_hint="--precision")
     machine = Machine.parse(target)
     graph = common.read_graph(model)
-    specs = [spec_of(value, value.name) for value in graph.main.params]
+    specs = [spec_of(value, value.name) for value in graph.given]
     arrays = common.make_inputs(specs, inputs, dim, seed)
 
     def native(schedule: bool) -> driver.Run:
@@ -62,7 +62,7 @@ def bisect(
             passes,
             native=native(True),
             plain=native(False),
-            ctx=lambda: PassContext(target=machine),
+            ctx=lambda: pass_context(machine, Options(threads=threads)),
             trials=trials,
             report=move,
         )

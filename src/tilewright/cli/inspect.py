@@ -37,6 +37,9 @@ def inspect(
         bool,
         typer.Option("--schedules", help="Each kernel's rules and plans, expected and real times."),
     ] = False,
+    choices: Annotated[
+        bool, typer.Option("--choices", help="What graph passes chose between, with prices.")
+    ] = False,
     dims: Dims = None,
     onnx: Annotated[
         Path | None, typer.Option("--onnx", help="Write the model at a stage as ONNX, for Netron.")
@@ -60,6 +63,10 @@ def inspect(
     if schedules:
         rows = describe_schedules(module, measured_us(module, dims))
         common.print_json(rows) if json else common.output().print(_schedules(rows))
+        return
+    if choices:
+        told = describe_choices(module)
+        common.print_json(told) if json else common.output().print(_choices(told))
         return
     report = describe_module(module)
     if json:
@@ -140,6 +147,23 @@ def describe_schedules(module: Module, measured: Mapping[str, float]) -> list[di
     return sorted(rows, key=lambda row: -(row["measured_us"] or row["predicted_us"]))
 
 
+def describe_choices(module: Module) -> list[dict[str, Any]]:
+    """What graph passes chose, equal choices once, and what every candidate takes."""
+    rows: dict[Any, dict[str, Any]] = {}
+    for each in module.choices:
+        row = {
+            "pass": each.step,
+            "what": each.what,
+            "chosen": each.chosen,
+            "us": {price.name: price.ns / 1e3 for price in each.prices},
+            "source": next((price.source for price in each.prices), ""),
+            "nodes": [],
+        }
+        key = (each.step, each.what, each.chosen, each.prices)
+        rows.setdefault(key, row)["nodes"].append(each.node)
+    return list(rows.values())
+
+
 def describe_module(module: Module) -> dict[str, Any]:
     """All of it for JSON."""
     report: dict[str, Any] = {
@@ -156,7 +180,7 @@ def describe_module(module: Module) -> dict[str, Any]:
             "memory": [memory],
         }
     from tilewright.driver.accelerate import AcceleratedModule
-    from tilewright.driver.compiled import kernel_calls
+    from tilewright.driver.compiled import kernel_calls, products_of
 
     inside = _inside(module)
     images = {kernel.name: len(kernel.image) for kernel in inside.program.kernels.values()}
@@ -167,6 +191,7 @@ def describe_module(module: Module) -> dict[str, Any]:
         report |= {"accelerator": {"cycles": module.cycles, "layers": module.report()}}
     return report | {
         "placement": inside.placement.counts(),
+        "products": products_of(inside.placement.graph),
         "timings_s": module.timings,
         "kernels": kernels,
         "memory": [_memory(inside)],
@@ -211,6 +236,9 @@ def _show(report: dict[str, Any], nodes: bool) -> None:
         out.print(_layers(report["accelerator"]))
     for device, count in report.get("placement", {}).items():
         out.print(f"{device}: {count} nodes")
+    if any(report.get("products", {}).values()):
+        told = ", ".join(f"{count} of {kind}" for kind, count in report["products"].items())
+        out.print(f"products: {told}")
     out.print(f"fallbacks: {', '.join(report['fallbacks']) or 'none'}")
 
 
@@ -248,6 +276,17 @@ def _kernels(calls: list[dict[str, Any]], nodes: bool) -> Table:
         size = first[name].get("code_bytes")
         shown = ", ".join(first[name]["nodes"][:3])
         table.add_row(name, str(count), "" if size is None else f"{size:,}", shown)
+    return table
+
+
+def _choices(rows: list[dict[str, Any]]) -> Table:
+    table = Table("pass", "what", "chosen", "us of each", "source", "nodes of the model")
+    for row in rows:
+        priced = "\n".join(f"{name} {us:.1f}" for name, us in row["us"].items())
+        nodes = [name for name in row["nodes"] if name]
+        more = f" and {len(row['nodes']) - 3} more" if len(row["nodes"]) > 3 else ""
+        shown = ", ".join(nodes[:3]) + more
+        table.add_row(row["pass"], row["what"], row["chosen"], priced, row["source"], shown)
     return table
 
 

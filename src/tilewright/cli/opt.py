@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from tilewright.base.passes import PassContext, parse_passes, run_passes
+from tilewright.base.passes import parse_passes, run_passes
 from tilewright.base.target import Target
 from tilewright.cli import common
 
@@ -28,6 +28,8 @@ def opt(
     json: common.Json = False,
 ) -> None:
     """Run passes on a program and print it."""
+    from tilewright.driver.compile import Options, pass_context
+
     text = common.read_text(file)
     programs, known, verify = _language(text, str(file))
     chosen, options = parse_passes(passes, known)
@@ -39,7 +41,7 @@ def opt(
         if dump_after in ("all", name):
             dumps.append({"pass": name, "changed": after is not before, "program": str(after)})
 
-    ctx = PassContext(target=Target.parse(target), options=options, observers=(observe,))
+    ctx = pass_context(Target.parse(target), Options(), options=options, observers=(observe,))
     begun = time.perf_counter()
     results = [run_passes(program, chosen, ctx) for program in programs]
     total = time.perf_counter() - begun

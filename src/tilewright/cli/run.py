@@ -54,9 +54,9 @@ def run(
     if interp:
         from tilewright.driver.compile import spec_of
 
-        specs = [spec_of(value, value.name) for value in graph.main.params]
+        specs = [spec_of(value, value.name) for value in graph.given]
         arrays = common.make_inputs(specs, inputs, dim, seed)
-        names = list(graph.outputs) or [value.name for value in graph.main.results]
+        names = list(graph.result_names[: len(graph.made)])
         made: list[Any] = list(_interpreted(graph, arrays))
     else:
         module = common.read_module(model, target, threads, precision, without)
@@ -89,7 +89,7 @@ def _interpreted(graph: Any, arrays: list[Any]) -> tuple[Any, ...]:
     from tilewright.graph.interp import interpret
 
     with common.progress("interpreting") as move:
-        return interpret(graph, *arrays, progress=move)
+        return interpret(graph, *arrays, progress=move)[: len(graph.made)]
 
 
 def _checked(names: list[str], got: list[Any], want: tuple[Any, ...]) -> list[dict[str, Any]]:

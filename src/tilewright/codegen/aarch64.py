@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.base.target import Target
-from tilewright.codegen.machine import Machine
+from tilewright.codegen.machine import TBL, Machine
 
 
 def machine(target: Target, cpu: str, features: str) -> Machine:
@@ -14,6 +14,8 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         converts_f16=True,
         converts_bf16=target.has("bf16"),
         computes_f16=target.has("fullfp16"),
+        byte_tables=TBL,
+        byte_lanes=16,
         saturates=True,
         vector_bits=target.vector_bits,
     )

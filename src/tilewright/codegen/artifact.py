@@ -40,12 +40,21 @@ def set_foreign_name(name: str) -> str:
     return f"{name}_set_foreign"
 
 
+def constants_name(name: str) -> str:
+    """The table of a model's constants."""
+    return f"{name}_constants"
+
+
 def header(
-    signatures: tuple[Signature, ...], target: Target, handles: tuple[str, ...] | None = None
+    signatures: tuple[Signature, ...],
+    target: Target,
+    handles: tuple[str, ...] | None = None,
+    begins: tuple[int, ...] = (),
 ) -> str:
     """A C header that needs no other file.
 
     `handles` belong to a model with parts for callbacks: what each argument is a handle of, or "".
+    `begins` are the constants that the states of a model begin with.
     """
     guard = "_".join(s.name.upper() for s in signatures) + "_H"
     lines = [
@@ -72,6 +81,8 @@ def header(
             for signature in signatures
         ]
     for signature in signatures:
+        if begins:
+            lines += [_states(signature, begins), ""]
         lines.append("/* args, in this order:")
         roles = handles or ("",) * len(signature.params)
         lines += [f" *   {_describe(*one)}" for one in zip(signature.params, roles, strict=True)]
@@ -85,8 +96,18 @@ def header(
 def _describe(param: Param, handle: str) -> str:
     dims = ", ".join("?" if dim is None else str(dim) for dim in param.shape)
     role = " (output)" if param.writable else ""
+    role = " (state: read, then changed)" if param.is_state else role
     meaning = f", a handle of {handle}" if handle else ""
     return f"{param.name}: {param.dtype}[{dims}]{meaning}{role}"
+
+
+def _states(signature: Signature, begins: tuple[int, ...]) -> str:
+    """How a C program finds what states begin with."""
+    table = constants_name(signature.name)
+    kept = [param.name for param in signature.params if param.is_state]
+    told = [f" *   {name}: {table}[{at}]" for name, at in zip(kept, begins, strict=True)]
+    head = "/* What states begin with. Give each memory of its own with a copy of that:"
+    return "\n".join([head, *told, " */", f"extern const void *const {table}[];"])
 
 
 def _dlpack_declarations() -> str:

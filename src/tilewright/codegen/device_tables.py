@@ -7,8 +7,9 @@ PTX, names, numbers and places are constants of an object file; the runtime's `c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from tilewright.base.dtype import DType
 from tilewright.base.target import Target
@@ -20,9 +21,11 @@ from tilewright.codegen.builder import ModuleText
 NUMBER, ARENA, WEIGHT, INPUT, OUTPUT, MAP = range(6)
 ARGUMENT = "{ i32, i32, i64 }"
 KERNEL = "{ ptr, i32, i32 }"
+SIZE = "{ ptr, i32, i32 }"
 MATRIX = f"{{ {ARGUMENT}, i64, i64, i64, i64, i32, i32, i32, i32, [6 x i32] }}"
-LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32, i32, i32 }"
-MODEL = f"{{ {', '.join(['ptr'] * 11)}, i64, i64, {', '.join(['i32'] * 6)} }}"
+LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32, i32, i32, i32 }"
+VARIANT = f"{{ {', '.join(['ptr'] * 7)}, i32, i32 }}"
+MODEL = f"{{ {', '.join(['ptr'] * 7)}, i64, i64, {', '.join(['i32'] * 6)} }}"
 
 MAP_TYPES = {"u8": 0, "f8e4m3": 0, "f16": 6, "f32": 7, "bf16": 9}  # CUtensorMapDataType
 
@@ -56,6 +59,38 @@ class Start:
     block: tuple[int, int, int]
     arguments: tuple[Argument, ...]
     waits: tuple[int, ...] = ()  # launches that must have ended before
+    starts_early: bool = False  # where it waits for the last one of its branch alone
+
+
+@dataclass(frozen=True)
+class Started:
+    """A kernel that launches start."""
+
+    name: str
+    module: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class Told:
+    """A size, and where calls tell it."""
+
+    name: str
+    input: int
+    dimension: int
+
+
+@dataclass
+class Variant:
+    """The launches of a model for one set of sizes."""
+
+    sizes: tuple[int, ...] = ()
+    launches: list[Start] = field(default_factory=list)
+    maps: list[Matrix] = field(default_factory=list)
+    input_bytes: list[int] = field(default_factory=list)
+    output_bytes: list[int] = field(default_factory=list)
+    output_shapes: list[tuple[int, ...]] = field(default_factory=list)
+    arena_bytes: int = 0
 
 
 @dataclass
@@ -63,14 +98,14 @@ class Tables:
     """All that runs a model on a GPU but its weights."""
 
     ptx: list[str] = field(default_factory=list)
-    kernels: list[tuple[str, int, int]] = field(default_factory=list)  # name, module, shared bytes
-    launches: list[Start] = field(default_factory=list)
-    maps: list[Matrix] = field(default_factory=list)
-    input_bytes: list[int] = field(default_factory=list)
-    output_bytes: list[int] = field(default_factory=list)
-    output_shapes: list[tuple[int, ...]] = field(default_factory=list)
+    kernels: list[Started] = field(default_factory=list)
+    variants: list[Variant] = field(default_factory=list)
+    sizes: list[Told] = field(default_factory=list)
     weights_bytes: int = 0
-    arena_bytes: int = 0
+
+    @property
+    def arena_bytes(self) -> int:
+        return max((variant.arena_bytes for variant in self.variants), default=0)
 
 
 def device_object(name: str, main: str, tables: Tables, target: Target) -> bytes:
@@ -87,53 +122,75 @@ def device_object(name: str, main: str, tables: Tables, target: Target) -> bytes
 
 
 def _model(module: ModuleText, name: str, tables: Tables) -> str:
-    def listed(what: str, of: str, rows: Sequence[str]) -> str:
-        if not rows:
-            return "ptr null"
-        body = ", ".join(f"{of} {row}" for row in rows)
-        return str(module.constant(f"{name}.{what}", f"[{len(rows)} x {of}]", f"[{body}]"))
-
-    arguments: list[str] = []
-    launches: list[str] = []
-    waits: list[str] = []
-    for start in tables.launches:
-        given = [_argument(each) for each in start.arguments]
-        launches.append(
-            f"{{ i32 {start.kernel}, {_three(start.grid)}, {_three(start.block)}, "
-            f"i32 {len(arguments)}, i32 {len(given)}, i32 {len(waits)}, i32 {len(start.waits)} }}"
-        )
-        arguments += given
-        waits += map(str, start.waits)
+    listed = partial(_listed, module, name)
     kernels = [
-        f"{{ {module.string(kernel)}, i32 {of}, i32 {shared} }}"
-        for kernel, of, shared in tables.kernels
+        f"{{ {module.string(each.name)}, i32 {each.module}, i32 {each.shared_bytes} }}"
+        for each in tables.kernels
     ]
-    matrices = [_matrix(each) for each in tables.maps]
-    dims = [str(dim) for shape in tables.output_shapes for dim in shape]
-    sizes = [str(size) for size in (*tables.input_bytes, *tables.output_bytes)]
+    variants = [_variant(partial(listed, at=at), each) for at, each in enumerate(tables.variants)]
+    sizes = [
+        f"{{ {module.string(each.name)}, i32 {each.input}, i32 {each.dimension} }}"
+        for each in tables.sizes
+    ]
+    first = tables.variants[0]
     counts = (
         len(tables.ptx),
         len(tables.kernels),
-        len(tables.launches),
-        len(tables.maps),
-        len(tables.input_bytes),
-        len(tables.output_bytes),
+        len(tables.variants),
+        len(tables.sizes),
+        len(first.input_bytes),
+        len(first.output_bytes),
     )
     fields = [
         listed("ptx", "ptr", [module.string(text).text for text in tables.ptx]),
         listed("kernels", KERNEL, kernels),
-        listed("launches", LAUNCH, launches),
-        listed("arguments", ARGUMENT, arguments),
-        listed("maps", MATRIX, matrices),
-        listed("waits", "i32", waits),
+        listed("variants", VARIANT, variants),
+        listed("sizes", SIZE, sizes),
         f"ptr @{name}_weights",
-        listed("bytes", "i64", sizes),
-        listed("shapes", "i64", dims),
-        listed("ranks", "i32", [str(len(shape)) for shape in tables.output_shapes]),
+        listed("ranks", "i32", [str(len(shape)) for shape in first.output_shapes]),
         f"ptr @{name}.on_device",
         f"i64 {tables.weights_bytes}",
         f"i64 {tables.arena_bytes}",
         *(f"i32 {count}" for count in counts),
+    ]
+    return f"{{ {', '.join(fields)} }}"
+
+
+def _listed(
+    module: ModuleText, name: str, what: str, of: str, rows: Sequence[str], at: int | None = None
+) -> str:
+    """A table of the model, or of one of its variants."""
+    if not rows:
+        return "ptr null"
+    body = ", ".join(f"{of} {row}" for row in rows)
+    label = f"{name}.{what}" if at is None else f"{name}.{what}.{at}"
+    return str(module.constant(label, f"[{len(rows)} x {of}]", f"[{body}]"))
+
+
+def _variant(listed: Callable[[str, str, Sequence[str]], str], variant: Variant) -> str:
+    arguments: list[str] = []
+    launches: list[str] = []
+    waits: list[str] = []
+    for start in variant.launches:
+        given = [_argument(each) for each in start.arguments]
+        launches.append(
+            f"{{ i32 {start.kernel}, {_three(start.grid)}, {_three(start.block)}, "
+            f"i32 {len(arguments)}, i32 {len(given)}, i32 {len(waits)}, i32 {len(start.waits)}, "
+            f"i32 {int(start.starts_early)} }}"
+        )
+        arguments += given
+        waits += map(str, start.waits)
+    matrices = [_matrix(each) for each in variant.maps]
+    fields = [
+        listed("told", "i64", [str(size) for size in variant.sizes]),
+        listed("launches", LAUNCH, launches),
+        listed("arguments", ARGUMENT, arguments),
+        listed("maps", MATRIX, matrices),
+        listed("waits", "i32", waits),
+        listed("bytes", "i64", [str(n) for n in (*variant.input_bytes, *variant.output_bytes)]),
+        listed("shapes", "i64", [str(dim) for shape in variant.output_shapes for dim in shape]),
+        f"i32 {len(variant.launches)}",
+        f"i32 {len(variant.maps)}",
     ]
     return f"{{ {', '.join(fields)} }}"
 

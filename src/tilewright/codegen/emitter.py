@@ -29,6 +29,8 @@ from tilewright.codegen.facts import (
     open_lanes,
 )
 from tilewright.codegen.handlers import Handlers
+from tilewright.codegen.lookup import bytes_of
+from tilewright.codegen.lookup import emit as emit_lookup
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.math import FORMULAS, expand_call
 from tilewright.codegen.memory import Accesses, Memory, Place
@@ -74,6 +76,7 @@ class Emitter:
         self.aliases: dict[Buffer, str] = {}
         self.tiles = TileRegisters()
         self.tile_maps: dict[object, Value] = {}  # of a GPU: matrices that tiles are copied from
+        self.awaited: tuple[Buffer, ...] = ()  # of a GPU: memory that kernels before may still use
         self.tile_bytes = 0  # of them, in dynamic shared memory so far
         self.assembly: Mapping[str, Assembly] = {}
         self.non_negative: dict[Var, None] = {}
@@ -461,6 +464,11 @@ class Emitter:
 
     def _load(self, node: Expr) -> Value:
         assert isinstance(node, (Load, MaskedLoad))
+        looked_up = bytes_of(node.buffer, node.index) if self.machine.byte_tables else None
+        if looked_up is not None and isinstance(node, Load) and self._mask is None:
+            machine, table = self.machine, self.memories[node.buffer]
+            x = self.expr(looked_up)
+            return emit_lookup(self.b, machine.byte_tables, machine.byte_lanes, table, x)
         place, lanes = self._place(node.buffer, node.index)
         mask = self._spread(self.expr(node.mask), lanes) if isinstance(node, MaskedLoad) else None
         if self._mask is not None and lanes == self._mask.lanes:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright.base.target import Target
 from tilewright.codegen import llvm
-from tilewright.codegen.artifact import set_foreign_name
+from tilewright.codegen.artifact import constants_name, set_foreign_name
 from tilewright.codegen.build import new_module
 from tilewright.codegen.builder import ModuleText, Value, symbol
 from tilewright.codegen.entry import emit_signature
@@ -64,14 +64,14 @@ def _emit_entry(
     module.declare("i32", main, ["ptr", "ptr", "i32"])
     module.global_lines += [
         f"@{name}_weights = external hidden constant i8",
-        f"@{name}_constants = constant [{max(1, len(places))} x ptr] {_table(name, places)}",
+        f"@{constants_name(name)} = constant [{max(1, len(places))} x ptr] {_table(name, places)}",
         f"@{name}.instance = internal global ptr null",
     ]
     fields = ", ".join(
         (
             str(emit_signature(module, signature)),
             f"ptr @{main}",
-            f"ptr @{name}_constants",
+            f"ptr @{constants_name(name)}",
             f"ptr @{name}.instance",
             f"i32 {n_inputs}",
         )

@@ -839,3 +839,6 @@ RULES: dict[str, Callable[..., None]] = {
     "wgmma.wait": _wait_for,
     "role.lag": _lag,
 }
+
+# What instructions of other units on the same tiles and sums are emitted with.
+known_number, shared_pointer, sum_registers = _number, _shared, _sums

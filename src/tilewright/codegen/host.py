@@ -4,7 +4,8 @@
 
 It checks the inputs, reads the sizes, takes the arena, asks the caller for the memory of each
 result as soon as its shape is known, and runs the nodes in order: kernels are called directly on
-addresses and sizes, control flow becomes branches. No interpreter, no dispatch.
+addresses and sizes, control flow becomes branches. No interpreter, no dispatch. States are inputs
+whose memory it leaves with what the next call is to find there.
 
 Nodes of a lowered graph: `constant`; `kernel`, a call of a tensor function of the module; `sizes`,
 which reads the values of sizes from a computed tensor; views (`reshape`, `require`), which move
@@ -18,6 +19,7 @@ its code between runs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from tilewright import sym
@@ -69,6 +71,17 @@ def input_function(graph: Graph, name: str) -> Function:
     return Function(name, params, seq(), stage=FLAT)
 
 
+def input_signature(model: Module, name: str) -> Signature:
+    """The inputs of a model as callers give them; states are written to."""
+    told = signature_of(input_function(model.main, name))
+    first = len(model.given)
+    params = tuple(
+        replace(param, writable=True, is_state=True) if at >= first else param
+        for at, param in enumerate(told.params)
+    )
+    return Signature(told.name, params)
+
+
 def emit_main(
     module: ModuleText,
     machine: Machine,
@@ -81,7 +94,7 @@ def emit_main(
     """Write `NAME_main`. `constants` tells the place of each constant in the call's table."""
     graph = model.main
     inputs = input_function(graph, name)
-    signature = emit_signature(module, signature_of(inputs))
+    signature = emit_signature(module, input_signature(model, name))
     params = (("ptr", "call"), ("ptr", "inputs"), ("i32", "n_inputs"))
     with module.function("i32", f"{name}_main", params) as (b, (call, args, n_args)):
         emitter = Emitter(module, machine, b, name, handlers_of(machine))
@@ -173,8 +186,10 @@ class _Host:
         return pointer
 
     def output(self, index: int) -> Value:
-        """The caller's memory for a result."""
+        """The caller's memory for a result, or that of the state it replaces."""
         b = self.b
+        if index >= len(self.model.made):
+            return self.pointers[self._state(index)]
         dims = self.model.main.results[index].tensor.shape or ()
         shape = b.alloca(f"[{max(1, len(dims))} x i64]", align=8, hint="shape")
         for axis, dim in enumerate(dims):
@@ -184,6 +199,10 @@ class _Host:
         pointer = b.value("ptr", f"call ptr {give.text}({args})")
         self._check_memory(pointer)
         return pointer
+
+    def _state(self, index: int) -> Place:
+        """The state that a result replaces."""
+        return self.model.main.params[index - len(self.model.main.results)]
 
     def late(self, size: Expr | Value) -> Value:
         """Memory that lasts until it is dropped, or the call ends."""
@@ -519,12 +538,21 @@ class _Host:
     # ------------------------------------------------------------------ results
 
     def copy_results(self, graph: Graph) -> None:
-        """Results that were not computed in the caller's memory."""
+        """Results that were not computed in the caller's memory; those that replace states last."""
         direct = {index: root for root, index in self.plan.outputs.items()}
-        for index, result in enumerate(graph.results):
-            if index not in direct:
-                source = self.pointer(result)
-                self.copy(self.output(index), source, self.bytes_of(result))
+        count = len(self.model.made)
+        states = set(graph.params[len(self.model.given) :])
+        left = [(at, each) for at, each in enumerate(graph.results) if at not in direct]
+        saved = {  # what is another's present state must be read before that is replaced
+            at: self._saved(each)
+            for at, each in left
+            if at >= count and self.plan.root(each) in states - {self._state(at)}
+        }
+        for at, result in left:
+            source = saved[at] if at in saved else self.pointer(result)
+            self.copy(self.output(at), source, self.bytes_of(result))
+        for memory in saved.values():
+            self.drop(memory)
 
 
 class _Carried:

@@ -25,7 +25,7 @@ def _jit(machine: Machine) -> Any:
         found = _jits.get(machine.triple)
         if found is None:
             found = llvm.create_lljit_compiler(
-                backend.target_machine(machine), use_jit_link=False, suppress_errors=True
+                backend.target_machine(machine), use_jit_link=True, suppress_errors=True
             )
             _jits[machine.triple] = found
         return found

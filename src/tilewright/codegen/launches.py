@@ -33,6 +33,7 @@ class Kernel:
     shared_bytes: int = 0  # of dynamic shared memory
     maps: tuple[TileMap, ...] = ()  # matrices that it copies boxes from: its last arguments
     written: tuple[Buffer, ...] = ()  # those of its buffers that it writes
+    can_start_early: bool = False  # whether it waits by itself for those before it to end
 
 
 @dataclass(frozen=True)
@@ -107,11 +108,13 @@ def steps_of(body: Stmt, emit: Callable[[For], Kernel]) -> tuple[Step, ...]:
 def launches(
     steps: tuple[Step, ...], values: Mapping[Var, int], workspace: Callable[[Buffer, int], None]
 ) -> Iterator[tuple[Kernel, dict[Var, int]]]:
-    """Every launch in order with the values of variables; `workspace` is told of memory first."""
+    """Every launch that has something to do, in order, with the values of variables; `workspace`
+    is told of memory first."""
     for step in steps:
         match step:
             case Launch(kernel):
-                yield kernel, dict(values)
+                if not _is_empty(kernel, values):
+                    yield kernel, dict(values)
             case Repeat(var, start, stop, body):
                 for at in range(number(start, values), number(stop, values)):
                     yield from launches(body, {**values, var: at}, workspace)
@@ -126,6 +129,12 @@ def launches(
                     size *= number(dim, values)
                 workspace(buffer, size)
                 yield from launches(body, values, workspace)
+
+
+def _is_empty(kernel: Kernel, values: Mapping[Var, int]) -> bool:
+    """Whether there are no threads, or no rows to copy: an empty batch."""
+    extents = (number(dim, values) for dim in (*kernel.grid, *kernel.block))
+    return 0 in extents or any(0 in matrix_of(made, values) for made in kernel.maps)
 
 
 def kernels_of(steps: tuple[Step, ...]) -> Iterator[Kernel]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+TBL, VPERMI2B, VPSHUFB = "tbl", "vpermi2b", "vpshufb"  # instructions that look bytes up
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -26,6 +28,8 @@ class Machine:
     scales: bool = False  # an instruction multiplies vectors of 512 bits by powers of two
     looks_up: bool = False  # an instruction takes each lane from a table in vectors of 512 bits
     raises_two: bool = False  # an instruction gives powers of two of f32, to two units in the last
+    byte_tables: str = ""  # the instruction that looks bytes up in a table of them
+    byte_lanes: int = 0  # how many at a time
     rounds: bool = False  # an instruction converts lanes of floats to the nearest integers
     saturates: bool = False  # conversions to integers, and to fewer bits of them, saturate
     packs: bool = False  # instructions saturate vectors of 512 bits to fewer bits per lane

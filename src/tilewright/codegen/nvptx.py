@@ -15,7 +15,7 @@ from types import MappingProxyType
 from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.target import Target
-from tilewright.codegen import hardware, hopper, llvm, wgmma
+from tilewright.codegen import ampere, hardware, hopper, llvm, wgmma
 from tilewright.codegen.builder import ModuleText, Value, i64
 from tilewright.codegen.emitter import Emitter, flat_index
 from tilewright.codegen.facts import as_ramp
@@ -30,6 +30,7 @@ from tilewright.intrin.wgmma import SUM
 from tilewright.sym import ONE, Const, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.assembly import assembly_of
+from tilewright.tensor.dependent_launch import WAIT, weights_of
 from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
 from tilewright.tensor.passes.accesses import reads_of, writes_of
 from tilewright.tensor.scopes import LOCAL, SHARED
@@ -38,6 +39,7 @@ from tilewright.tensor.visit import exprs, walk
 TRIPLE = "nvptx64-nvidia-cuda"
 AXES = ("x", "y", "z")
 REGISTERS = {"blockIdx": "ctaid", "threadIdx": "tid"}
+GLOBAL = "ptr addrspace(1)"
 ARGUMENT_ALIGN = 16  # of arrays that kernels are called with, in bytes
 
 
@@ -106,14 +108,18 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     maps = hopper.tile_maps(loop)
     params += [(hopper.MAP_TYPE, f"map_{made.buffer.name}") for made in maps]
     extents = _extents(loop)
-    fences = wgmma.uses_wgmma(loop)
+    warps = ampere.uses_mma(loop)
+    fences = wgmma.uses_wgmma(loop) and not warps
     bound = _launch_bound(extents, READY_THREADS)
-    if hopper.gives_registers(loop):  # one block per multiprocessor, or registers stay as they are
+    if hopper.gives_registers(loop) or warps:
+        # One block per multiprocessor, or registers stay as they are; sums of warps need many.
         bound = f'{_launch_bound(extents)} "nvvm.minctasm"="1"'
     with module.function("void", name, params, linkage="ptx_kernel", suffix=bound) as (b, values):
         emitter = DeviceEmitter(module, gpu, b, name, FENCED if fences else HANDLERS)
         emitter.assembly = assembly_of(fn)
         emitter.lets = {stmt.var: stmt.value for stmt in walk(loop) if isinstance(stmt, ir.Let)}
+        weights = weights_of(fn)
+        emitter.awaited = tuple(buffer for buffer in buffers if buffer not in weights)
         for buffer, pointer in zip(buffers, values, strict=False):
             emitter.memories[buffer] = Memory(pointer, ARGUMENT_ALIGN)
         for var, value in zip(scalars, values[len(buffers) :], strict=False):
@@ -125,7 +131,8 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     grid = tuple(extents.get(f"blockIdx.{axis}", ONE) for axis in AXES)
     block = tuple(extents.get(f"threadIdx.{axis}", ONE) for axis in AXES)
     changed = tuple([buffer for buffer in buffers if buffer in written])
-    return Kernel(name, buffers, scalars, grid, block, emitter.tile_bytes, maps, changed)  # type: ignore[arg-type]  # three axes each
+    waits = any(node is WAIT for node in exprs(loop))
+    return Kernel(name, buffers, scalars, grid, block, emitter.tile_bytes, maps, changed, waits)  # type: ignore[arg-type]  # three axes each
 
 
 WARP = 32  # threads that run in step, and have registers together
@@ -235,6 +242,23 @@ def _barrier(e: Emitting, node: Call, is_statement: bool) -> Value:
     return e.b.call("llvm.nvvm.barrier.cta.sync.aligned.all", "void", Value("i32", "0"))
 
 
+def _grid_wait(e: Emitting, node: Call, is_statement: bool) -> Value:
+    """From here on memory is as kernels before left it: its addresses are new to LLVM, which would
+    read what nothing here writes whenever it likes, and through a cache that is not coherent."""
+    e.b.line('call void asm sideeffect "griddepcontrol.wait;", "~{memory}"() convergent')
+    for buffer in e.awaited:
+        memory = e.memories[buffer]
+        near = e.b.value(GLOBAL, f"addrspacecast {memory.pointer} to {GLOBAL}")
+        new = e.b.value(GLOBAL, f'call {GLOBAL} asm sideeffect "", "=l,0"({near})')
+        pointer = e.b.value("ptr", f"addrspacecast {new} to ptr")
+        e.memories[buffer] = replace(memory, pointer=pointer)
+    return Value("void", "")
+
+
+def _grid_launch(e: Emitting, node: Call, is_statement: bool) -> Value:
+    return e.b.call("llvm.nvvm.griddepcontrol.launch.dependents", "void")
+
+
 def _fenced_barrier(e: Emitting, node: Call, is_statement: bool) -> Value:
     """Matrix units read shared memory behind the threads' backs."""
     e.b.line(wgmma.FENCE)
@@ -339,8 +363,11 @@ HANDLERS = Handlers(
         **hardware.CALLS,
         wgmma.PREFIX: wgmma.emit,
         **dict.fromkeys(hopper.RULES, hopper.emit),
+        **dict.fromkeys(ampere.RULES, ampere.emit),
         "barrier.shared": _barrier,
         POWER: _power_of_two,
+        "grid.wait": _grid_wait,
+        "grid.launch": _grid_launch,
     },
     {
         LOCAL.name: _local,

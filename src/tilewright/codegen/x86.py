@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from tilewright.base.target import Target
-from tilewright.codegen.machine import Machine
+from tilewright.codegen.machine import VPERMI2B, VPSHUFB, Machine
 
 
 def machine(target: Target, cpu: str, features: str) -> Machine:
     wide = target.has("avx512f")
     # Explicit 512-bit vectors stay whole, whatever width LLVM's tuning of the processor prefers.
     attributes = ('"prefer-vector-width"="512"', '"min-legal-vector-width"="512"') if wide else ()
+    whole = wide and target.has("avx512bw")  # vectors of 64 bytes
+    looks = VPERMI2B if whole and target.has("avx512vbmi") else VPSHUFB
     return Machine(
         triple=target.triple,
         cpu=cpu or "x86-64",
@@ -21,6 +23,8 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         has_gather=target.has("avx2"),
         scales=wide,
         looks_up=wide,
+        byte_tables=looks if target.has("avx2") else "",
+        byte_lanes=64 if whole else 32,
         rounds=True,
         packs=wide and target.has("avx512bw"),
         vector_bits=target.vector_bits,

@@ -43,6 +43,24 @@ def integer_graph(module: Module, target: Target) -> Module:
     return run_passes(module, INTEGERS, PassContext(target=target))
 
 
+def layers_of(module: Module, target: Target) -> tuple[Graph, dict[Value, Array]]:
+    """The layers of bytes of a model that the accelerator runs, and the constants they need."""
+    whole = integer_graph(module, target)
+    constants = _constants(whole)
+    layers = tuple([node for node in whole.main.nodes if node.op in LAYERS])
+    if not layers:
+        raise UserError(
+            "TW7052", "the model has no layers of bytes", help="quantize it to int8, statically"
+        )
+    made = {value for node in layers for value in node.outputs}
+    given = dict.fromkeys(v for n in layers for v in n.inputs if v is not None and v not in made)
+    used = {v for n in whole.main.nodes if n.op not in LAYERS for v in n.inputs}
+    used |= set(whole.main.results)
+    results = tuple([v for n in layers for v in n.outputs if v in used])
+    stored = {value: constants[value] for value in given if value in constants}
+    return Graph("part", tuple(given), layers, results), stored
+
+
 def divide(module: Module, target: Target) -> tuple[Module, dict[str, str]]:
     """The model with layers decomposed that stay on the host, and why, by what they define."""
     geometry = target.geometry
@@ -203,13 +221,17 @@ class AcceleratedModule(HybridModule):
         for number, part in enumerate(self.streams):
             graph = self.parts.module.graphs[part_name(number)]
             layers = [node for node in graph.nodes if node.op != "constant"]
-            for node, row in zip(layers, part.report(), strict=True):
-                found = next(n for n in waiting if n.attributes == node.attributes)
-                waiting.remove(found)
-                reasons[found] = (
+            told = {}
+            for row in part.report():
+                told[row["name"]] = (
                     f"{row['cycles']:,} cycles, {row['bytes']:,} bytes, "
                     f"{row['share']:.1%} of peak, {row['plan']}"
                 )
+                told |= dict.fromkeys(row["within"], f"computed with %{row['name']}")
+            for node in layers:
+                found = next(n for n in waiting if n.attributes == node.attributes)
+                waiting.remove(found)
+                reasons[found] = told[node.output.name]
         return replace(self.placed, reasons=reasons)
 
     @property

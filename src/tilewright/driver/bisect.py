@@ -245,7 +245,8 @@ def part_of(module: Module, nodes: list[Node]) -> Module:
     main = Graph(graph.name, params, (*heads, *nodes), results, loc=graph.loc)
     kept = {node["data"] for node in walk(main) if node.op == "constant"}
     data = {name: array for name, array in module.constants.items() if name in kept}
-    return replace(module, graphs={**module.graphs, "main": main}, constants=data, outputs=())
+    graphs = {**module.graphs, "main": main}
+    return replace(module, graphs=graphs, constants=data, outputs=(), states=())
 
 
 def _inputs(node: Node) -> Iterator[Value]:

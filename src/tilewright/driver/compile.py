@@ -22,9 +22,8 @@ from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import ACCEL, CPU, CUDA, Target
 from tilewright.codegen import jit, llvm
 from tilewright.codegen.build import can_run, new_module
-from tilewright.codegen.entry import signature_of
 from tilewright.codegen.export import places_of
-from tilewright.codegen.host import emit_main, input_function
+from tilewright.codegen.host import emit_main, input_signature
 from tilewright.driver.accelerate import (
     AcceleratedModule,
     compile_parts,
@@ -33,6 +32,7 @@ from tilewright.driver.accelerate import (
     place,
 )
 from tilewright.driver.compiled import CompiledModule, CrossModule, Inside
+from tilewright.driver.costs import KernelCosts, recorded_times
 from tilewright.driver.device_module import DeviceModule
 from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.hybrid import HybridModule
@@ -41,7 +41,8 @@ from tilewright.driver.lowering import Choices, Program, jobs_of, lower_model
 from tilewright.driver.pipelines import PIPELINES, PRECISIONS
 from tilewright.driver.placement import INTERPRETER, Placement, placement
 from tilewright.driver.saved_parts import Foreign
-from tilewright.driver.sizes import Dynamic, with_sizes
+from tilewright.driver.sizes import Dynamic, ranges_of, with_sizes
+from tilewright.driver.tuning.graph_choices import measure_choices
 from tilewright.driver.tuning.inputs import Sizes
 from tilewright.driver.tuning.records import recorded_choices, task_key, winning_choices
 from tilewright.driver.unfuse import unfuse_foreign
@@ -54,12 +55,14 @@ from tilewright.runtime import _native
 from tilewright.runtime.array import empty
 from tilewright.runtime.module import Module, Spec
 from tilewright.runtime.pool import checked_threads
+from tilewright.runtime.stateful import StatefulModule
 from tilewright.sym import Const
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import Database, Records, default_path
 from tilewright.tune.tuner import Outcome, Snapshot
 
 NAME = "model"
+CHOICES_SHARE = 0.2  # of a budget of tuning, for what graph passes choose between
 NAMED = ("target", "args", "kwargs", "dynamic")  # what compile takes beside its options
 
 
@@ -134,12 +137,15 @@ def compile(
     opened = open_model(model, args, kwargs, dynamic)
     graph = with_sizes(opened.graph, opened.dynamic)
     laps.append(time.perf_counter())
-    ctx = PassContext(target=chosen)
     host = chosen
     reasons: Mapping[str, str] = {}
+    if settings.tune is not None and chosen.kind == CPU and can_run(chosen):
+        ctx, settings = choices_tuned(graph, chosen, settings, settings.tune)
+    else:
+        ctx = pass_context(host, settings)
     if chosen.kind == ACCEL:
         host = Target.parse(CPU)
-        ctx = PassContext(target=host, options={"decompose_quantized.enabled": False})
+        ctx = pass_context(host, settings, options={"decompose_quantized.enabled": False})
         graph, reasons = divide(integer_graph(graph, chosen), chosen)
     graph = optimize(graph, host, settings, ctx)
     laps.append(time.perf_counter())
@@ -151,7 +157,17 @@ def compile(
     spent = [after - before for before, after in itertools.pairwise(laps)]
     stages = dict(zip(("import", "passes", "code"), spent, strict=True))
     module.timings = {"stages": stages, "passes": ctx.timings}
-    return opened.wrap(module)
+    module.choices = tuple(ctx.choices)
+    return opened.wrap(with_states(module, graph))
+
+
+def with_states(module: Module, graph: ir.Module) -> Module:
+    """A module that keeps the states of a graph between calls."""
+    if not graph.states:
+        return module
+    count = len(graph.states)
+    begins = [np.asarray(graph.constants[name]) for name in graph.states]
+    return StatefulModule(module, begins, module.inputs[-count:], len(graph.made))
 
 
 def check_options(given: Mapping[str, Any]) -> None:
@@ -176,7 +192,7 @@ def staged_graph(model: Any, stage: str = ir.CANONICAL, precision: str = "f32") 
     if stage == ir.IMPORTED:
         return graph
     chosen = [step for step in passes if stage == ir.FUSED or step not in FUSED]
-    return run_passes(graph, chosen, PassContext(target=Target.parse("cpu")))
+    return run_passes(graph, chosen, pass_context(Target.parse("cpu"), Options()))
 
 
 def optimize(
@@ -198,7 +214,45 @@ def optimize(
                 "TW6004", f"there is no pass {name}", help=f"known: {', '.join(sorted(known))}"
             )
     chosen = [step for step in passes if step.__name__ not in options.without]
-    return run_passes(module, chosen, ctx or PassContext(target=target))
+    return run_passes(module, chosen, ctx or pass_context(target, options))
+
+
+def pass_context(target: Target, settings: Options, **more: Any) -> PassContext:
+    """What passes of a model may know: its target, and what their choices would cost there."""
+    return PassContext(target=target, costs=kernel_costs(target, settings), **more)
+
+
+def kernel_costs(target: Target, settings: Options) -> KernelCosts:
+    """The table of costs of a target, with times that tuning left behind."""
+    setting = KernelSetting(target, settings.threads or _native.threads())
+    return KernelCosts(setting, recorded_times(settings.database), settings.cache)
+
+
+def choices_tuned(
+    module: ir.Module, target: Target, settings: Options, budget: Budget
+) -> tuple[PassContext, Options]:
+    """Measure what passes choose between; who tells them, and what is left of the budget."""
+    begin = time.monotonic()
+    costs = kernel_costs(target, settings)
+    costs.asked = []
+    optimize(module, target, settings, PassContext(target=target, costs=costs))
+    records = open_records(settings)
+    plain = replace(settings, tune=None, database="")
+    context = PassContext(target=target)
+    try:
+        found = measure_choices(
+            costs,
+            lambda each: build_module(run_passes(each, FUSED, context), target, plain),
+            records,
+            CHOICES_SHARE * budget.seconds,
+        )
+    finally:
+        records.close(keep=isinstance(settings.database, Database))
+    recorded = costs.times
+    costs.asked = None
+    costs.times = lambda job: found.get(job.key) or (recorded and recorded(job))
+    left = max(budget.seconds - (time.monotonic() - begin), 1.0)
+    return PassContext(target=target, costs=costs), replace(settings, tune=Budget(left / 60.0))
 
 
 def build_module(module: ir.Module, target: Target, options: Options) -> Module:
@@ -207,8 +261,10 @@ def build_module(module: ir.Module, target: Target, options: Options) -> Module:
     placed = placement(module, target)
     if target.kind == CUDA:
         check_on_device(module, placed)
+        module = replace(module, states=())  # its results come back, and are kept here
     if placed.is_native and all(is_tensor(param.type) for param in module.main.params):
         return build_native(module, target, options, placed)
+    module = replace(module, states=())
     main, parts = call_foreign_parts(module, placed)
     inputs, outputs = specs_of(module)
     foreign = Foreign(parts, tuple(inputs), tuple(outputs))
@@ -220,6 +276,7 @@ def build_accelerated(
     module: ir.Module, target: Target, host: Target, options: Options, reasons: Mapping[str, str]
 ) -> Module:
     """Native code of the host, and streams for the parts that the accelerator runs."""
+    module = replace(module, states=())
     placed = place(module, host, reasons)
     main, parts, streams = compile_parts(module, placed, target)
     specs = specs_of(module)
@@ -249,7 +306,8 @@ def build_native(
 ) -> Module:
     """One native function for a module whose every node has code, or calls a foreign part."""
     threads = options.threads or _native.threads()
-    setting = KernelSetting(target, threads, options.schedule, options.packing)
+    ranges = ranges_of(module)
+    setting = KernelSetting(target, threads, options.schedule, options.packing, ranges)
     outcome, choose = tuned_or_recorded(module, setting, options, foreign is not None)
     program = lower_model(
         module,
@@ -261,7 +319,8 @@ def build_native(
     if can_run(target):
         weights = side_by_side(program.module.constants)
         program = replace(program, module=replace(program.module, constants=weights))
-    plan = plan_memory(program.module.main, in_place=options.in_place)
+    count = len(program.module.states)
+    plan = plan_memory(program.module.main, in_place=options.in_place, states=count)
     if target.kind == CUDA:
         return DeviceModule(program, plan, target, *specs_of(program.module))
     image = emit_host(program, plan, target)
@@ -293,11 +352,7 @@ def tuned(
     # Most models are compiled without tuning: then this process needs no code generator.
     from tilewright.driver.tuning.tuning import Settings, tune_model
 
-    given = options.database
-    if isinstance(given, Database):
-        records = Records(given)
-    else:
-        records = Records.open(default_path() if given is None else given or None)
+    records = open_records(options)
     settings = Settings(
         sizes=options.sizes,
         in_place=options.in_place,
@@ -305,12 +360,21 @@ def tuned(
         report=options.tuning,
     )
     try:
-        outcome = tune_model(module, setting, budget, records, settings)
+        plain = replace(module, states=())  # runs of trial calls are to be alike
+        outcome = tune_model(plain, setting, budget, records, settings)
         keys = [task_key(job) for job in jobs_of(module, setting).values()]
         winners = records.winners(keys)
     finally:
-        records.close(keep=isinstance(given, Database))
+        records.close(keep=isinstance(options.database, Database))
     return outcome, lambda jobs: winning_choices(jobs, winners)
+
+
+def open_records(options: Options) -> Records:
+    """The records that tuning adds to; whose database it is closes it."""
+    given = options.database
+    if isinstance(given, Database):
+        return Records(given)
+    return Records.open(default_path() if given is None else given or None)
 
 
 def side_by_side(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
@@ -358,7 +422,7 @@ def load_module(inside: Inside, options: Options) -> Module:
     loaded = Loaded(program, inside.image, target)
     module = CompiledModule(
         loaded.code.addresses[inside.main],
-        signature_of(input_function(program.module.main, NAME)),
+        input_signature(program.module, NAME),
         inputs,
         outputs,
         ctypes.addressof(loaded.table),
@@ -370,11 +434,11 @@ def load_module(inside: Inside, options: Options) -> Module:
 
 
 def specs_of(module: ir.Module) -> tuple[list[Spec], list[Spec]]:
-    """The inputs and outputs of a model, by the names that users gave them."""
+    """The inputs and outputs of a model, by the names that users gave them; states are inputs."""
     graph = module.main
-    names = module.outputs or [value.name for value in graph.results]
+    names = module.result_names[: len(module.made)]
     inputs = [spec_of(value, value.name) for value in graph.params]
-    return inputs, [spec_of(*pair) for pair in zip(graph.results, names, strict=True)]
+    return inputs, [spec_of(*pair) for pair in zip(module.made, names, strict=True)]
 
 
 def spec_of(value: ir.Value, name: str) -> Spec:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.target import Target
 from tilewright.codegen.artifact import (
     check_path,
+    constants_name,
     header,
     link_library,
     link_object,
@@ -30,7 +32,7 @@ from tilewright.codegen.artifact import (
 )
 from tilewright.codegen.entry import size_names
 from tilewright.codegen.export import c_name, entry_object, places_of, write_weights
-from tilewright.codegen.host import input_function
+from tilewright.codegen.host import input_function, input_signature
 from tilewright.driver.lowering import Program
 from tilewright.driver.placement import Placement
 from tilewright.driver.saved_parts import Foreign
@@ -46,6 +48,10 @@ from tilewright.sym import Const, Size
 from tilewright.tune.tuner import Outcome
 
 SUFFIXES = (".so", ".o", ".h")
+PRODUCTS = {  # operators by what they multiply
+    "integers": ("matmul_integer", "conv_integer"),
+    "floats": ("matmul", "conv", "attention"),
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ class CompiledModule(Module):
         )
         foreign = self.inside.foreign
         handles = None if foreign is None else foreign.handles()
-        text = header((made.signature,), self.inside.target, handles)
+        text = header((made.signature,), self.inside.target, handles, made.begins())
         if path.suffix != ".h":
             made.write(path)
         write_text(path.with_suffix(".h"), text)
@@ -125,7 +131,7 @@ class _Export:
         self.name = name
         self.threads = threads
         self.weights = [np.asarray(w) for w in inside.program.module.constants.values()]
-        self.signature = full_signature(inside.program.module.main, outputs, name)
+        self.signature = full_signature(inside.program.module, outputs, name)
 
     def write(self, path: Path) -> None:
         target = self.inside.target
@@ -147,7 +153,8 @@ class _Export:
     def _shown(self) -> tuple[str, ...]:
         """The functions that others may call."""
         more = () if self.inside.foreign is None else (set_foreign_name(self.name),)
-        return (self.name, *more)
+        constants = (constants_name(self.name),) if self.inside.program.module.states else ()
+        return (self.name, *more, *constants)
 
     def _images(self) -> Iterable[bytes]:
         inside = self.inside
@@ -176,7 +183,7 @@ class _Export:
             "model": {
                 "name": self.name,
                 "main": self.inside.main,
-                "constants": f"{self.name}_constants",
+                "constants": constants_name(self.name),
                 "threads": self.threads,
                 "inputs": [told(*one) for one in zip(self.inputs, params[:count], strict=True)],
                 "outputs": [told(*one) for one in zip(self.outputs, params[count:], strict=True)],
@@ -184,9 +191,16 @@ class _Export:
                 "kernels": [dict(one) for one in kernel_calls(self.inside.program)],
                 "arena_bytes": plan.arena_bytes,
                 "weights_bytes": sum(weight.nbytes for weight in self.weights),
+                "states": list(self.begins()),
                 **({} if foreign is None else {"foreign": foreign.told()}),
             },
         }
+
+    def begins(self) -> tuple[int, ...]:
+        """Which constants the last inputs, that are states, begin with."""
+        module = self.inside.program.module
+        places = {name: at for at, name in enumerate(module.constants)}
+        return tuple(places[name] for name in module.states)
 
 
 def told(spec: Spec, param: Param) -> dict[str, Any]:
@@ -199,21 +213,18 @@ def told(spec: Spec, param: Param) -> dict[str, Any]:
     }
 
 
-def full_signature(graph: ir.Graph, outputs: Iterable[Spec], name: str) -> Signature:
+def full_signature(module: ir.Module, outputs: Iterable[Spec], name: str) -> Signature:
     """What a C program passes: the inputs, then the outputs. Sizes that inputs do not tell are
     checked when they are known."""
-    sizes = size_names(input_function(graph, name))
+    sizes = size_names(input_function(module.main, name))
 
     def extent(dim: object) -> int | str | None:
         if isinstance(dim, Const):
             return int(dim.value)
         return sizes.get(dim) if isinstance(dim, Size) else None
 
-    params = [
-        Param(value.name, value.tensor.dtype, tuple(map(extent, value.tensor.shape or ())))
-        for value in graph.params
-    ]
-    for spec, value in zip(outputs, graph.results, strict=True):
+    params = list(input_signature(module, name).params)
+    for spec, value in zip(outputs, module.made, strict=True):
         shape = tuple(map(extent, value.tensor.shape or ()))
         params.append(Param(spec.name, value.tensor.dtype, shape, writable=True))
     return Signature(name, tuple(params))
@@ -228,6 +239,12 @@ def kernel_calls(program: Program) -> Iterable[Mapping[str, Any]]:
                 "label": node["label"],
                 "nodes": list(dict.fromkeys(origins(node.loc))),
             }
+
+
+def products_of(graph: ir.Graph) -> dict[str, int]:
+    """How many GEMMs and convolutions of a graph sum products of integers, and of floats."""
+    counts = Counter(node.op for node in walk(graph))
+    return {kind: sum(counts[op] for op in ops) for kind, ops in PRODUCTS.items()}
 
 
 def origins(loc: Loc) -> Iterable[str]:

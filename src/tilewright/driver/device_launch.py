@@ -7,7 +7,7 @@ side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -28,9 +28,7 @@ class Gpu(Protocol):
     def copy_out(self, target: np.ndarray[Any, Any], address: int, stream: int) -> None: ...
     def copy(self, to: int, source: int, size_bytes: int, stream: int) -> None: ...
     def load(self, code: DeviceCode, kernel: Kernel) -> Any: ...
-    def graph(
-        self, starts: Sequence[Callable[[int], None]], waits: Sequence[Sequence[int]]
-    ) -> Any: ...
+    def graph(self, launches: Sequence[cuda.Startable], waits: Sequence[Sequence[int]]) -> Any: ...
     def is_capturing(self, stream: int) -> bool: ...
     def timer(self) -> Any: ...
     def wait(self, stream: int) -> None: ...
@@ -62,8 +60,8 @@ class CudaGpu:
     def load(self, code: DeviceCode, kernel: Kernel) -> Any:
         return cuda.Module(code.ptx)
 
-    def graph(self, starts: Sequence[Callable[[int], None]], waits: Sequence[Sequence[int]]) -> Any:
-        return cuda.Graph(cuda.branched(starts, waits))
+    def graph(self, launches: Sequence[cuda.Startable], waits: Sequence[Sequence[int]]) -> Any:
+        return cuda.Graph(cuda.branched(launches, waits))
 
     def is_capturing(self, stream: int) -> bool:
         return cuda.is_capturing(stream)
@@ -149,8 +147,10 @@ class Started:
     label: str = ""
     flops: int = 0
     spans: tuple[Span, ...] = ()  # what it reads and writes
+    starts_early: bool = False  # before those it depends on have ended
+    is_kernel: bool = True
 
-    def start(self, stream: int) -> None:
+    def start(self, stream: int, is_early: bool = False) -> None:
         self.module.launch(
             self.kernel.name,
             self.grid,
@@ -158,6 +158,7 @@ class Started:
             self.arguments,
             shared_bytes=self.kernel.shared_bytes,
             stream=stream,
+            is_early=is_early,
         )
 
 
@@ -177,7 +178,7 @@ class Recorded:
             return
         if self.graph is False:
             waits = waits_of([launch.spans for launch in self.launches])
-            self.graph = gpu.graph([launch.start for launch in self.launches], waits)
+            self.graph = gpu.graph(self.launches, waits)
         self.graph.launch(stream)
 
     def start(self, stream: int) -> None:
@@ -195,6 +196,8 @@ class Copied:
     size_bytes: int
     label: str = "copy"
     flops: int = 0
+    starts_early: bool = False
+    is_kernel: bool = False
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -203,5 +206,5 @@ class Copied:
             Span(self.to, self.to + self.size_bytes, True),
         )
 
-    def start(self, stream: int) -> None:
+    def start(self, stream: int, is_early: bool = False) -> None:
         self.gpu.copy(self.to, self.source, self.size_bytes, stream)

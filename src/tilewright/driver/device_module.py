@@ -28,7 +28,7 @@ from tilewright.codegen.launches import number
 from tilewright.codegen.nvptx import DeviceCode
 from tilewright.driver import device_save
 from tilewright.driver.device_launch import CudaGpu, Gpu, Recorded, Scratch, waits_of
-from tilewright.driver.device_walk import Loaded, Walk
+from tilewright.driver.device_walk import HostKernels, Loaded, Walk, decides_beforehand
 from tilewright.driver.lowering import Program
 from tilewright.graph.memory import MemoryPlan
 from tilewright.runtime import cuda
@@ -63,9 +63,7 @@ class DeviceModule(runtime.Module):
         self._kept: OrderedDict[tuple[Any, ...], Recorded] = OrderedDict()
         self._scratch: dict[int, Scratch] = {}  # by stream
         self._lock = threading.RLock()  # launches of two calls on one stream must not mix
-        self._varies = any(
-            node.op in ("sizes", "require") or node.bodies for node in program.module.main.nodes
-        )
+        self._varies = not decides_beforehand(program)
 
     @property
     def codes(self) -> dict[str, DeviceCode]:
@@ -161,19 +159,32 @@ class DeviceModule(runtime.Module):
 
     # ------------------------------------------------------------------ files
 
-    def save(self, path: str | Path, name: str = "") -> Path:
-        """Write .so, .o or .h; `name` is the C function's, by default the file's."""
-        device_save.check_is_fixed(self.program)
+    def save(
+        self,
+        path: str | Path,
+        name: str = "",
+        sizes: Mapping[str, Sequence[int]] | None = None,
+    ) -> Path:
+        """Write .so, .o or .h; `name` is the C function's, by default the file's.
 
-        def launched(gpu: Any, ready: Any, given: list[Any], outputs: list[Any]) -> list[Any]:
+        A model with open sizes is saved for those named: `sizes={"batch": [1, 8, 32]}`.
+        """
+        sets = device_save.size_sets(self.program, sizes or {})
+
+        def launched(
+            gpu: Any, ready: Any, given: list[Any], outputs: list[Any], told: dict[Var, int]
+        ) -> list[Any]:
             owner = copy(self)
             owner._gpu = gpu
             owner._scratch = {}
-            found = Walk(owner, ready, {}, given, outputs, 0, False)
+            found = Walk(owner, ready, told, given, outputs, 0, False)
             found.results()
             return found.launches
 
-        tables = device_save.tables_of(self.program, self.codes, launched, waits_of)
+        host = HostKernels(self.program)
+        tables = device_save.tables_of(
+            self.program, self.codes, launched, waits_of, sets, host.addresses
+        )
         ports = (self.inputs, self.outputs)
         return device_save.save(Path(path), name, self.program, tables, self.target, ports)
 

@@ -2,7 +2,8 @@
 
 The nodes are walked once with places instead of memory: an address tells by its upper byte whether
 it is an input, an output, a weight or a place in the arena, and by the rest where in it. What the
-walk would launch becomes the tables that the C runtime runs.
+walk would launch becomes the tables that the C runtime runs, a set of them for each set of sizes
+that the model is saved for.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +34,22 @@ from tilewright.codegen.device_tables import (
     Argument,
     Matrix,
     Start,
+    Started,
     Tables,
+    Told,
+    Variant,
     device_object,
 )
 from tilewright.codegen.export import c_name, entry_object, places_of, write_weights
+from tilewright.codegen.launches import number
 from tilewright.driver.compiled import SUFFIXES, full_signature, kernel_calls, told
 from tilewright.driver.lowering import Program
+from tilewright.graph.ir import Graph, Value
+from tilewright.graph.memory import given_sizes
 from tilewright.runtime.library import VERSION
 from tilewright.runtime.module import Spec
 from tilewright.runtime.seal import seal
-from tilewright.sym import Const
+from tilewright.sym import Var
 
 KIND_SHIFT, EACH_SHIFT = 56, 44  # of a place: its kind, and which input or output
 ALIGN = 256  # of values in the arena
@@ -93,37 +101,56 @@ def argument_of(address: int) -> Argument:
     return Argument(kind, rest >> EACH_SHIFT if kind in (INPUT, OUTPUT) else rest)
 
 
-def check_is_fixed(program: Program) -> None:
-    """Tables hold numbers: all sizes are known, and none depends on values."""
+def size_sets(program: Program, asked: Mapping[str, Sequence[int]]) -> list[dict[Var, int]]:
+    """The sets of sizes that a model is saved for: tables hold numbers."""
     graph = program.module.main
-    dims = [dim for value in (*graph.params, *graph.results) for dim in value.tensor.shape or ()]
-    told = [node for node in graph.nodes if node.op in ("sizes", "require") or node.bodies]
-    if told or not all(isinstance(dim, Const) for dim in dims):
-        names = sorted({str(dim) for dim in dims if not isinstance(dim, Const)})
-        what = "what it launches depends on values"
-        if names:
-            what = f"the sizes {', '.join(names)} are open"
-        raise UserError(
-            "TW6015",
-            f"the model cannot be saved for a GPU: {what}",
-            help="fix them, as in tilewright.compile(..., dynamic={'batch': 1})",
+    if any(node.op == "sizes" or node.bodies for node in graph.nodes):
+        raise _unsaved("what it launches depends on values", "save it for a CPU")
+    sizes = given_sizes(graph)
+    names = [size.name for size in sizes]
+    strange = [name for name in asked if name not in names]
+    if strange:
+        raise _unsaved(
+            f"no dimension of an input is called {strange[0]}",
+            f"known: {', '.join(names) or 'none'}",
         )
+    missing = [name for name in names if name not in asked]
+    if missing:
+        example = ", ".join(f"{name!r}: [1, 8]" for name in missing)
+        raise _unsaved(
+            f"the sizes {', '.join(missing)} are open",
+            f"tell which it is saved for, save(path, sizes={{{example}}}), or fix them in compile",
+        )
+    rows = list(product(*(dict.fromkeys(asked[name]) for name in names)))
+    if not 0 < len(rows) <= MOST_VARIANTS:
+        raise _unsaved(
+            f"{len(rows)} sets of sizes are asked for",
+            f"ask for 1 to {MOST_VARIANTS} combinations",
+        )
+    return [dict(zip(sizes, row, strict=True)) for row in rows]
+
+
+def _unsaved(what: str, help: str) -> UserError:
+    return UserError("TW6015", f"the model cannot be saved for a GPU: {what}", help=help)
+
+
+MOST_VARIANTS = 256  # sets of sizes in one library
 
 
 def tables_of(
     program: Program,
     codes: Mapping[str, Any],
-    walk: Callable[[Places, Ready, list[Place], list[Place]], list[Any]],
+    walk: Callable[[Places, Ready, list[Place], list[Place], dict[Var, int]], list[Any]],
     waits_of: Callable[[list[Any]], list[list[int]]],
+    sets: Sequence[dict[Var, int]],
+    host: Mapping[str, Any],
 ) -> Tables:
     """The tables of a model; `walk` gives its launches for places of inputs and outputs."""
-    graph, tables, places = program.module.main, Tables(), Places()
-    tables.input_bytes = [_bytes(value) for value in graph.params]
-    tables.output_bytes = [_bytes(value) for value in graph.results]
-    tables.output_shapes = [_shape(value) for value in graph.results]
+    tables = Tables()
     weights = [np.asarray(w) for w in program.module.constants.values()]
     at = list(places_of(weights))
     tables.weights_bytes = max((a + w.nbytes for a, w in zip(at, weights, strict=True)), default=0)
+    tables.sizes = _told(program.module.main, sets[0])
     ready = Ready(
         codes,
         {name: name for name in codes},
@@ -131,40 +158,60 @@ def tables_of(
             name: Place(WEIGHT << KIND_SHIFT | place)
             for name, place in zip(program.module.constants, at, strict=True)
         },
+        host,
     )
-    given = [_numbered(INPUT, each, size) for each, size in enumerate(tables.input_bytes)]
-    wanted = [_numbered(OUTPUT, each, size) for each, size in enumerate(tables.output_bytes)]
-    numbers: dict[tuple[str, str], int] = {}
+    kernels: dict[tuple[str, str], int] = {}
     modules: dict[str, int] = {}
-    launches = walk(places, ready, given, wanted)
-    all_waits = waits_of([launch.spans for launch in launches])
-    for launch, waits in zip(launches, map(tuple, all_waits), strict=True):
-        if not hasattr(launch, "kernel"):  # memory that is copied
-            ends = (argument_of(launch.to), argument_of(launch.source))
-            size = Argument(NUMBER, launch.size_bytes)
-            tables.launches.append(Start(-1, (1, 1, 1), (1, 1, 1), (*ends, size), waits))
-            continue
-        if launch.module not in modules:
-            modules[launch.module] = len(tables.ptx)
-            tables.ptx.append(codes[launch.module].ptx)
-        key = (launch.module, launch.kernel.name)
-        if key not in numbers:
-            numbers[key] = len(tables.kernels)
-            shared = launch.kernel.shared_bytes
-            tables.kernels.append((launch.kernel.name, modules[launch.module], shared))
-        arguments = _arguments(launch, tables)
-        tables.launches.append(Start(numbers[key], launch.grid, launch.block, arguments, waits))
-    tables.arena_bytes = places.used_bytes
+    for sizes in sets:
+        graph, variant, places = program.module.main, Variant(tuple(sizes.values())), Places()
+        variant.input_bytes = [_bytes(value, sizes) for value in graph.params]
+        variant.output_bytes = [_bytes(value, sizes) for value in graph.results]
+        variant.output_shapes = [_shape(value, sizes) for value in graph.results]
+        given = [_numbered(INPUT, each, size) for each, size in enumerate(variant.input_bytes)]
+        wanted = [_numbered(OUTPUT, each, size) for each, size in enumerate(variant.output_bytes)]
+        launches = walk(places, ready, given, wanted, dict(sizes))
+        all_waits = waits_of([launch.spans for launch in launches])
+        for launch, waits in zip(launches, map(tuple, all_waits), strict=True):
+            if not hasattr(launch, "kernel"):  # memory that is copied
+                ends = (argument_of(launch.to), argument_of(launch.source))
+                size = Argument(NUMBER, launch.size_bytes)
+                variant.launches.append(Start(-1, (1, 1, 1), (1, 1, 1), (*ends, size), waits))
+                continue
+            if launch.module not in modules:
+                modules[launch.module] = len(tables.ptx)
+                tables.ptx.append(codes[launch.module].ptx)
+            kernel = launch.kernel
+            key = (launch.module, kernel.name)
+            if key not in kernels:
+                kernels[key] = len(tables.kernels)
+                shared = kernel.shared_bytes
+                tables.kernels.append(Started(kernel.name, modules[launch.module], shared))
+            arguments = _arguments(launch, variant)
+            extents = (launch.grid, launch.block)
+            start = Start(kernels[key], *extents, arguments, waits, launch.starts_early)
+            variant.launches.append(start)
+        variant.arena_bytes = places.used_bytes
+        tables.variants.append(variant)
     return tables
 
 
-def _arguments(launch: Any, tables: Tables) -> tuple[Argument, ...]:
+def _told(graph: Graph, sizes: Mapping[Var, int]) -> list[Told]:
+    """Where calls tell each size: the first input that has it as a dimension."""
+    found = {
+        dim: Told(str(dim), at, axis)
+        for at, value in reversed(list(enumerate(graph.params)))
+        for axis, dim in reversed(list(enumerate(value.tensor.shape or ())))
+    }
+    return [found[size] for size in sizes]
+
+
+def _arguments(launch: Any, variant: Variant) -> tuple[Argument, ...]:
     pointers = len(launch.kernel.buffers)
     found: list[Argument] = []
     for at, value in enumerate(launch.arguments):
         if isinstance(value, Matrix):
-            found.append(Argument(MAP, len(tables.maps)))
-            tables.maps.append(value)
+            found.append(Argument(MAP, len(variant.maps)))
+            variant.maps.append(value)
         else:
             found.append(argument_of(value) if at < pointers else Argument(NUMBER, value))
     return tuple(found)
@@ -174,12 +221,12 @@ def _numbered(kind: int, at: int, size_bytes: int) -> Place:
     return Place(kind << KIND_SHIFT | at << EACH_SHIFT, size_bytes)
 
 
-def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(int(dim.value) for dim in value.tensor.shape or ())
+def _shape(value: Value, sizes: Mapping[Var, int]) -> tuple[int, ...]:
+    return tuple(number(dim, sizes) for dim in value.tensor.shape or ())
 
 
-def _bytes(value: Any) -> int:
-    return math.prod(_shape(value)) * int(value.tensor.dtype.size_bytes)
+def _bytes(value: Value, sizes: Mapping[Var, int]) -> int:
+    return math.prod(_shape(value, sizes)) * value.tensor.dtype.size_bytes
 
 
 def save(
@@ -193,7 +240,7 @@ def save(
     """Write .so, .o or .h, whole or not at all."""
     check_path(path, SUFFIXES)
     name, host, (inputs, outputs) = c_name(name or path.stem), Target.parse(CPU), ports
-    signature = full_signature(program.module.main, outputs, name)
+    signature = full_signature(program.module, outputs, name)
     signature = replace(
         signature, params=tuple(replace(each, device=None) for each in signature.params)
     )

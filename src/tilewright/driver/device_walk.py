@@ -18,6 +18,7 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.base.errors import UserError
+from tilewright.base.multiprocessor import EARLY_FLOPS_PER_BYTE
 from tilewright.base.target import CPU, Target
 from tilewright.codegen import jit, llvm
 from tilewright.codegen.launches import box_of, launches, matrix_of, number
@@ -35,30 +36,52 @@ from tilewright.tensor.ir import Buffer
 LOADERS = 8  # kernels that the driver assembles at a time
 
 
+class HostKernels:
+    """Kernels that compute sizes and what is decided by sizes, as C functions."""
+
+    def __init__(self, program: Program) -> None:
+        kernels = [kernel for kernel in program.kernels.values() if not kernel.device]
+        self.addresses: dict[str, int] = {}
+        if kernels:
+            symbols = tuple(f"{kernel.name}_kernel" for kernel in kernels)
+            machine = llvm.machine_of(Target.parse(CPU))
+            self.loaded = jit.load([kernel.image for kernel in kernels], symbols, (), machine)
+            found = self.loaded.addresses
+            self.addresses = {each.name: found[f"{each.name}_kernel"] for each in kernels}
+
+
 class Loaded:
     """Weights on the GPU, and kernels in the driver."""
 
     def __init__(self, program: Program, gpu: Gpu) -> None:
         self.codes: dict[str, DeviceCode] = {}
         self.modules: dict[str, Any] = {}
-        self.host: dict[str, Any] = {}  # kernels that compute sizes, as C functions
-        on_host = [kernel for kernel in program.kernels.values() if not kernel.device]
+        self.host_kernels = HostKernels(program)
+        self.host = self.host_kernels.addresses
         on_gpu = [kernel for kernel in program.kernels.values() if kernel.device]
         self.codes = {kernel.name: pickle.loads(kernel.image) for kernel in on_gpu}
         with ThreadPoolExecutor(LOADERS) as pool:  # the driver assembles outside of Python's lock
             loaded = pool.map(lambda kernel: gpu.load(self.codes[kernel.name], kernel), on_gpu)
             self.modules = {kernel.name: made for kernel, made in zip(on_gpu, loaded, strict=True)}
-        if on_host:
-            symbols = tuple(f"{kernel.name}_kernel" for kernel in on_host)
-            machine = llvm.machine_of(Target.parse(CPU))
-            self.loaded = jit.load([kernel.image for kernel in on_host], symbols, (), machine)
-            self.host = {k.name: self.loaded.addresses[f"{k.name}_kernel"] for k in on_host}
         self.weights: dict[str, Any] = {}
         for name, array in program.module.constants.items():
             compact = np.ascontiguousarray(array)
             self.weights[name] = gpu.allocate(compact.nbytes, 0)
             gpu.copy_in(self.weights[name].address, compact, 0)
         gpu.wait(0)  # calls may come on any stream
+
+
+def decides_beforehand(program: Program) -> bool:
+    """Whether sizes alone tell what a model launches, and whether it may."""
+    known: set[Value] = set()  # values that the host computes from sizes
+    for node in program.module.main.nodes:
+        if node.op == "sizes" or node.bodies:
+            return False
+        if node.op == "require" and node.inputs[0] not in known:
+            return False
+        if node.op == "kernel" and not program.kernels[node["function"]].device:
+            known.update(node.outputs)
+    return True
 
 
 class Owner(Protocol):
@@ -200,8 +223,6 @@ class Walk:
         for device, values in launches(code.steps, given, workspace):
             grid = tuple(number(dim, values) for dim in device.grid)
             block = tuple(number(dim, values) for dim in device.block)
-            if 0 in grid or 0 in block:
-                continue
             pointers = [places[buffer] for buffer in device.buffers]
             maps = [
                 self.owner._gpu.tensor_map(
@@ -226,7 +247,11 @@ class Walk:
                 )
                 for made in device.maps
             )
-            self._start(Started(module, device, grid, block, arguments, label, flops, touched))  # type: ignore[arg-type]  # three axes each
+            moved = sum(span.stop - span.start for span in touched)
+            early = device.can_start_early and flops <= EARLY_FLOPS_PER_BYTE * moved
+            self._start(
+                Started(module, device, grid, block, arguments, label, flops, touched, early)  # type: ignore[arg-type]  # three axes each
+            )
 
     def _host_kernel(
         self, node: Node, kernel: Kernel, inputs: list[Value], numbers: list[int]

@@ -34,10 +34,11 @@ from tilewright.graph.ir import Graph
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import Scheduled, schedule
 from tilewright.rules.rule import Choice, Decision, Refusal
-from tilewright.sym import Var
-from tilewright.tensor.constants import Split, split_constant_blocks
+from tilewright.sym import Expr, Var
+from tilewright.tensor.constants import Packed, Split, split_constant_blocks
+from tilewright.tensor.dependent_launch import WEIGHTS
 from tilewright.tensor.in_place import in_place_pairs
-from tilewright.tensor.ir import Function, TensorCall
+from tilewright.tensor.ir import Function, TensorCall, annotated, sizes_of
 from tilewright.tensor.passes import lower
 from tilewright.tensor.printer import canonical_text
 from tilewright.tensor.visit import walk
@@ -67,8 +68,16 @@ def compile_packer(job: PackerJob, *, use_cache: bool = True) -> bytes:
 def function_of(job: Job) -> Function:
     """What a kernel computes, as lowering made it."""
     if isinstance(job.source, Graph):
-        return lower_graph(job.source, job.name, job.numbers)
+        fn = lower_graph(job.source, job.name, job.numbers)
+        return replace(fn, requires=(*fn.requires, *_ranges(job, fn)))
     return replace(job.source, name=job.name)
+
+
+def _ranges(job: Job, fn: Function) -> list[Expr]:
+    """What is known of the function's sizes, as conditions that schedules may rely on."""
+    known = {*sizes_of(fn), *(param for param in fn.params if isinstance(param, Var))}
+    found = [(size, low, high) for _, size, low, high in job.ranges if size in known]
+    return [cond for size, low, high in found for cond in (sym.le(low, size), sym.le(size, high))]
 
 
 def schedule_job(job: Job, fn: Function) -> Scheduled:
@@ -130,7 +139,7 @@ def _kernel(job: Job, fn: Function, scheduled: Function) -> Kernel:
     on_device = job.setting.target.kind == CUDA
     pairs = () if on_device else in_place_pairs(split.kernel)
     if on_device:
-        image = _device_image(split.kernel, job.setting.target)
+        image = _device_image(_with_weights(split, job.constants), job.setting.target)
     else:
         image = _image(split.kernel, job.setting.target, entry=False, in_place=pairs)
     return Kernel(
@@ -155,6 +164,18 @@ def _packer(split: Split) -> Packer | None:
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     source = replace(split.packer, name=f"pack_{digest}")
     return Packer(text, signature_of(source), split.weights, source)
+
+
+def _with_weights(split: Split, constants: frozenset[int]) -> Function:
+    """The kernel, told which of its parameters are weights."""
+    found = tuple(
+        [
+            at
+            for at, param in enumerate(split.params)
+            if isinstance(param, Packed) or param.position in constants
+        ]
+    )
+    return replace(split.kernel, attrs=annotated(split.kernel.attrs, WEIGHTS, found))
 
 
 def _device_image(fn: Function, target: Target) -> bytes:

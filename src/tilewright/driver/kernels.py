@@ -19,12 +19,14 @@ import numpy as np
 from tilewright.base.target import CUDA, Target
 from tilewright.codegen import cache, llvm, nvptx
 from tilewright.codegen.build import can_run
-from tilewright.graph.ir import Graph
+from tilewright.graph.ir import Graph, Value
 from tilewright.graph.printer import Printer
+from tilewright.graph.types import TensorType
+from tilewright.lower.graph import sizes_of
 from tilewright.rules.cpu.fallback import FALLBACK_NAME
 from tilewright.rules.rule import Choice, Decision, Refusal
 from tilewright.runtime.signature import Signature
-from tilewright.sym import Expr, Var
+from tilewright.sym import Expr, Size, Var, free_vars
 from tilewright.tensor.constants import Given, Packed
 from tilewright.tensor.ir import Function
 from tilewright.tensor.printer import Printer as TensorPrinter
@@ -43,6 +45,7 @@ class KernelSetting:
     threads: int
     schedule: bool = True  # False: loops as lowering made them
     packing: bool = True  # False: weights are read as they are
+    ranges: tuple[tuple[Var, int, int], ...] = ()  # sizes of the model: least and greatest
 
     @property
     def key(self) -> str:
@@ -71,13 +74,35 @@ class Job:
         else:
             text = TensorPrinter(canonical=True).function(self.source)
         given = [f"{name}: {each.rule} {each.plan}" for name, each in sorted(self.choices.items())]
-        return f"{self.setting.key} constants={sorted(self.constants)} {given}\n{text}"
+        known = [f"{at}: {low}..{high}" for at, _, low, high in self.ranges]
+        bounded = f" sizes={known}" if known else ""
+        return f"{self.setting.key} constants={sorted(self.constants)} {given}{bounded}\n{text}"
+
+    @property
+    def ranges(self) -> tuple[tuple[int, Size, int, int], ...]:
+        """Sizes of its operands that are known to be in a range, by where they come among all.
+
+        A kernel that has none as an operand's size may be what checks the range.
+        """
+        if not isinstance(self.source, Graph) or not self.setting.ranges:
+            return ()
+        taken = free_vars(*[dim for value in self.source.params for dim in _dims(value)])
+        places = {size: at for at, size in enumerate(sizes_of(self.source)) if size in taken}
+        return tuple(
+            (places[size], size, low, high)
+            for size, low, high in self.setting.ranges
+            if isinstance(size, Size) and size in places
+        )
 
     @property
     def name(self) -> str:
         """A symbol that no other kernel has."""
         digest = hashlib.sha256(self.key.encode()).hexdigest()[:12]
         return f"{_WORD.sub('_', self.label)[:40]}_{digest}"
+
+
+def _dims(value: Value) -> tuple[Expr, ...]:
+    return (value.type.shape or ()) if isinstance(value.type, TensorType) else ()
 
 
 @dataclass(frozen=True, slots=True)

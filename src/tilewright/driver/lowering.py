@@ -18,7 +18,6 @@ import numpy as np
 
 from tilewright.base.dtype import I64
 from tilewright.base.errors import CompilerBug, Unsupported
-from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.target import CUDA, Target
 from tilewright.driver.kernels import Job, Kernel, KernelSetting, try_cached
 from tilewright.driver.packing import Packing, cached_images, compile_images
@@ -26,10 +25,11 @@ from tilewright.driver.workers import compile_all
 from tilewright.graph import ir
 from tilewright.graph.build import constant_type
 from tilewright.graph.collapse import collapse_rows
+from tilewright.graph.costs import alone, place_of
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.memory import VIEWS
 from tilewright.graph.types import TensorType
-from tilewright.graph.visit import walk
+from tilewright.graph.visit import users, walk
 from tilewright.lower.graph import sizes_of
 from tilewright.lower.native import CONTROL
 from tilewright.lower.sizes import fresh_sizes, lower_sizes
@@ -75,7 +75,8 @@ def lower_model(
     packing = Packing(module.constants, kernels, packers, setting.target)
     lowered = _with_packed(graph, lowering, packing)
     packing.finish()
-    constants = {name: packing.constants[name] for name in _used_constants(lowered)}
+    names = dict.fromkeys((*_used_constants(lowered), *module.states))
+    constants = {name: packing.constants[name] for name in names}
     made = replace(
         module, graphs={"main": lowered}, constants=constants, functions={}, stage=ir.LOWERED
     )
@@ -196,9 +197,12 @@ class _Lowering:
     constants: dict[Value, str] = field(default_factory=dict)
     calls: list[tuple[Node, Node]] = field(default_factory=list)  # node of main, kernel node
     origin: Node | None = None  # the node of main at hand
+    on_host: set[Node] = field(default_factory=set)  # of a GPU's model: what sizes decide
 
     def graph(self, graph: Graph) -> Graph:
         nodes: list[Node] = []
+        if self.setting.target.kind == CUDA:
+            self.on_host |= decided_by_sizes(graph)
         for node in graph.nodes:
             if graph is self.module.main:
                 self.origin = node
@@ -225,7 +229,7 @@ class _Lowering:
             out.extend(self._sizes(inner))
         if node.op in VIEWS:
             return [*out, node]
-        body = collapse_rows(node.bodies[0] if node.op == "fused" else _alone(node))
+        body = collapse_rows(node.bodies[0] if node.op == "fused" else alone(node))
         label = _label(body)
         weights = frozenset(
             at
@@ -235,7 +239,8 @@ class _Lowering:
         numbers = {
             n["data"]: self.module.constants[n["data"]] for n in body.nodes if n.op == "constant"
         }
-        job = Job(label, body, numbers, weights, self.setting)
+        setting = host_setting(self.setting) if node in self.on_host else self.setting
+        job = Job(label, body, numbers, weights, setting)
         inputs = tuple(value for value in node.inputs if value is not None)
         out.append(self._call(job, inputs, node.outputs, tuple(sizes_of(body)), node))
         return out
@@ -254,7 +259,7 @@ class _Lowering:
         scalars = tuple(param for param in fn.params if isinstance(param, Var))
         inputs = tuple(dict.fromkeys(value for value in node.inputs if value is not None))
         call = self._call(job, inputs, (told,), scalars, node)
-        label = _place(node)
+        label = place_of(node.loc)
         read = Node("sizes", (told,), (), ir.attributes(sizes=fresh, label=label), (), node.loc)
         return [call, read]
 
@@ -268,14 +273,35 @@ class _Lowering:
     ) -> Node:
         key = job.key
         self.jobs.setdefault(key, job)
-        attributes = ir.attributes(
-            function=self.jobs[key].name, sizes=sizes, label=f"{job.label} {_place(origin)}".strip()
-        )
+        label = f"{job.label} {place_of(origin.loc)}".strip()
+        attributes = ir.attributes(function=self.jobs[key].name, sizes=sizes, label=label)
         made = Node("kernel", inputs, outputs, attributes, (), origin.loc)
         self.keys[made] = key
         assert self.origin is not None
         self.calls.append((self.origin, made))
         return made
+
+
+def decided_by_sizes(graph: Graph) -> set[Node]:
+    """Nodes that need nothing but sizes, and that nothing but `require` needs."""
+    used_by, results = users(graph), set(graph.results)
+    deciding: set[Node] = set()
+    for node in reversed(graph.nodes):
+        asked = [(user, value) for value in node.outputs for user in used_by.get(value, ())]
+        decides = all(user in deciding or _asks(user, value) for user, value in asked)
+        if asked and decides and not results & set(node.outputs):
+            deciding.add(node)
+    made: set[Value | None] = {None}
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if node in deciding and made.issuperset(node.inputs):
+            found.add(node)
+            made.update(node.outputs)
+    return found
+
+
+def _asks(node: Node, value: Value) -> bool:
+    return node.op == "require" and node.inputs[0] is value and value not in node.inputs[1:]
 
 
 def host_setting(setting: KernelSetting) -> KernelSetting:
@@ -299,33 +325,10 @@ def _single(node: Node) -> Node | None:
     return replace(work[0], inputs=inputs)
 
 
-def _alone(node: Node) -> Graph:
-    """A node as a graph of its own."""
-    params: dict[Value, Value] = {}
-    for value in node.inputs:
-        if value is not None:
-            params.setdefault(value, Value(value.name, value.type))
-    inputs = tuple(None if v is None else params[v] for v in node.inputs)
-    outputs = tuple(Value(value.name, value.type) for value in node.outputs)
-    inner = replace(node, inputs=inputs, outputs=outputs)
-    return Graph(node.op, tuple(params[v] for v in node.inputs if v is not None), (inner,), outputs)
-
-
 def _label(graph: Graph) -> str:
     """The operators of a kernel, repeated ones once."""
     ops = dict.fromkeys(node.op for node in graph.nodes if node.op != "constant")
     return "_".join(ops) or "copy"
-
-
-def _place(node: Node) -> str:
-    """Where in the user's model a node comes from."""
-    return _origin(node.loc)
-
-
-def _origin(loc: Loc) -> str:
-    if isinstance(loc, Fused):
-        return next((name for name in map(_origin, loc.parts) if name), "")
-    return loc.node if isinstance(loc, ModelNode) else ""
 
 
 # --------------------------------------------------------------------------- kernels

@@ -13,6 +13,7 @@ from tilewright.graph.passes import (
     LOWER_PRECISION_F16,
     LOWER_PRECISION_TF32,
     OPTIMIZED,
+    PREFERRED,
     QUANTIZED,
     SCALED,
     STREAMED,
@@ -27,10 +28,12 @@ Passes = tuple[Pass[Module], ...]
 UNCHECKED = tuple(step for step in FUSED if step is not check_indices)
 
 PIPELINES: dict[tuple[str, str], Passes] = {
-    (CPU, "f32"): (*CANONICAL, *OPTIMIZED, *LAYOUT, *UNFOLDED, *FUSED),
+    (CPU, "f32"): (*PREFERRED, *CANONICAL, *OPTIMIZED, *SCALED, *LAYOUT, *UNFOLDED, *FUSED),
     (CPU, "bf16"): (
+        *PREFERRED,
         *CANONICAL,
         *OPTIMIZED,
+        *SCALED,
         *LAYOUT,
         *LOWER_PRECISION,
         *UNFOLDED,

@@ -22,6 +22,7 @@ from tilewright.graph.visit import Edit
 from tilewright.sym import Expr, Size, Var, const
 
 Dynamic = Mapping[str, Any]
+Ranges = tuple[tuple[Var, int, int], ...]  # of sizes: least and greatest
 
 
 def size_names(module: Module) -> list[str]:
@@ -56,6 +57,12 @@ def with_sizes(module: Module, dynamic: Dynamic | None) -> Module:
     return replace(module, graphs={**module.graphs, "main": graph}, constants=constants)
 
 
+def ranges_of(module: Module) -> Ranges:
+    """The sizes that a model checks to be in a range, with the least and the greatest."""
+    within = [node.get("within", ()) for node in module.main.nodes if node.op == "require"]
+    return tuple((each[0], int(each[1]), int(each[2])) for each in within if each)
+
+
 def _checked(
     graph: Graph, ranges: Mapping[Size, tuple[int, int]], constants: dict[str, np.ndarray]
 ) -> Graph:
@@ -80,7 +87,8 @@ def _checked(
             add("less_equal", told, number(high)),
         )
         message = f"the size {size.name} is not in {low}..{high}"
-        edit.values[param] = add("require", fits, edit.value(param), message=message)
+        within = (size, low, high)
+        edit.values[param] = add("require", fits, edit.value(param), message=message, within=within)
     nodes = tuple(edit.node(node) for node in graph.nodes)
     results = tuple(edit.value(result) for result in graph.results)
     return replace(graph, nodes=(*head, *nodes), results=results)

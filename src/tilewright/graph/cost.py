@@ -1,13 +1,20 @@
 """What nodes cost, roughly: bytes moved, operations done. Fusion and rewrites weigh with it.
 
-The unit is the time of moving one byte. Sizes that only the run tells count as `NOMINAL`.
+    rates = rates_of(target)
+    rates.byte_ns * size_bytes(value) + rates.launch_ns
+
+Times are those of the target's machine model, of values that come from memory. Sizes that only the
+run tells count as `NOMINAL`. Whole kernels are priced by `graph/costs.py`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from tilewright.base.target import CPU, WASM, Target
 from tilewright.graph.ir import Node, Value
 from tilewright.graph.op import BROADCAST, COMPLEX, ELEMENTWISE, INJECTIVE, REDUCTION
 from tilewright.graph.ops import OPS
@@ -15,8 +22,32 @@ from tilewright.graph.types import TensorType
 from tilewright.sym import Const, Expr, evaluate, free_vars
 
 NOMINAL = 128  # a size that is not known
-OPERATION = 0.25  # one arithmetic operation, vectorized, in bytes moved
-LAUNCH = 4096.0  # one more kernel: its call, its threads meeting at the end
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What bytes, operations and kernels take, in nanoseconds."""
+
+    byte_ns: float  # moved to memory or from it
+    operation_ns: float  # of arithmetic, one lane of a vector
+    launch_ns: float  # one more kernel: its call, its threads meeting at the end
+
+
+# Where the processor is not known, or is no CPU: a byte is the unit.
+NOMINAL_RATES = Rates(byte_ns=1.0, operation_ns=0.25, launch_ns=4096.0)
+
+
+def rates_of(target: Any) -> Rates:
+    """The rates of a target; nominal ones without any."""
+    if not isinstance(target, Target) or target.kind not in (CPU, WASM):
+        return NOMINAL_RATES
+    machine = target.machine
+    return Rates(
+        byte_ns=machine.cycle_ns / machine.memory_bytes_per_cycle,
+        operation_ns=machine.cycle_ns / (target.lanes(32) * machine.fma_per_cycle),
+        launch_ns=machine.kernel_call_ns,
+    )
+
 
 # Operations per element, where it is not one.
 OPERATIONS: dict[str, int] = {
@@ -25,6 +56,7 @@ OPERATIONS: dict[str, int] = {
     **dict.fromkeys(("sin", "cos", "tan", "sinh", "cosh", "asinh", "acosh", "atanh"), 24),
     **dict.fromkeys(("asin", "acos", "atan", "atan2", "pow"), 32),
     **dict.fromkeys(("quantize", "dequantize", "batch_norm", "random_bits"), 8),
+    "lookup_bytes": 24,
     **dict.fromkeys(("reshape", "transpose", "slice", "expand"), 0),
 }
 

@@ -94,6 +94,14 @@ def _quantizing(node: Node) -> Following | None:
     return Following(attributes, (True, *rest), (True,))
 
 
+def _looking_up(node: Node) -> Following | None:
+    """The table is for all."""
+    x = node.inputs[0]
+    if x is None or rank_of(x) < 3:
+        return None
+    return Following(dict(node.attributes), _first_only(node), (True,))
+
+
 def _along_axis(node: Node) -> Following | None:
     """An attribute `axis`, all inputs alike."""
     rank = rank_of(node.outputs[0])
@@ -209,6 +217,7 @@ _RULES: dict[str, Callable[[Node], Following | None]] = {
     "expand": _expand,
     "quantize": _quantizing,
     "dequantize": _quantizing,
+    "lookup_bytes": _looking_up,
     **dict.fromkeys(
         ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod"), _reduction
     ),

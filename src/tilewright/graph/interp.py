@@ -30,6 +30,8 @@ def interpret(
 ) -> tuple[Any, ...]:
     """Run a graph of the module on arrays (or lists for sequences, None for absent optionals).
 
+    States that are left out are what they begin with; what replaces them is among the results.
+
     Examples:
         >>> import numpy as np
         >>> from tilewright import graph
@@ -37,6 +39,8 @@ def interpret(
         >>> graph.interpret(module, np.array([1, -2], np.float32))
         (array([-1.,  2.], dtype=float32),)
     """
+    if graph == "main" and module.states and len(args) == len(module.given):
+        args = (*args, *(module.constants[name] for name in module.states))
     return Interpreter(module, check=check, progress=progress).run(module.graphs[graph], args)
 
 

@@ -4,7 +4,9 @@ A graph computes results from parameters by nodes in order. A node applies an op
 once in `ops/`, to values; attributes are data. Control flow is a node with bodies: graphs of their
 own that receive everything they use as parameters, so a body can be read, run and moved alone.
 A module holds graphs that may call each other, the tensor functions a half-lowered model calls,
-and the constants (weights), so that a model at any point is one printable program.
+and the constants (weights), so that a model at any point is one printable program. A model may have
+states: its last parameters, which its last results replace, so that a run finds what the run
+before it left.
 
 Values, nodes and graphs carry identity; nothing is edited in place.
 """
@@ -132,10 +134,29 @@ class Module:
     functions: Mapping[str, Function] = field(default_factory=dict)
     stage: str = IMPORTED
     outputs: tuple[str, ...] = ()  # what users call the results of main, if they have names
+    # Constants that states begin with. The last parameters of main are its states, in this order,
+    # and its last results what a run leaves in their places.
+    states: tuple[str, ...] = ()
 
     @property
     def main(self) -> Graph:
         return self.graphs["main"]
+
+    @property
+    def given(self) -> tuple[Value, ...]:
+        """The parameters of main that callers give: all but states."""
+        return self.main.params[: len(self.main.params) - len(self.states)]
+
+    @property
+    def made(self) -> tuple[Value, ...]:
+        """The results of main that callers get: all but what replaces states."""
+        return self.main.results[: len(self.main.results) - len(self.states)]
+
+    @property
+    def result_names(self) -> tuple[str, ...]:
+        """What the results of main are called; those without a name of the users' by their own."""
+        rest = self.main.results[len(self.outputs) :]
+        return (*self.outputs, *(value.name for value in rest))
 
     def _repr_html_(self) -> str:
         """The model as text, in notebooks."""

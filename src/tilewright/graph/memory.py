@@ -8,7 +8,8 @@ numbers, else computed at the start of a call by the same rule; memory for sizes
 reveals is `late`: it is asked for when they are known. Results are computed where the caller wants
 them. A reshape is its input, seen otherwise, and what a body is given it reads in place. A kernel
 that reads each element just before it writes it may take the memory of an operand it is the last to
-read.
+read. What replaces a state is computed in the state's own memory where nothing reads it any more,
+else copied there in the end.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class MemoryPlan:
     offsets: tuple[int, ...] | None  # in the arena; None where sizes are known only at run time
     arena_bytes: int | None
     roots: Mapping[Value, Value]  # values that are others, seen in another shape
-    outputs: Mapping[Value, int]  # values computed in the memory of a result: which
+    outputs: Mapping[Value, int]  # values computed in the memory of a result, or state: which
     late: frozenset[Value]  # values of sizes that only the run reveals
     last_use: Mapping[Value, Node]  # of a late root: the node of its graph that reads it last
 
@@ -88,15 +89,20 @@ def given_sizes(graph: Graph) -> dict[Var, None]:
     }
 
 
-def plan_memory(graph: Graph, *, in_place: bool = True) -> MemoryPlan:
-    """The plan for a model's main graph, lowered."""
-    return _Planner(graph, in_place).plan()
+def plan_memory(graph: Graph, *, in_place: bool = True, states: int = 0) -> MemoryPlan:
+    """The plan for a model's main graph, lowered; its last `states` results replace parameters."""
+    return _Planner(graph, in_place, states).plan()
 
 
 class _Planner:
-    def __init__(self, graph: Graph, share: bool) -> None:
+    def __init__(self, graph: Graph, share: bool, states: int) -> None:
         self.graph = graph
         self.share = share
+        self.states = dict(
+            zip(range(len(graph.results))[-states:], graph.params[-states:], strict=True)
+            if states
+            else ()
+        )
         self.given = given_sizes(graph)
         self.roots: dict[Value, Value] = {}
         self.first: dict[Value, int] = {}
@@ -217,10 +223,25 @@ class _Planner:
             root = self._root(result)
             if root in found or root in self.foreign or root not in makers:
                 continue
+            if index in self.states and not self._ends(self.states[index], makers[root], root):
+                continue
             known = all(size in self.given for size in free_vars(*(result.tensor.shape or ())))
             if known or (result is root and not makers[root].bodies):
                 found[root] = index
         return found
+
+    def _ends(self, state: Value, maker: Node, made: Value) -> bool:
+        """Whether nothing reads a state once its memory is written to."""
+        last, begin = self.last.get(state, 0), self.first[made]
+        if last < begin:
+            return True
+        reads = [v for v in maker.inputs if v is not None and self._root(v) is state]
+        pairs = maker.get("in_place", ())
+        return (
+            last == begin
+            and len(reads) == 1
+            and any(maker.inputs[at] is reads[0] and maker.outputs[to] is made for at, to in pairs)
+        )
 
 
 def view_source(node: Node) -> Value | None:

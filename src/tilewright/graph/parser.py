@@ -61,11 +61,14 @@ class _Parser(ExprParser):
         functions: dict[str, Function] = {}
         stage = ir.IMPORTED
         outputs: tuple[str, ...] = ()
+        states: tuple[str, ...] = ()
         if tokens.accept("module"):
             tokens.expect("stage")
             stage = tokens.expect_kind("name", "a stage").text
             if tokens.accept("outputs"):
                 outputs = self._names()
+            if tokens.accept("states"):
+                states = self._states()
             tokens.expect("{")
             while not tokens.accept("}"):
                 self._named_graph(graphs)
@@ -77,7 +80,7 @@ class _Parser(ExprParser):
             functions[fn.name] = fn
         if tokens.current.kind != "end":
             tokens.fail("expected a graph, a function or the end of the text")
-        return Module(graphs, self.constants, functions, stage, outputs)
+        return Module(graphs, self.constants, functions, stage, outputs, states)
 
     def _names(self) -> tuple[str, ...]:
         tokens = self.tokens
@@ -86,6 +89,17 @@ class _Parser(ExprParser):
         while not tokens.accept(")"):
             found.append(unquoted(tokens.expect_kind("string", "a name").text))
             tokens.accept(",")
+        return tuple(found)
+
+    def _states(self) -> tuple[str, ...]:
+        tokens = self.tokens
+        tokens.expect("(")
+        found: list[str] = []
+        while not tokens.at(")"):
+            found.append(str(self._attribute("state")))
+            if not tokens.accept(","):
+                break
+        tokens.expect(")")
         return tuple(found)
 
     def _named_graph(self, graphs: dict[str, Graph]) -> None:

@@ -42,7 +42,9 @@ class Printer:
     def module(self, module: Module) -> str:
         named = "".join(f", {quoted(name)}" for name in module.outputs)[2:]
         outputs = f" outputs ({named})" if named else ""
-        self.out.line(f"module stage {module.stage}{outputs} {{")
+        begins = ", ".join(self._data(name) for name in module.states)
+        states = f" states ({begins})" if begins else ""
+        self.out.line(f"module stage {module.stage}{outputs}{states} {{")
         with self.out.indented():
             for name, graph in module.graphs.items():
                 self.graph(graph, f"graph @{name}")
@@ -68,7 +70,7 @@ class Printer:
         inputs = ", ".join("none" if v is None else self._value(v, names) for v in node.inputs)
         attributes = ", ".join(f"{key} = {self._attribute(v)}" for key, v in node.attributes)
         if node.op == "constant":
-            attributes = f"data = {self._constant(node)}"
+            attributes = f"data = {self._data(node['data'])}"
         elif node.op == "call":
             attributes = f"graph = @{node['graph']}"
         attributes = f" {{{attributes}}}" if attributes else ""
@@ -104,11 +106,10 @@ class Printer:
                 self.sizes(variable, "s")
         return self.expr(dim)
 
-    def _constant(self, node: Node) -> str:
-        array = self.constants[node["data"]]
+    def _data(self, name: str) -> str:
+        array = self.constants[name]
         if array.size <= INLINE_ELEMENTS:
             return format_array(array)
-        name: str = node["data"]
         return f"@{name}" if _NAME.fullmatch(name) else quoted(name)
 
     def _attribute(self, value: Attribute) -> str:

@@ -10,7 +10,8 @@
     known of their contents.                                                         TW1406
  7. A body takes what its node gives: types of parameters cover those of the inputs. TW1407
  8. A call names a graph of the module, and agrees with its parameters and results.  TW1408
- 9. A constant is stored in the module, with the type that its node gives it.        TW1409
+ 9. A constant is stored in the module, with the type that its node gives it. So is what each state
+    begins with; the parameter and the result that are a state have that type too.   TW1409
 10. A size is a dimension on its own of an earlier value (or of this one) before an expression
     mentions it; bodies see the sizes around them.                                   TW1410
 
@@ -27,7 +28,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.dtype import DType
+from tilewright.base.dtype import STR, DType
 from tilewright.base.errors import CompilerBug, Excerpt, TilewrightError
 from tilewright.graph import ir
 from tilewright.graph.build import constant_type, make_call
@@ -94,6 +95,7 @@ class _Verifier:
                 self.fail("TW1401", f"graph @{graph.name} is known as @{name}")
             self.graph = graph
             self.check_graph(graph, {})
+        self.check_states()
 
     def check_graph(self, graph: Graph, outer: dict[Var, None]) -> None:
         """A graph inside of which the sizes of `outer` are in sight."""
@@ -207,6 +209,24 @@ class _Verifier:
         of, have = constant_type(array), node.output.type
         if of != have:
             self.fail("TW1409", f"%{node.output.name} is {have}, stored as {of}", node)
+
+    def check_states(self) -> None:
+        module, count = self.module, len(self.module.states)
+        if not count:
+            return
+        params, results = module.main.params[-count:], module.main.results[-count:]
+        if len(params) < count or len(results) < count:
+            self.fail("TW1409", f"@main has not the parameters and results of {count} states")
+        for name, param, result in zip(module.states, params, results, strict=True):
+            array = module.constants.get(name)
+            if array is None:
+                self.fail("TW1409", f"what the state {name!r} begins with is not stored")
+            of = constant_type(array)
+            if of.dtype is STR:
+                self.fail("TW1409", f"the state {name!r} is text; states are numbers")
+            for value in (param, result):
+                if value.type != of:
+                    self.fail("TW1409", f"%{value.name} is {value.type}, its state {of}")
 
     def check_call(self, node: Node) -> None:
         callee = self.module.graphs.get(node.get("graph", ""))

@@ -61,6 +61,13 @@ def _dequantize(use: Use, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tens
     return te.compute(use.shape, element, name=use.name)
 
 
+def _lookup(use: Use, x: Tensor, table: Tensor) -> Tensor:
+    def element(*index: Expr) -> Expr:
+        return table[te.cast(x[index], I64)]
+
+    return te.compute(use.shape, element, name=use.name)
+
+
 def requantized(
     src: Expr, bias: Expr, multiplier: Expr, shift: Expr, limits: tuple[int, int, int]
 ) -> Expr:
@@ -96,6 +103,7 @@ def _refuses_quantize(use: Use) -> str:
 LOWERINGS: dict[str, Lowering] = {
     "quantize": _quantize,
     "dequantize": _dequantize,
+    "lookup_bytes": _lookup,
     "requantize": _requantize,
 }
 REFUSALS: dict[str, Refusal] = {"quantize": _refuses_quantize}

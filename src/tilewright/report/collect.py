@@ -13,10 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.codegen.llvm import VERSION
-from tilewright.driver.compile import Options, build_module, load_graph, optimize
+from tilewright.driver.compile import Options, build_module, load_graph, optimize, pass_context
 from tilewright.driver.compiled import origins
 from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.kernels import KernelSetting
@@ -115,7 +114,7 @@ def collect(
     begun = time.perf_counter()
     graph = load_graph(model)
     imported = last[0] = time.perf_counter()
-    fused = optimize(graph, machine, options, PassContext(target=machine, observers=(observe,)))
+    fused = optimize(graph, machine, options, pass_context(machine, options, observers=(observe,)))
     fused = unfuse_foreign(fused)
     optimized = time.perf_counter()
     module = build_module(fused, machine, options)
@@ -265,7 +264,10 @@ def _by_call(
 
 def _plan(module: Compiled) -> MemoryPlan | None:
     inside = getattr(module, "inside", None)
-    return None if inside is None else plan_memory(inside.program.module.main)
+    if inside is None:
+        return None
+    lowered = inside.program.module
+    return plan_memory(lowered.main, states=len(lowered.states))
 
 
 # --------------------------------------------------------------------------- the graph
@@ -304,8 +306,7 @@ def _boxes(
         boxes.append(_box(node, by_node.get(node, ()), calls, measured))
         for value in node.outputs:
             source[value] = at
-    names = module.outputs or [value.name for value in module.main.results]
-    for name, value in zip(names, module.main.results, strict=True):
+    for name, value in zip(module.result_names, module.main.results, strict=True):
         if value in source:
             edges[source[value], len(boxes), str(value.type)] = None
         boxes.append(_plain(name, "output", (str(value.type),)))

@@ -90,7 +90,7 @@ def sharing_terms(
         full, chunks = full * work.repeats, (full + (rest > 0)) * work.repeats
         rounds = -(-full // threads) * chunk + np.where(full % threads == 0, rest, 0)
         here = c["parallel"] == name
-        total = max(1, work.units * work.repeats)
+        total = max(1.0, float(work.units) * work.repeats)  # a model may ask for any size
         share = np.where(here, np.minimum(1.0, np.maximum(1 / threads, rounds / total)), share)
         dispatch = np.where(here, chunks / threads * chunk_cycles(machine), dispatch)
         late = np.minimum(chunk, total) * serial_cycles / total / 2

@@ -146,7 +146,9 @@ class Space(Generic[P]):
         values = {name: column[row].item() for name, column in columns.items()}
         return plan_of(self.plan, values)
 
-    def cheapest(self, cost: Callable[[Columns], Cost]) -> Priced[P] | None:
+    def cheapest(
+        self, cost: Callable[[Columns], Cost], *, beam_width: int = BEAM, rounds: int = 2
+    ) -> Priced[P] | None:
         """The legal plan that costs least; None where none is legal.
 
         A space too large to weigh whole is searched stage by stage, a few of the cheapest choices
@@ -156,7 +158,7 @@ class Space(Generic[P]):
         stages = [list(self.candidates)] if whole else self.stages
         first = {name: values[0] for name, values in self.candidates.items()}
         best: tuple[float, dict[str, Value]] | None = None
-        for _ in range(1 if whole else 2):
+        for _ in range(1 if whole else rounds):
             beam = [first if best is None else best[1]]
             for at, stage in enumerate(stages):
                 later = {name: first[name] for each in stages[at + 2 :] for name in each}
@@ -166,7 +168,7 @@ class Space(Generic[P]):
                         found.setdefault(tuple(plan.values()), (cycles, plan))
                 if not found:
                     return None
-                ranked = sorted(found.values(), key=lambda each: each[0])[:BEAM]
+                ranked = sorted(found.values(), key=lambda each: each[0])[:beam_width]
                 beam = [plan for _, plan in ranked]
             if best is None or ranked[0][0] < best[0]:
                 best = ranked[0]

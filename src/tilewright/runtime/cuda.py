@@ -12,7 +12,7 @@ import ctypes
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -416,25 +416,43 @@ class Graph:
             self.driver.drop("cuGraphExecDestroy", self._executable)
 
 
+class Startable(Protocol):
+    """Work that is queued on a stream."""
+
+    @property
+    def is_kernel(self) -> bool: ...
+
+    @property
+    def starts_early(self) -> bool:
+        """Before the last kernel there has ended, for which it waits by itself."""
+        ...
+
+    def start(self, stream: int, is_early: bool = False) -> None: ...
+
+
 def branched(
-    starts: Sequence[Callable[[int], None]], waits: Sequence[Sequence[int]]
+    launches: Sequence[Startable], waits: Sequence[Sequence[int]]
 ) -> Callable[[int], None]:
-    """What records launches side by side: each begins when those that it waits for have ended."""
+    """What records launches side by side: each begins when those that it waits for have ended, or
+    early, where it waits for the last of its own branch alone."""
 
     def record(stream: int) -> None:
         driver = _Driver.get()
         side = [stream, *(each.handle for each in _side_streams())]
-        events = [driver.call("cuEventCreate", _NO_TIMING)[0] for _ in range(len(starts) + 1)]
+        events = [driver.call("cuEventCreate", _NO_TIMING)[0] for _ in range(len(launches) + 1)]
         driver.call("cuEventRecord", events[-1], stream)
         tails: list[int | None] = [None] * len(side)
         at: list[int] = []
-        for number, (start, before) in enumerate(zip(starts, waits, strict=True)):
+        for number, (launch, before) in enumerate(zip(launches, waits, strict=True)):
             own = _branch(tails, before)
             if tails[own] is None and own:  # it joins what is recorded
                 driver.call("cuStreamWaitEvent", side[own], events[-1], 0)
-            for other in _last_on_others(at, before, own):
+            others = _last_on_others(at, before, own)
+            for other in others:
                 driver.call("cuStreamWaitEvent", side[own], events[other], 0)
-            start(side[own])
+            tail = tails[own]
+            follows = tail is not None and launches[tail].is_kernel and not others
+            launch.start(side[own], is_early=follows and launch.starts_early)
             driver.call("cuEventRecord", events[number], side[own])
             tails[own] = number
             at.append(own)
@@ -516,8 +534,10 @@ class Module:
         *,
         shared_bytes: int = 0,
         stream: int = 0,
+        is_early: bool = False,
     ) -> None:
-        """Start a kernel; every argument is a pointer, a 64-bit integer or a tensor map."""
+        """Start a kernel; every argument is a pointer, a 64-bit integer or a tensor map. One that
+        waits by itself may start early, before the last one on its stream has ended."""
         if 0 in grid or 0 in block:
             return
         values = [
@@ -527,6 +547,10 @@ class Module:
         places = [v.pointer if isinstance(v, TensorMap) else ctypes.addressof(v) for v in values]
         pointers = (ctypes.c_void_p * max(1, len(places)))(*places)
         kernel = self.kernel(name, shared_bytes)
+        if is_early:
+            config = self._early_config(grid, block, shared_bytes, stream)
+            self.driver.call("cuLaunchKernelEx", config, kernel, ctypes.addressof(pointers), 0)
+            return
         self.driver.call(
             "cuLaunchKernel",
             kernel,
@@ -537,6 +561,24 @@ class Module:
             ctypes.addressof(pointers),
             0,
         )
+
+    def _early_config(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared_bytes: int,
+        stream: int,
+    ) -> Any:
+        api = self.driver.api
+        attribute, config = api.CUlaunchAttribute(), api.CUlaunchConfig()
+        kinds = api.CUlaunchAttributeID
+        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = block
+        config.sharedMemBytes, config.hStream = shared_bytes, stream
+        config.attrs, config.numAttrs = [attribute], 1
+        return config
 
 
 class Timer:

@@ -60,6 +60,7 @@ class Module:
 
     fallbacks: tuple[str, ...] = ()  # operators that do not run as native code
     timings: Mapping[str, Mapping[str, float]] = {}  # seconds of compiling: stages, passes
+    choices: Sequence[Any] = ()  # what graph passes chose between, with prices
     manifest: Mapping[str, Any] | None = None  # what its file tells, if it comes from one
     _runtime: int = 0
 

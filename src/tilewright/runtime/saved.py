@@ -9,6 +9,7 @@ outputs = model(x, y)
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import shutil
 import tempfile
@@ -17,6 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tilewright.base.dtype import dtype
 from tilewright.base.errors import TilewrightError, UserError
 from tilewright.base.target import Target
@@ -24,6 +27,9 @@ from tilewright.runtime.device import CPU
 from tilewright.runtime.library import Library, LoadedFunction, load_library
 from tilewright.runtime.module import Module, Spec
 from tilewright.runtime.signature import Param, Signature
+from tilewright.runtime.stateful import StatefulModule
+
+Array = np.ndarray[Any, Any]
 
 # The library's own runtime, and the version that we can use, as in native/tilewright.h.
 RUNTIME = "tw_this_runtime"
@@ -53,6 +59,15 @@ class LoadedModule(Module):
         self.library = library
         self.manifest = library.manifest
         self._told: Mapping[str, Any] = told
+
+    def states(self) -> list[Array]:
+        """What the last inputs, where they are states, begin with."""
+        places = self._told.get("states", [])
+        table = (ctypes.c_void_p * (max(places, default=0) + 1)).from_address(
+            self.library.address(self._told["constants"])
+        )
+        kept = self.inputs[len(self.inputs) - len(places) :]
+        return [_array(table[at], spec) for at, spec in zip(places, kept, strict=True)]
 
     @property
     def name(self) -> str:
@@ -106,16 +121,29 @@ def _param(told: Mapping[str, Any]) -> Param:
     return Param(told["name"], dtype(told["dtype"]), tuple(told["extents"]))
 
 
-def load(path: str | Path, name: str = "") -> LoadedFunction | LoadedModule:
+def _array(address: int | None, spec: Spec) -> Array:
+    """A constant of a library."""
+    assert spec.dtype is not None
+    shape = tuple(extent for extent in spec.shape if isinstance(extent, int))
+    size = math.prod(shape) * spec.dtype.size_bytes
+    data = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address or 0))
+    return data.view(spec.dtype.numpy).reshape(shape)
+
+
+def load(path: str | Path, name: str = "") -> LoadedFunction | Module:
     """What a library that `save` wrote holds: its model, or its only function unless named."""
     library = load_library(path)
     if not name and library.manifest.get("model") is not None:
         try:
-            return LoadedModule(library)
+            loaded = LoadedModule(library)
+            begins = loaded.states()
         except TilewrightError:
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 "TW4033", f"{path} is damaged: its manifest is not that of a model: {error}"
             ) from error
+        if not begins:
+            return loaded
+        return StatefulModule(loaded, begins, loaded.inputs[-len(begins) :], len(loaded.outputs))
     return library[name or next(iter(library.functions))]

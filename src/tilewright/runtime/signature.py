@@ -35,6 +35,7 @@ class Param:
     dtype: DType
     shape: tuple[int | str | None, ...]
     writable: bool = False  # an output
+    is_state: bool = False  # a writable one that is read, too
     strided: bool = False  # any strides will do; otherwise contiguous
     may_alias: bool = False  # an output that may share memory with other arguments
     align: int = 0  # bytes; 0 is the natural alignment of an element

@@ -11,10 +11,13 @@ it inside, or the program is refused.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
+
+import numpy as np
 
 from tilewright import sym
 from tilewright.base.dtype import INDEX
@@ -26,6 +29,8 @@ from tilewright.tensor.ir import Call, Iter, Load
 from tilewright.tensor.regions import is_data_dependent
 
 Domain = dict[Var, tuple[Expr, Expr]]
+
+TRIED_PLACES = 1 << 16  # of an index, one by one, where nothing else tells whether it is reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,8 @@ class EntryChecks:
             return
         if from_memory:
             _refuse_data(stage, load, axis)
+        if _is_never_met(guards, index, domain):
+            return
         tightened = _tightened(domain, guards, self.ctx)
         found = sym.symbolic_bounds(index, tightened, self.ctx)
         if found is None:
@@ -293,6 +300,27 @@ def _is_affine(index: Expr, domain: Domain) -> bool:
             return False
         seen.add(part)
     return True
+
+
+def _is_never_met(guards: Guards, index: Expr, domain: Domain) -> bool:
+    """Whether conditions on an index hold nowhere, as far as a few places can be tried.
+
+    Windows that a stride lets step over the whole of a small image read padding alone.
+    """
+    ends = {var: domain[var][1] for var in sym.free_vars(index) if var in domain}
+    sizes = [int(end.value) for end in ends.values() if isinstance(end, Const)]
+    parts = [part for guard in guards for part in sym.conjuncts(guard)]
+    known = [part for part in parts if _is_about(part, ends)]
+    if not known or len(sizes) < len(ends) or math.prod(sizes) > TRIED_PLACES:
+        return False
+    places = dict(zip(ends, np.indices(sizes), strict=True))
+    met = [np.asarray(sym.evaluate(part, places), bool) for part in known]
+    return not np.logical_and.reduce(np.broadcast_arrays(*met)).any()
+
+
+def _is_about(part: Expr, known: Collection[Var]) -> bool:
+    """Whether some variables alone decide a condition."""
+    return not is_data_dependent(part) and all(var in known for var in sym.free_vars(part))
 
 
 def _tightened(domain: Domain, guards: Guards, ctx: Context) -> Domain:

@@ -118,6 +118,8 @@ _SPECS = (
     CallSpec("from_bits", 1, _from_bits, "int", same_bits="float"),
     CallSpec("barrier.shared", 0, None),  # all threads of a block meet; shared memory is visible
     CallSpec("barrier.global", 0, None),
+    CallSpec("grid.launch", 0, None),  # what is queued behind this kernel may start
+    CallSpec("grid.wait", 0, None),  # all kernels queued before it have ended
     CallSpec("prefetch", 1, None, "any"),  # of an Address
 )
 CALLS: dict[str, CallSpec] = {spec.name: spec for spec in _SPECS}

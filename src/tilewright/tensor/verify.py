@@ -31,6 +31,8 @@ Of stages flat and device
 17. An access has one index, the row-major offset. Intermediates have one dimension, unless handed
     to an external kernel.                                                    TW2034, TW2046
 18. Vector and unroll loops have constant extents.                            TW2036
+19. Of stage device: every thread comes to a kernel's `grid.wait`, and before it only weights are
+    read, and nothing is written.                                             TW2336
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from tilewright import sym
 from tilewright.base.dtype import BOOL, INDEX, DType
 from tilewright.base.errors import CompilerBug, Excerpt, UserError
 from tilewright.sym import Const, Context, Expr, Size, Var
-from tilewright.tensor import ir
+from tilewright.tensor import dependent_launch, ir
 from tilewright.tensor.calls import CALLS, result_type
 from tilewright.tensor.ir import (
     Address,
@@ -89,7 +91,12 @@ def verify(fn: Function) -> None:
         >>> fn = tensor.parse(text)
         >>> tensor.verify(fn)
     """
-    _Verifier(fn).run()
+    verifier = _Verifier(fn)
+    verifier.run()
+    fault = dependent_launch.fault_of(fn) if fn.stage == ir.DEVICE else None
+    if fault is not None:
+        stmt, what = fault
+        verifier.fail("TW2336", f"this {what}", stmt)
 
 
 @dataclass(frozen=True, slots=True)

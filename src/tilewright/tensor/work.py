@@ -1,9 +1,9 @@
-"""How much a function does: floating-point operations, counted from its blocks."""
+"""How much a function does: operations on numbers, counted from its blocks."""
 
 from __future__ import annotations
 
 from tilewright import sym
-from tilewright.sym import ZERO, Binary, Const, Expr, Var
+from tilewright.sym import ZERO, Binary, Const, Expr, Mul, Var
 from tilewright.tensor.ir import Block, Call, Function, Load, Update
 from tilewright.tensor.visit import blocks, exprs, walk
 
@@ -13,7 +13,8 @@ STANDS_FOR = "stands_for"
 
 
 def flops_of(fn: Function) -> Expr:
-    """Operations on floating-point numbers, over the sizes; a function call counts as one."""
+    """Operations on floating-point numbers, and those of sums of products of integers, over the
+    sizes; a function call counts as one."""
     total: Expr = ZERO
     for block in blocks(fn.body):
         count = _per_instance(block)
@@ -33,6 +34,7 @@ def _per_instance(block: Block) -> int:
     for stmt in walk(block.body):
         if isinstance(stmt, Update):
             count += sum(1 for value in stmt.values if value.dtype.is_float)
+            count += sum(2 for value in stmt.values if _is_integer_product(value))
     return count
 
 
@@ -40,3 +42,7 @@ def _is_operation(expr: Expr) -> bool:
     if isinstance(expr, (Load, Const, Var)) or not expr.dtype.is_float:
         return False
     return isinstance(expr, (Binary, Call))
+
+
+def _is_integer_product(expr: Expr) -> bool:
+    return isinstance(expr, Mul) and expr.dtype.is_int

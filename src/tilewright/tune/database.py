@@ -4,6 +4,7 @@
         database.add(key, trial)              on disk when it returns
         database.keep(key, Winner(...))       what `tw.compile` uses from then on
         database.winner(key)
+        database.measured(key)                seconds of one call in place, None where unknown
 
 Several tuners and compilers may share a file (WAL mode, short transactions). A task is found by a
 digest and compared in full. A file that is damaged, locked, of a newer form or cannot be written is
@@ -28,10 +29,10 @@ import numpy as np
 from tilewright.base.errors import UserError
 from tilewright.base.host import cache_root
 from tilewright.base.version import VERSION
-from tilewright.tune.record import Line, TaskKey, Trial, Winner
+from tilewright.tune.record import Line, TaskKey, Time, Trial, Winner
 
 T = TypeVar("T")
-FORM = 1  # of the tables
+FORM = 2  # of the tables; those of form 1 lack the times
 BUSY_S = 10.0  # how long another writer is waited for
 
 _TABLES = """
@@ -47,6 +48,9 @@ CREATE TABLE IF NOT EXISTS trials (
 CREATE TABLE IF NOT EXISTS winners (
     task INTEGER PRIMARY KEY REFERENCES tasks (id) ON DELETE CASCADE, choices TEXT NOT NULL,
     gain REAL NOT NULL, label TEXT NOT NULL, created REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS times (
+    task INTEGER PRIMARY KEY REFERENCES tasks (id) ON DELETE CASCADE, ns REAL NOT NULL,
+    created REAL NOT NULL);
 """
 _TASK = "digest = ? AND text = ? AND target = ? AND threads = ? AND version = ?"
 
@@ -170,6 +174,14 @@ class Database:
                 ),
             )
 
+    def time(self, key: TaskKey, time_of_call: Time) -> None:
+        """What one call takes in place, compiled with what is kept."""
+        with _typed(self.path), self._transaction():
+            self._sql.execute(
+                "INSERT OR REPLACE INTO times VALUES (?, ?, ?)",
+                (self._task(key), time_of_call.ns, time.time()),
+            )
+
     def forget(self, key: TaskKey) -> None:
         """Compile the task by default again; its trials stay."""
         with _typed(self.path), self._transaction():
@@ -210,6 +222,20 @@ class Database:
                     found[key] = Winner(json.loads(row[0]), row[1], row[2])
         return found
 
+    def measured(self, key: TaskKey) -> float | None:
+        """Seconds that one call takes inside a model; None where nobody measured it.
+
+        Examples:
+            >>> from tilewright.tune import Database, TaskKey
+            >>> Database().measured(TaskKey("graph @f", "cpu", 2)) is None
+            True
+        """
+        with _typed(self.path):
+            row = self._sql.execute(
+                f"SELECT ns FROM times JOIN tasks ON task = id WHERE {_TASK}", _values(key)
+            ).fetchone()
+        return None if row is None else float(row[0]) / 1e9
+
     def trials(self, key: TaskKey) -> list[Trial]:
         """All that was tried for a task, in the order it was tried."""
         with _typed(self.path):
@@ -237,6 +263,12 @@ class Database:
                 given,
             ):
                 yield Line(TaskKey(*row[:4]), Winner(json.loads(row[4]), row[5], row[6]))
+            for row in self._sql.execute(
+                f"SELECT {_KEY}, ns FROM times JOIN tasks ON task = id WHERE {where}"
+                " ORDER BY created",
+                given,
+            ):
+                yield Line(TaskKey(*row[:4]), Time(row[4]))
 
     @property
     def versions(self) -> dict[str, int]:
@@ -299,6 +331,10 @@ class Database:
             count += 1
             if isinstance(line.record, Trial):
                 trials.setdefault(line.key, []).append(line.record)
+                continue
+            if isinstance(line.record, Time):
+                if self.measured(line.key) is None:
+                    self.time(line.key, line.record)
                 continue
             known = self.winner(line.key)
             if known is None or known.gain < line.record.gain:
@@ -406,6 +442,10 @@ class Records:
     def keep(self, key: TaskKey, winner: Winner) -> None:
         self._memory.keep(key, winner)
         self._write(lambda disk: disk.keep(key, winner))
+
+    def time(self, key: TaskKey, time_of_call: Time) -> None:
+        self._memory.time(key, time_of_call)
+        self._write(lambda disk: disk.time(key, time_of_call))
 
     def forget(self, key: TaskKey) -> None:
         self._memory.forget(key)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright.base.version import VERSION
 
-TRIAL, WINNER = "trial", "winner"  # kinds of lines
+TRIAL, WINNER, TIME = "trial", "winner", "time"  # kinds of lines
 
 
 @dataclass(frozen=True)
@@ -52,21 +52,35 @@ class Winner:
 
 
 @dataclass(frozen=True)
+class Time:
+    """What one call of a task takes in place, as it is compiled from now on."""
+
+    ns: float
+
+
+Record = Trial | Winner | Time
+KINDS: Mapping[str, type[Trial] | type[Winner] | type[Time]] = {
+    TRIAL: Trial,
+    WINNER: Winner,
+    TIME: Time,
+}
+
+
+@dataclass(frozen=True)
 class Line:
-    """One record as JSON: a task and a trial or a winner."""
+    """One record as JSON: a task and a trial, a winner or a time."""
 
     key: TaskKey
-    record: Trial | Winner
+    record: Record
 
     def told(self) -> dict[str, Any]:
-        kind = TRIAL if isinstance(self.record, Trial) else WINNER
+        kind = next(name for name, each in KINDS.items() if isinstance(self.record, each))
         return {"kind": kind, **asdict(self.key), **asdict(self.record)}
 
     @staticmethod
     def parse(told: Mapping[str, Any]) -> tuple[Line, int] | None:
         """A record, and how many fields nobody knows; None where it is no record."""
-        kinds: dict[object, type[Trial] | type[Winner]] = {TRIAL: Trial, WINNER: Winner}
-        kind = kinds.get(told.get("kind"))
+        kind = KINDS.get(str(told.get("kind")))
         if kind is None:
             return None
         of_key = {each.name for each in fields(TaskKey)}
@@ -85,13 +99,15 @@ class Line:
         return Line(key, record), len(set(told) - of_key - of_record - {"kind"})
 
 
-def _is_sound(key: TaskKey, record: Trial | Winner) -> bool:
+def _is_sound(key: TaskKey, record: Record) -> bool:
     """Whether the values are of the types they should be: a file may hold anything."""
     texts: list[object] = [key.text, key.target, key.version]
     numbers: list[object]
     if isinstance(record, Trial):
         texts += [record.space, record.choice, record.error, *record.names]
         numbers = [record.ns, record.incumbent_ns, record.estimate_ns, *record.features]
+    elif isinstance(record, Time):
+        numbers = [record.ns]
     else:
         choices: object = record.choices
         if not isinstance(choices, Mapping):

@@ -9,6 +9,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from tilewright.base.errors import TilewrightError
 from tilewright.plugins.torch import tilewright
+from tilewright.plugins.torch.graphs import NativeGraph
 
 REFUSE = {"fallback": "error", "threads": 1}
 
@@ -75,6 +76,31 @@ def test_changed_weights_are_never_used_stale(order):
         for change in order:
             change(net)
             torch.testing.assert_close(compiled(x)[0], net(x)[0], rtol=1e-5, atol=1e-5)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(4, 6, 2, batch_first=True, bidirectional=True)
+        self.gru = nn.GRU(12, 5)
+
+    def forward(self, x):
+        x, (h, c) = self.lstm(x)
+        return *self.gru(x), h, c
+
+
+def test_recurrent_layers_are_one_operator_where_dynamo_lets_them_through():
+    net = Recurrent().eval()
+    with torch._dynamo.config.patch(allow_rnn=True), torch.no_grad():
+        compiled = torch.compile(
+            net, backend=tilewright, options=REFUSE, fullgraph=True, dynamic=True
+        )
+        before = NativeGraph.compilations
+        for length in (7, 9):
+            x = torch.randn(2, length, 4)
+            for made, want in zip(compiled(x), net(x), strict=True):
+                torch.testing.assert_close(made, want, rtol=2e-5, atol=2e-5)
+    assert NativeGraph.compilations == before + 1  # no step is unrolled
 
 
 def test_training_goes_the_way_of_eager():

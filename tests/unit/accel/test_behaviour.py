@@ -83,6 +83,23 @@ def test_requantization_rounds_half_up_and_clamps():
     assert made[0][0] == -100
 
 
+def test_requantized_sums_come_back_as_accumulators():
+    rows = [[10, -10, 5, 100000], [0, 0, 1, 0], [1, 1, 3, 1], [2, 2, 2, 0]]
+    made = alu(rows, [(0, 0, 1)], size=4, fn="rescale", zero=1, low=-100, high=120)
+    assert made[0].tolist() == [4, -1, 6, 120]
+    np.testing.assert_array_equal(made[1:], rows[1:])
+
+
+def test_a_rescale_that_reads_its_own_results_is_refused():
+    rows = np.zeros((8, 4), np.int32)
+    with pytest.raises(
+        ExecutionError, match=r"rescale reads acc\[5\], which an earlier step"
+    ) as caught:
+        alu(rows, [(5, 4, 0), (6, 5, 0)], fn="rescale")
+    assert caught.value.code == "TW7050"
+    alu(rows, [(5, 5, 0), (6, 6, 0)], fn="rescale")  # in place
+
+
 def transfer(text, **inputs):
     stream = parse(f'target "vta-sim {G.options}"\n{text}')
     verify(stream)

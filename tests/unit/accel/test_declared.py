@@ -8,6 +8,7 @@ from tilewright.accel.behaviour import Machine
 from tilewright.accel.build import Builder
 from tilewright.accel.declared import STEPS, step_function
 from tilewright.accel.isa import MicroOp
+from tilewright.accel.isa.table import REQUANTIZING
 from tilewright.accel.simulate import prepare
 from tilewright.base.errors import UserError
 from tilewright.base.geometry import Geometry
@@ -25,7 +26,7 @@ def machine_for(name):
     if name == "gemm":
         builder.task("gemm", uend=1, init=1)
     else:
-        fields = LIMITS if name == "requant" else {}
+        fields = LIMITS if name in REQUANTIZING else {}
         builder.task("alu", uend=1, fn=name, **fields)
     stream = builder.finish()
     machine = Machine(stream, prepare(stream, {}))
@@ -50,9 +51,10 @@ def test_a_step_is_what_was_declared(name, bits):
     made = machine.scratch["acc"][0]
     if name == "gemm":
         operands = [before["inp"][1], before["wgt"][2]]
-    elif name == "requant":
+    elif name in REQUANTIZING:
         limits = [np.array([value], np.int32) for value in LIMITS.values()]
-        operands, made = [acc[1], acc[2], acc[3], acc[4], *limits], machine.scratch["out"][0]
+        operands = [acc[1], acc[2], acc[3], acc[4], *limits]
+        made = machine.scratch["out"][0] if name == "requant" else made
     want = np.zeros_like(made)
     tw.interpret(step_function(name, G), *(np.ascontiguousarray(one) for one in operands), want)
     np.testing.assert_array_equal(made, want)

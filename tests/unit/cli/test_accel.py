@@ -75,3 +75,21 @@ def test_the_rtl_is_written_for_a_geometry(tmp_path):
 
 def test_chips_have_names():
     assert "TW7034" in invoke("report", "--chip", "abacus", code=1).stderr
+
+
+def test_designs_are_explored_for_models(tmp_path):
+    model = tmp_path / "sum.tw"
+    model.write_text(
+        "graph @main(%x: i8[1, 16, 4, 4], %z: i8[1, 16, 4, 4]) { "
+        "%y = quantized_add(%x, %z) {a = 3, b = 4, bias = 0, multiplier = 1073741824, shift = 33} "
+        "return %y }"
+    )
+    drawn = tmp_path / "designs.svg"
+    given = ("explore", model, "--dsp", 60, "--bram", 100, "--designs", 3)
+    text = invoke(*given, "--confirm", 1, "--plot", drawn).stdout
+    assert "sum, Mcycles" in text
+    assert drawn.read_text().startswith("<svg")
+    found = json.loads(invoke(*given, "--json").stdout)
+    assert found["designs"] == 3
+    model.write_text("graph @main(%x: f32[2]) { %y = neg(%x) return %y }")
+    assert "TW7052" in invoke("explore", model, code=1).stderr

@@ -112,7 +112,21 @@ def test_inspect_shows_all_of_a_model(path):
     assert f"@{name}" in invoke("inspect", path, "--kernel", name).stdout
     assert "kernel" in invoke("inspect", path, "--graph").stdout
     assert told["placement"] == {"cpu": len(told["kernels"])}
+    assert told["products"] == {"integers": 0, "floats": 1}
+    assert "products: 0 of integers, 1 of floats" in text
     assert "cpu: %relu = fused(matmul, relu)" in invoke("inspect", path, "--placement").stdout
+
+
+def test_inspect_shows_what_was_chosen_and_what_it_was_chosen_from(tmp_path):
+    text = """graph @main(%x: f32[1, 4, 8, 8], %w: f32[8, 4, 1, 1]) {
+      %y: f32[1, 8, 8, 8] = conv(%x, %w) {strides = (1, 1), pads = (0, 0, 0, 0), dilations = (1, 1)}
+      return %y
+    }"""
+    (tmp_path / "conv.tw").write_text(text)
+    (row,) = report("inspect", tmp_path / "conv.tw", "--choices")
+    assert (row["pass"], row["what"], row["source"]) == ("assign_layout", "conv", "estimated")
+    assert set(row["us"]) == {"channels first", "channels last"} >= {row["chosen"]}
+    assert row["chosen"] in invoke("inspect", tmp_path / "conv.tw", "--choices").stdout
 
 
 HYBRID = """

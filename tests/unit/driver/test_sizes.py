@@ -8,6 +8,12 @@ import pytest
 import tilewright as tw
 from tilewright import graph
 from tilewright.base.errors import UserError
+from tilewright.base.target import Target
+from tilewright.driver.compile import Options, optimize
+from tilewright.driver.kernel_code import function_of, schedule_job
+from tilewright.driver.kernels import KernelSetting
+from tilewright.driver.lowering import jobs_of
+from tilewright.driver.sizes import ranges_of, with_sizes
 
 MODEL = "graph @main(%x: f32[batch, 4], %y: f32[batch, n]) { %z = neg(%x) return %z, %y }"
 
@@ -38,3 +44,47 @@ def test_a_fixed_size_is_a_number():
 def test_absurd_sizes_are_refused(dynamic):
     with pytest.raises(UserError, match="TW6005"):
         tw.compile(graph.parse(MODEL), dynamic=dynamic)
+
+
+PRODUCT = """graph @main(%x: f32[m, 256], %w: f32[256, 512]) -> (f32[m, 512]) {
+  %y = matmul(%x, %w)
+  return %y
+}"""
+SERVER = Target.parse("x86_64-linux-gnu -mcpu=cascadelake")
+
+
+def job(dynamic):
+    """The kernel of a product whose rows are in a range."""
+    module = optimize(with_sizes(graph.parse(PRODUCT), dynamic), SERVER, Options(threads=2))
+    setting = KernelSetting(SERVER, 2, ranges=ranges_of(module))
+    return next(job for job in jobs_of(module, setting).values() if job.label == "matmul")
+
+
+def test_a_range_is_a_condition_of_kernels_and_part_of_their_keys():
+    open_one, bounded = job(None), job({"m": (1, 64)})
+    assert [str(cond) for cond in function_of(bounded).requires] == ["1 <= m", "m <= 64"]
+    assert function_of(open_one).requires == ()
+    assert open_one.key != bounded.key != job({"m": (1, 32)}).key
+    assert graph.parse(str(with_sizes(graph.parse(PRODUCT), {"m": (1, 64)}))).main
+
+
+def test_rules_price_at_a_size_of_the_range():
+    def cost(dynamic):
+        made = job(dynamic)
+        return schedule_job(made, function_of(made)).decisions[0]
+
+    small, large = cost({"m": (1, 4)}), cost({"m": (512, 8192)})
+    assert small.plan != large.plan
+    assert 100 * small.predicted_ns < large.predicted_ns
+    assert cost({"m": (256, 256)}).plan == cost(None).plan  # what is assumed without a range
+
+
+def test_a_range_serves_every_size_in_it():
+    module = tw.compile(graph.parse(PRODUCT), dynamic={"m": (1, 64)}, threads=2, database="")
+    x, w = np.random.default_rng(0).standard_normal((2, 64, 512)).astype(np.float32)
+    weights = np.resize(w, (256, 512)).copy()
+    for m in (1, 2, 7, 63, 64):
+        (y,) = module(x[:m, :256].copy(), weights)
+        np.testing.assert_allclose(np.asarray(y), x[:m, :256] @ weights, rtol=1e-3, atol=1e-3)
+    with pytest.raises(UserError, match=r"the size m is not in 1\.\.64"):
+        module(np.ones((65, 256), np.float32), weights)

@@ -117,3 +117,24 @@ def test_random_plans_keep_what_is_alive_apart():
                 meet = first[i] <= last[j] and first[j] <= last[i]
                 apart = offsets[i] + sizes[i] <= offsets[j] or offsets[j] + sizes[j] <= offsets[i]
                 assert apart or not meet or 0 in (sizes[i], sizes[j])
+
+
+def test_a_state_is_replaced_in_its_own_memory_once_nothing_reads_it():
+    x, h, a, b = (tensor(name, 8) for name in "xhab")
+    graph = Graph("main", (x, h), (kernel([h], a), kernel([a], b)), (a, b))
+    assert plan_memory(graph, states=1).outputs == {a: 0, b: 1}
+
+
+def test_a_state_that_is_read_later_is_replaced_in_the_end():
+    x, h, a, b = (tensor(name, 8) for name in "xhab")
+    graph = Graph("main", (x, h), (kernel([x], b), kernel([h], a)), (a, b))
+    plan = plan_memory(graph, states=1)
+    assert plan.outputs == {a: 0}
+    assert [slot.value for slot in plan.slots] == [b]
+
+
+@pytest.mark.parametrize("pairs", [(), ((1, 0),)])
+def test_a_kernel_replaces_the_state_it_reads_where_it_works_in_place(pairs):
+    x, h, b = (tensor(name, 8) for name in "xhb")
+    graph = Graph("main", (x, h), (kernel([x, h], b, in_place=pairs),), (b,))
+    assert plan_memory(graph, states=1).outputs == ({b: 0} if pairs else {})

@@ -15,7 +15,7 @@ import tilewright
 
 PACKAGE = Path(tilewright.__file__).parent
 FOLDERS = ("rules", "graph/passes")
-LIMIT = 141  # lower it whenever some are gone; 40 is the aim
+LIMIT = 140  # lower it whenever some are gone; 40 is the aim
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ def chosen(work, threads, target=SERVER):
     c = {name: column[kept] for name, column in c.items()}
     cost = Cost.of(**sharing_terms(c, axes, work.units * work.unit_cycles, context))
     row = int(np.argmin(cost.cycles))
+    assert np.isfinite(cost.cycles).all()
     return c["parallel"][row].item(), c["chunk"][row].item()
 
 
@@ -96,3 +97,8 @@ def test_one_image_of_any_number_is_shared_by_threads(made):
     counts = re.findall(r"in parallel 0\.\.(.*?)(?: \{| \[)", text)
     assert counts
     assert all(eval(count, {"b": 1}) >= 2 for count in counts)
+
+
+def test_work_of_any_size_has_a_price():
+    work = Work(1 << 62, 1.0, repeats=1 << 20)  # of a model that asks for more than there is
+    assert chosen(work, 2)[0] == ROWS

@@ -121,6 +121,16 @@ def test_a_padded_convolution_needs_no_check():
     assert requires([X, K, Y]) == []
 
 
+def test_a_read_whose_guard_is_never_met_needs_no_check():
+    A = te.placeholder((1,), name="A")
+    B = te.compute(
+        (3,),
+        lambda i: te.if_then_else(te.all(i * 2 - 3 >= 0, i * 2 - 3 < 1), A[i * 2 - 3], 0.0),
+        name="B",
+    )
+    assert requires([A, B]) == []
+
+
 def test_a_strided_read_needs_no_check():
     (n,) = sizes("n")
     A = te.placeholder((n,), name="A")

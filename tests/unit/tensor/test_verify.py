@@ -441,3 +441,45 @@ def test_03_the_memory_of_a_buffer_is_declared() -> None:
     t = Buffer("T", (const(8),), F32, "lake")
     error = failure(function(ir.Alloc(t, store(to=t))))
     assert (error.code, error.message) == ("TW2047", "the memory of %T: no memory named lake")
+
+
+def early(*body, weights="(1,)"):
+    inside = "\n".join(body)
+    return f"""
+    func @f(%X: f32[32], %W: f32[32], %Y: f32[32]) stage device {{
+      attr weights = {weights}
+      for %t in thread(threadIdx.x) 0..32 {{
+        {inside}
+      }}
+    }}
+    """
+
+
+LAUNCH, WAIT = "eval grid.launch()", "eval grid.wait()"
+USE = "%Y[%t] = %X[%t] * %W[%t]"
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ([LAUNCH, USE], "does not wait itself"),
+        ([LAUNCH, USE, WAIT], "kernels before may still use"),
+        (["alloc %s: f32[1] in local", "%s[0] = %X[%t]", WAIT, "%Y[%t] = %s[0]"], "may still use"),
+        (["%Y[%t] = 0.0", WAIT], "may still use"),
+        ([LAUNCH, "if %t < 16 {", WAIT, USE, "}"], "not every thread comes by"),
+        ([LAUNCH, "for %k in 0..2 {", WAIT, USE, "}"], "not every thread comes by"),
+        ([LAUNCH, WAIT, USE, WAIT], "not every thread comes by once"),
+    ],
+)  # fmt: skip
+def test_a_kernel_uses_nothing_but_weights_before_its_wait(body, what):
+    with pytest.raises(VerifyError) as caught:
+        verify(parse(early(*body)))
+    assert caught.value.code == "TW2336"
+    assert what in caught.value.message
+
+
+def test_weights_may_be_read_before_the_wait():
+    read = ("alloc %s: f32[1] in local", "%s[0] = %W[%t]", WAIT, "%Y[%t] = %X[%t] * %s[0]")
+    verify(parse(early(LAUNCH, *read)))
+    with pytest.raises(VerifyError):
+        verify(parse(early(LAUNCH, *read, weights="()")))

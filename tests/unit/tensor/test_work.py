@@ -23,6 +23,18 @@ def test_products_and_sums_are_counted():
     assert sym.evaluate(counted, {n: 3}) == 3 * 5 * (2 * 8 + 1)
 
 
+def test_products_of_integers_are_counted_and_their_indices_are_not():
+    a, b = te.placeholder((4, 8), "u8", name="a"), te.placeholder((8, 5), "i8", name="b")
+    k = te.reduce_axis((0, 8), name="k")
+
+    def element(i, j):
+        return te.sum(te.cast(a[i, k], "i32") * te.cast(b[k, j], "i32"), axis=k)
+
+    c = te.compute((4, 5), element, name="c")
+    d = te.compute((20,), lambda i: c[i // 5, i % 5], name="d")
+    assert flops_of(te.function([a, b, d], name="f")) is sym.const(4 * 5 * 8 * 2)
+
+
 def test_a_block_is_counted_with_what_it_stands_for():
     a = te.placeholder((4, 6), name="a")
     b = te.compute((4, 6), lambda i, j: a[i, j] + a[i, j] * 2.0, name="b", attrs={STANDS_FOR: 7})

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tilewright.base.errors import UserError
-from tilewright.tune.database import Database, Records, default_path
-from tilewright.tune.record import Line, TaskKey, Trial, Winner
+from tilewright.tune.database import FORM, Database, Records, default_path
+from tilewright.tune.record import Line, TaskKey, Time, Trial, Winner
 
 KEY = TaskKey("graph @f", "cpu", 2)
 TRIAL = Trial("y", "gemm mr=6", 10.0, 12.0, 9.0, "", (1.0, 2.5), ("log_ns", "gemm.mr"))
@@ -64,6 +64,29 @@ def test_a_winner_can_be_forgotten():
     database.keep(KEY, WINNER)
     database.forget(KEY)
     assert database.winner(KEY) is None
+
+
+def test_the_time_of_a_task_is_told_in_seconds_and_travels(tmp_path):
+    database, other = Database(), Database()
+    assert database.measured(KEY) is None
+    database.time(KEY, Time(2500.0))
+    assert database.measured(KEY) == 2.5e-6
+    assert database.measured(replace(KEY, threads=1)) is None
+    database.export(tmp_path / "records.jsonl")
+    other.load(tmp_path / "records.jsonl")
+    assert other.measured(KEY) == 2.5e-6
+
+
+def test_a_file_without_times_gets_them(tmp_path):
+    path = tmp_path / "first.sqlite"
+    with Database(path) as database:
+        database.keep(KEY, WINNER)
+    sql = sqlite3.connect(path)
+    sql.executescript("DROP TABLE times; PRAGMA user_version = 1;")
+    sql.close()
+    with Database(path) as database:
+        database.time(KEY, Time(1.0))
+        assert database.winner(KEY) == WINNER
 
 
 def test_records_travel_as_json_lines(tmp_path):
@@ -125,7 +148,7 @@ def test_a_damaged_file_is_named(tmp_path):
 def test_a_file_without_its_tables_is_damaged(tmp_path):
     path = tmp_path / "a.sqlite"
     with sqlite3.connect(path) as sql:
-        sql.execute("PRAGMA user_version = 1")
+        sql.execute(f"PRAGMA user_version = {FORM}")
     sql.close()
     with Database(path) as database, pytest.raises(UserError) as caught:
         database.trials(KEY)

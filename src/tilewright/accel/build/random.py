@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.accel.accesses import DRAM, accesses
+from tilewright.accel.accesses import DRAM, accesses, check_late_reads
 from tilewright.accel.banks import assign_banks
 from tilewright.accel.isa.steps import micro_array
 from tilewright.accel.isa.stream import Buffer, Instruction, MicroOp, Stream, Value, check_stream
@@ -26,11 +26,13 @@ from tilewright.accel.isa.table import (
     PLACES,
     QUEUES,
     REQUANT_ENTRIES,
+    REQUANTIZING,
     STORE_FORMATS,
     Format,
     depth,
     dram_bytes,
 )
+from tilewright.base.errors import ExecutionError
 from tilewright.base.geometry import Geometry
 
 Fields = dict[str, Value]
@@ -248,7 +250,7 @@ class _Maker:
 
     def _alu(self) -> None:
         function = ALU_FUNCTIONS[self._below(len(ALU_FUNCTIONS))]
-        spare = REQUANT_ENTRIES - 1 if function == "requant" else 0
+        spare = REQUANT_ENTRIES - 1 if function in REQUANTIZING else 0
         fields = self._steps(("acc", "acc", "acc"), spare)
         fields["imm"] = int(self._maybe(0.4))
         span = 40 if function == "shift" else 1 << 31
@@ -257,6 +259,11 @@ class _Maker:
             fields[name] = int(self._random.integers(-128, 128))
         if self._maybe(0.5):
             fields |= {"low": -128, "high": 127}
+        made = Instruction.make("alu", fn=function, **fields)
+        try:
+            check_late_reads(0, made, self._rows[made["ubegin"] : made["uend"]])
+        except ExecutionError:  # a single step reads nothing of its task
+            fields |= {"uend": made["ubegin"] + 1} | {f"n{loop}": 1 for loop in range(LOOPS)}
         self._add("alu", fn=function, **fields)
 
     def _store(self) -> None:

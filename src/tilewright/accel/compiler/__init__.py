@@ -60,11 +60,11 @@ def compile_function(fn: Function, target: Target) -> Stream:
     written = output_buffers(fn)
     buffers, places = [], {}
     for number, param in enumerate(lowered.buffers):
-        size = param.dtype.size_bytes
+        bits = param.dtype.bits
         for dim in param.shape:
-            size *= int(dim.value) if isinstance(dim, Const) else 0
+            bits *= int(dim.value) if isinstance(dim, Const) else 0
         role = "out" if fn.buffers[number] in written else "in"
-        buffers.append(Buffer(param.name, role, size))
+        buffers.append(Buffer(param.name, role, bits // 8))
         places[param] = Place(number)
     folder = Folder(geometry)
     folder.add(lowered, places)

@@ -8,7 +8,7 @@ Buffers that live at the same time lie side by side; others share entries. A buf
 in them by turns, from one allocation to the next: what fills it does not wait for what reads the
 last one. Slots divide what memory is left evenly, so that those of `acc` are in different banks.
 Operands of the ALU are best in different banks themselves: those of `vta.acc(slots=2, bank=2)` lie
-in the second bank and the third by turns.
+in the second bank and the third by turns, beside others in these banks alone.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.visit import rewrite
 
+Span = tuple[int, int, set[int]]  # entries from, to, of these slots
+Held = dict[str, tuple[Span, ...]]
 MEMORIES = {"inp": "i8", "wgt": "i8", "acc": "i32", "out": "i8"}
 
 
@@ -61,7 +63,7 @@ def memory_name(buffer: Buffer) -> str:
 def assign_scratchpads(fn: Function, ctx: PassContext) -> Function:
     geometry = ctx.target.geometry
     plan = _Plan(geometry)
-    plan.visit(fn.body, [], dict.fromkeys(MEMORIES, 0), dict.fromkeys(MEMORIES, 0))
+    plan.visit(fn.body, [], dict.fromkeys(MEMORIES, 0), dict.fromkeys(MEMORIES, ()))
     if not plan.lies:
         return fn
     plan.check(fn)
@@ -82,33 +84,33 @@ def assign_scratchpads(fn: Function, ctx: PassContext) -> Function:
 
 
 class _Plan:
-    """Places within a slot by nesting: what is allocated inside another's life comes behind it."""
+    """Places within a slot by nesting: what is allocated inside another's life lies beside it."""
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
         self.lies: dict[Buffer, _Lies] = {}
         self.fixed = dict.fromkeys(MEMORIES, 0)  # entries of buffers without slots
-        self.turning = dict.fromkeys(MEMORIES, 0)  # entries that a slot needs
+        self.turning = dict.fromkeys(MEMORIES, 0)  # entries that the fullest slot needs
         self.slots = dict.fromkeys(MEMORIES, 1)
 
-    def visit(
-        self, stmt: Stmt, loops: list[For], fixed: dict[str, int], turning: dict[str, int]
-    ) -> None:
+    def visit(self, stmt: Stmt, loops: list[For], fixed: dict[str, int], turning: Held) -> None:
         if isinstance(stmt, For):
             loops = [*loops, stmt]
         elif isinstance(stmt, Alloc) and (name := memory_name(stmt.buffer)):
             slots, bank = stmt.buffer.memory["slots"], stmt.buffer.memory["bank"]
-            is_fixed = slots == 1 and not bank
-            used, most = (fixed, self.fixed) if is_fixed else (turning, self.turning)
             strides = _strides(stmt.buffer, entry_shape(name, self.geometry))
-            turn, steps = _turn(loops), tuple(strides[1:])
-            self.lies[stmt.buffer] = _Lies(name, used[name], slots, bank, turn, steps)
-            self.slots[name] = max(self.slots[name], ACC_BANKS if bank else slots)
-            used[name] += strides[0]
-            most[name] = max(most[name], used[name])
-            self.visit(stmt.body, loops, fixed, turning)
-            used[name] -= strides[0]
-            return
+            lies = _Lies(name, fixed[name], slots, bank, _turn(loops), tuple(strides[1:]))
+            if slots == 1 and not bank:
+                fixed = {**fixed, name: fixed[name] + strides[0]}
+                self.fixed[name] = max(self.fixed[name], fixed[name])
+            else:
+                own = {(bank - 1 + turn) % ACC_BANKS if bank else turn for turn in range(slots)}
+                lies.first = _first_fit(turning[name], own, strides[0])
+                behind = lies.first + strides[0]
+                turning = {**turning, name: (*turning[name], (lies.first, behind, own))}
+                self.turning[name] = max(self.turning[name], behind)
+                self.slots[name] = max(self.slots[name], ACC_BANKS if bank else slots)
+            self.lies[stmt.buffer] = lies
         for child in stmt.children():
             self.visit(child, loops, fixed, turning)
 
@@ -142,6 +144,15 @@ class _Plan:
         for at, stride in zip(index, lies.strides, strict=False):
             address = sym.add(address, sym.mul(at, stride))
         return address
+
+
+def _first_fit(held: tuple[Span, ...], slots: set[int], size: int) -> int:
+    """The first entry from which so many are free in all of these slots."""
+    at = 0
+    for begin, end, others in sorted(held, key=lambda span: span[:2]):
+        if slots & others and begin < at + size and at < end:
+            at = end
+    return at
 
 
 def _strides(buffer: Buffer, entry: tuple[int, ...]) -> list[int]:

@@ -173,7 +173,7 @@ class Folder:
         if place is None:
             raise self._refused(f"%{dram.name} has no place in memory")
         _, kind, name = call.intrin.split("_")
-        op = "store" if kind == "store" else "load" if name in ("inp", "wgt") else "aux"
+        op = "store" if kind == "store" else "aux" if name.startswith("acc") else "load"
         return {"op": op, "fmt": name, "base": place.base, "offset": place.offset}
 
     # ----------------------------------------------------------------------- steps
@@ -196,12 +196,12 @@ class Folder:
             return first and self._alu(
                 {"fn": "mac", "imm": 1, "value": b}, [bases[2], bases[1], 0], _picked(dims, (2, 1))
             )
-        if name == "vta_requant":
+        if name in ("vta_requant", "vta_rescale"):
             near = all(bases[1 + at] == bases[1] + at for at in range(REQUANT_ENTRIES))
             same = all(len({*dim.steps[1 : 1 + REQUANT_ENTRIES]}) == 1 for dim in dims)
             if not near or not same:
                 raise self._refused("bias, multiplier and shift are not neighbours in vta.acc")
-            fields: Fields = {"fn": "requant", **given}
+            fields: Fields = {"fn": name.removeprefix("vta_"), **given}
             for parameter in ("batch", "block_in", "block_out"):
                 fields.pop(parameter, None)
             return self._alu(fields, [bases[4], bases[0], bases[1]], _picked(dims, (4, 0, 1)))

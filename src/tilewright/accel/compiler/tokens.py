@@ -25,6 +25,7 @@ from tilewright.accel.isa.table import (
     PLACES,
     QUEUES,
     REQUANT_ENTRIES,
+    REQUANTIZING,
     depth,
     dram_bytes,
 )
@@ -125,9 +126,10 @@ def touches(task: Instruction, stream: Stream, uops: Indices, units: dict[int, i
     if task.op == "gemm":
         return [*found, Touch("inp", src, False), Touch("wgt", aux, False), Touch("acc", dst, True)]
     found.append(Touch("acc", src, False))
-    if ALU_FUNCTIONS[task["fn"]] == "requant":
+    function = ALU_FUNCTIONS[task["fn"]]
+    if function in REQUANTIZING:
         found += [Touch("acc", aux + extra, False) for extra in range(REQUANT_ENTRIES)]
-        return [*found, Touch("out", dst, True)]
+        return [*found, Touch("out" if function == "requant" else "acc", dst, True)]
     if not task["imm"]:
         found.append(Touch("acc", aux, False))
     return [*found, Touch("acc", dst, True)]

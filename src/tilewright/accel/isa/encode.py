@@ -6,12 +6,17 @@ field uses are 0, and refused if they are not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from tilewright.accel.isa.stream import Instruction, MicroOp, check_fits
 from tilewright.accel.isa.table import (
     BY_NUMBER,
     MICRO_OP,
     MICRO_OP_BITS,
     OPCODE_BITS,
+    OPCODES,
     Field,
     widths,
     word_bytes,
@@ -25,6 +30,29 @@ def encode(instruction: Instruction, geometry: Geometry) -> bytes:
     opcode = instruction.opcode
     body = _pack(opcode.name, opcode.fields, instruction.values, geometry)
     return (opcode.number | body << OPCODE_BITS).to_bytes(word_bytes(geometry), "little")
+
+
+def encode_all(instructions: Sequence[Instruction], geometry: Geometry) -> bytes:
+    """The words of a stream: those of `encode`, many at a time."""
+    lanes = word_bytes(geometry) // 8
+    words = np.zeros((len(instructions), lanes + 1), np.uint64)  # one more for what spills over
+    for opcode in OPCODES:
+        numbers = [at for at, one in enumerate(instructions) if one.op == opcode.name]
+        values = np.array([instructions[at].values for at in numbers], np.int64)
+        words[numbers, 0] |= np.uint64(opcode.number)
+        at = OPCODE_BITS
+        for column, field in enumerate(opcode.fields if numbers else ()):
+            bits = widths(geometry)[field.width]
+            found = values[:, column]
+            for end in (int(found.min()), int(found.max())):
+                check_fits(opcode.name, field, end, bits)
+            packed = found.astype(np.uint64) & np.uint64((1 << bits) - 1)
+            lane, shift = divmod(at, 64)
+            words[numbers, lane] |= packed << np.uint64(shift)
+            if shift + bits > 64:
+                words[numbers, lane + 1] |= packed >> np.uint64(64 - shift)
+            at += bits
+    return np.ascontiguousarray(words[:, :lanes]).astype("<u8").tobytes()
 
 
 def decode(word: bytes, geometry: Geometry) -> Instruction:

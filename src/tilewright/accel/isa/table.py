@@ -167,7 +167,8 @@ _STEPS = (
     ),
 )
 
-ALU_FUNCTIONS = ("add", "max", "min", "shift", "mac", "requant", "mul")
+ALU_FUNCTIONS = ("add", "max", "min", "shift", "mac", "requant", "mul", "rescale")
+REQUANTIZING = ("requant", "rescale")  # into `out`, and back into `acc`
 _OVER = (*(f"i{loop}" for loop in range(LOOPS)), "u")
 
 OPCODES = (
@@ -246,9 +247,11 @@ ALU_DOC = {
     "mul": "acc[dst] = i8(acc[src]) * i8(b), as `mac`, but overwriting",
     "requant": "out[dst] = clamp(round((acc[src] + bias) * multiplier / 2**shift) + zero, low, "
     "high), half up; bias, multiplier, shift per channel: acc[aux], acc[aux + 1], acc[aux + 2]",
+    "rescale": "acc[dst] = what `requant` gives; no step reads what an earlier one has written",
 }
 REQUANT_ENTRIES = 3  # bias, multiplier and shift in neighbouring entries of `acc`
 REQUANT_RELOAD_CYCLES = 3  # when a step has other parameters than the step before
+ALU_GAP_CYCLES = 2  # behind the last step of a task; behind a `rescale`, its whole latency
 
 MICRO_OP = (
     Field("dst", "dst", "entry of acc or out"),

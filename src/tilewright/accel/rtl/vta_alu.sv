@@ -1,8 +1,9 @@
-// The vector unit: acc[dst] = fn(acc[src], acc[aux]), and requantization into `out`.
+// The vector unit: acc[dst] = fn(acc[src], acc[aux]), and requantization into `out` or back.
 //
 // Stages: 0 loops, microcode is read; 1 addresses, operands are read, a cycle for every operand in
 // the same bank; 2 the function, written at once; requantization goes on: 3 bias, 4 product, 5 half,
-// 6 shift, 7 zero point and limits, written.
+// 6 shift, 7 zero point and limits, written. What is written back into `acc` (`rescale`) is written
+// late: the next task waits for it.
 module vta_alu (
     input  logic        clk,
     input  logic        rst,
@@ -47,7 +48,8 @@ module vta_alu (
       .fields(task_word[vta_pkg::ALU_UBEGIN_AT+:vta_pkg::STEPS_BITS]), .busy(busy), .last(last),
       .null_step(null_step), .uop(uop), .dst(dst), .src(src), .aux(aux), .at_zero(at_zero)
   );
-  assign ready = !busy && !valid1;
+  logic [7:2] late;  // steps of a rescale on their way
+  assign ready = !busy && !valid1 && late == '0;
 
   logic [2:0] fn;
   logic imm;
@@ -67,8 +69,9 @@ module vta_alu (
       banks <= task_word[vta_pkg::ALU_BANKS_AT+:4];
     end
   end
-  logic requant, with_aux, with_dst;
-  assign requant = fn == 3'(vta_pkg::ALU_REQUANT);
+  logic requant, rescale, with_aux, with_dst;
+  assign rescale = fn == 3'(vta_pkg::ALU_RESCALE);
+  assign requant = fn == 3'(vta_pkg::ALU_REQUANT) || rescale;
   assign with_aux = !imm && !requant;
   assign with_dst = fn == 3'(vta_pkg::ALU_MAC);
 
@@ -112,7 +115,7 @@ module vta_alu (
   assign in_range = src1 < SW'(vta_pkg::ACC_DEPTH) && dst1 < SW'(vta_pkg::ACC_DEPTH) &&
       (!(with_aux || requant) || aux_most < SW'(vta_pkg::ACC_DEPTH));
   assign trap = works && (!in_range || (read_src && !banks[bank_src]) ||
-                (read_aux && !banks[bank_aux]) || (!requant && !banks[bank_dst]));
+                (read_aux && !banks[bank_aux]) || ((!requant || rescale) && !banks[bank_dst]));
 
   genvar bank;
   generate
@@ -139,8 +142,6 @@ module vta_alu (
   assign value_aux = fresh_aux ? acc_rdata[bank_aux2*AB+:AB] : held_aux;
   assign value_dst = fresh_dst ? acc_rdata[bank_dst2*AB+:AB] : held_dst;
   logic [31:0] value2;
-  assign acc_we = exec2 && !is_requant2 && en;
-  assign acc_waddr = dst2;
 
   // ---- stages 3 to 7, of requantization
   logic exec3, exec4, exec5, exec6, exec7;
@@ -149,7 +150,9 @@ module vta_alu (
   logic [4:0] push2, push3, push4, push5, push6, push7;
   logic [3:0] own2, own3, own4, own5, own6, own7;
   logic [23:0] limits2, limits3, limits4, limits5, limits6, limits7;  // zero, low, high
-  assign out_we = exec7 && en;
+  assign acc_we = en && ((exec2 && !is_requant2) || (exec7 && late[7]));
+  assign acc_waddr = late[7] ? dst7 : dst2;
+  assign out_we = exec7 && !late[7] && en;
   assign out_waddr = dst7;
   assign owned = (busy || valid1 ? banks : '0) | own2 | own3 | own4 | own5 | own6 | own7;
   assign done = ends[7] && en;
@@ -160,6 +163,7 @@ module vta_alu (
       valid1 <= 1'b0;
       {exec2, exec3, exec4, exec5, exec6, exec7} <= '0;
       ends <= '0;
+      late <= '0;
       loads_param2 <= 1'b0;
       {own2, own3, own4, own5, own6, own7} <= '0;
     end else if (en) begin
@@ -170,6 +174,7 @@ module vta_alu (
       exec3 <= exec2 && is_requant2;
       {exec4, exec5, exec6, exec7} <= {exec3, exec4, exec5, exec6};
       ends <= {ends[6:2], finish1 && last1};
+      late <= {late[6:2], valid1 && rescale};
       own2 <= valid1 ? banks : '0;
       {own3, own4, own5, own6, own7} <= {own2, own3, own4, own5, own6};
     end
@@ -237,7 +242,6 @@ module vta_alu (
           default: made = b[31] ? a << left : a >>> right;
         endcase
       end
-      assign acc_wdata[lane*32+:32] = made;
 
       // requantization
       logic signed [31:0] bias, multiplier, src3, total4;
@@ -274,6 +278,7 @@ module vta_alu (
         if ((moved < 64'(low7) ? 64'(low7) : moved) > 64'(high7)) limited = high7;
       end
       assign out_wdata[lane*8+:8] = limited;
+      assign acc_wdata[lane*32+:32] = late[7] ? 32'(limited) : made;
     end
   endgenerate
 

@@ -5,6 +5,8 @@ scheduled = schedule(conv(shape, geometry), Target.parse("vta-sim"))
 
 from __future__ import annotations
 
+import math
+
 from tilewright.accel.rules.conv import CONV
 from tilewright.accel.rules.vector import VECTOR
 from tilewright.base.errors import ScheduleError
@@ -16,6 +18,18 @@ from tilewright.tensor.schedule import Schedule
 from tilewright.tensor.visit import blocks
 
 RULES: RuleSet = ((CONV, VECTOR),)
+
+
+def predicted_cycles(fn: Function, target: Target) -> float:
+    """What the cheapest plan of any rule costs; infinite where none serves the operator."""
+    sch, context = Schedule(fn), RuleContext(target)
+    found = math.inf
+    for block in blocks(fn.body):
+        for rule in RULES[0]:
+            problem = rule.match(sch, sch.get_block(block.name), context)
+            priced = None if problem is None else rule.default(problem, context)
+            found = min(found, math.inf if priced is None else priced.cycles)
+    return found
 
 
 def schedule(fn: Function, target: Target, choice: Choice | None = None) -> tuple[Schedule, Log]:

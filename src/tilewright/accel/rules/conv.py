@@ -4,6 +4,7 @@ While one tile is multiplied, operands of the next part of the reduction are loa
 slot, the last tile is requantized in other banks of `acc`, and the one before is stored. What
 `hold` says stays: `none` loads operands for every part of every tile; `weights` keeps those of some
 output channels for all tiles of the image; `image` keeps a tile of it for all output channels.
+A residual sum at the end is three more passes of the ALU over a tile, and nothing more to store.
 """
 
 from __future__ import annotations
@@ -14,8 +15,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright import sym
-from tilewright.accel.isa.table import OPCODES, REQUANT_RELOAD_CYCLES, depth, word_bytes
-from tilewright.accel.rules.tiles import finish_tile, geometry_of, scoped, sizes, tensorized
+from tilewright.accel.isa.table import (
+    OPCODES,
+    REQUANT_ENTRIES,
+    REQUANT_RELOAD_CYCLES,
+    depth,
+    word_bytes,
+)
+from tilewright.accel.rules.tiles import (
+    factors_of,
+    finish_tile,
+    geometry_of,
+    limits_of,
+    scoped,
+    sizes,
+    tensorized,
+)
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.nest import block_of
 from tilewright.rules.rule import Rule
@@ -25,6 +40,8 @@ from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 
 TASK_CYCLES = 3.0  # what a task more is worth: streams are fetched, and made, one by one
+# Of a residual sum: what GEMM fills and the ALU's other operands are in different banks.
+BANKS = {"acc": 1, "scale": 1, "sum": 1, "par": 1, "a": 3, "b": 3}
 HOLDS = ("none", "weights", "image")
 LATENCY = max(opcode.latency_cycles for opcode in OPCODES)
 
@@ -51,6 +68,8 @@ class Found:
     taps: tuple[int, int]
     row_step: tuple[int, int]  # of windows, and of their taps, in rows that are brought in
     column_step: tuple[int, int]
+    has_residual: bool = False
+    weight_bits: int = 8
 
     def reach(self, tile: Column, axis: int) -> Column:
         """Positions that are brought in for so many windows."""
@@ -76,7 +95,10 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Found | None:
         assert parts is not None
         slopes = [parts[0].get(order[one], sym.ZERO) for one in (window, tap)]
         steps.append(tuple([int(s.value) if isinstance(s, sym.Const) else 0 for s in slopes]))
-    return Found(n * u, o, i, j, c, k, (kh, kw), *[(a or 1, b or 1) for a, b in steps])
+    rows, columns = [(a or 1, b or 1) for a, b in steps]
+    has_residual = find_block(sch.function, "sum") is not None
+    (weights,) = (one for one in sch.function.buffers if one.name == "w")
+    return Found(n * u, o, i, j, c, k, (kh, kw), rows, columns, has_residual, weights.dtype.bits)
 
 
 def even_tiles(extent: int, most: int) -> tuple[int, ...]:
@@ -116,8 +138,15 @@ def used(found: Found, c: Columns) -> dict[str, Column]:
     return {
         "inp": area * found.ratio * np.where(holds_image, found.ins, c["ins"]),
         "wgt": c["outs"] * taps * np.where(holds_weights, found.ins, c["ins"]),
-        "acc": c["outs"] * (c["rows"] * c["columns"] + 3),
+        "acc": _sums(found, c),
     }
+
+
+def _sums(found: Found, c: Columns) -> Column:
+    """Entries of `acc` in a slot; with a residual, a slot is two banks of two tensors each."""
+    tile: Column = c["outs"] * c["rows"] * c["columns"]
+    own = REQUANT_ENTRIES * c["outs"]
+    return 2 * (2 * tile + own + REQUANT_ENTRIES) if found.has_residual else tile + own
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -130,9 +159,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     taps = found.taps[0] * found.taps[1] * found.ratio
     steps = found.images * found.outs * found.rows * found.columns * found.ins * taps
     entries = used(found, c)
-    once = {"inp": g.entry_bytes()["inp"] / bus, "wgt": g.entry_bytes()["wgt"] / bus}
-    image = entries["inp"] * once["inp"]
-    weights = entries["wgt"] * once["wgt"]
+    image = entries["inp"] * g.entry_bytes()["inp"] / bus
+    weights = entries["wgt"] * g.entry_bytes()["wgt"] / bus * found.weight_bits / 8
     loads_image = tiles * np.where(c["hold"] == "image", 1, far * parts)
     loads_weights = np.where(c["hold"] == "weights", far * found.images, tiles * far * parts)
     words = word_bytes(g) / bus
@@ -140,7 +168,9 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     load = loads_image * image + loads_weights * weights + tasks * words
     gemm = steps + 2.0 * tiles * far * parts
     vectors = found.images * found.outs * found.rows * found.columns
-    alu = vectors + far * tiles * c["outs"] * REQUANT_RELOAD_CYCLES
+    passes, gaps = (4, 4 * LATENCY) if found.has_residual else (1, 0)
+    load = load + vectors * (passes > 1) * g.batch * g.block_out / bus
+    alu = vectors * passes + far * tiles * (c["outs"] * REQUANT_RELOAD_CYCLES + gaps)
     store = vectors * g.batch * g.block_out / bus
     slowest = np.maximum.reduce([np.broadcast_to(x, load.shape) for x in (load, gemm, alu, store)])
     part = gemm / (tiles * far * parts)
@@ -173,7 +203,8 @@ def apply(sch: Schedule, found: Found, plan: ConvPlan, context: RuleContext) -> 
     jo, ji = sch.split(j, [None, plan.columns])
     tiles = [io, jo, oo] if plan.hold == "image" else [oo, io, jo]
     sch.reorder(n, u, *tiles, oi, ii, ji, b, f)
-    for name in ("out", "acc"):
+    residual = ("sum", "a") if found.has_residual else ()
+    for name in ("out", *residual, "acc"):
         sch.compute_at(sch.get_block(name), tiles[-1])
     loops = sch.get_loops(sch.get_block("acc"))[-12:]
     an, au, ao, ai, aj, ab, af, c, k, kh, kw, e = loops
@@ -182,13 +213,20 @@ def apply(sch: Schedule, found: Found, plan: ConvPlan, context: RuleContext) -> 
     sch.compute_at(sch.get_block("inp"), jo if plan.hold == "image" else co)
     sch.compute_at(sch.get_block("wgt"), oo if plan.hold == "weights" else co)
     # Parameters beside their sums: in another slot they would be in a bank that GEMM owns.
-    sch.compute_at(sch.get_block("par"), tiles[-1])
-    scoped(sch, ("inp", "wgt", "acc", "par", "out"))
+    beside = ("par", "scale", "b") if residual else ("par",)
+    for name in beside:
+        sch.compute_at(sch.get_block(name), tiles[-1])
+    scoped(sch, ("inp", "wgt", "acc", *beside, *residual, "out"), BANKS if residual else None)
     g = geometry_of(context)
+    if residual:
+        tensorized(sch, "scale", "vta_load_acc", g, 2)
+        tensorized(sch, "a", "vta_rescale", g, 2, **limits_of(sch, "a"))
+        tensorized(sch, "b", "vta_load_acc8", g, 2)
+        tensorized(sch, "sum", "vta_blend", g, 2, **factors_of(block_of(sch.function, "sum").body))
     tensorized(sch, "acc", "vta_gemm", g, 3)
     tensorized(sch, "inp", "vta_load_inp", g, 2)
-    tensorized(sch, "wgt", "vta_load_wgt", g, 2)
-    return finish_tile(sch, g, ["inp", "wgt", "acc"])
+    tensorized(sch, "wgt", "vta_load_wgt" if found.weight_bits == 8 else "vta_load_wgt4", g, 2)
+    return finish_tile(sch, g, ["inp", "wgt", "acc", *residual, *beside[1:]])
 
 
 CONV = Rule("vta_conv", ConvPlan, match, plans, cost, apply)

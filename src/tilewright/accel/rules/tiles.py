@@ -10,7 +10,7 @@ from tilewright.base.errors import ScheduleError
 from tilewright.base.geometry import Geometry
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.nest import block_of
-from tilewright.tensor.ir import Block, Store
+from tilewright.tensor.ir import Block, Load, Stmt, Store
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 SLOTS = 2
@@ -47,22 +47,31 @@ def tensorized(
 def finish_tile(sch: Schedule, g: Geometry, done: list[str]) -> list[BlockRef]:
     """Parameters, requantization and the store, which all operators end in."""
     tensorized(sch, "par", "vta_load_acc", g, 2)
-    zero, low, high = limits_of(sch)
-    tensorized(sch, "out", "vta_requant", g, 2, zero=zero, low=low, high=high)
+    tensorized(sch, "out", "vta_requant", g, 2, **limits_of(sch, "out"))
     tensorized(sch, "y", "vta_store_out", g, 2)
     return [BlockRef(name) for name in (*done, "par", "out", "y")]
 
 
-def limits_of(sch: Schedule) -> tuple[int, int, int]:
+def limits_of(sch: Schedule, stage: str) -> dict[str, int]:
     """Zero point, least and greatest result, read from the requantization itself."""
-    body = block_of(sch.function, "out").body
+    body = block_of(sch.function, stage).body
     assert isinstance(body, Store)
-    value = body.value
-    clamped = value.children()[0]
+    value = clamped = body.value
+    while isinstance(clamped, sym.Cast):
+        clamped = clamped.children()[0]
     if not isinstance(clamped, sym.Min) or not isinstance(clamped.a, sym.Max):
         raise ScheduleError("TW7042", f"{value} is no requantization", help="see accel/operators")
     high, low, moved = clamped.b, clamped.a.b, clamped.a.a
     zero = moved.b if isinstance(moved, sym.Add) else sym.ZERO
     numbers = [int(one.value) for one in (zero, low, high) if isinstance(one, sym.Const)]
-    assert len(numbers) == len(LIMITS)
-    return numbers[0], numbers[1], numbers[2]
+    return {one.name: number for one, number in zip(LIMITS, numbers, strict=True)}
+
+
+def factors_of(body: Stmt) -> dict[str, int]:
+    """What two tensors are multiplied by, of `x * a + z * b`."""
+    found = {}
+    for term in body.value.children() if isinstance(body, Store) else ():
+        read = next(node for node in sym.walk(term) if isinstance(node, Load))
+        factor = next((n for n in term.children() if isinstance(n, sym.Const)), sym.ONE)
+        found[read.buffer.name] = int(factor.value) if isinstance(term, sym.Mul) else 1
+    return found

@@ -13,13 +13,20 @@ import numpy as np
 from tilewright import sym
 from tilewright.accel.isa.table import ACC_BANKS, LOOPS, REQUANT_RELOAD_CYCLES, depth, word_bytes
 from tilewright.accel.rules.conv import LATENCY, TASK_CYCLES, even_tiles
-from tilewright.accel.rules.tiles import finish_tile, geometry_of, scoped, sizes, tensorized
+from tilewright.accel.rules.tiles import (
+    factors_of,
+    finish_tile,
+    geometry_of,
+    scoped,
+    sizes,
+    tensorized,
+)
 from tilewright.base.geometry import Geometry
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.nest import block_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
-from tilewright.tensor.ir import REDUCE, Block, Load, Stmt, Store, Update
+from tilewright.tensor.ir import REDUCE, Block, Update
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 
@@ -45,6 +52,7 @@ class Found:
     reads: tuple[str, ...]  # stages of 8-bit operands
     taps: tuple[int, int] = (1, 1)
     steps: tuple[int, int] = (1, 1)  # of windows
+    reach: tuple[int, int] = (1, 1)  # positions of one window
     passes: int = 1  # over every entry of results
 
 
@@ -60,17 +68,19 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Found | None:
         return Found(1, 1, extents[0], 1, reads, passes=1 + len(reads))
     n, o, i, j = extents[:4]
     kh, kw = (size for size, it in zip(sizes(acc), acc.iters, strict=True) if it.kind == REDUCE)
-    steps = _steps(acc)
-    return Found(n, o, i, j, reads, (kh, kw), steps, 1 + kh * kw)
+    (down, tall), (right, wide) = (_slopes(acc, axis) for axis in (2, 3))
+    reach = ((kh - 1) * tall + 1, (kw - 1) * wide + 1)
+    return Found(n, o, i, j, reads, (kh, kw), (down, right), reach, 1 + kh * kw)
 
 
-def _steps(acc: Block) -> tuple[int, int]:
-    """How far windows of neighbouring results are apart."""
-    found = []
+def _slopes(acc: Block, axis: int) -> tuple[int, int]:
+    """How far windows of neighbouring results are apart along an axis, and taps of a window."""
     read = next(region for region in acc.reads if region.buffer.name == "a")
-    for axis in (2, 3):
-        parts = sym.linear(read.ranges[axis].start, [it.var for it in acc.iters])
-        slope = parts[0].get(acc.iters[axis].var) if parts is not None else None
+    parts = sym.linear(read.ranges[axis].start, [it.var for it in acc.iters])
+    taps = [it for it in acc.iters if it.kind == REDUCE]
+    found = []
+    for it in (acc.iters[axis], taps[axis - 2]):
+        slope = parts[0].get(it.var) if parts is not None else None
         found.append(int(slope.value) if isinstance(slope, sym.Const) else 1)
     return found[0], found[1]
 
@@ -97,8 +107,8 @@ def plans(found: Found, context: RuleContext) -> Space[VectorPlan] | None:
 
 def _area(found: Found, c: Columns) -> Column:
     """Entries of the operand with windows, of a tile."""
-    tall = (c["rows"] - 1) * found.steps[0] + found.taps[0]
-    wide = (c["columns"] - 1) * found.steps[1] + found.taps[1]
+    tall = (c["rows"] - 1) * found.steps[0] + found.reach[0]
+    wide = (c["columns"] - 1) * found.steps[1] + found.reach[1]
     area: Column = c["outs"] * tall * wide
     return area
 
@@ -107,9 +117,8 @@ def _used(found: Found, c: Columns) -> Column:
     results = c["outs"] * c["rows"] * c["columns"]
     has_windows = found.taps != (1, 1)
     second = c["outs"] * found.taps[0] * found.taps[1] if has_windows else results
-    operands = _area(found, c) + (second if "b" in found.reads else 0)
-    used: Column = operands + (results if found.passes > 1 else 0) + c["outs"] * 3
-    return used
+    used: Column = _area(found, c) + (second if "b" in found.reads else 0) + c["outs"] * 3
+    return np.maximum(used, results)  # which share no bank with the first operand
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -122,7 +131,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     )
     results = c["outs"] * c["rows"] * c["columns"]
     entry = g.batch * g.block_out / g.bus_bytes
-    operands = _used(found, c) - (results if found.passes > 1 else 0)
+    operands = _used(found, c)
     # Taps are loops of one task, but for the first ones, which overwrite.
     tasks = tiles * (3.0 + len(found.reads) + min(found.passes, LOOPS))
     load = tiles * operands * entry + tasks * word_bytes(g) / g.bus_bytes
@@ -166,24 +175,13 @@ def apply(sch: Schedule, found: Found, plan: VectorPlan, context: RuleContext) -
 def _steps_of_alu(sch: Schedule, found: Found, g: Geometry) -> None:
     body = block_of(sch.function, "acc").body
     if not isinstance(body, Update):
-        a, b = factors_of(body)
-        tensorized(sch, "acc", "vta_blend", g, 2, a=a, b=b)
+        tensorized(sch, "acc", "vta_blend", g, 2, **factors_of(body))
         return
     loops = sch.get_loops(sch.get_block("acc"))
     n, o, i, j, b_, f, kh, kw = loops[-8:]
     sch.reorder(kh, kw, n, o, i, j, b_, f)
     name = "vta_max" if body.reducer.name == "max" else "vta_mac"
     tensorized(sch, "acc", name, g, 2)
-
-
-def factors_of(body: Stmt) -> tuple[int, int]:
-    """What two tensors are multiplied by, of `x * a + z * b`."""
-    found = {}
-    for term in body.value.children() if isinstance(body, Store) else ():
-        read = next(node for node in sym.walk(term) if isinstance(node, Load))
-        factor = next((n for n in term.children() if isinstance(n, sym.Const)), sym.ONE)
-        found[read.buffer.name] = int(factor.value) if isinstance(term, sym.Mul) else 1
-    return found["a"], found["b"]
 
 
 VECTOR = Rule("vta_vector", VectorPlan, match, plans, cost, apply)

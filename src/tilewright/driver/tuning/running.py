@@ -45,6 +45,7 @@ class Measured:
     ns: float
     flops: int
     size_bytes: int
+    calls: int = 1
 
 
 class Running:
@@ -108,6 +109,7 @@ class Running:
                     known.ns + each.ns / count,
                     known.flops + each.flops // count,
                     known.size_bytes + each.size_bytes // count,
+                    max(1, self._sites.count(name)),
                 )
         return found
 

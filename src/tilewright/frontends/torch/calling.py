@@ -5,8 +5,8 @@ Tensors go in and come out by DLPack: contiguous ones are not copied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tilewright.base.errors import UserTypeError
+from tilewright.frontends.torch.tensors import tensor_of
 from tilewright.runtime.module import Module
+from tilewright.runtime.stateful import StatefulModule
 
 
 @dataclass
@@ -27,13 +29,13 @@ class Structure:
     # Of each flattened argument: which input it is, or None where it is a constant of the trace.
     order: list[int | None] = field(default_factory=list)
     constants: dict[int, Any] = field(default_factory=dict)  # by place among the arguments
-    states: dict[str, torch.Tensor] = field(default_factory=dict)  # buffers that calls change
+    # Buffers that calls change: states, in the model's own memory.
+    states: dict[str, torch.Tensor] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)  # of results
     # Of each flattened result: ("tensor", "complex" or "number", which result), or ("constant", a
     # value).
     results: list[tuple[str, Any]] = field(default_factory=list)
-    # What a call changes: ("state" or "input", which, by which result).
-    changes: list[tuple[str, int, int]] = field(default_factory=list)
+    changes: list[tuple[int, int]] = field(default_factory=list)  # inputs, by which results
 
 
 def as_input(value: Any) -> Any:
@@ -55,13 +57,17 @@ def as_tensor(array: Any) -> torch.Tensor:
 
 
 class TorchModule(Module):
-    """A compiled model that is called as the PyTorch model was."""
+    """A compiled model that is called as the PyTorch model was.
+
+    Buffers that calls change are the model's own, as in eager: `states` by their names, which
+    `reset` brings back to what they were at first. Calls that change any come one after the other.
+    """
 
     def __init__(self, inner: Module, structure: Structure) -> None:
         self.inner, self.structure = inner, structure
         self.inputs, self.outputs = inner.inputs, inner.outputs
         self.threads, self.fallbacks = inner.threads, inner.fallbacks
-        self.timings = inner.timings
+        self.timings, self.choices = inner.timings, inner.choices
         self._runtime = inner._runtime
 
     @property
@@ -74,16 +80,45 @@ class TorchModule(Module):
     ) -> Any:
         """The results, as the model itself gives them; with `out`, tensors in order."""
         given = self._flattened(args, named)
-        states = list(self.structure.states.values())
-        values = [as_input(value) for value in (*given, *states)]
+        values = [as_input(value) for value in given]
+        lent = None if out is None else [as_input(each) for each in out]
+        made = self._run(values, threads, lent)
         if out is not None:
-            return self.inner(*values, threads=threads, out=[as_input(each) for each in out])
-        made = self.inner(*values, threads=threads)
+            return made
         tensors = [as_tensor(array) for array in made]
-        for kind, which, result in self.structure.changes:
-            target = states[which] if kind == "state" else given[which]
-            target.detach().copy_(tensors[result])
+        for which, result in self.structure.changes:
+            given[which].detach().copy_(tensors[result])
         return pytree.tree_unflatten(self._results(tensors), self.structure.out_spec)
+
+    def _run(self, values: Sequence[Any], threads: int, out: Sequence[Any] | None) -> Any:
+        if not isinstance(self.inner, StatefulModule):
+            return self.inner(*values, threads=threads, out=out)
+        kept = self.structure.states.values()
+        states = [as_input(state) for state in kept]
+        made = self.inner.call_on(states, values, threads, out)
+        for state, written in zip(kept, states, strict=True):
+            if written.data_ptr() != state.data_ptr():  # it was not contiguous
+                state.detach().copy_(written)
+            elif not state.is_inference():
+                torch.autograd.graph.increment_version(state)
+        return made
+
+    @property
+    def states(self) -> Mapping[str, torch.Tensor]:
+        """The buffers that calls change."""
+        return self.structure.states
+
+    def reset(self) -> None:
+        """Bring the states back to what they were when the model was compiled."""
+        if isinstance(self.inner, StatefulModule):
+            for state, begin in zip(self.states.values(), self.inner.begins, strict=True):
+                state.detach().copy_(tensor_of(begin, state.dtype))
+
+    def fork(self) -> TorchModule:
+        """The same code and weights with states of its own, which begin as these are."""
+        states = {name: state.detach().clone() for name, state in self.states.items()}
+        inner = self.inner.fork() if isinstance(self.inner, StatefulModule) else self.inner
+        return TorchModule(inner, replace(self.structure, states=states))
 
     def _results(self, tensors: Sequence[Any]) -> list[Any]:
         made: list[Any] = []
@@ -149,5 +184,5 @@ class TorchModule(Module):
         return super().profile(*args, **named)
 
     def save(self, path: str | Path, name: str = "") -> Path:
-        """Write the model as a file; buffers that calls change are its last inputs and outputs."""
+        """Write the model as a file; states begin there as they were when it was compiled."""
         return self.inner.save(path, name)

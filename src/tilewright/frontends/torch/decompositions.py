@@ -6,6 +6,7 @@ ATen is taken further apart, by PyTorch's own formulas, where no rule would say 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,13 @@ TAKEN_APART = (
     *("batch_norm_backward", "_fused_rms_norm_backward"),
 )
 
+# Quantization by tokens, as PyTorch's own functions of the same names.
+QUANTIZED = "torch.ao.quantization.fx._decomposed"
+FORMULAS = (
+    *("choose_qparams_per_token", "choose_qparams_per_token_asymmetric"),
+    *("quantize_per_token", "dequantize_per_token"),
+)
+
 
 def operator(name: str) -> Any:
     """The overload a name stands for, `default` where it names none."""
@@ -67,4 +75,13 @@ def under_autograd() -> dict[Any, Callable[..., Any]]:
 
 def _further() -> dict[Any, Callable[..., Any]]:
     found = [operator(name) for name in TAKEN_APART]
-    return {op: decomposition_table[op] for op in found if op in decomposition_table}
+    return {op: decomposition_table[op] for op in found if op in decomposition_table} | _quantized()
+
+
+def _quantized() -> dict[Any, Callable[..., Any]]:
+    """Formulas of operators of quantized models, where such a model has had them loaded."""
+    module = sys.modules.get(QUANTIZED)
+    if module is None:
+        return {}
+    library = torch.ops.quantized_decomposed
+    return {getattr(library, name).default: getattr(module, name) for name in FORMULAS}

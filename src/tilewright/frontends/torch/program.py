@@ -15,7 +15,14 @@ from typing import Any
 
 import torch
 from torch.export import Dim, ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    OutputKind,
+    SymBoolArgument,
+    SymFloatArgument,
+    SymIntArgument,
+)
 
 from tilewright.base.errors import TilewrightError, UserError
 from tilewright.frontends.common.report import report
@@ -33,6 +40,7 @@ Range = int | tuple[int, int]
 Dynamic = bool | Mapping[str, Any]
 
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_NUMBERS = (SymIntArgument, SymFloatArgument, SymBoolArgument)
 _MUTATED = (
     OutputKind.BUFFER_MUTATION,
     OutputKind.USER_INPUT_MUTATION,
@@ -245,7 +253,9 @@ class _Import:
         values = self._outputs(made, structure)
         values = importer.guarded(values, self.builder)
         graph = self.builder.graph(*values)
-        module = Module({"main": graph}, importer.constants, outputs=tuple(structure.names))
+        states = tuple(self._begins(*state) for state in structure.states.items())
+        outputs = tuple(structure.names)
+        module = Module({"main": graph}, importer.constants, outputs=outputs, states=states)
         return Imported(module, structure, {**self._ranges(), **self._given_ranges()})
 
     # ------------------------------------------------------------------ inputs
@@ -281,7 +291,7 @@ class _Import:
                 self.importer.problems.setdefault(reason, []).append(node.name)
         for node, name, tensor in held:
             self.env[node] = self.importer.param(self.builder, _word(name), node.meta["val"])
-            structure.states[name] = tensor
+            structure.states[name] = torch.view_as_real(tensor) if tensor.is_complex() else tensor
         return structure
 
     def _input(self, node: torch.fx.Node, structure: Structure) -> None:
@@ -306,6 +316,13 @@ class _Import:
             return parted(self.builder, self.builder.constant(array_of(parts, name), _word(name)))
         return self.builder.constant(array_of(tensor, name), _word(name))
 
+    def _begins(self, name: str, tensor: torch.Tensor) -> str:
+        """The constant that a state begins with."""
+        while name in self.importer.constants:
+            name += "_"
+        self.importer.constants[name] = array_of(tensor.detach().clone(), name)
+        return name
+
     def _tensor(self, spec: Any) -> torch.Tensor:
         state, constants = self.program.state_dict, self.program.constants
         found: torch.Tensor | None = state.get(spec.target)
@@ -314,17 +331,18 @@ class _Import:
     # ------------------------------------------------------------------ outputs
 
     def _outputs(self, made: Sequence[Any], structure: Structure) -> list[Value]:
-        """Results of ours: what the model gives, then what it changes."""
+        """Results of ours: what the model gives and which inputs it changes, then its states."""
         values: list[Value] = []
         user_inputs = {name: at for at, name in enumerate(structure.inputs)}
-        states = {name: at for at, name in enumerate(structure.states)}
+        states: dict[str, Any] = {}
         for result, spec in zip(made, self.signature.output_specs, strict=True):
             if spec.kind is OutputKind.TOKEN:
                 continue
+            if spec.kind in _MUTATED and spec.target in structure.states:
+                states[spec.target] = result
+                continue
             if spec.kind in _MUTATED:
-                where = states if spec.target in states else user_inputs
-                kind = "state" if where is states else "input"
-                structure.changes.append((kind, where[spec.target], len(values)))
+                structure.changes.append((user_inputs[spec.target], len(values)))
             elif isinstance(result, Pair):
                 structure.results.append(("complex", len(values)))
             elif not isinstance(result, Value):
@@ -332,11 +350,14 @@ class _Import:
                     structure.results.append(("constant", getattr(spec.arg, "value", None)))
                     continue
                 structure.results.append(("number", len(values)))
+            elif isinstance(spec.arg, _NUMBERS):
+                structure.results.append(("number", len(values)))
             else:
                 structure.results.append(("tensor", len(values)))
             values.append(self.importer.as_value(result, self.builder))
             structure.names.append(_word(spec.arg.name))
-        return values
+        return [*values, *(self.importer.as_value(states[name], self.builder)
+                           for name in structure.states)]  # fmt: skip
 
     # ------------------------------------------------------------------ sizes
 

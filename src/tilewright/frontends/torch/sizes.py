@@ -85,6 +85,12 @@ class Sizes:
             base, power = expr.args
             if int(power) >= 1:
                 return reduce(sym.mul, [self._built(base)] * int(power))
+        if kind == "Piecewise":
+            *cases, (last, _) = expr.args
+            made = self._built(last)
+            for value, cond in reversed(cases):
+                made = sym.select(self._built(cond), self._built(value), made)
+            return made
         if kind == "Where":
             return sym.select(*(self._built(each) for each in expr.args))
         if kind in ("Identity", "TruncToInt", "ToFloat", "FloorToInt"):

@@ -85,3 +85,10 @@ def array_of(tensor: torch.Tensor, what: str = "a tensor") -> Array:
         return np.asarray(plain.numpy())
     bits = plain.view(_AS_BITS[tensor.element_size()]).numpy()
     return np.asarray(bits.view(of.numpy))
+
+
+def tensor_of(array: Array, of: torch.dtype) -> torch.Tensor:
+    """An array that `array_of` made of a tensor of an element type, as such a tensor."""
+    if dtype_of(of).is_int or of in _OWN:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(np.dtype(f"i{array.itemsize}"))).view(of)

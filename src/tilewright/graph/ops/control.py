@@ -253,12 +253,13 @@ OPS = (
     ),
     Op(
         "require",
-        "The value, where the condition holds; else running the model fails with the message.",
+        "The value, where the condition holds; else running the model fails with the message. "
+        "`within`, (size, least, most), says that the condition is that of a range.",
         (Input("cond", BOOLEAN), Input("value", ANY)),
         _require_type,
         _require,
         OPAQUE,
-        (Attr("message", str, required=True),),
+        (Attr("message", str, required=True), Attr("within", tuple, ())),
         evaluate=lambda call: call.value(1),
     ),
     Op(

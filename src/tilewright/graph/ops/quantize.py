@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.dtype import F32, DType, dtype
-from tilewright.graph.op import ANY, ELEMENTWISE, FLOAT, NUMBER, Attr, Call, Input, Op
+from tilewright.base.dtype import F32, U8, DType, dtype
+from tilewright.graph.op import ANY, ELEMENTWISE, FLOAT, INTEGER, NUMBER, Attr, Call, Input, Op
 from tilewright.graph.ops.cast import cast_array
 from tilewright.graph.ops.rules import same_dim
 from tilewright.graph.types import TensorType, Type
 
 Array = np.ndarray[Any, Any]
 
+TABLE = 256  # bytes there are
 _GRANULARITY = (Attr("axis", int, 1), Attr("block_size", int, 0))
 
 
@@ -92,7 +93,23 @@ def _dequantize(call: Call, x: Array, scale: Array, zero: Array | None = None) -
     return cast_array(moved.astype(of) * _spread(scale, x, axis, block).astype(of), to)
 
 
+def _lookup_type(call: Call) -> tuple[Type, ...]:
+    if call.tensor(0).dtype is not U8:
+        raise call.error("TW1007", f"lookup_bytes takes u8, not {call.tensor(0).dtype}")
+    if call.shape(1) != (sym.const(TABLE),):
+        raise call.error("TW1015", f"the table of lookup_bytes has not {TABLE} elements")
+    return (TensorType(call.tensor(1).dtype, call.tensor(0).shape),)
+
+
 OPS = (
+    Op(
+        "lookup_bytes",
+        "table[x], one result for each of 256 bytes.",
+        (Input("x", INTEGER), Input("table", ANY)),
+        _lookup_type,
+        lambda call, x, table: table[x],
+        ELEMENTWISE,
+    ),
     Op(
         "quantize",
         "x / scale (1 if there is none), rounded to even, plus the zero point, saturated.",

@@ -25,6 +25,8 @@ from tilewright.graph.passes.lower_precision import (
 from tilewright.graph.passes.match_signs import match_signs
 from tilewright.graph.passes.merge_common_subexpressions import merge_common_subexpressions
 from tilewright.graph.passes.merge_parallel_matmuls import merge_parallel_matmuls
+from tilewright.graph.passes.prefer_integers import prefer_integers
+from tilewright.graph.passes.quantize_by_reciprocals import quantize_by_reciprocals
 from tilewright.graph.passes.recognize_attention import recognize_attention
 from tilewright.graph.passes.recognize_norms import recognize_norms
 from tilewright.graph.passes.recognize_quantized import recognize_quantized
@@ -34,6 +36,7 @@ from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
 from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
 from tilewright.graph.passes.stream_attention import stream_attention
+from tilewright.graph.passes.tabulate_bytes import tabulate_bytes
 from tilewright.graph.passes.trim_kernels import trim_kernels
 from tilewright.graph.passes.unfold_convolutions import unfold_convolutions
 from tilewright.graph.passes.unroll_single_steps import unroll_single_steps
@@ -41,8 +44,10 @@ from tilewright.graph.passes.widen_bytes import widen_bytes
 from tilewright.graph.passes.widen_groups import widen_groups
 from tilewright.graph.passes.widen_products import widen_products
 
-# Before all others, where products of a quantized model are to be those of its integers.
-QUANTIZED = (recognize_quantized,)
+# Before all others: products of a quantized model are those of its integers, where the target is
+# made for them; or wherever it is asked for.
+PREFERRED = (prefer_integers,)
+QUANTIZED = (recognize_quantized, quantize_by_reciprocals)
 
 # From an imported model to a canonical one: shapes known, constants folded, nothing twice.
 CANONICAL = (
@@ -112,8 +117,9 @@ LOWER_PRECISION_TF32 = (lower_precision_tf32, *LOWER_PRECISION[1:])
 # Where tensor cores do the products of attention.
 STREAMED = (stream_attention,)
 
-# Where products of a quantized model are those of its integers: scales become one.
-SCALED = (fold_scales, remove_dead_nodes)
+# Where products of a quantized model are those of its integers: functions of bytes become tables,
+# scales become one.
+SCALED = (tabulate_bytes, remove_dead_nodes, fold_scales, remove_dead_nodes)
 
 # Of convolutions of integers, windows become rows; operands get the width that is multiplied.
 UNFOLDED = (

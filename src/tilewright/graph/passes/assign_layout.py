@@ -4,6 +4,9 @@ Every node that can work on either form is on one of two sides; the others, and 
 and gives, stay as written. A side costs what kernels take there, and a value that is made on one
 side and used on the other costs a transpose. The cheapest division is a minimum cut. Transposes
 stand at the borders only; those of constants are folded, and those that meet cancel.
+
+Kernels take what was measured of them in both forms, where tuning did (`graph/costs.py`), else what
+the target's rates make of their operations and bytes.
 """
 
 from __future__ import annotations
@@ -13,44 +16,58 @@ from dataclasses import dataclass, replace
 from tilewright.base.passes import PassContext
 from tilewright.graph import cost
 from tilewright.graph.build import make_node
+from tilewright.graph.costs import (
+    ESTIMATED,
+    Candidate,
+    Price,
+    alone,
+    costs_of,
+    note_choice,
+)
 from tilewright.graph.following import Following, following, is_free, rank_of
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.min_cut import INFINITE, Network
+from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import channels_first, channels_last
 from tilewright.graph.types import TensorType, Type
 from tilewright.graph.visit import map_graphs, users
 from tilewright.sym import Const
 
-FLOP = 0.06  # one multiplication or addition of a good kernel, in bytes moved
 SLOW = 3.0  # a convolution channels first takes so many times as long
-FREE = 1.0  # a transpose that moves nothing, so that neighbours stay together
-TOGETHER = 0.25  # between equals: work that follows a convolution stays with it
+FREE_BYTES = 1.0  # a transpose that moves nothing, so that neighbours stay together
+TOGETHER_BYTES = 0.25  # between equals: work that follows a convolution stays with it
 SLOW_PLANES = 0.6  # what a depthwise convolution takes longer channels first, per byte moved
 TRANSPOSED = 2.0  # a byte that changes its place, in bytes moved
+
+Makers = dict[Value, Node]
+FIRST, LAST = "channels first", "channels last"
+CONVOLUTIONS = ("conv", "conv_transpose", "conv_integer")
+# What has kernels that differ by the form; all else follows.
+KERNELS = (*CONVOLUTIONS, "resize", *(name for name in OPS if name.endswith("_pool")))
 
 
 def assign_layout(module: Module, ctx: PassContext) -> Module:
     """Before: conv(x).   After: transpose(conv(transpose(x)) {layout = "channels_last"})."""
-    return map_graphs(module, _assign)
+    return map_graphs(module, lambda graph: _assign(graph, _Weigher(ctx)))
 
 
-def _assign(graph: Graph) -> Graph:
-    nodes = tuple([_with_bodies(node) for node in graph.nodes])
+def _assign(graph: Graph, weigher: _Weigher) -> Graph:
+    nodes = tuple([_with_bodies(node, weigher) for node in graph.nodes])
     if any(a is not b for a, b in zip(nodes, graph.nodes, strict=True)):
         graph = replace(graph, nodes=nodes)
     able = {node: found for node in graph.nodes if (found := following(node)) is not None}
-    if not any(_gain(node) > 0 for node in able):
+    if not any(node.op in KERNELS for node in able):
         return graph
-    chosen = _choose(graph, able)
+    chosen = _choose(graph, able, weigher)
     if not chosen:
         return graph
     return _Move(chosen).graph(graph)
 
 
-def _with_bodies(node: Node) -> Node:
+def _with_bodies(node: Node, weigher: _Weigher) -> Node:
     if not node.bodies:
         return node
-    bodies = tuple([_assign(body) for body in node.bodies])
+    bodies = tuple([_assign(body, weigher) for body in node.bodies])
     same = all(a is b for a, b in zip(bodies, node.bodies, strict=True))
     return node if same else replace(node, bodies=bodies)
 
@@ -58,16 +75,83 @@ def _with_bodies(node: Node) -> Node:
 # ------------------------------------------------------------------------------------ costs
 
 
-def _gain(node: Node) -> float:
-    """What a node takes longer channels first than last."""
-    if node.op in ("conv", "conv_transpose", "conv_integer"):
-        moved = cost.size_bytes(node.outputs[0]) + _size(node.inputs[0])
-        if _is_depthwise(node):
-            return SLOW_PLANES * moved * float(max(node["strides"]))
-        return (SLOW - 1) * (cost.operations(node) * FLOP + moved)
-    if node.op.endswith("_pool") or node.op == "resize":
-        return float(max(cost.size_bytes(node.outputs[0]), _size(node.inputs[0])))
-    return 0.0
+class _Weigher:
+    """What nodes take on both sides, and what values take to change sides, in nanoseconds."""
+
+    def __init__(self, ctx: PassContext) -> None:
+        self.ctx, self.costs, self.rates = ctx, costs_of(ctx), cost.rates_of(ctx.target)
+
+    @property
+    def together(self) -> float:
+        return TOGETHER_BYTES * self.rates.byte_ns
+
+    def prices(self, node: Node, found: Following, makers: Makers) -> tuple[Price, Price] | None:
+        """A kernel channels first, and last; None of a node that is as good either way."""
+        if node.op not in KERNELS:
+            return None
+        measured = self._measured(node, found, makers)
+        return self._estimated(node) if measured is None else measured
+
+    def _measured(self, node: Node, found: Following, makers: Makers) -> tuple[Price, Price] | None:
+        if self.costs is None or not self.costs.has_times:
+            return None
+        given = [value for value in node.inputs if value is not None]
+        weights = frozenset(at for at, value in enumerate(given) if _is_constant(value, makers))
+        candidates = (
+            Candidate(FIRST, alone(node), weights),
+            Candidate(LAST, alone(_moved_node(node, found)), weights),
+        )
+        prices = self.costs.measured(candidates)
+        return None if prices is None else (prices[0], prices[1])
+
+    def _estimated(self, node: Node) -> tuple[Price, Price]:
+        size_bytes = cost.size_bytes(node.outputs[0])
+        moved_ns = (size_bytes + _size(node.inputs[0])) * self.rates.byte_ns
+        if node.op not in CONVOLUTIONS:
+            moved_ns = max(size_bytes, _size(node.inputs[0])) * self.rates.byte_ns
+            last, first = moved_ns, 2 * moved_ns
+        elif _is_depthwise(node):
+            last = moved_ns
+            first = last + SLOW_PLANES * moved_ns * float(max(node["strides"]))
+        else:
+            last = cost.operations(node) * self.rates.operation_ns / 2 + moved_ns
+            first = SLOW * last
+        return Price(FIRST, first, ESTIMATED), Price(LAST, last, ESTIMATED)
+
+    def transposed(self, value: Value, makers: Makers) -> float:
+        """What it costs to move a value."""
+        shape = value.tensor.shape or ()
+        if len(shape) < 3 or _is_constant(value, makers):
+            return 0.0
+        if is_free(shape):
+            return FREE_BYTES * self.rates.byte_ns
+        if self.costs is not None and self.costs.has_times:
+            perm = channels_last(range(len(shape)))
+            node = make_node("transpose", (Value(value.name, value.type),), {"perm": perm})
+            prices = self.costs.measured((Candidate("transpose", alone(node)),))
+            if prices is not None:
+                return prices[0].ns
+        moved_ns = cost.size_bytes(value) * TRANSPOSED * self.rates.byte_ns
+        return moved_ns + self.rates.launch_ns
+
+
+def _is_constant(value: Value, makers: Makers) -> bool:
+    maker = makers.get(value)
+    return maker is not None and maker.op == "constant"
+
+
+def _moved_node(node: Node, found: Following) -> Node:
+    """A node by itself, on moved operands."""
+
+    def moved(value: Value, moves: bool) -> Value:
+        is_image = moves and rank_of(value) >= 3
+        return Value(value.name, _moved_type(value.tensor) if is_image else value.type)
+
+    pairs = zip(node.inputs, found.inputs, strict=True)
+    given = [None if value is None else moved(value, moves) for value, moves in pairs]
+    made = zip(node.outputs, found.outputs, strict=True)
+    types = [moved(value, moves).type for value, moves in made]
+    return make_node(node.op, given, found.attributes, node.loc, types=types)
 
 
 def _is_depthwise(node: Node) -> bool:
@@ -82,25 +166,22 @@ def _size(value: Value | None) -> int:
     return 0 if value is None else cost.size_bytes(value)
 
 
-def _transposed(value: Value, makers: dict[Value, Node]) -> float:
-    """What it costs to move a value."""
-    shape = value.tensor.shape or ()
-    maker = makers.get(value)
-    if len(shape) < 3 or (maker is not None and maker.op == "constant"):
-        return 0.0
-    if is_free(shape):
-        return FREE
-    return cost.size_bytes(value) * TRANSPOSED + cost.LAUNCH
-
-
-def _choose(graph: Graph, able: dict[Node, Following]) -> dict[Node, Following]:
+def _choose(graph: Graph, able: dict[Node, Following], weigher: _Weigher) -> dict[Node, Following]:
     """The nodes that are to work channels last: a minimum cut."""
     network = Network()
     last, first = network.node(), network.node()  # the two sides
     place = {node: network.node() for node in able}
-    for node in able:
-        network.edge(last, place[node], _gain(node) or TOGETHER)
     makers = {value: node for node in graph.nodes for value in node.outputs}
+    weighed: dict[Node, tuple[Price, Price]] = {}
+    for node, found in able.items():
+        prices = weigher.prices(node, found, makers)
+        if prices is None:
+            network.edge(last, place[node], weigher.together)
+            continue
+        weighed[node] = prices
+        gain = prices[0].ns - prices[1].ns
+        network.edge(last, place[node], gain)
+        network.edge(place[node], first, -gain)
     uses = users(graph)
     results = dict.fromkeys(graph.results)
     for value in (*graph.params, *makers):
@@ -113,10 +194,13 @@ def _choose(graph: Graph, able: dict[Node, Following]) -> dict[Node, Following]:
         readers = [_reader(value, node, able, place, first) for node in uses.get(value, ())]
         if value in results:
             readers.append(first)
-        _join(network, made, readers, _transposed(value, makers))
+        _join(network, made, readers, weigher.transposed(value, makers))
         if maker is not None and maker.op == "transpose":
-            _cancel(network, last, maker, able, place, makers)
+            _cancel(network, last, maker, able, place, makers, weigher)
     side = network.cut(last, first)
+    for node, prices in weighed.items():
+        chosen = prices[1] if place[node] in side else prices[0]
+        note_choice(weigher.ctx, "assign_layout", node, node.op, chosen.name, prices)
     return {node: found for node, found in able.items() if place[node] in side}
 
 
@@ -152,7 +236,8 @@ def _cancel(
     node: Node,
     able: dict[Node, Following],
     place: dict[Node, int],
-    makers: dict[Value, Node],
+    makers: Makers,
+    weigher: _Weigher,
 ) -> None:
     """A transpose of the model that a moved operand makes superfluous speaks for moving it."""
     x = node.inputs[0]
@@ -162,7 +247,7 @@ def _cancel(
     # From the moved form: perm after the way back.
     back = channels_first(range(rank_of(x)))
     if [back[axis] for axis in node["perm"]] == sorted(back) and maker in able:
-        network.edge(last, place[maker], 2 * _transposed(x, {}))
+        network.edge(last, place[maker], 2 * weigher.transposed(x, {}))
 
 
 # ------------------------------------------------------------------------------------ the change

@@ -1,12 +1,15 @@
 """cancel_quantization: what is dequantized and quantized again alike was never anything else.
 
-    quantize(dequantize(q))  =  q         by the same scale and zero point
-    reshape(dequantize(q))   =  dequantize(reshape(q))
+    quantize(dequantize(q))           =  q            by the same scale and zero point
+    quantize(reshape(dequantize(q)))  =  reshape(q)
+    reshape(dequantize(q))            =  dequantize(reshape(q))
 
 Numbers that only move, or of which the greatest is taken, do so as bytes. All of it is exact.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from tilewright.base.dtype import I8, U8
 from tilewright.base.passes import PassContext
@@ -20,7 +23,7 @@ MOVES = ("reshape", "transpose", "slice", "max_pool")
 
 def cancel_quantization(module: Module, ctx: PassContext) -> Module:
     """Before: quantize(transpose(dequantize(%q))).   After: transpose(%q)."""
-    return rewrite_matches(module, (requantized, signed, moved))
+    return rewrite_matches(module, (requantized, moved_and_requantized, signed, moved))
 
 
 def _is_one_for_all(node: Node) -> bool:
@@ -38,22 +41,47 @@ def _same_number(a: Value | None, b: Value | None, scope: Scope) -> bool:
     return first is not None and first == second
 
 
+def _is_positive(scale: Value | None, scope: Scope) -> bool:
+    number = scope.number(scale)
+    return number is not None and number > 0
+
+
 def _zero(node: Node) -> Value | None:
     return node.inputs[2] if len(node.inputs) > 2 else None
+
+
+def _undoes(node: Node, made: Node | None, scope: Scope) -> bool:
+    """Whether a `quantize` gives the integers back that a `dequantize` took."""
+    if made is None or not _is_one_for_all(made) or not _is_one_for_all(node):
+        return False
+    q = made.inputs[0]
+    if q is None or q.tensor.dtype is not node.output.tensor.dtype or q.tensor.dtype.bits > 8:
+        return False
+    if not q.tensor.dtype.is_int or node.get("precision") is not None:
+        return False
+    same = _same_number(made.inputs[1], node.inputs[1], scope)
+    return same and _same_number(_zero(made), _zero(node), scope)
 
 
 def requantized(node: Node, scope: Scope) -> Replacement:
     """Integers of at most eight bits come back as they were."""
     made = scope.producer(node.inputs[0], "dequantize") if node.op == "quantize" else None
-    if made is None or not _is_one_for_all(made) or not _is_one_for_all(node):
+    if made is None or not _undoes(node, made, scope):
         return None
     q = made.inputs[0]
-    if q is None or q.type != node.output.type or q.tensor.dtype.bits > 8:
+    return q if q is not None and q.type == node.output.type else None
+
+
+def moved_and_requantized(node: Node, scope: Scope) -> Replacement:
+    """Integers that move as real numbers, which others read too."""
+    move = scope.producer(node.inputs[0], *MOVES) if node.op == "quantize" else None
+    made = None if move is None else scope.producer(move.inputs[0], "dequantize")
+    if move is None or made is None or len(move.outputs) != 1 or not _undoes(node, made, scope):
         return None
-    if not q.tensor.dtype.is_int or node.get("precision") is not None:
+    if move.op == "max_pool" and not _is_positive(made.inputs[1], scope):
         return None
-    same = _same_number(made.inputs[1], node.inputs[1], scope)
-    return q if same and _same_number(_zero(made), _zero(node), scope) else None
+    again = make_node(move.op, (made.inputs[0], *move.inputs[1:]), dict(move.attributes), node.loc)
+    return [replace(again, outputs=node.outputs)] if again.output.type == node.output.type else None
 
 
 def signed(node: Node, scope: Scope) -> Replacement:
@@ -83,8 +111,7 @@ def moved(node: Node, scope: Scope) -> Replacement:
     made = scope.producer(node.inputs[0], "dequantize")
     if made is None or not scope.is_used_once(made.output) or not _is_one_for_all(made):
         return None
-    scale = scope.number(made.inputs[1])
-    if node.op == "max_pool" and (scale is None or scale <= 0):
+    if node.op == "max_pool" and not _is_positive(made.inputs[1], scope):
         return None
     inputs = (made.inputs[0], *node.inputs[1:])
     move = make_node(node.op, inputs, dict(node.attributes), node.loc)

@@ -5,7 +5,8 @@
 
 Scales that are constants are divided now, in f64, so that a term takes one multiplication and a
 `quantize` without a scale only rounds. Products are rounded once less than before, which tells in
-ties alone, and zero points become a constant per term.
+ties alone, and zero points become a constant per term. Where a term has no constant to take the
+scale, it is divided by it still, unless the quantization is by reciprocals.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from tilewright.base.dtype import F32
 from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Module, Node, Value
-from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
+from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.sym import ONE
 
 
@@ -26,13 +27,15 @@ def fold_scales(module: Module, ctx: PassContext) -> Module:
 
 def quantize(node: Node, scope: Scope) -> Replacement:
     """The scale goes into what is quantized, a zero point of 0 goes away."""
-    if node.op != "quantize" or not node.get("reciprocal", False):
+    if node.op != "quantize":
         return None
-    x, scale, zero = (*node.inputs, None)[:3]
+    x, scale, zero = (*node.inputs, None, None)[:3]
     step = _number(scale, scope)
     if x is None or x.tensor.dtype is not F32 or step is None or not 0 < step < np.inf:
         return None
     if node.get("precision") not in (None, F32) or not node.output.tensor.dtype.is_int:
+        return None
+    if not node.get("reciprocal", False) and not _takes_factor(x, scope):
         return None
     steps = _Scaled(node, scope)
     inside = steps.scaled(x, 1 / step)
@@ -49,6 +52,35 @@ def _number(value: Value | None, scope: Scope) -> float | None:
     return scope.number(value)
 
 
+def _takes_factor(x: Value, scope: Scope) -> bool:
+    """Whether each term of a value has a constant that a factor can go into."""
+    if scope.constant(x) is not None:
+        return True
+    node = scope.producer(x, "mul", "add", "relu", "dequantize")
+    if node is None:
+        return False
+    if node.op == "dequantize":
+        return _slope(node, scope) is not None
+    inputs = [value for value in node.inputs if value is not None]
+    if not scope.is_used_once(x):
+        return False
+    if node.op == "mul":
+        return any(scope.constant(value) is not None for value in inputs)
+    return all(_takes_factor(value, scope) for value in inputs)
+
+
+def _slope(node: Node, scope: Scope) -> tuple[float, float] | None:
+    """The scale and the zero point of what is dequantized, where each is one number for all."""
+    q, scale, zero = (*node.inputs, None)[:3]
+    step = _number(scale, scope)
+    offset = 0.0 if zero is None else _number(zero, scope)
+    if q is None or step is None or offset is None:
+        return None
+    if node["to"] is not F32 or q.tensor.dtype.bits > 8 or not q.tensor.dtype.is_int:
+        return None  # of more bits, a zero point far from 0 would take digits from the rest
+    return step, offset
+
+
 class _Scaled(Steps):
     """The nodes of a value times a factor, which goes into constants where there are any."""
 
@@ -57,7 +89,7 @@ class _Scaled(Steps):
         scope = self.scope
         array = scope.constant(x)
         if array is not None:
-            return self.constant(array.astype(np.float64) * factor, x.tensor, "scaled")
+            return self.number(array.astype(np.float64) * factor, x, "scaled")
         node = scope.producer(x, "mul", "add", "relu", "dequantize")
         if node is not None and node.op == "dequantize":
             real = self.real(node, factor)
@@ -67,7 +99,13 @@ class _Scaled(Steps):
             made = self.inner(node, factor)
             if made is not None:
                 return made
-        return self.add("mul", x, self.constant(factor, x.tensor, "factor"))
+        return self.add("mul", x, self.number(factor, x, "factor"))
+
+    def number(self, array: Array | float, like: Value, hint: str) -> Value:
+        """A constant, 0 where it has fewer digits than f32 has: what is rounded to an integer
+        behind it does not notice, and products of such numbers take hundreds of cycles."""
+        is_tiny = np.abs(array) < np.finfo(np.float32).smallest_normal
+        return self.constant(np.where(is_tiny, 0.0, array), like.tensor, hint)
 
     def inner(self, node: Node, factor: float) -> Value | None:
         """What a node that nothing else reads gives, times the factor."""
@@ -85,13 +123,11 @@ class _Scaled(Steps):
     def real(self, node: Node, factor: float) -> Value | None:
         """Integers as real numbers, times the factor; None where their scale is not one number."""
         q, scale, zero = (*node.inputs, None)[:3]
-        step = _number(scale, self.scope)
-        offset = 0.0 if zero is None else _number(zero, self.scope)
-        if q is None or scale is None or step is None or offset is None:
+        known = _slope(node, self.scope)
+        if q is None or scale is None or known is None:
             return None
-        if node["to"] is not F32 or q.tensor.dtype.bits > 8 or not q.tensor.dtype.is_int:
-            return None  # of more bits, a zero point far from 0 would take digits from the rest
-        slope = self.constant(step * factor, scale.tensor, "slope")
+        step, offset = known
+        slope = self.number(step * factor, scale, "slope")
         if self.scope.producer(q, "quantize") and self.scope.is_used_once(q):
             # It stays in a register: what was added to it comes off before it is multiplied.
             inputs = (q, slope, zero) if offset else (q, slope)
@@ -99,4 +135,4 @@ class _Scaled(Steps):
         value = self.add("mul", self.add("cast", q, to=F32), slope)
         if not offset:
             return value
-        return self.add("add", value, self.constant(-offset * step * factor, scale.tensor, "off"))
+        return self.add("add", value, self.number(-offset * step * factor, scale, "off"))

@@ -25,13 +25,7 @@ from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
-from tilewright.graph.cost import (
-    LAUNCH,
-    OPERATION,
-    elements,
-    operations_per_element,
-    size_bytes,
-)
+from tilewright.graph.cost import Rates, elements, operations_per_element, rates_of, size_bytes
 from tilewright.graph.enclose import VARIED, enclose, kernels, small_constants
 from tilewright.graph.groups import Groups
 from tilewright.graph.ir import Graph, Module, Node, Value
@@ -67,13 +61,15 @@ def fuse(module: Module, ctx: PassContext) -> Module:
 
     def change(graph: Graph) -> Graph:
         constants = small_constants(graph.nodes, module.constants, numbers)
-        return _fused(graph, constants, limit, windows)
+        return _fused(graph, constants, limit, rates_of(ctx.target), windows)
 
     return map_bodies(module, change)
 
 
-def _fused(graph: Graph, constants: Mapping[Value, Node], limit: int, windows: bool) -> Graph:
-    fusion = _Fusion(graph, limit, windows)
+def _fused(
+    graph: Graph, constants: Mapping[Value, Node], limit: int, rates: Rates, windows: bool
+) -> Graph:
+    fusion = _Fusion(graph, limit, rates, windows)
     fusion.repeat_leaves()
     fusion.grow()
     fusion.repeat_cheap()
@@ -102,8 +98,8 @@ class Rows:
 class _Fusion:
     """The groups of one graph."""
 
-    def __init__(self, graph: Graph, limit: int, windows: bool = False) -> None:
-        self.graph, self.limit, self.windows = graph, limit, windows
+    def __init__(self, graph: Graph, limit: int, rates: Rates, windows: bool = False) -> None:
+        self.graph, self.limit, self.rates, self.windows = graph, limit, rates, windows
         self.nodes = graph.nodes
         self.at = {value: at for at, node in enumerate(self.nodes) for value in node.outputs}
         self.users: dict[Value, list[int]] = {}
@@ -277,7 +273,9 @@ class _Fusion:
             return False
         work = sum(operations_per_element(self.nodes[n]) for n in self.groups.members[group])
         again = max(0, elements(node.outputs[0]) - elements(value))
-        return LAUNCH + 2 * size_bytes(value) > OPERATION * work * again
+        rates = self.rates
+        stored_ns = rates.launch_ns + 2 * rates.byte_ns * size_bytes(value)
+        return stored_ns > rates.operation_ns * work * again
 
     # ---------------------------------------------------------------- repeating
 
@@ -356,9 +354,10 @@ class _Fusion:
         outside = sum(size_bytes(v) for v in given if v not in made)
         stored = sum(size_bytes(v) for v in shared)
         first = max(elements(self.nodes[at].outputs[0]) for at in members)
-        saved = LAUNCH + stored * (1 + len(readers)) + outside
-        paid = outside * len(readers) + OPERATION * work * (sum(readers.values()) - first)
-        return saved > paid
+        rates = self.rates
+        saved_ns = rates.launch_ns + rates.byte_ns * (stored * (1 + len(readers)) + outside)
+        again = rates.operation_ns * work * (sum(readers.values()) - first)
+        return saved_ns > rates.byte_ns * outside * len(readers) + again
 
     def _can_repeat_in(self, user: int, value: Value) -> bool:
         """Whether a node reads each element about once, from inside a kernel."""

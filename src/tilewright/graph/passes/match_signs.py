@@ -125,6 +125,8 @@ class Flipped(Steps):
     def quantized(self, value: Value) -> Value | None:
         """The other bytes from what quantizes, through what only moves them; None if nothing."""
         move = self.scope.producer(value, *MOVES)
+        if move is not None and move.op == "max_pool" and not self.scope.is_used_once(value):
+            return None  # it would be computed twice
         if move is not None and len(move.outputs) == 1 and move.inputs[0] is not None:
             source = self.quantized(move.inputs[0])
             if source is None:

@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.base.passes import PassContext
 from tilewright.graph import ir
 from tilewright.graph.build import make_node, store_constant
-from tilewright.graph.cost import LAUNCH, elements, size_bytes
+from tilewright.graph.cost import Rates, elements, rates_of, size_bytes
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.match import Array
 from tilewright.graph.views import is_view, reads_views
@@ -29,7 +29,8 @@ def merge_parallel_matmuls(module: Module, ctx: PassContext) -> Module:
     After: %c = matmul(%x, %vw); %a = slice(%c); %b = slice(%c).
     """
     constants = dict(module.constants)
-    changed = map_bodies(module, lambda graph: _Merging(graph, constants).run())
+    rates = rates_of(ctx.target)
+    changed = map_bodies(module, lambda graph: _Merging(graph, constants, rates).run())
     return module if changed is module else replace(changed, constants=constants)
 
 
@@ -53,6 +54,7 @@ class _Merging:
 
     graph: Graph
     constants: dict[str, Array]
+    rates: Rates
     made: dict[Value, Node] = field(init=False)
     users: dict[Value, list[Node]] = field(init=False)
 
@@ -124,12 +126,13 @@ class _Merging:
         first = branches[0].weights.dtype
         if any(branch.weights.dtype != first for branch in branches):
             return False
-        saved = (len(branches) - 1) * (size_bytes(x) + LAUNCH)
+        once_ns = self.rates.byte_ns * size_bytes(x) + self.rates.launch_ns
         widths = [branch.weights.shape[1] for branch in branches]
         if all(width * first.itemsize % CACHE_LINE == 0 for width in widths):
             return True
         rows = elements(branches[0].result) / max(1, widths[0])
-        return bool(saved > rows * CACHE_LINE * len(branches))
+        again_ns = self.rates.byte_ns * rows * CACHE_LINE * len(branches)
+        return bool((len(branches) - 1) * once_ns > again_ns)
 
     def _merge(self, x: Value, branches: list[_Branch], merged: dict[Node, list[Node]]) -> None:
         like = branches[0].product

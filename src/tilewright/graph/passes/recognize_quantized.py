@@ -2,17 +2,17 @@
 
     matmul(dequantize(a), dequantize(b))  =  scale_a * scale_b * matmul_integer(a, b)
 
-The sums are exact, and the machine multiplies bytes faster than floats. Both tensors are of eight
-bits, the left one with one scale, the right one with one or one per column (output channel). What
-is quantized again is multiplied by the reciprocal of its scale: that differs from the quotient in
-rare ties alone, and a division takes longer than all else that happens to a sum.
+The sums are exact, as long as none can leave i32, and the machine multiplies bytes faster than
+floats. Both tensors are of eight bits, the left one with one scale, the right one with one or one
+per column (output channel).
 
 It is for models that were quantized, and runs before constants are folded: weights are still
-integers.
+integers. `prefer_integers` is this pass where the target has instructions for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,17 +26,16 @@ from tilewright.graph.match import (
     Replacement,
     Scope,
     Steps,
-    remade,
     rewrite_matches,
     shape_of,
 )
 from tilewright.graph.types import TensorType
-from tilewright.sym import ONE
+from tilewright.sym import ONE, Const, Expr
 
 
 def recognize_quantized(module: Module, ctx: PassContext) -> Module:
     """Before: matmul(dequantize(%a), dequantize(%b)).   After: mul(matmul_integer(%a, %b), s)."""
-    return rewrite_matches(module, (matmul, conv, quantize))
+    return rewrite_matches(module, (matmul, conv))
 
 
 @dataclass
@@ -71,6 +70,16 @@ def _integers(value: Value | None, scope: Scope) -> _Integers | None:
         return _Integers(x, scale, zero, None, perm)
     axis = node.get("axis", 1) % rank
     return _Integers(x, scale, zero, axis if perm is None else perm.index(axis), perm)
+
+
+def _is_exact(summed: Sequence[Expr]) -> bool:
+    """Whether no sum over axes of these sizes can leave i32, zero points being any."""
+    count = 1
+    for dim in summed:
+        if not isinstance(dim, Const):
+            return False
+        count *= int(dim.value)
+    return count * U8.max * U8.max <= I32.max  # no two bytes are further apart
 
 
 class _Product(Steps):
@@ -154,6 +163,9 @@ def matmul(node: Node, scope: Scope) -> Replacement:
     rank = len(shape_of(b.value) or ())
     if b.axis is not None and b.axis != rank - 1:
         return None
+    assert node.inputs[0] is not None
+    if not _is_exact((shape_of(node.inputs[0]) or ())[-1:]):
+        return None
     steps = _Product(node, scope)
     left, left_zero = steps.operand(replace(a))
     right, right_zero = steps.operand(steps.signed(b))
@@ -176,7 +188,7 @@ def conv(node: Node, scope: Scope) -> Replacement:
     x, w = (_integers(value, scope) for value in node.inputs[:2])
     if x is None or w is None or x.axis is not None or w.axis not in (None, 0):
         return None
-    if x.perm is not None or w.perm is not None:
+    if x.perm is not None or w.perm is not None or not _is_exact((shape_of(w.value) or ())[1:]):
         return None
     behind = len(shape_of(node.output) or ()) - 2
     steps = _Product(node, scope)
@@ -209,16 +221,6 @@ def _whole_bias(bias: Value | None, x: _Integers, w: _Integers, scope: Scope) ->
     product = np.asarray(arrays[0], dtype=np.float64).reshape(()) * np.asarray(
         arrays[1], dtype=np.float64
     )
-    same = np.allclose(product.reshape(-1), scale.reshape(-1), rtol=1e-5, atol=0)
+    rounded = 2 * np.finfo(np.float32).eps  # what f32 makes of a product of two scales
+    same = np.allclose(product.reshape(-1), scale.reshape(-1), rtol=rounded, atol=0)
     return stored if same and scale.size in (1, stored.size) else None
-
-
-def quantize(node: Node, scope: Scope) -> Replacement:
-    """A quotient that becomes a product."""
-    if node.op != "quantize" or node.get("reciprocal", False):
-        return None
-    of = node.inputs[0]
-    assert of is not None
-    if of.tensor.dtype is not F32 or node.output.tensor.dtype.bits != 8:
-        return None
-    return [remade(node, "quantize", *node.inputs, **dict(node.attributes), reciprocal=True)]

@@ -22,6 +22,7 @@ def remove_dead_nodes(module: Module, ctx: PassContext) -> Module:
     called = _called(module)
     graphs = {name: graph for name, graph in module.graphs.items() if name in called}
     names = {node["data"] for graph in graphs.values() for node in walk(graph) if _is_stored(node)}
+    names.update(module.states)
     constants = {name: array for name, array in module.constants.items() if name in names}
     if len(graphs) == len(module.graphs) and len(constants) == len(module.constants):
         return module

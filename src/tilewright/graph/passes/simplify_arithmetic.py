@@ -7,10 +7,13 @@ that rounds to integers.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Module, Node, Value
+from tilewright.graph.least import least
 from tilewright.graph.match import (
     Any,
     Apply,
@@ -137,4 +140,21 @@ def named(node: Node, scope: Scope) -> Replacement:
     return None
 
 
-RULES = (named, power, division, difference, factors)
+def least_of(node: Node, scope: Scope) -> Replacement:
+    """min(the least element, c) is c where no element is below it: nothing is read for that.
+
+    Models that quantize what they see on the way ask so for the range of activations.
+    """
+    if node.op != "minimum":
+        return None
+    shape = node.output.tensor.static_shape
+    for of, other in (node.inputs[:2], node.inputs[1::-1]):
+        number, made = scope.number(other), scope.producer(of, "reduce_min")
+        bound = None if made is None else least(made.inputs[0], scope)
+        if number is not None and bound is not None and number <= bound and shape is not None:
+            array = np.full(shape, number, node.output.tensor.dtype.numpy)
+            return [replace(scope.new_constant(array, "least", node), outputs=node.outputs)]
+    return None
+
+
+RULES = (named, power, division, difference, factors, least_of)

@@ -22,6 +22,7 @@ from torch._functorch.partitioners import default_partition
 from tilewright.base.errors import UserError
 from tilewright.frontends.torch.decompositions import under_autograd
 from tilewright.plugins.torch.graphs import CompiledGraph
+from tilewright.plugins.torch.recurrent import keep_whole
 
 EAGER, ERROR = "eager", "error"
 
@@ -63,6 +64,8 @@ def tilewright(
     if mode not in (None, "default"):
         raise UserError("TW6010", f"the backend has no mode {mode!r}", help="leave it out")
     chosen = options_of(options)
+    if not torch.is_grad_enabled():
+        keep_whole(module)
 
     def compiler(*, inference: bool) -> Callable[..., Any]:
         def compile(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -31,7 +31,6 @@ class Cached(torch.nn.Module):
             StaticLayer,
             StaticSlidingWindowLayer,
         )
-        from transformers.configuration_utils import get_head_shapes
 
         super().__init__()
         self.model = model
@@ -41,8 +40,10 @@ class Cached(torch.nn.Module):
         for at, layer in enumerate(layers):  # windows slide by control flow over data
             if isinstance(layer, StaticSlidingWindowLayer):
                 layers[at] = StaticLayer(length)
-        heads, width = get_head_shapes(config)
-        self.cache.early_initialization(batch, heads, width, model.dtype, model.device)
+        with torch.no_grad():  # the first use of a cache gives its layers their memory
+            first = torch.zeros(batch, 1, dtype=torch.int64)
+            model(input_ids=first, past_key_values=self.cache, use_cache=True)
+        self.cache.reset()
         for at, layer in enumerate(layers):
             for name in STATE:
                 self.register_buffer(f"{name}_{at}", getattr(layer, name))

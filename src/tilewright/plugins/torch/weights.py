@@ -1,12 +1,20 @@
-"""Weights that were packed: which they were, and whether they still are what they were.
+"""Weights that were packed, and whether they still are what they were.
 
-A weight may be replaced (other memory), changed in place (its version counts up), or changed
-behind autograd's back, by `p.data.add_(...)`, which no counter shows: a few elements of each,
-spread over its memory, are compared as well.
+A weight may be replaced (another address), changed in place (its version counts up), or changed
+behind autograd's back, by `p.data.add_(...)` or through NumPy, which no counter shows. So every
+call also compares a digest of some lines of each weight's memory:
+
+- weights of up to 512 bytes whole, of larger ones a line of each of their 8 parts, of those above
+  32 KiB a line of each page of 4 KiB: whatever changes all of a part is noticed by the next call;
+- each call takes other lines, in turn: after at most 64 calls every byte has been looked at, and
+  any change at all is noticed.
+
+`options={"freeze": False}` packs nothing ahead of a call: then no weight can be stale.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +22,12 @@ import numpy as np
 import torch
 
 from tilewright.frontends.torch.tensors import array_of
+from tilewright.runtime import _native
 
-Array = np.ndarray[Any, Any]
-
-SAMPLES = 8  # elements of each weight that every call looks at
+LINE_BYTES = 64
+PAGE_BYTES = 4096
+PARTS = 8  # of a weight, at least, that every call looks into
+TURNS = PAGE_BYTES // LINE_BYTES
 
 
 class Weights:
@@ -27,18 +37,32 @@ class Weights:
         self.places = tuple(at for at in places if _is_fixed(inputs[at]))
         tensors = [inputs[at] for at in self.places]
         self.arrays = {at: array_of(_parts(inputs[at])) for at in self.places}
-        self.known = [(t.data_ptr(), t._version) for t in tensors]
+        self.known = [
+            (at, t.data_ptr(), t._version) for at, t in zip(self.places, tensors, strict=True)
+        ]
         self.held = tensors  # memory that is given back could be another weight's
-        self.samples = _samples(tensors)
-        self.seen = _bits(self.samples)
+        self.areas = np.array([_area(tensor) for tensor in tensors], np.uint64).tobytes()
+        self.digests = [_native.digest(self.areas, turn) for turn in range(TURNS)]
+        self.turns = itertools.cycle(range(TURNS))
 
     def are_same(self, inputs: Sequence[Any]) -> bool:
-        """Whether a call has the very weights that were packed."""
-        for at, (address, version) in zip(self.places, self.known, strict=True):
+        """Whether a call has the weights that were packed, as far as it looks."""
+        for at, address, version in self.known:
             tensor = inputs[at]
             if tensor.data_ptr() != address or tensor._version != version:
                 return False
-        return _bits(self.samples) == self.seen
+        turn = next(self.turns)
+        return _native.digest(self.areas, turn) == self.digests[turn]
+
+
+def _area(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """A tensor's memory: address, bytes, and the distance of the lines that a call looks at."""
+    strides = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((extent - 1) * stride for extent, stride in strides)
+    size = (last + 1) * tensor.element_size()
+    lines = -(-size // (PARTS * LINE_BYTES))
+    step = min(max(lines, 1), PAGE_BYTES // LINE_BYTES) * LINE_BYTES
+    return tensor.data_ptr(), size, step
 
 
 def _parts(tensor: torch.Tensor) -> torch.Tensor:
@@ -49,21 +73,3 @@ def _parts(tensor: torch.Tensor) -> torch.Tensor:
 def _is_fixed(value: Any) -> bool:
     """Whether changes of a tensor can be noticed: inference tensors count no versions."""
     return isinstance(value, torch.Tensor) and not value.is_inference() and value.numel() > 0
-
-
-def _samples(tensors: Sequence[torch.Tensor]) -> list[Array]:
-    """A few bytes' worth of elements of each tensor, as views of its memory."""
-    found: list[Array] = []
-    for tensor in tensors:
-        if not tensor.is_contiguous():
-            continue
-        flat = tensor.detach().view(-1)
-        if flat.element_size() in (2, 4, 8) and not flat.is_complex():
-            width = {2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()]
-            step = max(1, flat.numel() // SAMPLES)
-            found.append(flat.view(width)[::step][:SAMPLES].numpy())
-    return found
-
-
-def _bits(samples: Sequence[Array]) -> bytes:
-    return np.concatenate(samples).tobytes() if samples else b""

@@ -28,6 +28,7 @@ from tilewright.rules.cpu.dot_model import (
     fits_registers,
     is_unrollable,
     narrower_of,
+    register_tile,
     result_cycles,
     tile_cycles,
 )
@@ -110,7 +111,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Problem | Non
         found,
         next(dot for dot in dots if inner % dot.steps == 0),
         found.size(found.batch) or 1,
-        tuple(found.size(at) or DYNAMIC_SPATIAL for at in found.out_spatial),
+        tuple(found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial),
         channels,
         total // channels,
         inner,
@@ -142,8 +143,8 @@ def box_of(problem: Problem, mr: int) -> tuple[int, ...] | None:
 def plans(problem: Problem, context: RuleContext) -> Space[ConvDotPlan] | None:
     """All blockings of a convolution; None where register tiles do not serve."""
     dot = problem.dot
-    if problem.channels < dot.lanes // 2:
-        return None
+    if problem.channels * dot.group < dot.lanes:
+        return None  # an instruction for each lane does as much
     boxes = [mr for mr in MR if box_of(problem, mr) is not None]
     vectors = -(-problem.channels // dot.lanes)
     panels = {-(-vectors // nr) for nr in NR if nr <= vectors}
@@ -266,7 +267,8 @@ def apply(
     ko, kg = sch.split(loops[found.in_channels], [None, dot.steps])
     summed = [*[loops[at] for at in found.kernel_spatial], ko]
     shared = [batch, *group, chunk, rows]
-    sch.reorder(*shared, *tiles, panel, *summed, *positions, vector, lane, kg)
+    tile_loops = register_tile(dot, positions, vector)
+    sch.reorder(*shared, *tiles, panel, *summed, *tile_loops, lane, kg)
     for loop in (*positions, vector):
         sch.unroll(loop)
     done = [block, packed, *results(sch, block, panel, dot.lanes, plan.nr * dot.lanes)]

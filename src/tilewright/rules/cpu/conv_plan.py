@@ -58,7 +58,7 @@ class Sizes:
             return None
         if found.out_channels_per_group:
             lanes = _divisor(channels, lanes)
-        spatial = tuple(found.size(at) or DYNAMIC_SPATIAL for at in found.out_spatial)
+        spatial = tuple(found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial)
         dynamic = tuple(found.size(at) is None for at in found.out_spatial)
         problems = {
             side: Problem(

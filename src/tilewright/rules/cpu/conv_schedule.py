@@ -51,7 +51,8 @@ def apply(
     for loop in (*pixels, vector):
         sch.unroll(loop)
     sch.vectorize(lane)
-    done = [block, sums, packed, *results(sch, block, middle[-1], made.channels)]
+    width = plan.nr * made.channels
+    done = [block, sums, packed, *results(sch, block, middle[-1], made.channels, width)]
     if sums != block:
         sch.unroll(summed[0])
         summed = _order_sums(sch, sums, middle[-1], found, size.lanes)

@@ -72,7 +72,7 @@ def plans(found: Convolution, context: RuleContext) -> Space[PlanesPlan] | None:
 def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     machine, lanes, rows = context.target.machine, c["lanes"], c["rows"]
     *outer, height, width = [found.size(at) or 1 for at in found.out_spatial]
-    planes = (found.size(found.batch) or 1) * (found.size(found.out_channels) or 1)
+    planes = found.assumed(found.batch, 1) * (found.size(found.out_channels) or 1)
     depth, kernel = found.depth or 1, [found.size(at) or 1 for at in found.kernel_spatial]
     vectors, tiles = ceil_div(width, lanes), ceil_div(height, rows)
     seen = ((rows - 1) * found.strides[-2] + kernel[-2]) * math.prod(kernel) / kernel[-2]
@@ -108,7 +108,7 @@ def apply(
     sch.vectorize(lane)
     for loop in (near, *kernel):
         sch.unroll(loop)
-    done = [block, *results(sch, block, vector, plan.lanes)]
+    done = [block, *results(sch, block, vector, plan.lanes, plan.lanes)]
     if padding is not None:
         sch.compute_at(padding, channel)
         _, along = sch.split(sch.get_loops(padding)[-1], [None, plan.lanes])

@@ -15,7 +15,7 @@ from tilewright.base.dots import Dot
 from tilewright.base.machine import Machine
 from tilewright.rules.cpu.gemm_model import ceil_div
 from tilewright.rules.match.nest import block_of
-from tilewright.tensor.schedule import BlockRef, Schedule
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 MR = tuple(range(1, 17))  # rows of a register tile; 16 general registers address them
 NR = (1, 2, 3, 4, 5, 6, 8)  # vectors of a register tile
@@ -29,10 +29,19 @@ TILE_CYCLES = 12.0  # of the loops around a register tile
 
 
 def fits_registers(dot: Dot, mr: Any, nr: Any, registers: int) -> Any:
-    """Whether sums, a row of B and what is held of A are in registers, and one is left over."""
-    held = mr if dot.groups > 1 else 2
+    """Whether sums and what is held of A and B are in registers, and one is left over."""
+    held = mr + dot.groups if dot.groups > 1 else 2 + nr
     scratch = 0 if dot.adds else 1
-    return mr * nr + nr + held + scratch < registers
+    return mr * nr + held + scratch < registers
+
+
+def register_tile(dot: Dot, rows: Sequence[LoopRef], vector: LoopRef) -> list[LoopRef]:
+    """The loops of a register tile, outermost first.
+
+    A row of A meets all vectors of B, which are held. Where one register holds several groups of A,
+    all rows are held instead, and meet the groups of one vector of B after the other.
+    """
+    return [vector, *rows] if dot.groups > 1 else [*rows, vector]
 
 
 def is_unrollable(dot: Dot, calls: int, mr: Any, nr: Any, unroll: Any) -> Any:

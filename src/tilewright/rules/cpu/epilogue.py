@@ -13,12 +13,12 @@ UNROLLED_NODES = 40  # what follows a sum and is not larger is repeated for ever
 
 
 def results(
-    sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int, width: int = 0
+    sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int, width: int
 ) -> list[BlockRef]:
     """Take the results of a tile to memory, through what follows where that can be fused.
 
     What follows through memory and makes fewer bits of the sums works on several vectors of them at
-    a time, if it is told how wide a tile is.
+    a time, where a tile, `width` elements wide, has whole ones.
     """
     point = sch.checkpoint()
     try:

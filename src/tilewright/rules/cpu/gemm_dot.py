@@ -27,6 +27,7 @@ from tilewright.rules.cpu.dot_model import (
     fits_registers,
     is_unrollable,
     narrower_of,
+    register_tile,
     result_cycles,
     tile_cycles,
     whole,
@@ -248,7 +249,8 @@ def apply(
     elif plan.parallel == M:
         first, rows[0] = sch.split(rows[0], [plan.m_chunks, None])
         chunk = [first]
-    sch.reorder(*outer, *chunk, jb, *rows, jp, *far, ko, *inner, ji, lane, kg)
+    tile_loops = register_tile(dot, inner, ji)
+    sch.reorder(*outer, *chunk, jb, *rows, jp, *far, ko, *tile_loops, lane, kg)
     for loop in (*inner, ji):
         sch.unroll(loop)
     done = [c, panel, *results(sch, c, jp, dot.lanes, plan.nr * dot.lanes)]

@@ -102,7 +102,7 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tup
         own = _order_tile(sch, tile, loops, found, plan)
         stores = _after_parts(sch, c, loops, plan)
     else:
-        stores = results(sch, c, loops.inner, plan.lanes)
+        stores = results(sch, c, loops.inner, plan.lanes, plan.width)
     depth = own[: len(found.k)]
     sch.decompose_reduction(tile, depth[0])
     near: LoopRef | None = None

@@ -1,7 +1,7 @@
 """Pools channels last, tiled as depthwise convolutions are where windows of a row share much.
 
 What several windows see is then read, and converted, once. Pools whose windows share little are
-left to the rules of reductions, which read memory in order.
+left to the rules of reductions, which read memory in order, if their channels fill vectors.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Windows | Non
     found = None if nest is None else pool(nest)
     if found is None or found.depth is None:
         return None
-    lanes = lanes_of(found, context)
-    if lanes < 2 or (found.size(found.out_channels) or 0) < lanes:
+    lanes, channels = lanes_of(found, context), found.size(found.out_channels) or 0
+    if lanes < 2 or channels < lanes:
         return None
     if (found.size(found.out_spatial[-1]) or LEAST_POSITIONS) < LEAST_POSITIONS:
         return None
     is_dear = any(isinstance(expr, Call) for expr in exprs(found.nest.block.body))
     shared = (found.size(found.kernel_spatial[-1]) or 1) / found.strides[-1]
-    return None if is_dear or shared <= SHARED_WINDOWS else found
+    is_whole = channels % context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits) == 0
+    return None if is_dear or (shared <= SHARED_WINDOWS and is_whole) else found
 
 
 def apply(

@@ -58,10 +58,8 @@ def vectorize_stage(
     if not nest.reduce:
         attempt(sch, _lanes_of_map, sch, nest, lanes)
         return
-    point = sch.checkpoint()
     args = (sch, reference, nest, depth, lanes, accumulators, lanes_along)
-    if not attempt(sch, _lanes_of_reduction, *args):
-        sch.restore(point)
+    attempt(sch, _lanes_of_reduction, *args)
 
 
 def accumulate_cycles(vectors: float, accumulators: Any, machine: Machine) -> Column:

@@ -41,8 +41,12 @@ class WindowsPlan:
 
 def lanes_of(found: Windows, context: RuleContext) -> int:
     """Channels at a time: a vector of the sums, or several where a vector of what is read holds
-    more, as one of bytes does."""
-    return context.target.lanes(_sum_bits(found)) * vectors_of(found, context)
+    more, as one of bytes does; of bytes fewer, if those make whole vectors."""
+    lanes = context.target.lanes(_sum_bits(found)) * vectors_of(found, context)
+    channels, least = found.size(found.out_channels), context.target.lanes(32)
+    while lanes > least and channels is not None and channels % lanes:
+        lanes //= 2
+    return lanes
 
 
 def _sum_bits(found: Windows) -> int:
@@ -83,8 +87,8 @@ def windows_space(found: Windows, context: RuleContext) -> Space[WindowsPlan]:
 def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     """Cycles of the thread that finishes last: operations, loads, and what comes from L2."""
     machine, lanes, positions = context.target.machine, lanes_of(found, context), c["positions"]
-    *rows, last = [found.size(at) or DYNAMIC_SPATIAL for at in found.out_spatial]
-    vectors = ceil_div(found.size(found.out_channels) or DYNAMIC_SPATIAL, lanes)
+    *rows, last = [found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial]
+    vectors = ceil_div(found.assumed(found.out_channels, DYNAMIC_SPATIAL), lanes)
     kernel = [found.size(at) or 1 for at in found.kernel_spatial]
     others = math.prod(kernel[:-1])
     depth = others * kernel[-1]
@@ -94,7 +98,7 @@ def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     compute = depth * positions * vectors_of(found, context) / machine.fma_per_cycle
     tile = np.maximum(np.maximum(compute, loads), depth * machine.fma_latency_cycles)
     tile = tile + others * np.where(c["unroll_kernel"] == 1, 1, kernel[-1])
-    lines = (found.size(found.batch) or 1) * math.prod(rows)
+    lines = found.assumed(found.batch, 1) * math.prod(rows)
     tiles = ceil_div(last, positions)
     is_dynamic = found.size(found.out_spatial[-1]) is None
     guarded = GUARDED_POSITIONS * (positions - 1) / 2 / DYNAMIC_SPATIAL if is_dynamic else 0.0
@@ -129,7 +133,7 @@ def tile_windows(
     sch.unroll(position)
     if plan.unroll_kernel:
         sch.unroll(kernel[-1])
-    done = results(sch, block, vector, lanes)
+    done = results(sch, block, vector, lanes, lanes)
     sch.decompose_reduction(block, kernel[0])
     if plan.parallel != NONE:
         sch.parallel(fused(sch, outer) if plan.parallel == ROWS else tile)

@@ -48,6 +48,8 @@ PREFETCH_VECTORS = 128  # of weights, ahead of where they are used, if all are r
 HIDDEN_SHARE = 0.01  # of multiply-adds that wait for memory: fewer steps are still better
 MAX_TILE_ROWS = 8  # of tiles in registers, where one row of them leaves some empty
 DYNAMIC_TILES = 14  # along an axis whose extent is dynamic
+TRANSFORM_CYCLES = {2: (45, 30), 4: (220, 120)}  # per tile and vector: of images, of results
+PADDING_CYCLES = 3.0  # per vector of the image that is copied
 BLOCKS, PANELS = "blocks", "panels"  # what threads share out
 
 
@@ -108,8 +110,8 @@ class Sizes:
         product = parts.product
         dtype = product.block.writes[0].buffer.dtype
         lanes = context.target.lanes(dtype.bits)
-        tall, wide, out, depth = (number(product.extent(at)) for at in range(3, 7))
-        batch = number(product.extent(2), 1)
+        tall, wide, out, depth = (product.assumed(at, DYNAMIC_TILES) for at in range(3, 7))
+        batch = product.assumed(2, 1)
         vectors = ceil_div(out, lanes)
         return Sizes(parts.size, batch, tall, wide, vectors, depth, lanes, dtype.size_bytes)
 
@@ -251,8 +253,14 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     panels = np.where(c["once"] == 1, size.side**2 * panels, size.batch * panels)
     units = np.where(c["parallel"] == BLOCKS, size.batch * blocks, panels)
     share = np.where(c["parallel"] == NONE, 1.0, ceil_div(units, threads) / units)
+    on_image, on_result = TRANSFORM_CYCLES[size.side - 2]
+    deep = ceil_div(size.depth, size.lanes)
+    pixels = (size.tall * (size.side - 2) + 2) * (size.wide * (size.side - 2) + 2)
+    transforms = size.tall * size.wide * (on_image * deep + on_result * size.vectors)
+    transforms += PADDING_CYCLES * pixels * deep
     return Cost.of(
         products=(np.maximum(products, again / rate) + HIDDEN_SHARE * products) * share,
+        transforms=size.batch * transforms / np.where(c["parallel"] == NONE, 1, threads),
         images=np.where(outgrown, images / machine.scattered_bytes_per_cycle, 0) * share,
         moved=np.where(c["parallel"] == PANELS, images / machine.l2.bytes_per_cycle, 0),
         blocks=blocks * machine.fma_latency_cycles * size.depth,

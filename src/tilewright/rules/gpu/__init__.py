@@ -7,6 +7,7 @@ from tilewright.rules.gpu.contraction import GEMM
 from tilewright.rules.gpu.convolution import CONVOLUTION
 from tilewright.rules.gpu.elementwise import elementwise
 from tilewright.rules.gpu.fallback import fallback
+from tilewright.rules.gpu.gemm_ampere import GEMM_AMPERE
 from tilewright.rules.gpu.gemm_hopper import GEMM_HOPPER
 from tilewright.rules.gpu.gemv import GEMV
 from tilewright.rules.gpu.reduction import reduction
@@ -16,6 +17,7 @@ from tilewright.rules.rule import RuleSet, closed
 RULES: RuleSet = (
     (ATTENTION_HOPPER,),
     (GEMM_HOPPER,),
+    (GEMM_AMPERE,),
     (CONVOLUTION,),
     (GEMM,),
     (ROWS,),

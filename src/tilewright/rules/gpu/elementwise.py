@@ -5,9 +5,12 @@ from __future__ import annotations
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import THREADS, bind_flat, own_nest, units_first
-from tilewright.rules.match.nest import Nest, groups, is_expression
+from tilewright.rules.match.followers import followers
+from tilewright.rules.match.nest import Nest, block_of, groups, is_expression
 from tilewright.sym import ONE, ZERO, Const
-from tilewright.tensor.schedule import BlockRef, Schedule
+from tilewright.tensor.ir import Load
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.visit import exprs
 
 
 def elementwise(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
@@ -21,8 +24,41 @@ def elementwise(sch: Schedule, reference: BlockRef, context: RuleContext) -> tup
     units, loops = units_first(nest, nest.spatial)
     if units:
         sch.reorder(*units, *loops)
-    bind_flat(sch, loops, THREADS, lanes)
-    return (reference,)
+    _, thread = bind_flat(sch, loops, THREADS, lanes)
+    return (reference, *_followed(sch, reference, thread, lanes))
+
+
+def _followed(
+    sch: Schedule, reference: BlockRef, thread: LoopRef, lanes: int
+) -> tuple[BlockRef, ...]:
+    """What takes results element by element is done by the thread that has them."""
+    done: list[BlockRef] = []
+    waiting = [reference]
+    while waiting:
+        last = waiting.pop()
+        for reader in followers(sch, last):
+            if not _takes_each(sch, last, reader):
+                continue
+            if sch.attempt(sch.reverse_compute_at, reader, thread):
+                waiting.append(reader)
+                done.append(reader)
+                if lanes > 1:
+                    sch.vectorize(sch.get_loops(reader)[-1])
+    return tuple(done)
+
+
+def _takes_each(sch: Schedule, made_by: BlockRef, reader: BlockRef) -> bool:
+    """Whether a block reads each element of a result once, for an element of its own."""
+    source, block = block_of(sch.function, made_by.name), block_of(sch.function, reader.name)
+    made = source.writes[0].buffer
+    loads = [node for node in exprs(block.body) if isinstance(node, Load) and node.buffer is made]
+    if [it.extent for it in block.iters] != [it.extent for it in source.iters]:
+        return False
+    return all(
+        index is it.var or it.extent is ONE
+        for load in loads
+        for index, it in zip(load.index, block.iters, strict=True)
+    )
 
 
 def vector_of(nest: Nest, context: RuleContext) -> int:

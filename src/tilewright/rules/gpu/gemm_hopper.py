@@ -16,6 +16,7 @@ no matrix of them is in memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
 
@@ -34,9 +35,10 @@ from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.sym import ONE, Cast, Const, Var, uses_var
 from tilewright.tensor.constants import CONSTANT
+from tilewright.tensor.intrin import TensorIntrin
 from tilewright.tensor.ir import Load, Store
 from tilewright.tensor.passes.fold_windows import windows_of
-from tilewright.tensor.schedule import BlockRef, Schedule
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks, output_buffers
 
 FEATURE = "wgmma"
@@ -80,6 +82,7 @@ class Found:
     b_index: int
     packs_b: bool  # a weight [k, n] that is stored as [n, k]
     along_n: bool  # B is [k, n], and read as it is
+    is_open: bool  # m, or what stands outside of it, is told by calls
     windows: str = ""  # the block that lays out windows of an image as A, which copies read instead
     is_indexed: bool = False  # A is read by windows; such a block is to be made
 
@@ -90,14 +93,18 @@ class Found:
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """C[m, n] = sum of A[m, k] B[n, k], in a type of the tensor cores, all sizes known."""
-    nest = nest_of(sch, reference) if context.target.has(FEATURE) else None
+    return found_in(sch, reference, context) if context.target.has(FEATURE) else None
+
+
+def found_in(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
+    """C[m, n] = sum of A[m, k] B[n, k], in a type of the tensor cores, n and k known."""
+    nest = nest_of(sch, reference)
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
     found = contraction(nest)
-    if found is None or nest.is_dynamic(list(nest.loops)) or not found.m:
+    if found is None or not found.m or len(nest.reduce) != 1 or len(found.n) != 1:
         return None
-    if len(nest.reduce) != 1 or len(found.n) != 1:
+    if nest.is_dynamic([*found.n, *found.k]):
         return None
     kind = found.a.buffer.dtype.name
     if kind != found.b.buffer.dtype.name or kind not in hopper.OPERANDS:
@@ -139,6 +146,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         found.read_index(found.b),
         packs,
         along_n and not packs,
+        nest.is_dynamic(list(nest.loops)),
         windows,
         is_indexed,
     )
@@ -175,6 +183,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         ring = c["slots"] * c["boxes"] * (rows + c["block_n"]) * hopper.ROW_BYTES
         fits = ring + hopper.BESIDE_BYTES <= sm.shared_bytes
         whole = ceildiv(found.m, rows) % c["span"] == 0
+        whole &= (c["span"] == 1) | (not found.is_open)
         step = found.depth * c["boxes"]
         parts = (c["split_k"] == 1) | (found.k % (c["split_k"] * step) == 0)
         if found.windows:  # there is nothing behind the last kernel position
@@ -236,7 +245,29 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 # ------------------------------------------------------------------------------------ schedule
 
 
+@dataclass(frozen=True)
+class Unit:
+    """What copies tiles and multiplies them."""
+
+    copy_of: Callable[[str, int], TensorIntrin]  # of a type, so many rows
+    dot_of: Callable[..., TensorIntrin]
+    overlap: Callable[[Schedule, LoopRef, Plan, int], None]  # steps of so many tiles
+
+
+def _specialize(sch: Schedule, ko: LoopRef, plan: Plan, blocks: int) -> None:
+    sch.specialize(ko, plan.slots, blocks)
+
+
+HOPPER = Unit(hopper.load_of, hopper.dot_of, _specialize)
+
+
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
+    return applied(sch, found, plan, context, HOPPER)
+
+
+def applied(
+    sch: Schedule, found: Found, plan: Plan, context: RuleContext, unit: Unit
+) -> tuple[BlockRef, ...]:
     """The schedule of a plan; results go through what follows where that can be fused."""
     done: list[BlockRef] = []
     c = found.reference
@@ -253,15 +284,15 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
         k = sch.get_loops(c)[found.k_axis]
         part, _ = sch.split(k, [plan.split_k, found.k // plan.split_k])
         c = parts_along(sch, part)
-        return (*done, *_tiled(sch, c, found, plan, context, []))
+        return (*done, *_tiled(sch, c, found, plan, context, unit, []))
     consumers = _followers(sch, c)
     if consumers:
         point = sch.checkpoint()
         try:
-            return (*done, *_tiled(sch, c, found, plan, context, consumers))
+            return (*done, *_tiled(sch, c, found, plan, context, unit, consumers))
         except ScheduleError:
             sch.restore(point)
-    return (*done, *_tiled(sch, c, found, plan, context, []))
+    return (*done, *_tiled(sch, c, found, plan, context, unit, []))
 
 
 def _followers(sch: Schedule, c: BlockRef) -> list[BlockRef]:
@@ -289,6 +320,7 @@ def _tiled(
     found: Found,
     plan: Plan,
     context: RuleContext,
+    unit: Unit,
     consumers: list[BlockRef],
 ) -> list[BlockRef]:
     kind, depth = found.dtype, found.depth
@@ -297,7 +329,8 @@ def _tiled(
     wanted = {m: plan.rows, n: plan.block_n, k: depth * plan.boxes}
     done: list[BlockRef] = []
     stores = list(consumers)
-    if any(operands.nest.guess(at) % by for at, by in wanted.items()):
+    nest = operands.nest
+    if any(nest.is_dynamic([at]) or nest.guess(at) % by for at, by in wanted.items()):
         padded, crops = _padded(sch, c, [wanted.get(at, 1) for at in operands.nest.loops])
         done += padded
         stores = stores or crops
@@ -332,10 +365,10 @@ def _tiled(
     else:
         instruction = hopper.store_of(rounded or "f32", plan.block_n)
     sch.tensorize(sch.get_loops(copies[0])[-2], instruction)
-    sch.bind(sch.fuse(*outer, far, column, near), "blockIdx.x")
     sch.bind(group, "threadIdx.y")
     sch.compute_at(a, ko)
     sch.compute_at(b, ko)
+    sch.bind(sch.fuse(*outer, far, column, near), "blockIdx.x")
     start = sch.decompose_reduction(c, ko)
     if found.along_n:
         _in_boxes(sch, b, depth)
@@ -343,16 +376,16 @@ def _tiled(
         for copy in (a, b):
             _in_boxes(sch, copy, depth)
     sch.unroll(box)
-    product = hopper.dot_of(kind, plan.block_n, along_n=found.along_n)
+    product = unit.dot_of(kind, plan.block_n, along_n=found.along_n)
     sch.tensorize(sch.get_loops(c)[-3], product)
     sch.tensorize(sch.get_loops(start)[-2], product)
-    sch.tensorize(sch.get_loops(a)[-2], hopper.load_of(kind, plan.rows))
+    sch.tensorize(sch.get_loops(a)[-2], unit.copy_of(kind, plan.rows))
     columns = depth if found.along_n else plan.block_n
-    sch.tensorize(sch.get_loops(b)[-2], hopper.load_of(kind, columns))
-    tiles = (
-        found.batch * ceildiv(found.m, plan.rows) * ceildiv(found.n, plan.block_n) * plan.split_k
-    )
-    sch.specialize(ko, plan.slots, min(tiles, multiprocessor_of(context.target).count))
+    sch.tensorize(sch.get_loops(b)[-2], unit.copy_of(kind, columns))
+    tiles = ceildiv(found.m, plan.rows) * ceildiv(found.n, plan.block_n)
+    tiles *= found.batch * plan.split_k
+    count = multiprocessor_of(context.target).count
+    unit.overlap(sch, ko, plan, count if found.is_open else min(tiles, count))
     return [*done, c, start, a, b, *copies, *stores]
 
 

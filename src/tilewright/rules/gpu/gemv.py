@@ -40,6 +40,8 @@ from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SCAN, Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
+MOST_ROUNDS = 4  # of loads, that are written out
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -80,7 +82,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     length, results = total(nest, nest.reduce), total(nest, kept)
     if results >= sm.count * sm.block_threads or length < 2 * sm.warp:
         return None  # a thread for each result
-    largest = max(nest.reads, key=_elements)
+    largest = max(nest.reads, key=lambda access: _elements(access.buffer))
     kept.sort(key=lambda at: largest.stride(nest.var(at)) is ONE)  # neighbours last
     turned = None
     if not _is_side_by_side(nest, largest, kept[-1]):
@@ -92,9 +94,9 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     return Found(reference, tuple(kept), results, last, length, size, turned)
 
 
-def _elements(access: Access) -> int:
+def _elements(buffer: Buffer) -> int:
     count = 1
-    for dim in access.buffer.shape:
+    for dim in buffer.shape:
         count *= int(dim.value) if isinstance(dim, Const) else 256
     return count
 
@@ -232,14 +234,17 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
 
 
 def _ask_early(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan) -> list[BlockRef]:
-    """All loads of some turns come before the first use: that many are under way at a time."""
+    """All loads of some turns come before the first use: that many are under way at a time. The
+    largest operand comes first: weights may be read before kernels that make the others end."""
     done: list[BlockRef] = []
     turns = extent_of(sch, along)
+    reads = block_of(sch.function, partial.name).reads
+    by_size = sorted(range(len(reads)), key=lambda at: -_elements(reads[at].buffer))
     if turns > plan.unroll:
         outer, some = sch.split(along, [None, plan.unroll])
     else:
         outer, some = sch.add_unit_loop(along), along
-    for at in range(len(block_of(sch.function, partial.name).reads)):
+    for at in by_size:
         point = sch.checkpoint()
         try:
             copy = sch.cache_read(partial, at, "local")
@@ -251,6 +256,8 @@ def _ask_early(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan) -> 
         except ScheduleError:
             sch.restore(point)  # it is read as it comes
     sch.attempt(sch.unroll, some)
+    if turns <= MOST_ROUNDS * plan.unroll:
+        sch.attempt(sch.unroll, outer)
     return done
 
 

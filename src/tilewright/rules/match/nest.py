@@ -6,13 +6,14 @@ values of it; it decides which loop becomes lanes, and which loops are one loop 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from tilewright import sym
-from tilewright.sym import ONE, ZERO, Const, Expr, Var
+from tilewright.sym import ONE, ZERO, Const, Expr, Size, Var
 from tilewright.tensor.ir import (
     REDUCE,
     SERIAL,
@@ -54,6 +55,7 @@ class Nest:
 
     block: Block
     loops: dict[int, LoopRef]  # position of an iterator -> the loop that runs through it
+    likely: Mapping[Var, int] = field(default_factory=dict)  # sizes whose range is known
 
     @property
     def name(self) -> str:
@@ -79,7 +81,11 @@ class Nest:
 
     def guess(self, at: int) -> int:
         """The extent, or what is assumed of a dynamic one."""
-        return guess(self.extent(at))
+        return self.assumed(at, DYNAMIC_EXTENT)
+
+    def assumed(self, at: int, unknown: int) -> int:
+        """The extent; of a dynamic one, what is likely in its range, or a number without any."""
+        return assumed(self.extent(at), unknown, self.likely)
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
@@ -114,7 +120,38 @@ def total(nest: Nest, part: Sequence[int]) -> int:
 
 
 def guess(extent: Expr) -> int:
-    return int(extent.value) if isinstance(extent, Const) else DYNAMIC_EXTENT
+    return assumed(extent, DYNAMIC_EXTENT, {})
+
+
+def assumed(extent: Expr, unknown: int, likely: Mapping[Var, int]) -> int:
+    """An extent in numbers: as it is, for likely sizes, or what an unknown one counts as."""
+    if isinstance(extent, Const):
+        return int(extent.value)
+    sizes = sym.free_vars(extent)
+    if not likely or not all(size in likely for size in sizes):
+        return unknown
+    return max(1, int(sym.evaluate(extent, {size: likely[size] for size in sizes})))
+
+
+def likely_sizes(fn: Function) -> dict[Var, int]:
+    """Sizes that a function bounds from both sides, each with the middle of its range.
+
+    Ranges reach over orders of magnitude, and all of them count alike: the middle is the geometric
+    one.
+    """
+    least: dict[Var, int] = {}
+    most: dict[Var, int] = {}
+    for cond in fn.requires:
+        match cond:
+            case sym.Le(Const() as low, Size() as size):
+                least[size] = max(least.get(size, 0), int(low.value))
+            case sym.Le(Size() as size, Const() as high):
+                most[size] = min(most.get(size, int(high.value)), int(high.value))
+    return {
+        size: round(math.sqrt(max(1, least[size]) * max(1, most[size])))
+        for size in most
+        if size in least
+    }
 
 
 def accesses_of(block: Block) -> Iterator[Access]:
@@ -160,7 +197,7 @@ def nest_of(sch: Schedule, reference: BlockRef) -> Nest | None:
         return None
     if any(isinstance(stmt, Block) for stmt in path[:-1]):
         return None
-    return Nest(block, dict(enumerate(sch.get_loops(reference))))
+    return Nest(block, dict(enumerate(sch.get_loops(reference))), likely_sizes(sch.function))
 
 
 def inner_nest(sch: Schedule, reference: BlockRef, depth: int) -> Nest | None:
@@ -173,7 +210,7 @@ def inner_nest(sch: Schedule, reference: BlockRef, depth: int) -> Nest | None:
             return None
         for at in found:
             loops[at] = loop
-    return Nest(block, loops)
+    return Nest(block, loops, likely_sizes(sch.function))
 
 
 def is_expression(block: Block) -> bool:

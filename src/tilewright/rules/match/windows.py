@@ -39,6 +39,10 @@ class Windows:
         found = self.nest.extent(at)
         return int(found.value) if isinstance(found, Const) else None
 
+    def assumed(self, at: int, unknown: int) -> int:
+        """An extent, or what is assumed of a dynamic one."""
+        return self.nest.assumed(at, unknown)
+
     @property
     def depth(self) -> int | None:
         """Terms of a reduction, where their number is known."""

@@ -2,14 +2,16 @@
  *
  * Nothing of CUDA is needed to build this. The driver's library is opened by the first call; a
  * machine without one gets TW_ERROR_NO_DRIVER. The launches of a model are data (`tw_cuda_model`),
- * recorded once as a CUDA graph for the addresses that a call brings, and started together from
- * then on. Tensors of the host are copied; those of the GPU are used where they are.
+ * for each set of sizes recorded once as a CUDA graph for the addresses that a call brings, and
+ * started together from then on. Tensors of the host are copied; those of the GPU are used where
+ * they are. A kernel that waits by itself for those before it starts before they have ended.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +23,20 @@ typedef uint64_t address;
 typedef struct {
   _Alignas(64) uint64_t words[16];
 } tensor_map;
+typedef struct {
+  int id;
+  char padding[4];
+  union {
+    int flag;
+    char bytes[64];
+  } value;
+} launch_attribute;
+typedef struct {
+  unsigned grid[3], block[3], shared_bytes;
+  void *stream;
+  launch_attribute *attributes;
+  unsigned n_attributes;
+} launch_config;
 
 enum {
   POINTER_MEMORY_TYPE = 2, /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE */
@@ -35,8 +51,9 @@ enum {
   COMPUTE_MINOR = 76,
   SWIZZLE_128B = 3,
   PROMOTE_128B = 2,
-  NO_TIMING = 2, /* CU_EVENT_DISABLE_TIMING */
-  BRANCHES = 8   /* launches side by side, at most */
+  NO_TIMING = 2,   /* CU_EVENT_DISABLE_TIMING */
+  START_EARLY = 6, /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
+  BRANCHES = 8     /* launches side by side, at most */
 };
 
 static struct {
@@ -59,8 +76,7 @@ static struct {
   result (*module_unload)(void *);
   result (*module_function)(void **, void *, const char *);
   result (*function_set)(void *, int, int);
-  result (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                   void *, void **, void **);
+  result (*launch)(const launch_config *, void *, void **, void **);
   result (*stream_create)(void **, unsigned);
   result (*stream_wait)(void *);
   result (*stream_destroy)(void *);
@@ -104,7 +120,7 @@ static const struct {
     {"cuModuleUnload", (void **)&cu.module_unload},
     {"cuModuleGetFunction", (void **)&cu.module_function},
     {"cuFuncSetAttribute", (void **)&cu.function_set},
-    {"cuLaunchKernel", (void **)&cu.launch},
+    {"cuLaunchKernelEx", (void **)&cu.launch},
     {"cuStreamCreate", (void **)&cu.stream_create},
     {"cuStreamSynchronize", (void **)&cu.stream_wait},
     {"cuStreamDestroy_v2", (void **)&cu.stream_destroy},
@@ -200,14 +216,19 @@ static int32_t open_driver(void) {
 /* ---- a model on the GPU ---- */
 
 typedef struct {
+  address *bound; /* of inputs, then outputs: the addresses that the graph is recorded for */
+  tensor_map *maps;
+  void *graph;
+} recorded;
+
+typedef struct {
   pthread_mutex_t lock; /* one call at a time: there is one arena */
   bool is_ready;
   void **modules, **kernels;
   address weights, arena;
   address *staged; /* inputs, then outputs: room for tensors of the host; 0 until needed */
-  address *bound;  /* the addresses that the graph is recorded for */
-  tensor_map *maps;
-  void *stream, *graph;
+  recorded *variants;
+  void *stream;
   void *branches[BRANCHES]; /* streams that launches are recorded on, `stream` the first */
 } instance;
 
@@ -221,32 +242,41 @@ static int32_t allocate(address *made, int64_t size_bytes) {
                    all);
 }
 
+/* Memory for all that a model keeps, or NULL. */
+static instance *new_instance(const tw_cuda_model *model) {
+  size_t tensors = (size_t)(model->n_inputs + model->n_outputs), n = (size_t)model->n_variants;
+  instance *made = calloc(1, sizeof *made);
+  void **tables = calloc((size_t)(model->n_modules + model->n_kernels + 1), sizeof *tables);
+  address *places = calloc((n + 1) * (tensors + 1), sizeof *places);
+  recorded *variants = calloc(n, sizeof *variants);
+  bool is_whole = made && tables && places && variants;
+  for (size_t i = 0; i < n && is_whole; ++i) {
+    size_t size = ((size_t)model->variants[i].n_maps + 1) * sizeof(tensor_map);
+    is_whole = posix_memalign((void **)&variants[i].maps, 64, size) == 0;
+    variants[i].bound = places + (i + 1) * (tensors + 1);
+  }
+  if (!is_whole) {
+    for (size_t i = 0; i < n && variants; ++i) free(variants[i].maps);
+    free(made);
+    free(tables);
+    free(places);
+    free(variants);
+    return NULL;
+  }
+  pthread_mutex_init(&made->lock, NULL);
+  made->modules = tables;
+  made->kernels = tables + model->n_modules;
+  made->staged = places;
+  made->variants = variants;
+  return made;
+}
+
 static instance *instance_of(const tw_cuda_model *model) {
   pthread_mutex_lock(&opening);
   instance *found = *model->instance;
   if (!found) {
-    int32_t tensors = model->n_inputs + model->n_outputs;
-    found = calloc(1, sizeof *found);
-    void *tables = calloc((size_t)(model->n_modules + model->n_kernels + 1), sizeof(void *));
-    address *places = calloc((size_t)(2 * tensors + 1), sizeof *places);
-    tensor_map *maps = NULL;
-    if (posix_memalign((void **)&maps, 64, (size_t)(model->n_maps + 1) * sizeof *maps)) maps = NULL;
-    if (found && tables && places && maps) {
-      pthread_mutex_init(&found->lock, NULL);
-      found->modules = tables;
-      found->kernels = found->modules + model->n_modules;
-      found->staged = places;
-      found->bound = places + tensors;
-      found->maps = maps;
-      *model->instance = found;
-    } else {
-      free(found);
-      free(tables);
-      free(places);
-      free(maps);
-      found = NULL;
-      tw_error(TW_ERROR_NO_MEMORY, "no memory for a model");
-    }
+    found = *model->instance = new_instance(model);
+    if (!found) tw_error(TW_ERROR_NO_MEMORY, "no memory for a model");
   }
   pthread_mutex_unlock(&opening);
   return found;
@@ -285,13 +315,13 @@ static int32_t prepare(const tw_cuda_model *model, instance *on) {
   return TW_OK;
 }
 
-static address place_of(const tw_cuda_model *model, const instance *on,
+static address place_of(const tw_cuda_model *model, const instance *on, const recorded *own,
                         const tw_cuda_argument *argument) {
   switch (argument->kind) {
     case TW_CUDA_ARENA: return on->arena + (address)argument->value;
     case TW_CUDA_WEIGHT: return on->weights + (address)argument->value;
-    case TW_CUDA_INPUT: return on->bound[argument->value];
-    case TW_CUDA_OUTPUT: return on->bound[model->n_inputs + argument->value];
+    case TW_CUDA_INPUT: return own->bound[argument->value];
+    case TW_CUDA_OUTPUT: return own->bound[model->n_inputs + argument->value];
     default: return (address)argument->value;
   }
 }
@@ -314,12 +344,20 @@ static int32_t encode_windows(const tw_cuda_map *map, void *base, tensor_map *ma
   return TW_OK;
 }
 
-static int32_t encode_maps(const tw_cuda_model *model, instance *on) {
-  for (int32_t i = 0; i < model->n_maps; ++i) {
-    const tw_cuda_map *map = &model->maps[i];
+/* What the launches of a set of sizes are recorded from. */
+typedef struct {
+  const tw_cuda_model *model;
+  const tw_cuda_variant *variant;
+  instance *on;
+  recorded *own;
+} recording;
+
+static int32_t encode_maps(const recording *of) {
+  for (int32_t i = 0; i < of->variant->n_maps; ++i) {
+    const tw_cuda_map *map = &of->variant->maps[i];
     if (map->channels) {
-      void *image = (void *)(uintptr_t)place_of(model, on, &map->base);
-      int32_t status = encode_windows(map, image, &on->maps[i]);
+      void *image = (void *)(uintptr_t)place_of(of->model, of->on, of->own, &map->base);
+      int32_t status = encode_windows(map, image, &of->own->maps[i]);
       if (status != TW_OK) return status;
       continue;
     }
@@ -329,37 +367,42 @@ static int32_t encode_maps(const tw_cuda_model *model, instance *on) {
     uint64_t pitch[2] = {row_bytes, row_bytes * rows};
     uint32_t box[3] = {(uint32_t)map->box_columns, (uint32_t)map->box_rows, 1};
     uint32_t steps[3] = {1, 1, 1}, rank = map->matrices ? 3 : 2;
-    void *base = (void *)(uintptr_t)place_of(model, on, &map->base);
-    TRY("cuTensorMapEncodeTiled", cu.map_encode(&on->maps[i], map->type, rank, base, extents, pitch,
-                                                box, steps, 0, SWIZZLE_128B, PROMOTE_128B, 0));
+    void *base = (void *)(uintptr_t)place_of(of->model, of->on, of->own, &map->base);
+    TRY("cuTensorMapEncodeTiled",
+        cu.map_encode(&of->own->maps[i], map->type, rank, base, extents, pitch, box, steps, 0,
+                      SWIZZLE_128B, PROMOTE_128B, 0));
   }
   return TW_OK;
 }
 
 enum { MOST_ARGUMENTS = 128 };
 
-static int32_t start(const tw_cuda_model *model, instance *on, const tw_cuda_launch *launch,
-                     void *stream) {
-  const tw_cuda_argument *given = model->arguments + launch->first;
-  if (launch->kernel < 0) { /* a copy: to, from, bytes */
-    TRY("cuMemcpyDtoD", cu.copy(place_of(model, on, &given[0]), place_of(model, on, &given[1]),
-                                (size_t)given[2].value, stream));
-    return TW_OK;
-  }
+static int32_t start(const recording *of, const tw_cuda_launch *launch, void *stream,
+                     bool is_early) {
+  const tw_cuda_argument *given = of->variant->arguments + launch->first;
   address values[MOST_ARGUMENTS];
   void *pointers[MOST_ARGUMENTS];
   if (launch->n_arguments > MOST_ARGUMENTS) {
     return tw_errorf(TW_ERROR_INTERNAL, "a kernel takes %d arguments", launch->n_arguments);
   }
   for (int32_t i = 0; i < launch->n_arguments; ++i) {
-    values[i] = place_of(model, on, &given[i]);
-    pointers[i] = given[i].kind == TW_CUDA_MAP ? (void *)&on->maps[given[i].value] : &values[i];
+    bool is_map = given[i].kind == TW_CUDA_MAP;
+    values[i] = place_of(of->model, of->on, of->own, &given[i]);
+    pointers[i] = is_map ? (void *)&of->own->maps[given[i].value] : &values[i];
   }
-  const uint32_t *grid = launch->grid, *block = launch->block;
-  TRY(model->kernels[launch->kernel].name,
-      cu.launch(on->kernels[launch->kernel], grid[0], grid[1], grid[2], block[0], block[1],
-                block[2], (unsigned)model->kernels[launch->kernel].shared_bytes, stream, pointers,
-                NULL));
+  if (launch->kernel < 0) { /* a copy: to, from, bytes */
+    TRY("cuMemcpyDtoD", cu.copy(values[0], values[1], (size_t)values[2], stream));
+    return TW_OK;
+  }
+  const tw_cuda_kernel *kernel = &of->model->kernels[launch->kernel];
+  launch_attribute early = {.id = START_EARLY, .value.flag = 1};
+  launch_config config = {.shared_bytes = (unsigned)kernel->shared_bytes,
+                          .stream = stream,
+                          .attributes = &early,
+                          .n_attributes = is_early ? 1 : 0};
+  memcpy(config.grid, launch->grid, sizeof config.grid);
+  memcpy(config.block, launch->block, sizeof config.block);
+  TRY(kernel->name, cu.launch(&config, of->on->kernels[launch->kernel], pointers, NULL));
   return TW_OK;
 }
 
@@ -376,42 +419,47 @@ static int32_t branch_of(const int32_t tails[BRANCHES], const int32_t *waits, in
   return best >= 0 ? best : oldest; /* one where nothing is has the least tail */
 }
 
-/* `events` has one for each launch, and one before all. */
-static int32_t record_all(const tw_cuda_model *model, instance *on, void **events, int32_t *at) {
-  int32_t tails[BRANCHES], count = model->n_launches;
+/* `events` has one for each launch, and one before all. A launch that waits for the last one of its
+ * own branch alone may start early. */
+static int32_t record_all(const recording *of, void **events, int32_t *at) {
+  int32_t tails[BRANCHES], count = of->variant->n_launches;
+  void *stream = of->on->stream;
   for (int32_t i = 0; i < BRANCHES; ++i) tails[i] = -1;
-  TRY("cuEventRecord", cu.event_record(events[count], on->stream));
+  TRY("cuEventRecord", cu.event_record(events[count], stream));
   for (int32_t i = 0; i < count; ++i) {
-    const tw_cuda_launch *launch = &model->launches[i];
-    const int32_t *waits = model->waits + launch->first_wait;
+    const tw_cuda_launch *launch = &of->variant->launches[i];
+    const int32_t *waits = of->variant->waits + launch->first_wait;
     int32_t own = at[i] = branch_of(tails, waits, launch->n_waits);
-    void *stream = on->branches[own];
+    bool follows = tails[own] >= 0 && of->variant->launches[tails[own]].kernel >= 0;
+    stream = of->on->branches[own];
     if (own && tails[own] < 0) {
       TRY("cuStreamWaitEvent", cu.stream_wait_event(stream, events[count], 0));
     }
     for (int32_t j = 0; j < launch->n_waits; ++j) {
       if (at[waits[j]] == own) continue;
+      follows = false;
       TRY("cuStreamWaitEvent", cu.stream_wait_event(stream, events[waits[j]], 0));
     }
-    int32_t code = start(model, on, launch, stream);
+    int32_t code = start(of, launch, stream, follows && launch->starts_early);
     if (code != TW_OK) return code;
     TRY("cuEventRecord", cu.event_record(events[i], stream));
     tails[own] = i;
   }
   for (int32_t i = 1; i < BRANCHES; ++i) {
     if (tails[i] < 0) continue;
-    TRY("cuStreamWaitEvent", cu.stream_wait_event(on->stream, events[tails[i]], 0));
+    TRY("cuStreamWaitEvent", cu.stream_wait_event(of->on->stream, events[tails[i]], 0));
   }
   return TW_OK;
 }
 
 /* All launches as one graph, for the addresses that are bound. */
-static int32_t record(const tw_cuda_model *model, instance *on) {
-  if (on->graph) cu.graph_exec_free(on->graph);
-  on->graph = NULL;
-  int32_t code = encode_maps(model, on), made = 0;
+static int32_t record(const recording *of) {
+  void **kept = &of->own->graph, *stream = of->on->stream;
+  if (*kept) cu.graph_exec_free(*kept);
+  *kept = NULL;
+  int32_t code = encode_maps(of), made = 0;
   if (code != TW_OK) return code;
-  size_t count = (size_t)model->n_launches + 1;
+  size_t count = (size_t)of->variant->n_launches + 1;
   void **events = calloc(count, sizeof *events), *graph = NULL;
   int32_t *at = calloc(count, sizeof *at);
   if (!events || !at) code = tw_error(TW_ERROR_NO_MEMORY, "no memory for a graph");
@@ -420,16 +468,16 @@ static int32_t record(const tw_cuda_model *model, instance *on) {
     if (created != 0) code = refused("cuEventCreate", created);
   }
   if (code == TW_OK) {
-    result begun = cu.capture_begin(on->stream, CAPTURE_THREAD_LOCAL);
+    result begun = cu.capture_begin(stream, CAPTURE_THREAD_LOCAL);
     if (begun != 0) code = refused("cuStreamBeginCapture", begun);
   }
   if (code == TW_OK) {
-    code = record_all(model, on, events, at);
-    result ended = cu.capture_end(on->stream, &graph);
+    code = record_all(of, events, at);
+    result ended = cu.capture_end(stream, &graph);
     if (code == TW_OK && ended != 0) code = refused("cuStreamEndCapture", ended);
   }
   if (code == TW_OK) {
-    result built = cu.graph_make(&on->graph, graph, 0);
+    result built = cu.graph_make(kept, graph, 0);
     if (built != 0) code = refused("cuGraphInstantiate", built);
   }
   if (graph) cu.graph_free(graph);
@@ -447,46 +495,82 @@ static bool is_on_gpu(const void *data) {
   return code == 0 && kind == MEMORY_OF_DEVICE;
 }
 
+/* The bytes of a tensor for the sizes that need most. */
+static int64_t most_bytes(const tw_cuda_model *model, int32_t at) {
+  int64_t most = 0;
+  for (int32_t i = 0; i < model->n_variants; ++i) {
+    int64_t size = model->variants[i].tensor_bytes[at];
+    if (size > most) most = size;
+  }
+  return most;
+}
+
 /* Where the graph finds a tensor: where it is, or in memory of ours that it is copied through. */
-static int32_t bind(instance *on, int32_t at, const void *data, int64_t size_bytes,
-                    address *found) {
+static int32_t bind(const recording *of, int32_t at, const void *data, address *found) {
   if (is_on_gpu(data)) {
     *found = (address)(uintptr_t)data;
     return TW_OK;
   }
-  int32_t code = on->staged[at] ? TW_OK : allocate(&on->staged[at], size_bytes);
-  *found = on->staged[at];
+  address *staged = &of->on->staged[at];
+  int32_t code = *staged ? TW_OK : allocate(staged, most_bytes(of->model, at));
+  *found = *staged;
   return code;
 }
 
-static int32_t run_locked(const tw_cuda_model *model, instance *on, const void *const *inputs,
-                          void *const *outputs) {
-  int32_t tensors = model->n_inputs + model->n_outputs;
-  int32_t code = prepare(model, on);
-  bool is_new = !on->graph;
-  for (int32_t i = 0; i < tensors && code == TW_OK; ++i) {
-    const void *data = i < model->n_inputs ? inputs[i] : outputs[i - model->n_inputs];
+static int32_t run_locked(const recording *of, const void *const *inputs, void *const *outputs) {
+  int32_t n_inputs = of->model->n_inputs, n_outputs = of->model->n_outputs;
+  instance *on = of->on;
+  address *bound = of->own->bound;
+  int32_t code = prepare(of->model, on);
+  bool is_new = !of->own->graph;
+  for (int32_t i = 0; i < n_inputs + n_outputs && code == TW_OK; ++i) {
+    const void *data = i < n_inputs ? inputs[i] : outputs[i - n_inputs];
     address found = 0;
-    code = bind(on, i, data, model->tensor_bytes[i], &found);
-    is_new |= on->bound[i] != found;
-    on->bound[i] = found;
+    code = bind(of, i, data, &found);
+    is_new |= bound[i] != found;
+    bound[i] = found;
   }
-  if (code == TW_OK && is_new) code = record(model, on);
+  if (code == TW_OK && is_new) code = record(of);
   if (code != TW_OK) return code;
-  for (int32_t i = 0; i < model->n_inputs; ++i) {
-    if (on->bound[i] != on->staged[i] || !model->tensor_bytes[i]) continue;
-    TRY("cuMemcpyHtoD",
-        cu.copy_in(on->bound[i], inputs[i], (size_t)model->tensor_bytes[i], on->stream));
+  const int64_t *bytes = of->variant->tensor_bytes;
+  for (int32_t i = 0; i < n_inputs; ++i) {
+    if (bound[i] != on->staged[i] || !bytes[i]) continue;
+    TRY("cuMemcpyHtoD", cu.copy_in(bound[i], inputs[i], (size_t)bytes[i], on->stream));
   }
-  TRY("cuGraphLaunch", cu.graph_launch(on->graph, on->stream));
-  for (int32_t i = 0; i < model->n_outputs; ++i) {
-    int32_t at = model->n_inputs + i;
-    if (on->bound[at] != on->staged[at] || !model->tensor_bytes[at]) continue;
-    TRY("cuMemcpyDtoH",
-        cu.copy_out(outputs[i], on->bound[at], (size_t)model->tensor_bytes[at], on->stream));
+  TRY("cuGraphLaunch", cu.graph_launch(of->own->graph, on->stream));
+  for (int32_t i = 0; i < n_outputs; ++i) {
+    int32_t at = n_inputs + i;
+    if (bound[at] != on->staged[at] || !bytes[at]) continue;
+    TRY("cuMemcpyDtoH", cu.copy_out(outputs[i], bound[at], (size_t)bytes[at], on->stream));
   }
   TRY("cuStreamSynchronize", cu.stream_wait(on->stream));
   return TW_OK;
+}
+
+/* The variant that was saved for the sizes of a call's inputs, or -1. */
+static int32_t variant_of(const tw_cuda_model *model, const DLTensor *const *inputs) {
+  for (int32_t i = 0; i < model->n_variants; ++i) {
+    bool is_same = true;
+    for (int32_t j = 0; j < model->n_sizes; ++j) {
+      const tw_cuda_size *size = &model->sizes[j];
+      is_same &= inputs[size->input]->shape[size->dimension] == model->variants[i].sizes[j];
+    }
+    if (is_same) return i;
+  }
+  return -1;
+}
+
+static int32_t no_variant(const tw_cuda_model *model, const DLTensor *const *inputs) {
+  char text[256] = "";
+  size_t used = 0;
+  for (int32_t j = 0; j < model->n_sizes && used < sizeof text; ++j) {
+    const tw_cuda_size *size = &model->sizes[j];
+    int64_t extent = inputs[size->input]->shape[size->dimension];
+    int written = snprintf(text + used, sizeof text - used, "%s%s = %" PRId64, j ? ", " : "",
+                           size->name, extent);
+    used += written > 0 ? (size_t)written : 0;
+  }
+  return tw_errorf(TW_ERROR_SHAPE, "the model was not saved for %s", text);
 }
 
 enum { MOST_TENSORS = 256 };
@@ -499,10 +583,13 @@ int32_t tw_cuda_run(tw_call *call, const tw_cuda_model *model, const DLTensor *c
     return tw_errorf(TW_ERROR_ARGUMENTS, "the model takes %d inputs, got %d", model->n_inputs,
                      n_inputs);
   }
+  int32_t chosen = variant_of(model, inputs);
+  if (chosen < 0) return no_variant(model, inputs);
+  const tw_cuda_variant *variant = &model->variants[chosen];
   for (int32_t i = 0; i < n_inputs; ++i) {
     given[i] = (const char *)inputs[i]->data + inputs[i]->byte_offset;
   }
-  const int64_t *shape = model->output_shapes;
+  const int64_t *shape = variant->output_shapes;
   for (int32_t i = 0; i < model->n_outputs; ++i) {
     wanted[i] = call->output(call, i, model->output_ranks[i], shape);
     if (!wanted[i]) return tw_last_code();
@@ -516,8 +603,9 @@ int32_t tw_cuda_run(tw_call *call, const tw_cuda_model *model, const DLTensor *c
   cu.context_get(&before);
   result entered = cu.context_set(primary);
   if (entered != 0) return refused("cuCtxSetCurrent", entered);
+  recording of = {model, variant, on, &on->variants[chosen]};
   pthread_mutex_lock(&on->lock);
-  code = run_locked(model, on, given, wanted);
+  code = run_locked(&of, given, wanted);
   pthread_mutex_unlock(&on->lock);
   cu.context_set(before);
   return code;

@@ -144,6 +144,7 @@ static PyMethodDef functions[] = {
     {"profile_stop", profile_stop, METH_VARARGS, "profile_stop(runtime=0)"},
     {"profile_read", profile_read, METH_VARARGS,
      "profile_read(limit, runtime=0): the newest events, and how many were lost"},
+    {"digest", digest, METH_VARARGS, "digest(areas, turn): of some lines of areas of memory"},
     {"register_dtype", register_dtype, METH_VARARGS, "register_dtype(numpy_dtype, code, bits)"},
     {"accel_open", accel_open, METH_VARARGS, "accel_open(description, backend): a device"},
     {"accel_alloc", accel_alloc, METH_VARARGS, "accel_alloc(device, bytes): number, address"},

@@ -126,6 +126,10 @@ bool model_init(PyObject *module);
 const tw_runtime *runtime_at(unsigned long long address);
 PyObject *plan_arena(PyObject *module, PyObject *args);
 
+/* ---- digests: python_digest.c ---- */
+
+PyObject *digest(PyObject *module, PyObject *args);
+
 /* ---- accelerators: python_accel.c ---- */
 
 PyObject *accel_open(PyObject *module, PyObject *args);

@@ -320,23 +320,38 @@ typedef struct {
   uint32_t grid[3], block[3];
   int32_t first, n_arguments;  /* of `arguments` */
   int32_t first_wait, n_waits; /* of `waits`: launches that must have ended before */
+  int32_t starts_early;        /* it waits by itself for the last one of its branch */
 } tw_cuda_launch;
 
-/* All launches of a model whose sizes are known. */
+/* All launches of a model for one set of sizes. */
 typedef struct {
-  const char *const *ptx;
-  const tw_cuda_kernel *kernels;
+  const int64_t *sizes;
   const tw_cuda_launch *launches;
   const tw_cuda_argument *arguments;
   const tw_cuda_map *maps;
   const int32_t *waits;
-  const void *weights;
   const int64_t *tensor_bytes; /* of inputs, then outputs */
   const int64_t *output_shapes;
+  int32_t n_launches, n_maps;
+} tw_cuda_variant;
+
+/* Where a call tells a size: an input, and which of its dimensions. */
+typedef struct {
+  const char *name;
+  int32_t input, dimension;
+} tw_cuda_size;
+
+/* A model, for the sets of sizes that it was saved for. */
+typedef struct {
+  const char *const *ptx;
+  const tw_cuda_kernel *kernels;
+  const tw_cuda_variant *variants;
+  const tw_cuda_size *sizes;
+  const void *weights;
   const int32_t *output_ranks;
   void **instance;
-  int64_t weights_bytes, arena_bytes;
-  int32_t n_modules, n_kernels, n_launches, n_maps, n_inputs, n_outputs;
+  int64_t weights_bytes, arena_bytes; /* what the largest needs */
+  int32_t n_modules, n_kernels, n_variants, n_sizes, n_inputs, n_outputs;
 } tw_cuda_model;
 
 /* Run a model; returns when the results are there. The environment variable TILEWRIGHT_CUDA_DRIVER

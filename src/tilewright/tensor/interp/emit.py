@@ -6,6 +6,7 @@ from tilewright.base.dtype import INDEX
 from tilewright.sym import TRUE, ZERO, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.calls import CALLS
+from tilewright.tensor.dependent_launch import EFFECTLESS
 from tilewright.tensor.interp import lanes
 from tilewright.tensor.interp.accesses import LOAD, STORE, Accesses, OpenBlock, OpenLoop
 from tilewright.tensor.interp.failures import CHECKS
@@ -151,7 +152,7 @@ class Statements(Accesses):
             self.expr(value)
         elif value.op.startswith("barrier."):
             self.barrier(value.op.removeprefix("barrier."))
-        elif value.op != "prefetch":
+        elif value.op != "prefetch" and value.op not in EFFECTLESS:
             self._instruction(value)
 
     def barrier(self, scope: str) -> None:

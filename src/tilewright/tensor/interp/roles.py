@@ -5,6 +5,9 @@ Every coroutine, and every copy under way, carries a vector clock: what it knows
 Arriving at a barrier gives that knowledge to the phase, waiting for the phase takes it. A tile that
 is read without knowing that its copy has landed, or filled again without knowing that its readers
 are done, is an error in whatever order things happened to run; `seed` picks that order.
+
+Asynchronous copies of Ampere are started by the threads of every group, land between that and the
+wait for them, and are known to other threads, those of the same group too, behind a barrier.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from tilewright.base.errors import ExecutionError
 from tilewright.base.loc import UNKNOWN, Loc
 from tilewright.base.tf32 import round_tf32
 from tilewright.sym import Expr, Var
+from tilewright.tensor.dependent_launch import EFFECTLESS
 from tilewright.tensor.ir import (
     DEVICE,
     THREAD,
@@ -44,16 +48,17 @@ from tilewright.tensor.scopes import GLOBAL
 from tilewright.tensor.visit import exprs, replace_buffers, rewrite, substitute, walk
 
 ROW_BYTES, M = 128, 64
-BARRIERS = "mbarrier."
+SHARED_ROWS = 16  # of a tile that 128 threads copy at a time
+ROLES = ("mbarrier.", "cp.async.", "mma.")  # of calls that threads make together
 Clock = dict[object, int]
 Env = dict[Var, int]
 Plain = Callable[..., None]
-Wait = Generator[tuple["_Barrier", int] | None, None, None]
+Wait = Generator[tuple["_Barrier | _Landing", int] | None, None, None]
 
 
 def has_roles(fn: Function) -> bool:
     """Whether warpgroups of the function's kernels go ways of their own."""
-    return any(isinstance(node, Call) and node.op.startswith(BARRIERS) for node in exprs(fn.body))
+    return _is_role(fn.body)
 
 
 def run_roles(
@@ -112,7 +117,7 @@ def _without_lane_lets(kernel: Stmt) -> Stmt:
 
 
 def _is_role(stmt: Stmt) -> bool:
-    return any(isinstance(node, Call) and node.op.startswith(BARRIERS) for node in exprs(stmt))
+    return any(isinstance(node, Call) and node.op.startswith(ROLES) for node in exprs(stmt))
 
 
 def _run_plain(
@@ -233,7 +238,11 @@ class _Agent:
     sums: dict[Buffer, np.ndarray[Any, Any]] = field(default_factory=dict)
     groups: list[set[Buffer]] = field(default_factory=list)  # of products started, by what they use
     steps: Wait | None = None
-    waits: tuple[_Barrier, int] | None = None
+    waits: tuple[_Barrier | _Landing, int] | None = None
+    number: int = 0
+    begun: list[_Copy] = field(default_factory=list)  # since the last group
+    copies: list[list[_Copy]] = field(default_factory=list)  # groups of them, not waited for
+    landed: list[_Copy] = field(default_factory=list)  # waited for, not told to others yet
 
     def tick(self) -> int:
         self.clock[self] = self.clock.get(self, 0) + 1
@@ -256,9 +265,22 @@ class _Copy:
     buffer: Buffer
     first: int
     values: np.ndarray[Any, Any]
-    barrier: _Barrier
+    barrier: _Barrier | None  # that it arrives at
     clock: Clock
     loc: Loc
+    is_under_way: bool = True
+
+
+@dataclass(eq=False)
+class _Landing:
+    """What is over when copies have landed."""
+
+    copies: list[_Copy]
+    name: str = "copies of its own"
+    done: Clock = field(default_factory=dict)
+
+    def is_over(self, parity: int) -> bool:
+        return not any(copy.is_under_way for copy in self.copies)
 
 
 class _Block:
@@ -285,7 +307,7 @@ class _Block:
         self.meeting = _Barrier("the block's barrier", count, count)
         self.agents = []
         for at in range(count):
-            agent = _Agent(f"warpgroup {at}", {**env, rows.var: at, lanes.var: 0})
+            agent = _Agent(f"warpgroup {at}", {**env, rows.var: at, lanes.var: 0}, number=at)
             agent.steps = self._run(kernel, agent)
             self.agents.append(agent)
 
@@ -320,7 +342,7 @@ class _Block:
         for agent in left:
             assert agent.waits is not None
             barrier = agent.waits[0]
-            if barrier.bytes and not barrier.copies:
+            if isinstance(barrier, _Barrier) and barrier.bytes and not barrier.copies:
                 raise ExecutionError(
                     "TW2429",
                     f"{agent.name} waits for {barrier.bytes} more bytes at {barrier.name} that no "
@@ -390,6 +412,9 @@ class _Block:
         match call.op:
             case "barrier.shared":
                 phase = self.meeting.phase
+                agent.tick()
+                agent.clock.update((copy, 1) for copy in agent.landed)
+                agent.landed.clear()
                 _join(self.meeting.clock, agent.clock)
                 self.meeting.pending -= 1
                 self.meeting.settle(loc)
@@ -412,7 +437,18 @@ class _Block:
                 self._load_window(args, agent, loc)
             case "wgmma.clear":
                 self._sums(args[0], args[1], agent)[...] = 0
-            case "wgmma.tile":
+            case "cp.async.tile":
+                self._share(args, agent, loc)
+            case "cp.async.commit":
+                agent.copies.append(agent.begun)
+                agent.begun = []
+            case "cp.async.wait":
+                done = agent.copies[: max(0, len(agent.copies) - _value(args[0], env))]
+                copies = [copy for group in done for copy in group]
+                yield (_Landing(copies), 0)
+                agent.landed += copies
+                del agent.copies[: len(done)]
+            case "wgmma.tile" | "mma.tile":
                 self._tile(args, agent, loc)
             case "wgmma.start":
                 self._start(args, agent, loc)
@@ -431,7 +467,7 @@ class _Block:
                 self._left(args, agent)
             case "wgmma.weigh":
                 self._weigh(args, agent, loc)
-            case op if not op.startswith("registers.") and op != LAG:
+            case op if not op.startswith("registers.") and op not in (LAG, *EFFECTLESS):
                 raise ExecutionError("TW2430", f"a role cannot run {op}", loc)
         yield None
 
@@ -460,18 +496,25 @@ class _Block:
 
     def _load(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
         target, source, rows, apart, barrier_at, high, first_row = args
-        assert isinstance(target, Address)
+        box = self._box(source, rows, apart, high, first_row, agent.env)
+        barrier = self._barrier(barrier_at, agent.env)
+        self._begin(target, 0, box, agent, barrier, loc)
+        barrier.copies += 1
+
+    def _box(
+        self, source: Expr, rows: Expr, apart: Expr, high: Expr, first_row: Expr, env: Env
+    ) -> np.ndarray[Any, Any]:
+        """Rows of a matrix, from its first column on; what lies outside is zero."""
         assert isinstance(source, Address)
-        env, count = agent.env, _value(rows, agent.env)
+        count, top = _value(rows, env), _value(first_row, env)
         columns = ROW_BYTES // source.buffer.dtype.size_bytes
         height, width = _value(high, env), _value(apart, env)
         which, left = divmod(_value(source.index[0], env), height * width)
-        top = _value(first_row, env)
         matrix = self.arrays[source.buffer].reshape(-1, height, width)[which]
-        box = np.zeros((count, columns), matrix.dtype)  # what lies outside is zero
+        box = np.zeros((count, columns), matrix.dtype)
         inside = matrix[top : top + count, left : left + columns]
         box[: inside.shape[0], : inside.shape[1]] = inside
-        self._copy(target, box, barrier_at, agent, loc)
+        return box
 
     def _load_window(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
         """One kernel position of windows that follow each other, along lines and images."""
@@ -493,20 +536,23 @@ class _Block:
                 x, y = -pad_x, y + step_y
             if y > height - 1 + upper_y:
                 y, n = -pad_y, n + 1
-        self._copy(target, box, barrier_at, agent, loc)
+        barrier = self._barrier(barrier_at, agent.env)
+        self._begin(target, 0, box, agent, barrier, loc)
+        barrier.copies += 1
 
-    def _copy(
+    def _begin(
         self,
-        target: Address,
+        target: Expr,
+        row: int,
         box: np.ndarray[Any, Any],
-        barrier_at: Expr,
         agent: _Agent,
+        barrier: _Barrier | None,
         loc: Loc,
-    ) -> None:
-        """A box is on its way into a tile that nobody reads."""
-        env, count = agent.env, box.shape[0]
-        first = _value(target.index[0], env)
-        for tile in self._touched(target.buffer, first, count):
+    ) -> _Copy:
+        """A copy into a tile, from one of its rows on, which nobody may use meanwhile."""
+        assert isinstance(target, Address)
+        first = _value(target.index[0], agent.env) + row * box.shape[1]
+        for tile in self._touched(target.buffer, first, box.shape[0]):
             for reader, when in tile.reads.items():
                 if agent.clock.get(reader, 0) < when:
                     raise ExecutionError(
@@ -514,25 +560,32 @@ class _Block:
                         f"%{target.buffer.name} is filled again at element {first} while "
                         f"{reader.name} may still read it",
                         loc,
-                        help="wait for the slot's empty barrier before the copy",
+                        help="wait until the slot's readers are done before the copy",
                     )
             tile.reads.clear()
             tile.is_clear = False
-        barrier = self._barrier(barrier_at, env)
         agent.tick()
         made = _Copy(target.buffer, first, box.reshape(-1), barrier, dict(agent.clock), loc)
-        for tile in self._touched(target.buffer, first, count):
+        for tile in self._touched(target.buffer, first, box.shape[0]):
             if tile.copy is not None and agent.clock.get(tile.copy, 0) < 1:
                 raise ExecutionError(
                     "TW2428",
                     f"%{target.buffer.name} is filled again at element {first} before the copy "
                     "that filled it has landed",
                     loc,
-                    help="wait for the slot's empty barrier before the copy",
+                    help="wait until the slot's readers are done before the copy",
                 )
             tile.copy = made
-        barrier.copies += 1
         self.copies.append(made)
+        return made
+
+    def _share(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
+        """A group's part of a copy by all threads: sixteen rows of 128 threads at a time."""
+        target, source, rows, apart, high, first_row, *_ = args
+        box = self._box(source, rows, apart, high, first_row, agent.env)
+        for row in range(agent.number * SHARED_ROWS, len(box), len(self.agents) * SHARED_ROWS):
+            part = box[row : row + SHARED_ROWS]
+            agent.begun.append(self._begin(target, row, part, agent, None, loc))
 
     def _clear(self, args: tuple[Expr, ...], agent: _Agent) -> None:
         """Rows behind those that copies fill are zero, in every box of a ring."""
@@ -556,6 +609,9 @@ class _Block:
     def _land(self, copy: _Copy) -> None:
         self.copies.remove(copy)
         self.memory[copy.buffer][copy.first : copy.first + copy.values.size] = copy.values
+        copy.is_under_way = False
+        if copy.barrier is None:
+            return
         copy.clock[copy] = 1
         _join(copy.barrier.clock, copy.clock)
         copy.barrier.copies -= 1

@@ -12,6 +12,7 @@ from tilewright.tensor.passes.assign_memory import assign_memory
 from tilewright.tensor.passes.bind_threads import bind_threads
 from tilewright.tensor.passes.check_capacity import check_capacity
 from tilewright.tensor.passes.compact_buffers import compact_buffers
+from tilewright.tensor.passes.depend_early import depend_early
 from tilewright.tensor.passes.enter_device import enter_device
 from tilewright.tensor.passes.expand_updates import expand_updates
 from tilewright.tensor.passes.flatten_buffers import flatten_buffers
@@ -31,6 +32,7 @@ from tilewright.tensor.passes.place_allocations import place_allocations
 from tilewright.tensor.passes.plan_double_buffers import plan_double_buffers
 from tilewright.tensor.passes.remove_no_ops import remove_no_ops
 from tilewright.tensor.passes.reuse_storage import reuse_storage
+from tilewright.tensor.passes.share_copies import share_copies
 from tilewright.tensor.passes.simplify_program import simplify_program
 from tilewright.tensor.passes.specialize_roles import specialize_roles
 from tilewright.tensor.passes.trim_loops import trim_loops
@@ -81,6 +83,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     trim_loops,
     specialize_roles,
     read_windows,
+    share_copies,
     hoist_allocations,
     flatten_buffers,
     simplify_program,
@@ -91,6 +94,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     hoist_invariants,
     remove_no_ops,
     check_capacity,
+    depend_early,
     enter_device,
 )
 PIPELINES: dict[str, tuple[TensorPass, ...]] = {"cpu": LOWER_CPU, "gpu": LOWER_GPU}

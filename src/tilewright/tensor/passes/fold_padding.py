@@ -31,7 +31,7 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.visit import exprs, rewrite, walk, written_buffers
 
-COPY = "tma.load"
+COPIES = ("tma.load", "cp.async.tile")
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,14 @@ def _tests(cond: Expr) -> list[Expr]:
     return found if all(isinstance(test, Lt) for test in found) else []
 
 
-def is_only_copied(fn: Function, block: Block, buffer: Buffer) -> bool:
-    """Whether bulk copies alone read a buffer, and no block writes it but its own."""
+def is_only_copied(
+    fn: Function, block: Block, buffer: Buffer, copies: tuple[str, ...] = COPIES
+) -> bool:
+    """Whether such copies alone read a buffer, and no block writes it but its own."""
     for stmt in walk(fn.body):
         if isinstance(stmt, TensorCall):
             touched = any(region.buffer is buffer for region in stmt.regions)
-            if touched and not _is_bulk_copy(stmt):
+            if touched and not _is_bulk_copy(stmt, copies):
                 return False
         elif isinstance(stmt, Block) and stmt.name != block.name:
             reads = any(
@@ -126,6 +128,6 @@ def is_only_copied(fn: Function, block: Block, buffer: Buffer) -> bool:
     return True
 
 
-def _is_bulk_copy(call: TensorCall) -> bool:
+def _is_bulk_copy(call: TensorCall, copies: tuple[str, ...]) -> bool:
     step = intrinsic(call.intrin, call.arguments).implementation(call.phase)
-    return isinstance(step, Eval) and isinstance(step.value, Call) and step.value.op == COPY
+    return isinstance(step, Eval) and isinstance(step.value, Call) and step.value.op in copies

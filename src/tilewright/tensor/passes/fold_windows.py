@@ -34,11 +34,11 @@ from tilewright.tensor.ir import (
     Store,
     annotated,
 )
-from tilewright.tensor.passes.fold_padding import COPY, is_only_copied
+from tilewright.tensor.passes.fold_padding import is_only_copied
 from tilewright.tensor.visit import rewrite, walk
 
 WINDOWS = "windows"  # an attribute: of each the parameters of rows and image, and the geometry
-WINDOW = "tma.window"
+COPY, WINDOW = "tma.load", "tma.window"
 CORNER, STEP, OFFSET = 127, 8, 255  # what the hardware counts to, at most
 
 
@@ -93,7 +93,7 @@ class Windows:
 
 def fold_windows(fn: Function, ctx: PassContext) -> Function:
     found = [made for stmt in walk(fn.body) if (made := windows_of(stmt, fn)) is not None]
-    kept = [made for made in found if is_only_copied(fn, made.block, made.rows)]
+    kept = [made for made in found if is_only_copied(fn, made.block, made.rows, (COPY,))]
     if not kept:
         return fn
     gone = {made.block.name for made in kept}

@@ -10,6 +10,12 @@ Statement j of the body runs `stage[j]` iterations late; in each iteration the s
 the order of `order`. A buffer of the body that is written in one stage and read in a later one
 gets a version per iteration in flight. `double_buffer_scope` on a block means: the statement that
 fills its output runs one iteration ahead of the rest.
+
+Copies that run by themselves (`cp.async.tile`) are gathered in a group per iteration, and what uses
+them waits for the group of its iteration. A barrier behind the wait lets all threads know; it also
+keeps copies from filling what others still use, as does one before the first.
+
+    barrier; L(0); commit; L(1); commit; for k { wait(1); barrier; L(k); commit; C(k - 2) } ...
 """
 
 from __future__ import annotations
@@ -17,34 +23,43 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright import sym
+from tilewright.base.dtype import BOOL
 from tilewright.base.errors import UserError
 from tilewright.base.loc import Loc
 from tilewright.base.passes import PassContext
 from tilewright.sym import FALSE, TRUE, Context, Expr, Var, const
+from tilewright.tensor.intrin import intrinsic
 from tilewright.tensor.ir import (
     SERIAL,
     Alloc,
     Annotations,
     Buffer,
+    Call,
+    Eval,
     For,
     Function,
     If,
     Seq,
     Stmt,
+    TensorCall,
     annotated,
     annotation,
     seq,
 )
 from tilewright.tensor.passes.accesses import collect, common
 from tilewright.tensor.passes.inject_virtual_threads import add_leading_index
+from tilewright.tensor.passes.insert_barriers import BARRIER
 from tilewright.tensor.passes.rewriter import Rewriter, as_list, join
 from tilewright.tensor.visit import fresh_copy, rewrite, walk
 
 STAGE, ORDER = "software_pipeline_stage", "software_pipeline_order"
+ASYNC_COPY, COMMIT, WAIT = "cp.async.tile", "cp.async.commit", "cp.async.wait"
 
 
 def pipeline_loops(fn: Function, ctx: PassContext) -> Function:
-    if not any(isinstance(s, For) and annotation(s, STAGE) for s in walk(fn.body)):
+    if not any(
+        (isinstance(s, For) and annotation(s, STAGE)) or is_async_copy(s) for s in walk(fn.body)
+    ):
         return fn
     pipeline = _Pipeline(_private(fn.body))
     body = pipeline(fn.body)
@@ -130,6 +145,11 @@ class _Pipeline(Rewriter):
         super().__init__()
         self.private = private
         self.made: dict[Buffer, Buffer] = {}  # versions of buffers that are allocated outside
+        self.planned = False  # whether a plan around says when copies are waited for
+
+    def visit_leaf(self, stmt: Stmt) -> Stmt | None:
+        alone = is_async_copy(stmt) and not self.planned
+        return seq(Eval(BARRIER), stmt, _commit(), _wait(0)) if alone else stmt
 
     def visit_for(self, loop: For) -> Stmt | None:
         if annotation(loop, STAGE) is None:
@@ -144,10 +164,12 @@ class _Pipeline(Rewriter):
         orders = annotation(loop, ORDER, tuple(range(len(steps))))
         inside = self.ctx.bind(loop.var, loop.start, loop.stop)
         plan = []
+        around, self.planned = self.planned, True
         for step, stage, order in zip(steps, stages, orders, strict=True):
             done = self.scoped(inside, step)
             assert done is not None
             plan.append(_Step(done, stage, order))
+        self.planned = around
         own = [alloc.buffer for alloc in allocs]
         outside = [self.made.get(b, b) for b in self.private.get(loop.var, ())]
         several = _several(loop, [*own, *outside], plan)
@@ -196,18 +218,27 @@ def _pipelined(loop: For, plan: list[_Step], ctx: Context) -> Stmt:
     depth = max(step.stage for step in plan)
     plan.sort(key=lambda step: step.order)
 
+    copies = [any(is_async_copy(each) for each in walk(step.stmt)) for step in plan]
+    last_copy = max((at for at, copies_ in enumerate(copies) if copies_), default=None)
+    behind = _behind(plan, copies)
+
     def iteration(at: Expr, ctx: Context) -> Stmt | None:
         """Each statement at its own, earlier iteration, where that is one of the loop's."""
         done: list[Stmt] = []
-        for step in plan:
+        waits = False
+        for number, step in enumerate(plan):
             its = sym.simplify(sym.sub(at, step.stage), ctx)
             inside = sym.all_of(sym.le(loop.start, its), sym.lt(its, loop.stop))
             inside = sym.simplify(inside, ctx)
-            if inside is FALSE:
-                continue
-            copy = fresh_copy(step.stmt, {loop.var: its})
-            done.append(copy if inside is TRUE else If(inside, copy, None, loop.loc))
-        return join(*done)
+            if inside is not FALSE:
+                copy = fresh_copy(step.stmt, {loop.var: its})
+                done.append(copy if inside is TRUE else If(inside, copy, None, loop.loc))
+                if behind and not copies[number]:
+                    waits = True
+            if number == last_copy:  # one group per iteration, so that they can be counted
+                done.append(_commit())
+                done += [] if behind else [_wait(0)]
+        return join(*([_wait(behind - 1)] if waits else ()), *done)
 
     steady_start = sym.simplify(sym.add(loop.start, depth), ctx)
     prologue = [iteration(sym.add(loop.start, k), ctx) for k in range(depth)]
@@ -218,9 +249,35 @@ def _pipelined(loop: For, plan: list[_Step], ctx: Context) -> Stmt:
     steady = None if inner is None else replace(loop, start=steady_start, body=inner)
     if steady is not None:
         steady = replace(steady, annotations=_without_plan(loop))
-    result = join(*prologue, steady, *epilogue)
+    free = Eval(BARRIER) if any(copies) else None  # nobody uses what copies fill any more
+    result = join(free, *prologue, steady, *epilogue)
     assert result is not None
     return result
+
+
+def is_async_copy(stmt: Stmt) -> bool:
+    """Whether a call starts a copy that is over only when it is waited for."""
+    if not isinstance(stmt, TensorCall):
+        return False
+    step = intrinsic(stmt.intrin, stmt.arguments).implementation(stmt.phase)
+    return isinstance(step, Eval) and isinstance(step.value, Call) and step.value.op == ASYNC_COPY
+
+
+def _behind(plan: list[_Step], copies: list[bool]) -> int:
+    """How many iterations behind their copies the first users of them run."""
+    begun = [step.stage for step, is_copy in zip(plan, copies, strict=True) if is_copy]
+    users = [step.stage for step, is_copy in zip(plan, copies, strict=True) if not is_copy]
+    return max(0, min(users) - max(begun)) if begun and users else 0
+
+
+def _commit() -> Stmt:
+    """What was started since the last one is a group."""
+    return Eval(Call(COMMIT, (), BOOL))
+
+
+def _wait(newer: int) -> Stmt:
+    """Until all groups have landed but so many of the newest, for all threads."""
+    return seq(Eval(Call(WAIT, (const(newer),), BOOL)), Eval(BARRIER))
 
 
 def _without_plan(loop: For) -> Annotations:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tilewright.base.errors import ScheduleError, UserError, UserTypeError
@@ -59,6 +60,15 @@ from tilewright.tensor.schedule.unroll import unroll
 from tilewright.tensor.schedule.vectorize import vectorize
 
 R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A point that a schedule can go back to."""
+
+    function: Function
+    recorder: Recorder
+    refusals: tuple[str, ...]
 
 
 class Schedule:
@@ -120,23 +130,27 @@ class Schedule:
         """An independent schedule at the same point, with the same references."""
         other = Schedule(self._function)
         other._recorder = self._recorder.copy()
+        other._refusals = list(self._refusals)
         other._random.setstate(self._random.getstate())
         return other
 
-    def checkpoint(self) -> tuple[Function, Recorder]:
+    def checkpoint(self) -> Checkpoint:
         """The present point, for `restore`."""
-        return self._function, self._recorder.copy()
+        return Checkpoint(self._function, self._recorder.copy(), tuple(self._refusals))
 
-    def restore(self, point: tuple[Function, Recorder]) -> None:
-        """Go back to a checkpoint."""
-        self._function = self._before = point[0]
-        self._recorder = point[1].copy()
+    def restore(self, point: Checkpoint) -> None:
+        """Go back to a checkpoint: what was refused since is forgotten too."""
+        self._function = self._before = point.function
+        self._recorder = point.recorder.copy()
+        self._refusals = list(point.refusals)
 
     def attempt(self, step: Callable[..., Any], *args: Any) -> bool:
-        """Apply a primitive that only makes things faster, if it is legal here; note a refusal."""
+        """Apply what only makes things faster, if all of it is legal here; note a refusal."""
+        point = self.checkpoint()
         try:
             step(*args)
         except ScheduleError as error:
+            self.restore(point)
             self._refusals.append(f"{step.__name__}: {error.message}")
             return False
         return True

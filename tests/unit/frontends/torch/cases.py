@@ -1,14 +1,17 @@
 """Calls of PyTorch, by family: what the rules are held against, interpreted and as native code."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.ao.quantization.fx._decomposed  # has the operators of quantized models registered
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils import _pytree as pytree
 
-aten = torch.ops.aten
+aten, quantized = torch.ops.aten, torch.ops.quantized_decomposed
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 
 
@@ -45,7 +48,96 @@ def _projections(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return u @ u.mT, s, (u[:, :3] * s) @ v, values, (vectors * values) @ vectors.mT
 
 
+def _packed(*shape: int) -> torch.Tensor:
+    codes = torch.randint(0, 16, shape, dtype=torch.int32)
+    return aten._convert_weight_to_int4pack_for_cpu(codes, 1)
+
+
+def _small(*shape: int) -> torch.Tensor:
+    return _f(*shape).to(torch.float8_e4m3fn)
+
+
+INT4 = _packed(32, 64)  # a constant of the trace, as weights are
+SLOPES = _f(2)
+
+
+def _sloped(score: torch.Tensor, b: Any, h: Any, m: Any, n: Any) -> torch.Tensor:
+    return score + SLOPES[h] * (m - n)
+
+
+def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it runs without torch.compile
+        return flex_attention(q, k, v, score_mod=_sloped, enable_gqa=True)
+
+
 FAMILIES: dict[str, dict[str, Case]] = {
+    "quantized": {
+        "per tensor": (
+            lambda a: quantized.quantize_per_tensor(a, 0.05, 3, -128, 127, torch.int8),
+            (X,),
+        ),
+        "to a part of the range": (
+            lambda a: quantized.quantize_per_tensor(a, 0.01, 0, -127, 100, torch.int8),
+            (X,),
+        ),
+        "scales that are computed": (
+            lambda a, s, z: quantized.quantize_per_tensor.tensor(a, s, z, 0, 255, torch.uint8),
+            (X, torch.tensor(0.1), torch.tensor(9)),
+        ),
+        "and back": (
+            lambda a: quantized.dequantize_per_tensor(a, 0.05, 100, 0, 255, torch.uint8),
+            (torch.arange(0, 256, 10, dtype=torch.uint8),),
+        ),
+        "per channel": (
+            lambda a, s, z: quantized.dequantize_per_channel(
+                quantized.quantize_per_channel(a, s, z, 1, -128, 127, torch.int8),
+                *(s, z, 1, -128, 127, torch.int8),
+            ),
+            (X, torch.rand(5) + 0.01, _i(5)),
+        ),
+        "per group": (
+            lambda a, s, z: quantized.dequantize_per_channel_group(
+                quantized.quantize_per_channel_group(a, s, z, -8, 7, torch.int8, 4),
+                *(s, z, -8, 7, torch.int8, 4, torch.float32),
+            ),
+            (_f(3, 8), torch.rand(3, 2) + 0.1, torch.zeros(3, 2)),
+        ),
+        "per token": (
+            lambda a: quantized.quantize_per_token(
+                a,
+                *quantized.choose_qparams_per_token_asymmetric(a, torch.int8),
+                *(-128, 127, torch.int8),
+            ),
+            (X,),
+        ),
+        "the range that is there": (
+            lambda a: quantized.choose_qparams.tensor(a, 0, 255, 1e-7, torch.uint8),
+            (X,),
+        ),
+        "and one around zero": (
+            lambda a: quantized.choose_qparams_symmetric.tensor(a, -128, 127, 1e-7, torch.int8),
+            (X,),
+        ),
+        "weights of eight bits": (
+            aten._weight_int8pack_mm,
+            (_f(3, 64), _i(32, 64, low=-128, high=127).to(torch.int8), torch.rand(32)),
+        ),
+        "weights of four bits": (
+            lambda a, s: aten._weight_int4pack_mm_for_cpu(a, INT4, 32, s),
+            (_f(3, 64), torch.rand(2, 32, 2)),
+        ),
+        "floats of eight bits": (
+            lambda a, b, s, t: torch._scaled_mm(a, b.t(), s, t, out_dtype=torch.float32),
+            (_small(16, 32), _small(16, 32), torch.tensor(2.0), torch.tensor(0.5)),
+        ),
+    },
+    "flex attention": {
+        "scores with slopes, heads that share keys": (
+            _attended,
+            (_f(2, 2, 6, 8), _f(2, 1, 7, 8), _f(2, 1, 7, 8)),
+        ),
+    },
     "elementwise": {
         "promotion of int and float": (lambda a, b: a + b, (I64, X)),
         "promotion of bool": (lambda a, b: a * b + 2, (BITS, I64)),

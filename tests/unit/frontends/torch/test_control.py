@@ -96,3 +96,25 @@ def test_everything_unsupported_is_reported_at_once_with_lines():
     assert "linalg_ldl_factor" in message
     assert "linalg_eig" in message
     assert "test_control.py" in message
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_boolean_tells_a_number(flag):
+    (made,) = run(lambda x: x.item(), torch.tensor(flag))
+    assert made == flag
+
+
+@pytest.mark.parametrize("place", [0, 4, -1])
+def test_one_place_of_an_axis_is_replaced(place):
+    x, new, index = torch.randn(2, 5, 3), torch.randn(2, 1, 3), torch.tensor([place])
+    put = torch.ops.aten.index_put.default
+    (made,) = run(lambda x, i, v: put(x, [None, i], v), x, index, new)
+    np.testing.assert_array_equal(made, put(x, [None, index], new).numpy())
+
+
+def test_a_place_outside_of_its_axis_is_refused():
+    put = torch.ops.aten.index_put.default
+    example = (torch.randn(2, 5, 3), torch.tensor([1]), torch.randn(2, 1, 3))
+    outside = (example[0], torch.tensor([7]), example[2])
+    with pytest.raises(ExecutionError, match="outside of its axis"):
+        run(lambda x, i, v: put(x, [None, i], v), *outside, example=example)

@@ -6,6 +6,8 @@ import pytest
 from tilewright.base.dtype import F32
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
+from tilewright.driver.costs import KernelCosts
+from tilewright.driver.kernels import KernelSetting
 from tilewright.graph import Builder, TensorType, interpret
 from tilewright.graph.passes.choose_winograd import choose_winograd
 from tilewright.sym import const
@@ -27,7 +29,8 @@ def model(size, channels, out, kernel=3, stride=1, layout="channels_last", other
 
 
 def chosen(module, target=SERVER):
-    made = run_passes(module, (choose_winograd,), PassContext(target=target))
+    costs = target and KernelCosts(KernelSetting(target, 1), use_cache=False)
+    made = run_passes(module, (choose_winograd,), PassContext(target=target, costs=costs))
     return next(node.get("winograd", 0) for node in made.main.nodes if node.op == "conv")
 
 

@@ -39,6 +39,18 @@ def test_zeros_take_the_place_of_other_groups(groups):
 
 
 @pytest.mark.parametrize(
+    ("processor", "groups"), [("cascadelake", 2), ("haswell", 4), ("skylake-avx512", 8)]
+)
+def test_groups_fill_the_lanes_of_dot_products(processor, groups):
+    before = model(8, inner=4, out=4)
+    after = widened(before, f"x86_64-linux-gnu -mcpu={processor}")
+    (node,) = (node for node in after.main.nodes if node.op == "conv_integer")
+    assert node["groups"] == groups
+    x = np.random.default_rng(1).integers(0, 255, (1, 5, 5, 32)).astype(np.uint8)
+    assert (interpret(before, x)[0] == interpret(after, x)[0]).all()
+
+
+@pytest.mark.parametrize(
     ("made", "target"),
     [
         (model(1), SERVER),

@@ -375,3 +375,20 @@ def test_a_memory_that_nobody_has_is_refused_with_the_list(memory: str) -> None:
         sch.cache_read(sch.get_block("C"), 0, memory)
     assert caught.value.code == "TW2139"
     assert "global, shared, local, warp" in caught.value.help
+
+
+def test_what_was_refused_is_forgotten_with_what_was_done() -> None:
+    sch = Schedule(matmul())
+    i, j, _ = sch.get_loops(sch.get_block("C"))
+    assert not sch.attempt(sch.split, i, [None, None])
+    point = sch.checkpoint()
+
+    def shared() -> None:
+        sch.parallel(i)
+        sch.split(j, [None, None])
+
+    assert not sch.attempt(shared)
+    assert sch.function == point.function, "half of it was done"
+    assert [text.split(":")[0] for text in sch.copy().take_refusals()] == ["split", "shared"]
+    sch.restore(point)
+    assert [text.split(":")[0] for text in sch.take_refusals()] == ["split"]

@@ -29,9 +29,7 @@ def to_onnx(module: Module, name: str = "model") -> onnx.ModelProto:
     shared = Shared(module, opset, RULES, COMPOSITES)
     emitter = Emitter(shared)
     inputs = [value_info(shared.fresh(param.name), param) for param in main.params]
-    wanted = [
-        shared.fresh(name) for name in (module.outputs or [value.name for value in main.results])
-    ]
+    wanted = [shared.fresh(name) for name in module.result_names]
     for param, info in zip(main.params, inputs, strict=True):
         emitter.define(param, info.name)
     emitter.translate(main)

@@ -186,10 +186,14 @@ def _item(node: Context) -> Value | Expr:
     is counted up to it."""
     x, meta = node["self"], node.node.meta.get("val")
     scalar = node.reshape(x, ())
-    if not isinstance(meta, torch.SymInt):
+    if not isinstance(meta, (torch.SymInt, torch.SymBool)):
         return scalar
     counted = node.emit("range", node.constant(0), node.cast(scalar, I64), node.constant(1), to=I64)
     (extent,) = node.shape(counted)
+    if isinstance(meta, torch.SymBool):  # whether a number of its own is 1
+        (symbol,) = meta.node.expr.free_symbols
+        node.importer.define(symbol, extent)
+        return scalar
     node.importer.define(meta.node.expr, extent)
     node.importer.numbers[extent] = node.cast(scalar, I64)
     return extent

@@ -120,6 +120,9 @@ def _index_put(node: Context) -> Value:
     if all(index is None for index in indices):
         new = node.emit("expand", values, shape=items_of(node.dims()))
         return node.emit("add", x, new) if add else new
+    single = _one_place(node, indices, values) if not add else None
+    if single is not None:
+        return single
     axes, dims, joint = _joint(node, indices, rank)
     rest = [axis for axis in range(rank) if axis not in axes]
     order = [*axes, *rest]
@@ -128,6 +131,28 @@ def _index_put(node: Context) -> Value:
     base = transpose(node, x, order)
     made = node.emit("scatter_nd", base, joint, values, reduction="add" if add else "none")
     return transpose(node, made, sorted(range(rank), key=lambda axis: order[axis]))
+
+
+def _one_place(node: Context, indices: Sequence[Value | None], values: Value) -> Value | None:
+    """One place of one axis: a choice for each element, which can be made in place."""
+    axes = [at for at, index in enumerate(indices) if index is not None]
+    index = indices[axes[0]]
+    if index is None or len(axes) > 1 or node.shape(index) != (ONE,):
+        return None
+    x, axis, rank = node["self"], axes[0], node.rank()
+    extent = node.dims()[axis]
+    zero, end = node.number(0), node.number(extent)
+    place = node.cast(index, I64)
+    place = node.emit("where", node.emit("less", place, zero), node.emit("add", place, end), place)
+    inside = node.emit(
+        "logical_and",
+        node.emit("greater_equal", place, zero),
+        node.emit("less", place, end),
+    )
+    message = f"{node.op_type}: an index is outside of its axis"
+    node.importer.check(node.reshape(inside, ()), message, node)
+    here = node.column(node.emit("equal", node.iota(extent), place), axis, rank)
+    return node.emit("where", here, values, x)
 
 
 def _aligned(

@@ -108,9 +108,13 @@ def _joined(node: Context, parts: Sequence[Value]) -> Value:
     return parts[0] if len(parts) == 1 else node.emit("concat", *parts, axis=0)
 
 
+_KINDS = {
+    "lstm": _layers("lstm", ("sigmoid", "tanh", "tanh")),
+    "gru": _layers("gru", ("sigmoid", "tanh")),
+    "rnn_tanh": _layers("rnn", ("tanh",)),
+    "rnn_relu": _layers("rnn", ("relu",)),
+}
 RULES: dict[str, Rule] = {
-    "aten.lstm.input": _layers("lstm", ("sigmoid", "tanh", "tanh")),
-    "aten.gru.input": _layers("gru", ("sigmoid", "tanh")),
-    "aten.rnn_tanh.input": _layers("rnn", ("tanh",)),
-    "aten.rnn_relu.input": _layers("rnn", ("relu",)),
+    **{f"aten.{kind}.input": rule for kind, rule in _KINDS.items()},
+    **{f"tilewright.{kind}": rule for kind, rule in _KINDS.items()},  # under torch.compile
 }

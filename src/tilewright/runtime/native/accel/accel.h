@@ -50,7 +50,7 @@ enum {
   TW_ACCEL_FORMATS = 4
 };
 enum { TW_INP, TW_WGT, TW_ACC, TW_UOP, TW_OUT };
-enum { TW_ADD, TW_MAX, TW_MIN, TW_SHIFT, TW_MAC, TW_REQUANT, TW_MUL, TW_FUNCTIONS };
+enum { TW_ADD, TW_MAX, TW_MIN, TW_SHIFT, TW_MAC, TW_REQUANT, TW_MUL, TW_RESCALE, TW_FUNCTIONS };
 
 /* Fields of all instructions; the description has their places in this order. */
 enum tw_accel_field {
@@ -114,14 +114,14 @@ typedef struct {
   int32_t depth[TW_ACCEL_MEMORIES];
   int32_t bus_bytes, latency_cycles, word_bytes, opcode_bits;
   int32_t queue_depth, token_max, burst_beats, in_flight, ahead, fetch_ahead, requant_reload;
-  int32_t max_steps;
+  int32_t alu_gap, max_steps;
   int32_t queue[TW_ACCEL_OPCODES], latency[TW_ACCEL_OPCODES], bits[TW_ACCEL_OPCODES];
   int32_t format_memory[TW_ACCEL_OPCODES][TW_ACCEL_FORMATS];
   int32_t format_bits[TW_ACCEL_OPCODES][TW_ACCEL_FORMATS]; /* of an element in DRAM */
   tw_accel_place fields[TW_ACCEL_OPCODES][F_COUNT];
   tw_accel_place uop[3];
 } tw_accel_config;
-enum { TW_ACCEL_VERSION = 1 };
+enum { TW_ACCEL_VERSION = 2 };
 
 /* A buffer as a stream sees it. */
 typedef struct {
@@ -164,14 +164,15 @@ typedef struct {
   void (*close)(void *state);
 } tw_accel_backend_api;
 
-extern TW_API const tw_accel_backend_api tw_accel_functional, tw_accel_cycle, tw_accel_timing;
+extern TW_API const tw_accel_backend_api tw_accel_functional, tw_accel_cycle, tw_accel_timing,
+    tw_accel_verify;
 
 /* ---- the driver --------------------------------------------------------------------------- */
 
 typedef struct tw_accel tw_accel;
 
-/* `backend`: "functional", "cycle", "timing" (cycles alone, nothing is computed), or the path of a
- * library. `words` is a tw_accel_config. */
+/* `backend`: "functional", "cycle", "timing" (cycles alone, nothing is computed), "verify" (nothing
+ * is computed: races, deadlocks and unwritten memory are errors), or the path of a library. `words` is a tw_accel_config. */
 TW_API int32_t tw_accel_open(const int32_t *words, int64_t count, const char *backend,
                              tw_accel **device);
 TW_API void tw_accel_close(tw_accel *device);

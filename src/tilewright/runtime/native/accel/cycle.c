@@ -294,8 +294,9 @@ static void try_begin(model *m, int32_t own) {
     begin_store(m, u, number, t, owned_banks(m, t));
   } else {
     int64_t count = tw_max64(1, tw_task_cycles(m->machine, t));
-    u->free_at = m->now + count + (own == ALU ? 2 : 0);
-    int64_t end = m->now + count + m->machine->config.latency[t->op];
+    int64_t latency = m->machine->config.latency[t->op], end = m->now + count + latency;
+    int64_t alu_gap = t->f[F_FN] == TW_RESCALE ? latency : m->machine->config.alu_gap;
+    u->free_at = m->now + count + (own == ALU ? alu_gap : 0);
     add_end(m, u, t, number, end, owned_banks(m, t));
     if (own == GEMM) m->job->counters[TW_COUNT_GEMM_STEPS] += tw_task_steps(t);
   }
@@ -466,12 +467,7 @@ static void run(tw_machine *machine, tw_accel_job *job, bool timing_only) {
 static void run_all(void *opened, tw_accel_job *job) { run(opened, job, false); }
 static void run_timing(void *opened, tw_accel_job *job) { run(opened, job, true); }
 
-static void *open_machine(const tw_accel_config *config) {
-  return tw_accel_functional.open(config);
-}
-static void close_machine(void *opened) { tw_accel_functional.close(opened); }
-
-const tw_accel_backend_api tw_accel_cycle = {TW_ACCEL_VERSION, open_machine, run_all,
-                                             close_machine};
-const tw_accel_backend_api tw_accel_timing = {TW_ACCEL_VERSION, open_machine, run_timing,
-                                              close_machine};
+const tw_accel_backend_api tw_accel_cycle = {TW_ACCEL_VERSION, tw_machine_open, run_all,
+                                             tw_machine_close};
+const tw_accel_backend_api tw_accel_timing = {TW_ACCEL_VERSION, tw_machine_open, run_timing,
+                                              tw_machine_close};

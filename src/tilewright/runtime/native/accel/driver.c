@@ -31,6 +31,7 @@ static const tw_accel_backend_api *backend_of(tw_accel *d, const char *name) {
   if (!strcmp(name, "functional")) return &tw_accel_functional;
   if (!strcmp(name, "cycle")) return &tw_accel_cycle;
   if (!strcmp(name, "timing")) return &tw_accel_timing;
+  if (!strcmp(name, "verify")) return &tw_accel_verify;
   d->library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (!d->library) {
     tw_errorf(TW_ACCEL_USAGE, "cannot load the accelerator %s: %s", name, dlerror());

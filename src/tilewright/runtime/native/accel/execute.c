@@ -33,6 +33,20 @@ void tw_machine_free(tw_machine *m) {
   memset(m, 0, sizeof *m);
 }
 
+void *tw_machine_open(const tw_accel_config *config) {
+  tw_machine *machine = malloc(sizeof *machine);
+  if (machine && !tw_machine_init(machine, config)) {
+    free(machine);
+    machine = NULL;
+  }
+  return machine;
+}
+
+void tw_machine_close(void *machine) {
+  tw_machine_free(machine);
+  free(machine);
+}
+
 void tw_machine_clear(tw_machine *m) {
   for (int32_t i = 0; i < TW_ACCEL_MEMORIES; ++i) {
     memset(m->written[i], 0, (size_t)m->config.depth[i]);
@@ -265,8 +279,9 @@ static int32_t check_steps(const tw_machine *m, tw_accel_job *job, int64_t numbe
     }
   }
   if (!tw_task_steps(t)) return TW_OK;
-  bool is_gemm = t->op == TW_ACCEL_GEMM, requant = !is_gemm && t->f[F_FN] == TW_REQUANT;
-  int32_t code = check_operand(m, job, number, t, 0, requant ? TW_OUT : TW_ACC, 0);
+  bool is_gemm = t->op == TW_ACCEL_GEMM, requant = tw_requantizes(t);
+  bool to_out = requant && t->f[F_FN] == TW_REQUANT;
+  int32_t code = check_operand(m, job, number, t, 0, to_out ? TW_OUT : TW_ACC, 0);
   if (code == TW_OK) code = check_operand(m, job, number, t, 1, is_gemm ? TW_INP : TW_ACC, 0);
   if (code == TW_OK && (is_gemm || requant || !t->f[F_IMM])) {
     code = check_operand(m, job, number, t, 2, is_gemm ? TW_WGT : TW_ACC, requant ? 2 : 0);
@@ -331,7 +346,12 @@ static void requantize(const tw_machine *m, const tw_task_word *t, const tw_step
     uint64_t scaled = (uint64_t)((int64_t)total * multiplier[i]) + half;
     int64_t value = ((int64_t)scaled >> shift) + t->f[F_ZERO];
     value = value < t->f[F_LOW] ? t->f[F_LOW] : value;
-    m->out[s->dst * lanes + i] = (int8_t)(value > t->f[F_HIGH] ? t->f[F_HIGH] : value);
+    value = value > t->f[F_HIGH] ? t->f[F_HIGH] : value;
+    if (t->f[F_FN] == TW_REQUANT) {
+      m->out[s->dst * lanes + i] = (int8_t)value;
+    } else {
+      m->acc[s->dst * lanes + i] = (int8_t)value;
+    }
   }
 }
 
@@ -358,7 +378,7 @@ static int32_t run_alu(tw_machine *m, tw_accel_job *job, int64_t number, const t
     walk_step(w, &s);
     if (!written[s.src]) return unwritten(job, number, TW_ACC, s.src);
     if (!(t->f[F_BANKS] >> m->bank[s.src] & 1)) return unnamed(job, number, s.src);
-    int32_t operands = fn == TW_REQUANT ? 3 : !t->f[F_IMM];
+    int32_t operands = tw_requantizes(t) ? 3 : !t->f[F_IMM];
     for (int64_t i = s.aux; i < s.aux + operands; ++i) {
       if (!written[i]) return unwritten(job, number, TW_ACC, i);
       if (!(t->f[F_BANKS] >> m->bank[i] & 1)) return unnamed(job, number, i);
@@ -369,6 +389,11 @@ static int32_t run_alu(tw_machine *m, tw_accel_job *job, int64_t number, const t
       continue;
     }
     if (!(t->f[F_BANKS] >> m->bank[s.dst] & 1)) return unnamed(job, number, s.dst);
+    if (fn == TW_RESCALE) {
+      requantize(m, t, &s);
+      m->written[TW_ACC][s.dst] = 1;
+      continue;
+    }
     if (fn == TW_MAC && !written[s.dst]) return unwritten(job, number, TW_ACC, s.dst);
     int32_t *to = m->acc + s.dst * lanes;
     const int32_t *a = m->acc + s.src * lanes, *b = m->acc + s.aux * lanes;
@@ -376,6 +401,24 @@ static int32_t run_alu(tw_machine *m, tw_accel_job *job, int64_t number, const t
     m->written[TW_ACC][s.dst] = 1;
   }
   return TW_OK;
+}
+
+int32_t tw_task_walk(const tw_machine *m, tw_accel_job *job, int64_t number,
+                     const tw_task_word *t, tw_step_visit visit, void *context) {
+  int64_t few[3 * FEW_UOPS];
+  walk w;
+  if (!walk_begin(&w, m, t, few)) {
+    return tw_job_error(job, TW_ERROR_NO_MEMORY, number, "not enough memory for microcode");
+  }
+  int32_t code = TW_OK;
+  tw_step s;
+  for (int64_t left = tw_task_steps(t); left > 0 && code == TW_OK; --left, walk_next(&w)) {
+    walk_step(&w, &s);
+    s.first = t->f[F_INIT] && walk_is_first(&w);
+    code = visit(context, t, &s);
+  }
+  walk_end(&w, few);
+  return code;
 }
 
 int32_t tw_task_execute(tw_machine *m, tw_accel_job *job, int64_t number, const tw_task_word *t,
@@ -407,7 +450,8 @@ int64_t tw_task_cycles(const tw_machine *m, const tw_task_word *t) {
   int32_t fn = (int32_t)t->f[F_FN];
   if (t->op == TW_ACCEL_GEMM || !count) return count;
   bool with_aux = !t->f[F_IMM], with_dst = fn == TW_MAC;
-  if (fn != TW_REQUANT && !with_aux && !with_dst) return count;
+  bool requant = tw_requantizes(t);
+  if (!requant && !with_aux && !with_dst) return count;
   int64_t few[3 * FEW_UOPS];
   walk w;
   if (!walk_begin(&w, m, t, few)) return count;
@@ -415,7 +459,7 @@ int64_t tw_task_cycles(const tw_machine *m, const tw_task_word *t) {
   tw_step s;
   for (int64_t left = count; left > 0; --left, walk_next(&w)) {
     walk_step(&w, &s);
-    if (fn == TW_REQUANT) {
+    if (requant) {
       total += s.aux == last ? 1 : 1 + m->config.requant_reload;
       last = s.aux;
       continue;

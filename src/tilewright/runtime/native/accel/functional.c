@@ -3,23 +3,11 @@
 
 #include "machine.h"
 
-static void *open_machine(const tw_accel_config *config) {
-  tw_machine *machine = malloc(sizeof *machine);
-  if (machine && !tw_machine_init(machine, config)) {
-    free(machine);
-    machine = NULL;
-  }
-  return machine;
-}
-
-static void close_machine(void *state) {
-  tw_machine_free(state);
-  free(state);
-}
-
 typedef struct {
   tw_task_queue queues[TW_ACCEL_QUEUES];
   int32_t tokens[TW_ACCEL_QUEUES][TW_ACCEL_QUEUES]; /* from, to */
+  int64_t *pushed; /* who pushed each of them: rings of `room` */
+  int32_t first[TW_ACCEL_QUEUES][TW_ACCEL_QUEUES], room;
 } state;
 
 static bool is_ready(const state *s, int32_t own) {
@@ -32,35 +20,46 @@ static bool is_ready(const state *s, int32_t own) {
   return true;
 }
 
-static int32_t step(tw_machine *machine, tw_accel_job *job, state *s, int32_t own) {
+static int64_t *ring(const state *s, int32_t from, int32_t to, int32_t at) {
+  int64_t pair = from * TW_ACCEL_QUEUES + to;
+  return &s->pushed[pair * s->room + (s->first[from][to] + at) % s->room];
+}
+
+static int32_t step(const tw_accel_config *config, tw_accel_job *job, state *s, int32_t own,
+                    tw_task_visit visit, void *context) {
   tw_task_queue *queue = &s->queues[own];
   const tw_task_word *task = &queue->task[queue->head];
-  int64_t number = queue->number[queue->head];
+  int64_t number = queue->number[queue->head], met[TW_ACCEL_QUEUES];
   for (int32_t other = 0; other < TW_ACCEL_QUEUES; ++other) {
-    s->tokens[other][own] -= task->f[F_POP] >> other & 1;
+    met[other] = -1;
+    if (!(task->f[F_POP] >> other & 1)) continue;
+    met[other] = *ring(s, other, own, 0);
+    s->first[other][own] = (s->first[other][own] + 1) % s->room;
+    --s->tokens[other][own];
   }
-  int32_t code = tw_task_execute(machine, job, number, task, false);
+  int32_t code = visit(context, number, task, met);
   if (code != TW_OK) return code;
   for (int32_t other = 0; other < TW_ACCEL_QUEUES; ++other) {
-    s->tokens[own][other] += task->f[F_PUSH] >> other & 1;
-    if (s->tokens[own][other] > machine->config.token_max) {
+    if (!(task->f[F_PUSH] >> other & 1)) continue;
+    *ring(s, own, other, s->tokens[own][other]) = number;
+    if (++s->tokens[own][other] > config->token_max) {
       return tw_job_error(job, TW_ACCEL_TOKENS, number, "%lld: a counter exceeds %d tokens",
-                          (long long)number, machine->config.token_max);
+                          (long long)number, config->token_max);
     }
   }
   if (task->op == TW_ACCEL_GEMM) job->counters[TW_COUNT_GEMM_STEPS] += tw_task_steps(task);
   ++job->counters[TW_COUNT_TASKS];
-  queue->head = (queue->head + 1) % machine->config.queue_depth;
+  queue->head = (queue->head + 1) % config->queue_depth;
   --queue->count;
   return TW_OK;
 }
 
-static void run(void *opened, tw_accel_job *job) {
-  tw_machine *machine = opened;
-  int32_t depth = machine->config.queue_depth;
-  tw_machine_clear(machine);
-  state s = {0};
-  if (!tw_queues_init(s.queues, depth)) {
+void tw_stream_walk(const tw_accel_config *config, tw_accel_job *job, tw_task_visit visit,
+                    void *context) {
+  int32_t depth = config->queue_depth, pairs = TW_ACCEL_QUEUES * TW_ACCEL_QUEUES;
+  state s = {.room = config->token_max + 2};
+  s.pushed = malloc((size_t)(pairs * s.room) * sizeof *s.pushed);
+  if (!tw_queues_init(s.queues, depth) || !s.pushed) {
     tw_job_error(job, TW_ERROR_NO_MEMORY, -1, "not enough memory for the queues");
   }
   int64_t fetched = 0;
@@ -68,7 +67,7 @@ static void run(void *opened, tw_accel_job *job) {
   bool have = false;
   while (job->code == TW_OK && job->counters[TW_COUNT_TASKS] < job->tasks) {
     while (have || fetched < job->tasks) {
-      if (!have && tw_task_decode(&machine->config, job, fetched, &next) != TW_OK) break;
+      if (!have && tw_task_decode(config, job, fetched, &next) != TW_OK) break;
       have = true;
       tw_task_queue *queue = &s.queues[next.queue];
       if (queue->count == depth) break;
@@ -91,10 +90,29 @@ static void run(void *opened, tw_accel_job *job) {
       tw_job_error(job, TW_ACCEL_TIMEOUT, -1, "the stream does not end: all tasks wait for tokens");
       break;
     }
-    step(machine, job, &s, chosen);
+    step(config, job, &s, chosen, visit, context);
   }
   tw_queues_free(s.queues);
+  free(s.pushed);
 }
 
-const tw_accel_backend_api tw_accel_functional = {TW_ACCEL_VERSION, open_machine, run,
-                                                  close_machine};
+typedef struct {
+  tw_machine *machine;
+  tw_accel_job *job;
+} execution;
+
+static int32_t execute(void *context, int64_t number, const tw_task_word *task,
+                       const int64_t *met) {
+  (void)met;
+  execution *e = context;
+  return tw_task_execute(e->machine, e->job, number, task, false);
+}
+
+static void run(void *opened, tw_accel_job *job) {
+  execution e = {opened, job};
+  tw_machine_clear(e.machine);
+  tw_stream_walk(&e.machine->config, job, execute, &e);
+}
+
+const tw_accel_backend_api tw_accel_functional = {TW_ACCEL_VERSION, tw_machine_open, run,
+                                                  tw_machine_close};

@@ -36,6 +36,8 @@ typedef struct {
 bool tw_machine_init(tw_machine *machine, const tw_accel_config *config);
 void tw_machine_free(tw_machine *machine);
 void tw_machine_clear(tw_machine *machine); /* everything becomes unwritten */
+void *tw_machine_open(const tw_accel_config *config); /* one on the heap, as backends have it */
+void tw_machine_close(void *machine);
 
 /* Record the first error of a job; returns its code. */
 int32_t tw_job_error(tw_accel_job *job, int32_t code, int64_t task, const char *format, ...)
@@ -46,6 +48,15 @@ int32_t tw_task_decode(const tw_accel_config *config, tw_accel_job *job, int64_t
 /* Run one task, or refuse it. With `timing_only` loads of microcode alone. */
 int32_t tw_task_execute(tw_machine *machine, tw_accel_job *job, int64_t number,
                         const tw_task_word *task, bool timing_only);
+/* Every step of a GEMM or ALU task, as long as the visitor gives TW_OK. */
+typedef int32_t (*tw_step_visit)(void *context, const tw_task_word *task, const tw_step *step);
+int32_t tw_task_walk(const tw_machine *machine, tw_accel_job *job, int64_t number,
+                     const tw_task_word *task, tw_step_visit visit, void *context);
+/* Every task in the order that accel/order.py takes; `met`: who pushed the tokens that it pops. */
+typedef int32_t (*tw_task_visit)(void *context, int64_t number, const tw_task_word *task,
+                                 const int64_t *met);
+void tw_stream_walk(const tw_accel_config *config, tw_accel_job *job, tw_task_visit visit,
+                    void *context);
 int64_t tw_task_steps(const tw_task_word *task);
 int64_t tw_task_entries(const tw_task_word *task);
 int64_t tw_format_bytes(const tw_accel_config *config, const tw_task_word *task);
@@ -56,6 +67,12 @@ tw_gemm_step tw_gemm_step_of(const tw_accel_config *config);
 
 /* Cycles in which a task begins steps. */
 int64_t tw_task_cycles(const tw_machine *machine, const tw_task_word *task);
+
+/* Whether a task of the ALU requantizes: into `out`, or back into `acc`. */
+static inline bool tw_requantizes(const tw_task_word *task) {
+  return task->op == TW_ACCEL_ALU &&
+         (task->f[F_FN] == TW_REQUANT || task->f[F_FN] == TW_RESCALE);
+}
 
 bool tw_queues_init(tw_task_queue queues[TW_ACCEL_QUEUES], int32_t depth);
 void tw_queues_free(tw_task_queue queues[TW_ACCEL_QUEUES]);

@@ -279,6 +279,11 @@ def _dequantize(e: Emitter, node: Node) -> str:
     return made if node["to"] is of_input(node, 1) else e.cast(made, node["to"])
 
 
+def _lookup(e: Emitter, node: Node) -> str:
+    x, table = e.inputs(node)
+    return str(e.emit("Gather", table, e.cast(x, I32)))
+
+
 # ------------------------------------------------------------------ images
 
 
@@ -366,6 +371,7 @@ RULES: dict[str, Rule] = {
     "lrn": _lrn,
     "quantize": _quantize,
     "dequantize": _dequantize,
+    "lookup_bytes": _lookup,
     "resize": _resize,
     "grid_sample": _grid_sample,
     "affine_grid": _affine_grid,

@@ -1,0 +1,131 @@
+"""Tokens of ResNet-18's layers: what the verifier says when they are missing.
+
+    python bench/accel_tokens.py [--json FILE] [--pairs 2000] [--schedules 2000] [--jobs N]
+
+Of every layer's stream, pushes with the pops that they meet are removed, a pair at a time: the
+verifier reports a race, or the pair was superfluous, and then the answer is the same under 20
+memory timings. A push or a pop removed alone is always reported. Random schedules of the layers are
+all accepted, as whatever the compiler makes. Geometry and memories as in `accel_compiler.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import report
+from accel_compiler import GEOMETRY, LAYERS, TARGET
+
+from tilewright.accel.compare import random_inputs
+from tilewright.accel.compiler import compile_function
+from tilewright.accel.device import run_on
+from tilewright.accel.isa import Instruction, Stream
+from tilewright.accel.isa.table import PLACES
+from tilewright.accel.operators import Conv, conv
+from tilewright.accel.rules import RULES, schedule
+from tilewright.accel.verify import is_accepted
+from tilewright.base.errors import TilewrightError
+from tilewright.rules.context import RuleContext
+from tilewright.rules.rule import Choice
+from tilewright.rules.space import plan_text
+from tilewright.tensor import Schedule
+
+TIMINGS = 20
+End = tuple[int, str, int]  # of a token: task, field, queue
+
+
+def measure(options: argparse.Namespace) -> list[report.Figure]:
+    each = -(-options.pairs // len(LAYERS))
+    shapes = [shape for _, _, shape, _ in LAYERS]
+    begun = time.perf_counter()
+    with ProcessPoolExecutor(options.jobs) as pool:
+        found = list(pool.map(partial(without_tokens, each), shapes))
+        plans = [
+            (shape, seed)
+            for seed in range(-(-options.schedules // len(shapes)))
+            for shape in shapes
+        ]
+        alarms = sum(pool.map(is_false_alarm, plans[: options.schedules], chunksize=4))
+    pairs, accepted, changed, lone, missed = (sum(column) for column in zip(*found, strict=True))
+    return [
+        report.at_least("pairs removed", float(pairs), "", 2000),
+        report.at_most("pairs accepted", accepted / max(1, pairs), "", 0.05),
+        report.at_most("accepted pairs that change an answer", float(changed), "", 0),
+        report.at_least("lone pushes or pops removed", float(lone), "", 2000),
+        report.at_most("lone ones not reported", float(missed), "", 0),
+        report.at_least("random schedules", float(options.schedules), "", 2000),
+        report.at_most("false alarms", float(alarms), "", 0),
+        report.Figure("taken", time.perf_counter() - begun, "s"),
+    ]
+
+
+def without_tokens(most: int, shape: Conv) -> tuple[int, int, int, int, int]:
+    """Of a layer: pairs removed, accepted, changing an answer; lone ends removed, unreported."""
+    stream = compile_function(schedule(conv(shape, GEOMETRY), TARGET)[0].function, TARGET)
+    inputs = random_inputs(stream, 0)
+    want = run_on("functional", stream, inputs).outputs
+    every = token_pairs(stream)
+    order = np.random.default_rng(0).permutation(len(every))[:most]
+    accepted = changed = missed = 0
+    for at in order:
+        push, pop = every[at]
+        missed += is_accepted(without(stream, push)) + is_accepted(without(stream, pop))
+        bare = without(without(stream, push), pop)
+        if is_accepted(bare):
+            accepted += 1
+            runs = (run_on("cycle", bare, inputs, seed).outputs for seed in range(TIMINGS))
+            changed += any(
+                not np.array_equal(run[name], want[name]) for run in runs for name in want
+            )
+    return len(order), accepted, changed, 2 * len(order), missed
+
+
+def token_pairs(stream: Stream) -> list[tuple[End, End]]:
+    """Pushes and the pops that they meet: the k-th of either, from a queue to another."""
+    pushes: dict[tuple[int, int], list[End]] = {}
+    pops: dict[tuple[int, int], list[End]] = {}
+    for number, task in enumerate(stream.instructions):
+        for other in task.pushes():
+            pushes.setdefault((task.queue, other), []).append((number, "push", other))
+        for other in task.pops():
+            pops.setdefault((other, task.queue), []).append((number, "pop", other))
+    return [pair for way, ends in pushes.items() for pair in zip(ends, pops[way], strict=True)]
+
+
+def without(stream: Stream, end: End) -> Stream:
+    number, field, queue = end
+    task = stream.instructions[number]
+    values = list(task.values)
+    values[PLACES[task.op][field]] &= ~(1 << queue)
+    tasks = list(stream.instructions)
+    tasks[number] = Instruction(task.op, tuple(values))
+    return replace(stream, instructions=tuple(tasks))
+
+
+def is_false_alarm(point: tuple[Conv, int]) -> bool:
+    """Whether a random schedule of a layer is refused."""
+    shape, seed = point
+    fn, context = conv(shape, GEOMETRY), RuleContext(TARGET)
+    sch, rule = Schedule(fn), RULES[0][0]
+    space = rule.plans(rule.match(sch, sch.get_block("acc"), context), context)
+    assert space is not None
+    plan = plan_text(space.plan_at(space.sample(1, np.random.default_rng(seed)), 0))
+    made = schedule(fn, TARGET, Choice(rule.name, plan))[0].function
+    try:
+        return not is_accepted(compile_function(made, TARGET))
+    except TilewrightError:
+        return True
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pairs", type=int, default=2000)
+    parser.add_argument("--schedules", type=int, default=2000)
+    parser.add_argument("--jobs", type=int, default=1)
+
+
+if __name__ == "__main__":
+    report.run(__doc__, measure, arguments)

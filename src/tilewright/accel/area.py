@@ -1,0 +1,72 @@
+"""What a design takes on a chip of Xilinx's 7 series, estimated: what yosys counts, without yosys.
+
+    estimate(Geometry())  # {'DSP48': 208, 'RAMB36': 126, 'LUT': 43000}
+
+Multipliers follow from the RTL: two products of the array share one, a lane of the ALU has four for
+its product of 32 bits and one for `mac`. Memories follow from their shapes and from what a block
+memory can be. Look-up tables are a sum over lanes, products, bytes of the bus and memories that are
+too shallow for blocks; its coefficients are fitted to yosys runs (`bench/accel_area.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.accel.isa.table import ACC_BANKS, depth
+from tilewright.base.geometry import ACC_BYTES, Geometry
+
+RESOURCES = ("DSP48", "RAMB36", "LUT")
+PRODUCTS_PER_DSP = 2
+DSPS_PER_LANE = 5
+# Bits of a word of half a block memory (RAMB18), by the most words that it has.
+HALF_WIDTHS = ((512, 36), (1024, 18), (2048, 9), (4096, 4), (8192, 2), (16384, 1))
+LEAST_DEPTH = 128  # of a block memory: what is shallower is made of look-up tables
+# Of 1, lanes, products, bytes of the bus, and kilobits in look-up tables.
+LUT_COEFFICIENTS = (7000.0, 1700.0, 20.0, 250.0, 60.0)
+
+
+def estimate(geometry: Geometry) -> dict[str, int]:
+    """Amounts of every resource."""
+    g = geometry
+    halves = sum(count * _halves(words, bits) for words, bits, count in _memories(g))
+    return {
+        "DSP48": -(-g.macs_per_cycle // PRODUCTS_PER_DSP) + DSPS_PER_LANE * g.batch * g.block_out,
+        "RAMB36": -(-halves // 2),
+        "LUT": round(float(np.dot(LUT_COEFFICIENTS, _features(g)))),
+    }
+
+
+def fit_luts(designs: Sequence[Geometry], counted: Sequence[float]) -> list[float]:
+    """Coefficients with the least relative error on these designs."""
+    rows = np.array([_features(one) for one in designs]) / np.array(counted)[:, None]
+    found: np.ndarray[Any, Any] = np.linalg.lstsq(rows, np.ones(len(designs)), rcond=None)[0]
+    return [float(one) for one in found]
+
+
+def _memories(g: Geometry) -> list[tuple[int, int, int]]:
+    """Words, bits of a word, and how many there are, of every memory of the RTL."""
+    lanes, bus = g.batch * g.block_out, g.bus_bits
+    inp, wgt = 8 * g.batch * g.block_in, 8 * g.block_out * g.block_in
+    return [
+        (depth("inp", g), min(inp, bus), max(1, inp // bus)),
+        (depth("wgt", g), min(wgt, bus), max(1, wgt // bus)),
+        (depth("acc", g) // ACC_BANKS, 8 * ACC_BYTES * lanes, ACC_BANKS),
+        (depth("out", g), 8 * lanes, 1),
+        (depth("uop", g), 64, 2),  # of GEMM and of the ALU
+    ]
+
+
+def _halves(words: int, bits: int) -> int:
+    """Half block memories of one memory."""
+    if words < LEAST_DEPTH:
+        return 0
+    most, width = next((one for one in HALF_WIDTHS if words <= one[0]), HALF_WIDTHS[-1])
+    return -(-bits // width) * -(-words // most)
+
+
+def _features(g: Geometry) -> tuple[float, ...]:
+    shallow = sum(w * bits * count for w, bits, count in _memories(g) if w < LEAST_DEPTH)
+    return (1.0, g.batch * g.block_out, g.macs_per_cycle, g.bus_bytes, shallow / 1024)

@@ -1,0 +1,132 @@
+"""What candidates of graph passes take: measured by tuning, or estimated by schedule rules.
+
+    costs = KernelCosts(KernelSetting(target, threads), database)
+    run_passes(module, passes, PassContext(target=target, costs=costs))
+    costs.asked             where it is a list: what was compared, for a tuner to measure
+
+Estimates are kept in memory and on disk by the kernel's key, like kernels themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tilewright.base.errors import Unsupported, UserError
+from tilewright.codegen import cache
+from tilewright.driver.kernels import COMPILER, Job, KernelSetting
+from tilewright.driver.tuning.records import task_key
+from tilewright.graph.collapse import collapse_rows
+from tilewright.graph.costs import ESTIMATED, MEASURED, Candidate, Price
+from tilewright.lower.graph import lower_graph
+from tilewright.rules.estimate import estimate_ns
+from tilewright.tune.database import Database, default_path
+
+Measured = Callable[[Job], float | None]  # nanoseconds of a call of a kernel
+
+
+@dataclass(eq=False)
+class KernelCosts:
+    """Prices of kernels for one target and number of threads."""
+
+    setting: KernelSetting
+    times: Measured | None = None  # None: nothing was measured
+    use_cache: bool = True
+    asked: list[tuple[Candidate, ...]] | None = None  # None: nobody is going to measure
+    _estimates: dict[str, float | None] = field(default_factory=dict)
+
+    @property
+    def has_times(self) -> bool:
+        """Whether anything was measured, or is going to be."""
+        return self.times is not None or self.asked is not None
+
+    def job(self, candidate: Candidate) -> Job:
+        """The kernel of a candidate."""
+        graph = collapse_rows(candidate.kernel)
+        return Job(candidate.kernel.name, graph, {}, candidate.weights, self.setting)
+
+    def measured(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
+        """Times of candidates; None where not all of them are known."""
+        if self.asked is not None:
+            self.asked.append(tuple(candidates))
+        if self.times is None:
+            return None
+        found = [self.times(self.job(each)) for each in candidates]
+        prices = [
+            Price(each.name, ns, MEASURED)
+            for each, ns in zip(candidates, found, strict=True)
+            if ns is not None
+        ]
+        return tuple(prices) if len(prices) == len(candidates) else None
+
+    def prices(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
+        """Times that were measured, or else estimates; None where there are neither of some."""
+        known = self.measured(candidates)
+        if known is not None:
+            return known
+        found = [(each.name, self._estimate(each)) for each in candidates]
+        prices = [Price(name, ns, ESTIMATED) for name, ns in found if ns is not None]
+        return tuple(prices) if len(prices) == len(candidates) else None
+
+    def _estimate(self, candidate: Candidate) -> float | None:
+        job = self.job(candidate)
+        key = f"{job.key}\nin_cache={candidate.in_cache}"
+        if key not in self._estimates:
+            stored = f"estimate\n{cache.fingerprint(COMPILER)}\n{key}"
+            kept = cache.try_read(stored) if self.use_cache else None
+            if kept is None:
+                kept = json.dumps(_estimated(job, candidate)).encode()
+                if self.use_cache:
+                    cache.write(stored, kept)
+            self._estimates[key] = json.loads(kept)
+        return self._estimates[key]
+
+
+def _estimated(job: Job, candidate: Candidate) -> float | None:
+    setting = job.setting
+    try:
+        fn = lower_graph(collapse_rows(candidate.kernel), "candidate")
+    except (Unsupported, UserError):
+        return None  # it has no code of its own: no candidate
+    weights = [fn.params[at].name for at in sorted(job.constants)]
+    return estimate_ns(
+        fn,
+        setting.target,
+        threads=setting.threads,
+        constants=weights,
+        in_cache=candidate.in_cache,
+    )
+
+
+def recorded_times(database: str | Path | Database | None) -> Measured | None:
+    """Times of kernels that tuning left behind; None where there is no database.
+
+    Records are no reason for a model not to compile: where they cannot be read, there are none.
+    """
+    if isinstance(database, Database):
+        return RecordedTimes(database)
+    path = default_path() if database is None else Path(database) if database else None
+    if path is None or not path.exists():
+        return None
+    try:
+        return RecordedTimes(Database(path), is_own=True)
+    except UserError:
+        return None
+
+
+@dataclass(eq=False)
+class RecordedTimes:
+    """Times of a database, which is closed with this object if it is its own."""
+
+    database: Database
+    is_own: bool = False
+
+    def __call__(self, job: Job) -> float | None:
+        seconds = self.database.measured(task_key(job))
+        return None if seconds is None else seconds * 1e9
+
+    def __del__(self) -> None:
+        if self.is_own:
+            self.database.close()

@@ -1,0 +1,107 @@
+"""Times of what graph passes choose between: each candidate as a kernel, with its default plans.
+
+    found = measure_choices(costs, build, records, seconds=30)
+
+Candidates of one choice are measured together or not at all, since prices are compared within one
+kind only. They run in turns, and other data passes through L2 before every call, as other kernels
+of a model would. Times go to the records, so that the next model with such a kernel knows them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.driver.costs import KernelCosts
+from tilewright.driver.tuning.records import task_key
+from tilewright.graph import ir
+from tilewright.graph.build import store_constant
+from tilewright.graph.costs import Candidate
+from tilewright.graph.ir import Module, Node, Value
+from tilewright.graph.types import TensorType
+from tilewright.runtime.module import Module as Compiled
+from tilewright.sym import Const
+from tilewright.tune.database import Records
+from tilewright.tune.record import Time
+
+ROUNDS = 7  # of a choice: the fastest of each candidate counts, others were interrupted
+Build = Callable[[Module], Compiled]
+
+
+def measure_choices(
+    costs: KernelCosts, build: Build, records: Records, seconds: float
+) -> dict[str, float]:
+    """Nanoseconds of candidates by the keys of their jobs, of as many choices as time allows.
+
+    Choices between many come first: there is more to gain. What was measured before is not again.
+    """
+    end = time.monotonic() + seconds
+    found: dict[str, float] = {}
+    for candidates in sorted(costs.asked or (), key=lambda each: -len(each)):
+        if time.monotonic() > end:
+            break
+        jobs = [costs.job(each) for each in candidates]
+        is_known = all(job.key in found or (costs.times and costs.times(job)) for job in jobs)
+        if is_known or not all(map(is_static, candidates)):
+            continue
+        sweep = np.zeros(2 * jobs[0].setting.target.l2_bytes, np.uint8)
+        for job, ns in zip(jobs, _in_turns(candidates, build, sweep), strict=True):
+            found[job.key] = ns
+            records.time(task_key(job), Time(ns))
+    return found
+
+
+def is_static(candidate: Candidate) -> bool:
+    """Whether all sizes of a candidate are known: others have no time of their own."""
+    shapes = [value.tensor.shape or () for value in candidate.kernel.params]
+    return all(isinstance(dim, Const) for shape in shapes for dim in shape)
+
+
+def _in_turns(
+    candidates: Sequence[Candidate], build: Build, sweep: np.ndarray[Any, Any]
+) -> list[float]:
+    built = [(build(alone_module(each)), _operands(each)) for each in candidates]
+    taken: list[list[float]] = [[] for _ in built]
+    for turn in range(ROUNDS + 1):
+        for (run, operands), times in zip(built, taken, strict=True):
+            sweep.sum()
+            spent = sum(each.total_ns for each in run.profile(*operands).kernels())
+            if turn:  # the first run meets pages that nobody has touched
+                times.append(float(spent))
+    return [min(times) for times in taken]
+
+
+def alone_module(candidate: Candidate) -> Module:
+    """A model of a candidate alone, its weights some constants."""
+    graph = candidate.kernel
+    constants: dict[str, np.ndarray[Any, Any]] = {}
+    head: list[Node] = []
+    given: dict[Value, Value] = {}
+    for at, param in enumerate(graph.params):
+        if at in candidate.weights:
+            node = store_constant(constants, _array(param), "w")
+            given[param] = node.output
+            head.append(node)
+    nodes = tuple(
+        replace(node, inputs=tuple(None if v is None else given.get(v, v) for v in node.inputs))
+        for node in graph.nodes
+    )
+    params = tuple(dict.fromkeys(value for value in graph.params if value not in given))
+    main = replace(graph, name="main", params=params, nodes=(*head, *nodes))
+    return Module({"main": main}, constants, stage=ir.CANONICAL)
+
+
+def _operands(candidate: Candidate) -> list[np.ndarray[Any, Any]]:
+    taken = [v for at, v in enumerate(candidate.kernel.params) if at not in candidate.weights]
+    return [_array(value) for value in dict.fromkeys(taken)]
+
+
+def _array(value: Value) -> np.ndarray[Any, Any]:
+    of = value.type
+    assert isinstance(of, TensorType)
+    shape = [int(dim.value) for dim in of.shape or () if isinstance(dim, Const)]
+    return np.ones(shape).astype(of.dtype.numpy)

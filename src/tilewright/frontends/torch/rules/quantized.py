@@ -1,0 +1,234 @@
+"""Quantized models: what PT2E and torchao write, and products with weights of few bits.
+
+Quantizing and dequantizing become our operators, so that products between them run on integers
+where that is at least as good. Weights of eight or four bits are those numbers times their scales.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from tilewright import sym
+from tilewright.base.dtype import F32, F64, I32, I64, DType
+from tilewright.frontends.common.report import Skip
+from tilewright.frontends.torch.rules.base import Context, Rule
+from tilewright.frontends.torch.rules.shape import transpose
+from tilewright.frontends.torch.tensors import dtype_of
+from tilewright.graph import Value
+from tilewright.sym import Const, Expr
+
+Array = np.ndarray[Any, Any]
+
+LIBRARY = "quantized_decomposed"
+
+
+TENSOR, CHANNEL, GROUP = "tensor", "channel", "group"  # what has a scale of its own
+
+
+def _granularity(node: Context, kind: str) -> dict[str, int]:
+    """Along which axis scales lie, and how many elements share one."""
+    if kind == CHANNEL:
+        return {"axis": node.dim("axis", "input")}
+    return {"axis": 1, "block_size": int(node.args["group_size"])} if kind == GROUP else {}
+
+
+def _given(node: Context, kind: str) -> tuple[Any, Any]:
+    """Scales and zero points."""
+    plural = "" if kind == TENSOR else "s"
+    return node.args[f"scale{plural}"], node.args.get(f"zero_point{plural}")
+
+
+def _parameter(node: Context, given: Any, to: DType, kind: str) -> Value | None:
+    """Scales or zero points as our operators take them; none for a zero point of 0."""
+    if given is None or (isinstance(given, int) and given == 0):
+        return None
+    if not isinstance(given, Value):
+        return node.constant(np.asarray(given).astype(to.numpy))
+    made = node.cast(given, to)
+    if kind == GROUP:
+        return made
+    return node.reshape(made, () if kind == TENSOR else (node.shape(made)[-1],))
+
+
+def _bound(node: Context, name: str) -> int:
+    found = node.args[name]
+    if not isinstance(found, int):
+        raise Skip(f"{node.op_type} with bounds that are tensors")
+    return found
+
+
+def _quantize(kind: str) -> Rule:
+    def rule(node: Context) -> Value:
+        x, to = node.cast(node["input"], F32), dtype_of(node.args["dtype"])
+        scale, zero = _given(node, kind)
+        made = node.emit(
+            "quantize",
+            x,
+            _parameter(node, scale, F32, kind),
+            _parameter(node, zero, to, kind),
+            to=to,
+            reciprocal=True,
+            **_granularity(node, kind),
+        )
+        low, high = _bound(node, "quant_min"), _bound(node, "quant_max")
+        least, most = _range(to)
+        if low <= least and high >= most:
+            return made
+        return node.emit("clip", made, node.like(made, low), node.like(made, high))
+
+    return rule
+
+
+def _range(of: DType) -> tuple[int, int]:
+    """What an element type holds; floats of eight bits are not bounded by integers."""
+    if not of.is_int:
+        return 0, 0
+    limits = np.iinfo(of.numpy)
+    return int(limits.min), int(limits.max)
+
+
+def _dequantize(kind: str) -> Rule:
+    def rule(node: Context) -> Value:
+        x = node["input"]
+        scale, zero = _given(node, kind)
+        made = node.emit(
+            "dequantize",
+            x,
+            _parameter(node, scale, F32, kind),
+            _parameter(node, zero, x.tensor.dtype, kind),
+            to=F32,
+            **_granularity(node, kind),
+        )
+        return node.cast(made, node.to)
+
+    return rule
+
+
+def _choose(node: Context) -> tuple[Value, Value]:
+    """The scale and zero point of the range that a tensor happens to have, zero included."""
+    low, high = _extremes(node)
+    steps = float(_bound(node, "quant_max") - _bound(node, "quant_min"))
+    scale = node.emit("div", node.emit("sub", high, low), steps)
+    scale = node.emit("maximum", scale, float(node.args["eps"]))
+    start = node.cast(node.emit("round", node.emit("div", low, scale)), I32)
+    zero = node.emit("sub", node.like(start, _bound(node, "quant_min")), start)
+    bounds = (node.like(zero, _bound(node, name)) for name in ("quant_min", "quant_max"))
+    zero = node.emit("clip", zero, *bounds)
+    return _one(node, scale, F64), _one(node, zero, I64)
+
+
+def _choose_symmetric(node: Context) -> tuple[Value, Value]:
+    """The same with zero in the middle."""
+    low, high = _extremes(node)
+    steps = float(_bound(node, "quant_max") - _bound(node, "quant_min")) / 2
+    most = node.emit("maximum", node.emit("neg", low), high)
+    scale = node.emit("maximum", node.emit("div", most, steps), float(node.args["eps"]))
+    middle = 128 if node.args["dtype"] is torch.uint8 else 0
+    return _one(node, scale, F64), node.constant(np.array([middle], np.int64))
+
+
+def _extremes(node: Context) -> tuple[Value, Value]:
+    x = node.cast(node["input"], F32)
+    low = node.emit("minimum", node.emit("reduce_min", x, keepdims=False), 0.0)
+    high = node.emit("maximum", node.emit("reduce_max", x, keepdims=False), 0.0)
+    return low, high
+
+
+def _one(node: Context, x: Value, to: DType) -> Value:
+    return node.reshape(node.cast(x, to), (1,))
+
+
+# ------------------------------------------------------------------------------------ weights
+
+
+def _int8_product(node: Context) -> Value:
+    """x times the transpose of weights of eight bits, each row with a scale."""
+    x, of = node["self"], node.to
+    weight = node.emit("dequantize", node["mat2"], node.cast(node["scales"], F32), to=F32, axis=0)
+    made = node.emit("matmul", node.cast(x, F32), transpose(node, weight, (1, 0)))
+    return node.cast(made, of)
+
+
+def _int4_product(node: Context) -> Value:
+    """x times the transpose of weights of four bits: (w - 8) * scale + zero, by groups along k."""
+    x, of, group = node["self"], node.to, int(node.args["qGroupSize"])
+    scales = node["qScaleAndZeros"]
+    groups, rows, _ = node.shape(scales)
+    columns = sym.simplify(sym.mul(groups, group))
+    codes = _unpacked(node, node["mat2"], rows, columns)
+    parts = node.reshape(node.cast(codes, F32), (rows, groups, group))
+    turned = transpose(node, node.cast(scales, F32), (1, 0, 2))
+    scale, zero = (
+        node.emit("slice", turned, starts=(at,), ends=(at + 1,), axes=(2,), steps=(1,))
+        for at in range(2)
+    )
+    weight = node.emit("add", node.emit("mul", node.emit("sub", parts, 8.0), scale), zero)
+    weight = node.reshape(weight, (rows, columns))
+    made = node.emit("matmul", node.cast(x, F32), transpose(node, weight, (1, 0)))
+    return node.cast(made, of)
+
+
+def _unpacked(node: Context, packed: Value, rows: Expr, columns: Expr) -> Value:
+    """Weights of four bits as numbers of 0 to 15.
+
+    Where each lies is the business of PyTorch's kernels on this machine. So PyTorch is asked: it
+    packs the digits of the places themselves, which tell where it has moved each of them.
+    """
+    name = node.builder.stored.get(packed)
+    if name is None or not isinstance(rows, Const) or not isinstance(columns, Const):
+        raise Skip(f"{node.op_type} with weights that are not known")
+    n, k = int(rows.value), int(columns.value)
+    places = np.zeros(n * k, np.int64)
+    for shift in range(0, max(1, (n * k - 1).bit_length()), 4):
+        digits = torch.arange(n * k, dtype=torch.int32).reshape(n, k) >> shift & 15
+        moved = torch.ops.aten._convert_weight_to_int4pack_for_cpu(digits, 1)
+        places |= _nibbles(moved.numpy()).astype(np.int64) << shift
+    codes = np.empty(n * k, np.uint8)
+    codes[places] = _nibbles(node.builder.constants[name])
+    return node.constant(codes.reshape(n, k))
+
+
+def _nibbles(packed: Array) -> Array:
+    """Both halves of each byte."""
+    flat = packed.reshape(-1).view(np.uint8)
+    return np.stack([flat & 15, flat >> 4], axis=1).reshape(-1)
+
+
+def _scaled_product(node: Context) -> Value:
+    """A product of floats of eight bits, with scales for all, or for each row and column."""
+    x, y = node.cast(node["self"], F32), node.cast(node["mat2"], F32)
+    made = node.emit("matmul", x, y)
+    for name in ("scale_a", "scale_b"):
+        made = node.emit("mul", made, _spread(node, node.cast(node[name], F32)))
+    bias, last = node.get("bias"), node.get("scale_result")
+    if bias is not None:
+        made = node.emit("add", made, node.cast(bias, F32))
+    if last is not None and not node.to.is_int and node.to.bits == 8:
+        made = node.emit("mul", made, _spread(node, node.cast(last, F32)))
+    return node.cast(made, node.to)
+
+
+def _spread(node: Context, scale: Value) -> Value:
+    """A scale that broadcasts to a matrix."""
+    return scale if len(node.shape(scale)) == 2 else node.reshape(scale, (1, 1))
+
+
+_FORMS = {
+    "per_tensor": TENSOR,
+    "per_tensor.tensor": TENSOR,
+    "per_tensor.tensor2": TENSOR,
+    "per_channel": CHANNEL,
+    "per_channel_group": GROUP,
+}
+RULES: dict[str, Rule] = {
+    **{f"{LIBRARY}.quantize_{form}": _quantize(kind) for form, kind in _FORMS.items()},
+    **{f"{LIBRARY}.dequantize_{form}": _dequantize(kind) for form, kind in _FORMS.items()},
+    f"{LIBRARY}.choose_qparams.tensor": _choose,
+    f"{LIBRARY}.choose_qparams_symmetric.tensor": _choose_symmetric,
+    "aten._weight_int8pack_mm": _int8_product,
+    "aten._weight_int4pack_mm_for_cpu": _int4_product,
+    "aten._scaled_mm": _scaled_product,
+}

@@ -1,0 +1,114 @@
+"""The one table that passes ask what a choice would cost, before there are kernels.
+
+    direct = Candidate("direct", alone(node), weights)
+    prices = costs.prices((direct, replace(direct, "winograd 4", ...)))
+
+A candidate is a kernel: a graph of a node or a few. The table gives the time that was measured of
+such a kernel on the target where tuning knows it, else what schedule rules expect of it. Prices
+that are compared are of one kind: all measured, or all estimated. Who compiles a model hands the
+table to its passes (`PassContext.costs`); without one they leave out what needs it. What was
+chosen, and what all candidates cost, is noted (`PassContext.choices`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from tilewright.base.loc import Fused, Loc, ModelNode
+from tilewright.base.passes import PassContext
+from tilewright.graph.ir import Graph, Node, Value
+
+MEASURED, ESTIMATED = "measured", "estimated"
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One way to compute something, as a kernel."""
+
+    name: str
+    kernel: Graph
+    weights: frozenset[int] = frozenset()  # parameters that are known before any call
+    in_cache: bool = True  # weights are still in L2 from the call before
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a candidate takes."""
+
+    name: str
+    ns: float
+    source: str  # MEASURED or ESTIMATED
+
+
+@dataclass(frozen=True)
+class GraphChoice:
+    """What a pass chose, and what it chose from."""
+
+    step: str  # the pass
+    node: str  # where in the user's model
+    what: str
+    chosen: str
+    prices: tuple[Price, ...] = field(default=())
+
+
+class Costs(Protocol):
+    """What a pass may ask. Every candidate that was asked about can be measured by a tuner."""
+
+    @property
+    def has_times(self) -> bool:
+        """Whether anything was measured, or is going to be: else there is no need to ask."""
+
+    def measured(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
+        """Times of candidates; None where not all of them are known."""
+
+    def prices(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
+        """Times that were measured, or else estimates; None where there are neither of some."""
+
+
+def costs_of(ctx: PassContext) -> Costs | None:
+    """The table that a pass was given."""
+    found: Costs | None = ctx.costs
+    return found
+
+
+def note_choice(
+    ctx: PassContext, step: str, node: Node, what: str, chosen: str, prices: Sequence[Price]
+) -> None:
+    """Remember a choice, for people to look at."""
+    ctx.choices.append(GraphChoice(step, place_of(node.loc), what, chosen, tuple(prices)))
+
+
+def place_of(loc: Loc) -> str:
+    """Where in the user's model a node comes from."""
+    if isinstance(loc, Fused):
+        return next((name for name in map(place_of, loc.parts) if name), "")
+    return loc.node if isinstance(loc, ModelNode) else ""
+
+
+def candidate_of(name: str, nodes: Sequence[Node], in_cache: bool = True) -> Candidate:
+    """Some nodes that follow each other, the last of which gives the result, as a candidate.
+
+    What they take from outside are parameters, and so are constants: weights.
+    """
+    inside = [node for node in nodes if node.op != "constant"]
+    fixed = {node.output for node in nodes if node.op == "constant"}
+    made = {value for node in inside for value in node.outputs}
+    taken = [value for node in inside for value in node.inputs if value is not None]
+    params = tuple(dict.fromkeys(value for value in taken if value not in made))
+    kernel = Graph(inside[-1].op, params, tuple(inside), inside[-1].outputs)
+    weights = frozenset(at for at, value in enumerate(params) if value in fixed)
+    return Candidate(name, kernel, weights, in_cache)
+
+
+def alone(node: Node) -> Graph:
+    """A node as a graph of its own."""
+    params: dict[Value, Value] = {}
+    for value in node.inputs:
+        if value is not None:
+            params.setdefault(value, Value(value.name, value.type))
+    inputs = tuple(None if v is None else params[v] for v in node.inputs)
+    outputs = tuple(Value(value.name, value.type) for value in node.outputs)
+    inner = replace(node, inputs=inputs, outputs=outputs)
+    return Graph(node.op, tuple(params[v] for v in node.inputs if v is not None), (inner,), outputs)

@@ -1,0 +1,58 @@
+"""Ampere's copies and products of warps, on the same tiles as Hopper's, declared by behaviour.
+
+    cp_async_bf16(rows=128)    Y[128, 64] = X[128, 64], by all threads, 16 bytes at a time
+    mma_bf16(n=128)            C[64, 128] += A[64, 64] B[128, 64]^T, f32 sums in registers
+    mma_kn_bf16(n=128)         C[64, 128] += A[64, 64] B[64, 128], B in boxes of 64 columns
+
+A copy is under way until its threads wait for it and meet at a barrier: `pipeline_loops` puts the
+waits where a loop's plan says. Products are those of `mma.sync`, four warps with 16 rows each;
+matrices come from a tile by `ldmatrix`, whose rows a swizzle keeps in different banks. Sums are
+held as warpgroups of Hopper hold them (`wgmma.sum`), so epilogues are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from tilewright import sym
+from tilewright.base.dtype import INDEX
+from tilewright.intrin import hopper
+from tilewright.intrin.declare import address, instruction
+from tilewright.tensor.intrin import TensorIntrin, declare_family, intrinsic
+from tilewright.tensor.ir import Call
+from tilewright.tensor.parameters import Parameter
+
+COLUMNS = Parameter("n", 16, 256, multiple=16)  # one ldmatrix brings 16
+
+
+def copy_of(dtype: str, rows: int) -> TensorIntrin:
+    return intrinsic(f"cp_async_{dtype}", rows=rows)
+
+
+def dot_of(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
+    """The product whose right operand has neighbours along k, or along n."""
+    return intrinsic(f"mma_kn_{dtype}" if along_n else f"mma_{dtype}", n=n)
+
+
+def _copy(dtype: str, rows: int) -> TensorIntrin:
+    name, behavior = f"cp_async_{dtype}", hopper.load_of(dtype, rows).behavior
+    X, Y = behavior.buffers
+    stride = Call("stride", (address(X), sym.const(0)), INDEX)
+    compute = instruction("cp.async.tile", address(Y), address(X), sym.const(rows), stride)
+    return TensorIntrin(name, replace(behavior, name=name), compute)
+
+
+def _dot(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
+    like = hopper.dot_of(dtype, n, along_n=along_n)
+    name = f"mma_kn_{dtype}" if along_n else f"mma_{dtype}"
+    A, B, C = like.behavior.buffers
+    tiles = (address(C), address(A), address(B))
+    update = instruction("mma.tile", *tiles, sym.const(n), sym.const(int(along_n)))
+    return TensorIntrin(name, replace(like.behavior, name=name), reset=like.reset, update=update)
+
+
+for _of in hopper.HALVES:
+    declare_family(f"cp_async_{_of}", (hopper.ROWS,), partial(_copy, _of))
+    declare_family(f"mma_{_of}", (COLUMNS,), partial(_dot, _of))
+    declare_family(f"mma_kn_{_of}", (hopper.BOXES,), partial(_dot, _of, along_n=True))

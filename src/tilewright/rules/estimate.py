@@ -1,0 +1,101 @@
+"""What a kernel of one operator would take, without scheduling it.
+
+    estimate_ns(fn, target, threads=2, constants=("w",))
+
+The price is that of the cheapest plan of the first rule that serves one of the function's blocks:
+of a kernel of one operator that rule takes all stages with it. The search is a short one, since
+candidates of a graph are many, and differ by more than plans next to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from tilewright.base.target import Target
+from tilewright.rules import RULES
+from tilewright.rules.context import RuleContext
+from tilewright.rules.inline import inline_producers
+from tilewright.rules.rule import Closed, Rule
+from tilewright.rules.space import Columns, Cost, Priced
+from tilewright.sym import Const
+from tilewright.tensor.ir import Block, Buffer, Function
+from tilewright.tensor.schedule import Schedule
+from tilewright.tensor.visit import blocks, written_buffers
+
+
+def estimate_ns(
+    fn: Function,
+    target: str | Target = "cpu",
+    *,
+    threads: int = 1,
+    constants: Iterable[str] = (),
+    in_cache: bool = True,
+) -> float | None:
+    """Nanoseconds of a kernel; None where no rule with a price serves it.
+
+    `in_cache` says that weights are in L2 from the call before, as far as they fit there; otherwise
+    a kernel takes at least as long as they take to come from memory.
+    """
+    context = RuleContext(Target.parse(target), threads, frozenset(constants))
+    priced = _first(fn, context)
+    if priced is None:
+        return None
+    machine, cycles = context.target.machine, priced.cycles
+    if not in_cache:
+        fetched = weights_bytes(fn, context.constants) / machine.scattered_bytes_per_cycle
+        cycles = max(cycles, fetched / threads)
+    return cycles * machine.cycle_ns
+
+
+def _first(fn: Function, context: RuleContext) -> Priced[Any] | None:
+    sch = Schedule(fn)
+    inline_producers(sch)
+    for rule in _rules(context):
+        for block in blocks(sch.function.body):
+            if not block.writes:
+                continue
+            problem = rule.match(sch, sch.get_block(block.name), context)
+            space = None if problem is None else rule.plans(problem, context)
+            if space is None:
+                continue
+            cost = partial(_cost, rule, problem, context)
+            found = space.cheapest(cost, beam_width=1, rounds=1)
+            if found is not None:
+                return found
+    return None
+
+
+def _cost(rule: Rule[Any, Any], problem: Any, context: RuleContext, columns: Columns) -> Cost:
+    return rule.cost(problem, columns, context)
+
+
+def _rules(context: RuleContext) -> Iterator[Rule[Any, Any]]:
+    for entry in RULES.get(context.target.kind, ()):
+        yield from (rule for rule in entry if rule.plan is not Closed)
+
+
+def weights_bytes(fn: Function, constants: frozenset[str]) -> int:
+    """Bytes of weights that every call reads: as they are given, or as they are made beforehand."""
+    fixed: dict[Buffer, None] = {b: None for b in fn.buffers if b.name in constants}
+    read: dict[Buffer, None] = {}
+    for block in blocks(fn.body):
+        taken = [region.buffer for region in block.reads]
+        if taken and all(buffer in fixed for buffer in taken) and _is_temporary(block, fn):
+            fixed.update(dict.fromkeys(region.buffer for region in block.writes))
+        else:
+            read.update(dict.fromkeys(buffer for buffer in taken if buffer in fixed))
+    return sum(_size_bytes(buffer) for buffer in read)
+
+
+def _is_temporary(block: Block, fn: Function) -> bool:
+    """Whether what a block writes is no result of the function."""
+    return not any(buffer in fn.buffers for buffer in written_buffers(block))
+
+
+def _size_bytes(buffer: Buffer) -> int:
+    total = buffer.dtype.size_bytes
+    for dim in buffer.shape:
+        total *= int(dim.value) if isinstance(dim, Const) else 1
+    return total

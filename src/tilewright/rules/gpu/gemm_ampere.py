@@ -1,0 +1,113 @@
+"""GEMM by the tensor cores of sm_80: asynchronous copies, products of warps.
+
+    for tile in blockIdx.x { for group in threadIdx.y {
+      clear; for ko [software_pipeline] { copy A, B; sums += A B^T }; epilogue } }
+
+The tiles, layouts, padding and epilogues are those of Hopper's rule; what differs is who copies
+and multiplies: all threads start copies of the tile `slots - 1` steps ahead, then each warp of a
+group multiplies 16 rows. On Hopper it serves what bulk copies cannot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.intrin import ampere, hopper
+from tilewright.rules.context import RuleContext
+from tilewright.rules.gpu.contraction import SPLIT_K
+from tilewright.rules.gpu.gemm_hopper import Found, Plan, Unit, applied, found_in
+from tilewright.rules.gpu.parts import ceildiv
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+
+FEATURES = ("mma", "ldmatrix", "cp.async", "bf16")
+BLOCK_N = (128, 64, 32)  # candidates, in columns of a group's sums
+GROUPS = (2, 1, 4)  # candidates, of four warps
+SLOTS = (3, 4, 2, 5)  # candidates, tiles on their way in shared memory
+SPAN = (1, 8, 4, 2)  # candidates, tiles along m before the next column
+
+
+def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
+    """Of 16-bit numbers; windows of images are rows like others, once they are laid out."""
+    has_all = all(context.target.has(feature) for feature in FEATURES)
+    found = found_in(sch, reference, context) if has_all else None
+    if found is None or found.dtype not in hopper.HALVES or found.is_indexed:
+        return None
+    return replace(found, windows="")
+
+
+def plans(found: Found, context: RuleContext) -> Space[Plan]:
+    """Tiles that fit."""
+    sm = multiprocessor_of(context.target)
+
+    def legal(c: Columns) -> Column:
+        rows = hopper.M * c["groups"]
+        whole = ceildiv(found.m, rows) % c["span"] == 0
+        whole &= (c["span"] == 1) | (not found.is_open)
+        parts = (c["split_k"] == 1) | (found.k % (c["split_k"] * found.depth) == 0)
+        boxes = (c["block_n"] % found.depth == 0) | (not found.along_n)
+        result: Column = (_tile_bytes(c) <= sm.shared_bytes) & whole & parts & boxes
+        return result
+
+    candidates = {"groups": GROUPS, "block_n": BLOCK_N, "slots": SLOTS, "span": SPAN,
+                  "split_k": SPLIT_K, "boxes": (1,)}  # fmt: skip
+    return Space(Plan, candidates, legal)
+
+
+def _tile_bytes(c: Columns) -> Column:
+    found: Column = c["slots"] * (hopper.M * c["groups"] + c["block_n"]) * hopper.ROW_BYTES
+    return found
+
+
+def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
+    """Waves of tiles: products, their operands out of shared memory, or tiles out of L2."""
+    sm = multiprocessor_of(context.target)
+    rows, split = hopper.M * c["groups"], c["split_k"]
+    tiles = found.batch * ceildiv(found.m, rows) * ceildiv(found.n, c["block_n"])
+    blocks = tiles * split
+    threads = 4 * sm.warp * c["groups"]
+    registers = np.minimum(c["block_n"] / 2 + 64, 255)  # of a thread: sums, operands, places
+    resident = np.minimum(sm.shared_bytes // _tile_bytes(c), sm.registers // (threads * registers))
+    resident = np.clip(resident, 1, ceildiv(blocks, sm.count))
+    waves = ceildiv(blocks, sm.count * resident)
+    steps = ceildiv(found.k // split, found.depth)
+    per_step = rows * c["block_n"] * found.depth / sm.tensor_fma_per_cycle
+    # Each warp reads its own rows of A, and all of B.
+    words = (rows + 4 * c["groups"] * c["block_n"]) * hopper.ROW_BYTES / 4
+    read = words / sm.shared_words_per_cycle
+    there = np.minimum(rows, found.m) + np.minimum(c["block_n"], found.n)  # the rest is zeros
+    narrow = there * hopper.ROW_BYTES / sm.l2_bytes_per_cycle
+    waiting = sm.global_latency_cycles / (c["slots"] - 1)
+    size = hopper.OPERANDS[found.dtype].bytes
+    operands = size * (found.batch * found.m * found.k + found.n * found.k)
+    parts = 8.0 * found.batch * found.m * found.n * split  # written and read again
+    busy = resident * np.maximum(np.maximum(per_step, read), narrow)
+    return Cost.of(
+        products=waves * steps * np.maximum(busy, waiting),
+        memory=operands / sm.memory_bytes_per_cycle / 8,  # beside products, for the most part
+        start=sm.global_latency_cycles,
+        store=waves * rows * c["block_n"] / 64,
+        l2=waves * steps * 40.0 / c["span"],
+        split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0.0),
+    )
+
+
+def _pipeline(sch: Schedule, ko: LoopRef, plan: Plan, blocks: int) -> None:
+    """Copies of both tiles run ahead of the product, a slot for each step between."""
+    ahead = plan.slots - 1
+    sch.software_pipeline(ko, [0, 0, ahead], [0, 1, 2])
+
+
+AMPERE = Unit(ampere.copy_of, ampere.dot_of, _pipeline)
+
+
+def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
+    """The schedule of a plan."""
+    return applied(sch, found, plan, context, AMPERE)
+
+
+GEMM_AMPERE = Rule("gemm_ampere", Plan, match, plans, cost, apply)

@@ -1,0 +1,133 @@
+"""A compiled model that remembers: its states are kept between calls, in place.
+
+    model = compile(program)             whose last parameters are states
+    model(x)                             reads and replaces them
+    model.states["h"]                    what the last call left, an array
+    model.reset()                        all of them as they were at first
+    other = model.fork()                 the same code and weights, states of its own
+
+Calls of one module come one after the other, in whatever threads they are made. A call that fails
+may leave its states half way: reset them, or write to them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from tilewright.base.errors import UserError
+from tilewright.runtime.array import empty
+from tilewright.runtime.module import Module, Spec
+
+State = np.ndarray[Any, Any]
+
+
+class StatefulModule(Module):
+    """A model with states.
+
+    Examples:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> from tilewright import graph
+        >>> program = graph.parse(
+        ...     "module stage imported states (f32[2](0.0, 0.0)) {"
+        ...     " graph @main(%x: f32[2], %sum: f32[2]) {"
+        ...     "  %y = add(%x, %sum) %z = neg(%y) return %z, %y } }"
+        ... )
+        >>> model = tw.compile(program, threads=1)
+        >>> [np.asarray(model(np.ones(2, np.float32))[0]).tolist() for _ in range(2)]
+        [[-1.0, -1.0], [-2.0, -2.0]]
+        >>> model.states["sum"].tolist()
+        [2.0, 2.0]
+        >>> model.reset()
+        >>> model.states["sum"].tolist()
+        [0.0, 0.0]
+    """
+
+    def __init__(
+        self, inner: Module, begins: Sequence[State], kept: Sequence[Spec], outputs: int
+    ) -> None:
+        """`begins` and `kept` are of the last inputs of `inner`. What it gives beyond `outputs`
+        replaces the states, where it does not write to them itself."""
+        self.inner, self.begins, self.kept = inner, tuple(begins), tuple(kept)
+        self.inputs = inner.inputs[: len(inner.inputs) - len(self.kept)]
+        self.outputs = inner.outputs[:outputs]
+        self.threads, self.fallbacks = inner.threads, inner.fallbacks
+        self.timings, self.manifest = inner.timings, inner.manifest
+        self._runtime = inner._runtime
+        self._names = {spec.name: at for at, spec in enumerate(self.inputs)}
+        self._lock = threading.Lock()
+        self.states: Mapping[str, State] = {
+            spec.name: np.asarray(empty(each.shape, each.dtype))
+            for spec, each in zip(self.kept, self.begins, strict=True)
+        }
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all calls."""
+        with self._lock:
+            for state, begin in zip(self.states.values(), self.begins, strict=True):
+                state[...] = begin
+
+    def fork(self) -> Self:
+        """The same model with states of its own, which begin as these are."""
+        made = type(self)(self.inner, self.begins, self.kept, len(self.outputs))
+        with self._lock:
+            for name, state in self.states.items():
+                made.states[name][...] = state
+        return made
+
+    def __call__(
+        self, *args: Any, threads: int = 0, out: Sequence[Any] | None = None, **named: Any
+    ) -> Any:
+        """The outputs; the states become what the model makes of them."""
+        given = self._in_order(args, named) if named else args
+        return self.call_on(tuple(self.states.values()), given, threads, out)
+
+    def call_on(
+        self,
+        states: Sequence[Any],
+        given: Sequence[Any],
+        threads: int = 0,
+        out: Sequence[Any] | None = None,
+    ) -> tuple[Any, ...]:
+        """A call on states that are the caller's: writable arrays, contiguous."""
+        with self._lock:
+            if out is not None and len(self.inner.outputs) == len(self.outputs):
+                return tuple(self.inner(*given, *states, threads=threads, out=out))
+            made = tuple(self.inner(*given, *states, threads=threads))
+            count = len(self.outputs)
+            for state, new in zip(states, made[count:], strict=False):
+                np.asarray(state)[...] = np.asarray(new)
+        if out is None:
+            return made[:count]
+        for array, new in zip(out, made[:count], strict=True):
+            np.asarray(array)[...] = np.asarray(new)
+        return tuple(out)
+
+    @property
+    def inside(self) -> Any:
+        """What the module was made of, where it was compiled here."""
+        return self.inner.inside  # type: ignore[attr-defined]
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def arena_bytes(self) -> int:
+        return self.inner.arena_bytes
+
+    def save(self, path: str | Path, name: str = "") -> Path:
+        """Write the model; whoever loads it has states that begin as they did at first."""
+        if len(self.inner.outputs) != len(self.outputs):
+            raise UserError(
+                "TW4055",
+                f"cannot write {Path(path).name}: the model has states that Python keeps",
+                help="compile it for a CPU, without operators that the interpreter runs",
+            )
+        return self.inner.save(path, name)

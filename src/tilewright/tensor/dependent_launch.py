@@ -1,0 +1,108 @@
+"""Kernels that start before those they depend on have ended.
+
+    for b in thread(blockIdx.x) 0..132 { for t in thread(threadIdx.x) 0..128 {
+      eval grid.launch()      # what is queued behind may start
+      ...                     # places, barriers of its own, weights
+      eval grid.wait()        # until everything queued before has ended
+      ... } }
+
+Until its wait a kernel reads weights alone and writes nothing that others see: memory that kernels
+before it read or write is still in use. Every thread comes to the wait, since a kernel that ends
+without it may end before those it depends on, and what waits for it would not wait for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.base.dtype import BOOL
+from tilewright.tensor.ir import (
+    THREAD,
+    Address,
+    Alloc,
+    Buffer,
+    Call,
+    Eval,
+    For,
+    Function,
+    Let,
+    Load,
+    MaskedLoad,
+    Seq,
+    Stmt,
+)
+from tilewright.tensor.scopes import Owner
+from tilewright.tensor.visit import exprs, walk, written_buffers
+
+WAIT, LAUNCH = Call("grid.wait", (), BOOL), Call("grid.launch", (), BOOL)
+WEIGHTS = "weights"  # attribute: positions of the parameters that nothing writes while models run
+EFFECTLESS = (WAIT.op, LAUNCH.op)  # where kernels run one after the other
+
+
+def weights_of(fn: Function) -> set[Buffer]:
+    """The parameters that are known before a model runs."""
+    positions = next((found for key, found in fn.attrs if key == WEIGHTS), ())
+    assert isinstance(positions, tuple)
+    chosen = [fn.params[at] for at in positions if isinstance(at, int)]
+    return {param for param in chosen if isinstance(param, Buffer)}
+
+
+def is_early(stmt: Stmt, weights: set[Buffer]) -> bool:
+    """Whether a statement may run before the wait."""
+    if any(_is_shown(buffer) for buffer in written_buffers(stmt)):
+        return False
+    used = (node.buffer for node in exprs(stmt) if isinstance(node, (Load, MaskedLoad, Address)))
+    return not any(_is_shown(buffer) and buffer not in weights for buffer in used)
+
+
+def _is_shown(buffer: Buffer) -> bool:
+    return buffer.memory.owner is Owner.DEVICE
+
+
+def kernels_of(root: Stmt) -> Iterator[For]:
+    """The outermost thread loops."""
+    stack = [root]
+    while stack:
+        stmt = stack.pop()
+        if isinstance(stmt, For) and stmt.kind == THREAD:
+            yield stmt
+        else:
+            stack.extend(reversed(stmt.children()))
+
+
+def fault_of(fn: Function) -> tuple[Stmt, str] | None:
+    """A statement that breaks what is said above, and how."""
+    weights = weights_of(fn)
+    for kernel in kernels_of(fn.body):
+        waits = [s for s in walk(kernel) if isinstance(s, Eval) and s.value is WAIT]
+        launches = any(isinstance(s, Eval) and s.value is LAUNCH for s in walk(kernel))
+        if not waits:
+            if launches:
+                return kernel, "lets others start, and does not wait itself"
+            continue
+        before, found = _before(kernel)
+        if found is None or len(waits) > 1:
+            return waits[-1], "stands where not every thread comes by once"
+        for stmt in before:
+            if not is_early(stmt, weights):
+                return stmt, "uses memory, other than weights, that kernels before may still use"
+    return None
+
+
+def _before(stmt: Stmt) -> tuple[list[Stmt], Stmt | None]:
+    """The statements that all threads run before the wait, and the wait."""
+    before: list[Stmt] = []
+    while True:
+        if isinstance(stmt, (Alloc, Let)) or (isinstance(stmt, For) and stmt.kind == THREAD):
+            stmt = stmt.body
+        elif isinstance(stmt, Seq):
+            for at, each in enumerate(stmt.stmts):
+                if any(isinstance(s, Eval) and s.value is WAIT for s in walk(each)):
+                    before += stmt.stmts[:at]
+                    stmt = each
+                    break
+            else:
+                return before, None
+        else:
+            is_wait = isinstance(stmt, Eval) and stmt.value is WAIT
+            return before, stmt if is_wait else None

@@ -1,0 +1,81 @@
+"""Layers of random shapes on the accelerator: the bits of the interpreter, on both simulators."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tilewright.accel.build.random_layers import random_layers
+from tilewright.accel.device import run_on
+from tilewright.accel.part import compile_part
+from tilewright.accel.verify import verify
+from tilewright.base.target import Target
+from tilewright.graph import interpret
+
+TARGETS = (
+    "vta-sim",
+    "vta-sim -geometry=1x4x4 -inp=512 -wgt=2K -acc=4K -uop=512 -bus=128",
+    "vta-sim -geometry=1x8x16 -inp=1K -wgt=16K -acc=16K -uop=512",
+    "vta-sim -geometry=2x16x16",
+)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_layers_give_the_bits_of_the_interpreter(seed):
+    layers = random_layers(seed)
+    (want,) = interpret(layers.module, *layers.inputs)
+    target = Target.parse(TARGETS[seed % len(TARGETS)])
+    part = compile_part(layers.graph, layers.constants, target)
+    verify(part.stream)
+    np.testing.assert_array_equal(part.run(*layers.inputs)[0], want)
+    timed = run_on("cycle", part.stream, part.packed(*layers.inputs), stalls=seed)
+    layout, name = part.outputs[0]
+    np.testing.assert_array_equal(layout.unpack(timed.outputs[name], target.geometry), want)
+
+
+def with_weights(layers, change):
+    """The same layers with other weights."""
+    value, array = next(iter(layers.constants.items()))
+    constants = {**layers.constants, value: change(array)}
+    nodes = {
+        node["data"]: constants[node.output]
+        for node in layers.module.main.nodes
+        if node.op == "constant" and node.output is value
+    }
+    module = replace(layers.module, constants={**layers.module.constants, **nodes})
+    return replace(layers, constants=constants, module=module)
+
+
+def test_weights_of_four_bits_are_loaded_as_such():
+    """They take half the memory, and give the same bits as those of eight."""
+    layers = next(
+        found
+        for found in map(random_layers, range(0, 200, 6))
+        if np.abs(next(iter(found.constants.values()))).max() > 8
+    )
+    target = Target.parse("vta-sim")
+    streams = []
+    for change in (lambda w: w, lambda w: w >> 4):
+        some = with_weights(layers, change)
+        part = compile_part(some.graph, some.constants, target)
+        verify(part.stream)
+        np.testing.assert_array_equal(
+            part.run(*some.inputs)[0], interpret(some.module, *some.inputs)[0]
+        )
+        streams.append(part.stream)
+    loads = [[t.format.name for t in one.instructions if t.op == "load"] for one in streams]
+    assert "wgt" in loads[0]
+    assert "wgt4" in loads[1]
+    assert "wgt" not in loads[1]
+    sizes = [one.buffers[0].size_bytes for one in streams]
+    assert sizes[1] < sizes[0]
+
+
+def test_a_residual_sum_joins_the_layer_before_it():
+    joined = []
+    for seed in range(5, 60, 6):
+        layers = random_layers(seed)
+        part = compile_part(layers.graph, layers.constants, Target.parse("vta-sim"))
+        joined += [one for one in part.layers if one.within]
+    assert joined
+    assert all(one.op == "quantized_add" for one in joined)

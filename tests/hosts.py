@@ -1,0 +1,58 @@
+"""Tests on this machine pretended to be a lesser one: code for processors that lack what it has.
+
+    python tests/hosts.py                          some tests for each, in under a minute
+    python tests/hosts.py -- tests/diff -n 2       others; what follows `--` is for pytest
+
+`cpu` then stands for a processor without matrix tiles, without wide vectors, without dot products,
+as `TILEWRIGHT_HOST` says. Processors whose code this machine cannot run are left out, and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tilewright.base.host import host_arch, host_features
+from tilewright.base.processors import processor_features
+
+ROOT = Path(__file__).parents[1]
+
+# What machines that people have lack: AVX2 alone, AVX-512 without AMX, NEON without dot products.
+LESSER = {
+    "x86_64": ("haswell", "cascadelake"),
+    "aarch64": ("cortex-a53",),
+}
+# Every rule for CPUs against plain loops, and models of integers against their references.
+SUBSET = ("-q", "-n", "2", "tests/diff/test_rules.py", "tests/diff/test_quantized.py")
+
+
+def pretended(arch: str, features: frozenset[str]) -> tuple[list[str], list[str]]:
+    """Processors to pretend, and those whose code does not run here."""
+    names = LESSER.get(arch, ())
+    fits = {name: processor_features(arch, name) <= features for name in names}
+    return [name for name in names if fits[name]], [name for name in names if not fits[name]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("pytest", nargs="*", default=SUBSET, help="arguments of pytest")
+    options = parser.parse_args()
+    chosen, missing = pretended(host_arch(), host_features())
+    for name in missing:
+        print(f"{name}: left out, this machine cannot run its code")
+    failed = []
+    for name in chosen:
+        print(f"{name}: pytest {' '.join(options.pytest)}", flush=True)
+        environment = os.environ | {"TILEWRIGHT_HOST": f"-mcpu={name}"}
+        command = (sys.executable, "-m", "pytest", *options.pytest)
+        if subprocess.run(command, cwd=ROOT, env=environment).returncode:
+            failed.append(name)
+    print(f"failed: {', '.join(failed)}" if failed else f"passed: {', '.join(chosen) or 'none'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Designs of the accelerator: area, limits, the front."""
+
+import numpy as np
+import pytest
+
+from tilewright.accel.area import estimate, fit_luts
+from tilewright.accel.build.random_layers import random_layers
+from tilewright.accel.explore import (
+    Design,
+    Limits,
+    candidates,
+    confirm,
+    evaluate,
+    explore,
+    front,
+    plot,
+    table,
+)
+from tilewright.base.geometry import Geometry
+
+# What `tilewright accel report` says of these.
+COUNTED = {
+    Geometry(): (208, 126),
+    Geometry(1, 4, 4, 2048, 4096, 4096, 2048): (28, 5),
+    Geometry(1, 4, 4, 1024, 2048, 4096, 2048): (28, 5),
+}
+
+
+@pytest.mark.parametrize("geometry", COUNTED, ids=lambda g: g.options)
+def test_multipliers_and_memories_are_those_that_yosys_counts(geometry):
+    found = estimate(geometry)
+    assert (found["DSP48"], found["RAMB36"]) == COUNTED[geometry]
+
+
+def test_look_up_tables_are_fitted_to_what_was_counted():
+    designs = [
+        Geometry(1, n, m, bus_bits=bus)
+        for n, m, bus in (
+            (4, 4, 64),
+            (4, 8, 64),
+            (8, 8, 128),
+            (8, 16, 64),
+            (16, 16, 128),
+            (4, 16, 256),
+        )
+    ]
+    counted = [1000 + 500 * g.block_out + 10 * g.macs_per_cycle for g in designs]  # fmt: skip
+    found = fit_luts(designs, counted)
+    assert found[:3] == pytest.approx([1000, 500, 10], rel=1e-3)
+
+
+def test_candidates_fit_the_chip():
+    limits = Limits(dsp=60, bram=80)
+    found = candidates(limits)
+    assert found
+    assert all(limits.admit(estimate(one)) for one in found)
+    assert not candidates(Limits(dsp=1))
+
+
+def design(cycles, dsp, bram):
+    area = {"DSP48": dsp, "RAMB36": bram, "LUT": 1}
+    return Design(Geometry(), area, {"net": float(cycles)})
+
+
+def test_the_front_holds_what_no_other_beats():
+    found = [design(10, 50, 50), design(10, 60, 50), design(20, 40, 60), design(30, 50, 40)]
+    found += [design(40, 45, 61)]
+    assert front(found) == [found[0], found[2], found[3]]
+    assert "net, Mcycles" in table(front(found))
+    drawn = plot(found)
+    assert drawn.count("<circle") == 5
+    assert drawn.count("#c33") == 4  # three dots and their line
+
+
+def test_designs_are_searched_and_confirmed_by_the_cycle_model():
+    layers = random_layers(0)
+    models = {"net": (layers.graph, layers.constants)}
+    found = list(explore(models, Limits(dsp=220, bram=140), 4))
+    assert found[0].geometry == Geometry()
+    assert len(found) == 4
+    sure = confirm(models, found[0])
+    assert sure.is_confirmed
+    assert 0.3 < sure.mean / found[0].mean < 3
+    assert np.isfinite(sure.mean)
+
+
+def test_a_design_without_room_for_a_layer_is_none():
+    layers = random_layers(2)
+    tiny = Geometry(1, 4, 4, 64, 256, 256, 128)
+    assert evaluate({"net": (layers.graph, layers.constants)}, tiny) is None

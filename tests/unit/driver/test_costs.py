@@ -1,0 +1,207 @@
+"""The table of costs that graph passes ask: measured where tuning knows, else estimated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tilewright.base.dtype import F32
+from tilewright.base.passes import PassContext, run_passes
+from tilewright.base.target import Target
+from tilewright.driver.compile import Options, build_module
+from tilewright.driver.costs import KernelCosts, recorded_times
+from tilewright.driver.kernels import KernelSetting
+from tilewright.driver.tuning.graph_choices import measure_choices
+from tilewright.driver.tuning.records import task_key
+from tilewright.graph import Builder, TensorType, parse
+from tilewright.graph.build import store_constant
+from tilewright.graph.costs import ESTIMATED, MEASURED, Candidate, alone
+from tilewright.graph.passes import FUSED
+from tilewright.graph.passes.assign_layout import assign_layout
+from tilewright.graph.passes.choose_winograd import choose_winograd, with_tile
+from tilewright.graph.passes.unfold_convolutions import unfold_convolutions
+from tilewright.graph.visit import Edit
+from tilewright.lower.graph import lower_graph
+from tilewright.rules import schedule
+from tilewright.rules.estimate import estimate_ns, weights_bytes
+from tilewright.sym import const
+from tilewright.tune.database import Database, Records
+from tilewright.tune.record import Time
+
+SERVER = Target.parse("x86_64-linux-gnu -mcpu=cascadelake")
+
+
+def model(size=28, channels=64, layout="channels_last"):
+    b = Builder()
+    shape = (1, size, size, channels) if layout == "channels_last" else (1, channels, size, size)
+    x = b.param("x", TensorType(F32, tuple(map(const, shape))))
+    w = b.constant(np.ones((channels, channels, 3, 3), np.float32))
+    window = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1)}
+    return b.module(b.add("conv", x, w, layout=layout, **window))
+
+
+def candidates(module=None):
+    node = next(node for node in (module or model()).main.nodes if node.op == "conv")
+    forms = {"direct": node, "winograd 4": with_tile(node, 4)}
+    return tuple(Candidate(name, alone(each), frozenset({1})) for name, each in forms.items())
+
+
+def table(times=None, target=SERVER, **more):
+    return KernelCosts(KernelSetting(target, 2), times, **more)
+
+
+def test_an_estimate_is_the_price_of_the_plan_that_rules_would_choose():
+    costs = table(use_cache=False)
+    for candidate, price in zip(candidates(), costs.prices(candidates()), strict=True):
+        fn = lower_graph(candidate.kernel, "kernel")
+        made = schedule(fn, SERVER, threads=2, constants=[fn.params[1].name])
+        assert price.source == ESTIMATED
+        assert price.ns == pytest.approx(sum(d.predicted_ns for d in made.decisions), rel=0.05)
+
+
+def test_prices_that_are_compared_are_of_one_kind():
+    direct, tiled = candidates()
+    costs = table()
+    known = {costs.job(direct).key: 5e3}
+    costs.times = lambda job: known.get(job.key)
+    assert costs.measured((direct, tiled)) is None
+    assert {price.source for price in costs.prices((direct, tiled))} == {ESTIMATED}
+    known[costs.job(tiled).key] = 7e3
+    assert [(p.ns, p.source) for p in costs.prices((direct, tiled))] == [
+        (5e3, MEASURED),
+        (7e3, MEASURED),
+    ]
+
+
+def test_what_was_measured_decides_about_the_method():
+    def chosen(fast):
+        costs = table()
+        ns = {costs.job(each).key: 1e3 if each.name == fast else 1e4 for each in asked}
+        costs.times = lambda job: ns.get(job.key)
+        ctx = PassContext(target=SERVER, costs=costs)
+        made = run_passes(model(), (choose_winograd,), ctx)
+        (choice,) = ctx.choices
+        assert {price.source for price in choice.prices} == {MEASURED}
+        return made.main.nodes[-1].get("winograd", 0), choice.chosen
+
+    node = model().main.nodes[-1]
+    two = Candidate("winograd 2", alone(with_tile(node, 2)), frozenset({1}))
+    asked = (*candidates(), two)
+    assert chosen("direct") == (0, "direct")
+    assert chosen("winograd 4") == (4, "winograd 4")
+    assert chosen("winograd 2") == (2, "winograd 2")
+
+
+@pytest.mark.parametrize(("first_us", "moved"), [(10, False), (1000, True)])
+def test_the_minimum_cut_goes_by_measured_times(first_us, moved):
+    costs = table(asked=[])
+    module = model(layout="channels_first")
+    run_passes(module, (assign_layout,), PassContext(target=SERVER, costs=costs))
+    us = {"channels first": first_us, "channels last": 100, "transpose": 20}
+    ns = {costs.job(each).key: 1e3 * us[each.name] for group in costs.asked for each in group}
+    costs.times = lambda job: ns.get(job.key)
+    ctx = PassContext(target=SERVER, costs=costs)
+    made = run_passes(module, (assign_layout,), ctx)
+    assert any(node.op == "transpose" for node in made.main.nodes) is moved
+    assert [each.chosen for each in ctx.choices] == ["channels last" if moved else "channels first"]
+
+
+INTEGERS = """
+graph @main(%x: u8[1, 14, 14, 3], %w: i8[32, 3, 3, 3]) -> (i32[1, 14, 14, 32]) {
+  %y = conv_integer(%x, %w) {
+    strides = (1, 1), pads = (1, 1, 1, 1), dilations = (1, 1), layout = "channels_last"}
+  return %y
+}"""
+
+
+@pytest.mark.parametrize("fast", ["direct", "im2col"])
+def test_what_was_measured_decides_how_windows_become_rows(fast):
+    module = with_constants(parse(INTEGERS), {"w": np.ones((32, 3, 3, 3), np.int8)})
+    costs = table(asked=[])
+    ctx = PassContext(target=SERVER, costs=costs)
+    before = run_passes(module, (unfold_convolutions,), ctx)
+    ((*group,),) = costs.asked
+    assert {each.name for each in group} == {"direct", "im2col"}
+    assert ctx.choices[0].chosen == "im2col"  # three channels are no whole group of a dot product
+    assert set(before.constants) == {"w", "w_1"}, "weights of forms that were only weighed stay"
+    ns = {costs.job(each).key: 1e3 if each.name == fast else 2e3 for each in group}
+    costs.times = lambda job: ns.get(job.key)
+    made = run_passes(module, (unfold_convolutions,), PassContext(target=SERVER, costs=costs))
+    assert any(node.op == "conv_integer" for node in made.main.nodes) is (fast == "direct")
+
+
+def with_constants(module, arrays):
+    """The module with some parameters constant."""
+    constants = {}
+    edit, head = Edit(), []
+    for param in module.main.params:
+        if param.name in arrays:
+            head.append(store_constant(constants, arrays[param.name], param.name))
+            edit.values[param] = head[-1].output
+    main = module.main
+    nodes = (*head, *(edit.node(node) for node in main.nodes))
+    params = tuple(param for param in main.params if param.name not in arrays)
+    results = tuple(edit.value(result) for result in main.results)
+    main = replace(main, params=params, nodes=nodes, results=results)
+    return replace(module, graphs={"main": main}, constants=constants)
+
+
+def test_times_of_the_database_are_found_and_none_are_no_error(tmp_path):
+    costs, (direct, _) = table(), candidates()
+    database = Database(tmp_path / "tuned.db")
+    database.time(task_key(costs.job(direct)), Time(1500.0))
+    for source in (database, tmp_path / "tuned.db"):
+        costs.times = recorded_times(source)
+        assert costs.measured((direct,))[0].ns == 1500.0
+    assert recorded_times("") is None
+    assert recorded_times(tmp_path / "none.db") is None
+    (tmp_path / "damaged.db").write_bytes(b"no database" * 100)
+    assert recorded_times(tmp_path / "damaged.db") is None
+
+
+def test_weights_from_memory_take_their_time():
+    _, tiled = candidates(model(7, 512))
+    fn = lower_graph(tiled.kernel, "kernel")
+    weights = frozenset({fn.params[1].name})
+    assert weights_bytes(fn, weights) == 36 * 512 * 512 * 4  # transformed, not as they are given
+    near, far = (
+        estimate_ns(fn, SERVER, threads=1, constants=weights, in_cache=each)
+        for each in (True, False)
+    )
+    machine = SERVER.machine
+    least = 36 * 512 * 512 * 4 / machine.scattered_bytes_per_cycle * machine.cycle_ns
+    assert near <= far
+    assert far >= least
+    prices = table().prices((tiled, replace(tiled, in_cache=False)))
+    assert prices[0].ns <= prices[1].ns
+
+
+def test_a_kernel_that_no_rule_prices_has_no_estimate():
+    b = Builder()
+    x = b.param("x", TensorType(F32, (const(4), const(4))))
+    graph = b.module(b.add("det", x)).main
+    assert table().prices((Candidate("det", alone(graph.nodes[0])),)) is None
+
+
+def test_choices_are_measured_as_kernels_and_remembered():
+    host = Target.parse("cpu")
+    costs = table(target=host, asked=[])
+    ctx = PassContext(target=host, costs=costs)
+    run_passes(model(8, 16), (choose_winograd,), ctx)
+    database = Database()
+    found = measure_choices(
+        costs,
+        lambda each: build_module(
+            run_passes(each, FUSED, PassContext(target=host)), host, Options(threads=2, database="")
+        ),
+        Records(database),
+        seconds=60.0,
+    )
+    (group,) = costs.asked
+    assert set(found) == {costs.job(each).key for each in group}
+    costs.times = recorded_times(database)
+    assert {price.source for price in costs.prices(group)} == {MEASURED}
+    again = measure_choices(costs, lambda each: pytest.fail("known"), Records(database), 60.0)
+    assert again == {}

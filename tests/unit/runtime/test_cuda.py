@@ -1,0 +1,147 @@
+"""What is said where a GPU cannot be used: a driver that refuses stands in for NVIDIA's."""
+
+import enum
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+
+from tilewright.base.errors import TilewrightError
+from tilewright.runtime import cuda
+
+
+class CUresult(enum.Enum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_NO_DEVICE = 100
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700
+
+
+class Attribute(enum.Enum):
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
+
+
+class Driver:
+    """Answers as it is told; every other call succeeds, with a number."""
+
+    CUresult, CUdevice_attribute = CUresult, Attribute
+
+    def __init__(self, version=13000, compute=(9, 0), **refused):
+        self.version, self.compute, self.refused = version, compute, refused
+        self.calls = []
+
+    def __getattr__(self, name):
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+
+        def call(*args):
+            self.calls.append((name, *args))
+            answer = self.refused.get(name, CUresult.CUDA_SUCCESS)
+            if isinstance(answer, Exception):
+                raise answer
+            if name == "cuGetErrorString":
+                return CUresult.CUDA_SUCCESS, args[0].name.encode()
+            if name == "cuDriverGetVersion":
+                return answer, self.version
+            if name == "cuDeviceGetAttribute":
+                return answer, self.compute[args[0].name.endswith("MINOR")]
+            if name == "cuMemGetInfo":
+                return answer, 1000, 4000
+            return answer, 4096
+
+        return call
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """The bindings, with a driver behind them that the test makes."""
+
+    def use(made):
+        bindings = types.ModuleType("cuda.bindings")
+        if made is not None:
+            bindings.driver = made
+        monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
+        monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
+        monkeypatch.setattr(cuda._Driver, "_instance", None)
+        monkeypatch.setattr(cuda, "_pool", cuda._Pool())
+        monkeypatch.setattr(cuda, "_of_thread", threading.local())
+        return made
+
+    return use
+
+
+NO_DEVICE = CUresult.CUDA_ERROR_NO_DEVICE
+
+
+@pytest.mark.parametrize(
+    ("made", "code", "message"),
+    [
+        (None, "TW4020", "cuda-bindings is not installed"),
+        (Driver(cuInit=RuntimeError("libcuda.so.1 is missing")), "TW4020", "libcuda.so.1"),
+        (Driver(cuInit=NO_DEVICE), "TW4021", "CUDA_ERROR_NO_DEVICE"),
+        (Driver(version=11080), "TW4020", "version 11.8, 12.0 is needed"),
+        (Driver(compute=(7, 5)), "TW4020", "the GPU is sm_75, sm_80 or later is needed"),
+    ],
+)
+def test_a_gpu_that_cannot_be_used_is_named_with_what_is_needed(driver, made, code, message):
+    driver(made)
+    with pytest.raises(TilewrightError) as caught:
+        cuda.empty((4,))
+    assert caught.value.code == code
+    assert message in caught.value.message
+    assert not cuda.is_available()
+
+
+def test_memory_that_is_not_there_says_what_was_asked_and_what_is_free(driver):
+    made = driver(Driver(cuMemAlloc=CUresult.CUDA_ERROR_OUT_OF_MEMORY))
+    with pytest.raises(TilewrightError) as caught:
+        cuda.empty((1 << 20,), "f32")
+    assert caught.value.code == "TW4022"
+    assert "4194304 bytes of device memory were asked for, 1000 of 4000 are free" in str(
+        caught.value
+    )
+    made.refused.clear()
+    assert cuda.empty((4,)).address == 4096  # it goes on
+
+
+def test_after_a_fault_every_call_says_that_the_context_is_lost(driver):
+    made = driver(Driver(cuCtxSynchronize=CUresult.CUDA_ERROR_ILLEGAL_ADDRESS))
+    codes = []
+    for work in (cuda.synchronize, cuda.synchronize, lambda: cuda.empty((4,))):
+        with pytest.raises(TilewrightError) as caught:
+            work()
+        codes.append(caught.value.code)
+    assert codes == ["TW4021", "TW4023", "TW4023"]
+    made.refused.clear()  # it stays so
+    with pytest.raises(TilewrightError):
+        cuda.to_device(np.zeros(4, np.float32))
+
+
+class Launch:
+    """Work that notes on which stream it was queued, and whether early."""
+
+    def __init__(self, is_kernel=True, starts_early=True):
+        self.is_kernel, self.starts_early = is_kernel, starts_early
+        self.was = None
+
+    def start(self, stream, is_early=False):
+        self.was = is_early
+
+
+@pytest.mark.parametrize(
+    ("launches", "waits", "early"),
+    [
+        ([Launch(), Launch(), Launch()], [[], [0], [1]], [False, True, True]),
+        ([Launch(), Launch(starts_early=False), Launch()], [[], [0], [1]], [False, False, True]),
+        ([Launch(), Launch(is_kernel=False, starts_early=False), Launch()], [[], [0], [1]],
+         [False, False, False]),
+        ([Launch(), Launch(), Launch()], [[], [], [0, 1]], [False, False, False]),
+    ],
+)  # fmt: skip
+def test_launches_start_early_behind_the_kernel_they_wait_for_alone(driver, launches, waits, early):
+    driver(Driver())
+    cuda.branched(launches, waits)(7)
+    assert [launch.was for launch in launches] == early

@@ -1,0 +1,38 @@
+"""Processors that a machine is pretended to be: those whose code it runs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from hosts import LESSER, pretended
+
+from tilewright.base.processors import processor_features
+
+
+def test_a_machine_with_amx_is_pretended_to_lack_it_and_avx512() -> None:
+    features = processor_features("x86_64", "emeraldrapids")
+    chosen, missing = pretended("x86_64", features)
+    assert (chosen, missing) == (["haswell", "cascadelake"], [])
+    assert all("amx-tile" not in processor_features("x86_64", name) for name in chosen)
+    assert "avx512f" not in processor_features("x86_64", chosen[0])
+
+
+def test_code_that_the_machine_cannot_run_is_left_out() -> None:
+    assert pretended("x86_64", processor_features("x86_64", "znver3")) == (
+        ["haswell"],
+        ["cascadelake"],
+    )
+    assert pretended("riscv64", frozenset()) == ([], [])
+
+
+def test_arm_is_pretended_to_lack_dot_products() -> None:
+    assert "dotprod" not in processor_features("aarch64", *LESSER["aarch64"])
+
+
+def test_a_failure_under_pretence_is_a_failure() -> None:
+    script = Path(__file__).parents[1] / "hosts.py"
+    command = (sys.executable, str(script), "--", "-q", "tests/unit/no_such_test.py")
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, "failed: " in done.stdout) == (1, True)
