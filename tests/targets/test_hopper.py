@@ -117,7 +117,7 @@ def test_every_shape_has_code_without_local_memory(form):
 @pytest.mark.parametrize("boxes", [2, 4])
 @pytest.mark.parametrize("form", ["few rows", "a sum that no tile divides", "a batch of edges"])
 def test_products_of_several_boxes_wait_once(form, boxes):
-    sizes = {**FORMS[form], "k": FORMS[form]["k"] + 256}
+    sizes = {**FORMS[form], "k": 448 + (FORMS[form]["k"] % 64 or 64)}  # eight boxes
     given, want = operands(**sizes)
     scheduled = planned(**sizes, boxes=boxes)
     for fn in (scheduled, lower(scheduled, "gpu")):
@@ -126,6 +126,12 @@ def test_products_of_several_boxes_wait_once(form, boxes):
         close(out, want, out.dtype)
     ptx = tw.build(scheduled, TARGET).ptx
     assert ptx.count("wgmma.mma_async") == 4 * boxes * ptx.count("wgmma.wait_group")
+
+
+def test_every_box_begins_inside_of_a_row():
+    with pytest.raises(UserError) as caught:
+        planned(64, 64, 136, boxes=2)  # of three boxes, the fourth would begin behind the last
+    assert caught.value.code == "TW2702"
 
 
 def test_rows_that_no_copy_fills_are_zero():

@@ -189,7 +189,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         if found.windows:  # there is nothing behind the last kernel position
             parts = found.k % (c["split_k"] * step) == 0
         boxes = ((c["block_n"] % found.depth == 0) & (c["boxes"] == 1)) | (not found.along_n)
-        deep = (c["boxes"] == 1) | (step <= found.k)
+        deep = ceildiv(found.k, found.depth) % c["boxes"] == 0  # every box begins inside of a row
         result: Column = fits & whole & parts & boxes & deep
         return result
 

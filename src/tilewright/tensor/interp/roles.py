@@ -510,6 +510,7 @@ class _Block:
         columns = ROW_BYTES // source.buffer.dtype.size_bytes
         height, width = _value(high, env), _value(apart, env)
         which, left = divmod(_value(source.index[0], env), height * width)
+        left %= width  # as code tells columns
         matrix = self.arrays[source.buffer].reshape(-1, height, width)[which]
         box = np.zeros((count, columns), matrix.dtype)
         inside = matrix[top : top + count, left : left + columns]
