@@ -9,8 +9,10 @@ from tilewright.accel.build.random_layers import random_layers
 from tilewright.accel.device import run_on
 from tilewright.accel.part import compile_part
 from tilewright.accel.verify import verify
+from tilewright.base.dtype import I8
 from tilewright.base.target import Target
-from tilewright.graph import interpret
+from tilewright.graph import Builder, Graph, TensorType, interpret
+from tilewright.sym import const
 
 TARGETS = (
     "vta-sim",
@@ -79,3 +81,27 @@ def test_a_residual_sum_joins_the_layer_before_it():
         joined += [one for one in part.layers if one.within]
     assert joined
     assert all(one.op == "quantized_add" for one in joined)
+
+
+def test_a_layer_has_one_sum_at_most():
+    builder = Builder()
+    given = TensorType(I8, tuple(map(const, (1, 16, 8, 8))))
+    x, z = (builder.param(name, given) for name in "xz")
+    random = np.random.default_rng(0)
+    arrays = [random.integers(-128, 128, (16, 16, 3, 3)).astype(np.int8)]
+    arrays += [np.full(16, number, np.int32) for number in (7, 1 << 30, 38)]
+    weights = {builder.constant(array): array for array in arrays}
+    window = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1)}
+    y = builder.add("quantized_conv", x, *weights, groups=1, **window)
+    for other in (x, z):
+        y = builder.add(
+            "quantized_add", y, other, a=5, b=4, bias=3, multiplier=1 << 30, shift=33
+        )  # fmt: skip
+    module = builder.module(y)
+    layers = tuple(node for node in module.main.nodes if node.op != "constant")
+    part = compile_part(
+        Graph("part", (x, z, *weights), layers, (y,)), weights, Target.parse("vta-sim")
+    )
+    assert [len(one.within) for one in part.layers] == [1, 0]
+    inputs = [random.integers(-128, 128, (1, 16, 8, 8)).astype(np.int8) for _ in "xz"]
+    np.testing.assert_array_equal(part.run(*inputs)[0], interpret(module, *inputs)[0])

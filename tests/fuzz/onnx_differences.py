@@ -14,6 +14,7 @@ from onnx_random import Case
 # Operators that order numbers; where among them NaN is, ONNX does not say.
 ORDERING = {"ArgMax", "ArgMin", "TopK", "Hardmax", "Unique", "Max", "Min", "Clip", "Relu"}
 ORDERING |= {"ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "Sign", "ScatterND"}
+RECURRENT = {"GRU", "LSTM", "RNN"}
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,18 @@ REASONS: tuple[Reason, ...] = (
         "a loop without turns stacks nothing: its other dimensions are not defined",
         lambda case, output, ours, theirs: (
             is_from(case, output, {"Loop"}) and np.size(ours) == 0 and np.size(theirs) == 0
+        ),
+    ),
+    Reason(
+        "the peer's gates give numbers for NaN",
+        lambda case, output, ours, theirs: (
+            has_nan(case) and is_from(case, output, RECURRENT) and bool(np.isnan(ours).any())
+        ),
+    ),
+    Reason(
+        "a sum of no products is 0: the peer leaves memory as it was",
+        lambda case, output, ours, theirs: (
+            is_empty(case) and is_from(case, output, {"MatMul", "Gemm"}) and not np.any(ours)
         ),
     ),
     Reason(

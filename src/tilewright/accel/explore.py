@@ -73,10 +73,10 @@ class Design:
 def candidates(limits: Limits) -> list[Geometry]:
     """Designs that fit, and that have RTL: those that use most of the chip first."""
     found = []
-    for shape, bus, *sizes in product(SHAPES, BUSES, *KILOBYTES.values()):
-        given = {f"{name}_bytes": size << 10 for name, size in zip(KILOBYTES, sizes, strict=True)}
+    for shape, sizes in product(SHAPES, product(*KILOBYTES.values(), BUSES)):
+        inp, wgt, acc, uop = (size << 10 for size in sizes[:-1])
         try:
-            geometry = Geometry(*shape, **given, bus_bits=bus)
+            geometry = Geometry(*shape, inp, wgt, acc, uop, sizes[-1])
             package(geometry)
         except UserError:
             continue
@@ -98,9 +98,14 @@ def explore(
     """
     found = [one for one in candidates(limits) if one != Geometry()]
     random = np.random.default_rng(seed)
-    chosen = [one for one in (Geometry(),) if limits.admit(estimate(one))]
-    chosen += [found[at] for at in random.permutation(len(found))[: most - len(chosen)]]
-    yield from (one for one in run(partial(evaluate, models), chosen) if one is not None)
+    left = [one for one in (Geometry(),) if limits.admit(estimate(one))]
+    left += [found[at] for at in random.permutation(len(found))]
+    while left and most > 0:  # some designs have no room for a layer: others take their place
+        some, left = left[:most], left[most:]
+        for one in run(partial(evaluate, models), some):
+            if one is not None:
+                most -= 1
+                yield one
 
 
 def evaluate(models: Models, geometry: Geometry) -> Design | None:

@@ -183,13 +183,13 @@ def conv(shape: Conv, geometry: Geometry) -> Function:
     if s.residual is None:
         return te.function([x, w, q, _finish(acc, q, s.limits, channel)], name="vta_conv")
     z = te.placeholder(acc.shape, "i8", name="z")
-    r = te.placeholder((1, *q.shape[1:]), "i32", name="r")
+    after = te.placeholder((1, *q.shape[1:]), "i32", name="r")
     small = _requantized(acc, q, s.limits, channel, "scale")
     a = te.compute(acc.shape, lambda *at: te.cast(small(*at), "i32"), name="a")
     b = te.compute(acc.shape, lambda *at: te.cast(z[at], "i32"), name="b")
     total = _blended(a, b, s.residual.a, s.residual.b, "sum")
-    y = _finish(total, r, s.residual.limits, lambda at: 0)
-    return te.function([x, w, q, z, r, y], name="vta_residual")
+    y = _finish(total, after, s.residual.limits, lambda at: 0)
+    return te.function([x, w, q, z, after, y], name="vta_residual")
 
 
 def _blended(a: Any, b: Any, of_a: int, of_b: int, name: str) -> Any:

@@ -227,8 +227,9 @@ class _Compiler:
                 continue
             made = [makers[v] for v, _ in kernel.inputs.values() if v in makers and uses[v] == 1]
             for before in sorted(made, key=lambda one: -found[one].macs):
-                if not isinstance(found[before].operator, Conv):
-                    continue
+                operator = found[before].operator
+                if not isinstance(operator, Conv) or operator.residual is not None:
+                    continue  # it has a sum already
                 joined = with_sum(found[before], kernel)
                 apart = self.predicted(found[before]) + self.predicted(kernel)
                 if self.predicted(joined) < apart:

@@ -84,34 +84,33 @@ _LUTS_OF_RAM = {"RAM32M": 4, "RAM64M": 4, "RAM32X1D": 2, "RAM64X1D": 2, "RAM128X
 
 def count_cells(geometry: Geometry, command: str) -> Counter[str]:
     """How many cells of each kind a synthesis command leaves, in all modules."""
+    with tempfile.TemporaryDirectory() as name:
+        # Cells of a chip are modules too, and counted in their own module alone: flatten.
+        run_yosys(geometry, Path(name), command, "flatten", "tee -q -o cells.json stat -json")
+        return _cells(json.loads((Path(name) / "cells.json").read_text()))
+
+
+def run_yosys(geometry: Geometry, folder: Path, *commands: str) -> None:
+    """Write the RTL into a folder, and run commands on it there."""
     if missing():
         raise UserError(
             "TW7035", f"the RTL cannot be synthesized: {missing()}", help="pip install pyosys"
         )
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        files = [one.name for one in write_rtl(geometry, folder)]
-        lines = [
-            f"read_verilog -sv {' '.join(files)}",
-            f"hierarchy -check -top {TOP}",
-            command,
-            "flatten",  # cells of a chip are modules too, and counted in their own module alone
-            "tee -q -o cells.json stat -json",
-        ]
-        done = subprocess.run(
-            [sys.executable, "-c", _SCRIPT, *lines],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
+    files = [one.name for one in write_rtl(geometry, folder)]
+    lines = [f"read_verilog -sv {' '.join(files)}", f"hierarchy -check -top {TOP}", *commands]
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, *lines],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise UserError(
+            "TW7035",
+            f"yosys refuses the RTL: {(done.stdout + done.stderr)[-1000:]}",
+            help="was a file of the RTL changed?",
         )
-        if done.returncode:
-            raise UserError(
-                "TW7035",
-                f"yosys refuses the RTL: {(done.stdout + done.stderr)[-1000:]}",
-                help="was a file of the RTL changed?",
-            )
-        return _cells(json.loads((folder / "cells.json").read_text()))
 
 
 def _cells(report: dict[str, Any]) -> Counter[str]:

@@ -40,11 +40,13 @@ from tilewright.codegen.targets import handlers_of
 from tilewright.graph import ir as graph_ir
 from tilewright.graph.ir import Graph, Module, Node
 from tilewright.graph.memory import MemoryPlan, size_bytes, spans
+from tilewright.graph.types import TensorType
 from tilewright.runtime.signature import Param, Signature
 from tilewright.sym import Expr, Size, Var
 from tilewright.tensor.ir import FLAT, Buffer, Function, seq
 
 # The head of tw_call: the table of constants, the function that gives outputs.
+MOST_BYTES = 1 << 62  # no machine has as many: asking for them fails
 CALL = "{ ptr, ptr }"
 MAX_SIZE = 1 << 40
 TABLE = "#kernels"  # among the constants: two addresses per site, an adapter and packed weights
@@ -146,7 +148,8 @@ class _Host:
         if not slots:
             return
         if self.plan.offsets is not None:
-            arena = b.call("tw_call_arena", "ptr", self.call, i64(self.plan.arena_bytes or 0))
+            arena_bytes = min(self.plan.arena_bytes or 0, MOST_BYTES)
+            arena = b.call("tw_call_arena", "ptr", self.call, i64(arena_bytes))
             self._check_memory(arena)
             for slot, offset in zip(slots, self.plan.offsets, strict=True):
                 address = b.offset("i8", arena, i64(offset)) if offset else arena
@@ -154,7 +157,7 @@ class _Host:
             return
         sizes = b.alloca(f"[{len(slots)} x i64]", align=8, hint="sizes")
         for at, slot in enumerate(slots):
-            b.store(self.size(slot.size_bytes), b.offset("i64", sizes, i64(at)))
+            b.store(self.needed(slot.value.tensor), b.offset("i64", sizes, i64(at)))
         steps = ", ".join(f"i32 {step}" for step in spans(slots))
         table = self.emitter.module.constant("spans", f"[{2 * len(slots)} x i32]", f"[{steps}]")
         count = i32(len(slots))
@@ -179,7 +182,7 @@ class _Host:
         if index is not None:
             pointer = self.output(index)
         elif value in self.plan.late:
-            pointer = self.late(size_bytes(value.tensor))
+            pointer = self.late(self.needed(value.tensor))
         else:
             pointer = self._slot_pointers[value]
         self.pointers[value] = pointer
@@ -234,6 +237,16 @@ class _Host:
         """The value of an expression of sizes."""
         self.emitter.forget()
         return self.emitter.expr(expr)
+
+    def needed(self, of: TensorType) -> Value:
+        """The bytes of a tensor to be; the most there is of numbers where 64 bits do not hold them.
+
+        A model may ask for any size: what comes of an overflow must not look like a small one.
+        """
+        total = i64(of.dtype.size_bytes)
+        for dim in of.shape or ():
+            total = self.b.call("llvm.smul.fix.sat.i64", "i64", total, self.size(dim), i32(0))
+        return total
 
     def bytes_of(self, value: Place) -> Value:
         return self.size(size_bytes(value.tensor))

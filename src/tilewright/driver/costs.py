@@ -124,7 +124,10 @@ class RecordedTimes:
     is_own: bool = False
 
     def __call__(self, job: Job) -> float | None:
-        seconds = self.database.measured(task_key(job))
+        try:
+            seconds = self.database.measured(task_key(job))
+        except UserError:  # locked or damaged meanwhile: no reason for a model not to compile
+            return None
         return None if seconds is None else seconds * 1e9
 
     def __del__(self) -> None:

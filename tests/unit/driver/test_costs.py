@@ -155,6 +155,11 @@ def test_times_of_the_database_are_found_and_none_are_no_error(tmp_path):
     for source in (database, tmp_path / "tuned.db"):
         costs.times = recorded_times(source)
         assert costs.measured((direct,))[0].ns == 1500.0
+    database.close()
+    costs.times = recorded_times(tmp_path / "tuned.db")
+    (tmp_path / "tuned.db").write_bytes(b"damaged" * 1000)
+    (tmp_path / "tuned.db-wal").unlink(missing_ok=True)
+    costs.measured((direct,))  # whatever it tells, it is no error
     assert recorded_times("") is None
     assert recorded_times(tmp_path / "none.db") is None
     (tmp_path / "damaged.db").write_bytes(b"no database" * 100)

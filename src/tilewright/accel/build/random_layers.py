@@ -75,7 +75,7 @@ class _Maker:
         shift = 30 + self._random.integers(4, 8, outs) + max(1, terms).bit_length() // 2
         return [self._constant(one.astype(np.int32)) for one in (bias, multiplier, shift)]
 
-    def _limits(self) -> dict[str, int]:
+    def _limits(self) -> dict[str, Any]:
         low, high = sorted((self._from(-128, 0), self._from(1, 127)))
         return {"zero": self._from(-20, 20), "low": low, "high": high}
 

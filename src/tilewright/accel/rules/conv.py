@@ -145,8 +145,9 @@ def used(found: Found, c: Columns) -> dict[str, Column]:
 def _sums(found: Found, c: Columns) -> Column:
     """Entries of `acc` in a slot; with a residual, a slot is two banks of two tensors each."""
     tile: Column = c["outs"] * c["rows"] * c["columns"]
-    own = REQUANT_ENTRIES * c["outs"]
-    return 2 * (2 * tile + own + REQUANT_ENTRIES) if found.has_residual else tile + own
+    own: Column = tile + REQUANT_ENTRIES * c["outs"]
+    both: Column = 2 * (tile + own + REQUANT_ENTRIES)
+    return both if found.has_residual else own
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -168,6 +169,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     load = loads_image * image + loads_weights * weights + tasks * words
     gemm = steps + 2.0 * tiles * far * parts
     vectors = found.images * found.outs * found.rows * found.columns
+    # Passes of a residual sum wait for each other: rescale, multiply, add, requantize.
     passes, gaps = (4, 4 * LATENCY) if found.has_residual else (1, 0)
     load = load + vectors * (passes > 1) * g.batch * g.block_out / bus
     alu = vectors * passes + far * tiles * (c["outs"] * REQUANT_RELOAD_CYCLES + gaps)

@@ -118,7 +118,8 @@ def _used(found: Found, c: Columns) -> Column:
     has_windows = found.taps != (1, 1)
     second = c["outs"] * found.taps[0] * found.taps[1] if has_windows else results
     used: Column = _area(found, c) + (second if "b" in found.reads else 0) + c["outs"] * 3
-    return np.maximum(used, results)  # which share no bank with the first operand
+    most: Column = np.maximum(used, results)  # which share no bank with the first operand
+    return most
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:

@@ -50,9 +50,9 @@ def _zero(node: Node) -> Value | None:
     return node.inputs[2] if len(node.inputs) > 2 else None
 
 
-def _undoes(node: Node, made: Node | None, scope: Scope) -> bool:
+def _undoes(node: Node, made: Node, scope: Scope) -> bool:
     """Whether a `quantize` gives the integers back that a `dequantize` took."""
-    if made is None or not _is_one_for_all(made) or not _is_one_for_all(node):
+    if len(node.inputs) < 2 or not _is_one_for_all(made) or not _is_one_for_all(node):
         return False
     q = made.inputs[0]
     if q is None or q.tensor.dtype is not node.output.tensor.dtype or q.tensor.dtype.bits > 8:

@@ -54,8 +54,11 @@ def _merged_groups(node: Node, weights: Array, groups: int, target: Target) -> i
     """How many groups become one."""
     if tile_product(target, "u8", "i8") is not None:
         return groups if groups <= MOST_GROUPS else 1
-    types = [value.tensor.dtype.name for value in node.inputs[:2] if value is not None]
-    dots = dots_of(target, *types, "i32") or dots_of(target, "i16", "i16", "i32")
+    x, w = node.inputs[:2]
+    assert x is not None
+    assert w is not None
+    dots = dots_of(target, x.tensor.dtype.name, w.tensor.dtype.name, "i32")
+    dots = dots or dots_of(target, "i16", "i16", "i32")
     out = weights.shape[0] // groups
     if not dots or dots[0].lanes % out:
         return 1

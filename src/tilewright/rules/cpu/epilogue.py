@@ -60,9 +60,15 @@ def _through_consumers(
 
 
 def _result_lanes(sch: Schedule, reference: BlockRef, made: Buffer, lanes: int, width: int) -> int:
-    """Lanes of what follows: as many as fill a vector of results, if a tile has whole ones."""
+    """Lanes of what follows: as many as fill a vector of results, if a tile has whole ones.
+
+    Of few channels in a group, vectors stay wide whatever the tile: LLVM 22 for AArch64 fails to
+    narrow three lanes of 64 bits.
+    """
     written = block_of(sch.function, reference.name).writes[0].buffer.dtype
     wide = lanes * max(1, made.dtype.size_bytes // max(1, written.size_bytes))
+    if lanes & (lanes - 1):
+        return wide
     while wide > lanes and width % wide:
         wide //= 2
     return wide

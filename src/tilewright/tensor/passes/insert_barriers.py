@@ -162,6 +162,8 @@ class _Sync:
             if not self.differs(stmt.cond):
                 return self._branch(stmt)
             inner = stmt.then
+            if isinstance(inner, Alloc) and stmt.otherwise is None and self._exchange(touches):
+                return replace(inner, body=self.stmt(replace(stmt, then=inner.body)))
             if isinstance(inner, Seq) and stmt.otherwise is None and self._exchange(touches):
                 parts = [If(stmt.cond, part, None, stmt.loc) for part in inner.stmts]
                 return seq(*[self.stmt(part) for part in parts])

@@ -28,6 +28,8 @@ from tilewright.tensor.ir import (
     Region,
     Seq,
     Stmt,
+    annotated,
+    annotation,
     seq,
 )
 from tilewright.tensor.ownership import is_shared_between
@@ -39,6 +41,7 @@ from tilewright.tensor.passes.accesses import (
     conditions_between,
     context_at,
 )
+from tilewright.tensor.passes.pipeline_loops import ORDER, STAGE
 from tilewright.tensor.passes.rewriter import Rewriter
 from tilewright.tensor.regions import region_over
 from tilewright.tensor.visit import prefetched, walk
@@ -326,6 +329,35 @@ class _DropEarly(Rewriter):
         done = super().visit_alloc(stmt)
         self.alive.discard(stmt.buffer)
         return done
+
+    def visit_for(self, loop: For) -> Stmt | None:
+        """A loop that is to be pipelined plans for the statements that stay."""
+        done = super().visit_for(loop)
+        if not isinstance(done, For) or annotation(loop, STAGE) is None:
+            return done
+        kept = self._kept(loop.body)
+        if all(kept):
+            return done
+        annotations = done.annotations
+        for key in (STAGE, ORDER):
+            plan = annotation(loop, key)
+            if plan is not None:
+                rest = tuple(place for place, stays in zip(plan, kept, strict=True) if stays)
+                if key == ORDER:
+                    rest = tuple(sorted(rest).index(place) for place in rest)
+                annotations = annotated(annotations, key, rest)
+        return replace(done, annotations=annotations)
+
+    def _kept(self, stmt: Stmt) -> list[bool]:
+        """Of every statement of a loop's body, whether anything of it stays."""
+        if isinstance(stmt, Seq):
+            return [stays for each in stmt.stmts for stays in self._kept(each)]
+        if isinstance(stmt, Alloc):
+            self.alive.add(stmt.buffer)
+            found = self._kept(stmt.body)
+            self.alive.discard(stmt.buffer)
+            return found
+        return [self(stmt) is not None]
 
     def visit_leaf(self, stmt: Stmt) -> Stmt | None:
         buffer = prefetched(stmt)

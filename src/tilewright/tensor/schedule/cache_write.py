@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.sym import Context
+from tilewright.sym import TRUE, Context
 from tilewright.tensor.ir import Buffer, For, Function, Region, seq
 from tilewright.tensor.schedule.analysis.boxes import loose_box
+from tilewright.tensor.schedule.analysis.concurrency import check_still_concurrent
 from tilewright.tensor.schedule.analysis.cover import cache_name, copy_nest
 from tilewright.tensor.schedule.analysis.memory import check_memory, chosen
 from tilewright.tensor.schedule.analysis.movable import check_repeatable, check_seen, memory_used_at
@@ -56,7 +57,12 @@ def cache_write(fn: Function, name: str, index: int, memory: str) -> tuple[Funct
     where = find_block(made, name)
     assert where is not None
     made = with_body(made, put(where[: place + 1], seq(where[place], nest)))
-    return replace(made, allocs=(*made.allocs, cache)), copy_name
+    made = replace(made, allocs=(*made.allocs, cache))
+    if block.predicate is not TRUE:  # where it does not run, the copy does
+        copied = find_block(made, copy_name)
+        assert copied is not None
+        check_still_concurrent(fn, made, copied, f"cache a write of @{name} under")
+    return made, copy_name
 
 
 def _box(

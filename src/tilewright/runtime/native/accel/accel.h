@@ -172,7 +172,8 @@ extern TW_API const tw_accel_backend_api tw_accel_functional, tw_accel_cycle, tw
 typedef struct tw_accel tw_accel;
 
 /* `backend`: "functional", "cycle", "timing" (cycles alone, nothing is computed), "verify" (nothing
- * is computed: races, deadlocks and unwritten memory are errors), or the path of a library. `words` is a tw_accel_config. */
+ * is computed: races, deadlocks and unwritten memory are errors), or the path of a library. `words`
+ * is a tw_accel_config. */
 TW_API int32_t tw_accel_open(const int32_t *words, int64_t count, const char *backend,
                              tw_accel **device);
 TW_API void tw_accel_close(tw_accel *device);

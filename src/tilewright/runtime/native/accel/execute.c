@@ -100,8 +100,10 @@ static void load_entry(tw_machine *m, int32_t memory, int32_t bits, int64_t plac
       m->wgt[2 * (place * width + i)] = (int8_t)(((from[i] & 15) ^ 8) - 8);
       m->wgt[2 * (place * width + i) + 1] = (int8_t)(((from[i] >> 4) ^ 8) - 8);
     }
+    tw_gemm_arrange(m->wgt + 2 * place * width, c);
   } else if (memory == TW_WGT) {
     memcpy(m->wgt + place * width, from, (size_t)width);
+    tw_gemm_arrange(m->wgt + place * width, c);
   } else if (bits == 8) {
     for (int64_t i = 0; i < lanes; ++i) m->acc[place * lanes + i] = (int8_t)from[i];
   } else {
@@ -403,8 +405,8 @@ static int32_t run_alu(tw_machine *m, tw_accel_job *job, int64_t number, const t
   return TW_OK;
 }
 
-int32_t tw_task_walk(const tw_machine *m, tw_accel_job *job, int64_t number,
-                     const tw_task_word *t, tw_step_visit visit, void *context) {
+int32_t tw_task_walk(const tw_machine *m, tw_accel_job *job, int64_t number, const tw_task_word *t,
+                     tw_step_visit visit, void *context) {
   int64_t few[3 * FEW_UOPS];
   walk w;
   if (!walk_begin(&w, m, t, few)) {

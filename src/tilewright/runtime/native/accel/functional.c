@@ -6,7 +6,7 @@
 typedef struct {
   tw_task_queue queues[TW_ACCEL_QUEUES];
   int32_t tokens[TW_ACCEL_QUEUES][TW_ACCEL_QUEUES]; /* from, to */
-  int64_t *pushed; /* who pushed each of them: rings of `room` */
+  int64_t *pushed;                                  /* who pushed each of them: rings of `room` */
   int32_t first[TW_ACCEL_QUEUES][TW_ACCEL_QUEUES], room;
 } state;
 

@@ -35,7 +35,7 @@ typedef struct {
 
 bool tw_machine_init(tw_machine *machine, const tw_accel_config *config);
 void tw_machine_free(tw_machine *machine);
-void tw_machine_clear(tw_machine *machine); /* everything becomes unwritten */
+void tw_machine_clear(tw_machine *machine);           /* everything becomes unwritten */
 void *tw_machine_open(const tw_accel_config *config); /* one on the heap, as backends have it */
 void tw_machine_close(void *machine);
 
@@ -64,14 +64,15 @@ int64_t tw_format_bytes(const tw_accel_config *config, const tw_task_word *task)
 typedef void (*tw_gemm_step)(int32_t *restrict acc, const int8_t *restrict inp,
                              const int8_t *restrict wgt, const tw_accel_config *config);
 tw_gemm_step tw_gemm_step_of(const tw_accel_config *config);
+/* Puts an entry of weights, as it comes from DRAM, into the order that such a step reads. */
+void tw_gemm_arrange(int8_t *wgt, const tw_accel_config *config);
 
 /* Cycles in which a task begins steps. */
 int64_t tw_task_cycles(const tw_machine *machine, const tw_task_word *task);
 
 /* Whether a task of the ALU requantizes: into `out`, or back into `acc`. */
 static inline bool tw_requantizes(const tw_task_word *task) {
-  return task->op == TW_ACCEL_ALU &&
-         (task->f[F_FN] == TW_REQUANT || task->f[F_FN] == TW_RESCALE);
+  return task->op == TW_ACCEL_ALU && (task->f[F_FN] == TW_REQUANT || task->f[F_FN] == TW_RESCALE);
 }
 
 bool tw_queues_init(tw_task_queue queues[TW_ACCEL_QUEUES], int32_t depth);

@@ -10,7 +10,7 @@
 enum { NOBODY = -1 };
 
 typedef struct {
-  int64_t size, unit; /* cells; bytes of one, of a buffer */
+  int64_t size, unit;        /* cells; bytes of one, of a buffer */
   int32_t *writer, *readers; /* by cell; by queue and cell */
 } book;
 

@@ -73,6 +73,23 @@ def check_concurrent(fn: Function, path: Path, loop: For, primitive: str) -> Non
         raise _shared(fn, loop, primitive, found.buffer, found.writer, found.other)
 
 
+def check_still_concurrent(fn: Function, made: Function, path: Path, primitive: str) -> None:
+    """Concurrent loops along a path of `made`, which is to take the place of `fn`, still are."""
+    for at, loop in enumerate(path):
+        if not isinstance(loop, For) or loop.kind not in (PARALLEL, VECTOR):
+            continue
+        way = path[: at + 1]
+        found = conflict(
+            [loop],
+            context_at(made, way),
+            body=loop.body,
+            outside=_outside(way),
+            private=_private(made, way, (Owner.BLOCK,)),
+        )
+        if found is not None:
+            raise _shared(fn, loop, primitive, found.buffer, found.writer, found.other)
+
+
 def check_shared(fn: Function, made: Function) -> None:
     """Lanes of a vector in a kernel do not disturb each other in shared memory, of which the whole
     block of threads has one. `made` is about to take the place of `fn`."""
