@@ -332,7 +332,7 @@ def form_figures(
             continue
         found = figures_of(case, pickle.loads(image)) if image else half_figures(case, form)  # type: ignore[arg-type]  # bytes
         shown, ratio = found
-        print(f"  {form} {case.name}: {ratio:.2f}x", flush=True)
+        print(f"  {form} {case.name}: {ratio:.2f}x, error {shown[0].value:.1e}", flush=True)
         figures += shown
         ratios.setdefault(case.name[0], []).append(ratio)
     for kind, each in ratios.items():
