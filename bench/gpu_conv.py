@@ -1,11 +1,13 @@
 """The convolutions of ResNet-18 and the depthwise ones of MobileNet on an NVIDIA GPU against cuDNN.
 
-    python bench/gpu_conv.py [--json FILE] [--only SUBSTRING] [--plans N] [--jobs N]
+    python bench/gpu_conv.py [--json FILE] [--form f32 f16 f16x32] [--only SUBSTRING] [--plans N]
+                             [--jobs N]
 
-The workloads are those of table 2 of the TVM paper (OSDI 2018), batch 1, f32, with a bias, channels
-first. cuDNN picks its algorithm by measuring (`cudnn.benchmark`), TF32 is off. Both are CUDA graphs
-of 20 launches and take turns; device times, medians. `--plans N` measures the default plan and N
-others of the rule, the cheapest by its estimate and some drawn at random: how well costs rank them.
+The workloads are those of table 2 of the TVM paper (OSDI 2018), with a bias: f32 of one image,
+channels first, and f16 of one and of 32 images, channels last. cuDNN picks its algorithm by
+measuring (`cudnn.benchmark`), TF32 is off. Both are CUDA graphs of 20 launches and take turns;
+device times, medians. `--plans N` measures the default plan of f32 and N others of the rule, the
+cheapest by its estimate and some drawn at random: how well costs rank them.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import numpy as np
 import report
 import torch
 
+import tilewright as tw
 from tilewright import graph
 from tilewright.base.errors import TilewrightError
 from tilewright.base.passes import PassContext
@@ -42,8 +45,14 @@ from tilewright.tensor.passes import lower
 
 TARGET = "cuda -arch=sm_90a"
 LAUNCHES, ROUNDS, SEED = 20, 7, 18
-WANT = {"C": 3.0, "D": 1.5}  # geometric means over cuDNN
-TOLERANCE = 1e-4  # of the largest result: sums in another order, Winograd on their side
+WANT = {  # geometric means over cuDNN
+    "f32": {"C": 3.0, "D": 1.5},
+    "f16": {"C": 1.4, "D": 1.5},
+    "f16x32": {"C": 1.0, "D": 1.5},
+}
+IMAGES = {"f16": 1, "f16x32": 32}
+# Of the largest result: sums in another order, Winograd on their side; results of f16 rounded.
+TOLERANCE = {"f32": 1e-4, "f16": 2e-3, "f16x32": 2e-3}
 
 
 def function_of(case: conv.Case) -> Function:
@@ -124,9 +133,9 @@ def microseconds(launch: Callable[[], object]) -> float:
     return timer.stop() * 1e3 / LAUNCHES
 
 
-def rival(case: conv.Case) -> tuple[Callable[[], object], Any]:
+def rival(case: conv.Case, operands: tuple[Any, ...]) -> tuple[Callable[[], object], Any]:
     """cuDNN's convolution, as a CUDA graph."""
-    x, w, b = (torch.from_numpy(array).cuda() for array in conv.operands(case))
+    x, w, b = operands
 
     def once() -> Any:
         return torch.nn.functional.conv2d(
@@ -146,28 +155,102 @@ def rival(case: conv.Case) -> tuple[Callable[[], object], Any]:
     return recorded.replay, result
 
 
+def half_module(case: conv.Case, images: int) -> Any:
+    """A model of one convolution of f16, channels last."""
+    _, w, b = conv.operands(case)
+    pads = ", ".join([str(case.pad)] * 4)
+    text = f"""
+    graph @main(%x: f16[{images}, {case.size}, {case.size}, {case.channels}]) {{
+      %w = constant() {{data = "w"}}
+      %b = constant() {{data = "b"}}
+      %wide = cast(%x) {{to = dtype f32}}
+      %y = conv(%wide, %w, %b) {{
+        strides = ({case.stride}, {case.stride}), pads = ({pads}), dilations = (1, 1),
+        groups = {case.groups}, layout = "channels_last"}}
+      %h = cast(%y) {{to = dtype f16}}
+      return %h
+    }}"""
+    return tw.compile(graph.parse(text, {"w": w, "b": b}), target=TARGET, precision="f16")
+
+
+def warmed(case: conv.Case, images: int) -> str:
+    """Kernels of a model in the cache, by a worker process; why there are none."""
+    try:
+        half_module(case, images)
+    except TilewrightError as error:
+        return error.message
+    return ""
+
+
+def half_operands(case: conv.Case, images: int) -> Any:
+    random = torch.Generator("cuda").manual_seed(SEED)
+    shape = (images, case.channels, case.size, case.size)
+    x = torch.randn(shape, generator=random, device="cuda").half()
+    return x.to(memory_format=torch.channels_last)
+
+
+def half_started(case: conv.Case, images: int, x: Any) -> tuple[Callable[[int], None], Any, str]:
+    """What queues a model's kernels on a stream, its result, and what was decided."""
+    module = half_module(case, images)
+    given = x.permute(0, 2, 3, 1)
+    out = torch.empty(
+        (images, case.out_size, case.out_size, case.out), device="cuda", dtype=torch.float16
+    )
+    plans = [d for kernel in module.program.kernels.values() for d in kernel.decisions]
+    shown = "; ".join(f"{d.rule} {d.plan} {d.predicted_ns / 1e3:.1f} us" for d in plans)
+    return lambda stream: module(given, out=[out], stream=stream), out, shown
+
+
+def half_figures(case: conv.Case, form: str) -> tuple[list[report.Figure], float]:
+    images = IMAGES[form]
+    x = half_operands(case, images)
+    start, out, shown = half_started(case, images, x)
+    print(f"  {form} {case.name}: {shown}")
+    _, w, b = (torch.from_numpy(array).cuda().half() for array in conv.operands(case))
+    theirs, want = rival(case, (x, w.to(memory_format=torch.channels_last), b))
+    torch.cuda.synchronize()
+    ours = graph_of(start)
+    cuda.synchronize()
+    reference = want.permute(0, 2, 3, 1).float()
+    error = float((out.float() - reference).abs().max() / reference.abs().max())
+    return timed(f"{form} {case.name}", case, ours, theirs, error, TOLERANCE[form], images)
+
+
 def figures_of(case: conv.Case, made: dict[str, Any]) -> tuple[list[report.Figure], float]:
     start, out = started(made, case)
     ours = graph_of(start)
-    theirs, want = rival(case)
+    theirs, want = rival(case, tuple(torch.from_numpy(a).cuda() for a in conv.operands(case)))
     reference = want.cpu().numpy()
     error = float(np.abs(cuda.to_host(out) - reference).max() / np.abs(reference).max())
+    for each in made["decisions"]:
+        print(
+            f"  {case.name} {each.block}: {each.rule} {each.plan} {each.predicted_ns / 1e3:.1f} us"
+        )
+    return timed(case.name, case, ours, theirs, error, TOLERANCE["f32"])
+
+
+def timed(
+    name: str,
+    case: conv.Case,
+    ours: cuda.Graph,
+    theirs: Callable[[], object],
+    error: float,
+    limit: float,
+    images: int = 1,
+) -> tuple[list[report.Figure], float]:
+    """Both in turns."""
     times: dict[str, list[float]] = {"ours": [], "cudnn": []}
     for _ in range(ROUNDS):
         times["ours"].append(microseconds(ours.launch))
         times["cudnn"].append(microseconds(theirs))
     median = {key: statistics.median(found) for key, found in times.items()}
     ratio = median["cudnn"] / median["ours"]
-    for each in made["decisions"]:
-        print(
-            f"  {case.name} {each.block}: {each.rule} {each.plan} {each.predicted_ns / 1e3:.1f} us"
-        )
     return [
-        report.at_most(f"{case.name}: error", error, "", TOLERANCE),
-        report.Figure(f"{case.name}: ours", median["ours"], "us"),
-        report.Figure(f"{case.name}: of peak", 1e-6 * case.flops / median["ours"] / 67, ""),
-        report.Figure(f"{case.name}: cudnn", median["cudnn"], "us"),
-        report.Figure(f"{case.name}: faster", ratio, "x"),
+        report.at_most(f"{name}: error", error, "", limit),
+        report.Figure(f"{name}: ours", median["ours"], "us"),
+        report.Figure(f"{name}: ours", 1e-6 * images * case.flops / median["ours"], "TFLOP/s"),
+        report.Figure(f"{name}: cudnn", median["cudnn"], "us"),
+        report.Figure(f"{name}: faster", ratio, "x"),
     ], ratio
 
 
@@ -227,26 +310,41 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
     if options.plans:
         return compare_plans(cases, options)
     figures: list[report.Figure] = []
-    ratios: dict[str, list[float]] = {}
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        for form in options.form or WANT:
+            figures += form_figures(form, cases, pool)
+    return figures
+
+
+def form_figures(
+    form: str, cases: list[conv.Case], pool: ProcessPoolExecutor
+) -> list[report.Figure]:
+    figures: list[report.Figure] = []
+    ratios: dict[str, list[float]] = {}
+    if form == "f32":
         images = list(pool.map(compiled_bytes, cases, [None] * len(cases)))
+    else:
+        images = list(pool.map(warmed, cases, [IMAGES[form]] * len(cases)))
     for case, image in zip(cases, images, strict=True):
-        if isinstance(image, str):
-            print(f"  {case.name}: {image}")
-            figures.append(report.Figure(f"{case.name}: ran", 0.0, "", ">= 1", False))
+        if isinstance(image, str) and image:
+            print(f"  {form} {case.name}: {image}")
+            figures.append(report.Figure(f"{form} {case.name}: ran", 0.0, "", ">= 1", False))
             continue
-        shown, ratio = figures_of(case, pickle.loads(image))
-        print(f"  {case.name}: {ratio:.2f}x", flush=True)
+        found = figures_of(case, pickle.loads(image)) if image else half_figures(case, form)  # type: ignore[arg-type]  # bytes
+        shown, ratio = found
+        print(f"  {form} {case.name}: {ratio:.2f}x, error {shown[0].value:.1e}", flush=True)
         figures += shown
         ratios.setdefault(case.name[0], []).append(ratio)
-    for kind, found in ratios.items():
-        mean = math.exp(statistics.fmean(math.log(ratio) for ratio in found))
+    for kind, each in ratios.items():
+        mean = math.exp(statistics.fmean(math.log(ratio) for ratio in each))
         what = "ResNet-18" if kind == "C" else "depthwise"
-        figures.append(report.at_least(f"{what}: faster, mean", mean, "x", WANT[kind]))
+        want = WANT[form][kind]
+        figures.append(report.at_least(f"{form} {what}: faster, mean", mean, "x", want))
     return figures
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--form", nargs="*", choices=list(WANT))
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--plans", type=int, default=0, help="plans to measure per convolution")
     parser.add_argument("--jobs", type=int, default=2, help="processes that compile")

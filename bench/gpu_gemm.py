@@ -1,12 +1,14 @@
 """GEMM on an NVIDIA GPU against cuBLAS, device times in one run.
 
-    python bench/gpu_gemm.py [--json FILE] [--only bf16 edges rows epilogue kn f16 f32] [--search N]
+    python bench/gpu_gemm.py [--json FILE] [--only bf16 edges rows epilogue kn f16 tf32 fp8 f32]
+                             [--search N]
 
 C = A B^T, both operands with k contiguous (`kn`: C = A B, both as they are written). Ours and
 cuBLAS's launches are captured in CUDA graphs of 20, over operands that rotate so that none is warm
 in L2, and take turns; medians of several. `edges` are sizes that no tile divides, `rows` few rows
-with weights cold, `epilogue` a bias, GELU and a residual against torch.compile. With --search the N
-plans that are priced lowest are timed, and each is printed beside its price.
+with weights cold, `epilogue` a bias, GELU and a residual against torch.compile; `fp8` is e4m3 with
+results in bf16. With --search the N plans that are priced lowest are timed, and each is printed
+beside its price.
 """
 
 from __future__ import annotations
@@ -38,23 +40,33 @@ CASES = {
     "epilogue": {(4096,) * 3: 1.15},
     "kn": {(4096,) * 3: 0.95},
     "f16": {(4096,) * 3: 1.0},
+    "tf32": {(4096,) * 3: 0.95},
+    "fp8": {(8192,) * 3: 0.9},
     "f32": {(1024,) * 3: 0.9, (4096,) * 3: 0.9},
 }  # fmt: skip
-TORCH = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
-ERRORS = {"bf16": 4e-3, "f16": 5e-4, "f32": 1e-5}
+TORCH = {
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "f32": torch.float32,
+    "tf32": torch.float32,
+    "fp8": torch.float8_e4m3fn,
+}
+ERRORS = {"bf16": 4e-3, "f16": 5e-4, "f32": 1e-5, "tf32": 1e-3, "fp8": 4e-3}
 TARGET = "cuda -arch=sm_90a"
 
 
 def gemm(m: int, n: int, k: int, dtype: str, epilogue: bool, along_n: bool = False) -> Function:
-    A = te.placeholder((m, k), dtype, name="A")
-    B = te.placeholder((k, n) if along_n else (n, k), dtype, name="B")
+    kind = {"tf32": "f32", "fp8": "f8e4m3"}.get(dtype, dtype)
+    A = te.placeholder((m, k), kind, name="A")
+    B = te.placeholder((k, n) if along_n else (n, k), kind, name="B")
     r = te.reduce_axis((0, k), name="r")
 
     def right(j: te.Expr) -> te.Expr:
         return B[r, j] if along_n else B[j, r]
 
-    if dtype == "f32":
-        C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[j, r], axis=r), name="C")
+    if kind == "f32":
+        read = te.round_tf32 if dtype == "tf32" else (lambda x: x)
+        C = te.compute((m, n), lambda i, j: te.sum(read(A[i, r]) * read(B[j, r]), axis=r), name="C")
         return te.function([A, B, C], name="gemm")
     C = te.compute(
         (m, n),
@@ -62,7 +74,8 @@ def gemm(m: int, n: int, k: int, dtype: str, epilogue: bool, along_n: bool = Fal
         name="C",
     )
     if not epilogue:
-        D = te.compute((m, n), lambda i, j: te.cast(C[i, j], dtype), name="D")
+        result = "bf16" if dtype == "fp8" else dtype
+        D = te.compute((m, n), lambda i, j: te.cast(C[i, j], result), name="D")
         return te.function([A, B, D], name="gemm")
     bias = te.placeholder((n,), dtype, name="bias")
     residual = te.placeholder((m, n), dtype, name="residual")
@@ -105,7 +118,9 @@ class Operands:
         self.more = []
         if epilogue:
             self.more = [torch.randn(n, device="cuda").to(kind), self._like(m, n, kind)]
-        self.out = torch.full((m, n), float("nan"), device="cuda", dtype=kind)
+        made = torch.bfloat16 if dtype == "fp8" else kind
+        self.out = torch.full((m, n), float("nan"), device="cuda", dtype=made)
+        self.one = torch.ones((), device="cuda")
 
     @staticmethod
     def _like(m: int, n: int, kind: torch.dtype) -> torch.Tensor:
@@ -137,7 +152,10 @@ def ours_of(made: Scheduled, operands: Operands) -> tuple[cuda.Graph, float]:
         for turn in range(LAUNCHES):
             run(*operands.at(turn), operands.out, stream=stream)
 
-    return cuda.Graph(ours), error
+    recorded = cuda.Stream()
+    ours(recorded.handle)  # what kernels pass values through is there before anything is recorded
+    cuda.synchronize()
+    return cuda.Graph(ours, recorded), error
 
 
 def theirs_of(operands: Operands) -> Callable[[], object]:
@@ -150,7 +168,11 @@ def theirs_of(operands: Operands) -> Callable[[], object]:
             compiled(*operands.at(turn))
         else:
             left, right = operands.at(turn)
-            torch.matmul(left, right if operands.along_n else right.t(), out=theirs)
+            right = right if operands.along_n else right.t()
+            if left.dtype is torch.float8_e4m3fn:
+                torch._scaled_mm(left, right, operands.one, operands.one, out_dtype=theirs.dtype)
+            else:
+                torch.matmul(left, right, out=theirs)
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -219,9 +241,9 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
     if not cuda.is_available():
         print("skipped: no NVIDIA GPU can be used here")
         return []
-    torch.backends.cuda.matmul.allow_tf32 = False
     figures: list[report.Figure] = []
     for case in options.only or CASES:
+        torch.backends.cuda.matmul.allow_tf32 = case == "tf32"
         for sizes, want in CASES[case].items():
             figures += figures_of(case, sizes, want, options.search)
     return figures

@@ -199,6 +199,14 @@ def tasks() -> list[Fit]:
             mp.erfc,
         ),
         Fit(
+            "ERFC_LOG2",  # log2(erfc(t)) / t in t
+            lambda t: mp.log(mp.erfc(t)) / (t * LN2),
+            mp.mpf("0.0001"),
+            mp.mpf("4.1"),
+            {"f32": 7},
+            lambda t: mp.erfc(t) * t * LN2 + TINY,
+        ),
+        Fit(
             "ERFC_LOG",
             lambda t: -mp.log(mp.erfc(t)),
             erf_low,

@@ -3,21 +3,25 @@
 The bounds are the ones `docs/internals/math.md` promises.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import special
 
-from tilewright import te
+from tilewright import sym, te
 from tilewright.base.dtype import dtype
 from tilewright.base.host import host_arch
 from tilewright.base.processors import BASELINE
 from tilewright.codegen.build import build
-from tilewright.codegen.math import FORMULAS, expand_math
+from tilewright.codegen.math import FORMULAS, expand_call, expand_math
+from tilewright.codegen.math.by_exp2 import POWER, join_calls
 from tilewright.tensor import parse
 from tilewright.tensor.interp import interpret
+from tilewright.tensor.ir import Call
 from tilewright.tensor.schedule import Schedule
+from tilewright.tensor.visit import rewrite
 
 INF, NAN = np.inf, np.nan
 OLDEST = f"cpu -mcpu={BASELINE[host_arch()]}"  # of x86: one without fused multiply-add
@@ -97,6 +101,59 @@ def exact_of(op: str, *args: Any) -> Any:
         if op == "sigmoid" and wide[0].dtype == np.longdouble:
             return 1 / (1 + np.exp(-wide[0]))
         return reference(*wide)
+
+
+def by_powers(op: str) -> Any:
+    """A program with a function as machines have it that raise two to a power by an instruction,
+    whose place `exp2` takes."""
+
+    def rule(expr: Any) -> Any:
+        if isinstance(expr, Call) and expr.op == POWER:
+            return Call("exp2", expr.args, expr.dtype)
+        return expr
+
+    fn = parse(program(op, "f32") if op in FORMULAS else program("erf", "f32"))
+    if op not in FORMULAS:
+        fn = parse(str(fn).replace("= erf(", "= broadcast(f32(1.0), 16) + erf("))
+        fn = replace(fn, body=join_calls(fn.body))
+    body = rewrite(fn.body, None, lambda e: sym.rewrite(expand_call(e, powers=True), rule))
+    return replace(fn, body=body)
+
+
+@pytest.mark.parametrize("op", ["exp", "sigmoid", "erf"])
+def test_f32_error_bound_by_powers_of_two(op: str) -> None:
+    _, (low, high), _, bound = UNARY[op]
+    x = arguments(low, high, np.float32, 20000)
+    z = np.zeros_like(x)
+    build(by_powers(op))(x, z)
+    assert ulps(z, exact_of(op, x)) <= bound + 1.5  # of the power itself
+    edges = np.array([INF, -INF, NAN, 0.0] * 4, np.float32)
+    build(by_powers(op))(edges, out := np.zeros_like(edges))
+    np.testing.assert_array_equal(out, exact_of(op, edges).astype(np.float32))
+
+
+def test_erf_beside_one_by_powers_of_two() -> None:
+    x = arguments(-12, 12, np.float32, 20000)
+    z = np.zeros_like(x)
+    build(by_powers("one_plus_erf"))(x, z)
+    exact = 1 + special.erf(x.astype(np.float64))
+    assert np.abs(z - exact).max() <= 2**-22.5
+    edges = np.array([INF, -INF, NAN, 0.0] * 4, np.float32)
+    build(by_powers("one_plus_erf"))(edges, out := np.zeros_like(edges))
+    np.testing.assert_array_equal(out[:4], np.array([2, 0, NAN, 1], np.float32))
+
+
+def test_tf32_is_rounded_half_to_even() -> None:
+    fn = parse(program("round_tf32", "f32"))
+    x = arguments(-1e38, 1e38, np.float32, 4000)
+    x[:6] = (1 + 2**-11, 1 + 3 * 2**-11, INF, -INF, NAN, 1e-40)
+    got, want = np.zeros_like(x), np.zeros_like(x)
+    build(fn)(x, got)
+    interpret(fn, x, want)
+    np.testing.assert_array_equal(got, want)
+    assert got[:2].tolist() == [1, 1 + 2**-9]
+    plain = np.isfinite(x) & (np.abs(x) > 1e-30)
+    assert (np.abs(got[plain] - x[plain]) <= 2**-11 * np.abs(x[plain])).all()
 
 
 needs_long_double = pytest.mark.skipif(

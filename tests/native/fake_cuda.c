@@ -176,6 +176,16 @@ int cuGraphLaunch(void *graph, void *stream) {
 }
 int cuGraphDestroy(void *graph) { return graph ? 0 : 1; }
 int cuGraphExecDestroy(void *graph) { return graph ? 0 : 1; }
+int cuTensorMapEncodeIm2col(void *map, int type, uint32_t rank, void *base, const uint64_t *dims,
+                            const uint64_t *pitch, const int *lower, const int *upper,
+                            uint32_t channels, uint32_t pixels, const uint32_t *steps,
+                            int interleave, int swizzle, int promotion, int fill) {
+  (void)map, (void)pitch, (void)steps, (void)interleave, (void)promotion, (void)fill;
+  tell("windows %d %u %d %d, from %d %d to %d %d, %u of %u\n", type, rank, swizzle,
+       is_ours((uint64_t)(uintptr_t)base) && dims[0], lower[1], lower[0], upper[1], upper[0],
+       pixels, channels);
+  return 0;
+}
 int cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *base, const uint64_t *dims,
                            const uint64_t *pitch, const uint32_t *box, const uint32_t *steps,
                            int interleave, int swizzle, int promotion, int fill) {

@@ -75,6 +75,7 @@ def check(fn, case, seed=0):
 
 
 BOTH, ONE = "groups=2 keys=128 slots=2", "groups=1 keys=64 slots=3"
+STAGGERED = "groups=2 keys=128 slots=3"
 CASES = {
     "plain": {"q": (1, 2, 128), "keys": 256},
     "wide heads": {"q": (1, 1, 128), "keys": 256, "features": 128},
@@ -107,22 +108,30 @@ def test_the_scheduled_program_computes_what_numpy_does():
     check(planned(BOTH, **case), case)
 
 
+@pytest.mark.parametrize("plan", [BOTH, STAGGERED])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_order_of_roles_does_not_matter(seed):
+def test_the_order_of_roles_does_not_matter(seed, plan):
     case = {"q": (1, 1, 128), "keys": 640}
-    check(lower(planned(BOTH, **case), "gpu"), case, seed)
+    check(lower(planned(plan, **case), "gpu"), case, seed)
 
 
 def test_masked_steps_are_left_out():
     causal = str(lower(planned(BOTH, **CASES["causal"]), "gpu"))
-    assert re.search(r"for %key_0\w* in 0\.\.%\w+ \+ 1 ", causal)  # of the producer
+    assert re.search(r"for %key_0\w* in 0\.\.3 - %b_h_i_0 ", causal)  # the longest block first
     plain = str(lower(planned(BOTH, **CASES["plain"]), "gpu"))
     assert re.search(r"for %key_0\w* in 0\.\.2 ", plain)
 
 
+def test_only_the_first_step_of_a_causal_mask_is_masked():
+    made = str(lower(planned(STAGGERED, **CASES["causal"]), "gpu"))
+    first, others = made.split("for %key_0 in 1..")
+    assert "-inf" in first
+    assert "-inf" not in others.split("wgmma.powers")[0]
+
+
 @cache
-def program():
-    return str(lower(planned(BOTH, q=(1, 1, 128), keys=640), "gpu"))
+def program(plan):
+    return str(lower(planned(plan, q=(1, 1, 128), keys=640), "gpu"))
 
 
 def without(pattern, at=0):
@@ -150,20 +159,36 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+STAGGERED_FAULTS = {
+    **FAULTS,
+    "no wait for scores": without(r"wgmma\.wait"),
+    "scores of the step before": changed(r"(wgmma\.wait.*), 1\)", r"\g<1>, 2)"),
+    "values of this step": changed(r"(wgmma\.weigh.*weighted\[)\(%key_0 \+ 2\) % 3", r"\g<1>5"),
+    "a slot is given back too early": changed(
+        r"(mbarrier\.arrive.*empty\[)\(%key_0 \+ 2\) % 3", r"\g<1>%key_0 % 3"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("plan", "fault"),
+    [*((BOTH, f) for f in FAULTS), *((STAGGERED, f) for f in STAGGERED_FAULTS)],
+)
 @pytest.mark.parametrize("seed", range(2))
-def test_a_planted_fault_is_found(fault, seed):
-    bad = FAULTS[fault](program())
-    assert bad != program()
+def test_a_planted_fault_is_found(plan, fault, seed):
+    good = program(plan)
+    bad = STAGGERED_FAULTS[fault](good)
+    assert bad != good
     given = operands(q=(1, 1, 128), keys=640)
     with pytest.raises(ExecutionError) as caught:
         tw.interpret(parse(bad), *given, np.zeros((1, 1, 128, 64), TYPES["bf16"]), seed=seed)
-    assert caught.value.code in ("TW2427", "TW2428", "TW2429", "TW2430")
+    assert caught.value.code in ("TW2196", "TW2427", "TW2428", "TW2429", "TW2430")
 
 
+@pytest.mark.parametrize("plan", [BOTH, STAGGERED])
 @pytest.mark.parametrize("name", ["plain", "wide heads", "f16", "causal"])
-def test_the_code_has_what_hopper_needs(name):
-    ptx = tw.build(planned(BOTH, **CASES[name]), TARGET).ptx
+def test_the_code_has_what_hopper_needs(name, plan):
+    ptx = tw.build(planned(plan, **CASES[name]), TARGET).ptx
     kind = CASES[name].get("dtype", "bf16")
     n = CASES[name].get("features", 64)
     for wanted in (
@@ -177,12 +202,13 @@ def test_the_code_has_what_hopper_needs(name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("plan", [BOTH, STAGGERED])
 @pytest.mark.parametrize("name", ["plain", "wide heads", "causal", "edges"])
-def test_the_assembler_finds_no_fault_and_spills_nothing(name, tmp_path):
+def test_the_assembler_finds_no_fault_and_spills_nothing(name, plan, tmp_path):
     if shutil.which("ptxas") is None:
         pytest.skip("ptxas is not installed (it comes with NVIDIA's CUDA toolkit)")
     source = tmp_path / "kernel.ptx"
-    source.write_text(tw.build(planned(BOTH, **CASES[name]), TARGET).ptx)
+    source.write_text(tw.build(planned(plan, **CASES[name]), TARGET).ptx)
     done = subprocess.run(
         ["ptxas", "-arch=sm_90a", "-v", source, "-o", tmp_path / "kernel.cubin"],
         capture_output=True,

@@ -4,6 +4,7 @@ There is no GPU here: a driver in host memory (tests/native/fake_cuda.c) tells w
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -244,3 +245,28 @@ def test_launches_with_most_work_behind_them_come_first():
     assert waits == [[], [0], [1], [], [0]]
     same = by_urgency([1, 1, 1], [[], [], [0, 1]])
     assert same == ([0, 1, 2], [[], [], [0, 1]])
+
+
+def test_windows_of_images_are_described_to_the_driver(driver, program, tmp_path):
+    b = graph.Builder()
+    x = b.param("x", TensorType(F32, (const(1), const(64), const(6), const(6))))
+    w = b.constant(np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype(np.float32))
+    window = {"strides": (2, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
+    module = b.module(b.add("conv", x, w, **window))
+    made = tw.compile(module, target="cuda -arch=sm_90a", precision="f16", cache=False)
+    saved = made.save(tmp_path / "net.so")
+    np.ones((1, 64, 6, 6), np.float32).tofile(tmp_path / "x.bin")
+    log = tmp_path / "log.txt"
+    files = [str(tmp_path / "x.bin"), "1,64,6,6", str(tmp_path / "y.bin"), "1,64,3,3"]
+    found = {"FAKE_CUDA_LOG": str(log), "TILEWRIGHT_CUDA_DRIVER": str(driver)}
+    done = subprocess.run(
+        [str(program), str(saved), "net", *files, "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | found,
+    )
+    assert done.returncode == 0, done.stderr
+    # f16, four axes, swizzled by 128 bytes; of the padded image, windows begin at 0, and the last
+    # ones 3 before its last pixel.
+    assert re.search(r"^windows 6 4 3 1, from 0 0 to -3 -3, \d+ of 64$", log.read_text(), re.M)

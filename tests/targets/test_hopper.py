@@ -10,7 +10,8 @@ import pytest
 
 import tilewright as tw
 from tilewright import te
-from tilewright.base.errors import Unsupported, UserError
+from tilewright.base.errors import ExecutionError, Unsupported, UserError
+from tilewright.base.tf32 import round_tf32
 from tilewright.intrin import hopper
 from tilewright.rules import schedule
 from tilewright.rules.rule import Choice
@@ -50,9 +51,10 @@ def gemm(m, n, k, dtype="bf16", rounded=True, batch=(), epilogue=False, along_n=
     return te.function([A, B, D], name="gemm")
 
 
-def planned(m, n, k, dtype="bf16", rounded=True, *, split=1, **form):
+def planned(m, n, k, dtype="bf16", rounded=True, *, split=1, boxes=1, **form):
     """Scheduled by the rule, with a plan that suits a small problem."""
-    plan = f"groups={2 if m >= 128 else 1} block_n=64 slots=4 span=1 split_k={split}"
+    slots, groups = 4 if boxes < 4 else 3, 2 if m >= 128 else 1
+    plan = f"groups={groups} block_n=64 slots={slots} span=1 split_k={split} boxes={boxes}"
     choices = {"C": Choice("gemm_hopper", plan)} if m <= 256 else None
     made = schedule(gemm(m, n, k, dtype, rounded, **form), TARGET, choices=choices)
     assert made.decisions[0].rule == "gemm_hopper"
@@ -112,6 +114,40 @@ def test_every_shape_has_code_without_local_memory(form):
     assert len(run.kernels) == 1  # nothing is padded or cropped beside it
 
 
+@pytest.mark.parametrize("boxes", [2, 4])
+@pytest.mark.parametrize("form", ["few rows", "a sum that no tile divides", "a batch of edges"])
+def test_products_of_several_boxes_wait_once(form, boxes):
+    sizes = {**FORMS[form], "k": 448 + (FORMS[form]["k"] % 64 or 64)}  # eight boxes
+    given, want = operands(**sizes)
+    scheduled = planned(**sizes, boxes=boxes)
+    for fn in (scheduled, lower(scheduled, "gpu")):
+        out = np.full(want.shape, np.nan).astype(TYPES["bf16"])
+        tw.interpret(fn, *given, out, seed=2)
+        close(out, want, out.dtype)
+    ptx = tw.build(scheduled, TARGET).ptx
+    assert ptx.count("wgmma.mma_async") == 4 * boxes * ptx.count("wgmma.wait_group")
+
+
+def test_every_box_begins_inside_of_a_row():
+    with pytest.raises(UserError) as caught:
+        planned(64, 64, 136, boxes=2)  # of three boxes, the fourth would begin behind the last
+    assert caught.value.code == "TW2702"
+
+
+def test_rows_that_no_copy_fills_are_zero():
+    sizes = FORMS["few rows"]
+    good = str(lower(planned(**sizes), "gpu"))
+    copied = re.search(r"tma\.load:bool\(address\(%A.*?\]\), (\d+), \d+, ad", good)
+    assert copied is not None
+    assert copied[1] == "8"
+    bad = re.sub(r"\n[^\n]*tile\.clear[^\n]*", "", good)
+    assert bad != good
+    given, want = operands(**sizes)
+    with pytest.raises(ExecutionError) as caught:
+        tw.interpret(parse(bad), *given, np.zeros(want.shape, TYPES["bf16"]))
+    assert caught.value.code == "TW2427"
+
+
 def test_parts_of_a_sum_are_added_up():
     given, want = operands(16, 64, 512)
     scheduled = planned(16, 64, 512, split=4)
@@ -166,6 +202,53 @@ def test_the_schedule_computes_what_numpy_does(dtype, rounded):
     close(out, want, out.dtype)
 
 
+def rounded_gemm(m, n, k, kind):
+    """Operands of eight bits, or of f32 rounded to tf32."""
+    dtype = {"tf32": "f32", "fp8": "f8e4m3"}[kind]
+    A, B = (te.placeholder((rows, k), dtype, name=name) for rows, name in ((m, "A"), (n, "B")))
+    r = te.reduce_axis((0, k), name="r")
+
+    def read(x):
+        return te.round_tf32(x) if kind == "tf32" else te.cast(x, "f32")
+
+    C = te.compute((m, n), lambda i, j: te.sum(read(A[i, r]) * read(B[j, r]), axis=r), name="C")
+    return te.function([A, B, C], name="gemm")
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "code"),
+    [
+        ("tf32", np.float32, r"m64n\d+k8\.f32\.tf32\.tf32 \{[^}]*\}, a, b, [01], 1, 1;"),
+        (
+            "fp8",
+            ml_dtypes.float8_e4m3fn,
+            r"m64n\d+k32\.f32\.e4m3\.e4m3 \{[^}]*\}, a, b, [01], 1, 1;",
+        ),
+    ],
+)
+@pytest.mark.parametrize("sizes", [(64, 64, 128), (100, 72, 176)])
+def test_other_types_are_multiplied(kind, numbers, code, sizes):
+    m, n, k = sizes
+    made = schedule(rounded_gemm(m, n, k, kind), TARGET)
+    assert [decision.rule for decision in made.decisions] == ["gemm_hopper"]
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((rows, k)).astype(numbers) for rows in (m, n))
+    read = round_tf32 if kind == "tf32" else (lambda x: x.astype(np.float32))
+    for fn in (made.schedule.function, lower(made.schedule.function, "gpu")):
+        out = np.full((m, n), np.nan, np.float32)
+        tw.interpret(fn, a, b, out)
+        close(out, read(a) @ read(b).T, out.dtype)
+    assert re.search(code, tw.build(made.schedule.function, TARGET).ptx)
+
+
+def test_products_of_f32_are_not_rounded_unasked():
+    A, B = (te.placeholder((64, 64), "f32", name=name) for name in "AB")
+    r = te.reduce_axis((0, 64), name="r")
+    C = te.compute((64, 64), lambda i, j: te.sum(A[i, r] * B[j, r], axis=r), name="C")
+    made = schedule(te.function([A, B, C], name="gemm"), TARGET)
+    assert "gemm_hopper" not in [decision.rule for decision in made.decisions]
+
+
 def test_roles_wait_for_each_other():
     text = str(lower(planned(512, 512, 256), "gpu"))
     consumer, producer = text.split("} else {")
@@ -180,11 +263,12 @@ def test_roles_wait_for_each_other():
     assert "wgmma" not in producer
 
 
-def test_the_producer_expects_every_byte_that_is_copied():
-    text = str(lower(planned(512, 512, 256), "gpu"))
+@pytest.mark.parametrize("boxes", [1, 2])
+def test_the_producer_expects_every_byte_that_is_copied(boxes):
+    text = str(lower(planned(256, 256, 256, boxes=boxes), "gpu"))
     expected = int(re.search(r"mbarrier.expect:bool\(address\(%full\[[^]]*\]\), (\d+)\)", text)[1])
     rows = [int(found) for found in re.findall(r"tma\.load:bool\(.*?\]\), (\d+), \d+, ad", text)]
-    assert expected == sum(rows) * hopper.ROW_BYTES
+    assert expected == sum(rows) * boxes * hopper.ROW_BYTES
 
 
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (2048, 2048, 2048), (128, 4096, 4096)])

@@ -32,6 +32,7 @@ class Multiprocessor:
     own_memory_bytes_per_cycle: float  # that one multiprocessor gets at most
     l2_bytes_per_cycle: float  # that L2 hands to one multiprocessor
     tensor_fma_per_cycle: int  # 16-bit operands
+    wgmma_latency_cycles: int  # from the last product of a warpgroup to having its sums
     access_bytes: int  # the widest access of one thread
     sector_bytes: int  # that memory is read in, of the programming model's guide
 
@@ -79,6 +80,7 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         own_memory_bytes_per_cycle=18.0,
         l2_bytes_per_cycle=48.0,
         tensor_fma_per_cycle=2048 if number >= 90 else 1024,
+        wgmma_latency_cycles=130,
         access_bytes=16,
         sector_bytes=32,
     )

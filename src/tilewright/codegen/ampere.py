@@ -16,8 +16,8 @@ from collections.abc import Callable
 from tilewright import sym
 from tilewright.codegen.builder import Value, i1, i32, i64
 from tilewright.codegen.handlers import Emitting
-from tilewright.codegen.hopper import OPERANDS, known_number, shared_pointer, sum_registers
-from tilewright.intrin.hopper import ROW_BYTES
+from tilewright.codegen.hopper import known_number, shared_pointer, sum_registers
+from tilewright.intrin.hopper import OPERANDS, ROW_BYTES
 from tilewright.sym import Expr
 from tilewright.tensor.ir import Address, Call, Stmt
 from tilewright.tensor.visit import exprs
@@ -124,7 +124,7 @@ def _tile(e: Emitting, tile: Expr, a: Expr, b: Expr, n: Expr, along_n: Expr) -> 
     row's length: then its matrices come transposed."""
     assert isinstance(a, Address)
     width, turned = known_number(n), bool(known_number(along_n))
-    size, kind = a.buffer.dtype.size_bytes, OPERANDS[a.buffer.dtype.name]
+    size, kind = a.buffer.dtype.size_bytes, OPERANDS[a.buffer.dtype.name].assembler
     registers = sum_registers(e, tile, width)
     sums = [e.b.load("float", register) for register in registers]
     places = _Places(e, turned)

@@ -49,6 +49,7 @@ class CudaFunction:
                     matrix_of(made, numbers),
                     made.buffer.dtype,
                     box_of(made),
+                    made.corners,
                 )
                 for made in kernel.maps
             ]

@@ -22,12 +22,12 @@ NUMBER, ARENA, WEIGHT, INPUT, OUTPUT, MAP = range(6)
 ARGUMENT = "{ i32, i32, i64 }"
 KERNEL = "{ ptr, i32, i32 }"
 SIZE = "{ ptr, i32, i32 }"
-MATRIX = f"{{ {ARGUMENT}, i64, i64, i64, i32, i32, i32, i32 }}"
+MATRIX = f"{{ {ARGUMENT}, i64, i64, i64, i64, i32, i32, i32, i32, [6 x i32] }}"
 LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32, i32, i32, i32 }"
 VARIANT = f"{{ {', '.join(['ptr'] * 7)}, i32, i32 }}"
 MODEL = f"{{ {', '.join(['ptr'] * 7)}, i64, i64, {', '.join(['i32'] * 6)} }}"
 
-MAP_TYPES = {"u8": 0, "f16": 6, "f32": 7, "bf16": 9}  # CUtensorMapDataType
+MAP_TYPES = {"u8": 0, "f8e4m3": 0, "f16": 6, "f32": 7, "bf16": 9}  # CUtensorMapDataType
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,14 @@ class Argument:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix that a kernel copies boxes from, or several: then their number comes first."""
+    """A matrix that a kernel copies boxes from, or several: then their number comes first. Or
+    images, channels last, whose windows lie between corners, some steps apart."""
 
     base: Argument
     shape: tuple[int, ...]
     dtype: DType
     box: tuple[int, ...]
+    corners: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,13 +180,7 @@ def _variant(listed: Callable[[str, str, Sequence[str]], str], variant: Variant)
         )
         arguments += given
         waits += map(str, start.waits)
-    matrices = [
-        f"{{ {ARGUMENT} {_argument(each.base)}, i64 {each.shape[0] if len(each.shape) > 2 else 0}, "
-        f"i64 {each.shape[-2]}, i64 {each.shape[-1]}, "
-        f"i32 {MAP_TYPES[each.dtype.name]}, i32 {each.dtype.size_bytes}, "
-        f"i32 {each.box[-2]}, i32 {each.box[-1]} }}"
-        for each in variant.maps
-    ]
+    matrices = [_matrix(each) for each in variant.maps]
     fields = [
         listed("told", "i64", [str(size) for size in variant.sizes]),
         listed("launches", LAUNCH, launches),
@@ -197,6 +193,17 @@ def _variant(listed: Callable[[str, str, Sequence[str]], str], variant: Variant)
         f"i32 {len(variant.maps)}",
     ]
     return f"{{ {', '.join(fields)} }}"
+
+
+def _matrix(given: Matrix) -> str:
+    *shape, channels = given.shape if given.corners else (*given.shape, 0)
+    many = shape[0] if len(shape) > 2 else 0
+    corners = ", ".join(f"i32 {at}" for at in given.corners or (0,) * 6)
+    return (
+        f"{{ {ARGUMENT} {_argument(given.base)}, i64 {many}, i64 {shape[-2]}, i64 {shape[-1]}, "
+        f"i64 {channels}, i32 {MAP_TYPES[given.dtype.name]}, i32 {given.dtype.size_bytes}, "
+        f"i32 {given.box[-2]}, i32 {given.box[-1]}, [6 x i32] [{corners}] }}"
+    )
 
 
 def _argument(given: Argument) -> str:

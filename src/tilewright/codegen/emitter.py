@@ -678,8 +678,10 @@ def _broadcast(e: Emitter, node: Broadcast, args: tuple[Value, ...]) -> Value:
 
 
 def _call(e: Emitter, node: Call, args: tuple[Value, ...]) -> Value:
-    if node.op in FORMULAS:
-        return e.expr(expand_call(node, tables=e.arith.machine.looks_up))
+    machine = e.arith.machine
+    expanded = expand_call(node, tables=machine.looks_up, powers=machine.raises_two)
+    if expanded is not node:
+        return e.expr(expanded)
     rule = RULES.get(node.op)
     if rule is None:
         raise Unsupported(

@@ -1,11 +1,14 @@
 """Instructions of Hopper: bulk tensor copies, barriers in shared memory, wide warpgroup GEMMs.
 
     tma.load(tile, source, rows, full)   a box of rows of 128 bytes, swizzled, by one thread
+    tma.window(tile, image, pixels, ..)  the same of one kernel position of an image's windows
+    tile.clear(tile, filled, rows, ..)   zeros in rows that no copy fills, by all threads
     mbarrier.init / wait / expect / arrive
     registers.give / take                a warpgroup hands registers to others
     wgmma.clear / tile / round           sums of 64 x n in registers: zero, add a product, store
     wgmma.rows                           sums exchanged, for an epilogue
     wgmma.forget / attend                a step of attention, its weights in registers
+    wgmma.start / weigh / wait / powers  the same, its products under way while powers are computed
     role.lag                             a warpgroup begins behind another
 
 A thread of a warpgroup, of warp w and lane l, holds of a 64 x n tile in register 4 j + 2 h + e the
@@ -21,9 +24,10 @@ from dataclasses import dataclass
 from tilewright import sym
 from tilewright.base.dtype import BOOL
 from tilewright.base.errors import Unsupported
+from tilewright.codegen import wgmma
 from tilewright.codegen.builder import Value, i1, i32, i64
 from tilewright.codegen.handlers import Emitting
-from tilewright.intrin.hopper import HELD, QUAD, ROW_BYTES, RUN, M
+from tilewright.intrin.hopper import HELD, OPERANDS, PAIR, QUAD, ROW_BYTES, RUN, M
 from tilewright.sym import Const, Expr, Var
 from tilewright.tensor.ir import Address, Buffer, Call, Eval, Stmt
 from tilewright.tensor.visit import exprs
@@ -31,9 +35,10 @@ from tilewright.tensor.visit import exprs
 THREADS = 128  # of a warpgroup
 SHARED = "ptr addrspace(3)"
 MAP_TYPE = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
-OPERANDS = {"bf16": "bf16", "f16": "f16"}  # our names of types, as the assembler says them
-STEP = {"bf16": 16, "f16": 16}  # depth of one instruction
-JOINED = "wgmma.tiles"  # products that start a sum: (sum, n, a, b, a, b, ...)
+# Products of a sum that follow each other: (sum, n, along_n, starts, a, b, a, b, ...).
+JOINED = {"wgmma.tile": "wgmma.tiles", "wgmma.start": "wgmma.started_tiles"}
+
+BOTH = "wgmma.start_both"  # (sum, left, values, keys, features, sum, n, a, b, a, b, ...)
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class TileMap:
     height: Expr  # of a matrix
     width: Expr
     is_batched: bool  # whether there are several
+    channels: int = 0  # where they are images, channels last: of a pixel
+    corners: tuple[int, ...] = ()  # of images: where windows begin and end, and their strides
 
 
 def tile_maps(root: Stmt) -> tuple[TileMap, ...]:
@@ -54,7 +61,20 @@ def tile_maps(root: Stmt) -> tuple[TileMap, ...]:
     for node in exprs(root):
         if isinstance(node, Call) and node.op == "tma.load":
             found[_map_of(*node.args)] = None
+        elif isinstance(node, Call) and node.op == "tma.window":
+            found[_windows_of(*node.args)] = None
     return tuple(found)
+
+
+def _windows_of(tile: Expr, source: Expr, pixels: Expr, *rest: Expr) -> TileMap:
+    """Images whose windows are copied, a kernel position of some pixels at a time."""
+    assert isinstance(source, Address)
+    columns = ROW_BYTES // source.buffer.dtype.size_bytes
+    height, width, channels, pad_y, pad_x, *others = rest[7:]
+    upper_y, upper_x, step_y, step_x = (_number(other) for other in others)
+    corners = (-_number(pad_y), -_number(pad_x), upper_y, upper_x, step_y, step_x)
+    buffer, many = source.buffer, _number(channels)
+    return TileMap(buffer, _number(pixels), columns, height, width, True, many, corners)
 
 
 def _map_of(
@@ -188,6 +208,51 @@ def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest:
     )
 
 
+def _clear_rows(
+    e: Emitting, tile: Expr, filled: Expr, rows: Expr, boxes: Expr, threads: Expr
+) -> None:
+    """Sixteen bytes of each thread at a time; made known to the matrix units."""
+    b, wide, there = e.b, 16, _number(threads)
+    each = (_number(rows) - _number(filled)) * ROW_BYTES // wide  # of a box
+    whole = each * _number(boxes)
+    row = b.call("llvm.nvvm.read.ptx.sreg.tid.y", "i32")
+    lane = b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
+    thread = b.op("add", b.op("mul", row, i32(THREADS)), lane)
+    base = _shared(e, tile)
+    zeros = Value("<4 x i32>", "zeroinitializer")
+    for turn in range(-(-whole // there)):
+        at = b.op("add", thread, i32(turn * there))
+        box, inner = b.op("udiv", at, i32(each)), b.op("urem", at, i32(each))
+        skipped = b.op("mul", box, i32(_number(rows) * ROW_BYTES))
+        place = b.op("add", b.op("mul", inner, i32(wide)), i32(_number(filled) * ROW_BYTES))
+        offset = b.op("add", skipped, place)
+        target = b.value(SHARED, f"getelementptr i8, {base}, {offset}")
+        with b.when(b.compare("icmp ult", at, i32(whole))):
+            b.line(f"store {zeros}, {target}, align {wide}")
+    b.line(wgmma.FENCE)
+
+
+def _load_window(e: Emitting, tile: Expr, source: Expr, pixels: Expr, *rest: Expr) -> None:
+    barrier, *places = rest[:7]
+    remote = e.b.value("ptr addrspace(7)", f"addrspacecast {_shared(e, tile)} to ptr addrspace(7)")
+    numbers = [_narrow(e, sym.simplify(place)) for place in places]
+    offsets = [e.b.convert("trunc", number, "i16") for number in numbers[4:]]
+    e.b.call(
+        "llvm.nvvm.cp.async.bulk.tensor.g2s.im2col.4d",
+        "void",
+        remote,
+        _shared(e, barrier),
+        e.tile_maps[_windows_of(tile, source, pixels, *rest)],
+        *numbers[:4],
+        *offsets,
+        Value("i16", "0"),
+        i64(0),
+        i1(False),
+        i1(False),
+        i32(0),
+    )
+
+
 # --------------------------------------------------------------------------- products
 
 
@@ -222,17 +287,39 @@ def joined(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     done: list[Stmt] = []
     for stmt in stmts:
         call, last = _eval_of(stmt), _eval_of(done[-1]) if done else None
-        if call is not None and call.op == "wgmma.tile" and last is not None:
-            same = last.op in ("wgmma.clear", JOINED) and last.args[0] is call.args[0]
-            if same and last.op == "wgmma.clear":
-                sums, a, b, *form = call.args
-                done[-1] = Eval(Call(JOINED, (sums, *form, a, b), BOOL))
-                continue
-            if same and last.args[1:3] == call.args[3:]:
-                done[-1] = Eval(Call(JOINED, (*last.args, *call.args[1:3]), BOOL))
-                continue
-        done.append(stmt)
+        one = None if call is None or last is None else _one_of(last, call)
+        if one is None:
+            done.append(stmt)
+        else:
+            done[-1] = Eval(one)
     return tuple(done)
+
+
+def _one_of(last: Call, call: Call) -> Call | None:
+    """Two instructions that follow each other as one, where that is the same."""
+    if call.op in JOINED:
+        _, a, b, *_ = call.args
+        before = _before(last, call)
+        return None if before is None else Call(JOINED[call.op], (*before, a, b), BOOL)
+    if call.op == "wgmma.weigh" and last.op == JOINED["wgmma.start"]:
+        tile, n, along_n, starts, *operands = last.args
+        *weighed, waits = call.args
+        if starts is sym.ONE and along_n is sym.ZERO and waits is sym.ZERO:
+            return Call(BOTH, (*weighed, tile, n, *operands), BOOL)
+    return None
+
+
+def _before(last: Call, call: Call) -> tuple[Expr, ...] | None:
+    """The arguments of products that a further one of the same sum and form joins."""
+    sums, _, _, *form = call.args
+    match last.op, last.args:
+        case "wgmma.clear", (cleared, *_) if cleared is sums:
+            return (sums, *form, sym.ONE)
+        case op, (summed, a, b, *rest) if op == call.op and summed is sums and rest == form:
+            return (sums, *form, sym.ZERO, a, b)
+        case op, (summed, n, along_n, *_) if op == JOINED[call.op] and summed is sums:
+            return last.args if [n, along_n] == form else None
+    return None
 
 
 def _eval_of(stmt: Stmt) -> Call | None:
@@ -240,15 +327,25 @@ def _eval_of(stmt: Stmt) -> Call | None:
     return value if isinstance(value, Call) else None
 
 
-def _tile(e: Emitting, tile: Expr, a: Expr, b: Expr, n: Expr, along_n: Expr) -> None:
-    """All of a tile's depth in one piece of assembly: nothing touches the sums in between."""
-    _products(e, tile, _number(n), [(a, b)], starts=False, along_n=bool(_number(along_n)))
+def _tile(*, waits: bool) -> Callable[[Emitting, Expr, Expr, Expr, Expr, Expr], None]:
+    def emit_tile(e: Emitting, tile: Expr, a: Expr, b: Expr, n: Expr, along_n: Expr) -> None:
+        """All of a tile's depth in one piece of assembly: nothing touches the sums in between."""
+        along = bool(_number(along_n))
+        _products(e, tile, _number(n), [(a, b)], starts=False, along_n=along, waits=waits)
+
+    return emit_tile
 
 
-def _joined(e: Emitting, tile: Expr, n: Expr, along_n: Expr, *operands: Expr) -> None:
-    """The first products of a sum."""
-    pairs = list(zip(operands[::2], operands[1::2], strict=True))
-    _products(e, tile, _number(n), pairs, starts=True, along_n=bool(_number(along_n)))
+def _tiles(*, waits: bool) -> Callable[..., None]:
+    def emit_tiles(
+        e: Emitting, tile: Expr, n: Expr, along_n: Expr, starts: Expr, *operands: Expr
+    ) -> None:
+        """Several products of a sum, the first of which may start it."""
+        pairs = list(zip(operands[::2], operands[1::2], strict=True))
+        along, first = bool(_number(along_n)), bool(_number(starts))
+        _products(e, tile, _number(n), pairs, starts=first, along_n=along, waits=waits)
+
+    return emit_tiles
 
 
 def _products(
@@ -259,32 +356,54 @@ def _products(
     *,
     starts: bool,
     along_n: bool,
+    waits: bool,
 ) -> None:
     """Sums += A B; B has neighbours along k, or along n in boxes of a row's length."""
     registers = _sums(e, tile, width)
     before = [] if starts else [e.b.load("float", register) for register in registers]
+    at = len(registers) + len(before)
+    lines, operands = _multiplied(e, width, 0, at, pairs, starts=starts, along_n=along_n)
+    _assembled(e, [*lines, *_committed(waits)], registers, before, operands)
+
+
+def _multiplied(
+    e: Emitting,
+    width: int,
+    sums_at: int,
+    operands_at: int,
+    pairs: list[tuple[Expr, Expr]],
+    *,
+    starts: bool,
+    along_n: bool,
+) -> tuple[list[str], list[Value]]:
+    """The lines of products of pairs, and their operands; sums and operands by their numbers."""
     (source, _), *_ = pairs
     assert isinstance(source, Address)
-    kind, size = source.buffer.dtype.name, source.buffer.dtype.size_bytes
-    count, step = len(registers), STEP[kind]
-    sums = ", ".join(f"${at}" for at in range(count))
-    op = f"wgmma.mma_async.sync.aligned.m64n{width}k{step}.f32.{OPERANDS[kind]}.{OPERANDS[kind]}"
-    lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
+    kind = OPERANDS[source.buffer.dtype.name]
+    step, size, depth = kind.depth, kind.bytes, kind.columns
+    sums = ", ".join(f"${sums_at + at}" for at in range(width // 2))
+    op = f"wgmma.mma_async.sync.aligned.m64n{width}k{step}.f32.{kind.assembler}.{kind.assembler}"
+    turned = f", 0, {int(along_n)}" if kind.is_half else ""  # of A, of B
+    lines: list[str] = []
     operands: list[Value] = []
     goes_on = 0 if starts else 1
-    depth = ROW_BYTES // size
     apart = depth * ROW_BYTES if along_n else 16
     for a, b in pairs:
-        left = count + len(before) + len(operands)
+        left = operands_at + len(operands)
         operands += [_descriptor(e, a), _descriptor(e, b, apart)]
         for at in range(depth // step):
             move = step * size * at >> 4
             down = step * ROW_BYTES * at >> 4 if along_n else move
             lines += [f"add.s64 a, ${left}, {move};", f"add.s64 b, ${left + 1}, {down};"]
-            lines.append(f"{op} {{{sums}}}, a, b, {goes_on}, 1, 1, 0, {int(along_n)};")
+            lines.append(f"{op} {{{sums}}}, a, b, {goes_on}, 1, 1{turned};")
             goes_on = 1
-    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0; }"]
-    _assembled(e, lines, registers, before, operands)
+    return lines, operands
+
+
+def _committed(waits: bool) -> list[str]:
+    """The end of a group of products, and the wait for all groups."""
+    wait = ["wgmma.wait_group.sync.aligned 0;"] if waits else []
+    return ["wgmma.commit_group.sync.aligned;", *wait]
 
 
 def _assembled(
@@ -294,7 +413,9 @@ def _assembled(
     before: list[Value],
     operands: list[Value],
 ) -> None:
-    """Assembly that adds to sums: what they were goes in, what they become comes out."""
+    """Assembly that adds to sums: what they were goes in, what they become comes out. Those that
+    start from nothing are behind the others."""
+    lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;", *lines, "}"]
     count = len(registers)
     made = "{ " + ", ".join(["float"] * count) + " }"
     outputs = ",".join(["=f"] * count)
@@ -467,11 +588,22 @@ def _attend(
     features: Expr,
 ) -> None:
     """Powers of the scores below a running maximum, packed as the left operand of a product."""
+    outputs = _sums(e, sums, _number(features))
     assert isinstance(values, Address)
-    b, count, width = e.b, _number(keys), _number(features)
+    powers, fades = _powers_of(e, scores, top, total, _number(keys))
+    _fade(e, outputs, fades)
+    packed = _packed(e, powers, values.buffer)
+    _weighed(e, outputs, packed, values, _number(keys), waits=True)
+
+
+def _powers_of(
+    e: Emitting, scores: Expr, top: Expr, total: Expr, count: int
+) -> tuple[list[Value], list[Value]]:
+    """Powers of scores, and by what the sums of both rows fade."""
+    b = e.b
     held = [b.load("float", register) for register in _sums(e, scores, count)]
-    outputs = _sums(e, sums, width)
     powers: dict[int, Value] = {}
+    fades = []
     for half, (m, l) in enumerate(zip(_row(e, top), _row(e, total), strict=True)):
         mine = [at for at in range(len(held)) if at // 2 % 2 == half]
         before = b.load("float", m)
@@ -484,18 +616,85 @@ def _attend(
         below = b.op("fmul", b.select(none, Value("float", "0.0"), new), _float(-LOG2_E))
         for at in mine:
             powers[at] = _power(e, held[at], below)
-        fade = _power(e, before, below)
+        fades.append(_power(e, before, below))
         part = _combined(e, [powers[at] for at in mine], "fadd")
         for apart in (1, 2):
             part = b.op("fadd", part, _from_lane(e, part, apart))
-        b.store(b.op("fadd", b.op("fmul", b.load("float", l), fade), part), l)
-        for at, register in enumerate(outputs):
-            if at // 2 % 2 == half:
-                b.store(b.op("fmul", b.load("float", register), fade), register)
-    kind = values.buffer.dtype.name
-    element = {"bf16": "bfloat", "f16": "half"}[kind]
-    packed = [_packed(e, powers[at], powers[at + 1], element) for at in range(0, len(held), 2)]
-    _weigh(e, outputs, packed, values, count, width)
+        b.store(b.op("fadd", b.op("fmul", b.load("float", l), fades[half]), part), l)
+    return [powers[at] for at in range(len(held))], fades
+
+
+def _fade(e: Emitting, outputs: list[Value], fades: list[Value]) -> None:
+    b = e.b
+    for at, register in enumerate(outputs):
+        b.store(b.op("fmul", b.load("float", register), fades[at // 2 % 2]), register)
+
+
+def _lefts(e: Emitting, left: Expr, keys: int) -> list[Value]:
+    """The addresses of a thread's part of a left operand, of pairs."""
+    assert isinstance(left, Address)
+    pointer = e.memories[left.buffer].pointer
+    return [e.b.offset("i32", pointer, i64(at)) for at in range(keys * M // THREADS // PAIR)]
+
+
+def _powers(
+    e: Emitting,
+    scores: Expr,
+    top: Expr,
+    total: Expr,
+    sums: Expr,
+    left: Expr,
+    keys: Expr,
+    features: Expr,
+) -> None:
+    """A step of attention up to its product with values, which `weigh` starts; the one before is
+    awaited here, when powers are there: both run at a time."""
+    assert isinstance(left, Address)
+    outputs, lefts = _sums(e, sums, _number(features)), _lefts(e, left, _number(keys))
+    powers, fades = _powers_of(e, scores, top, total, _number(keys))
+    # The left operand of the product before is in use until then.
+    given = [e.b.load("float", register) for register in outputs]
+    used = [e.b.load("i32", register) for register in lefts]
+    held = _awaited(e, 0, [*given, *powers, *fades, *used])
+    for register, value in zip(outputs, held, strict=False):
+        e.b.store(value, register)
+    made = held[len(given) :]
+    _fade(e, outputs, made[len(powers) :])
+    for register, value in zip(lefts, _packed(e, made[: len(powers)], left.buffer), strict=True):
+        e.b.store(value, register)
+
+
+def _wait_for(e: Emitting, tile: Expr, n: Expr, later: Expr) -> None:
+    """Sums are there, of all groups of products but some that came later."""
+    registers = _sums(e, tile, _number(n))
+    held = _awaited(e, _number(later), [e.b.load("float", register) for register in registers])
+    for register, value in zip(registers, held, strict=True):
+        e.b.store(value, register)
+
+
+def _awaited(e: Emitting, later: int, values: list[Value]) -> list[Value]:
+    """The values behind a wait: what was made before stays before, what uses them comes after."""
+    made = "{ " + ", ".join(value.type for value in values) + " }"
+    names = {"float": "f", "i32": "r"}
+    outputs = ",".join(f"={names[value.type]}" for value in values)
+    ties = ",".join(str(at) for at in range(len(values)))
+    shown = ", ".join(str(value) for value in values)
+    after = e.b.value(
+        made,
+        f'call {made} asm sideeffect "wgmma.wait_group.sync.aligned {later};", '
+        f'"{outputs},{ties},~{{memory}}"({shown}) convergent',
+    )
+    return [e.b.value(value.type, f"extractvalue {after}, {at}") for at, value in enumerate(values)]
+
+
+def _weigh(
+    e: Emitting, sums: Expr, left: Expr, values: Expr, keys: Expr, features: Expr, waits: Expr
+) -> None:
+    """Sums += left operand x values."""
+    assert isinstance(values, Address)
+    packed = [e.b.load("i32", register) for register in _lefts(e, left, _number(keys))]
+    outputs = _sums(e, sums, _number(features))
+    _weighed(e, outputs, packed, values, _number(keys), waits=bool(_number(waits)))
 
 
 def _combined(e: Emitting, values: list[Value], op: str) -> Value:
@@ -544,33 +743,75 @@ def _from_lane(e: Emitting, value: Value, apart: int) -> Value:
     return e.b.call(name, "float", i32(-1), value, i32(apart), i32(31))
 
 
-def _packed(e: Emitting, first: Value, second: Value, element: str) -> Value:
-    b = e.b
-    pair = b.value("<2 x float>", f"insertelement <2 x float> undef, {first}, i32 0")
-    pair = b.value("<2 x float>", f"insertelement {pair}, {second}, i32 1")
-    return b.convert("bitcast", b.convert("fptrunc", pair, f"<2 x {element}>"), "i32")
+def _packed(e: Emitting, values: list[Value], like: Buffer) -> list[Value]:
+    """Pairs of neighbours, rounded to a buffer's type."""
+    b, element = e.b, {"bf16": "bfloat", "f16": "half"}[like.dtype.name]
+    packed = []
+    for first, second in zip(values[::2], values[1::2], strict=True):
+        pair = b.value("<2 x float>", f"insertelement <2 x float> undef, {first}, i32 0")
+        pair = b.value("<2 x float>", f"insertelement {pair}, {second}, i32 1")
+        rounded = b.convert("fptrunc", pair, f"<2 x {element}>")
+        packed.append(b.convert("bitcast", rounded, "i32"))
+    return packed
 
 
-def _weigh(
-    e: Emitting, registers: list[Value], packed: list[Value], values: Address, keys: int, n: int
+def _weighed(
+    e: Emitting,
+    registers: list[Value],
+    packed: list[Value],
+    values: Address,
+    keys: int,
+    *,
+    waits: bool,
 ) -> None:
     """Sums += left operand in registers x values, whose neighbours are along n."""
     before = [e.b.load("float", register) for register in registers]
-    kind = values.buffer.dtype.name
-    step, count = STEP[kind], len(registers)
+    lines, operands = _weighing(e, len(registers), 2 * len(registers), packed, values, keys)
+    _assembled(e, [*lines, *_committed(waits)], registers, before, operands)
+
+
+def _weighing(
+    e: Emitting, count: int, operands_at: int, packed: list[Value], values: Address, keys: int
+) -> tuple[list[str], list[Value]]:
+    """The lines of a product with values, and its operands; sums are the first registers."""
+    kind = OPERANDS[values.buffer.dtype.name]
+    step, name = kind.depth, kind.assembler
     # Boxes of 64 columns are one behind the other; eight rows of one are 1024 bytes.
     descriptor = _descriptor(e, values, apart_bytes=keys * ROW_BYTES)
     sums = ", ".join(f"${at}" for at in range(count))
-    name = OPERANDS[kind]
-    op = f"wgmma.mma_async.sync.aligned.m64n{n}k{step}.f32.{name}.{name}"
-    first, last = 2 * count, 2 * count + len(packed)
-    lines = ["{ .reg .b64 b;", "wgmma.fence.sync.aligned;"]
+    op = f"wgmma.mma_async.sync.aligned.m64n{2 * count}k{step}.f32.{name}.{name}"
+    lines = []
     for at in range(keys // step):
-        left = ", ".join(f"${first + 4 * at + part}" for part in range(4))
-        lines.append(f"add.s64 b, ${last}, {step * ROW_BYTES * at >> 4};")
+        left = ", ".join(f"${operands_at + 4 * at + part}" for part in range(4))
+        down = step * ROW_BYTES * at >> 4
+        lines.append(f"add.s64 b, ${operands_at + len(packed)}, {down};")
         lines.append(f"{op} {{{sums}}}, {{{left}}}, b, 1, 1, 1, 1;")
-    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0; }"]
-    _assembled(e, lines, registers, before, [*packed, descriptor])
+    return lines, [*packed, descriptor]
+
+
+def _both(
+    e: Emitting,
+    sums: Expr,
+    left: Expr,
+    values: Expr,
+    keys: Expr,
+    features: Expr,
+    tile: Expr,
+    n: Expr,
+    *operands: Expr,
+) -> None:
+    """Products of scores and with the last step's values as two groups, the scores' first. In one
+    piece: what is between them would hold them up."""
+    assert isinstance(values, Address)
+    pairs = list(zip(operands[::2], operands[1::2], strict=True))
+    outputs, scores = _sums(e, sums, _number(features)), _sums(e, tile, _number(n))
+    packed = [e.b.load("i32", register) for register in _lefts(e, left, _number(keys))]
+    before = [e.b.load("float", register) for register in outputs]
+    count, at = len(outputs), 2 * len(outputs) + len(scores)
+    lines, given = _multiplied(e, _number(n), count, at, pairs, starts=True, along_n=False)
+    more, others = _weighing(e, count, at + len(given), packed, values, _number(keys))
+    whole = [*lines, *_committed(False), *more, *_committed(False)]
+    _assembled(e, whole, [*outputs, *scores], before, [*given, *others])
 
 
 RULES: dict[str, Callable[..., None]] = {
@@ -580,14 +821,22 @@ RULES: dict[str, Callable[..., None]] = {
     "mbarrier.arrive": _arrive,
     "registers.give": _registers("dec"),
     "registers.take": _registers("inc"),
+    "tile.clear": _clear_rows,
     "tma.load": _load,
+    "tma.window": _load_window,
     "wgmma.clear": _clear,
-    "wgmma.tile": _tile,
-    JOINED: _joined,
+    "wgmma.tile": _tile(waits=True),
+    "wgmma.start": _tile(waits=False),
+    JOINED["wgmma.tile"]: _tiles(waits=True),
+    JOINED["wgmma.start"]: _tiles(waits=False),
     "wgmma.round": _round,
     "wgmma.rows": _rows,
     "wgmma.forget": _forget,
     "wgmma.attend": _attend,
+    "wgmma.powers": _powers,
+    "wgmma.weigh": _weigh,
+    BOTH: _both,
+    "wgmma.wait": _wait_for,
     "role.lag": _lag,
 }
 

@@ -151,8 +151,11 @@ def kernels_of(steps: tuple[Step, ...]) -> Iterator[Kernel]:
 
 def matrix_of(made: TileMap, values: Mapping[Var, int]) -> tuple[int, ...]:
     """The rows and columns of the matrix that a kernel copies boxes from; the number of matrices
-    comes first where there are several."""
+    comes first where there are several; of images, all extents."""
     height, width = number(made.height, values), number(made.width, values)
+    if made.corners:
+        whole = math.prod(number(dim, values) for dim in made.buffer.shape)
+        return whole // (height * width * made.channels), height, width, made.channels
     if not made.is_batched:
         return height, width
     whole = math.prod(number(dim, values) for dim in made.buffer.shape)
@@ -160,7 +163,9 @@ def matrix_of(made: TileMap, values: Mapping[Var, int]) -> tuple[int, ...]:
 
 
 def box_of(made: TileMap) -> tuple[int, ...]:
-    """The extents of a box, as many as `matrix_of` gives."""
+    """The extents of a box, as many as `matrix_of` gives; of windows, pixels and channels."""
+    if made.corners:
+        return made.rows, made.columns
     return (1, made.rows, made.columns) if made.is_batched else (made.rows, made.columns)
 
 

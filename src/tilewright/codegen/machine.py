@@ -27,6 +27,7 @@ class Machine:
     has_gather: bool = False
     scales: bool = False  # an instruction multiplies vectors of 512 bits by powers of two
     looks_up: bool = False  # an instruction takes each lane from a table in vectors of 512 bits
+    raises_two: bool = False  # an instruction gives powers of two of f32, to two units in the last
     byte_tables: str = ""  # the instruction that looks bytes up in a table of them
     byte_lanes: int = 0  # how many at a time
     rounds: bool = False  # an instruction converts lanes of floats to the nearest integers

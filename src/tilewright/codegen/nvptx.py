@@ -22,9 +22,10 @@ from tilewright.codegen.facts import as_ramp
 from tilewright.codegen.handlers import Emitting, Handlers
 from tilewright.codegen.launches import Kernel, Step, kernels_of, steps_of
 from tilewright.codegen.machine import Machine
+from tilewright.codegen.math.by_exp2 import POWER, join_calls
 from tilewright.codegen.memory import Memory, Place
 from tilewright.codegen.types import memory_type, register_type
-from tilewright.intrin.hopper import HELD, ROW, TILE, WIDE
+from tilewright.intrin.hopper import HELD, LEFT, PAIR, ROW, TILE, WIDE
 from tilewright.intrin.wgmma import SUM
 from tilewright.sym import ONE, Const, Expr, Var
 from tilewright.tensor import ir
@@ -65,6 +66,7 @@ def machine(target: Target) -> Machine:
         relocation="default",
         converts_f16=True,
         converts_bf16=True,
+        raises_two=True,
     )
 
 
@@ -79,7 +81,7 @@ def emit_kernels(fn: Function, gpu: Machine) -> tuple[str, tuple[Step, ...]]:
         made.append(_emit_kernel(module, gpu, fn, loop, f"{fn.name}_{len(made)}"))
         return made[-1]
 
-    steps = steps_of(fn.body, emit)
+    steps = steps_of(join_calls(fn.body), emit)
     return module.text(), steps
 
 
@@ -263,6 +265,19 @@ def _fenced_barrier(e: Emitting, node: Call, is_statement: bool) -> Value:
     return _barrier(e, node, is_statement)
 
 
+def _power_of_two(e: Emitting, node: Call, is_statement: bool) -> Value:
+    """Lane by lane."""
+    given = e.expr(node.args[0])
+    asked = 'asm "ex2.approx.f32 $0, $1;", "=f,f"'
+    if node.dtype.lanes == 1:
+        return e.b.value("float", f"call float {asked}({given})")
+    result = Value(given.type, "undef")
+    for at in range(node.dtype.lanes):
+        power = e.b.value("float", f"call float {asked}({e.b.extract(given, at)})")
+        result = e.b.value(given.type, f"insertelement {result}, {power}, i32 {at}")
+    return result
+
+
 def _local(e: Emitting, stmt: ir.Alloc) -> None:
     e.allocate(stmt)
 
@@ -310,6 +325,14 @@ def _held(e: Emitting, stmt: ir.Alloc) -> None:
     e.stmt(stmt.body)
 
 
+def _left(e: Emitting, stmt: ir.Alloc) -> None:
+    """A left operand, packed in pairs."""
+    count = math.prod(int(str(dim)) for dim in stmt.buffer.shape) // wgmma.THREADS // PAIR
+    pointer = e.b.alloca(f"[{count} x i32]", align=LEFT.alignment_bytes, hint=stmt.buffer.name)
+    e.memories[stmt.buffer] = Memory(pointer, LEFT.alignment_bytes)
+    e.stmt(stmt.body)
+
+
 def _nowhere(e: Emitting, stmt: ir.Alloc) -> None:
     raise Unsupported(
         "TW3052",
@@ -342,6 +365,7 @@ HANDLERS = Handlers(
         **dict.fromkeys(hopper.RULES, hopper.emit),
         **dict.fromkeys(ampere.RULES, ampere.emit),
         "barrier.shared": _barrier,
+        POWER: _power_of_two,
         "grid.wait": _grid_wait,
         "grid.launch": _grid_launch,
     },
@@ -351,6 +375,7 @@ HANDLERS = Handlers(
         SUM.name: _sum,
         WIDE.name: _held,
         ROW.name: _held,
+        LEFT.name: _left,
         TILE.name: _tile,
     },
     other_alloc=_nowhere,

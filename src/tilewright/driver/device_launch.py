@@ -33,7 +33,12 @@ class Gpu(Protocol):
     def timer(self) -> Any: ...
     def wait(self, stream: int) -> None: ...
     def tensor_map(
-        self, address: int, shape: tuple[int, ...], dtype: DType, box: tuple[int, ...]
+        self,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: DType,
+        box: tuple[int, ...],
+        corners: tuple[int, ...],
     ) -> Any: ...
 
 
@@ -68,9 +73,14 @@ class CudaGpu:
         cuda.wait(stream)
 
     def tensor_map(
-        self, address: int, shape: tuple[int, ...], dtype: DType, box: tuple[int, ...]
+        self,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: DType,
+        box: tuple[int, ...],
+        corners: tuple[int, ...],
     ) -> Any:
-        return cuda.TensorMap(address, shape, dtype, box)
+        return cuda.TensorMap(address, shape, dtype, box, corners)
 
 
 class Span(NamedTuple):
@@ -190,10 +200,10 @@ class Recorded:
     graph: Any = None
 
     def run(self, gpu: Gpu, stream: int) -> None:
-        """Launch by launch the first time; from then on as a graph."""
-        if self.graph is None:
+        """Launch by launch the first time, and into what a caller records; else as a graph."""
+        if self.graph is None or gpu.is_capturing(stream):
             self.start(stream)
-            self.graph = False
+            self.graph = self.graph or False
             return
         if self.graph is False:
             self.graph = gpu.graph(*in_order(self.launches))

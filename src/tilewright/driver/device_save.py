@@ -75,9 +75,14 @@ class Places:
         return Place(ARENA << KIND_SHIFT | at, size_bytes)
 
     def tensor_map(
-        self, address: int, shape: tuple[int, ...], dtype: DType, box: tuple[int, ...]
+        self,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: DType,
+        box: tuple[int, ...],
+        corners: tuple[int, ...],
     ) -> Matrix:
-        return Matrix(argument_of(address), shape, dtype, box)
+        return Matrix(argument_of(address), shape, dtype, box, corners)
 
 
 @dataclass(frozen=True)

@@ -230,6 +230,7 @@ class Walk:
                     matrix_of(made, values),
                     made.buffer.dtype,
                     box_of(made),
+                    made.corners,
                 )
                 for made in device.maps
             ]

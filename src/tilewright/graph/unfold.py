@@ -221,11 +221,18 @@ def unfolded(
     weights: Array,
     bias: Value | None,
     product: str,
+    *,
+    multiple: int = 1,
     **attributes: Attribute,
 ) -> list[Node] | None:
-    """A convolution as a product of the windows of an image with its weights."""
-    seen = _rows_of(steps, node, x, weights.shape[2:])
-    factor = steps.scope.new_constant(_matrix_of(weights), "w", node)
+    """A convolution as a product of the windows of an image with its weights, rows and matrix
+    filled up to a multiple of so many."""
+    seen, matrix = _rows_of(steps, node, x, weights.shape[2:]), _matrix_of(weights)
+    missing = -matrix.shape[0] % multiple
+    if missing:
+        seen = steps.add("pad", seen, pads=(0, missing), axes=(2,))
+        matrix = np.pad(matrix, ((0, missing), (0, 0)))
+    factor = steps.scope.new_constant(matrix, "w", node)
     steps.nodes.append(factor)
     value = steps.add(product, seen, factor.output, **attributes)
     if bias is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 
 from tilewright import sym
+from tilewright.base.target import Target
 from tilewright.graph.ir import Node
 from tilewright.graph.op import COMPLEX
 from tilewright.graph.ops import OPS
@@ -16,6 +17,7 @@ from tilewright.sym import ONE, Const, Expr
 
 Shape = tuple[Expr, ...]
 
+WINDOW_BYTES = 128  # of a pixel, of which copies take as many at a time
 ALIAS = "reshape"  # the operator that changes nothing in memory
 
 
@@ -29,6 +31,28 @@ def is_view(node: Node) -> bool:
     if node.op != ALIAS or x is None:
         return False
     return splits(x.tensor.shape or (), node.output.tensor.shape or ())
+
+
+def has_window_copies(target: Target | None) -> bool:
+    """Whether the target copies windows of an image into tiles as they are read."""
+    return target is not None and target.has("wgmma")
+
+
+def can_copy_windows(node: Node) -> bool:
+    """Whether a node lays out windows whose pixels are whole rows of a tile of tensor cores."""
+    x = node.inputs[0] if node.op == "patches" else None
+    shape = () if x is None else x.tensor.static_shape or ()
+    if x is None or len(shape) != 4 or x.tensor.dtype.name not in ("bf16", "f16", "f32"):
+        return False
+    return shape[-1] * x.tensor.dtype.size_bytes % WINDOW_BYTES == 0
+
+
+def pads_windows(node: Node) -> bool:
+    """Whether a node puts zeros around images, channels last."""
+    known = all(isinstance(pad, int) and pad >= 0 for pad in node["pads"])
+    zeros = len(node.inputs) < 2 or node.inputs[1] is None
+    around = tuple(node["axes"]) == (1, 2) and node.get("mode", "constant") == "constant"
+    return known and zeros and around
 
 
 def reads_views(node: Node) -> bool:

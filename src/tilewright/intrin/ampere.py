@@ -23,7 +23,6 @@ from tilewright.tensor.intrin import TensorIntrin, declare_family, intrinsic
 from tilewright.tensor.ir import Call
 from tilewright.tensor.parameters import Parameter
 
-TYPES, ELEMENT_BYTES = ("bf16", "f16"), 2  # of operands
 COLUMNS = Parameter("n", 16, 256, multiple=16)  # one ldmatrix brings 16
 
 
@@ -53,7 +52,7 @@ def _dot(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
     return TensorIntrin(name, replace(like.behavior, name=name), reset=like.reset, update=update)
 
 
-for _of in TYPES:
+for _of in hopper.HALVES:
     declare_family(f"cp_async_{_of}", (hopper.ROWS,), partial(_copy, _of))
     declare_family(f"mma_{_of}", (COLUMNS,), partial(_dot, _of))
     declare_family(f"mma_kn_{_of}", (hopper.BOXES,), partial(_dot, _of, along_n=True))

@@ -3,6 +3,8 @@
     tma_load_bf16(rows=128)    Y[128, 64] = X[128, 64], from global memory to a swizzled tile
     wgmma_bf16(n=256)          C[64, 256] += A[64, 64] B[256, 64]^T, f32 sums in registers
     wgmma_kn_bf16(n=256)       C[64, 256] += A[64, 64] B[64, 256], B in boxes of 64 columns
+    wgmma_f8e4m3(n=256)        C[64, 256] += A[64, 128] B[256, 128]^T
+    wgmma_tf32(n=256)          C[64, 256] += A[64, 32] B[256, 32]^T, of f32 rounded to tf32
     wgmma_round_bf16(n=256)    Y[64, 256] = C[64, 256], rounded
     wgmma_rows(n=256)          Y[64, 256] = C[64, 256], in registers by runs of a row
 
@@ -45,6 +47,10 @@ WIDE = declare_scope(
 )
 # One number for each row of a tile, held by the four threads that share the row.
 ROW = declare_scope(MemoryScope("wgmma.row", Owner.UNIT, is_addressable=False, alignment_bytes=16))
+# The left operand of a product, packed in pairs of a row.
+LEFT = declare_scope(
+    MemoryScope("wgmma.left", Owner.UNIT, is_addressable=False, alignment_bytes=16)
+)
 TILE_SCOPE, SUM_SCOPE = TILE.reference, SUM.reference
 WIDE_SCOPE, ROW_SCOPE = WIDE.reference, ROW.reference
 ROW_BYTES = 128
@@ -55,7 +61,35 @@ PAIR = 2  # neighbours in a row that a thread holds in `wgmma.sum`
 ROW_DIGITS = (4, 2, 8)  # of a row's number: warp, first or second of a thread's, thread of eight
 COPY_ALIGN_BYTES = 16  # of every row that a bulk copy reads
 BESIDE_BYTES = 4096  # of shared memory beside tiles, at most: barriers, alignment
-TYPES = {"bf16": 2, "f16": 2}  # bytes of operands
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Numbers that the matrix units multiply, by their type in memory."""
+
+    name: str
+    bytes: int
+    depth: int  # of one instruction
+    assembler: str
+    is_half: bool = False  # B may have neighbours along n, sums are rounded to it, attention has it
+
+    @property
+    def columns(self) -> int:
+        """Of a tile's row."""
+        return ROW_BYTES // self.bytes
+
+    def read(self, element: str) -> str:
+        """An element as products take it."""
+        return f"round_tf32({element})" if self.name == "tf32" else f"f32({element})"
+
+
+OPERANDS = {
+    "bf16": Operand("bf16", 2, 16, "bf16", is_half=True),
+    "f16": Operand("f16", 2, 16, "f16", is_half=True),
+    "f8e4m3": Operand("f8e4m3", 1, 32, "e4m3"),
+    "f32": Operand("tf32", 4, 8, "tf32"),
+}
+HALVES = tuple(name for name, operand in OPERANDS.items() if operand.is_half)
 BOXES = Parameter("n", 64, 256, multiple=64)
 KEYS = Parameter("keys", 16, 256, multiple=16)
 FEATURES = Parameter("features", 64, 256, multiple=64)
@@ -68,7 +102,8 @@ def load_of(dtype: str, rows: int) -> TensorIntrin:
 
 def dot_of(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
     """The product whose right operand has neighbours along k, or along n."""
-    return intrinsic(f"wgmma_kn_{dtype}" if along_n else f"wgmma_{dtype}", n=n)
+    name = OPERANDS[dtype].name
+    return intrinsic(f"wgmma_kn_{name}" if along_n else f"wgmma_{name}", n=n)
 
 
 def store_of(dtype: str, n: int) -> TensorIntrin:
@@ -119,7 +154,7 @@ def _instruction(name: str, *args: Expr) -> Stmt:
 
 
 def _load(dtype: str, rows: int) -> TensorIntrin:
-    k = ROW_BYTES // TYPES[dtype]
+    k = OPERANDS[dtype].columns
 
     def compute(X: Buffer, Y: Buffer) -> Stmt:
         stride = Call("stride", (address(X), sym.const(0)), INDEX)
@@ -143,8 +178,9 @@ def _load(dtype: str, rows: int) -> TensorIntrin:
 
 
 def _dot(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
-    k = ROW_BYTES // TYPES[dtype]
-    name, shape, value = f"wgmma_{dtype}", f"[{n}, {k}]", "%B[%vj, %vk]"
+    operand = OPERANDS[dtype]
+    k = operand.columns
+    name, shape, value = f"wgmma_{operand.name}", f"[{n}, {k}]", "%B[%vj, %vk]"
     if along_n and n > k:  # boxes of columns, one behind the other
         shape, value = f"[{n // k}, {k}, {k}]", f"%B[%vj // {k}, %vk, %vj % {k}]"
     elif along_n:
@@ -170,7 +206,7 @@ def _dot(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
               init {{
                 %C[%vi, %vj] = 0.0
               }}
-              %C[%vi, %vj] sum= f32(%A[%vi, %vk]) * f32({value})
+              %C[%vi, %vj] sum= {operand.read("%A[%vi, %vk]")} * {operand.read(value)}
             }}
           }} }} }}
         }}
@@ -238,7 +274,7 @@ ONLINE_SOFTMAX = (
 
 def _attend(dtype: str, keys: int, features: int) -> TensorIntrin:
     sizes = (sym.const(keys), sym.const(features))
-    columns = ROW_BYTES // TYPES[dtype]
+    columns = OPERANDS[dtype].columns
 
     def update(T: Buffer, V: Buffer, M: Buffer, L: Buffer, O: Buffer) -> Stmt:
         return _instruction("wgmma.attend", *(address(each) for each in (T, V, M, L, O)), *sizes)
@@ -279,10 +315,11 @@ def _attend(dtype: str, keys: int, features: int) -> TensorIntrin:
 
 
 declare_family("wgmma_rows", (Parameter("n", 32, 256, multiple=32),), _rows)
-for _of in TYPES:
+for _of, _operand in OPERANDS.items():
     declare_family(f"tma_load_{_of}", (ROWS,), partial(_load, _of))
-    declare_family(f"wgmma_{_of}", (N,), partial(_dot, _of))
+    declare_family(f"wgmma_{_operand.name}", (N,), partial(_dot, _of))
+for _of in HALVES:
     declare_family(f"wgmma_kn_{_of}", (BOXES,), partial(_dot, _of, along_n=True))
     declare_family(f"wgmma_attend_{_of}", (KEYS, FEATURES), partial(_attend, _of))
-for _of in (*TYPES, "f32"):
+for _of in (*HALVES, "f32"):
     declare_family(f"wgmma_round_{_of}", (N,), partial(_store, _of))

@@ -50,7 +50,8 @@ def _product(
 
 
 def _matmul(use: Use, a: Tensor, b: Tensor) -> Tensor:
-    return _product(use, a, b, lambda i, j: wide(a[tuple(i)]) * wide(b[tuple(j)]))
+    read = te.round_tf32 if use["tf32"] else wide
+    return _product(use, a, b, lambda i, j: read(a[tuple(i)]) * read(b[tuple(j)]))
 
 
 def less_zero(value: Expr, zero: Expr | None) -> Expr:

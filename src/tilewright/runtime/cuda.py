@@ -239,12 +239,15 @@ def empty(shape: Sequence[int], dtype: str | DType = "f32", stream: int = 0) -> 
 
 
 class _Ordered:
-    """An array of another library, handed over in the order of a stream."""
+    """An array of another library, handed over in the order of a stream. A stream that records
+    waits for nothing: what is recorded runs when the caller says so."""
 
-    LEGACY = 1  # what DLPack calls the stream of number 0
+    LEGACY, NO_ORDER = 1, -1  # what DLPack calls the stream of number 0, and none at all
 
     def __init__(self, value: Any, stream: int) -> None:
         self.value, self.stream = value, stream or self.LEGACY
+        if is_capturing(stream):
+            self.stream = self.NO_ORDER
 
     def __dlpack_device__(self) -> Any:
         return self.value.__dlpack_device__()
@@ -315,12 +318,25 @@ def copy(to: int, source: int, size_bytes: int, stream: int = 0) -> None:
 
 class TensorMap:
     """How bulk copies see a matrix, or several: boxes of rows of 128 bytes, swizzled in shared
-    memory. Extents are from the outermost in."""
+    memory. Extents are from the outermost in. With corners they are images, channels last, whose
+    windows begin between the lowest line and column and the highest ones, counted from the image's
+    last, some lines and columns apart; a box is a kernel position of some pixels."""
 
-    TYPES: ClassVar = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "u8": "UINT8"}
+    TYPES: ClassVar = {
+        "bf16": "BFLOAT16",
+        "f16": "FLOAT16",
+        "f32": "FLOAT32",
+        "u8": "UINT8",
+        "f8e4m3": "UINT8",
+    }
 
     def __init__(
-        self, address: int, shape: tuple[int, ...], dtype: DType, box: tuple[int, ...]
+        self,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: DType,
+        box: tuple[int, ...],
+        corners: tuple[int, ...] = (),
     ) -> None:
         self.driver = driver = _Driver.get()
         api, inward = driver.api, shape[::-1]
@@ -329,20 +345,25 @@ class TensorMap:
         for extent in inward[:-1]:
             apart *= extent
             strides.append(api.cuuint64_t(apart))
-        (self._map,) = driver.call(
-            "cuTensorMapEncodeTiled",
-            getattr(api.CUtensorMapDataType, kind),
-            len(shape),
-            address,
-            [api.cuuint64_t(extent) for extent in inward],
-            strides,
-            [api.cuuint32_t(extent) for extent in box[::-1]],
-            [api.cuuint32_t(1)] * len(shape),
+        extents = [api.cuuint64_t(extent) for extent in inward]
+        given = (getattr(api.CUtensorMapDataType, kind), len(shape), address, extents, strides)
+        form = (
             api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             api.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
             api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
             api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
+        if corners:
+            low_y, low_x, high_y, high_x, step_y, step_x = corners
+            pixels, channels = box
+            steps = [api.cuuint32_t(step) for step in (1, step_x, step_y, 1)]
+            lower, upper = [low_x, low_y], [high_x, high_y]
+            name = "cuTensorMapEncodeIm2col"
+            (self._map,) = driver.call(name, *given, lower, upper, channels, pixels, steps, *form)
+            return
+        sizes = [api.cuuint32_t(extent) for extent in box[::-1]]
+        steps = [api.cuuint32_t(1)] * len(shape)
+        (self._map,) = driver.call("cuTensorMapEncodeTiled", *given, sizes, steps, *form)
 
     @property
     def pointer(self) -> int:

@@ -55,6 +55,7 @@ from tilewright.te.math import (
     pow,
     power,
     round,
+    round_tf32,
     rsqrt,
     shift_left,
     shift_right,

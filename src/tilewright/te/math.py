@@ -126,6 +126,17 @@ def rsqrt(x: Any) -> Expr:
     return unary("rsqrt", x)
 
 
+def round_tf32(x: Any) -> Expr:
+    """x rounded to ten bits of mantissa, half to even: what tensor cores multiply of f32.
+
+    Examples:
+        >>> from tilewright import te
+        >>> print(te.round_tf32(te.var("x", "f32")))
+        round_tf32(%x)
+    """
+    return unary("round_tf32", x)
+
+
 def sigmoid(x: Any) -> Expr:
     """1 / (1 + exp(-x)).
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright.base.dtype import BOOL, DType, dtype
 from tilewright.base.errors import UserTypeError
+from tilewright.base.tf32 import round_tf32
 from tilewright.sym import Expr, as_expr
 from tilewright.tensor.ir import Call
 
@@ -79,6 +80,7 @@ _SPECS = (
     CallSpec("rsqrt", 1, _rsqrt),
     CallSpec("sigmoid", 1, _sigmoid),
     CallSpec("erf", 1, _erf),
+    CallSpec("round_tf32", 1, round_tf32),
     CallSpec("sin", 1, np.sin),
     CallSpec("cos", 1, np.cos),
     CallSpec("tan", 1, np.tan),

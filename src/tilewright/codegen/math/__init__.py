@@ -12,12 +12,13 @@ from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.dtype import F32
-from tilewright.codegen.math import intervals
+from tilewright.codegen.math import by_exp2, intervals
 from tilewright.codegen.math.error_function import erf
 from tilewright.codegen.math.exponential import exp, exp2, expm1, sigmoid
 from tilewright.codegen.math.hyperbolic import acosh, asinh, atanh, cosh, sinh, tanh
 from tilewright.codegen.math.logarithm import log, log1p, log2, log10
 from tilewright.codegen.math.power import pow_
+from tilewright.codegen.math.tf32 import round_tf32
 from tilewright.codegen.math.trigonometric import acos, asin, atan, atan2, cos, sin, tan
 from tilewright.codegen.math.value import Real
 from tilewright.sym import Expr
@@ -48,9 +49,18 @@ FORMULAS: dict[str, Callable[..., Real]] = {
     "atan2": atan2,
     "erf": erf,
     "pow": pow_,
+    "round_tf32": round_tf32,
 }
 # Of f32, for machines that look numbers up in vectors.
 BY_TABLE: dict[str, Callable[..., Real]] = {"erf": intervals.erf, "tanh": intervals.tanh}
+
+# Of f32, for machines that raise 2 to a power by an instruction.
+BY_EXP2: dict[str, Callable[..., Real]] = {
+    "exp": by_exp2.exp,
+    "sigmoid": by_exp2.sigmoid,
+    "erf": by_exp2.erf,
+    by_exp2.ERF_BESIDE_ONE: by_exp2.one_plus_erf,
+}
 
 
 def expand_math(fn: Function) -> Function:
@@ -64,14 +74,17 @@ def _by_steps(expr: Expr) -> Expr:
     return expr.args[2] if isinstance(expr, Call) and expr.op == "scale_power" else expr
 
 
-def expand_call(expr: Expr, *, tables: bool = False) -> Expr:
-    """One call replaced, or the expression itself. `tables` says that lookups are fast."""
-    formula = FORMULAS.get(expr.op) if isinstance(expr, Call) else None
+def expand_call(expr: Expr, *, tables: bool = False, powers: bool = False) -> Expr:
+    """One call replaced, or the expression itself. `tables` says that lookups are fast, `powers`
+    that powers of two are."""
+    if not isinstance(expr, Call):
+        return expr
+    formula = FORMULAS.get(expr.op)
+    if expr.dtype.bits <= 32:
+        quick = {**(BY_TABLE if tables else {}), **(BY_EXP2 if powers else {})}
+        formula = quick.get(expr.op, formula)
     if formula is None:
         return expr
-    assert isinstance(expr, Call)
-    if tables and expr.dtype.bits <= 32:
-        formula = BY_TABLE.get(expr.op, formula)
     if expr.dtype.bits >= 32:
         return formula(*(Real(arg) for arg in expr.args)).expr
     wide = F32.with_lanes(expr.dtype.lanes)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.dtype import I32, DType
+from tilewright.base.tf32 import round_tf32
 from tilewright.graph.op import (
     COMPLEX,
     FLOAT,
@@ -52,7 +53,8 @@ def wide(array: Array) -> Array:
 
 def _matmul(call: Call, a: Array, b: Array) -> Array:
     to = a.dtype if call["to"] is None else call["to"].numpy
-    return np.asarray(np.matmul(wide(a), wide(b))).astype(to)
+    read = round_tf32 if call["tf32"] else wide
+    return np.asarray(np.matmul(read(a), read(b))).astype(to)
 
 
 def _matmul_integer_type(call: Call) -> tuple[Type, ...]:
@@ -126,12 +128,13 @@ OPS = (
     Op(
         "matmul",
         "The product of matrices or stacks of them; a vector is a row on the left, a column on "
-        "the right. Sums of small floats are rounded once, to the type `to`, or else theirs.",
+        "the right. Sums of small floats are rounded once, to the type `to`, or else theirs. With "
+        "`tf32`, operands of f32 are rounded to ten bits of mantissa.",
         (Input("a", NUMBER), Input("b", NUMBER)),
         _matmul_type,
         _matmul,
         COMPLEX,
-        (Attr("to", DType, None),),
+        (Attr("to", DType, None), Attr("tf32", bool, False)),
     ),
     Op(
         "matmul_integer",

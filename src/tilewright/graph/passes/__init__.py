@@ -17,7 +17,11 @@ from tilewright.graph.passes.fold_zero_points import fold_zero_points
 from tilewright.graph.passes.fuse import fuse
 from tilewright.graph.passes.hoist_padding import hoist_padding
 from tilewright.graph.passes.infer_shapes import infer_shapes
-from tilewright.graph.passes.lower_precision import lower_precision, lower_precision_f16
+from tilewright.graph.passes.lower_precision import (
+    lower_precision,
+    lower_precision_f16,
+    lower_precision_tf32,
+)
 from tilewright.graph.passes.match_signs import match_signs
 from tilewright.graph.passes.merge_common_subexpressions import merge_common_subexpressions
 from tilewright.graph.passes.merge_parallel_matmuls import merge_parallel_matmuls
@@ -108,6 +112,7 @@ UNROLLED = (
 # Where less precise products are asked for: bf16 operands, weights rounded now.
 LOWER_PRECISION = (lower_precision, fold_constants, merge_common_subexpressions, remove_dead_nodes)
 LOWER_PRECISION_F16 = (lower_precision_f16, *LOWER_PRECISION[1:])
+LOWER_PRECISION_TF32 = (lower_precision_tf32, *LOWER_PRECISION[1:])
 
 # Where tensor cores do the products of attention.
 STREAMED = (stream_attention,)

@@ -33,7 +33,15 @@ from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import BROADCAST, COMPLEX, ELEMENTWISE, INJECTIVE, REDUCTION
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import sizes_of
-from tilewright.graph.views import ALIAS, is_view, reads_views, scatters_rows
+from tilewright.graph.views import (
+    ALIAS,
+    can_copy_windows,
+    has_window_copies,
+    is_view,
+    pads_windows,
+    reads_views,
+    scatters_rows,
+)
 from tilewright.graph.visit import attribute_sizes, map_bodies
 from tilewright.sym import ONE, Expr, Var
 
@@ -59,15 +67,19 @@ def fuse(module: Module, ctx: PassContext) -> Module:
     limit = ctx.option("fuse.limit", 64)
     numbers = ctx.option("fuse.numbers", VARIED)
 
+    windows = has_window_copies(ctx.target)
+
     def change(graph: Graph) -> Graph:
         constants = small_constants(graph.nodes, module.constants, numbers)
-        return _fused(graph, constants, limit, rates_of(ctx.target))
+        return _fused(graph, constants, limit, rates_of(ctx.target), windows)
 
     return map_bodies(module, change)
 
 
-def _fused(graph: Graph, constants: Mapping[Value, Node], limit: int, rates: Rates) -> Graph:
-    fusion = _Fusion(graph, limit, rates)
+def _fused(
+    graph: Graph, constants: Mapping[Value, Node], limit: int, rates: Rates, windows: bool
+) -> Graph:
+    fusion = _Fusion(graph, limit, rates, windows)
     fusion.repeat_leaves()
     fusion.grow()
     fusion.repeat_cheap()
@@ -96,8 +108,8 @@ class Rows:
 class _Fusion:
     """The groups of one graph."""
 
-    def __init__(self, graph: Graph, limit: int, rates: Rates) -> None:
-        self.graph, self.limit, self.rates = graph, limit, rates
+    def __init__(self, graph: Graph, limit: int, rates: Rates, windows: bool = False) -> None:
+        self.graph, self.limit, self.rates, self.windows = graph, limit, rates, windows
         self.nodes = graph.nodes
         self.at = {value: at for at, node in enumerate(self.nodes) for value in node.outputs}
         self.users: dict[Value, list[int]] = {}
@@ -154,11 +166,24 @@ class _Fusion:
 
     def _is_view(self, node: Node) -> bool:
         """Whether a node is a view that costs; a reshape of what is in memory does not."""
+        if self.windows and self._is_of_windows(node):
+            return True
         if node.op == ALIAS:
             source = None if node.inputs[0] is None else self.at.get(node.inputs[0])
             if source is None or not is_view(self.nodes[source]):
                 return False
         return is_view(node)
+
+    def _is_of_windows(self, node: Node) -> bool:
+        """Whether a node is a step from an image to the rows that its windows see, which copies
+        into tiles of a product take."""
+        users = [self.nodes[user] for user in self.users.get(node.output, ())]
+        if node.op == "pad":
+            return pads_windows(node) and all(can_copy_windows(user) for user in users)
+        if node.op == ALIAS:
+            source = None if node.inputs[0] is None else self.at.get(node.inputs[0])
+            return source is not None and can_copy_windows(self.nodes[source])
+        return can_copy_windows(node) and all(user.op == ALIAS for user in users)
 
     # ---------------------------------------------------------------- growing
 

@@ -4,9 +4,10 @@ It runs where a user asks for it by name. Weights are rounded at compile time; w
 reads is rounded by whoever computes it, so that less is moved too. Between products everything
 stays f32: norms, softmax and sums lose nothing. But of a large value that products read rounded
 anyway, sums take the rounded one too: writing and reading it twice would take longer than
-multiplying. Convolutions are products of their windows; those of groups stay as they are. So does
-attention where there are no tiles to multiply. Recurrent layers read their weights rounded: that a
-step takes as long as bringing them is all that counts.
+multiplying. Convolutions are products of their windows; those of groups stay as they are, but GPUs
+read their operands rounded. Attention stays as it is where there are no tiles to multiply.
+Recurrent layers read their weights rounded: that a step takes as long as bringing them is all that
+counts.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from tilewright.graph.views import is_view
 from tilewright.sym import ONE, Const
 
 RECURRENT = ("rnn", "gru", "lstm")
+COPIED_ELEMENTS = 8  # of 16 bits, that bulk copies of rows take a whole number of
+SHORTEST_STEPS = 16  # of a sum from which on rounding the operands pays
 LARGE_ELEMENTS = 1 << 17  # of a value that does not stay in a cache beside what else is used
 
 
@@ -49,12 +52,44 @@ def lower_precision_f16(module: Module, ctx: PassContext) -> Module:
     return _lowered(module, ctx, F16)
 
 
+def lower_precision_tf32(module: Module, ctx: PassContext) -> Module:
+    """Products of f32 whose operands tensor cores round to ten bits of mantissa. What is between
+    products, and what memory holds, stays as it is."""
+    if not has_streams(ctx.target):
+        return module
+    return rewrite_matches(rewrite_matches(module, (matmul_tf32, conv_tf32)), (flatten_rows,))
+
+
+def matmul_tf32(node: Node, scope: Scope) -> Replacement:
+    """A product of matrices of f32."""
+    a, b = node.inputs if node.op == "matmul" else (None, None)
+    if a is None or b is None or a.tensor.dtype is not F32 or node.get("tf32"):
+        return None
+    if len(shape_of(a) or ()) < 2 or len(shape_of(b) or ()) < 2 or not _is_long(a):
+        return None
+    steps = Steps(node, scope)
+    steps.add("matmul", a, b, **{**dict(node.attributes), "tf32": True})
+    return steps.done()
+
+
+def conv_tf32(node: Node, scope: Scope) -> Replacement:
+    """A convolution as a product of its windows."""
+    x = node.inputs[0] if node.op == "conv" else None
+    weights = None if x is None else foldable_weights(node, scope)
+    if x is None or weights is None or x.tensor.dtype is not F32:
+        return None
+    bias, steps = (*node.inputs[2:], None)[0], Steps(node, scope)
+    return unfolded(
+        steps, node, x, weights, bias, "matmul", multiple=COPIED_ELEMENTS // 2, tf32=True
+    )
+
+
 def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
     tiles = tile_product(ctx.target, small.name, small.name) is not None
     streams = has_streams(ctx.target)
     rules = (
         partial(matmul, small=small),
-        partial(conv, tiles=tiles, small=small),
+        partial(conv, tiles=tiles, streams=streams, small=small),
         partial(attention, tiles=tiles, streams=streams, small=small),
         partial(recurrent, small=small),
     )
@@ -75,17 +110,24 @@ def matmul(node: Node, scope: Scope, *, small: DType) -> Replacement:
     return steps.done()
 
 
-def conv(node: Node, scope: Scope, *, tiles: bool, small: DType) -> Replacement:
+def conv(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DType) -> Replacement:
     """A convolution: in a form whose images tiles can read, or else as a product of its windows."""
     x = node.inputs[0] if node.op == "conv" else None
-    weights = None if x is None else foldable_weights(node, scope)
-    if x is None or weights is None or x.tensor.dtype is not F32:
+    if x is None or x.tensor.dtype is not F32:
         return None
     bias = (*node.inputs[2:], None)[0]
     steps = Steps(node, scope)
+    weights = foldable_weights(node, scope)
+    if weights is None:
+        return _grouped(steps, node, x, bias, small) if streams else None
     narrow = weights.astype(small.numpy)
     if tiles and fits_lines(node, weights):
         return in_lines(steps, node, _rounded(steps, x, small), narrow, bias, to=F32, winograd=0)
+    if streams:
+        image = _rounded(steps, x, small)
+        return unfolded(
+            steps, node, image, narrow, bias, "matmul", multiple=COPIED_ELEMENTS, to=F32
+        )
     if fits_tiles(node, weights):
         attributes = {**dict(node.attributes), "to": F32, "winograd": 0}
         rounded = scope.new_constant(narrow, "w", node)
@@ -99,6 +141,20 @@ def conv(node: Node, scope: Scope, *, tiles: bool, small: DType) -> Replacement:
             steps, node, _rounded(steps, x, small), narrow, bias, "conv", to=F32, winograd=0
         )
     return unfolded(steps, node, _rounded(steps, x, small), narrow, bias, "matmul", to=F32)
+
+
+def _grouped(steps: Steps, node: Node, x: Value, bias: Value | None, small: DType) -> Replacement:
+    """A convolution of groups where bytes count: images and weights are read rounded."""
+    weights = steps.scope.constant(node.inputs[1])
+    if weights is None or node.get("groups", 1) == 1:
+        return None
+    rounded = steps.scope.new_constant(weights.astype(small.numpy), "w", node)
+    steps.nodes.append(rounded)
+    attributes = {**dict(node.attributes), "to": F32, "winograd": 0}
+    sums = steps.add("conv", _rounded(steps, x, small), rounded.output, **attributes)
+    if bias is not None:
+        steps.add("add", sums, bias)
+    return steps.done()
 
 
 def attention(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DType) -> Replacement:
@@ -189,6 +245,11 @@ def _rounded_behind(steps: Steps, value: Value, small: DType) -> Value:
 
 
 def _rounded(steps: Steps, value: Value, small: DType) -> Value:
+    """A value in fewer bits; itself before it was widened, where it had no more."""
+    wide = steps.scope.producer(value, "cast")
+    source = None if wide is None else wide.inputs[0]
+    if source is not None and source.tensor.dtype is small:
+        return source
     return steps.add("cast", value, to=small)
 
 

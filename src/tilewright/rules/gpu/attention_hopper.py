@@ -19,12 +19,14 @@ from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import STREAMED_KEYS, multiprocessor_of
 from tilewright.intrin import hopper
 from tilewright.rules.context import RuleContext
+from tilewright.rules.gpu.parts import contraction_of
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.tensor.ir import REDUCE, Block, Buffer, Load, Store, Update
 from tilewright.tensor.passes.fold_padding import padding_of
+from tilewright.tensor.passes.stagger_attention import LEAST_SLOTS
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
@@ -77,7 +79,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     batch, heads, rows, features, keys = (nest.guess(at) for at in range(5))
     kind = products.a.buffer.dtype.name
     known = [load.buffer.dtype.name for load in _loads(block_of(sch.function, reference.name))]
-    if kind not in hopper.TYPES or kind not in known or products.b.buffer.dtype.name != kind:
+    if kind not in hopper.HALVES or kind not in known or products.b.buffer.dtype.name != kind:
         return None
     made = BlockRef(products.nest.name)
     return Found(scores, made, reference, results[0], kind, batch * heads, rows, keys, features)
@@ -116,7 +118,7 @@ def _loads(block: Block) -> list[Load]:
 
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     sm = multiprocessor_of(context.target)
-    width = found.features * hopper.TYPES[found.dtype]
+    width = found.features * hopper.OPERANDS[found.dtype].bytes
     if width % hopper.ROW_BYTES:
         return None
 
@@ -141,9 +143,14 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     lanes = sm.warp * sm.warps_issued_per_cycle
     powers = (6.0 * queries * c["keys"] + 1.0 * queries * found.features) / lanes
     waiting = sm.global_latency_cycles / c["slots"]
+    # With slots enough, products of one step run under the powers of the next.
+    apart = products + powers / c["groups"]
+    together = np.maximum(products, powers) + sm.wgmma_latency_cycles
+    each = np.where(c["slots"] >= LEAST_SLOTS, np.minimum(apart, together), apart)
     return Cost.of(
-        steps=waves * steps * np.maximum(products + powers / c["groups"], waiting),
+        steps=waves * steps * np.maximum(each, waiting),
         start=waves * 2.0 * sm.global_latency_cycles,
+        late=waves * steps * 30.0 / c["slots"],  # keys that come late now and then
     )
 
 
@@ -213,13 +220,13 @@ def _streamed(sch: Schedule, found: Found, plan: Plan, copies: Copies) -> tuple[
 
 
 def _columns(found: Found) -> int:
-    return hopper.ROW_BYTES // hopper.TYPES[found.dtype]
+    return hopper.OPERANDS[found.dtype].columns
 
 
 def _direct(sch: Schedule, found: Found) -> Copies:
     """The blocks that lowering made for queries, keys and values become the copies into tiles:
     they read wherever those lie."""
-    product = _contraction(sch, found.products)
+    product = contraction_of(sch, found.products)
     made = [
         _maker(sch, found.products, product.a.buffer),
         _maker(sch, found.products, product.b.buffer),
@@ -251,7 +258,7 @@ def _copied(sch: Schedule, found: Found) -> Copies:
                 folded.append(producer)
             elif _is_plain_copy(block):
                 sch.attempt(sch.compute_inline, producer)
-    product = _contraction(sch, s)
+    product = contraction_of(sch, s)
     return Copies(
         sch.cache_read(s, product.read_index(product.a), hopper.TILE_SCOPE),
         sch.cache_read(s, _read_of(sch, s, product.b.buffer), hopper.TILE_SCOPE),
@@ -280,14 +287,6 @@ def _absorb(sch: Schedule, result: BlockRef) -> BlockRef:
         simple = isinstance(block.body, Store) and not any(it.kind == REDUCE for it in block.iters)
         if not simple or not sch.attempt(sch.reverse_compute_inline, consumers[0]):
             return result
-
-
-def _contraction(sch: Schedule, s: BlockRef) -> Contraction:
-    nest = nest_of(sch, s)
-    found = None if nest is None else contraction(nest)
-    if found is None:
-        raise ScheduleError("TW2102", f"@{s.name} is no contraction any more")
-    return found
 
 
 def _read_of(sch: Schedule, reference: BlockRef, buffer: Buffer) -> int:

@@ -14,24 +14,22 @@ are too few for the GPU, `split_k` parts of the sum are computed apart and added
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
 from tilewright.rules.context import RuleContext
+from tilewright.rules.gpu.parts import ceildiv, contraction_of, filled_by, parts_along
 from tilewright.rules.gpu.reduction import through
 from tilewright.rules.gpu.threads import attempt_all, share
 from tilewright.rules.match.contraction import Contraction, contraction
-from tilewright.rules.match.nest import block_of, fused, is_expression, nest_of
+from tilewright.rules.match.nest import fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
 from tilewright.sym import ONE, Const, Var
-from tilewright.tensor.ir import REDUCE, Load
+from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.visit import output_buffers
 
 
 @dataclass(frozen=True)
@@ -231,12 +229,12 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     """Waves of blocks: arithmetic or shared memory, whichever takes longer, and fetching tiles."""
     problem, sm = found.problem, multiprocessor_of(context.target)
     threads, split = _threads(c), c["split_k"]
-    tiles = _ceil(problem.m, c["block_m"]) * _ceil(problem.y, c["block_y"])
-    tiles = tiles * _ceil(problem.x, c["block_x"]) * problem.batch
+    tiles = ceildiv(problem.m, c["block_m"]) * ceildiv(problem.y, c["block_y"])
+    tiles = tiles * ceildiv(problem.x, c["block_x"]) * problem.batch
     blocks = tiles * split
     resident = np.minimum(sm.threads // threads, sm.shared_bytes // _shared_bytes(problem, c))
-    resident = np.clip(resident, 1, _ceil(blocks, sm.count))
-    steps = _ceil(_ceil(problem.k, split), c["block_k"])
+    resident = np.clip(resident, 1, ceildiv(blocks, sm.count))
+    steps = ceildiv(ceildiv(problem.k, split), c["block_k"])
     depth = steps * c["block_k"] * problem.inner
     warps = threads / sm.warp
     sums = c["thread_m"] * c["thread_y"] * c["thread_x"]
@@ -250,7 +248,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         warps * instructions / sm.warps_issued_per_cycle,
     )
     alone = 4 * np.maximum(sums / 4, 4) + 8  # a warp by itself waits for its operands
-    waves = _ceil(blocks, sm.count * resident)
+    waves = ceildiv(blocks, sm.count * resident)
     moved = c["block_k"] * _tile_elements(problem, c) / sm.shared_words_per_cycle
     results = 8 * problem.batch * problem.m * problem.y * problem.x / sm.memory_bytes_per_cycle
     return Cost.of(
@@ -258,10 +256,6 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         fetch=waves * steps * (sm.global_latency_cycles + 2 * moved * resident),
         split=np.where(split > 1, sm.launch_cycles + split * results, 0),
     )
-
-
-def _ceil(a: Any, b: Any) -> Any:
-    return -(-a // b)
 
 
 # ------------------------------------------------------------------------------------ schedule
@@ -276,8 +270,8 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
 def tiled(sch: Schedule, reference: BlockRef, plan: Plan, words: int) -> tuple[BlockRef, ...]:
     if plan.split_k > 1:
         return _split(sch, reference, plan, words)
-    found = _found(sch, reference)
-    a, b = _operand(sch, reference, found, 0), _operand(sch, reference, found, 1)
+    found = contraction_of(sch, reference)
+    a, b = (filled_by(sch, reference, load) for load in (found.a, found.b))
     nest = nest_of(sch, reference)
     assert nest is not None
     m, y, x, k = _tiled(found)
@@ -330,42 +324,14 @@ def _lay_out(sch: Schedule, copy: BlockRef, load: Load, along: Var, words: int) 
         sch.attempt(sch.storage_align, copy, 0, -2, 2 * words, words)
 
 
-def _found(sch: Schedule, reference: BlockRef) -> Contraction:
-    nest = nest_of(sch, reference)
-    found = None if nest is None else contraction(nest)
-    if found is None:
-        raise ScheduleError("TW2705", f"@{reference.name} is no contraction any more")
-    return found
-
-
-def _operand(sch: Schedule, reference: BlockRef, found: Contraction, which: int) -> BlockRef:
-    """What fills the shared tile of an operand: what makes it, if that only moves values."""
-    load = (found.a, found.b)[which]
-    for producer in sch.get_producers(reference):
-        block = block_of(sch.function, producer.name)
-        if block.writes[0].buffer is not load.buffer:
-            continue
-        alone = len(sch.get_consumers(producer)) == 1
-        simple = is_expression(block) and not any(it.kind == REDUCE for it in block.iters)
-        if alone and simple and load.buffer not in output_buffers(sch.function):
-            sch.set_scope(producer, 0, "shared")
-            return producer
-    return sch.cache_read(reference, found.read_index(load), "shared")
-
-
 def _split(sch: Schedule, reference: BlockRef, plan: Plan, words: int) -> tuple[BlockRef, ...]:
     """Parts of the sum are contractions of their own; the sum of the parts comes after."""
-    found = _found(sch, reference)
+    found = contraction_of(sch, reference)
     nest = found.nest
     extent = found.extent(found.k[0])
     assert extent is not None
     part, _ = sch.split(nest.loops[found.k[0]], [plan.split_k, -(-extent // plan.split_k)])
-    partial = sch.rfactor(part, 0)
-    loops = sch.get_loops(partial)
-    first = next(loop for loop in loops if loop.var is part.var)
-    sch.reorder(first, *[loop for loop in loops if loop.var is not part.var])
-    single = Plan(**{**plan.__dict__, "split_k": 1})
-    return tiled(sch, partial, single, words)
+    return tiled(sch, parts_along(sch, part), replace(plan, split_k=1), words)
 
 
 GEMM = Rule("gemm", Plan, match, plans, cost, apply)

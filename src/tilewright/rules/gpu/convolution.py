@@ -17,15 +17,14 @@ a kernel that follows. Weights known beforehand lie as blocks fetch them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.contraction import MOST_UNROLLED
+from tilewright.rules.gpu.parts import ceildiv, contraction_of, extent_of, filled_by, parts_along
 from tilewright.rules.gpu.reduction import depth_of, through
 from tilewright.rules.gpu.threads import MOST_TURNS, attempt_all, share
 from tilewright.rules.match.contraction import Contraction, contraction
@@ -34,10 +33,8 @@ from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.sym import ONE, Const
 from tilewright.tensor.constants import CONSTANT
-from tilewright.tensor.ir import REDUCE, Load, Store
+from tilewright.tensor.ir import Load, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.schedule.analysis.tree import all_loops
-from tilewright.tensor.visit import output_buffers
 
 
 @dataclass(frozen=True)
@@ -265,15 +262,15 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     """Waves of blocks: arithmetic or shared memory, whichever takes longer, and fetching tiles."""
     problem, sm = found.problem, multiprocessor_of(context.target)
     threads, split = _threads(c), c["split_k"]
-    warps = _ceil(threads, sm.warp)
-    tiles = _ceil(problem.m, c["block_m"]) * _ceil(problem.y, c["block_y"])
-    tiles = tiles * _ceil(problem.x, c["block_x"]) * problem.batch
+    warps = ceildiv(threads, sm.warp)
+    tiles = ceildiv(problem.m, c["block_m"]) * ceildiv(problem.y, c["block_y"])
+    tiles = tiles * ceildiv(problem.x, c["block_x"]) * problem.batch
     blocks = tiles * split
     resident = np.minimum(sm.threads // (warps * sm.warp), _residents(problem, c, sm))
-    resident = np.clip(resident, 1, _ceil(blocks, sm.count))
-    waves = _ceil(blocks, sm.count * resident)
-    steps = _ceil(_ceil(problem.k, split), c["block_k"])
-    own = steps * _ceil(c["block_k"], c["slices"])  # channels of one thread
+    resident = np.clip(resident, 1, ceildiv(blocks, sm.count))
+    waves = ceildiv(blocks, sm.count * resident)
+    steps = ceildiv(ceildiv(problem.k, split), c["block_k"])
+    own = steps * ceildiv(c["block_k"], c["slices"])  # channels of one thread
     columns = problem.positions // problem.kernel_y  # of the kernel
     sums = c["thread_m"] * c["thread_y"]
     pixels = (c["thread_y"] - 1) * problem.stride_y + problem.reach_y
@@ -295,7 +292,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     moved = fetched * resident * problem.element_bytes / sm.l2_bytes_per_cycle
     # A thread asks memory for some elements at a time; the next wait until these are there.
     image = fetched - c["block_k"] * c["block_m"] * problem.positions
-    turns = _ceil(image, threads * MOST_TURNS) + _ceil(fetched - image, threads * MOST_TURNS)
+    turns = ceildiv(image, threads * MOST_TURNS) + ceildiv(fetched - image, threads * MOST_TURNS)
     copies = fetched / threads * warps * resident * 10 / sm.warps_issued_per_cycle
     results = 8 * problem.batch * problem.m * problem.y * problem.x / sm.memory_bytes_per_cycle
     return Cost.of(
@@ -312,10 +309,6 @@ def _residents(problem: Problem, c: Columns, sm: Multiprocessor) -> Column:
     return found
 
 
-def _ceil(a: Any, b: Any) -> Any:
-    return -(-a // b)
-
-
 # ------------------------------------------------------------------------------------ schedule
 
 
@@ -328,17 +321,8 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
         nest = nest_of(sch, reference)
         assert nest is not None
         part, _ = sch.split(nest.loops[axes.c], [plan.split_k, -(-found.problem.k // plan.split_k)])
-        return (*done, *_tiled(sch, _parts(sch, part), _moved(axes), plan, wide))
+        return (*done, *_tiled(sch, parts_along(sch, part), _moved(axes), plan, wide))
     return (*done, *_tiled(sch, reference, axes, plan, wide))
-
-
-def _parts(sch: Schedule, along: LoopRef) -> BlockRef:
-    """The parts of a sum along a loop, as a nest with that loop first."""
-    partial = sch.rfactor(along, 0)
-    loops = sch.get_loops(partial)
-    first = next(loop for loop in loops if loop.var is along.var)
-    sch.reorder(first, *[loop for loop in loops if loop.var is not along.var])
-    return partial
 
 
 def _moved(axes: Axes) -> Axes:
@@ -361,7 +345,7 @@ def _moved(axes: Axes) -> Axes:
 def _pack(sch: Schedule, found: Found, plan: Plan) -> list[BlockRef]:
     """Weights that are known beforehand lie as one block of threads after the other fetches them,
     neighbouring channels of results side by side."""
-    contracted = _contraction(sch, found.reference)
+    contracted = contraction_of(sch, found.reference)
     load, axes = contracted.a, found.axes
     places = [at for at, index in enumerate(load.index) if index is contracted.nest.var(axes.m)]
     if not found.problem.packs or len(places) != 1 or found.problem.m % plan.block_m:
@@ -384,7 +368,7 @@ def _tiled(
         return _sliced(sch, reference, axes, plan, wide)
     nest = nest_of(sch, reference)
     assert nest is not None
-    image, weights = _image(sch, reference), _weights(sch, reference)
+    image, weights = _copies(sch, reference)
     grid: list[LoopRef] = []
     threads: dict[int, LoopRef] = {}
     registers: list[LoopRef] = []
@@ -418,8 +402,8 @@ def _sliced(
     assert nest is not None
     each = plan.block_k // plan.slices
     _, part, _ = sch.split(nest.loops[axes.c], [None, plan.slices, each])
-    partial = _parts(sch, part)
-    image, weights = _image(sch, partial), _weights(sch, partial)
+    partial = parts_along(sch, part)
+    image, weights = _copies(sch, partial)
     grid, rest = [], []
     blocks = {axes.m: plan.block_m, axes.y: plan.block_y, axes.x: plan.block_x}
     *spatial, summed = sch.get_loops(reference)
@@ -480,18 +464,12 @@ def _inner(
     attempt_all(sch, registers, sch.unroll)
     unrolled = plan.thread_m * plan.thread_y
     for loop in reversed([ci, *taps]):
-        extent = _extent(sch, loop)
+        extent = extent_of(sch, loop)
         unrolled *= extent
         if 2 * unrolled > MOST_UNROLLED and loop is not (taps[-1] if taps else None):
             break
         sch.attempt(sch.unroll, loop)
     return start
-
-
-def _extent(sch: Schedule, loop: LoopRef) -> int:
-    found = next(each.extent for each in all_loops(sch.function.body) if each.var is loop.var)
-    assert isinstance(found, Const)
-    return int(found.value)
 
 
 def _vector(sch: Schedule, copy: BlockRef, access_bytes: int) -> int:
@@ -504,7 +482,7 @@ def _vector(sch: Schedule, copy: BlockRef, access_bytes: int) -> int:
         return 1
     lanes = access_bytes // body.buffer.dtype.size_bytes
     side = body.value.buffer.shape[-1]
-    own = _extent(sch, sch.get_loops(copy)[-1])
+    own = extent_of(sch, sch.get_loops(copy)[-1])
     if not isinstance(side, Const) or own % lanes or int(side.value) % lanes:
         return 1
     return lanes
@@ -520,32 +498,11 @@ def _thread_count(plan: Plan) -> int:
     return plan.slices * rows * (plan.block_m // plan.thread_m) * plan.block_x
 
 
-def _contraction(sch: Schedule, reference: BlockRef) -> Contraction:
-    nest = nest_of(sch, reference)
-    found = None if nest is None else contraction(nest)
-    if found is None:
-        raise ScheduleError("TW2705", f"@{reference.name} is no contraction any more")
-    return found
-
-
-def _image(sch: Schedule, reference: BlockRef) -> BlockRef:
-    """What fills the shared tile of the image: what makes it, if that only moves values."""
-    load = _contraction(sch, reference).b
-    for producer in sch.get_producers(reference):
-        block = block_of(sch.function, producer.name)
-        if block.writes[0].buffer is not load.buffer:
-            continue
-        alone = len(sch.get_consumers(producer)) == 1
-        simple = is_expression(block) and not any(it.kind == REDUCE for it in block.iters)
-        if alone and simple and load.buffer not in output_buffers(sch.function):
-            sch.set_scope(producer, 0, "shared")
-            return producer
-    return sch.cache_read(reference, _contraction(sch, reference).read_index(load), "shared")
-
-
-def _weights(sch: Schedule, reference: BlockRef) -> BlockRef:
-    found = _contraction(sch, reference)
-    return sch.cache_read(reference, found.read_index(found.a), "shared")
+def _copies(sch: Schedule, reference: BlockRef) -> tuple[BlockRef, BlockRef]:
+    """What fills the shared tiles of image and weights."""
+    image = filled_by(sch, reference, contraction_of(sch, reference).b)
+    found = contraction_of(sch, reference)
+    return image, sch.cache_read(reference, found.read_index(found.a), "shared")
 
 
 CONVOLUTION = Rule("convolution", Plan, match, plans, cost, apply)

@@ -10,7 +10,7 @@ group multiplies 16 rows. On Hopper it serves what bulk copies cannot.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from tilewright.intrin import ampere, hopper
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.contraction import splits
 from tilewright.rules.gpu.gemm_hopper import Found, Plan, Unit, applied, found_in
+from tilewright.rules.gpu.parts import ceildiv
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -31,9 +32,12 @@ SPAN = (1, 8, 4, 2)  # candidates, tiles along m before the next column
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
+    """Of 16-bit numbers; windows of images are rows like others, once they are laid out."""
     has_all = all(context.target.has(feature) for feature in FEATURES)
     found = found_in(sch, reference, context) if has_all else None
-    return found if found is not None and found.dtype in ampere.TYPES else None
+    if found is None or found.dtype not in hopper.HALVES or found.is_indexed:
+        return None
+    return replace(found, windows="")
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan]:
@@ -42,7 +46,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
 
     def legal(c: Columns) -> Column:
         rows = hopper.M * c["groups"]
-        whole = _ceil(found.m, rows) % c["span"] == 0
+        whole = ceildiv(found.m, rows) % c["span"] == 0
         whole &= (c["span"] == 1) | (not found.is_open)
         parts = (c["split_k"] == 1) | (found.k % (c["split_k"] * found.depth) == 0)
         boxes = (c["block_n"] % found.depth == 0) | (not found.along_n)
@@ -50,7 +54,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         return result
 
     candidates = {"groups": GROUPS, "block_n": BLOCK_N, "slots": SLOTS, "span": SPAN,
-                  "split_k": splits(sm)}  # fmt: skip
+                  "split_k": splits(sm), "boxes": (1,)}  # fmt: skip
     return Space(Plan, candidates, legal)
 
 
@@ -63,14 +67,14 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     """Waves of tiles: products, their operands out of shared memory, or tiles out of L2."""
     sm = multiprocessor_of(context.target)
     rows, split = hopper.M * c["groups"], c["split_k"]
-    tiles = found.batch * _ceil(found.m, rows) * _ceil(found.n, c["block_n"])
+    tiles = found.batch * ceildiv(found.m, rows) * ceildiv(found.n, c["block_n"])
     blocks = tiles * split
     threads = 4 * sm.warp * c["groups"]
     registers = np.minimum(c["block_n"] / 2 + 64, 255)  # of a thread: sums, operands, places
     resident = np.minimum(sm.shared_bytes // _tile_bytes(c), sm.registers // (threads * registers))
-    resident = np.clip(resident, 1, _ceil(blocks, sm.count))
-    waves = _ceil(blocks, sm.count * resident)
-    steps = _ceil(found.k // split, found.depth)
+    resident = np.clip(resident, 1, ceildiv(blocks, sm.count))
+    waves = ceildiv(blocks, sm.count * resident)
+    steps = ceildiv(found.k // split, found.depth)
     per_step = rows * c["block_n"] * found.depth / sm.tensor_fma_per_cycle
     # Each warp reads its own rows of A, and all of B.
     words = (rows + 4 * c["groups"] * c["block_n"]) * hopper.ROW_BYTES / 4
@@ -78,7 +82,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     there = np.minimum(rows, found.m) + np.minimum(c["block_n"], found.n)  # the rest is zeros
     narrow = there * hopper.ROW_BYTES / sm.l2_bytes_per_cycle
     waiting = sm.global_latency_cycles / (c["slots"] - 1)
-    operands = ampere.ELEMENT_BYTES * (found.batch * found.m * found.k + found.n * found.k)
+    size = hopper.OPERANDS[found.dtype].bytes
+    operands = size * (found.batch * found.m * found.k + found.n * found.k)
     parts = 8.0 * found.batch * found.m * found.n * split  # written and read again
     busy = resident * np.maximum(np.maximum(per_step, read), narrow)
     return Cost.of(
@@ -89,10 +94,6 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         l2=waves * steps * 40.0 / c["span"],
         split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0.0),
     )
-
-
-def _ceil(a: Any, b: Any) -> Any:
-    return -(-a // b)
 
 
 def _pipeline(sch: Schedule, ko: LoopRef, plan: Plan, blocks: int) -> None:

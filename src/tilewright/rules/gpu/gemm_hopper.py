@@ -9,6 +9,9 @@ there are multiprocessors stay for all tiles, and fetch the next one while they 
 
 Sizes that no tile divides are padded: copies fill up with zeros, and the epilogue leaves out what
 is not there. Where tiles are too few, `split_k` parts of the sum are computed apart.
+
+A convolution is the GEMM of what its windows see: copies take rows of windows from the image, and
+no matrix of them is in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +28,8 @@ from tilewright.intrin import hopper
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.epilogue import followers
 from tilewright.rules.gpu.contraction import splits
-from tilewright.rules.match.contraction import Contraction, contraction
+from tilewright.rules.gpu.parts import ceildiv, contraction_of, extent_of, parts_along
+from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
@@ -34,14 +37,15 @@ from tilewright.sym import ONE, Cast, Const, Var, uses_var
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.intrin import TensorIntrin
 from tilewright.tensor.ir import Load, Store
+from tilewright.tensor.passes.fold_windows import windows_of
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.schedule.analysis.tree import all_loops
 from tilewright.tensor.visit import blocks, output_buffers
 
 FEATURE = "wgmma"
-BLOCK_N = (64, 256, 192, 128, 96)  # candidates, in columns of one wgmma
+BLOCK_N = (64, 256, 192, 128, 96, 32)  # candidates, in columns of one wgmma
 GROUPS = (1, 2)  # candidates, warpgroups that multiply
-SLOTS = (4, 5, 6, 3, 2)  # candidates, tiles on their way in shared memory
+SLOTS = (4, 5, 6, 3, 2, 8, 12)  # candidates, tiles on their way in shared memory
+BOXES = (1, 2, 4)  # candidates, rows of 128 bytes that a slot has of each tile's row
 SPAN = (1, 16, 8, 4, 2)  # candidates, tiles along m before the next column
 
 
@@ -54,6 +58,7 @@ class Plan:
     slots: int
     span: int  # tiles along m that neighbouring blocks take before the next column
     split_k: int = 1  # parts of the sum that are computed apart
+    boxes: int = 1  # boxes along k that a slot holds: products wait once for all of them
 
     @property
     def rows(self) -> int:
@@ -78,11 +83,13 @@ class Found:
     packs_b: bool  # a weight [k, n] that is stored as [n, k]
     along_n: bool  # B is [k, n], and read as it is
     is_open: bool  # m, or what stands outside of it, is told by calls
+    windows: str = ""  # the block that lays out windows of an image as A, which copies read instead
+    is_indexed: bool = False  # A is read by windows; such a block is to be made
 
     @property
     def depth(self) -> int:
         """Of a tile's row, in elements."""
-        return hopper.ROW_BYTES // hopper.TYPES[self.dtype]
+        return hopper.OPERANDS[self.dtype].columns
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
@@ -100,20 +107,29 @@ def found_in(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found 
     if nest.is_dynamic([*found.n, *found.k]):
         return None
     kind = found.a.buffer.dtype.name
-    if kind != found.b.buffer.dtype.name or kind not in hopper.TYPES:
+    if kind != found.b.buffer.dtype.name or kind not in hopper.OPERANDS:
+        return None
+    operand = hopper.OPERANDS[kind]
+    if kind == "f32" and not multiplies_tf32(nest.block):
         return None
     if nest.block.writes[0].buffer.dtype.name != "f32":
         return None
     m, (n,), (k,) = found.m[-1], found.n, found.k
-    if not _is_matrix(found.a, nest.var(m), nest.var(k)):
+    is_indexed = not _is_matrix(found.a, nest.var(m), nest.var(k))
+    windows = _windows(sch, reference, found, is_indexed)
+    if is_indexed and not windows:
         return None
     along_n = not _is_matrix(found.b, nest.var(n), nest.var(k))
     if along_n and not _is_matrix(found.b, nest.var(k), nest.var(n)):
         return None
     packs = along_n and found.b.buffer.rank == 2 and found.b.buffer.name in context.constants
     sizes = {at: nest.guess(at) for at in (m, n, k)}
+    if along_n and not packs and not operand.is_half:
+        return None
+    if windows and sizes[k] * operand.bytes % hopper.ROW_BYTES:
+        return None
     rows = [sizes[k], sizes[n]] if along_n and not packs else [sizes[k]]
-    if any(length * hopper.TYPES[kind] % hopper.COPY_ALIGN_BYTES for length in rows):
+    if any(length * operand.bytes % hopper.COPY_ALIGN_BYTES for length in rows):
         return None
     whole = found.guess(tuple(nest.spatial))
     return Found(
@@ -131,7 +147,24 @@ def found_in(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found 
         packs,
         along_n and not packs,
         nest.is_dynamic(list(nest.loops)),
+        windows,
+        is_indexed,
     )
+
+
+def _windows(sch: Schedule, reference: BlockRef, found: Contraction, is_indexed: bool) -> str:
+    """The block whose rows are what windows of an image see, and are A; "" if there is none."""
+    if is_indexed:
+        sch = sch.copy()
+        if not sch.attempt(sch.reindex_read, reference, found.read_index(found.a), "global"):
+            return ""
+    for producer in sch.get_producers(reference):
+        made = windows_of(block_of(sch.function, producer.name), sch.function)
+        if made is None or made.geometry.channels * made.image.dtype.size_bytes % hopper.ROW_BYTES:
+            continue
+        if is_indexed or made.rows is found.a.buffer:
+            return producer.name
+    return ""
 
 
 def _is_matrix(load: Load, row: Var, column: Var) -> bool:
@@ -147,12 +180,17 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
 
     def legal(c: Columns) -> Column:
         rows = hopper.M * c["groups"]
-        fits = c["slots"] * (rows + c["block_n"]) * hopper.ROW_BYTES + hopper.BESIDE_BYTES
-        whole = _ceil(found.m, rows) % c["span"] == 0
+        ring = c["slots"] * c["boxes"] * (rows + c["block_n"]) * hopper.ROW_BYTES
+        fits = ring + hopper.BESIDE_BYTES <= sm.shared_bytes
+        whole = ceildiv(found.m, rows) % c["span"] == 0
         whole &= (c["span"] == 1) | (not found.is_open)
-        parts = (c["split_k"] == 1) | (found.k % (c["split_k"] * found.depth) == 0)
-        boxes = (c["block_n"] % found.depth == 0) | (not found.along_n)
-        result: Column = (fits <= sm.shared_bytes) & whole & parts & boxes
+        step = found.depth * c["boxes"]
+        parts = (c["split_k"] == 1) | (found.k % (c["split_k"] * step) == 0)
+        if found.windows:  # there is nothing behind the last kernel position
+            parts = found.k % (c["split_k"] * step) == 0
+        boxes = ((c["block_n"] % found.depth == 0) & (c["boxes"] == 1)) | (not found.along_n)
+        deep = ceildiv(found.k, found.depth) % c["boxes"] == 0  # every box begins inside of a row
+        result: Column = fits & whole & parts & boxes & deep
         return result
 
     return Space(
@@ -163,6 +201,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
             "slots": SLOTS,
             "span": SPAN,
             "split_k": splits(multiprocessor_of(context.target)),
+            "boxes": BOXES,
         },
         legal,
     )
@@ -172,18 +211,23 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     """Waves of tiles: products, tiles from L2, or all of the operands from memory, whichever takes
     longest; the last store; sums of parts."""
     sm = multiprocessor_of(context.target)
-    size = hopper.TYPES[found.dtype]
+    size = hopper.OPERANDS[found.dtype].bytes
     rows, split = hopper.M * c["groups"], c["split_k"]
-    tiles = found.batch * _ceil(found.m, rows) * _ceil(found.n, c["block_n"])
+    tiles = found.batch * ceildiv(found.m, rows) * ceildiv(found.n, c["block_n"])
     blocks = tiles * split
-    waves = _ceil(blocks, sm.count)
-    steps = _ceil(found.k // split, found.depth)
-    per_step = rows * c["block_n"] * found.depth / sm.tensor_fma_per_cycle
+    waves = ceildiv(blocks, sm.count)
+    depth = found.depth * c["boxes"]
+    steps = ceildiv(found.k // split, depth)
+    # Between products of two slots a group waits; another one has the matrix units then.
+    busy_units = rows * c["block_n"] * depth / sm.tensor_fma_per_cycle * (size / 2)
+    per_step = np.maximum(busy_units, busy_units / c["groups"] + sm.wgmma_latency_cycles)
     there = np.minimum(rows, found.m) + np.minimum(c["block_n"], found.n)  # the rest is zeros
-    narrow = there * hopper.ROW_BYTES / sm.l2_bytes_per_cycle
-    waiting = sm.global_latency_cycles * 3.2 / c["slots"]  # with the signs between roles
+    slot = c["boxes"] * there * hopper.ROW_BYTES
+    narrow = slot / sm.l2_bytes_per_cycle
+    # One slot is in use while the others are filled; signs between roles take their time too.
+    waiting = sm.global_latency_cycles * 2.4 / (c["slots"] - 1)
     busy = np.minimum(blocks, sm.count)
-    flying = busy * c["slots"] * there * hopper.ROW_BYTES
+    flying = busy * c["slots"] * slot
     rate = np.minimum(sm.memory_bytes_per_cycle, flying / sm.global_latency_cycles)
     rate = np.minimum(rate, busy * sm.own_memory_bytes_per_cycle)
     operands = size * found.batch * found.m * found.k + size * found.n * found.k
@@ -193,13 +237,9 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         products=np.maximum(through_tiles, operands / rate),
         start=sm.global_latency_cycles,
         store=1.0 * rows * c["block_n"] / 64,
-        l2=waves * steps * 40.0 / c["span"],
+        l2=waves * steps * c["boxes"] * 40.0 / c["span"],
         split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0.0),
     )
-
-
-def _ceil(a: Any, b: Any) -> Any:
-    return -(-a // b)
 
 
 # ------------------------------------------------------------------------------------ schedule
@@ -231,6 +271,10 @@ def applied(
     """The schedule of a plan; results go through what follows where that can be fused."""
     done: list[BlockRef] = []
     c = found.reference
+    if found.is_indexed:
+        done.append(sch.reindex_read(c, found.a_index, "global"))
+    elif found.windows:
+        done.append(sch.get_block(found.windows))
     if found.packs_b:
         packed = sch.cache_read(c, found.b_index, "global")
         sch.transform_layout(packed, ("write", 0), "(k, n) -> (n, k)")
@@ -239,10 +283,7 @@ def applied(
     if plan.split_k > 1:
         k = sch.get_loops(c)[found.k_axis]
         part, _ = sch.split(k, [plan.split_k, found.k // plan.split_k])
-        c = sch.rfactor(part, 0)
-        loops = sch.get_loops(c)
-        first = next(loop for loop in loops if loop.var is part.var)
-        sch.reorder(first, *[loop for loop in loops if loop.var is not part.var])
+        c = parts_along(sch, part)
         return (*done, *_tiled(sch, c, found, plan, context, unit, []))
     consumers = _followers(sch, c)
     if consumers:
@@ -283,9 +324,9 @@ def _tiled(
     consumers: list[BlockRef],
 ) -> list[BlockRef]:
     kind, depth = found.dtype, found.depth
-    operands = _contraction(sch, c)
+    operands = contraction_of(sch, c)
     m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
-    wanted = {m: plan.rows, n: plan.block_n, k: depth}
+    wanted = {m: plan.rows, n: plan.block_n, k: depth * plan.boxes}
     done: list[BlockRef] = []
     stores = list(consumers)
     nest = operands.nest
@@ -295,7 +336,7 @@ def _tiled(
         stores = stores or crops
         for crop in crops if consumers else ():
             sch.compute_inline(crop)
-    operands = _contraction(sch, c)
+    operands = contraction_of(sch, c)
     a_index, b_index = operands.read_index(operands.a), operands.read_index(operands.b)
     a = sch.cache_read(c, a_index, hopper.TILE_SCOPE)
     b = sch.cache_read(c, b_index, hopper.TILE_SCOPE)
@@ -309,12 +350,12 @@ def _tiled(
             sch.set_scope(copies[0], 0, hopper.WIDE_SCOPE)
     loops = sch.get_loops(c)
     outer = [loop for at, loop in enumerate(loops) if at not in (m, n, k)]
-    units = [loop for loop in outer if _is_unit(sch, loop)]
+    units = [loop for loop in outer if extent_of(sch, loop) == 1]
     outer = [loop for loop in outer if loop not in units]
     far, near, group, ii = sch.split(loops[m], [None, plan.span, plan.groups, hopper.M])
     column, jj = sch.split(loops[n], [None, plan.block_n])
-    ko, ki = sch.split(loops[k], [None, depth])
-    sch.reorder(*units, *outer, far, column, near, group, ko, ii, jj, ki)
+    ko, box, ki = sch.split(loops[k], [None, plan.boxes, depth])
+    sch.reorder(*units, *outer, far, column, near, group, ko, box, ii, jj, ki)
     sch.reverse_compute_at(copies[0], group)
     if rounded is None and stores:
         for store in stores:
@@ -331,20 +372,25 @@ def _tiled(
     start = sch.decompose_reduction(c, ko)
     if found.along_n:
         _in_boxes(sch, b, depth)
+    elif plan.boxes > 1:
+        for copy in (a, b):
+            _in_boxes(sch, copy, depth)
+    sch.unroll(box)
     product = unit.dot_of(kind, plan.block_n, along_n=found.along_n)
     sch.tensorize(sch.get_loops(c)[-3], product)
     sch.tensorize(sch.get_loops(start)[-2], product)
     sch.tensorize(sch.get_loops(a)[-2], unit.copy_of(kind, plan.rows))
     columns = depth if found.along_n else plan.block_n
     sch.tensorize(sch.get_loops(b)[-2], unit.copy_of(kind, columns))
-    tiles = found.batch * _ceil(found.m, plan.rows) * _ceil(found.n, plan.block_n) * plan.split_k
+    tiles = ceildiv(found.m, plan.rows) * ceildiv(found.n, plan.block_n)
+    tiles *= found.batch * plan.split_k
     count = multiprocessor_of(context.target).count
     unit.overlap(sch, ko, plan, count if found.is_open else min(tiles, count))
     return [*done, c, start, a, b, *copies, *stores]
 
 
 def _in_boxes(sch: Schedule, b: BlockRef, width: int) -> None:
-    """A tile [k, n] as boxes of a row's length along n, one behind the other."""
+    """A tile as boxes of columns of a row's length, one behind the other."""
     *_, row, column = sch.get_loops(b)
     box, inner = sch.split(column, [None, width])
     sch.reorder(box, row, inner)
@@ -367,19 +413,6 @@ def _padded(
 
 def _names(sch: Schedule) -> list[str]:
     return [block.name for block in blocks(sch.function.body)]
-
-
-def _is_unit(sch: Schedule, loop: LoopRef) -> bool:
-    found = next(each for each in all_loops(sch.function.body) if each.var is loop.var)
-    return found.extent is ONE
-
-
-def _contraction(sch: Schedule, c: BlockRef) -> Contraction:
-    nest = nest_of(sch, c)
-    found = None if nest is None else contraction(nest)
-    if found is None:
-        raise ScheduleError("TW2102", f"@{c.name} is no contraction any more")
-    return found
 
 
 def _spread(sch: Schedule, store: BlockRef) -> None:
@@ -416,7 +449,7 @@ def _rounded(sch: Schedule, stores: list[BlockRef], c: BlockRef) -> str | None:
         return None
     (value,) = body.value.children()
     plain = isinstance(value, Load) and value.buffer is made and value.index == body.index
-    return body.buffer.dtype.name if plain and body.buffer.dtype.name in hopper.TYPES else None
+    return body.buffer.dtype.name if plain and body.buffer.dtype.name in hopper.HALVES else None
 
 
 GEMM_HOPPER = Rule("gemm_hopper", Plan, match, plans, cost, apply)

@@ -21,6 +21,7 @@ from tilewright import sym
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
+from tilewright.rules.gpu.parts import extent_of
 from tilewright.rules.gpu.reduction import depth_of, through
 from tilewright.rules.gpu.threads import own_nest
 from tilewright.rules.match.nest import (
@@ -38,7 +39,6 @@ from tilewright.sym import ONE, Const
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SCAN, Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.schedule.analysis.tree import all_loops
 
 MOST_ROUNDS = 4  # of loads, that are written out
 
@@ -237,7 +237,7 @@ def _ask_early(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan) -> 
     """All loads of some turns come before the first use: that many are under way at a time. The
     largest operand comes first: weights may be read before kernels that make the others end."""
     done: list[BlockRef] = []
-    turns = _extent(sch, along)
+    turns = extent_of(sch, along)
     reads = block_of(sch.function, partial.name).reads
     by_size = sorted(range(len(reads)), key=lambda at: -_elements(reads[at].buffer))
     if turns > plan.unroll:
@@ -259,12 +259,6 @@ def _ask_early(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan) -> 
     if turns <= MOST_ROUNDS * plan.unroll:
         sch.attempt(sch.unroll, outer)
     return done
-
-
-def _extent(sch: Schedule, loop: LoopRef) -> int:
-    found = next(each.extent for each in all_loops(sch.function.body) if each.var is loop.var)
-    assert isinstance(found, Const)
-    return int(found.value)
 
 
 GEMV = Rule("gemv", Plan, match, plans, cost, apply)

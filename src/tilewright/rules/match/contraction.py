@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tilewright import sym
 from tilewright.rules.match.nest import Access, Nest, offset_of
 from tilewright.sym import ONE, Cast, Const, Expr, Mul
-from tilewright.tensor.ir import Block, Load, Update
+from tilewright.tensor.ir import Block, Call, Load, Update
 from tilewright.tensor.reducers import builtin
 
 
@@ -78,9 +78,20 @@ def operands(block: Block) -> tuple[Load, Load] | None:
 
 def _loaded(expr: Expr) -> Load | None:
     """The load behind conversions."""
-    while isinstance(expr, Cast):
+    while isinstance(expr, Cast) or is_tf32(expr):
         (expr,) = expr.children()
     return expr if isinstance(expr, Load) else None
+
+
+def is_tf32(expr: Expr) -> bool:
+    """Whether an operand is rounded for tensor cores."""
+    return isinstance(expr, Call) and expr.op == "round_tf32"
+
+
+def multiplies_tf32(block: Block) -> bool:
+    """Whether both operands of a sum of products are."""
+    product = block.body.values[0] if isinstance(block.body, Update) else None
+    return isinstance(product, Mul) and is_tf32(product.a) and is_tf32(product.b)
 
 
 def contraction(nest: Nest) -> Contraction | None:

@@ -92,6 +92,9 @@ static struct {
   result (*graph_exec_free)(void *);
   result (*map_encode)(tensor_map *, int, uint32_t, void *, const uint64_t *, const uint64_t *,
                        const uint32_t *, const uint32_t *, int, int, int, int);
+  result (*window_encode)(tensor_map *, int, uint32_t, void *, const uint64_t *, const uint64_t *,
+                          const int *, const int *, uint32_t, uint32_t, const uint32_t *, int, int,
+                          int, int);
 } cu;
 
 static const struct {
@@ -132,6 +135,7 @@ static const struct {
     {"cuGraphDestroy", (void **)&cu.graph_free},
     {"cuGraphExecDestroy", (void **)&cu.graph_exec_free},
     {"cuTensorMapEncodeTiled", (void **)&cu.map_encode},
+    {"cuTensorMapEncodeIm2col", (void **)&cu.window_encode},
 };
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
@@ -322,6 +326,24 @@ static address place_of(const tw_cuda_model *model, const instance *on, const re
   }
 }
 
+/* Windows of images; sizes are from the innermost out. */
+static int32_t encode_windows(const tw_cuda_map *map, void *base, tensor_map *made) {
+  uint64_t extents[4] = {(uint64_t)map->channels, (uint64_t)map->columns, (uint64_t)map->rows,
+                         (uint64_t)map->matrices};
+  uint64_t pitch[3], apart = (uint64_t)map->element_bytes;
+  for (int axis = 0; axis < 3; ++axis) {
+    apart *= extents[axis];
+    pitch[axis] = apart;
+  }
+  int lower[2] = {map->corners[1], map->corners[0]}, upper[2] = {map->corners[3], map->corners[2]};
+  uint32_t steps[4] = {1, (uint32_t)map->corners[5], (uint32_t)map->corners[4], 1};
+  TRY("cuTensorMapEncodeIm2col",
+      cu.window_encode(made, map->type, 4, base, extents, pitch, lower, upper,
+                       (uint32_t)map->box_columns, (uint32_t)map->box_rows, steps, 0, SWIZZLE_128B,
+                       PROMOTE_128B, 0));
+  return TW_OK;
+}
+
 /* What the launches of a set of sizes are recorded from. */
 typedef struct {
   const tw_cuda_model *model;
@@ -333,6 +355,12 @@ typedef struct {
 static int32_t encode_maps(const recording *of) {
   for (int32_t i = 0; i < of->variant->n_maps; ++i) {
     const tw_cuda_map *map = &of->variant->maps[i];
+    if (map->channels) {
+      void *image = (void *)(uintptr_t)place_of(of->model, of->on, of->own, &map->base);
+      int32_t status = encode_windows(map, image, &of->own->maps[i]);
+      if (status != TW_OK) return status;
+      continue;
+    }
     uint64_t columns = (uint64_t)map->columns, rows = (uint64_t)map->rows;
     uint64_t extents[3] = {columns, rows, (uint64_t)map->matrices};
     uint64_t row_bytes = columns * (uint64_t)map->element_bytes;

@@ -22,7 +22,8 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.base.errors import ExecutionError
-from tilewright.base.loc import Loc
+from tilewright.base.loc import UNKNOWN, Loc
+from tilewright.base.tf32 import round_tf32
 from tilewright.sym import Expr, Var
 from tilewright.tensor.dependent_launch import EFFECTLESS
 from tilewright.tensor.ir import (
@@ -123,12 +124,8 @@ def _run_plain(
     stmt: Stmt, env: Env, arrays: Mapping[Buffer, np.ndarray[Any, Any]], run: Plain
 ) -> None:
     """A statement without roles: a function of the memory and the variables that it uses."""
-    used: dict[Buffer, None] = {}
     own = {each.buffer for each in walk(stmt) if isinstance(each, Alloc)}
-    for each in walk(stmt):
-        used.update((buffer, None) for buffer, _ in writes_of(each))
-        used.update((buffer, None) for buffer, *_ in reads_of(each))
-    given = [buffer for buffer in used if buffer not in own]
+    given = [buffer for buffer in _used(stmt) if buffer not in own]
     plain = {buffer: replace(buffer, scope=GLOBAL.reference) for buffer in given}
     bound = {each.var for each in walk(stmt) if isinstance(each, (For, Let))}
     free = [node for node in exprs(stmt) if isinstance(node, Var) and node not in bound]
@@ -137,6 +134,15 @@ def _run_plain(
     made = Function("part", params, body, stage=DEVICE)
     views = [arrays[buffer].reshape([_value(dim, env) for dim in buffer.shape]) for buffer in given]
     run(made, *views, *[env[var] for var in free])
+
+
+def _used(stmt: Stmt) -> dict[Buffer, None]:
+    """The buffers that a statement reads or writes."""
+    used: dict[Buffer, None] = {}
+    for each in walk(stmt):
+        used.update((buffer, None) for buffer, _ in writes_of(each))
+        used.update((buffer, None) for buffer, *_ in reads_of(each))
+    return used
 
 
 def _blocks(kernel: Stmt, env: Env) -> Iterator[Env]:
@@ -168,6 +174,11 @@ def _axes(kernel: Stmt, level: str) -> list[For]:
 
 def _value(expr: Expr, env: Mapping[Var, int]) -> int:
     return int(sym.evaluate(expr, env))
+
+
+def _buffer(at: Expr) -> Buffer:
+    assert isinstance(at, Address)
+    return at.buffer
 
 
 def _join(into: Clock, other: Mapping[object, int]) -> None:
@@ -225,6 +236,7 @@ class _Agent:
     env: Env
     clock: Clock = field(default_factory=dict)
     sums: dict[Buffer, np.ndarray[Any, Any]] = field(default_factory=dict)
+    groups: list[set[Buffer]] = field(default_factory=list)  # of products started, by what they use
     steps: Wait | None = None
     waits: tuple[_Barrier | _Landing, int] | None = None
     number: int = 0
@@ -242,6 +254,7 @@ class _Tile:
     """One box in shared memory: who wrote it last, who has read it since."""
 
     copy: object = None
+    is_clear: bool = False  # zeros since before the roles parted, and no copy's
     reads: dict[_Agent, int] = field(default_factory=dict)
 
 
@@ -350,6 +363,8 @@ class _Block:
         if stmt not in self.plain:
             self.plain[stmt] = _is_plain(stmt)
         if self.plain[stmt]:
+            for buffer in _used(stmt):
+                self._check_made(buffer, agent, stmt.loc)
             whole = replace(self.lanes, body=stmt)
             _run_plain(whole, env, {**self.arrays, **agent.sums}, self.run_plain)
             yield None
@@ -414,8 +429,12 @@ class _Block:
                 self._arrive(barrier, agent, 1, loc)
             case "mbarrier.arrive":
                 self._arrive(self._barrier(args[0], env), agent, GROUP_WARPS, loc)
+            case "tile.clear":
+                self._clear(args, agent)
             case "tma.load":
                 self._load(args, agent, loc)
+            case "tma.window":
+                self._load_window(args, agent, loc)
             case "wgmma.clear":
                 self._sums(args[0], args[1], agent)[...] = 0
             case "cp.async.tile":
@@ -431,6 +450,10 @@ class _Block:
                 del agent.copies[: len(done)]
             case "wgmma.tile" | "mma.tile":
                 self._tile(args, agent, loc)
+            case "wgmma.start":
+                self._start(args, agent, loc)
+            case "wgmma.wait":
+                del agent.groups[: len(agent.groups) - _value(args[2], env)]
             case "wgmma.round":
                 self._round(args, agent)
             case "wgmma.rows":
@@ -440,6 +463,10 @@ class _Block:
                 top[...], total[...], sums[...] = -np.inf, 0, 0
             case "wgmma.attend":
                 self._attend(args, agent, loc)
+            case "wgmma.powers":
+                self._left(args, agent)
+            case "wgmma.weigh":
+                self._weigh(args, agent, loc)
             case op if not op.startswith("registers.") and op not in (LAG, *EFFECTLESS):
                 raise ExecutionError("TW2430", f"a role cannot run {op}", loc)
         yield None
@@ -483,11 +510,36 @@ class _Block:
         columns = ROW_BYTES // source.buffer.dtype.size_bytes
         height, width = _value(high, env), _value(apart, env)
         which, left = divmod(_value(source.index[0], env), height * width)
+        left %= width  # as code tells columns
         matrix = self.arrays[source.buffer].reshape(-1, height, width)[which]
         box = np.zeros((count, columns), matrix.dtype)
         inside = matrix[top : top + count, left : left + columns]
         box[: inside.shape[0], : inside.shape[1]] = inside
         return box
+
+    def _load_window(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
+        """One kernel position of windows that follow each other, along lines and images."""
+        target, source, pixels, barrier_at, *numbers = args
+        assert isinstance(target, Address)
+        assert isinstance(source, Address)
+        c, x, y, n, kx, ky, height, width, channels, *corners = (
+            _value(number, agent.env) for number in numbers
+        )
+        pad_y, pad_x, upper_y, upper_x, step_y, step_x = corners
+        columns = ROW_BYTES // source.buffer.dtype.size_bytes
+        images = self.arrays[source.buffer].reshape(-1, height, width, channels)
+        box = np.zeros((_value(pixels, agent.env), columns), images.dtype)
+        for row in box:
+            if n < images.shape[0] and 0 <= y + ky < height and 0 <= x + kx < width:
+                row[:] = images[n, y + ky, x + kx, c : c + columns]
+            x += step_x
+            if x > width - 1 + upper_x:
+                x, y = -pad_x, y + step_y
+            if y > height - 1 + upper_y:
+                y, n = -pad_y, n + 1
+        barrier = self._barrier(barrier_at, agent.env)
+        self._begin(target, 0, box, agent, barrier, loc)
+        barrier.copies += 1
 
     def _begin(
         self,
@@ -512,6 +564,7 @@ class _Block:
                         help="wait until the slot's readers are done before the copy",
                     )
             tile.reads.clear()
+            tile.is_clear = False
         agent.tick()
         made = _Copy(target.buffer, first, box.reshape(-1), barrier, dict(agent.clock), loc)
         for tile in self._touched(target.buffer, first, box.shape[0]):
@@ -535,6 +588,18 @@ class _Block:
             part = box[row : row + SHARED_ROWS]
             agent.begun.append(self._begin(target, row, part, agent, None, loc))
 
+    def _clear(self, args: tuple[Expr, ...], agent: _Agent) -> None:
+        """Rows behind those that copies fill are zero, in every box of a ring."""
+        start, *numbers = args
+        assert isinstance(start, Address)
+        filled, rows, boxes, _ = (_value(number, agent.env) for number in numbers)
+        columns = ROW_BYTES // start.buffer.dtype.size_bytes
+        self.memory[start.buffer].reshape(boxes, rows, columns)[:, filled:] = 0
+        for box in range(boxes):
+            first = (box * rows + filled) * columns
+            for tile in self._touched(start.buffer, first, rows - filled):
+                tile.is_clear = True
+
     def _touched(self, buffer: Buffer, first: int, rows: int) -> list[_Tile]:
         """The groups of eight rows, the unit of a swizzle, that a region covers."""
         columns = ROW_BYTES // buffer.dtype.size_bytes
@@ -556,8 +621,27 @@ class _Block:
 
     # ------------------------------------------------------------------ products
 
+    def _check_made(self, buffer: Buffer, agent: _Agent, loc: Loc = UNKNOWN) -> None:
+        """No product under way uses a buffer."""
+        if any(buffer in group for group in agent.groups):
+            raise ExecutionError(
+                "TW2196",
+                f"{agent.name} uses %{buffer.name} while products that it belongs to are under way",
+                loc,
+                help="wait for the products first: wgmma.wait",
+            )
+
+    def _start(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
+        """A product that is awaited later, in the group of those of the same sums."""
+        sums = _buffer(args[0])
+        if agent.groups and sums in agent.groups[-1]:
+            agent.groups.pop()
+        self._tile(args, agent, loc)
+        agent.groups.append({sums})
+
     def _sums(self, at: Expr, n: Expr, agent: _Agent) -> np.ndarray[Any, Any]:
         assert isinstance(at, Address)
+        self._check_made(at.buffer, agent)
         width, first = _value(n, agent.env), _value(at.index[0], agent.env)
         found: np.ndarray[Any, Any] = agent.sums[at.buffer][first : first + M * width]
         return found.reshape(M, width)
@@ -568,6 +652,8 @@ class _Block:
         columns = ROW_BYTES // at.buffer.dtype.size_bytes
         first = _value(at.index[0], agent.env)
         for tile in self._touched(at.buffer, first, rows):
+            if tile.is_clear:
+                continue
             if tile.copy is None or agent.clock.get(tile.copy, 0) < 1:
                 raise ExecutionError(
                     "TW2427",
@@ -578,7 +664,8 @@ class _Block:
                 )
             tile.reads[agent] = agent.clock.get(agent, 0) + 1
         found = self.memory[at.buffer][first : first + rows * columns]
-        return found.reshape(rows, columns).astype(np.float32)
+        read = found.reshape(rows, columns).astype(np.float32)
+        return round_tf32(read) if found.dtype == np.float32 else read
 
     def _tile(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
         sums = self._sums(args[0], args[3], agent)
@@ -591,22 +678,55 @@ class _Block:
         sums += a @ boxes.reshape(-1, depth, depth).swapaxes(0, 1).reshape(depth, n)
 
     def _attend(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
-        """A step of attention: scores, values, greatest scores, sums, weighted values."""
-        scores, values = self._sums(args[0], args[5], agent), args[1]
-        assert isinstance(values, Address)
-        top, total, sums = (self._sums(at, args[6], agent) for at in args[2:5])
-        keys, features = scores.shape[1], sums.shape[1]
-        columns = ROW_BYTES // values.buffer.dtype.size_bytes
-        boxes = self._operand(values, keys * (features // columns), agent, loc)
-        weighted = boxes.reshape(-1, keys, columns).swapaxes(0, 1).reshape(keys, features)
+        scores, values, top, total, sums, keys, features = args
+        left = self._powers((scores, top, total, sums, keys, features), agent)
+        self._weighed(sums, left, values, features, agent, loc)
+
+    def _left(self, args: tuple[Expr, ...], agent: _Agent) -> None:
+        """Powers for a product that follows. Scores are there; all else under way is awaited."""
+        scores, top, total, sums, packed, keys, features = args
+        self._sums(scores, keys, agent)
+        agent.groups.clear()
+        left = self._sums(packed, keys, agent)
+        left[...] = self._powers((scores, top, total, sums, keys, features), agent)
+
+    def _weigh(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
+        sums, packed, values, keys, features, waits = args
+        left = self._sums(packed, keys, agent)
+        self._weighed(sums, left, values, features, agent, loc)
+        agent.groups.append({_buffer(sums), _buffer(packed)})
+        if _value(waits, agent.env):
+            agent.groups.clear()
+
+    def _powers(self, args: tuple[Expr, ...], agent: _Agent) -> np.ndarray[Any, Any]:
+        """A step of attention up to its product: scores, greatest scores, sums, weighted values."""
+        scores = self._sums(args[0], args[4], agent)
+        top, total, sums = (self._sums(at, args[5], agent) for at in args[1:4])
         new = np.maximum(top[:, :1], scores.max(1, keepdims=True))
         below = np.where(np.isneginf(new), 0, new)
-        powers = np.exp(scores - below)
+        powers: np.ndarray[Any, Any] = np.exp(scores - below)
         fade = np.exp(top[:, :1] - below)
         top[...] = new
         total[...] = total * fade + powers.sum(1, keepdims=True)
-        small = powers.astype(values.buffer.dtype.numpy).astype(np.float32)
-        sums[...] = sums * fade + small @ weighted
+        sums[...] = sums * fade
+        return powers
+
+    def _weighed(
+        self,
+        at: Expr,
+        left: np.ndarray[Any, Any],
+        values: Expr,
+        features: Expr,
+        agent: _Agent,
+        loc: Loc,
+    ) -> None:
+        """Sums += powers, rounded to the type of the values, times those."""
+        assert isinstance(values, Address)
+        sums, keys = self._sums(at, features, agent), left.shape[1]
+        columns = ROW_BYTES // values.buffer.dtype.size_bytes
+        boxes = self._operand(values, keys * (sums.shape[1] // columns), agent, loc)
+        weighted = boxes.reshape(-1, keys, columns).swapaxes(0, 1).reshape(keys, -1)
+        sums += left.astype(values.buffer.dtype.numpy).astype(np.float32) @ weighted
 
     def _round(self, args: tuple[Expr, ...], agent: _Agent) -> None:
         sums = self._sums(args[0], args[3], agent)

@@ -17,6 +17,7 @@ from tilewright.tensor.passes.enter_device import enter_device
 from tilewright.tensor.passes.expand_updates import expand_updates
 from tilewright.tensor.passes.flatten_buffers import flatten_buffers
 from tilewright.tensor.passes.fold_padding import fold_padding
+from tilewright.tensor.passes.fold_windows import fold_windows, read_windows
 from tilewright.tensor.passes.hoist_allocations import hoist_allocations
 from tilewright.tensor.passes.hoist_invariants import hoist_invariants
 from tilewright.tensor.passes.inject_virtual_threads import inject_virtual_threads
@@ -67,6 +68,7 @@ LOWER_CPU: tuple[TensorPass, ...] = (
 )
 LOWER_GPU: tuple[TensorPass, ...] = (
     fold_padding,
+    fold_windows,
     lower_inits,
     plan_double_buffers,
     lower_blocks,
@@ -80,6 +82,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     lower_tensor_calls,
     trim_loops,
     specialize_roles,
+    read_windows,
     share_copies,
     hoist_allocations,
     flatten_buffers,

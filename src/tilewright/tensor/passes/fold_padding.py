@@ -46,7 +46,9 @@ class Padding:
 
 def fold_padding(fn: Function, ctx: PassContext) -> Function:
     found = [made for stmt in walk(fn.body) if (made := padding_of(stmt, fn)) is not None]
-    sources = {made.padded: made.source for made in found if _is_only_copied(fn, made)}
+    sources = {
+        made.padded: made.source for made in found if is_only_copied(fn, made.block, made.padded)
+    }
     if not sources:
         return fn
     gone = {made.block.name for made in found if made.padded in sources}
@@ -109,22 +111,24 @@ def _tests(cond: Expr) -> list[Expr]:
     return found if all(isinstance(test, Lt) for test in found) else []
 
 
-def _is_only_copied(fn: Function, made: Padding) -> bool:
-    """Whether bulk copies alone read the padded buffer, and no block writes it but its own."""
+def is_only_copied(
+    fn: Function, block: Block, buffer: Buffer, copies: tuple[str, ...] = COPIES
+) -> bool:
+    """Whether such copies alone read a buffer, and no block writes it but its own."""
     for stmt in walk(fn.body):
         if isinstance(stmt, TensorCall):
-            touched = any(region.buffer is made.padded for region in stmt.regions)
-            if touched and not _is_bulk_copy(stmt):
+            touched = any(region.buffer is buffer for region in stmt.regions)
+            if touched and not _is_bulk_copy(stmt, copies):
                 return False
-        elif isinstance(stmt, Block) and stmt.name != made.block.name:
+        elif isinstance(stmt, Block) and stmt.name != block.name:
             reads = any(
-                isinstance(node, Load) and node.buffer is made.padded for node in exprs(stmt.body)
+                isinstance(node, Load) and node.buffer is buffer for node in exprs(stmt.body)
             )
-            if reads or made.padded in written_buffers(stmt):
+            if reads or buffer in written_buffers(stmt):
                 return False
     return True
 
 
-def _is_bulk_copy(call: TensorCall) -> bool:
+def _is_bulk_copy(call: TensorCall, copies: tuple[str, ...]) -> bool:
     step = intrinsic(call.intrin, call.arguments).implementation(call.phase)
-    return isinstance(step, Eval) and isinstance(step.value, Call) and step.value.op in COPIES
+    return isinstance(step, Eval) and isinstance(step.value, Call) and step.value.op in copies

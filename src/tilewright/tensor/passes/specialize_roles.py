@@ -10,7 +10,9 @@
 A tile becomes a ring of slots. Slot s is full when the bytes of all copies into it have arrived,
 and empty when every consumer warp is done with it; the barriers of a slot change phase once per
 round of the ring, so both sides tell the phase from their count of iterations. The producer starts
-with all slots empty, that is one phase behind. A tile that is copied outside of the loop, once for
+with all slots empty, that is one phase behind. Rows of a tile that no copy ever fills, since the
+matrix has fewer, are set to zero once, before the roles part: copies that bring them as zeros take
+longer than those of rows that are there. A tile that is copied outside of the loop, once for
 all of its iterations, has a pair of barriers of its own, `ready` and `free`.
 
 Of two consumers that do more than multiply, the second begins half a step behind the first: then
@@ -45,14 +47,21 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.insert_barriers import BARRIER
 from tilewright.tensor.passes.rewriter import Rewriter
-from tilewright.tensor.visit import exprs, fresh_copy, rewrite, substitute, walk
+from tilewright.tensor.passes.stagger_attention import (
+    ATTEND,
+    calls_of,
+    can_stagger,
+    staggered,
+)
+from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
 
 SPECIALIZE = "specialize"  # annotation of a loop: the slots of its ring, blocks that stay
 COPY = "tma.load"
-ATTEND, LAG = "wgmma.attend", "role.lag"
-LAG_CYCLES = 1200  # about half a step of attention: scores of 64 x 128
+LAG = "role.lag"
+LAG_CYCLES = 1200  # about half a step of attention, of 128 keys and as many features
 TILE_SCOPE = "shared.b128"
 GROUP_THREADS, GROUP_WARPS = 128, 4
+SWIZZLED = 8  # rows after which a swizzle repeats
 REGISTERS = 65536 // GROUP_THREADS  # of a multiprocessor, for each thread of a single warpgroup
 PRODUCER_REGISTERS, MOST_REGISTERS = 40, 240
 
@@ -100,6 +109,8 @@ def _specialized(kernel: For) -> Stmt:
     blocks = max(_plan(stmt)[1] for stmt in walk(body))
     if blocks:
         nest, body = _persistent(nest, body, blocks)
+    else:
+        nest, body = _longest_first(nest, _backwards(body))
     groups = axes.get("threadIdx.y")
     count = int(str(sym.simplify(groups.extent))) if groups is not None else 1
     among = groups.var if groups is not None else sym.var("group")
@@ -129,6 +140,33 @@ def _persistent(nest: list[For], body: Stmt, blocks: int) -> tuple[list[For], St
             loop = replace(loop, var=stay, start=ZERO, stop=sym.const(blocks))
         made.append(loop)
     return made, body
+
+
+def _backwards(body: Stmt) -> Stmt:
+    """Attention begins with the last keys: of a mask, those that it cuts through, so that the other
+    steps, a loop of their own, need none."""
+
+    def rule(stmt: Stmt) -> Stmt:
+        if not isinstance(stmt, For) or not _slots(stmt) or not calls_of(stmt, ATTEND):
+            return stmt
+        place = sym.sub(sym.add(stmt.start, stmt.stop), sym.add(stmt.var, 1))
+        return replace(stmt, body=substitute(stmt.body, {stmt.var: place}))
+
+    made = rewrite(body, rule)
+    assert made is not None
+    return made
+
+
+def _longest_first(nest: list[For], body: Stmt) -> tuple[list[For], Stmt]:
+    """Blocks with more to do the later they come, of a causal mask, start from the last one: none
+    of them is left over at the end."""
+    rings = [stmt for stmt in walk(body) if isinstance(stmt, For) and _slots(stmt)]
+    blocks = [loop for loop in nest if loop.thread == "blockIdx.x"]
+    if len(blocks) != 1 or not any(sym.uses_var(ring.extent, {blocks[0].var}) for ring in rings):
+        return nest, body
+    loop = blocks[0]
+    place = sym.sub(sym.add(loop.start, loop.stop), sym.add(loop.var, 1))
+    return nest, substitute(body, {loop.var: place})
 
 
 def _check(kernel: For, body: Stmt, axes: dict[str, For]) -> None:
@@ -177,6 +215,7 @@ class _Roles:
             if tile in inside
         }
         self.kept = [tile for tile in tiles if tile not in inside]
+        self.short: dict[Buffer, tuple[int, int]] = {}  # tiles with rows that no copy fills
         self.early = _early(body, self.ring)
         self.ready = Buffer("ready", (ONE,), U64, "shared")
         self.free = Buffer("free", (ONE,), U64, "shared")
@@ -207,6 +246,7 @@ class _Roles:
             _call("mbarrier.init", Address(self.full, (ZERO,)), sym.const(self.slots), ONE),
             _call("mbarrier.init", Address(self.empty, (ZERO,)), sym.const(self.slots), arrivals),
             *(early if self.early else ()),
+            *self._clears(),
             Eval(BARRIER, self.ring.loc),
             If(sym.lt(among, self.groups), consumers, seq(give, alone), self.ring.loc),
         )
@@ -215,12 +255,28 @@ class _Roles:
             result = Alloc(buffer, result)
         return result
 
+    def _clears(self) -> list[Stmt]:
+        """Zeros in the rows of all slots that no copy fills."""
+        made = []
+        for tile, (filled, rows) in self.short.items():
+            boxes: Expr = ONE
+            for dim in tile.shape[:-2]:
+                boxes = sym.mul(boxes, dim)
+            start = Address(tile, (ZERO,) * tile.rank)
+            threads = GROUP_THREADS * (self.groups + 1)
+            sizes = (sym.const(filled), sym.const(rows), sym.simplify(boxes), sym.const(threads))
+            made.append(_call("tile.clear", start, *sizes))
+        return made
+
     def _lag(self, among: Var) -> list[Stmt]:
         """What keeps the second consumer behind the first."""
-        attends = any(isinstance(node, Call) and node.op == ATTEND for node in exprs(self.ring))
-        if not attends or self.groups != 2 or not LAG_CYCLES:
+        steps = calls_of(self.ring, ATTEND)
+        if not steps or self.groups != 2:
             return []
-        behind = _call(LAG, sym.const(LAG_CYCLES))
+        *_, keys, features = steps[0].args
+        scale = sym.mul(keys, features)
+        cycles = sym.simplify(sym.floordiv(sym.mul(scale, LAG_CYCLES), 128 * 128))
+        behind = _call(LAG, cycles)
         return [If(sym.eq(among, 1), behind, None, self.ring.loc)]
 
     def _consumer(self, among: Var) -> Stmt:
@@ -234,7 +290,9 @@ class _Roles:
             if isinstance(stmt, For) and stmt.var is self.ring.var:
                 wait = _call("mbarrier.wait", Address(self.full, (self.slot,)), self.phase)
                 done = _call("mbarrier.arrive", Address(self.empty, (self.slot,)))
-                ring = replace(stmt, body=seq(wait, stmt.body, done), annotations=())
+                ring: Stmt = replace(stmt, body=seq(wait, stmt.body, done), annotations=())
+                if can_stagger(stmt, self.slots):
+                    ring = staggered(stmt, wait, done, self._versioned)
                 if not self.early:
                     return seq(*lag, ring)
                 ready = _call("mbarrier.wait", Address(self.ready, (ZERO,)), self.turn)
@@ -306,7 +364,9 @@ class _Roles:
         # Known here, before memory becomes flat: how high the matrix is, and where the box begins,
         # which may be behind its last row.
         at = int(axis.value)
-        height, row = source.buffer.shape[at], source.index[at]
+        height, row = sym.simplify(source.buffer.shape[at]), source.index[at]
+        if ready is None and isinstance(height, Const) and isinstance(rows, Const):
+            rows = self._filled(target, int(height.value), int(rows.value))
         first = tuple([ZERO if i == at else place for i, place in enumerate(source.index)])
         args = (
             self._versioned(target),
@@ -318,6 +378,15 @@ class _Roles:
             row,
         )
         return Eval(Call(call.op, args, call.dtype), stmt.loc)
+
+    def _filled(self, target: Expr, height: int, rows: int) -> Expr:
+        """The rows that a copy of a whole matrix brings, by swizzles of eight."""
+        filled = -(-height // SWIZZLED) * SWIZZLED
+        if filled >= rows:
+            return sym.const(rows)
+        assert isinstance(target, Address)
+        self.short[self.tiles[target.buffer]] = filled, rows
+        return sym.const(filled)
 
 
 def _path_to_ring(body: Stmt) -> list[For] | None:

@@ -423,7 +423,8 @@ def _vanishes(root: Expr, var: Var, zeroed: dict[Buffer, frozenset[Var]]) -> boo
                 zero or (isinstance(child, Const) and isfinite(child.value))
                 for zero, child in zip(children, node.children(), strict=True)
             ) and any(children)
-        if isinstance(node, (sym.Add, sym.Sub, sym.Cast, sym.Min, sym.Max)):
+        rounds = isinstance(node, Call) and node.op == "round_tf32"
+        if rounds or isinstance(node, (sym.Add, sym.Sub, sym.Cast, sym.Min, sym.Max)):
             return all(children)
         if isinstance(node, sym.Select):
             return children[1] and children[2]

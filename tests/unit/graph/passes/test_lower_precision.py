@@ -7,7 +7,8 @@ from tilewright import graph
 from tilewright.base.dtype import F16
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
-from tilewright.graph.passes import lower_precision, lower_precision_f16
+from tilewright.base.tf32 import round_tf32
+from tilewright.graph.passes import lower_precision, lower_precision_f16, lower_precision_tf32
 from tilewright.graph.verify import verify
 
 TILES = PassContext(target=Target.parse("x86_64-linux-gnu -mcpu=sapphirerapids"))
@@ -59,3 +60,38 @@ def test_f16_rounds_to_f16():
     after = lower_precision_f16(before, PassContext())
     casts = [node["to"] for node in after.main.nodes if node.op == "cast"]
     assert casts == [F16, F16]
+
+
+MATMUL = """graph @main(%x: f32[4, 64], %w: f32[64, 32]) {
+  %y = matmul(%x, %w)
+  return %y
+}"""
+
+
+def test_tf32_is_an_attribute_of_products():
+    module = lower_precision_tf32(graph.parse(MATMUL), PassContext(target=Target.parse("cuda")))
+    (node,) = module.main.nodes
+    assert node["tf32"]
+    assert lower_precision_tf32(module, PassContext(target=Target.parse("cuda"))) is module
+    x, w = (np.random.default_rng(0).standard_normal(s).astype("f4") for s in ((4, 64), (64, 32)))
+    (got,) = graph.interpret(module, x, w)
+    np.testing.assert_array_equal(got, round_tf32(x) @ round_tf32(w))
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda -arch=sm_80"])
+def test_without_such_tensor_cores_f32_stays_f32(target):
+    module = graph.parse(MATMUL)
+    assert lower_precision_tf32(module, PassContext(target=Target.parse(target))) is module
+
+
+def test_what_was_widened_is_read_as_it_was():
+    module = graph.parse(
+        """graph @main(%x: f16[4, 64], %w: f32[64, 32]) {
+          %wide = cast(%x) {to = dtype f32}
+          %y = matmul(%wide, %w)
+          return %y
+        }"""
+    )
+    after = lower_precision_f16(module, PassContext())
+    (product,) = [node for node in after.main.nodes if node.op == "matmul"]
+    assert product.inputs[0] is after.main.params[0]

@@ -1,0 +1,59 @@
+"""What several GPU schedules of sums of products do alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.base.errors import ScheduleError
+from tilewright.rules.match.contraction import Contraction, contraction
+from tilewright.rules.match.nest import block_of, is_expression, nest_of
+from tilewright.sym import Const
+from tilewright.tensor.ir import REDUCE, Load
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.schedule.analysis.tree import all_loops
+from tilewright.tensor.visit import output_buffers
+
+
+def ceildiv(a: Any, b: Any) -> Any:
+    """Of numbers, or of columns of them."""
+    return -(-a // b)
+
+
+def extent_of(sch: Schedule, loop: LoopRef) -> int:
+    """The iterations of a loop, which are known."""
+    found = next(each.extent for each in all_loops(sch.function.body) if each.var is loop.var)
+    assert isinstance(found, Const)
+    return int(found.value)
+
+
+def contraction_of(sch: Schedule, reference: BlockRef) -> Contraction:
+    """A block that was a contraction when it was matched, as it is now."""
+    nest = nest_of(sch, reference)
+    found = None if nest is None else contraction(nest)
+    if found is None:
+        raise ScheduleError("TW2705", f"@{reference.name} is no contraction any more")
+    return found
+
+
+def filled_by(sch: Schedule, reference: BlockRef, load: Load) -> BlockRef:
+    """What fills the shared tile of an operand: what makes it, if that only moves values."""
+    for producer in sch.get_producers(reference):
+        block = block_of(sch.function, producer.name)
+        if block.writes[0].buffer is not load.buffer:
+            continue
+        alone = len(sch.get_consumers(producer)) == 1
+        simple = is_expression(block) and not any(it.kind == REDUCE for it in block.iters)
+        if alone and simple and load.buffer not in output_buffers(sch.function):
+            sch.set_scope(producer, 0, "shared")
+            return producer
+    index = contraction_of(sch, reference).read_index(load)
+    return sch.cache_read(reference, index, "shared")
+
+
+def parts_along(sch: Schedule, along: LoopRef) -> BlockRef:
+    """The parts of a sum along a loop, as a nest with that loop first."""
+    partial = sch.rfactor(along, 0)
+    loops = sch.get_loops(partial)
+    first = next(loop for loop in loops if loop.var is along.var)
+    sch.reorder(first, *[loop for loop in loops if loop.var is not along.var])
+    return partial
