@@ -305,14 +305,16 @@ typedef struct {
 } tw_cuda_kernel;
 
 /* How bulk copies see a matrix, or several of them: boxes of rows of 128 bytes, swizzled. Images,
- * channels last, have their lines as rows: a box is one kernel position of windows of some pixels. */
+ * channels last, have their lines as rows: a box is one kernel position of windows of some pixels.
+ */
 typedef struct {
   tw_cuda_argument base;
   int64_t matrices, rows, columns; /* matrices of 0: one, seen in two dimensions */
   int64_t channels;                /* of an image's pixels; else 0 */
   int32_t type;                    /* a CUtensorMapDataType */
   int32_t element_bytes, box_rows, box_columns;
-  int32_t corners[6]; /* where windows begin: lowest y, x; highest y, x from the end; strides y, x */
+  int32_t
+      corners[6]; /* where windows begin: lowest y, x; highest y, x from the end; strides y, x */
 } tw_cuda_map;
 
 typedef struct {
