@@ -6,12 +6,12 @@ ATen is taken further apart, by PyTorch's own formulas, where no rule would say 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
+from torch.ao.quantization.fx import _decomposed as quantized
 from torch.export import default_decompositions
 
 aten = torch.ops.aten
@@ -42,7 +42,6 @@ TAKEN_APART = (
 )
 
 # Quantization by tokens, as PyTorch's own functions of the same names.
-QUANTIZED = "torch.ao.quantization.fx._decomposed"
 FORMULAS = (
     *("choose_qparams_per_token", "choose_qparams_per_token_asymmetric"),
     *("quantize_per_token", "dequantize_per_token"),
@@ -79,9 +78,6 @@ def _further() -> dict[Any, Callable[..., Any]]:
 
 
 def _quantized() -> dict[Any, Callable[..., Any]]:
-    """Formulas of operators of quantized models, where such a model has had them loaded."""
-    module = sys.modules.get(QUANTIZED)
-    if module is None:
-        return {}
+    """Formulas of operators of quantized models."""
     library = torch.ops.quantized_decomposed
-    return {getattr(library, name).default: getattr(module, name) for name in FORMULAS}
+    return {getattr(library, name).default: getattr(quantized, name) for name in FORMULAS}
