@@ -23,7 +23,7 @@ def test_steps_divide_the_sum_and_keep_the_code_short() -> None:
     assert unrolled_steps(197, 24, machine) == 1
     assert unrolled_steps(768, most // 2, machine) == 2
     assert unrolled_steps(768, most, machine) == 1
-    assert unrolled_steps(768, 1, machine) == machine.lines_ahead
+    assert unrolled_steps(768, 1, machine) == machine.fma_latency_cycles == 4
 
 
 def product(m: int, n: int, k: int) -> Function:

@@ -28,8 +28,8 @@ from tilewright.rules.cpu.gemm_model import (
     as_flags,
     ceil_div,
     is_unrollable,
-    k_unroll_candidates,
     most_vectors,
+    near_unroll_candidates,
 )
 from tilewright.rules.match.nest import nest_of
 from tilewright.rules.match.windows import Convolution, convolution
@@ -72,7 +72,7 @@ def plans(found: Convolution, context: RuleContext) -> Space[ConvPlan] | None:
             "row_tiles": _sizes(rows),
             "parallel": (0, 1) if context.threads > 1 else (0,),
             "panel_outermost": (0, 1),
-            "k_unroll": k_unroll_candidates(context.target.machine),
+            "k_unroll": near_unroll_candidates(context.target.machine),
             "prefetch_weights": (0, context.target.machine.memory_lines_ahead),
             "skew_bytes": tuple(dict.fromkeys((0, skew))),
         },

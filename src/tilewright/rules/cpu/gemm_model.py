@@ -55,13 +55,19 @@ def most_vectors(target: Target) -> int:
 
 
 def k_unroll_candidates(machine: Machine) -> tuple[int, ...]:
-    """Steps of k in the body of a loop: as far as lines are prefetched."""
+    """Steps of k in the body of a loop that streams B: as far as lines are prefetched."""
     return doublings(machine.lines_ahead)
+
+
+def near_unroll_candidates(machine: Machine) -> tuple[int, ...]:
+    """Steps of k in the body of a loop whose operands are near: as many as one sum takes cycles."""
+    return doublings(machine.fma_latency_cycles)
 
 
 def unrolled_steps(total: int, body: int, machine: Machine) -> int:
     """Steps of k that are unrolled, of so many multiply-adds each: a divisor of the total."""
-    fitting = [n for n in k_unroll_candidates(machine) if is_unrollable(total, body, n, machine)]
+    steps = near_unroll_candidates(machine)
+    fitting = [n for n in steps if is_unrollable(total, body, n, machine)]
     return max(fitting, default=1)
 
 

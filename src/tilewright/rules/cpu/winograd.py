@@ -38,8 +38,8 @@ from tilewright.rules.cpu.gemm_model import (
     NONE,
     ceil_div,
     is_unrollable,
-    k_unroll_candidates,
     most_vectors,
+    near_unroll_candidates,
 )
 from tilewright.rules.cpu.gemm_schedule import unrolled_sum
 from tilewright.rules.match.followers import followers
@@ -216,7 +216,7 @@ def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
             "tile_columns": tuple(range(1, min(size.wide, target.vector_registers - 2) + 1)),
             "parallel": (NONE,) if context.threads == 1 else (NONE, BLOCKS, PANELS),
             "once": (0, 1),
-            "k_unroll": k_unroll_candidates(target.machine),
+            "k_unroll": near_unroll_candidates(target.machine),
         },
         legal,
         stages=(
