@@ -131,7 +131,7 @@ class Launches:
         self.seen.append((name, grid, block, arguments[3:]))
 
 
-@pytest.mark.parametrize(("n", "blocks"), [(64, 1), (65, 2), (1000, 16), (0, 0)])
+@pytest.mark.parametrize(("n", "blocks"), [(64, 1), (65, 2), (1000, 16)])
 def test_a_launch_follows_the_size_of_the_arguments(n, blocks, monkeypatch):
     run = cooperative(te.var("n"))
     run._module = Launches()
@@ -139,6 +139,15 @@ def test_a_launch_follows_the_size_of_the_arguments(n, blocks, monkeypatch):
     monkeypatch.setattr("tilewright.runtime.cuda.to_host", lambda source, target, stream: target)
     run(*(np.zeros((n, n), np.float32) for _ in "abc"))
     assert run._module.seen == [("matmul_0", (blocks, blocks, 1), (16, 16, 1), [n])]
+
+
+def test_an_empty_result_launches_nothing(monkeypatch):
+    run = cooperative(te.var("n"))
+    run._module = Launches()
+    monkeypatch.setattr("tilewright.runtime.cuda.to_device", lambda array, stream: tw.array(array))
+    monkeypatch.setattr("tilewright.runtime.cuda.to_host", lambda source, target, stream: target)
+    run(*(np.zeros((0, 0), np.float32) for _ in "abc"))
+    assert run._module.seen == []
 
 
 def wrong(run, *args):

@@ -31,6 +31,7 @@ ORDER = (
     "softmax",
     "tensorize",
     "gpu_race",
+    "accelerator",
     "model_to_c",
     "graph_pass",
     "miniature",

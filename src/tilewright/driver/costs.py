@@ -111,25 +111,26 @@ def recorded_times(database: str | Path | Database | None) -> Measured | None:
     if path is None or not path.exists():
         return None
     try:
-        return RecordedTimes(Database(path), is_own=True)
+        Database(path).close()
     except UserError:
         return None
+    return RecordedTimes(path)
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class RecordedTimes:
-    """Times of a database, which is closed with this object if it is its own."""
+    """Times of a database, or of a file that is opened for each question and left to others."""
 
-    database: Database
-    is_own: bool = False
+    source: Database | Path
 
     def __call__(self, job: Job) -> float | None:
+        key = task_key(job)
         try:
-            seconds = self.database.measured(task_key(job))
+            if isinstance(self.source, Database):
+                seconds = self.source.measured(key)
+            else:
+                with Database(self.source) as database:
+                    seconds = database.measured(key)
         except UserError:  # locked or damaged meanwhile: no reason for a model not to compile
             return None
         return None if seconds is None else seconds * 1e9
-
-    def __del__(self) -> None:
-        if self.is_own:
-            self.database.close()
