@@ -5,7 +5,8 @@
 Multipliers follow from the RTL: two products of the array share one, a lane of the ALU has four for
 its product of 32 bits and one for `mac`. Memories follow from their shapes and from what a block
 memory can be. Look-up tables are a sum over lanes, products, bytes of the bus and memories that are
-too shallow for blocks; its coefficients are fitted to yosys runs (`bench/accel_area.py`).
+too shallow for blocks; the coefficients are rough, and `bench/accel_area.py --synthesize --luts`
+fits others to what yosys counts.
 """
 
 from __future__ import annotations
