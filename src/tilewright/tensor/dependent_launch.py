@@ -13,8 +13,6 @@ without it may end before those it depends on, and what waits for it would not w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tilewright.base.dtype import BOOL
 from tilewright.tensor.ir import (
     THREAD,
@@ -32,7 +30,7 @@ from tilewright.tensor.ir import (
     Stmt,
 )
 from tilewright.tensor.scopes import Owner
-from tilewright.tensor.visit import exprs, walk, written_buffers
+from tilewright.tensor.visit import exprs, kernels_of, walk, written_buffers
 
 WAIT, LAUNCH = Call("grid.wait", (), BOOL), Call("grid.launch", (), BOOL)
 WEIGHTS = "weights"  # attribute: positions of the parameters that nothing writes while models run
@@ -57,17 +55,6 @@ def is_early(stmt: Stmt, weights: set[Buffer]) -> bool:
 
 def _is_shown(buffer: Buffer) -> bool:
     return buffer.memory.owner is Owner.DEVICE
-
-
-def kernels_of(root: Stmt) -> Iterator[For]:
-    """The outermost thread loops."""
-    stack = [root]
-    while stack:
-        stmt = stack.pop()
-        if isinstance(stmt, For) and stmt.kind == THREAD:
-            yield stmt
-        else:
-            stack.extend(reversed(stmt.children()))
 
 
 def fault_of(fn: Function) -> tuple[Stmt, str] | None:

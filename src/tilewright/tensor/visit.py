@@ -15,6 +15,7 @@ from dataclasses import replace
 from tilewright import sym
 from tilewright.sym import Expr, Var
 from tilewright.tensor.ir import (
+    THREAD,
     Address,
     Alloc,
     Block,
@@ -259,3 +260,14 @@ def output_buffers(fn: Function) -> dict[Buffer, None]:
             return {param: None for param in chosen if isinstance(param, Buffer)}
     written = written_buffers(fn.body)
     return {buffer: None for buffer in fn.buffers if buffer in written}
+
+
+def kernels_of(root: Stmt) -> Iterator[For]:
+    """The outermost thread loops."""
+    stack = [root]
+    while stack:
+        stmt = stack.pop()
+        if isinstance(stmt, For) and stmt.kind == THREAD:
+            yield stmt
+        else:
+            stack.extend(reversed(stmt.children()))

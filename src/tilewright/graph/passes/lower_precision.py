@@ -61,7 +61,7 @@ def lower_precision_tf32(module: Module, ctx: PassContext) -> Module:
 
 
 def matmul_tf32(node: Node, scope: Scope) -> Replacement:
-    """A product of matrices of f32."""
+    """A GEMM of f32 operands."""
     a, b = node.inputs if node.op == "matmul" else (None, None)
     if a is None or b is None or a.tensor.dtype is not F32 or node.get("tf32"):
         return None

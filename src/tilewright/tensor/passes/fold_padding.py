@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
-from tilewright.sym import And, Const, Expr, Lt, Select
+from tilewright.sym import Const, Select, conjuncts
 from tilewright.tensor.intrin import intrinsic
 from tilewright.tensor.ir import (
     Block,
@@ -87,7 +87,7 @@ def padding_of(stmt: Stmt, fn: Function) -> Padding | None:
         return None
     if index != tuple([it.var for it in stmt.iters]):
         return None
-    tests = set(_tests(cond))
+    tests = set(conjuncts(cond))
     whole = inside.buffer.shape
     allowed = {sym.lt(at, dim) for at, dim in zip(index, whole, strict=True)}
     grown = [
@@ -98,17 +98,6 @@ def padding_of(stmt: Stmt, fn: Function) -> Padding | None:
     if tests != set(grown) or not tests <= allowed:
         return None
     return Padding(stmt, stmt.body.buffer, inside.buffer)
-
-
-def _tests(cond: Expr) -> list[Expr]:
-    stack, found = [cond], []
-    while stack:
-        node = stack.pop()
-        if isinstance(node, And):
-            stack += node.children()
-        else:
-            found.append(node)
-    return found if all(isinstance(test, Lt) for test in found) else []
 
 
 def is_only_copied(

@@ -21,7 +21,7 @@ from dataclasses import astuple, dataclass, replace
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
-from tilewright.sym import And, Const, Expr, Select, Var
+from tilewright.sym import Const, Expr, Select, Var, conjuncts
 from tilewright.tensor.ir import (
     Address,
     Block,
@@ -206,7 +206,7 @@ class _Places:
         given = (
             set()
             if cond is None
-            else {sym.simplify(sym.substitute(test, self.zeros), ctx) for test in _tests(cond)}
+            else {sym.simplify(sym.substitute(test, self.zeros), ctx) for test in conjuncts(cond)}
             - {sym.TRUE}
         )
         return given == inside
@@ -215,17 +215,6 @@ class _Places:
 def _first(start: int, stop: int, holds: Callable[[int], bool]) -> int:
     """The first number from `start` on for which something holds, or `stop`."""
     return next((at for at in range(start, stop) if holds(at)), stop)
-
-
-def _tests(cond: Expr) -> list[Expr]:
-    stack, found = [cond], []
-    while stack:
-        node = stack.pop()
-        if isinstance(node, And):
-            stack += node.children()
-        else:
-            found.append(node)
-    return found
 
 
 def places_of(g: Geometry, m: Expr, k: Expr) -> tuple[Expr, ...]:

@@ -40,7 +40,7 @@ from tilewright.tensor.schedule.analysis.inverse import told
 from tilewright.tensor.schedule.analysis.refusal import refuse
 from tilewright.tensor.schedule.analysis.tree import loop_ranges
 from tilewright.tensor.scopes import MemoryScope, Owner
-from tilewright.tensor.visit import walk
+from tilewright.tensor.visit import kernels_of, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ MOVING = frozenset(
 
 def check_kernels(fn: Function, made: Function) -> None:
     """The kernels of `made`, which is about to take the place of `fn`, mean what they meant."""
-    for root in _kernels(made.body):
+    for root in kernels_of(made.body):
         touched: dict[Buffer, list[_Access]] = {}
         axes: dict[str, None] = {}
         for access in _accesses(root):
@@ -103,16 +103,6 @@ def _common_loops(users: list[_Access]) -> list[For]:
         for loops in zip(*[user.loops for user in users], strict=False)
         if all(loop is loops[0] for loop in loops)
     ]
-
-
-def _kernels(body: Stmt) -> Iterator[For]:
-    stack = [body]
-    while stack:
-        stmt = stack.pop()
-        if isinstance(stmt, For) and stmt.kind == THREAD:
-            yield stmt
-        else:
-            stack.extend(reversed(stmt.children()))
 
 
 _Place = tuple[Stmt, tuple[For, ...], dict[str, For], tuple[Block, ...]]
