@@ -7,9 +7,6 @@
     registers.give / take                a warpgroup hands registers to others
     wgmma.clear / tile / round           sums of 64 x n in registers: zero, add a product, store
     wgmma.rows                           sums exchanged, for an epilogue
-    wgmma.forget / attend                a step of attention, its weights in registers
-    wgmma.start / weigh / wait / powers  the same, its products under way while powers are computed
-    role.lag                             a warpgroup begins behind another
 
 A thread of a warpgroup, of warp w and lane l, holds of a 64 x n tile in register 4 j + 2 h + e the
 element of row 16 w + l / 4 + 8 h and column 8 j + 2 (l % 4) + e.
@@ -17,7 +14,6 @@ element of row 16 w + l / 4 + 8 h and column 8 j + 2 (l % 4) + e.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,7 +23,7 @@ from tilewright.base.errors import Unsupported
 from tilewright.codegen import wgmma
 from tilewright.codegen.builder import Value, i1, i32, i64
 from tilewright.codegen.handlers import Emitting
-from tilewright.intrin.hopper import HELD, OPERANDS, PAIR, QUAD, ROW_BYTES, RUN, M
+from tilewright.intrin.hopper import HELD, OPERANDS, QUAD, ROW_BYTES, RUN, M
 from tilewright.sym import Const, Expr, Var
 from tilewright.tensor.ir import Address, Buffer, Call, Eval, Stmt
 from tilewright.tensor.visit import exprs
@@ -71,10 +67,10 @@ def _windows_of(tile: Expr, source: Expr, pixels: Expr, *rest: Expr) -> TileMap:
     assert isinstance(source, Address)
     columns = ROW_BYTES // source.buffer.dtype.size_bytes
     height, width, channels, pad_y, pad_x, *others = rest[7:]
-    upper_y, upper_x, step_y, step_x = (_number(other) for other in others)
-    corners = (-_number(pad_y), -_number(pad_x), upper_y, upper_x, step_y, step_x)
-    buffer, many = source.buffer, _number(channels)
-    return TileMap(buffer, _number(pixels), columns, height, width, True, many, corners)
+    upper_y, upper_x, step_y, step_x = (known_number(other) for other in others)
+    corners = (-known_number(pad_y), -known_number(pad_x), upper_y, upper_x, step_y, step_x)
+    buffer, many = source.buffer, known_number(channels)
+    return TileMap(buffer, known_number(pixels), columns, height, width, True, many, corners)
 
 
 def _map_of(
@@ -94,7 +90,7 @@ def _map_of(
     for dim in source.buffer.shape:
         whole = sym.mul(whole, dim)
     is_batched = sym.simplify(whole) is not sym.simplify(sym.mul(height, width))
-    return TileMap(source.buffer, _number(rows), columns, height, width, is_batched)
+    return TileMap(source.buffer, known_number(rows), columns, height, width, is_batched)
 
 
 def gives_registers(root: Stmt) -> bool:
@@ -107,7 +103,7 @@ def emit(e: Emitting, node: Call, is_statement: bool) -> Value:
     return Value("void", "")
 
 
-def _number(expr: Expr) -> int:
+def known_number(expr: Expr) -> int:
     found = sym.simplify(expr)
     if not isinstance(found, Const):
         raise Unsupported(
@@ -118,7 +114,7 @@ def _number(expr: Expr) -> int:
     return int(found.value)
 
 
-def _shared(e: Emitting, at: Expr) -> Value:
+def shared_pointer(e: Emitting, at: Expr) -> Value:
     """An address in shared memory."""
     return e.b.value(SHARED, f"addrspacecast {e.pointer(at)} to {SHARED}")
 
@@ -141,17 +137,17 @@ def _init(e: Emitting, barriers: Expr, slots: Expr, arrivals: Expr) -> None:
     first = _is_first_lane(e, THREADS - 1)
     row = e.b.call("llvm.nvvm.read.ptx.sreg.tid.y", "i32")
     first = e.b.op("and", first, e.b.compare("icmp eq", row, i32(0)))
-    base = _shared(e, barriers)
+    base = shared_pointer(e, barriers)
     with e.b.when(first):
-        for slot in range(_number(slots)):
+        for slot in range(known_number(slots)):
             at = e.b.value(SHARED, f"getelementptr i64, {base}, i64 {slot}")
-            e.b.call("llvm.nvvm.mbarrier.init.shared", "void", at, i32(_number(arrivals)))
+            e.b.call("llvm.nvvm.mbarrier.init.shared", "void", at, i32(known_number(arrivals)))
         e.b.line('call void asm sideeffect "fence.mbarrier_init.release.cluster;", "~{memory}"()')
 
 
 def _wait(e: Emitting, barrier: Expr, phase: Expr) -> None:
     """Until the phase is over."""
-    at, parity = _shared(e, barrier), _narrow(e, phase)
+    at, parity = shared_pointer(e, barrier), _narrow(e, phase)
     name = "llvm.nvvm.mbarrier.try.wait.parity.scope.cta.space.cta"
 
     def waiting() -> Value:
@@ -163,12 +159,12 @@ def _wait(e: Emitting, barrier: Expr, phase: Expr) -> None:
 
 def _expect(e: Emitting, barrier: Expr, size: Expr) -> None:
     name = "llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta"
-    e.b.call(name, "i64", _shared(e, barrier), i32(_number(size)))
+    e.b.call(name, "i64", shared_pointer(e, barrier), i32(known_number(size)))
 
 
 def _arrive(e: Emitting, barrier: Expr) -> None:
     """Once for each warp."""
-    at = _shared(e, barrier)
+    at = shared_pointer(e, barrier)
     with e.b.when(_is_first_lane(e, 31)):
         e.b.call("llvm.nvvm.mbarrier.arrive.scope.cta.space.cta", "i64", at, i32(1))
 
@@ -176,7 +172,7 @@ def _arrive(e: Emitting, barrier: Expr) -> None:
 def _registers(direction: str) -> Callable[[Emitting, Expr], None]:
     def set_registers(e: Emitting, count: Expr) -> None:
         name = f"llvm.nvvm.setmaxnreg.{direction}.sync.aligned.u32"
-        e.b.call(name, "void", i32(_number(count)))
+        e.b.call(name, "void", i32(known_number(count)))
 
     return set_registers
 
@@ -192,12 +188,14 @@ def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest:
     places = [sym.floormod(index, width), row]
     if made.is_batched:
         places.append(sym.floordiv(index, sym.mul(height, width)))
-    remote = e.b.value("ptr addrspace(7)", f"addrspacecast {_shared(e, tile)} to ptr addrspace(7)")
+    remote = e.b.value(
+        "ptr addrspace(7)", f"addrspacecast {shared_pointer(e, tile)} to ptr addrspace(7)"
+    )
     e.b.call(
         f"llvm.nvvm.cp.async.bulk.tensor.g2s.tile.{len(places)}d",
         "void",
         remote,
-        _shared(e, barrier),
+        shared_pointer(e, barrier),
         e.tile_maps[made],
         *(_narrow(e, sym.simplify(place)) for place in places),
         Value("i16", "0"),
@@ -212,19 +210,19 @@ def _clear_rows(
     e: Emitting, tile: Expr, filled: Expr, rows: Expr, boxes: Expr, threads: Expr
 ) -> None:
     """Sixteen bytes of each thread at a time; made known to the matrix units."""
-    b, wide, there = e.b, 16, _number(threads)
-    each = (_number(rows) - _number(filled)) * ROW_BYTES // wide  # of a box
-    whole = each * _number(boxes)
+    b, wide, there = e.b, 16, known_number(threads)
+    each = (known_number(rows) - known_number(filled)) * ROW_BYTES // wide  # of a box
+    whole = each * known_number(boxes)
     row = b.call("llvm.nvvm.read.ptx.sreg.tid.y", "i32")
     lane = b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
     thread = b.op("add", b.op("mul", row, i32(THREADS)), lane)
-    base = _shared(e, tile)
+    base = shared_pointer(e, tile)
     zeros = Value("<4 x i32>", "zeroinitializer")
     for turn in range(-(-whole // there)):
         at = b.op("add", thread, i32(turn * there))
         box, inner = b.op("udiv", at, i32(each)), b.op("urem", at, i32(each))
-        skipped = b.op("mul", box, i32(_number(rows) * ROW_BYTES))
-        place = b.op("add", b.op("mul", inner, i32(wide)), i32(_number(filled) * ROW_BYTES))
+        skipped = b.op("mul", box, i32(known_number(rows) * ROW_BYTES))
+        place = b.op("add", b.op("mul", inner, i32(wide)), i32(known_number(filled) * ROW_BYTES))
         offset = b.op("add", skipped, place)
         target = b.value(SHARED, f"getelementptr i8, {base}, {offset}")
         with b.when(b.compare("icmp ult", at, i32(whole))):
@@ -234,14 +232,16 @@ def _clear_rows(
 
 def _load_window(e: Emitting, tile: Expr, source: Expr, pixels: Expr, *rest: Expr) -> None:
     barrier, *places = rest[:7]
-    remote = e.b.value("ptr addrspace(7)", f"addrspacecast {_shared(e, tile)} to ptr addrspace(7)")
+    remote = e.b.value(
+        "ptr addrspace(7)", f"addrspacecast {shared_pointer(e, tile)} to ptr addrspace(7)"
+    )
     numbers = [_narrow(e, sym.simplify(place)) for place in places]
     offsets = [e.b.convert("trunc", number, "i16") for number in numbers[4:]]
     e.b.call(
         "llvm.nvvm.cp.async.bulk.tensor.g2s.im2col.4d",
         "void",
         remote,
-        _shared(e, barrier),
+        shared_pointer(e, barrier),
         e.tile_maps[_windows_of(tile, source, pixels, *rest)],
         *numbers[:4],
         *offsets,
@@ -256,26 +256,26 @@ def _load_window(e: Emitting, tile: Expr, source: Expr, pixels: Expr, *rest: Exp
 # --------------------------------------------------------------------------- products
 
 
-def _sums(e: Emitting, tile: Expr, n: int) -> list[Value]:
+def sum_registers(e: Emitting, tile: Expr, n: int) -> list[Value]:
     """The addresses of a thread's part of a tile."""
     assert isinstance(tile, Address)
     (index,) = tile.index
-    offset = _number(index)
+    offset = known_number(index)
     assert offset % (64 * n) == 0
     pointer = e.memories[tile.buffer].pointer
     first = offset // THREADS
     return [e.b.offset("float", pointer, i64(first + at)) for at in range(n // 2)]
 
 
-def _clear(e: Emitting, tile: Expr, n: Expr) -> None:
-    for register in _sums(e, tile, _number(n)):
+def clear(e: Emitting, tile: Expr, n: Expr) -> None:
+    for register in sum_registers(e, tile, known_number(n)):
         e.b.store(Value("float", "0.0"), register)
 
 
-def _descriptor(e: Emitting, operand: Expr, apart_bytes: int = 16) -> Value:
+def operand_descriptor(e: Emitting, operand: Expr, apart_bytes: int = 16) -> Value:
     """A tile of rows of 128 bytes: eight rows are 1024 bytes, swizzled. Where rows run along k,
     `apart_bytes` are between boxes of columns."""
-    address = e.b.value("i32", f"ptrtoint {_shared(e, operand)} to i32")
+    address = e.b.value("i32", f"ptrtoint {shared_pointer(e, operand)} to i32")
     start = e.b.op("lshr", e.b.op("and", address, i32(0x3FFFF)), i32(4))
     layout = apart_bytes >> 4 << 16 | (8 * ROW_BYTES >> 4) << 32 | 1 << 62
     return e.b.op("or", e.b.convert("zext", start, "i64"), i64(layout))
@@ -330,8 +330,8 @@ def _eval_of(stmt: Stmt) -> Call | None:
 def _tile(*, waits: bool) -> Callable[[Emitting, Expr, Expr, Expr, Expr, Expr], None]:
     def emit_tile(e: Emitting, tile: Expr, a: Expr, b: Expr, n: Expr, along_n: Expr) -> None:
         """All of a tile's depth in one piece of assembly: nothing touches the sums in between."""
-        along = bool(_number(along_n))
-        _products(e, tile, _number(n), [(a, b)], starts=False, along_n=along, waits=waits)
+        along = bool(known_number(along_n))
+        _products(e, tile, known_number(n), [(a, b)], starts=False, along_n=along, waits=waits)
 
     return emit_tile
 
@@ -342,8 +342,8 @@ def _tiles(*, waits: bool) -> Callable[..., None]:
     ) -> None:
         """Several products of a sum, the first of which may start it."""
         pairs = list(zip(operands[::2], operands[1::2], strict=True))
-        along, first = bool(_number(along_n)), bool(_number(starts))
-        _products(e, tile, _number(n), pairs, starts=first, along_n=along, waits=waits)
+        along, first = bool(known_number(along_n)), bool(known_number(starts))
+        _products(e, tile, known_number(n), pairs, starts=first, along_n=along, waits=waits)
 
     return emit_tiles
 
@@ -359,14 +359,14 @@ def _products(
     waits: bool,
 ) -> None:
     """Sums += A B; B has neighbours along k, or along n in boxes of a row's length."""
-    registers = _sums(e, tile, width)
+    registers = sum_registers(e, tile, width)
     before = [] if starts else [e.b.load("float", register) for register in registers]
     at = len(registers) + len(before)
-    lines, operands = _multiplied(e, width, 0, at, pairs, starts=starts, along_n=along_n)
-    _assembled(e, [*lines, *_committed(waits)], registers, before, operands)
+    lines, operands = multiplied(e, width, 0, at, pairs, starts=starts, along_n=along_n)
+    assembled(e, [*lines, *committed(waits)], registers, before, operands)
 
 
-def _multiplied(
+def multiplied(
     e: Emitting,
     width: int,
     sums_at: int,
@@ -390,7 +390,7 @@ def _multiplied(
     apart = depth * ROW_BYTES if along_n else 16
     for a, b in pairs:
         left = operands_at + len(operands)
-        operands += [_descriptor(e, a), _descriptor(e, b, apart)]
+        operands += [operand_descriptor(e, a), operand_descriptor(e, b, apart)]
         for at in range(depth // step):
             move = step * size * at >> 4
             down = step * ROW_BYTES * at >> 4 if along_n else move
@@ -400,13 +400,13 @@ def _multiplied(
     return lines, operands
 
 
-def _committed(waits: bool) -> list[str]:
+def committed(waits: bool) -> list[str]:
     """The end of a group of products, and the wait for all groups."""
     wait = ["wgmma.wait_group.sync.aligned 0;"] if waits else []
     return ["wgmma.commit_group.sync.aligned;", *wait]
 
 
-def _assembled(
+def assembled(
     e: Emitting,
     lines: list[str],
     registers: list[Value],
@@ -434,8 +434,8 @@ def _assembled(
 def _round(e: Emitting, tile: Expr, memory: Expr, row_stride: Expr, n: Expr) -> None:
     """Rounded to the result's type: pairs of neighbours, or sixteen bytes of each thread."""
     assert isinstance(memory, Address)
-    if memory.buffer.dtype.size_bytes == 2 and _number(n) % 32 == 0:
-        _round_wide(e, tile, memory, row_stride, _number(n))
+    if memory.buffer.dtype.size_bytes == 2 and known_number(n) % 32 == 0:
+        _round_wide(e, tile, memory, row_stride, known_number(n))
         return
     b, element = e.b, {"bf16": "bfloat", "f16": "half", "f32": "float"}[memory.buffer.dtype.name]
     thread = b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
@@ -443,12 +443,12 @@ def _round(e: Emitting, tile: Expr, memory: Expr, row_stride: Expr, n: Expr) -> 
     row = b.op("add", b.op("shl", warp, i32(4)), b.op("lshr", lane, i32(2)))
     column = b.op("shl", b.op("and", lane, i32(3)), i32(1))
     base, stride = e.pointer(memory), e.expr(row_stride)
-    registers = _sums(e, tile, _number(n))
+    registers = sum_registers(e, tile, known_number(n))
     for h in range(2):
         down = b.convert("zext", b.op("add", row, i32(8 * h)), "i64")
         start = b.op("add", b.op("mul", down, stride), b.convert("zext", column, "i64"))
         line = b.offset(element, base, start)
-        for j in range(_number(n) // 8):
+        for j in range(known_number(n) // 8):
             pair = Value("<2 x float>", "undef")
             for at in range(2):
                 value = b.load("float", registers[4 * j + 2 * h + at])
@@ -469,7 +469,7 @@ def _round_wide(e: Emitting, tile: Expr, memory: Address, row_stride: Expr, n: i
     column = b.op("shl", b.op("and", lane, i32(3)), i32(3))
     bits = [b.compare("icmp ne", b.op("and", lane, i32(1 << at)), i32(0)) for at in range(2)]
     base, stride = e.pointer(memory), e.expr(row_stride)
-    registers = _sums(e, tile, n)
+    registers = sum_registers(e, tile, n)
     for h in range(2):
         down = b.convert("zext", b.op("add", row, i32(8 * h)), "i64")
         start = b.op("add", b.op("mul", down, stride), b.convert("zext", column, "i64"))
@@ -513,10 +513,10 @@ def _exchanged(e: Emitting, values: list[Value], bit: int, is_set: Value) -> lis
 def _rows(e: Emitting, tile: Expr, rows: Expr, n: Expr) -> None:
     """Sums as they come, exchanged so that each thread has runs of eight neighbours of a row."""
     assert isinstance(rows, Address)
-    b, width = e.b, _number(n)
+    b, width = e.b, known_number(n)
     lane = b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
     bits = [b.compare("icmp ne", b.op("and", lane, i32(1 << at)), i32(0)) for at in range(2)]
-    registers, pointer = _sums(e, tile, width), e.memories[rows.buffer].pointer
+    registers, pointer = sum_registers(e, tile, width), e.memories[rows.buffer].pointer
     for h in range(2):
         for group in range(width // 32):
             first = 16 * group + 2 * h
@@ -557,263 +557,6 @@ def place_of(buffer: Buffer, index: Expr, thread: Var) -> Expr:
     return sym.simplify(held.register(row, column, n), ctx)
 
 
-# --------------------------------------------------------------------------- attention
-
-LOG2_E = 1.4426950408889634
-
-
-def _forget(e: Emitting, top: Expr, total: Expr, sums: Expr, features: Expr) -> None:
-    b = e.b
-    for at, start in ((top, "0xFFF0000000000000"), (total, "0.0")):
-        for register in _row(e, at):
-            b.store(Value("float", start), register)
-    _clear(e, sums, features)
-
-
-def _row(e: Emitting, at: Expr) -> list[Value]:
-    """The addresses of a thread's two numbers of rows."""
-    assert isinstance(at, Address)
-    pointer = e.memories[at.buffer].pointer
-    return [e.b.offset("float", pointer, i64(half)) for half in range(2)]
-
-
-def _attend(
-    e: Emitting,
-    scores: Expr,
-    values: Expr,
-    top: Expr,
-    total: Expr,
-    sums: Expr,
-    keys: Expr,
-    features: Expr,
-) -> None:
-    """Powers of the scores below a running maximum, packed as the left operand of a product."""
-    outputs = _sums(e, sums, _number(features))
-    assert isinstance(values, Address)
-    powers, fades = _powers_of(e, scores, top, total, _number(keys))
-    _fade(e, outputs, fades)
-    packed = _packed(e, powers, values.buffer)
-    _weighed(e, outputs, packed, values, _number(keys), waits=True)
-
-
-def _powers_of(
-    e: Emitting, scores: Expr, top: Expr, total: Expr, count: int
-) -> tuple[list[Value], list[Value]]:
-    """Powers of scores, and by what the sums of both rows fade."""
-    b = e.b
-    held = [b.load("float", register) for register in _sums(e, scores, count)]
-    powers: dict[int, Value] = {}
-    fades = []
-    for half, (m, l) in enumerate(zip(_row(e, top), _row(e, total), strict=True)):
-        mine = [at for at in range(len(held)) if at // 2 % 2 == half]
-        before = b.load("float", m)
-        new = _combined(e, [before, *(held[at] for at in mine)], "llvm.maxnum.f32")
-        for apart in (1, 2):
-            other = _from_lane(e, new, apart)
-            new = b.call("llvm.maxnum.f32", "float", new, other)
-        b.store(new, m)
-        none = b.compare("fcmp oeq", new, Value("float", "0xFFF0000000000000"))
-        below = b.op("fmul", b.select(none, Value("float", "0.0"), new), _float(-LOG2_E))
-        for at in mine:
-            powers[at] = _power(e, held[at], below)
-        fades.append(_power(e, before, below))
-        part = _combined(e, [powers[at] for at in mine], "fadd")
-        for apart in (1, 2):
-            part = b.op("fadd", part, _from_lane(e, part, apart))
-        b.store(b.op("fadd", b.op("fmul", b.load("float", l), fades[half]), part), l)
-    return [powers[at] for at in range(len(held))], fades
-
-
-def _fade(e: Emitting, outputs: list[Value], fades: list[Value]) -> None:
-    b = e.b
-    for at, register in enumerate(outputs):
-        b.store(b.op("fmul", b.load("float", register), fades[at // 2 % 2]), register)
-
-
-def _lefts(e: Emitting, left: Expr, keys: int) -> list[Value]:
-    """The addresses of a thread's part of a left operand, of pairs."""
-    assert isinstance(left, Address)
-    pointer = e.memories[left.buffer].pointer
-    return [e.b.offset("i32", pointer, i64(at)) for at in range(keys * M // THREADS // PAIR)]
-
-
-def _powers(
-    e: Emitting,
-    scores: Expr,
-    top: Expr,
-    total: Expr,
-    sums: Expr,
-    left: Expr,
-    keys: Expr,
-    features: Expr,
-) -> None:
-    """A step of attention up to its product with values, which `weigh` starts; the one before is
-    awaited here, when powers are there: both run at a time."""
-    assert isinstance(left, Address)
-    outputs, lefts = _sums(e, sums, _number(features)), _lefts(e, left, _number(keys))
-    powers, fades = _powers_of(e, scores, top, total, _number(keys))
-    # The left operand of the product before is in use until then.
-    given = [e.b.load("float", register) for register in outputs]
-    used = [e.b.load("i32", register) for register in lefts]
-    held = _awaited(e, 0, [*given, *powers, *fades, *used])
-    for register, value in zip(outputs, held, strict=False):
-        e.b.store(value, register)
-    made = held[len(given) :]
-    _fade(e, outputs, made[len(powers) :])
-    for register, value in zip(lefts, _packed(e, made[: len(powers)], left.buffer), strict=True):
-        e.b.store(value, register)
-
-
-def _wait_for(e: Emitting, tile: Expr, n: Expr, later: Expr) -> None:
-    """Sums are there, of all groups of products but some that came later."""
-    registers = _sums(e, tile, _number(n))
-    held = _awaited(e, _number(later), [e.b.load("float", register) for register in registers])
-    for register, value in zip(registers, held, strict=True):
-        e.b.store(value, register)
-
-
-def _awaited(e: Emitting, later: int, values: list[Value]) -> list[Value]:
-    """The values behind a wait: what was made before stays before, what uses them comes after."""
-    made = "{ " + ", ".join(value.type for value in values) + " }"
-    names = {"float": "f", "i32": "r"}
-    outputs = ",".join(f"={names[value.type]}" for value in values)
-    ties = ",".join(str(at) for at in range(len(values)))
-    shown = ", ".join(str(value) for value in values)
-    after = e.b.value(
-        made,
-        f'call {made} asm sideeffect "wgmma.wait_group.sync.aligned {later};", '
-        f'"{outputs},{ties},~{{memory}}"({shown}) convergent',
-    )
-    return [e.b.value(value.type, f"extractvalue {after}, {at}") for at, value in enumerate(values)]
-
-
-def _weigh(
-    e: Emitting, sums: Expr, left: Expr, values: Expr, keys: Expr, features: Expr, waits: Expr
-) -> None:
-    """Sums += left operand x values."""
-    assert isinstance(values, Address)
-    packed = [e.b.load("i32", register) for register in _lefts(e, left, _number(keys))]
-    outputs = _sums(e, sums, _number(features))
-    _weighed(e, outputs, packed, values, _number(keys), waits=bool(_number(waits)))
-
-
-def _combined(e: Emitting, values: list[Value], op: str) -> Value:
-    """All of them, in pairs: short chains."""
-    while len(values) > 1:
-        pairs = [values[at : at + 2] for at in range(0, len(values), 2)]
-        values = [
-            pair[0]
-            if len(pair) == 1
-            else e.b.op(op, *pair)
-            if op == "fadd"
-            else e.b.call(op, "float", *pair)
-            for pair in pairs
-        ]
-    return values[0]
-
-
-def _lag(e: Emitting, cycles: Expr) -> None:
-    """Wait for so many cycles."""
-    lines = (
-        "{ .reg .u32 begun, now; .reg .pred early;",
-        "mov.u32 begun, %clock;",
-        "LAG${:uid}: mov.u32 now, %clock;",
-        "sub.u32 now, now, begun;",
-        "setp.lt.u32 early, now, $0;",
-        "@early bra LAG${:uid}; }",
-    )
-    text = " ".join(lines)
-    e.b.line(f'call void asm sideeffect "{text}", "r"(i32 {_number(cycles)}) convergent')
-
-
-def _float(value: float) -> Value:
-    """A number as LLVM writes floats: the bits of the same double."""
-    (rounded,) = struct.unpack("f", struct.pack("f", value))
-    return Value("float", f"0x{struct.pack('>d', rounded).hex().upper()}")
-
-
-def _power(e: Emitting, value: Value, below: Value) -> Value:
-    """e to the value, over e to what `below` stands for."""
-    exponent = e.b.call("llvm.fma.f32", "float", value, _float(LOG2_E), below)
-    return e.b.value("float", f'call float asm "ex2.approx.ftz.f32 $0, $1;", "=f,f"({exponent})')
-
-
-def _from_lane(e: Emitting, value: Value, apart: int) -> Value:
-    name = "llvm.nvvm.shfl.sync.bfly.f32"
-    return e.b.call(name, "float", i32(-1), value, i32(apart), i32(31))
-
-
-def _packed(e: Emitting, values: list[Value], like: Buffer) -> list[Value]:
-    """Pairs of neighbours, rounded to a buffer's type."""
-    b, element = e.b, {"bf16": "bfloat", "f16": "half"}[like.dtype.name]
-    packed = []
-    for first, second in zip(values[::2], values[1::2], strict=True):
-        pair = b.value("<2 x float>", f"insertelement <2 x float> undef, {first}, i32 0")
-        pair = b.value("<2 x float>", f"insertelement {pair}, {second}, i32 1")
-        rounded = b.convert("fptrunc", pair, f"<2 x {element}>")
-        packed.append(b.convert("bitcast", rounded, "i32"))
-    return packed
-
-
-def _weighed(
-    e: Emitting,
-    registers: list[Value],
-    packed: list[Value],
-    values: Address,
-    keys: int,
-    *,
-    waits: bool,
-) -> None:
-    """Sums += left operand in registers x values, whose neighbours are along n."""
-    before = [e.b.load("float", register) for register in registers]
-    lines, operands = _weighing(e, len(registers), 2 * len(registers), packed, values, keys)
-    _assembled(e, [*lines, *_committed(waits)], registers, before, operands)
-
-
-def _weighing(
-    e: Emitting, count: int, operands_at: int, packed: list[Value], values: Address, keys: int
-) -> tuple[list[str], list[Value]]:
-    """The lines of a product with values, and its operands; sums are the first registers."""
-    kind = OPERANDS[values.buffer.dtype.name]
-    step, name = kind.depth, kind.assembler
-    # Boxes of 64 columns are one behind the other; eight rows of one are 1024 bytes.
-    descriptor = _descriptor(e, values, apart_bytes=keys * ROW_BYTES)
-    sums = ", ".join(f"${at}" for at in range(count))
-    op = f"wgmma.mma_async.sync.aligned.m64n{2 * count}k{step}.f32.{name}.{name}"
-    lines = []
-    for at in range(keys // step):
-        left = ", ".join(f"${operands_at + 4 * at + part}" for part in range(4))
-        down = step * ROW_BYTES * at >> 4
-        lines.append(f"add.s64 b, ${operands_at + len(packed)}, {down};")
-        lines.append(f"{op} {{{sums}}}, {{{left}}}, b, 1, 1, 1, 1;")
-    return lines, [*packed, descriptor]
-
-
-def _both(
-    e: Emitting,
-    sums: Expr,
-    left: Expr,
-    values: Expr,
-    keys: Expr,
-    features: Expr,
-    tile: Expr,
-    n: Expr,
-    *operands: Expr,
-) -> None:
-    """Products of scores and with the last step's values as two groups, the scores' first. In one
-    piece: what is between them would hold them up."""
-    assert isinstance(values, Address)
-    pairs = list(zip(operands[::2], operands[1::2], strict=True))
-    outputs, scores = _sums(e, sums, _number(features)), _sums(e, tile, _number(n))
-    packed = [e.b.load("i32", register) for register in _lefts(e, left, _number(keys))]
-    before = [e.b.load("float", register) for register in outputs]
-    count, at = len(outputs), 2 * len(outputs) + len(scores)
-    lines, given = _multiplied(e, _number(n), count, at, pairs, starts=True, along_n=False)
-    more, others = _weighing(e, count, at + len(given), packed, values, _number(keys))
-    whole = [*lines, *_committed(False), *more, *_committed(False)]
-    _assembled(e, whole, [*outputs, *scores], before, [*given, *others])
-
-
 RULES: dict[str, Callable[..., None]] = {
     "mbarrier.init": _init,
     "mbarrier.wait": _wait,
@@ -824,21 +567,11 @@ RULES: dict[str, Callable[..., None]] = {
     "tile.clear": _clear_rows,
     "tma.load": _load,
     "tma.window": _load_window,
-    "wgmma.clear": _clear,
+    "wgmma.clear": clear,
     "wgmma.tile": _tile(waits=True),
     "wgmma.start": _tile(waits=False),
     JOINED["wgmma.tile"]: _tiles(waits=True),
     JOINED["wgmma.start"]: _tiles(waits=False),
     "wgmma.round": _round,
     "wgmma.rows": _rows,
-    "wgmma.forget": _forget,
-    "wgmma.attend": _attend,
-    "wgmma.powers": _powers,
-    "wgmma.weigh": _weigh,
-    BOTH: _both,
-    "wgmma.wait": _wait_for,
-    "role.lag": _lag,
 }
-
-# What instructions of other units on the same tiles and sums are emitted with.
-known_number, shared_pointer, sum_registers = _number, _shared, _sums

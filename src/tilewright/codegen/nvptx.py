@@ -15,7 +15,7 @@ from types import MappingProxyType
 from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.target import Target
-from tilewright.codegen import ampere, hardware, hopper, llvm, wgmma
+from tilewright.codegen import ampere, hardware, hopper, hopper_attention, llvm, wgmma
 from tilewright.codegen.builder import ModuleText, Value, i64
 from tilewright.codegen.emitter import Emitter, flat_index
 from tilewright.codegen.facts import as_ramp
@@ -363,6 +363,7 @@ HANDLERS = Handlers(
         **hardware.CALLS,
         wgmma.PREFIX: wgmma.emit,
         **dict.fromkeys(hopper.RULES, hopper.emit),
+        **dict.fromkeys(hopper_attention.RULES, hopper_attention.emit),
         **dict.fromkeys(ampere.RULES, ampere.emit),
         "barrier.shared": _barrier,
         POWER: _power_of_two,
