@@ -88,6 +88,8 @@ class Machine:
     memory_lines_ahead: int = 32  # the same, from beyond L2
     prefetch_streams: int = 16  # rows at a time that the hardware prefetchers follow
     exposed_share: float = 0.1  # of a transfer that prefetching does not hide
+    exposed_rows_share: float = 1 / 3  # the same, of rows that do not follow each other
+    exposed_l2_share: float = 0.25  # of a stream out of L2 that multiply-adds beside it do not hide
     source: str = GUESSED  # known, measured or guessed
 
     @property

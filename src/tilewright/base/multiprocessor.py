@@ -50,6 +50,7 @@ class Multiprocessor:
 WARP = 32  # threads that run in step: of the programming model, not of one processor
 USUAL_THREADS = 256  # of a block where nothing asks for more or fewer
 LINE_BYTES = 128  # of its caches, and what buffers in shared memory are aligned to
+BULK_ROW_BYTES = 16  # that rows of tensors are a multiple of, where bulk copies take parts of them
 
 # A kernel that starts early finds its blocks where those before it left room, not spread evenly:
 # one that waits for memory gains a launch by it, one that computes loses more.

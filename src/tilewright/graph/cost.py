@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.base.machine import KB
 from tilewright.base.target import CPU, WASM, Target
 from tilewright.graph.ir import Node, Value
 from tilewright.graph.op import BROADCAST, COMPLEX, ELEMENTWISE, INJECTIVE, REDUCTION
@@ -31,6 +32,8 @@ class Rates:
     byte_ns: float  # moved to memory or from it
     operation_ns: float  # of arithmetic, one lane of a vector
     launch_ns: float  # one more kernel: its call, its threads meeting at the end
+    kept_bytes: int = 512 * KB  # of a value that stays in a core's cache beside what else is used
+    line_bytes: int = 64  # that caches hold and cores share
 
 
 # Where the processor is not known, or is no CPU: a byte is the unit.
@@ -46,6 +49,8 @@ def rates_of(target: Any) -> Rates:
         byte_ns=machine.cycle_ns / machine.memory_bytes_per_cycle,
         operation_ns=machine.cycle_ns / (target.lanes(32) * machine.fma_per_cycle),
         launch_ns=machine.kernel_call_ns,
+        kept_bytes=machine.l2.block_bytes,
+        line_bytes=machine.l2.line_bytes,
     )
 
 

@@ -34,10 +34,7 @@ from tilewright.graph.visit import map_graphs, users
 from tilewright.sym import Const
 
 SLOW = 3.0  # a convolution channels first takes so many times as long
-FREE_BYTES = 1.0  # a transpose that moves nothing, so that neighbours stay together
-TOGETHER_BYTES = 0.25  # between equals: work that follows a convolution stays with it
 SLOW_PLANES = 0.6  # what a depthwise convolution takes longer channels first, per byte moved
-TRANSPOSED = 2.0  # a byte that changes its place, in bytes moved
 
 Makers = dict[Value, Node]
 FIRST, LAST = "channels first", "channels last"
@@ -81,10 +78,6 @@ class _Weigher:
     def __init__(self, ctx: PassContext) -> None:
         self.ctx, self.costs, self.rates = ctx, costs_of(ctx), cost.rates_of(ctx.target)
 
-    @property
-    def together(self) -> float:
-        return TOGETHER_BYTES * self.rates.byte_ns
-
     def prices(self, node: Node, found: Following, makers: Makers) -> tuple[Price, Price] | None:
         """A kernel channels first, and last; None of a node that is as good either way."""
         if node.op not in KERNELS:
@@ -124,14 +117,14 @@ class _Weigher:
         if len(shape) < 3 or _is_constant(value, makers):
             return 0.0
         if is_free(shape):
-            return FREE_BYTES * self.rates.byte_ns
+            return self.rates.byte_ns  # nothing moves, but neighbours should stay together
         if self.costs is not None and self.costs.has_times:
             perm = channels_last(range(len(shape)))
             node = make_node("transpose", (Value(value.name, value.type),), {"perm": perm})
             prices = self.costs.measured((Candidate("transpose", alone(node)),))
             if prices is not None:
                 return prices[0].ns
-        moved_ns = cost.size_bytes(value) * TRANSPOSED * self.rates.byte_ns
+        moved_ns = 2 * cost.size_bytes(value) * self.rates.byte_ns  # read, and written
         return moved_ns + self.rates.launch_ns
 
 
@@ -176,7 +169,8 @@ def _choose(graph: Graph, able: dict[Node, Following], weigher: _Weigher) -> dic
     for node, found in able.items():
         prices = weigher.prices(node, found, makers)
         if prices is None:
-            network.edge(last, place[node], weigher.together)
+            # Between equals, what follows a convolution stays with it.
+            network.edge(last, place[node], weigher.rates.byte_ns / (1 + len(able)))
             continue
         weighed[node] = prices
         gain = prices[0].ns - prices[1].ns

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.base.dtype import F32
+from tilewright.graph.cost import NOMINAL_RATES
 from tilewright.graph.ir import Node, Value
 from tilewright.graph.match import Array, Steps, shape_of
 from tilewright.graph.types import items_of
 from tilewright.sym import Const, Expr
 
-ONE_PRODUCT = 256  # values: of more, two steps take less
 LARGEST = 1 << 23  # entries of a matrix that is worth its memory
 
 
@@ -91,9 +92,16 @@ class _Transform:
     inverse: bool
     one_sided: bool
 
+    @property
+    def _is_small(self) -> bool:
+        """Whether a cache keeps the matrix: two steps take less work, but pass over all numbers
+        more often."""
+        numbers = self.count * (self.count // 2 + 1) if self.one_sided else 2 * self.count**2
+        return 2 * numbers * F32.size_bytes <= NOMINAL_RATES.kept_bytes
+
     def of(self, x: Value) -> Value | None:
         """The transform of x, as its kind has it."""
-        if self.count <= ONE_PRODUCT or _factor(self.count) == 1:
+        if self._is_small or _factor(self.count) == 1:
             return self._at_once(x)
         if not self.one_sided:
             return self._in_two(self._fitted(x, self.count))

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from math import prod
 
 from tilewright.base.dtype import BF16, F16, F32, DType
+from tilewright.base.multiprocessor import BULK_ROW_BYTES
 from tilewright.base.passes import PassContext
 from tilewright.base.tiles import ROWS as TILE_ROWS
 from tilewright.base.tiles import tile_product
+from tilewright.graph.cost import rates_of, size_bytes
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.passes.stream_attention import fits_streams, has_streams
@@ -37,9 +38,6 @@ from tilewright.graph.views import is_view
 from tilewright.sym import ONE, Const
 
 RECURRENT = ("rnn", "gru", "lstm")
-COPIED_ELEMENTS = 8  # of 16 bits, that bulk copies of rows take a whole number of
-SHORTEST_STEPS = 16  # of a sum from which on rounding the operands pays
-LARGE_ELEMENTS = 1 << 17  # of a value that does not stay in a cache beside what else is used
 
 
 def lower_precision(module: Module, ctx: PassContext) -> Module:
@@ -79,9 +77,8 @@ def conv_tf32(node: Node, scope: Scope) -> Replacement:
     if x is None or weights is None or x.tensor.dtype is not F32:
         return None
     bias, steps = (*node.inputs[2:], None)[0], Steps(node, scope)
-    return unfolded(
-        steps, node, x, weights, bias, "matmul", multiple=COPIED_ELEMENTS // 2, tf32=True
-    )
+    whole = BULK_ROW_BYTES // F32.size_bytes
+    return unfolded(steps, node, x, weights, bias, "matmul", multiple=whole, tf32=True)
 
 
 def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
@@ -94,7 +91,9 @@ def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
         partial(recurrent, small=small),
     )
     rounded = rewrite_matches(rewrite_matches(module, rules), (flatten_rows,))
-    later = (partial(read_rounded, small=small),), (partial(round_first, small=small),)
+    kept_bytes = rates_of(ctx.target).kept_bytes
+    reading = partial(read_rounded, small=small, kept_bytes=kept_bytes)
+    later = (reading,), (partial(round_first, small=small),)
     return rewrite_matches(rewrite_matches(rounded, later[0]), later[1])
 
 
@@ -125,9 +124,8 @@ def conv(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DType) 
         return in_lines(steps, node, _rounded(steps, x, small), narrow, bias, to=F32, winograd=0)
     if streams:
         image = _rounded(steps, x, small)
-        return unfolded(
-            steps, node, image, narrow, bias, "matmul", multiple=COPIED_ELEMENTS, to=F32
-        )
+        whole = BULK_ROW_BYTES // small.size_bytes
+        return unfolded(steps, node, image, narrow, bias, "matmul", multiple=whole, to=F32)
     if fits_tiles(node, weights):
         attributes = {**dict(node.attributes), "to": F32, "winograd": 0}
         rounded = scope.new_constant(narrow, "w", node)
@@ -194,14 +192,14 @@ def recurrent(node: Node, scope: Scope, *, small: DType) -> Replacement:
     return [*steps.nodes, replace(node, inputs=(gates, rounded, *others))]
 
 
-def read_rounded(node: Node, scope: Scope, *, small: DType) -> Replacement:
+def read_rounded(node: Node, scope: Scope, *, small: DType, kept_bytes: int) -> Replacement:
     """A sum whose large operand is there in bf16, for a product, reads that."""
     if node.op != "add":
         return None
     steps = Steps(node, scope)
     given = [
         steps.add("cast", _rounded(steps, value, small), to=F32)
-        if value is not None and _is_kept(value, scope)
+        if value is not None and _is_rounded(value, scope) and size_bytes(value) >= kept_bytes
         else value
         for value in node.inputs
     ]
@@ -227,12 +225,9 @@ def round_first(node: Node, scope: Scope, *, small: DType) -> Replacement:
     return steps.done()
 
 
-def _is_kept(value: Value, scope: Scope) -> bool:
-    """Whether a large value is rounded for somebody."""
-    if value.tensor.dtype is not F32 or "cast" not in scope.users.get(value, ()):
-        return False
-    shape = shape_of(value) or ()
-    return prod(int(dim.value) if isinstance(dim, Const) else 1 for dim in shape) >= LARGE_ELEMENTS
+def _is_rounded(value: Value, scope: Scope) -> bool:
+    """Whether a value is rounded for somebody."""
+    return value.tensor.dtype is F32 and "cast" in scope.users.get(value, ())
 
 
 def _rounded_behind(steps: Steps, value: Value, small: DType) -> Value:

@@ -20,8 +20,6 @@ from tilewright.graph.match import Array
 from tilewright.graph.views import is_view, reads_views
 from tilewright.graph.visit import map_bodies, producers, users
 
-LINE_BYTES = 64  # of a cache: a row that ends within one shares it with its neighbour
-
 
 def merge_parallel_matmuls(module: Module, ctx: PassContext) -> Module:
     """Before: %a = matmul(%x, %v); %b = matmul(%x, %w).
@@ -128,10 +126,10 @@ class _Merging:
             return False
         once_ns = self.rates.byte_ns * size_bytes(x) + self.rates.launch_ns
         widths = [branch.weights.shape[1] for branch in branches]
-        if all(width * first.itemsize % LINE_BYTES == 0 for width in widths):
+        if all(width * first.itemsize % self.rates.line_bytes == 0 for width in widths):
             return True
         rows = elements(branches[0].result) / max(1, widths[0])
-        again_ns = self.rates.byte_ns * rows * LINE_BYTES * len(branches)
+        again_ns = self.rates.byte_ns * rows * self.rates.line_bytes * len(branches)
         return bool((len(branches) - 1) * once_ns > again_ns)
 
     def _merge(self, x: Value, branches: list[_Branch], merged: dict[Node, list[Node]]) -> None:

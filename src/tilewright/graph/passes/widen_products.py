@@ -8,17 +8,18 @@ few rows stay: nothing counts but reading B, which is half as long in f16.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 from tilewright.base.dtype import F16, F32
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CPU, Target
+from tilewright.graph.cost import Rates, rates_of
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.sym import Const
 
 PRODUCTS = ("matmul", "conv", "conv_transpose", "attention")
-FEW_ROWS = 8  # of a matmul: with fewer, its weights take most of the time to read
 
 
 def widen_products(module: Module, ctx: PassContext) -> Module:
@@ -26,13 +27,13 @@ def widen_products(module: Module, ctx: PassContext) -> Module:
     target = ctx.target
     if isinstance(target, Target) and target.kind != CPU:
         return module
-    return rewrite_matches(module, (_widened,))
+    return rewrite_matches(module, (partial(_widened, rates=rates_of(target)),))
 
 
-def _widened(node: Node, scope: Scope) -> Replacement:
+def _widened(node: Node, scope: Scope, *, rates: Rates) -> Replacement:
     if node.op not in PRODUCTS or len(node.outputs) != 1 or node.output.tensor.dtype is not F16:
         return None
-    if node.op == "matmul" and _has_few_rows(node.inputs[0]):
+    if node.op == "matmul" and _has_few_rows(node.inputs[0], rates):
         return None
     steps = Steps(node, scope)
     wide = [
@@ -46,9 +47,11 @@ def _is_small(value: Value | None) -> bool:
     return value is not None and value.tensor.dtype is F16
 
 
-def _has_few_rows(a: Value | None) -> bool:
-    """Whether a product's rows are known to be few."""
+def _has_few_rows(a: Value | None, rates: Rates) -> bool:
+    """Whether a product's rows are so few that converting B for each of them takes no longer than
+    reading it with twice the bytes."""
     shape = None if a is None else shape_of(a)
     if shape is None or not all(isinstance(dim, Const) for dim in shape[:-1]):
         return False
-    return prod(int(dim.value) for dim in shape[:-1] if isinstance(dim, Const)) < FEW_ROWS
+    rows = prod(int(dim.value) for dim in shape[:-1] if isinstance(dim, Const))
+    return rows * rates.operation_ns < (F32.size_bytes - F16.size_bytes) * rates.byte_ns

@@ -15,14 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.base.machine import Machine
 from tilewright.base.target import Target
 from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.cpu.gemm_model import step_cycles
 from tilewright.rules.match.nest import DYNAMIC_SPATIAL
 from tilewright.rules.space import Column
-
-GUARDED_TIMES = 2.5  # as long as others take positions that may not exist
-STREAMED_SHARE = 0.25  # of what weights take to come from L2 that multiply-adds do not hide
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ def tile_cycles(
         ):
             step = step_cycles(positions, vectors, machine)
             from_l2 = vectors * vector_bytes / machine.l2.bytes_per_cycle
-            streamed = np.maximum(step, from_l2) + STREAMED_SHARE * from_l2
+            streamed = np.maximum(step, from_l2) + machine.exposed_l2_share * from_l2
             step = np.where(is_streamed, streamed, step) + turn
             stores = 2 * problem.k_interleave * positions * vectors
             cycles += count * repeated * (problem.depth * step + stores + around)
@@ -85,10 +83,15 @@ def tile_cycles(
         rate = np.where(is_whole, machine.memory_bytes_per_cycle, machine.scattered_bytes_per_cycle)
         cycles = np.maximum(cycles, weights / rate)
     guarded = np.array([0, *problem.is_dynamic])
-    share = 1 + GUARDED_TIMES * np.sum(guarded * (tiles - 1) / 2, axis=1) / DYNAMIC_SPATIAL
+    share = 1 + guarded_times(machine) * np.sum(guarded * (tiles - 1) / 2, axis=1) / DYNAMIC_SPATIAL
     tails = np.sum(rest > 0, axis=1) + (problem.vectors % nr > 0)
     found: Column = cycles * share * (1 + TIE_SHARE * tails)
     return found
+
+
+def guarded_times(machine: Machine) -> float:
+    """How many times as long positions take that may not exist: no other overlaps with them."""
+    return machine.fma_latency_cycles / machine.fma_per_cycle
 
 
 def is_register_tile(problem: Problem, nr: Any, positions: Any, registers: int) -> Any:

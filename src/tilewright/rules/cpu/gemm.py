@@ -43,7 +43,6 @@ from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 FILLED_PANELS = 6  # of so many panels, one may be filled up with zeros
-UNPACKED_SHARE = 1 / 3  # of what packing costs, reading B in place costs per pass over it
 
 
 @dataclass(frozen=True)
@@ -341,8 +340,8 @@ def _pack(
 ) -> Column:
     """Packing B, or reading rows of it in place that L2 does not keep."""
     once = b_bytes / machine.memory_bytes_per_cycle
-    in_place = np.where(size.b_bytes <= machine.l2.block_bytes, 0, UNPACKED_SHARE * passes)
-    return np.where(is_packed, once, np.where(c["pack_b"] == UNPACKED, in_place * once, 0))
+    is_far = (c["pack_b"] == UNPACKED) & (size.b_bytes > machine.l2.block_bytes)
+    return once * np.where(is_packed, 1, np.where(is_far, machine.exposed_rows_share * passes, 0))
 
 
 def _pack_a(size: Sizes, c: Columns, machine: Machine, rows: Column, blocks: Column) -> Column:
@@ -450,7 +449,8 @@ def _prefetch(
 def apply(
     sch: Schedule, found: Contraction, plan: GemmPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
-    lanes = Sizes.of(found, context).lanes
+    size, machine = Sizes.of(found, context), context.target.machine
+    lanes, row_lines = size.lanes, ceil_div(plan.nr * size.vector_bytes, machine.l2.line_bytes)
     blocking = Blocking(
         row_tile(found, plan.mr),
         plan.nr,
@@ -468,6 +468,7 @@ def apply(
         plan.prefetch_a,
         plan.alternate,
         plan.pack_a,
+        max(1, machine.lines_ahead // row_lines),
     )
     return tiled(sch, BlockRef(found.nest.name), found, blocking)
 

@@ -30,7 +30,6 @@ from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
-PACK_PREFETCH_ROWS = 4  # of B, ahead of where they are packed: each row is lines of its own
 BEFORE, PANEL, WEIGHT, UNPACKED = "before", "panel", "weight", "none"
 
 
@@ -54,6 +53,7 @@ class Blocking:
     prefetch_a: bool  # the next rows of A
     alternate: bool = False  # every other call goes through n backwards
     pack_a: bool = False  # rows of a tile side by side
+    pack_rows_ahead: int = 1  # of B that are prefetched while others are packed
 
     @property
     def width(self) -> int:
@@ -241,7 +241,7 @@ def _lay_out(
         sch.reorder(far, *rest, lane)
     sch.vectorize(lane)
     if plan.pack_b == PANEL and contiguous and rest:
-        attempt(sch, sch.prefetch, panel, 0, rest[-1], PACK_PREFETCH_ROWS)
+        attempt(sch, sch.prefetch, panel, 0, rest[-1], plan.pack_rows_ahead)
     if plan.pack_b == BEFORE and plan.parallel != NONE:
         sch.parallel(sch.get_loops(panel)[0])
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright.base.dtype import I8, I32
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.conv_model import GUARDED_TIMES
+from tilewright.rules.cpu.conv_model import guarded_times
 from tilewright.rules.cpu.epilogue import results
 from tilewright.rules.cpu.gemm_model import MOST_TAILS, NONE, ceil_div, chain_cycles
 from tilewright.rules.match.nest import DYNAMIC_SPATIAL, fused
@@ -103,7 +103,7 @@ def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     lines = found.assumed(found.batch, 1) * math.prod(rows)
     tiles = ceil_div(last, positions)
     is_dynamic = found.size(found.out_spatial[-1]) is None
-    guarded = GUARDED_TIMES * (positions - 1) / 2 / DYNAMIC_SPATIAL if is_dynamic else 0.0
+    guarded = guarded_times(machine) * (positions - 1) / 2 / DYNAMIC_SPATIAL if is_dynamic else 0.0
     vector_bytes = context.target.vector_bytes
     moved = vector_bytes * (1 + math.prod(found.strides)) * lines * last * vectors
     work = lines * tiles * vectors * tile * (1 + guarded)

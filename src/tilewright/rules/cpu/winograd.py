@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tilewright.base.machine import LOOP_CYCLES, Machine
 from tilewright.base.target import Target
 from tilewright.graph.winograd import (
     COLUMNS,
@@ -46,13 +47,12 @@ from tilewright.rules.match.followers import followers
 from tilewright.rules.match.nest import DYNAMIC_SPATIAL, Nest, attempt, block_of, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
-from tilewright.sym import ONE, Const, Expr
+from tilewright.sym import ONE, Add, Const, Expr, Mul, Sub
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Block, annotation
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.visit import exprs
 
-TRANSFORM_CYCLES = {2: (45, 30), 4: (220, 120)}  # per tile and vector: of images, of results
-PADDING_CYCLES = 3.0  # per vector of the image that is copied
 BLOCKS, PANELS = "blocks", "panels"  # what threads share out
 
 
@@ -67,6 +67,8 @@ class Parts:
     weights: tuple[BlockRef, ...]  # the last one is what products read
     columns: BlockRef
     result: BlockRef  # what makes images of tiles, with all that was inlined behind it
+    image_operations: int  # of transforming a row or column of a tile
+    result_operations: int
 
     @property
     def size(self) -> int:
@@ -159,7 +161,14 @@ def _parts(sch: Schedule, reference: BlockRef) -> Parts | None:
     if result is None:
         return None
     chain = (weights,) if before is None else (before, weights)
-    return Parts(product, image, half, padded, chain, columns, result)
+    operations = [_operations(block_of(sch.function, each.name)) for each in (half, columns)]
+    return Parts(product, image, half, padded, chain, columns, result, *operations)
+
+
+def _operations(block: Block) -> int:
+    """Additions and multiplications of a transform, all of its results together."""
+    found = (expr for expr in exprs(block.body) if isinstance(expr, (Add, Sub, Mul)))
+    return sum(expr.dtype.is_float for expr in found)
 
 
 def _role(sch: Schedule, references: list[BlockRef], role: str) -> BlockRef | None:
@@ -257,11 +266,11 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     panels = np.where(c["once"] == 1, size.side**2 * panels, size.batch * panels)
     units = np.where(c["parallel"] == BLOCKS, size.batch * blocks, panels)
     share = np.where(c["parallel"] == NONE, 1.0, ceil_div(units, threads) / units)
-    on_image, on_result = TRANSFORM_CYCLES[size.side - 2]
+    on_image, on_result = _transform_cycles(parts, context.target)
     deep = ceil_div(size.depth, size.lanes)
     pixels = (size.tall * (size.side - 2) + 2) * (size.wide * (size.side - 2) + 2)
     transforms = size.tall * size.wide * (on_image * deep + on_result * size.vectors)
-    transforms += PADDING_CYCLES * pixels * deep
+    transforms += (LOOP_CYCLES + _pass_cycles(machine)) * pixels * deep  # padding
     return Cost.of(
         products=(np.maximum(products, again / rate) + TIE_SHARE * products) * share,
         transforms=size.batch * transforms / np.where(c["parallel"] == NONE, 1, threads),
@@ -271,6 +280,26 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
         wake=np.where(c["parallel"] == NONE, 0, machine.wake_cycles),
         unroll=size.side**2 * size.depth / c["k_unroll"],
     )
+
+
+def _transform_cycles(parts: Parts, target: Target) -> tuple[float, float]:
+    """Of a tile and a vector of channels: rows and then columns of the image, and of the result."""
+    machine, side, tile = target.machine, parts.size, parts.tile
+    image = 2 * side * parts.image_operations / machine.fma_per_cycle
+    image += side**2 * _pass_cycles(machine) + _spilled_cycles(side * side, target)
+    result = (side + tile) * parts.result_operations / machine.fma_per_cycle
+    result += side**2 / machine.loads_per_cycle + tile**2 / machine.stores_per_cycle
+    return image, result + _spilled_cycles(side * tile, target)
+
+
+def _spilled_cycles(vectors: int, target: Target) -> float:
+    """Of keeping so many vectors between rows and columns: none where registers hold them."""
+    return vectors * _pass_cycles(target.machine) if vectors > target.vector_registers else 0.0
+
+
+def _pass_cycles(machine: Machine) -> float:
+    """Of loading a vector and storing it."""
+    return 1 / machine.loads_per_cycle + 1 / machine.stores_per_cycle
 
 
 # ------------------------------------------------------------------------------------ the schedule

@@ -18,17 +18,22 @@ from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.intrin import ampere, hopper
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.contraction import splits
-from tilewright.rules.gpu.gemm_hopper import Found, Plan, Unit, applied, found_in
+from tilewright.rules.gpu.gemm_hopper import (
+    BLOCK_N,
+    SLOTS,
+    SPAN,
+    Found,
+    Plan,
+    Unit,
+    applied,
+    found_in,
+)
 from tilewright.rules.gpu.parts import ceildiv
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Column, Columns, Cost, Space
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 FEATURES = ("mma", "ldmatrix", "cp.async", "bf16")
-BLOCK_N = (128, 64, 32)  # candidates, in columns of a group's sums
-GROUPS = (2, 1, 4)  # candidates, of four warps
-SLOTS = (3, 4, 2, 5)  # candidates, tiles on their way in shared memory
-SPAN = (1, 8, 4, 2)  # candidates, tiles along m before the next column
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
@@ -53,8 +58,14 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         result: Column = (_tile_bytes(c) <= sm.shared_bytes) & whole & parts & boxes
         return result
 
-    candidates = {"groups": GROUPS, "block_n": BLOCK_N, "slots": SLOTS, "span": SPAN,
-                  "split_k": splits(sm), "boxes": (1,)}  # fmt: skip
+    candidates = {
+        "groups": doublings(sm.block_threads // (4 * sm.warp)),
+        "block_n": [n for n in BLOCK_N if n <= 2 * sm.accumulators],
+        "slots": SLOTS,
+        "span": SPAN,
+        "split_k": splits(sm),
+        "boxes": (1,),
+    }
     return Space(Plan, candidates, legal)
 
 

@@ -23,7 +23,7 @@ from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.parts import extent_of
 from tilewright.rules.gpu.reduction import depth_of, through
-from tilewright.rules.gpu.threads import own_nest
+from tilewright.rules.gpu.threads import MOST_TURNS, own_nest
 from tilewright.rules.match.nest import (
     Access,
     Nest,
@@ -39,8 +39,6 @@ from tilewright.sym import ONE, Const
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SCAN, Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-
-MOST_ROUNDS = 4  # of loads, that are written out
 
 
 @dataclass(frozen=True)
@@ -256,7 +254,7 @@ def _ask_early(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan) -> 
         except ScheduleError:
             sch.restore(point)  # it is read as it comes
     sch.attempt(sch.unroll, some)
-    if turns <= MOST_ROUNDS * plan.unroll:
+    if turns <= MOST_TURNS:
         sch.attempt(sch.unroll, outer)
     return done
 

@@ -29,8 +29,6 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 from tilewright.tensor.visit import output_buffers
 
-COMBINED_PARTS = 16  # that one thread combines at the end
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -169,10 +167,16 @@ def factored(
     else:
         _, inner = sch.split(whole, [None, threads])
         parts = [sch.rfactor(inner, 0)]
-    if threads > COMBINED_PARTS:
-        _, few = sch.split(sch.get_loops(reference)[-1], [None, COMBINED_PARTS])
+    few_parts = combined_parts(threads)
+    if threads > few_parts:
+        _, few = sch.split(sch.get_loops(reference)[-1], [None, few_parts])
         parts.append(sch.rfactor(few, 0))
     return parts
+
+
+def combined_parts(threads: int) -> int:
+    """Sums that one thread combines at the end, after some have combined about as many each."""
+    return 1 << threads.bit_length() // 2
 
 
 def share_parts(

@@ -16,7 +16,7 @@ from tilewright.base.dtype import I64
 from tilewright.base.multiprocessor import LINE_BYTES, USUAL_THREADS, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.reduction import (
-    COMBINED_PARTS,
+    combined_parts,
     depth_of,
     factored,
     finish,
@@ -142,9 +142,11 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     reductions = sum(1 for nest in found.stages.members.values() if nest.reduce)
     aside = LINE_BYTES * 3 * len(found.stages.members)
 
+    combined = combined_parts(sm.block_threads)
+
     def legal(c: Columns) -> Column:
         # Parts of threads, and of a few that combine them.
-        parts = reductions * (c["threads"] + COMBINED_PARTS) * I64.size_bytes + aside
+        parts = reductions * (c["threads"] + combined) * I64.size_bytes + aside
         fits = parts + found.shared_bytes <= sm.static_shared_bytes
         turn = c["threads"] * c["vector"]
         whole = (found.length % turn == 0) & (found.length // turn <= MOST_TURNS)

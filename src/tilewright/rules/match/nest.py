@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from tilewright import sym
+from tilewright.graph.cost import NOMINAL
 from tilewright.sym import ONE, ZERO, Const, Expr, Size, Var
 from tilewright.tensor.ir import (
     REDUCE,
@@ -30,9 +31,10 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 from tilewright.tensor.visit import blocks, exprs, walk
 
-DYNAMIC_EXTENT = 256  # what a dynamic extent counts as, in estimates
-DYNAMIC_SPATIAL = 56  # the same, of output positions along an axis
-DYNAMIC_BATCH = 4  # the same, of sequences that are worked on together
+# What a dynamic extent counts as, in estimates: any (as in the graph), and those known to be
+DYNAMIC_EXTENT = NOMINAL
+DYNAMIC_SPATIAL = 56  # output positions along an axis
+DYNAMIC_BATCH = 4  # sequences that are worked on together
 
 
 @dataclass(frozen=True)
