@@ -1,6 +1,6 @@
 """Attention tile by tile: no more scores exist at a time than a few rows of queries have.
 
-    for tile in parallel ... {                     batch, head, 16 or 32 queries
+    for tile in parallel ... {                     batch, head, a few vectors of queries
       q^T of the tile
       scores[j, i] of the tile                     8 keys x the queries in registers
       max, exp, sum over j, lanes along i
@@ -113,10 +113,10 @@ def plans(found: Attention, context: RuleContext) -> Space[AttentionPlan]:
     # Quotients by a dynamic number of tiles hide which one is the last.
     by_tiles = not found.is_dynamic or heads < 2 * threads
     axes = [*([TILES] if by_tiles else []), *([HEADS] if heads > 1 else [])]
-    tiles = (2, 1) if rows > lanes else (1,)
     vectors = ceil_div(features, lanes)
     sizes = _near(tile_sizes(most_vectors(context.target)), 2)
     few = registers // 2 // 2  # rows whose sums, by two vectors, take half of the registers
+    tiles = _near(doublings(min(few // 2, ceil_div(rows, lanes))), 2)
     values = tuple(count for count in sizes if vectors % count == 0)
 
     def legal(c: Columns) -> Column:
@@ -182,6 +182,11 @@ def cost(found: Attention, c: Columns, context: RuleContext) -> Cost:
         for name, nest in found.stages.members.items()
         if name not in (first.name, second.name)
     )
+    # Scores of a tile that L1 does not hold are written, and read by all that follows.
+    tile_bytes = keys * c["tile_vectors"] * lanes * item
+    passes = len(found.stages.members) + features / c["feature_vectors"]
+    is_far = tile_bytes > machine.l1d.kept_bytes
+    far_scores = is_far * heads * tiles * tile_bytes * passes / machine.l2.bytes_per_cycle
     memory: Column = np.zeros(len(c["keys"]))
     copies: Column = np.zeros(len(c["keys"]))
     if found.operands is not None:
@@ -202,7 +207,7 @@ def cost(found: Attention, c: Columns, context: RuleContext) -> Cost:
     )
     return Cost.of(
         gemms=heads * gemms * share,
-        scores=between * share,
+        scores=(between + machine.exposed_l2_share * far_scores) * share,
         memory=memory * share,
         copies=copies * share,
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
