@@ -173,6 +173,7 @@ FUNCTION_CYCLES: Mapping[str, float] = {
     **dict.fromkeys(("erf", "sin", "cos", "tan", "sinh", "cosh", "asinh", "acosh", "atanh"), 30.0),
     **dict.fromkeys(("asin", "acos", "atan", "atan2", "pow", "fmod"), 60.0),
     **dict.fromkeys(("sqrt", "rsqrt"), 18.0),
+    "exp_nonpositive": 16.0,
     "div": 12.0,
 }
 OTHER_FUNCTION_CYCLES, CONVERT_CYCLES, OPERATION_CYCLES = 2.0, 1.0, 0.5

@@ -156,7 +156,7 @@ def _attention(
     def power(*at: Expr) -> Expr:
         greatest = top[at[:-1]]
         nothing = te.eq(greatest, te.const(-math.inf, of))
-        value = te.exp(scores[at] - te.select(nothing, te.const(0, of), greatest))
+        value = te.exp_nonpositive(scores[at] - te.select(nothing, te.const(0, of), greatest))
         value = te.select(is_near(*at), value, te.const(0, of))
         return te.cast(value, v.dtype) if use["rounded"] else value
 

@@ -40,7 +40,9 @@ def _powers(use: Use, x: Tensor, axes: list[int]) -> tuple[Tensor, Tensor, Tenso
     name = use.name
     top = reduced(x, axes, te.max, keep=True, name=f"{name}_max")
     powers = te.compute(
-        x.shape, lambda *i: te.exp(wide(x[i]) - top[_along(i, axes)]), name=f"{name}_exp"
+        x.shape,
+        lambda *i: te.exp_nonpositive(wide(x[i]) - top[_along(i, axes)]),
+        name=f"{name}_exp",
     )
     return top, powers, reduced(powers, axes, te.sum, keep=True, name=f"{name}_sum")
 

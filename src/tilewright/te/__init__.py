@@ -37,6 +37,7 @@ from tilewright.te.math import (
     exp,
     exp2,
     exp10,
+    exp_nonpositive,
     expm1,
     floor,
     fma,

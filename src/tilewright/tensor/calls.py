@@ -35,6 +35,12 @@ class CallSpec:
 _vector_erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
+def _exp_nonpositive(x: Any) -> Any:
+    power = np.exp(np.minimum(x, x.dtype.type(0)))
+    computed = np.finfo(np.float64 if power.dtype == np.float64 else np.float32)
+    return np.where(power < float(computed.tiny), power.dtype.type(0), power)
+
+
 def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
@@ -70,6 +76,7 @@ def _from_bits(x: Any) -> Any:
 
 _SPECS = (
     CallSpec("exp", 1, np.exp),
+    CallSpec("exp_nonpositive", 1, _exp_nonpositive),  # exp(min(x, 0)), 0 for subnormal numbers
     CallSpec("exp2", 1, np.exp2),
     CallSpec("expm1", 1, np.expm1),
     CallSpec("log", 1, np.log),

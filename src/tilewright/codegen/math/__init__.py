@@ -14,7 +14,7 @@ from tilewright import sym
 from tilewright.base.dtype import F32
 from tilewright.codegen.math import by_exp2, intervals
 from tilewright.codegen.math.error_function import erf
-from tilewright.codegen.math.exponential import exp, exp2, expm1, sigmoid
+from tilewright.codegen.math.exponential import exp, exp2, exp_nonpositive, expm1, sigmoid
 from tilewright.codegen.math.hyperbolic import acosh, asinh, atanh, cosh, sinh, tanh
 from tilewright.codegen.math.logarithm import log, log1p, log2, log10
 from tilewright.codegen.math.power import pow_
@@ -27,6 +27,7 @@ from tilewright.tensor.visit import rewrite
 
 FORMULAS: dict[str, Callable[..., Real]] = {
     "exp": exp,
+    "exp_nonpositive": exp_nonpositive,
     "exp2": exp2,
     "expm1": expm1,
     "sigmoid": sigmoid,
@@ -57,6 +58,7 @@ BY_TABLE: dict[str, Callable[..., Real]] = {"erf": intervals.erf, "tanh": interv
 # Of f32, for machines that raise 2 to a power by an instruction.
 BY_EXP2: dict[str, Callable[..., Real]] = {
     "exp": by_exp2.exp,
+    "exp_nonpositive": by_exp2.exp_nonpositive,
     "sigmoid": by_exp2.sigmoid,
     "erf": by_exp2.erf,
     by_exp2.ERF_BESIDE_ONE: by_exp2.one_plus_erf,

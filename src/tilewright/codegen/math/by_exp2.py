@@ -32,11 +32,22 @@ def _power(x: Real) -> Real:
 
 def exp(x: Real) -> Real:
     """What overflows is chosen: beside an infinite power the rest would be no number."""
-    near = x.at_most(GREATEST).at_least(limits(x).least)
-    high = near * LOG2E
-    low = near.fma(LOG2E, -high) + near * LOG2E_LOW
+    power = _finite_exp(x.at_most(GREATEST).at_least(limits(x).least))
+    return (x > GREATEST).choose(x.number(float("inf")), power)
+
+
+def exp_nonpositive(x: Real) -> Real:
+    """What vanishes is chosen too: its power may be a number that is not normal."""
+    of = limits(x)
+    power = _finite_exp(x.at_most(0.0).at_least(of.least_normal))
+    return (x < of.least_normal).choose(0.0, power)
+
+
+def _finite_exp(x: Real) -> Real:
+    high = x * LOG2E
+    low = x.fma(LOG2E, -high) + x * LOG2E_LOW
     power = _power(high)
-    return (x > GREATEST).choose(x.number(float("inf")), power * (low * LN2) + power)
+    return power * (low * LN2) + power
 
 
 def sigmoid(x: Real) -> Real:

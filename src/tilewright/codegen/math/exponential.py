@@ -1,4 +1,4 @@
-"""exp, exp2, expm1, sigmoid, and the scaling by powers of two that they share.
+"""exp, exp_nonpositive, exp2, expm1, sigmoid, and the scaling by powers of two that they share.
 
     x = n ln 2 + r,  |r| <= ln 2 / 2;     exp(x) = 2**n exp(r)
 
@@ -29,6 +29,7 @@ class Limits:
     ln2_high: float
     ln2_low: float
     least: float  # exp of anything below is 0
+    least_normal: float  # exp of anything below is no normal number
     most: float  # exp of anything above is inf
     exp: tuple[float, ...]
     exp2: tuple[float, ...]
@@ -42,6 +43,7 @@ F32 = Limits(
     ln2_high=0.693145751953125,
     ln2_low=1.4286068203094172e-06,
     least=-103.98,
+    least_normal=-87.33654,
     most=90.0,
     exp=c.EXP_F32,
     exp2=c.EXP2_F32,
@@ -54,6 +56,7 @@ F64 = Limits(
     ln2_high=0.6931471803691238,
     ln2_low=1.9082149292705877e-10,
     least=-745.14,
+    least_normal=-708.396418532264,
     most=711.0,
     exp=c.EXP_F64,
     exp2=c.EXP2_F64,
@@ -111,6 +114,17 @@ def exp(x: Real) -> Real:
     vanishes = x < of.least
     r, n, n_int = reduce(vanishes.choose(0.0, x.at_most(of.most)))
     return vanishes.choose(0.0, scale_nearest(_exp_reduced(r) + 1.0, n, n_int))
+
+
+def exp_nonpositive(x: Real) -> Real:
+    """exp(min(x, 0)). Without numbers that are not normal one multiplication scales."""
+    of = limits(x)
+    vanishes = x < of.least_normal
+    r, n, n_int = reduce(vanishes.choose(0.0, x.at_most(0.0)))
+    y = _exp_reduced(r) + 1.0
+    at_once = y * power_of_two(n_int, of)
+    scaled = Real(Call("scale_power", (y.expr, n.expr, at_once.expr), y.expr.dtype))
+    return vanishes.choose(0.0, scaled)
 
 
 def half_exp(x: Real) -> Real:
