@@ -182,17 +182,18 @@ def cost(found: Attention, c: Columns, context: RuleContext) -> Cost:
         for name, nest in found.stages.members.items()
         if name not in (first.name, second.name)
     )
-    # Scores of a tile that L1 does not hold are written, and read by all that follows.
+    # Scores of a tile that L1 does not hold are written, and read by every stage that follows.
+    beyond = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
     tile_bytes = keys * c["tile_vectors"] * lanes * item
-    passes = len(found.stages.members) + features / c["feature_vectors"]
-    is_far = tile_bytes > machine.l1d.kept_bytes
-    far_scores = is_far * heads * tiles * tile_bytes * passes / machine.l2.bytes_per_cycle
+    from_l2 = machine.exposed_l2_share / machine.l2.bytes_per_cycle
+    byte_cycles = np.where(tile_bytes > machine.l2.block_bytes, 1 / beyond, from_l2)
+    byte_cycles = np.where(tile_bytes > machine.l1d.kept_bytes, byte_cycles, 0)
+    between = between + heads * tiles * tile_bytes * len(found.stages.members) * byte_cycles
     memory: Column = np.zeros(len(c["keys"]))
     copies: Column = np.zeros(len(c["keys"]))
     if found.operands is not None:
         row_bytes = sum(each.row_bytes for each in found.operands)
         room = min(each.room(machine.l2) for each in found.operands)
-        beyond = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
         near, far = 1 / machine.l2.bytes_per_cycle, 1 / beyond
         packed = near if keys * row_bytes <= machine.l2.kept_bytes else far
         plain = near if keys * row_bytes <= room // 2 else far
@@ -207,7 +208,7 @@ def cost(found: Attention, c: Columns, context: RuleContext) -> Cost:
     )
     return Cost.of(
         gemms=heads * gemms * share,
-        scores=(between + machine.exposed_l2_share * far_scores) * share,
+        scores=between * share,
         memory=memory * share,
         copies=copies * share,
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
