@@ -12,15 +12,12 @@ from dataclasses import dataclass
 
 from tilewright import sym, te
 from tilewright.base.dtype import F32, F64, INDEX, DType
+from tilewright.graph.ops.attention import QUERY_BLOCK
 from tilewright.lower.base import Lowering, Use, read_broadcast, static, wide, wide_type
 from tilewright.lower.linalg import summed
 from tilewright.lower.reduction import reduced
 from tilewright.sym import TRUE, ZERO, Expr
 from tilewright.te import Tensor
-
-# Queries that together leave out the keys that none of them sees; those of a tile, which
-# rules/cpu/attention_amx.py expects as tall as two registers of AMX.
-BLOCK = 32
 
 
 def _scale(use: Use, features: Expr, of: DType) -> Expr:
@@ -42,7 +39,7 @@ def _shared(head: Expr, heads: Expr, shared: Expr) -> Expr:
 
 @dataclass(frozen=True)
 class _Grid:
-    """Where the scores of a query stand: in a row, or in a row of a tile of BLOCK queries.
+    """Where the scores of a query stand: in a row, or in a row of a tile of QUERY_BLOCK queries.
 
     Tiles are whole: rows, keys and features that fill them up count for nothing.
     """
@@ -57,25 +54,34 @@ class _Grid:
         """The shape of a number per query."""
         if not self.in_tiles:
             return (self.batch, self.heads, self.rows)
-        return (self.batch, self.heads, sym.ceildiv(self.rows, BLOCK), sym.as_expr(BLOCK))
+        return (
+            self.batch,
+            self.heads,
+            sym.ceildiv(self.rows, QUERY_BLOCK),
+            sym.as_expr(QUERY_BLOCK),
+        )
 
     def query(self, at: Sequence[Expr]) -> Expr:
         """Which query an index into such numbers speaks of."""
-        return sym.add(sym.mul(at[2], BLOCK), at[3]) if self.in_tiles else at[2]
+        return sym.add(sym.mul(at[2], QUERY_BLOCK), at[3]) if self.in_tiles else at[2]
 
     def block(self, at: Sequence[Expr]) -> Expr:
-        """Which block of BLOCK queries it is one of."""
-        return at[2] if self.in_tiles else sym.floordiv(at[2], BLOCK)
+        """Which block of QUERY_BLOCK queries it is one of."""
+        return at[2] if self.in_tiles else sym.floordiv(at[2], QUERY_BLOCK)
 
     def place(self, b: Expr, h: Expr, i: Expr) -> tuple[Expr, ...]:
         """The index of the number of a query."""
         if not self.in_tiles:
             return (b, h, i)
-        return (b, h, sym.floordiv(i, BLOCK), sym.floormod(i, BLOCK))
+        return (b, h, sym.floordiv(i, QUERY_BLOCK), sym.floormod(i, QUERY_BLOCK))
 
     def whole(self, size: Expr) -> Expr:
         """A number of keys or features, filled up."""
-        return sym.simplify(sym.mul(sym.ceildiv(size, BLOCK), BLOCK)) if self.in_tiles else size
+        return (
+            sym.simplify(sym.mul(sym.ceildiv(size, QUERY_BLOCK), QUERY_BLOCK))
+            if self.in_tiles
+            else size
+        )
 
     def queries(self, q: Tensor, name: str) -> Tensor:
         """The queries by tile."""
@@ -299,13 +305,13 @@ def _near(use: Use, lengths: Tensor | None, rows: Expr, block: Expr, key: Expr) 
     """
     left, right = use["window"]
     count = static(rows)
-    if lengths is not None or (count is not None and count <= BLOCK):
+    if lengths is not None or (count is not None and count <= QUERY_BLOCK):
         return []
-    first = sym.add(sym.mul(block, BLOCK), use["past"])
+    first = sym.add(sym.mul(block, QUERY_BLOCK), use["past"])
     tests: list[Expr] = []
     if use["causal"] or right >= 0:
         beyond = 0 if use["causal"] else right
-        tests.append(sym.lt(key, sym.add(first, BLOCK + beyond)))
+        tests.append(sym.lt(key, sym.add(first, QUERY_BLOCK + beyond)))
     if left >= 0:
         tests.append(sym.le(sym.sub(first, left), key))
     return tests

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.dtype import DType
+from tilewright.base.tiles import BLOCK_TILES
+from tilewright.base.tiles import ROWS as TILE_ROWS
 from tilewright.graph.op import (
     ANY,
     COMPLEX,
@@ -31,6 +33,9 @@ Array = np.ndarray[Any, Any]
 
 # What the second output of attention shows: products, capped, with the mask, after softmax.
 SCORES = ("raw", "capped", "masked", "weights")
+
+# Queries that together leave out the keys that none of them sees: schedules take no more at a time.
+QUERY_BLOCK = BLOCK_TILES * TILE_ROWS
 
 
 def _check_heads(call: Call) -> tuple[tuple[Expr, ...], tuple[Expr, ...], tuple[Expr, ...]]:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.machine import Cache, Machine
+from tilewright.graph.ops.attention import QUERY_BLOCK
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.gemm_model import (
@@ -116,7 +117,8 @@ def plans(found: Attention, context: RuleContext) -> Space[AttentionPlan]:
     vectors = ceil_div(features, lanes)
     sizes = _near(tile_sizes(most_vectors(context.target)), 2)
     few = registers // 2 // 2  # rows whose sums, by two vectors, take half of the registers
-    tiles = _near(doublings(min(few // 2, ceil_div(rows, lanes))), 2)
+    most = min(few // 2, max(1, QUERY_BLOCK // lanes), ceil_div(rows, lanes))
+    tiles = _near(doublings(most), 2)
     values = tuple(count for count in sizes if vectors % count == 0)
 
     def legal(c: Columns) -> Column:
