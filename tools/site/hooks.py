@@ -1,7 +1,7 @@
 """What MkDocs calls while it builds the site: generated pages, the navigation, error messages.
 
-Nothing that is made here is written into docs/. Pages named in the navigation of mkdocs.yml that a
-branch does not have yet are left out with a note; everything else that is missing is an error.
+Nothing that is made here is written into docs/. A page that the navigation of mkdocs.yml names and
+that is missing is an error.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ import errors
 import operators
 import packages
 import tutorials
-
-# Guides that come with the part of the compiler they speak of.
-LATER = {"guides/onnxruntime.md", "guides/pytorch.md", "guides/tuning.md", "guides/gpu.md"}
 
 Nav = list[Any]
 
@@ -73,8 +70,6 @@ def _filled(nav: Any, docs: Path) -> Nav:
             found.append({title: _filled(target, docs)})
         elif target.endswith("/"):
             found.append({title: FOLDERS[target](docs / target)})
-        elif target in LATER and not (docs / target).exists():
-            print(f"left out until it is written: {target}")
         else:
             found.append(entry)
     return found

@@ -42,6 +42,14 @@ def _read(path: Path) -> Stream:
     return parse(common.read_text(path), str(path))
 
 
+def _verified(path: Path) -> Stream:
+    """A stream without faults; one of a whole model takes seconds."""
+    with common.progress(f"verifying {path.name}"):
+        stream = _read(path)
+        verify(stream)
+    return stream
+
+
 def _write(text: str, output: Path | None) -> None:
     if output is None:
         print(text, end="")
@@ -70,8 +78,7 @@ def dis(file: File, output: Output = None) -> None:
 @common.command
 def verify_stream(file: File, json: common.Json = False) -> None:
     """Check a stream for races, deadlocks, overflows, unwritten memory and bad addresses."""
-    stream = _read(file)
-    verify(stream)
+    stream = _verified(file)
     if json:
         common.print_json({"ok": True, "tasks": len(stream.instructions)})
     else:
@@ -82,9 +89,9 @@ def verify_stream(file: File, json: common.Json = False) -> None:
 @common.command
 def trace(file: File, output: Output = None, json: common.Json = False) -> None:
     """Time a stream cycle by cycle; -o writes a trace for chrome://tracing or Perfetto."""
-    stream = _read(file)
-    verify(stream)
-    timing = cycles(stream)
+    stream = _verified(file)
+    with common.progress(f"timing {len(stream.instructions)} tasks"):
+        timing = cycles(stream)
     if output is not None:
         output.write_text(json_module.dumps(chrome_trace(stream, timing)))
     found = {
@@ -127,7 +134,9 @@ def report(
     json: common.Json = False,
 ) -> None:
     """Synthesize the RTL by yosys, and compare what it takes with what a chip has."""
-    found = synthesize(geometry_of(target), chip_of(chip))
+    geometry, of = geometry_of(target), chip_of(chip)
+    with common.progress("synthesizing by yosys"):
+        found = synthesize(geometry, of)
     if json:
         common.print_json({"chip": chip, **found})
         return
@@ -151,10 +160,16 @@ def explore(
     target = Target.parse("vta-sim")
     nets = {path.stem: layers_of(common.read_graph(path), target) for path in models}
     limits = exploring.Limits(dsp, bram)
-    with ProcessPoolExecutor(jobs) as pool:
-        found = list(exploring.explore(nets, limits, designs, run=pool.map))
+    found: list[exploring.Design] = []
+    with ProcessPoolExecutor(jobs) as pool, common.progress("exploring") as move:
+        for one in exploring.explore(nets, limits, designs, run=pool.map):
+            found.append(one)
+            move("designs", len(found), designs)
     best = exploring.front(found)
-    best[:confirm] = [exploring.confirm(nets, one) for one in best[:confirm]]
+    with common.progress("confirming") as move:
+        for at, one in enumerate(best[:confirm]):
+            move("designs", at, min(confirm, len(best)))
+            best[at] = exploring.confirm(nets, one)
     if plot is not None:
         plot.write_text(exploring.plot(found))
     if json:
