@@ -114,6 +114,15 @@ def compile(
     Kernels are compiled with what tuning found before (`database`); `tune=Budget(minutes=5)` tunes
     them first.
 
+    Further options:
+
+    - `without`: names of passes that are switched off;
+    - `schedule=False`: plain loops, as operators define them;
+    - `packing=False`, `in_place=False`: weights as they come, no result in an operand's memory;
+    - `cache=False`: kernels are neither taken from disk nor kept there;
+    - `progress`: is called with a stage, how much of it is done, and of how much;
+    - `tune`, `database`, `sizes`, `search`, `fleet`, `allow_blas`, `tuning`: of tuning.
+
     Examples:
         >>> import numpy as np
         >>> import tilewright as tw
