@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from tilewright.accel import explore as exploring
 from tilewright.accel.cycle import cycles
 from tilewright.accel.hardware import write_rtl
 from tilewright.accel.isa import Stream, from_bytes, parse, print_stream, to_bytes
@@ -21,7 +20,6 @@ from tilewright.base.errors import UserError
 from tilewright.base.geometry import Geometry
 from tilewright.base.target import Target
 from tilewright.cli import common
-from tilewright.driver.accelerate import layers_of
 
 File = Annotated[Path, typer.Argument(help="A stream: assembly text, or what `asm` wrote.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Where to; else printed.")]
@@ -157,6 +155,9 @@ def explore(
     json: common.Json = False,
 ) -> None:
     """Search designs that a chip has room for: the Pareto front of cycles and area."""
+    from tilewright.accel import explore as exploring  # the compiler takes its time to import
+    from tilewright.driver.accelerate import layers_of
+
     target = Target.parse("vta-sim")
     nets = {path.stem: layers_of(common.read_graph(path), target) for path in models}
     limits = exploring.Limits(dsp, bram)
