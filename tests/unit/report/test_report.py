@@ -12,6 +12,7 @@ from tilewright import graph, te
 from tilewright.cli import app
 from tilewright.cli.common import random_inputs
 from tilewright.report import collect, write_page
+from tilewright.report.collect import Box, Report
 from tilewright.report.layout import HEIGHT, WIDTH, layered
 from tilewright.report.page import page
 from tilewright.report.trace import trace_of
@@ -92,6 +93,28 @@ def test_two_models_stand_side_by_side(told):
     assert 'id="against"' in text
     assert "other" in text
     assert 'id="against"' not in page(told)
+
+
+def made_up(name, *boxes, **asked):
+    """A report of kernels: what each computes of the model, and how long it takes."""
+    shown = [Box(label, "kernel", (), nodes, (), (), ns, 1, 1) for label, nodes, ns in boxes]
+    known = {"model": name, "processor": "made up", "threads": "1", **asked}
+    return Report(known, (), (), (), (9e3,), tuple(shown), (), {}, peak_gflops=80, peak_gbytes=20)
+
+
+def test_what_computes_the_same_nodes_is_compared():
+    fused = made_up("m", ("conv relu", ("c1", "r1"), 3e3), ("add", ("a",), 1e3), without="nothing")
+    plain = made_up(
+        "m", ("conv", ("c1",), 4e3), ("relu", ("r1",), 2e3), ("add", ("a",), 2e3),
+        ("copy", (), 5e2), without="fuse",
+    )  # fmt: skip
+    text = page(fused, plain)
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", text[text.index('id="against"') :])
+    assert cells[:4] == ["conv relu", "3.0", "6.0", "2.00"]
+    assert cells[4:8] == ["add", "1.0", "2.0", "2.00"]
+    assert cells[8:12] == ["copy", "", "0.5", "only there"]
+    assert "m (without nothing), µs" in text
+    assert "m (without fuse), µs" in text
 
 
 def test_control_flow_is_one_box():
