@@ -69,7 +69,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage less often, and not among what lives as long as the tests: 9% of the time."""
+    """Look for garbage less often, and not in what lives as long as the tests: 9% of the time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
