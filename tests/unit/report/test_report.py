@@ -16,6 +16,7 @@ from tilewright.report.collect import Box, Report
 from tilewright.report.layout import HEIGHT, WIDTH, layered
 from tilewright.report.page import page
 from tilewright.report.trace import trace_of
+from tilewright.runtime.profiler import Event, Record
 
 NET = """
 graph @main(%x: f32[n, 16], %w: f32[16, 32]) {
@@ -162,8 +163,18 @@ def test_a_trace_has_passes_and_kernels():
     names = {event["name"] for event in events}
     assert {"fuse", "import", "code"} <= names
     kernels = [event for event in events if event["pid"] == 2 and event["ph"] == "X"]
-    assert len(kernels) == len(record.events)
+    assert len(kernels) == len(record.events) + len(record.shares)
     assert min(event["ts"] for event in kernels) == 0
+
+
+def test_a_trace_has_the_threads_that_took_part():
+    kernel = Event("matmul", 100, 900, 10, 20, thread=0)
+    shares = (Event("matmul", 150, 800, 0, 0, thread=3), Event("matmul", 160, 700, 0, 0, thread=2))
+    events = trace_of(Record((kernel,), shares), {})["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names == {0: "caller 0", 1: "worker 0", 2: "worker 1"}
+    ran = [(e["name"], e["tid"], e["ts"]) for e in events if e["ph"] == "X"]
+    assert ran == [("matmul", 0, 0.0), ("matmul", 2, 0.05), ("matmul", 1, 0.06)]
 
 
 def test_notebooks_show_programs_and_tables():
