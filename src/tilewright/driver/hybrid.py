@@ -267,7 +267,7 @@ class HybridModule(runtime.Module):
 
     def profile(self, *args: Any, **named: Any) -> Record:
         """Run once and tell how long each kernel and each part took."""
-        with runtime.profile(shares=True, runtime=self.native._runtime) as record:
+        with runtime.profile(runtime=self.native._runtime) as record:
             self(*args, **named)
         return record
 

@@ -144,7 +144,7 @@ class Module:
 
     def profile(self, *args: Any, **named: Any) -> Record:
         """Run once and tell how long each kernel took."""
-        with profile(shares=True, runtime=self._runtime) as record:
+        with profile(runtime=self._runtime) as record:
             self(*args, **named)
         return record
 

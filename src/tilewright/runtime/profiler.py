@@ -141,8 +141,8 @@ def profile(
 ) -> Iterator[Record]:
     """Record the kernels that run inside the block, on every thread; the newest `capacity` ones.
 
-    With `shares` also what each worker thread did of them; shares take room as events do. A library
-    has a runtime of its own: `runtime` is its address.
+    With `shares` also what each worker thread did of them, which takes room as events do. A library
+    has a runtime of its own, which tells no shares: `runtime` is its address.
 
     Examples:
         >>> import numpy as np
@@ -164,7 +164,9 @@ def profile(
         )
     record = Record()
     try:
-        _native.profile_start(-capacity if shares else capacity, runtime)
+        if shares:
+            _native.profile_shares(True)
+        _native.profile_start(capacity, runtime)
         try:
             yield record
         finally:
@@ -174,6 +176,8 @@ def profile(
             record.events = tuple(event for event in found if event.kernel)
             record.shares = _named([each for each in found if not each.kernel], record.events)
     finally:
+        if shares:
+            _native.profile_shares(False)
         _running.release()
 
 

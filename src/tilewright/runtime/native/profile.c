@@ -46,6 +46,8 @@ int64_t tw_profile_begin(void) {
   return atomic_load_explicit(&enabled, memory_order_relaxed) ? now_ns() : 0;
 }
 
+void tw_profile_shares(int32_t recorded) { atomic_store(&shares_too, recorded != 0); }
+
 int64_t tw_profile_begin_share(void) {
   return atomic_load_explicit(&shares_too, memory_order_relaxed) ? tw_profile_begin() : 0;
 }
@@ -75,8 +77,6 @@ void tw_profile_end(const char *kernel, int64_t begin, int64_t flops, int64_t si
 }
 
 int32_t tw_profile_start(int64_t capacity) {
-  bool with_shares = capacity < 0;
-  if (with_shares) capacity = capacity == INT64_MIN ? INT64_MAX : -capacity;
   if (capacity < 1) capacity = 1;
   ring *before = atomic_load_explicit(&current, memory_order_acquire), *events = before;
   if (!events || events->capacity < capacity) {
@@ -92,7 +92,6 @@ int32_t tw_profile_start(int64_t capacity) {
     atomic_store_explicit(&current, events, memory_order_release);
   }
   atomic_store(&oldest, atomic_load(&events->next));
-  atomic_store(&shares_too, with_shares);
   atomic_store(&enabled, true);
   return TW_OK;
 }

@@ -237,12 +237,12 @@ typedef struct {
   int64_t begin_ns, end_ns, flops, size_bytes, thread;
 } tw_profile_event;
 
-/* The same for a worker's share of a parallel region; 0 also while those are not recorded. Shares
- * have no name. */
+/* Whether workers record their shares of parallel regions, as runs without a name; and the time
+ * now, or 0 while they do not. */
+void tw_profile_shares(int32_t recorded);
 int64_t tw_profile_begin_share(void);
 
-/* Forgets earlier events. A negative capacity is one of as many events, shares of workers too. */
-TW_API int32_t tw_profile_start(int64_t capacity);
+TW_API int32_t tw_profile_start(int64_t capacity); /* forgets earlier events */
 TW_API void tw_profile_stop(void);
 /* Copy the newest `limit` events, oldest first, and return how many. `*lost` counts all others
  * since the start. */
