@@ -31,6 +31,7 @@ writes what comes out as the second half.
 """
 
 import difflib
+import gc
 import importlib
 import importlib.util
 import os
@@ -65,6 +66,13 @@ DIRECTIVE = re.compile(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite the outcome of text tests")
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage less often, and not in what lives as long as the tests: 9% of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

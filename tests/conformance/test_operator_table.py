@@ -1,4 +1,7 @@
-"""The table of operators in the documentation says what compiling ONNX's own tests shows."""
+"""The table of operators in the documentation says what compiling ONNX's own tests shows.
+
+`bench/conformance.py --table` compares all of it.
+"""
 
 import sys
 import zlib
@@ -25,12 +28,14 @@ def ended(test):
     return FALLBACK if end.fallbacks else NATIVE
 
 
-def test_the_table_says_what_compiling_shows():
-    chosen = [t for name, t in cases("node").items() if zlib.crc32(name.encode()) % 20 == 7]
-    assert len(chosen) > 60
+def test_the_table_says_what_compiling_shows_and_no_answer_is_wrong():
+    """One test of fourteen."""
+    chosen = [t for name, t in cases("node").items() if zlib.crc32(name.encode()) % 14 == 2]
+    assert len(chosen) > 100
     target = Target.parse("cpu")
     told = {test.name: outcome(test.model, target) for test in chosen}
     assert told == {test.name: ended(test) for test in chosen}
+    assert list(told.values()).count(NATIVE) > 0.9 * len(told)
 
 
 def test_every_operator_that_is_imported_has_a_row():

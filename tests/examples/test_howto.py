@@ -1,4 +1,7 @@
-"""Every how-to is applied to a copy of the sources, and what stands at its end runs there."""
+"""Every how-to is applied to a copy of the sources.
+
+Its text tests, and what stands at its end, run there.
+"""
 
 import os
 import shutil
@@ -35,11 +38,13 @@ def pristine(tmp_path_factory):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_howto_works(page, pristine, tmp_path):
     shutil.copytree(pristine, tmp_path, dirs_exist_ok=True)
-    code = ""
+    code, changed = "", []
     for block in blocks_of(page):
         if block.language == "diff":
             apply(tmp_path / block.title, block.body)
+            changed.append(block.title)
         elif block.title:
+            changed.append(block.title)
             path = tmp_path / block.title
             assert not path.exists()
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,21 +52,28 @@ def test_a_howto_works(page, pristine, tmp_path):
         elif block.language == "python":
             code += block.body
     assert code
+    assert changed
     env = os.environ | {
         "PYTHONPATH": str(tmp_path / "src"),
         "TILEWRIGHT_CACHE_DIR": str(tmp_path / "cache"),
     }
     # from a file: worker processes import the changed tree, and tensor expressions have a source
     (tmp_path / "check.py").write_text(code)
-    done = subprocess.run(
-        [sys.executable, "check.py"],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    commands = [["check.py"]]
+    texts = [title for title in changed if title.endswith(".tw")]
+    if texts:
+        shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+        commands.append(["-m", "pytest", "-q", "--import-mode=importlib", *texts])
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def apply(path, diff):

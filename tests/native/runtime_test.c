@@ -378,6 +378,13 @@ static int32_t profiled(void *env, int64_t begin, int64_t end) {
   return TW_OK;
 }
 
+static int32_t slow_task(void *env, int64_t begin, int64_t end) {
+  (void)env;
+  volatile int64_t sum = 0;
+  for (int64_t i = begin * 2000; i < end * 2000; ++i) sum += i;
+  return TW_OK;
+}
+
 static void test_profiler_keeps_what_it_can_and_counts_the_rest(void) {
   tw_profile_event events[64];
   int64_t lost = -1;
@@ -394,6 +401,18 @@ static void test_profiler_keeps_what_it_can_and_counts_the_rest(void) {
   EXPECT(tw_parallel_for(profiled, NULL, 1000, 4) == TW_OK);
   int64_t kept = tw_profile_read(events, 64, &lost);
   EXPECT(kept <= 16 && kept + lost == 1001);
+  EXPECT(tw_profile_start(64) == TW_OK);
+  tw_profile_shares(1);
+  tw_profile_end("whole", tw_profile_begin(), 0, 0);
+  for (int i = 0; i < 8; ++i) EXPECT(tw_parallel_for(slow_task, NULL, 64, 4) == TW_OK);
+  kept = tw_profile_read(events, 64, &lost);
+  EXPECT(kept >= 1 && lost == 0 && strcmp(events[0].kernel, "whole") == 0);
+  for (int64_t i = 1; i < kept; ++i) {
+    EXPECT(events[i].kernel[0] == 0 && events[i].thread != events[0].thread);
+    EXPECT(events[i].end_ns >= events[i].begin_ns);
+  }
+  tw_profile_shares(0);
+
   EXPECT(tw_profile_start(64) == TW_OK); /* forgets */
   EXPECT(tw_profile_read(events, 64, &lost) == 0 && lost == 0);
   tw_profile_stop();

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import inspect
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ def test_every_name_of_the_package_is_on_a_page():
     front = importlib.import_module("tilewright")
     modules = {name for name in front.__all__ if inspect.ismodule(getattr(front, name))}
     assert not set(front.__all__) - modules - {name for _, name in NAMES}
+
+
+def test_every_option_of_compile_is_documented():
+    from tilewright.driver.compile import Options, compile
+
+    said = inspect.getdoc(compile)
+    taken = inspect.signature(compile).parameters
+    assert not [f.name for f in fields(Options) if f.name not in taken and f"`{f.name}" not in said]
 
 
 def test_every_primitive_has_a_program_before_and_after_it():

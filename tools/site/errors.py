@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from sources import digest
+
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "errors"
 EXAMPLE = re.compile(r"```python\n(.*?)```\n", re.DOTALL)
 TITLE = re.compile(r"# (TW\d{4}): (.*)")
@@ -73,7 +75,7 @@ def with_message(markdown: str, folder: Path) -> str:
     found = EXAMPLE.search(markdown)
     if found is None:
         return markdown
-    message = _messages(folder).get(found[1])
+    message = messages(folder).get(found[1])
     if message is None:  # on this machine; tests/errors demands that every example raises
         return markdown
     shown = f"\nPrinted:\n\n```text\n{message}\n```\n"
@@ -81,7 +83,7 @@ def with_message(markdown: str, folder: Path) -> str:
 
 
 @cache
-def _messages(folder: Path) -> dict[str, str]:
+def messages(folder: Path) -> dict[str, str]:
     """example -> message. Each is run once for a state of the sources."""
     examples = [
         found[1]
@@ -89,7 +91,7 @@ def _messages(folder: Path) -> dict[str, str]:
         if (found := EXAMPLE.search(path.read_text(encoding="utf-8")))
     ]
     text = json.dumps(examples)
-    path = folder / f"errors-{hashlib.sha256((text + _sources()).encode()).hexdigest()[:16]}.json"
+    path = folder / f"errors-{hashlib.sha256((text + digest()).encode()).hexdigest()[:16]}.json"
     if not path.exists():
         done = subprocess.run(
             [sys.executable, str(Path(__file__).with_name("run_errors.py"))],
@@ -101,11 +103,3 @@ def _messages(folder: Path) -> dict[str, str]:
         )
         path.write_text(done.stdout.splitlines()[-1], encoding="utf-8")
     return dict(zip(examples, json.loads(path.read_text(encoding="utf-8")), strict=True))
-
-
-def _sources() -> str:
-    """A text that changes when the package does."""
-    digest = hashlib.sha256()
-    for path in sorted((DOCS.parents[1] / "src").rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()

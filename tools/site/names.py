@@ -39,6 +39,12 @@ PARTS: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "tensor": ("The loop IR", "`from tilewright import tensor`.", "tilewright.tensor", ()),
     "graph": ("The graph IR", "`from tilewright import graph`.", "tilewright.graph", ()),
     "intrin": ("Tensor intrinsics", "`from tilewright import intrin`.", "tilewright.intrin", ()),
+    "tune": (
+        "Tuning",
+        "`tw.tune`; [a guide](../../guides/tuning.md) tells how it is used.",
+        "tilewright.tune",
+        (),
+    ),
     "errors": (
         "Errors",
         "What is raised; every code has [a page](../../errors/index.md).",

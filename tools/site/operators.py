@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx.defs
-from errors import _sources
+from sources import digest
 
 from tilewright.frontends.onnx.rules import RULES
 
@@ -140,7 +140,7 @@ def _shorter(types: list[str]) -> str:
 
 def outcomes(folder: Path) -> dict[str, dict[str, Any]]:
     """test -> its operators and how it ends; tried once for a state of the sources."""
-    path = folder / f"operators-{_sources()[:16]}.json"
+    path = folder / f"operators-{digest()[:16]}.json"
     if not path.exists():
         done = subprocess.run(
             [sys.executable, str(Path(__file__).with_name("run_operators.py"))],

@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from sources import digest
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "tutorials"
 # In the order they are read.
@@ -165,7 +167,7 @@ def _run_apart(path: Path, folder: Path) -> list[Cell]:
 
     Times are measured anew in every build, unless TILEWRIGHT_DOCS_REUSE is set, for writers.
     """
-    kept = folder / f"{path.stem}-{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}.json"
+    kept = kept_at(path, folder)
     if not (os.environ.get("TILEWRIGHT_DOCS_REUSE") and kept.exists()):
         with tempfile.TemporaryDirectory() as place:
             done = subprocess.run(
@@ -181,6 +183,13 @@ def _run_apart(path: Path, folder: Path) -> list[Cell]:
             raise RuntimeError(f"the tutorial {path.name} failed:\n{done.stderr[-3000:]}")
         kept.write_text(done.stdout.splitlines()[-1], encoding="utf-8")
     return [Cell(**each) for each in json.loads(kept.read_text(encoding="utf-8"))]
+
+
+def kept_at(path: Path, folder: Path) -> Path:
+    """Where the cells of a run with these sources are; tutorials may use each other."""
+    texts = [each.read_bytes() for each in sorted(path.parent.iterdir()) if each.is_file()]
+    whole = b"".join(texts) + digest().encode()
+    return folder / f"{path.stem}-{hashlib.sha256(whole).hexdigest()[:12]}.json"
 
 
 def _page(cells: list[Cell]) -> str:

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from tilewright.accel import explore as exploring
 from tilewright.accel.cycle import cycles
 from tilewright.accel.hardware import write_rtl
 from tilewright.accel.isa import Stream, from_bytes, parse, print_stream, to_bytes
@@ -21,7 +20,6 @@ from tilewright.base.errors import UserError
 from tilewright.base.geometry import Geometry
 from tilewright.base.target import Target
 from tilewright.cli import common
-from tilewright.driver.accelerate import layers_of
 
 File = Annotated[Path, typer.Argument(help="A stream: assembly text, or what `asm` wrote.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Where to; else printed.")]
@@ -40,6 +38,14 @@ def _read(path: Path) -> Stream:
     if data.startswith(b"{"):
         return from_bytes(data)
     return parse(common.read_text(path), str(path))
+
+
+def _verified(path: Path) -> Stream:
+    """A stream without faults; one of a whole model takes seconds."""
+    with common.progress(f"verifying {path.name}"):
+        stream = _read(path)
+        verify(stream)
+    return stream
 
 
 def _write(text: str, output: Path | None) -> None:
@@ -70,8 +76,7 @@ def dis(file: File, output: Output = None) -> None:
 @common.command
 def verify_stream(file: File, json: common.Json = False) -> None:
     """Check a stream for races, deadlocks, overflows, unwritten memory and bad addresses."""
-    stream = _read(file)
-    verify(stream)
+    stream = _verified(file)
     if json:
         common.print_json({"ok": True, "tasks": len(stream.instructions)})
     else:
@@ -82,9 +87,9 @@ def verify_stream(file: File, json: common.Json = False) -> None:
 @common.command
 def trace(file: File, output: Output = None, json: common.Json = False) -> None:
     """Time a stream cycle by cycle; -o writes a trace for chrome://tracing or Perfetto."""
-    stream = _read(file)
-    verify(stream)
-    timing = cycles(stream)
+    stream = _verified(file)
+    with common.progress(f"timing {len(stream.instructions)} tasks"):
+        timing = cycles(stream)
     if output is not None:
         output.write_text(json_module.dumps(chrome_trace(stream, timing)))
     found = {
@@ -127,7 +132,9 @@ def report(
     json: common.Json = False,
 ) -> None:
     """Synthesize the RTL by yosys, and compare what it takes with what a chip has."""
-    found = synthesize(geometry_of(target), chip_of(chip))
+    geometry, of = geometry_of(target), chip_of(chip)
+    with common.progress("synthesizing by yosys"):
+        found = synthesize(geometry, of)
     if json:
         common.print_json({"chip": chip, **found})
         return
@@ -148,13 +155,22 @@ def explore(
     json: common.Json = False,
 ) -> None:
     """Search designs that a chip has room for: the Pareto front of cycles and area."""
+    from tilewright.accel import explore as exploring  # the compiler takes its time to import
+    from tilewright.driver.accelerate import layers_of
+
     target = Target.parse("vta-sim")
     nets = {path.stem: layers_of(common.read_graph(path), target) for path in models}
     limits = exploring.Limits(dsp, bram)
-    with ProcessPoolExecutor(jobs) as pool:
-        found = list(exploring.explore(nets, limits, designs, run=pool.map))
+    found: list[exploring.Design] = []
+    with ProcessPoolExecutor(jobs) as pool, common.progress("exploring") as move:
+        for one in exploring.explore(nets, limits, designs, run=pool.map):
+            found.append(one)
+            move("designs", len(found), designs)
     best = exploring.front(found)
-    best[:confirm] = [exploring.confirm(nets, one) for one in best[:confirm]]
+    with common.progress("confirming") as move:
+        for at, one in enumerate(best[:confirm]):
+            move("designs", at, min(confirm, len(best)))
+            best[at] = exploring.confirm(nets, one)
     if plot is not None:
         plot.write_text(exploring.plot(found))
     if json:

@@ -25,6 +25,8 @@ from tilewright.cli.common import (
     Threads,
     Without,
 )
+from tilewright.runtime.module import Module as Compiled
+from tilewright.runtime.profiler import Record, profile
 
 PEERS = ("onnxruntime",)
 
@@ -59,7 +61,7 @@ def bench(
     if trace:
         from tilewright.report.trace import write_trace
 
-        write_trace(trace, record, module.timings)
+        write_trace(trace, traced(module, arrays), module.timings)
     report = {
         "model": str(model),
         "threads": threads,
@@ -79,6 +81,13 @@ def bench(
         common.print_json(report)
     else:
         _show(report, kernels)
+
+
+def traced(module: Compiled, arrays: list[Any]) -> Record:
+    """A run with what each thread did of it; of a library, whose runtime does not tell, without."""
+    with profile(shares=True) as record:
+        module(*arrays)
+    return record if record.events else module.profile(*arrays)
 
 
 def measure(runs: dict[str, Callable[[], Any]], seconds: float) -> dict[str, list[float]]:

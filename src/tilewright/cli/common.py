@@ -158,7 +158,11 @@ def make_inputs(
     """Arrays for a model: from a file, or random."""
     if file is not None:
         return _from_file(specs, file)
-    return random_inputs(specs, _sizes(dims), seed)
+    from tilewright.driver.sizes import check_size_names
+
+    sizes = _sizes(dims)
+    check_size_names(sizes, [name for spec in specs for dim in spec.shape for name in _names(dim)])
+    return random_inputs(specs, sizes, seed)
 
 
 def random_inputs(specs: Sequence[Spec], sizes: Mapping[str, int], seed: int = 0) -> list[Array]:
@@ -187,6 +191,17 @@ def _sizes(dims: Sequence[str] | None) -> dict[str, int]:
             raise typer.BadParameter(f"{text!r} is not NAME=SIZE", param_hint="--dim")
         found[name] = int(size)
     return found
+
+
+def _names(dim: int | str) -> list[str]:
+    """The names that stand in a dimension: itself, or those of an expression."""
+    if isinstance(dim, int):
+        return []
+    try:
+        found = [each.id for each in ast.walk(ast.parse(dim)) if isinstance(each, ast.Name)]
+    except SyntaxError:  # a name of any characters
+        found = []
+    return found or [dim]
 
 
 _OPERATIONS: dict[type, Callable[[int, int], int]] = {

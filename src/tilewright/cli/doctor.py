@@ -33,12 +33,13 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 # extra -> the package that shows whether it is there
 EXTRAS = {
-    "report": "fast_sugiyama",
-    "bench": "onnxruntime",
     "torch": "torch",
-    "jax": "jax",
-    "cuda": "cuda",
     "tune": "xgboost",
+    "fleet": "ray",
+    "cuda": "cuda",
+    "accel": "pyosys",
+    "report": "fast_sugiyama",
+    "bench": "openvino",
     "docs": "mkdocs",
 }
 
@@ -59,7 +60,8 @@ def doctor(json: Json = False) -> None:
 
     Exit code 1 if there is a problem. A note is something that is missing for some uses only.
     """
-    found = list(findings())
+    with common.progress("looking"):
+        found = list(findings())
     if json:
         common.print_json([asdict(one) for one in found])
     else:

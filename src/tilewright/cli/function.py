@@ -47,7 +47,8 @@ def run_function(
             interpret(fn, *reference)
     if interp:
         return names, outputs(reference), None
-    run = build(fn, target)
+    with common.progress(f"compiling {path.name}"):
+        run = build(fn, target)
     if isinstance(run, CompiledFunction):
         run(*native, threads=threads)
     else:

@@ -85,7 +85,8 @@ def _write_stage(model: Path, to: Path, stage: str, precision: str) -> None:
     from tilewright.frontends.onnx.export import write_onnx
 
     source: Any = common.read_graph(model) if model.suffix == ".tw" else model
-    write_onnx(staged_graph(source, stage, precision), to, model.stem)
+    with common.progress(f"writing {to}"):
+        write_onnx(staged_graph(source, stage, precision), to, model.stem)
     common.output().print(f"wrote {to}")
 
 
@@ -123,10 +124,12 @@ def measured_us(module: Module, dims: list[str] | None) -> dict[str, float]:
 
     called = {c["label"]: c["kernel"] for c in kernel_calls(_inside(module).program)}
     found: dict[str, float] = {}
-    for _ in range(MEASURED_RUNS):
-        for total in module.profile(*inputs).kernels():
-            name, fastest = called.get(total.kernel, total.kernel), total.min_ns / 1e3
-            found[name] = min(fastest, found.get(name, fastest))
+    with common.progress("measuring") as move:
+        for run in range(MEASURED_RUNS):
+            move("runs", run, MEASURED_RUNS)
+            for total in module.profile(*inputs).kernels():
+                name, fastest = called.get(total.kernel, total.kernel), total.min_ns / 1e3
+                found[name] = min(fastest, found.get(name, fastest))
     return found
 
 

@@ -43,7 +43,8 @@ def opt(
 
     ctx = pass_context(Target.parse(target), Options(), options=options, observers=(observe,))
     begun = time.perf_counter()
-    results = [run_passes(program, chosen, ctx) for program in programs]
+    with common.progress(f"running passes on {file.name}"):
+        results = [run_passes(program, chosen, ctx) for program in programs]
     total = time.perf_counter() - begun
     if json:
         printed = [str(result) for result in results]

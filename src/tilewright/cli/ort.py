@@ -113,8 +113,10 @@ def ort(
     total = time.perf_counter() - begun
     records = list(watch.records.values())
     if compare:
-        for record in records:
-            _time(record)
+        with common.progress("timing beside onnxruntime") as move:
+            for at, record in enumerate(records):
+                move(record.model, at, len(records))
+                _time(record)
     _show(records, total)
     if report:
         told = {"seconds": total, "sessions": [_told(record) for record in records]}

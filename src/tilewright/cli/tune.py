@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.live import Live
@@ -15,11 +15,10 @@ from rich.table import Table
 from tilewright.base.errors import UserError
 from tilewright.cli import common
 from tilewright.cli.common import Json, Model, Precision, Target, Threads, Without
-from tilewright.tune.budget import Budget
-from tilewright.tune.database import Database, default_path
-from tilewright.tune.fleet import Fleet
-from tilewright.tune.search import strategy
-from tilewright.tune.tuner import Outcome, Snapshot
+
+if TYPE_CHECKING:  # loading the tuner would slow every command down
+    from tilewright.tune.fleet import Fleet
+    from tilewright.tune.tuner import Outcome, Snapshot
 
 SHOWN = 16  # kernels in the table while it goes on
 RAY = "ray://"
@@ -74,6 +73,10 @@ def tune(
     Every candidate is checked and timed inside the whole model, in turns with the best so far.
     Ctrl-C ends it and keeps what was found; the same command goes on from there.
     """
+    from tilewright.tune.budget import Budget
+    from tilewright.tune.database import Database, default_path
+    from tilewright.tune.search import strategy
+
     allowed = Budget.parse(budget)
     from tilewright.driver.compile import compile
 
@@ -128,6 +131,8 @@ def opened_fleet(commands: list[str] | None) -> Iterator[Fleet | None]:
     if not commands:
         yield None
         return
+    from tilewright.tune.fleet import Fleet
+
     clusters = [each for each in commands if each.startswith(RAY)]
     if clusters and len(commands) > 1:
         raise typer.BadParameter("a cluster stands alone", param_hint="--fleet")

@@ -42,7 +42,14 @@ from tilewright.driver.lowering import Choices, Program, jobs_of, lower_model
 from tilewright.driver.pipelines import PIPELINES, PRECISIONS
 from tilewright.driver.placement import INTERPRETER, Placement, placement
 from tilewright.driver.saved_parts import Foreign
-from tilewright.driver.sizes import Dynamic, ranges_of, sizes_to_measure, with_sizes
+from tilewright.driver.sizes import (
+    Dynamic,
+    check_size_names,
+    ranges_of,
+    size_names,
+    sizes_to_measure,
+    with_sizes,
+)
 from tilewright.driver.tuning.graph_choices import measure_choices
 from tilewright.driver.tuning.inputs import Sizes, random_arrays, size_sets
 from tilewright.driver.tuning.records import recorded_choices, task_key, winning_choices
@@ -114,6 +121,15 @@ def compile(
     Kernels are compiled with what tuning found before (`database`); `tune=Budget(minutes=5)` tunes
     them first.
 
+    Further options:
+
+    - `without`: names of passes that are switched off;
+    - `schedule=False`: plain loops, as operators define them;
+    - `packing=False`, `in_place=False`: weights as they come, no result in an operand's memory;
+    - `cache=False`: kernels are neither taken from disk nor kept there;
+    - `progress`: is called with a stage, how much of it is done, and of how much;
+    - `tune`, `database`, `sizes`, `search`, `fleet`, `allow_blas`, `tuning`: of tuning.
+
     Examples:
         >>> import numpy as np
         >>> import tilewright as tw
@@ -145,6 +161,7 @@ def compile(
     laps = [time.perf_counter()]
     opened = open_model(model, args, kwargs, dynamic)
     graph = with_sizes(opened.graph, opened.dynamic)
+    check_size_names(settings.sizes, size_names(opened.graph))
     settings = replace(settings, sizes={**sizes_to_measure(opened.dynamic), **settings.sizes})
     laps.append(time.perf_counter())
     host = chosen

@@ -7,7 +7,7 @@ dynamic={"batch": 4}          this size alone: compiled as a number
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,17 +31,25 @@ def size_names(module: Module) -> list[str]:
     return [size.name for size in given_sizes(module.main)]
 
 
+def check_size_names(names: Iterable[str], known: Iterable[str]) -> None:
+    """Sizes that a user names are sizes of the model."""
+    there = list(dict.fromkeys(known))
+    for name in names:
+        if name not in there:
+            raise UserError(
+                "TW6005",
+                f"no dimension of an input is called {name}",
+                help=f"known: {', '.join(there) or 'none'}",
+            )
+
+
 def with_sizes(module: Module, dynamic: Dynamic | None) -> Module:
     """The module with sizes fixed, or checked at entry to be in their ranges."""
     if not dynamic:
         return module
     sizes = {size.name: size for size in given_sizes(module.main) if isinstance(size, Size)}
+    check_size_names(dynamic, sizes)
     for name, wanted in dynamic.items():
-        if name not in sizes:
-            known = ", ".join(sizes) or "none"
-            raise UserError(
-                "TW6005", f"no dimension of an input is called {name}", help=f"known: {known}"
-            )
         low, high = (wanted, wanted) if isinstance(wanted, int) else wanted
         if not 0 <= low <= high:
             raise UserError("TW6005", f"the size {name} cannot be in {low}..{high}")

@@ -9,12 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from tilewright.base.target import Target
-from tilewright.codegen.llvm import VERSION
+from tilewright.base.version import VERSION
+from tilewright.codegen import llvm
 from tilewright.driver.compile import Options, build_module, load_graph, optimize, pass_context
 from tilewright.driver.compiled import origins
 from tilewright.driver.foreign_parts import call_foreign_parts
@@ -176,8 +176,8 @@ def _provenance(
         "threads": str(threads),
         "precision": precision,
         "without": ", ".join(without) or "nothing",
-        "tilewright": version("tilewright"),
-        "LLVM": VERSION,
+        "tilewright": VERSION,
+        "LLVM": llvm.VERSION,
         "Python": platform.python_version(),
         "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }

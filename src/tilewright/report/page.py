@@ -256,7 +256,9 @@ def _passes(report: Report) -> str:
         fewer = " ".join(f"−{count} {op}" for op, count in step.fewer.items())
         what = f"{fewer} {more}".strip() or ("rewritten" if step.changed else "nothing to do")
         nodes = f"{step.nodes_before} → {step.nodes_after}" if step.changed else ""
-        rows.append((step.name, f"{step.seconds * 1e3:.1f}", nodes, escape(what)))
+        rows.append(
+            (step.name.replace("_", "_<wbr>"), f"{step.seconds * 1e3:.1f}", nodes, escape(what))
+        )
     return html_table(("pass", "ms", "nodes", "what changed"), rows, numbers=(1,))
 
 
@@ -267,23 +269,14 @@ def _compile(report: Report) -> str:
 
 
 def _against(report: Report, other: Report) -> str:
-    """Kernels of two modules side by side, matched by the nodes of the model they compute."""
-    ours, theirs = (
-        {_key(box): box for box in each.boxes if box.nanoseconds} for each in (report, other)
-    )
+    """Two modules side by side."""
     rows: list[tuple[object, ...]] = []
-    for key in dict.fromkeys((*ours, *theirs)):
-        a, b = ours.get(key), theirs.get(key)
-        shown = a or b
-        assert shown is not None
-        alone = "only here" if a else "only there"
-        ratio = f"{b.nanoseconds / a.nanoseconds:.2f}" if a and b else alone
-        rows.append((escape(shown.label), _microseconds(a), _microseconds(b), ratio))
-    rows.sort(key=lambda row: -float(str(row[1]).replace(",", "") or 0))
-    names = [each.provenance["model"] for each in (report, other)]
+    for label, a, b in _matched(report, other):
+        ratio = f"{b / a:.2f}" if a and b else "only here" if a else "only there"
+        rows.append((escape(label), _microseconds(a), _microseconds(b), ratio))
     totals = [min(each.run_ns) / 1e6 for each in (report, other)]
     told = f"A call takes at least {totals[0]:.3g} ms here and {totals[1]:.3g} ms there."
-    heads = ("kernel", f"{escape(names[0])}, µs", f"{escape(names[1])}, µs", "ratio")
+    heads = ("kernels", *(f"{escape(name)}, µs" for name in _titles(report, other)), "ratio")
     table = html_table(heads, rows, numbers=(1, 2, 3))
     sides = [
         html_table(("", ""), ((k, escape(v)) for k, v in each.provenance.items()))
@@ -296,12 +289,54 @@ def _against(report: Report, other: Report) -> str:
     )
 
 
-def _key(box: Box) -> tuple[str, ...]:
-    return box.nodes or (box.label, *box.outputs)
+def _matched(report: Report, other: Report) -> list[tuple[str, float, float]]:
+    """Kernels that compute the same nodes of the model, with the nanoseconds of both modules.
+
+    Where one module computes by several kernels what the other does by one, they are one row.
+    """
+    sides = [[box for box in each.boxes if box.nanoseconds] for each in (report, other)]
+    leader: dict[str, str] = {}
+
+    def lead(name: str) -> str:
+        while leader.setdefault(name, name) != name:
+            name = leader[name]
+        return name
+
+    for box in (*sides[0], *sides[1]):
+        first, *rest = _names(box)
+        for name in rest:
+            leader[lead(name)] = lead(first)
+    groups: dict[str, tuple[list[Box], list[Box]]] = {}
+    for at, side in enumerate(sides):
+        for box in side:
+            groups.setdefault(lead(_names(box)[0]), ([], []))[at].append(box)
+    rows = []
+    for ours, theirs in groups.values():
+        fewer = min((each for each in (ours, theirs) if each), key=len)
+        label = ", ".join(dict.fromkeys(box.label for box in fewer))
+        times = [sum(box.nanoseconds for box in each) for each in (ours, theirs)]
+        rows.append((label, times[0], times[1]))
+    return sorted(rows, key=lambda row: (-row[1], -row[2]))
 
 
-def _microseconds(box: Box | None) -> str:
-    return "" if box is None else f"{box.nanoseconds / 1e3:,.1f}"
+def _names(box: Box) -> tuple[str, ...]:
+    """What a box has in common with others: nodes of the model, or how it looks."""
+    return box.nodes or (" ".join((box.label, *box.outputs)),)
+
+
+def _titles(*reports: Report) -> list[str]:
+    """Names of modules that tell them apart: of the same model, by what was asked of it."""
+    names = [each.provenance["model"] for each in reports]
+    if len(set(names)) == len(names):
+        return names
+    asked = ("target", "threads", "precision", "without")
+    apart = [key for key in asked if len({each.provenance.get(key) for each in reports}) > 1]
+    told = [", ".join(f"{key} {each.provenance[key]}" for key in apart) for each in reports]
+    return [f"{name} ({more})" if more else name for name, more in zip(names, told, strict=True)]
+
+
+def _microseconds(nanoseconds: float) -> str:
+    return f"{nanoseconds / 1e3:,.1f}" if nanoseconds else ""
 
 
 def html_table(

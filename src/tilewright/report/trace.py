@@ -1,6 +1,7 @@
 """Compiling and running as one trace, in the Trace Event format that Perfetto opens.
 
-Stages and passes of the compiler are one process of the trace, kernels on their threads another.
+Stages and passes of the compiler are one process of the trace. The run is another: kernels on the
+thread that called, and on each worker's what it did of them.
 """
 
 from __future__ import annotations
@@ -20,24 +21,28 @@ def trace_of(record: Record, timings: Mapping[str, Mapping[str, float]]) -> dict
     events = [_named("process_name", COMPILING, 0, "compile"), *_compiled(timings)]
     events.append(_named("process_name", RUNNING, 0, "run"))
     begun = min((event.begin_ns for event in record.events), default=0)
-    threads = {tid: at for at, tid in enumerate(sorted({e.thread for e in record.events}))}
-    events += [_named("thread_name", RUNNING, at, f"caller {at}") for at in threads.values()]
-    for event in record.events:
-        events.append(
-            {
-                "name": event.kernel,
-                "ph": "X",
-                "ts": (event.begin_ns - begun) / 1000,
-                "dur": event.duration_ns / 1000,
-                "pid": RUNNING,
-                "tid": threads[event.thread],
-                "args": {
-                    "flops": event.flops,
-                    "bytes": event.size_bytes,
-                    "GFLOP/s": round(event.flops / max(event.duration_ns, 1), 2),
-                },
+    callers = dict.fromkeys(sorted(event.thread for event in record.events))
+    workers = dict.fromkeys(sorted(share.thread for share in record.shares))
+    named = {thread: f"caller {at}" for at, thread in enumerate(callers)}
+    named |= {t: f"worker {at}" for at, t in enumerate(t for t in workers if t not in callers)}
+    threads = {thread: at for at, thread in enumerate(named)}
+    events += [_named("thread_name", RUNNING, threads[t], name) for t, name in named.items()]
+    for event in (*record.events, *record.shares):
+        told = {
+            "name": event.kernel,
+            "ph": "X",
+            "ts": (event.begin_ns - begun) / 1000,
+            "dur": event.duration_ns / 1000,
+            "pid": RUNNING,
+            "tid": threads[event.thread],
+        }
+        if event.flops or event.size_bytes:
+            told["args"] = {
+                "flops": event.flops,
+                "bytes": event.size_bytes,
+                "GFLOP/s": round(event.flops / max(event.duration_ns, 1), 2),
             }
-        )
+        events.append(told)
     return {"displayTimeUnit": "ns", "traceEvents": events}
 
 

@@ -11,9 +11,10 @@ Compiled code reports every kernel's run to a ring in the C runtime. Off, a repo
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 
@@ -69,6 +70,7 @@ class Record:
     """What ran while profiling. Empty until the `with` block ends."""
 
     events: tuple[Event, ...] = ()
+    shares: tuple[Event, ...] = ()  # of kernels, that workers took: within the events, not beside
     lost: int = field(default=0)  # events that the ring had no room for
 
     def kernels(self) -> tuple[KernelTotals, ...]:
@@ -93,7 +95,7 @@ class Record:
                     "tid": event.thread,
                     "args": {"flops": event.flops, "bytes": event.size_bytes},
                 }
-                for event in self.events
+                for event in (*self.events, *self.shares)
             ],
         }
 
@@ -134,10 +136,13 @@ class Record:
 
 
 @contextmanager
-def profile(capacity: int = CAPACITY, *, runtime: int = 0) -> Iterator[Record]:
+def profile(
+    capacity: int = CAPACITY, *, shares: bool = False, runtime: int = 0
+) -> Iterator[Record]:
     """Record the kernels that run inside the block, on every thread; the newest `capacity` ones.
 
-    A library has a runtime of its own: `runtime` is its address.
+    With `shares` also what each worker thread did of them, which takes room as events do. A library
+    has a runtime of its own, which tells no shares: `runtime` is its address.
 
     Examples:
         >>> import numpy as np
@@ -159,15 +164,33 @@ def profile(capacity: int = CAPACITY, *, runtime: int = 0) -> Iterator[Record]:
         )
     record = Record()
     try:
+        if shares:
+            _native.profile_shares(True)
         _native.profile_start(capacity, runtime)
         try:
             yield record
         finally:
             _native.profile_stop(runtime)
             raw, record.lost = _native.profile_read(capacity, runtime)
-            record.events = tuple(Event(*fields) for fields in raw)
+            found = [Event(*fields) for fields in raw]
+            record.events = tuple(event for event in found if event.kernel)
+            record.shares = _named([each for each in found if not each.kernel], record.events)
     finally:
+        if shares:
+            _native.profile_shares(False)
         _running.release()
+
+
+def _named(shares: list[Event], events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Shares under the names of the kernels that they are of: those that began last before."""
+    kernels = sorted(events, key=lambda event: event.begin_ns)
+    begins = [event.begin_ns for event in kernels]
+    places = [bisect_right(begins, share.begin_ns) - 1 for share in shares]
+    return tuple(
+        replace(share, kernel=kernels[at].kernel)
+        for share, at in zip(shares, places, strict=True)
+        if at >= 0
+    )
 
 
 def _total(kernel: str, events: list[Event]) -> KernelTotals:

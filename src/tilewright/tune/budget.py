@@ -18,7 +18,15 @@ _HELP = "say how long tuning may take: 90s, 5m or 1h"
 
 @dataclass(frozen=True)
 class Budget:
-    """Wall-clock time that tuning a model may take, building and checking included."""
+    """Wall-clock time that tuning a model may take, building and checking included.
+
+    Examples:
+        >>> from tilewright.tune import Budget
+        >>> Budget(minutes=5) == Budget.parse("5m")
+        True
+        >>> Budget.parse("90s").seconds
+        90.0
+    """
 
     minutes: float
 

@@ -78,7 +78,16 @@ class Taken:
 
 
 class Database:
-    """Trials and winners by task. Writes are on disk when a method returns."""
+    """Trials and winners by task. Writes are on disk when a method returns.
+
+    Examples:
+        >>> from tilewright.tune import Database, TaskKey, Winner
+        >>> key = TaskKey("the text of a kernel", "cpu", threads=2)
+        >>> with Database() as records:  # in memory; a path makes a file
+        ...     records.keep(key, Winner({"C": "gemm mr=6 nr=3"}, gain=1.2))
+        ...     records.winner(key).gain
+        1.2
+    """
 
     def __init__(self, path: str | Path = ":memory:", *, busy_s: float = BUSY_S) -> None:
         self.path = str(path)

@@ -65,7 +65,17 @@ class Measured:
 
 @dataclass(frozen=True)
 class TunedFunction:
-    """What was found."""
+    """What was found.
+
+    Examples:
+        >>> import tilewright as tw
+        >>> from tilewright import te
+        >>> x = te.placeholder((8,), name="x")
+        >>> y = te.compute((8,), lambda i: x[i] * 2.0, name="y")
+        >>> schedule = tw.Schedule(te.function([x, y], name="f"))
+        >>> found = tw.tune.TunedFunction("rules", schedule, 1.0, 90.0, (), 2.5, "gaussian")
+        >>> run = tw.build(found.schedule.function)
+    """
 
     choice: str
     schedule: Schedule
@@ -115,6 +125,16 @@ def tune_function(
 
     `what` is a function, of which sketches are tuned, or a space such as a template's. Without a
     fleet there is one worker on this machine.
+
+    Examples:
+        >>> from tilewright import te
+        >>> from tilewright.tune import tune_function
+        >>> x = te.placeholder((64, 48), name="x")
+        >>> k = te.reduce_axis((0, 48), name="k")
+        >>> y = te.compute((64,), lambda i: te.max(x[i, k] * x[i, k], axis=k), name="y")
+        >>> found = tune_function(te.function([x, y], name="largest"), trials=2)
+        >>> found.gain >= 1.0
+        True
     """
     chosen = Target.parse(target)
     space: FunctionSpace = (

@@ -14,7 +14,14 @@ TRIAL, WINNER, TIME = "trial", "winner", "time"  # kinds of lines
 
 @dataclass(frozen=True)
 class TaskKey:
-    """What was tuned: two tasks are one where all of this is equal, character by character."""
+    """What was tuned: two tasks are one where all of this is equal, character by character.
+
+    Examples:
+        >>> from tilewright.tune import TaskKey
+        >>> one = TaskKey("the text of a kernel", "cpu", threads=1)
+        >>> one.digest == TaskKey("the text of a kernel", "cpu", threads=2).digest
+        False
+    """
 
     text: str  # canonical text of what is computed, and of what is known beforehand
     target: str  # Target.key
@@ -30,7 +37,14 @@ class TaskKey:
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate: a time, or why there is none."""
+    """One candidate: a time, or why there is none.
+
+    Examples:
+        >>> from tilewright.tune import Trial
+        >>> trial = Trial("C", "gemm mr=6 nr=3", ns=1200.0, incumbent_ns=1500.0)
+        >>> trial.incumbent_ns / trial.ns
+        1.25
+    """
 
     space: str  # what the choice is about
     choice: str
@@ -56,6 +70,11 @@ class Winner:
     """The choices that a task is compiled with from now on; none: the default is best.
 
     With variants, the first whose sizes fit is taken, and `choices` where none does.
+
+    Examples:
+        >>> from tilewright.tune import Winner
+        >>> Winner({"C": "gemm mr=6 nr=3"}, gain=1.2).choices["C"]
+        'gemm mr=6 nr=3'
     """
 
     choices: Mapping[str, str]  # by space

@@ -332,7 +332,21 @@ class Template:
 
 
 def template(given: Body | str) -> Any:
-    """Make a template of a function of a configuration and a schedule; `@template("name")` too."""
+    """Make a template of a function of a configuration and a schedule; `@template("name")` too.
+
+    Examples:
+        >>> from tilewright import te
+        >>> from tilewright.tune import template
+        >>> @template
+        ... def rows(cfg, sch):
+        ...     (i,) = sch.get_loops(sch.get_block("y"))
+        ...     cfg.define_split("tile", i, num_outputs=2)
+        ...     outer, inner = cfg["tile"].apply(sch, i)
+        >>> x = te.placeholder((6,), name="x")
+        >>> y = te.compute((6,), lambda i: x[i] * 2.0, name="y")
+        >>> rows.space(te.function([x, y], name="f")).size
+        4
+    """
     if isinstance(given, str):
         return lambda body: Template(given, body)
     return Template(getattr(given, "__name__", "template"), given)

@@ -47,7 +47,14 @@ TINY = 1e-9
 
 @dataclass(frozen=True)
 class Snapshot:
-    """How tuning stands: what is shown while it goes on."""
+    """How tuning stands: what is shown while it goes on.
+
+    Examples:
+        >>> from tilewright.tune import Snapshot
+        >>> now = Snapshot(12.0, 60.0, "searching", tasks=(), left=0.2)
+        >>> f"{now.stage}: {now.seconds:.0f} of {now.budget_s:.0f} s"
+        'searching: 12 of 60 s'
+    """
 
     seconds: float
     budget_s: float
@@ -58,7 +65,14 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What tuning came to."""
+    """What tuning came to: `model.inside.tuning` of a model compiled with `tune=`.
+
+    Examples:
+        >>> from tilewright.tune import Outcome
+        >>> outcome = Outcome(1.07, 1.05, {}, (), 60.0, 310, 4, "trees", "time is up")
+        >>> f"{outcome.gain:.2f}x after {outcome.trials} candidates"
+        '1.07x after 310 candidates'
+    """
 
     gain: float  # untuned by tuned time of the whole model, in turns
     least_gain: float  # with 95% confidence

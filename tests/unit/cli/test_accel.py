@@ -1,5 +1,6 @@
 """tilewright accel, on a small stream."""
 
+import contextlib
 import json
 
 import pytest
@@ -8,13 +9,27 @@ from typer.testing import CliRunner
 from tilewright.accel.build import build_gemm
 from tilewright.accel.isa import print_stream
 from tilewright.base.geometry import Geometry
-from tilewright.cli import app
+from tilewright.cli import app, common
 
 
 def invoke(*args, code=0):
     done = CliRunner().invoke(app, ["accel", *(str(arg) for arg in args)])
     assert done.exit_code == code, done.output
     return done
+
+
+@pytest.fixture
+def bars(monkeypatch):
+    """What progress bars said, in place of bars."""
+    said = []
+
+    @contextlib.contextmanager
+    def told(what):
+        said.append(what)
+        yield lambda stage, count, total: said.append(f"{what}: {stage} {count} of {total}")
+
+    monkeypatch.setattr(common, "progress", told)
+    return said
 
 
 @pytest.fixture
@@ -39,13 +54,15 @@ def test_streams_are_verified(text):
     assert "TW70" in invoke("verify", text, code=1).stderr
 
 
-def test_streams_are_timed_and_traced(text, tmp_path):
+def test_streams_are_timed_and_traced(text, tmp_path, bars):
     out = tmp_path / "trace.json"
     found = json.loads(invoke("trace", text, "-o", out, "--json").stdout)
     assert found["gemm_steps"] == 4 * 2 * 4
     spans = [one for one in json.loads(out.read_text())["traceEvents"] if one["ph"] == "X"]
     assert max(one["ts"] + one["dur"] for one in spans) == found["cycles"]
     assert f"cycles: {found['cycles']}" in invoke("trace", text).stdout
+    assert bars[0] == "verifying gemm.vta"
+    assert bars[1].startswith("timing")
 
 
 def test_the_header_is_that_of_the_geometry(tmp_path):
@@ -77,7 +94,7 @@ def test_chips_have_names():
     assert "TW7034" in invoke("report", "--chip", "abacus", code=1).stderr
 
 
-def test_designs_are_explored_for_models(tmp_path):
+def test_designs_are_explored_for_models(tmp_path, bars):
     model = tmp_path / "sum.tw"
     model.write_text(
         "graph @main(%x: i8[1, 16, 4, 4], %z: i8[1, 16, 4, 4]) { "
@@ -88,6 +105,8 @@ def test_designs_are_explored_for_models(tmp_path):
     given = ("explore", model, "--dsp", 60, "--bram", 100, "--designs", 3)
     text = invoke(*given, "--confirm", 1, "--plot", drawn).stdout
     assert "sum, Mcycles" in text
+    assert "exploring: designs 3 of 3" in bars
+    assert "confirming: designs 0 of 1" in bars
     assert drawn.read_text().startswith("<svg")
     found = json.loads(invoke(*given, "--json").stdout)
     assert found["designs"] == 3

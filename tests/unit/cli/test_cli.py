@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +42,13 @@ def invoke(*args, code=0):
 
 def report(*args, code=0):
     return json.loads(invoke(*args, "--json", code=code).stdout)
+
+
+def test_the_compiler_is_loaded_by_the_commands_that_need_it():
+    asked = "import sys, tilewright.cli; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    heavy = ("tilewright.rules", "tilewright.tune", "tilewright.driver.compile", "llvmlite")
+    assert not [name for name in done.stdout.split() if name.startswith(heavy)]
 
 
 @needs_compiler
@@ -228,6 +237,7 @@ def test_failures_end_with_1_and_wrong_usage_with_2(tmp_path, path):
     invoke("nonsense", code=2)
     invoke("bench", path, "--peer", "nobody", code=2)
     invoke("run", path, "--dim", "n", code=2)
+    assert "known: n" in invoke("run", path, "--dim", "rows=3", code=1).stderr
 
 
 # ------------------------------------------------------------------ onnx out, onnxruntime's place

@@ -288,16 +288,20 @@ def test_choices_make_another_kernel_and_another_key(matmul, other_choice):
 # --------------------------------------------------------------------------- the whole
 
 
+def interrupt(snapshot):
+    if snapshot.stage == "learning":  # Ctrl-C after the first round
+        raise KeyboardInterrupt
+
+
 @pytest.mark.slow
 def test_a_model_is_tuned_and_the_records_serve_the_next_time(net, tmp_path):
     path, told = tmp_path / "records.sqlite", []
 
-    def interrupt(snapshot):
+    def heard(snapshot):
         told.append(snapshot)
-        if snapshot.stage == "learning":  # Ctrl-C after the first round
-            raise KeyboardInterrupt
+        interrupt(snapshot)
 
-    module = tw.compile(net, threads=2, tune=Budget(minutes=10), database=path, tuning=interrupt)
+    module = tw.compile(net, threads=2, tune=Budget(minutes=10), database=path, tuning=heard)
     outcome = module.inside.tuning
     assert outcome.trials > 0
     assert outcome.gain >= 1.0
@@ -314,7 +318,7 @@ def test_records_that_cannot_be_written_stay_in_memory(graph, tmp_path):
     path = tmp_path / "records.sqlite"
     path.write_bytes(b"no database" * 100)
     records = Records.open(path)
-    outcome = tune_model(graph, SETTING, Budget(minutes=0.2), records, Settings(model="gaussian"))
+    outcome = tune_model(graph, SETTING, Budget(minutes=0.05), records, Settings(model="gaussian"))
     assert any("in memory" in note for note in outcome.notes)
     assert path.read_bytes().startswith(b"no database")
 
@@ -327,6 +331,12 @@ def test_models_that_cannot_be_timed_here_are_refused(net):
     with pytest.raises(UserError) as caught:
         tw.compile(text, tune=Budget(minutes=1))
     assert caught.value.code == "TW5011"
+
+
+def test_sizes_to_tune_for_are_sizes_of_the_model(net):
+    with pytest.raises(UserError) as caught:
+        tw.compile(net, tune=Budget(minutes=1), sizes={"rows": [1]})
+    assert caught.value.code == "TW6005"
 
 
 def test_plain_loops_have_nothing_to_tune(net):
@@ -453,8 +463,9 @@ def test_sizes_that_are_told_apart_are_tuned_on_their_own(open_net, open_matmul)
 def test_a_model_with_dynamic_sizes_is_tuned_at_each_of_them(open_net, tmp_path):
     path = tmp_path / "records.sqlite"
     module = tw.compile(
-        open_net, threads=2, tune=Budget(minutes=0.4), database=path, sizes={"n": [1, 200]}
-    )
+        open_net, threads=2, tune=Budget(minutes=0.15), database=path, sizes={"n": [1, 200]},
+        tuning=interrupt,
+    )  # fmt: skip
     outcome = module.inside.tuning
     assert {each.name.rpartition("@")[2] for each in outcome.tasks} == {"0", "1"}
     again = tw.compile(open_net, threads=2, database=path)

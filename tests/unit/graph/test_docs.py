@@ -1,6 +1,5 @@
-"""The examples on the page of the model IR run as written."""
+"""The page of the model IR lists every pass; every operator is documented."""
 
-import doctest
 import re
 from pathlib import Path
 
@@ -8,10 +7,6 @@ from tilewright.driver.pipelines import PIPELINES
 from tilewright.graph.ops import OPS
 
 PAGE = Path(__file__).parents[3] / "docs/internals/graph.md"
-
-
-def test_the_page_of_the_model_ir():
-    assert doctest.testfile(str(PAGE), module_relative=False).failed == 0
 
 
 def test_the_page_lists_every_pass():

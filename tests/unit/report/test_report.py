@@ -12,9 +12,11 @@ from tilewright import graph, te
 from tilewright.cli import app
 from tilewright.cli.common import random_inputs
 from tilewright.report import collect, write_page
+from tilewright.report.collect import Box, Report
 from tilewright.report.layout import HEIGHT, WIDTH, layered
 from tilewright.report.page import page
 from tilewright.report.trace import trace_of
+from tilewright.runtime.profiler import Event, Record
 
 NET = """
 graph @main(%x: f32[n, 16], %w: f32[16, 32]) {
@@ -94,6 +96,28 @@ def test_two_models_stand_side_by_side(told):
     assert 'id="against"' not in page(told)
 
 
+def made_up(name, *boxes, **asked):
+    """A report of kernels: what each computes of the model, and how long it takes."""
+    shown = [Box(label, "kernel", (), nodes, (), (), ns, 1, 1) for label, nodes, ns in boxes]
+    known = {"model": name, "processor": "made up", "threads": "1", **asked}
+    return Report(known, (), (), (), (9e3,), tuple(shown), (), {}, peak_gflops=80, peak_gbytes=20)
+
+
+def test_what_computes_the_same_nodes_is_compared():
+    fused = made_up("m", ("conv relu", ("c1", "r1"), 3e3), ("add", ("a",), 1e3), without="nothing")
+    plain = made_up(
+        "m", ("conv", ("c1",), 4e3), ("relu", ("r1",), 2e3), ("add", ("a",), 2e3),
+        ("copy", (), 5e2), without="fuse",
+    )  # fmt: skip
+    text = page(fused, plain)
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", text[text.index('id="against"') :])
+    assert cells[:4] == ["conv relu", "3.0", "6.0", "2.00"]
+    assert cells[4:8] == ["add", "1.0", "2.0", "2.00"]
+    assert cells[8:12] == ["copy", "", "0.5", "only there"]
+    assert "m (without nothing), µs" in text
+    assert "m (without fuse), µs" in text
+
+
 def test_control_flow_is_one_box():
     module = graph.parse(LOOP)
     given = [np.zeros(4, np.float32), np.array(3)]
@@ -139,8 +163,18 @@ def test_a_trace_has_passes_and_kernels():
     names = {event["name"] for event in events}
     assert {"fuse", "import", "code"} <= names
     kernels = [event for event in events if event["pid"] == 2 and event["ph"] == "X"]
-    assert len(kernels) == len(record.events)
+    assert len(kernels) == len(record.events) + len(record.shares)
     assert min(event["ts"] for event in kernels) == 0
+
+
+def test_a_trace_has_the_threads_that_took_part():
+    kernel = Event("matmul", 100, 900, 10, 20, thread=0)
+    shares = (Event("matmul", 150, 800, 0, 0, thread=3), Event("matmul", 160, 700, 0, 0, thread=2))
+    events = trace_of(Record((kernel,), shares), {})["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names == {0: "caller 0", 1: "worker 0", 2: "worker 1"}
+    ran = [(e["name"], e["tid"], e["ts"]) for e in events if e["ph"] == "X"]
+    assert ran == [("matmul", 0, 0.0), ("matmul", 2, 0.05), ("matmul", 1, 0.06)]
 
 
 def test_notebooks_show_programs_and_tables():

@@ -1,8 +1,12 @@
 import json
 
+import numpy as np
 import pytest
 
+from tilewright import te
+from tilewright.codegen.build import build
 from tilewright.runtime import Signature, profile
+from tilewright.tensor import Schedule
 
 
 @pytest.fixture
@@ -64,6 +68,30 @@ def test_long_names_are_cut(run):
     with profile() as record:
         run("k" * 100)
     assert record.events[0].kernel == "k" * 63
+
+
+def test_shares_of_workers_have_the_names_of_their_kernels():
+    n = te.var("n")
+    x = te.placeholder((n,), name="x")
+    y = te.compute((n,), lambda i: te.exp(x[i]), name="y")
+    sch = Schedule(te.function([n, x, y], name="exps"))
+    sch.parallel(sch.get_loops(sch.get_block("y"))[0])
+    function, size = build(sch.function), 1 << 18
+    given, made = np.zeros(size, np.float32), np.empty(size, np.float32)
+    with profile() as record:
+        function(size, given, made, threads=2)
+    assert not record.shares
+    for _ in range(50):  # a worker that never wakes up in time takes no share
+        with profile(shares=True) as record:
+            function(size, given, made, threads=2)
+        (kernel,) = record.events
+        if record.shares:
+            break
+    (share,) = record.shares
+    assert (share.kernel, kernel.kernel) == ("exps", "exps")
+    assert share.thread != kernel.thread
+    assert kernel.begin_ns <= share.begin_ns <= share.end_ns
+    assert len(record.trace()["traceEvents"]) == 2
 
 
 def test_only_one_profiler_runs_at_a_time(run):

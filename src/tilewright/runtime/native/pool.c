@@ -183,7 +183,9 @@ static bool help_someone(int32_t worker) {
   for (int i = 0; i < MAX_REGIONS; ++i) {
     region *r = &pool.regions[i];
     if (!try_join(r)) continue;
+    int64_t begin = tw_profile_begin_share();
     take_part(r, 1 + worker % (r->threads - 1));
+    tw_profile_end("", begin, 0, 0); /* before the caller goes on, and maybe stops the profiler */
     leave(r);
     helped = true;
   }

@@ -31,7 +31,7 @@ typedef struct ring {
 } ring;
 
 static _Atomic(ring *) current;
-static atomic_bool enabled;
+static atomic_bool enabled, shares_too;
 static _Atomic int64_t oldest; /* events before this one belong to an earlier start */
 static _Atomic int64_t threads_seen;
 static _Thread_local int64_t thread_number = -1;
@@ -44,6 +44,12 @@ static int64_t now_ns(void) {
 
 int64_t tw_profile_begin(void) {
   return atomic_load_explicit(&enabled, memory_order_relaxed) ? now_ns() : 0;
+}
+
+void tw_profile_shares(int32_t recorded) { atomic_store(&shares_too, recorded != 0); }
+
+int64_t tw_profile_begin_share(void) {
+  return atomic_load_explicit(&shares_too, memory_order_relaxed) ? tw_profile_begin() : 0;
 }
 
 void tw_profile_end(const char *kernel, int64_t begin, int64_t flops, int64_t size_bytes) {

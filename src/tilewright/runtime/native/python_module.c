@@ -90,6 +90,15 @@ static PyObject *profile_start(PyObject *module, PyObject *args) {
   Py_RETURN_NONE;
 }
 
+/* Of this runtime: a library's does not tell shares. */
+static PyObject *profile_shares(PyObject *module, PyObject *args) {
+  (void)module;
+  int recorded;
+  if (!PyArg_ParseTuple(args, "p", &recorded)) return NULL;
+  tw_profile_shares(recorded);
+  Py_RETURN_NONE;
+}
+
 static PyObject *profile_stop(PyObject *module, PyObject *args) {
   (void)module;
   unsigned long long address = 0;
@@ -141,6 +150,7 @@ static PyMethodDef functions[] = {
     {"shut_down", shut_down, METH_NOARGS, "End the idle worker threads."},
     {"request_tiles", request_tiles, METH_NOARGS, "Whether the system grants AMX tiles."},
     {"profile_start", profile_start, METH_VARARGS, "profile_start(capacity, runtime=0)"},
+    {"profile_shares", profile_shares, METH_VARARGS, "profile_shares(recorded)"},
     {"profile_stop", profile_stop, METH_VARARGS, "profile_stop(runtime=0)"},
     {"profile_read", profile_read, METH_VARARGS,
      "profile_read(limit, runtime=0): the newest events, and how many were lost"},

@@ -237,6 +237,11 @@ typedef struct {
   int64_t begin_ns, end_ns, flops, size_bytes, thread;
 } tw_profile_event;
 
+/* Whether workers record their shares of parallel regions, as runs without a name; and the time
+ * now, or 0 while they do not. */
+void tw_profile_shares(int32_t recorded);
+int64_t tw_profile_begin_share(void);
+
 TW_API int32_t tw_profile_start(int64_t capacity); /* forgets earlier events */
 TW_API void tw_profile_stop(void);
 /* Copy the newest `limit` events, oldest first, and return how many. `*lost` counts all others

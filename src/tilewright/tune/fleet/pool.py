@@ -193,7 +193,16 @@ class WorkerState:
 
 
 class Fleet:
-    """Workers, and the tasks they share."""
+    """Workers, and the tasks they share.
+
+    Examples:
+        >>> import sys
+        >>> from tilewright.tune import Fleet
+        >>> here = [sys.executable, "-m", "tilewright.tune.fleet.worker"]  # or: ssh board ...
+        >>> with Fleet.from_commands([here]) as fleet:
+        ...     len(fleet.workers)
+        1
+    """
 
     def __init__(
         self, transports: Sequence[Transport], *, lease_s: float = LEASE_S, retries: int = RETRIES

@@ -35,7 +35,17 @@ SKETCH = "sketch"  # the name of the space, among those of a kernel
 
 
 class SketchSpace(GridSpace):
-    """All sketches of a function for a target."""
+    """All sketches of a function for a target.
+
+    Examples:
+        >>> from tilewright import te
+        >>> from tilewright.tune import SketchSpace
+        >>> x = te.placeholder((64, 48), name="x")
+        >>> y = te.compute((48, 64), lambda i, j: x[j, i] * 2.0, name="y")
+        >>> space = SketchSpace(te.function([x, y], name="f"))
+        >>> space.choice(space.default(), 0)
+        'rules'
+    """
 
     def __init__(
         self,
