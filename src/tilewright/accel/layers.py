@@ -28,7 +28,7 @@ from tilewright.accel.operators import (
     windows,
 )
 from tilewright.base.errors import Unsupported
-from tilewright.base.geometry import Geometry
+from tilewright.base.geometry import ACC_BYTES, Geometry
 from tilewright.graph.ir import Node, Value
 from tilewright.graph.passes.decompose_quantized import LIMITS, given
 from tilewright.tensor.ir import Function
@@ -215,6 +215,7 @@ def _conv(node: Node, constants: Constants, g: Geometry, outside: set[Value]) ->
     layout = Layout(shape)
     if groups == shape[1] == out[1] and groups > 1:
         images = layout.packed_shape(g)[0]
+        columns, w = _tapped(columns, w, g.taps)
         operator = Windows(images, blocks, rows, columns, "mac", zero, _limits(node))
         stored = {"w": _pack_depthwise(w, g), "q": q}
         return Kernel(node, operator, {"x": (x, layout)}, stored, Layout(out), macs)
@@ -288,15 +289,33 @@ def _weight_bits(w: Array) -> int:
     return 4 if w.min(initial=0) >= -8 and w.max(initial=0) <= 7 else 8
 
 
+def _tapped(columns: Axis, w: Array, taps: int) -> tuple[Axis, Array]:
+    """Windows that a multiple of `taps` neighbours make up: weights of others are 0."""
+    if taps == 1:
+        return columns, w
+    reach = columns.reach
+    spare = -reach % taps
+    whole = np.zeros((*w.shape[:3], spare + reach), np.int8)
+    whole[..., spare :: columns.dilation] = w
+    front = columns.front + spare
+    return replace(columns, kernel=spare + reach, front=front, dilation=1), whole
+
+
 def _pack_depthwise(w: Array, g: Geometry) -> Array:
-    """(c, 1, kh, kw) as (c / out, kh, kw, batch, out)."""
+    """(c, 1, kh, kw) as (c / out, kh, kw / taps, batch, out); taps of a step are one number."""
     channels, _, kh, kw = w.shape
     blocks = -(-channels // g.block_out)
     whole = np.zeros((blocks * g.block_out, kh, kw), np.int8)
     whole[:channels] = w[:, 0]
     split = whole.reshape(blocks, g.block_out, kh, kw).transpose(0, 2, 3, 1)
     shape = (blocks, kh, kw, g.batch, g.block_out)
-    return np.ascontiguousarray(np.broadcast_to(split[:, :, :, None, :], shape))
+    packed = np.broadcast_to(split[:, :, :, None, :], shape)
+    if g.taps == 1:
+        return np.ascontiguousarray(packed)
+    steps = packed.reshape(blocks, kh, kw // g.taps, g.taps, g.batch, g.block_out)
+    made = np.zeros((*steps.shape[:3], g.batch, g.block_out, ACC_BYTES), np.int8)
+    made[..., : g.taps] = np.moveaxis(steps, 3, -1)
+    return made.view(np.int32)[..., 0]
 
 
 def _matmul(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:

@@ -28,10 +28,11 @@ from tilewright.accel.isa.stream import Buffer, Stream
 from tilewright.accel.isa.table import dram_bytes
 from tilewright.accel.layers import Kernel, Layout, Operator, function_of, kernel_of, with_sum
 from tilewright.accel.operators import Blend, Conv
-from tilewright.accel.rules import predicted_cycles, schedule
+from tilewright.accel.rules import Problems, predicted_cycles, problems_of, schedule
 from tilewright.base.errors import ScheduleError
+from tilewright.base.geometry import Geometry
 from tilewright.base.target import Target
-from tilewright.graph.ir import Graph, Value
+from tilewright.graph.ir import Graph, Node, Value
 from tilewright.tensor.ir import Function
 
 Array = np.ndarray[Any, Any]
@@ -62,7 +63,14 @@ def scheduled(operator: Operator, target: Target) -> Scheduled:
 def predicted(operator: Operator, target: Target) -> float:
     """Cycles of an operator by its default plan, without making anything."""
     assert target.geometry is not None
-    return predicted_cycles(function_of(operator, target.geometry), target)
+    return predicted_cycles(_problems(operator, target.geometry.array), target)
+
+
+@cache
+def _problems(operator: Operator, array: Geometry) -> Problems:
+    """What rules find in an operator, once for all designs with the same array."""
+    target = Target.parse(f"vta-sim {array.options}")
+    return problems_of(function_of(operator, array), target)
 
 
 @dataclass(frozen=True)
@@ -143,13 +151,46 @@ def compile_part(graph: Graph, constants: Mapping[Value, Array], target: Target)
     return _Compiler(graph, constants, target).compiled()
 
 
-def predict_part(graph: Graph, constants: Mapping[Value, Array], target: Target) -> float:
+def predict_part(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -> float:
     """Cycles of such a graph by its layers' plans, without compiling it."""
-    compiler = _Compiler(graph, constants, target)
-    found = [compiler.predicted(kernel) for kernel in compiler.kernels()]
+    found = [predicted(one.operator, target) for one in with_sums(graph, kernels, target)]
     if math.inf in found:
         raise ScheduleError("TW7043", "a layer does not fit the accelerator", help="see `inspect`")
     return sum(found)
+
+
+def kernels_of(
+    graph: Graph, constants: Mapping[Value, Array], geometry: Geometry
+) -> dict[Node, Kernel]:
+    """Every layer for itself: the same for all designs with the same array."""
+    outside = set(graph.params)
+    return {
+        node: kernel_of(node, constants, geometry, outside)
+        for node in graph.nodes
+        if node.op != "constant"
+    }
+
+
+def with_sums(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -> list[Kernel]:
+    """Layers in order; a residual sum joins the layer before it where that is faster."""
+    uses = Counter([*(v for node in kernels for v in node.inputs), *graph.results])
+    makers = {node.output: node for node in kernels}
+    found = dict(kernels)
+    for node, kernel in kernels.items():
+        if not isinstance(kernel.operator, Blend):
+            continue
+        made = [makers[v] for v, _ in kernel.inputs.values() if v in makers and uses[v] == 1]
+        for before in sorted(made, key=lambda one: -found[one].macs):
+            operator = found[before].operator
+            if not isinstance(operator, Conv) or operator.residual is not None:
+                continue  # it has a sum already
+            joined = with_sum(found[before], kernel)
+            apart = predicted(operator, target) + predicted(kernel.operator, target)
+            if predicted(joined.operator, target) < apart:
+                found[node] = joined
+                del found[before]
+                break
+    return list(found.values())
 
 
 class _Compiler:
@@ -187,7 +228,8 @@ class _Compiler:
         for at, value in enumerate(self.graph.results):
             results.setdefault(value, self._buffer(f"y{at}", "out"))
         counts = []
-        for kernel in self.kernels():
+        kernels = kernels_of(self.graph, self.constants, self.geometry)
+        for kernel in with_sums(self.graph, kernels, self.target):
             first = len(self.folder.tasks)
             made = self._kernel(kernel, results)
             counts.append((kernel, made, first, len(self.folder.tasks)))
@@ -210,37 +252,6 @@ class _Compiler:
             at += len(flat)
         ordered = [outputs[list(results).index(value)] for value in self.graph.results]
         return Part(self.target, stream, self.inputs, ordered, {"weights": stored}, self.layers)
-
-    def kernels(self) -> list[Kernel]:
-        """Layers in order; a residual sum joins the layer before it where that is faster."""
-        outside = set(self.graph.params)
-        kernels = {
-            node: kernel_of(node, self.constants, self.geometry, outside)
-            for node in self.graph.nodes
-            if node.op != "constant"
-        }
-        uses = Counter([*(v for node in kernels for v in node.inputs), *self.graph.results])
-        makers = {node.output: node for node in kernels}
-        found = dict(kernels)
-        for node, kernel in kernels.items():
-            if not isinstance(kernel.operator, Blend):
-                continue
-            made = [makers[v] for v, _ in kernel.inputs.values() if v in makers and uses[v] == 1]
-            for before in sorted(made, key=lambda one: -found[one].macs):
-                operator = found[before].operator
-                if not isinstance(operator, Conv) or operator.residual is not None:
-                    continue  # it has a sum already
-                joined = with_sum(found[before], kernel)
-                apart = self.predicted(found[before]) + self.predicted(kernel)
-                if self.predicted(joined) < apart:
-                    found[node] = joined
-                    del found[before]
-                    break
-        return list(found.values())
-
-    def predicted(self, kernel: Kernel) -> float:
-        """Cycles of a layer by its default plan."""
-        return predicted(kernel.operator, self.target)
 
     def _kernel(self, kernel: Kernel, results: dict[Value, int]) -> Scheduled:
         made = scheduled(kernel.operator, self.target)

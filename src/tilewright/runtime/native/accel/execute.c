@@ -125,10 +125,22 @@ static void pad_entry(tw_machine *m, int32_t memory, int64_t place, int64_t valu
   }
 }
 
+/* An entry of bytes becomes the last byte of what it shares with those before it in its row. */
+static void join_neighbours(tw_machine *m, int64_t place, bool begins_row) {
+  const tw_accel_config *c = &m->config;
+  int64_t lanes = (int64_t)c->batch * c->block_out;
+  uint32_t *own = (uint32_t *)m->acc + place * lanes;
+  for (int64_t i = 0; i < lanes; ++i) {
+    uint32_t before = begins_row ? 0 : own[i - lanes] >> 8;
+    own[i] = before | (own[i] & 255) << 8 * (c->taps - 1);
+  }
+}
+
 static int32_t run_transfer(tw_machine *m, tw_accel_job *job, int64_t number,
                             const tw_task_word *t) {
   const tw_accel_config *c = &m->config;
   int32_t memory = c->format_memory[t->op][t->f[F_FMT]], bits = c->format_bits[t->op][t->f[F_FMT]];
+  bool has_neighbours = c->format_has_neighbours[t->op][t->f[F_FMT]];
   int64_t width = tw_format_bytes(c, t), place = t->f[F_SRAM];
   int32_t code = check_transfer(m, job, number, t, width);
   if (code != TW_OK) return code;
@@ -150,6 +162,7 @@ static int32_t run_transfer(tw_machine *m, tw_accel_job *job, int64_t number,
         bool is_pad = row < y0 || row >= y0 + y || column < x0 || column >= x0 + x;
         if (is_pad) {
           pad_entry(m, memory, place, t->f[F_VALUE]);
+          if (has_neighbours) join_neighbours(m, place, column == 0);
           continue;
         }
         int64_t entry =
@@ -172,6 +185,7 @@ static int32_t run_transfer(tw_machine *m, tw_accel_job *job, int64_t number,
                               (long long)number, (long long)at);
         }
         load_entry(m, memory, bits, place, buffer->device + at, width);
+        if (has_neighbours) join_neighbours(m, place, column == 0);
       }
     }
   }
@@ -357,13 +371,20 @@ static void requantize(const tw_machine *m, const tw_task_word *t, const tw_step
   }
 }
 
-static int32_t alu_lane(int32_t fn, int32_t old, int32_t a, int32_t b) {
+/* The sum of products of so many bytes. */
+static int32_t products(int32_t taps, int32_t a, int32_t b) {
+  int32_t sum = (int8_t)a * (int8_t)b;
+  for (int32_t i = 1; i < taps; ++i) sum += (int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i);
+  return sum;
+}
+
+static int32_t alu_lane(int32_t fn, int32_t taps, int32_t old, int32_t a, int32_t b) {
   switch (fn) {
     case TW_ADD: return (int32_t)((uint32_t)a + (uint32_t)b);
     case TW_MAX: return a > b ? a : b;
     case TW_MIN: return a < b ? a : b;
-    case TW_MAC: return (int32_t)((uint32_t)old + (uint32_t)((int8_t)a * (int8_t)b));
-    case TW_MUL: return (int8_t)a * (int8_t)b;
+    case TW_MAC: return (int32_t)((uint32_t)old + (uint32_t)products(taps, a, b));
+    case TW_MUL: return products(taps, a, b);
     default:
       if (b >= 0) return a >> (b > 31 ? 31 : b);
       return (int32_t)((uint32_t)a << (b < -31 ? 31 : -b));
@@ -399,7 +420,9 @@ static int32_t run_alu(tw_machine *m, tw_accel_job *job, int64_t number, const t
     if (fn == TW_MAC && !written[s.dst]) return unwritten(job, number, TW_ACC, s.dst);
     int32_t *to = m->acc + s.dst * lanes;
     const int32_t *a = m->acc + s.src * lanes, *b = m->acc + s.aux * lanes;
-    for (int64_t i = 0; i < lanes; ++i) to[i] = alu_lane(fn, to[i], a[i], operands ? b[i] : value);
+    for (int64_t i = 0; i < lanes; ++i) {
+      to[i] = alu_lane(fn, m->config.taps, to[i], a[i], operands ? b[i] : value);
+    }
     m->written[TW_ACC][s.dst] = 1;
   }
   return TW_OK;
