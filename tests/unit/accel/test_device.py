@@ -28,6 +28,8 @@ GEOMETRIES = [
     Geometry(1, 8, 16, inp_bytes=512, wgt_bytes=8192, acc_bytes=4096, uop_bytes=512, bus_bits=128),
     Geometry(1, 16, 16, inp_bytes=1024, wgt_bytes=16384, acc_bytes=4096, uop_bytes=512),
     Geometry(2, 16, 16, inp_bytes=2048, wgt_bytes=16384, acc_bytes=8192, uop_bytes=512),
+    Geometry(1, 4, 4, **SMALL, taps=2),
+    Geometry(1, 8, 16, inp_bytes=512, wgt_bytes=8192, acc_bytes=4096, uop_bytes=512, taps=4),
 ]
 TINY = GEOMETRIES[0]
 
