@@ -1,12 +1,12 @@
 """Exploration of the accelerator's designs for ResNet-18 and MobileNet-V2.
 
     python bench/accel_explore.py [--json FILE] [--designs 200] [--jobs N] [--confirm 3]
-                                  [--plot FILE.svg] [--rtl]
+                                  [--plot FILE.svg]
 
 Designs that fit 220 DSP48 and 140 RAMB36, by the estimated area; cycles by the cheapest plans of
 all layers. The front is printed; its fastest designs are compiled and timed by the cycle model. The
-gain is that on MobileNet-V2 over the default design, of designs with no more multipliers; `--rtl`
-runs both as RTL, results and times of all tasks compared with the simulators.
+gain is that on MobileNet-V2 over the default design, of designs with no more multipliers;
+`bench/accel_machines.py --target "vta-sim DESIGN" --rtl` confirms it in RTL.
 """
 
 from __future__ import annotations
@@ -17,20 +17,14 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import report
 from accel_models import MODELS
 
-from tilewright.accel.compare import differences
 from tilewright.accel.explore import Limits, confirm, explore, front, plot, table
-from tilewright.accel.part import compile_part
-from tilewright.accel.verilate import simulator
 from tilewright.base.geometry import Geometry
-from tilewright.base.target import Target
 
 NAMES = ("ResNet-18", "MobileNet-V2")
 LIMITS = Limits(dsp=220, bram=140)
-MOST_CYCLES = 1 << 24
 
 
 def measure(options: argparse.Namespace) -> list[report.Figure]:
@@ -54,30 +48,13 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
     gain /= sure[fastest.geometry].cycles["MobileNet-V2"]
     worst = max(abs(sure[one.geometry].mean / one.mean - 1) for one in chosen.values())
     print(f"fastest for MobileNet-V2 at no more DSP48: {fastest.geometry.options}")
-    figures = [
+    return [
         report.at_least("designs", float(len(found)), "", 200),
         report.at_most("exploring", took, "s", 600),
         report.Figure(f"and timing {len(timed)} designs", whole, "s"),
         report.at_least("MobileNet-V2, gain at no more DSP48", gain, "x", 1.3),
         report.Figure("cycle model against plans, largest difference", worst, ""),
     ]
-    return [*figures, *(in_rtl([default.geometry, fastest.geometry]) if options.rtl else [])]
-
-
-def in_rtl(designs: list[Geometry]) -> list[report.Figure]:
-    """MobileNet-V2 as RTL of these designs: results and times as in the cycle model."""
-    graph, constants = MODELS["MobileNet-V2"][0]()
-    figures, totals = [], []
-    for one in designs:
-        part = compile_part(graph, constants, Target.parse(f"vta-sim {one.options}"))
-        shape = graph.params[0].tensor.static_shape or ()
-        image = np.random.default_rng(0).integers(-128, 128, shape).astype(np.int8)
-        inputs = part.packed(image)
-        told = differences(part.stream, inputs, ["cycle", str(simulator(one))], None, MOST_CYCLES)
-        totals.append(part.timing().total)
-        figures.append(report.at_most(f"{one.options}: differences", float(len(told)), "", 0))
-    figures.append(report.at_least("gain in RTL", totals[0] / totals[1], "x", 1.3))
-    return figures
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +62,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--confirm", type=int, default=3)
     parser.add_argument("--plot", type=Path)
-    parser.add_argument("--rtl", action="store_true")
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ def test_random_layers_give_the_bits_of_the_interpreter(seed):
 
 @pytest.mark.parametrize(
     ("kernel", "stride", "dilation", "taps"),
-    [(3, 1, 1, 4), (3, 2, 1, 4), (3, 1, 2, 4), (5, 2, 1, 4), (1, 1, 1, 4), (4, 1, 1, 2), (3, 2, 3, 2)],
-)  # fmt: skip
+    [(3, 1, 1, 4), (3, 2, 1, 4), (3, 1, 2, 4), (5, 2, 1, 4), (1, 1, 1, 4), (3, 2, 3, 2)],
+)
 def test_depthwise_windows_take_a_step_for_so_many_neighbours(kernel, stride, dilation, taps):
     builder = Builder()
     x = builder.param("x", TensorType(I8, tuple(map(const, (1, 20, 19, 17)))))

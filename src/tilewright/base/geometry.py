@@ -3,9 +3,10 @@
     vta-sim -geometry=1x16x16 -inp=32K -wgt=256K -acc=128K -uop=32K -bus=64 -latency=64
 
 Every cycle the array multiplies a `batch x block_in` vector of activations with a
-`block_out x block_in` tile of weights. One entry of a memory is what a cycle needs from it. A lane of
-the ALU multiplies `taps` bytes in a cycle and adds them up, for depthwise convolutions. Widths of
-instruction fields, depths of memories and cycles of transfers all follow from these numbers.
+`block_out x block_in` tile of weights. One entry of a memory is what a cycle needs from it. With
+`-taps=4` a lane of the ALU multiplies four bytes a cycle and adds them up, for depthwise
+convolutions. Widths of instruction fields, depths of memories and cycles of transfers all follow
+from these numbers.
 """
 
 from __future__ import annotations
