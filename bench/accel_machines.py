@@ -3,10 +3,10 @@
     python bench/accel_machines.py [--json FILE] [--models NAME ...] [--rtl] [--interpreter]
                                    [--target TEXT]
 
-Every model is one verified stream, unless another target is given at geometry 1x16x16, buffers
-32K/256K/128K/32K, a bus of 64 bits and 64 cycles of memory latency. All three leave the same memory; cycle model and RTL agree on begin
-and end of every instruction. `--interpreter` compares with the integer graph in NumPy as well.
-Times are of one core.
+Every model is one verified stream, for another target than the default one (1x16x16, buffers
+32K/256K/128K/32K, a bus of 64 bits, 64 cycles of memory latency) if it is given. All three leave
+the same memory; cycle model and RTL agree on begin and end of every instruction. `--interpreter`
+compares with the integer graph in NumPy as well. Times are of one core.
 """
 
 from __future__ import annotations
