@@ -1,5 +1,7 @@
 """Quantized models on the accelerator: the bits of the integer graph's interpreter, everywhere."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from tilewright.base.dtype import F32, I8, U8
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.driver.accelerate import AcceleratedModule, divide, integer_graph
-from tilewright.graph import TensorType, interpret
+from tilewright.graph import Module, TensorType, interpret
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Graph
 from tilewright.graph.passes.decompose_quantized import decompose_quantized
@@ -157,3 +159,51 @@ def test_what_stays_on_the_host_has_a_reason():
     made = tw.compile(model, target="vta-sim")
     x = inputs_of(model)
     np.testing.assert_array_equal(np.asarray(made(x)[0]), interpret(whole, x)[0])
+
+
+def attention(heads=2, size=10, rows=21, zeros=(128, 128, 128)):
+    """One layer of attention as quantizers write it: bytes around every product."""
+    net = Net(channels=rows, size=(1, heads * size))
+    add, wide = net.builder.add, heads * size
+    x = net.quantized(add("reshape", net.value, shape=(1, rows, wide)), 0.03, 120)
+    found = []
+    for at, zero in enumerate(zeros):
+        w, _ = net.weights((wide, wide))
+        bias = net.constant(net.random.uniform(-1, 1, wide).astype(np.float32))
+        made = add("add", add("matmul", x, add("transpose", w, perm=(1, 0))), bias)
+        split = add("reshape", net.quantized(made, 0.02, 127), shape=(1, rows, heads, size))
+        perm = (0, 2, 3, 1) if at == 1 else (0, 2, 1, 3)
+        found.append(net.quantized(add("transpose", split, perm=perm), 0.02, zero))
+    q, k, v = found
+    scores = net.quantized(add("matmul", q, k), 0.03, 100)
+    shares = net.quantized(add("softmax", scores, axes=(3,)), 1 / 256, 0)
+    mixed = net.quantized(add("matmul", shares, v), 0.02, 128)
+    return net.done(add("reshape", add("transpose", mixed, perm=(0, 2, 1, 3)), shape=(rows, wide)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("zeros", [(128, 128, 128), (100, 0, 255)])
+def test_products_of_attention_run_there(target, zeros):
+    model = attention(zeros=zeros)
+    x = inputs_of(model)
+    whole = integer_graph(model, Target.parse(target))
+    layers = [node.op for node in whole.main.nodes if node.op.startswith("quantized_")]
+    assert sorted(layers) == ["quantized_batch_matmul"] * 2 + ["quantized_matmul"] * 3
+    (want,) = interpret(whole, x)
+    on_cpu = decompose_quantized(whole, PassContext())
+    np.testing.assert_array_equal(interpret(on_cpu, x)[0], want)
+    assert np.abs(want - interpret(model, x)[0]).max() <= 0.1
+    nodes = {node.op: node for node in whole.main.nodes}
+    product = nodes["quantized_batch_matmul"]
+    graph = Graph("part", product.inputs, (product,), product.outputs)
+    part = compile_part(graph, {}, Target.parse(target))
+    verify(part.stream)
+    random = np.random.default_rng(2)
+    given = [
+        random.integers(-128, 128, value.tensor.static_shape).astype(np.int8)
+        for value in product.inputs
+    ]
+    alone = Module({"main": replace(graph, name="main")})
+    np.testing.assert_array_equal(part.run(*given)[0], interpret(alone, *given)[0])
+    made = tw.compile(model, target=target)
+    np.testing.assert_array_equal(np.asarray(made(x)[0]), want)

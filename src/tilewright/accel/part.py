@@ -26,7 +26,16 @@ from tilewright.accel.device import backend_of, run_on, time_on
 from tilewright.accel.isa.steps import count_steps
 from tilewright.accel.isa.stream import Buffer, Stream
 from tilewright.accel.isa.table import dram_bytes
-from tilewright.accel.layers import Kernel, Layout, Operator, function_of, kernel_of, with_sum
+from tilewright.accel.layers import (
+    Factor,
+    Kernel,
+    Layout,
+    Operator,
+    Products,
+    function_of,
+    kernel_of,
+    with_sum,
+)
 from tilewright.accel.operators import Blend, Conv
 from tilewright.accel.rules import Problems, predicted_cycles, problems_of, schedule
 from tilewright.base.errors import ScheduleError
@@ -92,8 +101,10 @@ class Layer:
 class Part:
     target: Target
     stream: Stream
-    inputs: list[tuple[int, Layout, str, int]]  # of the graph's parameters: number, buffer, filling
-    outputs: list[tuple[Layout, str]]
+    inputs: list[
+        tuple[int, Layout | Factor, str, int]
+    ]  # of the graph's parameters: number, buffer, filling
+    outputs: list[tuple[Layout | Products, str]]
     stored: dict[str, Array]
     layers: list[Layer]
     last: Timing | None = field(default=None, repr=False)  # of the last run on a timed target
@@ -202,8 +213,8 @@ class _Compiler:
         self.names: list[str] = []
         self.roles: list[str] = []
         self.sizes: list[int] = []
-        self.places: dict[tuple[Value, int], Place] = {}
-        self.inputs: list[tuple[int, Layout, str, int]] = []
+        self.places: dict[tuple[Value, Layout | Factor | Products], Place] = {}
+        self.inputs: list[tuple[int, Layout | Factor, str, int]] = []
         self.weights: list[Array] = []
         self.layers: list[Layer] = []
         self.ends: list[int] = []
@@ -224,7 +235,6 @@ class _Compiler:
         self.store = self._buffer("weights", "in")
         self.temp = self._buffer("temp", "temp")
         results: dict[Value, int] = {}
-        outputs = []
         for at, value in enumerate(self.graph.results):
             results.setdefault(value, self._buffer(f"y{at}", "out"))
         counts = []
@@ -233,8 +243,6 @@ class _Compiler:
             first = len(self.folder.tasks)
             made = self._kernel(kernel, results)
             counts.append((kernel, made, first, len(self.folder.tasks)))
-        for value, base in results.items():
-            outputs.append((Layout(value.tensor.static_shape or ()), self.names[base]))
         buffers = [
             Buffer(name, role, max(1, size))
             for name, role, size in zip(self.names, self.roles, self.sizes, strict=True)
@@ -250,8 +258,11 @@ class _Compiler:
             flat = array.reshape(-1).view(np.uint8)
             stored[at : at + len(flat)] = flat
             at += len(flat)
-        ordered = [outputs[list(results).index(value)] for value in self.graph.results]
-        return Part(self.target, stream, self.inputs, ordered, {"weights": stored}, self.layers)
+        made_by = {kernel.node.output: kernel for kernel, _, _, _ in counts}
+        outputs = [
+            (made_by[value].output, self.names[results[value]]) for value in self.graph.results
+        ]
+        return Part(self.target, stream, self.inputs, outputs, {"weights": stored}, self.layers)
 
     def _kernel(self, kernel: Kernel, results: dict[Value, int]) -> Scheduled:
         made = scheduled(kernel.operator, self.target)
@@ -267,20 +278,20 @@ class _Compiler:
         value = kernel.node.output
         base = results.get(value, self.temp)
         place = self._room(base, kernel.output.size_bytes(self.geometry))
-        self.places[value, 1] = place
+        self.places[value, kernel.output] = place
         places[by_name["y"]] = place
         self.folder.add(made.fn, places)
         return made
 
-    def _input(self, kernel: Kernel, value: Value, layout: Layout) -> Place:
-        found = self.places.get((value, layout.depth))
+    def _input(self, kernel: Kernel, value: Value, layout: Layout | Factor) -> Place:
+        found = self.places.get((value, layout))
         if found is None:  # a parameter of the graph, in this layout
             name = f"x{len(self.inputs)}"
             found = self._room(self._buffer(name, "in"), layout.size_bytes(self.geometry))
             fill = kernel.operator.pad if isinstance(kernel.operator, Conv) else 0
             at = self.graph.params.index(value)
             self.inputs.append((at, layout, name, fill))
-            self.places[value, layout.depth] = found
+            self.places[value, layout] = found
         return found
 
     def _layer(
