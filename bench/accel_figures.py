@@ -3,9 +3,10 @@
     python bench/accel_figures.py [--json FILE] [--folder FOLDER] [--models NAME ...]
 
 Both by the cycle model, at the default geometry. `roofline.svg`: convolutions of ResNet-18,
-products a cycle over products per byte read, with tiles that take turns and without; below the roof, latency
-is not hidden. `time.svg` and a table: cycles of whole models by kind of layer, on a small processor
-alone (as many products a cycle as the compiler's cut takes for it) and beside the accelerator.
+products a cycle over products per byte read, with tiles that take turns and without; below the
+roof, latency is not hidden. `time.svg` and a table: cycles of whole models by kind of layer, on a
+small processor alone (as many products a cycle as the compiler's cut takes for it) and beside the
+accelerator.
 """
 
 from __future__ import annotations
