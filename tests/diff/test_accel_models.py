@@ -1,14 +1,19 @@
 """Quantized models on the accelerator: the bits of the integer graph's interpreter, everywhere."""
 
 from dataclasses import replace
+import os
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.accel.device import LIBRARY
 from tilewright.accel.part import compile_part
 from tilewright.accel.verify import verify
 from tilewright.base.dtype import F32, I8, U8
+from tilewright.base.errors import UserError
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.driver.accelerate import AcceleratedModule, divide, integer_graph
@@ -207,3 +212,79 @@ def test_products_of_attention_run_there(target, zeros):
     np.testing.assert_array_equal(part.run(*given)[0], interpret(alone, *given)[0])
     made = tw.compile(model, target=target)
     np.testing.assert_array_equal(np.asarray(made(x)[0]), want)
+
+
+MAIN = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include "net.h"
+static float x[COUNT];
+static void *run(void *given) {
+  float *y = given;
+  int64_t in[4] = {1, 3, 20, 18}, out[2] = {1, 10};
+  DLTensor tx = {x, {1, 0}, 4, {2, 32, 1}, in, 0, 0};
+  DLTensor ty = {y, {1, 0}, 2, {2, 32, 1}, out, 0, 0};
+  const DLTensor *args[2] = {&tx, &ty};
+  for (int i = 0; i < 2; ++i) {
+    if (net(args, 2)) return puts(tw_last_error()), given;
+  }
+  return 0;
+}
+int main(void) {
+  pthread_t threads[2];
+  float y[2][10];
+  void *failed = 0;
+  FILE *file = fopen("x.bin", "rb");
+  if (!file || fread(x, 4, COUNT, file) != COUNT) return 2;
+  for (int i = 0; i < 2; ++i) pthread_create(&threads[i], 0, run, y[i]);
+  for (int i = 0; i < 2; ++i) {
+    void *told;
+    pthread_join(threads[i], &told);
+    if (told) failed = told;
+  }
+  if (failed) return 1;
+  for (int i = 0; i < 20; ++i) printf("%a\n", y[i / 10][i % 10]);
+  return 0;
+}
+"""
+
+
+def run_c(folder, x):
+    """The model `net.so` in a program without Python, by two threads, twice each."""
+    x.tofile(folder / "x.bin")
+    (folder / "main.c").write_text(MAIN.replace("COUNT", str(x.size)))
+    command = ["cc", "-Wall", "-Werror", "main.c", "./net.so", "-lpthread", "-o", "main"]
+    subprocess.run(command, cwd=folder, check=True)
+    clean = {k: v for k, v in os.environ.items() if k != LIBRARY}
+    return subprocess.run([folder / "main"], cwd=folder, env=clean, capture_output=True, text=True)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@pytest.mark.parametrize("target", ["vta-sim", "vta-cycle -geometry=2x16x16"])
+def test_a_saved_model_carries_the_simulator(target, tmp_path):
+    model = residual_net()
+    x = inputs_of(model)
+    made = tw.compile(model, target=target)
+    want = np.asarray(made(x)[0])
+    made.save(tmp_path / "net.so")
+    done = run_c(tmp_path, x)
+    assert done.returncode == 0, done.stdout
+    got = np.array([float.fromhex(line) for line in done.stdout.split()], np.float32)
+    np.testing.assert_array_equal(got, np.tile(want.reshape(-1), 2))
+    loaded = tw.load(tmp_path / "net.so")
+    assert loaded.fallbacks == ()
+    np.testing.assert_array_equal(np.asarray(loaded(x)[0]), want)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_a_saved_model_for_hardware_asks_the_environment_for_its_library(tmp_path, monkeypatch):
+    model = residual_net()
+    x = inputs_of(model)
+    monkeypatch.setenv(LIBRARY, "/there/is/no/such.so")
+    tw.compile(model, target="vta").save(tmp_path / "net.so")
+    done = run_c(tmp_path, x)
+    assert done.returncode == 1
+    assert f"set {LIBRARY}" in done.stdout
+    with pytest.raises(UserError, match="cannot load the accelerator /there") as caught:
+        tw.load(tmp_path / "net.so")(x)
+    assert caught.value.code == "TW7033"

@@ -334,7 +334,7 @@ def build_accelerated(
     placed = place(module, host, reasons)
     main, parts, streams = compile_parts(module, placed, target)
     specs = specs_of(module)
-    foreign = Foreign(parts, tuple(specs[0]), tuple(specs[1]))
+    foreign = Foreign(parts, tuple(specs[0]), tuple(specs[1]), tuple(streams))
     native = build_native(main, host, options, placed, foreign)
     return AcceleratedModule(native, parts, specs, streams, placed)
 
