@@ -196,6 +196,7 @@ def main() -> int:
     parser.add_argument("--libraries", type=Path, help="of the RTL, or its sources")
     parser.add_argument("--sources", type=Path, help="write these, and end")
     options = parser.parse_args()
+    begun = time.time()
     names = [name for name in GEOMETRIES if options.only in name]
     if options.sources:
         for name in names:
@@ -216,7 +217,7 @@ def main() -> int:
         for kind in KINDS
         if (seeds := seeds_of(options.first, at, -(-getattr(options, kind) // len(names)), done))
     ]
-    begun, done, wrong = time.time(), Counter[str](), 0
+    done, wrong = Counter[str](), 0
     run = partial(run_chunk, begun + options.seconds)
     with ProcessPoolExecutor(options.jobs) as pool:
         for kind, count, told in pool.map(run, jobs):
