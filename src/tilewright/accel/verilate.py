@@ -179,7 +179,7 @@ def compile_cpp(folder: Path, library: Path) -> None:
 
     def compile_one(at: int) -> Path:
         source, target = sources[at], folder / f"{at}.o"
-        level = "-O0" if source.stem.endswith("__Slow") else "-O2"  # what runs once, or often
+        level = "-O1" if source.stem.endswith("__Slow") else "-O2"  # what runs once, or often
         _compile([*flags, level, "-c", str(source), "-o", str(target)])
         return target
 
