@@ -72,11 +72,7 @@ class Inside:
     placement: Placement
     foreign: Foreign | None = None  # what the interpreter runs, or an accelerator
     tuning: Outcome | None = None  # what tuning came to, if it was asked for
-
-    @property
-    def streams(self) -> tuple[Part, ...]:
-        """What an accelerator runs."""
-        return () if self.foreign is None else self.foreign.streams
+    streams: tuple[Part, ...] = ()  # of the foreign parts, where an accelerator runs them
 
     @property
     def interpreted(self) -> Foreign | None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.accel.part import Part as Stream
 from tilewright.base.dtype import dtype, from_numpy
 from tilewright.driver.hybrid import HybridModule
 from tilewright.driver.parts import INPUTS, OUTPUTS, Part, Parts
@@ -31,7 +30,6 @@ class Foreign:
     parts: Parts
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
-    streams: tuple[Stream, ...] = ()  # of parts that an accelerator runs, not the interpreter
 
     def told(self) -> dict[str, Any]:
         """All of it as data."""
