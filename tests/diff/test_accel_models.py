@@ -1,9 +1,9 @@
 """Quantized models on the accelerator: the bits of the integer graph's interpreter, everywhere."""
 
-from dataclasses import replace
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
