@@ -107,6 +107,7 @@ class Part:
     outputs: list[tuple[Layout | Products, str]]
     stored: dict[str, Array]
     layers: list[Layer]
+    shapes: list[tuple[int, ...]]  # of the graph's parameters
     last: Timing | None = field(default=None, repr=False)  # of the last run on a timed target
 
     def run(self, *given: Array) -> list[Array]:
@@ -262,7 +263,9 @@ class _Compiler:
         outputs = [
             (made_by[value].output, self.names[results[value]]) for value in self.graph.results
         ]
-        return Part(self.target, stream, self.inputs, outputs, {"weights": stored}, self.layers)
+        shapes = [value.tensor.static_shape or () for value in self.graph.params]
+        kept = {"weights": stored}
+        return Part(self.target, stream, self.inputs, outputs, kept, self.layers, shapes)
 
     def _kernel(self, kernel: Kernel, results: dict[Value, int]) -> Scheduled:
         made = scheduled(kernel.operator, self.target)

@@ -193,9 +193,9 @@ class _Export:
         streams = self.inside.streams
         if not streams:
             return None
-        places = list(places_of(self.weights))[self.constants :]
-        backend, numbers = saved_backend(streams[0].target), saved_numbers(streams, places)
-        return Accelerator(backend, numbers, TIMEOUT_CYCLES)
+        placed = zip(places_of(self.weights), self.weights, strict=True)
+        numbers = saved_numbers(streams, list(placed)[self.constants :])
+        return Accelerator(saved_backend(streams[0].target), numbers, TIMEOUT_CYCLES)
 
     def manifest(self) -> dict[str, Any]:
         """All that loading must know, and where each kernel comes from."""

@@ -19,12 +19,11 @@ typedef struct {
   int64_t bytes, data, is_writable; /* data: what it holds, in the weights; -1: nothing yet */
 } memory;
 
+/* Where each byte of a packed input comes from, or each byte of an output: a place on the other
+ * side, or the complement of a number. */
 typedef struct {
   int64_t argument, base;
-  int64_t images, channels, rows, columns;
-  int64_t depth;     /* so many positions by so many become channels */
-  int64_t is_matrix; /* blocks of columns come first */
-  int64_t fill;      /* where blocks are larger than the tensor */
+  int64_t places, count; /* 32-bit numbers in the weights */
 } tensor;
 
 typedef struct device {
@@ -106,39 +105,12 @@ static void give_back(device *d) {
   pthread_mutex_unlock(&waiting_lock);
 }
 
-/* ---- layouts: accel/layers.py ------------------------------------------------------------- */
+/* ---- layouts ------------------------------------------------------------------------------ */
 
-static int64_t blocks_of(int64_t count, int64_t block) { return (count + block - 1) / block; }
-
-/* Every byte of a tensor as it lies packed, in order. */
-static void copy(const tensor *t, const tw_accel_config *c, int8_t *plain, int8_t *packed,
-                 int is_packing) {
-  int64_t far = t->depth, deep = t->channels * far * far;
-  int64_t images = blocks_of(t->images, c->batch), blocks = blocks_of(deep, c->block_out);
-  int64_t rows = blocks_of(t->rows, far), columns = blocks_of(t->columns, far);
-  int64_t outer = t->is_matrix ? blocks : images, inner = t->is_matrix ? images : blocks;
-  for (int64_t a = 0; a < outer; ++a) {
-    for (int64_t b = 0; b < inner; ++b) {
-      int64_t image = (t->is_matrix ? b : a) * c->batch;
-      int64_t channel = (t->is_matrix ? a : b) * c->block_out;
-      for (int64_t place = 0; place < rows * columns; ++place) {
-        int64_t row = place / columns * far, column = place % columns * far;
-        for (int64_t lane = 0; lane < (int64_t)c->batch * c->block_out; ++lane, ++packed) {
-          int64_t n = image + lane / c->block_out, k = channel + lane % c->block_out;
-          int64_t y = row + k / t->channels / far, x = column + k / t->channels % far;
-          if (n >= t->images || k >= deep || y >= t->rows || x >= t->columns) {
-            if (is_packing) *packed = (int8_t)t->fill;
-            continue;
-          }
-          int64_t at = ((n * t->channels + k % t->channels) * t->rows + y) * t->columns + x;
-          if (is_packing) {
-            *packed = plain[at];
-          } else {
-            plain[at] = *packed;
-          }
-        }
-      }
-    }
+static void copy(const tw_accel_program *program, const tensor *t, const int8_t *from, int8_t *to) {
+  const int32_t *places = (const int32_t *)(program->weights + t->places);
+  for (int64_t i = 0; i < t->count; ++i) {
+    to[i] = places[i] >= 0 ? from[places[i]] : (int8_t)~places[i];
   }
 }
 
@@ -149,11 +121,10 @@ static int8_t *data_of(const DLTensor *given) { return (int8_t *)given->data + g
 static int32_t run(device *d, const DLTensor *const *inputs) {
   const head *part = d->part;
   const memory *m = memories_of(part);
-  const tw_accel_config *c = (const tw_accel_config *)(d->program->weights + part->config);
   int32_t code = TW_OK;
   for (int64_t i = 0; i < part->inputs && code == TW_OK; ++i) {
     const tensor *t = &tensors_of(part)[i];
-    copy(t, c, data_of(inputs[t->argument]), d->host[t->base], 1);
+    copy(d->program, t, data_of(inputs[t->argument]), d->host[t->base]);
     code = tw_accel_flush(d->accel, d->buffer[t->base], 0, m[t->base].bytes);
   }
   uint32_t writable = 0;
@@ -179,12 +150,11 @@ int32_t tw_accel_fetch_part(void *context, int32_t number, const DLTensor *const
   (void)context, (void)number;
   device *d = ran;
   const head *part = d->part;
-  const tw_accel_config *c = (const tw_accel_config *)(d->program->weights + part->config);
   int32_t code = TW_OK;
   for (int32_t i = 0; i < n_outputs && code == TW_OK; ++i) {
     const tensor *t = &tensors_of(part)[part->inputs + i];
     code = tw_accel_invalidate(d->accel, d->buffer[t->base], 0, memories_of(part)[t->base].bytes);
-    if (code == TW_OK) copy(t, c, data_of(outputs[i]), d->host[t->base], 0);
+    if (code == TW_OK) copy(d->program, t, d->host[t->base], data_of(outputs[i]));
   }
   ran = NULL;
   give_back(d);
