@@ -49,11 +49,11 @@ from tilewright.runtime.accel import NO_STALLS
 ENTRIES = {"inp": 128, "wgt": 128, "acc": 256, "uop": 64}
 
 
-def geometry_of(batch: int, block_in: int, block_out: int, bus: int) -> Geometry:
+def geometry_of(batch: int, block_in: int, block_out: int, bus: int, taps: int = 1) -> Geometry:
     """Small memories: streams that fill them are short."""
     entry = Geometry(batch, block_in, block_out).entry_bytes()
     sizes = {f"{name}_bytes": count * entry[name] for name, count in ENTRIES.items()}
-    return Geometry(batch, block_in, block_out, bus_bits=bus, **sizes)
+    return Geometry(batch, block_in, block_out, bus_bits=bus, taps=taps, **sizes)
 
 
 GEOMETRIES = {
@@ -61,6 +61,8 @@ GEOMETRIES = {
     for batch, block_in, block_out in ((1, 4, 4), (1, 8, 16), (1, 16, 16), (2, 16, 16))
     for bus in (64, 128)
 }
+GEOMETRIES["1x4x4 taps 4 bus 64"] = geometry_of(1, 4, 4, 64, 4)
+GEOMETRIES["1x8x16 taps 2 bus 128"] = geometry_of(1, 8, 16, 128, 2)
 TIMEOUT_CYCLES = 20_000
 LARGE_TIMEOUT_CYCLES = 1 << 20  # of operators
 FAULTS_EACH = 10  # made of one stream
