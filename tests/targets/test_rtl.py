@@ -29,10 +29,10 @@ def library():
     return str(verilate.simulator(TINY))
 
 
-@pytest.mark.parametrize("bus", [64, 128])
+@pytest.mark.parametrize(("bus", "taps"), [(64, 1), (128, 1), (64, 4)])
 @pytest.mark.parametrize("blocks", [(1, 4, 4), (1, 8, 16), (1, 16, 16), (2, 16, 16)])
-def test_verilator_finds_nothing_to_warn_of(blocks, bus):
-    assert verilate.lint(Geometry(*blocks, bus_bits=bus)) == ""
+def test_verilator_finds_nothing_to_warn_of(blocks, bus, taps):
+    assert verilate.lint(Geometry(*blocks, bus_bits=bus, taps=taps)) == ""
 
 
 def test_nothing_depends_on_what_registers_and_memories_begin_with(library):

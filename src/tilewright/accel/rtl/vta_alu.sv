@@ -261,9 +261,9 @@ module vta_alu (
         end
         assign products[t*34+:34] = x * y;
       end
-      logic signed [33:0] low, near, far, high;
-      assign {high, far, near, low} = products;
-      assign product = 18'(low) + 18'(near) + 18'(far) + 18'(high);
+      logic signed [33:0] p_ll, p_lh, p_hl, p_hh;  // of low and high halves
+      assign {p_hh, p_hl, p_lh, p_ll} = products;
+      assign product = 18'(p_ll) + 18'(p_lh) + 18'(p_hl) + 18'(p_hh);
 
       // requantization
       logic [5:0] shift, shift5, shift6;
@@ -281,7 +281,7 @@ module vta_alu (
           if (exec2) src3 <= a;
           if (exec3) total4 <= src3 + bias;
           if (exec4) begin
-            product5 <= (64'(high) <<< 32) + ((64'(near) + 64'(far)) <<< 16) + 64'(low);
+            product5 <= (64'(p_hh) <<< 32) + ((64'(p_lh) + 64'(p_hl)) <<< 16) + 64'(p_ll);
             shift5 <= shift;
           end
           if (exec5) begin

@@ -404,12 +404,12 @@ module vta_top (
       logic [CLB-1:0] wide, row;
       for (i = 0; i < CLB / 32; i = i + 1) begin : g_byte
         localparam int AT = (lane % PER_A8) * (CLB / 4) + i * 8;
-        logic [7:0] own;
+        logic [7:0] newest;
         logic [31:0] older;  // what is left of the entry in front
         assign wide[i*32+:32] = {{24{r_data[AT+7]}}, r_data[AT+:8]};
-        assign own = x_pad ? x_value[7:0] : r_data[AT+:8];
+        assign newest = x_pad ? x_value[7:0] : r_data[AT+:8];
         assign older = x_begins_row ? '0 : aux_wdata[lane*CLB+i*32+:32] >> 8;
-        assign row[i*32+:32] = older | (32'(own) << OLD);
+        assign row[i*32+:32] = older | (32'(newest) << OLD);
       end
       always_ff @(posedge clk) begin
         if (x_write && x_fmt == 2'd3 && (x_pad || x_word == 16'(lane / PER_A8)))
@@ -541,5 +541,5 @@ module vta_top (
   );
 
   logic unused;
-  assign unused = &{1'b0, l_last, x_last, o_count, l_last_word, l_value[31:8]};
+  assign unused = &{1'b0, l_last, x_last, o_count, l_last_word, l_begins_row, l_value[31:8]};
 endmodule
