@@ -1,7 +1,7 @@
 """Parts of a model as data for a library: what runtime/native/accel/parts.c reads.
 
-arrays = saved_arrays(parts)            # to be kept with the model's weights
-numbers = saved_numbers(parts, places)  # of these parts, given where the arrays begin there
+`saved_arrays` are kept with the model's weights; `saved_numbers` tell about the parts, once it is
+known where the arrays begin there.
 """
 
 from __future__ import annotations
