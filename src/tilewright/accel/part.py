@@ -101,9 +101,7 @@ class Layer:
 class Part:
     target: Target
     stream: Stream
-    inputs: list[
-        tuple[int, Layout | Factor, str, int]
-    ]  # of the graph's parameters: number, buffer, filling
+    inputs: list[tuple[int, Layout | Factor, str, int]]  # parameter, layout, buffer, filling
     outputs: list[tuple[Layout | Products, str]]
     stored: dict[str, Array]
     layers: list[Layer]
