@@ -59,7 +59,8 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
             for at in range(options.schedules)
         ]
         told = list(pool.map(partial(is_false_alarm, end), plans, chunksize=4))
-    pairs, accepted, changed, lone, missed = (sum(column) for column in zip(*found, strict=True))
+    columns = zip((0,) * 5, *found, strict=True)
+    pairs, accepted, changed, lone, missed = (sum(column) for column in columns)
     return [
         report.at_least("pairs removed", float(pairs), f"of {len(every)}", 2000),
         report.at_most("pairs accepted", accepted / max(1, pairs), "", 0.05),
