@@ -1,13 +1,13 @@
 """The accelerator's area model against yosys.
 
-    python bench/accel_area.py [--json FILE] [--synthesize FILE] [--luts] [--seconds N]
+    python bench/accel_area.py [--json FILE] [--synthesize FILE] [--luts] [--seconds N] [--jobs N]
                                [--known FILE]
 
-Designs are drawn at random: shapes of the array, sizes of memories, widths of the bus. The first
-`FITTED` are what `accel/area.py` has its coefficients from, the rest it has not seen.
-`--synthesize` runs yosys on design after design and appends what it counts to a file, some minutes
-each (fewer without `--luts`); `--known` compares with such a file: the largest error of the model
-on designs that it was not fitted to, and coefficients fitted anew to the others.
+Designs are drawn at random: shapes of the array, taps, sizes of memories, widths of the bus. Every
+third is what `accel/area.py` has its coefficients from, the rest it has not seen. `--synthesize`
+runs yosys on designs, so many at a time, and appends what it counts to a file, some minutes each
+(fewer without `--luts`); `--known` compares with such a file: the largest error of the model on
+designs that it was not fitted to, and coefficients fitted anew to the others.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,15 +27,15 @@ from tilewright.accel.synthesis import chip_of, synthesize
 from tilewright.base.geometry import Geometry
 
 CHIP = "xc7z020"
-FITTED = 14
-DESIGNS = 34
+DESIGNS = 48
+EVERY = 3  # of as many designs, one is fitted to
 SHAPES = ((1, 4, 4), (1, 4, 8), (1, 8, 8), (1, 4, 16), (2, 4, 4), (1, 8, 16), (2, 4, 8), (2, 8, 8))
 
 
 def designs() -> list[Geometry]:
-    """Small enough that yosys takes minutes; the default among those fitted to."""
+    """Small enough that yosys takes minutes, the smallest first, the default last."""
     random = np.random.default_rng(0)
-    found = [Geometry()]
+    found: list[Geometry] = []
     while len(found) < DESIGNS:
         batch, block_in, block_out = SHAPES[int(random.integers(len(SHAPES)))]
         entry = Geometry(batch, block_in, block_out).entry_bytes()
@@ -42,42 +44,50 @@ def designs() -> list[Geometry]:
             for name, low in (("inp", 7), ("wgt", 6), ("acc", 7), ("uop", 7))
         }
         sizes = {f"{name}_bytes": depths[name] * entry[name] for name in depths}
-        made = Geometry(batch, block_in, block_out, bus_bits=64 << int(random.integers(2)), **sizes)
+        bus, taps = 64 << int(random.integers(2)), (1, 4)[int(random.integers(2))]
+        made = Geometry(batch, block_in, block_out, bus_bits=bus, taps=taps, **sizes)
         if made not in found:
             found.append(made)
-    return found
+    return [*sorted(found, key=lambda one: (one.batch * one.block_out, one.block_in)), Geometry()]
 
 
-def synthesize_some(output: Path, seconds: float, with_luts: bool) -> None:
-    """One design after the other, behind what the file has already."""
-    begun = time.monotonic()
+def synthesize_some(options: argparse.Namespace) -> None:
+    """Designs that the file does not have yet, behind what it has."""
+    output = options.synthesize
     done = {row["target"] for row in rows_of(output)} if output.exists() else set()
-    order = [*range(1, DESIGNS), 0]  # the default takes longest
-    for number in order:
-        geometry = designs()[number]
-        target = key(geometry)
-        if target in done:
-            continue
-        if time.monotonic() - begun > seconds:
-            return
-        used = synthesize(geometry, chip_of(CHIP), with_luts=with_luts)
-        row = {"target": target, **{name: amount for name, (amount, _) in used.items()}}
-        with output.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+    left = [one for one in designs() if key(one) not in done]
+    run = partial(synthesize_one, options.luts, time.time() + options.seconds)
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for row in as_completed([pool.submit(run, one) for one in left]):
+            if row.result() is not None:
+                with output.open("a") as file:
+                    file.write(json.dumps(row.result()) + "\n")
 
 
-def rows_of(path: Path) -> list[dict[str, int | str]]:
+def synthesize_one(
+    with_luts: bool, until: float, geometry: Geometry
+) -> dict[str, int | str | float] | None:
+    """What yosys counts; None where time is over."""
+    begun = time.time()
+    if begun > until:
+        return None
+    used = synthesize(geometry, chip_of(CHIP), with_luts=with_luts)
+    amounts = {name: amount for name, (amount, _) in used.items()}
+    return {"target": key(geometry), **amounts, "seconds": round(time.time() - begun, 1)}
+
+
+def rows_of(path: Path) -> list[dict[str, int | str | float]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def measure(options: argparse.Namespace) -> list[report.Figure]:
     if options.synthesize:
-        synthesize_some(options.synthesize, options.seconds, options.luts)
+        synthesize_some(options)
     source = options.known or options.synthesize
     known = {row["target"]: row for row in rows_of(source)}
     every = designs()
-    fitted = [one for one in every[:FITTED] if key(one) in known]
-    unseen = [one for one in every[FITTED:] if key(one) in known]
+    fitted = [one for one in every[::EVERY] if key(one) in known]
+    unseen = [one for one in every if one not in every[::EVERY] and key(one) in known]
     figures = [report.Figure("designs fitted to", float(len(fitted)), "")]
     figures.append(report.at_least("designs not fitted to", float(len(unseen)), "", 20))
     for name in RESOURCES:
@@ -102,6 +112,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--known", type=Path)
     parser.add_argument("--luts", action="store_true")
     parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--jobs", type=int, default=1)
 
 
 if __name__ == "__main__":

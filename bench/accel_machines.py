@@ -1,11 +1,12 @@
 """Whole models on the accelerator's three models: functional simulator, cycle model, RTL.
 
     python bench/accel_machines.py [--json FILE] [--models NAME ...] [--rtl] [--interpreter]
+                                   [--target TEXT]
 
-Every model is one verified stream at geometry 1x16x16, buffers 32K/256K/128K/32K, a bus of 64 bits
-and 64 cycles of memory latency. All three leave the same memory; cycle model and RTL agree on begin
-and end of every instruction. `--interpreter` compares with the integer graph in NumPy as well.
-Times are of one core.
+Every model is one verified stream, for another target than the default one (1x16x16, buffers
+32K/256K/128K/32K, a bus of 64 bits, 64 cycles of memory latency) if it is given. All three leave
+the same memory; cycle model and RTL agree on begin and end of every instruction. `--interpreter`
+compares with the integer graph in NumPy as well. Times are of one core.
 """
 
 from __future__ import annotations
@@ -24,13 +25,11 @@ from tilewright.accel.device import describe, load, run_on
 from tilewright.accel.part import Part, compile_part
 from tilewright.accel.verify import verify
 from tilewright.accel.verilate import simulator
-from tilewright.base.geometry import Geometry
 from tilewright.base.target import Target
 from tilewright.graph import Module, interpret
 from tilewright.runtime.accel import Accelerator
 
 Array = np.ndarray[Any, Any]
-TARGET = Target.parse("vta-sim")
 # Seconds or rates that are asked for, of models: functional ms, verifying s, RTL s.
 FUNCTIONAL_MS = {"ResNet-18": 150.0}
 VERIFYING_S = {"ResNet-50": 5.0}
@@ -44,7 +43,8 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
 def whole(name: str, options: argparse.Namespace) -> list[report.Figure]:
     make, most = MODELS[name]
     graph, constants = make()
-    part = compile_part(graph, constants, TARGET)
+    target = Target.parse(options.target)
+    part = compile_part(graph, constants, target)
     begun = time.process_time()
     verify(part.stream)
     verifying = time.process_time() - begun
@@ -68,7 +68,7 @@ def whole(name: str, options: argparse.Namespace) -> list[report.Figure]:
         same = np.array_equal(part.run(x)[0], want)
         figures.append(report.at_least(f"{name}, bits of the interpreter", float(same), "", 1))
     if options.rtl:
-        library = str(simulator(Geometry()))
+        library = str(simulator(part.stream.geometry))
         begun = time.process_time()
         told = differences(part.stream, given, ["cycle", library])
         took = time.process_time() - begun - cycle
@@ -108,6 +108,7 @@ def timed(
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--target", default="vta-sim")
     parser.add_argument("--rtl", action="store_true")
     parser.add_argument("--interpreter", action="store_true")
 

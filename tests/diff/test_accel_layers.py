@@ -7,6 +7,8 @@ import pytest
 
 from tilewright.accel.build.random_layers import random_layers
 from tilewright.accel.device import run_on
+from tilewright.accel.isa.steps import count_steps
+from tilewright.accel.isa.table import ALU_FUNCTIONS
 from tilewright.accel.part import compile_part
 from tilewright.accel.verify import verify
 from tilewright.base.dtype import I8
@@ -19,6 +21,7 @@ TARGETS = (
     "vta-sim -geometry=1x4x4 -inp=512 -wgt=2K -acc=4K -uop=512 -bus=128",
     "vta-sim -geometry=1x8x16 -inp=1K -wgt=16K -acc=16K -uop=512",
     "vta-sim -geometry=2x16x16",
+    "vta-sim -geometry=1x4x4 -inp=512 -wgt=2K -acc=4K -uop=512 -taps=4",
 )
 
 
@@ -33,6 +36,38 @@ def test_random_layers_give_the_bits_of_the_interpreter(seed):
     timed = run_on("cycle", part.stream, part.packed(*layers.inputs), stalls=seed)
     layout, name = part.outputs[0]
     np.testing.assert_array_equal(layout.unpack(timed.outputs[name], target.geometry), want)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation", "taps"),
+    [(3, 1, 1, 4), (3, 2, 1, 4), (3, 1, 2, 4), (5, 2, 1, 4), (1, 1, 1, 4), (3, 2, 3, 2)],
+)
+def test_depthwise_windows_take_a_step_for_so_many_neighbours(kernel, stride, dilation, taps):
+    builder = Builder()
+    x = builder.param("x", TensorType(I8, tuple(map(const, (1, 20, 19, 17)))))
+    random = np.random.default_rng(kernel)
+    arrays = [random.integers(-128, 128, (20, 1, kernel, kernel)).astype(np.int8)]
+    arrays += [np.full(20, number, np.int32) for number in (7, 1 << 30, 36)]
+    weights = {builder.constant(array): array for array in arrays}
+    y = builder.add(
+        "quantized_conv", x, *weights, groups=20, strides=(stride,) * 2, pads=(1, 2, 2, 1),
+        dilations=(dilation,) * 2, x_zero=9,
+    )  # fmt: skip
+    module = builder.module(y)
+    layers = tuple(node for node in module.main.nodes if node.op != "constant")
+    graph = Graph("part", (x, *weights), layers, (y,))
+    image = random.integers(-128, 128, (1, 20, 19, 17)).astype(np.int8)
+    (want,) = interpret(module, image)
+    steps = []
+    for target in ("vta-sim", f"vta-sim -taps={taps}"):
+        part = compile_part(graph, weights, Target.parse(target))
+        verify(part.stream)
+        np.testing.assert_array_equal(part.run(image)[0], want)
+        tasks = [one for one in part.stream.instructions if one.op == "alu"]
+        fns = ("mul", "mac")
+        steps.append(sum(count_steps(one) for one in tasks if ALU_FUNCTIONS[one["fn"]] in fns))
+    reach = (kernel - 1) * dilation + 1
+    assert steps[1] * kernel == steps[0] * -(-reach // taps)
 
 
 def with_weights(layers, change):

@@ -1,16 +1,23 @@
 """Quantized models on the accelerator: the bits of the integer graph's interpreter, everywhere."""
 
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.accel.device import LIBRARY
 from tilewright.accel.part import compile_part
 from tilewright.accel.verify import verify
 from tilewright.base.dtype import F32, I8, U8
+from tilewright.base.errors import UserError
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.driver.accelerate import AcceleratedModule, divide, integer_graph
-from tilewright.graph import TensorType, interpret
+from tilewright.graph import Module, TensorType, interpret
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Graph
 from tilewright.graph.passes.decompose_quantized import decompose_quantized
@@ -157,3 +164,127 @@ def test_what_stays_on_the_host_has_a_reason():
     made = tw.compile(model, target="vta-sim")
     x = inputs_of(model)
     np.testing.assert_array_equal(np.asarray(made(x)[0]), interpret(whole, x)[0])
+
+
+def attention(heads=2, size=10, rows=21, zeros=(128, 128, 128)):
+    """One layer of attention as quantizers write it: bytes around every product."""
+    net = Net(channels=rows, size=(1, heads * size))
+    add, wide = net.builder.add, heads * size
+    x = net.quantized(add("reshape", net.value, shape=(1, rows, wide)), 0.03, 120)
+    found = []
+    for at, zero in enumerate(zeros):
+        w, _ = net.weights((wide, wide))
+        bias = net.constant(net.random.uniform(-1, 1, wide).astype(np.float32))
+        made = add("add", add("matmul", x, add("transpose", w, perm=(1, 0))), bias)
+        split = add("reshape", net.quantized(made, 0.02, 127), shape=(1, rows, heads, size))
+        perm = (0, 2, 3, 1) if at == 1 else (0, 2, 1, 3)
+        found.append(net.quantized(add("transpose", split, perm=perm), 0.02, zero))
+    q, k, v = found
+    scores = net.quantized(add("matmul", q, k), 0.03, 100)
+    shares = net.quantized(add("softmax", scores, axes=(3,)), 1 / 256, 0)
+    mixed = net.quantized(add("matmul", shares, v), 0.02, 128)
+    return net.done(add("reshape", add("transpose", mixed, perm=(0, 2, 1, 3)), shape=(rows, wide)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("zeros", [(128, 128, 128), (100, 0, 255)])
+def test_products_of_attention_run_there(target, zeros):
+    model = attention(zeros=zeros)
+    x = inputs_of(model)
+    whole = integer_graph(model, Target.parse(target))
+    layers = [node.op for node in whole.main.nodes if node.op.startswith("quantized_")]
+    assert sorted(layers) == ["quantized_batch_matmul"] * 2 + ["quantized_matmul"] * 3
+    (want,) = interpret(whole, x)
+    on_cpu = decompose_quantized(whole, PassContext())
+    np.testing.assert_array_equal(interpret(on_cpu, x)[0], want)
+    assert np.abs(want - interpret(model, x)[0]).max() <= 0.1
+    nodes = {node.op: node for node in whole.main.nodes}
+    product = nodes["quantized_batch_matmul"]
+    graph = Graph("part", product.inputs, (product,), product.outputs)
+    part = compile_part(graph, {}, Target.parse(target))
+    verify(part.stream)
+    random = np.random.default_rng(2)
+    given = [
+        random.integers(-128, 128, value.tensor.static_shape).astype(np.int8)
+        for value in product.inputs
+    ]
+    alone = Module({"main": replace(graph, name="main")})
+    np.testing.assert_array_equal(part.run(*given)[0], interpret(alone, *given)[0])
+    made = tw.compile(model, target=target)
+    np.testing.assert_array_equal(np.asarray(made(x)[0]), want)
+
+
+MAIN = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include "net.h"
+static float x[COUNT];
+static void *run(void *given) {
+  float *y = given;
+  int64_t in[4] = {1, 3, 20, 18}, out[2] = {1, 10};
+  DLTensor tx = {x, {1, 0}, 4, {2, 32, 1}, in, 0, 0};
+  DLTensor ty = {y, {1, 0}, 2, {2, 32, 1}, out, 0, 0};
+  const DLTensor *args[2] = {&tx, &ty};
+  for (int i = 0; i < 2; ++i) {
+    if (net(args, 2)) return puts(tw_last_error()), given;
+  }
+  return 0;
+}
+int main(void) {
+  pthread_t threads[2];
+  float y[2][10];
+  void *failed = 0;
+  FILE *file = fopen("x.bin", "rb");
+  if (!file || fread(x, 4, COUNT, file) != COUNT) return 2;
+  for (int i = 0; i < 2; ++i) pthread_create(&threads[i], 0, run, y[i]);
+  for (int i = 0; i < 2; ++i) {
+    void *told;
+    pthread_join(threads[i], &told);
+    if (told) failed = told;
+  }
+  if (failed) return 1;
+  for (int i = 0; i < 20; ++i) printf("%a\n", y[i / 10][i % 10]);
+  return 0;
+}
+"""
+
+
+def run_c(folder, x):
+    """The model `net.so` in a program without Python, by two threads, twice each."""
+    x.tofile(folder / "x.bin")
+    (folder / "main.c").write_text(MAIN.replace("COUNT", str(x.size)))
+    command = ["cc", "-Wall", "-Werror", "main.c", "./net.so", "-lpthread", "-o", "main"]
+    subprocess.run(command, cwd=folder, check=True)
+    clean = {k: v for k, v in os.environ.items() if k != LIBRARY}
+    return subprocess.run([folder / "main"], cwd=folder, env=clean, capture_output=True, text=True)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@pytest.mark.parametrize("target", ["vta-sim", "vta-cycle -geometry=2x16x16"])
+def test_a_saved_model_carries_the_simulator(target, tmp_path):
+    model = residual_net()
+    x = inputs_of(model)
+    made = tw.compile(model, target=target)
+    want = np.asarray(made(x)[0])
+    made.save(tmp_path / "net.so")
+    done = run_c(tmp_path, x)
+    assert done.returncode == 0, done.stdout
+    got = np.array([float.fromhex(line) for line in done.stdout.split()], np.float32)
+    np.testing.assert_array_equal(got, np.tile(want.reshape(-1), 2))
+    loaded = tw.load(tmp_path / "net.so")
+    assert loaded.fallbacks == ()
+    np.testing.assert_array_equal(np.asarray(loaded(x)[0]), want)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_a_saved_model_for_hardware_asks_the_environment_for_its_library(tmp_path, monkeypatch):
+    model = residual_net()
+    x = inputs_of(model)
+    monkeypatch.setenv(LIBRARY, "/there/is/no/such.so")
+    tw.compile(model, target="vta").save(tmp_path / "net.so")
+    done = run_c(tmp_path, x)
+    assert done.returncode == 1
+    assert f"set {LIBRARY}" in done.stdout
+    with pytest.raises(UserError, match="cannot load the accelerator /there") as caught:
+        tw.load(tmp_path / "net.so")(x)
+    assert caught.value.code == "TW7033"

@@ -452,7 +452,7 @@ static const tw_param model_params[2] = {
     {"y", vector, 1, {kDLFloat, 32, 1}, kDLCPU, TW_PARAM_WRITABLE, 0, 0},
 };
 static const tw_signature model_signature = {"twice", model_params, size_names, 2, 1};
-static const tw_entry twice = {&model_signature, double_main, constants, &instance, 1};
+static const tw_entry twice = {&model_signature, double_main, constants, &instance, 1, NULL};
 
 enum { LONGEST = 3000 };
 
@@ -545,7 +545,7 @@ static void test_foreign_parts_run_by_callbacks(void) {
   };
   static const tw_signature signature = {"above", params, size_names, 2, 1};
   static void *above;
-  const tw_entry entry = {&signature, part_main, constants, &above, 1};
+  const tw_entry entry = {&signature, part_main, constants, &above, 1, NULL};
   float x[4] = {1, 5, 2, 3}, y[2] = {0, 0};
   int64_t in[1] = {4}, out[1] = {2};
   DLTensor tx = {x, {kDLCPU, 0}, 1, {kDLFloat, 32, 1}, in, NULL, 0}, ty = tx;

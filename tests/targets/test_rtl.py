@@ -9,9 +9,11 @@ from tilewright.accel import synthesis, verilate
 from tilewright.accel.build import Conv, build_conv, build_gemm
 from tilewright.accel.build.random import random_stream
 from tilewright.accel.compare import damage, differences, outcome, random_inputs
+from tilewright.accel.device import run_on
+from tilewright.accel.isa import parse
 from tilewright.accel.isa.encode import decode, encode
 from tilewright.accel.verify import verify
-from tilewright.base.errors import TilewrightError
+from tilewright.base.errors import ExecutionError, TilewrightError
 from tilewright.base.geometry import Geometry
 
 pytestmark = [
@@ -29,13 +31,17 @@ def library():
     return str(verilate.simulator(TINY))
 
 
-@pytest.mark.parametrize(
-    "geometry",
-    [Geometry(), TINY, Geometry(1, 8, 16, bus_bits=128), Geometry(2, 16, 16)],
-    ids=lambda g: g.options,
-)
-def test_verilator_finds_nothing_to_warn_of(geometry):
-    assert verilate.lint(geometry) == ""
+@pytest.mark.parametrize(("bus", "taps"), [(64, 1), (128, 1), (64, 4)])
+@pytest.mark.parametrize("blocks", [(1, 4, 4), (1, 8, 16), (1, 16, 16), (2, 16, 16)])
+def test_verilator_finds_nothing_to_warn_of(blocks, bus, taps):
+    assert verilate.lint(Geometry(*blocks, bus_bits=bus, taps=taps)) == ""
+
+
+def test_nothing_depends_on_what_registers_and_memories_begin_with(library):
+    """Every machine that is opened begins with other random bits."""
+    stream = random_stream(TINY, 7)
+    inputs = random_inputs(stream, 7)
+    assert differences(stream, inputs, ["cycle", *[library] * 20], 7, TIMEOUT) == []
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -77,6 +83,20 @@ def _has_no_verdict(stream, words):
     except TilewrightError:
         return True
     return False
+
+
+@pytest.mark.parametrize(("sram", "banks"), [(60, "fmt=out"), (14, "fmt=acc banks=1")])
+def test_a_store_that_leaves_its_memory_or_banks_in_its_last_burst_is_refused(library, sram, banks):
+    stream = parse(f"""target "vta-sim {TINY.options}"
+        buffer x: in 1024 buffer y: out 128 buffer code: uop 8 uop
+        aux fmt=uop base=code x=1 aux fmt=acc base=x x=64 push=alu
+        alu pop=aux push=store uend=1 n0=61 dst_0=1 src_0=1 fn=requant
+        store pop=alu {banks} sram={sram} base=y x=5
+        finish""")
+    for backend in ("functional", "cycle", library):
+        with pytest.raises(ExecutionError) as caught:
+            run_on(backend, stream, random_inputs(stream, 0))
+        assert caught.value.code == "TW7014"
 
 
 def test_memory_that_answers_no_more_is_a_time_out(library):

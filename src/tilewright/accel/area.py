@@ -3,7 +3,7 @@
     estimate(Geometry())  # {'DSP48': 208, 'RAMB36': 126, 'LUT': 43000}
 
 Multipliers follow from the RTL: two products of the array share one, a lane of the ALU has four for
-its product of 32 bits and one for `mac`. Memories follow from their shapes and from what a block
+its product of 32 bits, shared with `mac`. Memories follow from their shapes and from what a block
 memory can be. Look-up tables are a sum over lanes, products, bytes of the bus and memories that are
 too shallow for blocks; the coefficients are rough, and `bench/accel_area.py --synthesize --luts`
 fits others to what yosys counts.
@@ -21,7 +21,7 @@ from tilewright.base.geometry import ACC_BYTES, Geometry
 
 RESOURCES = ("DSP48", "RAMB36", "LUT")
 PRODUCTS_PER_DSP = 2
-DSPS_PER_LANE = 5
+DSPS_PER_LANE = 4
 # Bits of a word of half a block memory (RAMB18), by the most words that it has.
 HALF_WIDTHS = ((512, 36), (1024, 18), (2048, 9), (4096, 4), (8192, 2), (16384, 1))
 LEAST_DEPTH = 128  # of a block memory: what is shallower is made of look-up tables

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.accel.accesses import DRAM, Access, accesses, check_late_reads, check_range
-from tilewright.accel.isa.steps import Indices, Steps, box, steps
+from tilewright.accel.isa.steps import Indices, Steps, box, count_entries, steps
 from tilewright.accel.isa.stream import Instruction, Stream
 from tilewright.accel.isa.table import (
     ALU_FUNCTIONS,
@@ -59,7 +59,7 @@ class Machine:
         elif task.op == "gemm":
             _gemm(self.scratch, steps(task, uops))
         elif task.op == "alu":
-            _alu(self.scratch, task, steps(task, uops))
+            _alu(self.scratch, task, steps(task, uops), self.stream.geometry.taps)
 
     def _check_poison(self, number: int, task: Instruction, found: list[Access]) -> None:
         """Refuse reads of poison, and note what becomes written."""
@@ -89,8 +89,23 @@ class Machine:
         starts = task["offset"] + area.dram * size
         raw = self.memory.device[task["base"]][starts[:, None] + np.arange(size)]
         target = self.scratch[task.format.memory]
+        if task.format.has_neighbours:
+            whole = np.full((count_entries(task), *target.shape[1:]), task["value"])
+            whole[area.sram - task["sram"]] = raw.view(np.int8).reshape(-1, *whole.shape[1:])
+            places = task["sram"] + np.arange(len(whole))
+            target[places] = self._with_neighbours(whole, task["x0"] + task["x"] + task["x1"])
+            return
         target[area.sram] = _widen(raw, task.format.element).reshape(-1, *target.shape[1:])
         target[area.pads] = np.array(task["value"]).astype(target.dtype)
+
+    def _with_neighbours(self, entries: Array, columns: int) -> Array:
+        """Entries of rows as bytes of one number: those before it, then itself."""
+        rows = entries.reshape(-1, max(1, columns), *entries.shape[1:]) & 255
+        taps = self.stream.geometry.taps
+        made = rows << 8 * (taps - 1)
+        for back in range(1, taps):
+            made[:, back:] |= rows[:, :-back] << 8 * (taps - 1 - back)
+        return made.reshape(entries.shape).astype(np.uint32).view(np.int32)
 
     def _store(self, task: Instruction) -> None:
         area, size = box(task), dram_bytes(task.format, self.stream.geometry)
@@ -125,7 +140,7 @@ def _gemm(scratch: dict[str, Array], found: Steps) -> None:
         np.add.at(acc, found.dst[some], np.matmul(a, b.transpose(0, 2, 1)))
 
 
-def _alu(scratch: dict[str, Array], task: Instruction, found: Steps) -> None:
+def _alu(scratch: dict[str, Array], task: Instruction, found: Steps, taps: int) -> None:
     """Steps take effect one after the other; those that do not meet are done at once."""
     function = ALU_FUNCTIONS[task["fn"]]
     acc = scratch["acc"]
@@ -139,8 +154,9 @@ def _alu(scratch: dict[str, Array], task: Instruction, found: Steps) -> None:
         a = acc[src].astype(np.int64)
         b = np.array(task["value"], np.int64) if task["imm"] else acc[aux].astype(np.int64)
         if function in ("mac", "mul"):
-            made = a.astype(np.int8).astype(np.int64) * b.astype(np.int8)
-            made += acc[dst] if function == "mac" else 0
+            made = np.array(acc[dst] if function == "mac" else 0, np.int64)
+            for at in range(0, 8 * taps, 8):
+                made = made + (a >> at).astype(np.int8).astype(np.int64) * (b >> at).astype(np.int8)
         elif function == "shift":
             made = np.where(b >= 0, a >> np.clip(b, 0, 31), a << np.clip(-b, 0, 31))
         else:

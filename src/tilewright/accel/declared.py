@@ -60,6 +60,8 @@ def _alu(name: str, g: Geometry) -> Function:
             left = te.shift_left(x, te.min(te.max(-y, 0), 31))
             return te.if_then_else(y >= 0, right, left)
         made = _low_byte(x) * _low_byte(y)
+        for at in range(8, 8 * g.taps, 8):
+            made = made + _low_byte(te.shift_right(x, at)) * _low_byte(te.shift_right(y, at))
         return made if name == "mul" else old[b, o] + made
 
     acc = te.compute(shape, step, name="acc")

@@ -47,7 +47,7 @@ Array = np.ndarray[Any, Any]
 
 LIBRARY = "TILEWRIGHT_ACCELERATOR"  # names the library of target "vta"
 SIMULATORS = {"vta-sim": "functional", "vta-cycle": "cycle"}
-VERSION = 2
+VERSION = 3
 OPCODES_IN_C = 7
 FORMATS_IN_C = 4
 # Fields in the order of `enum tw_accel_field` in runtime/native/accel/accel.h.
@@ -65,7 +65,8 @@ _ELEMENT_BITS = {"i4": 4, "i8": 8, "i32": 32, "u64": 64}
 def describe(geometry: Geometry) -> bytes:
     """`tw_accel_config` of a geometry, from the instruction table."""
     g, bits = geometry, widths(geometry)
-    numbers = [VERSION, g.batch, g.block_in, g.block_out, *(depth(m, g) for m in MEMORIES)]
+    numbers = [VERSION, g.batch, g.block_in, g.block_out, g.taps]
+    numbers += [depth(m, g) for m in MEMORIES]
     numbers += [g.bus_bytes, g.latency_cycles, word_bytes(g), OPCODE_BITS]
     numbers += [QUEUE_DEPTH, TOKEN_MAX, BURST_BEATS, IN_FLIGHT, AHEAD, FETCH_AHEAD]
     numbers += [REQUANT_RELOAD_CYCLES, ALU_GAP_CYCLES, MAX_STEPS]
@@ -79,6 +80,7 @@ def describe(geometry: Geometry) -> bytes:
     rows = [(*one, *[None] * (FORMATS_IN_C - len(one))) for one in formats]
     numbers += [0 if one is None else MEMORIES.index(one.memory) for row in rows for one in row]
     numbers += [0 if one is None else _ELEMENT_BITS[one.element] for row in rows for one in row]
+    numbers += [0 if one is None else int(one.has_neighbours) for row in rows for one in row]
     for opcode in opcodes:
         places = {} if opcode is None else _places(opcode.fields, OPCODE_BITS, bits)
         numbers += [number for name in FIELDS_IN_C for number in places.get(name, (0, 0, 0, 0))]

@@ -3,26 +3,28 @@
     found = explore({"net": (graph, constants)}, Limits(dsp=220, bram=140))
     print(table(front(found)))
 
-Every layer of every model is scheduled anew for every design: cycles are those of the cheapest plan
-of each, by the rules' costs, which follow the cycle model within a few percent. `confirm` compiles
-a design's streams and times them. Area is estimated (`area.py`). The front holds what no other
-design beats in cycles, multipliers and block memories at once.
+Every layer of every model is planned anew for every design: cycles are those of the cheapest plan
+of each, by the rules' costs, which follow the cycle model within a few percent; layers themselves
+are made once for each array. Half of the designs are drawn at random, the others are neighbours of
+the best. `confirm` compiles a design's streams and times them. Area is estimated (`area.py`). The
+front holds what no other design beats in cycles, multipliers and block memories at once.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from itertools import product
+from operator import ne
 from typing import Any
 
 import numpy as np
 
 from tilewright.accel.area import estimate
-from tilewright.accel.hardware import package
-from tilewright.accel.part import compile_part, predict_part
+from tilewright.accel.hardware import check
+from tilewright.accel.part import compile_part, kernels_of, predict_part
 from tilewright.base.errors import TilewrightError, UserError
 from tilewright.base.geometry import Geometry
 from tilewright.base.target import Target
@@ -42,6 +44,8 @@ KILOBYTES = {
     "uop": (8, 16, 32),
 }
 BUSES = (64, 128, 256)
+TAPS = (1, 4)
+ROUNDS = 4  # of neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +77,10 @@ class Design:
 def candidates(limits: Limits) -> list[Geometry]:
     """Designs that fit, and that have RTL: those that use most of the chip first."""
     found = []
-    for shape, sizes in product(SHAPES, product(*KILOBYTES.values(), BUSES)):
-        inp, wgt, acc, uop = (size << 10 for size in sizes[:-1])
+    for shape, taps, bus, sizes in product(SHAPES, TAPS, BUSES, product(*KILOBYTES.values())):
         try:
-            geometry = Geometry(*shape, inp, wgt, acc, uop, sizes[-1])
-            package(geometry)
+            geometry = Geometry(*shape, *(size << 10 for size in sizes), bus, taps=taps)
+            check(geometry)
         except UserError:
             continue
         if limits.admit(estimate(geometry)):
@@ -90,32 +93,53 @@ def explore(
     limits: Limits,
     most: int = 200,
     seed: int = 0,
-    run: Callable[..., Iterable[Design | None]] = map,
+    run: Callable[..., Iterable[list[Design]]] = map,
 ) -> Iterator[Design]:
-    """Designs that fit, with their cycles as they are known: the default, then some at random.
+    """Designs that fit, as their cycles are known: the default, some at random, then neighbours.
 
     `run` is a map, maybe one of many processes.
     """
-    found = [one for one in candidates(limits) if one != Geometry()]
+    every = candidates(limits)
+    numbers = {one: astuple(one) for one in every}
     random = np.random.default_rng(seed)
-    left = [one for one in (Geometry(),) if limits.admit(estimate(one))]
-    left += [found[at] for at in random.permutation(len(found))]
-    while left and most > 0:  # some designs have no room for a layer: others take their place
-        some, left = left[:most], left[most:]
-        for one in run(partial(evaluate, models), some):
-            if one is not None:
-                most -= 1
-                yield one
+    left = [one for one in (Geometry(),) if one in every]
+    left += [every[at] for at in random.permutation(len(every)) if every[at] != Geometry()]
+    found: list[Design] = []
+    for share in range(ROUNDS + 1):
+        if share:  # the nearer to the front, the earlier
+            best = [one.geometry for one in front(found)]
+            left.sort(key=lambda one: min(_distance(numbers[one], numbers[two]) for two in best))
+        wanted = most * (ROUNDS + share) // (2 * ROUNDS)
+        while left and len(found) < wanted:  # not every design has room for all layers
+            some = left[: wanted - len(found)]
+            left = left[len(some) :]
+            arrays = list(dict.fromkeys(one.array for one in some))
+            groups = [[one for one in some if one.array == array] for array in arrays]
+            for made in run(partial(evaluate, models), groups):
+                found += made
+                yield from made
 
 
-def evaluate(models: Models, geometry: Geometry) -> Design | None:
-    """A design by its layers' plans; None where a layer does not fit."""
-    target = Target.parse(f"vta-sim {geometry.options}")
-    try:
-        cycles = {name: predict_part(*one, target) for name, one in models.items()}
-    except TilewrightError:
-        return None
-    return Design(geometry, estimate(geometry), cycles)
+def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """How many numbers of two designs differ."""
+    return sum(map(ne, one, other))
+
+
+def evaluate(models: Models, designs: Sequence[Geometry]) -> list[Design]:
+    """Designs with one array by their layers' plans, without those that a layer does not fit."""
+    kernels = {name: kernels_of(*one, designs[0].array) for name, one in models.items()}
+    found = []
+    for geometry in designs:
+        target = Target.parse(f"vta-sim {geometry.options}")
+        try:
+            cycles = {
+                name: predict_part(graph, kernels[name], target)
+                for name, (graph, _) in models.items()
+            }
+        except TilewrightError:
+            continue
+        found.append(Design(geometry, estimate(geometry), cycles))
+    return found
 
 
 def confirm(models: Models, design: Design) -> Design:

@@ -53,7 +53,7 @@ def write_rtl(geometry: Geometry, folder: Path) -> list[Path]:
 
 def package(geometry: Geometry) -> str:
     """The SystemVerilog package of a geometry, from the instruction table."""
-    _check(geometry)
+    check(geometry)
     lines = [
         f"// Made from the instruction table for {geometry.options}.",
         "/* verilator lint_off UNUSEDPARAM */",  # a package has more than one design needs
@@ -65,8 +65,11 @@ def package(geometry: Geometry) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _check(g: Geometry) -> None:
-    """The modules want powers of two, and a word of the bus for each micro-operation."""
+def check(g: Geometry) -> None:
+    """Refuse (TW7034) what there is no RTL of.
+
+    The modules want powers of two, and a word of the bus for each micro-operation.
+    """
     for memory in MEMORIES:
         if depth(memory, g) & (depth(memory, g) - 1):
             raise _refused(f"{memory} has {depth(memory, g)} entries, no power of two")
@@ -92,6 +95,7 @@ def _constants(g: Geometry) -> dict[str, int]:
         "BATCH": g.batch,
         "BLOCK_IN": g.block_in,
         "BLOCK_OUT": g.block_out,
+        "TAPS": g.taps,
         "BUS_BITS": g.bus_bits,
         "BUS_BYTES": bus,
         "LOG_BUS_BYTES": _log(bus),

@@ -17,7 +17,7 @@ from typing import Any
 
 from tilewright import te
 from tilewright.accel.isa.table import ACC_BANKS
-from tilewright.base.geometry import Geometry
+from tilewright.base.geometry import ACC_BYTES, Geometry
 from tilewright.lower.quantize import requantized
 from tilewright.tensor.intrin import TensorIntrin, declare_family, intrinsic
 from tilewright.tensor.ir import Function
@@ -86,6 +86,10 @@ def low_byte(value: Any) -> Any:
     return te.cast(te.cast(value, "i8"), "i32")
 
 
+def byte_at(value: Any, number: Any) -> Any:
+    return low_byte(te.shift_right(value, te.cast(number * 8, "i32")))
+
+
 def _mul(x: Any, y: Any) -> Any:
     return low_byte(x) * low_byte(y)
 
@@ -110,6 +114,20 @@ def _step(name: str, batch: int, block_in: int, block_out: int) -> TensorIntrin:
     )
     fn = te.function([*(x, y)[:operands], acc], name=name)
     return _placed(fn, (ACC,) * (operands + 1))
+
+
+def _dot(taps: int, batch: int, block_in: int, block_out: int) -> TensorIntrin:
+    """acc += the products of neighbouring entries with the bytes of another: `mac` of a machine
+    with so many taps, whose entries of x hold their neighbours."""
+    x = te.placeholder((taps, batch, block_out), "i32", name="x")
+    y = te.placeholder((batch, block_out), "i32", name="y")
+    t = te.reduce_axis((0, taps), name="t")
+    acc = te.compute(
+        (batch, block_out),
+        lambda b, o: te.sum(low_byte(x[t, b, o]) * byte_at(y[b, o], t), axis=t),
+        name="acc",
+    )
+    return _placed(te.function([x, y, acc], name="vta_dot"), (ACC, ACC, ACC))
 
 
 def _blend(a: int, b: int, batch: int, block_in: int, block_out: int) -> TensorIntrin:
@@ -143,6 +161,7 @@ def _requant(
 declare_family("vta_gemm", _SHAPE, _gemm)
 for _name in ("vta_requant", "vta_rescale"):
     declare_family(_name, (*LIMITS, *_SHAPE), partial(_requant, _name))
+declare_family("vta_dot", (Parameter("taps", 2, ACC_BYTES), *_SHAPE), _dot)
 declare_family("vta_blend", (*FACTORS, *_SHAPE), _blend)
 for _name in STEPS:
     declare_family(_name, _SHAPE, partial(_step, _name))
@@ -153,6 +172,7 @@ LOADS = {
     "vta_load_wgt4": ("wgt", "i4", "i8", WGT),
     "vta_load_acc": ("acc", "i32", "i32", ACC),
     "vta_load_acc8": ("acc", "i8", "i32", ACC),
+    "vta_load_row8": ("acc", "i8", "i32", ACC),  # what `vta_dot` reads, whole rows at a time
 }
 STORES = {"vta_store_out": ("acc", "i8", OUT), "vta_store_acc": ("acc", "i32", ACC)}
 for _name, (_entry, _of, _to, _scope) in LOADS.items():

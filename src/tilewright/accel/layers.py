@@ -28,12 +28,13 @@ from tilewright.accel.operators import (
     windows,
 )
 from tilewright.base.errors import Unsupported
-from tilewright.base.geometry import Geometry
+from tilewright.base.geometry import ACC_BYTES, Geometry
 from tilewright.graph.ir import Node, Value
 from tilewright.graph.passes.decompose_quantized import LIMITS, given
 from tilewright.tensor.ir import Function
 
 Array = np.ndarray[Any, Any]
+BYTE_MAX = 127
 Operator = Conv | Windows | Blend
 
 
@@ -90,14 +91,80 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class Factor:
+    """An operand of a product of two tensors, (batch, rows, depth), as weights if it is the second.
+
+    Zero points are subtracted by further terms of the sums, so that the array multiplies bytes:
+    (x - p) * (y - q) = x * y + x * -q + -p * y + p * q, the last of them a constant.
+    """
+
+    shape: tuple[int, int, int]
+    zero: int
+    other: int  # zero point of the other operand
+    is_weights: bool = False
+
+    @property
+    def terms(self) -> list[int | None]:
+        """What stands beside one another along the depth: the operand itself, or a number."""
+        p, q = (self.other, self.zero) if self.is_weights else (self.zero, self.other)
+        own: list[int | None] = [None]
+        by_q: list[int | None] = [*(_parts(-q) if self.is_weights else own * len(_parts(-q)))]
+        by_p: list[int | None] = [*(own * len(_parts(-p)) if self.is_weights else _parts(-p))]
+        return own + by_q + by_p
+
+    def packed_shape(self, g: Geometry) -> tuple[int, ...]:
+        batch, rows, depth = self.shape
+        per = g.block_out if self.is_weights else g.batch
+        blocks = -(-depth * len(self.terms) // g.block_out)
+        return (batch, -(-rows // per), blocks, per, g.block_out)
+
+    def size_bytes(self, g: Geometry) -> int:
+        return int(np.prod(self.packed_shape(g)))
+
+    def pack(self, array: Array, fill: int, g: Geometry) -> Array:
+        batch, rows, depth = self.shape
+        _, tall, blocks, per, block = self.packed_shape(g)
+        own = array.transpose(0, 2, 1) if self.is_weights else array
+        whole = np.zeros((batch, tall * per, blocks * block), np.int8)
+        for at, term in enumerate(self.terms):
+            whole[:, :rows, at * depth : (at + 1) * depth] = own if term is None else term
+        if self.is_weights:
+            return _pack_weights(whole.reshape(-1, blocks * block, 1, 1), batch, g, bits=8)
+        split = whole.reshape(batch, tall, per, blocks, block).transpose(0, 3, 1, 2, 4)
+        return np.ascontiguousarray(split)
+
+
+def _parts(number: int) -> list[int]:
+    """Bytes whose sum it is."""
+    return [] if not number else [number] if number <= BYTE_MAX else [number // 2, number // 2]
+
+
+@dataclass(frozen=True)
+class Products:
+    """How a batch of matrices lies in DRAM that the accelerator has multiplied."""
+
+    shape: tuple[int, int, int]
+
+    def size_bytes(self, g: Geometry) -> int:
+        batch, rows, columns = self.shape
+        return batch * -(-rows // g.batch) * g.batch * -(-columns // g.block_out) * g.block_out
+
+    def unpack(self, packed: Array, g: Geometry) -> Array:
+        batch, rows, columns = self.shape
+        split = packed.reshape(batch, -(-columns // g.block_out), -1, g.block_out)
+        whole = split.transpose(0, 2, 1, 3).reshape(batch, split.shape[2], -1)
+        return np.ascontiguousarray(whole[:, :rows, :columns])
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One layer, ready to be scheduled: its operands by the names of the operator's parameters."""
 
     node: Node
     operator: Operator
-    inputs: dict[str, tuple[Value, Layout]]
+    inputs: dict[str, tuple[Value, Layout | Factor]]
     stored: dict[str, Array]  # weights and parameters, packed
-    output: Layout
+    output: Layout | Products
     macs: int  # multiply-accumulates that the layer asks for, filling aside
     within: tuple[Node, ...] = ()  # layers before it that are computed along
 
@@ -215,6 +282,7 @@ def _conv(node: Node, constants: Constants, g: Geometry, outside: set[Value]) ->
     layout = Layout(shape)
     if groups == shape[1] == out[1] and groups > 1:
         images = layout.packed_shape(g)[0]
+        columns, w = _tapped(columns, w, g.taps)
         operator = Windows(images, blocks, rows, columns, "mac", zero, _limits(node))
         stored = {"w": _pack_depthwise(w, g), "q": q}
         return Kernel(node, operator, {"x": (x, layout)}, stored, Layout(out), macs)
@@ -224,11 +292,12 @@ def _conv(node: Node, constants: Constants, g: Geometry, outside: set[Value]) ->
     if groups > 1 and (w.shape[1] % g.block_out or (out[1] // groups) % g.block_out):
         w, parts = _dense(w, groups), 1
     images, in_blocks = layout.packed_shape(g)[:2]
+    bits = _weight_bits(w)
     made = Conv(
         images, parts, in_blocks // parts, blocks // parts, rows, columns, zero, _limits(node),
-        weight_bits=_weight_bits(w),
+        weight_bits=bits,
     )  # fmt: skip
-    stored = {"w": _pack_weights(w, parts, g), "q": q}
+    stored = {"w": _pack_weights(w, parts, g, bits), "q": q}
     return Kernel(node, made, {"x": (x, layout)}, stored, Layout(out), macs)
 
 
@@ -266,7 +335,7 @@ def _dense(w: Array, groups: int) -> Array:
     return whole
 
 
-def _pack_weights(w: Array, groups: int, g: Geometry) -> Array:
+def _pack_weights(w: Array, groups: int, g: Geometry, bits: int) -> Array:
     """(o, c, kh, kw) as (group, o / out, c / out, ratio, kh, kw, out, in); two of 4 bits a byte."""
     r = ratio_of(g)
     outs, ins, kh, kw = w.shape
@@ -277,7 +346,7 @@ def _pack_weights(w: Array, groups: int, g: Geometry) -> Array:
         groups, out_blocks // groups, g.block_out, in_blocks, r, g.block_in, kh, kw
     )
     packed = np.ascontiguousarray(split.transpose(0, 1, 3, 4, 6, 7, 2, 5))
-    if _weight_bits(w) == 8:
+    if bits == 8:
         return packed
     pairs = packed.view(np.uint8).reshape(-1, 2) & 15
     return pairs[:, 0] | pairs[:, 1] << 4
@@ -288,15 +357,33 @@ def _weight_bits(w: Array) -> int:
     return 4 if w.min(initial=0) >= -8 and w.max(initial=0) <= 7 else 8
 
 
+def _tapped(columns: Axis, w: Array, taps: int) -> tuple[Axis, Array]:
+    """Windows that a multiple of `taps` neighbours make up: weights of others are 0."""
+    if taps == 1:
+        return columns, w
+    reach = columns.reach
+    spare = -reach % taps
+    whole = np.zeros((*w.shape[:3], spare + reach), np.int8)
+    whole[..., spare :: columns.dilation] = w
+    front = columns.front + spare
+    return replace(columns, kernel=spare + reach, front=front, dilation=1), whole
+
+
 def _pack_depthwise(w: Array, g: Geometry) -> Array:
-    """(c, 1, kh, kw) as (c / out, kh, kw, batch, out)."""
+    """(c, 1, kh, kw) as (c / out, kh, kw / taps, batch, out); taps of a step are one number."""
     channels, _, kh, kw = w.shape
     blocks = -(-channels // g.block_out)
     whole = np.zeros((blocks * g.block_out, kh, kw), np.int8)
     whole[:channels] = w[:, 0]
     split = whole.reshape(blocks, g.block_out, kh, kw).transpose(0, 2, 3, 1)
     shape = (blocks, kh, kw, g.batch, g.block_out)
-    return np.ascontiguousarray(np.broadcast_to(split[:, :, :, None, :], shape))
+    packed = np.broadcast_to(split[:, :, :, None, :], shape)
+    if g.taps == 1:
+        return np.ascontiguousarray(packed)
+    steps = packed.reshape(blocks, kh, kw // g.taps, g.taps, g.batch, g.block_out)
+    made = np.zeros((*steps.shape[:3], g.batch, g.block_out, ACC_BYTES), np.int8)
+    made[..., : g.taps] = np.moveaxis(steps, 3, -1)
+    return made.view(np.int32)[..., 0]
 
 
 def _matmul(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
@@ -309,6 +396,8 @@ def _matmul(node: Node, constants: Constants, g: Geometry, outside: set[Value]) 
     blocks = -(-n // g.block_out)
     q = _parameters(params, n, blocks, g, fold)
     images = -(-m // g.batch)
+    if len(shape) == 3:
+        raise refused("its input has 3 dimensions")
     if len(shape) == 4:
         if images > 1:
             raise refused(f"an image becomes one of {m} rows of a matrix")
@@ -321,8 +410,29 @@ def _matmul(node: Node, constants: Constants, g: Geometry, outside: set[Value]) 
     in_blocks = layout.packed_shape(g)[1]
     bits = _weight_bits(kernel)
     operator = Conv(1, 1, in_blocks, blocks, rows, columns, 0, _limits(node), weight_bits=bits)
-    stored = {"w": _pack_weights(kernel, 1, g), "q": q}
+    stored = {"w": _pack_weights(kernel, 1, g, bits), "q": q}
     return Kernel(node, operator, {"x": (x, layout)}, stored, Layout((m, n)), m * w.size)
+
+
+def _batch_matmul(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
+    """Groups of a convolution, whose weights the host packs as it packs images."""
+    x, y = node.inputs[:2]
+    assert x is not None
+    assert y is not None
+    if x not in outside or y not in outside or x in constants or y in constants:
+        raise refused("its operands do not come from the host")
+    (batch, m, depth), (_, _, n) = _shape(x), _shape(y)
+    zeros = int(given(node, "x_zero")), int(given(node, "y_zero"))
+    left = Factor((batch, m, depth), zeros[0], zeros[1])
+    right = Factor((batch, n, depth), zeros[1], zeros[0], is_weights=True)
+    _, columns, ins, _, _ = left.packed_shape(g)
+    outs = right.packed_shape(g)[1]
+    numbers = (depth * zeros[0] * zeros[1], int(node["multiplier"]), int(node["shift"]))
+    every = batch * outs * g.block_out
+    q = _parameters([np.full(every, number) for number in numbers], every, batch * outs, g)
+    operator = Conv(1, batch, ins, outs, Axis(1), Axis(columns), 0, _limits(node))
+    inputs: dict[str, tuple[Value, Layout | Factor]] = {"x": (x, left), "w": (y, right)}
+    return Kernel(node, operator, inputs, {"q": q}, Products((batch, m, n)), batch * m * n * depth)
 
 
 def _add(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
@@ -362,6 +472,7 @@ def _max_pool(node: Node, constants: Constants, g: Geometry, outside: set[Value]
 LAYERS: dict[str, Callable[[Node, Constants, Geometry, set[Value]], Kernel]] = {
     "quantized_conv": _conv,
     "quantized_matmul": _matmul,
+    "quantized_batch_matmul": _batch_matmul,
     "quantized_add": _add,
     "quantized_max_pool": _max_pool,
 }

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.accel.isa.encode import encode_micro_op
+from tilewright.accel.isa.encode import encode_microcode
 from tilewright.accel.isa.stream import Stream
 from tilewright.base.errors import UserError
 
@@ -34,7 +34,7 @@ class Memory:
         self.host: list[Bytes] = [np.zeros(size, np.uint8) for size in sizes]
         self.device: list[Bytes] = [np.zeros(size, np.uint8) for size in sizes]
         self.written: list[Flags] = [np.zeros(size, np.bool_) for size in sizes]
-        code = b"".join(encode_micro_op(step, stream.geometry) for step in stream.microcode)
+        code = encode_microcode(stream.microcode, stream.geometry)
         for buffer in stream.buffers:
             if buffer.role == "uop":
                 self.write(buffer.name, np.frombuffer(code, np.uint8))

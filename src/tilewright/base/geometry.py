@@ -3,8 +3,10 @@
     vta-sim -geometry=1x16x16 -inp=32K -wgt=256K -acc=128K -uop=32K -bus=64 -latency=64
 
 Every cycle the array multiplies a `batch x block_in` vector of activations with a
-`block_out x block_in` tile of weights. One entry of a memory is what a cycle needs from it. Widths
-of instruction fields, depths of memories and cycles of transfers all follow from these numbers.
+`block_out x block_in` tile of weights. One entry of a memory is what a cycle needs from it. With
+`-taps=4` a lane of the ALU multiplies four bytes a cycle and adds them up, for depthwise
+convolutions. Widths of instruction fields, depths of memories and cycles of transfers all follow
+from these numbers.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ class Geometry:
     uop_bytes: int = 32 << 10
     bus_bits: int = 64
     latency_cycles: int = 64  # from a read request to its first data
+    taps: int = 1  # products of bytes in a lane of the ALU
 
     def __post_init__(self) -> None:
-        for name in ("batch", "block_in", "block_out", "bus_bits"):
+        for name in ("batch", "block_in", "block_out", "bus_bits", "taps"):
             value = getattr(self, name)
             if value < 1 or value & (value - 1):
                 raise _refused(f"{name} = {value} is not a power of two")
@@ -42,6 +45,8 @@ class Geometry:
             raise _refused(f"a bus of {self.bus_bits} bits is not between 32 and 1024")
         if self.block_in < 2:  # two int4 weights share a byte
             raise _refused("block_in is less than 2")
+        if self.taps > ACC_BYTES:
+            raise _refused(f"an accumulator does not hold {self.taps} bytes")
         if self.latency_cycles < 1:
             raise _refused("the memory answers in the cycle it is asked")
         for name, depth in self.depths().items():
@@ -59,6 +64,11 @@ class Geometry:
     @property
     def macs_per_cycle(self) -> int:
         return self.batch * self.block_in * self.block_out
+
+    @property
+    def array(self) -> Geometry:
+        """The same units with default memories and bus: what the form of operators depends on."""
+        return Geometry(self.batch, self.block_in, self.block_out, taps=self.taps)
 
     def entry_bytes(self) -> dict[str, int]:
         """Bytes of one entry of each memory whose size is given."""
@@ -85,13 +95,14 @@ class Geometry:
                 *sizes,
                 f"-bus={self.bus_bits}",
                 f"-latency={self.latency_cycles}",
+                *([f"-taps={self.taps}"] if self.taps > 1 else []),
             )
         )
 
 
 # Options of a target's text, and the field that each sets; `-geometry` sets three.
 SIZES = {f"-{name}": f"{name}_bytes" for name in ("inp", "wgt", "acc", "uop")}
-NUMBERS = {"-bus": "bus_bits", "-latency": "latency_cycles"}
+NUMBERS = {"-bus": "bus_bits", "-latency": "latency_cycles", "-taps": "taps"}
 OPTIONS = ("-geometry", *SIZES, *NUMBERS)
 
 

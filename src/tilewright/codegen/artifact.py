@@ -40,6 +40,11 @@ def set_foreign_name(name: str) -> str:
     return f"{name}_set_foreign"
 
 
+def foreign_name(name: str) -> str:
+    """Who runs a model's parts where its library does so itself: a tw_foreign."""
+    return f"{name}_foreign"
+
+
 def constants_name(name: str) -> str:
     """The table of a model's constants."""
     return f"{name}_constants"
@@ -173,26 +178,27 @@ def runtime_files(target: Target) -> tuple[Path, ...]:
     return FOLDER / "check.c", FOLDER / "error.c", FOLDER / "plain" / "plain.c"
 
 
-def link_library(output: Path, objects: list[Path], target: Target) -> None:
-    """Link objects and the runtime into a shared library."""
+def link_library(
+    output: Path, objects: list[Path], target: Target, more: tuple[Path, ...] = ()
+) -> None:
+    """Link objects, the runtime and more of its C files into a shared library."""
     command = find_compiler(target)
     flags = ["-shared", "-fPIC", "-fvisibility=hidden"]
     libraries = ["-lpthread", "-lm", "-ldl"]
     if "ziglang" in command:
-        _link(output, objects, target, [*command, *flags], libraries)
+        _link(output, [*objects, *more], target, [*command, *flags], libraries)
         return
     flags.append("-Wl,-Bsymbolic")  # two libraries in one process keep to their own runtimes
     runtime = output.with_suffix(".runtime.o")
-    runtime.write_bytes(_runtime_object(target, command))
+    runtime.write_bytes(_runtime_object((*runtime_files(target), *more), command))
     files = [str(path) for path in (*objects, runtime)]
     run_compiler([*command, *flags, "-o", str(output), *files, *libraries])
 
 
-def _runtime_object(target: Target, command: list[str]) -> bytes:
+def _runtime_object(sources: tuple[Path, ...], command: list[str]) -> bytes:
     """The C runtime as one object; compiled once for all libraries."""
-    sources = runtime_files(target)
     flags = ["-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden", _EXPORTS, f"-I{FOLDER}"]
-    texts = [path.read_text() for path in sorted((*FOLDER.glob("*.h"), *sources))]
+    texts = [path.read_text() for path in sorted((*FOLDER.rglob("*.h"), *sources))]
     found = os.stat(shutil.which(command[0]) or command[0])
     key = "\n".join((*command, *flags, f"{found.st_size} {found.st_mtime_ns}", *texts))
     image = cache.try_read(key)

@@ -2,6 +2,7 @@
 
     NAME                 int32_t (const DLTensor *const *args, int32_t n_args): inputs, then outputs
     NAME_constants       the addresses of the weights
+    NAME_foreign         who runs its parts on an accelerator, where there are such
     tilewright_manifest  what loading must know, as JSON
 
 Weights lie in a section of their own that is mapped from the file and never written: they take
@@ -11,6 +12,7 @@ memory only as they are read, and once for all processes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +20,27 @@ import numpy as np
 
 from tilewright.base.target import Target
 from tilewright.codegen import llvm
-from tilewright.codegen.artifact import constants_name, set_foreign_name
+from tilewright.codegen.artifact import constants_name, foreign_name, set_foreign_name
 from tilewright.codegen.build import new_module
 from tilewright.codegen.builder import ModuleText, Value, symbol
 from tilewright.codegen.entry import emit_signature
 from tilewright.runtime.library import MANIFEST
 from tilewright.runtime.signature import Signature
 
-ENTRY = "{ ptr, ptr, ptr, ptr, i32 }"
+ENTRY = "{ ptr, ptr, ptr, ptr, i32, ptr }"
+PROGRAM = "{ ptr, ptr, ptr, ptr, i64 }"  # tw_accel_program in runtime/native/accel/parts.h
 SECTION = ".tw_weights"
 ALIGN = 64
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """What the library's own driver needs to run a model's parts."""
+
+    backend: str
+    numbers: tuple[int, ...]  # as runtime/native/accel/parts.c reads them
+    timeout_cycles: int
 
 
 def entry_object(
@@ -40,15 +52,17 @@ def entry_object(
     target: Target,
     *,
     foreign: bool = False,
+    accelerator: Accelerator | None = None,
 ) -> bytes:
     """The object with a model's entry, its table of constants and its manifest.
 
     `places` tells where in the block of weights each constant starts; a model with `foreign` parts
-    also has a function that takes who runs them.
+    also has a function that takes who runs them, unless its `accelerator` does.
     """
     machine = llvm.machine_of(target)
     module = new_module(machine)
-    entry = _emit_entry(module, signature, n_inputs, main, list(places))
+    runner = "null" if accelerator is None else _emit_runner(module, signature.name, accelerator)
+    entry = _emit_entry(module, signature, n_inputs, main, list(places), runner)
     if foreign:
         name = set_foreign_name(signature.name)
         with module.function("i32", name, (("ptr", "foreign"),)) as (b, (given,)):
@@ -58,7 +72,12 @@ def entry_object(
 
 
 def _emit_entry(
-    module: ModuleText, signature: Signature, n_inputs: int, main: str, places: list[int]
+    module: ModuleText,
+    signature: Signature,
+    n_inputs: int,
+    main: str,
+    places: list[int],
+    runner: str,
 ) -> Value:
     name = signature.name
     module.declare("i32", main, ["ptr", "ptr", "i32"])
@@ -74,6 +93,7 @@ def _emit_entry(
             f"ptr @{constants_name(name)}",
             f"ptr @{name}.instance",
             f"i32 {n_inputs}",
+            f"ptr {runner}",
         )
     )
     entry = module.constant(f"{name}.entry", ENTRY, f"{{ {fields} }}")
@@ -81,6 +101,28 @@ def _emit_entry(
     with module.function("i32", name, params) as (b, (args, n_args)):
         b.ret(b.call("tw_run_model", "i32", entry, args, n_args))
     return entry
+
+
+def _emit_runner(module: ModuleText, name: str, accelerator: Accelerator) -> str:
+    """The callbacks that run parts on an accelerator: their symbol."""
+    run = module.declare("i32", "tw_accel_run_part", ["ptr", "i32", "ptr", "i32", "ptr", "ptr"])
+    fetch = module.declare("i32", "tw_accel_fetch_part", ["ptr", "i32", "ptr", "i32"])
+    body = ", ".join(f"i64 {number}" for number in accelerator.numbers)
+    numbers = module.constant(f"{name}.parts", f"[{len(accelerator.numbers)} x i64]", f"[{body}]")
+    waiting = f"@{name}.waiting"
+    module.global_lines.append(f"{waiting} = internal global ptr null")
+    fields = (
+        str(numbers),
+        f"ptr @{name}_weights",
+        str(module.string(accelerator.backend)),
+        f"ptr {waiting}",
+        f"i64 {accelerator.timeout_cycles}",
+    )
+    program = module.constant(f"{name}.program", PROGRAM, f"{{ {', '.join(fields)} }}")
+    runner = f"@{foreign_name(name)}"
+    callbacks = f"ptr {run}, ptr {fetch}, {program}"
+    module.global_lines.append(f"{runner} = constant {{ ptr, ptr, ptr }} {{ {callbacks} }}")
+    return runner
 
 
 def _table(name: str, places: list[int]) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.accel.part import Part
 from tilewright.base.errors import UserError, UserTypeError
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import ACCEL, CPU, CUDA, Target
@@ -352,7 +353,7 @@ def build_accelerated(
     main, parts, streams = compile_parts(module, placed, target)
     specs = specs_of(module)
     foreign = Foreign(parts, tuple(specs[0]), tuple(specs[1]))
-    native = build_native(main, host, options, placed, foreign)
+    native = build_native(main, host, options, placed, foreign, tuple(streams))
     return AcceleratedModule(native, parts, specs, streams, placed)
 
 
@@ -374,6 +375,7 @@ def build_native(
     options: Options,
     placed: Placement,
     foreign: Foreign | None = None,
+    streams: tuple[Part, ...] = (),
 ) -> Module:
     """One native function for a module whose every node has code, or calls a foreign part."""
     threads = options.threads or _native.threads()
@@ -401,7 +403,8 @@ def build_native(
     if target.kind == CUDA:
         return DeviceModule(program, plan, target, *specs_of(program.module))
     image = emit_host(program, plan, target)
-    inside = Inside(program, plan, image, f"{NAME}_main", target, placed, foreign, outcome)
+    main = f"{NAME}_main"
+    inside = Inside(program, plan, image, main, target, placed, foreign, outcome, streams)
     return load_module(inside, options)
 
 

@@ -18,12 +18,15 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.accel.part import Part
+from tilewright.accel.saved import saved_arrays, saved_backend, saved_numbers
 from tilewright.base.errors import UserError
 from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.target import Target
 from tilewright.codegen.artifact import (
     check_path,
     constants_name,
+    foreign_name,
     header,
     link_library,
     link_object,
@@ -31,7 +34,7 @@ from tilewright.codegen.artifact import (
     write_text,
 )
 from tilewright.codegen.entry import size_names
-from tilewright.codegen.export import c_name, entry_object, places_of, write_weights
+from tilewright.codegen.export import Accelerator, c_name, entry_object, places_of, write_weights
 from tilewright.codegen.host import input_function, input_signature
 from tilewright.driver.libraries import check_alone
 from tilewright.driver.lowering import Program
@@ -40,11 +43,13 @@ from tilewright.driver.saved_parts import Foreign
 from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan
 from tilewright.graph.visit import walk
+from tilewright.runtime.accel import TIMEOUT_CYCLES
 from tilewright.runtime.array import Array
 from tilewright.runtime.library import VERSION
 from tilewright.runtime.module import Module, Spec
 from tilewright.runtime.seal import seal
 from tilewright.runtime.signature import Param, Signature
+from tilewright.runtime.sources import accelerator_sources
 from tilewright.sym import Const, Size
 from tilewright.tune.tuner import Outcome
 
@@ -65,8 +70,14 @@ class Inside:
     main: str  # its symbol
     target: Target
     placement: Placement
-    foreign: Foreign | None = None  # what the interpreter runs
+    foreign: Foreign | None = None  # what the interpreter runs, or an accelerator
     tuning: Outcome | None = None  # what tuning came to, if it was asked for
+    streams: tuple[Part, ...] = ()  # of the foreign parts, where an accelerator runs them
+
+    @property
+    def interpreted(self) -> Foreign | None:
+        """What a saved library needs the interpreter for."""
+        return None if self.streams else self.foreign
 
 
 class CompiledModule(Module):
@@ -82,7 +93,7 @@ class CompiledModule(Module):
         made = _Export(
             self.inside, self.inputs, self.outputs, c_name(name or path.stem), self.threads
         )
-        foreign = self.inside.foreign
+        foreign = self.inside.interpreted
         handles = None if foreign is None else foreign.handles()
         text = header((made.signature,), self.inside.target, handles, made.begins())
         if path.suffix != ".h":
@@ -108,7 +119,7 @@ class CrossModule(CompiledModule):
             help="save it, and run it there",
         )
 
-    def set_foreign(self, run: int, fetch: int) -> None:
+    def set_foreign(self, run: int, fetch: int, context: int = 0) -> None:
         """Whoever loads the saved model registers callbacks there."""
 
     @property
@@ -133,6 +144,8 @@ class _Export:
         self.name = name
         self.threads = threads
         self.weights = [np.asarray(w) for w in inside.program.module.constants.values()]
+        self.constants = len(self.weights)
+        self.weights += saved_arrays(inside.streams)
         self.signature = full_signature(inside.program.module, outputs, name)
 
     def write(self, path: Path) -> None:
@@ -147,14 +160,15 @@ class _Export:
             if path.suffix == ".o":
                 link_object(output, inputs, target, self._shown())
             else:
-                link_library(output, inputs, target)
+                more = accelerator_sources() if self.inside.streams else ()
+                link_library(output, inputs, target, more)
                 seal(output)
             os.chmod(output, 0o644)
             os.replace(output, path)
 
     def _shown(self) -> tuple[str, ...]:
         """The functions that others may call."""
-        more = () if self.inside.foreign is None else (set_foreign_name(self.name),)
+        more = () if self.inside.interpreted is None else (set_foreign_name(self.name),)
         constants = (constants_name(self.name),) if self.inside.program.module.states else ()
         return (self.name, *more, *constants)
 
@@ -164,18 +178,28 @@ class _Export:
             self.signature,
             len(self.inputs),
             inside.main,
-            places_of(self.weights),
+            list(places_of(self.weights))[: self.constants],
             json.dumps(self.manifest()),
             inside.target,
-            foreign=inside.foreign is not None,
+            foreign=inside.interpreted is not None,
+            accelerator=self._accelerator(),
         )
         yield inside.image
         for kernel in inside.program.kernels.values():
             yield kernel.image
 
+    def _accelerator(self) -> Accelerator | None:
+        """What the library needs to run parts on an accelerator."""
+        streams = self.inside.streams
+        if not streams:
+            return None
+        placed = zip(places_of(self.weights), self.weights, strict=True)
+        numbers = saved_numbers(streams, list(placed)[self.constants :])
+        return Accelerator(saved_backend(streams[0].target), numbers, TIMEOUT_CYCLES)
+
     def manifest(self) -> dict[str, Any]:
         """All that loading must know, and where each kernel comes from."""
-        plan, foreign = self.inside.plan, self.inside.foreign
+        plan, foreign = self.inside.plan, self.inside.interpreted
         params = self.signature.params
         count = len(self.inputs)
         return {
@@ -195,6 +219,7 @@ class _Export:
                 "weights_bytes": sum(weight.nbytes for weight in self.weights),
                 "states": list(self.begins()),
                 **({} if foreign is None else {"foreign": foreign.told()}),
+                **({"accelerator": foreign_name(self.name)} if self.inside.streams else {}),
             },
         }
 

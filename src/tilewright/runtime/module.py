@@ -132,10 +132,10 @@ class Module:
             raise UserTypeError("TW4040", f"the input {missing[0]} is missing")
         return tuple(values)
 
-    def set_foreign(self, run: int, fetch: int) -> None:
+    def set_foreign(self, run: int, fetch: int, context: int = 0) -> None:
         """Register who runs the parts without native code: addresses of callbacks, see
         tw_foreign in native/tilewright.h. They must outlive the module."""
-        self._native.set_foreign(run, fetch)
+        self._native.set_foreign(run, fetch, context)
 
     @property
     def arena_bytes(self) -> int:

@@ -59,6 +59,8 @@ class LoadedModule(Module):
         self.library = library
         self.manifest = library.manifest
         self._told: Mapping[str, Any] = told
+        if "accelerator" in told:  # the library runs these parts itself
+            self.set_foreign(*_foreign(library.address(told["accelerator"])))
 
     def states(self) -> list[Array]:
         """What the last inputs, where they are states, begin with."""
@@ -111,6 +113,12 @@ def _check_runtime(library: Library) -> None:
             f"{library.path} has a runtime of version {found}, not {RUNTIME_VERSION}",
             help="compile the model again with this version",
         )
+
+
+def _foreign(address: int) -> tuple[int, int, int]:
+    """Callbacks and context of a tw_foreign."""
+    run, fetch, context = (ctypes.c_void_p * 3).from_address(address)
+    return run or 0, fetch or 0, context or 0
 
 
 def _spec(told: Mapping[str, Any]) -> Spec:

@@ -11,3 +11,8 @@ HEADERS = ("dlpack.h", "tilewright.h")
 def runtime_sources() -> tuple[Path, ...]:
     """The C files that a model needs, without the Python binding. Compile them with `-I FOLDER`."""
     return tuple(sorted(p for p in FOLDER.glob("*.c") if not p.name.startswith("python_")))
+
+
+def accelerator_sources() -> tuple[Path, ...]:
+    """The C files of the accelerator's driver and simulators."""
+    return tuple(sorted((FOLDER / "accel").glob("*.c")))

@@ -1,5 +1,7 @@
 """Steps declared as tensor functions do what the simulators' NumPy does."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,12 +17,13 @@ from tilewright.base.geometry import Geometry
 from tilewright.tensor import parse
 
 G = Geometry(2, 4, 8, inp_bytes=2048, wgt_bytes=4096, acc_bytes=8192, uop_bytes=512)
+FOUR_TAPS = replace(G, taps=4)
 LIMITS = {"zero": 5, "low": -100, "high": 90}
 
 
-def machine_for(name):
+def machine_for(name, geometry):
     """A machine in front of one step: dst 0, src 1, aux 2."""
-    builder = Builder(G)
+    builder = Builder(geometry)
     builder.microcode([MicroOp(0, 1, 2)])
     builder.load_microcode(push=())
     if name == "gemm":
@@ -36,9 +39,10 @@ def machine_for(name):
 
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("bits", [6, 31])
-def test_a_step_is_what_was_declared(name, bits):
+@pytest.mark.parametrize("geometry", [G, FOUR_TAPS], ids=["one tap", "four taps"])
+def test_a_step_is_what_was_declared(name, bits, geometry):
     random = np.random.default_rng(bits)
-    machine = machine_for(name)
+    machine = machine_for(name, geometry)
     for memory, values in machine.scratch.items():
         kind = np.iinfo(values.dtype)
         low, high = max(kind.min, -(1 << bits)), min(kind.max, (1 << bits) - 1)
@@ -56,7 +60,8 @@ def test_a_step_is_what_was_declared(name, bits):
         operands = [acc[1], acc[2], acc[3], acc[4], *limits]
         made = machine.scratch["out"][0] if name == "requant" else made
     want = np.zeros_like(made)
-    tw.interpret(step_function(name, G), *(np.ascontiguousarray(one) for one in operands), want)
+    step = step_function(name, geometry)
+    tw.interpret(step, *(np.ascontiguousarray(one) for one in operands), want)
     np.testing.assert_array_equal(made, want)
 
 

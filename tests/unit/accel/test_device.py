@@ -28,6 +28,8 @@ GEOMETRIES = [
     Geometry(1, 8, 16, inp_bytes=512, wgt_bytes=8192, acc_bytes=4096, uop_bytes=512, bus_bits=128),
     Geometry(1, 16, 16, inp_bytes=1024, wgt_bytes=16384, acc_bytes=4096, uop_bytes=512),
     Geometry(2, 16, 16, inp_bytes=2048, wgt_bytes=16384, acc_bytes=8192, uop_bytes=512),
+    Geometry(1, 4, 4, **SMALL, taps=2),
+    Geometry(1, 8, 16, inp_bytes=512, wgt_bytes=8192, acc_bytes=4096, uop_bytes=512, taps=4),
 ]
 TINY = GEOMETRIES[0]
 
@@ -200,5 +202,28 @@ def test_differences_are_told():
     assert differences(stream, inputs, ["cycle", "cycle"], stalls=1) == []
     told = differences(stream, inputs, ["cycle", "timing"])
     assert any("bytes of y" in one for one in told)
-    told = differences(stream, inputs, ["cycle", "functional"])
-    assert any("from -1 to -1" in one for one in told)
+    assert differences(stream, inputs, ["cycle", "functional"]) == []  # which knows no time
+
+
+def test_other_times_are_told(monkeypatch):
+    stream = build_gemm(TINY, (3, 2, 2), (2, 1, 1))
+    found = run_on("cycle", stream, random_inputs(stream, 0))
+    later = replace(found, end=(*found.end[:-1], found.end[-1] + 1), read_beats=7)
+    runs = iter([found, later])
+    monkeypatch.setattr("tilewright.accel.compare.run_on", lambda *_: next(runs))
+    told = differences(stream, {}, ["cycle", "other"])
+    assert [one.split()[1] for one in told] == [f"{len(found.end) - 1}:", "counters"]
+
+
+@pytest.mark.parametrize("backend", ["functional", "cycle"])
+def test_a_task_that_takes_longer_than_the_time_out_is_one(backend):
+    """Steps with other parameters than the step before take more than a cycle each."""
+    text = """buffer x: in 128 buffer code: uop 16 uop uop dst=1 aux=3
+        aux fmt=acc base=x x=6 aux fmt=uop base=code x=2 push=alu
+        alu pop=aux push=store fn=requant uend=2 n0=100 n1=10
+        finish pop=alu"""
+    stream, inputs = make(text, x=128)
+    run_on(backend, stream, inputs, timeout_cycles=8100)
+    with pytest.raises(ExecutionError) as caught:
+        run_on(backend, stream, inputs, timeout_cycles=7900)
+    assert caught.value.code == "TW7031"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.accel.isa import Instruction, MicroOp, from_bytes, parse, print_stream, to_bytes
-from tilewright.accel.isa.encode import decode, encode, encode_micro_op
+from tilewright.accel.isa.encode import decode, encode, encode_micro_op, encode_microcode
 from tilewright.accel.isa.manual import c_header, manual
 from tilewright.accel.isa.table import OPCODE_BITS, OPCODES, QUEUES, widths, word_bytes
 from tilewright.base.errors import ParseError, UserError
@@ -60,6 +60,15 @@ def test_values_that_do_not_fit_are_never_cut_off(fields, message):
 def test_micro_operations_that_do_not_fit_are_refused():
     with pytest.raises(UserError, match="dst = 2048 does not fit its 11 bits"):
         encode_micro_op(MicroOp(dst=2048), Geometry())
+    with pytest.raises(UserError, match="dst = 2048 does not fit"):
+        encode_microcode([MicroOp(), MicroOp(dst=2048)], Geometry())
+
+
+def test_microcode_is_its_micro_operations():
+    steps = [MicroOp(), MicroOp(2047, 1, 2), MicroOp(3, 2047, 1023)]
+    apart = b"".join(encode_micro_op(one, Geometry()) for one in steps)
+    assert encode_microcode(steps, Geometry()) == apart
+    assert encode_microcode([], Geometry()) == b""
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,11 @@ def test_arm_and_riscv_descriptions_are_understood(monkeypatch):
             "the accelerator's geometry cannot be built: inp = 100 bytes is not a whole number, "
             "at least 16, of entries of 16 bytes",
         ),
+        (
+            "vta-sim -taps=8",
+            "TW0307",
+            "the accelerator's geometry cannot be built: an accumulator does not hold 8 bytes",
+        ),
         ("vta-sim -mcpu=x", "TW0302", "target 'vta-sim -mcpu=x': unknown option '-mcpu=x'"),
         ("cpu -l2=1M -l2=2M", "TW0302", "target 'cpu -l2=1M -l2=2M': -l2 is given twice"),
         ("cpu -l2=big", "TW0303", "target 'cpu -l2=big': -l2=big is not a size"),

@@ -214,7 +214,8 @@ class _Maker:
             if not offset % min(size, self._g.bus_bytes):
                 self._add("aux", fmt="uop", base=CODE, sram=at, offset=offset, x=count)
             return
-        kind = AUX_FORMATS[self._below(2)]
+        kinds = [one for one in AUX_FORMATS if one.memory == "acc"]
+        kind = kinds[self._below(len(kinds))]
         box = self._box(kind, "aux", (0, depth("acc", self._g)), self._sizes[X])
         self._add("aux", fmt=kind.name, base=X, **box)
 

@@ -23,7 +23,7 @@ from tilewright.accel.compiler.nests import Env, Linear, Nest, filled, linear, n
 from tilewright.accel.compiler.transfers import transfer
 from tilewright.accel.isa.steps import Indices
 from tilewright.accel.isa.stream import Instruction, MicroOp, Value
-from tilewright.accel.isa.table import LOOPS, REQUANT_ENTRIES, depth
+from tilewright.accel.isa.table import AUX_FORMATS, LOOPS, REQUANT_ENTRIES, depth
 from tilewright.base.errors import ScheduleError
 from tilewright.base.geometry import Geometry
 from tilewright.sym import Var
@@ -38,6 +38,7 @@ REDUCTIONS: dict[str, tuple[Fields, Fields]] = {
     "vta_add": ({"fn": "add"}, {"fn": "add", "imm": 1, "value": 0}),
     "vta_max": ({"fn": "max"}, {"fn": "max", "imm": 1, "value": LEAST}),
     "vta_mac": ({"fn": "mac"}, {"fn": "mul"}),
+    "vta_dot": ({"fn": "mac"}, {"fn": "mul"}),
 }
 
 
@@ -128,6 +129,8 @@ class Folder:
         ]
         if name.startswith(("vta_load_", "vta_store_")):
             made = transfer(nest, env, box, forms, self._transfer_of(nest.call), self.geometry)
+            if made is not None and made.format.has_neighbours and 1 not in forms[1].slopes:
+                raise self._refused("a row whose entries hold their neighbours is not loaded whole")
             if made is not None:
                 self.tasks.append(made)
             return made is not None
@@ -173,7 +176,9 @@ class Folder:
         if place is None:
             raise self._refused(f"%{dram.name} has no place in memory")
         _, kind, name = call.intrin.split("_")
-        op = "store" if kind == "store" else "aux" if name.startswith("acc") else "load"
+        op = "store" if kind == "store" else "load"
+        if kind == "load" and any(one.name == name for one in AUX_FORMATS):
+            op = "aux"
         return {"op": op, "fmt": name, "base": place.base, "offset": place.offset}
 
     # ----------------------------------------------------------------------- steps
@@ -186,15 +191,21 @@ class Folder:
             return self._gemm([bases[at] for at in (dst, src, aux)], _picked(dims, (dst, src, aux)))
         if name in REDUCTIONS:
             last = len(bases) - 1
-            order = (last, 0, last if name != "vta_mac" else 1)
+            order = (last, 0, 1 if last == 2 else last)
+            if name == "vta_dot":  # the last of the neighbours has them all
+                bases[0] += given["taps"] - 1
             return self._reduce(name, [bases[at] for at in order], _picked(dims, order))
         if name == "vta_blend":
             a, b = given["a"], given["b"]
             first = self._alu(
-                {"fn": "mul", "imm": 1, "value": a}, [bases[2], bases[0], 0], _picked(dims, (2, 0))
+                {"fn": "mul", "imm": 1, "value": a & 255},
+                [bases[2], bases[0], 0],
+                _picked(dims, (2, 0)),
             )
             return first and self._alu(
-                {"fn": "mac", "imm": 1, "value": b}, [bases[2], bases[1], 0], _picked(dims, (2, 1))
+                {"fn": "mac", "imm": 1, "value": b & 255},
+                [bases[2], bases[1], 0],
+                _picked(dims, (2, 1)),
             )
         if name in ("vta_requant", "vta_rescale"):
             near = all(bases[1 + at] == bases[1] + at for at in range(REQUANT_ENTRIES))

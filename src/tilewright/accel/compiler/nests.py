@@ -40,6 +40,7 @@ class Box:
 @dataclass(frozen=True, slots=True)
 class Nest:
     loops: tuple[For, ...]
+    ranges: tuple[tuple[Linear, Linear], ...] | None  # None: a loop's range depends on another
     limits: tuple[Linear, ...]  # at least 0 where the call runs
     call: TensorCall
     inside: tuple[Linear, ...]  # at least 0 where a transfer reads memory, and does not pad
@@ -47,13 +48,9 @@ class Nest:
 
     def box(self, env: Env) -> Box | None:
         """Where the call runs; None if that is no box."""
-        own = {loop.var for loop in self.loops}
-        if any(sym.uses_var(e, own) for loop in self.loops for e in (loop.start, loop.stop)):
+        if self.ranges is None:
             return None
-        whole = [
-            (int(sym.evaluate(loop.start, env)), int(sym.evaluate(loop.stop, env)))
-            for loop in self.loops
-        ]
+        whole = [(low.at(env), high.at(env)) for low, high in self.ranges]
         return narrowed(Box(tuple(whole)), self.limits, env)
 
 
@@ -112,7 +109,21 @@ def nest_of(stmt: Stmt) -> Nest | None:
     reads = _limits(inside, variables)
     if limits is None or reads is None:
         return None
-    return Nest(tuple(loops), limits, stmt, reads, value)
+    return Nest(tuple(loops), _ranges(loops), limits, stmt, reads, value)
+
+
+def _ranges(loops: list[For]) -> tuple[tuple[Linear, Linear], ...] | None:
+    """First and last + 1 of loops, from the loops outside of all of them."""
+    own = {loop.var for loop in loops}
+    if any(sym.uses_var(e, own) for loop in loops for e in (loop.start, loop.stop)):
+        return None
+    found = []
+    for loop in loops:
+        low, high = linear(loop.start, ()), linear(loop.stop, ())
+        if low is None or high is None:
+            return None
+        found.append((low, high))
+    return tuple(found)
 
 
 def filled(stmt: Stmt | None) -> int | None:

@@ -36,13 +36,14 @@ def encode_all(instructions: Sequence[Instruction], geometry: Geometry) -> bytes
     """The words of a stream: those of `encode`, many at a time."""
     lanes = word_bytes(geometry) // 8
     words = np.zeros((len(instructions), lanes + 1), np.uint64)  # one more for what spills over
+    width = widths(geometry)
     for opcode in OPCODES:
         numbers = [at for at, one in enumerate(instructions) if one.op == opcode.name]
         values = np.array([instructions[at].values for at in numbers], np.int64)
         words[numbers, 0] |= np.uint64(opcode.number)
         at = OPCODE_BITS
         for column, field in enumerate(opcode.fields if numbers else ()):
-            bits = widths(geometry)[field.width]
+            bits = width[field.width]
             found = values[:, column]
             for end in (int(found.min()), int(found.max())):
                 check_fits(opcode.name, field, end, bits)
@@ -76,6 +77,19 @@ def decode(word: bytes, geometry: Geometry) -> Instruction:
 def encode_micro_op(step: MicroOp, geometry: Geometry) -> bytes:
     packed = _pack("micro-operation", MICRO_OP, (step.dst, step.src, step.aux), geometry)
     return packed.to_bytes(MICRO_OP_BITS // 8, "little")
+
+
+def encode_microcode(steps: Sequence[MicroOp], geometry: Geometry) -> bytes:
+    """The words of many micro-operations: those of `encode_micro_op`."""
+    values = np.array([(one.dst, one.src, one.aux) for one in steps], np.int64).reshape(-1, 3)
+    words, at = np.zeros(len(steps), np.uint64), 0
+    for column, field in enumerate(MICRO_OP if len(steps) else ()):
+        bits, found = widths(geometry)[field.width], values[:, column]
+        for end in (int(found.min()), int(found.max())):
+            check_fits("micro-operation", field, end, bits)
+        words |= found.astype(np.uint64) << np.uint64(at)
+        at += bits
+    return words.astype("<u8").tobytes()
 
 
 def decode_micro_op(word: bytes, geometry: Geometry) -> MicroOp:

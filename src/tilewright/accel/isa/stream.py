@@ -39,7 +39,7 @@ class Instruction:
                 "TW7002", f"there is no instruction {op!r}", help=f"there are: {', '.join(BY_NAME)}"
             )
         opcode = BY_NAME[op]
-        unknown = [name for name in given if opcode.field(name) is None]
+        unknown = [name for name in given if name not in PLACES[op]]
         if unknown:
             known = ", ".join(field.name for field in opcode.fields)
             raise UserError(

@@ -41,6 +41,7 @@ class Format:
     queue: str  # that moves it
     element: str  # dtype in DRAM
     doc: str
+    has_neighbours: bool = False  # an entry has those before it in its row, too
 
 
 LOAD_FORMATS = (
@@ -52,6 +53,15 @@ AUX_FORMATS = (
     Format("acc", "acc", "aux", "i32", "biases and parameters of requantization, batch x out"),
     Format("acc8", "acc", "aux", "i8", "8-bit operands of the ALU, sign extended, batch x out"),
     Format("uop", "uop", "aux", "u64", "microcode"),
+    Format(
+        "row8",
+        "acc",
+        "aux",
+        "i8",
+        "8-bit operands of `mac`: an entry holds `taps` neighbours of a row, a byte each, itself "
+        "last, 0 where the row has not begun",
+        has_neighbours=True,
+    ),
 )
 STORE_FORMATS = (
     Format("out", "out", "store", "i8", "results of requantization, batch x out"),
@@ -243,7 +253,8 @@ ALU_DOC = {
     "max": "acc[dst] = max(acc[src], b)",
     "min": "acc[dst] = min(acc[src], b)",
     "shift": "acc[dst] = acc[src] >> b, arithmetic; << -b if b is negative; |b| below 32",
-    "mac": "acc[dst] += i8(acc[src]) * i8(b), the low 8 bits of both",
+    "mac": "acc[dst] += i8(acc[src]) * i8(b), the low 8 bits of both; with more `taps`, the sum of "
+    "the products of so many bytes",
     "mul": "acc[dst] = i8(acc[src]) * i8(b), as `mac`, but overwriting",
     "requant": "out[dst] = clamp(round((acc[src] + bias) * multiplier / 2**shift) + zero, low, "
     "high), half up; bias, multiplier, shift per channel: acc[aux], acc[aux + 1], acc[aux + 2]",

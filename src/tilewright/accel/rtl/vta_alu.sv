@@ -4,6 +4,9 @@
 // the same bank; 2 the function, written at once; requantization goes on: 3 bias, 4 product, 5 half,
 // 6 shift, 7 zero point and limits, written. What is written back into `acc` (`rescale`) is written
 // late: the next task waits for it.
+//
+// A lane has four multipliers. `mac` multiplies bytes of its operands in stage 2, requantization
+// halves of 32-bit numbers in stage 4: the gap between tasks keeps these apart.
 module vta_alu (
     input  logic        clk,
     input  logic        rst,
@@ -224,12 +227,11 @@ module vta_alu (
   generate
     for (lane = 0; lane < LANES; lane = lane + 1) begin : g_lane
       logic signed [31:0] a, b, old, made;
-      logic signed [15:0] product;
+      logic signed [17:0] product;
       logic [4:0] right, left;
       assign a = value_src[lane*32+:32];
       assign b = imm2 ? value2 : value_aux[lane*32+:32];
       assign old = value_dst[lane*32+:32];
-      assign product = $signed(a[7:0]) * $signed(b[7:0]);
       assign right = b[31:5] == '0 ? b[4:0] : 5'd31;
       assign left = b[31:5] == '1 && b[4:0] != '0 ? -b[4:0] : 5'd31;
       always_comb begin
@@ -243,8 +245,27 @@ module vta_alu (
         endcase
       end
 
-      // requantization
+      // products
       logic signed [31:0] bias, multiplier, src3, total4;
+      logic [4*34-1:0] products;
+      genvar t;
+      for (t = 0; t < 4; t = t + 1) begin : g_product
+        logic signed [16:0] x, y;
+        always_comb begin
+          x = t < vta_pkg::TAPS ? 17'($signed(a[t*8+:8])) : '0;
+          y = 17'($signed(b[t*8+:8]));
+          if (exec4) begin
+            x = t < 2 ? {1'b0, total4[15:0]} : 17'($signed(total4[31:16]));
+            y = t % 2 == 0 ? {1'b0, multiplier[15:0]} : 17'($signed(multiplier[31:16]));
+          end
+        end
+        assign products[t*34+:34] = x * y;
+      end
+      logic signed [33:0] p_ll, p_lh, p_hl, p_hh;  // of low and high halves
+      assign {p_hh, p_hl, p_lh, p_ll} = products;
+      assign product = 18'(p_ll) + 18'(p_lh) + 18'(p_hl) + 18'(p_hh);
+
+      // requantization
       logic [5:0] shift, shift5, shift6;
       logic signed [63:0] product5, rounded6, scaled7;
       logic signed [63:0] moved;
@@ -260,7 +281,7 @@ module vta_alu (
           if (exec2) src3 <= a;
           if (exec3) total4 <= src3 + bias;
           if (exec4) begin
-            product5 <= total4 * multiplier;
+            product5 <= (64'(p_hh) <<< 32) + ((64'(p_lh) + 64'(p_hl)) <<< 16) + 64'(p_ll);
             shift5 <= shift;
           end
           if (exec5) begin

@@ -68,7 +68,7 @@ module vta_fetch (
       end
       3'(vta_pkg::OP_AUX): begin
         to = 5'b00010;
-        good = word[WB-1:vta_pkg::AUX_BITS] == '0 && fmt < 2'(vta_pkg::AUX_FORMATS);
+        good = word[WB-1:vta_pkg::AUX_BITS] == '0 && {1'b0, fmt} < 3'(vta_pkg::AUX_FORMATS);
       end
       3'(vta_pkg::OP_GEMM): begin
         to = 5'b00100;

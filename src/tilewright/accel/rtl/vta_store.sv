@@ -118,9 +118,10 @@ module vta_store (
   logic room, crosses, outside;
   assign room = !a_count[3];
   assign crosses = !null_task && r_stop > base_bytes;
-  assign outside = !null_task && (place >= (EW + 1)'(vta_pkg::ACC_DEPTH) ||
-                   (is_acc && !banks[place[AAW-1-:2]]));
-  assign trap = (state == ADDRESS && (crosses || outside)) || (state == DATA && outside);
+  assign outside = place >= (EW + 1)'(vta_pkg::ACC_DEPTH) ||
+                   (is_acc && !banks[place[AAW-1-:2]]);
+  assign trap = (state == ADDRESS && !null_task && (crosses || outside)) ||
+                (state == DATA && outside);
   assign awvalid = state == ADDRESS && room && !null_task && !crosses && !outside && !halt;
   assign awaddr = base_address + {14'd0, r_address[AW-1:LOG_BUS], {LOG_BUS{1'b0}}};
   assign awlen = r_beats;

@@ -198,8 +198,8 @@ module vta_top (
   function automatic logic [4:0] aux_log(input logic [1:0] fmt);
     case (fmt)
       2'd0: aux_log = 5'(vta_pkg::LOG_ACC_BYTES);
-      2'd1: aux_log = 5'(vta_pkg::LOG_OUT_BYTES);
-      default: aux_log = 5'd3;
+      2'd2: aux_log = 5'd3;
+      default: aux_log = 5'(vta_pkg::LOG_OUT_BYTES);
     endcase
   endfunction
   function automatic logic [4:0] at_most_bus(input logic [4:0] log_width);
@@ -327,7 +327,7 @@ module vta_top (
   localparam int GL = vta_pkg::WGT_LANES;
   localparam int GLB = vta_pkg::WGT_LANE_BITS;
   localparam int W4_WORDS = GL > 1 ? GL / 2 : 1;
-  logic l_full, l_write, l_pad, l_last_word;
+  logic l_full, l_write, l_pad, l_last_word, l_begins_row;
   logic [1:0] l_fmt;
   logic [EX-1:0] l_place;
   logic [15:0] l_word, l_per_entry;
@@ -336,8 +336,9 @@ module vta_top (
   vta_writer load_writer (
       .clk(clk), .rst(rst), .halt(halt), .push(begins[0]), .task_word(load_word), .full(l_full),
       .in_valid(m_rvalid && o_valid && o_unit == 2'd0), .in_ready(l_ready), .write(l_write),
-      .is_pad(l_pad), .is_last_word(l_last_word), .fmt(l_fmt), .place(l_place), .word(l_word),
-      .value(l_value), .words_per_entry(l_per_entry), .done(ends[0]), .done_push(pushes[4:0])
+      .is_pad(l_pad), .is_last_word(l_last_word), .begins_row(l_begins_row), .fmt(l_fmt),
+      .place(l_place), .word(l_word), .value(l_value), .words_per_entry(l_per_entry),
+      .done(ends[0]), .done_push(pushes[4:0])
   );
   assign ready[0] = !l_valid && !l_full;
   logic l_outside;
@@ -373,19 +374,21 @@ module vta_top (
   localparam int CL = AB / CLB;
   localparam int A8_WORDS = vta_pkg::OUT_BYTES > BUS ? vta_pkg::OUT_BYTES / BUS : 1;
   localparam int PER_A8 = CL / A8_WORDS;  // lanes that a word of 8-bit elements fills
-  logic x_full, x_write, x_pad, x_last_word, aux_we, uop_we;
+  localparam int OLD = 8 * (vta_pkg::TAPS - 1);  // bits of neighbours, where an entry has them
+  logic x_full, x_write, x_pad, x_last_word, x_begins_row, aux_we, uop_we;
   logic [1:0] x_fmt;
   logic [EX-1:0] x_place;
   logic [15:0] x_word, x_per_entry;
   logic [31:0] x_value;
   logic [AB-1:0] aux_wdata;
   logic [AAW-1:0] aux_waddr;
-  assign x_per_entry = x_fmt == 2'd0 ? 16'(CL) : x_fmt == 2'd1 ? 16'(A8_WORDS) : 16'd1;
+  assign x_per_entry = x_fmt == 2'd0 ? 16'(CL) : x_fmt == 2'd2 ? 16'd1 : 16'(A8_WORDS);
   vta_writer aux_writer (
       .clk(clk), .rst(rst), .halt(halt), .push(begins[1]), .task_word(aux_word), .full(x_full),
       .in_valid(m_rvalid && o_valid && o_unit == 2'd1), .in_ready(x_ready), .write(x_write),
-      .is_pad(x_pad), .is_last_word(x_last_word), .fmt(x_fmt), .place(x_place), .word(x_word),
-      .value(x_value), .words_per_entry(x_per_entry), .done(ends[1]), .done_push(pushes[9:5])
+      .is_pad(x_pad), .is_last_word(x_last_word), .begins_row(x_begins_row), .fmt(x_fmt),
+      .place(x_place), .word(x_word), .value(x_value), .words_per_entry(x_per_entry),
+      .done(ends[1]), .done_push(pushes[9:5])
   );
   assign ready[1] = !x_valid && !x_full;
   logic x_outside;
@@ -398,13 +401,20 @@ module vta_top (
   end
   generate
     for (lane = 0; lane < CL; lane = lane + 1) begin : g_aux
-      logic [CLB-1:0] wide;
+      logic [CLB-1:0] wide, row;
       for (i = 0; i < CLB / 32; i = i + 1) begin : g_byte
         localparam int AT = (lane % PER_A8) * (CLB / 4) + i * 8;
+        logic [7:0] newest;
+        logic [31:0] older;  // what is left of the entry in front
         assign wide[i*32+:32] = {{24{r_data[AT+7]}}, r_data[AT+:8]};
+        assign newest = x_pad ? x_value[7:0] : r_data[AT+:8];
+        assign older = x_begins_row ? '0 : aux_wdata[lane*CLB+i*32+:32] >> 8;
+        assign row[i*32+:32] = older | (32'(newest) << OLD);
       end
       always_ff @(posedge clk) begin
-        if (x_write && x_pad) aux_wdata[lane*CLB+:CLB] <= {(CLB / 32) {x_value}};
+        if (x_write && x_fmt == 2'd3 && (x_pad || x_word == 16'(lane / PER_A8)))
+          aux_wdata[lane*CLB+:CLB] <= row;
+        else if (x_write && x_pad) aux_wdata[lane*CLB+:CLB] <= {(CLB / 32) {x_value}};
         else if (x_write && x_fmt == 2'd0 && x_word == 16'(lane))
           aux_wdata[lane*CLB+:CLB] <= r_data[CLB-1:0];
         else if (x_write && x_fmt == 2'd1 && x_word == 16'(lane / PER_A8))
@@ -531,5 +541,5 @@ module vta_top (
   );
 
   logic unused;
-  assign unused = &{1'b0, l_last, x_last, o_count, l_last_word, l_value[31:8]};
+  assign unused = &{1'b0, l_last, x_last, o_count, l_last_word, l_begins_row, l_value[31:8]};
 endmodule

@@ -15,6 +15,7 @@ module vta_writer (
     output logic        write,
     output logic        is_pad,
     output logic        is_last_word,
+    output logic        begins_row,
     output logic [1:0]  fmt,
     output logic [vta_pkg::EXTENT_BITS:0] place,
     output logic [15:0] word,
@@ -76,6 +77,7 @@ module vta_writer (
   assign last_z = pz + 1'b1 == z;
   assign is_pad = px < CW'(x0) || px >= CW'(x0) + CW'(x) || py < CW'(y0) ||
                   py >= CW'(y0) + CW'(y);
+  assign begins_row = px == '0;
   assign on_data = active && !is_empty && !is_pad;
   assign in_ready = on_data && !halt;
   assign write = active && !is_empty && !halt && (is_pad || in_valid);

@@ -6,30 +6,39 @@ scheduled = schedule(conv(shape, geometry), Target.parse("vta-sim"))
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from tilewright.accel.rules.conv import CONV
 from tilewright.accel.rules.vector import VECTOR
 from tilewright.base.errors import ScheduleError
 from tilewright.base.target import Target
 from tilewright.rules.context import RuleContext
-from tilewright.rules.rule import Choice, Log, RuleSet, apply_choice, apply_first
+from tilewright.rules.rule import Choice, Log, Rule, RuleSet, apply_choice, apply_first
 from tilewright.tensor.ir import Function
 from tilewright.tensor.schedule import Schedule
 from tilewright.tensor.visit import blocks
 
 RULES: RuleSet = ((CONV, VECTOR),)
+Problems = tuple[tuple[Rule[Any, Any], Any], ...]
 
 
-def predicted_cycles(fn: Function, target: Target) -> float:
-    """What the cheapest plan of any rule costs; infinite where none serves the operator."""
+def problems_of(fn: Function, target: Target) -> Problems:
+    """Rules that match an operator, with what each found: memories and bus do not matter."""
     sch, context = Schedule(fn), RuleContext(target)
-    found = math.inf
+    found = []
     for block in blocks(fn.body):
         for rule in RULES[0]:
             problem = rule.match(sch, sch.get_block(block.name), context)
-            priced = None if problem is None else rule.default(problem, context)
-            found = min(found, math.inf if priced is None else priced.cycles)
-    return found
+            if problem is not None:
+                found.append((rule, problem))
+    return tuple(found)
+
+
+def predicted_cycles(problems: Problems, target: Target) -> float:
+    """What the cheapest plan of any rule costs; infinite where none serves the operator."""
+    context = RuleContext(target)
+    priced = [rule.default(problem, context) for rule, problem in problems]
+    return min((one.cycles for one in priced if one is not None), default=math.inf)
 
 
 def schedule(fn: Function, target: Target, choice: Choice | None = None) -> tuple[Schedule, Log]:

@@ -54,6 +54,7 @@ class Found:
     steps: tuple[int, int] = (1, 1)  # of windows
     reach: tuple[int, int] = (1, 1)  # positions of one window
     passes: int = 1  # over every entry of results
+    neighbours: int = 1  # that a step multiplies
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Found | None:
@@ -67,10 +68,11 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Found | None:
     if not isinstance(acc.body, Update):
         return Found(1, 1, extents[0], 1, reads, passes=1 + len(reads))
     n, o, i, j = extents[:4]
-    kh, kw = (size for size, it in zip(sizes(acc), acc.iters, strict=True) if it.kind == REDUCE)
+    taps = [size for size, it in zip(sizes(acc), acc.iters, strict=True) if it.kind == REDUCE]
+    kh, kw, near = (*taps, 1)[:3]
     (down, tall), (right, wide) = (_slopes(acc, axis) for axis in (2, 3))
-    reach = ((kh - 1) * tall + 1, (kw - 1) * wide + 1)
-    return Found(n, o, i, j, reads, (kh, kw), (down, right), reach, 1 + kh * kw)
+    reach = ((kh - 1) * tall + 1, (kw - 1) * wide + near)
+    return Found(n, o, i, j, reads, (kh, kw), (down, right), reach, 1 + kh * kw, near)
 
 
 def _slopes(acc: Block, axis: int) -> tuple[int, int]:
@@ -169,7 +171,8 @@ def apply(sch: Schedule, found: Found, plan: VectorPlan, context: RuleContext) -
     if found.passes > 1:
         _steps_of_alu(sch, found, g)
     for name in found.reads:
-        tensorized(sch, name, "vta_load_acc8", g, 2)
+        wide = {"a": "vta_load_row8", "b": "vta_load_acc"} if found.neighbours > 1 else {}
+        tensorized(sch, name, wide.get(name, "vta_load_acc8"), g, 2)
     return finish_tile(sch, g, [name for name in stages if name not in ("par", "out")])
 
 
@@ -179,6 +182,11 @@ def _steps_of_alu(sch: Schedule, found: Found, g: Geometry) -> None:
         tensorized(sch, "acc", "vta_blend", g, 2, **factors_of(body))
         return
     loops = sch.get_loops(sch.get_block("acc"))
+    if found.neighbours > 1:
+        n, o, i, j, b_, f, kh, kw, t = loops[-9:]
+        sch.reorder(kh, kw, n, o, i, j, b_, f, t)
+        tensorized(sch, "acc", "vta_dot", g, 3, taps=found.neighbours)
+        return
     n, o, i, j, b_, f, kh, kw = loops[-8:]
     sch.reorder(kh, kw, n, o, i, j, b_, f)
     name = "vta_max" if body.reducer.name == "max" else "vta_mac"

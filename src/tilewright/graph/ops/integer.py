@@ -101,6 +101,23 @@ def _matmul(call: Call, x: Array, w: Array, *given: Array) -> Array:
     return requantized(call, sums, *(_spread(one, 2, 1) for one in given))
 
 
+def _batch_matmul_type(call: Call) -> tuple[Type, ...]:
+    _check_bytes(call, 0, 1)
+    x, y = call.shape(0), call.shape(1)
+    if len(x) != 3 or len(y) != 3:
+        raise call.error("TW1204", f"{call.op} has operands of rank {len(x)} and {len(y)}, not 3")
+    batch = same_dim(call, x[0], y[0], "the batch")
+    same_dim(call, x[2], y[1], "the depth")
+    return (TensorType(I8, (batch, x[1], y[2])),)
+
+
+def _batch_matmul(call: Call, x: Array, y: Array) -> Array:
+    zeros = [np.array(call[name]) for name in ("x_zero", "y_zero")]
+    sums = to_i32(np.matmul(exact(x, zeros[0]), exact(y, zeros[1])))
+    scalars = [np.array(number, np.int32) for number in (0, call["multiplier"], call["shift"])]
+    return requantized(call, sums, *scalars)
+
+
 def _add_type(call: Call) -> tuple[Type, ...]:
     _check_bytes(call, 0, 1)
     x, y = call.shape(0), call.shape(1)
@@ -170,6 +187,20 @@ OPS = (
         _matmul,
         OPAQUE,
         (_X_ZERO, *_LIMITS),
+        native=False,
+    ),
+    Op(
+        "quantized_batch_matmul",
+        "requantize((x - x_zero) times (y - y_zero)), for every matrix of a batch.",
+        (Input("x", INTEGER), Input("y", INTEGER)),
+        _batch_matmul_type,
+        _batch_matmul,
+        OPAQUE,
+        (
+            *(Attr(name, int, required=True) for name in ("multiplier", "shift")),
+            *(_X_ZERO, Attr("y_zero", int, 0)),
+            *_LIMITS,
+        ),
         native=False,
     ),
     Op(

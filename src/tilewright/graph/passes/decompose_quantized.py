@@ -38,7 +38,7 @@ def decompose_all_but(module: Module, kept: Collection[Value]) -> Module:
 
         return applied
 
-    return rewrite_matches(module, [unless_kept(rule) for rule in (_conv, _matmul, _add, _pool)])
+    return rewrite_matches(module, [unless_kept(rule) for rule in RULES])
 
 
 def _limits(node: Node) -> dict[str, Attribute]:
@@ -86,6 +86,18 @@ def _matmul(node: Node, scope: Scope) -> Replacement:
     return steps.done()
 
 
+def _batch_matmul(node: Node, scope: Scope) -> Replacement:
+    if node.op != "quantized_batch_matmul":
+        return None
+    steps = Steps(node, scope)
+    zeros = [steps.constant(np.array(given(node, at)), BYTE, at) for at in ("x_zero", "y_zero")]
+    sums = steps.add("matmul_integer", *node.inputs, *zeros)
+    numbers = [("bias", 0), ("multiplier", node["multiplier"]), ("shift", node["shift"])]
+    parameters = [steps.constant(np.array(number), WORD, name) for name, number in numbers]
+    steps.add("requantize", sums, *parameters, **_limits(node))
+    return steps.done()
+
+
 def _add(node: Node, scope: Scope) -> Replacement:
     if node.op != "quantized_add":
         return None
@@ -112,3 +124,6 @@ def _pool(node: Node, scope: Scope) -> Replacement:
     kept = {name: given(node, name) for name in ("kernel", "strides", "pads", "dilations")}
     steps.add("max_pool", node.inputs[0], **kept)
     return steps.done()
+
+
+RULES: tuple[MatchRule, ...] = (_conv, _matmul, _batch_matmul, _add, _pool)

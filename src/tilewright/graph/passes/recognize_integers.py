@@ -325,7 +325,7 @@ def _conv(made: _Recognizer, node: Node, conv: Node, scale: float, limits: _Limi
 def _matmul(
     made: _Recognizer, node: Node, last: Node, scale: float, limits: _Limits
 ) -> Value | None:
-    """matmul, or matmul + bias."""
+    """matmul, or matmul + bias; of two tensors of bytes, in batches."""
     product, bias_value = last, None
     if last.op == "add":
         for at in (0, 1):
@@ -335,10 +335,13 @@ def _matmul(
         if product is last:
             return None
     x, w = made.bytes_of(product.inputs[0]), made.weights_of(product.inputs[1], 1)
+    y = made.bytes_of(product.inputs[1])
+    if x is not None and y is not None and product is last:
+        return _batch_matmul(made, node, (x, y), scale, limits)
     if x is None or w is None or w.array.ndim != 2:
         return None
-    of = x.value.tensor
-    if of.shape is None or len(of.shape) != 2:
+    of = x.value.tensor.static_shape
+    if of is None or len(of) < 2:
         return None
     sums = w.scales * x.scale
     bias = made.bias_of(bias_value, sums)
@@ -347,9 +350,34 @@ def _matmul(
         return None
     weights = made.store(w.array, "w", node)
     value = made.flat.get(x.value, x.value)
-    return made.add(
+    if len(of) > 2:
+        value = made.add("reshape", node, value, shape=(-1, of[-1]))
+    product_value = made.add(
         "quantized_matmul", node, value, weights, *given, x_zero=x.zero, **limits.attributes()
     )
+    if len(of) == 2:
+        return product_value
+    return made.add("reshape", node, product_value, shape=(*of[:-1], w.array.shape[1]))
+
+
+def _batch_matmul(
+    made: _Recognizer, node: Node, operands: tuple[_Bytes, _Bytes], scale: float, limits: _Limits
+) -> Value | None:
+    """Stacks of matrices as one batch."""
+    x, y = operands
+    of_x, of_y = (one.value.tensor.static_shape for one in operands)
+    found = fixed_point(np.array(x.scale * y.scale / scale))
+    if of_x is None or of_y is None or len(of_x) < 3 or of_x[:-2] != of_y[:-2] or found is None:
+        return None
+    a, b = (
+        made.add("reshape", node, one.value, shape=(-1, *of[-2:]))
+        for one, of in ((x, of_x), (y, of_y))
+    )
+    product = made.add(
+        "quantized_batch_matmul", node, a, b, x_zero=x.zero, y_zero=y.zero,
+        multiplier=int(found[0]), shift=int(found[1]), **limits.attributes(),
+    )  # fmt: skip
+    return made.add("reshape", node, product, shape=(*of_x[:-1], of_y[-1]))
 
 
 def _add(made: _Recognizer, node: Node, add: Node, scale: float, limits: _Limits) -> Value | None:

@@ -6,6 +6,7 @@ static tw_model *instance_of(const tw_entry *entry) {
   if (found) return found;
   tw_model *made = tw_model_new(entry->constants);
   if (!made) return NULL;
+  if (entry->foreign) tw_model_set_foreign(made, entry->foreign);
   if (__atomic_compare_exchange_n(entry->instance, &found, made, 0, __ATOMIC_ACQ_REL,
                                   __ATOMIC_ACQUIRE)) {
     return made;

@@ -25,6 +25,7 @@ static const DLTensor **tensors_of(const tw_signature *signature, void *const *d
 }
 
 static int32_t failed(const tw_signature *signature, int32_t code) {
+  if (code == tw_last_code()) return code; /* the callback told more than we know */
   return tw_errorf(TW_ERROR_FOREIGN, "%s has no native code, and its callback failed with code %d",
                    signature->name, code);
 }
@@ -40,6 +41,7 @@ int32_t tw_call_foreign(tw_call *call, int32_t part, const tw_signature *signatu
   }
   const DLTensor **inputs = tensors_of(signature, data, dims);
   if (!inputs) return tw_last_code();
+  tw_error(TW_OK, "");
   int32_t code = foreign->run(foreign->context, part, inputs, signature->n_params, sizes, told);
   tw_workspace_free(inputs);
   return code == TW_OK ? TW_OK : failed(signature, code);
@@ -50,6 +52,7 @@ int32_t tw_call_fetch(tw_call *call, int32_t part, const tw_signature *signature
   const tw_foreign *foreign = &call->foreign;
   const DLTensor **outputs = tensors_of(signature, data, dims);
   if (!outputs) return tw_last_code();
+  tw_error(TW_OK, "");
   int32_t code = foreign->fetch(foreign->context, part, outputs, signature->n_params);
   tw_workspace_free(outputs);
   return code == TW_OK ? TW_OK : failed(signature, code);

@@ -254,13 +254,14 @@ static PyObject *model_call_into(PyObject *object, PyObject *args) {
 }
 
 PyDoc_STRVAR(set_foreign_doc,
-             "set_foreign(run, fetch)\n--\n\nThe addresses of the callbacks of tw_foreign.");
+             "set_foreign(run, fetch, context=0)\n--\n\nThe addresses in a tw_foreign.");
 
 static PyObject *model_set_foreign(PyObject *object, PyObject *args) {
   Model *self = (Model *)object;
-  unsigned long long run, fetch;
-  if (!PyArg_ParseTuple(args, "KK", &run, &fetch)) return NULL;
-  tw_foreign foreign = {(tw_run_part)(uintptr_t)run, (tw_fetch_part)(uintptr_t)fetch, NULL};
+  unsigned long long run, fetch, context = 0;
+  if (!PyArg_ParseTuple(args, "KK|K", &run, &fetch, &context)) return NULL;
+  tw_foreign foreign = {(tw_run_part)(uintptr_t)run, (tw_fetch_part)(uintptr_t)fetch,
+                        (void *)(uintptr_t)context};
   self->runtime->model_set_foreign(self->model, &foreign);
   Py_RETURN_NONE;
 }

@@ -157,8 +157,9 @@ typedef int32_t (*tw_fetch_part)(void *context, int32_t part, const DLTensor *co
 
 /* Who runs the parts of a model that have no native code. Both are called on the thread that called
  * the model, `fetch` right after `run` for the same part, and return 0 or an error code, which ends
- * the call with TW_ERROR_FOREIGN. Values that are no tensors of numbers (text, sequences, maps) are
- * i64 scalars: handles whose meaning is the callbacks' own. */
+ * the call: with TW_ERROR_FOREIGN, unless it is that of an error which they recorded. Values that
+ * are no tensors of numbers (text, sequences, maps) are i64 scalars: handles whose meaning is the
+ * callbacks' own. */
 typedef struct {
   tw_run_part run;
   tw_fetch_part fetch;
@@ -257,6 +258,7 @@ typedef struct {
   const void *const *constants;
   void **instance; /* the tw_model, made by the first call */
   int32_t n_inputs;
+  const tw_foreign *foreign; /* who runs its parts, where the library holds that too, or NULL */
 } tw_entry;
 
 TW_API int32_t tw_run_model(const tw_entry *entry, const DLTensor *const *args, int32_t n_args);

@@ -110,7 +110,7 @@ typedef struct {
 /* The description: 32-bit numbers in this order. */
 typedef struct {
   int32_t version;
-  int32_t batch, block_in, block_out;
+  int32_t batch, block_in, block_out, taps;
   int32_t depth[TW_ACCEL_MEMORIES];
   int32_t bus_bytes, latency_cycles, word_bytes, opcode_bits;
   int32_t queue_depth, token_max, burst_beats, in_flight, ahead, fetch_ahead, requant_reload;
@@ -118,10 +118,11 @@ typedef struct {
   int32_t queue[TW_ACCEL_OPCODES], latency[TW_ACCEL_OPCODES], bits[TW_ACCEL_OPCODES];
   int32_t format_memory[TW_ACCEL_OPCODES][TW_ACCEL_FORMATS];
   int32_t format_bits[TW_ACCEL_OPCODES][TW_ACCEL_FORMATS]; /* of an element in DRAM */
+  int32_t format_has_neighbours[TW_ACCEL_OPCODES][TW_ACCEL_FORMATS];
   tw_accel_place fields[TW_ACCEL_OPCODES][F_COUNT];
   tw_accel_place uop[3];
 } tw_accel_config;
-enum { TW_ACCEL_VERSION = 2 };
+enum { TW_ACCEL_VERSION = 3 };
 
 /* A buffer as a stream sees it. */
 typedef struct {

@@ -85,52 +85,94 @@ static int32_t check_transfer(const tw_machine *m, tw_accel_job *job, int64_t nu
   return TW_OK;
 }
 
-/* An entry from DRAM into its scratchpad. */
-static void load_entry(tw_machine *m, int32_t memory, int32_t bits, int64_t place,
-                       const uint8_t *from, int64_t width) {
+/* Entries that lie one behind the other in DRAM, into their scratchpad. */
+static void load_entries(tw_machine *m, int32_t memory, int32_t bits, int64_t place, int64_t count,
+                         const uint8_t *from, int64_t width) {
   const tw_accel_config *c = &m->config;
-  int64_t lanes = (int64_t)c->batch * c->block_out;
-  m->written[memory][place] = 1;
+  int64_t lanes = (int64_t)c->batch * c->block_out, wide = (int64_t)c->block_out * c->block_in;
+  size_t bytes = (size_t)(count * width);
+  memset(m->written[memory] + place, 1, (size_t)count);
   if (memory == TW_INP) {
-    memcpy(m->inp + place * width, from, (size_t)width);
+    memcpy(m->inp + place * width, from, bytes);
   } else if (memory == TW_UOP) {
-    memcpy(&m->uop[place], from, sizeof(uint64_t));
-  } else if (memory == TW_WGT && bits == 4) {
-    for (int64_t i = 0; i < width; ++i) {
-      m->wgt[2 * (place * width + i)] = (int8_t)(((from[i] & 15) ^ 8) - 8);
-      m->wgt[2 * (place * width + i) + 1] = (int8_t)(((from[i] >> 4) ^ 8) - 8);
-    }
-    tw_gemm_arrange(m->wgt + 2 * place * width, c);
+    memcpy(&m->uop[place], from, bytes);
   } else if (memory == TW_WGT) {
-    memcpy(m->wgt + place * width, from, (size_t)width);
-    tw_gemm_arrange(m->wgt + place * width, c);
+    int8_t *to = m->wgt + place * wide;
+    if (bits == 8) memcpy(to, from, bytes);
+    for (int64_t i = 0; bits == 4 && i < count * width; ++i) {
+      to[2 * i] = (int8_t)(((from[i] & 15) ^ 8) - 8);
+      to[2 * i + 1] = (int8_t)(((from[i] >> 4) ^ 8) - 8);
+    }
+    for (int64_t i = 0; i < count; ++i) tw_gemm_arrange(to + i * wide, c);
   } else if (bits == 8) {
-    for (int64_t i = 0; i < lanes; ++i) m->acc[place * lanes + i] = (int8_t)from[i];
+    for (int64_t i = 0; i < count * lanes; ++i) m->acc[place * lanes + i] = (int8_t)from[i];
   } else {
-    memcpy(m->acc + place * lanes, from, (size_t)width);
+    memcpy(m->acc + place * lanes, from, bytes);
   }
 }
 
-static void pad_entry(tw_machine *m, int32_t memory, int64_t place, int64_t value) {
+static void pad_entries(tw_machine *m, int32_t memory, int64_t place, int64_t count,
+                        int64_t value) {
   const tw_accel_config *c = &m->config;
   int64_t lanes = (int64_t)c->batch * c->block_out, in = (int64_t)c->batch * c->block_in;
   int64_t wide = (int64_t)c->block_out * c->block_in;
-  m->written[memory][place] = 1;
+  memset(m->written[memory] + place, 1, (size_t)count);
   switch (memory) {
-    case TW_INP: memset(m->inp + place * in, (uint8_t)value, (size_t)in); break;
-    case TW_WGT: memset(m->wgt + place * wide, (uint8_t)value, (size_t)wide); break;
-    case TW_UOP: m->uop[place] = 0; break;
+    case TW_INP: memset(m->inp + place * in, (uint8_t)value, (size_t)(count * in)); break;
+    case TW_WGT: memset(m->wgt + place * wide, (uint8_t)value, (size_t)(count * wide)); break;
+    case TW_UOP: memset(&m->uop[place], 0, (size_t)count * sizeof *m->uop); break;
     default:
-      for (int64_t i = 0; i < lanes; ++i) m->acc[place * lanes + i] = (int32_t)value;
+      for (int64_t i = 0; i < count * lanes; ++i) m->acc[place * lanes + i] = (int32_t)value;
   }
+}
+
+/* Entries of bytes become the last bytes of what they share with those before them in their row. */
+static void join_neighbours(tw_machine *m, int64_t place, int64_t columns) {
+  const tw_accel_config *c = &m->config;
+  int64_t lanes = (int64_t)c->batch * c->block_out;
+  uint32_t *row = (uint32_t *)m->acc + place * lanes;
+  for (int64_t i = 0; i < columns * lanes; ++i) {
+    uint32_t before = i < lanes ? 0 : row[i - lanes] >> 8;
+    row[i] = before | (row[i] & 255) << 8 * (c->taps - 1);
+  }
+}
+
+/* Entries that lie one behind the other in DRAM, either way. */
+static int32_t run_row(tw_machine *m, tw_accel_job *job, int64_t number, const tw_task_word *t,
+                       int64_t place, int64_t count, int64_t entry) {
+  const tw_accel_config *c = &m->config;
+  int32_t memory = c->format_memory[t->op][t->f[F_FMT]], bits = c->format_bits[t->op][t->f[F_FMT]];
+  int64_t width = tw_format_bytes(c, t), at = t->f[F_OFFSET] + entry * width;
+  tw_accel_buffer *buffer = &job->buffer[t->f[F_BASE]];
+  size_t bytes = (size_t)(count * width);
+  if (t->op == TW_ACCEL_STORE) {
+    const uint8_t *source = memory == TW_OUT ? (const uint8_t *)m->out : (const uint8_t *)m->acc;
+    const uint8_t *missing = memchr(m->written[memory] + place, 0, (size_t)count);
+    if (missing) {
+      return tw_job_error(
+          job, TW_ACCEL_UNWRITTEN, number, "%lld: store reads %s[%lld], which nothing has written",
+          (long long)number, memories[memory], (long long)(missing - m->written[memory]));
+    }
+    memcpy(buffer->device + at, source + place * width, bytes);
+    memset(buffer->written + at, 1, bytes);
+    return TW_OK;
+  }
+  const uint8_t *missing = memchr(buffer->written + at, 0, bytes);
+  if (missing) {
+    return tw_job_error(job, TW_ACCEL_UNWRITTEN, number,
+                        "%lld: a load reads byte %lld of a buffer, which nothing has written",
+                        (long long)number, (long long)(missing - buffer->written));
+  }
+  load_entries(m, memory, bits, place, count, buffer->device + at, width);
+  return TW_OK;
 }
 
 static int32_t run_transfer(tw_machine *m, tw_accel_job *job, int64_t number,
                             const tw_task_word *t) {
   const tw_accel_config *c = &m->config;
-  int32_t memory = c->format_memory[t->op][t->f[F_FMT]], bits = c->format_bits[t->op][t->f[F_FMT]];
-  int64_t width = tw_format_bytes(c, t), place = t->f[F_SRAM];
-  int32_t code = check_transfer(m, job, number, t, width);
+  int32_t memory = c->format_memory[t->op][t->f[F_FMT]];
+  int64_t place = t->f[F_SRAM];
+  int32_t code = check_transfer(m, job, number, t, tw_format_bytes(c, t));
   if (code != TW_OK) return code;
   if (t->op == TW_ACCEL_STORE && memory == TW_ACC) {
     for (int64_t i = 0; i < tw_task_entries(t); ++i) {
@@ -140,39 +182,22 @@ static int32_t run_transfer(tw_machine *m, tw_accel_job *job, int64_t number,
       }
     }
   }
-  tw_accel_buffer *buffer = &job->buffer[t->f[F_BASE]];
-  int64_t x = t->f[F_X], y = t->f[F_Y], x0 = t->f[F_X0], y0 = t->f[F_Y0];
-  int64_t columns = x0 + x + t->f[F_X1], rows = y0 + y + t->f[F_Y1];
-  const uint8_t *source = memory == TW_OUT ? (const uint8_t *)m->out : (const uint8_t *)m->acc;
-  for (int64_t at_z = 0; at_z < t->f[F_Z]; ++at_z) {
-    for (int64_t row = 0; row < rows; ++row) {
-      for (int64_t column = 0; column < columns; ++column, ++place) {
-        bool is_pad = row < y0 || row >= y0 + y || column < x0 || column >= x0 + x;
-        if (is_pad) {
-          pad_entry(m, memory, place, t->f[F_VALUE]);
-          continue;
-        }
-        int64_t entry =
-            at_z * t->f[F_ZSTRIDE] + (row - y0) * t->f[F_YSTRIDE] + (column - x0) * t->f[F_XSTRIDE];
-        int64_t at = t->f[F_OFFSET] + entry * width;
-        if (t->op == TW_ACCEL_STORE) {
-          if (!m->written[memory][place]) {
-            return tw_job_error(job, TW_ACCEL_UNWRITTEN, number,
-                                "%lld: store reads %s[%lld], which nothing has written",
-                                (long long)number, memories[memory], (long long)place);
-          }
-          memcpy(buffer->device + at, source + place * width, (size_t)width);
-          memset(buffer->written + at, 1, (size_t)width);
-          continue;
-        }
-        if (memchr(buffer->written + at, 0, (size_t)width)) {
-          return tw_job_error(job, TW_ACCEL_UNWRITTEN, number,
-                              "%lld: a load reads byte %lld of a buffer or behind, which nothing "
-                              "has written",
-                              (long long)number, (long long)at);
-        }
-        load_entry(m, memory, bits, place, buffer->device + at, width);
+  int64_t x = t->f[F_X], y0 = t->f[F_Y0], x0 = t->f[F_X0], x1 = t->f[F_X1], pad = t->f[F_VALUE];
+  int64_t rows = y0 + t->f[F_Y] + t->f[F_Y1], columns = x0 + x + x1;
+  int64_t run = t->f[F_XSTRIDE] == 1 ? x : 1;
+  for (int64_t z = 0; z < t->f[F_Z]; ++z) {
+    for (int64_t row = 0; row < rows; ++row, place += columns) {
+      bool is_pad = row < y0 || row >= y0 + t->f[F_Y];
+      if (is_pad) pad_entries(m, memory, place, columns, pad);
+      if (!is_pad && x0) pad_entries(m, memory, place, x0, pad);
+      if (!is_pad && x1) pad_entries(m, memory, place + x0 + x, x1, pad);
+      for (int64_t column = 0; !is_pad && column < x && code == TW_OK; column += run) {
+        int64_t entry = z * t->f[F_ZSTRIDE] + (row - y0) * t->f[F_YSTRIDE];
+        entry += column * t->f[F_XSTRIDE];
+        code = run_row(m, job, number, t, place + x0 + column, run, entry);
       }
+      if (code != TW_OK) return code;
+      if (c->format_has_neighbours[t->op][t->f[F_FMT]]) join_neighbours(m, place, columns);
     }
   }
   return TW_OK;
@@ -218,11 +243,9 @@ static inline void walk_step(const walk *w, tw_step *step) {
   step->aux = w->sum[2] + w->code[3 * w->at + 2];
 }
 
-/* The next step; the innermost loop is the microcode. */
-static inline void walk_next(walk *w) {
-  if (++w->at < w->count) return;
-  w->at = 0;
-  for (int32_t loop = TW_ACCEL_LOOPS - 1; loop >= 0; --loop) {
+/* The next round of so many outer loops. */
+static inline void walk_outer(walk *w, int32_t loops) {
+  for (int32_t loop = loops - 1; loop >= 0; --loop) {
     const int64_t *f = &w->task->f[F_N_0 + 4 * loop];
     if (++w->index[loop] < f[0]) {
       for (int32_t k = 0; k < 3; ++k) w->sum[k] += f[1 + k];
@@ -231,6 +254,13 @@ static inline void walk_next(walk *w) {
     for (int32_t k = 0; k < 3; ++k) w->sum[k] -= (w->index[loop] - 1) * f[1 + k];
     w->index[loop] = 0;
   }
+}
+
+/* The next step; the innermost loop is the microcode. */
+static inline void walk_next(walk *w) {
+  if (++w->at < w->count) return;
+  w->at = 0;
+  walk_outer(w, TW_ACCEL_LOOPS);
 }
 
 static inline bool walk_is_first(const walk *w) {
@@ -258,6 +288,11 @@ static int32_t check_operand(const tw_machine *m, tw_accel_job *job, int64_t num
                       "has %d",
                       (long long)number, (long long)most, memories[memory],
                       m->config.depth[memory]);
+}
+
+/* Cycles that one step takes at most: see tw_task_cycles. */
+static int64_t most_step_cycles(const tw_machine *m, const tw_task_word *t) {
+  return t->op == TW_ACCEL_GEMM ? 1 : tw_requantizes(t) ? 1 + m->config.requant_reload : 3;
 }
 
 static int32_t check_steps(const tw_machine *m, tw_accel_job *job, int64_t number,
@@ -288,6 +323,12 @@ static int32_t check_steps(const tw_machine *m, tw_accel_job *job, int64_t numbe
   if (code == TW_OK && (is_gemm || requant || !t->f[F_IMM])) {
     code = check_operand(m, job, number, t, 2, is_gemm ? TW_WGT : TW_ACC, requant ? 2 : 0);
   }
+  if (code != TW_OK || tw_task_steps(t) * most_step_cycles(m, t) <= limit) return code;
+  if (tw_task_cycles(m, t) > limit) {
+    code = tw_job_error(job, TW_ACCEL_TIMEOUT, number,
+                        "%lld: a task of %lld cycles, and %lld are allowed", at,
+                        (long long)tw_task_cycles(m, t), (long long)limit);
+  }
   return code;
 }
 
@@ -303,36 +344,130 @@ static int32_t unnamed(tw_accel_job *job, int64_t number, int64_t entry) {
                       (long long)number, (long long)entry);
 }
 
-static int32_t run_gemm(tw_machine *m, tw_accel_job *job, int64_t number, const tw_task_word *t,
-                        walk *w) {
+/* Steps one after the other that accumulate into the same entry: microcode, and the inner loops
+ * that move no `dst`. */
+enum { MOST_CHAIN = 256 };
+typedef struct {
+  int32_t outer; /* loops around a chain */
+  int64_t count;
+  int64_t places[2 * MOST_CHAIN]; /* src, aux of every step, from those of the first loop rounds */
+} chain;
+
+static bool find_chain(const walk *w, chain *found) {
+  const tw_task_word *t = w->task;
+  int64_t over = t->f[F_OVER], count = w->count;
+  if (count > MOST_CHAIN) return false;
+  for (int64_t i = 1; i < count; ++i) {
+    if (w->code[3 * i] != w->code[0]) return false;
+  }
+  int32_t outer = TW_ACCEL_LOOPS;
+  while (outer > 0) {
+    const int64_t *f = &t->f[F_N_0 + 4 * (outer - 1)];
+    if ((f[1] && f[0] > 1) || count * f[0] > MOST_CHAIN) break;
+    count *= f[0];
+    --outer;
+  }
+  found->outer = outer;
+  found->count = count;
+  if (t->f[F_INIT]) { /* only the first step may overwrite */
+    if (w->count > 1 && !(over >> TW_ACCEL_LOOPS & 1)) return false;
+    for (int32_t loop = outer; loop < TW_ACCEL_LOOPS; ++loop) {
+      if (t->f[F_N_0 + 4 * loop] > 1 && !(over >> loop & 1)) return false;
+    }
+  }
+  walk inner = *w;
+  inner.sum[1] = inner.sum[2] = 0;
+  for (int64_t at = 0; at < count; ++at, walk_next(&inner)) {
+    found->places[2 * at] = inner.sum[1] + inner.code[3 * inner.at + 1];
+    found->places[2 * at + 1] = inner.sum[2] + inner.code[3 * inner.at + 2];
+  }
+  return true;
+}
+
+/* The first and the last entry that a task's steps touch. */
+static void span_of(const walk *w, int32_t which, int64_t *first, int64_t *last) {
+  const tw_task_word *t = w->task;
+  int64_t least = INT64_MAX, most = 0;
+  for (int64_t i = 0; i < w->count; ++i) {
+    least = tw_min64(least, w->code[3 * i + which]);
+    most = tw_max64(most, w->code[3 * i + which]);
+  }
+  *first = t->f[F_DST0 + which] + least;
+  *last = t->f[F_DST0 + which] + most;
+  for (int32_t loop = 0; loop < TW_ACCEL_LOOPS; ++loop) {
+    *last += (t->f[F_N_0 + 4 * loop] - 1) * t->f[F_DST_0 + 4 * loop + which];
+  }
+}
+
+/* Whether no step of a task needs to be looked at alone: all that lies between the entries it reads
+ * is written, and all banks between those it writes are named. */
+static bool is_sound(const tw_machine *m, const walk *w) {
+  int64_t first, last, banks = w->task->f[F_BANKS];
+  span_of(w, 1, &first, &last);
+  if (memchr(m->written[TW_INP] + first, 0, (size_t)(last - first + 1))) return false;
+  span_of(w, 2, &first, &last);
+  if (memchr(m->written[TW_WGT] + first, 0, (size_t)(last - first + 1))) return false;
+  span_of(w, 0, &first, &last);
+  for (int32_t bank = m->bank[first]; bank <= m->bank[last]; ++bank) {
+    if (!(banks >> bank & 1)) return false;
+  }
+  return true;
+}
+
+static int32_t run_chains(tw_machine *m, tw_accel_job *job, int64_t number, const tw_task_word *t,
+                          walk *w, chain *found) {
   const tw_accel_config *c = &m->config;
   int64_t lanes = (int64_t)c->batch * c->block_out, in = (int64_t)c->batch * c->block_in;
   int64_t wide = (int64_t)c->block_out * c->block_in;
-  tw_gemm_step multiply = tw_gemm_step_of(c);
-  const uint8_t *has_inp = m->written[TW_INP], *has_wgt = m->written[TW_WGT];
+  tw_gemm_chain multiply = tw_gemm_chain_of(c);
   uint8_t *has_acc = m->written[TW_ACC];
-  int64_t banks = t->f[F_BANKS], uops = w->count;
-  bool first_uop_alone = t->f[F_OVER] >> TW_ACCEL_LOOPS & 1;
-  for (int64_t left = tw_task_steps(t); left > 0; left -= uops) {
-    bool is_first = t->f[F_INIT] && walk_is_first(w);
-    const int64_t *code = w->code;
-    for (int64_t u = 0; u < uops; ++u, code += 3) {
-      int64_t dst = w->sum[0] + code[0], src = w->sum[1] + code[1], aux = w->sum[2] + code[2];
-      if (!has_inp[src]) return unwritten(job, number, TW_INP, src);
-      if (!has_wgt[aux]) return unwritten(job, number, TW_WGT, aux);
-      if (!(banks >> m->bank[dst] & 1)) return unnamed(job, number, dst);
-      int32_t *acc = m->acc + dst * lanes;
-      if (is_first) {
-        memset(acc, 0, (size_t)lanes * sizeof *acc);
-        has_acc[dst] = 1;
-        is_first = !first_uop_alone;
-      } else if (!has_acc[dst]) {
-        return unwritten(job, number, TW_ACC, dst);
-      }
-      multiply(acc, m->inp + src * in, m->wgt + aux * wide, c);
+  for (int64_t i = 0; i < found->count; ++i) {
+    found->places[2 * i] *= in;
+    found->places[2 * i + 1] *= wide;
+  }
+  for (int64_t left = tw_task_steps(t); left > 0; left -= found->count) {
+    int64_t dst = w->sum[0] + w->code[0];
+    int32_t *acc = m->acc + dst * lanes;
+    if (t->f[F_INIT] && walk_is_first(w)) {
+      memset(acc, 0, (size_t)lanes * sizeof *acc);
+      has_acc[dst] = 1;
+    } else if (!has_acc[dst]) {
+      return unwritten(job, number, TW_ACC, dst);
     }
-    w->at = uops - 1;
-    walk_next(w);
+    multiply(acc, m->inp + w->sum[1] * in, m->wgt + w->sum[2] * wide, found->places, found->count,
+             c);
+    walk_outer(w, found->outer);
+  }
+  return TW_OK;
+}
+
+static int32_t run_gemm(tw_machine *m, tw_accel_job *job, int64_t number, const tw_task_word *t,
+                        walk *w) {
+  const tw_accel_config *c = &m->config;
+  int64_t left = tw_task_steps(t);
+  chain found;
+  if (left && is_sound(m, w) && find_chain(w, &found)) {
+    return run_chains(m, job, number, t, w, &found);
+  }
+  int64_t lanes = (int64_t)c->batch * c->block_out, in = (int64_t)c->batch * c->block_in;
+  int64_t wide = (int64_t)c->block_out * c->block_in;
+  const int64_t here[2] = {0, 0};
+  tw_gemm_chain multiply = tw_gemm_chain_of(c);
+  uint8_t *has_acc = m->written[TW_ACC];
+  tw_step s;
+  for (; left > 0; --left, walk_next(w)) {
+    walk_step(w, &s);
+    if (!m->written[TW_INP][s.src]) return unwritten(job, number, TW_INP, s.src);
+    if (!m->written[TW_WGT][s.aux]) return unwritten(job, number, TW_WGT, s.aux);
+    if (!(t->f[F_BANKS] >> m->bank[s.dst] & 1)) return unnamed(job, number, s.dst);
+    int32_t *acc = m->acc + s.dst * lanes;
+    if (t->f[F_INIT] && walk_is_first(w)) {
+      memset(acc, 0, (size_t)lanes * sizeof *acc);
+      has_acc[s.dst] = 1;
+    } else if (!has_acc[s.dst]) {
+      return unwritten(job, number, TW_ACC, s.dst);
+    }
+    multiply(acc, m->inp + s.src * in, m->wgt + s.aux * wide, here, 1, c);
   }
   return TW_OK;
 }
@@ -341,32 +476,55 @@ static void requantize(const tw_machine *m, const tw_task_word *t, const tw_step
   int64_t lanes = (int64_t)m->config.batch * m->config.block_out;
   const int32_t *source = m->acc + s->src * lanes, *bias = m->acc + s->aux * lanes;
   const int32_t *multiplier = bias + lanes, *shifts = bias + 2 * lanes;
+  const int64_t zero = t->f[F_ZERO], low = t->f[F_LOW], high = t->f[F_HIGH];
+  int8_t *out = t->f[F_FN] == TW_REQUANT ? m->out + s->dst * lanes : NULL;
+  int32_t *acc = m->acc + s->dst * lanes;
   for (int64_t i = 0; i < lanes; ++i) {
     int32_t total = (int32_t)((uint32_t)source[i] + (uint32_t)bias[i]);
     int32_t shift = shifts[i] & 63;
-    uint64_t half = shift ? UINT64_C(1) << (shift - 1) : 0;
+    uint64_t half = (UINT64_C(1) << shift) >> 1;
     uint64_t scaled = (uint64_t)((int64_t)total * multiplier[i]) + half;
-    int64_t value = ((int64_t)scaled >> shift) + t->f[F_ZERO];
-    value = value < t->f[F_LOW] ? t->f[F_LOW] : value;
-    value = value > t->f[F_HIGH] ? t->f[F_HIGH] : value;
-    if (t->f[F_FN] == TW_REQUANT) {
-      m->out[s->dst * lanes + i] = (int8_t)value;
+    int64_t value = ((int64_t)scaled >> shift) + zero;
+    value = value < low ? low : value;
+    value = value > high ? high : value;
+    if (out) {
+      out[i] = (int8_t)value;
     } else {
-      m->acc[s->dst * lanes + i] = (int8_t)value;
+      acc[i] = (int8_t)value;
     }
   }
 }
 
-static int32_t alu_lane(int32_t fn, int32_t old, int32_t a, int32_t b) {
+static int32_t shifted(int32_t a, int32_t b) {
+  if (b >= 0) return a >> (b > 31 ? 31 : b);
+  return (int32_t)((uint32_t)a << (b < -31 ? 31 : -b));
+}
+
+/* The sum of products of so many bytes. */
+static int32_t products(int32_t taps, int32_t a, int32_t b) {
+  int32_t sum = (int8_t)a * (int8_t)b;
+  for (int32_t i = 1; i < taps; ++i) sum += (int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i);
+  return sum;
+}
+
+#define EVERY_LANE(value)                              \
+  for (int64_t i = 0; i < lanes; ++i) {                \
+    int32_t old = to[i], x = a[i], y = b ? b[i] : imm; \
+    (void)old;                                         \
+    to[i] = (int32_t)(value);                          \
+  }                                                    \
+  break
+
+/* One step of all functions that do not requantize; `b` is NULL where `imm` is the operand. */
+static void alu_step(int32_t fn, int32_t taps, int32_t *to, const int32_t *a, const int32_t *b,
+                     int32_t imm, int64_t lanes) {
   switch (fn) {
-    case TW_ADD: return (int32_t)((uint32_t)a + (uint32_t)b);
-    case TW_MAX: return a > b ? a : b;
-    case TW_MIN: return a < b ? a : b;
-    case TW_MAC: return (int32_t)((uint32_t)old + (uint32_t)((int8_t)a * (int8_t)b));
-    case TW_MUL: return (int8_t)a * (int8_t)b;
-    default:
-      if (b >= 0) return a >> (b > 31 ? 31 : b);
-      return (int32_t)((uint32_t)a << (b < -31 ? 31 : -b));
+    case TW_ADD: EVERY_LANE((uint32_t)x + (uint32_t)y);
+    case TW_MAX: EVERY_LANE(x > y ? x : y);
+    case TW_MIN: EVERY_LANE(x < y ? x : y);
+    case TW_MAC: EVERY_LANE((uint32_t)old + (uint32_t)products(taps, x, y));
+    case TW_MUL: EVERY_LANE(products(taps, x, y));
+    default: EVERY_LANE(shifted(x, y));
   }
 }
 
@@ -397,9 +555,8 @@ static int32_t run_alu(tw_machine *m, tw_accel_job *job, int64_t number, const t
       continue;
     }
     if (fn == TW_MAC && !written[s.dst]) return unwritten(job, number, TW_ACC, s.dst);
-    int32_t *to = m->acc + s.dst * lanes;
-    const int32_t *a = m->acc + s.src * lanes, *b = m->acc + s.aux * lanes;
-    for (int64_t i = 0; i < lanes; ++i) to[i] = alu_lane(fn, to[i], a[i], operands ? b[i] : value);
+    alu_step(fn, m->config.taps, m->acc + s.dst * lanes, m->acc + s.src * lanes,
+             operands ? m->acc + s.aux * lanes : NULL, value, lanes);
     m->written[TW_ACC][s.dst] = 1;
   }
   return TW_OK;

@@ -61,10 +61,13 @@ int64_t tw_task_steps(const tw_task_word *task);
 int64_t tw_task_entries(const tw_task_word *task);
 int64_t tw_format_bytes(const tw_accel_config *config, const tw_task_word *task);
 
-typedef void (*tw_gemm_step)(int32_t *restrict acc, const int8_t *restrict inp,
-                             const int8_t *restrict wgt, const tw_accel_config *config);
-tw_gemm_step tw_gemm_step_of(const tw_accel_config *config);
-/* Puts an entry of weights, as it comes from DRAM, into the order that such a step reads. */
+/* Steps that accumulate into one entry: `places` has, for each, where its operands lie, in bytes
+ * from `inp` and `wgt`. */
+typedef void (*tw_gemm_chain)(int32_t *restrict acc, const int8_t *restrict inp,
+                              const int8_t *restrict wgt, const int64_t *restrict places,
+                              int64_t count, const tw_accel_config *config);
+tw_gemm_chain tw_gemm_chain_of(const tw_accel_config *config);
+/* Puts an entry of weights, as it comes from DRAM, into the order that such a chain reads. */
 void tw_gemm_arrange(int8_t *wgt, const tw_accel_config *config);
 
 /* Cycles in which a task begins steps. */

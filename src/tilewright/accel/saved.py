@@ -1,0 +1,87 @@
+"""Parts of a model as data for a library: what runtime/native/accel/parts.c reads.
+
+`saved_arrays` are kept with the model's weights; `saved_numbers` tell about the parts, once it is
+known where the arrays begin there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tilewright.accel.device import LIBRARY, backend_of, describe
+from tilewright.accel.isa.encode import encode_all, encode_microcode
+from tilewright.accel.isa.stream import Buffer
+from tilewright.accel.part import Part
+from tilewright.base.target import Target
+
+Array = np.ndarray[Any, Any]
+
+
+def saved_backend(target: Target) -> str:
+    """What runs the parts of a saved model; the library of hardware is named by the environment of
+    whoever calls it."""
+    return f"${LIBRARY}" if target.text.split()[0] == "vta" else backend_of(target.text)
+
+
+def saved_arrays(parts: Sequence[Part]) -> list[Array]:
+    """Descriptions, streams, what buffers hold from the beginning, and layouts."""
+    found: list[Array] = []
+    for part in parts:
+        stream, g = part.stream, part.stream.geometry
+        found.append(np.frombuffer(describe(g), np.uint8))
+        found.append(np.frombuffer(encode_all(stream.instructions, g), np.uint8))
+        found += [array for one in stream.buffers if (array := _held(part, one)) is not None]
+        for at, layout, _, fill in part.inputs:
+            found.append(places_of(partial(layout.pack, fill=fill, g=g), part.shapes[at]))
+        for form, name in part.outputs:
+            (size,) = [one.size_bytes for one in stream.buffers if one.name == name]
+            found.append(places_of(partial(form.unpack, g=g), (size,)))
+    return found
+
+
+def saved_numbers(parts: Sequence[Part], arrays: Iterable[tuple[int, Array]]) -> tuple[int, ...]:
+    """Every part: its head, buffers, inputs and outputs; given the arrays and where they begin."""
+    kept, numbers = iter(arrays), list[int]()
+    for part in parts:
+        stream = part.stream
+        (config, words), (tasks, _) = next(kept), next(kept)
+        numbers += [config, len(words) // 4, tasks, len(stream.instructions)]
+        numbers += [len(stream.buffers), len(part.inputs), len(part.outputs)]
+        for buffer in stream.buffers:
+            place = -1 if _held(part, buffer) is None else next(kept)[0]
+            numbers += [buffer.size_bytes, place, int(buffer.role in ("out", "temp"))]
+        bases = {buffer.name: base for base, buffer in enumerate(stream.buffers)}
+        moved = [(at, name) for at, _, name, _ in part.inputs]
+        for at, name in [*moved, *[(-1, name) for _, name in part.outputs]]:
+            place, places = next(kept)
+            numbers += [at, bases[name], place, len(places)]
+    return tuple(numbers)
+
+
+def _held(part: Part, buffer: Buffer) -> Array | None:
+    """What a buffer holds in every call."""
+    if buffer.role == "uop":
+        code = encode_microcode(part.stream.microcode, part.stream.geometry)
+        return np.frombuffer(code, np.uint8)
+    return part.stored.get(buffer.name)
+
+
+def places_of(move: Callable[[Array], Array], shape: tuple[int, ...]) -> Array:
+    """What moves bytes about, as data: of every byte that it gives the place that it comes from, or
+    the complement of a number that it always is."""
+    places = np.arange(math.prod(shape), dtype=np.uint32)
+    zeros, ones = (_moved(move, np.full(shape, value)) for value in (0, 255))
+    found = np.zeros(len(zeros), np.int32)
+    for shift in (0, 8, 16, 24):
+        found |= _moved(move, (places >> shift & 255).reshape(shape)) << shift
+    return np.where(zeros == ones, ~zeros, found)
+
+
+def _moved(move: Callable[[Array], Array], given: Array) -> Array:
+    """Numbers of 8 bits where something moves such bytes."""
+    return move(given.astype(np.uint8).view(np.int8)).reshape(-1).view(np.uint8).astype(np.int32)

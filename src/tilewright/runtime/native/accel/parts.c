@@ -1,0 +1,162 @@
+/* Parts of a saved model that an accelerator runs: `run` packs what comes in, runs the part's
+ * stream and leaves its results on the device; `fetch` unpacks them. A device is opened by the
+ * first call that needs it, and waits for the next: so many calls as there are threads may be in
+ * flight. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "parts.h"
+
+/* The numbers of a part: a head, its buffers, its inputs, its outputs. */
+typedef struct {
+  int64_t config, config_words; /* where the description lies in the weights, and its length */
+  int64_t stream, tasks;
+  int64_t buffers, inputs, outputs;
+} head;
+
+typedef struct {
+  int64_t bytes, data, is_writable; /* data: what it holds, in the weights; -1: nothing yet */
+} memory;
+
+/* Where each byte of a packed input comes from, or each byte of an output: a place on the other
+ * side, or the complement of a number. */
+typedef struct {
+  int64_t argument, base;
+  int64_t places, count; /* 32-bit numbers in the weights */
+} tensor;
+
+typedef struct device {
+  struct device *next;
+  const tw_accel_program *program;
+  const head *part;
+  tw_accel *accel;
+  int32_t buffer[TW_ACCEL_BASES];
+  void *host[TW_ACCEL_BASES];
+} device;
+
+static pthread_mutex_t waiting_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local device *ran; /* whose results this thread fetches next */
+
+static const memory *memories_of(const head *part) { return (const memory *)(part + 1); }
+static const tensor *tensors_of(const head *part) {
+  return (const tensor *)(memories_of(part) + part->buffers);
+}
+
+static const head *part_at(const tw_accel_program *program, int32_t number) {
+  const head *part = (const head *)program->numbers;
+  for (; number > 0; --number) {
+    part = (const head *)(tensors_of(part) + part->inputs + part->outputs);
+  }
+  return part;
+}
+
+/* ---- devices ------------------------------------------------------------------------------ */
+
+static void drop(device *d) {
+  tw_accel_close(d->accel);
+  free(d);
+}
+
+static device *open_device(const tw_accel_program *program, const head *part) {
+  const char *backend = program->backend;
+  if (*backend == '$' && !(backend = getenv(backend + 1))) {
+    tw_errorf(TW_ACCEL_USAGE, "there is no library of an accelerator: set %s",
+              program->backend + 1);
+    return NULL;
+  }
+  device *d = calloc(1, sizeof *d);
+  if (!d) {
+    tw_error(TW_ERROR_NO_MEMORY, "not enough memory for an accelerator");
+    return NULL;
+  }
+  d->program = program;
+  d->part = part;
+  const int32_t *config = (const int32_t *)(program->weights + part->config);
+  int32_t code = tw_accel_open(config, part->config_words, backend, &d->accel);
+  const memory *m = memories_of(part);
+  for (int64_t i = 0; i < part->buffers && code == TW_OK; ++i) {
+    code = tw_accel_alloc(d->accel, m[i].bytes, &d->buffer[i], &d->host[i]);
+    if (code != TW_OK || m[i].data < 0) continue;
+    memcpy(d->host[i], program->weights + m[i].data, (size_t)m[i].bytes);
+    code = tw_accel_flush(d->accel, d->buffer[i], 0, m[i].bytes);
+  }
+  if (code == TW_OK) return d;
+  drop(d);
+  return NULL;
+}
+
+static device *take(const tw_accel_program *program, const head *part) {
+  pthread_mutex_lock(&waiting_lock);
+  device **at = (device **)program->waiting;
+  while (*at && (*at)->part != part) at = &(*at)->next;
+  device *found = *at;
+  if (found) *at = found->next;
+  pthread_mutex_unlock(&waiting_lock);
+  return found ? found : open_device(program, part);
+}
+
+static void give_back(device *d) {
+  if (!d) return;
+  pthread_mutex_lock(&waiting_lock);
+  device **first = (device **)d->program->waiting;
+  d->next = *first;
+  *first = d;
+  pthread_mutex_unlock(&waiting_lock);
+}
+
+/* ---- layouts ------------------------------------------------------------------------------ */
+
+static void copy(const tw_accel_program *program, const tensor *t, const int8_t *from, int8_t *to) {
+  const int32_t *places = (const int32_t *)(program->weights + t->places);
+  for (int64_t i = 0; i < t->count; ++i) {
+    to[i] = places[i] >= 0 ? from[places[i]] : (int8_t)~places[i];
+  }
+}
+
+static int8_t *data_of(const DLTensor *given) { return (int8_t *)given->data + given->byte_offset; }
+
+/* ---- parts -------------------------------------------------------------------------------- */
+
+static int32_t run(device *d, const DLTensor *const *inputs) {
+  const head *part = d->part;
+  const memory *m = memories_of(part);
+  int32_t code = TW_OK;
+  for (int64_t i = 0; i < part->inputs && code == TW_OK; ++i) {
+    const tensor *t = &tensors_of(part)[i];
+    copy(d->program, t, data_of(inputs[t->argument]), d->host[t->base]);
+    code = tw_accel_flush(d->accel, d->buffer[t->base], 0, m[t->base].bytes);
+  }
+  uint32_t writable = 0;
+  for (int64_t i = 0; i < part->buffers; ++i) writable |= (uint32_t)m[i].is_writable << i;
+  if (code == TW_OK) {
+    code = tw_accel_submit(d->accel, d->program->weights + part->stream, part->tasks, d->buffer,
+                           (int32_t)part->buffers, writable);
+  }
+  return code == TW_OK ? tw_accel_wait(d->accel, d->program->timeout_cycles) : code;
+}
+
+int32_t tw_accel_run_part(void *context, int32_t number, const DLTensor *const *inputs,
+                          int32_t n_inputs, const int64_t *sizes, int64_t *told) {
+  (void)n_inputs, (void)sizes, (void)told;
+  const tw_accel_program *program = context;
+  give_back(ran); /* of a call that ended before it fetched */
+  ran = take(program, part_at(program, number));
+  return ran ? run(ran, inputs) : tw_last_code();
+}
+
+int32_t tw_accel_fetch_part(void *context, int32_t number, const DLTensor *const *outputs,
+                            int32_t n_outputs) {
+  (void)context, (void)number;
+  device *d = ran;
+  const head *part = d->part;
+  int32_t code = TW_OK;
+  for (int32_t i = 0; i < n_outputs && code == TW_OK; ++i) {
+    const tensor *t = &tensors_of(part)[part->inputs + i];
+    code = tw_accel_invalidate(d->accel, d->buffer[t->base], 0, memories_of(part)[t->base].bytes);
+    if (code == TW_OK) copy(d->program, t, d->host[t->base], data_of(outputs[i]));
+  }
+  ran = NULL;
+  give_back(d);
+  return code;
+}
