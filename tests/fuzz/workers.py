@@ -91,12 +91,11 @@ def run_jobs(
         process = context.Process(target=_serve, args=arguments, daemon=True)
         process.start()
         theirs.close()
-        ours.recv()
         return Worker(process, ours)
 
     left = iter(jobs)
     pool = [started() for _ in range(workers)]
-    idle, busy = list(pool), []
+    starting, idle, busy = list(pool), list[Worker](), list[Worker]()
     try:
         while True:
             while idle and (job := next(left, None)) is not None:
@@ -105,9 +104,13 @@ def run_jobs(
                 worker.used = processor_seconds(worker.process.pid)
                 worker.connection.send(job)
                 busy.append(worker)
-            if not busy:
+            if not busy and (idle or not starting):
                 return
-            ready = set(wait([w.connection for w in busy], timeout=0.2))
+            ready = set(wait([w.connection for w in (*starting, *busy)], timeout=0.2))
+            for worker in [each for each in starting if each.connection in ready]:
+                worker.connection.recv()  # it has loaded the module
+                starting.remove(worker)
+                idle.append(worker)
             for worker in list(busy):
                 if worker.connection not in ready and not worker.is_late(seconds):
                     continue
@@ -118,7 +121,7 @@ def run_jobs(
                     _stop(worker)
                     pool.remove(worker)
                     pool.append(started())
-                    idle.append(pool[-1])
+                    starting.append(pool[-1])
                 else:
                     idle.append(worker)
                 yield worker.job, outcome
