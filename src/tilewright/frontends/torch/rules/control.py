@@ -209,6 +209,21 @@ def _size(read: Callable[[Context, Any], Any]) -> Rule:
     return rule
 
 
+def _offset(node: Context) -> Expr:
+    """Where a tensor begins in its memory. What only the data tells, a slice from a computed place
+    say, is a tensor of its own here."""
+    found = node.raw["self"].storage_offset()
+    if isinstance(found, torch.SymInt) and not node.importer.sizes.knows(found):
+        node.importer.define(found.node.expr, sym.ZERO)
+    return node.importer.sizes.expr(found)
+
+
+def _chosen(node: Context) -> Value:
+    """One number or another, by a condition."""
+    cond, yes, no = (node.args[str(at)] for at in range(3))
+    return node.emit("where", _flag(node, cond), *_values(node, (yes, no)))
+
+
 def _assert(message: str) -> Rule:
     def rule(node: Context) -> tuple[()]:
         given = list(node.args.values())
@@ -255,7 +270,8 @@ RULES: dict[str, Rule] = {
     "aten.item": _item,  # type: ignore[dict-item]
     "aten.sym_size.int": _size(lambda node, x: x.shape[node.args["dim"]]),
     "aten.sym_stride.int": _size(lambda node, x: x.stride(node.args["dim"])),
-    "aten.sym_storage_offset": _size(lambda node, x: x.storage_offset()),
+    "aten.sym_storage_offset": _offset,  # type: ignore[dict-item]
+    "torch.sym_ite": _chosen,
     "aten.sym_numel": _size(lambda node, x: x.numel()),
     "aten.sym_is_contiguous": _size(lambda node, x: x.is_contiguous()),
     "aten._assert_scalar": _assert("an assertion does not hold"),

@@ -124,6 +124,18 @@ def _dropout(node: Context) -> tuple[Value, Value]:
     return node.emit("mul", node.emit("where", kept, x, node.like(x, 0)), scale), kept
 
 
+def _rrelu(node: Context) -> tuple[Value, Value]:
+    """Elements below zero times a drawn slope; and the slopes, 1 above zero."""
+    x, low, high = node["self"], float(node.args["lower"]), float(node.args["upper"])
+    above = node.emit("greater", x, 0.0)
+    if not node.get("training", False):
+        slope = node.emit("mul", x, (low + high) / 2)
+        return node.emit("where", above, x, slope), node["noise"]
+    drawn = node.emit("add", node.emit("mul", uniform(node, node.out, node.to), high - low), low)
+    noise = node.emit("where", above, node.like(x, 1), drawn)
+    return node.emit("mul", x, noise), noise
+
+
 def _bernoulli(node: Context) -> Value:
     x = node["self"]
     drawn = uniform(node, node.out, x.tensor.dtype)
@@ -229,6 +241,7 @@ RULES: dict[str, Rule] = {
         for kind in ("Tensor_Tensor", "Tensor_float", "float_Tensor", "float_float")
     },
     "aten.multinomial": _multinomial,
+    "aten.rrelu_with_noise_functional": _rrelu,
     "aten.bernoulli": _bernoulli,
     "aten.bernoulli.p": _bernoulli,
 }
