@@ -181,6 +181,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "leaky": (lambda a: (F.leaky_relu(a, 0.2), F.relu6(a), F.selu(a)), (X,)),
         "softmax": (lambda a: (F.softmax(a, 1), F.log_softmax(a, 0)), (X,)),
         "softmax of a scalar": (lambda a: F.softmax(a, 0), (torch.tensor(2.0),)),
+        "drawn slopes": (lambda a: F.rrelu(a, 0.2, 0.2, training=True), (X,)),
         "glu": (lambda a: F.glu(a, 0), (_f(4, 3),)),
     },
     "shape": {
@@ -346,6 +347,14 @@ FAMILIES: dict[str, dict[str, Case]] = {
             ),
             (IMAGE,),
         ),
+        "fractional": (
+            lambda x, y, u, v: (
+                F.fractional_max_pool2d_with_indices(x, (3, 2), (4, 3), _random_samples=u),
+                F.fractional_max_pool2d_with_indices(x, (9, 2), (1, 3), _random_samples=u),
+                F.fractional_max_pool3d(y, 2, (2, 3, 4), _random_samples=v),
+            ),
+            (IMAGE, _f(2, 3, 4, 5, 6), torch.rand(2, 4, 2), torch.rand(2, 3, 3)),
+        ),
         "of one and three axes": (
             lambda x, y: (F.avg_pool1d(x, 2), F.max_pool1d(x, 2), F.max_pool3d(y, 2)),
             (_f(2, 3, 9), _f(2, 2, 4, 4, 5)),
@@ -499,6 +508,14 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "mode": (lambda a: (a.mode(1)[0], a.mode(0)[0]), (I64,)),
         "median without nan": (lambda a: (a.nanmedian(), *a.nanmedian(0)), (NAN,)),
         "histograms": (lambda a: (a.histc(4, -2, 2), *torch.histogram(a, 5)), (X,)),
+        "histograms of samples": (
+            lambda a, w: (
+                torch.histogramdd(a, [2, 3], weight=w),
+                torch.histogramdd(a, [2, 3], range=[-1.0, 1.0, -2.0, 2.0], density=True),
+                torch.histogramdd(a, (torch.tensor([-1.0, 0.0, 1.5]), torch.tensor([-1.0, 1.0]))),
+            ),
+            (_f(9, 2), torch.rand(9)),
+        ),
         "bits of numbers": (lambda a: (*a.frexp(), a.nextafter(a.flip(0))), (X,)),
         "segments": (
             lambda a: torch.segment_reduce(a, "max", lengths=torch.tensor([1, 0, 2]), axis=0),
