@@ -3,9 +3,10 @@
     python bench/torch_suites.py [--suites modules,flow,programs] [--filter REGEX] [--jobs 2]
                                  [--failures] [--journal FILE] [--stop-after SECONDS]
 
-modules: every entry of `module_db`, outputs and gradients, under torch.compile as one graph,
-fallbacks refused. flow: every entry of `hop_db`, outputs. programs: the examples of torch's export
-database through `tw.compile`; what torch.export itself refuses counts. Each in a worker process.
+modules: every entry of `module_db`, outputs and gradients, under torch.compile, as one graph where
+torch can trace it so, fallbacks refused. flow: every entry of `hop_db`, outputs. programs: the
+examples of torch's export database through `tw.compile`; what torch.export itself refuses counts.
+Each in a worker process.
 """
 
 from __future__ import annotations
@@ -137,14 +138,15 @@ def _compiled_as_eager(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, gradients: bool
 ) -> Outcome:
     """Outputs and, where wanted, gradients of all that has some, compiled and in eager."""
-    torch._dynamo.reset()
-    compiled = torch.compile(function, backend=tilewright, options=REFUSE, fullgraph=True)
     try:
         want = _called(function, args, kwargs, gradients=gradients)
     except Exception as error:
         return NONE, f"eager: {error}"
     try:
-        made = _called(compiled, args, kwargs, gradients=gradients)
+        try:
+            made = _called(_compiled(function, whole=True), args, kwargs, gradients=gradients)
+        except torch._dynamo.exc.Unsupported:  # graphs with Python in between
+            made = _called(_compiled(function, whole=False), args, kwargs, gradients=gradients)
     except TilewrightError as error:
         return REFUSED, error.message
     except torch._dynamo.exc.Unsupported as error:
@@ -157,9 +159,14 @@ def _compiled_as_eager(
     return _compared(want, made)
 
 
+def _compiled(function: Any, *, whole: bool) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(function, backend=tilewright, options=REFUSE, fullgraph=whole)
+
+
 def _called(function: Any, args: Any, kwargs: Any, *, gradients: bool) -> Any:
     flat, spec = pytree.tree_flatten((args, kwargs))
-    flat = [x.detach().clone().requires_grad_(gradients and x.is_floating_point())
+    flat = [x.detach().clone().requires_grad_(gradients and x.requires_grad)
             if isinstance(x, torch.Tensor) else x for x in flat]  # fmt: skip
     given, named = pytree.tree_unflatten(flat, spec)
     made = function(*given, **named)

@@ -9,6 +9,7 @@ a busy machine loses no jobs; ten times as much may pass on the clock.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import multiprocessing
 import os
@@ -63,6 +64,7 @@ def _serve(connection: Connection, module: str, function: str, memory_bytes: int
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     run = getattr(importlib.import_module(module), function)
+    gc.freeze()  # what was imported lives as long as the worker
     connection.send(None)  # ready
     while True:
         try:

@@ -40,6 +40,8 @@ KEPT = (
     *("bitwise_left_shift.Tensor", "bitwise_right_shift.Tensor", "unfold", "split.Tensor"),
     # PyTorch's formula gives something else than the sums that the gradient wants.
     "_scaled_dot_product_flash_attention_for_cpu",
+    # It does not make ends whole, as eager does where integers are asked for.
+    *("linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor"),
     *("adaptive_max_pool1d", "round.decimals", "index_select", "median", "cumprod"),
 )
 # Core operators that PyTorch has formulas for, which are as good as a rule.

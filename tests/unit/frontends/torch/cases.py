@@ -207,6 +207,13 @@ FAMILIES: dict[str, dict[str, Case]] = {
     "creation": {
         "full": (lambda a: (torch.full((2, 3), 7), torch.zeros_like(a), a.new_ones(2)), (X,)),
         "ranges": (lambda a: (torch.arange(5) + a[0], torch.arange(0, 1, 0.3)), (X,)),
+        "whole ends": (
+            lambda a, b: (
+                torch.linspace(4.7, -3.2, 9, dtype=torch.int64),
+                torch.linspace(a, b, 9, dtype=torch.int64),
+            ),
+            (torch.tensor(4.7), torch.tensor(-3.2)),
+        ),
         "linspace and eye": (lambda a: (torch.linspace(0, 1, 5) + a, torch.eye(3)), (X,)),
     },
     "reduction": {
@@ -273,6 +280,10 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "linear": (lambda a, w, b: F.linear(a, w, b), (_f(2, 3, 5), _f(4, 5), _f(4))),
         "einsum": (lambda a, b: torch.einsum("bij,bkj->bik", a, b), (_f(2, 3, 5), _f(2, 4, 5))),
         "integers": (lambda a, b: a @ b.T, (I64, _i(3, 5))),
+        "groups of rows": (
+            lambda a, w, ends: torch._grouped_mm(a, w, offs=ends),
+            (_f(8, 8).bfloat16(), _f(3, 8, 8).bfloat16(), torch.tensor([2, 2, 8]).int()),
+        ),
     },
     "attention": {
         "plain": (F.scaled_dot_product_attention, (_f(2, 3, 5, 8), _f(2, 3, 7, 8), _f(2, 3, 7, 8))),
@@ -359,6 +370,18 @@ FAMILIES: dict[str, dict[str, Case]] = {
             lambda x, y: (F.avg_pool1d(x, 2), F.max_pool1d(x, 2), F.max_pool3d(y, 2)),
             (_f(2, 3, 9), _f(2, 2, 4, 4, 5)),
         ),
+        "gradients of three axes": (
+            lambda g, x: (
+                aten.avg_pool3d_backward(g, x, [2, 2, 2], [2, 2, 2], [1, 0, 1], False, True, None),
+                aten._adaptive_avg_pool3d_backward(g, x),
+                aten.max_pool3d_with_indices_backward(
+                    *(g, x, [2, 2, 2], [2, 2, 2], [1, 0, 1], [1, 1, 1], False),
+                    aten.max_pool3d_with_indices(x, [2, 2, 2], [2, 2, 2], [1, 0, 1])[1],
+                ),
+                aten.adaptive_max_pool3d_backward(g, x, aten.adaptive_max_pool3d(x, [3, 2, 3])[1]),
+            ),
+            (_f(2, 2, 3, 2, 3), _f(2, 2, 5, 4, 5)),
+        ),
         "gradients": (
             lambda g, x: (
                 aten.avg_pool2d_backward(g, x, [3, 3], [2, 2], [1, 1], False, False, None),
@@ -398,6 +421,21 @@ FAMILIES: dict[str, dict[str, Case]] = {
             (IMAGE,),
         ),
         "cubic": (lambda x: F.interpolate(x, (12, 11), mode="bicubic"), (IMAGE,)),
+        "scaled, corners on corners": (
+            lambda x: (
+                F.interpolate(x, scale_factor=1.7, mode="bilinear", align_corners=True),
+                F.interpolate(x, scale_factor=0.8, mode="bicubic", align_corners=True),
+            ),
+            (IMAGE,),
+        ),
+        "scaled, to sizes of its own": (
+            lambda x: (
+                aten._upsample_bilinear2d_aa(x, [3, 3], False, 1.7, 0.9),
+                aten._upsample_bilinear2d_aa(x, [12, 5], True),
+                aten._upsample_bicubic2d_aa(x, [4, 2], True),
+            ),
+            (IMAGE,),
+        ),
         "exact": (lambda x: F.interpolate(x, (12, 5), mode="nearest-exact"), (IMAGE,)),
         "sampled": (
             lambda x, g: (

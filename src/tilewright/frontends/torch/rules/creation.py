@@ -59,9 +59,15 @@ def _eye(node: Context) -> Value:
 
 
 def _linspace(node: Context) -> Value:
-    """From both ends towards the middle, so that the last number is the end itself."""
+    """From both ends towards the middle, so that the last number is the end itself.
+
+    Of integers the ends are made whole first.
+    """
     steps = node.args["steps"]
-    start, end = node.value(node.args["start"], F64), node.value(node.args["end"], F64)
+    start, end = (
+        node.cast(node.cast(node.value(node.args[name], F64), I64 if node.to.is_int else F64), F64)
+        for name in ("start", "end")
+    )
     if not isinstance(steps, int):
         raise Skip("linspace with a dynamic number of steps")
     if steps == 1:
@@ -222,7 +228,10 @@ RULES: dict[str, Rule] = {
     "prims.iota": _iota,
     "aten.eye": _eye,
     "aten.eye.m": _eye,
-    "aten.linspace": _linspace,
+    **{
+        f"aten.linspace{name}": _linspace
+        for name in ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")
+    },
     "aten.rand": lambda node: uniform(node, node.out, node.to),
     "aten.rand_like": lambda node: uniform(node, node.out, node.to),
     "aten.randn": lambda node: normal(node, node.out, node.to),

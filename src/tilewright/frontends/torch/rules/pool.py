@@ -50,16 +50,19 @@ def _max_pool(spatial: int) -> Rule:
     return rule
 
 
-def _max_pool_gradient(node: Context) -> Value:
+def _max_pool_gradient(spatial: int) -> Rule:
     """Each gradient goes where its element came from."""
-    g, x, places = node["grad_output"], node["self"], node["indices"]
-    *lead, height, width = node.shape(x)
-    planes = product(lead)
-    count = product(node.shape(g)[-2:])
-    zero = node.full(0, node.to, (planes, sym.simplify(sym.mul(height, width))))
-    flat = [node.reshape(each_, (planes, count)) for each_ in (places, g)]
-    made = node.emit("scatter_elements", zero, *flat, axis=1, reduction="add")
-    return node.reshape(made, node.out)
+
+    def rule(node: Context) -> Value:
+        g, x, places = node["grad_output"], node["self"], node["indices"]
+        planes = product(node.shape(x)[:-spatial])
+        count = product(node.shape(g)[-spatial:])
+        zero = node.full(0, node.to, (planes, product(node.shape(x)[-spatial:])))
+        flat = [node.reshape(each_, (planes, count)) for each_ in (places, g)]
+        made = node.emit("scatter_elements", zero, *flat, axis=1, reduction="add")
+        return node.reshape(made, node.out)
+
+    return rule
 
 
 def _avg_pool(spatial: int) -> Rule:
@@ -113,27 +116,26 @@ def _counts(
     return total
 
 
-def _avg_pool_gradient(node: Context) -> Value:
+def _avg_pool_gradient(spatial: int) -> Rule:
     """Each gradient, shared out among the elements of its window."""
-    x, spatial = node["self"], 2
-    g = node["grad_output"]
-    window = _window(node, spatial)
-    *lead, height, width = node.shape(x)
-    outs = node.shape(g)[-2:]
-    by = node.get("divisor_override")
-    if by is not None:
-        g = node.emit("div", g, float(by))
-    else:
-        include = bool(node.get("count_include_pad", True))
-        g = node.emit(
-            "div", g, _counts(node, (height, width), outs, window, node.to, include=include)
-        )
-    flat = node.reshape(g, (product(lead), ONE, *outs))
-    ones = node.full(1, node.to, (1, 1, *window["kernel"]))
-    made = spread(
-        node, flat, ones, (height, width), window["strides"], window["pads"][:2], (1, 1), 1
-    )
-    return node.reshape(made, node.out)
+
+    def rule(node: Context) -> Value:
+        g, dims = node["grad_output"], node.dims()
+        window = _window(node, spatial)
+        lead, extents, outs = dims[:-spatial], dims[-spatial:], node.shape(g)[-spatial:]
+        by = node.get("divisor_override")
+        if by is not None:
+            g = node.emit("div", g, float(by))
+        else:
+            include = bool(node.get("count_include_pad", True))
+            g = node.emit("div", g, _counts(node, extents, outs, window, node.to, include=include))
+        flat = node.reshape(g, (product(lead), ONE, *outs))
+        ones = node.full(1, node.to, (1, 1, *window["kernel"]))
+        pads, dilations = window["pads"][:spatial], (1,) * spatial
+        made = spread(node, flat, ones, extents, window["strides"], pads, dilations, 1)
+        return node.reshape(made, node.out)
+
+    return rule
 
 
 # ------------------------------------------------------------------------------------ adaptive
@@ -190,13 +192,13 @@ def _adaptive_avg(spatial: int) -> Rule:
             )
             return node.reshape(made, node.out)
         for axis, size, count in zip(axes, extents, outs, strict=True):
-            x = _mixed(node, x, axis, shares(node, size, count, x.tensor.dtype))
+            x = mixed(node, x, axis, shares(node, size, count, x.tensor.dtype))
         return x
 
     return rule
 
 
-def _mixed(node: Context, x: Value, axis: int, matrix: Value) -> Value:
+def mixed(node: Context, x: Value, axis: int, matrix: Value) -> Value:
     """x with each vector along an axis multiplied by a matrix."""
     rank = len(node.shape(x))
     last = [at for at in range(rank) if at != axis] + [axis]
@@ -205,12 +207,15 @@ def _mixed(node: Context, x: Value, axis: int, matrix: Value) -> Value:
     return transpose(node, turned, back)
 
 
-def _adaptive_avg_gradient(node: Context) -> Value:
-    g, rank = node["grad_output"], node.rank()
-    for axis in (rank - 2, rank - 1):
-        size, count = node.dims()[axis], node.shape(node["grad_output"])[axis]
-        g = _mixed(node, g, axis, transpose(node, shares(node, size, count, node.to), (1, 0)))
-    return g
+def _adaptive_avg_gradient(spatial: int) -> Rule:
+    def rule(node: Context) -> Value:
+        g, rank = node["grad_output"], node.rank()
+        for axis in range(rank - spatial, rank):
+            size, count = node.dims()[axis], node.shape(node["grad_output"])[axis]
+            g = mixed(node, g, axis, transpose(node, shares(node, size, count, node.to), (1, 0)))
+        return g
+
+    return rule
 
 
 def _adaptive_max(spatial: int) -> Rule:
@@ -361,8 +366,15 @@ RULES: dict[str, Rule] = {
     **{f"aten.adaptive_max_pool{n}d": _adaptive_max(n) for n in (1, 2, 3)},
     **{f"aten.fractional_max_pool{n}d": _fractional_max(n) for n in (2, 3)},
     **{f"aten.max_unpool{n}d": _max_unpool(n) for n in (2, 3)},
-    "aten.max_pool2d_with_indices_backward": _max_pool_gradient,
-    "aten.avg_pool2d_backward": _avg_pool_gradient,
-    "aten._adaptive_avg_pool2d_backward": _adaptive_avg_gradient,
+    **{
+        f"aten.{name}{n}d{form}_backward": _max_pool_gradient(n)
+        for name, form in (
+            *(("max_pool", "_with_indices"), ("adaptive_max_pool", "")),
+            ("fractional_max_pool", ""),
+        )
+        for n in (2, 3)
+    },
+    **{f"aten.avg_pool{n}d_backward": _avg_pool_gradient(n) for n in (2, 3)},
+    **{f"aten._adaptive_avg_pool{n}d_backward": _adaptive_avg_gradient(n) for n in (2, 3)},
     "aten.col2im": _col2im,
 }
