@@ -77,8 +77,16 @@ def _configs(name: str) -> Iterator[Any]:
             config = AutoConfig.for_model(name, **_smaller(whole, table))
         except Exception:  # the numbers do not fit together: fewer of them may
             continue
-        config.use_cache, config.return_dict = False, True
+        _without_cache(config)
         yield config
+
+
+def _without_cache(config: Any) -> None:
+    """Results hold no keys and values for calls to come."""
+    config.use_cache = False
+    for held in vars(config).values():
+        if hasattr(held, "model_type"):
+            _without_cache(held)
 
 
 def _smaller(config: Any, table: dict[str, int]) -> dict[str, Any]:
