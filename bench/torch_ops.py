@@ -52,7 +52,9 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     chosen = {name: at for name, at in names() if re.search(options.filter, name)}
     kept, parts = Journal.of(options), dict[str, dict[Job, str]]()
     jobs = _left(chosen, options, kept, parts)
-    ends = run_jobs("torch_cases", "run_part", jobs, workers=options.jobs, seconds=SECONDS)
+    ends = run_jobs(
+        "torch_cases", "run_part", jobs, workers=options.jobs, seconds=SECONDS, pinned=True
+    )
     for job, end in kept.limited(ends):
         lost = {CRASHED: job.last - job.first}
         outcome = Outcome(CRASHED, end.why, lost) if isinstance(end, Lost) else end

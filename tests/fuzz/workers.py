@@ -37,6 +37,7 @@ class Lost:
 class Worker:
     process: Any
     connection: Connection
+    at: int  # among the workers
     job: Any = None
     begin: float = 0.0
     used: float = 0.0  # processor time when the job began
@@ -58,8 +59,12 @@ def processor_seconds(pid: int) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-def _serve(connection: Connection, module: str, function: str, memory_bytes: int) -> None:
+def _serve(
+    connection: Connection, module: str, function: str, memory_bytes: int, core: int | None
+) -> None:
     sys.path.insert(0, FOLDER)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
     if memory_bytes:
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -83,20 +88,26 @@ def run_jobs(
     seconds: float = 30.0,
     memory_bytes: int = 0,
     most: int = 0,
+    pinned: bool = False,
 ) -> Iterator[tuple[Any, Any]]:
-    """Every job with its outcome, in the order they end. After `most` jobs a worker is replaced."""
-    context = multiprocessing.get_context("spawn")
+    """Every job with its outcome, in the order they end. After `most` jobs a worker is replaced.
 
-    def started() -> Worker:
+    A pinned worker has one core, and so compiles all by itself.
+    """
+    context = multiprocessing.get_context("spawn")
+    cores = sorted(os.sched_getaffinity(0)) if pinned else []
+
+    def started(at: int) -> Worker:
         ours, theirs = context.Pipe()
-        arguments = (theirs, module, function, memory_bytes)
+        core = cores[at % len(cores)] if cores else None
+        arguments = (theirs, module, function, memory_bytes, core)
         process = context.Process(target=_serve, args=arguments, daemon=True)
         process.start()
         theirs.close()
-        return Worker(process, ours)
+        return Worker(process, ours, at)
 
     left = iter(jobs)
-    pool = [started() for _ in range(workers)]
+    pool = [started(at) for at in range(workers)]
     starting, idle, busy = list(pool), list[Worker](), list[Worker]()
     try:
         while True:
@@ -122,7 +133,7 @@ def run_jobs(
                 if isinstance(outcome, Lost) or worker.done == most:
                     _stop(worker)
                     pool.remove(worker)
-                    pool.append(started())
+                    pool.append(started(worker.at))
                     starting.append(pool[-1])
                 else:
                     idle.append(worker)
