@@ -130,9 +130,10 @@ def inlined(node: Context, graph: Graph, values: Sequence[Value]) -> list[Value]
 
 
 def _invoked(node: Context) -> list[Value]:
-    """A graph that is called as it is: what asks for quantization inside only hints."""
+    """A graph that is called as it is: what asks for quantization inside only hints, and a name
+    only tells which calls are of the same graph."""
     module, *operands = (node.args[str(at)] for at in range(len(node.node.args)))
-    values = _values(node, operands)
+    values = _values(node, [each for each in operands if not isinstance(each, str)])
     return inlined(node, _body(node, module, _types(values)), values)
 
 
@@ -263,6 +264,7 @@ RULES: dict[str, Rule] = {
     "while_loop_stack_output": _while_stacked,
     "invoke_quant_packed": _invoked,
     "invoke_quant": _invoked,
+    "invoke_subgraph": _invoked,
     "torch._higher_order_ops._invoke_quant.InvokeQuant": _nothing,
     "scan": _scan,
     "map_impl": _map,
