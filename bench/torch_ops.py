@@ -14,7 +14,7 @@ import argparse
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -46,6 +46,7 @@ WANT_NATIVE = 610  # of 701 entries, all samples of all three element types righ
 STATUSES = (NATIVE, WRONG, CRASHED, REFUSED, UNTRACED)
 SECONDS = 600.0  # for one part of an entry
 PART = 100  # samples
+MANY = 50
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
@@ -97,7 +98,7 @@ def _left(
     parts: dict[str, dict[Job, str]],
 ) -> Iterator[Job]:
     """What is to be run, found while workers are at it; `parts` gets the names of all there is."""
-    later: list[Job] = []  # parts of entries that have many: every entry has its turn first
+    later: list[list[Job]] = []  # entries of many samples: the others have their turn first
     for name, at in report.tracked(chosen.items(), "operators", len(chosen)):
         parts[name] = {}
         for dtype in options.dtypes.split(","):
@@ -107,9 +108,16 @@ def _left(
                 job = Job(name, at, dtype, first, min(first + PART, total), options.how)
                 parts[name][job] = f"{name} {dtype} {job.first}:{job.last}"
         left = [job for job, case in parts[name].items() if case not in kept.found]
-        yield from (job for job in left if not job.first)
-        later += [job for job in left if job.first]
-    yield from later
+        if _samples(left) > MANY:
+            later.append(left)
+        else:
+            yield from left
+    for left in sorted(later, key=_samples):
+        yield from left
+
+
+def _samples(jobs: Iterable[Job]) -> int:
+    return sum(job.last - job.first for job in jobs)
 
 
 def _seconds(kept: Journal, parts: Mapping[str, Mapping[Job, str]]) -> float:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib.util
 import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,11 +38,16 @@ class Outcome:
 
 
 def prepare() -> None:
-    """torchvision's library wants CUDA; beside a CPU build of PyTorch its operators are missing.
+    """torchvision's library may want CUDA; beside a CPU build of PyTorch its operators are missing.
 
     Their declarations are enough for its Python to load.
     """
-    if not hasattr(torch.ops.torchvision, "nms"):
+    found = importlib.util.find_spec("torchvision")
+    if found is None or found.origin is None or _kept:
+        return
+    try:
+        torch.ops.load_library(str(Path(found.origin).with_name("_C.so")))
+    except OSError:
         library = torch.library.Library("torchvision", "DEF")
         library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

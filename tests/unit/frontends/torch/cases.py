@@ -287,6 +287,10 @@ FAMILIES: dict[str, dict[str, Case]] = {
     },
     "attention": {
         "plain": (F.scaled_dot_product_attention, (_f(2, 3, 5, 8), _f(2, 3, 7, 8), _f(2, 3, 7, 8))),
+        "one batch of queries for all": (
+            F.scaled_dot_product_attention,
+            (_f(3, 5, 8), _f(2, 3, 7, 8), _f(2, 3, 7, 8)),
+        ),
         "causal": (
             lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
             (_f(2, 3, 5, 8), _f(2, 3, 5, 8), _f(2, 3, 5, 8)),

@@ -119,12 +119,16 @@ def _randint(node: Context) -> Value:
 
 
 def _dropout(node: Context) -> tuple[Value, Value]:
-    """Elements kept with the probability 1 - p, scaled by its inverse; and which were kept."""
     x, p = node["input"], node.args["p"]
-    dims = node.dims("input")
     if node.get("train") is False or p == 0:
-        mask = node.full(True, node.cast(x, node.to).tensor.dtype, dims)
+        mask = node.full(True, node.cast(x, node.to).tensor.dtype, node.dims("input"))
         return x, node.emit("equal", mask, 1)
+    return dropout(node, x, p)
+
+
+def dropout(node: Context, x: Value, p: float) -> tuple[Value, Value]:
+    """Elements kept with the probability 1 - p, scaled by its inverse; and which were kept."""
+    dims = node.shape(x)
     kept = node.emit("greater_equal", uniform(node, dims, F32), float(p))
     scale = 1 / (1 - p) if p < 1 else 0.0
     return node.emit("mul", node.emit("where", kept, x, node.like(x, 0)), scale), kept
