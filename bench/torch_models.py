@@ -16,6 +16,7 @@ import argparse
 import collections
 import re
 import sys
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 
@@ -39,8 +40,14 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     for source in options.sources.split(","):
         chosen = [name for name in names_of(source) if re.search(options.filter, name)]
         left = [name for name in chosen if f"{source}/{name}" not in kept.found]
+        left.sort(key=lambda name: zlib.crc32(name.encode()))  # in part, a sample of all families
         jobs = [(source, name, options.threads) for name in left]
-        ends = run_jobs("torch_zoo", "run_model", jobs, workers=options.jobs, seconds=SECONDS)
+        ends = run_jobs(
+            *("torch_zoo", "run_model", jobs),
+            workers=options.jobs,
+            seconds=SECONDS,
+            pinned=options.threads == 1,
+        )
         for (_, name, _), end in report.tracked(kept.limited(ends), source, len(jobs)):
             outcome = Outcome(CRASHED, end.why) if isinstance(end, Lost) else end
             kept.add(f"{source}/{name}", **asdict(outcome))

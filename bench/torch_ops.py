@@ -4,17 +4,17 @@
                               [--journal FILE] [--stop-after SECONDS]
 
 Every entry of `op_db` on every sample, at f32, i64 and bool, through `tw.compile`, fallbacks
-refused. Each entry runs in a worker process: a crash costs one. An entry is native where all its
-samples are right; samples that torch.export itself cannot trace are left out, and counted.
+refused, a hundred samples at a time in a worker process: a crash costs those. An entry is native
+where all its samples are right; what torch.export itself cannot trace is left out, and counted.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
 import re
 import sys
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,59 +25,104 @@ from report import Figure
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
 
-from torch_cases import CRASHED, DTYPES, NATIVE, NONE, REFUSED, UNTRACED, WRONG, Outcome, names
+from torch_cases import (
+    CRASHED,
+    DTYPES,
+    LEFT,
+    NATIVE,
+    NONE,
+    REFUSED,
+    UNTRACED,
+    WRONG,
+    Job,
+    Outcome,
+    count_samples,
+    names,
+    worst,
+)
 from workers import Lost, run_jobs
 
 WANT_NATIVE = 610  # of 701 entries, all samples of all three element types right
-LEFT = "not reached"
-SECONDS = 300.0  # for one entry and element type
+STATUSES = (NATIVE, WRONG, CRASHED, REFUSED, UNTRACED)
+SECONDS = 600.0  # for one part of an entry
+PART = 100  # samples
+MANY = 50
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
     chosen = {name: at for name, at in names() if re.search(options.filter, name)}
-    kinds, kept = options.dtypes.split(","), Journal.of(options)
-    cases = {f"{name} {dtype}": (at, dtype) for name, at in chosen.items() for dtype in kinds}
-    case_of = {at_dtype: case for case, at_dtype in cases.items()}
-    jobs = [(*cases[case], options.how, options.limit) for case in cases if case not in kept.found]
-    ends = run_jobs("torch_cases", "run_entry", jobs, workers=options.jobs, seconds=SECONDS)
-    for (at, dtype, *_), end in report.tracked(kept.limited(ends), "operators", len(jobs)):
-        outcome = Outcome(CRASHED, end.why) if isinstance(end, Lost) else end
-        case = case_of[at, dtype]
+    kept, parts = Journal.of(options), dict[str, dict[Job, str]]()
+    jobs = _left(chosen, options, kept, parts)
+    ends = run_jobs(
+        "torch_cases", "run_part", jobs, workers=options.jobs, seconds=SECONDS, pinned=True
+    )
+    for job, end in kept.limited(ends):
+        lost = {CRASHED: job.last - job.first}
+        outcome = Outcome(CRASHED, end.why, lost) if isinstance(end, Lost) else end
+        case = parts[job.name][job]
         kept.add(case, **asdict(outcome))
         if options.failures and outcome.status not in (NATIVE, NONE):
             print(f"{case}: {outcome.status}: {outcome.message[:400]}", flush=True)
-    total: collections.Counter[str] = collections.Counter()
-    by_name: dict[str, list[str]] = collections.defaultdict(list)
+    by_name: dict[str, list[str]] = defaultdict(list)
+    samples = Counter[str]()
+    in_part: list[str] = []  # native, but for samples that cannot be traced
     for name in chosen:
-        found = [kept.found.get(f"{name} {dtype}") for dtype in kinds]
-        status = worst({LEFT if each is None else each["status"] for each in found})
-        total[status] += 1
+        cases = parts[name].values() if name in parts else [""]
+        found = [kept.found.get(case, {"status": LEFT}) for case in cases]
+        status = worst(each["status"] for each in found)
         by_name[status].append(name)
+        counts = sum((Counter(each.get("counts", {})) for each in found), Counter[str]())
+        samples.update(counts)
+        if status == NATIVE and counts[UNTRACED]:
+            in_part.append(name)
     for status in (WRONG, CRASHED, REFUSED, UNTRACED, LEFT):
         if by_name[status]:
             print(f"{status}: {', '.join(by_name[status])}")
-    whole = len(chosen) == len(names())
+    want = WANT_NATIVE if len(chosen) == len(names()) else 0
     return [
         Figure("entries", len(chosen), "entries"),
-        report.at_least(NATIVE, total[NATIVE], "entries", WANT_NATIVE if whole else 0),
-        report.at_most(WRONG, total[WRONG], "entries", 0),
-        report.at_most(CRASHED, total[CRASHED], "entries", 0),
-        Figure(REFUSED, total[REFUSED], "entries"),
-        Figure(UNTRACED, total[UNTRACED], "entries"),
-        Figure(NONE, total[NONE], "entries"),
-        Figure(LEFT, total[LEFT], "entries"),
-        Figure("time of all entries", _seconds(kept, cases) / 60, "min of a core"),
+        report.at_least(NATIVE, len(by_name[NATIVE]), "entries", want),
+        report.at_most(WRONG, len(by_name[WRONG]), "entries", 0),
+        report.at_most(CRASHED, len(by_name[CRASHED]), "entries", 0),
+        *(Figure(kind, len(by_name[kind]), "entries") for kind in (REFUSED, UNTRACED, NONE, LEFT)),
+        Figure("native but for samples without a trace", len(in_part), "entries"),
+        *(Figure(f"{kind}, samples", samples[kind], "samples") for kind in STATUSES),
+        Figure("time of all entries", _seconds(kept, parts) / 60, "min of a core"),
     ]
 
 
-def worst(found: set[str]) -> str:
-    """What becomes of an entry: the worst of its element types."""
-    order = (CRASHED, WRONG, REFUSED, LEFT, UNTRACED, NATIVE)
-    return next((status for status in order if status in found), NONE)
+def _left(
+    chosen: Mapping[str, int],
+    options: argparse.Namespace,
+    kept: Journal,
+    parts: dict[str, dict[Job, str]],
+) -> Iterator[Job]:
+    """What is to be run, found while workers are at it; `parts` gets the names of all there is."""
+    later: list[list[Job]] = []  # entries of many samples: the others have their turn first
+    for name, at in report.tracked(chosen.items(), "operators", len(chosen)):
+        parts[name] = {}
+        for dtype in options.dtypes.split(","):
+            total = count_samples(at, dtype)
+            total = min(total, options.limit) if options.limit else total
+            for first in range(0, total, PART):
+                job = Job(name, at, dtype, first, min(first + PART, total), options.how)
+                parts[name][job] = f"{name} {dtype} {job.first}:{job.last}"
+        left = [job for job, case in parts[name].items() if case not in kept.found]
+        if _samples(left) > MANY:
+            later.append(left)
+        else:
+            yield from left
+    for left in sorted(later, key=_samples):
+        yield from left
 
 
-def _seconds(kept: Journal, cases: Iterable[str]) -> float:
-    return sum(kept.found[case].get("seconds", 0.0) for case in cases if case in kept.found)
+def _samples(jobs: Iterable[Job]) -> int:
+    return sum(job.last - job.first for job in jobs)
+
+
+def _seconds(kept: Journal, parts: Mapping[str, Mapping[Job, str]]) -> float:
+    cases = [case for jobs in parts.values() for case in jobs.values() if case in kept.found]
+    return sum(kept.found[case].get("seconds", 0.0) for case in cases)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,9 +3,10 @@
     python bench/torch_suites.py [--suites modules,flow,programs] [--filter REGEX] [--jobs 2]
                                  [--failures] [--journal FILE] [--stop-after SECONDS]
 
-modules: every entry of `module_db`, outputs and gradients, under torch.compile as one graph,
-fallbacks refused. flow: every entry of `hop_db`, outputs. programs: the examples of torch's export
-database through `tw.compile`; what torch.export itself refuses counts. Each in a worker process.
+modules: every entry of `module_db`, outputs and gradients, under torch.compile, as one graph where
+torch can trace it so, fallbacks refused. flow: every entry of `hop_db`, outputs. programs: the
+examples of torch's export database through `tw.compile`; what torch.export itself refuses counts.
+Each in a worker process.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
 from workers import Lost, run_jobs
 
 RIGHT, WRONG, REFUSED, CRASHED, NONE = "right", "wrong", "refused", "crashed", "no samples"
+TORCH = "not as eager by torch's own trace"
 SECONDS = 600.0  # for one entry
 WANT = {"modules": 100, "flow": 10, "programs": 36}
 REFUSE = {"fallback": "error", "threads": 1}
@@ -137,14 +139,15 @@ def _compiled_as_eager(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, gradients: bool
 ) -> Outcome:
     """Outputs and, where wanted, gradients of all that has some, compiled and in eager."""
-    torch._dynamo.reset()
-    compiled = torch.compile(function, backend=tilewright, options=REFUSE, fullgraph=True)
     try:
         want = _called(function, args, kwargs, gradients=gradients)
     except Exception as error:
         return NONE, f"eager: {error}"
     try:
-        made = _called(compiled, args, kwargs, gradients=gradients)
+        try:
+            made = _called(_compiled(function, whole=True), args, kwargs, gradients=gradients)
+        except torch._dynamo.exc.Unsupported:  # graphs with Python in between
+            made = _called(_compiled(function, whole=False), args, kwargs, gradients=gradients)
     except TilewrightError as error:
         return REFUSED, error.message
     except torch._dynamo.exc.Unsupported as error:
@@ -154,12 +157,29 @@ def _compiled_as_eager(
         if isinstance(inner, TilewrightError):
             return REFUSED, inner.message
         return CRASHED, f"{type(error).__name__}: {error}"
-    return _compared(want, made)
+    outcome = _compared(want, made)
+    if outcome[0] == WRONG and not _is_traced_rightly(function, args, kwargs, want, gradients):
+        return TORCH, outcome[1]
+    return outcome
+
+
+def _is_traced_rightly(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], want: Any, gradients: bool
+) -> bool:
+    """Whether what torch traces, run by torch itself, is as eager."""
+    torch._dynamo.reset()
+    traced = torch.compile(function, backend="aot_eager")
+    return _compared(want, _called(traced, args, kwargs, gradients=gradients))[0] == RIGHT
+
+
+def _compiled(function: Any, *, whole: bool) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(function, backend=tilewright, options=REFUSE, fullgraph=whole)
 
 
 def _called(function: Any, args: Any, kwargs: Any, *, gradients: bool) -> Any:
     flat, spec = pytree.tree_flatten((args, kwargs))
-    flat = [x.detach().clone().requires_grad_(gradients and x.is_floating_point())
+    flat = [x.detach().clone().requires_grad_(gradients and x.requires_grad)
             if isinstance(x, torch.Tensor) else x for x in flat]  # fmt: skip
     given, named = pytree.tree_unflatten(flat, spec)
     made = function(*given, **named)
@@ -220,7 +240,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
             report.at_least(f"{suite} {RIGHT}", total[RIGHT], "entries", want),
             report.at_most(f"{suite} {WRONG}", total[WRONG], "entries", 0),
             report.at_most(f"{suite} {CRASHED}", total[CRASHED], "entries", 0),
-            Figure(f"{suite} {REFUSED}", total[REFUSED], "entries"),
+            *(Figure(f"{suite} {kind}", total[kind], "entries") for kind in (REFUSED, TORCH, NONE)),
             Figure(f"{suite} not reached", found.count(None), "entries"),
         ]
     return figures

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib.util
 import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch_shrunk
 from torch.utils import _pytree as pytree
 
 import tilewright as tw
@@ -35,11 +38,16 @@ class Outcome:
 
 
 def prepare() -> None:
-    """torchvision's library wants CUDA; beside a CPU build of PyTorch its operators are missing.
+    """torchvision's library may want CUDA; beside a CPU build of PyTorch its operators are missing.
 
     Their declarations are enough for its Python to load.
     """
-    if not hasattr(torch.ops.torchvision, "nms"):
+    found = importlib.util.find_spec("torchvision")
+    if found is None or found.origin is None or _kept:
+        return
+    try:
+        torch.ops.load_library(str(Path(found.origin).with_name("_C.so")))
+    except OSError:
         library = torch.library.Library("torchvision", "DEF")
         library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -122,37 +130,6 @@ def build_timm(name: str) -> Built:
     return model, lambda n: {"x": torch.randn(n, *size)}
 
 
-SMALL = {
-    # What a shrunk config has, where it has such a field.
-    "hidden_size": 32,
-    "d_model": 32,
-    "n_embd": 32,
-    "dim": 32,
-    "embed_dim": 32,
-    "num_hidden_layers": 2,
-    "num_layers": 2,
-    "n_layer": 2,
-    "n_layers": 2,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "n_head": 4,
-    "n_heads": 4,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "intermediate_size": 64,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "ffn_dim": 64,
-    "n_inner": 64,
-    "vocab_size": 128,
-    "max_position_embeddings": 64,
-    "n_positions": 64,
-    "head_dim": 8,
-}
-
-
 def transformers_names() -> list[str]:
     prepare()  # transformers loads torchvision where it finds it
     from transformers import MODEL_MAPPING
@@ -162,26 +139,7 @@ def transformers_names() -> list[str]:
 
 def build_transformers(name: str) -> Built:
     prepare()
-    from transformers import AutoConfig, AutoModel
-
-    config = AutoConfig.for_model(name)
-    for field, value in SMALL.items():
-        if isinstance(getattr(config, field, None), int):
-            setattr(config, field, value)
-    config.use_cache = False
-    config.return_dict = True
-    model = AutoModel.from_config(config)
-    main = model.main_input_name
-    if main == "pixel_values":
-        size = getattr(config, "image_size", 224)
-        height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
-        channels = getattr(config, "num_channels", 3)
-        return model, lambda n: {main: torch.randn(n, channels, height, width)}
-    vocabulary = min(getattr(config, "vocab_size", 128) or 128, 128)
-    inputs = lambda n: {main: torch.randint(0, vocabulary, (n, 12))}  # noqa: E731
-    if getattr(config, "is_encoder_decoder", False):
-        return model, lambda n: {**inputs(n), "decoder_input_ids": inputs(n)[main]}
-    return model, inputs
+    return torch_shrunk.build(name)
 
 
 BUILDERS: dict[str, tuple[Callable[[], list[str]], Callable[[str], Built]]] = {

@@ -9,6 +9,7 @@ a busy machine loses no jobs; ten times as much may pass on the clock.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import multiprocessing
 import os
@@ -36,6 +37,7 @@ class Lost:
 class Worker:
     process: Any
     connection: Connection
+    at: int  # among the workers
     job: Any = None
     begin: float = 0.0
     used: float = 0.0  # processor time when the job began
@@ -57,12 +59,17 @@ def processor_seconds(pid: int) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-def _serve(connection: Connection, module: str, function: str, memory_bytes: int) -> None:
+def _serve(
+    connection: Connection, module: str, function: str, memory_bytes: int, core: int | None
+) -> None:
     sys.path.insert(0, FOLDER)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
     if memory_bytes:
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     run = getattr(importlib.import_module(module), function)
+    gc.freeze()  # what was imported lives as long as the worker
     connection.send(None)  # ready
     while True:
         try:
@@ -81,22 +88,27 @@ def run_jobs(
     seconds: float = 30.0,
     memory_bytes: int = 0,
     most: int = 0,
+    pinned: bool = False,
 ) -> Iterator[tuple[Any, Any]]:
-    """Every job with its outcome, in the order they end. After `most` jobs a worker is replaced."""
-    context = multiprocessing.get_context("spawn")
+    """Every job with its outcome, in the order they end. After `most` jobs a worker is replaced.
 
-    def started() -> Worker:
+    A pinned worker has one core, and so compiles all by itself.
+    """
+    context = multiprocessing.get_context("spawn")
+    cores = sorted(os.sched_getaffinity(0)) if pinned else []
+
+    def started(at: int) -> Worker:
         ours, theirs = context.Pipe()
-        arguments = (theirs, module, function, memory_bytes)
+        core = cores[at % len(cores)] if cores else None
+        arguments = (theirs, module, function, memory_bytes, core)
         process = context.Process(target=_serve, args=arguments, daemon=True)
         process.start()
         theirs.close()
-        ours.recv()
-        return Worker(process, ours)
+        return Worker(process, ours, at)
 
     left = iter(jobs)
-    pool = [started() for _ in range(workers)]
-    idle, busy = list(pool), []
+    pool = [started(at) for at in range(workers)]
+    starting, idle, busy = list(pool), list[Worker](), list[Worker]()
     try:
         while True:
             while idle and (job := next(left, None)) is not None:
@@ -105,9 +117,13 @@ def run_jobs(
                 worker.used = processor_seconds(worker.process.pid)
                 worker.connection.send(job)
                 busy.append(worker)
-            if not busy:
+            if not busy and (idle or not starting):
                 return
-            ready = set(wait([w.connection for w in busy], timeout=0.2))
+            ready = set(wait([w.connection for w in (*starting, *busy)], timeout=0.2))
+            for worker in [each for each in starting if each.connection in ready]:
+                worker.connection.recv()  # it has loaded the module
+                starting.remove(worker)
+                idle.append(worker)
             for worker in list(busy):
                 if worker.connection not in ready and not worker.is_late(seconds):
                     continue
@@ -117,8 +133,8 @@ def run_jobs(
                 if isinstance(outcome, Lost) or worker.done == most:
                     _stop(worker)
                     pool.remove(worker)
-                    pool.append(started())
-                    idle.append(pool[-1])
+                    pool.append(started(worker.at))
+                    starting.append(pool[-1])
                 else:
                     idle.append(worker)
                 yield worker.job, outcome

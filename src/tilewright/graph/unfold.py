@@ -296,7 +296,7 @@ def flatten_rows(node: Node, scope: Scope) -> Replacement:
     op = OPS.get(node.op)
     if op is None or op.pattern not in (ELEMENTWISE, BROADCAST) or op.foldable:
         return None
-    if len(node.outputs) != 1 or not node.inputs:
+    if len(node.outputs) != 1 or not node.inputs or not _is_by_places(node):
         return None
     shape = shape_of(node.output) or ()
     rows = next((r for v in node.inputs if (r := _source(v, shape, scope)) is not None), None)
@@ -314,6 +314,15 @@ def flatten_rows(node: Node, scope: Scope) -> Replacement:
         return None
     steps.add("reshape", made, shape=items_of(shape))
     return steps.done()
+
+
+def _is_by_places(node: Node) -> bool:
+    """Whether places may be put in a row: channels, if an operand has some of its own, are last."""
+    said = {attr.name: node.get(attr.name, attr.default) for attr in OPS[node.op].attributes}
+    if said.get("layout", CHANNELS_LAST) != CHANNELS_LAST:
+        return False
+    others = [shape_of(value) for value in node.inputs[1:] if value is not None]
+    return "axis" not in said or all(shape == () for shape in others)
 
 
 def _source(value: Value | None, shape: tuple[Expr, ...], scope: Scope) -> Value | None:

@@ -28,8 +28,11 @@ def entry(suites, suite, name):
         ("flow", "while_loop_stack_output"),
         ("flow", "invoke_quant"),
         ("flow", "cond"),
+        ("flow", "invoke_subgraph"),
         ("modules", "Linear"),
         ("modules", "Softplus"),
+        ("modules", "AvgPool3d"),
+        ("modules", "InstanceNorm2d"),
     ],
 )
 def test_an_entry_is_right(suites, suite, name):

@@ -149,3 +149,21 @@ def test_bytes_of_short_lines_are_unfolded_along_them_alone(images, rng):
     assert {"patches", "conv_integer"} <= {node.op for node in after.main.nodes}
     values = rng.integers(0, 255, (2, 7, 7, 64)).astype(np.uint8)
     np.testing.assert_array_equal(*[interpret(m, values)[0] for m in (before, after)])
+
+
+SIDES = (const(3), const(6), const(6))
+
+
+@pytest.mark.parametrize("op", ["batch_norm", "dequantize"])
+def test_values_of_channels_stay_with_their_axis(op, rng):
+    b = Builder()
+    x = b.param("x", TensorType(dtype("f32" if op == "batch_norm" else "i8"), SIDES))
+    image = b.add("reshape", x, shape=(1, 3, 6, 6))
+    values = [b.constant(rng.random(3).astype(np.float32) + 0.5, name) for name in "abcd"]
+    more = {"to": dtype("f32"), "axis": 1} if op == "dequantize" else {}
+    made = b.add(op, image, *(values[:1] if more else values), **more)
+    before = b.module(made)
+    after = unfold_convolutions(before, PassContext())
+    verify(after)
+    given = (10 * rng.standard_normal((3, 6, 6))).astype(x.tensor.dtype.numpy)
+    np.testing.assert_array_equal(*(interpret(each, given)[0] for each in (before, after)))

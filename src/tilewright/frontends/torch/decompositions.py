@@ -6,13 +6,20 @@ ATen is taken further apart, by PyTorch's own formulas, where no rule would say 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._export.utils import _special_op_to_preserve_cia
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.ao.quantization.fx import _decomposed as quantized
-from torch.export import default_decompositions
+from torch.export import ExportedProgram, default_decompositions
+from torch.export.exported_program import (
+    _decompose_exported_program,
+    _split_decomp_table_to_cia_and_python_decomp,
+)
 
 aten = torch.ops.aten
 
@@ -33,6 +40,8 @@ KEPT = (
     *("bitwise_left_shift.Tensor", "bitwise_right_shift.Tensor", "unfold", "split.Tensor"),
     # PyTorch's formula gives something else than the sums that the gradient wants.
     "_scaled_dot_product_flash_attention_for_cpu",
+    # It does not make ends whole, as eager does where integers are asked for.
+    *("linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor"),
     *("adaptive_max_pool1d", "round.decimals", "index_select", "median", "cumprod"),
 )
 # Core operators that PyTorch has formulas for, which are as good as a rule.
@@ -55,13 +64,36 @@ def operator(name: str) -> Any:
     return None if found is None else getattr(found, overload or "default", None)
 
 
-def ahead_of_time() -> Any:
-    """The table for exported programs."""
+def decomposed(program: ExportedProgram) -> ExportedProgram:
+    """An exported program made functional, of the operators that rules speak of.
+
+    As `run_decompositions` with a table of ours, which lists every operator that PyTorch has, and
+    replaces each composite by its own formula, anew at every call: some 0.3 s.
+    """
+    kept, formulas = _ahead_of_time()
+    with unset_fake_temporarily():
+        return _decompose_exported_program(
+            program,
+            cia_to_decomp=kept,
+            python_decomp_table=dict(formulas),
+            joint_loss_index=None,
+            decompose_custom_triton_ops=False,
+        )
+
+
+@functools.cache
+def _ahead_of_time() -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable[..., Any]]]:
+    """For exported programs: composites that stay whole, formulas for what does not.
+
+    A composite that is in neither falls apart by itself, as it does in eager.
+    """
     table: Any = default_decompositions()
     for name in KEPT:
         table.pop(operator(name), None)
     table.update(_further())
-    return table
+    composites, formulas = _split_decomp_table_to_cia_and_python_decomp(table.materialize())
+    kept = {op: how for op, how in composites.items() if how is _special_op_to_preserve_cia}
+    return kept, formulas
 
 
 def under_autograd() -> dict[Any, Callable[..., Any]]:

@@ -27,7 +27,7 @@ from torch.export.graph_signature import (
 from tilewright.base.errors import TilewrightError, UserError
 from tilewright.frontends.common.report import report
 from tilewright.frontends.torch.calling import Structure, TorchModule
-from tilewright.frontends.torch.decompositions import ahead_of_time
+from tilewright.frontends.torch.decompositions import decomposed
 from tilewright.frontends.torch.examples import examples_of, without_cache
 from tilewright.frontends.torch.importer import Env, Importer
 from tilewright.frontends.torch.rules.pairs import Pair, parted
@@ -73,7 +73,7 @@ def import_program(
     program = exported(source, args, kwargs, dynamic, axes, ranges)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = program.run_decompositions(ahead_of_time())
+        program = decomposed(program)
     return _Import(program, name, axes, ranges).run()
 
 

@@ -102,8 +102,16 @@ def _along(nest: Nest, access: Access, across: int) -> int | None:
         return None
     for at in nest.spatial:
         if nest.guess(at) >= FEW_ELEMENTS and access.stride(nest.var(at)) is ONE:
-            return at
+            return at if _dims(nest, access, at) else None
     return None
+
+
+def _dims(nest: Nest, access: Access, along: int) -> list[int]:
+    """The dimensions of a buffer that a tile takes a part of along an iterator: none where the
+    block reads the buffer at several places, for then a region spans them all."""
+    region = next(r for r in nest.block.reads if r.buffer is access.buffer)
+    var = {nest.var(along)}
+    return [at for at, r in enumerate(region.ranges) if uses_var(r.start, var)]
 
 
 def plans(found: Transpose, context: RuleContext) -> Space[TransposePlan]:
@@ -160,8 +168,7 @@ def _copy(sch: Schedule, copy: BlockRef, found: Transpose, access: Access, width
     nest = found.nest
     region = next(r for r in nest.block.reads if r.buffer is access.buffer)
     loops = sch.get_loops(copy)[-len(region.ranges) :]
-    dims = [at for at, r in enumerate(region.ranges) if uses_var(r.start, {nest.var(found.along)})]
-    loop = loops[dims[-1]]
+    loop = loops[_dims(nest, access, found.along)[-1]]
     if width > found.lanes:
         _, loop = sch.split(loop, [None, found.lanes])
     sch.vectorize(loop)

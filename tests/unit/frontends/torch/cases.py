@@ -181,6 +181,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "leaky": (lambda a: (F.leaky_relu(a, 0.2), F.relu6(a), F.selu(a)), (X,)),
         "softmax": (lambda a: (F.softmax(a, 1), F.log_softmax(a, 0)), (X,)),
         "softmax of a scalar": (lambda a: F.softmax(a, 0), (torch.tensor(2.0),)),
+        "drawn slopes": (lambda a: F.rrelu(a, 0.2, 0.2, training=True), (X,)),
         "glu": (lambda a: F.glu(a, 0), (_f(4, 3),)),
     },
     "shape": {
@@ -206,6 +207,13 @@ FAMILIES: dict[str, dict[str, Case]] = {
     "creation": {
         "full": (lambda a: (torch.full((2, 3), 7), torch.zeros_like(a), a.new_ones(2)), (X,)),
         "ranges": (lambda a: (torch.arange(5) + a[0], torch.arange(0, 1, 0.3)), (X,)),
+        "whole ends": (
+            lambda a, b: (
+                torch.linspace(4.7, -3.2, 9, dtype=torch.int64),
+                torch.linspace(a, b, 9, dtype=torch.int64),
+            ),
+            (torch.tensor(4.7), torch.tensor(-3.2)),
+        ),
         "linspace and eye": (lambda a: (torch.linspace(0, 1, 5) + a, torch.eye(3)), (X,)),
     },
     "reduction": {
@@ -272,9 +280,17 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "linear": (lambda a, w, b: F.linear(a, w, b), (_f(2, 3, 5), _f(4, 5), _f(4))),
         "einsum": (lambda a, b: torch.einsum("bij,bkj->bik", a, b), (_f(2, 3, 5), _f(2, 4, 5))),
         "integers": (lambda a, b: a @ b.T, (I64, _i(3, 5))),
+        "groups of rows": (
+            lambda a, w, ends: torch._grouped_mm(a, w, offs=ends),
+            (_f(8, 8).bfloat16(), _f(3, 8, 8).bfloat16(), torch.tensor([2, 2, 8]).int()),
+        ),
     },
     "attention": {
         "plain": (F.scaled_dot_product_attention, (_f(2, 3, 5, 8), _f(2, 3, 7, 8), _f(2, 3, 7, 8))),
+        "one batch of queries for all": (
+            F.scaled_dot_product_attention,
+            (_f(3, 5, 8), _f(2, 3, 7, 8), _f(2, 3, 7, 8)),
+        ),
         "causal": (
             lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
             (_f(2, 3, 5, 8), _f(2, 3, 5, 8), _f(2, 3, 5, 8)),
@@ -346,9 +362,29 @@ FAMILIES: dict[str, dict[str, Case]] = {
             ),
             (IMAGE,),
         ),
+        "fractional": (
+            lambda x, y, u, v: (
+                F.fractional_max_pool2d_with_indices(x, (3, 2), (4, 3), _random_samples=u),
+                F.fractional_max_pool2d_with_indices(x, (9, 2), (1, 3), _random_samples=u),
+                F.fractional_max_pool3d(y, 2, (2, 3, 4), _random_samples=v),
+            ),
+            (IMAGE, _f(2, 3, 4, 5, 6), torch.rand(2, 4, 2), torch.rand(2, 3, 3)),
+        ),
         "of one and three axes": (
             lambda x, y: (F.avg_pool1d(x, 2), F.max_pool1d(x, 2), F.max_pool3d(y, 2)),
             (_f(2, 3, 9), _f(2, 2, 4, 4, 5)),
+        ),
+        "gradients of three axes": (
+            lambda g, x: (
+                aten.avg_pool3d_backward(g, x, [2, 2, 2], [2, 2, 2], [1, 0, 1], False, True, None),
+                aten._adaptive_avg_pool3d_backward(g, x),
+                aten.max_pool3d_with_indices_backward(
+                    *(g, x, [2, 2, 2], [2, 2, 2], [1, 0, 1], [1, 1, 1], False),
+                    aten.max_pool3d_with_indices(x, [2, 2, 2], [2, 2, 2], [1, 0, 1])[1],
+                ),
+                aten.adaptive_max_pool3d_backward(g, x, aten.adaptive_max_pool3d(x, [3, 2, 3])[1]),
+            ),
+            (_f(2, 2, 3, 2, 3), _f(2, 2, 5, 4, 5)),
         ),
         "gradients": (
             lambda g, x: (
@@ -389,6 +425,21 @@ FAMILIES: dict[str, dict[str, Case]] = {
             (IMAGE,),
         ),
         "cubic": (lambda x: F.interpolate(x, (12, 11), mode="bicubic"), (IMAGE,)),
+        "scaled, corners on corners": (
+            lambda x: (
+                F.interpolate(x, scale_factor=1.7, mode="bilinear", align_corners=True),
+                F.interpolate(x, scale_factor=0.8, mode="bicubic", align_corners=True),
+            ),
+            (IMAGE,),
+        ),
+        "scaled, to sizes of its own": (
+            lambda x: (
+                aten._upsample_bilinear2d_aa(x, [3, 3], False, 1.7, 0.9),
+                aten._upsample_bilinear2d_aa(x, [12, 5], True),
+                aten._upsample_bicubic2d_aa(x, [4, 2], True),
+            ),
+            (IMAGE,),
+        ),
         "exact": (lambda x: F.interpolate(x, (12, 5), mode="nearest-exact"), (IMAGE,)),
         "sampled": (
             lambda x, g: (
@@ -499,6 +550,14 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "mode": (lambda a: (a.mode(1)[0], a.mode(0)[0]), (I64,)),
         "median without nan": (lambda a: (a.nanmedian(), *a.nanmedian(0)), (NAN,)),
         "histograms": (lambda a: (a.histc(4, -2, 2), *torch.histogram(a, 5)), (X,)),
+        "histograms of samples": (
+            lambda a, w: (
+                torch.histogramdd(a, [2, 3], weight=w),
+                torch.histogramdd(a, [2, 3], range=[-1.0, 1.0, -2.0, 2.0], density=True),
+                torch.histogramdd(a, (torch.tensor([-1.0, 0.0, 1.5]), torch.tensor([-1.0, 1.0]))),
+            ),
+            (_f(9, 2), torch.rand(9)),
+        ),
         "bits of numbers": (lambda a: (*a.frexp(), a.nextafter(a.flip(0))), (X,)),
         "segments": (
             lambda a: torch.segment_reduce(a, "max", lengths=torch.tensor([1, 0, 2]), axis=0),

@@ -45,6 +45,18 @@ def test_cond_takes_the_branch_that_the_data_asks_for(sign):
     check(branches, sign * torch.ones(3), example=(torch.ones(3),))
 
 
+def test_parts_begin_where_the_data_says():
+    def parts(x, at):
+        return torch.tensor_split(x, at)
+
+    check(parts, torch.arange(12.0).reshape(6, 2), torch.tensor([1, 4]))
+
+
+def test_a_truth_is_taken_out_of_a_tensor():
+    made = run(lambda x: (x.any().item(), x + 1), torch.tensor([0, 1]))
+    assert made[0] == 1
+
+
 def test_while_loop_stops_where_its_condition_does():
     def loop(i, x):
         return while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, x * 2), (i, x))

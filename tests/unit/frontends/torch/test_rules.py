@@ -47,6 +47,18 @@ def test_a_family_gives_what_pytorch_gives(name):
     assert differences(interpreted(family, family.inputs), want) == []
 
 
+class Dropped(torch.nn.Module):
+    def forward(self, q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.25)
+
+
+def test_weights_of_attention_are_dropped_and_the_rest_scaled():
+    q, k = torch.randn(2, 4, 32, 8), torch.randn(2, 4, 64, 8)
+    made = interpreted(Dropped(), (q, k, torch.ones(2, 4, 64, 8)))
+    assert made.std() > 0.01  # weights of each query no longer add up to 1
+    assert abs(made.mean() - 1) < 0.02
+
+
 def test_recurrent_layers_stay_whole():
     model, x = Recurrent().eval(), torch.randn(2, 7, 4)
     ops = [node.op for node in import_program(model, (x,)).module.main.nodes]

@@ -6,6 +6,7 @@ import math
 
 from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule
+from tilewright.frontends.torch.rules.creation import dropout
 from tilewright.frontends.torch.rules.shape import transpose
 from tilewright.graph import Value
 from tilewright.graph.ops.shape import product
@@ -17,9 +18,8 @@ def _heads(node: Context, x: Value, lead: tuple[Expr, ...]) -> Value:
     """[*lead, sequence, features] as [batch, heads, sequence, features]."""
     dims = node.shape(x)
     if len(lead) == 2:
-        if dims[:-2] != lead and len(dims) == 4:
-            x = _batched(node, x, lead)
-        return x
+        x = node.unsqueeze(x, *range(4 - len(dims))) if len(dims) < 4 else x
+        return x if dims[:-2] == lead else _batched(node, x, lead)
     if dims[:-2] != lead:
         x = node.emit("expand", x, shape=items_of((*lead, *dims[-2:])))
     return node.reshape(x, (product(lead), ONE, *dims[-2:]))
@@ -49,20 +49,16 @@ def _mask(node: Context, mask: Value, lead: tuple[Expr, ...]) -> Value:
 
 def attend(node: Context, mask: Value | None, *, causal: bool) -> Value:
     """The values that the queries attend to, in the shape of the queries."""
-    if node.get("dropout_p", 0.0):
-        raise Skip(f"{node.op_type} with dropout")
-    q, k, v = node["query"], node["key"], node["value"]
     lead = node.out[:-2]
-    scale = node.get("scale")
-    made = node.emit(
-        "attention",
-        _heads(node, q, lead),
-        _heads(node, k, lead),
-        _heads(node, v, lead),
-        None if mask is None else _mask(node, mask, lead),
-        scale=None if scale is None else float(scale),
-        causal=causal,
-    )
+    q, k, v = (_heads(node, node[name], lead) for name in ("query", "key", "value"))
+    mask = None if mask is None else _mask(node, mask, lead)
+    scale, dropped = node.get("scale"), float(node.get("dropout_p", 0.0))
+    if dropped:
+        weights = node.emit("softmax", _scores(node, q, k, mask, causal=causal), axes=(3,))
+        made = node.emit("matmul", dropout(node, weights, dropped)[0], v)
+    else:
+        scale = None if scale is None else float(scale)
+        made = node.emit("attention", q, k, v, mask, scale=scale, causal=causal)
     return node.cast(made if len(lead) == 2 else node.reshape(made, node.out), node.to)
 
 
@@ -77,9 +73,8 @@ def _flash(node: Context) -> tuple[Value, Value | None]:
     return made, _log_sums(node, mask, causal=causal) if node.wants(1) else None
 
 
-def _scores(node: Context, mask: Value | None, *, causal: bool) -> Value:
+def _scores(node: Context, q: Value, k: Value, mask: Value | None, *, causal: bool) -> Value:
     """The scaled products of queries and keys; what may not be seen is -inf."""
-    q, k = node["query"], node["key"]
     features = node.shape(q)[-1]
     scale = node.get("scale")
     if scale is None:
@@ -102,7 +97,7 @@ def _scores(node: Context, mask: Value | None, *, causal: bool) -> Value:
 
 def _log_sums(node: Context, mask: Value | None, *, causal: bool) -> Value:
     """log(sum(exp(scores))) for each query, the greatest score taken out."""
-    scores = _scores(node, mask, causal=causal)
+    scores = _scores(node, node["query"], node["key"], mask, causal=causal)
     most = node.emit("reduce_max", scores, axes=(3,), keepdims=True)
     powers = node.emit("exp", node.emit("sub", scores, most))
     total = node.emit("reduce_sum", powers, axes=(3,), keepdims=True)
@@ -118,7 +113,7 @@ def _flash_gradient(node: Context) -> tuple[Value, Value, Value]:
     """
     g, out, sums = node["grad_out"], node["out"], node["logsumexp"]
     q, k, v = node["query"], node["key"], node["value"]
-    scores = _scores(node, node.get("attn_mask"), causal=bool(node.get("is_causal", False)))
+    scores = _scores(node, q, k, node.get("attn_mask"), causal=bool(node.get("is_causal", False)))
     weights = node.emit("exp", node.emit("sub", scores, node.unsqueeze(sums, 3)))
     turn = (0, 1, 3, 2)
     dv = node.emit("matmul", transpose(node, weights, turn), g)

@@ -130,9 +130,10 @@ def inlined(node: Context, graph: Graph, values: Sequence[Value]) -> list[Value]
 
 
 def _invoked(node: Context) -> list[Value]:
-    """A graph that is called as it is: what asks for quantization inside only hints."""
+    """A graph that is called as it is: what asks for quantization inside only hints, and a name
+    only tells which calls are of the same graph."""
     module, *operands = (node.args[str(at)] for at in range(len(node.node.args)))
-    values = _values(node, operands)
+    values = _values(node, [each for each in operands if not isinstance(each, str)])
     return inlined(node, _body(node, module, _types(values)), values)
 
 
@@ -209,6 +210,21 @@ def _size(read: Callable[[Context, Any], Any]) -> Rule:
     return rule
 
 
+def _offset(node: Context) -> Expr:
+    """Where a tensor begins in its memory. What only the data tells, a slice from a computed place
+    say, is a tensor of its own here."""
+    found = node.raw["self"].storage_offset()
+    if isinstance(found, torch.SymInt) and not node.importer.sizes.knows(found):
+        node.importer.define(found.node.expr, sym.ZERO)
+    return node.importer.sizes.expr(found)
+
+
+def _chosen(node: Context) -> Value:
+    """One number or another, by a condition."""
+    cond, yes, no = (node.args[str(at)] for at in range(3))
+    return node.emit("where", _flag(node, cond), *_values(node, (yes, no)))
+
+
 def _assert(message: str) -> Rule:
     def rule(node: Context) -> tuple[()]:
         given = list(node.args.values())
@@ -248,6 +264,7 @@ RULES: dict[str, Rule] = {
     "while_loop_stack_output": _while_stacked,
     "invoke_quant_packed": _invoked,
     "invoke_quant": _invoked,
+    "invoke_subgraph": _invoked,
     "torch._higher_order_ops._invoke_quant.InvokeQuant": _nothing,
     "scan": _scan,
     "map_impl": _map,
@@ -255,7 +272,8 @@ RULES: dict[str, Rule] = {
     "aten.item": _item,  # type: ignore[dict-item]
     "aten.sym_size.int": _size(lambda node, x: x.shape[node.args["dim"]]),
     "aten.sym_stride.int": _size(lambda node, x: x.stride(node.args["dim"])),
-    "aten.sym_storage_offset": _size(lambda node, x: x.storage_offset()),
+    "aten.sym_storage_offset": _offset,  # type: ignore[dict-item]
+    "torch.sym_ite": _chosen,
     "aten.sym_numel": _size(lambda node, x: x.numel()),
     "aten.sym_is_contiguous": _size(lambda node, x: x.is_contiguous()),
     "aten._assert_scalar": _assert("an assertion does not hold"),

@@ -146,6 +146,12 @@ def _histc(node: Context) -> Value:
     return node.cast(_counted(node, x, _edges(node, x, bins, low, high), None), node.to)
 
 
+def _widths(node: Context, edges: Value) -> Value:
+    (count,) = node.shape(edges)
+    above, below = slice_axis(node, edges, 0, 1, count), slice_axis(node, edges, 0, 0, count - 1)
+    return node.cast(node.emit("sub", above, below), F64)
+
+
 def _histogram(node: Context) -> tuple[Value, Value]:
     x, bins = _flat(node), node.args["bins"]
     if isinstance(bins, Value):
@@ -155,12 +161,67 @@ def _histogram(node: Context) -> tuple[Value, Value]:
         edges = _edges(node, x, int(bins), low, high)
     made = _counted(node, x, edges, node.get("weight"))
     if node.get("density", False):
-        (count,) = node.shape(edges)
-        widths = node.emit("sub", slice_axis(node, edges, 0, 1, count),
-                           slice_axis(node, edges, 0, 0, count - 1))  # fmt: skip
         total = node.emit("reduce_sum", made, axes=(0,), keepdims=False)
-        made = node.emit("div", node.emit("div", made, total), node.cast(widths, F64))
+        made = node.emit("div", node.emit("div", made, total), _widths(node, edges))
     return node.cast(made, node.to), edges
+
+
+def _samples_of(node: Context) -> tuple[Value, list[Value]]:
+    """Samples [m, n], and their coordinates one by one."""
+    *lead, count = node.dims()
+    x = node.reshape(node["self"], (product(lead), count))
+    if not isinstance(count, Const):
+        raise Skip("histogramdd of a dynamic number of coordinates")
+    columns = [node.reshape(slice_axis(node, x, 1, at, at + 1), node.shape(x)[:1])
+               for at in range(int(count.value))]  # fmt: skip
+    return x, columns
+
+
+def _edges_by_counts(node: Context) -> list[Value]:
+    """Edges of the bins along each coordinate."""
+    given = node.get("range")
+    made = []
+    for at, (x, bins) in enumerate(zip(_samples_of(node)[1], node.args["bins"], strict=True)):
+        ends = None if given is None else given[2 * at : 2 * at + 2]
+        made.append(_edges(node, x, int(bins), *_range(node, x, ends, 0.5)))
+    return made
+
+
+def _histogram_of_samples(node: Context) -> Value:
+    """How often, or with what weight, samples of several coordinates lie in each bin."""
+    return _boxes(node, _edges_by_counts(node))
+
+
+def _histogram_by_edges(node: Context) -> Value:
+    return _boxes(node, node.args["bins"])
+
+
+def _boxes(node: Context, edges: Sequence[Value]) -> Value:
+    """The bin of each sample along every coordinate is a place in one row of all bins."""
+    x, columns = _samples_of(node)
+    many = node.shape(x)[0]
+    where = node.full(0, I64, (many,))
+    inside = node.full(True, BOOL, (many,))
+    for column, ends in zip(columns, edges, strict=True):
+        hits = _between(node, column, ends)
+        bins = node.shape(hits)[0]
+        found = node.emit("reduce_max", node.cast(hits, I64), axes=(0,), keepdims=False)
+        inside = node.emit("logical_and", inside, node.cast(found, BOOL))
+        place = node.emit("arg_max", node.cast(hits, I64), axis=0, keepdims=False)
+        where = node.emit("add", node.emit("mul", where, node.number(bins)), place)
+    weight = node.get("weight")
+    ones = node.full(1, F64, (many,))
+    share = ones if weight is None else node.cast(node.reshape(weight, (many,)), F64)
+    share = node.emit("where", inside, share, node.like(share, 0))
+    none = node.full(0, F64, (product(node.out),))
+    made = node.emit("scatter_elements", none, where, share, axis=0, reduction="add")
+    made = node.reshape(made, node.out)
+    if node.get("density", False):
+        axes = tuple(range(len(node.out)))
+        made = node.emit("div", made, node.emit("reduce_sum", made, axes=axes, keepdims=False))
+        for axis, ends in enumerate(edges):
+            made = node.emit("div", made, node.column(_widths(node, ends), axis, len(axes)))
+    return node.cast(made, node.to)
 
 
 # ------------------------------------------------------------------------------------ segments
@@ -228,6 +289,9 @@ RULES: dict[str, Rule] = {
     "aten.histc": _histc,
     "aten.histogram.bin_ct": _histogram,
     "aten.histogram.bins_tensor": _histogram,
+    "aten._histogramdd_bin_edges": _edges_by_counts,
+    "aten._histogramdd_from_bin_cts": _histogram_of_samples,
+    "aten._histogramdd_from_bin_tensors": _histogram_by_edges,
     "aten.segment_reduce": _segment_reduce,
     "aten.nonzero_static": _nonzero_static,
 }

@@ -59,9 +59,15 @@ def _eye(node: Context) -> Value:
 
 
 def _linspace(node: Context) -> Value:
-    """From both ends towards the middle, so that the last number is the end itself."""
+    """From both ends towards the middle, so that the last number is the end itself.
+
+    Of integers the ends are made whole first.
+    """
     steps = node.args["steps"]
-    start, end = node.value(node.args["start"], F64), node.value(node.args["end"], F64)
+    start, end = (
+        node.cast(node.cast(node.value(node.args[name], F64), I64 if node.to.is_int else F64), F64)
+        for name in ("start", "end")
+    )
     if not isinstance(steps, int):
         raise Skip("linspace with a dynamic number of steps")
     if steps == 1:
@@ -113,15 +119,31 @@ def _randint(node: Context) -> Value:
 
 
 def _dropout(node: Context) -> tuple[Value, Value]:
-    """Elements kept with the probability 1 - p, scaled by its inverse; and which were kept."""
     x, p = node["input"], node.args["p"]
-    dims = node.dims("input")
     if node.get("train") is False or p == 0:
-        mask = node.full(True, node.cast(x, node.to).tensor.dtype, dims)
+        mask = node.full(True, node.cast(x, node.to).tensor.dtype, node.dims("input"))
         return x, node.emit("equal", mask, 1)
+    return dropout(node, x, p)
+
+
+def dropout(node: Context, x: Value, p: float) -> tuple[Value, Value]:
+    """Elements kept with the probability 1 - p, scaled by its inverse; and which were kept."""
+    dims = node.shape(x)
     kept = node.emit("greater_equal", uniform(node, dims, F32), float(p))
     scale = 1 / (1 - p) if p < 1 else 0.0
     return node.emit("mul", node.emit("where", kept, x, node.like(x, 0)), scale), kept
+
+
+def _rrelu(node: Context) -> tuple[Value, Value]:
+    """Elements below zero times a drawn slope; and the slopes, 1 above zero."""
+    x, low, high = node["self"], float(node.args["lower"]), float(node.args["upper"])
+    above = node.emit("greater", x, 0.0)
+    if not node.get("training", False):
+        slope = node.emit("mul", x, (low + high) / 2)
+        return node.emit("where", above, x, slope), node["noise"]
+    drawn = node.emit("add", node.emit("mul", uniform(node, node.out, node.to), high - low), low)
+    noise = node.emit("where", above, node.like(x, 1), drawn)
+    return node.emit("mul", x, noise), noise
 
 
 def _bernoulli(node: Context) -> Value:
@@ -210,7 +232,10 @@ RULES: dict[str, Rule] = {
     "prims.iota": _iota,
     "aten.eye": _eye,
     "aten.eye.m": _eye,
-    "aten.linspace": _linspace,
+    **{
+        f"aten.linspace{name}": _linspace
+        for name in ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")
+    },
     "aten.rand": lambda node: uniform(node, node.out, node.to),
     "aten.rand_like": lambda node: uniform(node, node.out, node.to),
     "aten.randn": lambda node: normal(node, node.out, node.to),
@@ -229,6 +254,7 @@ RULES: dict[str, Rule] = {
         for kind in ("Tensor_Tensor", "Tensor_float", "float_Tensor", "float_float")
     },
     "aten.multinomial": _multinomial,
+    "aten.rrelu_with_noise_functional": _rrelu,
     "aten.bernoulli": _bernoulli,
     "aten.bernoulli.p": _bernoulli,
 }

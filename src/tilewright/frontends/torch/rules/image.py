@@ -6,10 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from tilewright import sym
 from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule
+from tilewright.frontends.torch.rules.pool import mixed
+from tilewright.frontends.torch.rules.shape import slice_axis
 from tilewright.graph import Value
+from tilewright.graph.ops.image import cubic_weights, linear_weights
 from tilewright.graph.types import items_of
+from tilewright.sym import Const
 
 
 def _scales(node: Context) -> list[float] | None:
@@ -28,12 +33,20 @@ def _resize(node: Context, **attributes: Any) -> Value:
     scales = _scales(node)
     if not x.tensor.dtype.is_float and attributes["mode"] != "nearest":
         raise Skip(f"{node.op_type} of integers")
-    if scales is not None and len(scales) == len(axes):
+    if scales is not None and len(scales) == len(axes) and not _by_corners(attributes):
         factors = node.constant(np.asarray(scales, np.float32))
         made = node.emit("resize", x, None, factors, None, axes=axes, **attributes)
-        if node.shape(made) == node.out:
+        pairs = list(zip(node.shape(made), node.out, strict=True))
+        if all(sym.prove(sym.le(want, have), sym.EMPTY) for have, want in pairs):
+            for axis, (have, want) in enumerate(pairs):  # as many of them as are asked for
+                made = made if have is want else slice_axis(node, made, axis, 0, want)
             return made
     return node.emit("resize", x, sizes=items_of(node.out[2:]), axes=axes, **attributes)
+
+
+def _by_corners(attributes: dict[str, Any]) -> bool:
+    """Whether sizes alone say where elements lie, whatever scale they came from."""
+    return attributes["coordinates"] == "align_corners"
 
 
 def _nearest(node: Context) -> Value:
@@ -47,6 +60,8 @@ def _nearest_exact(node: Context) -> Value:
 def _smooth(mode: str, *, antialias: bool = False) -> Rule:
     def rule(node: Context) -> Value:
         corners = bool(node.args["align_corners"])
+        if corners and antialias:
+            return _antialiased(node, mode)
         return _resize(
             node,
             mode=mode,
@@ -57,6 +72,33 @@ def _smooth(mode: str, *, antialias: bool = False) -> Rule:
         )
 
     return rule
+
+
+def _antialiased(node: Context, mode: str) -> Value:
+    """Corners on corners decide the scale only: output i is centred on scale * (i + 1/2)."""
+    x = node["input"] if "input" in node.args else node["self"]
+    for axis in (2, 3):
+        before, after = node.shape(x)[axis], node.out[axis]
+        if not isinstance(before, Const) or not isinstance(after, Const):
+            raise Skip(f"{node.op_type} with aligned corners to dynamic sizes")
+        weights = filter_matrix(int(before.value), int(after.value), mode)
+        x = mixed(node, x, axis, node.constant(weights.astype(x.tensor.dtype.numpy)))
+    return x
+
+
+def filter_matrix(before: int, after: int, mode: str) -> np.ndarray[Any, Any]:
+    """[after, before]: what each output takes of each element."""
+    scale = (before - 1) / (after - 1) if after > 1 else 0.0
+    stretch = max(scale, 1.0)
+    reach = (1.0 if mode == "linear" else 2.0) * stretch
+    center = scale * (np.arange(after)[:, None] + 0.5)
+    place = np.arange(before)[None, :]
+    first = np.maximum(np.trunc(center - reach + 0.5), 0)
+    last = np.minimum(np.trunc(center + reach + 0.5), before)
+    distance = (place - center + 0.5) / stretch
+    weight = linear_weights(distance) if mode == "linear" else cubic_weights(distance, -0.5)
+    weight = np.where((place >= first) & (place < last), weight, 0.0)
+    return np.asarray(weight / weight.sum(axis=1, keepdims=True))
 
 
 _MODES = ("linear", "nearest", "cubic")

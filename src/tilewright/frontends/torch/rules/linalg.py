@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tilewright.base.dtype import BOOL, I32, DType
+from tilewright.base.dtype import BOOL, I32, I64, DType
+from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule
+from tilewright.frontends.torch.rules.loops import Values, repeated
 from tilewright.frontends.torch.rules.shape import transpose
 from tilewright.graph import Value
 
@@ -85,6 +87,42 @@ def _trilinear(node: Context) -> Value:
     return node.emit("reduce_sum", product, axes=axes, keepdims=False) if axes else product
 
 
+def _grouped(first: str, second: str) -> Rule:
+    """Rows of a matrix by groups, each group times a matrix of its own; `offs` has their ends.
+
+    A loop over groups: what it takes in memory does not grow with their number.
+    """
+
+    def rule(node: Context) -> Value:
+        a, b, ends = node[first], node[second], node.get("offs")
+        if ends is None:
+            return matmul(node, a, b)
+        if (node.rank(first), node.rank(second)) != (2, 3):
+            raise Skip(f"{node.op_type} of matrices whose columns are grouped")
+        (count,) = node.shape(ends)
+        none = node.full(0, node.to, node.out)
+        wide = node.cast(ends, I64)
+        (made,) = repeated(node, node.number(count), [none], [a, b, wide], _group)
+        bias = node.get("bias")
+        return made if bias is None else node.emit("add", made, bias)
+
+    return rule
+
+
+def _group(node: Context, i: Value, states: Values, fixed: Values) -> Values:
+    """The rows of group i computed, the others as they are."""
+    a, b, ends = fixed
+    end = node.emit("gather", ends, i, axis=0)
+    before = node.emit("gather", ends, node.emit("maximum", node.emit("sub", i, 1), 0), axis=0)
+    start = node.emit("where", node.emit("equal", i, 0), node.constant(0), before)
+    row = node.unsqueeze(node.iota(node.shape(a)[0]), 1)
+    mine = node.emit(
+        "logical_and", node.emit("greater_equal", row, start), node.emit("less", row, end)
+    )
+    product = matmul(node, a, node.emit("gather", b, i, axis=0))
+    return [node.emit("where", mine, node.cast(product, states[0].tensor.dtype), states[0])]
+
+
 RULES: dict[str, Rule] = {
     "aten.mm": _product("self", "mat2"),
     "aten.bmm": _product("self", "mat2"),
@@ -98,6 +136,8 @@ RULES: dict[str, Rule] = {
     "aten._trilinear": _trilinear,
     "aten.linear": linear,
     "aten._int_mm": _int_mm,
+    "aten._grouped_mm": _grouped("self", "mat2"),
+    "transformers.grouped_mm_fallback": _grouped("input", "weight"),
     "aten.tril": _triangle("less_equal"),
     "aten.triu": _triangle("greater_equal"),
 }

@@ -9,7 +9,7 @@ from tilewright import sym
 from tilewright.base.dtype import F32, F64, I64, DType
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.conv import each, spread
-from tilewright.frontends.torch.rules.shape import transpose
+from tilewright.frontends.torch.rules.shape import slice_axis, transpose
 from tilewright.graph import Value
 from tilewright.graph.ops.shape import product
 from tilewright.graph.types import items_of
@@ -50,16 +50,19 @@ def _max_pool(spatial: int) -> Rule:
     return rule
 
 
-def _max_pool_gradient(node: Context) -> Value:
+def _max_pool_gradient(spatial: int) -> Rule:
     """Each gradient goes where its element came from."""
-    g, x, places = node["grad_output"], node["self"], node["indices"]
-    *lead, height, width = node.shape(x)
-    planes = product(lead)
-    count = product(node.shape(g)[-2:])
-    zero = node.full(0, node.to, (planes, sym.simplify(sym.mul(height, width))))
-    flat = [node.reshape(each_, (planes, count)) for each_ in (places, g)]
-    made = node.emit("scatter_elements", zero, *flat, axis=1, reduction="add")
-    return node.reshape(made, node.out)
+
+    def rule(node: Context) -> Value:
+        g, x, places = node["grad_output"], node["self"], node["indices"]
+        planes = product(node.shape(x)[:-spatial])
+        count = product(node.shape(g)[-spatial:])
+        zero = node.full(0, node.to, (planes, product(node.shape(x)[-spatial:])))
+        flat = [node.reshape(each_, (planes, count)) for each_ in (places, g)]
+        made = node.emit("scatter_elements", zero, *flat, axis=1, reduction="add")
+        return node.reshape(made, node.out)
+
+    return rule
 
 
 def _avg_pool(spatial: int) -> Rule:
@@ -113,27 +116,26 @@ def _counts(
     return total
 
 
-def _avg_pool_gradient(node: Context) -> Value:
+def _avg_pool_gradient(spatial: int) -> Rule:
     """Each gradient, shared out among the elements of its window."""
-    x, spatial = node["self"], 2
-    g = node["grad_output"]
-    window = _window(node, spatial)
-    *lead, height, width = node.shape(x)
-    outs = node.shape(g)[-2:]
-    by = node.get("divisor_override")
-    if by is not None:
-        g = node.emit("div", g, float(by))
-    else:
-        include = bool(node.get("count_include_pad", True))
-        g = node.emit(
-            "div", g, _counts(node, (height, width), outs, window, node.to, include=include)
-        )
-    flat = node.reshape(g, (product(lead), ONE, *outs))
-    ones = node.full(1, node.to, (1, 1, *window["kernel"]))
-    made = spread(
-        node, flat, ones, (height, width), window["strides"], window["pads"][:2], (1, 1), 1
-    )
-    return node.reshape(made, node.out)
+
+    def rule(node: Context) -> Value:
+        g, dims = node["grad_output"], node.dims()
+        window = _window(node, spatial)
+        lead, extents, outs = dims[:-spatial], dims[-spatial:], node.shape(g)[-spatial:]
+        by = node.get("divisor_override")
+        if by is not None:
+            g = node.emit("div", g, float(by))
+        else:
+            include = bool(node.get("count_include_pad", True))
+            g = node.emit("div", g, _counts(node, extents, outs, window, node.to, include=include))
+        flat = node.reshape(g, (product(lead), ONE, *outs))
+        ones = node.full(1, node.to, (1, 1, *window["kernel"]))
+        pads, dilations = window["pads"][:spatial], (1,) * spatial
+        made = spread(node, flat, ones, extents, window["strides"], pads, dilations, 1)
+        return node.reshape(made, node.out)
+
+    return rule
 
 
 # ------------------------------------------------------------------------------------ adaptive
@@ -190,13 +192,13 @@ def _adaptive_avg(spatial: int) -> Rule:
             )
             return node.reshape(made, node.out)
         for axis, size, count in zip(axes, extents, outs, strict=True):
-            x = _mixed(node, x, axis, shares(node, size, count, x.tensor.dtype))
+            x = mixed(node, x, axis, shares(node, size, count, x.tensor.dtype))
         return x
 
     return rule
 
 
-def _mixed(node: Context, x: Value, axis: int, matrix: Value) -> Value:
+def mixed(node: Context, x: Value, axis: int, matrix: Value) -> Value:
     """x with each vector along an axis multiplied by a matrix."""
     rank = len(node.shape(x))
     last = [at for at in range(rank) if at != axis] + [axis]
@@ -205,12 +207,15 @@ def _mixed(node: Context, x: Value, axis: int, matrix: Value) -> Value:
     return transpose(node, turned, back)
 
 
-def _adaptive_avg_gradient(node: Context) -> Value:
-    g, rank = node["grad_output"], node.rank()
-    for axis in (rank - 2, rank - 1):
-        size, count = node.dims()[axis], node.shape(node["grad_output"])[axis]
-        g = _mixed(node, g, axis, transpose(node, shares(node, size, count, node.to), (1, 0)))
-    return g
+def _adaptive_avg_gradient(spatial: int) -> Rule:
+    def rule(node: Context) -> Value:
+        g, rank = node["grad_output"], node.rank()
+        for axis in range(rank - spatial, rank):
+            size, count = node.dims()[axis], node.shape(node["grad_output"])[axis]
+            g = mixed(node, g, axis, transpose(node, shares(node, size, count, node.to), (1, 0)))
+        return g
+
+    return rule
 
 
 def _adaptive_max(spatial: int) -> Rule:
@@ -239,18 +244,29 @@ def _adaptive_max(spatial: int) -> Rule:
 
 
 def _uneven_max(node: Context, spatial: int) -> tuple[Value, Value]:
-    """Axis by axis from the last: the greatest of what each output covers, and where it was."""
-    rank = node.rank()
-    best: Value = node["self"]
+    """The greatest of uneven shares of each axis."""
+    first = node.rank() - spatial
+    covered = [
+        node.emit("greater", shares(node, size, count, F32), 0.0)  # [count, size]
+        for size, count in zip(node.dims()[first:], node.out[first:], strict=True)
+    ]
+    return _greatest_of(node, node["self"], covered)
+
+
+def _greatest_of(node: Context, x: Value, covered: Sequence[Value]) -> tuple[Value, Value]:
+    """Axis by axis from the last: the greatest of what each output covers, and where it was.
+
+    For each of the last axes, [..., count, size] tells which elements an output covers.
+    """
+    rank = len(node.shape(x))
+    best, dims = x, node.shape(x)
     place: Value | None = None  # within the axes done
     stride: Expr = ONE
-    for axis in range(rank - 1, rank - 1 - spatial, -1):
-        size, count = node.dims()[axis], node.out[axis]
-        covered = node.emit("greater", shares(node, size, count, F32), 0.0)  # [count, size]
+    for axis, inside in zip(range(rank - 1, -1, -1), reversed(covered), strict=False):
         lead = list(range(rank))
         lead.append(lead.pop(axis))
         wide = node.unsqueeze(transpose(node, best, lead), rank - 1)  # [..., 1, size]
-        seen = node.emit("where", covered, wide, node.like(best, best.tensor.dtype.min))
+        seen = node.emit("where", inside, wide, node.like(best, best.tensor.dtype.min))
         chosen = node.emit("arg_max", seen, axis=rank, keepdims=False)
         best = _back(node, node.emit("reduce_max", seen, axes=(rank,), keepdims=False), axis)
         along = node.emit("mul", chosen, node.number(stride))
@@ -260,9 +276,49 @@ def _uneven_max(node: Context, spatial: int) -> tuple[Value, Value]:
             picked = node.emit("gather_elements", spread, node.unsqueeze(chosen, rank), axis=rank)
             along = node.emit("add", along, node.reshape(picked, node.shape(along)))
         place = _back(node, along, axis)
-        stride = sym.simplify(sym.mul(stride, size))
+        stride = sym.simplify(sym.mul(stride, dims[axis]))
     assert place is not None
     return best, place
+
+
+def _fractional_max(spatial: int) -> Rule:
+    """Windows that begin at places drawn for each plane: floor((i + u) * a) - floor(u * a) for
+    a = (size - kernel) / (count - 1), the last one at the end."""
+
+    def rule(node: Context) -> tuple[Value, Value]:
+        x = _images(node, node["self"], spatial)
+        kernel, drawn = each(node.args["kernel_size"], spatial), node["random_samples"]
+        planes = node.shape(drawn)[:2]
+        covered = []
+        for axis in range(spatial):
+            size, count = node.shape(x)[2 + axis], node.out[axis - spatial]
+            of = spatial - 1 - axis if spatial == 2 else axis  # which of the numbers drawn
+            u = slice_axis(node, drawn, 2, of, of + 1)  # [n, c, 1]
+            last = node.number(sym.simplify(sym.sub(size, kernel[axis])))
+            steps = node.emit("maximum", node.number(sym.simplify(sym.sub(count, 1))), 1)
+            to = u.tensor.dtype
+            by = node.emit("div", node.cast(last, to), node.cast(steps, to))
+            at = node.iota(count)
+            moved = node.emit("mul", node.emit("add", node.cast(at, to), u), by)
+            begin = node.emit(
+                "sub",
+                node.cast(node.emit("floor", moved), I64),
+                node.cast(node.emit("floor", node.emit("mul", u, by)), I64),
+            )
+            ends = node.emit("equal", at, node.number(sym.simplify(sym.sub(count, 1))))
+            begin = node.emit("where", ends, last, begin)
+            begin = node.reshape(begin, (*planes, *[ONE] * (spatial - 1), count, ONE))
+            place = node.iota(size)
+            inside = node.emit(
+                "logical_and",
+                node.emit("greater_equal", place, begin),
+                node.emit("less", place, node.emit("add", begin, kernel[axis])),
+            )
+            covered.append(inside)
+        best, where = _greatest_of(node, x, covered)
+        return node.reshape(best, node.out), node.reshape(where, node.out)
+
+    return rule
 
 
 def _back(node: Context, x: Value, axis: int) -> Value:
@@ -308,9 +364,17 @@ RULES: dict[str, Rule] = {
     "aten._adaptive_avg_pool2d": _adaptive_avg(2),
     "aten._adaptive_avg_pool3d": _adaptive_avg(3),
     **{f"aten.adaptive_max_pool{n}d": _adaptive_max(n) for n in (1, 2, 3)},
+    **{f"aten.fractional_max_pool{n}d": _fractional_max(n) for n in (2, 3)},
     **{f"aten.max_unpool{n}d": _max_unpool(n) for n in (2, 3)},
-    "aten.max_pool2d_with_indices_backward": _max_pool_gradient,
-    "aten.avg_pool2d_backward": _avg_pool_gradient,
-    "aten._adaptive_avg_pool2d_backward": _adaptive_avg_gradient,
+    **{
+        f"aten.{name}{n}d{form}_backward": _max_pool_gradient(n)
+        for name, form in (
+            *(("max_pool", "_with_indices"), ("adaptive_max_pool", "")),
+            ("fractional_max_pool", ""),
+        )
+        for n in (2, 3)
+    },
+    **{f"aten.avg_pool{n}d_backward": _avg_pool_gradient(n) for n in (2, 3)},
+    **{f"aten._adaptive_avg_pool{n}d_backward": _adaptive_avg_gradient(n) for n in (2, 3)},
     "aten.col2im": _col2im,
 }
