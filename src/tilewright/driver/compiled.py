@@ -38,6 +38,7 @@ from tilewright.driver.lowering import Program
 from tilewright.driver.placement import Placement
 from tilewright.driver.saved_parts import Foreign
 from tilewright.graph import ir
+from tilewright.runtime.array import Array
 from tilewright.graph.memory import MemoryPlan
 from tilewright.graph.visit import walk
 from tilewright.runtime.array import Array
@@ -73,6 +74,10 @@ class CompiledModule(Module):
     """A model as native code in this process."""
 
     inside: Inside
+
+    def call_lent(self, inputs: Sequence[object], threads: int = 0) -> tuple[Array, ...]:
+        """As every module; the runtime itself borrows the inputs."""
+        return self._native(*inputs, threads=threads or self.threads)
 
     def save(self, path: str | Path, name: str = "") -> Path:
         """Write .so, .o or .h; `name` is the C function's, by default the file's."""

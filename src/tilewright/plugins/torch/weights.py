@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,8 @@ class Weights:
 
     def __init__(self, places: Sequence[int], inputs: Sequence[Any]) -> None:
         self.places = tuple(at for at in places if _is_fixed(inputs[at]))
-        tensors = [inputs[at] for at in self.places]
+        self.choose = _chooser(self.places)
+        tensors = self.choose(inputs)
         self.arrays = {at: array_of(_parts(inputs[at])) for at in self.places}
         self.addresses, self.versions = _addresses(tensors), _versions(tensors)
         self.held = tensors  # memory that is given back could be another weight's
@@ -46,7 +47,7 @@ class Weights:
 
     def are_same(self, inputs: Sequence[Any]) -> bool:
         """Whether a call has the weights that were packed, as far as it looks."""
-        tensors = [inputs[at] for at in self.places]
+        tensors = self.choose(inputs)
         if _addresses(tensors) != self.addresses or _versions(tensors) != self.versions:
             return False
         turn = next(self.turns)
@@ -55,6 +56,13 @@ class Weights:
 
 # A graph may have hundreds of weights, each looked at in every call: no loop of Python's own.
 _version = operator.attrgetter("_version")
+
+
+def _chooser(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """What takes the tensors at some places."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return lambda inputs: [inputs[at] for at in places]
 
 
 def _addresses(tensors: Sequence[torch.Tensor]) -> list[int]:

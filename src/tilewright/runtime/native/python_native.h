@@ -56,8 +56,8 @@ typedef struct {
   const char *function, *argument;
 } blame;
 
-/* Borrow an array's memory: NumPy, then DLPack, then the buffer protocol. On failure an exception
- * is set and there is nothing to close. */
+/* Borrow an array's memory: NumPy, a capsule of DLPack, then the protocol of DLPack, then that of
+ * buffers. On failure an exception is set and there is nothing to close. */
 bool loan_open(loan *l, PyObject *array, blame who);
 void loan_close(loan *l);
 
