@@ -130,6 +130,10 @@ PyObject *plan_arena(PyObject *module, PyObject *args);
 
 PyObject *digest(PyObject *module, PyObject *args);
 
+/* ---- watches: python_watch.c ---- */
+
+bool watch_init(PyObject *module);
+
 /* ---- accelerators: python_accel.c ---- */
 
 PyObject *accel_open(PyObject *module, PyObject *args);
