@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from tilewright.driver.compile import compile
 from tilewright.frontends.torch.calling import as_lent, as_tensor
@@ -39,7 +40,8 @@ class CompiledGraph:
         self.graph, self.weights = graph, tuple(weights)
         self.refuse, self.threads, self.cache = refuse, threads, cache
         self.run: Callable[[Sequence[Any]], list[Any]] | None = None
-        self.without = without_rules(graph, is_random)
+        with unset_fake_temporarily():  # constants of the graph are tensors with values
+            self.without = without_rules(graph, is_random)
         self.fallbacks = names_of(self.without)
         self.lock = threading.Lock()
 
