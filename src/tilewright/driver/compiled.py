@@ -38,7 +38,6 @@ from tilewright.driver.lowering import Program
 from tilewright.driver.placement import Placement
 from tilewright.driver.saved_parts import Foreign
 from tilewright.graph import ir
-from tilewright.runtime.array import Array
 from tilewright.graph.memory import MemoryPlan
 from tilewright.graph.visit import walk
 from tilewright.runtime.array import Array

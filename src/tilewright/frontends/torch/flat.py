@@ -22,7 +22,7 @@ from tilewright.frontends.common.report import Skip, report
 from tilewright.frontends.torch.importer import Env, Importer, location
 from tilewright.frontends.torch.rules.pairs import Pair, parted
 from tilewright.frontends.torch.tensors import PARTS, dtype_of
-from tilewright.frontends.torch.views import base_of, taken_again
+from tilewright.frontends.torch.views import Step, base_of, steps_to
 from tilewright.graph import Builder, Module, Value
 from tilewright.graph.types import TensorType
 from tilewright.sym import size
@@ -53,6 +53,8 @@ class FlatGraph:
     outputs: list[tuple[str, Any]] = field(default_factory=list)
     inputs: list[fx.Node] = field(default_factory=list)
     bases: dict[fx.Node, Base] = field(default_factory=dict)  # what outputs view beside inputs
+    viewed: dict[fx.Node, int] = field(default_factory=dict)  # inputs that outputs are, or view
+    steps: tuple[Step, ...] = ()  # views that a call takes again
 
     def arguments(self, inputs: Sequence[Any]) -> list[Any]:
         return [
@@ -61,7 +63,7 @@ class FlatGraph:
 
     def results(self, inputs: Sequence[Any], made: Sequence[torch.Tensor]) -> list[Any]:
         """The outputs of the graph."""
-        known = dict(zip(self.inputs, inputs, strict=True))
+        known: dict[fx.Node, Any] = {node: inputs[at] for node, at in self.viewed.items()}
         for node, base in self.bases.items():
             tensor = made[base.result]
             if base.is_complex:
@@ -69,10 +71,12 @@ class FlatGraph:
             if base.order is not None:
                 tensor = tensor.permute(_back(base.order))
             known[node] = tensor.clone() if base.shared else tensor
+        for step in self.steps:
+            known[step.node] = step.taken(known)
         given: list[Any] = []
         for kind, which in self.outputs:
             if kind == "view":
-                given.append(taken_again(which, known))
+                given.append(known[which])
             else:
                 given.append(made[which].item() if kind == "number" else which)
         return given
@@ -115,6 +119,7 @@ def import_graph(graph: fx.GraphModule, weights: Mapping[int, Array]) -> FlatGra
     (output,) = (node for node in graph.graph.nodes if node.op == "output")
     wanted = output.args[0] if isinstance(output.args[0], (list, tuple)) else [output.args[0]]
     values = _results(importer, builder, env, flat, list(wanted), made)
+    _prepare_views(flat)
     if values:
         values = importer.guarded(values, builder)
         names = tuple(f"out{at}" for at in range(len(values)))
@@ -201,6 +206,14 @@ def _results(
             value = importer.as_value(result, builder)
             flat.outputs.append(("number", values.setdefault(value, len(values))))
     return list(values)
+
+
+def _prepare_views(flat: FlatGraph) -> None:
+    """Find out once what every call does to give its outputs."""
+    outputs = [which for kind, which in flat.outputs if kind == "view"]
+    flat.steps = steps_to(outputs, {*flat.inputs, *flat.bases})
+    read = dict.fromkeys([*outputs, *(n for s in flat.steps for n in s.node.all_input_nodes)])
+    flat.viewed = {node: at for at, node in enumerate(flat.inputs) if node in read}
 
 
 # ------------------------------------------------------------------------------------ support
