@@ -318,7 +318,7 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
         + batch * size.k * ceil_div(n, nr) * _starved(size, m % mr, nr, machine),
         shared=_shared(size, c, machine, batch, ceil_div(chunks, threads)),
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
-        pack=_pack(size, c, machine, b_bytes, passes, is_packed),
+        pack=_pack(size, c, machine, b_bytes, (passes, batch * ceil_div(n, nr)), is_packed),
         pack_a=_pack_a(found, size, c, machine, batch * m, ceil_div(n, block)),
         steps_a=_steps_a(found, size, c, machine, batch * passes * ceil_div(n, nr)),
         parts=_parts(size, c, machine, (m, n, mr, nr), fma),
@@ -346,12 +346,22 @@ def _shared(size: Sizes, c: Columns, machine: Machine, batch: Column, rounds: Co
 
 
 def _pack(
-    size: Sizes, c: Columns, machine: Machine, b_bytes: Column, passes: Column, is_packed: Column
+    size: Sizes,
+    c: Columns,
+    machine: Machine,
+    b_bytes: Column,
+    tiles: tuple[Column, Column],
+    is_packed: Column,
 ) -> Column:
-    """Packing B, or reading rows of it in place that L2 does not keep."""
+    """Packing B, or reading rows of it in place: from L2, or if that does not keep them from beyond,
+    whole lines for every tile."""
     once = b_bytes / machine.memory_bytes_per_cycle
-    in_place = np.where(size.b_bytes <= machine.l2.block_bytes, 0, UNPACKED_SHARE * passes)
-    return np.where(is_packed, once, np.where(c["pack_b"] == UNPACKED, in_place * once, 0))
+    passes, panels = tiles
+    line_bytes = np.maximum(c["nr"] * size.vector_bytes, machine.l2.line_bytes)
+    lines = panels * size.k * line_bytes / machine.scattered_bytes_per_cycle
+    late = np.where(size.b_bytes <= machine.l2.kept_bytes, UNPACKED_SHARE * once, lines)
+    in_place = np.where(size.b_bytes <= machine.l2.block_bytes, 0, passes * late)
+    return np.where(is_packed, once, np.where(c["pack_b"] == UNPACKED, in_place, 0))
 
 
 def _pack_a(
