@@ -353,8 +353,8 @@ def _pack(
     tiles: tuple[Column, Column],
     is_packed: Column,
 ) -> Column:
-    """Packing B, or reading rows of it in place: from L2, or if that does not keep them from beyond,
-    whole lines for every tile."""
+    """Packing B, or reading rows of it in place: from L2, or whole lines from beyond for every
+    tile."""
     once = b_bytes / machine.memory_bytes_per_cycle
     passes, panels = tiles
     line_bytes = np.maximum(c["nr"] * size.vector_bytes, machine.l2.line_bytes)
