@@ -72,8 +72,13 @@ def _watch(places: Sequence[int], tensors: Sequence[torch.Tensor]) -> _native.Wa
     inside = range(object.__basicsize__, torch.Tensor.__basicsize__ - pointer + 1, pointer)
     for offset in inside:
         if all(_word(id(tensor) + offset) == tensor._cdata for tensor in tensors):
-            return _native.Watch(tuple(places), tuple(tensors), read, offset)
-    return None
+            break
+    else:
+        return None
+    try:
+        return _native.Watch(tuple(places), tuple(tensors), read, offset)
+    except TypeError:  # subclasses of tensors with versions of their own
+        return None
 
 
 def _word(address: int) -> int:

@@ -24,6 +24,8 @@ typedef struct {
 typedef struct {
   PyObject_HEAD
   PyObject *tensors;
+  PyObject *version; /* the descriptor of the attribute, which all their types share */
+  descrgetfunc get_version;
   read_address read;
   Py_ssize_t offset, count;
   watched *all;
@@ -42,11 +44,37 @@ static bool look(const Watch *self, PyObject *tensor, state *found) {
     PyErr_SetString(PyExc_RuntimeError, "a tensor has no address");
     return false;
   }
-  PyObject *version = PyObject_GetAttr(tensor, str_version);
+  PyObject *version = self->get_version(self->version, tensor, (PyObject *)Py_TYPE(tensor));
   if (!version) return false;
   found->version = PyLong_AsLongLong(version);
   Py_DECREF(version);
   return found->version != -1 || !PyErr_Occurred();
+}
+
+/* The descriptor of the tensors' versions, found once instead of in every call. */
+static bool find_version(Watch *self) {
+  Py_ssize_t count = PyTuple_Size(self->tensors);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject *type = (PyObject *)Py_TYPE(PyTuple_GetItem(self->tensors, i));
+    PyObject *found = PyObject_GetAttr(type, str_version);
+    if (!found) return false;
+    bool is_same = !self->version || self->version == found;
+    if (self->version) {
+      Py_DECREF(found);
+    } else {
+      self->version = found;
+    }
+    if (!is_same) {
+      PyErr_SetString(PyExc_TypeError, "the tensors' types have versions of their own");
+      return false;
+    }
+  }
+  if (count > 0) {
+    self->get_version = (descrgetfunc)PyType_GetSlot(Py_TYPE(self->version), Py_tp_descr_get);
+  }
+  if (count == 0 || self->get_version) return true;
+  PyErr_SetString(PyExc_TypeError, "a tensor's version is no attribute that is worked out");
+  return false;
 }
 
 static PyObject *watch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -73,6 +101,7 @@ static PyObject *watch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
   self->all = PyMem_Calloc((size_t)count + 1, sizeof *self->all);
   bool good = self->all != NULL;
   if (!good) PyErr_NoMemory();
+  good = good && find_version(self);
   for (Py_ssize_t i = 0; good && i < count; ++i) {
     watched *each = &self->all[i];
     each->tensor = PyTuple_GetItem(tensors, i);
@@ -94,6 +123,7 @@ static void watch_dealloc(PyObject *object) {
   Watch *self = (Watch *)object;
   PyObject_GC_UnTrack(object);
   Py_XDECREF(self->tensors);
+  Py_XDECREF(self->version);
   PyMem_Free(self->all);
   free_object(object);
 }
@@ -127,8 +157,9 @@ static PyMethodDef watch_methods[] = {
 };
 
 static PyType_Slot watch_slots[] = {
-    {Py_tp_doc, (void *)watch_doc}, {Py_tp_new, watch_new},         {Py_tp_dealloc, watch_dealloc},
-    {Py_tp_traverse, watch_traverse}, {Py_tp_methods, watch_methods}, {0, NULL},
+    {Py_tp_doc, (void *)watch_doc}, {Py_tp_new, watch_new},
+    {Py_tp_dealloc, watch_dealloc}, {Py_tp_traverse, watch_traverse},
+    {Py_tp_methods, watch_methods}, {0, NULL},
 };
 
 static PyType_Spec watch_spec = {
