@@ -28,6 +28,7 @@ import report
 import torch
 import torch.nn.functional as F  # noqa: N812
 from report import Figure
+from torch._inductor.compile_fx import compile_fx
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
 
@@ -38,6 +39,8 @@ MOST_SECONDS = 1800.0  # for one model
 STEPS, PROMPT, TOKENS = 20, 32, 64
 WANT_MODELS, WANT_FIRST, WANT_TEXT, WANT_TRAINING = 1.5, 0.4, 2.0, 1.0
 MOST_OVERHEAD_US = 40.0
+BATCH = 8  # of training
+MOST_LOSS_OFF = 1e-3  # f32, sums in another order, over all steps
 # Words, images and sound; sizes that people deploy. (class, config, input)
 WORDS, IMAGE, SOUND = "words", "image", "sound"
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -99,23 +102,40 @@ def build(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     return model, {"pixel_values": torch.randn(1, 3, 224, 224)}
 
 
-def backend_of(name: str) -> Any:
-    from tilewright.plugins.torch import tilewright
+# How inductor is set while it compiles.
+FREEZING, AUTOTUNED = "freezing", "max-autotune"
+PEERS: dict[str, dict[str, Any]] = {
+    INDUCTOR: {},
+    FREEZING: {"freezing": True},
+    AUTOTUNED: {"freezing": True, "max_autotune": True},
+}
 
-    return tilewright if name == OURS else name
 
+def prepared(who: str, model: torch.nn.Module, threads: int, **options: Any) -> Callable[..., Any]:
+    """A model as a contender runs it."""
+    if who == EAGER:
+        return model
+    if who == OURS:
+        from tilewright.plugins.torch import tilewright
 
-def contenders(
-    model: torch.nn.Module, peers: list[str], threads: int
-) -> dict[str, Callable[..., Any]]:
-    made: dict[str, Callable[..., Any]] = {}
-    for name in (OURS, *peers):
-        options = {"threads": threads, "cache": False} if name == OURS else None
-        made[name] = (
-            model if name == EAGER else
-            torch.compile(copy.deepcopy(model), backend=backend_of(name), options=options)
-        )  # fmt: skip
-    return made
+        named = {"threads": threads, **options}
+        return torch.compile(model, backend=tilewright, options=named)  # type: ignore[arg-type]
+    settings = PEERS[who]
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        return compile_fx(graph, inputs, config_patches=settings)
+
+    # A backend of its own: Dynamo would run what another inductor has compiled.
+    compiled = torch.compile(model, backend=backend)
+    waiting = [settings]  # Dynamo asks for freezing, too; the first call compiles
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if not waiting:
+            return compiled(*args, **kwargs)
+        with torch._inductor.config.patch(waiting.pop()):
+            return compiled(*args, **kwargs)
+
+    return called
 
 
 def run_model(job: tuple[str, list[str], int, float]) -> Times:
@@ -130,7 +150,9 @@ def run_model(job: tuple[str, list[str], int, float]) -> Times:
     runs: dict[str, Callable[[], Any]] = {}
     with torch.no_grad():
         want = _leaves(model(**given))
-        for who, called in contenders(model, peers, threads).items():
+        for who in (OURS, *peers):
+            called = prepared(who, copy.deepcopy(model), threads, **({"cache": False}
+                              if who == OURS else {}))  # fmt: skip
             start = time.perf_counter()
             try:
                 made = _leaves(called(**given))
@@ -206,7 +228,7 @@ def measure_overhead(options: argparse.Namespace) -> list[Figure]:
     import tilewright as tw
 
     model, x = Many().eval(), torch.randn(4)
-    compiled = torch.compile(model, backend=backend_of(OURS), options={"threads": 1})
+    compiled = prepared(OURS, model, 1)
     ahead = tw.compile(model, args=(x,), threads=1)
     with torch.no_grad():
         times = report.interleaved({"compile": lambda: compiled(x), "own": lambda: ahead(x)})
@@ -217,51 +239,118 @@ def measure_overhead(options: argparse.Namespace) -> list[Figure]:
 # ------------------------------------------------------------------------------------ training
 
 
-def _mlp() -> tuple[torch.nn.Module, Callable[[], torch.Tensor]]:
-    layers = [torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512),
-              torch.nn.ReLU(), torch.nn.Linear(512, 10)]  # fmt: skip
-    return torch.nn.Sequential(*layers), lambda: torch.randn(8, 256)
+@dataclass
+class Task:
+    """A model to train: logits of a batch, and what belongs to its class."""
+
+    model: torch.nn.Module
+    batch: Callable[[], dict[str, torch.Tensor]]
+    classes: int
 
 
-def _steps(name: str, threads: int) -> tuple[list[float], float]:
-    """The losses of some steps by a contender, and seconds a step."""
+def _mlp() -> Task:
+    class Layers(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(
+                torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512),
+                torch.nn.ReLU(), torch.nn.Linear(512, 10))  # fmt: skip
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = self.layers(values)
+            return made
+
+    return Task(Layers(), lambda: {"values": torch.randn(BATCH, 256)}, 10)
+
+
+def _classifier(name: str, batch: Callable[[], dict[str, torch.Tensor]], **fields: Any) -> Task:
+    from transformers import AutoConfig, AutoModelForImageClassification
+    from transformers import AutoModelForSequenceClassification as ForWords
+
+    kind, config, what = MODELS[name]
+    found = AutoConfig.for_model(kind, **config, **fields, num_labels=10)
+    made = (ForWords if what == WORDS else AutoModelForImageClassification).from_config(found)
+    return Task(made.train(), batch, 10)
+
+
+TASKS: dict[str, Callable[[], Task]] = {
+    "mlp": _mlp,
+    "resnet-18": lambda: _classifier(
+        "resnet-18", lambda: {"pixel_values": torch.randn(BATCH, 3, 224, 224)}
+    ),
+    "minilm": lambda: _classifier(  # no dropout: contenders would draw other numbers
+        "minilm",
+        lambda: {"input_ids": torch.randint(0, 1000, (BATCH, 128))},
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    ),
+}
+
+
+def run_training(job: tuple[str, list[str], int]) -> tuple[Times, dict[str, list[float]]]:
+    """The seconds of a step and the losses of some by all contenders, in turns."""
+    name, peers, threads = job
     torch.manual_seed(0)
-    model, batch = _mlp()
-    options = {"threads": threads} if name == OURS else None
-    called = model if name == EAGER else torch.compile(
-        model, backend=backend_of(name), options=options)  # fmt: skip
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    losses, spent = [], []
+    torch.set_num_threads(threads)
+    warnings.simplefilter("ignore")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+    task = TASKS[name]()
+    models = {who: copy.deepcopy(task.model) for who in (OURS, *peers)}
+    called = {who: prepared(who, model, threads) for who, model in models.items()}
+    optimizers = {who: torch.optim.SGD(model.parameters(), lr=0.01)
+                  for who, model in models.items()}  # fmt: skip
+    times = Times()
+    losses: dict[str, list[float]] = {who: [] for who in models}
     for _ in range(STEPS):
-        x, goal = batch(), torch.randint(0, 10, (8,))
-        start = time.perf_counter()
-        optimizer.zero_grad()
-        loss = F.cross_entropy(called(x), goal)
-        loss.backward()
-        optimizer.step()
-        spent.append(time.perf_counter() - start)
-        losses.append(float(loss))
-    return losses, min(spent[2:])
+        given, goal = task.batch(), torch.randint(0, task.classes, (BATCH,))
+        for who in list(called):
+            start = time.perf_counter()
+            try:
+                made = called[who](**given)
+                loss = F.cross_entropy(made if isinstance(made, torch.Tensor) else made.logits,
+                                       goal)  # fmt: skip
+                loss.backward()
+            except Exception as error:
+                times.notes.append(f"{who}: {type(error).__name__}: {str(error)[:120]}")
+                del called[who], losses[who]
+                continue
+            optimizers[who].step()
+            optimizers[who].zero_grad()
+            spent = time.perf_counter() - start
+            times.first.setdefault(who, spent)
+            times.calls[who] = min(times.calls.get(who, spent), spent)
+            losses[who].append(float(loss))
+    return times, losses
 
 
 def measure_training(options: argparse.Namespace) -> list[Figure]:
-    torch.set_num_threads(options.threads)
-    results: dict[str, tuple[list[float], float]] = {}
-    for name in (OURS, *options.peers.split(",")):
-        try:
-            results[name] = _steps(name, options.threads)
-        except Exception as error:
-            print(f"training, {name}: {type(error).__name__}: {str(error)[:120]}", flush=True)
-    losses, seconds = results[OURS]
-    best = min(spent for name, (_, spent) in results.items() if name != OURS)
-    off = max(abs(a - b) for _, (other, _) in results.items()
-              for a, b in zip(losses, other, strict=True))  # fmt: skip
-    return [
-        report.at_least(
-            "training step (MLP), best peer / ours", best / seconds, "x", WANT_TRAINING
-        ),
-        report.at_most("losses over 20 steps, greatest difference", off, "", 1e-4),
-    ]
+    names = [name for name in TASKS if re.search(options.filter, name)]
+    peers = options.peers.split(",")
+    jobs = [(name, peers, options.threads) for name in names]
+    figures: list[Figure] = []
+    ends = run_jobs("torch_speed", "run_training", jobs, workers=1, seconds=MOST_SECONDS)
+    for (name, *_), end in report.tracked(ends, "training", len(jobs)):
+        if isinstance(end, Lost):
+            print(f"training {name}: {end.why}", flush=True)
+            continue
+        times, losses = end
+        for note in times.notes:
+            print(f"training {name}: {note}", flush=True)
+        shown = {who: f"{1e3 * spent:.2f} ms" for who, spent in times.calls.items()}
+        print(f"training {name}: {shown}", flush=True)
+        own = times.calls.pop(OURS)
+        off = max(abs(a - b) for other in losses.values()
+                  for a, b in zip(losses[OURS], other, strict=True))  # fmt: skip
+        figures += [
+            report.at_least(
+                f"training step, {name}, best peer / ours",
+                min(times.calls.values()) / own,
+                "x",
+                WANT_TRAINING,
+            ),
+            report.at_most(f"losses of {name}, greatest difference", off, "", MOST_LOSS_OFF),
+        ]
+    return figures
 
 
 # ------------------------------------------------------------------------------------ generation

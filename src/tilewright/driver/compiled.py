@@ -85,6 +85,10 @@ class CompiledModule(Module):
 
     inside: Inside
 
+    def call_lent(self, inputs: Sequence[object], threads: int = 0) -> tuple[Array, ...]:
+        """As every module; the runtime itself borrows the inputs."""
+        return self._native(*inputs, threads=threads or self.threads)
+
     def save(self, path: str | Path, name: str = "") -> Path:
         """Write .so, .o or .h; `name` is the C function's, by default the file's."""
         path = Path(path)

@@ -113,6 +113,10 @@ class Module:
             return tuple(out)
         return self._native(*inputs, threads=count)
 
+    def call_lent(self, inputs: Sequence[object], threads: int = 0) -> tuple[Array, ...]:
+        """The outputs of inputs that are contiguous: arrays, or DLPack's capsules of them."""
+        return self(*map(Array._borrow, inputs), threads=threads)
+
     def _in_order(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         values: list[Any] = [*args, *[None] * (len(self.inputs) - len(args))]
         for name, value in named.items():

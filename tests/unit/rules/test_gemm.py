@@ -53,6 +53,29 @@ def test_rows_of_a_tile_are_packed_where_their_stride_would_crowd_one_set() -> N
     assert "align(0, 32, 16)" in str(packed)
 
 
+def transposed(m: int, n: int, k: int) -> Function:
+    A, B = te.placeholder((k, m), name="A"), te.placeholder((k, n), name="B")
+    r = te.reduce_axis((0, k), name="r")
+    C = te.compute((m, n), lambda i, j: te.sum(A[r, i] * B[r, j], axis=r), name="C")
+    return te.function([A, B, C], name="gradient")
+
+
+def test_columns_of_a_are_packed_where_steps_of_k_are_many_lines() -> None:
+    few = default_schedule(transposed(96, 64, 8), SERVER).function
+    many = default_schedule(transposed(96, 64, 2048), SERVER).function
+    assert "%A_global" not in str(few)
+    assert "%A_global" in str(many)
+
+
+def test_every_plan_of_a_transposed_operand_keeps_the_answer(check_plans) -> None:
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((19, 27), (19, 40)))
+    outputs = [((27, 40), np.float32)]
+    check_plans(
+        transposed(27, 40, 19), GEMM, "x86_64-linux-gnu -mcpu=haswell", [a, b], outputs, plans=12
+    )
+
+
 def test_a_product_takes_several_steps_and_asks_for_weights_ahead() -> None:
     fn = product(96, 512, 768)
     found = default_schedule(fn, "x86_64-linux-gnu -mcpu=skylake-avx512", constants=["B"]).function

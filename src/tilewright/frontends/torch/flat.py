@@ -22,12 +22,15 @@ from tilewright.frontends.common.report import Skip, report
 from tilewright.frontends.torch.importer import Env, Importer, location
 from tilewright.frontends.torch.rules.pairs import Pair, parted
 from tilewright.frontends.torch.tensors import PARTS, dtype_of
-from tilewright.frontends.torch.views import base_of, taken_again
+from tilewright.frontends.torch.views import Step, base_of, steps_to
 from tilewright.graph import Builder, Module, Value
 from tilewright.graph.types import TensorType
 from tilewright.sym import size
 
 Array = np.ndarray[Any, Any]
+# The axes of a tensor as they lie in memory, the outermost first; None where they lie in order. The
+# module takes and gives tensors with their axes in that order: so they are contiguous.
+Order = tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Base:
     """A computed tensor that outputs are, or view."""
 
     result: int  # of the module
-    order: tuple[int, ...] | None  # of its axes in memory, the outermost first
+    order: Order
     is_complex: bool  # its parts are a last axis of two
     shared: bool  # with another base, which has the same value in memory of its own
 
@@ -45,44 +48,47 @@ class FlatGraph:
     """A graph as a module of ours, and how its inputs and outputs lie in those of the module."""
 
     module: Module | None
-    taken: list[int] = field(default_factory=list)  # which inputs the module takes
+    taken: list[tuple[int, Order]] = field(default_factory=list)  # inputs that the module takes
     # Of each output: ("view", a node), ("constant", a value), ("number", which result)
     outputs: list[tuple[str, Any]] = field(default_factory=list)
     inputs: list[fx.Node] = field(default_factory=list)
     bases: dict[fx.Node, Base] = field(default_factory=dict)  # what outputs view beside inputs
+    viewed: dict[fx.Node, int] = field(default_factory=dict)  # inputs that outputs are, or view
+    steps: tuple[Step, ...] = ()  # views that a call takes again
 
     def arguments(self, inputs: Sequence[Any]) -> list[Any]:
-        return [inputs[at] for at in self.taken]
+        return [
+            inputs[at] if order is None else inputs[at].permute(order) for at, order in self.taken
+        ]
 
     def results(self, inputs: Sequence[Any], made: Sequence[torch.Tensor]) -> list[Any]:
         """The outputs of the graph."""
-        known = dict(zip(self.inputs, inputs, strict=True))
+        known: dict[fx.Node, Any] = {node: inputs[at] for node, at in self.viewed.items()}
         for node, base in self.bases.items():
             tensor = made[base.result]
             if base.is_complex:
                 tensor = torch.view_as_complex(tensor)
-            tensor = _strided(tensor, base.order)
+            if base.order is not None:
+                tensor = tensor.permute(_back(base.order))
             known[node] = tensor.clone() if base.shared else tensor
+        for step in self.steps:
+            known[step.node] = step.taken(known)
         given: list[Any] = []
         for kind, which in self.outputs:
             if kind == "view":
-                given.append(taken_again(which, known))
+                given.append(known[which])
             else:
                 given.append(made[which].item() if kind == "number" else which)
         return given
 
 
-def _strided(tensor: torch.Tensor, order: tuple[int, ...] | None) -> torch.Tensor:
-    """A tensor whose axes lie in memory in an order, the outermost first."""
-    if order is None:
-        return tensor
-    turned = tensor.permute(order).contiguous()
-    back = sorted(range(len(order)), key=lambda axis: order[axis])
-    return turned.permute(back)
+def _back(order: Sequence[int]) -> tuple[int, ...]:
+    """The order that brings axes in an order back to their own."""
+    return tuple(sorted(range(len(order)), key=lambda axis: order[axis]))
 
 
-def memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:
-    """The axes by their strides, the outermost first; None where that is their own order."""
+def memory_order(fake: torch.Tensor) -> Order:
+    """The axes by their strides."""
     if fake.is_contiguous() or fake.dim() < 2:
         return None
     strides = [int(_hint(each)) for each in fake.stride()]
@@ -113,6 +119,7 @@ def import_graph(graph: fx.GraphModule, weights: Mapping[int, Array]) -> FlatGra
     (output,) = (node for node in graph.graph.nodes if node.op == "output")
     wanted = output.args[0] if isinstance(output.args[0], (list, tuple)) else [output.args[0]]
     values = _results(importer, builder, env, flat, list(wanted), made)
+    _prepare_views(flat)
     if values:
         values = importer.guarded(values, builder)
         names = tuple(f"out{at}" for at in range(len(values)))
@@ -140,8 +147,12 @@ def _parameters(
         elif not isinstance(fake, torch.Tensor):
             late.append((at, node))
         elif node.users or any(isinstance(dim, torch.SymInt) for dim in fake.shape):
-            env[node] = importer.param(builder, node.name, fake)
-            flat.taken.append(at)
+            order = None if fake.is_complex() else memory_order(fake)
+            turned = fake if order is None else fake.permute(order)
+            env[node] = importer.param(builder, node.name, turned)
+            if order is not None:
+                env[node] = builder.add("transpose", env[node], perm=_back(order))
+            flat.taken.append((at, order))
     for at, node in late:
         fake = node.meta.get("val")
         if isinstance(fake, torch.SymInt):
@@ -149,7 +160,7 @@ def _parameters(
                 env[node] = importer.sizes.expr(fake)
                 continue
             env[node] = importer.number(builder, node.name, fake)
-            flat.taken.append(at)
+            flat.taken.append((at, None))
         else:
             env[node] = fake
 
@@ -181,9 +192,13 @@ def _results(
             if base.op != "placeholder" and base not in flat.bases:
                 fake, is_complex = base.meta["val"], isinstance(env[base], Pair)
                 value = importer.as_value(env[base], builder)
+                order = memory_order(fake)
+                if order is not None:
+                    parts = (len(order),) if is_complex else ()
+                    value = builder.add("transpose", value, perm=(*order, *parts))
                 shared = value in values
                 at = values.setdefault(value, len(values))
-                flat.bases[base] = Base(at, memory_order(fake), is_complex, shared)
+                flat.bases[base] = Base(at, order, is_complex, shared)
             flat.outputs.append(("view", node))
         elif result is None or not isinstance(node, fx.Node):
             flat.outputs.append(("constant", result))
@@ -191,6 +206,14 @@ def _results(
             value = importer.as_value(result, builder)
             flat.outputs.append(("number", values.setdefault(value, len(values))))
     return list(values)
+
+
+def _prepare_views(flat: FlatGraph) -> None:
+    """Find out once what every call does to give its outputs."""
+    outputs = [which for kind, which in flat.outputs if kind == "view"]
+    flat.steps = steps_to(outputs, {*flat.inputs, *flat.bases})
+    read = dict.fromkeys([*outputs, *(n for s in flat.steps for n in s.node.all_input_nodes)])
+    flat.viewed = {node: at for at, node in enumerate(flat.inputs) if node in read}
 
 
 # ------------------------------------------------------------------------------------ support

@@ -7,7 +7,8 @@ of views begins with is its base: an input, or a node that computes something.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -54,10 +55,49 @@ def _is_size(node: fx.Node) -> bool:
     return all(_is_size(each) for each in node.all_input_nodes)
 
 
-def taken_again(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
-    """A view of what is known, by PyTorch."""
-    if node in known:
-        return known[node]
-    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: taken_again(n, known))
-    assert callable(node.target)
-    return node.target(*args, **kwargs)
+# Methods take a quarter of the time that the same operators take.
+METHODS: Mapping[Any, Callable[..., Any]] = {
+    torch.ops.aten.alias.default: lambda x: x.view(x.shape),
+    torch.ops.aten.expand.default: torch.Tensor.expand,
+    torch.ops.aten.permute.default: torch.Tensor.permute,
+    torch.ops.aten.t.default: torch.Tensor.t,
+    torch.ops.aten.transpose.int: torch.Tensor.transpose,
+    torch.ops.aten.unsqueeze.default: torch.Tensor.unsqueeze,
+    torch.ops.aten.view.default: torch.Tensor.view,
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A view that a call takes again: of a node, and of sizes where those are nodes, too."""
+
+    node: fx.Node
+    take: Callable[..., Any]
+
+    @staticmethod
+    def of(node: fx.Node) -> Step:
+        assert callable(node.target)
+        return Step(node, METHODS.get(node.target, node.target))
+
+    def taken(self, known: Mapping[fx.Node, Any]) -> Any:
+        source, *rest = self.node.args
+        if isinstance(source, fx.Node) and len(self.node.all_input_nodes) == 1:
+            return self.take(known[source], *rest, **self.node.kwargs)
+        args, kwargs = fx.map_arg((self.node.args, self.node.kwargs), known.__getitem__)
+        return self.take(*args, **kwargs)
+
+
+def steps_to(nodes: Iterable[fx.Node], known: Container[fx.Node]) -> tuple[Step, ...]:
+    """What to take again, in order, to have all of some nodes."""
+    found: dict[fx.Node, Step] = {}
+
+    def need(node: fx.Node) -> None:
+        if node in known or node in found:
+            return
+        for each in node.all_input_nodes:
+            need(each)
+        found[node] = Step.of(node)
+
+    for node in nodes:
+        need(node)
+    return tuple(found.values())

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._functorch._aot_autograd.schemas import SubclassCreationMeta
 from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 from torch._functorch.partitioners import default_partition
 
@@ -67,9 +68,13 @@ def tilewright(
     if not torch.is_grad_enabled():
         keep_whole(module)
 
+    bare: list[CompiledGraph] = []  # that AOTAutograd need not wrap
+
     def compiler(*, inference: bool) -> Callable[..., Any]:
         def compile(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            weights = static_inputs() if inference and chosen.freeze else ()
+            about = metadata()
+            frozen = inference and chosen.freeze and about is not None
+            weights = tuple(about.static_input_indices) if frozen else ()
             made = CompiledGraph(
                 graph,
                 weights,
@@ -77,11 +82,13 @@ def tilewright(
                 threads=chosen.threads,
                 cache=chosen.cache,
             )
+            if inference and not made.without and len(inputs) == len(examples) and is_bare(about):
+                bare.append(made)
             return make_boxed_func(made)
 
         return compile
 
-    return aot_module_simplified(
+    wrapped = aot_module_simplified(
         module,
         examples,
         fw_compiler=compiler(inference=False),
@@ -90,10 +97,29 @@ def tilewright(
         decompositions=under_autograd(),
         partition_fn=default_partition,
     )
+    return bare[0] if bare else wrapped
 
 
-def static_inputs() -> tuple[int, ...]:
-    """Which inputs of the graph being compiled are parameters and buffers."""
+def metadata() -> Any:
+    """What AOTAutograd knows of the graph being compiled: static inputs, mutations, aliases."""
     context = torch._guards.TracingContext.try_get()
-    about = None if context is None else context.fw_metadata
-    return () if about is None else tuple(about.static_input_indices)
+    return None if context is None else context.fw_metadata
+
+
+def is_bare(about: Any) -> bool:
+    """Whether a graph of inference takes and gives what its caller does: no input is changed, no
+    output views another tensor, none is of a subclass. Then what wraps it has nothing to do."""
+    if about is None:
+        return False
+    changed = any(each.mutates_data or each.mutates_metadata for each in about.input_info)
+    tensors = (*about.subclass_inp_meta, *about.subclass_fw_graph_out_meta)
+    return not (
+        changed
+        or about.num_outputs_aliased
+        or about.num_intermediate_bases
+        or about.tokens
+        or about.dynamic_outputs
+        or about.is_rng_op_functionalized
+        or about.grad_enabled_mutation is not None
+        or any(isinstance(each, SubclassCreationMeta) for each in tensors)
+    )

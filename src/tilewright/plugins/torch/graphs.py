@@ -13,11 +13,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from tilewright.driver.compile import compile
-from tilewright.frontends.torch.calling import as_input, as_tensor
+from tilewright.frontends.torch.calling import as_lent, as_tensor
 from tilewright.frontends.torch.flat import FlatGraph, import_graph, without_rules
-from tilewright.plugins.torch.partition import PREFIX, is_random, refusal, split, warn_of
+from tilewright.plugins.torch.partition import PREFIX, is_random, names_of, refusal, split, warn_of
 from tilewright.plugins.torch.weights import Weights
 from tilewright.runtime.module import Module
 
@@ -39,7 +40,9 @@ class CompiledGraph:
         self.graph, self.weights = graph, tuple(weights)
         self.refuse, self.threads, self.cache = refuse, threads, cache
         self.run: Callable[[Sequence[Any]], list[Any]] | None = None
-        self.fallbacks: tuple[str, ...] = ()
+        with unset_fake_temporarily():  # constants of the graph are tensors with values
+            self.without = without_rules(graph, is_random)
+        self.fallbacks = names_of(self.without)
         self.lock = threading.Lock()
 
     def __call__(self, *inputs: Any) -> list[Any]:
@@ -51,14 +54,12 @@ class CompiledGraph:
 
     def prepared(self) -> Callable[[Sequence[Any]], list[Any]]:
         """Whole, or in parts around what has no code."""
-        without = without_rules(self.graph, is_random)
-        if not without:
+        if not self.without:
             return NativeGraph(self.graph, self.weights, self.threads, self.cache)
         if self.refuse:
-            raise refusal(without)
-        warn_of(without)
-        self.fallbacks = tuple(dict.fromkeys(str(node.target) for node in without))
-        whole = split(self.graph, without)
+            raise refusal(self.without)
+        warn_of(self.without)
+        whole = split(self.graph, self.without)
         for name, part in list(whole.named_children()):
             if isinstance(part, fx.GraphModule) and name.startswith(PREFIX):
                 whole.add_submodule(name, _Part(NativeGraph(part, (), self.threads, self.cache)))
@@ -102,8 +103,8 @@ class NativeGraph:
         if module is None:
             return flat.results(inputs, [])
         threads = self.threads or torch.get_num_threads()
-        given = [as_input(value) for value in flat.arguments(inputs)]
-        return flat.results(inputs, [as_tensor(x) for x in module(*given, threads=threads)])
+        made = module.call_lent(list(map(as_lent, flat.arguments(inputs))), threads)
+        return flat.results(inputs, list(map(as_tensor, made)))
 
     def compiled(self, inputs: Sequence[Any]) -> tuple[FlatGraph, Module | None, Weights]:
         """Code for these weights; weights that keep changing become inputs."""

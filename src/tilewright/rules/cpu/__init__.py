@@ -9,6 +9,7 @@ from tilewright.rules.cpu.conv_amx import CONV_AMX
 from tilewright.rules.cpu.conv_dot import CONV_DOT
 from tilewright.rules.cpu.depthwise import DEPTHWISE
 from tilewright.rules.cpu.depthwise_nchw import DEPTHWISE_NCHW
+from tilewright.rules.cpu.dot_tiles import DOT_TILES
 from tilewright.rules.cpu.elementwise import ELEMENTWISE
 from tilewright.rules.cpu.fallback import FALLBACK
 from tilewright.rules.cpu.fused_reductions import FUSED_REDUCTIONS
@@ -37,6 +38,7 @@ RULES: RuleSet = (
     (GEMM_AMX,),
     (GEMM_DOT,),
     (GEMV,),
+    (DOT_TILES,),
     (GEMM,),
     (FUSED_REDUCTIONS,),
     (REDUCTION,),

@@ -22,7 +22,8 @@ def apply(
     made = Tiling.of(plan, size)
     block = BlockRef(found.nest.name)
     padding = padding_of(sch, found)
-    if plan.skew_bytes and (padding is not None or plan.prefetch_weights):
+    is_copied = padding is not None or plan.prefetch_weights or not found.is_pointwise
+    if plan.skew_bytes and is_copied:
         padding = _skewed(sch, padding, found, plan, size.lanes)
     packed = _weights(sch, block, found, made)
     sums = _interleave(sch, block, found, plan) if plan.k_interleave > 1 else block

@@ -32,7 +32,15 @@ from tilewright.rules.cpu.gemm_model import (
     step_cycles,
     tiles_cycles,
 )
-from tilewright.rules.cpu.gemm_schedule import BEFORE, PANEL, UNPACKED, WEIGHT, Blocking, tiled
+from tilewright.rules.cpu.gemm_schedule import (
+    BEFORE,
+    PANEL,
+    UNPACKED,
+    WEIGHT,
+    Blocking,
+    has_columns,
+    tiled,
+)
 from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import nest_of
@@ -53,7 +61,7 @@ class GemmPlan:
     nr: int = unit("vectors", "of the register tile")
     parallel: str = unit("axis", "that threads share out")
     m_chunks: int = unit("chunks of m", "that threads share out; 1 for other axes")
-    pack_a: bool = unit("flag", "rows of a tile are copied side by side")
+    pack_a: bool = unit("flag", "a tile's part of A is copied to one place")
     pack_b: str = unit("where", "B is copied to panels")
     kc: int = unit("steps of k", "in a part of the sum; 0: it is not cut")
     kc_outermost: bool = unit("flag", "parts of k around blocks of n")
@@ -183,11 +191,11 @@ def max_rows(found: Contraction, machine: Machine) -> int:
 
 
 def may_pack_a(found: Contraction) -> bool:
-    """Whether tiles of A can be copied: its rows are contiguous along k, and all sizes known."""
+    """Whether tiles of A can be copied: it lies as [m, k] or [k, m], and all sizes are known."""
     extents = [found.extent(at) for at in (*found.m, *found.n, *found.k)]
     is_plain = len(found.m) == len(found.k) == 1 and None not in extents
-    index = [found.nest.var(at) for at in (found.m[-1], found.k[-1])] if is_plain else []
-    return is_plain and list(found.a.index[-2:]) == index
+    row = [found.nest.var(at) for at in (found.m[-1], found.k[-1])] if is_plain else []
+    return is_plain and list(found.a.index[-2:]) in (row, row[::-1])
 
 
 def packings(found: Contraction, context: RuleContext) -> tuple[str, ...]:
@@ -309,8 +317,9 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
         + batch * size.k * ceil_div(n, nr) * _starved(size, m % mr, nr, machine),
         shared=_shared(size, c, machine, batch, ceil_div(chunks, threads)),
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
-        pack=_pack(size, c, machine, b_bytes, passes, is_packed),
-        pack_a=_pack_a(size, c, machine, batch * m, ceil_div(n, block)),
+        pack=_pack(size, c, machine, b_bytes, (passes, batch * ceil_div(n, nr)), is_packed),
+        pack_a=_pack_a(found, size, c, machine, batch * m, ceil_div(n, block)),
+        steps_a=_steps_a(found, size, c, machine, batch * passes * ceil_div(n, nr)),
         parts=_parts(size, c, machine, (m, n, mr, nr), fma),
         panels=_panels(size, c, context, (m, mr, nr), panel_bytes, fma),
         padding=_padding(size, c, machine, fma),
@@ -336,18 +345,48 @@ def _shared(size: Sizes, c: Columns, machine: Machine, batch: Column, rounds: Co
 
 
 def _pack(
-    size: Sizes, c: Columns, machine: Machine, b_bytes: Column, passes: Column, is_packed: Column
+    size: Sizes,
+    c: Columns,
+    machine: Machine,
+    b_bytes: Column,
+    tiles: tuple[Column, Column],
+    is_packed: Column,
 ) -> Column:
-    """Packing B, or reading rows of it in place that L2 does not keep."""
+    """Packing B, or reading rows of it in place: from L2, or whole lines from beyond for every
+    tile."""
     once = b_bytes / machine.memory_bytes_per_cycle
-    is_far = (c["pack_b"] == UNPACKED) & (size.b_bytes > machine.l2.block_bytes)
-    return once * np.where(is_packed, 1, np.where(is_far, machine.exposed_rows_share * passes, 0))
+    passes, panels = tiles
+    line_bytes = np.maximum(c["nr"] * size.vector_bytes, machine.l2.line_bytes)
+    lines = panels * size.k * line_bytes / machine.scattered_bytes_per_cycle
+    late = np.where(size.b_bytes <= machine.l2.kept_bytes, machine.exposed_rows_share * once, lines)
+    in_place = np.where(size.b_bytes <= machine.l2.block_bytes, 0, passes * late)
+    return np.where(is_packed, once, np.where(c["pack_b"] == UNPACKED, in_place, 0))
 
 
-def _pack_a(size: Sizes, c: Columns, machine: Machine, rows: Column, blocks: Column) -> Column:
-    """Copying tiles of A for every block of n: out of L2, and into L1."""
-    moved = rows * size.k * size.item_bytes * blocks
-    return np.where(c["pack_a"] == 1, moved / machine.l2.bytes_per_cycle, 0)
+def _pack_a(
+    found: Contraction,
+    size: Sizes,
+    c: Columns,
+    machine: Machine,
+    rows: Column,
+    blocks: Column,
+) -> Column:
+    """Copying A: tiles of rows for every block of n, out of L2 and into L1; columns once."""
+    moved = rows * size.k * size.item_bytes
+    once = 2 * moved / machine.memory_bytes_per_cycle
+    copied = once if has_columns(found) else moved * blocks / machine.l2.bytes_per_cycle
+    return np.where(c["pack_a"] == 1, copied, 0)
+
+
+def _steps_a(
+    found: Contraction, size: Sizes, c: Columns, machine: Machine, tiles: Column
+) -> Column:
+    """Reading A by columns in place: each step of k is a line of its own, in L1 while all fit."""
+    line = machine.l1d.line_bytes
+    if not has_columns(found) or size.k * line <= machine.l1d.kept_bytes:
+        return np.zeros(len(c["pack_a"]))
+    late = tiles * size.k * line / machine.scattered_bytes_per_cycle
+    return np.where(c["pack_a"] == 1, 0, late)
 
 
 def _parts(

@@ -52,7 +52,7 @@ class Blocking:
     prefetch_next_panel: bool  # the next block of B while this one is used
     prefetch_a: bool  # the next rows of A
     alternate: bool = False  # every other call goes through n backwards
-    pack_a: bool = False  # rows of a tile side by side
+    pack_a: bool = False  # a tile's rows side by side, or its columns one after the other
     pack_rows_ahead: int = 1  # of B that are prefetched while others are packed
 
     @property
@@ -115,8 +115,11 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tup
         _lay_out(sch, panel, tile, found, plan)
         scheduled.append(panel)
     if rows is not None:
-        sch.compute_at(rows, loops.rows[-1])
-        _pack_rows(sch, rows, found, plan)
+        if has_columns(found):
+            _pack_columns(sch, rows, found, plan)
+        else:
+            sch.compute_at(rows, loops.rows[-1])
+            _pack_rows(sch, rows, found, plan)
         scheduled.append(rows)
     if plan.prefetch_b:
         read = _read_of(sch, tile, found, found.b)
@@ -127,8 +130,8 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tup
         elif plan.prefetch_next_panel:
             attempt(sch, sch.prefetch, tile, read, loops.inside, 1, depth[-1])
     if plan.prefetch_a and loops.rows:
-        reader = tile if rows is None else rows
-        read = _read_of(sch, tile, found, found.a) if rows is None else 0
+        reader = tile if rows is None or has_columns(found) else rows
+        read = _read_of(sch, tile, found, found.a) if reader is tile else 0
         attempt(sch, sch.prefetch, reader, read, loops.rows[-1], 1, depth[-1])
     if plan.parallel != NONE:
         shared = {N: [*loops.outer, loops.done], BATCH: loops.outer}
@@ -252,6 +255,25 @@ def _pack_rows(sch: Schedule, rows: BlockRef, found: Contraction, plan: Blocking
     _, lane = sch.split(sch.get_loops(rows)[-1], [None, plan.lanes])
     sch.vectorize(lane)
     sch.storage_align(rows, 0, rank - 2, 2 * plan.lanes, plan.lanes)
+
+
+def has_columns(found: Contraction) -> bool:
+    """Whether A lies as [k, m]: neighbours along m are neighbours in memory."""
+    return found.a.index[-1] is found.nest.var(found.m[-1]) if found.m else False
+
+
+def _pack_columns(sch: Schedule, columns: BlockRef, found: Contraction, plan: Blocking) -> None:
+    """Each tile's steps of k one after the other, before all: in place each is a line apart."""
+    names = [f"x{axis}" for axis in range(len(found.a.index))]
+    *rest, k, m = names
+    (rows,) = plan.mr
+    places = [*rest, f"{m} // {rows}", k, f"{m} % {rows}"]
+    sch.transform_layout(columns, ("write", 0), f"({', '.join(names)}) -> ({', '.join(places)})")
+    _, lane = sch.split(sch.get_loops(columns)[-1], [None, rows])
+    if rows > 1:
+        sch.vectorize(lane)
+    if plan.parallel != NONE:
+        sch.parallel(sch.get_loops(columns)[0])
 
 
 # --------------------------------------------------------------------------- loops

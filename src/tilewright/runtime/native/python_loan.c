@@ -171,15 +171,8 @@ static bool open_numpy(loan *l, PyObject *array, blame who) {
 
 /* ---- DLPack ---- */
 
-/* The capsule is held and not consumed: dropping it gives the memory back. */
-static bool open_dlpack(loan *l, PyObject *export, blame who) {
-  PyObject *capsule = PyObject_Call(export, no_args, dlpack_kwargs);
-  if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) { /* older than DLPack 1.0 */
-    PyErr_Clear();
-    capsule = PyObject_CallNoArgs(export);
-  }
-  if (!capsule) return false;
-
+/* The capsule, which this takes, is held and not consumed: dropping it gives the memory back. */
+static bool open_capsule(loan *l, PyObject *capsule, blame who) {
   const DLTensor *from = NULL;
   bool packed = false;
   if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
@@ -211,6 +204,15 @@ static bool open_dlpack(loan *l, PyObject *export, blame who) {
   }
   if (!good) Py_DECREF(capsule);
   return good;
+}
+
+static bool open_dlpack(loan *l, PyObject *export, blame who) {
+  PyObject *capsule = PyObject_Call(export, no_args, dlpack_kwargs);
+  if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) { /* older than DLPack 1.0 */
+    PyErr_Clear();
+    capsule = PyObject_CallNoArgs(export);
+  }
+  return capsule && open_capsule(l, capsule, who);
 }
 
 /* ---- the buffer protocol ---- */
@@ -271,6 +273,10 @@ bool loan_open(loan *l, PyObject *array, blame who) {
   l->tensor.device = (DLDevice){kDLCPU, 0};
   l->tensor.byte_offset = 0;
   if (is_ndarray(array)) return open_numpy(l, array, who);
+  if (PyCapsule_CheckExact(array)) {
+    Py_INCREF(array);
+    return open_capsule(l, array, who);
+  }
 
   PyObject *export = PyObject_GetAttr(array, str_dlpack);
   if (export) {

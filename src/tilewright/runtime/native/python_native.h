@@ -56,8 +56,8 @@ typedef struct {
   const char *function, *argument;
 } blame;
 
-/* Borrow an array's memory: NumPy, then DLPack, then the buffer protocol. On failure an exception
- * is set and there is nothing to close. */
+/* Borrow an array's memory: NumPy, a capsule of DLPack, then the protocol of DLPack, then that of
+ * buffers. On failure an exception is set and there is nothing to close. */
 bool loan_open(loan *l, PyObject *array, blame who);
 void loan_close(loan *l);
 
@@ -129,6 +129,10 @@ PyObject *plan_arena(PyObject *module, PyObject *args);
 /* ---- digests: python_digest.c ---- */
 
 PyObject *digest(PyObject *module, PyObject *args);
+
+/* ---- watches: python_watch.c ---- */
+
+bool watch_init(PyObject *module);
 
 /* ---- accelerators: python_accel.c ---- */
 

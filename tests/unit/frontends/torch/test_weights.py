@@ -74,3 +74,29 @@ def test_a_digest_refuses_areas_that_are_none():
         _native.digest(np.array([(0, 0, 1)], np.uint64).tobytes(), 0)
     with pytest.raises(ValueError, match="step"):
         _native.digest(b"12345", 0)
+
+
+def test_a_watch_sees_tensors_replaced_swapped_moved_and_changed() -> None:
+    def swap(tensors: list[torch.Tensor]) -> None:
+        torch.utils.swap_tensors(tensors[1], torch.nn.Parameter(tensors[1].detach().clone()))
+
+    changes = {
+        "replaced": lambda tensors: tensors.__setitem__(1, tensors[1].detach().clone()),
+        "moved": lambda tensors: setattr(tensors[1], "data", tensors[1].data.clone()),
+        "changed": lambda tensors: tensors[1].detach().view(-1)[7:8].add_(1.0),
+        "swapped": swap,
+    }
+    for name, change in changes.items():
+        tensors: list[torch.Tensor] = [torch.nn.Parameter(torch.randn(64, 64)) for _ in range(3)]
+        weights = Weights((0, 1, 2), tensors)
+        assert weights.watch is not None
+        assert weights.watch.same(tuple(tensors))
+        change(tensors)
+        assert not weights.watch.same(tuple(tensors)), name
+        assert not weights.are_same(tensors), name
+
+
+def test_other_objects_on_the_same_memory_are_the_same_weights() -> None:
+    tensors = [torch.randn(64, 64), torch.randn(8)]
+    weights = Weights((0, 1), tensors)
+    assert weights.are_same([each.detach() for each in tensors])

@@ -1,0 +1,132 @@
+"""GEMM of few rows whose operands both lie along k: register tiles of dot products.
+
+    for tiles of n, tiles of m          mr x nr accumulators, each a vector of partial sums
+      for k                             a vector of each of mr rows of A and nr columns of B
+      the lanes of each are added up, and go through what follows
+
+With few rows, turning B into panels takes longer than using it: a layer whose weights are [n, k],
+and change with every step of training. `gemm` packs B where rows are many, or it is a constant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.cpu.gemm_model import NONE, N, ceil_div, tiles_cycles
+from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
+from tilewright.rules.match.contraction import Contraction, contraction
+from tilewright.rules.match.nest import fused, nest_of
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
+from tilewright.sym import ONE
+from tilewright.tensor.schedule import BlockRef, Schedule
+
+
+@dataclass(frozen=True)
+class DotTilesPlan:
+    """What is decided about dot products."""
+
+    mr: int = unit("rows", "of the register tile")
+    nr: int = unit("columns", "of the register tile")
+    parallel: str = unit("axis", "that threads share out")
+
+
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Contraction | None:
+    nest = nest_of(sch, block)
+    found = None if nest is None else contraction(nest)
+    return found if found is not None and is_dots(found, context) else None
+
+
+def is_dots(found: Contraction, context: RuleContext) -> bool:
+    """Whether few rows, but several, meet columns of a B that is no constant; all sizes known."""
+    kinds = {load.buffer.dtype for load in (found.a, found.b)}
+    kinds.add(found.block.writes[0].buffer.dtype)
+    iterators = (found.m, found.n, found.k)
+    extents = [found.extent(at) for at in range(len(found.block.iters))]
+    if found.b.buffer.name in context.constants or len(kinds) > 1 or None in extents:
+        return False
+    if any(len(each) != 1 for each in iterators):
+        return False
+    along = [found.stride(load, found.k[0]) is ONE for load in (found.a, found.b)]
+    lanes = context.target.lanes(found.block.writes[0].buffer.dtype.bits)
+    rows, steps = found.guess(found.m), found.guess(found.k)
+    is_few = GEMV_MAX_ROWS < rows <= context.target.machine.address_registers
+    return all(along) and is_few and lanes > 1 and steps % lanes == 0
+
+
+def plans(found: Contraction, context: RuleContext) -> Space[DotTilesPlan]:
+    target = context.target
+
+    def legal(c: Columns) -> Column:
+        found: Column = c["mr"] * c["nr"] + c["nr"] + 1 <= target.vector_registers
+        return found
+
+    lanes = target.lanes(found.block.writes[0].buffer.dtype.bits)
+    return Space(
+        DotTilesPlan,
+        {
+            "mr": tuple(range(1, found.guess(found.m) + 1)),
+            "nr": doublings(min(found.guess(found.n), lanes)),
+            "parallel": (NONE, N) if context.threads > 1 else (NONE,),
+        },
+        legal,
+    )
+
+
+def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
+    machine, target = context.target.machine, context.target
+    dtype = found.block.writes[0].buffer.dtype
+    lanes = target.lanes(dtype.bits)
+    batch, m, n, k = map(found.guess, (found.batch, found.m, found.n, found.k))
+    threads = np.where(c["parallel"] == N, context.threads, 1)
+    n = ceil_div(ceil_div(n, c["nr"]), threads) * c["nr"]
+    fma = batch * k / lanes * tiles_cycles(m, n, c["mr"], c["nr"], machine)
+    passes = ceil_div(m, c["mr"])
+    again = (passes - 1) * batch * n * k * dtype.size_bytes / machine.l1d.bytes_per_cycle
+    memory = batch * n * k * dtype.size_bytes / machine.memory_bytes_per_cycle
+    return Cost.of(
+        fma=fma,
+        loads=machine.exposed_share * fma * (c["mr"] + c["nr"]) / (c["mr"] * c["nr"]),
+        memory=machine.exposed_share * memory,
+        again=machine.exposed_share * again,
+        lanes=batch * m * n * lanes / machine.fma_per_cycle,
+        wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
+    )
+
+
+def apply(
+    sch: Schedule, found: Contraction, plan: DotTilesPlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
+    block = BlockRef(found.nest.name)
+    lanes = context.target.lanes(found.block.writes[0].buffer.dtype.bits)
+    (m,), (n,), (k,) = found.m, found.n, found.k
+    _, lane = sch.split(sch.get_loops(block)[k], [None, lanes])
+    sums = sch.rfactor(lane, len(found.block.writes[0].buffer.shape))
+    loops = sch.get_loops(block)
+    outer, summed = [loops[at] for at in found.batch], loops[-1]
+    rows, row = sch.split(loops[m], [None, plan.mr])
+    columns, column = sch.split(loops[n], [None, plan.nr])
+    sch.reorder(*outer, columns, rows, row, column, summed)
+    for loop in (row, column, summed):
+        sch.unroll(loop)
+    stores = results(sch, block, rows, plan.nr, plan.nr)
+    sch.set_scope(sums, 0, "local")
+    sch.compute_at(sums, rows)
+    all_loops = sch.get_loops(sums)
+    apart, *own = all_loops[all_loops.index(rows) + 1 :]
+    inside = [own[at] for at in found.batch]
+    sch.reorder(*inside, own[k], own[m], own[n], apart)
+    for loop in (own[m], own[n]):
+        sch.unroll(loop)
+    sch.vectorize(apart)
+    sch.decompose_reduction(sums, own[k])
+    if plan.parallel == N:
+        sch.parallel(fused(sch, [*outer, columns]))
+    return (block, sums, *stores)
+
+
+DOT_TILES = Rule("dot_tiles", DotTilesPlan, match, plans, cost, apply)
