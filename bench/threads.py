@@ -1,10 +1,13 @@
 """How work is shared out: GEMM and whole models on 1 to 16 threads, and on cores that others use.
 
     python bench/threads.py [--json FILE] [--threads 1 4 8 16] [--only NAME ...] [--zoo FOLDER]
+                            [--kernels]
     python bench/threads.py --busy [--peers NAME ...]
 
 f32 GEMM is compared with torch's at each number of threads; a model of the zoo shall not get slower
-with more threads, and three of them are to gain as much as the processor allows. With --busy every
+with more threads, and three of them are to gain as much as the processor allows. What that is, a
+loop tells that multiplies registers alone: cores that are two threads of one core gain less. With
+--kernels the kernels of each model are listed that lose most, over that gain. With --busy every
 core that ours and the peers run on has a spinning process beside them: what counts is how much of a
 core that is taken away keeps all others waiting. Numbers of threads beyond the machine's cores are
 left out.
@@ -30,6 +33,7 @@ import zoo
 from report import Figure
 from rich.console import Console
 from rich.progress import track
+from rich.table import Table
 
 from tilewright.codegen.build import build
 
@@ -37,6 +41,7 @@ SQUARES = (1024, 2048, 4096)
 GAINS = {"resnet50": 8.0, "mobilenet_v2": 6.0, "bert_base": 10.0}  # on 16 threads over one
 SLOWER = 1.05  # a model may take with more threads, over its best with fewer
 BUSY_THREADS = 2
+KERNELS = 12  # shown of a model
 
 
 # --------------------------------------------------------------------------- GEMM
@@ -77,14 +82,50 @@ def measure_gemm(threads: list[int]) -> list[Figure]:
 # --------------------------------------------------------------------------- models
 
 
-def measure_model(case: zoo.Case, threads: list[int], seconds: float, rounds: int) -> list[Figure]:
+def measure_peak(threads: list[int]) -> dict[int, float]:
+    """What the processor itself gains over one thread: multiply-adds of registers."""
+    runs = {n: gemm.peak_run(n, 50_000) for n in threads}
+    best = report.interleaved({str(n): run for n, (run, _) in runs.items()}, rounds=4)
+    rates = {n: flops / best[str(n)] for n, (_, flops) in runs.items()}
+    return {n: rate / rates[min(threads)] for n, rate in rates.items()}
+
+
+def kernel_times(contender: peers.Contender) -> dict[str, float]:
+    """Milliseconds by name; kernels of one name together."""
+    found: dict[str, float] = {}
+    for kernel in contender.ask("profile")["kernels"]:
+        found[kernel["kernel"]] = found.get(kernel["kernel"], 0.0) + kernel["ms"]
+    return found
+
+
+def show_kernels(title: str, few: dict[str, float], many: dict[str, float], gain: float) -> None:
+    """Where time beyond an even gain goes: kernels of few and many threads, worst first."""
+    lost = {name: ms - few.get(name, ms) / gain for name, ms in many.items()}
+    table = Table("kernel", "ms, fewest threads", "ms, most", "gain", "lost ms", title=title)
+    for name in sorted(many, key=lambda name: -lost[name])[:KERNELS]:
+        one = few.get(name, math.nan)  # other threads may have led to other kernels
+        row = f"{one:.3f}", f"{many[name]:.3f}", f"{one / many[name]:.1f}", f"{lost[name]:.3f}"
+        table.add_row(name, *row)
+    total = sum(many.values())
+    late = sum(ms for ms in lost.values() if ms > 0)
+    table.add_row("all", f"{sum(few.values()):.3f}", f"{total:.3f}", "", f"{late:.3f}")
+    Console(width=160).print(table)
+
+
+def measure_model(
+    case: zoo.Case, threads: list[int], options: argparse.Namespace, peak: dict[int, float]
+) -> list[Figure]:
     """One model by us, compiled for each number of threads, in turns."""
+    rounds, seconds = options.rounds, options.seconds
     running = {n: peers.Contender(zoo.OURS, case.model, case.inputs, n) for n in threads}
     times: dict[int, list[float]] = {n: [] for n in threads}
     try:
         for _ in range(rounds):
             for n, contender in running.items():
                 times[n] += contender.ask(f"run {seconds / rounds}")["times_ms"]
+        if options.kernels:
+            few, many = (kernel_times(running[n]) for n in (min(threads), max(threads)))
+            show_kernels(case.name, few, many, peak[max(threads)])
     finally:
         for contender in running.values():
             contender.stop()
@@ -148,9 +189,11 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     if options.busy:
         return measure_busy(options, cases)
     threads = sorted(n for n in options.threads if n <= len(os.sched_getaffinity(0)))
-    figures = [] if options.models_only else measure_gemm(threads)
+    peak = measure_peak(threads)
+    figures = [Figure(f"peak, {n} threads: gain", gain, "x") for n, gain in peak.items()]
+    figures += [] if options.models_only else measure_gemm(threads)
     for case in track(cases, "measuring", console=Console(stderr=True)):
-        figures += measure_model(case, threads, options.seconds, options.rounds)
+        figures += measure_model(case, threads, options, peak)
     return figures
 
 
@@ -159,6 +202,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--zoo", type=Path, default=zoo.DEFAULT, help="a folder of models")
     parser.add_argument("--only", nargs="*", help="names of models")
     parser.add_argument("--models-only", action="store_true", help="leave out GEMM")
+    parser.add_argument("--kernels", action="store_true", help="list those that gain least")
     parser.add_argument("--busy", action="store_true", help="cores that other processes use too")
     parser.add_argument("--peers", nargs="*", default=list(zoo.RIVALS), choices=list(peers.PEERS))
     parser.add_argument("--seconds", type=float, default=2.0, help="per contender and case")

@@ -153,7 +153,7 @@ def test_the_method_of_winograd_keeps_the_answer(seed):
         },
         "epilogue": pick.choice(list(EPILOGUES)),
         "bias": pick.random() < 0.7,
-        "dynamic": pick.choice(["", "", "batch"]),
+        "dynamic": pick.choice(["", "batch", "size"]),
         "constant": pick.random() < 0.8,
         "threads": pick.choice([1, 2]),
     }

@@ -10,7 +10,17 @@ import itertools
 
 from tilewright import sym, te
 from tilewright.base.dtype import F32, F64, I64, INDEX, DType
-from tilewright.lower.base import Lowering, Refusal, Use, item, placed, read_at, wide, wide_type
+from tilewright.lower.base import (
+    Lowering,
+    Refusal,
+    Use,
+    item,
+    placed,
+    read_at,
+    static,
+    wide,
+    wide_type,
+)
 from tilewright.sym import Expr
 from tilewright.te import Tensor
 
@@ -103,8 +113,31 @@ class Resize:
         start = _real(self.roi[at])
         return start, _real(self.roi[len(self.use["axes"]) + at]) - start
 
+    def is_kept(self, at: int) -> bool:
+        """Whether an axis is known to stay as it is."""
+        axis = self.use["axes"][at]
+        before, after = (sym.simplify(of[axis]) for of in (self.x.shape, self.use.shape))
+        is_stretched = self.scales is None and self.use["policy"] == "stretch"
+        return before is after and is_stretched and not self.use["crop"]
+
+    def order(self) -> list[int]:
+        """Positions of axes, those first that leave least to be done along the others.
+
+        Of axes that grow alike, the last comes first: it is read by lanes, each from its own place.
+        """
+
+        def growth(axis: int) -> float:
+            before, after = static(self.x.shape[axis]), static(self.use.shape[axis])
+            return after / before if before and after else 1.0
+
+        axes = self.use["axes"]
+        return sorted(range(len(axes)), key=lambda at: (growth(axes[at]), -axes[at]))
+
     def along(self, x: Tensor, at: int, places: Tensor, of: DType) -> Tensor:
-        """x resized along one axis: the weighted sum of the taps of each place."""
+        """x resized along one axis: the weighted sum of the taps of each place.
+
+        Weights and sources of all places stand side by side: a vector of places reads a vector.
+        """
         use = self.use
         axis = use["axes"][at]
         before, after = x.shape[axis], use.shape[axis]
@@ -120,7 +153,7 @@ class Resize:
         def step(k: Expr) -> Expr:
             return sym.sub(sym.add(k, 1), taps)
 
-        def weight(i: Expr, k: Expr) -> Expr:
+        def weight(k: Expr, i: Expr) -> Expr:
             place = places[i]
             low = te.floor(place)
             distance = _real(step(k)) - (place - low)
@@ -132,25 +165,28 @@ class Resize:
                 value = te.select(te.all(index >= 0, index < before), value, _real(0.0))
             return value
 
-        weights = te.compute((after, count), weight, name=f"{name}_weights")
+        weights = te.compute((count, after), weight, name=f"{name}_weights")
+        total: Tensor | None = None
         if use["exclude_outside"] or use["antialias"]:
             k = te.reduce_axis((0, count), name="k")
             raw = weights
-            total = te.compute((after,), lambda i: te.sum(raw[i, k], axis=k), name=f"{name}_total")
-            weights = te.compute(
-                (after, count), lambda i, k: raw[i, k] / total[i], name=f"{name}_shares"
-            )
+            total = te.compute((after,), lambda i: te.sum(raw[k, i], axis=k), name=f"{name}_total")
+
+        def share(k: Expr, i: Expr) -> Expr:
+            return te.cast(weights[k, i] if total is None else weights[k, i] / total[i], of)
+
+        shares = te.compute((count, after), share, name=f"{name}_shares")
+        lows = te.compute(
+            (after,), lambda i: te.cast(te.floor(places[i]), INDEX), name=f"{name}_lows"
+        )
         shape = placed(x.shape, axis, after)
 
         def element(*index: Expr) -> Expr:
             k = te.reduce_axis((0, count), name="k")
             i = index[axis]
-            source = _inside(te.cast(te.floor(places[i]), INDEX) + step(k), before)
-            return te.sum(
-                te.cast(read_at(x, placed(index, axis, source), axis), of)
-                * te.cast(weights[i, k], of),
-                axis=k,
-            )
+            source = _inside(lows[i] + step(k), before)
+            value = te.cast(read_at(x, placed(index, axis, source), axis), of)
+            return te.sum(value * shares[k, i], axis=k)
 
         return te.compute(shape, element, name=name)
 
@@ -181,8 +217,9 @@ def _resize(
     places = [resize.places(at) for at in range(len(axes))]
     made, of = x, wide_type(x.dtype) if x.dtype.is_float else F32
     if use["mode"] != "nearest":
-        for at in range(len(axes)):
-            made = resize.along(made, at, places[at], of)
+        for at in resize.order():
+            if not resize.is_kept(at):
+                made = resize.along(made, at, places[at], of)
 
     def element(*index: Expr) -> Expr:
         source, outside = list(index), []

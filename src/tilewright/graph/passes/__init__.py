@@ -24,6 +24,7 @@ from tilewright.graph.passes.lower_precision import (
 )
 from tilewright.graph.passes.match_signs import match_signs
 from tilewright.graph.passes.merge_common_subexpressions import merge_common_subexpressions
+from tilewright.graph.passes.merge_parallel_convolutions import merge_parallel_convolutions
 from tilewright.graph.passes.merge_parallel_matmuls import merge_parallel_matmuls
 from tilewright.graph.passes.prefer_integers import prefer_integers
 from tilewright.graph.passes.quantize_by_reciprocals import quantize_by_reciprocals
@@ -71,6 +72,7 @@ OPTIMIZED = (
     canonicalize,
     remove_dead_nodes,
     fold_batch_norm,
+    merge_parallel_convolutions,
     match_signs,
     fold_zero_points,
     sink_transposes,

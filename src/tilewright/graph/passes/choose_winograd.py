@@ -26,9 +26,8 @@ from tilewright.graph.costs import (
     note_choice,
 )
 from tilewright.graph.ir import Graph, Module, Node, Value
-from tilewright.graph.ops.layout import CHANNELS_LAST, channels_first
+from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.graph.visit import Instead, Rule, map_graphs, rewrite_by
-from tilewright.sym import Const
 
 LEAST_CHANNELS = {4: 64, 2: 1}  # summed over, for each tile, for the sake of accuracy
 WORTH = 1.1  # how many times faster the method must be
@@ -66,7 +65,7 @@ def choose_winograd(module: Module, ctx: PassContext) -> Module:
 
 
 def _channels(node: Node, constants: dict[Value, None], target: Target) -> int:
-    """Channels that a convolution sums over, if the method serves it and its sizes are known."""
+    """Channels that a convolution sums over, if the method serves it."""
     if node.op != "conv" or node.get("winograd", 0) or node.inputs[1] not in constants:
         return 0
     x, w = node.inputs[0], node.inputs[1]
@@ -81,9 +80,7 @@ def _channels(node: Node, constants: dict[Value, None], target: Target) -> int:
         return 0
     if weights[0] % target.lanes(32):
         return 0  # vectors of channels that are not full would be made element by element
-    height, width = channels_first(node.outputs[0].tensor.shape or ())[2:]
-    is_known = isinstance(height, Const) and isinstance(width, Const)
-    return weights[1] if is_known else 0
+    return weights[1]
 
 
 def best_tile(

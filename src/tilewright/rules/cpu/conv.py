@@ -78,9 +78,9 @@ def plans(found: Convolution, context: RuleContext) -> Space[ConvPlan] | None:
         },
         lambda columns: _legal(found, size, context, columns),
         stages=(
-            ("nr", "tile", "k_interleave"),
+            ("nr", "tile", "k_interleave", "skew_bytes"),
             ("oc_panels", "row_tiles", "parallel"),
-            ("panel_outermost", "k_unroll", "prefetch_weights", "skew_bytes"),
+            ("panel_outermost", "k_unroll", "prefetch_weights"),
         ),
     )
 
@@ -155,11 +155,13 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     streams = weights > max(l2.passing_bytes, size.image_bytes // 2)
     streams &= size.image_bytes < l2.kept_bytes
     streamed = streams & (in_chunk > 1)
-    outgrown = ~streams & (in_chunk * panel_bytes > l2.kept_bytes) & (in_chunk > 1)
+    outgrown = (in_chunk * panel_bytes > l2.kept_bytes) & (in_chunk > 1)
+    outgrown &= ~streams | (blocks > 1)
     again = (chunks - 1) * size.image_bytes * plain.batch / machine.l2.bytes_per_cycle
-    # Several chunks read a padded image that is made before all of them, in a region of its own.
-    padded = 0 if found.is_pointwise else 2 * size.image_bytes / machine.l2.bytes_per_cycle
-    region = 0 if found.is_pointwise else machine.wake_cycles
+    # Several chunks read a copy of the image, made before all of them in a region of its own.
+    is_copied = (c["skew_bytes"] > 0) | (not found.is_pointwise)
+    copied = is_copied * 2 * size.image_bytes * plain.batch / machine.l2.bytes_per_cycle
+    region = is_copied * machine.wake_cycles
     block_bytes = ((in_block * tiles[:, 1] - 1) * size.stride + size.reach) * size.row_bytes
     overflow = (block_bytes > l2.block_bytes) & (in_block > 1)
     halo = np.maximum(size.reach - size.stride, 0) * size.row_bytes * plain.batch
@@ -169,19 +171,19 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
         chunks=fma * TIE_SHARE * streamed
         + np.where(outgrown, weights * blocks / machine.scattered_bytes_per_cycle, 0)
         + np.where(streams, 0, machine.exposed_share * again)
-        + (chunks > 1) * (padded + region * c["parallel"]),
+        + np.where(
+            chunks > 1, copied + region * c["parallel"], found.is_pointwise * copied / workers
+        ),
+        conflicts=critical * _conflicts(found, c, context, positions),
         rows=blocks * (machine.exposed_share * halo / machine.l2.bytes_per_cycle + TIE_SHARE)
         + np.where(overflow, size.image_bytes / machine.scattered_bytes_per_cycle, 0)
         + fma * TIE_SHARE * ((c["parallel"] == 1) & (units < 2 * context.threads)),
-        details=fma
-        * TIE_SHARE
-        * _misfits(found, size, c, context, (tiles, positions, panel_bytes)),
+        details=fma * TIE_SHARE * _misfits(size, c, context, (tiles, positions, panel_bytes)),
         unroll=fma * TIE_SHARE / c["k_unroll"],
     )
 
 
 def _misfits(
-    found: Convolution,
     size: Sizes,
     c: Columns,
     context: RuleContext,
@@ -197,15 +199,28 @@ def _misfits(
         machine.fma_per_cycle
     )
     in_l1 = (panel_bytes <= machine.l1d.kept_bytes + machine.l1d.passing_bytes) & hungry
-    period = machine.l1d.period_bytes
-    skew = int(max(c["skew_bytes"].max(initial=0), 0))
-    shared = math.gcd(skew * found.strides[-1], period) if skew else 0
-    crowded = positions * shared > machine.l1d.same_set_lines * period
     return as_flags(
         (c["panel_outermost"] == 1) != in_l1,
         (c["prefetch_weights"] > 0) != once,
-        (c["skew_bytes"] > 0) != crowded,
+        c["skew_bytes"] > 0,
     )
+
+
+def _conflicts(found: Convolution, c: Columns, context: RuleContext, positions: Column) -> Column:
+    """How much longer multiply-adds take where pixels of a tile compete for the sets of L1.
+
+    Every step then reads a line of each of them from L2.
+    """
+    machine, pixel = context.target.machine, found.x.buffer.shape[-1]
+    if not isinstance(pixel, Const):
+        return np.zeros(len(positions))
+    period = machine.l1d.period_bytes
+    apart = int(pixel.value) * found.x.buffer.dtype.size_bytes * found.strides[-1]
+    is_crowded = positions * math.gcd(apart, period) > machine.l1d.same_set_lines * period
+    line_cycles = machine.l1d.line_bytes / machine.l2.bytes_per_cycle
+    longer = np.maximum(line_cycles * machine.fma_per_cycle / c["nr"] - 1, 0)
+    conflicts: Column = np.where(is_crowded & (c["skew_bytes"] == 0), longer, 0)
+    return conflicts
 
 
 CONV = Rule("conv", ConvPlan, match, plans, cost, apply)

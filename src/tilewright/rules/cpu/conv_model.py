@@ -19,7 +19,6 @@ from tilewright.base.machine import Machine
 from tilewright.base.target import Target
 from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.cpu.gemm_model import step_cycles
-from tilewright.rules.match.nest import DYNAMIC_SPATIAL
 from tilewright.rules.space import Column
 
 
@@ -83,7 +82,7 @@ def tile_cycles(
         rate = np.where(is_whole, machine.memory_bytes_per_cycle, machine.scattered_bytes_per_cycle)
         cycles = np.maximum(cycles, weights / rate)
     guarded = np.array([0, *problem.is_dynamic])
-    share = 1 + guarded_times(machine) * np.sum(guarded * (tiles - 1) / 2, axis=1) / DYNAMIC_SPATIAL
+    share = 1 + guarded_times(machine) * np.sum(guarded * (tiles - 1) / 2 / extents, axis=1)
     tails = np.sum(rest > 0, axis=1) + (problem.vectors % nr > 0)
     found: Column = cycles * share * (1 + TIE_SHARE * tails)
     return found

@@ -22,8 +22,7 @@ def apply(
     made = Tiling.of(plan, size)
     block = BlockRef(found.nest.name)
     padding = padding_of(sch, found)
-    is_copied = padding is not None or plan.prefetch_weights or not found.is_pointwise
-    if plan.skew_bytes and is_copied:
+    if plan.skew_bytes:
         padding = _skewed(sch, padding, found, plan, size.lanes)
     packed = _weights(sch, block, found, made)
     sums = _interleave(sch, block, found, plan) if plan.k_interleave > 1 else block
@@ -72,7 +71,7 @@ def apply(
         attempt(sch, sch.prefetch, sums, weights, inner, ahead, step, True)
     elif made.is_chunked:  # they exceed L2: prefetch those of the next chunk meanwhile
         attempt(sch, sch.prefetch, sums, weights, chunk, 1, inner)
-    elif found.is_pointwise:  # the image itself is read: prefetch the next pixels
+    elif found.is_pointwise and padding is None:  # the image is read: prefetch its next pixels
         image = read_index(sch, sums, found.x.buffer)
         attempt(sch, sch.prefetch, sums, image, tiles[-1], 1, inner, True)
     if plan.parallel:

@@ -109,17 +109,27 @@ class Sizes:
     depth: int
     lanes: int
     item_bytes: int
+    is_dynamic: bool  # rows and columns of tiles are not known
 
     @staticmethod
     def of(parts: Parts, context: RuleContext) -> Sizes:
         product = parts.product
         dtype = product.block.writes[0].buffer.dtype
         lanes = context.target.lanes(dtype.bits)
-        *_, tall, wide, out = (product.assumed(at, DYNAMIC_SPATIAL) for at in product.spatial)
-        depth = product.assumed(product.reduce[0], DYNAMIC_SPATIAL)
-        batch = product.assumed(2, 1)
-        vectors = ceil_div(out, lanes)
-        return Sizes(parts.size, batch, tall, wide, vectors, depth, lanes, dtype.size_bytes)
+        *_, tall, wide, out = product.spatial
+        tiles = ceil_div(DYNAMIC_SPATIAL, parts.tile)
+        vectors = ceil_div(product.assumed(out, DYNAMIC_SPATIAL), lanes)
+        return Sizes(
+            side=parts.size,
+            batch=product.assumed(2, 1),
+            tall=product.assumed(tall, tiles),
+            wide=product.assumed(wide, tiles),
+            vectors=vectors,
+            depth=product.assumed(product.reduce[0], DYNAMIC_SPATIAL),
+            lanes=lanes,
+            item_bytes=dtype.size_bytes,
+            is_dynamic=product.is_dynamic((tall, wide)),
+        )
 
     @property
     def weights_bytes(self) -> int:
@@ -206,9 +216,11 @@ def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
         legal: Column = fits < target.vector_registers + (c["once"] == 0)
         legal &= c["tile_rows"] <= c["rows"]
         # Of a block whose rows register tiles do not divide, the last would reach into the next.
-        legal &= (c["rows"] % c["tile_rows"] == 0) | (c["rows"] == size.tall)
-        legal &= (c["tile_rows"] == 1) | (c["tile_columns"] == size.wide)
-        whole = (positions == size.tall * size.wide) & (c["rows"] == size.tall) & is_single
+        whole = (c["rows"] == size.tall) & (not size.is_dynamic)
+        legal &= (c["rows"] % c["tile_rows"] == 0) | whole
+        wide = (c["tile_columns"] == size.wide) & (not size.is_dynamic)
+        legal &= (c["tile_rows"] == 1) | wide
+        whole &= (positions == size.tall * size.wide) & is_single
         legal &= (c["once"] == 0) | (whole & exceeds(size, target))
         panels = ceil_div(size.vectors, c["nr"])
         legal &= (c["parallel"] != PANELS) | (c["once"] == 1) | (panels >= context.threads)
@@ -249,7 +261,8 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     size, machine, threads = Sizes.of(parts, context), context.target.machine, context.threads
     rows = c["rows"]
     blocks = ceil_div(size.tall, rows)
-    one = Problem(1, (1, size.wide), size.vectors, size.depth, 1, (False, False), is_grouped=False)
+    dynamic = (False, size.is_dynamic)
+    one = Problem(1, (1, size.wide), size.vectors, size.depth, 1, dynamic, is_grouped=False)
     tiles = np.stack([np.ones_like(rows), c["tile_rows"], c["tile_columns"]], axis=1)
     extents = np.stack([np.ones_like(rows), rows, np.full_like(rows, size.wide)], axis=1)
     products = tile_cycles(one, c["nr"], tiles, context.target, extents)

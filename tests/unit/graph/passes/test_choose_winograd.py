@@ -10,7 +10,7 @@ from tilewright.driver.costs import KernelCosts
 from tilewright.driver.kernels import KernelSetting
 from tilewright.graph import Builder, TensorType, interpret
 from tilewright.graph.passes.choose_winograd import choose_winograd
-from tilewright.sym import const
+from tilewright.sym import const, size
 
 SERVER = Target.parse("x86_64-linux-gnu -mcpu=sapphirerapids")
 
@@ -26,6 +26,16 @@ def model(size, channels, out, kernel=3, stride=1, layout="channels_last", other
     pad = kernel // 2
     window = {"strides": (stride,) * 2, "pads": (pad,) * 4, "dilations": (1, 1)}
     return b.module(b.add("conv", x, w, layout=layout, **window))
+
+
+def dynamic_model(channels, out):
+    """A convolution of an image of any height and width."""
+    b = Builder()
+    dims = (const(1), size("h"), size("v"), const(channels))
+    x = b.param("x", TensorType(F32, dims))
+    w = b.constant(np.ones((out, channels, 3, 3), np.float32))
+    window = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1)}
+    return b.module(b.add("conv", x, w, layout="channels_last", **window))
 
 
 def chosen(module, target=SERVER):
@@ -46,6 +56,11 @@ def chosen(module, target=SERVER):
 )
 def test_the_tile_follows_from_the_sizes(size, channels, out, tile):
     assert chosen(model(size, channels, out)) == tile
+
+
+def test_images_of_any_size_are_priced_as_known_ones_are():
+    assert chosen(dynamic_model(128, 128)) == 4
+    assert chosen(dynamic_model(3, 64)) == 0
 
 
 def test_weights_that_do_not_wait_in_the_cache_take_time():
