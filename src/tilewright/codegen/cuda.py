@@ -15,6 +15,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.dtype import DType, from_numpy
 from tilewright.base.errors import UserError, UserTypeError
+from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.codegen.launches import Kernel, box_of, launches, matrix_of
 from tilewright.codegen.nvptx import ARGUMENT_ALIGN, DeviceCode, device_code
@@ -34,6 +35,7 @@ class CudaFunction:
     function: Function  # of stage device
     target: Target
     code: DeviceCode
+    starts_early: bool = True
     _module: cuda.Module | None = field(default=None, repr=False)
 
     def __call__(self, *args: Any, stream: int = 0) -> None:
@@ -60,6 +62,7 @@ class CudaFunction:
                 [*pointers, *(numbers[var] for var in kernel.scalars), *maps],
                 shared_bytes=kernel.shared_bytes,
                 stream=stream,
+                is_early=kernel.can_start_early and self.starts_early,
             )
         for buffer, host in copies.items():
             cuda.to_host(arrays[buffer], host, stream)
@@ -147,7 +150,7 @@ class CudaFunction:
 def build_cuda(fn: Function, target: str | Target = "cuda") -> CudaFunction:
     """Compile a scheduled or device function for an NVIDIA GPU; needs no GPU itself."""
     chosen = Target.parse(target)
-    device = lower(fn, "gpu") if fn.stage == ir.SCHEDULED else fn
+    device = lower(fn, "gpu", PassContext(target=chosen)) if fn.stage == ir.SCHEDULED else fn
     return CudaFunction(device, chosen, device_code(device, chosen))
 
 

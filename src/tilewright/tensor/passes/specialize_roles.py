@@ -15,6 +15,9 @@ matrix has fewer, are set to zero once, before the roles part: copies that bring
 longer than those of rows that are there. A tile that is copied outside of the loop, once for
 all of its iterations, has a pair of barriers of its own, `ready` and `free`.
 
+Where kernels start before those they depend on have ended, every role waits for these by itself: the
+producer when the copies of weights into all slots of the first round are under way.
+
 Of two consumers that do more than multiply, the second begins half a step behind the first: then
 one has the matrix units while the other works on its scores. Side by side they would stay so.
 """
@@ -28,6 +31,7 @@ from tilewright.base.dtype import BOOL, U64
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext
 from tilewright.sym import ONE, ZERO, Const, Expr, Var
+from tilewright.tensor.dependent_launch import FEATURE, WAIT, weights_of
 from tilewright.tensor.ir import (
     SERIAL,
     THREAD,
@@ -69,7 +73,8 @@ PRODUCER_REGISTERS, MOST_REGISTERS = 40, 240
 def specialize_roles(fn: Function, ctx: PassContext) -> Function:
     if not any(_slots(stmt) for stmt in walk(fn.body)):
         return fn
-    body = _Kernels()(fn.body)
+    is_early = ctx.target is not None and ctx.target.has(FEATURE)
+    body = _Kernels(weights_of(fn) if is_early else None)(fn.body)
     assert body is not None
     return replace(fn, body=body)
 
@@ -92,13 +97,19 @@ def _slots(stmt: Stmt) -> int:
 class _Kernels(Rewriter):
     tracks = False
 
+    def __init__(self, weights: set[Buffer] | None) -> None:
+        super().__init__()
+        self.weights = weights  # None: kernels start one after the other
+
     def visit_for(self, loop: For) -> Stmt | None:
         if loop.kind != THREAD:
             return super().visit_for(loop)
-        return _specialized(loop) if any(_slots(stmt) for stmt in walk(loop)) else loop
+        if not any(_slots(stmt) for stmt in walk(loop)):
+            return loop
+        return _specialized(loop, self.weights)
 
 
-def _specialized(kernel: For) -> Stmt:
+def _specialized(kernel: For, weights: set[Buffer] | None) -> Stmt:
     nest: list[For] = []
     body: Stmt = kernel
     while isinstance(body, For) and body.kind == THREAD:
@@ -115,7 +126,8 @@ def _specialized(kernel: For) -> Stmt:
     count = int(str(sym.simplify(groups.extent))) if groups is not None else 1
     among = groups.var if groups is not None else sym.var("group")
     lane = axes["threadIdx.x"].var if "threadIdx.x" in axes else sym.var("lane")
-    made = _Roles(kernel, body, count).program(among, lane)
+    spans = {loop.var: (loop.start, loop.stop) for loop in nest}
+    made = _Roles(kernel, body, count, spans, weights).program(among, lane)
     inner = For(among, ZERO, sym.const(count + 1), made, THREAD, "threadIdx.y", (), kernel.loc)
     result: Stmt = For(
         lane, ZERO, sym.const(GROUP_THREADS), inner, THREAD, "threadIdx.x", (), kernel.loc
@@ -191,7 +203,14 @@ def _check(kernel: For, body: Stmt, axes: dict[str, For]) -> None:
 class _Roles:
     """The two programs of one kernel."""
 
-    def __init__(self, kernel: For, body: Stmt, groups: int) -> None:
+    def __init__(
+        self,
+        kernel: For,
+        body: Stmt,
+        groups: int,
+        spans: dict[Var, tuple[Expr, Expr]],
+        weights: set[Buffer] | None,
+    ) -> None:
         loops = _path_to_ring(body)
         if loops is None:
             raise Unsupported(
@@ -200,9 +219,10 @@ class _Roles:
                 kernel.loc,
                 help="specialize a loop around bulk copies and what uses their tiles",
             )
-        self.body, self.groups = body, groups
-        self.ring = loops[-1]
+        self.body, self.groups, self.weights = body, groups, weights
+        self.loops, self.ring = loops, loops[-1]
         self.slots = _slots(self.ring)
+        self.ahead = self._steps_ahead(spans)
         tiles = [
             stmt.buffer
             for stmt in walk(body)
@@ -226,6 +246,7 @@ class _Roles:
             if loop is self.ring:
                 self.turn = sym.simplify(sym.floormod(step, 2))
             step = sym.add(sym.mul(step, loop.extent), sym.sub(loop.var, loop.start))
+        self.step = step
         self.slot = sym.simplify(sym.floormod(step, self.slots))
         self.phase = sym.simplify(sym.floormod(sym.floordiv(step, self.slots), 2))
 
@@ -234,9 +255,11 @@ class _Roles:
         share = (REGISTERS - PRODUCER_REGISTERS) // self.groups // 8 * 8
         take = _call("registers.take", sym.const(min(MOST_REGISTERS, share)))
         give = _call("registers.give", sym.const(PRODUCER_REGISTERS))
-        producer = self._producer()
-        alone = If(sym.lt(lane, 1), producer, None, self.ring.loc)
-        consumers = seq(take, self._consumer(among))
+        producer: list[Stmt] = [self._alone(lane, part) for part in self._producer()]
+        consumer = self._consumer(among)
+        if self.weights is not None:
+            producer.insert(len(producer) - 1, Eval(WAIT, self.ring.loc))
+            consumer = seq(Eval(WAIT, self.ring.loc), consumer)
         arrivals = sym.const(GROUP_WARPS * self.groups)
         early = [
             _call("mbarrier.init", Address(self.ready, (ZERO,)), ONE, ONE),
@@ -248,7 +271,9 @@ class _Roles:
             *(early if self.early else ()),
             *self._clears(),
             Eval(BARRIER, self.ring.loc),
-            If(sym.lt(among, self.groups), consumers, seq(give, alone), self.ring.loc),
+            If(
+                sym.lt(among, self.groups), seq(take, consumer), seq(give, *producer), self.ring.loc
+            ),
         )
         barriers = (self.full, self.empty, *((self.ready, self.free) if self.early else ()))
         for buffer in (*self.kept, *self.tiles.values(), *barriers):
@@ -309,10 +334,56 @@ class _Roles:
             return Address(self.tiles[expr.buffer], (self.slot, *expr.index))
         return expr
 
-    def _producer(self) -> Stmt:
+    def _alone(self, lane: Var, stmt: Stmt) -> Stmt:
+        return If(sym.lt(lane, 1), stmt, None, self.ring.loc)
+
+    def _steps_ahead(self, spans: dict[Var, tuple[Expr, Expr]]) -> int:
+        """The first iterations whose weights are copied before the kernel waits for others."""
+        copies = [stmt for stmt in walk(self.ring) if _is_copy(stmt)]
+        plain = not any(isinstance(stmt, (If, Let)) for stmt in walk(self.ring))
+        extents = [sym.simplify(loop.extent) for loop in self.loops]
+        ctx = sym.EMPTY.bind_all(spans)
+        some = all(sym.prove(sym.le(ONE, extent), ctx) for extent in extents)
+        if not plain or not some or not any(self._is_weight(stmt) for stmt in copies):
+            return 0
+        steps = extents[-1]
+        return min(self.slots, int(steps.value)) if isinstance(steps, Const) else 0
+
+    def _is_weight(self, stmt: Stmt) -> bool:
+        assert isinstance(stmt, Eval)
+        assert isinstance(stmt.value, Call)
+        source = stmt.value.args[1]
+        assert isinstance(source, Address)
+        return self.weights is not None and source.buffer in self.weights
+
+    def _producer(self) -> list[Stmt]:
+        """The copies; those of weights for the first iterations before all others."""
         kept = self._copies(self.body)
         assert kept is not None
-        return fresh_copy(kept)
+        parts = [kept]
+        if self.ahead:
+            first = sym.var("first")
+            size = _copied_bytes(self._copied(self.ring.body))
+            expect = _call("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
+            weights = seq(expect, self._copied(self.ring.body, weights=True))
+            starts: dict[Var, Expr] = {loop.var: loop.start for loop in self.loops}
+            starts[self.ring.var] = sym.add(self.ring.start, first)
+            body = substitute(weights, starts)
+            loop = For(first, ZERO, sym.const(self.ahead), body, SERIAL, "", (), self.ring.loc)
+            parts.insert(0, loop)
+        return [fresh_copy(part) for part in parts]
+
+    def _copied(self, stmt: Stmt, weights: bool | None = None) -> Stmt:
+        """The copies of weights, of all else, or all."""
+
+        def rule(each: Stmt) -> Stmt | None:
+            other = _is_copy(each) and weights is not None and self._is_weight(each) != weights
+            return None if other else each
+
+        some = rewrite(stmt, rule)
+        made = None if some is None else self._copies(some)
+        assert made is not None
+        return made
 
     def _copies(self, stmt: Stmt) -> Stmt | None:
         """The statement with its copies alone, and the loops and conditions around them."""
@@ -343,6 +414,11 @@ class _Roles:
                 other = sym.sub(ONE, self.phase)
                 wait = _call("mbarrier.wait", Address(self.empty, (self.slot,)), other)
                 expect = _call("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
+                if self.ahead:
+                    weights = seq(wait, expect, self._copied(stmt.body, weights=True))
+                    again = If(sym.le(sym.const(self.ahead), self.step), weights, None, stmt.loc)
+                    body = seq(again, self._copied(stmt.body, weights=False))
+                    return replace(stmt, body=body, annotations=())
                 return replace(stmt, body=seq(wait, expect, body), annotations=())
             return stmt.with_children((body,))
         return None
