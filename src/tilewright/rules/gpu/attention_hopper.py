@@ -34,6 +34,7 @@ FEATURE, REDUCER = "wgmma", "online_softmax"
 KEYS = (STREAMED_KEYS, STREAMED_KEYS // 2)  # candidates, that a step takes
 GROUPS = (2, 1)  # candidates, warpgroups of 64 queries
 SLOTS = (2, 3, 4)  # candidates, tiles of keys and values in shared memory
+STAYS = (1, 0)  # candidates, whether blocks stay for all tiles of queries
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Plan:
     groups: int
     keys: int
     slots: int
+    stays: int = 0  # whether a block takes tile after tile, as many as multiprocessors
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         result: Column = whole & (rows * width + hopper.BESIDE_BYTES // 2 <= sm.shared_bytes)
         return result
 
-    return Space(Plan, {"groups": GROUPS, "keys": KEYS, "slots": SLOTS}, legal)
+    return Space(Plan, {"groups": GROUPS, "keys": KEYS, "slots": SLOTS, "stays": STAYS}, legal)
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -149,7 +151,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     each = np.where(c["slots"] >= LEAST_SLOTS, np.minimum(apart, together), apart)
     return Cost.of(
         steps=waves * steps * np.maximum(each, waiting),
-        start=waves * 2.0 * sm.global_latency_cycles,
+        # Who stays has the next tile on its way while results of the last are stored.
+        start=np.where(c["stays"] == 1, 1, waves) * 2.0 * sm.global_latency_cycles,
         late=waves * steps * 30.0 / c["slots"],  # keys that come late now and then
     )
 
@@ -161,10 +164,10 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     """The schedule of a plan."""
     point = sch.checkpoint()
     try:
-        return _streamed(sch, found, plan, _direct(sch, found))
+        return _streamed(sch, found, plan, context, _direct(sch, found))
     except ScheduleError:
         sch.restore(point)
-    return _streamed(sch, found, plan, _copied(sch, found))
+    return _streamed(sch, found, plan, context, _copied(sch, found))
 
 
 @dataclass(frozen=True)
@@ -177,7 +180,9 @@ class Copies:
     folded: tuple[BlockRef, ...] = ()
 
 
-def _streamed(sch: Schedule, found: Found, plan: Plan, copies: Copies) -> tuple[BlockRef, ...]:
+def _streamed(
+    sch: Schedule, found: Found, plan: Plan, context: RuleContext, copies: Copies
+) -> tuple[BlockRef, ...]:
     s, t, o = found.products, found.scores, found.values
     q, k, v = copies.queries, copies.keys, copies.values
     result = _absorb(sch, found.result)
@@ -215,7 +220,9 @@ def _streamed(sch: Schedule, found: Found, plan: Plan, copies: Copies) -> tuple[
     attend = hopper.attend_of(found.dtype, plan.keys, found.features)
     sch.tensorize(sch.get_loops(o)[-3], attend)
     sch.tensorize(sch.get_loops(first)[-2], attend)
-    sch.specialize(step, plan.slots, 0)
+    tiles = found.batch * (found.rows // (hopper.M * plan.groups))
+    blocks = min(tiles, multiprocessor_of(context.target).count) if plan.stays else 0
+    sch.specialize(step, plan.slots, blocks)
     return (*copies.folded, s, t, o, q, k, v, start, first, result)
 
 

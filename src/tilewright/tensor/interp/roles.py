@@ -38,6 +38,7 @@ from tilewright.tensor.ir import (
     Function,
     If,
     Let,
+    Load,
     Seq,
     Stmt,
     Store,
@@ -48,6 +49,7 @@ from tilewright.tensor.scopes import GLOBAL
 from tilewright.tensor.visit import exprs, replace_buffers, rewrite, substitute, walk
 
 ROW_BYTES, M = 128, 64
+COUNT_SCOPE = "local"  # of what a role counts, alike in all of its threads
 SHARED_ROWS = 16  # of a tile that 128 threads copy at a time
 ROLES = ("mbarrier.", "cp.async.", "mma.")  # of calls that threads make together
 Clock = dict[object, int]
@@ -360,6 +362,10 @@ class _Block:
 
     def _run(self, stmt: Stmt, agent: _Agent) -> Wait:
         env = agent.env
+        if isinstance(stmt, Store) and stmt.buffer.scope == COUNT_SCOPE:
+            place = _value(stmt.index[0], env)
+            agent.sums[stmt.buffer][place] = self._number(stmt.value, agent)
+            return
         if stmt not in self.plain:
             self.plain[stmt] = _is_plain(stmt)
         if self.plain[stmt]:
@@ -385,7 +391,7 @@ class _Block:
                 elif otherwise is not None:
                     yield from self._run(otherwise, agent)
             case Let(var=var, value=value, body=body):
-                env[var] = _value(value, env)
+                env[var] = self._number(value, agent)
                 yield from self._run(body, agent)
             case Alloc(buffer=buffer, body=body):
                 self._allocate(buffer, agent)
@@ -397,6 +403,16 @@ class _Block:
                     "TW2430", f"a role cannot run {type(stmt).__name__} statements", stmt.loc
                 )
 
+    def _number(self, expr: Expr, agent: _Agent) -> int:
+        """The value of an expression that may read what the role counts."""
+
+        def rule(node: Expr) -> Expr:
+            if not isinstance(node, Load):
+                return node
+            return sym.const(int(agent.sums[node.buffer][_value(node.index[0], agent.env)]))
+
+        return _value(sym.rewrite(expr, rule), agent.env)
+
     def _allocate(self, buffer: Buffer, agent: _Agent) -> None:
         size = 1
         for dim in buffer.shape:
@@ -405,7 +421,8 @@ class _Block:
             if buffer not in self.memory:
                 self.memory[buffer] = np.zeros(size, buffer.dtype.numpy)
         else:
-            agent.sums[buffer] = np.full(size, np.nan, buffer.dtype.numpy)
+            unset = 0 if buffer.scope == COUNT_SCOPE else np.nan
+            agent.sums[buffer] = np.full(size, unset, buffer.dtype.numpy)
 
     def _call(self, call: Call, agent: _Agent, loc: Loc) -> Wait:
         args, env = call.args, agent.env

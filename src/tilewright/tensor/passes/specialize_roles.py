@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright import sym
-from tilewright.base.dtype import BOOL, U64
+from tilewright.base.dtype import BOOL, INDEX, U64
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext
 from tilewright.sym import ONE, ZERO, Const, Expr, Var
@@ -44,8 +44,10 @@ from tilewright.tensor.ir import (
     Function,
     If,
     Let,
+    Load,
     Seq,
     Stmt,
+    Store,
     annotation,
     seq,
 )
@@ -118,10 +120,8 @@ def _specialized(kernel: For, weights: set[Buffer] | None) -> Stmt:
     axes = {loop.thread: loop for loop in nest}
     _check(kernel, body, axes)
     blocks = max(_plan(stmt)[1] for stmt in walk(body))
-    if blocks:
-        nest, body = _persistent(nest, body, blocks)
-    else:
-        nest, body = _longest_first(nest, _backwards(body))
+    body = _backwards(body)
+    nest, body = _persistent(nest, body, blocks) if blocks else _longest_first(nest, body)
     groups = axes.get("threadIdx.y")
     count = int(str(sym.simplify(groups.extent))) if groups is not None else 1
     among = groups.var if groups is not None else sym.var("group")
@@ -140,18 +140,33 @@ def _specialized(kernel: For, weights: set[Buffer] | None) -> Stmt:
 
 def _persistent(nest: list[For], body: Stmt, blocks: int) -> tuple[list[For], Stmt]:
     """Fewer blocks than tiles: each takes tile after tile, so that copies for the next one run
-    while results of the last are stored."""
+    while results of the last are stored. Where some tiles have more steps than others, the order of
+    blocks alternates: who had more of one wave has less of the next."""
     made = []
     for loop in nest:
         if loop.thread == "blockIdx.x":
             stay, wave = sym.var(loop.var.name), sym.var("wave")
-            tile = sym.add(sym.mul(wave, blocks), stay)
-            left = sym.sub(sym.add(loop.extent, blocks - 1), stay)
+            place: Expr = stay
+            last: Expr = stay
+            if any(sym.uses_var(ring.extent, {loop.var}) for ring in _rings(body)):
+                back = sym.sub(blocks - 1, stay)
+                place = _alternating(wave, stay, back)
+                last = _alternating(sym.floordiv(loop.extent, blocks), stay, back)
+            tile = sym.add(sym.mul(wave, blocks), place)
+            left = sym.sub(sym.add(loop.extent, blocks - 1), last)
             body = substitute(body, {loop.var: sym.add(tile, loop.start)})
             body = For(wave, ZERO, sym.floordiv(left, blocks), body, SERIAL, "", (), loop.loc)
             loop = replace(loop, var=stay, start=ZERO, stop=sym.const(blocks))
         made.append(loop)
     return made, body
+
+
+def _alternating(wave: Expr, even: Expr, odd: Expr) -> Expr:
+    return sym.select(sym.eq(sym.floormod(wave, 2), ZERO), even, odd)
+
+
+def _rings(body: Stmt) -> list[For]:
+    return [stmt for stmt in walk(body) if isinstance(stmt, For) and _slots(stmt)]
 
 
 def _backwards(body: Stmt) -> Stmt:
@@ -172,7 +187,7 @@ def _backwards(body: Stmt) -> Stmt:
 def _longest_first(nest: list[For], body: Stmt) -> tuple[list[For], Stmt]:
     """Blocks with more to do the later they come, of a causal mask, start from the last one: none
     of them is left over at the end."""
-    rings = [stmt for stmt in walk(body) if isinstance(stmt, For) and _slots(stmt)]
+    rings = _rings(body)
     blocks = [loop for loop in nest if loop.thread == "blockIdx.x"]
     if len(blocks) != 1 or not any(sym.uses_var(ring.extent, {blocks[0].var}) for ring in rings):
         return nest, body
@@ -246,6 +261,10 @@ class _Roles:
             if loop is self.ring:
                 self.turn = sym.simplify(sym.floormod(step, 2))
             step = sym.add(sym.mul(step, loop.extent), sym.sub(loop.var, loop.start))
+        self.before: Var | None = None  # iterations of the loop before it began this time
+        if sym.uses_var(self.ring.extent, {loop.var for loop in loops}):
+            self.before = sym.var("before")
+            step = sym.add(self.before, sym.sub(self.ring.var, self.ring.start))
         self.step = step
         self.slot = sym.simplify(sym.floormod(step, self.slots))
         self.phase = sym.simplify(sym.floormod(sym.floordiv(step, self.slots), 2))
@@ -305,7 +324,7 @@ class _Roles:
         return [If(sym.eq(among, 1), behind, None, self.ring.loc)]
 
     def _consumer(self, among: Var) -> Stmt:
-        lag = self._lag(among)
+        lag, count = self._lag(among), _Count(self.before, self.ring)
 
         def rule(stmt: Stmt) -> Stmt | None:
             if isinstance(stmt, Alloc) and (stmt.buffer in self.tiles or stmt.buffer in self.kept):
@@ -319,15 +338,15 @@ class _Roles:
                 if can_stagger(stmt, self.slots):
                     ring = staggered(stmt, wait, done, self._versioned)
                 if not self.early:
-                    return seq(*lag, ring)
+                    return count.after(seq(*lag, ring))
                 ready = _call("mbarrier.wait", Address(self.ready, (ZERO,)), self.turn)
                 over = _call("mbarrier.arrive", Address(self.free, (ZERO,)))
-                return seq(ready, *lag, ring, over)
+                return count.after(seq(ready, *lag, ring, over))
             return stmt
 
         body = rewrite(self.body, rule, self._versioned)
         assert body is not None
-        return body
+        return count.around(body)
 
     def _versioned(self, expr: Expr) -> Expr:
         if isinstance(expr, Address) and expr.buffer in self.tiles:
@@ -358,9 +377,10 @@ class _Roles:
 
     def _producer(self) -> list[Stmt]:
         """The copies; those of weights for the first iterations before all others."""
+        self.count = _Count(self.before, self.ring)
         kept = self._copies(self.body)
         assert kept is not None
-        parts = [kept]
+        parts = [self.count.around(kept)]
         if self.ahead:
             first = sym.var("first")
             size = _copied_bytes(self._copied(self.ring.body))
@@ -419,7 +439,8 @@ class _Roles:
                     again = If(sym.le(sym.const(self.ahead), self.step), weights, None, stmt.loc)
                     body = seq(again, self._copied(stmt.body, weights=False))
                     return replace(stmt, body=body, annotations=())
-                return replace(stmt, body=seq(wait, expect, body), annotations=())
+                ring = replace(stmt, body=seq(wait, expect, body), annotations=())
+                return self.count.after(ring)
             return stmt.with_children((body,))
         return None
 
@@ -463,6 +484,28 @@ class _Roles:
         assert isinstance(target, Address)
         self.short[self.tiles[target.buffer]] = filled, rows
         return sym.const(filled)
+
+
+class _Count:
+    """A role's count of iterations, where it is no formula of the loops around: those of other
+    tiles are other numbers."""
+
+    def __init__(self, before: Var | None, ring: For) -> None:
+        self.before, self.ring = before, ring
+        self.steps = Buffer("steps", (ONE,), INDEX, "local")
+
+    def after(self, loop: Stmt) -> Stmt:
+        """The loop, and the count behind it."""
+        if self.before is None:
+            return loop
+        more = sym.add(self.before, self.ring.extent)
+        counted = seq(loop, Store(self.steps, (ZERO,), more))
+        return Let(self.before, Load(self.steps, (ZERO,)), counted)
+
+    def around(self, body: Stmt) -> Stmt:
+        if self.before is None:
+            return body
+        return Alloc(self.steps, seq(Store(self.steps, (ZERO,), ZERO), body))
 
 
 def _path_to_ring(body: Stmt) -> list[For] | None:
