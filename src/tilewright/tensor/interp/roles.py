@@ -695,17 +695,17 @@ class _Block:
         sums += a @ boxes.reshape(-1, depth, depth).swapaxes(0, 1).reshape(depth, n)
 
     def _attend(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
-        scores, values, top, total, sums, keys, features = args
-        left = self._powers((scores, top, total, sums, keys, features), agent)
+        scores, values, top, total, sums, keys, features, *scale = args
+        left = self._powers((scores, top, total, sums, keys, features, *scale), agent)
         self._weighed(sums, left, values, features, agent, loc)
 
     def _left(self, args: tuple[Expr, ...], agent: _Agent) -> None:
         """Powers for a product that follows. Scores are there; all else under way is awaited."""
-        scores, top, total, sums, packed, keys, features = args
+        scores, top, total, sums, packed, keys, features, *scale = args
         self._sums(scores, keys, agent)
         agent.groups.clear()
         left = self._sums(packed, keys, agent)
-        left[...] = self._powers((scores, top, total, sums, keys, features), agent)
+        left[...] = self._powers((scores, top, total, sums, keys, features, *scale), agent)
 
     def _weigh(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
         sums, packed, values, keys, features, waits = args
@@ -721,8 +721,9 @@ class _Block:
         top, total, sums = (self._sums(at, args[5], agent) for at in args[1:4])
         new = np.maximum(top[:, :1], scores.max(1, keepdims=True))
         below = np.where(np.isneginf(new), 0, new)
-        powers: np.ndarray[Any, Any] = np.exp(scores - below)
-        fade = np.exp(top[:, :1] - below)
+        scale = np.float32(sym.evaluate(args[6], agent.env) if args[6:] else 1)
+        powers: np.ndarray[Any, Any] = np.exp((scores - below) * scale)
+        fade = np.exp((top[:, :1] - below) * scale)
         top[...] = new
         total[...] = total * fade + powers.sum(1, keepdims=True)
         sums[...] = sums * fade

@@ -17,6 +17,7 @@ from tilewright.tensor.passes.enter_device import enter_device
 from tilewright.tensor.passes.expand_updates import expand_updates
 from tilewright.tensor.passes.flatten_buffers import flatten_buffers
 from tilewright.tensor.passes.fold_padding import fold_padding
+from tilewright.tensor.passes.fold_scale import fold_scale
 from tilewright.tensor.passes.fold_windows import fold_windows, read_windows
 from tilewright.tensor.passes.hoist_allocations import hoist_allocations
 from tilewright.tensor.passes.hoist_invariants import hoist_invariants
@@ -81,6 +82,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     insert_barriers,
     lower_tensor_calls,
     trim_loops,
+    fold_scale,
     specialize_roles,
     read_windows,
     share_copies,

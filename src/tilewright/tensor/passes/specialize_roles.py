@@ -317,7 +317,7 @@ class _Roles:
         steps = calls_of(self.ring, ATTEND)
         if not steps or self.groups != 2:
             return []
-        *_, keys, features = steps[0].args
+        keys, features = steps[0].args[5:7]
         scale = sym.mul(keys, features)
         cycles = sym.simplify(sym.floordiv(sym.mul(scale, LAG_CYCLES), 128 * 128))
         behind = _call(LAG, cycles)
