@@ -24,6 +24,7 @@ from tilewright.tensor.passes.hoist_invariants import hoist_invariants
 from tilewright.tensor.passes.inject_virtual_threads import inject_virtual_threads
 from tilewright.tensor.passes.insert_barriers import insert_barriers
 from tilewright.tensor.passes.interleave_loops import interleave_loops
+from tilewright.tensor.passes.load_ahead import load_ahead
 from tilewright.tensor.passes.lower_blocks import lower_blocks
 from tilewright.tensor.passes.lower_inits import lower_inits
 from tilewright.tensor.passes.lower_tensor_calls import lower_tensor_calls
@@ -96,6 +97,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     hoist_invariants,
     remove_no_ops,
     check_capacity,
+    load_ahead,
     depend_early,
     enter_device,
 )
