@@ -112,7 +112,7 @@ def found_in(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found 
     operand = hopper.OPERANDS[kind]
     if kind == "f32" and not multiplies_tf32(nest.block):
         return None
-    if nest.block.writes[0].buffer.dtype.name != "f32":
+    if nest.block.writes[0].buffer.dtype.name != operand.sums:
         return None
     m, (n,), (k,) = found.m[-1], found.n, found.k
     is_indexed = not _is_matrix(found.a, nest.var(m), nest.var(k))
@@ -323,7 +323,7 @@ def _tiled(
     unit: Unit,
     consumers: list[BlockRef],
 ) -> list[BlockRef]:
-    kind, depth = found.dtype, found.depth
+    kind, depth, sums = found.dtype, found.depth, hopper.OPERANDS[found.dtype].sums
     operands = contraction_of(sch, c)
     m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
     wanted = {m: plan.rows, n: plan.block_n, k: depth * plan.boxes}
@@ -361,9 +361,9 @@ def _tiled(
         for store in stores:
             sch.reverse_compute_at(store, group)
             _spread(sch, store)
-        instruction = hopper.rows_of(plan.block_n)
+        instruction = hopper.rows_of(plan.block_n, sums)
     else:
-        instruction = hopper.store_of(rounded or "f32", plan.block_n)
+        instruction = hopper.store_of(rounded or sums, plan.block_n)
     sch.tensorize(sch.get_loops(copies[0])[-2], instruction)
     sch.bind(group, "threadIdx.y")
     sch.compute_at(a, ko)

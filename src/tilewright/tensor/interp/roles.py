@@ -421,7 +421,7 @@ class _Block:
             if buffer not in self.memory:
                 self.memory[buffer] = np.zeros(size, buffer.dtype.numpy)
         else:
-            unset = 0 if buffer.scope == COUNT_SCOPE else np.nan
+            unset = np.nan if buffer.dtype.is_float else 0
             agent.sums[buffer] = np.full(size, unset, buffer.dtype.numpy)
 
     def _call(self, call: Call, agent: _Agent, loc: Loc) -> Wait:
@@ -681,7 +681,8 @@ class _Block:
                 )
             tile.reads[agent] = agent.clock.get(agent, 0) + 1
         found = self.memory[at.buffer][first : first + rows * columns]
-        read = found.reshape(rows, columns).astype(np.float32)
+        wide = np.int32 if found.dtype.kind in "iu" else np.float32
+        read = found.reshape(rows, columns).astype(wide)
         return round_tf32(read) if found.dtype == np.float32 else read
 
     def _tile(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
