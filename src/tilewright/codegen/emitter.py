@@ -76,7 +76,7 @@ class Emitter:
         self.aliases: dict[Buffer, str] = {}
         self.tiles = TileRegisters()
         self.tile_maps: dict[object, Value] = {}  # of a GPU: matrices that tiles are copied from
-        self.awaited: dict[Buffer, Memory] = {}  # of a GPU: what kernels before may still use
+        self.awaited: tuple[Buffer, ...] = ()  # of a GPU: memory that kernels before may still use
         self.tile_bytes = 0  # of them, in dynamic shared memory so far
         self.assembly: Mapping[str, Assembly] = {}
         self.non_negative: dict[Var, None] = {}

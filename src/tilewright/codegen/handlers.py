@@ -31,7 +31,7 @@ class Emitting(Protocol):
     memories: dict[Buffer, Memory]
     tiles: TileRegisters
     tile_maps: dict[object, Value]  # of a GPU: matrices that tiles are copied from
-    awaited: dict[Buffer, Memory]  # of a GPU: memory that kernels before may still use
+    awaited: tuple[Buffer, ...]  # of a GPU: memory that kernels before may still use
     tile_bytes: int  # of those tiles, in dynamic shared memory so far
     assembly: Mapping[str, Assembly]  # what `asm.NAME` stands for
     is_task: bool  # the body of a parallel loop

@@ -119,10 +119,9 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
         emitter.assembly = assembly_of(fn)
         emitter.lets = {stmt.var: stmt.value for stmt in walk(loop) if isinstance(stmt, ir.Let)}
         weights = weights_of(fn)
+        emitter.awaited = tuple(buffer for buffer in buffers if buffer not in weights)
         for buffer, pointer in zip(buffers, values, strict=False):
             emitter.memories[buffer] = Memory(pointer, ARGUMENT_ALIGN)
-            if buffer not in weights:
-                emitter.awaited[buffer] = emitter.memories[buffer]
         for var, value in zip(scalars, values[len(buffers) :], strict=False):
             emitter.variables[var] = value
         given = values[len(values) - len(maps) :]
@@ -247,7 +246,8 @@ def _grid_wait(e: Emitting, node: Call, is_statement: bool) -> Value:
     """From here on memory is as kernels before left it: its addresses are new to LLVM, which would
     read what nothing here writes whenever it likes, and through a cache that is not coherent."""
     e.b.line('call void asm sideeffect "griddepcontrol.wait;", "~{memory}"() convergent')
-    for buffer, memory in e.awaited.items():
+    for buffer in e.awaited:
+        memory = e.memories[buffer]
         near = e.b.value(GLOBAL, f"addrspacecast {memory.pointer} to {GLOBAL}")
         new = e.b.value(GLOBAL, f'call {GLOBAL} asm sideeffect "", "=l,0"({near})')
         pointer = e.b.value("ptr", f"addrspacecast {new} to ptr")

@@ -7,7 +7,7 @@
       ... } }
 
 Until its wait a kernel reads weights alone and writes nothing that others see: memory that kernels
-before it read or write is still in use. Roles wait each by itself. Every thread comes to the wait, since a kernel that ends
+before it read or write is still in use. Every thread comes to the wait, since a kernel that ends
 without it may end before those it depends on, and what waits for it would not wait for them.
 """
 
@@ -23,7 +23,6 @@ from tilewright.tensor.ir import (
     Eval,
     For,
     Function,
-    If,
     Let,
     Load,
     MaskedLoad,
@@ -33,7 +32,6 @@ from tilewright.tensor.ir import (
 from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import exprs, kernels_of, walk, written_buffers
 
-FEATURE = "dependent-launch"  # of targets
 WAIT, LAUNCH = Call("grid.wait", (), BOOL), Call("grid.launch", (), BOOL)
 WEIGHTS = "weights"  # attribute: positions of the parameters that nothing writes while models run
 EFFECTLESS = (WAIT.op, LAUNCH.op)  # where kernels run one after the other
@@ -69,8 +67,8 @@ def fault_of(fn: Function) -> tuple[Stmt, str] | None:
             if launches:
                 return kernel, "lets others start, and does not wait itself"
             continue
-        passed, before = _before(kernel)
-        if not passed or len(waits) > passed:
+        before, found = _before(kernel)
+        if found is None or len(waits) > 1:
             return waits[-1], "stands where not every thread comes by once"
         for stmt in before:
             if not is_early(stmt, weights):
@@ -78,25 +76,20 @@ def fault_of(fn: Function) -> tuple[Stmt, str] | None:
     return None
 
 
-def _before(stmt: Stmt) -> tuple[int, list[Stmt]]:
-    """The waits that threads come by, one each, and all that runs before them; 0 where some thread
-    may come by none."""
+def _before(stmt: Stmt) -> tuple[list[Stmt], Stmt | None]:
+    """The statements that all threads run before the wait, and the wait."""
     before: list[Stmt] = []
     while True:
         if isinstance(stmt, (Alloc, Let)) or (isinstance(stmt, For) and stmt.kind == THREAD):
             stmt = stmt.body
         elif isinstance(stmt, Seq):
-            at = next((at for at, each in enumerate(stmt.stmts) if _waits(each)), None)
-            if at is None:
-                return 0, before
-            before += stmt.stmts[:at]
-            stmt = stmt.stmts[at]
-        elif isinstance(stmt, If) and stmt.otherwise is not None:  # roles wait each by itself
-            (one, first), (other, second) = _before(stmt.then), _before(stmt.otherwise)
-            return one + other if one and other else 0, [*before, *first, *second]
+            for at, each in enumerate(stmt.stmts):
+                if any(isinstance(s, Eval) and s.value is WAIT for s in walk(each)):
+                    before += stmt.stmts[:at]
+                    stmt = each
+                    break
+            else:
+                return before, None
         else:
-            return int(_waits(stmt) and isinstance(stmt, Eval)), before
-
-
-def _waits(stmt: Stmt) -> bool:
-    return any(isinstance(each, Eval) and each.value is WAIT for each in walk(stmt))
+            is_wait = isinstance(stmt, Eval) and stmt.value is WAIT
+            return before, stmt if is_wait else None

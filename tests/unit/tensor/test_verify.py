@@ -469,9 +469,6 @@ USE = "%Y[%t] = %X[%t] * %W[%t]"
         ([LAUNCH, "if %t < 16 {", WAIT, USE, "}"], "not every thread comes by"),
         ([LAUNCH, "for %k in 0..2 {", WAIT, USE, "}"], "not every thread comes by"),
         ([LAUNCH, WAIT, USE, WAIT], "not every thread comes by once"),
-        ([LAUNCH, "if %t < 16 {", WAIT, "} else {", USE, "}"], "not every thread comes by"),
-        ([LAUNCH, "if %t < 16 {", WAIT, "} else {", USE, WAIT, "}"], "may still use"),
-        ([LAUNCH, "if %t < 16 {", WAIT, "} else {", WAIT, WAIT, "}"], "comes by once"),
     ],
 )  # fmt: skip
 def test_a_kernel_uses_nothing_but_weights_before_its_wait(body, what):
@@ -479,10 +476,6 @@ def test_a_kernel_uses_nothing_but_weights_before_its_wait(body, what):
         verify(parse(early(*body)))
     assert caught.value.code == "TW2336"
     assert what in caught.value.message
-
-
-def test_roles_may_wait_each_by_itself():
-    verify(parse(early(LAUNCH, "if %t < 16 {", WAIT, USE, "} else {", WAIT, "}")))
 
 
 def test_weights_may_be_read_before_the_wait():

@@ -35,6 +35,7 @@ KEYS = (STREAMED_KEYS, STREAMED_KEYS // 2)  # candidates, that a step takes
 GROUPS = (2, 1)  # candidates, warpgroups of 64 queries
 SLOTS = (2, 3, 4)  # candidates, tiles of keys and values in shared memory
 STAYS = (1, 0)  # candidates, whether blocks stay for all tiles of queries
+QUERIES = (2, 1)  # candidates, tiles of queries in shared memory
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Plan:
     keys: int
     slots: int
     stays: int = 0  # whether a block takes tile after tile, as many as multiprocessors
+    queries: int = 1  # tiles of queries in shared memory: the next comes while one is in use
 
 
 @dataclass(frozen=True)
@@ -125,12 +127,15 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         return None
 
     def legal(c: Columns) -> Column:
-        rows = hopper.M * c["groups"] + 2 * c["slots"] * c["keys"]
+        rows = hopper.M * c["groups"] * c["queries"] + 2 * c["slots"] * c["keys"]
         whole = (found.rows % (hopper.M * c["groups"]) == 0) & (found.keys % c["keys"] == 0)
-        result: Column = whole & (rows * width + hopper.BESIDE_BYTES // 2 <= sm.shared_bytes)
+        fits = rows * width + hopper.BESIDE_BYTES // 2 <= sm.shared_bytes
+        result: Column = whole & fits & (c["queries"] <= 1 + c["stays"])
         return result
 
-    return Space(Plan, {"groups": GROUPS, "keys": KEYS, "slots": SLOTS, "stays": STAYS}, legal)
+    candidates = {"groups": GROUPS, "keys": KEYS, "slots": SLOTS, "stays": STAYS,
+                  "queries": QUERIES}  # fmt: skip
+    return Space(Plan, candidates, legal)
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -151,8 +156,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     each = np.where(c["slots"] >= LEAST_SLOTS, np.minimum(apart, together), apart)
     return Cost.of(
         steps=waves * steps * np.maximum(each, waiting),
-        # Who stays has the next tile on its way while results of the last are stored.
-        start=np.where(c["stays"] == 1, 1, waves) * 2.0 * sm.global_latency_cycles,
+        # Who stays begins once; with two tiles of queries, the next one's keys are on their way.
+        start=(1 + (waves - 1) * (2 - c["stays"]) * (2 - c["queries"])) * sm.global_latency_cycles,
         late=waves * steps * 30.0 / c["slots"],  # keys that come late now and then
     )
 
@@ -222,7 +227,7 @@ def _streamed(
     sch.tensorize(sch.get_loops(first)[-2], attend)
     tiles = found.batch * (found.rows // (hopper.M * plan.groups))
     blocks = min(tiles, multiprocessor_of(context.target).count) if plan.stays else 0
-    sch.specialize(step, plan.slots, blocks)
+    sch.specialize(step, plan.slots, blocks, plan.queries)
     return (*copies.folded, s, t, o, q, k, v, start, first, result)
 
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.base.passes import PassContext
-from tilewright.tensor.dependent_launch import FEATURE, LAUNCH, WAIT, is_early, weights_of
+from tilewright.tensor.dependent_launch import LAUNCH, WAIT, is_early, weights_of
 from tilewright.tensor.ir import THREAD, Alloc, Buffer, Eval, For, Function, Let, Seq, Stmt, seq
 from tilewright.tensor.passes.rewriter import Rewriter
-from tilewright.tensor.visit import exprs
+
+FEATURE = "dependent-launch"
 
 
 def depend_early(fn: Function, ctx: PassContext) -> Function:
@@ -37,8 +38,6 @@ class _Kernels(Rewriter):
     def visit_for(self, loop: For) -> Stmt | None:
         if loop.kind != THREAD:
             return super().visit_for(loop)
-        if any(node is WAIT for node in exprs(loop)):  # its roles wait by themselves
-            return _first(loop, Eval(LAUNCH))
         return self._waiting(loop, Eval(LAUNCH))
 
     def _waiting(self, stmt: Stmt, *first: Stmt) -> Stmt:
@@ -54,10 +53,3 @@ class _Kernels(Rewriter):
 
     def _is_late(self, stmt: Stmt | None) -> bool:
         return stmt is None or not is_early(stmt, self.weights)
-
-
-def _first(stmt: Stmt, first: Stmt) -> Stmt:
-    """The statement, after what comes first in every thread."""
-    if isinstance(stmt, (Alloc, Let)) or (isinstance(stmt, For) and stmt.kind == THREAD):
-        return replace(stmt, body=_first(stmt.body, first))
-    return seq(first, stmt)

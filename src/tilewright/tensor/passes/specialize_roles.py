@@ -13,10 +13,11 @@ round of the ring, so both sides tell the phase from their count of iterations. 
 with all slots empty, that is one phase behind. Rows of a tile that no copy ever fills, since the
 matrix has fewer, are set to zero once, before the roles part: copies that bring them as zeros take
 longer than those of rows that are there. A tile that is copied outside of the loop, once for
-all of its iterations, has a pair of barriers of its own, `ready` and `free`.
+all of its iterations, has a pair of barriers of its own, `ready` and `free`. Where blocks stay, there
+may be several of it: then the producer has the next tile's on its way while this one's is in use.
 
-Where kernels start before those they depend on have ended, every role waits for these by itself: the
-producer when the copies of weights into all slots of the first round are under way.
+Copies of weights into the slots of the first round begin before all else: they wait for nobody, not
+even for kernels that this one depends on.
 
 Of two consumers that do more than multiply, the second begins half a step behind the first: then
 one has the matrix units while the other works on its scores. Side by side they would stay so.
@@ -31,7 +32,7 @@ from tilewright.base.dtype import BOOL, INDEX, U64
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext
 from tilewright.sym import ONE, ZERO, Const, Expr, Var
-from tilewright.tensor.dependent_launch import FEATURE, WAIT, weights_of
+from tilewright.tensor.dependent_launch import weights_of
 from tilewright.tensor.ir import (
     SERIAL,
     THREAD,
@@ -61,7 +62,8 @@ from tilewright.tensor.passes.stagger_attention import (
 )
 from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
 
-SPECIALIZE = "specialize"  # annotation of a loop: the slots of its ring, blocks that stay
+# Annotation of a loop: the slots of its ring, blocks that stay, tiles of those copied beside it.
+SPECIALIZE = "specialize"
 COPY = "tma.load"
 LAG = "role.lag"
 LAG_CYCLES = 1200  # about half a step of attention, of 128 keys and as many features
@@ -75,21 +77,22 @@ PRODUCER_REGISTERS, MOST_REGISTERS = 40, 240
 def specialize_roles(fn: Function, ctx: PassContext) -> Function:
     if not any(_slots(stmt) for stmt in walk(fn.body)):
         return fn
-    is_early = ctx.target is not None and ctx.target.has(FEATURE)
-    body = _Kernels(weights_of(fn) if is_early else None)(fn.body)
+    body = _Kernels(weights_of(fn))(fn.body)
     assert body is not None
     return replace(fn, body=body)
 
 
-def _plan(stmt: Stmt) -> tuple[int, int]:
-    """The slots of a loop's ring, and the blocks that stay for all tiles; 0 where not asked for."""
+def _plan(stmt: Stmt) -> tuple[int, int, int]:
+    """The slots of a loop's ring, the blocks that stay for all tiles, and how many there are of a
+    tile that is copied beside the loop; 0 where not asked for."""
     found = annotation(stmt, SPECIALIZE) if isinstance(stmt, For) else None
     if not isinstance(found, tuple):
-        return 0, 0
-    slots, blocks = found
+        return 0, 0, 0
+    slots, blocks, beside = (*found, 1)[:3]
     assert isinstance(slots, int)
     assert isinstance(blocks, int)
-    return slots, blocks
+    assert isinstance(beside, int)
+    return slots, blocks, beside
 
 
 def _slots(stmt: Stmt) -> int:
@@ -99,9 +102,9 @@ def _slots(stmt: Stmt) -> int:
 class _Kernels(Rewriter):
     tracks = False
 
-    def __init__(self, weights: set[Buffer] | None) -> None:
+    def __init__(self, weights: set[Buffer]) -> None:
         super().__init__()
-        self.weights = weights  # None: kernels start one after the other
+        self.weights = weights
 
     def visit_for(self, loop: For) -> Stmt | None:
         if loop.kind != THREAD:
@@ -111,7 +114,7 @@ class _Kernels(Rewriter):
         return _specialized(loop, self.weights)
 
 
-def _specialized(kernel: For, weights: set[Buffer] | None) -> Stmt:
+def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
     nest: list[For] = []
     body: Stmt = kernel
     while isinstance(body, For) and body.kind == THREAD:
@@ -224,7 +227,7 @@ class _Roles:
         body: Stmt,
         groups: int,
         spans: dict[Var, tuple[Expr, Expr]],
-        weights: set[Buffer] | None,
+        weights: set[Buffer],
     ) -> None:
         loops = _path_to_ring(body)
         if loops is None:
@@ -249,17 +252,25 @@ class _Roles:
             for tile in tiles
             if tile in inside
         }
-        self.kept = [tile for tile in tiles if tile not in inside]
+        self.beside = _plan(self.ring)[2]
+        self.kept = {
+            tile: Buffer(tile.name, (sym.const(self.beside), *tile.shape), tile.dtype, tile.scope)
+            if self.beside > 1
+            else tile
+            for tile in tiles
+            if tile not in inside
+        }
         self.short: dict[Buffer, tuple[int, int]] = {}  # tiles with rows that no copy fills
         self.early = _early(body, self.ring)
-        self.ready = Buffer("ready", (ONE,), U64, "shared")
-        self.free = Buffer("free", (ONE,), U64, "shared")
+        self.ready = Buffer("ready", (sym.const(self.beside),), U64, "shared")
+        self.free = Buffer("free", (sym.const(self.beside),), U64, "shared")
         self.full = Buffer("full", (sym.const(self.slots),), U64, "shared")
         self.empty = Buffer("empty", (sym.const(self.slots),), U64, "shared")
         step: Expr = ZERO
         for loop in loops:
             if loop is self.ring:
-                self.turn = sym.simplify(sym.floormod(step, 2))
+                self.place = sym.simplify(sym.floormod(step, self.beside))
+                self.turn = sym.simplify(sym.floormod(sym.floordiv(step, self.beside), 2))
             step = sym.add(sym.mul(step, loop.extent), sym.sub(loop.var, loop.start))
         self.before: Var | None = None  # iterations of the loop before it began this time
         if sym.uses_var(self.ring.extent, {loop.var for loop in loops}):
@@ -274,28 +285,25 @@ class _Roles:
         share = (REGISTERS - PRODUCER_REGISTERS) // self.groups // 8 * 8
         take = _call("registers.take", sym.const(min(MOST_REGISTERS, share)))
         give = _call("registers.give", sym.const(PRODUCER_REGISTERS))
-        producer: list[Stmt] = [self._alone(lane, part) for part in self._producer()]
-        consumer = self._consumer(among)
-        if self.weights is not None:
-            producer.insert(len(producer) - 1, Eval(WAIT, self.ring.loc))
-            consumer = seq(Eval(WAIT, self.ring.loc), consumer)
+        alone = If(sym.lt(lane, 1), self._producer(), None, self.ring.loc)
+        consumers = seq(take, self._consumer(among))
         arrivals = sym.const(GROUP_WARPS * self.groups)
+        beside = sym.const(self.beside)
         early = [
-            _call("mbarrier.init", Address(self.ready, (ZERO,)), ONE, ONE),
-            _call("mbarrier.init", Address(self.free, (ZERO,)), ONE, arrivals),
+            _call("mbarrier.init", Address(self.ready, (ZERO,)), beside, ONE),
+            _call("mbarrier.init", Address(self.free, (ZERO,)), beside, arrivals),
         ]
         result = seq(
             _call("mbarrier.init", Address(self.full, (ZERO,)), sym.const(self.slots), ONE),
             _call("mbarrier.init", Address(self.empty, (ZERO,)), sym.const(self.slots), arrivals),
             *(early if self.early else ()),
+            *self._weights_ahead(among, lane),
             *self._clears(),
             Eval(BARRIER, self.ring.loc),
-            If(
-                sym.lt(among, self.groups), seq(take, consumer), seq(give, *producer), self.ring.loc
-            ),
+            If(sym.lt(among, self.groups), consumers, seq(give, alone), self.ring.loc),
         )
         barriers = (self.full, self.empty, *((self.ready, self.free) if self.early else ()))
-        for buffer in (*self.kept, *self.tiles.values(), *barriers):
+        for buffer in (*self.kept.values(), *self.tiles.values(), *barriers):
             result = Alloc(buffer, result)
         return result
 
@@ -339,8 +347,8 @@ class _Roles:
                     ring = staggered(stmt, wait, done, self._versioned)
                 if not self.early:
                     return count.after(seq(*lag, ring))
-                ready = _call("mbarrier.wait", Address(self.ready, (ZERO,)), self.turn)
-                over = _call("mbarrier.arrive", Address(self.free, (ZERO,)))
+                ready = _call("mbarrier.wait", Address(self.ready, (self.place,)), self.turn)
+                over = _call("mbarrier.arrive", Address(self.free, (self.place,)))
                 return count.after(seq(ready, *lag, ring, over))
             return stmt
 
@@ -351,13 +359,12 @@ class _Roles:
     def _versioned(self, expr: Expr) -> Expr:
         if isinstance(expr, Address) and expr.buffer in self.tiles:
             return Address(self.tiles[expr.buffer], (self.slot, *expr.index))
+        if isinstance(expr, Address) and self.beside > 1 and expr.buffer in self.kept:
+            return Address(self.kept[expr.buffer], (self.place, *expr.index))
         return expr
 
-    def _alone(self, lane: Var, stmt: Stmt) -> Stmt:
-        return If(sym.lt(lane, 1), stmt, None, self.ring.loc)
-
     def _steps_ahead(self, spans: dict[Var, tuple[Expr, Expr]]) -> int:
-        """The first iterations whose weights are copied before the kernel waits for others."""
+        """The first iterations whose weights are copied before roles part."""
         copies = [stmt for stmt in walk(self.ring) if _is_copy(stmt)]
         plain = not any(isinstance(stmt, (If, Let)) for stmt in walk(self.ring))
         extents = [sym.simplify(loop.extent) for loop in self.loops]
@@ -373,25 +380,28 @@ class _Roles:
         assert isinstance(stmt.value, Call)
         source = stmt.value.args[1]
         assert isinstance(source, Address)
-        return self.weights is not None and source.buffer in self.weights
+        return source.buffer in self.weights
 
-    def _producer(self) -> list[Stmt]:
-        """The copies; those of weights for the first iterations before all others."""
+    def _weights_ahead(self, among: Var, lane: Var) -> list[Stmt]:
+        """Copies of weights for the first iterations, by the thread that makes the barriers."""
+        if not self.ahead:
+            return []
+        first = sym.var("first")
+        size = _copied_bytes(self._copied(self.ring.body))
+        expect = _call("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
+        weights = seq(expect, self._copied(self.ring.body, weights=True))
+        starts: dict[Var, Expr] = {loop.var: loop.start for loop in self.loops}
+        starts[self.ring.var] = sym.add(self.ring.start, first)
+        body = fresh_copy(substitute(weights, starts))
+        loop = For(first, ZERO, sym.const(self.ahead), body, SERIAL, "", (), self.ring.loc)
+        alone = sym.all_of(sym.lt(among, 1), sym.lt(lane, 1))
+        return [If(alone, loop, None, self.ring.loc)]
+
+    def _producer(self) -> Stmt:
         self.count = _Count(self.before, self.ring)
         kept = self._copies(self.body)
         assert kept is not None
-        parts = [self.count.around(kept)]
-        if self.ahead:
-            first = sym.var("first")
-            size = _copied_bytes(self._copied(self.ring.body))
-            expect = _call("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
-            weights = seq(expect, self._copied(self.ring.body, weights=True))
-            starts: dict[Var, Expr] = {loop.var: loop.start for loop in self.loops}
-            starts[self.ring.var] = sym.add(self.ring.start, first)
-            body = substitute(weights, starts)
-            loop = For(first, ZERO, sym.const(self.ahead), body, SERIAL, "", (), self.ring.loc)
-            parts.insert(0, loop)
-        return [fresh_copy(part) for part in parts]
+        return fresh_copy(self.count.around(kept))
 
     def _copied(self, stmt: Stmt, weights: bool | None = None) -> Stmt:
         """The copies of weights, of all else, or all."""
@@ -447,8 +457,9 @@ class _Roles:
     def _expect_early(self) -> list[Stmt]:
         """The tile that is copied once for the loop is free, and its bytes are on their way."""
         size = sum(_copied_bytes(each) for each in self.early)
-        wait = _call("mbarrier.wait", Address(self.free, (ZERO,)), sym.sub(ONE, self.turn))
-        return [wait, _call("mbarrier.expect", Address(self.ready, (ZERO,)), sym.const(size))]
+        free, ready = (Address(each, (self.place,)) for each in (self.free, self.ready))
+        wait = _call("mbarrier.wait", free, sym.sub(ONE, self.turn))
+        return [wait, _call("mbarrier.expect", ready, sym.const(size))]
 
     def _copy(self, stmt: Eval, ready: Buffer | None) -> Stmt:
         call = stmt.value
@@ -470,7 +481,7 @@ class _Roles:
             Address(source.buffer, first),
             rows,
             stride,
-            Address(self.full, (self.slot,)) if ready is None else Address(ready, (ZERO,)),
+            Address(self.full, (self.slot,)) if ready is None else Address(ready, (self.place,)),
             height,
             row,
         )
