@@ -19,7 +19,7 @@ from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import STREAMED_KEYS, multiprocessor_of
 from tilewright.intrin import hopper
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.parts import contraction_of
+from tilewright.rules.gpu.parts import contraction_of, spread_runs
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, nest_of
 from tilewright.rules.rule import Rule
@@ -204,14 +204,17 @@ def _streamed(
     step, ji = sch.split(j, [None, plan.keys])
     sch.reorder(b, h, tile, group, step, ii, f, ji)
     sch.reverse_compute_at(result, group)
+    sums = block_of(sch.function, o.name).writes[2].buffer
+    rows = sch.cache_read(result, _read_of(sch, result, sums), hopper.WIDE_SCOPE)
+    sch.compute_at(rows, group)
     sch.bind(sch.fuse(b, h, tile), "blockIdx.x")
     sch.bind(group, "threadIdx.y")
     for block in (t, s, v, k):
         sch.compute_at(block, step)
     sch.compute_at(q, group)
-    *_, rows, columns, d = sch.get_loops(s)
+    *_, row, column, d = sch.get_loops(s)
     wide, narrow = sch.split(d, [None, _columns(found)])
-    sch.reorder(wide, rows, columns, narrow)
+    sch.reorder(wide, row, column, narrow)
     for copy, count in ((q, hopper.M * plan.groups), (k, plan.keys), (v, plan.keys)):
         _copy(sch, copy, found, count)
     start = sch.decompose_reduction(s, wide)
@@ -219,16 +222,17 @@ def _streamed(
     dot = hopper.dot_of(found.dtype, plan.keys)
     sch.tensorize(sch.get_loops(s)[-3], dot)
     sch.tensorize(sch.get_loops(start)[-2], dot)
-    for block in (t, result):
-        _spread(sch, block)
+    _spread(sch, t)
+    spread_runs(sch, result)
     first = sch.decompose_reduction(o, step)
     attend = hopper.attend_of(found.dtype, plan.keys, found.features)
     sch.tensorize(sch.get_loops(o)[-3], attend)
     sch.tensorize(sch.get_loops(first)[-2], attend)
+    sch.tensorize(sch.get_loops(rows)[-2], hopper.rows_of(found.features))
     tiles = found.batch * (found.rows // (hopper.M * plan.groups))
     blocks = min(tiles, multiprocessor_of(context.target).count) if plan.stays else 0
     sch.specialize(step, plan.slots, blocks, plan.queries)
-    return (*copies.folded, s, t, o, q, k, v, start, first, result)
+    return (*copies.folded, s, t, o, q, k, v, start, first, rows, result)
 
 
 def _columns(found: Found) -> int:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import gcd
 
 import numpy as np
 
@@ -28,12 +27,18 @@ from tilewright.intrin import hopper
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.epilogue import followers
 from tilewright.rules.gpu.contraction import splits
-from tilewright.rules.gpu.parts import ceildiv, contraction_of, extent_of, parts_along
+from tilewright.rules.gpu.parts import (
+    ceildiv,
+    contraction_of,
+    extent_of,
+    parts_along,
+    spread_runs,
+)
 from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
-from tilewright.sym import ONE, Cast, Const, Var, uses_var
+from tilewright.sym import Cast, Var, uses_var
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.intrin import TensorIntrin
 from tilewright.tensor.ir import Load, Store
@@ -360,7 +365,7 @@ def _tiled(
     if rounded is None and stores:
         for store in stores:
             sch.reverse_compute_at(store, group)
-            _spread(sch, store)
+            spread_runs(sch, store)
         instruction = hopper.rows_of(plan.block_n, sums)
     else:
         instruction = hopper.store_of(rounded or sums, plan.block_n)
@@ -413,30 +418,6 @@ def _padded(
 
 def _names(sch: Schedule) -> list[str]:
     return [block.name for block in blocks(sch.function.body)]
-
-
-def _spread(sch: Schedule, store: BlockRef) -> None:
-    """The loops of an epilogue over the threads that hold the sums, neighbours of a row in each."""
-    ii, jj = sch.get_loops(store)[-2:]
-    warp, half, row = sch.split(ii, hopper.ROW_DIGITS)
-    lanes = _lanes(sch, store)
-    run, part, some, lane = sch.split(jj, [None, hopper.QUAD, hopper.RUN // lanes, lanes])
-    sch.reorder(warp, row, part, half, run, some, lane)
-    sch.bind(sch.fuse(warp, row, part), "threadIdx.x")
-    for loop in (half, run, some):
-        sch.unroll(loop)
-    sch.vectorize(lane)
-
-
-def _lanes(sch: Schedule, store: BlockRef) -> int:
-    """Neighbours that rows of all memory have whole numbers of."""
-    block = block_of(sch.function, store.name)
-    lanes = hopper.RUN
-    for region in (*block.reads, *block.writes):
-        width = region.buffer.shape[-1] if region.buffer.rank else ONE
-        if region.buffer.memory.is_addressable and isinstance(width, Const) and width is not ONE:
-            lanes = gcd(lanes, int(width.value))
-    return lanes
 
 
 def _rounded(sch: Schedule, stores: list[BlockRef], c: BlockRef) -> str | None:
