@@ -22,7 +22,7 @@ from tilewright.codegen.facts import as_ramp
 from tilewright.codegen.handlers import Emitting, Handlers
 from tilewright.codegen.launches import Kernel, Step, kernels_of, steps_of
 from tilewright.codegen.machine import Machine
-from tilewright.codegen.math.by_exp2 import POWER, join_calls
+from tilewright.codegen.math.by_exp2 import FLUSHED_POWER, POWER, join_calls
 from tilewright.codegen.memory import Memory, Place
 from tilewright.codegen.types import memory_type, register_type
 from tilewright.intrin.hopper import HELD, LEFT, PAIR, ROW, TILE, WIDE
@@ -268,7 +268,8 @@ def _fenced_barrier(e: Emitting, node: Call, is_statement: bool) -> Value:
 def _power_of_two(e: Emitting, node: Call, is_statement: bool) -> Value:
     """Lane by lane."""
     given = e.expr(node.args[0])
-    asked = 'asm "ex2.approx.f32 $0, $1;", "=f,f"'
+    flushes = ".ftz" if node.op == FLUSHED_POWER else ""
+    asked = f'asm "ex2.approx{flushes}.f32 $0, $1;", "=f,f"'
     if node.dtype.lanes == 1:
         return e.b.value("float", f"call float {asked}({given})")
     result = Value(given.type, "undef")
@@ -367,6 +368,7 @@ HANDLERS = Handlers(
         **dict.fromkeys(ampere.RULES, ampere.emit),
         "barrier.shared": _barrier,
         POWER: _power_of_two,
+        FLUSHED_POWER: _power_of_two,
         "grid.wait": _grid_wait,
         "grid.launch": _grid_launch,
     },

@@ -19,8 +19,8 @@ may be several of it: then the producer has the next tile's on its way while thi
 Copies of weights into the slots of the first round begin before all else: they wait for nobody, not
 even for kernels that this one depends on.
 
-Of two consumers that do more than multiply, the second begins half a step behind the first: then
-one has the matrix units while the other works on its scores. Side by side they would stay so.
+Of two consumers that do more than multiply, the second begins behind the first: then one has the
+matrix units while the other works on its scores, or on results. Side by side they would stay so.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ SPECIALIZE = "specialize"
 COPY = "tma.load"
 LAG = "role.lag"
 LAG_CYCLES = 1200  # about half a step of attention, of 128 keys and as many features
+EPILOGUE = "wgmma.rows"  # what brings sums into the form that epilogues work on
+EPILOGUE_LAG_CYCLES = 2000  # about two steps of a GEMM: a ring of four slots has room for more
 TILE_SCOPE = "shared.b128"
 GROUP_THREADS, GROUP_WARPS = 128, 4
 SWIZZLED = 8  # rows after which a swizzle repeats
@@ -240,7 +242,10 @@ class _Roles:
         self.body, self.groups, self.weights = body, groups, weights
         self.loops, self.ring = loops, loops[-1]
         self.slots = _slots(self.ring)
-        self.ahead = self._steps_ahead(spans)
+        ctx = sym.EMPTY.bind_all(spans)
+        extents = [sym.simplify(loop.extent) for loop in loops]
+        self.has_steps = all(sym.prove(sym.le(ONE, extent), ctx) for extent in extents)
+        self.ahead = self._steps_ahead()
         tiles = [
             stmt.buffer
             for stmt in walk(body)
@@ -286,7 +291,7 @@ class _Roles:
         take = _call("registers.take", sym.const(min(MOST_REGISTERS, share)))
         give = _call("registers.give", sym.const(PRODUCER_REGISTERS))
         alone = If(sym.lt(lane, 1), self._producer(), None, self.ring.loc)
-        consumers = seq(take, self._consumer(among))
+        consumers = seq(take, *self._lag(among), self._consumer(among))
         arrivals = sym.const(GROUP_WARPS * self.groups)
         beside = sym.const(self.beside)
         early = [
@@ -321,18 +326,20 @@ class _Roles:
         return made
 
     def _lag(self, among: Var) -> list[Stmt]:
-        """What keeps the second consumer behind the first."""
+        """What puts the second consumer behind the first, when the first tiles are there."""
         steps = calls_of(self.ring, ATTEND)
-        if not steps or self.groups != 2:
+        works = steps or calls_of(self.body, EPILOGUE)
+        if self.groups != 2 or not works or not self.has_steps:
             return []
-        keys, features = steps[0].args[5:7]
-        scale = sym.mul(keys, features)
-        cycles = sym.simplify(sym.floordiv(sym.mul(scale, LAG_CYCLES), 128 * 128))
-        behind = _call(LAG, cycles)
-        return [If(sym.eq(among, 1), behind, None, self.ring.loc)]
+        cycles: Expr = sym.const(EPILOGUE_LAG_CYCLES)
+        if steps:
+            scale = sym.mul(*steps[0].args[5:7])
+            cycles = sym.simplify(sym.floordiv(sym.mul(scale, LAG_CYCLES), 128 * 128))
+        there = _call("mbarrier.wait", Address(self.full, (ZERO,)), ZERO)
+        return [If(sym.eq(among, 1), seq(there, _call(LAG, cycles)), None, self.ring.loc)]
 
     def _consumer(self, among: Var) -> Stmt:
-        lag, count = self._lag(among), _Count(self.before, self.ring)
+        count = _Count(self.before, self.ring)
 
         def rule(stmt: Stmt) -> Stmt | None:
             if isinstance(stmt, Alloc) and (stmt.buffer in self.tiles or stmt.buffer in self.kept):
@@ -346,10 +353,10 @@ class _Roles:
                 if can_stagger(stmt, self.slots):
                     ring = staggered(stmt, wait, done, self._versioned)
                 if not self.early:
-                    return count.after(seq(*lag, ring))
+                    return count.after(ring)
                 ready = _call("mbarrier.wait", Address(self.ready, (self.place,)), self.turn)
                 over = _call("mbarrier.arrive", Address(self.free, (self.place,)))
-                return count.after(seq(ready, *lag, ring, over))
+                return count.after(seq(ready, ring, over))
             return stmt
 
         body = rewrite(self.body, rule, self._versioned)
@@ -363,16 +370,14 @@ class _Roles:
             return Address(self.kept[expr.buffer], (self.place, *expr.index))
         return expr
 
-    def _steps_ahead(self, spans: dict[Var, tuple[Expr, Expr]]) -> int:
+    def _steps_ahead(self) -> int:
         """The first iterations whose weights are copied before roles part."""
         copies = [stmt for stmt in walk(self.ring) if _is_copy(stmt)]
         plain = not any(isinstance(stmt, (If, Let)) for stmt in walk(self.ring))
-        extents = [sym.simplify(loop.extent) for loop in self.loops]
-        ctx = sym.EMPTY.bind_all(spans)
-        some = all(sym.prove(sym.le(ONE, extent), ctx) for extent in extents)
-        if not plain or not some or not any(self._is_weight(stmt) for stmt in copies):
+        weights = any(self._is_weight(stmt) for stmt in copies)
+        if not plain or not self.has_steps or not weights:
             return 0
-        steps = extents[-1]
+        steps = sym.simplify(self.ring.extent)
         return min(self.slots, int(steps.value)) if isinstance(steps, Const) else 0
 
     def _is_weight(self, stmt: Stmt) -> bool:
