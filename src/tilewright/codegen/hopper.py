@@ -3,6 +3,7 @@
     tma.load(tile, source, rows, full)   a box of rows of 128 bytes, swizzled, by one thread
     tma.window(tile, image, pixels, ..)  the same of one kernel position of an image's windows
     tile.clear(tile, filled, rows, ..)   zeros in rows that no copy fills, by all threads
+    tile.low(tile, rows)                 says that a left operand's rows are so few; no code
     mbarrier.init / wait / expect / arrive
     registers.give / take                a warpgroup hands registers to others
     wgmma.clear / tile / round           sums of 64 x n in registers: zero, add a product, store
@@ -229,6 +230,10 @@ def _clear_rows(
         with b.when(b.compare("icmp ult", at, i32(whole))):
             b.line(f"store {zeros}, {target}, align {wide}")
     b.line(wgmma.FENCE)
+
+
+def _low(e: Emitting, tile: Expr, rows: Expr) -> None:
+    """What products read behind the rows gives sums that nobody stores."""
 
 
 def _load_window(e: Emitting, tile: Expr, source: Expr, pixels: Expr, *rest: Expr) -> None:
@@ -572,6 +577,7 @@ RULES: dict[str, Callable[..., None]] = {
     "registers.give": _registers("dec"),
     "registers.take": _registers("inc"),
     "tile.clear": _clear_rows,
+    "tile.low": _low,
     "tma.load": _load,
     "tma.window": _load_window,
     "wgmma.clear": clear,

@@ -43,6 +43,7 @@ from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.intrin import TensorIntrin
 from tilewright.tensor.ir import Load, Store
 from tilewright.tensor.passes.fold_windows import windows_of
+from tilewright.tensor.passes.specialize_roles import SWIZZLED
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks, output_buffers
 
@@ -185,8 +186,11 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
 
     def legal(c: Columns) -> Column:
         rows = hopper.M * c["groups"]
-        ring = c["slots"] * c["boxes"] * (rows + c["block_n"]) * hopper.ROW_BYTES
-        fits = ring + hopper.BESIDE_BYTES <= sm.shared_bytes
+        # Of a matrix with fewer rows than a product has, tiles are as low; behind them all is room.
+        low = 0 if found.is_open else -(-found.m // SWIZZLED) * SWIZZLED
+        stored = np.where((c["groups"] == 1) & (low > 0), np.minimum(rows, low), rows)
+        ring = c["slots"] * c["boxes"] * (stored + c["block_n"]) + 2 * (rows - stored)
+        fits = ring * hopper.ROW_BYTES + hopper.BESIDE_BYTES <= sm.shared_bytes
         whole = ceildiv(found.m, rows) % c["span"] == 0
         whole &= (c["span"] == 1) | (not found.is_open)
         step = found.depth * c["boxes"]

@@ -50,6 +50,7 @@ from tilewright.tensor.visit import exprs, replace_buffers, rewrite, substitute,
 
 ROW_BYTES, M = 128, 64
 COUNT_SCOPE = "local"  # of what a role counts, alike in all of its threads
+ANYTHING = 12345  # what products read behind a low tile
 SHARED_ROWS = 16  # of a tile that 128 threads copy at a time
 ROLES = ("mbarrier.", "cp.async.", "mma.")  # of calls that threads make together
 Clock = dict[object, int]
@@ -300,6 +301,7 @@ class _Block:
         self.memory: dict[Buffer, np.ndarray[Any, Any]] = {}
         self.barriers: dict[tuple[Buffer, int], _Barrier] = {}
         self.tiles: dict[tuple[Buffer, int], _Tile] = {}
+        self.low: dict[Buffer, int] = {}  # left operands with fewer rows than products have
         self.copies: list[_Copy] = []
         self.plain: dict[Stmt, bool] = {}  # whether threads run a statement each for itself
         (rows,) = _axes(kernel, "threadIdx.y")
@@ -448,6 +450,8 @@ class _Block:
                 self._arrive(self._barrier(args[0], env), agent, GROUP_WARPS, loc)
             case "tile.clear":
                 self._clear(args, agent)
+            case "tile.low":
+                self.low[_buffer(args[0])] = _value(args[1], env)
             case "tma.load":
                 self._load(args, agent, loc)
             case "tma.window":
@@ -668,6 +672,8 @@ class _Block:
         assert at.buffer.scope == TILE_SCOPE
         columns = ROW_BYTES // at.buffer.dtype.size_bytes
         first = _value(at.index[0], agent.env)
+        more = rows - min(rows, self.low.get(at.buffer, rows))
+        rows -= more
         for tile in self._touched(at.buffer, first, rows):
             if tile.is_clear:
                 continue
@@ -683,6 +689,7 @@ class _Block:
         found = self.memory[at.buffer][first : first + rows * columns]
         wide = np.int32 if found.dtype.kind in "iu" else np.float32
         read = found.reshape(rows, columns).astype(wide)
+        read = np.pad(read, ((0, more), (0, 0)), constant_values=ANYTHING)
         return round_tf32(read) if found.dtype == np.float32 else read
 
     def _tile(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:

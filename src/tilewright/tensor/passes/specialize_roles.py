@@ -12,7 +12,8 @@ and empty when every consumer warp is done with it; the barriers of a slot chang
 round of the ring, so both sides tell the phase from their count of iterations. The producer starts
 with all slots empty, that is one phase behind. Rows of a tile that no copy ever fills, since the
 matrix has fewer, are set to zero once, before the roles part: copies that bring them as zeros take
-longer than those of rows that are there. A tile that is copied outside of the loop, once for
+longer than those of rows that are there. The left operand of a product needs not even those: what
+lies behind gives rows of sums that nobody stores, so that such a tile is as short as the matrix. A tile that is copied outside of the loop, once for
 all of its iterations, has a pair of barriers of its own, `ready` and `free`. Where blocks stay, there
 may be several of it: then the producer has the next tile's on its way while this one's is in use.
 
@@ -25,6 +26,7 @@ matrix units while the other works on its scores, or on results. Side by side th
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from tilewright import sym
@@ -64,7 +66,7 @@ from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
 
 # Annotation of a loop: the slots of its ring, blocks that stay, tiles of those copied beside it.
 SPECIALIZE = "specialize"
-COPY = "tma.load"
+COPY, PRODUCT = "tma.load", "wgmma.tile"
 LAG = "role.lag"
 LAG_CYCLES = 1200  # about half a step of attention, of 128 keys and as many features
 EPILOGUE = "wgmma.rows"  # what brings sums into the form that epilogues work on
@@ -252,8 +254,9 @@ class _Roles:
             if isinstance(stmt, Alloc) and stmt.buffer.scope == TILE_SCOPE
         ]
         inside = {_target(stmt) for stmt in walk(self.ring) if _is_copy(stmt)}
+        self.low = self._low_tiles()
         self.tiles = {
-            tile: Buffer(tile.name, (sym.const(self.slots), *tile.shape), tile.dtype, tile.scope)
+            tile: Buffer(tile.name, self._ring_shape(tile), tile.dtype, tile.scope)
             for tile in tiles
             if tile in inside
         }
@@ -312,9 +315,33 @@ class _Roles:
             result = Alloc(buffer, result)
         return result
 
+    def _low_tiles(self) -> dict[Buffer, int]:
+        """Left operands of products with fewer rows than those have, and their rows."""
+        lefts = {node.args[1] for node in calls_of(self.ring, PRODUCT)}
+        lows = {left.buffer for left in lefts if isinstance(left, Address)}
+        found: dict[Buffer, int] = {}
+        for stmt in walk(self.ring) if self.groups == 1 else ():
+            if _is_copy(stmt) and _target(stmt) in lows:
+                height, rows = _heights(stmt)
+                if height is not None and _swizzled(height) < rows:
+                    found[_target(stmt)] = _swizzled(height)
+        return found
+
+    def _ring_shape(self, tile: Buffer) -> tuple[Expr, ...]:
+        """Of slots; behind the last one there are as many rows as products read."""
+        if tile not in self.low:
+            return (sym.const(self.slots), *tile.shape)
+        *boxes, rows, width = (int(str(sym.simplify(dim))) for dim in tile.shape)
+        slot = math.prod(boxes) * self.low[tile]
+        slots = self.slots - (-(rows - self.low[tile]) // slot)
+        return tuple([sym.const(dim) for dim in (slots, *boxes, self.low[tile], width)])
+
     def _clears(self) -> list[Stmt]:
-        """Zeros in the rows of all slots that no copy fills."""
-        made = []
+        """Zeros in the rows of all slots that no copy fills; tiles that have none."""
+        made = [
+            _call("tile.low", Address(self.tiles[tile], (ZERO,) * (tile.rank + 1)), sym.const(rows))
+            for tile, rows in self.low.items()
+        ]
         for tile, (filled, rows) in self.short.items():
             boxes: Expr = ONE
             for dim in tile.shape[:-2]:
@@ -478,8 +505,9 @@ class _Roles:
         # which may be behind its last row.
         at = int(axis.value)
         height, row = sym.simplify(source.buffer.shape[at]), source.index[at]
-        if ready is None and isinstance(height, Const) and isinstance(rows, Const):
-            rows = self._filled(target, int(height.value), int(rows.value))
+        known, asked = _heights(stmt)
+        if ready is None and known is not None:
+            rows = self._filled(target, known, asked)
         first = tuple([ZERO if i == at else place for i, place in enumerate(source.index)])
         args = (
             self._versioned(target),
@@ -494,12 +522,32 @@ class _Roles:
 
     def _filled(self, target: Expr, height: int, rows: int) -> Expr:
         """The rows that a copy of a whole matrix brings, by swizzles of eight."""
-        filled = -(-height // SWIZZLED) * SWIZZLED
+        filled = _swizzled(height)
         if filled >= rows:
             return sym.const(rows)
         assert isinstance(target, Address)
-        self.short[self.tiles[target.buffer]] = filled, rows
+        if target.buffer not in self.low:
+            self.short[self.tiles[target.buffer]] = filled, rows
         return sym.const(filled)
+
+
+def _swizzled(height: int) -> int:
+    """Rows in whole swizzles."""
+    return -(-height // SWIZZLED) * SWIZZLED
+
+
+def _heights(copy: Stmt) -> tuple[int | None, int]:
+    """The rows of the matrix that is copied from, if they are known, and those of a box."""
+    assert isinstance(copy, Eval)
+    assert isinstance(copy.value, Call)
+    _, source, rows, stride = copy.value.args
+    assert isinstance(source, Address)
+    assert isinstance(rows, Const)
+    assert isinstance(stride, Call)
+    axis = stride.args[1]
+    assert isinstance(axis, Const)
+    height = sym.simplify(source.buffer.shape[int(axis.value)])
+    return int(height.value) if isinstance(height, Const) else None, int(rows.value)
 
 
 class _Count:
