@@ -78,7 +78,10 @@ def check(fn, case, seed=0):
     )
 
 
-BOTH, ONE = "groups=2 keys=128 slots=2 stays=0 queries=1", "groups=1 keys=64 slots=3 stays=0 queries=1"
+BOTH, ONE = (
+    "groups=2 keys=128 slots=2 stays=0 queries=1",
+    "groups=1 keys=64 slots=3 stays=0 queries=1",
+)
 STAGGERED = "groups=2 keys=128 slots=3 stays=0 queries=1"
 CASES = {
     "plain": {"q": (1, 2, 128), "keys": 256},

@@ -55,7 +55,7 @@ LINE_BYTES = 128  # of its caches, and what buffers in shared memory are aligned
 # one that waits for memory gains a launch by it, one that computes loses more.
 EARLY_FLOPS_PER_BYTE = 4
 
-# Steps of an epilogue, of 16 bytes each, whose loads are under way: they cover the latency of memory.
+# Steps of an epilogue, of 16 bytes each, whose loads are under way: they cover a latency.
 LOADS_AHEAD = 4
 
 # What a warpgroup has registers for where attention takes keys some at a time.

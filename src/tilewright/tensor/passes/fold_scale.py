@@ -4,8 +4,9 @@
 
     T[i, j] = select(mask, S[i, j], -inf); attend(T, V, M, L, O, 0.125)
 
-A power is two to the score times a factor, less that of the greatest: one multiplication and addition
-whatever the factor is. The greatest score M is then one without it, so nothing else may read M.
+A power is two to the score times a factor, less that of the greatest: one multiplication and
+addition whatever the factor is. The greatest score M is then one without it, so nothing else may
+read M.
 """
 
 from __future__ import annotations

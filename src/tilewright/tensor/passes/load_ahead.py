@@ -4,9 +4,9 @@
 
     let r0 = R[0]; let r1 = R[1]; D[0] = f(C[0], r0); let r2 = R[2]; D[1] = f(C[1], r1); ...
 
-Stores that follow each other, of sums in registers: behind a store nothing is loaded before it, since
-both might be the same memory for all that an assembler knows, and each step would wait for memory by
-itself. What is loaded ahead is of buffers that none of the stores writes.
+Stores that follow each other, of sums in registers: an assembler loads nothing before a store that
+stands behind it, since both might be the same memory for all that it knows, and each step would
+wait for memory by itself. What is loaded ahead is of buffers that none of the stores writes.
 """
 
 from __future__ import annotations

@@ -10,12 +10,14 @@
 A tile becomes a ring of slots. Slot s is full when the bytes of all copies into it have arrived,
 and empty when every consumer warp is done with it; the barriers of a slot change phase once per
 round of the ring, so both sides tell the phase from their count of iterations. The producer starts
-with all slots empty, that is one phase behind. Rows of a tile that no copy ever fills, since the
-matrix has fewer, are set to zero once, before the roles part: copies that bring them as zeros take
-longer than those of rows that are there. The left operand of a product needs not even those: what
-lies behind gives rows of sums that nobody stores, so that such a tile is as short as the matrix. A tile that is copied outside of the loop, once for
-all of its iterations, has a pair of barriers of its own, `ready` and `free`. Where blocks stay, there
-may be several of it: then the producer has the next tile's on its way while this one's is in use.
+with all slots empty, that is one phase behind. A tile that is copied outside of the loop, once for
+all of its iterations, has a pair of barriers of its own, `ready` and `free`. Where blocks stay,
+there may be several of it: then the next tile's is on its way while this one's is in use.
+
+Rows of a tile that no copy ever fills, since the matrix has fewer, are set to zero once, before the
+roles part: copies that bring them as zeros take longer than those of rows that are there. The left
+operand of a product needs not even those: what lies behind gives rows of sums that nobody stores,
+so that such a tile is as low as the matrix.
 
 Copies of weights into the slots of the first round begin before all else: they wait for nobody, not
 even for kernels that this one depends on.
@@ -442,8 +444,7 @@ class _Roles:
             other = _is_copy(each) and weights is not None and self._is_weight(each) != weights
             return None if other else each
 
-        some = rewrite(stmt, rule)
-        made = None if some is None else self._copies(some)
+        made = self._copies(rewrite(stmt, rule))
         assert made is not None
         return made
 

@@ -14,9 +14,7 @@ from tilewright.tensor.visit import walk
 MOST_SLOTS = 16
 
 
-def specialize(
-    fn: Function, var: Var, slots: int, blocks: int = 0, beside: int = 1
-) -> Function:
+def specialize(fn: Function, var: Var, slots: int, blocks: int = 0, beside: int = 1) -> Function:
     """
     Before: for k { call copy(...); call dot(...) }
     After:  for k [specialize = (slots, blocks, beside)] { ... }
