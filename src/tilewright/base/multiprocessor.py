@@ -81,7 +81,7 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         launch_cycles=2500,
         memory_bytes_per_cycle=2400.0 if number >= 90 else 1400.0,
         own_memory_bytes_per_cycle=18.0,
-        l2_bytes_per_cycle=56.0,
+        l2_bytes_per_cycle=52.0,
         tensor_fma_per_cycle=2048 if number >= 90 else 1024,
         wgmma_latency_cycles=130,
         access_bytes=16,

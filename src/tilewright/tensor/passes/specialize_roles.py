@@ -22,8 +22,8 @@ so that such a tile is as low as the matrix.
 Copies of weights into the slots of the first round begin before all else: they wait for nobody, not
 even for kernels that this one depends on.
 
-Of two consumers that do more than multiply, the second begins behind the first: then one has the
-matrix units while the other works on its scores, or on results. Side by side they would stay so.
+Of two consumers that do more than multiply, the second begins half a step behind the first: then
+one has the matrix units while the other works on its scores. Side by side they would stay so.
 """
 
 from __future__ import annotations
@@ -71,8 +71,6 @@ SPECIALIZE = "specialize"
 COPY, PRODUCT = "tma.load", "wgmma.tile"
 LAG = "role.lag"
 LAG_CYCLES = 1200  # about half a step of attention, of 128 keys and as many features
-EPILOGUE = "wgmma.rows"  # what brings sums into the form that epilogues work on
-EPILOGUE_LAG_CYCLES = 2000  # about two steps of a GEMM: a ring of four slots has room for more
 TILE_SCOPE = "shared.b128"
 GROUP_THREADS, GROUP_WARPS = 128, 4
 SWIZZLED = 8  # rows after which a swizzle repeats
@@ -296,7 +294,7 @@ class _Roles:
         take = _call("registers.take", sym.const(min(MOST_REGISTERS, share)))
         give = _call("registers.give", sym.const(PRODUCER_REGISTERS))
         alone = If(sym.lt(lane, 1), self._producer(), None, self.ring.loc)
-        consumers = seq(take, *self._lag(among), self._consumer(among))
+        consumers = seq(take, self._consumer(among))
         arrivals = sym.const(GROUP_WARPS * self.groups)
         beside = sym.const(self.beside)
         early = [
@@ -355,20 +353,16 @@ class _Roles:
         return made
 
     def _lag(self, among: Var) -> list[Stmt]:
-        """What puts the second consumer behind the first, when the first tiles are there."""
+        """What keeps the second consumer behind the first, in each tile that has several steps."""
         steps = calls_of(self.ring, ATTEND)
-        works = steps or calls_of(self.body, EPILOGUE)
-        if self.groups != 2 or not works or not self.has_steps:
+        if not steps or self.groups != 2 or sym.simplify(self.ring.extent) is ONE:
             return []
-        cycles: Expr = sym.const(EPILOGUE_LAG_CYCLES)
-        if steps:
-            scale = sym.mul(*steps[0].args[5:7])
-            cycles = sym.simplify(sym.floordiv(sym.mul(scale, LAG_CYCLES), 128 * 128))
-        there = _call("mbarrier.wait", Address(self.full, (ZERO,)), ZERO)
-        return [If(sym.eq(among, 1), seq(there, _call(LAG, cycles)), None, self.ring.loc)]
+        scale = sym.mul(*steps[0].args[5:7])
+        cycles = sym.simplify(sym.floordiv(sym.mul(scale, LAG_CYCLES), 128 * 128))
+        return [If(sym.eq(among, 1), _call(LAG, cycles), None, self.ring.loc)]
 
     def _consumer(self, among: Var) -> Stmt:
-        count = _Count(self.before, self.ring)
+        lag, count = self._lag(among), _Count(self.before, self.ring)
 
         def rule(stmt: Stmt) -> Stmt | None:
             if isinstance(stmt, Alloc) and (stmt.buffer in self.tiles or stmt.buffer in self.kept):
@@ -382,10 +376,10 @@ class _Roles:
                 if can_stagger(stmt, self.slots):
                     ring = staggered(stmt, wait, done, self._versioned)
                 if not self.early:
-                    return count.after(ring)
+                    return count.after(seq(*lag, ring))
                 ready = _call("mbarrier.wait", Address(self.ready, (self.place,)), self.turn)
                 over = _call("mbarrier.arrive", Address(self.free, (self.place,)))
-                return count.after(seq(ready, ring, over))
+                return count.after(seq(ready, *lag, ring, over))
             return stmt
 
         body = rewrite(self.body, rule, self._versioned)
