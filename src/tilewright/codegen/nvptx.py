@@ -112,8 +112,9 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     fences = wgmma.uses_wgmma(loop) and not warps
     bound = _launch_bound(extents, READY_THREADS)
     if hopper.gives_registers(loop) or warps:
-        # One block per multiprocessor, or registers stay as they are; sums of warps need many.
-        bound = f'{_launch_bound(extents)} "nvvm.minctasm"="1"'
+        # Blocks of a multiprocessor are known, or registers stay as they are; sums of warps need many.
+        resident = hopper.resident_blocks(loop)
+        bound = f'{_launch_bound(extents)} "nvvm.minctasm"="{resident}"'
     with module.function("void", name, params, linkage="ptx_kernel", suffix=bound) as (b, values):
         emitter = DeviceEmitter(module, gpu, b, name, FENCED if fences else HANDLERS)
         emitter.assembly = assembly_of(fn)

@@ -240,7 +240,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     rate = np.minimum(sm.memory_bytes_per_cycle, flying / sm.global_latency_cycles)
     rate = np.minimum(rate, busy * sm.own_memory_bytes_per_cycle)
     operands = size * found.batch * found.m * found.k + size * found.n * found.k
-    parts = 8.0 * found.batch * found.m * found.n * split  # written and read again
+    # Written, a quarter of a line at a time, and read again.
+    parts = 12.0 * found.batch * found.m * found.n * split
     through_tiles = waves * steps * np.maximum(np.maximum(per_step, narrow), waiting)
     return Cost.of(
         products=np.maximum(through_tiles, operands / rate),
