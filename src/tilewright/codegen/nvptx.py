@@ -34,7 +34,7 @@ from tilewright.tensor.dependent_launch import WAIT, weights_of
 from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
 from tilewright.tensor.passes.accesses import reads_of, writes_of
 from tilewright.tensor.scopes import LOCAL, SHARED
-from tilewright.tensor.visit import exprs, walk
+from tilewright.tensor.visit import exprs, prefetched, walk
 
 TRIPLE = "nvptx64-nvidia-cuda"
 AXES = ("x", "y", "z")
@@ -99,7 +99,9 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     buffers = _outer_buffers(fn, loop)
     scalars = _free_scalars(loop)
     written = {buffer for stmt in walk(loop) for buffer, _ in writes_of(stmt)}
-    written |= {node.buffer for node in exprs(loop) if isinstance(node, ir.Address)}
+    told = [stmt for stmt in walk(loop) if prefetched(stmt) is None]
+    given = sym.walk(*(expr for stmt in told for expr in stmt.exprs()))
+    written |= {node.buffer for node in given if isinstance(node, ir.Address)}
     params = []
     for buffer in buffers:
         access = "" if buffer in written else " readonly"
@@ -256,6 +258,12 @@ def _grid_wait(e: Emitting, node: Call, is_statement: bool) -> Value:
     return Value("void", "")
 
 
+def _prefetch(e: Emitting, node: Call, is_statement: bool) -> Value:
+    """As far as L2."""
+    near = e.b.value(GLOBAL, f"addrspacecast {e.pointer(node.args[0])} to {GLOBAL}")
+    return e.b.call("llvm.nvvm.prefetch.global.L2", "void", near)
+
+
 def _grid_launch(e: Emitting, node: Call, is_statement: bool) -> Value:
     return e.b.call("llvm.nvvm.griddepcontrol.launch.dependents", "void")
 
@@ -372,6 +380,7 @@ HANDLERS = Handlers(
         FLUSHED_POWER: _power_of_two,
         "grid.wait": _grid_wait,
         "grid.launch": _grid_launch,
+        "prefetch": _prefetch,
     },
     {
         LOCAL.name: _local,
