@@ -114,7 +114,7 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     fences = wgmma.uses_wgmma(loop) and not warps
     bound = _launch_bound(extents, READY_THREADS)
     if hopper.gives_registers(loop) or warps:
-        # Blocks of a multiprocessor are known, or registers stay as they are; sums of warps need many.
+        # Blocks of a multiprocessor are told, or registers stay as they are.
         resident = hopper.resident_blocks(loop)
         bound = f'{_launch_bound(extents)} "nvvm.minctasm"="{resident}"'
     with module.function("void", name, params, linkage="ptx_kernel", suffix=bound) as (b, values):
