@@ -171,6 +171,24 @@ def test_a_fault_in_copies_ahead_is_found(fault, slots):
     assert caught.value.code in ("TW2427", "TW2428", "TW2429", "TW2430")
 
 
+def test_functions_with_bulk_copies_start_early():
+    run = tw.build(planned(64, 64, 128), TARGET)
+    assert [kernel.can_start_early for kernel in run.kernels] == [True]
+    plain = te.placeholder((64,), "f32", name="x")
+    twice = te.compute((64,), lambda i: plain[i] * 2, name="y")
+    made = schedule(te.function([plain, twice], name="twice"), TARGET).schedule.function
+    assert [kernel.can_start_early for kernel in tw.build(made, TARGET).kernels] == [False]
+
+
+def test_a_block_with_weights_to_copy_has_room_beside_another():
+    def code(slots):
+        return tw.build(weighted(40, 200, 640, slots), TARGET).ptx
+
+    assert ".minnctapersm 2" in code(4)
+    assert "setmaxnreg.inc.sync.aligned.u32 216" in code(4)
+    assert ".minnctapersm 1" in code(12)
+
+
 def test_a_left_operand_is_as_low_as_its_matrix():
     made = weighted(5, 64, 128, 4)
     assert "tile.low:bool(address(%A_pad_shared.b128[0]), 8)" in str(made)
