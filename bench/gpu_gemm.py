@@ -1,14 +1,15 @@
 """GEMM on an NVIDIA GPU against cuBLAS, device times in one run.
 
-    python bench/gpu_gemm.py [--json FILE] [--only bf16 edges rows epilogue kn f16 tf32 fp8 f32]
-                             [--search N]
+    python bench/gpu_gemm.py [--json FILE] [--search N]
+                             [--only bf16 edges rows epilogue kn f16 tf32 fp8 int8 f32]
 
 C = A B^T, both operands with k contiguous (`kn`: C = A B, both as they are written). Ours and
 cuBLAS's launches are captured in CUDA graphs of 20, over operands that rotate so that none is warm
-in L2, and take turns; medians of several. `edges` are sizes that no tile divides, `rows` few rows
-with weights cold, `epilogue` a bias, GELU and a residual against torch.compile; `fp8` is e4m3 with
-results in bf16. With --search the N plans that are priced lowest are timed, and each is printed
-beside its price.
+in L2, and take turns; medians of several. `edges` are sizes that no tile divides. `rows` are few
+rows with weights cold, and told to be weights as in models: a launch copies them before the one it
+follows has ended. `epilogue` is a bias, GELU and a residual against torch.compile; `fp8` is e4m3
+with results in bf16, `int8` bytes with sums of i32. With --search the N plans that are priced
+lowest are timed, and each is printed beside its price.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import report
@@ -28,7 +30,8 @@ from tilewright.rules import Scheduled, schedule
 from tilewright.rules.rule import Choice
 from tilewright.rules.space import plan_text
 from tilewright.runtime import cuda
-from tilewright.tensor.ir import Function
+from tilewright.tensor.dependent_launch import WEIGHTS
+from tilewright.tensor.ir import Function, annotated
 
 LAUNCHES, ROUNDS = 20, 5
 ROTATED_BYTES = 150 << 20  # of operands that take turns: three times what L2 holds
@@ -42,6 +45,7 @@ CASES = {
     "f16": {(4096,) * 3: 1.0},
     "tf32": {(4096,) * 3: 0.95},
     "fp8": {(8192,) * 3: 0.9},
+    "int8": {(4096,) * 3: 1.0},
     "f32": {(1024,) * 3: 0.9, (4096,) * 3: 0.9},
 }  # fmt: skip
 TORCH = {
@@ -50,13 +54,15 @@ TORCH = {
     "f32": torch.float32,
     "tf32": torch.float32,
     "fp8": torch.float8_e4m3fn,
+    "int8": torch.int8,
 }
-ERRORS = {"bf16": 4e-3, "f16": 5e-4, "f32": 1e-5, "tf32": 1e-3, "fp8": 4e-3}
+ERRORS = {"bf16": 4e-3, "f16": 5e-4, "f32": 1e-5, "tf32": 1e-3, "fp8": 4e-3, "int8": 0.0}
 TARGET = "cuda -arch=sm_90a"
 
 
 def gemm(m: int, n: int, k: int, dtype: str, epilogue: bool, along_n: bool = False) -> Function:
-    kind = {"tf32": "f32", "fp8": "f8e4m3"}.get(dtype, dtype)
+    kind = {"tf32": "f32", "fp8": "f8e4m3", "int8": "i8"}.get(dtype, dtype)
+    sums = "i32" if dtype == "int8" else "f32"
     A = te.placeholder((m, k), kind, name="A")
     B = te.placeholder((k, n) if along_n else (n, k), kind, name="B")
     r = te.reduce_axis((0, k), name="r")
@@ -70,9 +76,11 @@ def gemm(m: int, n: int, k: int, dtype: str, epilogue: bool, along_n: bool = Fal
         return te.function([A, B, C], name="gemm")
     C = te.compute(
         (m, n),
-        lambda i, j: te.sum(te.cast(A[i, r], "f32") * te.cast(right(j), "f32"), axis=r),
+        lambda i, j: te.sum(te.cast(A[i, r], sums) * te.cast(right(j), sums), axis=r),
         name="C",
     )
+    if dtype == "int8":
+        return te.function([A, B, C], name="gemm")
     if not epilogue:
         result = "bf16" if dtype == "fp8" else dtype
         D = te.compute((m, n), lambda i, j: te.cast(C[i, j], result), name="D")
@@ -112,18 +120,20 @@ class Operands:
         self.along_n = along_n
         kind = TORCH[dtype]
         self.count = max(1, min(8, ROTATED_BYTES // ((m + n) * k * kind.itemsize) + 1))
-        self.lefts = [torch.randn(m, k, device="cuda").to(kind) for _ in range(self.count)]
         shape = (k, n) if along_n else (n, k)
-        self.rights = [torch.randn(shape, device="cuda").to(kind) for _ in range(self.count)]
+        self.lefts = [self._like(m, k, kind) for _ in range(self.count)]
+        self.rights = [self._like(*shape, kind) for _ in range(self.count)]
         self.more = []
         if epilogue:
             self.more = [torch.randn(n, device="cuda").to(kind), self._like(m, n, kind)]
-        made = torch.bfloat16 if dtype == "fp8" else kind
-        self.out = torch.full((m, n), float("nan"), device="cuda", dtype=made)
+        made = {"fp8": torch.bfloat16, "int8": torch.int32}.get(dtype, kind)
+        self.out = torch.zeros((m, n), device="cuda", dtype=made)
         self.one = torch.ones((), device="cuda")
 
     @staticmethod
     def _like(m: int, n: int, kind: torch.dtype) -> torch.Tensor:
+        if kind is torch.int8:
+            return torch.randint(-128, 128, (m, n), device="cuda").to(kind)
         return torch.randn(m, n, device="cuda").to(kind)
 
     def at(self, turn: int) -> tuple[torch.Tensor, ...]:
@@ -141,7 +151,7 @@ class Operands:
 def ours_of(made: Scheduled, operands: Operands) -> tuple[cuda.Graph, float]:
     """Our launches as a graph, and the error of the result."""
     run = tw.build(made.schedule.function, TARGET)
-    operands.out.fill_(float("nan"))
+    operands.out.fill_(12345)
     torch.cuda.synchronize()
     run(*operands.at(0), operands.out)
     torch.cuda.synchronize()
@@ -171,6 +181,8 @@ def theirs_of(operands: Operands) -> Callable[[], object]:
             right = right if operands.along_n else right.t()
             if left.dtype is torch.float8_e4m3fn:
                 torch._scaled_mm(left, right, operands.one, operands.one, out_dtype=theirs.dtype)
+            elif left.dtype is torch.int8:
+                torch._int_mm(left, right, out=theirs)
             else:
                 torch.matmul(left, right, out=theirs)
 
@@ -191,6 +203,8 @@ def figures_of(
     m, n, k = sizes
     dtype = case if case in TORCH else "bf16"
     fn = gemm(m, n, k, dtype, case == "epilogue", case == "kn")
+    if case == "rows":
+        fn = replace(fn, attrs=annotated(fn.attrs, WEIGHTS, (1,)))
     made = schedule(fn, TARGET)
     operands = Operands(dtype, sizes, case == "epilogue", case == "kn")
     graph, error = ours_of(made, operands)

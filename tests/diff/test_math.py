@@ -16,7 +16,7 @@ from tilewright.base.host import host_arch
 from tilewright.base.processors import BASELINE
 from tilewright.codegen.build import build
 from tilewright.codegen.math import FORMULAS, expand_call, expand_math
-from tilewright.codegen.math.by_exp2 import POWER, join_calls
+from tilewright.codegen.math.by_exp2 import FLUSHED_POWER, POWER, join_calls
 from tilewright.tensor import parse
 from tilewright.tensor.interp import interpret
 from tilewright.tensor.ir import Call
@@ -109,7 +109,7 @@ def by_powers(op: str) -> Any:
     whose place `exp2` takes."""
 
     def rule(expr: Any) -> Any:
-        if isinstance(expr, Call) and expr.op == POWER:
+        if isinstance(expr, Call) and expr.op in (POWER, FLUSHED_POWER):
             return Call("exp2", expr.args, expr.dtype)
         return expr
 

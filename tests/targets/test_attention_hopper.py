@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 import tilewright as tw
 from tilewright import graph
 from tilewright.base.errors import ExecutionError
+from tilewright.base.target import Target
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.rules.rule import Choice
@@ -24,6 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from host_gpu import fetched, on_host
 
 TARGET = "cuda -arch=sm_90a"
+_WHOLE = Target.parse(TARGET)
+SMALL = replace(_WHOLE, machine=replace(_WHOLE.machine, cores=2))
 TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 TOLERANCE = {"bf16": 2e-2, "f16": 4e-3}
 
@@ -53,10 +57,10 @@ def operands(q, keys, features=64, attributes="", dtype="bf16", shared=None, mas
     return made
 
 
-def planned(plan, **case):
+def planned(plan, target=TARGET, **case):
     made = schedule(
         lower_graph(graph.parse(text(**case)).main, "attention"),
-        TARGET,
+        target,
         choices={"y_values": Choice("attention_hopper", plan)},
     )
     assert [decision.rule for decision in made.decisions] == ["attention_hopper"]
@@ -74,8 +78,11 @@ def check(fn, case, seed=0):
     )
 
 
-BOTH, ONE = "groups=2 keys=128 slots=2", "groups=1 keys=64 slots=3"
-STAGGERED = "groups=2 keys=128 slots=3"
+BOTH, ONE = (
+    "groups=2 keys=128 slots=2 stays=0 queries=1",
+    "groups=1 keys=64 slots=3 stays=0 queries=1",
+)
+STAGGERED = "groups=2 keys=128 slots=3 stays=0 queries=1"
 CASES = {
     "plain": {"q": (1, 2, 128), "keys": 256},
     "wide heads": {"q": (1, 1, 128), "keys": 256, "features": 128},
@@ -113,6 +120,44 @@ def test_the_scheduled_program_computes_what_numpy_does():
 def test_the_order_of_roles_does_not_matter(seed, plan):
     case = {"q": (1, 1, 128), "keys": 640}
     check(lower(planned(plan, **case), "gpu"), case, seed)
+
+
+STAYING = {
+    "as many steps each": {"q": (1, 5, 128), "keys": 128},
+    "causal": {"q": (1, 2, 192), "keys": 192, "attributes": ", causal = true"},
+}
+
+
+@pytest.mark.parametrize("name", STAYING)
+@pytest.mark.parametrize("plan", ["groups=1 keys=64 slots=2", "groups=1 keys=64 slots=3"])
+def test_blocks_stay_for_all_tiles(name, plan):
+    case = STAYING[name]
+    made = lower(planned(f"{plan} stays=1 queries=1", SMALL, **case), "gpu")
+    assert "thread(blockIdx.x) 0..2 " in str(made)
+    check(made, case)
+
+
+def test_blocks_that_had_more_steps_of_one_wave_have_fewer_of_the_next():
+    plan, case = "groups=1 keys=64 slots=2 stays=1 queries=1", {"q": (1, 2, 256), "keys": 256}
+    causal = {**case, "attributes": ", causal = true"}
+    made = [str(lower(planned(plan, SMALL, **each), "gpu")) for each in (case, causal)]
+    assert ["select(%wave % 2 == 0, " in each for each in made] == [False, True]
+
+
+@pytest.mark.parametrize("fault", ["steps are not counted", "the count begins at one"])
+def test_a_fault_in_the_count_of_steps_is_found(fault):
+    case = STAYING["causal"]
+    plan = "groups=1 keys=64 slots=2 stays=1 queries=1"
+    good = str(lower(planned(plan, SMALL, **case), "gpu"))
+    bad = {
+        "steps are not counted": re.sub(r"(%steps\[0\] = %before) .*", r"\g<1>", good, count=1),
+        "the count begins at one": re.sub(r"%steps\[0\] = 0\n", "%steps[0] = 1\n", good, count=1),
+    }[fault]
+    assert bad != good
+    given = operands(**case)
+    with pytest.raises(ExecutionError) as caught:
+        tw.interpret(parse(bad), *given, np.zeros(given[0].shape, TYPES["bf16"]), seed=0)
+    assert caught.value.code in ("TW2427", "TW2428", "TW2429", "TW2430")
 
 
 def test_masked_steps_are_left_out():

@@ -428,3 +428,31 @@ def test_the_assembler_takes_every_kernel(name, arch, tmp_path):
         )
         assert done.returncode == 0, done.stderr
         assert not re.search(r"[1-9]\d* bytes spill", done.stderr), done.stderr
+
+
+def test_a_quantized_model_multiplies_bytes_in_warpgroups():
+    """With its scales, bias, activation and quantization in the same kernel."""
+    quantized = np.random.default_rng(0).integers(-127, 128, (128, 64)).astype(np.int8)
+    weights = {
+        "w": quantized, "sw": np.float32(0.02), "zw": np.int8(0), "b": random(64),
+        "sx": np.float32(0.03), "zx": np.uint8(120), "sy": np.float32(0.5), "zy": np.uint8(128),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "sx", "zx"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "sx", "zx"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "sw", "zw"], ["wd"]),
+        helper.make_node("MatMul", ["xd", "wd"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("QuantizeLinear", ["r", "sy", "zy"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "sy", "zy"], ["y"]),
+    ]
+    given = model(nodes, {"x": (F, [24, 128])}, ["y"], weights)
+    made = tw.compile(given, target="cuda -arch=sm_90a", precision="int8")
+    products = [code for code in made.codes.values() if ".s32.s8.s8" in code.ptx]
+    assert [len(code.kernels) for code in products] == [1]
+    x = random(24, 128)
+    (got,) = fetched(made, on_host(made)(x))
+    sums = (np.clip(np.rint(x / 0.03) + 120, 0, 255) - 120) @ quantized.astype(np.float64)
+    steps = np.rint(np.maximum(sums * 0.03 * 0.02 + weights["b"], 0) / 0.5)
+    assert (np.abs(got / 0.5 - np.minimum(steps, 127)) > 0).mean() < 0.01  # ties apart

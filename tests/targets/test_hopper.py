@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -11,12 +12,16 @@ import pytest
 import tilewright as tw
 from tilewright import te
 from tilewright.base.errors import ExecutionError, Unsupported, UserError
+from tilewright.base.passes import PassContext
+from tilewright.base.target import Target
 from tilewright.base.tf32 import round_tf32
 from tilewright.intrin import hopper
 from tilewright.rules import schedule
 from tilewright.rules.rule import Choice
 from tilewright.tensor import parse
+from tilewright.tensor.dependent_launch import WEIGHTS
 from tilewright.tensor.intrin import intrinsic
+from tilewright.tensor.ir import annotated
 from tilewright.tensor.passes import lower
 
 TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
@@ -112,6 +117,137 @@ def test_every_shape_has_code_without_local_memory(form):
     assert not re.search(r"^\s*call", run.ptx, re.MULTILINE)
     assert ".local" not in run.ptx
     assert len(run.kernels) == 1  # nothing is padded or cropped beside it
+
+
+def weighted(m, n, k, slots, **form):
+    """The GEMM of a weight, as a model has it, lowered for kernels that start early."""
+    plan = f"groups=1 block_n=64 slots={slots} span=1 split_k=1 boxes=1"
+    fn = gemm(m, n, k, **form)
+    fn = replace(fn, attrs=annotated(fn.attrs, WEIGHTS, (1,)))
+    made = schedule(fn, TARGET, choices={"C": Choice("gemm_hopper", plan)}).schedule.function
+    return lower(made, "gpu", PassContext(target=Target.parse(TARGET)))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "slots"),
+    [((5, 64, 128), 4), ((40, 200, 640), 3), ((70, 130, 576), 2)],
+    ids=["fewer steps than slots", "a tile for each block", "rows and columns"],
+)
+def test_weights_are_on_their_way_before_a_kernel_waits_for_others(sizes, slots):
+    made = weighted(*sizes, slots)
+    given, want = operands(*sizes)
+    for seed in range(2):
+        out = np.full(want.shape, np.nan).astype(TYPES["bf16"])
+        tw.interpret(made, *given, out, seed=seed)
+        close(out, want, out.dtype)
+    before, after = str(made).split("eval grid.wait()")
+    assert re.findall(r"tma\.load:.*?, address\(%(\w)\[", before) == ["B"]
+    steps = min(slots, -(-sizes[2] // 64))
+    assert re.search(rf"for %first in 0\.\.{steps} ", before)
+    assert "A" in re.findall(r"tma\.load:.*?, address\(%(\w)\[", after)
+
+
+def test_operands_that_are_no_weights_are_copied_behind_the_wait():
+    fn = gemm(40, 200, 640)
+    made = schedule(fn, TARGET).schedule.function
+    text = str(lower(made, "gpu", PassContext(target=Target.parse(TARGET))))
+    assert "tma.load" not in text.split("eval grid.wait()")[0]
+
+
+@pytest.mark.parametrize("slots", [2, 3])
+@pytest.mark.parametrize("fault", ["a slot too few", "bytes of weights alone", "copied again"])
+def test_a_fault_in_copies_ahead_is_found(fault, slots):
+    good = str(weighted(40, 64, 640, slots))
+    first = "for %first in 0.."
+    bad = {
+        "a slot too few": good.replace(f"{first}{slots} ", f"{first}{slots - 1} "),
+        "bytes of weights alone": re.sub(r"(expect:\w+\(\S+%first\]\), )\d+", r"\g<1>8192", good),
+        "copied again": re.sub(rf"(for %r_0_\d in ){slots}\.\.10", r"\g<1>1..10", good),
+    }[fault]
+    assert bad != good
+    given, want = operands(40, 64, 640)
+    with pytest.raises(ExecutionError) as caught:
+        tw.interpret(parse(bad), *given, np.zeros(want.shape, TYPES["bf16"]), seed=0)
+    assert caught.value.code in ("TW2427", "TW2428", "TW2429", "TW2430")
+
+
+def test_functions_with_bulk_copies_start_early():
+    run = tw.build(planned(64, 64, 128), TARGET)
+    assert [kernel.can_start_early for kernel in run.kernels] == [True]
+    plain = te.placeholder((64,), "f32", name="x")
+    twice = te.compute((64,), lambda i: plain[i] * 2, name="y")
+    made = schedule(te.function([plain, twice], name="twice"), TARGET).schedule.function
+    assert [kernel.can_start_early for kernel in tw.build(made, TARGET).kernels] == [False]
+
+
+def test_a_block_with_weights_to_copy_has_room_beside_another():
+    def code(slots):
+        return tw.build(weighted(40, 200, 640, slots), TARGET).ptx
+
+    assert ".minnctapersm 2" in code(4)
+    assert "setmaxnreg.inc.sync.aligned.u32 216" in code(4)
+    assert ".minnctapersm 1" in code(12)
+
+
+def test_a_left_operand_is_as_low_as_its_matrix():
+    made = weighted(5, 64, 128, 4)
+    assert "tile.low:bool(address(%A_pad_shared.b128[0]), 8)" in str(made)
+    assert "alloc %A_pad_shared.b128: bf16[5632]" in str(made)  # 4 slots of 8 rows, 56 behind
+    assert "tile.clear" not in str(made)
+
+
+def byte_gemm(m, n, k, dtype, requantized):
+    A = te.placeholder((m, k), dtype, name="A")
+    B = te.placeholder((n, k), dtype, name="B")
+    r = te.reduce_axis((0, k), name="r")
+
+    def dot(i, j):
+        return te.sum(te.cast(A[i, r], "i32") * te.cast(B[j, r], "i32"), axis=r)
+
+    C = te.compute((m, n), dot, name="C")
+    if not requantized:
+        return te.function([A, B, C], name="gemm")
+    scale = te.placeholder((n,), "f32", name="scale")
+
+    def byte(i, j):
+        return te.min(te.max(te.round(te.cast(C[i, j], "f32") * scale[j]), -128.0), 127.0)
+
+    D = te.compute((m, n), lambda i, j: te.cast(byte(i, j), "i8"), name="D")
+    return te.function([A, B, scale, D], name="gemm")
+
+
+BYTES = {
+    "sums": ((64, 64, 128), "i8", False, 1),
+    "requantized at edges": ((40, 48, 144), "u8", True, 1),
+    "a split sum": ((16, 32, 256), "i8", True, 2),
+}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_products_of_bytes_are_exact(name):
+    (m, n, k), dtype, requantized, split = BYTES[name]
+    plan = f"groups=1 block_n=32 slots=3 span=1 split_k={split} boxes=1"
+    made = schedule(
+        byte_gemm(m, n, k, dtype, requantized),
+        TARGET,
+        choices={"C": Choice("gemm_hopper", plan)},
+    )
+    assert made.decisions[0].rule == "gemm_hopper"
+    rng = np.random.default_rng(0)
+    span = np.iinfo({"i8": np.int8, "u8": np.uint8}[dtype])
+    a, b = (rng.integers(span.min, span.max + 1, (rows, k), span.dtype) for rows in (m, n))
+    given, want = [a, b], a.astype(np.int32) @ b.astype(np.int32).T
+    if requantized:
+        given.append(rng.random(n, np.float32) * np.float32(1e-3))
+        rounded = np.rint(want.astype(np.float32) * given[2])
+        want = np.clip(rounded, -128, 127).astype(np.int8)
+    fn = made.schedule.function
+    out = np.zeros(want.shape, want.dtype)
+    tw.interpret(lower(fn, "gpu"), *given, out, seed=1)
+    np.testing.assert_array_equal(out, want)
+    kind = {"i8": "s8", "u8": "u8"}[dtype]
+    ptx = tw.build(fn, TARGET).ptx
+    assert re.search(rf"m64n32k32\.s32\.{kind}\.{kind} \{{[^}}]*\}}, a, b, 1;", ptx)
 
 
 @pytest.mark.parametrize("boxes", [2, 4])

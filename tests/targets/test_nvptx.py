@@ -127,7 +127,8 @@ class Launches:
     def __init__(self):
         self.seen = []
 
-    def launch(self, name, grid, block, arguments, shared_bytes=0, stream=0):
+    def launch(self, name, grid, block, arguments, shared_bytes=0, stream=0, is_early=False):
+        assert not is_early  # its blocks would go where there is room, not evenly
         self.seen.append((name, grid, block, arguments[3:]))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.base.target import CPU, Target
+from tilewright.base.target import CPU, CUDA, Target
 from tilewright.base.tiles import tile_product
 
 
@@ -80,6 +80,8 @@ def dots_of(target: Target, a: str, b: str, c: str) -> tuple[Dot, ...]:
 
 def multiplies(target: Target, a: str, b: str) -> bool:
     """Whether a target sums products of these integers, by dot products or on tiles."""
+    if target.kind == CUDA:  # warpgroups take bytes of one sign
+        return target.has("wgmma") and a == b and a in ("i8", "u8")
     return tile_product(target, a, b) is not None or bool(dots_of(target, a, b, "i32"))
 
 

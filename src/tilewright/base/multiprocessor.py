@@ -56,6 +56,9 @@ BULK_ROW_BYTES = 16  # that rows of tensors are a multiple of, where bulk copies
 # one that waits for memory gains a launch by it, one that computes loses more.
 EARLY_FLOPS_PER_BYTE = 4
 
+# Steps of an epilogue, of 16 bytes each, whose loads are under way: they cover a latency.
+LOADS_AHEAD = 4
+
 # What a warpgroup has registers for where attention takes keys some at a time.
 STREAMED_FEATURES = (64, 128)  # of a head
 STREAMED_KEYS = 128  # scores of a row, beside the sums of a head
@@ -79,7 +82,7 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         launch_cycles=2500,
         memory_bytes_per_cycle=2400.0 if number >= 90 else 1400.0,
         own_memory_bytes_per_cycle=18.0,
-        l2_bytes_per_cycle=48.0,
+        l2_bytes_per_cycle=52.0,
         tensor_fma_per_cycle=2048 if number >= 90 else 1024,
         wgmma_latency_cycles=130,
         access_bytes=16,

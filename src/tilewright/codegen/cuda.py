@@ -15,6 +15,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.dtype import DType, from_numpy
 from tilewright.base.errors import UserError, UserTypeError
+from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.codegen.launches import Kernel, box_of, launches, matrix_of
 from tilewright.codegen.nvptx import ARGUMENT_ALIGN, DeviceCode, device_code
@@ -22,9 +23,10 @@ from tilewright.runtime import cuda
 from tilewright.runtime.array import Array
 from tilewright.sym import TRUE, Const, Expr, Var
 from tilewright.tensor import ir
-from tilewright.tensor.ir import Buffer, Function
+from tilewright.tensor.ir import Buffer, For, Function, annotation
 from tilewright.tensor.passes import lower
-from tilewright.tensor.visit import output_buffers
+from tilewright.tensor.passes.specialize_roles import SPECIALIZE
+from tilewright.tensor.visit import output_buffers, walk
 
 
 @dataclass(eq=False)
@@ -60,6 +62,7 @@ class CudaFunction:
                 [*pointers, *(numbers[var] for var in kernel.scalars), *maps],
                 shared_bytes=kernel.shared_bytes,
                 stream=stream,
+                is_early=kernel.can_start_early,
             )
         for buffer, host in copies.items():
             cuda.to_host(arrays[buffer], host, stream)
@@ -145,10 +148,18 @@ class CudaFunction:
 
 
 def build_cuda(fn: Function, target: str | Target = "cuda") -> CudaFunction:
-    """Compile a scheduled or device function for an NVIDIA GPU; needs no GPU itself."""
+    """Compile a scheduled or device function for an NVIDIA GPU; needs no GPU itself.
+
+    Kernels with bulk copies start early: their blocks have a multiprocessor each, wherever there is
+    room first, and need a while before they compute.
+    """
     chosen = Target.parse(target)
-    device = lower(fn, "gpu") if fn.stage == ir.SCHEDULED else fn
-    return CudaFunction(device, chosen, device_code(device, chosen))
+    if fn.stage == ir.SCHEDULED:
+        is_early = any(
+            isinstance(stmt, For) and annotation(stmt, SPECIALIZE) for stmt in walk(fn.body)
+        )
+        fn = lower(fn, "gpu", PassContext(target=chosen if is_early else None))
+    return CudaFunction(fn, chosen, device_code(fn, chosen))
 
 
 def check_dtype(name: str, wanted: DType, found: DType) -> None:

@@ -27,7 +27,7 @@ LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32, i32, i32, i32 }"
 VARIANT = f"{{ {', '.join(['ptr'] * 7)}, i32, i32 }}"
 MODEL = f"{{ {', '.join(['ptr'] * 7)}, i64, i64, {', '.join(['i32'] * 6)} }}"
 
-MAP_TYPES = {"u8": 0, "f8e4m3": 0, "f16": 6, "f32": 7, "bf16": 9}  # CUtensorMapDataType
+MAP_TYPES = {"u8": 0, "i8": 0, "f8e4m3": 0, "f16": 6, "f32": 7, "bf16": 9}  # CUtensorMapDataType
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
     tma.load(tile, source, rows, full)   a box of rows of 128 bytes, swizzled, by one thread
     tma.window(tile, image, pixels, ..)  the same of one kernel position of an image's windows
     tile.clear(tile, filled, rows, ..)   zeros in rows that no copy fills, by all threads
+    tile.low(tile, rows)                 says that a left operand's rows are so few; no code
     mbarrier.init / wait / expect / arrive
     registers.give / take                a warpgroup hands registers to others
     wgmma.clear / tile / round           sums of 64 x n in registers: zero, add a product, store
@@ -25,15 +26,17 @@ from tilewright.codegen.builder import Value, i1, i32, i64
 from tilewright.codegen.handlers import Emitting
 from tilewright.intrin.hopper import HELD, OPERANDS, QUAD, ROW_BYTES, RUN, M
 from tilewright.sym import Const, Expr, Var
-from tilewright.tensor.ir import Address, Buffer, Call, Eval, Stmt
-from tilewright.tensor.visit import exprs
+from tilewright.tensor.ir import Address, Buffer, Call, Eval, For, Stmt
+from tilewright.tensor.visit import exprs, walk
 
 THREADS = 128  # of a warpgroup
+REGISTERS = 65536  # of a multiprocessor
 SHARED = "ptr addrspace(3)"
 MAP_TYPE = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
 # Products of a sum that follow each other: (sum, n, along_n, starts, a, b, a, b, ...).
 JOINED = {"wgmma.tile": "wgmma.tiles", "wgmma.start": "wgmma.started_tiles"}
 
+SUMS = {"f32": "float", "i32": "i32"}  # types of sums, for LLVM
 BOTH = "wgmma.start_both"  # (sum, left, values, keys, features, sum, n, a, b, a, b, ...)
 
 
@@ -96,6 +99,18 @@ def _map_of(
 def gives_registers(root: Stmt) -> bool:
     """Whether warpgroups of the kernel hand registers to each other."""
     return any(isinstance(n, Call) and n.op.startswith("registers.") for n in exprs(root))
+
+
+def resident_blocks(root: Stmt) -> int:
+    """The blocks of a kernel that one multiprocessor has registers for."""
+    taken = [n for n in exprs(root) if isinstance(n, Call) and n.op == "registers.take"]
+    given = [n for n in exprs(root) if isinstance(n, Call) and n.op == "registers.give"]
+    if not taken or not given:
+        return 1
+    groups = [s for s in walk(root) if isinstance(s, For) and s.thread == "threadIdx.y"]
+    consumers = known_number(groups[0].extent) - 1
+    whole = consumers * known_number(taken[0].args[0]) + known_number(given[0].args[0])
+    return max(1, REGISTERS // (THREADS * whole))
 
 
 def emit(e: Emitting, node: Call, is_statement: bool) -> Value:
@@ -230,6 +245,10 @@ def _clear_rows(
     b.line(wgmma.FENCE)
 
 
+def _low(e: Emitting, tile: Expr, rows: Expr) -> None:
+    """What products read behind the rows gives sums that nobody stores."""
+
+
 def _load_window(e: Emitting, tile: Expr, source: Expr, pixels: Expr, *rest: Expr) -> None:
     barrier, *places = rest[:7]
     remote = e.b.value(
@@ -267,9 +286,15 @@ def sum_registers(e: Emitting, tile: Expr, n: int) -> list[Value]:
     return [e.b.offset("float", pointer, i64(first + at)) for at in range(n // 2)]
 
 
+def _kind(tile: Expr) -> str:
+    """The type of a sum, for LLVM."""
+    assert isinstance(tile, Address)
+    return SUMS[tile.buffer.dtype.name]
+
+
 def clear(e: Emitting, tile: Expr, n: Expr) -> None:
     for register in sum_registers(e, tile, known_number(n)):
-        e.b.store(Value("float", "0.0"), register)
+        e.b.store(Value(_kind(tile), "0.0" if _kind(tile) == "float" else "0"), register)
 
 
 def operand_descriptor(e: Emitting, operand: Expr, apart_bytes: int = 16) -> Value:
@@ -360,10 +385,11 @@ def _products(
 ) -> None:
     """Sums += A B; B has neighbours along k, or along n in boxes of a row's length."""
     registers = sum_registers(e, tile, width)
-    before = [] if starts else [e.b.load("float", register) for register in registers]
+    kind = _kind(tile)
+    before = [] if starts else [e.b.load(kind, register) for register in registers]
     at = len(registers) + len(before)
     lines, operands = multiplied(e, width, 0, at, pairs, starts=starts, along_n=along_n)
-    assembled(e, [*lines, *committed(waits)], registers, before, operands)
+    assembled(e, [*lines, *committed(waits)], registers, before, operands, kind)
 
 
 def multiplied(
@@ -382,7 +408,10 @@ def multiplied(
     kind = OPERANDS[source.buffer.dtype.name]
     step, size, depth = kind.depth, kind.bytes, kind.columns
     sums = ", ".join(f"${sums_at + at}" for at in range(width // 2))
-    op = f"wgmma.mma_async.sync.aligned.m64n{width}k{step}.f32.{kind.assembler}.{kind.assembler}"
+    made = {"f32": "f32", "i32": "s32"}[kind.sums]
+    types = f"{made}.{kind.assembler}.{kind.assembler}"
+    op = f"wgmma.mma_async.sync.aligned.m64n{width}k{step}.{types}"
+    signs = ", 1, 1" if kind.sums == "f32" else ""
     turned = f", 0, {int(along_n)}" if kind.is_half else ""  # of A, of B
     lines: list[str] = []
     operands: list[Value] = []
@@ -395,7 +424,7 @@ def multiplied(
             move = step * size * at >> 4
             down = step * ROW_BYTES * at >> 4 if along_n else move
             lines += [f"add.s64 a, ${left}, {move};", f"add.s64 b, ${left + 1}, {down};"]
-            lines.append(f"{op} {{{sums}}}, a, b, {goes_on}, 1, 1{turned};")
+            lines.append(f"{op} {{{sums}}}, a, b, {goes_on}{signs}{turned};")
             goes_on = 1
     return lines, operands
 
@@ -412,13 +441,14 @@ def assembled(
     registers: list[Value],
     before: list[Value],
     operands: list[Value],
+    kind: str = "float",
 ) -> None:
     """Assembly that adds to sums: what they were goes in, what they become comes out. Those that
     start from nothing are behind the others."""
     lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;", *lines, "}"]
     count = len(registers)
-    made = "{ " + ", ".join(["float"] * count) + " }"
-    outputs = ",".join(["=f"] * count)
+    made = "{ " + ", ".join([kind] * count) + " }"
+    outputs = ",".join(["=f" if kind == "float" else "=r"] * count)
     ties = [str(at) for at in range(len(before))]
     given = ",".join([*ties, *({"i64": "l", "i32": "r"}[value.type] for value in operands)])
     shown = ", ".join(str(value) for value in (*before, *operands))
@@ -428,7 +458,7 @@ def assembled(
         f'"{outputs},{given},~{{memory}}"({shown}) convergent',
     )
     for at, register in enumerate(registers):
-        e.b.store(e.b.value("float", f"extractvalue {after}, {at}"), register)
+        e.b.store(e.b.value(kind, f"extractvalue {after}, {at}"), register)
 
 
 def _round(e: Emitting, tile: Expr, memory: Expr, row_stride: Expr, n: Expr) -> None:
@@ -437,7 +467,8 @@ def _round(e: Emitting, tile: Expr, memory: Expr, row_stride: Expr, n: Expr) -> 
     if memory.buffer.dtype.size_bytes == 2 and known_number(n) % 32 == 0:
         _round_wide(e, tile, memory, row_stride, known_number(n))
         return
-    b, element = e.b, {"bf16": "bfloat", "f16": "half", "f32": "float"}[memory.buffer.dtype.name]
+    b, kind = e.b, _kind(tile)
+    element = {"bf16": "bfloat", "f16": "half"}.get(memory.buffer.dtype.name, kind)
     thread = b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
     warp, lane = b.op("lshr", thread, i32(5)), b.op("and", thread, i32(31))
     row = b.op("add", b.op("shl", warp, i32(4)), b.op("lshr", lane, i32(2)))
@@ -449,11 +480,11 @@ def _round(e: Emitting, tile: Expr, memory: Expr, row_stride: Expr, n: Expr) -> 
         start = b.op("add", b.op("mul", down, stride), b.convert("zext", column, "i64"))
         line = b.offset(element, base, start)
         for j in range(known_number(n) // 8):
-            pair = Value("<2 x float>", "undef")
+            pair = Value(f"<2 x {kind}>", "undef")
             for at in range(2):
-                value = b.load("float", registers[4 * j + 2 * h + at])
-                pair = b.value("<2 x float>", f"insertelement {pair}, {value}, i32 {at}")
-            if element != "float":
+                value = b.load(kind, registers[4 * j + 2 * h + at])
+                pair = b.value(pair.type, f"insertelement {pair}, {value}, i32 {at}")
+            if element != kind:
                 pair = b.convert("fptrunc", pair, f"<2 x {element}>")
             place = b.offset(element, line, i64(8 * j))
             b.line(f"store {pair}, {place}, align {2 * memory.buffer.dtype.size_bytes}")
@@ -522,19 +553,13 @@ def _rows(e: Emitting, tile: Expr, rows: Expr, n: Expr) -> None:
             first = 16 * group + 2 * h
             halves = []
             for element in range(2):
-                words = [
-                    b.convert(
-                        "bitcast", b.load("float", registers[first + 4 * at + element]), "i32"
-                    )
-                    for at in range(4)
-                ]
+                words = [b.load("i32", registers[first + 4 * at + element]) for at in range(4)]
                 for bit in range(2):
                     words = _exchanged(e, words, bit, bits[bit])
                 halves.append(words)
             for at in range(RUN):
-                value = b.convert("bitcast", halves[at % 2][at // 2], "float")
                 place = h * (width // QUAD) + RUN * group + at
-                b.store(value, b.offset("float", pointer, i64(place)))
+                b.store(halves[at % 2][at // 2], b.offset("i32", pointer, i64(place)))
 
 
 def place_of(buffer: Buffer, index: Expr, thread: Var) -> Expr:
@@ -565,6 +590,7 @@ RULES: dict[str, Callable[..., None]] = {
     "registers.give": _registers("dec"),
     "registers.take": _registers("inc"),
     "tile.clear": _clear_rows,
+    "tile.low": _low,
     "tma.load": _load,
     "tma.window": _load_window,
     "wgmma.clear": clear,

@@ -24,10 +24,11 @@ from tilewright.codegen.hopper import (
     sum_registers,
 )
 from tilewright.intrin.hopper import OPERANDS, PAIR, ROW_BYTES, M
-from tilewright.sym import Expr
+from tilewright.sym import Const, Expr, const
 from tilewright.tensor.ir import Address, Buffer, Call
 
 LOG2_E = 1.4426950408889634
+PLAIN = const(1.0, "f32")  # of scores that have their factor already
 
 
 def _forget(e: Emitting, top: Expr, total: Expr, sums: Expr, features: Expr) -> None:
@@ -54,21 +55,24 @@ def _attend(
     sums: Expr,
     keys: Expr,
     features: Expr,
+    scale: Expr = PLAIN,
 ) -> None:
     """Powers of the scores below a running maximum, packed as the left operand of a product."""
     outputs = sum_registers(e, sums, known_number(features))
     assert isinstance(values, Address)
-    powers, fades = _powers_of(e, scores, top, total, known_number(keys))
+    powers, fades = _powers_of(e, scores, top, total, known_number(keys), scale)
     _fade(e, outputs, fades)
     packed = _packed(e, powers, values.buffer)
     _weighed(e, outputs, packed, values, known_number(keys), waits=True)
 
 
 def _powers_of(
-    e: Emitting, scores: Expr, top: Expr, total: Expr, count: int
+    e: Emitting, scores: Expr, top: Expr, total: Expr, count: int, scale: Expr
 ) -> tuple[list[Value], list[Value]]:
-    """Powers of scores, and by what the sums of both rows fade."""
+    """Powers of scores times a factor, and by what the sums of both rows fade."""
     b = e.b
+    assert isinstance(scale, Const)
+    factor = LOG2_E * float(scale.value)
     held = [b.load("float", register) for register in sum_registers(e, scores, count)]
     powers: dict[int, Value] = {}
     fades = []
@@ -81,10 +85,10 @@ def _powers_of(
             new = b.call("llvm.maxnum.f32", "float", new, other)
         b.store(new, m)
         none = b.compare("fcmp oeq", new, Value("float", "0xFFF0000000000000"))
-        below = b.op("fmul", b.select(none, Value("float", "0.0"), new), _float(-LOG2_E))
+        below = b.op("fmul", b.select(none, Value("float", "0.0"), new), _float(-factor))
         for at in mine:
-            powers[at] = _power(e, held[at], below)
-        fades.append(_power(e, before, below))
+            powers[at] = _power(e, held[at], factor, below)
+        fades.append(_power(e, before, factor, below))
         part = _combined(e, [powers[at] for at in mine], "fadd")
         for apart in (1, 2):
             part = b.op("fadd", part, _from_lane(e, part, apart))
@@ -114,6 +118,7 @@ def _powers(
     left: Expr,
     keys: Expr,
     features: Expr,
+    scale: Expr = PLAIN,
 ) -> None:
     """A step of attention up to its product with values, which `weigh` starts; the one before is
     awaited here, when powers are there: both run at a time."""
@@ -122,7 +127,7 @@ def _powers(
         sum_registers(e, sums, known_number(features)),
         _lefts(e, left, known_number(keys)),
     )
-    powers, fades = _powers_of(e, scores, top, total, known_number(keys))
+    powers, fades = _powers_of(e, scores, top, total, known_number(keys), scale)
     # The left operand of the product before is in use until then.
     given = [e.b.load("float", register) for register in outputs]
     used = [e.b.load("i32", register) for register in lefts]
@@ -203,9 +208,9 @@ def _float(value: float) -> Value:
     return Value("float", f"0x{struct.pack('>d', rounded).hex().upper()}")
 
 
-def _power(e: Emitting, value: Value, below: Value) -> Value:
-    """e to the value, over e to what `below` stands for."""
-    exponent = e.b.call("llvm.fma.f32", "float", value, _float(LOG2_E), below)
+def _power(e: Emitting, value: Value, factor: float, below: Value) -> Value:
+    """Two to the value times a factor, over two to what `below` stands for."""
+    exponent = e.b.call("llvm.fma.f32", "float", value, _float(factor), below)
     return e.b.value("float", f'call float asm "ex2.approx.ftz.f32 $0, $1;", "=f,f"({exponent})')
 
 

@@ -22,7 +22,7 @@ from tilewright.codegen.facts import as_ramp
 from tilewright.codegen.handlers import Emitting, Handlers
 from tilewright.codegen.launches import Kernel, Step, kernels_of, steps_of
 from tilewright.codegen.machine import Machine
-from tilewright.codegen.math.by_exp2 import POWER, join_calls
+from tilewright.codegen.math.by_exp2 import FLUSHED_POWER, POWER, join_calls
 from tilewright.codegen.memory import Memory, Place
 from tilewright.codegen.types import memory_type, register_type
 from tilewright.intrin.hopper import HELD, LEFT, PAIR, ROW, TILE, WIDE
@@ -34,7 +34,7 @@ from tilewright.tensor.dependent_launch import WAIT, weights_of
 from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
 from tilewright.tensor.passes.accesses import reads_of, writes_of
 from tilewright.tensor.scopes import LOCAL, SHARED
-from tilewright.tensor.visit import exprs, walk
+from tilewright.tensor.visit import exprs, prefetched, walk
 
 TRIPLE = "nvptx64-nvidia-cuda"
 AXES = ("x", "y", "z")
@@ -99,7 +99,9 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     buffers = _outer_buffers(fn, loop)
     scalars = _free_scalars(loop)
     written = {buffer for stmt in walk(loop) for buffer, _ in writes_of(stmt)}
-    written |= {node.buffer for node in exprs(loop) if isinstance(node, ir.Address)}
+    told = [stmt for stmt in walk(loop) if prefetched(stmt) is None]
+    given = sym.walk(*(expr for stmt in told for expr in stmt.exprs()))
+    written |= {node.buffer for node in given if isinstance(node, ir.Address)}
     params = []
     for buffer in buffers:
         access = "" if buffer in written else " readonly"
@@ -112,8 +114,9 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     fences = wgmma.uses_wgmma(loop) and not warps
     bound = _launch_bound(extents, READY_THREADS)
     if hopper.gives_registers(loop) or warps:
-        # One block per multiprocessor, or registers stay as they are; sums of warps need many.
-        bound = f'{_launch_bound(extents)} "nvvm.minctasm"="1"'
+        # Blocks of a multiprocessor are told, or registers stay as they are.
+        resident = hopper.resident_blocks(loop)
+        bound = f'{_launch_bound(extents)} "nvvm.minctasm"="{resident}"'
     with module.function("void", name, params, linkage="ptx_kernel", suffix=bound) as (b, values):
         emitter = DeviceEmitter(module, gpu, b, name, FENCED if fences else HANDLERS)
         emitter.assembly = assembly_of(fn)
@@ -255,6 +258,12 @@ def _grid_wait(e: Emitting, node: Call, is_statement: bool) -> Value:
     return Value("void", "")
 
 
+def _prefetch(e: Emitting, node: Call, is_statement: bool) -> Value:
+    """As far as L2."""
+    near = e.b.value(GLOBAL, f"addrspacecast {e.pointer(node.args[0])} to {GLOBAL}")
+    return e.b.call("llvm.nvvm.prefetch.global.L2", "void", near)
+
+
 def _grid_launch(e: Emitting, node: Call, is_statement: bool) -> Value:
     return e.b.call("llvm.nvvm.griddepcontrol.launch.dependents", "void")
 
@@ -268,7 +277,8 @@ def _fenced_barrier(e: Emitting, node: Call, is_statement: bool) -> Value:
 def _power_of_two(e: Emitting, node: Call, is_statement: bool) -> Value:
     """Lane by lane."""
     given = e.expr(node.args[0])
-    asked = 'asm "ex2.approx.f32 $0, $1;", "=f,f"'
+    flushes = ".ftz" if node.op == FLUSHED_POWER else ""
+    asked = f'asm "ex2.approx{flushes}.f32 $0, $1;", "=f,f"'
     if node.dtype.lanes == 1:
         return e.b.value("float", f"call float {asked}({given})")
     result = Value(given.type, "undef")
@@ -367,8 +377,10 @@ HANDLERS = Handlers(
         **dict.fromkeys(ampere.RULES, ampere.emit),
         "barrier.shared": _barrier,
         POWER: _power_of_two,
+        FLUSHED_POWER: _power_of_two,
         "grid.wait": _grid_wait,
         "grid.launch": _grid_launch,
+        "prefetch": _prefetch,
     },
     {
         LOCAL.name: _local,

@@ -248,7 +248,9 @@ class Walk:
                 for made in device.maps
             )
             moved = sum(span.stop - span.start for span in touched)
-            early = device.can_start_early and flops <= EARLY_FLOPS_PER_BYTE * moved
+            # Blocks with bulk copies are one for each multiprocessor, whenever they start.
+            suits = bool(device.maps) or flops <= EARLY_FLOPS_PER_BYTE * moved
+            early = device.can_start_early and suits
             self._start(
                 Started(module, device, grid, block, arguments, label, flops, touched, early)  # type: ignore[arg-type]  # three axes each
             )

@@ -67,6 +67,7 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *STREAMED,
         *UNCHECKED,
     ),
+    (CUDA, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *UNROLLED, *SCALED, *STREAMED, *UNCHECKED),
     (CPU, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *SCALED, *LAYOUT, *UNFOLDED, *FUSED),
 }
 PRECISIONS = tuple(dict.fromkeys(precision for _, precision in PIPELINES))

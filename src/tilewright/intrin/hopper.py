@@ -5,6 +5,7 @@
     wgmma_kn_bf16(n=256)       C[64, 256] += A[64, 64] B[64, 256], B in boxes of 64 columns
     wgmma_f8e4m3(n=256)        C[64, 256] += A[64, 128] B[256, 128]^T
     wgmma_tf32(n=256)          C[64, 256] += A[64, 32] B[256, 32]^T, of f32 rounded to tf32
+    wgmma_i8(n=256)            C[64, 256] += A[64, 128] B[256, 128]^T, i32 sums; also u8
     wgmma_round_bf16(n=256)    Y[64, 256] = C[64, 256], rounded
     wgmma_rows(n=256)          Y[64, 256] = C[64, 256], in registers by runs of a row
 
@@ -72,6 +73,7 @@ class Operand:
     depth: int  # of one instruction
     assembler: str
     is_half: bool = False  # B may have neighbours along n, sums are rounded to it, attention has it
+    sums: str = "f32"
 
     @property
     def columns(self) -> int:
@@ -80,7 +82,7 @@ class Operand:
 
     def read(self, element: str) -> str:
         """An element as products take it."""
-        return f"round_tf32({element})" if self.name == "tf32" else f"f32({element})"
+        return f"round_tf32({element})" if self.name == "tf32" else f"{self.sums}({element})"
 
 
 OPERANDS = {
@@ -88,11 +90,14 @@ OPERANDS = {
     "f16": Operand("f16", 2, 16, "f16", is_half=True),
     "f8e4m3": Operand("f8e4m3", 1, 32, "e4m3"),
     "f32": Operand("tf32", 4, 8, "tf32"),
+    "i8": Operand("i8", 1, 32, "s8", sums="i32"),
+    "u8": Operand("u8", 1, 32, "u8", sums="i32"),
 }
 HALVES = tuple(name for name, operand in OPERANDS.items() if operand.is_half)
 BOXES = Parameter("n", 64, 256, multiple=64)
 KEYS = Parameter("keys", 16, 256, multiple=16)
 FEATURES = Parameter("features", 64, 256, multiple=64)
+WHOLE = Parameter("n", 32, 256, multiple=32)  # runs of every thread; integers have few others
 ROWS, N = Parameter("rows", 8, 256, multiple=8), Parameter("n", 8, 256, multiple=8)
 
 
@@ -110,8 +115,12 @@ def store_of(dtype: str, n: int) -> TensorIntrin:
     return intrinsic(f"wgmma_round_{dtype}", n=n)
 
 
-def rows_of(n: int) -> TensorIntrin:
-    return intrinsic("wgmma_rows", n=n)
+def rows_of(n: int, sums: str = "f32") -> TensorIntrin:
+    return intrinsic(_rows_name(sums), n=n)
+
+
+def _rows_name(sums: str) -> str:
+    return "wgmma_rows" if sums == "f32" else f"wgmma_rows_{sums}"
 
 
 def attend_of(dtype: str, keys: int, features: int) -> TensorIntrin:
@@ -181,6 +190,7 @@ def _dot(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
     operand = OPERANDS[dtype]
     k = operand.columns
     name, shape, value = f"wgmma_{operand.name}", f"[{n}, {k}]", "%B[%vj, %vk]"
+    zero = "0.0" if operand.sums == "f32" else "0"
     if along_n and n > k:  # boxes of columns, one behind the other
         shape, value = f"[{n // k}, {k}, {k}]", f"%B[%vj // {k}, %vk, %vj % {k}]"
     elif along_n:
@@ -198,13 +208,13 @@ def _dot(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
     return member(
         f"""
         func @{name}(%A: {dtype}[{M}, {k}] in {TILE_SCOPE}, %B: {dtype}{shape} in {TILE_SCOPE},
-                     %C: f32[{M}, {n}] in {SUM_SCOPE}) stage scheduled {{
+                     %C: {operand.sums}[{M}, {n}] in {SUM_SCOPE}) stage scheduled {{
           for %i in 0..{M} {{ for %j in 0..{n} {{ for %k in 0..{k} {{
             block @C(%vi: spatial {M} = %i, %vj: spatial {n} = %j, %vk: reduce {k} = %k) {{
               reads %A[%vi, %vk], {value}
               writes %C[%vi, %vj]
               init {{
-                %C[%vi, %vj] = 0.0
+                %C[%vi, %vj] = {zero}
               }}
               %C[%vi, %vj] sum= {operand.read("%A[%vi, %vk]")} * {operand.read(value)}
             }}
@@ -221,11 +231,12 @@ def _store(dtype: str, n: int) -> TensorIntrin:
         stride = Call("stride", (address(Y), sym.const(0)), INDEX)
         return _instruction("wgmma.round", address(X), address(Y), stride, sym.const(n))
 
-    value = "%X[%v0, %v1]" if dtype == "f32" else f"{dtype}(%X[%v0, %v1])"
+    value = f"{dtype}(%X[%v0, %v1])" if dtype in HALVES else "%X[%v0, %v1]"
+    sums = "f32" if dtype in HALVES else dtype
 
     return member(
         f"""
-        func @wgmma_round_{dtype}(%X: f32[{M}, {n}] in {SUM_SCOPE},
+        func @wgmma_round_{dtype}(%X: {sums}[{M}, {n}] in {SUM_SCOPE},
                                   %Y: {dtype}[{M}, {n}]) stage scheduled {{
           for %i in 0..{M} {{ for %j in 0..{n} {{
             block @Y(%v0: spatial {M} = %i, %v1: spatial {n} = %j) {{
@@ -240,14 +251,14 @@ def _store(dtype: str, n: int) -> TensorIntrin:
     )
 
 
-def _rows(n: int) -> TensorIntrin:
+def _rows(sums: str, n: int) -> TensorIntrin:
     def compute(X: Buffer, Y: Buffer) -> Stmt:
         return _instruction("wgmma.rows", address(X), address(Y), sym.const(n))
 
     return member(
         f"""
-        func @wgmma_rows(%X: f32[{M}, {n}] in {SUM_SCOPE}, %Y: f32[{M}, {n}] in {WIDE_SCOPE})
-            stage scheduled {{
+        func @{_rows_name(sums)}(%X: {sums}[{M}, {n}] in {SUM_SCOPE},
+                                 %Y: {sums}[{M}, {n}] in {WIDE_SCOPE}) stage scheduled {{
           for %i in 0..{M} {{ for %j in 0..{n} {{
             block @Y(%v0: spatial {M} = %i, %v1: spatial {n} = %j) {{
               reads %X[%v0, %v1]
@@ -314,12 +325,14 @@ def _attend(dtype: str, keys: int, features: int) -> TensorIntrin:
     )
 
 
-declare_family("wgmma_rows", (Parameter("n", 32, 256, multiple=32),), _rows)
+for _sums in ("f32", "i32"):
+    declare_family(_rows_name(_sums), (WHOLE,), partial(_rows, _sums))
+    declare_family(f"wgmma_round_{_sums}", (N,), partial(_store, _sums))
 for _of, _operand in OPERANDS.items():
     declare_family(f"tma_load_{_of}", (ROWS,), partial(_load, _of))
-    declare_family(f"wgmma_{_operand.name}", (N,), partial(_dot, _of))
+    _width = N if _operand.sums == "f32" else WHOLE
+    declare_family(f"wgmma_{_operand.name}", (_width,), partial(_dot, _of))
 for _of in HALVES:
     declare_family(f"wgmma_kn_{_of}", (BOXES,), partial(_dot, _of, along_n=True))
     declare_family(f"wgmma_attend_{_of}", (KEYS, FEATURES), partial(_attend, _of))
-for _of in (*HALVES, "f32"):
     declare_family(f"wgmma_round_{_of}", (N,), partial(_store, _of))

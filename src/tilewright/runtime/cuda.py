@@ -327,6 +327,7 @@ class TensorMap:
         "f16": "FLOAT16",
         "f32": "FLOAT32",
         "u8": "UINT8",
+        "i8": "UINT8",
         "f8e4m3": "UINT8",
     }
 

@@ -19,7 +19,7 @@ from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import STREAMED_KEYS, multiprocessor_of
 from tilewright.intrin import hopper
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.parts import contraction_of
+from tilewright.rules.gpu.parts import contraction_of, spread_runs
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, nest_of
 from tilewright.rules.rule import Rule
@@ -34,6 +34,8 @@ FEATURE, REDUCER = "wgmma", "online_softmax"
 KEYS = (STREAMED_KEYS, STREAMED_KEYS // 2)  # candidates, that a step takes
 GROUPS = (2, 1)  # candidates, warpgroups of 64 queries
 SLOTS = (2, 3, 4)  # candidates, tiles of keys and values in shared memory
+STAYS = (1, 0)  # candidates, whether blocks stay for all tiles of queries
+QUERIES = (2, 1)  # candidates, tiles of queries in shared memory
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Plan:
     groups: int
     keys: int
     slots: int
+    stays: int = 0  # whether a block takes tile after tile, as many as multiprocessors
+    queries: int = 1  # tiles of queries in shared memory: the next comes while one is in use
 
 
 @dataclass(frozen=True)
@@ -123,12 +127,15 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         return None
 
     def legal(c: Columns) -> Column:
-        rows = hopper.M * c["groups"] + 2 * c["slots"] * c["keys"]
+        rows = hopper.M * c["groups"] * c["queries"] + 2 * c["slots"] * c["keys"]
         whole = (found.rows % (hopper.M * c["groups"]) == 0) & (found.keys % c["keys"] == 0)
-        result: Column = whole & (rows * width + hopper.BESIDE_BYTES // 2 <= sm.shared_bytes)
+        fits = rows * width + hopper.BESIDE_BYTES // 2 <= sm.shared_bytes
+        result: Column = whole & fits & (c["queries"] <= 1 + c["stays"])
         return result
 
-    return Space(Plan, {"groups": GROUPS, "keys": KEYS, "slots": SLOTS}, legal)
+    candidates = {"groups": GROUPS, "keys": KEYS, "slots": SLOTS, "stays": STAYS,
+                  "queries": QUERIES}  # fmt: skip
+    return Space(Plan, candidates, legal)
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -149,7 +156,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     each = np.where(c["slots"] >= LEAST_SLOTS, np.minimum(apart, together), apart)
     return Cost.of(
         steps=waves * steps * np.maximum(each, waiting),
-        start=waves * 2.0 * sm.global_latency_cycles,
+        # Who stays begins once; with two tiles of queries, the next one's keys are on their way.
+        start=(1 + (waves - 1) * (2 - c["stays"]) * (2 - c["queries"])) * sm.global_latency_cycles,
         late=waves * steps * 30.0 / c["slots"],  # keys that come late now and then
     )
 
@@ -161,10 +169,10 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     """The schedule of a plan."""
     point = sch.checkpoint()
     try:
-        return _streamed(sch, found, plan, _direct(sch, found))
+        return _streamed(sch, found, plan, context, _direct(sch, found))
     except ScheduleError:
         sch.restore(point)
-    return _streamed(sch, found, plan, _copied(sch, found))
+    return _streamed(sch, found, plan, context, _copied(sch, found))
 
 
 @dataclass(frozen=True)
@@ -177,7 +185,9 @@ class Copies:
     folded: tuple[BlockRef, ...] = ()
 
 
-def _streamed(sch: Schedule, found: Found, plan: Plan, copies: Copies) -> tuple[BlockRef, ...]:
+def _streamed(
+    sch: Schedule, found: Found, plan: Plan, context: RuleContext, copies: Copies
+) -> tuple[BlockRef, ...]:
     s, t, o = found.products, found.scores, found.values
     q, k, v = copies.queries, copies.keys, copies.values
     result = _absorb(sch, found.result)
@@ -194,14 +204,17 @@ def _streamed(sch: Schedule, found: Found, plan: Plan, copies: Copies) -> tuple[
     step, ji = sch.split(j, [None, plan.keys])
     sch.reorder(b, h, tile, group, step, ii, f, ji)
     sch.reverse_compute_at(result, group)
+    sums = block_of(sch.function, o.name).writes[2].buffer
+    rows = sch.cache_read(result, _read_of(sch, result, sums), hopper.WIDE_SCOPE)
+    sch.compute_at(rows, group)
     sch.bind(sch.fuse(b, h, tile), "blockIdx.x")
     sch.bind(group, "threadIdx.y")
     for block in (t, s, v, k):
         sch.compute_at(block, step)
     sch.compute_at(q, group)
-    *_, rows, columns, d = sch.get_loops(s)
+    *_, row, column, d = sch.get_loops(s)
     wide, narrow = sch.split(d, [None, _columns(found)])
-    sch.reorder(wide, rows, columns, narrow)
+    sch.reorder(wide, row, column, narrow)
     for copy, count in ((q, hopper.M * plan.groups), (k, plan.keys), (v, plan.keys)):
         _copy(sch, copy, found, count)
     start = sch.decompose_reduction(s, wide)
@@ -209,14 +222,17 @@ def _streamed(sch: Schedule, found: Found, plan: Plan, copies: Copies) -> tuple[
     dot = hopper.dot_of(found.dtype, plan.keys)
     sch.tensorize(sch.get_loops(s)[-3], dot)
     sch.tensorize(sch.get_loops(start)[-2], dot)
-    for block in (t, result):
-        _spread(sch, block)
+    _spread(sch, t)
+    spread_runs(sch, result)
     first = sch.decompose_reduction(o, step)
     attend = hopper.attend_of(found.dtype, plan.keys, found.features)
     sch.tensorize(sch.get_loops(o)[-3], attend)
     sch.tensorize(sch.get_loops(first)[-2], attend)
-    sch.specialize(step, plan.slots, 0)
-    return (*copies.folded, s, t, o, q, k, v, start, first, result)
+    sch.tensorize(sch.get_loops(rows)[-2], hopper.rows_of(found.features))
+    tiles = found.batch * (found.rows // (hopper.M * plan.groups))
+    blocks = min(tiles, multiprocessor_of(context.target).count) if plan.stays else 0
+    sch.specialize(step, plan.slots, blocks, plan.queries)
+    return (*copies.folded, s, t, o, q, k, v, start, first, rows, result)
 
 
 def _columns(found: Found) -> int:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import gcd
 
 import numpy as np
 
@@ -28,16 +27,23 @@ from tilewright.intrin import hopper
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.epilogue import followers
 from tilewright.rules.gpu.contraction import splits
-from tilewright.rules.gpu.parts import ceildiv, contraction_of, extent_of, parts_along
+from tilewright.rules.gpu.parts import (
+    ceildiv,
+    contraction_of,
+    extent_of,
+    parts_along,
+    spread_runs,
+)
 from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
-from tilewright.sym import ONE, Cast, Const, Var, uses_var
+from tilewright.sym import Cast, Var, uses_var
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.intrin import TensorIntrin
 from tilewright.tensor.ir import Load, Store
 from tilewright.tensor.passes.fold_windows import windows_of
+from tilewright.tensor.passes.specialize_roles import SWIZZLED
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks, output_buffers
 
@@ -112,7 +118,7 @@ def found_in(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found 
     operand = hopper.OPERANDS[kind]
     if kind == "f32" and not multiplies_tf32(nest.block):
         return None
-    if nest.block.writes[0].buffer.dtype.name != "f32":
+    if nest.block.writes[0].buffer.dtype.name != operand.sums:
         return None
     m, (n,), (k,) = found.m[-1], found.n, found.k
     is_indexed = not _is_matrix(found.a, nest.var(m), nest.var(k))
@@ -180,8 +186,11 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
 
     def legal(c: Columns) -> Column:
         rows = hopper.M * c["groups"]
-        ring = c["slots"] * c["boxes"] * (rows + c["block_n"]) * hopper.ROW_BYTES
-        fits = ring + hopper.BESIDE_BYTES <= sm.shared_bytes
+        # Of a matrix with fewer rows than a product has, tiles are as low; behind them all is room.
+        low = 0 if found.is_open else -(-found.m // SWIZZLED) * SWIZZLED
+        stored = np.where((c["groups"] == 1) & (low > 0), np.minimum(rows, low), rows)
+        ring = c["slots"] * c["boxes"] * (stored + c["block_n"]) + 2 * (rows - stored)
+        fits = ring * hopper.ROW_BYTES + hopper.BESIDE_BYTES <= sm.shared_bytes
         whole = ceildiv(found.m, rows) % c["span"] == 0
         whole &= (c["span"] == 1) | (not found.is_open)
         step = found.depth * c["boxes"]
@@ -231,7 +240,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     rate = np.minimum(sm.memory_bytes_per_cycle, flying / sm.global_latency_cycles)
     rate = np.minimum(rate, busy * sm.own_memory_bytes_per_cycle)
     operands = size * found.batch * found.m * found.k + size * found.n * found.k
-    parts = 8.0 * found.batch * found.m * found.n * split  # written and read again
+    # Written, a quarter of a line at a time, and read again.
+    parts = 12.0 * found.batch * found.m * found.n * split
     through_tiles = waves * steps * np.maximum(np.maximum(per_step, narrow), waiting)
     return Cost.of(
         products=np.maximum(through_tiles, operands / rate),
@@ -323,7 +333,7 @@ def _tiled(
     unit: Unit,
     consumers: list[BlockRef],
 ) -> list[BlockRef]:
-    kind, depth = found.dtype, found.depth
+    kind, depth, sums = found.dtype, found.depth, hopper.OPERANDS[found.dtype].sums
     operands = contraction_of(sch, c)
     m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
     wanted = {m: plan.rows, n: plan.block_n, k: depth * plan.boxes}
@@ -360,10 +370,10 @@ def _tiled(
     if rounded is None and stores:
         for store in stores:
             sch.reverse_compute_at(store, group)
-            _spread(sch, store)
-        instruction = hopper.rows_of(plan.block_n)
+            spread_runs(sch, store)
+        instruction = hopper.rows_of(plan.block_n, sums)
     else:
-        instruction = hopper.store_of(rounded or "f32", plan.block_n)
+        instruction = hopper.store_of(rounded or sums, plan.block_n)
     sch.tensorize(sch.get_loops(copies[0])[-2], instruction)
     sch.bind(group, "threadIdx.y")
     sch.compute_at(a, ko)
@@ -413,30 +423,6 @@ def _padded(
 
 def _names(sch: Schedule) -> list[str]:
     return [block.name for block in blocks(sch.function.body)]
-
-
-def _spread(sch: Schedule, store: BlockRef) -> None:
-    """The loops of an epilogue over the threads that hold the sums, neighbours of a row in each."""
-    ii, jj = sch.get_loops(store)[-2:]
-    warp, half, row = sch.split(ii, hopper.ROW_DIGITS)
-    lanes = _lanes(sch, store)
-    run, part, some, lane = sch.split(jj, [None, hopper.QUAD, hopper.RUN // lanes, lanes])
-    sch.reorder(warp, row, part, half, run, some, lane)
-    sch.bind(sch.fuse(warp, row, part), "threadIdx.x")
-    for loop in (half, run, some):
-        sch.unroll(loop)
-    sch.vectorize(lane)
-
-
-def _lanes(sch: Schedule, store: BlockRef) -> int:
-    """Neighbours that rows of all memory have whole numbers of."""
-    block = block_of(sch.function, store.name)
-    lanes = hopper.RUN
-    for region in (*block.reads, *block.writes):
-        width = region.buffer.shape[-1] if region.buffer.rank else ONE
-        if region.buffer.memory.is_addressable and isinstance(width, Const) and width is not ONE:
-            lanes = gcd(lanes, int(width.value))
-    return lanes
 
 
 def _rounded(sch: Schedule, stores: list[BlockRef], c: BlockRef) -> str | None:

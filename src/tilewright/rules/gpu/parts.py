@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 from tilewright.base.errors import ScheduleError
+from tilewright.intrin import hopper
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
-from tilewright.sym import Const
+from tilewright.sym import ONE, Const
 from tilewright.tensor.ir import REDUCE, Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import all_loops
@@ -57,3 +59,27 @@ def parts_along(sch: Schedule, along: LoopRef) -> BlockRef:
     first = next(loop for loop in loops if loop.var is along.var)
     sch.reorder(first, *[loop for loop in loops if loop.var is not along.var])
     return partial
+
+
+def spread_runs(sch: Schedule, store: BlockRef) -> None:
+    """The loops of an epilogue over the threads that hold the sums, neighbours of a row in each."""
+    ii, jj = sch.get_loops(store)[-2:]
+    warp, half, row = sch.split(ii, hopper.ROW_DIGITS)
+    lanes = _lanes(sch, store)
+    run, part, some, lane = sch.split(jj, [None, hopper.QUAD, hopper.RUN // lanes, lanes])
+    sch.reorder(warp, row, part, half, run, some, lane)
+    sch.bind(sch.fuse(warp, row, part), "threadIdx.x")
+    for loop in (half, run, some):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+
+
+def _lanes(sch: Schedule, store: BlockRef) -> int:
+    """Neighbours that rows of all memory have whole numbers of."""
+    block = block_of(sch.function, store.name)
+    lanes = hopper.RUN
+    for region in (*block.reads, *block.writes):
+        width = region.buffer.shape[-1] if region.buffer.rank else ONE
+        if region.buffer.memory.is_addressable and isinstance(width, Const) and width is not ONE:
+            lanes = gcd(lanes, int(width.value))
+    return lanes

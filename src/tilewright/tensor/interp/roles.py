@@ -38,6 +38,7 @@ from tilewright.tensor.ir import (
     Function,
     If,
     Let,
+    Load,
     Seq,
     Stmt,
     Store,
@@ -48,6 +49,8 @@ from tilewright.tensor.scopes import GLOBAL
 from tilewright.tensor.visit import exprs, replace_buffers, rewrite, substitute, walk
 
 ROW_BYTES, M = 128, 64
+COUNT_SCOPE = "local"  # of what a role counts, alike in all of its threads
+ANYTHING = 12345  # what products read behind a low tile
 SHARED_ROWS = 16  # of a tile that 128 threads copy at a time
 ROLES = ("mbarrier.", "cp.async.", "mma.")  # of calls that threads make together
 Clock = dict[object, int]
@@ -298,6 +301,7 @@ class _Block:
         self.memory: dict[Buffer, np.ndarray[Any, Any]] = {}
         self.barriers: dict[tuple[Buffer, int], _Barrier] = {}
         self.tiles: dict[tuple[Buffer, int], _Tile] = {}
+        self.low: dict[Buffer, int] = {}  # left operands with fewer rows than products have
         self.copies: list[_Copy] = []
         self.plain: dict[Stmt, bool] = {}  # whether threads run a statement each for itself
         (rows,) = _axes(kernel, "threadIdx.y")
@@ -360,6 +364,10 @@ class _Block:
 
     def _run(self, stmt: Stmt, agent: _Agent) -> Wait:
         env = agent.env
+        if isinstance(stmt, Store) and stmt.buffer.scope == COUNT_SCOPE:
+            place = _value(stmt.index[0], env)
+            agent.sums[stmt.buffer][place] = self._number(stmt.value, agent)
+            return
         if stmt not in self.plain:
             self.plain[stmt] = _is_plain(stmt)
         if self.plain[stmt]:
@@ -385,7 +393,7 @@ class _Block:
                 elif otherwise is not None:
                     yield from self._run(otherwise, agent)
             case Let(var=var, value=value, body=body):
-                env[var] = _value(value, env)
+                env[var] = self._number(value, agent)
                 yield from self._run(body, agent)
             case Alloc(buffer=buffer, body=body):
                 self._allocate(buffer, agent)
@@ -397,6 +405,16 @@ class _Block:
                     "TW2430", f"a role cannot run {type(stmt).__name__} statements", stmt.loc
                 )
 
+    def _number(self, expr: Expr, agent: _Agent) -> int:
+        """The value of an expression that may read what the role counts."""
+
+        def rule(node: Expr) -> Expr:
+            if not isinstance(node, Load):
+                return node
+            return sym.const(int(agent.sums[node.buffer][_value(node.index[0], agent.env)]))
+
+        return _value(sym.rewrite(expr, rule), agent.env)
+
     def _allocate(self, buffer: Buffer, agent: _Agent) -> None:
         size = 1
         for dim in buffer.shape:
@@ -405,7 +423,8 @@ class _Block:
             if buffer not in self.memory:
                 self.memory[buffer] = np.zeros(size, buffer.dtype.numpy)
         else:
-            agent.sums[buffer] = np.full(size, np.nan, buffer.dtype.numpy)
+            unset = np.nan if buffer.dtype.is_float else 0
+            agent.sums[buffer] = np.full(size, unset, buffer.dtype.numpy)
 
     def _call(self, call: Call, agent: _Agent, loc: Loc) -> Wait:
         args, env = call.args, agent.env
@@ -431,6 +450,8 @@ class _Block:
                 self._arrive(self._barrier(args[0], env), agent, GROUP_WARPS, loc)
             case "tile.clear":
                 self._clear(args, agent)
+            case "tile.low":
+                self.low[_buffer(args[0])] = _value(args[1], env)
             case "tma.load":
                 self._load(args, agent, loc)
             case "tma.window":
@@ -467,7 +488,7 @@ class _Block:
                 self._left(args, agent)
             case "wgmma.weigh":
                 self._weigh(args, agent, loc)
-            case op if not op.startswith("registers.") and op not in (LAG, *EFFECTLESS):
+            case op if not op.startswith("registers.") and op not in (LAG, "prefetch", *EFFECTLESS):
                 raise ExecutionError("TW2430", f"a role cannot run {op}", loc)
         yield None
 
@@ -651,6 +672,8 @@ class _Block:
         assert at.buffer.scope == TILE_SCOPE
         columns = ROW_BYTES // at.buffer.dtype.size_bytes
         first = _value(at.index[0], agent.env)
+        more = rows - min(rows, self.low.get(at.buffer, rows))
+        rows -= more
         for tile in self._touched(at.buffer, first, rows):
             if tile.is_clear:
                 continue
@@ -664,7 +687,9 @@ class _Block:
                 )
             tile.reads[agent] = agent.clock.get(agent, 0) + 1
         found = self.memory[at.buffer][first : first + rows * columns]
-        read = found.reshape(rows, columns).astype(np.float32)
+        wide = np.int32 if found.dtype.kind in "iu" else np.float32
+        read = found.reshape(rows, columns).astype(wide)
+        read = np.pad(read, ((0, more), (0, 0)), constant_values=ANYTHING)
         return round_tf32(read) if found.dtype == np.float32 else read
 
     def _tile(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
@@ -678,17 +703,17 @@ class _Block:
         sums += a @ boxes.reshape(-1, depth, depth).swapaxes(0, 1).reshape(depth, n)
 
     def _attend(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
-        scores, values, top, total, sums, keys, features = args
-        left = self._powers((scores, top, total, sums, keys, features), agent)
+        scores, values, top, total, sums, keys, features, *scale = args
+        left = self._powers((scores, top, total, sums, keys, features, *scale), agent)
         self._weighed(sums, left, values, features, agent, loc)
 
     def _left(self, args: tuple[Expr, ...], agent: _Agent) -> None:
         """Powers for a product that follows. Scores are there; all else under way is awaited."""
-        scores, top, total, sums, packed, keys, features = args
+        scores, top, total, sums, packed, keys, features, *scale = args
         self._sums(scores, keys, agent)
         agent.groups.clear()
         left = self._sums(packed, keys, agent)
-        left[...] = self._powers((scores, top, total, sums, keys, features), agent)
+        left[...] = self._powers((scores, top, total, sums, keys, features, *scale), agent)
 
     def _weigh(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
         sums, packed, values, keys, features, waits = args
@@ -704,8 +729,9 @@ class _Block:
         top, total, sums = (self._sums(at, args[5], agent) for at in args[1:4])
         new = np.maximum(top[:, :1], scores.max(1, keepdims=True))
         below = np.where(np.isneginf(new), 0, new)
-        powers: np.ndarray[Any, Any] = np.exp(scores - below)
-        fade = np.exp(top[:, :1] - below)
+        scale = np.float32(sym.evaluate(args[6], agent.env) if args[6:] else 1)
+        powers: np.ndarray[Any, Any] = np.exp((scores - below) * scale)
+        fade = np.exp((top[:, :1] - below) * scale)
         top[...] = new
         total[...] = total * fade + powers.sum(1, keepdims=True)
         sums[...] = sums * fade

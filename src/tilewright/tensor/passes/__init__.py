@@ -17,12 +17,14 @@ from tilewright.tensor.passes.enter_device import enter_device
 from tilewright.tensor.passes.expand_updates import expand_updates
 from tilewright.tensor.passes.flatten_buffers import flatten_buffers
 from tilewright.tensor.passes.fold_padding import fold_padding
+from tilewright.tensor.passes.fold_scale import fold_scale
 from tilewright.tensor.passes.fold_windows import fold_windows, read_windows
 from tilewright.tensor.passes.hoist_allocations import hoist_allocations
 from tilewright.tensor.passes.hoist_invariants import hoist_invariants
 from tilewright.tensor.passes.inject_virtual_threads import inject_virtual_threads
 from tilewright.tensor.passes.insert_barriers import insert_barriers
 from tilewright.tensor.passes.interleave_loops import interleave_loops
+from tilewright.tensor.passes.load_ahead import load_ahead
 from tilewright.tensor.passes.lower_blocks import lower_blocks
 from tilewright.tensor.passes.lower_inits import lower_inits
 from tilewright.tensor.passes.lower_tensor_calls import lower_tensor_calls
@@ -81,6 +83,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     insert_barriers,
     lower_tensor_calls,
     trim_loops,
+    fold_scale,
     specialize_roles,
     read_windows,
     share_copies,
@@ -94,6 +97,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     hoist_invariants,
     remove_no_ops,
     check_capacity,
+    load_ahead,
     depend_early,
     enter_device,
 )

@@ -10,10 +10,17 @@
 A tile becomes a ring of slots. Slot s is full when the bytes of all copies into it have arrived,
 and empty when every consumer warp is done with it; the barriers of a slot change phase once per
 round of the ring, so both sides tell the phase from their count of iterations. The producer starts
-with all slots empty, that is one phase behind. Rows of a tile that no copy ever fills, since the
-matrix has fewer, are set to zero once, before the roles part: copies that bring them as zeros take
-longer than those of rows that are there. A tile that is copied outside of the loop, once for
-all of its iterations, has a pair of barriers of its own, `ready` and `free`.
+with all slots empty, that is one phase behind. A tile that is copied outside of the loop, once for
+all of its iterations, has a pair of barriers of its own, `ready` and `free`. Where blocks stay,
+there may be several of it: then the next tile's is on its way while this one's is in use.
+
+Rows of a tile that no copy ever fills, since the matrix has fewer, are set to zero once, before the
+roles part: copies that bring them as zeros take longer than those of rows that are there. The left
+operand of a product needs not even those: what lies behind gives rows of sums that nobody stores,
+so that such a tile is as low as the matrix.
+
+Copies of weights into the slots of the first round begin before all else: they wait for nobody, not
+even for kernels that this one depends on.
 
 Of two consumers that do more than multiply, the second begins half a step behind the first: then
 one has the matrix units while the other works on its scores. Side by side they would stay so.
@@ -21,13 +28,15 @@ one has the matrix units while the other works on its scores. Side by side they 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from tilewright import sym
-from tilewright.base.dtype import BOOL, U64
+from tilewright.base.dtype import BOOL, INDEX, U64
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext
 from tilewright.sym import ONE, ZERO, Const, Expr, Var
+from tilewright.tensor.dependent_launch import weights_of
 from tilewright.tensor.ir import (
     SERIAL,
     THREAD,
@@ -40,8 +49,10 @@ from tilewright.tensor.ir import (
     Function,
     If,
     Let,
+    Load,
     Seq,
     Stmt,
+    Store,
     annotation,
     seq,
 )
@@ -55,12 +66,14 @@ from tilewright.tensor.passes.stagger_attention import (
 )
 from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
 
-SPECIALIZE = "specialize"  # annotation of a loop: the slots of its ring, blocks that stay
-COPY = "tma.load"
+# Annotation of a loop: the slots of its ring, blocks that stay, tiles of those copied beside it.
+SPECIALIZE = "specialize"
+COPY, PRODUCT = "tma.load", "wgmma.tile"
 LAG = "role.lag"
 LAG_CYCLES = 1200  # about half a step of attention, of 128 keys and as many features
 TILE_SCOPE = "shared.b128"
 GROUP_THREADS, GROUP_WARPS = 128, 4
+BESIDE_BYTES = 2048  # of shared memory beside tiles: barriers, alignment
 SWIZZLED = 8  # rows after which a swizzle repeats
 REGISTERS = 65536 // GROUP_THREADS  # of a multiprocessor, for each thread of a single warpgroup
 PRODUCER_REGISTERS, MOST_REGISTERS = 40, 240
@@ -69,20 +82,23 @@ PRODUCER_REGISTERS, MOST_REGISTERS = 40, 240
 def specialize_roles(fn: Function, ctx: PassContext) -> Function:
     if not any(_slots(stmt) for stmt in walk(fn.body)):
         return fn
-    body = _Kernels()(fn.body)
+    room = 0 if ctx.target is None else ctx.target.shared_bytes
+    body = _Kernels(weights_of(fn), room)(fn.body)
     assert body is not None
     return replace(fn, body=body)
 
 
-def _plan(stmt: Stmt) -> tuple[int, int]:
-    """The slots of a loop's ring, and the blocks that stay for all tiles; 0 where not asked for."""
+def _plan(stmt: Stmt) -> tuple[int, int, int]:
+    """The slots of a loop's ring, the blocks that stay for all tiles, and how many there are of a
+    tile that is copied beside the loop; 0 where not asked for."""
     found = annotation(stmt, SPECIALIZE) if isinstance(stmt, For) else None
     if not isinstance(found, tuple):
-        return 0, 0
-    slots, blocks = found
+        return 0, 0, 0
+    slots, blocks, beside = (*found, 1)[:3]
     assert isinstance(slots, int)
     assert isinstance(blocks, int)
-    return slots, blocks
+    assert isinstance(beside, int)
+    return slots, blocks, beside
 
 
 def _slots(stmt: Stmt) -> int:
@@ -92,13 +108,19 @@ def _slots(stmt: Stmt) -> int:
 class _Kernels(Rewriter):
     tracks = False
 
+    def __init__(self, weights: set[Buffer], room_bytes: int) -> None:
+        super().__init__()
+        self.weights, self.room_bytes = weights, room_bytes
+
     def visit_for(self, loop: For) -> Stmt | None:
         if loop.kind != THREAD:
             return super().visit_for(loop)
-        return _specialized(loop) if any(_slots(stmt) for stmt in walk(loop)) else loop
+        if not any(_slots(stmt) for stmt in walk(loop)):
+            return loop
+        return _specialized(loop, self.weights, self.room_bytes)
 
 
-def _specialized(kernel: For) -> Stmt:
+def _specialized(kernel: For, weights: set[Buffer], room_bytes: int) -> Stmt:
     nest: list[For] = []
     body: Stmt = kernel
     while isinstance(body, For) and body.kind == THREAD:
@@ -107,15 +129,14 @@ def _specialized(kernel: For) -> Stmt:
     axes = {loop.thread: loop for loop in nest}
     _check(kernel, body, axes)
     blocks = max(_plan(stmt)[1] for stmt in walk(body))
-    if blocks:
-        nest, body = _persistent(nest, body, blocks)
-    else:
-        nest, body = _longest_first(nest, _backwards(body))
+    body = _backwards(body)
+    nest, body = _persistent(nest, body, blocks) if blocks else _longest_first(nest, body)
     groups = axes.get("threadIdx.y")
     count = int(str(sym.simplify(groups.extent))) if groups is not None else 1
     among = groups.var if groups is not None else sym.var("group")
     lane = axes["threadIdx.x"].var if "threadIdx.x" in axes else sym.var("lane")
-    made = _Roles(kernel, body, count).program(among, lane)
+    spans = {loop.var: (loop.start, loop.stop) for loop in nest}
+    made = _Roles(kernel, body, count, spans, weights, room_bytes).program(among, lane)
     inner = For(among, ZERO, sym.const(count + 1), made, THREAD, "threadIdx.y", (), kernel.loc)
     result: Stmt = For(
         lane, ZERO, sym.const(GROUP_THREADS), inner, THREAD, "threadIdx.x", (), kernel.loc
@@ -128,18 +149,33 @@ def _specialized(kernel: For) -> Stmt:
 
 def _persistent(nest: list[For], body: Stmt, blocks: int) -> tuple[list[For], Stmt]:
     """Fewer blocks than tiles: each takes tile after tile, so that copies for the next one run
-    while results of the last are stored."""
+    while results of the last are stored. Where some tiles have more steps than others, the order of
+    blocks alternates: who had more of one wave has less of the next."""
     made = []
     for loop in nest:
         if loop.thread == "blockIdx.x":
             stay, wave = sym.var(loop.var.name), sym.var("wave")
-            tile = sym.add(sym.mul(wave, blocks), stay)
-            left = sym.sub(sym.add(loop.extent, blocks - 1), stay)
+            place: Expr = stay
+            last: Expr = stay
+            if any(sym.uses_var(ring.extent, {loop.var}) for ring in _rings(body)):
+                back = sym.sub(blocks - 1, stay)
+                place = _alternating(wave, stay, back)
+                last = _alternating(sym.floordiv(loop.extent, blocks), stay, back)
+            tile = sym.add(sym.mul(wave, blocks), place)
+            left = sym.sub(sym.add(loop.extent, blocks - 1), last)
             body = substitute(body, {loop.var: sym.add(tile, loop.start)})
             body = For(wave, ZERO, sym.floordiv(left, blocks), body, SERIAL, "", (), loop.loc)
             loop = replace(loop, var=stay, start=ZERO, stop=sym.const(blocks))
         made.append(loop)
     return made, body
+
+
+def _alternating(wave: Expr, even: Expr, odd: Expr) -> Expr:
+    return sym.select(sym.eq(sym.floormod(wave, 2), ZERO), even, odd)
+
+
+def _rings(body: Stmt) -> list[For]:
+    return [stmt for stmt in walk(body) if isinstance(stmt, For) and _slots(stmt)]
 
 
 def _backwards(body: Stmt) -> Stmt:
@@ -160,7 +196,7 @@ def _backwards(body: Stmt) -> Stmt:
 def _longest_first(nest: list[For], body: Stmt) -> tuple[list[For], Stmt]:
     """Blocks with more to do the later they come, of a causal mask, start from the last one: none
     of them is left over at the end."""
-    rings = [stmt for stmt in walk(body) if isinstance(stmt, For) and _slots(stmt)]
+    rings = _rings(body)
     blocks = [loop for loop in nest if loop.thread == "blockIdx.x"]
     if len(blocks) != 1 or not any(sym.uses_var(ring.extent, {blocks[0].var}) for ring in rings):
         return nest, body
@@ -191,7 +227,15 @@ def _check(kernel: For, body: Stmt, axes: dict[str, For]) -> None:
 class _Roles:
     """The two programs of one kernel."""
 
-    def __init__(self, kernel: For, body: Stmt, groups: int) -> None:
+    def __init__(
+        self,
+        kernel: For,
+        body: Stmt,
+        groups: int,
+        spans: dict[Var, tuple[Expr, Expr]],
+        weights: set[Buffer],
+        room_bytes: int,
+    ) -> None:
         loops = _path_to_ring(body)
         if loops is None:
             raise Unsupported(
@@ -200,64 +244,112 @@ class _Roles:
                 kernel.loc,
                 help="specialize a loop around bulk copies and what uses their tiles",
             )
-        self.body, self.groups = body, groups
-        self.ring = loops[-1]
+        self.body, self.groups, self.weights = body, groups, weights
+        self.loops, self.ring = loops, loops[-1]
         self.slots = _slots(self.ring)
+        ctx = sym.EMPTY.bind_all(spans)
+        extents = [sym.simplify(loop.extent) for loop in loops]
+        self.has_steps = all(sym.prove(sym.le(ONE, extent), ctx) for extent in extents)
+        self.ahead = self._steps_ahead()
         tiles = [
             stmt.buffer
             for stmt in walk(body)
             if isinstance(stmt, Alloc) and stmt.buffer.scope == TILE_SCOPE
         ]
         inside = {_target(stmt) for stmt in walk(self.ring) if _is_copy(stmt)}
+        self.low = self._low_tiles()
         self.tiles = {
-            tile: Buffer(tile.name, (sym.const(self.slots), *tile.shape), tile.dtype, tile.scope)
+            tile: Buffer(tile.name, self._ring_shape(tile), tile.dtype, tile.scope)
             for tile in tiles
             if tile in inside
         }
-        self.kept = [tile for tile in tiles if tile not in inside]
+        self.beside = _plan(self.ring)[2]
+        self.kept = {
+            tile: Buffer(tile.name, (sym.const(self.beside), *tile.shape), tile.dtype, tile.scope)
+            if self.beside > 1
+            else tile
+            for tile in tiles
+            if tile not in inside
+        }
         self.short: dict[Buffer, tuple[int, int]] = {}  # tiles with rows that no copy fills
+        sizes = [_size_bytes(tile) for tile in (*self.tiles.values(), *self.kept.values())]
+        # A block that has weights to copy begins beside the last one of the kernel before.
+        fits = 2 * (sum(sizes) + BESIDE_BYTES) <= room_bytes
+        self.resident = 2 if fits and self.ahead and groups == 1 else 1
         self.early = _early(body, self.ring)
-        self.ready = Buffer("ready", (ONE,), U64, "shared")
-        self.free = Buffer("free", (ONE,), U64, "shared")
+        self.ready = Buffer("ready", (sym.const(self.beside),), U64, "shared")
+        self.free = Buffer("free", (sym.const(self.beside),), U64, "shared")
         self.full = Buffer("full", (sym.const(self.slots),), U64, "shared")
         self.empty = Buffer("empty", (sym.const(self.slots),), U64, "shared")
         step: Expr = ZERO
         for loop in loops:
             if loop is self.ring:
-                self.turn = sym.simplify(sym.floormod(step, 2))
+                self.place = sym.simplify(sym.floormod(step, self.beside))
+                self.turn = sym.simplify(sym.floormod(sym.floordiv(step, self.beside), 2))
             step = sym.add(sym.mul(step, loop.extent), sym.sub(loop.var, loop.start))
+        self.before: Var | None = None  # iterations of the loop before it began this time
+        if sym.uses_var(self.ring.extent, {loop.var for loop in loops}):
+            self.before = sym.var("before")
+            step = sym.add(self.before, sym.sub(self.ring.var, self.ring.start))
+        self.step = step
         self.slot = sym.simplify(sym.floormod(step, self.slots))
         self.phase = sym.simplify(sym.floormod(sym.floordiv(step, self.slots), 2))
 
     def program(self, among: Var, lane: Var) -> Stmt:
         """Barriers are made by one thread, then each warpgroup goes its way."""
-        share = (REGISTERS - PRODUCER_REGISTERS) // self.groups // 8 * 8
+        registers = REGISTERS // self.resident
+        share = (registers - PRODUCER_REGISTERS) // self.groups // 8 * 8
         take = _call("registers.take", sym.const(min(MOST_REGISTERS, share)))
         give = _call("registers.give", sym.const(PRODUCER_REGISTERS))
-        producer = self._producer()
-        alone = If(sym.lt(lane, 1), producer, None, self.ring.loc)
+        alone = If(sym.lt(lane, 1), self._producer(), None, self.ring.loc)
         consumers = seq(take, self._consumer(among))
         arrivals = sym.const(GROUP_WARPS * self.groups)
+        beside = sym.const(self.beside)
         early = [
-            _call("mbarrier.init", Address(self.ready, (ZERO,)), ONE, ONE),
-            _call("mbarrier.init", Address(self.free, (ZERO,)), ONE, arrivals),
+            _call("mbarrier.init", Address(self.ready, (ZERO,)), beside, ONE),
+            _call("mbarrier.init", Address(self.free, (ZERO,)), beside, arrivals),
         ]
         result = seq(
             _call("mbarrier.init", Address(self.full, (ZERO,)), sym.const(self.slots), ONE),
             _call("mbarrier.init", Address(self.empty, (ZERO,)), sym.const(self.slots), arrivals),
             *(early if self.early else ()),
+            *self._weights_ahead(among, lane),
             *self._clears(),
             Eval(BARRIER, self.ring.loc),
             If(sym.lt(among, self.groups), consumers, seq(give, alone), self.ring.loc),
         )
         barriers = (self.full, self.empty, *((self.ready, self.free) if self.early else ()))
-        for buffer in (*self.kept, *self.tiles.values(), *barriers):
+        for buffer in (*self.kept.values(), *self.tiles.values(), *barriers):
             result = Alloc(buffer, result)
         return result
 
+    def _low_tiles(self) -> dict[Buffer, int]:
+        """Left operands of products with fewer rows than those have, and their rows."""
+        lefts = {node.args[1] for node in calls_of(self.ring, PRODUCT)}
+        lows = {left.buffer for left in lefts if isinstance(left, Address)}
+        found: dict[Buffer, int] = {}
+        for stmt in walk(self.ring) if self.groups == 1 else ():
+            if _is_copy(stmt) and _target(stmt) in lows:
+                height, rows = _heights(stmt)
+                if height is not None and _swizzled(height) < rows:
+                    found[_target(stmt)] = _swizzled(height)
+        return found
+
+    def _ring_shape(self, tile: Buffer) -> tuple[Expr, ...]:
+        """Of slots; behind the last one there are as many rows as products read."""
+        if tile not in self.low:
+            return (sym.const(self.slots), *tile.shape)
+        *boxes, rows, width = (int(str(sym.simplify(dim))) for dim in tile.shape)
+        slot = math.prod(boxes) * self.low[tile]
+        slots = self.slots - (-(rows - self.low[tile]) // slot)
+        return tuple([sym.const(dim) for dim in (slots, *boxes, self.low[tile], width)])
+
     def _clears(self) -> list[Stmt]:
-        """Zeros in the rows of all slots that no copy fills."""
-        made = []
+        """Zeros in the rows of all slots that no copy fills; tiles that have none."""
+        made = [
+            _call("tile.low", Address(self.tiles[tile], (ZERO,) * (tile.rank + 1)), sym.const(rows))
+            for tile, rows in self.low.items()
+        ]
         for tile, (filled, rows) in self.short.items():
             boxes: Expr = ONE
             for dim in tile.shape[:-2]:
@@ -269,18 +361,16 @@ class _Roles:
         return made
 
     def _lag(self, among: Var) -> list[Stmt]:
-        """What keeps the second consumer behind the first."""
+        """What keeps the second consumer behind the first, in each tile that has several steps."""
         steps = calls_of(self.ring, ATTEND)
-        if not steps or self.groups != 2:
+        if not steps or self.groups != 2 or sym.simplify(self.ring.extent) is ONE:
             return []
-        *_, keys, features = steps[0].args
-        scale = sym.mul(keys, features)
+        scale = sym.mul(*steps[0].args[5:7])
         cycles = sym.simplify(sym.floordiv(sym.mul(scale, LAG_CYCLES), 128 * 128))
-        behind = _call(LAG, cycles)
-        return [If(sym.eq(among, 1), behind, None, self.ring.loc)]
+        return [If(sym.eq(among, 1), _call(LAG, cycles), None, self.ring.loc)]
 
     def _consumer(self, among: Var) -> Stmt:
-        lag = self._lag(among)
+        lag, count = self._lag(among), _Count(self.before, self.ring)
 
         def rule(stmt: Stmt) -> Stmt | None:
             if isinstance(stmt, Alloc) and (stmt.buffer in self.tiles or stmt.buffer in self.kept):
@@ -294,25 +384,71 @@ class _Roles:
                 if can_stagger(stmt, self.slots):
                     ring = staggered(stmt, wait, done, self._versioned)
                 if not self.early:
-                    return seq(*lag, ring)
-                ready = _call("mbarrier.wait", Address(self.ready, (ZERO,)), self.turn)
-                over = _call("mbarrier.arrive", Address(self.free, (ZERO,)))
-                return seq(ready, *lag, ring, over)
+                    return count.after(seq(*lag, ring))
+                ready = _call("mbarrier.wait", Address(self.ready, (self.place,)), self.turn)
+                over = _call("mbarrier.arrive", Address(self.free, (self.place,)))
+                return count.after(seq(ready, *lag, ring, over))
             return stmt
 
         body = rewrite(self.body, rule, self._versioned)
         assert body is not None
-        return body
+        return count.around(body)
 
     def _versioned(self, expr: Expr) -> Expr:
         if isinstance(expr, Address) and expr.buffer in self.tiles:
             return Address(self.tiles[expr.buffer], (self.slot, *expr.index))
+        if isinstance(expr, Address) and self.beside > 1 and expr.buffer in self.kept:
+            return Address(self.kept[expr.buffer], (self.place, *expr.index))
         return expr
 
+    def _steps_ahead(self) -> int:
+        """The first iterations whose weights are copied before roles part."""
+        copies = [stmt for stmt in walk(self.ring) if _is_copy(stmt)]
+        plain = not any(isinstance(stmt, (If, Let)) for stmt in walk(self.ring))
+        weights = any(self._is_weight(stmt) for stmt in copies)
+        if not plain or not self.has_steps or not weights:
+            return 0
+        steps = sym.simplify(self.ring.extent)
+        return min(self.slots, int(steps.value)) if isinstance(steps, Const) else 0
+
+    def _is_weight(self, stmt: Stmt) -> bool:
+        assert isinstance(stmt, Eval)
+        assert isinstance(stmt.value, Call)
+        source = stmt.value.args[1]
+        assert isinstance(source, Address)
+        return source.buffer in self.weights
+
+    def _weights_ahead(self, among: Var, lane: Var) -> list[Stmt]:
+        """Copies of weights for the first iterations, by the thread that makes the barriers."""
+        if not self.ahead:
+            return []
+        first = sym.var("first")
+        size = _copied_bytes(self._copied(self.ring.body))
+        expect = _call("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
+        weights = seq(expect, self._copied(self.ring.body, weights=True))
+        starts: dict[Var, Expr] = {loop.var: loop.start for loop in self.loops}
+        starts[self.ring.var] = sym.add(self.ring.start, first)
+        body = fresh_copy(substitute(weights, starts))
+        loop = For(first, ZERO, sym.const(self.ahead), body, SERIAL, "", (), self.ring.loc)
+        alone = sym.all_of(sym.lt(among, 1), sym.lt(lane, 1))
+        return [If(alone, loop, None, self.ring.loc)]
+
     def _producer(self) -> Stmt:
+        self.count = _Count(self.before, self.ring)
         kept = self._copies(self.body)
         assert kept is not None
-        return fresh_copy(kept)
+        return fresh_copy(self.count.around(kept))
+
+    def _copied(self, stmt: Stmt, weights: bool | None = None) -> Stmt:
+        """The copies of weights, of all else, or all."""
+
+        def rule(each: Stmt) -> Stmt | None:
+            other = _is_copy(each) and weights is not None and self._is_weight(each) != weights
+            return None if other else each
+
+        made = self._copies(rewrite(stmt, rule))
+        assert made is not None
+        return made
 
     def _copies(self, stmt: Stmt) -> Stmt | None:
         """The statement with its copies alone, and the loops and conditions around them."""
@@ -343,15 +479,22 @@ class _Roles:
                 other = sym.sub(ONE, self.phase)
                 wait = _call("mbarrier.wait", Address(self.empty, (self.slot,)), other)
                 expect = _call("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
-                return replace(stmt, body=seq(wait, expect, body), annotations=())
+                if self.ahead:
+                    weights = seq(wait, expect, self._copied(stmt.body, weights=True))
+                    again = If(sym.le(sym.const(self.ahead), self.step), weights, None, stmt.loc)
+                    body = seq(again, self._copied(stmt.body, weights=False))
+                    return replace(stmt, body=body, annotations=())
+                ring = replace(stmt, body=seq(wait, expect, body), annotations=())
+                return self.count.after(ring)
             return stmt.with_children((body,))
         return None
 
     def _expect_early(self) -> list[Stmt]:
         """The tile that is copied once for the loop is free, and its bytes are on their way."""
         size = sum(_copied_bytes(each) for each in self.early)
-        wait = _call("mbarrier.wait", Address(self.free, (ZERO,)), sym.sub(ONE, self.turn))
-        return [wait, _call("mbarrier.expect", Address(self.ready, (ZERO,)), sym.const(size))]
+        free, ready = (Address(each, (self.place,)) for each in (self.free, self.ready))
+        wait = _call("mbarrier.wait", free, sym.sub(ONE, self.turn))
+        return [wait, _call("mbarrier.expect", ready, sym.const(size))]
 
     def _copy(self, stmt: Eval, ready: Buffer | None) -> Stmt:
         call = stmt.value
@@ -365,15 +508,16 @@ class _Roles:
         # which may be behind its last row.
         at = int(axis.value)
         height, row = sym.simplify(source.buffer.shape[at]), source.index[at]
-        if ready is None and isinstance(height, Const) and isinstance(rows, Const):
-            rows = self._filled(target, int(height.value), int(rows.value))
+        known, asked = _heights(stmt)
+        if ready is None and known is not None:
+            rows = self._filled(target, known, asked)
         first = tuple([ZERO if i == at else place for i, place in enumerate(source.index)])
         args = (
             self._versioned(target),
             Address(source.buffer, first),
             rows,
             stride,
-            Address(self.full, (self.slot,)) if ready is None else Address(ready, (ZERO,)),
+            Address(self.full, (self.slot,)) if ready is None else Address(ready, (self.place,)),
             height,
             row,
         )
@@ -381,12 +525,59 @@ class _Roles:
 
     def _filled(self, target: Expr, height: int, rows: int) -> Expr:
         """The rows that a copy of a whole matrix brings, by swizzles of eight."""
-        filled = -(-height // SWIZZLED) * SWIZZLED
+        filled = _swizzled(height)
         if filled >= rows:
             return sym.const(rows)
         assert isinstance(target, Address)
-        self.short[self.tiles[target.buffer]] = filled, rows
+        if target.buffer not in self.low:
+            self.short[self.tiles[target.buffer]] = filled, rows
         return sym.const(filled)
+
+
+def _size_bytes(tile: Buffer) -> int:
+    dims = [int(str(sym.simplify(dim))) for dim in tile.shape]
+    return math.prod(dims) * tile.dtype.size_bytes
+
+
+def _swizzled(height: int) -> int:
+    """Rows in whole swizzles."""
+    return -(-height // SWIZZLED) * SWIZZLED
+
+
+def _heights(copy: Stmt) -> tuple[int | None, int]:
+    """The rows of the matrix that is copied from, if they are known, and those of a box."""
+    assert isinstance(copy, Eval)
+    assert isinstance(copy.value, Call)
+    _, source, rows, stride = copy.value.args
+    assert isinstance(source, Address)
+    assert isinstance(rows, Const)
+    assert isinstance(stride, Call)
+    axis = stride.args[1]
+    assert isinstance(axis, Const)
+    height = sym.simplify(source.buffer.shape[int(axis.value)])
+    return int(height.value) if isinstance(height, Const) else None, int(rows.value)
+
+
+class _Count:
+    """A role's count of iterations, where it is no formula of the loops around: those of other
+    tiles are other numbers."""
+
+    def __init__(self, before: Var | None, ring: For) -> None:
+        self.before, self.ring = before, ring
+        self.steps = Buffer("steps", (ONE,), INDEX, "local")
+
+    def after(self, loop: Stmt) -> Stmt:
+        """The loop, and the count behind it."""
+        if self.before is None:
+            return loop
+        more = sym.add(self.before, self.ring.extent)
+        counted = seq(loop, Store(self.steps, (ZERO,), more))
+        return Let(self.before, Load(self.steps, (ZERO,)), counted)
+
+    def around(self, body: Stmt) -> Stmt:
+        if self.before is None:
+            return body
+        return Alloc(self.steps, seq(Store(self.steps, (ZERO,), ZERO), body))
 
 
 def _path_to_ring(body: Stmt) -> list[For] | None:

@@ -41,7 +41,7 @@ def staggered(ring: For, wait: Stmt, done: Stmt, version: Callable[[Expr], Expr]
     """The loop in stages; `wait` for a slot and sign that it is `done` are those of its variable,
     and `version` is what makes an address one of the slot's."""
     (attend,) = calls_of(ring, ATTEND)
-    scores, values, top, total, sums, keys, features = attend.args
+    scores, values, top, total, sums, keys, features, *scale = attend.args
     assert isinstance(values, Address)
     rows = sym.const(64)
     left = Buffer("powers", (rows, keys), values.buffer.dtype, LEFT_SCOPE)
@@ -52,7 +52,7 @@ def staggered(ring: For, wait: Stmt, done: Stmt, version: Callable[[Expr], Expr]
 
     def powers(stmt: Stmt) -> Stmt | None:
         if isinstance(stmt, Eval) and stmt.value is attend:
-            args = (scores, top, total, sums, packed, keys, features)
+            args = (scores, top, total, sums, packed, keys, features, *scale)
             return Eval(Call("wgmma.powers", args, BOOL), stmt.loc)
         return stmt
 

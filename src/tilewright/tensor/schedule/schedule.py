@@ -351,10 +351,11 @@ class Schedule:
 
     # ------------------------------------------------------------------ what blocks compute
 
-    def specialize(self, loop: LoopRef, slots: int, blocks: int = 0) -> None:
+    def specialize(self, loop: LoopRef, slots: int, blocks: int = 0, beside: int = 1) -> None:
         """Bulk copies under the loop go to a producer warp, through a ring of `slots` tiles."""
-        self._apply("specialize", specialize, _var(loop), slots, blocks)
-        self._record("specialize", {"loop": loop, "slots": slots, "blocks": blocks}, None)
+        self._apply("specialize", specialize, _var(loop), slots, blocks, beside)
+        made = {"loop": loop, "slots": slots, "blocks": blocks, "beside": beside}
+        self._record("specialize", made, None)
 
     def decompose_reduction(self, block: BlockRef, loop: LoopRef) -> BlockRef:
         """The init of a reduction becomes a block of its own, in front of the loop."""

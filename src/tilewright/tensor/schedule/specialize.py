@@ -14,22 +14,24 @@ from tilewright.tensor.visit import walk
 MOST_SLOTS = 16
 
 
-def specialize(fn: Function, var: Var, slots: int, blocks: int = 0) -> Function:
+def specialize(fn: Function, var: Var, slots: int, blocks: int = 0, beside: int = 1) -> Function:
     """
     Before: for k { call copy(...); call dot(...) }
-    After:  for k [specialize = (slots, blocks)] { ... }
+    After:  for k [specialize = (slots, blocks, beside)] { ... }
 
     Lowering makes a ring of `slots` tiles and its barriers. With `blocks`, that many thread blocks
-    stay for all tiles of the kernel.
+    stay for all tiles of the kernel; then `beside` of each tile that is copied beside the loop let
+    the next one's come while this one's is in use.
     """
     path, loop = path_to_loop(fn, var, "specialize")
-    if not 2 <= slots <= MOST_SLOTS or blocks < 0:
+    if not 2 <= slots <= MOST_SLOTS or blocks < 0 or not 1 <= beside <= MOST_SLOTS:
         raise refuse(
             fn,
             "TW2180",
-            f"cannot specialize loop %{var.name} with {slots} slots and {blocks} blocks",
+            f"cannot specialize loop %{var.name} with {slots} slots, {blocks} blocks and {beside} "
+            "tiles beside it",
             var,
-            help=f"use 2 to {MOST_SLOTS} slots, and 0 blocks or more",
+            help=f"use 2 to {MOST_SLOTS} slots, 0 blocks or more, and 1 to {MOST_SLOTS} tiles",
         )
     copies = [
         stmt
@@ -45,5 +47,6 @@ def specialize(fn: Function, var: Var, slots: int, blocks: int = 0) -> Function:
             var,
             help="tensorize the copies of its tiles with a tma_load intrinsic first",
         )
-    made = replace(loop, annotations=annotated(loop.annotations, SPECIALIZE, (slots, blocks)))
+    plan = (slots, blocks, beside) if beside > 1 else (slots, blocks)
+    made = replace(loop, annotations=annotated(loop.annotations, SPECIALIZE, plan))
     return with_body(fn, replace_at(path, made))
