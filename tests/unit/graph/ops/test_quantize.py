@@ -6,6 +6,7 @@ import pytest
 
 from tilewright.base.dtype import BF16, F16, F32, F64, I8, U8, dtype
 from tilewright.base.errors import UserError
+from tilewright.graph import Builder
 
 
 def test_quantize_rounds_to_even_and_saturates(run_op):
@@ -81,3 +82,26 @@ def test_scales_that_do_not_fit(run_op, arrays, attributes, error):
 def test_a_zero_point_of_another_type(run_op):
     with pytest.raises(UserError, match=r"TW1206.*quantize to u8 has a zero point of i8"):
         run_op("quantize", np.ones(2, np.float32), np.float32(1), np.int8(0), to=U8)
+
+
+def test_a_product_of_two_tensors_of_bytes_is_exact_and_rounded_once(run_op, rng):
+    x, y = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((2, 3, 40), (2, 40, 5)))
+    given = {"multiplier": 1 << 30, "shift": 42, "x_zero": 100, "y_zero": -128, "zero": 3}
+    made = run_op("quantized_batch_matmul", x, y, **given)
+    sums = np.matmul(x.astype(np.int64) - 100, y.astype(np.int64) + 128)
+    np.testing.assert_array_equal(made, np.clip(np.floor(sums / 4096 + 0.5) + 3, -128, 127))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ((3, 4), (4, 5), "TW1204.*rank 2 and 2, not 3"),
+        ((2, 3, 4), (3, 4, 5), "the batch"),
+        ((2, 3, 4), (2, 3, 5), "the depth"),
+    ],
+)
+def test_products_of_other_tensors_are_refused(x, y, message):
+    builder = Builder()
+    operands = [builder.constant(np.zeros(shape, np.int8)) for shape in (x, y)]
+    with pytest.raises(UserError, match=message):
+        builder.add("quantized_batch_matmul", *operands, multiplier=1, shift=0)
