@@ -127,8 +127,8 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
             emitter.memories[buffer] = Memory(pointer, ARGUMENT_ALIGN)
         for var, value in zip(scalars, values[len(buffers) :], strict=False):
             emitter.variables[var] = value
-        given = values[len(values) - len(maps) :]
-        emitter.tile_maps = dict(zip(maps, given, strict=True))
+        handed = values[len(values) - len(maps) :]
+        emitter.tile_maps = dict(zip(maps, handed, strict=True))
         emitter.stmt(loop)
         b.ret()
     grid = tuple(extents.get(f"blockIdx.{axis}", ONE) for axis in AXES)
