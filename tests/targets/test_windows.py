@@ -163,10 +163,10 @@ def test_a_planted_fault_is_found(fault):
         check(parse(bad), case)
 
 
-def model(channels=64):
-    rng = np.random.default_rng(1)
+def model(channels=64, kernel=3):
+    rng, pad = np.random.default_rng(1), kernel // 2
     constants = {
-        "w": rng.standard_normal((64, channels, 3, 3)).astype(np.float32) / 16,
+        "w": rng.standard_normal((64, channels, kernel, kernel)).astype(np.float32) / 16,
         "b": rng.standard_normal(64).astype(np.float32),
         "v": rng.standard_normal((64, 64, 1, 1)).astype(np.float32) / 8,
     }
@@ -175,8 +175,8 @@ def model(channels=64):
       %w = constant() {{data = "w"}}
       %b = constant() {{data = "b"}}
       %v = constant() {{data = "v"}}
-      %c = conv(%x, %w, %b) {{strides = (1, 1), pads = (1, 1, 1, 1), dilations = (1, 1),
-                             groups = 1}}
+      %c = conv(%x, %w, %b) {{strides = (1, 1), pads = ({pad}, {pad}, {pad}, {pad}),
+                             dilations = (1, 1), groups = 1}}
       %r = relu(%c)
       %y = conv(%r, %v) {{strides = (2, 2), pads = (0, 0, 0, 0), dilations = (1, 1), groups = 1}}
       return %y
@@ -193,6 +193,16 @@ def test_a_model_is_multiplied_by_tensor_cores(precision, channels):
     assert rules.count("gemm_hopper") == 2
     x = np.random.default_rng(0).standard_normal((2, channels, 6, 6)).astype(np.float32)
     (want,) = graph.interpret(model(channels), x)
+    (out,) = fetched(module, on_host(module)(x))
+    np.testing.assert_allclose(out, want, rtol=2e-2, atol=3e-2)
+
+
+def test_windows_of_few_channels_are_copied_from_bands():
+    module = tw.compile(model(3, 7), target=TARGET, precision="f16", cache=False)
+    (first, *_) = [each for each in module.codes.values() if any(k.maps for k in each.kernels)]
+    assert any(made.corners for kernel in first.kernels for made in kernel.maps)
+    x = np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32)
+    (want,) = graph.interpret(model(3, 7), x)
     (out,) = fetched(module, on_host(module)(x))
     np.testing.assert_allclose(out, want, rtol=2e-2, atol=3e-2)
 

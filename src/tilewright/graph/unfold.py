@@ -3,16 +3,20 @@
     conv(x, w)  =  matmul(rows of patches(x), matrix of w)                        unfolded
     conv(x, w)  =  conv(x as lines of one channel, w as lines, filled up)         in lines
     conv(x, w)  =  conv(rows of patches along lines, w of one axis)               in rows
+    conv(x, w)  =  matmul(rows of patches(bands of x), matrix of w)               in bands
 
 A row of patches is what one window sees; with one tap it is there already. Element-wise work behind
 a product can be done on its rows too, so that it stays with the product. Of few channels, what a
 window sees of a line is contiguous anyway, and as good as one pixel of many channels. Of lines too
 short for tiles, windows are unfolded along the line alone: what follows each other then is rows of
-the same tap, from one line to the next, and less is copied than by unfolding all.
+the same tap, from one line to the next, and less is copied than by unfolding all. A band is what
+windows see of as many lines as they are apart, as one pixel of many channels: windows are a few
+bands, one below the other, and bands overlap along lines alone.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -22,6 +26,7 @@ from tilewright import sym
 from tilewright.base.dots import dots_of
 from tilewright.base.target import Target
 from tilewright.base.tiles import COLUMNS, MIN_ROWS, ROW_BYTES, ROWS, register_blocks
+from tilewright.graph import ir
 from tilewright.graph.ir import Attribute, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, Steps, shape_of
 from tilewright.graph.op import BROADCAST, ELEMENTWISE
@@ -32,6 +37,7 @@ from tilewright.sym import ONE, Const, Expr
 
 LEAST_COLUMNS, SHORTEST = 16, 16  # of a product that is worth it
 MOST_IN_VAIN = 1.25  # times what tiles of sixteen rows, all of use, would take
+MOST_BANDED = 1.5  # times as many elements must all windows have
 UNFOLDING = 64  # columns that can be multiplied while a row is unfolded, and read again
 
 
@@ -239,6 +245,71 @@ def unfolded(
         value = steps.add("add", value, bias)
     steps.add("reshape", value, shape=items_of(shape_of(node.output) or ()))
     return steps.done()
+
+
+def fits_bands(node: Node, weights: Array, pixel: int, multiple: int) -> bool:
+    """Whether bands of whole pixels of so many channels are much less than all windows, whose rows
+    are a multiple long; pixels that are whole already are copied as they are."""
+    _, inner, *taps = weights.shape
+    shape = shape_of(node.inputs[0]) if node.inputs[0] is not None else None
+    if len(taps) != 2 or node["dilations"] != (1, 1) or not _is_known(tuple(node["pads"])):
+        return False
+    if shape is None or not all(isinstance(dim, Const) for dim in shape[1:]) or not inner % pixel:
+        return False
+    apart, _ = node["strides"]
+    height, _ = _places(node)
+    bands = height + -(-taps[0] // apart) - 1
+    banded = bands * -(-apart * taps[1] * inner // pixel) * pixel
+    window = -(-prod(taps) * inner // multiple) * multiple
+    return taps[0] > apart and MOST_BANDED * banded <= height * window
+
+
+def in_bands(
+    steps: Steps,
+    node: Node,
+    x: Value,
+    weights: Array,
+    bias: Value | None,
+    product: str,
+    *,
+    pixel: int,
+    **attributes: Attribute,
+) -> list[Node] | None:
+    """A convolution of few channels as a product of windows of bands, pixels of so many channels.
+
+    Windows reach over a whole number of bands, the last lines times zero.
+    """
+    columns, inner, *taps = weights.shape
+    (height, width), (apart, along) = _places(node), node["strides"]
+    *_, lines, _, _ = shape_of(x) or ()
+    assert isinstance(lines, Const)
+    top, left, _, right = (int(pad) for pad in node["pads"])
+    reach = -(-taps[0] // apart)
+    bands = height + reach - 1
+    below = bands * apart - top - int(lines.value)
+    padded = steps.add("pad", x, pads=(top, left, below, right), axes=(1, 2))
+    kernel, strides = (apart, taps[1]), (apart, along)
+    seen = steps.add("patches", padded, kernel=kernel, strides=strides, dilations=(1, 1))
+    images = items_of((shape_of(x) or ())[:1])
+    channels = prod(kernel) * inner
+    band = steps.add("reshape", seen, shape=(*images, bands, width, channels))
+    missing = -channels % pixel
+    if missing:
+        band = steps.add("pad", band, pads=(0, missing), axes=(3,))
+    moved = np.pad(weights, ((0, 0), (0, 0), (0, reach * apart - taps[0]), (0, 0)))
+    moved = moved.reshape(columns, inner, reach, apart, taps[1]).transpose(0, 3, 4, 1, 2)
+    moved = moved.reshape(columns, channels, reach, 1)
+    filled = np.pad(moved, ((0, 0), (0, missing), (0, 0), (0, 0)))
+    below_each_other = {"pads": (0, 0, 0, 0), "strides": (1, 1), "dilations": (1, 1)}
+    return unfolded(
+        steps,
+        replace(node, attributes=ir.attributes(**{**dict(node.attributes), **below_each_other})),
+        band,
+        filled,
+        bias,
+        product,
+        **attributes,
+    )
 
 
 def _matrix_of(weights: Array) -> Array:

@@ -4,10 +4,10 @@ It runs where a user asks for it by name. Weights are rounded at compile time; w
 reads is rounded by whoever computes it, so that less is moved too. Between products everything
 stays f32: norms, softmax and sums lose nothing. But of a large value that products read rounded
 anyway, sums take the rounded one too: writing and reading it twice would take longer than
-multiplying. Convolutions are products of their windows; those of groups stay as they are, but GPUs
-read their operands rounded. Attention stays as it is where there are no tiles to multiply.
-Recurrent layers read their weights rounded: that a step takes as long as bringing them is all that
-counts.
+multiplying. On GPUs, where a second form of a value is a kernel of its own, so they do of any.
+Convolutions are products of their windows; those of groups stay as they are, but GPUs read their
+operands rounded. Attention stays as it is where there are no tiles to multiply. Recurrent layers
+read their weights rounded: that a step takes as long as bringing them is all that counts.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ from tilewright.base.tiles import tile_product
 from tilewright.graph.cost import rates_of, size_bytes
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
+from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
 from tilewright.graph.passes.stream_attention import fits_streams, has_streams
 from tilewright.graph.unfold import (
+    fits_bands,
     fits_lines,
     fits_rows,
     fits_tiles,
     flatten_rows,
     foldable_weights,
+    in_bands,
     in_lines,
     in_rows,
     unfolded,
 )
-from tilewright.graph.views import is_view
+from tilewright.graph.views import WINDOW_BYTES, is_view
 from tilewright.sym import ONE, Const
 
 RECURRENT = ("rnn", "gru", "lstm")
@@ -91,10 +94,11 @@ def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
         partial(recurrent, small=small),
     )
     rounded = rewrite_matches(rewrite_matches(module, rules), (flatten_rows,))
-    kept_bytes = rates_of(ctx.target).kept_bytes
+    kept_bytes = 0 if streams else rates_of(ctx.target).kept_bytes
     reading = partial(read_rounded, small=small, kept_bytes=kept_bytes)
-    later = (reading,), (partial(round_first, small=small),)
-    return rewrite_matches(rewrite_matches(rounded, later[0]), later[1])
+    rounded = remove_dead_nodes(rewrite_matches(rounded, (reading,)), ctx)
+    rounded = rewrite_matches(rounded, (partial(round_first, small=small),))
+    return rewrite_matches(rounded, (flatten_rows,))
 
 
 def matmul(node: Node, scope: Scope, *, small: DType) -> Replacement:
@@ -124,7 +128,9 @@ def conv(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DType) 
         return in_lines(steps, node, _rounded(steps, x, small), narrow, bias, to=F32, winograd=0)
     if streams:
         image = _rounded(steps, x, small)
-        whole = BULK_ROW_BYTES // small.size_bytes
+        pixel, whole = WINDOW_BYTES // small.size_bytes, BULK_ROW_BYTES // small.size_bytes
+        if fits_bands(node, weights, pixel, whole):
+            return in_bands(steps, node, image, narrow, bias, "matmul", pixel=pixel, to=F32)
         return unfolded(steps, node, image, narrow, bias, "matmul", multiple=whole, to=F32)
     if fits_tiles(node, weights):
         attributes = {**dict(node.attributes), "to": F32, "winograd": 0}
@@ -198,15 +204,24 @@ def read_rounded(node: Node, scope: Scope, *, small: DType, kept_bytes: int) -> 
         return None
     steps = Steps(node, scope)
     given = [
-        steps.add("cast", _rounded(steps, value, small), to=F32)
-        if value is not None and _is_rounded(value, scope) and size_bytes(value) >= kept_bytes
-        else value
-        for value in node.inputs
+        None if value is None else _read(steps, value, small, kept_bytes) for value in node.inputs
     ]
     if given == list(node.inputs):
         return None
     steps.add("add", *given)
     return steps.done()
+
+
+def _read(steps: Steps, value: Value, small: DType, kept_bytes: int) -> Value:
+    """What a sum reads of a value: what is kept of it, or of what it is a reshape of."""
+    if _is_kept(value, steps.scope, kept_bytes):
+        return steps.add("cast", _rounded(steps, value, small), to=F32)
+    view = steps.scope.producer(value, "reshape")
+    source = None if view is None else view.inputs[0]
+    if view is None or source is None or not _is_kept(source, steps.scope, kept_bytes):
+        return value
+    moved = steps.add("reshape", _rounded(steps, source, small), **dict(view.attributes))
+    return steps.add("cast", moved, to=F32)
 
 
 def round_first(node: Node, scope: Scope, *, small: DType) -> Replacement:
@@ -225,9 +240,10 @@ def round_first(node: Node, scope: Scope, *, small: DType) -> Replacement:
     return steps.done()
 
 
-def _is_rounded(value: Value, scope: Scope) -> bool:
-    """Whether a value is rounded for somebody."""
-    return value.tensor.dtype is F32 and "cast" in scope.users.get(value, ())
+def _is_kept(value: Value, scope: Scope, kept_bytes: int) -> bool:
+    """Whether a value of so many bytes is rounded for somebody."""
+    is_rounded = value.tensor.dtype is F32 and "cast" in scope.users.get(value, ())
+    return is_rounded and size_bytes(value) >= kept_bytes
 
 
 def _rounded_behind(steps: Steps, value: Value, small: DType) -> Value:

@@ -4,12 +4,19 @@ import numpy as np
 import pytest
 
 from tilewright import graph
-from tilewright.base.dtype import F16
-from tilewright.base.passes import PassContext
+from tilewright.base.dtype import F16, F32
+from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
 from tilewright.base.tf32 import round_tf32
-from tilewright.graph.passes import lower_precision, lower_precision_f16, lower_precision_tf32
+from tilewright.graph import Builder, TensorType
+from tilewright.graph.passes import (
+    LOWER_PRECISION_F16,
+    lower_precision,
+    lower_precision_f16,
+    lower_precision_tf32,
+)
 from tilewright.graph.verify import verify
+from tilewright.sym import const
 
 TILES = PassContext(target=Target.parse("x86_64-linux-gnu -mcpu=sapphirerapids"))
 NO_TILES = PassContext(target=Target.parse("x86_64-linux-gnu -mcpu=skylake-avx512"))
@@ -95,3 +102,89 @@ def test_what_was_widened_is_read_as_it_was():
     after = lower_precision_f16(module, PassContext())
     (product,) = [node for node in after.main.nodes if node.op == "matmul"]
     assert product.inputs[0] is after.main.params[0]
+
+
+GPU = PassContext(target=Target.parse("cuda -arch=sm_90a"))
+
+
+def convolution(shape, weights, strides, pads):
+    """A convolution of an image, channels last, with constant weights."""
+    b = Builder()
+    x = b.param("x", TensorType(F32, tuple(map(const, shape))))
+    w = b.constant(weights)
+    window = {"strides": strides, "pads": pads, "dilations": (1, 1), "layout": "channels_last"}
+    return b.module(b.add("conv", x, w, **window))
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "strides", "pads"),
+    [
+        ((2, 20, 18, 3), (7, 7), (2, 2), (3, 3, 3, 3)),
+        ((1, 21, 17, 4), (7, 7), (2, 1), (3, 2, 2, 3)),
+        ((2, 23, 20, 4), (8, 8), (4, 4), (0, 0, 0, 0)),
+    ],
+    ids=["first layer of a ResNet", "strides that differ", "lines that no window sees"],
+)
+def test_windows_of_few_channels_are_windows_of_bands(shape, kernel, strides, pads):
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((32, shape[-1], *kernel)).astype(np.float32) / 8
+    before = convolution(shape, weights, strides, pads)
+    after = lower_precision_f16(before, GPU)
+    verify(after)
+    bands, windows = (node for node in after.main.nodes if node.op == "patches")
+    assert bands["kernel"] == (strides[0], kernel[1])
+    assert windows["kernel"] == (-(-kernel[0] // strides[0]), 1)
+    assert windows.inputs[0].tensor.static_shape[-1] % 64 == 0
+    x = rng.standard_normal(shape).astype(np.float32)
+    (want,), (got,) = graph.interpret(before, x), graph.interpret(after, x)
+    np.testing.assert_allclose(got, want, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "strides"),
+    [(3, (3, 3), (2, 2)), (64, (3, 3), (1, 1)), (3, (7, 7), (7, 7))],
+    ids=["small windows", "pixels that are rows of tiles", "windows side by side"],
+)
+def test_windows_that_are_no_more_than_bands_stay(channels, kernel, strides):
+    weights = np.ones((32, channels, *kernel), np.float32)
+    module = convolution((1, 28, 28, channels), weights, strides, (0, 0, 0, 0))
+    after = lower_precision_f16(module, GPU)
+    (windows,) = [node for node in after.main.nodes if node.op == "patches"]
+    assert windows["kernel"] == kernel
+
+
+RESIDUAL = """graph @main(%x: f32[8, 64], %w: f32[64, 64]) {
+  %r = relu(%x)
+  %p = matmul(%r, %w)
+  %s = reshape(%r) {shape = (1, 8, 64)}
+  %q = reshape(%p) {shape = (1, 8, 64)}
+  %y = add(%q, %s)
+  return %y
+}"""
+
+
+@pytest.mark.parametrize(("target", "kept"), [(GPU, "f16"), (NO_TILES, "f32")])
+def test_on_a_gpu_sums_read_what_products_read(target, kept):
+    after = lower_precision_f16(graph.parse(RESIDUAL), target)
+    verify(after)
+    (total,) = [node for node in after.main.nodes if node.op == "add"]
+    made_by = {value: node for node in after.main.nodes for value in node.outputs}
+    residual = made_by[total.inputs[1]]
+    assert str((residual.inputs[0] if residual.op == "cast" else residual.output).tensor.dtype) == (
+        kept
+    )
+
+
+def test_the_greatest_of_numbers_that_products_and_sums_read_is_of_rounded_ones():
+    weights = np.ones((64, 64, 3, 3), np.float32)
+    b = Builder()
+    x = b.param("x", TensorType(F32, tuple(map(const, (1, 8, 8, 64)))))
+    window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+    window |= {"layout": "channels_last"}
+    pooled = b.add("max_pool", x, kernel=(3, 3), **window)
+    made = b.add("conv", pooled, b.constant(weights), **window)
+    after = run_passes(b.module(b.add("add", made, pooled)), LOWER_PRECISION_F16, GPU)
+    verify(after)
+    assert {
+        str(node.inputs[0].tensor.dtype) for node in after.main.nodes if node.op == "max_pool"
+    } == {"f16"}
