@@ -9,7 +9,8 @@ Along an axis, with pad b and dilation d:
 
 Where so few channels come out that vectors would stay mostly empty, all phases are channels of one
 convolution, whose window holds the taps of all of them. An input of one element along every spatial
-axis is a product of matrices.
+axis is a product of matrices; on a GPU its results are an image as they stand, and what follows
+element by element is done on them before they are one.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
-from tilewright.base.target import Target
+from tilewright.base.target import CUDA, Target
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, remade, rewrite_matches, shape_of
+from tilewright.graph.op import ELEMENTWISE
+from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import CHANNELS_FIRST
 from tilewright.graph.types import item_of
 from tilewright.sym import ONE, Const, Expr
@@ -37,11 +40,16 @@ def split_conv_transpose(module: Module, ctx: PassContext) -> Module:
     """Before: conv_transpose(x, w).   After: interleave(conv(x, w1), conv(x, w2), ...)."""
     target = ctx.target
     lanes = target.lanes(32) if isinstance(target, Target) else 0
+    on_gpu = isinstance(target, Target) and target.kind == CUDA
+
+    def as_product(node: Node, scope: Scope) -> Replacement:
+        return _as_product(node, scope, channels_first=on_gpu)
 
     def together(node: Node, scope: Scope) -> Replacement:
         return _together(node, scope, lanes)
 
-    return rewrite_matches(module, (_as_product, together, _by_phase))
+    split = rewrite_matches(module, (as_product, together, _by_phase))
+    return rewrite_matches(split, (_before_reshape,)) if on_gpu else split
 
 
 @dataclass(frozen=True)
@@ -89,8 +97,9 @@ def _axes(node: Node) -> list[_Axis] | None:
 # ------------------------------------------------------------------------------------ one element
 
 
-def _as_product(node: Node, scope: Scope) -> Replacement:
-    """Of one element: its channels times all taps; what pads cut off is not computed."""
+def _as_product(node: Node, scope: Scope, *, channels_first: bool) -> Replacement:
+    """Of one element: its channels times all taps; what pads cut off is not computed. Where the
+    image stays channels first, so do the columns of the weights: nothing is to be turned."""
     if node.op != "conv_transpose" or node.get("groups", 1) != 1:
         return None
     axes = _axes(node)
@@ -109,16 +118,40 @@ def _as_product(node: Node, scope: Scope) -> Replacement:
     ends = tuple(axis.kernel - cut for axis, cut in zip(axes, cuts, strict=True))
     kept = [end - start for start, end in zip(starts, ends, strict=True)]
     weights = nodes.add("slice", w, starts=starts, ends=ends, axes=tuple(spatial))
-    weights = nodes.add("transpose", weights, perm=(0, *spatial, 1))
+    if not channels_first:
+        weights = nodes.add("transpose", weights, perm=(0, *spatial, 1))
     flat = outputs * math.prod(kept)
     weights = nodes.add("reshape", weights, shape=(channels, flat))
     rows = nodes.add("reshape", x, shape=(item_of(batch), channels))
     product = nodes.add("matmul", rows, weights)
+    if channels_first:
+        if bias is not None:
+            column = nodes.add("reshape", bias, shape=(outputs, 1))
+            spread = nodes.add("tile", column, repeats=(1, math.prod(kept)))
+            product = nodes.add("add", product, nodes.add("reshape", spread, shape=(flat,)))
+        last = remade(node, "reshape", product, shape=(item_of(batch), outputs, *kept))
+        return (*nodes.made, last)
     image = nodes.add("reshape", product, shape=(item_of(batch), *kept, outputs))
     if bias is not None:
         image = nodes.add("add", image, bias)
     last = remade(node, "transpose", image, perm=(0, rank + 1, *range(1, rank + 1)))
     return (*nodes.made, last)
+
+
+def _before_reshape(node: Node, scope: Scope) -> Replacement:
+    """Element-wise work on the results of a product, before these are an image: one kernel."""
+    op = OPS.get(node.op)
+    if op is None or op.pattern != ELEMENTWISE or len(node.inputs) != 1:
+        return None
+    image = scope.producer(node.inputs[0], "reshape")
+    made = None if image is None else scope.producer(image.inputs[0], "add")
+    if image is None or made is None or scope.producer(made.inputs[0], "matmul") is None:
+        return None
+    if not scope.is_used_once(image.output) or not scope.is_used_once(made.output):
+        return None
+    nodes = _Nodes(node, scope)
+    value = nodes.add(node.op, made.output, **dict(node.attributes))
+    return (*nodes.made, remade(node, "reshape", value, **dict(image.attributes)))
 
 
 # ------------------------------------------------------------------------------------ phases

@@ -22,7 +22,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("target", [None, Target.parse("x86_64-linux-gnu -mcpu=sapphirerapids")])
+TARGETS = [None, "x86_64-linux-gnu -mcpu=sapphirerapids", "cuda -arch=sm_90a"]
+
+
+@pytest.mark.parametrize("target", [each and Target.parse(each) for each in TARGETS], ids=str)
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("count", [1, 4])
 def test_phases_give_the_same(count: int, groups: int, target: Target | None) -> None:
@@ -72,3 +75,19 @@ def test_few_channels_share_vectors() -> None:
         given = rng.standard_normal((1, 4, 5, 6)).astype(np.float32)
         (want,), (got,) = interpret(module, given), interpret(split, given, check=True)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_on_a_gpu_one_element_is_a_product_and_what_follows() -> None:
+    rng = np.random.default_rng(0)
+    b = Builder()
+    x = b.param("x", TensorType(F32, tuple(map(sym.const, (2, 5, 1, 1)))))
+    w, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((5, 3, 4, 4), (3,)))
+    window = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 0, 0, 1)}
+    y = b.add("conv_transpose", x, b.constant(w), b.constant(bias), output_padding=(0, 0), **window)
+    module = b.module(b.add("relu", y))
+    split = split_conv_transpose(module, PassContext(target=Target.parse("cuda")))
+    verify(split)
+    assert [node.op for node in split.main.nodes][-3:] == ["add", "relu", "reshape"]
+    given = rng.standard_normal((2, 5, 1, 1)).astype(np.float32)
+    (want,), (got,) = interpret(module, given), interpret(split, given, check=True)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
