@@ -164,6 +164,63 @@ def test_tensor_cores_multiply_where_less_precision_is_asked_for():
     np.testing.assert_allclose(got, np.asarray(want), atol=0.2)
 
 
+def quantized(node, weights, shape, axis):
+    """A layer between quantize and dequantize; its weights have a scale for each column."""
+    columns = weights.shape[axis]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "z"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "xs", "z"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=axis),
+        node,
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("QuantizeLinear", ["r", "ys", "z"], ["yq"]),
+        helper.make_node("DequantizeLinear", ["yq", "ys", "z"], ["y"]),
+    ]
+    scales = {"xs": np.float32(0.02), "ys": np.float32(0.05), "z": np.uint8(128)}
+    given = {"w": weights, "ws": np.linspace(0.001, 0.01, columns, dtype=np.float32)}
+    given |= {"wz": np.zeros(columns, np.int8), **scales}
+    given = {name: np.asarray(array) for name, array in given.items()}
+    return model(nodes, {"x": (F, shape)}, ["y"], given)
+
+
+def bytes_of(*shape):
+    return np.random.default_rng(1).integers(-127, 128, shape).astype(np.int8)
+
+
+def dynamic_quantized():
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node("MatMulInteger", ["q", "w", "z"], ["i"]),
+        helper.make_node("Cast", ["i"], ["f"], to=F),
+        helper.make_node("Mul", ["f", "s"], ["y"]),
+    ]
+    return model(nodes, {"x": (F, [6, 32])}, ["y"], {"w": bytes_of(32, 24)})
+
+
+INTEGERS = {
+    "matmul": quantized(
+        helper.make_node("MatMul", ["xd", "wd"], ["c"]), bytes_of(32, 24), [6, 32], 1
+    ),
+    "conv": quantized(
+        helper.make_node("Conv", ["xd", "wd"], ["c"], pads=[1] * 4),
+        bytes_of(8, 4, 3, 3),
+        [1, 4, 6, 6],
+        0,
+    ),
+    "dynamic": dynamic_quantized(),
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_quantized_models_multiply_their_integers(name):
+    module = tw.compile(INTEGERS[name], "cuda -arch=sm_90a", precision="int8", cache=False)
+    assert any("_integer" in kernel for kernel in module.program.kernels)
+    (x,) = inputs_of(module)
+    (got,) = fetched(on_host(module), on_host(module)(x))
+    (want,) = tw.compile(INTEGERS[name], target="cpu", threads=1)(x)
+    np.testing.assert_allclose(got, np.asarray(want), rtol=1e-6, atol=1e-6)
+
+
 def test_kernels_of_the_gpu_are_told_from_those_of_the_host():
     module = tw.compile(MODELS["gemv"], target="cuda", cache=False)
     assert module.codes.keys() == module.program.kernels.keys()

@@ -51,7 +51,7 @@ def pads_windows(node: Node) -> bool:
     """Whether a node puts zeros around images, channels last."""
     known = all(isinstance(pad, int) and pad >= 0 for pad in node["pads"])
     zeros = len(node.inputs) < 2 or node.inputs[1] is None
-    around = tuple(node["axes"]) == (1, 2) and node.get("mode", "constant") == "constant"
+    around = tuple(node.get("axes") or ()) == (1, 2) and node.get("mode", "constant") == "constant"
     return known and zeros and around
 
 

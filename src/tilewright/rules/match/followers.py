@@ -23,7 +23,10 @@ def followers(sch: Schedule, block: BlockRef) -> list[BlockRef]:
 
 
 def _keeps_lanes(body: Block, made: Buffer) -> bool:
-    """Whether neighbours along the last axis stay neighbours: a transpose is work of its own."""
+    """Whether neighbours along the last axis stay neighbours: a transpose is work of its own, and
+    so is what reads a single number many times."""
+    if not made.shape:
+        return all(it.extent is ONE for it in body.iters)
     last = next((it.var for it in reversed(body.iters) if it.extent is not ONE), None)
     loads = [expr for expr in exprs(body.body) if isinstance(expr, Load) and expr.buffer is made]
     return all(load.index[-1] is last or isinstance(load.index[-1], Const) for load in loads)
