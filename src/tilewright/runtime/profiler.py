@@ -23,6 +23,7 @@ from tilewright.base.html import bar, table
 from tilewright.runtime import _native
 
 CAPACITY = 1 << 16
+TERA = 1000.0  # billions
 _running = Lock()
 
 
@@ -106,7 +107,9 @@ class Record:
     def _repr_html_(self) -> str:
         """The table of kernels, in notebooks."""
         whole = sum(event.duration_ns for event in self.events) or 1
-        heads = ("kernel", "calls", "µs", "share", "", "GFLOP/s", "GB/s")
+        found = self.kernels()
+        rate = _Rate.of(found)
+        heads = ("kernel", "calls", "µs", "share", "", rate.flops, rate.bytes)
         return table(
             heads,
             (
@@ -116,23 +119,44 @@ class Record:
                     f"{total.total_ns / 1e3:.1f}",
                     f"{total.total_ns / whole:.1%}",
                     bar(total.total_ns / whole),
-                    f"{total.gflops:.1f}",
-                    f"{total.gbytes:.1f}",
+                    f"{total.gflops / rate.of_giga:{rate.form}}",
+                    f"{total.gbytes / rate.of_giga:{rate.form}}",
                 )
-                for total in self.kernels()
+                for total in found
             ),
         )
 
     def __str__(self) -> str:
-        lines = [f"{'kernel':<40} {'calls':>7} {'total ms':>10} {'mean us':>10} {'GFLOP/s':>9}"]
+        found = self.kernels()
+        rate = _Rate.of(found)
+        heads = f"{'kernel':<40} {'calls':>7} {'total ms':>10} {'mean us':>10}"
+        lines = [f"{heads} {rate.flops:>9} {rate.bytes:>9}"]
         lines += [
             f"{total.kernel:<40} {total.calls:>7} {total.total_ns / 1e6:>10.3f}"
-            f" {total.total_ns / total.calls / 1e3:>10.2f} {total.gflops:>9.1f}"
-            for total in self.kernels()
+            f" {total.total_ns / total.calls / 1e3:>10.2f}"
+            f" {total.gflops / rate.of_giga:>9{rate.form}}"
+            f" {total.gbytes / rate.of_giga:>9{rate.form}}"
+            for total in found
         ]
         if self.lost:
             lines.append(f"({self.lost} runs were not recorded: the ring was full)")
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """What rates are shown in: a GPU's kernels in trillions."""
+
+    flops: str
+    bytes: str
+    of_giga: float
+    form: str
+
+    @classmethod
+    def of(cls, totals: tuple[KernelTotals, ...]) -> _Rate:
+        if any(max(total.gflops, total.gbytes) >= TERA for total in totals):
+            return cls("TFLOP/s", "TB/s", TERA, ".2f")
+        return cls("GFLOP/s", "GB/s", 1.0, ".1f")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import pytest
 from tilewright import te
 from tilewright.codegen.build import build
 from tilewright.runtime import Signature, profile
+from tilewright.runtime.profiler import Event, Record
 from tilewright.tensor import Schedule
 
 
@@ -108,3 +109,15 @@ def test_trace_is_written_for_viewers(run, tmp_path):
     record.write_trace(tmp_path / "trace.json")
     (event,) = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert (event["name"], event["ph"], event["args"]) == ("scale", "X", {"flops": 3, "bytes": 4})
+
+
+@pytest.mark.parametrize(
+    ("flops", "size_bytes", "shown"),
+    [
+        (5000, 800, ["GFLOP/s", "GB/s", "50.0", "8.0"]),
+        (80_000_000, 400_000, ["TFLOP/s", "TB/s", "800.00", "4.00"]),
+    ],
+)
+def test_rates_are_shown_in_billions_or_trillions(flops, size_bytes, shown):
+    record = Record((Event("k", 0, 100, flops, size_bytes, 0),))
+    assert all(part in str(record) and part in record._repr_html_() for part in shown)
