@@ -162,6 +162,12 @@ def test_tensor_cores_multiply_where_less_precision_is_asked_for():
     (got,) = fetched(on_host(module), on_host(module)(*inputs))
     (want,) = tw.compile(net, target="cpu", threads=1)(*inputs)
     np.testing.assert_allclose(got, np.asarray(want), atol=0.2)
+    (recorded,) = module._kept.values()
+    products = [launch for launch in recorded.launches if launch.kernel.maps]
+    assert products
+    for launch in products:  # a multiprocessor has room for one block: they may start early
+        assert 2 * launch.kernel.shared_bytes > module.target.shared_bytes
+        assert launch.starts_early
 
 
 def quantized(node, weights, shape, axis):

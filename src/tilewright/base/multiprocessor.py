@@ -53,7 +53,8 @@ LINE_BYTES = 128  # of its caches, and what buffers in shared memory are aligned
 BULK_ROW_BYTES = 16  # that rows of tensors are a multiple of, where bulk copies take parts of them
 
 # A kernel that starts early finds its blocks where those before it left room, not spread evenly:
-# one that waits for memory gains a launch by it, one that computes loses more.
+# one that waits for memory gains a launch by it, one that computes loses more, unless a
+# multiprocessor has room for one of its blocks alone.
 EARLY_FLOPS_PER_BYTE = 4
 
 # Steps of an epilogue, of 16 bytes each, whose loads are under way: they cover a latency.

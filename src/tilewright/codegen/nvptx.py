@@ -40,6 +40,7 @@ TRIPLE = "nvptx64-nvidia-cuda"
 AXES = ("x", "y", "z")
 REGISTERS = {"blockIdx": "ctaid", "threadIdx": "tid"}
 GLOBAL = "ptr addrspace(1)"
+BLOCK_SHARED_BYTES = 1024  # that every block has beside its own
 ARGUMENT_ALIGN = 16  # of arrays that kernels are called with, in bytes
 
 
@@ -70,15 +71,17 @@ def machine(target: Target) -> Machine:
     )
 
 
-def emit_kernels(fn: Function, gpu: Machine) -> tuple[str, tuple[Step, ...]]:
+def emit_kernels(fn: Function, target: Target) -> tuple[str, tuple[Step, ...]]:
     """The LLVM IR of a device function's kernels, and how to launch them."""
+    gpu = machine(target)
     if fn.stage != ir.DEVICE:
         raise Unsupported("TW3050", f"@{fn.name} is of stage {fn.stage}, expected device", fn.loc)
     module = ModuleText(gpu.triple, llvm.data_layout(gpu), "nounwind")
     made: list[Kernel] = []
 
     def emit(loop: For) -> Kernel:
-        made.append(_emit_kernel(module, gpu, fn, loop, f"{fn.name}_{len(made)}"))
+        kernel = _emit_kernel(module, gpu, fn, loop, f"{fn.name}_{len(made)}")
+        made.append(_set_apart(kernel, target))
         return made[-1]
 
     steps = steps_of(join_calls(fn.body), emit)
@@ -87,8 +90,9 @@ def emit_kernels(fn: Function, gpu: Machine) -> tuple[str, tuple[Step, ...]]:
 
 def device_code(fn: Function, target: str | Target = "cuda") -> DeviceCode:
     """PTX of a device function, and what the host does with it."""
-    gpu = machine(Target.parse(target))
-    text, steps = emit_kernels(fn, gpu)
+    chosen = Target.parse(target)
+    gpu = machine(chosen)
+    text, steps = emit_kernels(fn, chosen)
     module = llvm.parse(text)
     llvm.optimize(module, gpu)
     scalars = tuple(param for param in fn.params if isinstance(param, Var))
@@ -136,6 +140,17 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     changed = tuple([buffer for buffer in buffers if buffer in written])
     waits = any(node is WAIT for node in exprs(loop))
     return Kernel(name, buffers, scalars, grid, block, emitter.tile_bytes, maps, changed, waits)  # type: ignore[arg-type]  # three axes each
+
+
+def _set_apart(kernel: Kernel, target: Target) -> Kernel:
+    """A kernel that fills tiles by bulk copies, of no more blocks than multiprocessors, asks for so
+    much shared memory that each has one to itself, even where they start early."""
+    counts = [int(dim.value) for dim in kernel.grid if isinstance(dim, Const)]
+    is_one_wave = len(counts) == len(AXES) and math.prod(counts) <= target.cores
+    if not (kernel.can_start_early and kernel.maps and is_one_wave):
+        return kernel
+    shared = max(kernel.shared_bytes, target.shared_bytes // 2 + BLOCK_SHARED_BYTES)
+    return replace(kernel, shared_bytes=shared)
 
 
 WARP = 32  # threads that run in step, and have registers together
