@@ -84,16 +84,16 @@ def lstm(steps=3):
     return model(nodes, {"x": (F, [steps, 1, 12])}, ["y", "h"], weights)
 
 
-def recurrent_step(op, gates, states, **attributes):
+def recurrent_step(op, gates, states, batch=2, width=12, **attributes):
     """One step from a given state."""
     names = ["h0", "c0"][:states]
     nodes = [
         helper.make_node(op, ["x", "w", "r", "b", "", *names], ["y", "h"], hidden_size=20,
                          **attributes),
     ]  # fmt: skip
-    shapes = {"w": (1, gates * 20, 12), "r": (1, gates * 20, 20), "b": (1, 2 * gates * 20)}
+    shapes = {"w": (1, gates * 20, width), "r": (1, gates * 20, 20), "b": (1, 2 * gates * 20)}
     weights = {name: 0.3 * random(*shape) for name, shape in shapes.items()}
-    inputs = {"x": (F, [1, 2, 12]), **{name: (F, [1, 2, 20]) for name in names}}
+    inputs = {"x": (F, [1, batch, width]), **{name: (F, [1, batch, 20]) for name in names}}
     return model(nodes, inputs, ["y", "h"], weights)
 
 
@@ -127,6 +127,7 @@ MODELS = {
     "lstm": lstm(),
     "lstm_step": lstm(steps=1),
     "recurrent_step": recurrent_step("LSTM", 4, 2),
+    "recurrent_row": recurrent_step("LSTM", 4, 2, batch=1, width=60),
     "gru_step": recurrent_step("GRU", 3, 1, linear_before_reset=1),
     "rnn_step": recurrent_step("RNN", 1, 1),
     "conv_transposed": transposed(),
@@ -336,6 +337,14 @@ def test_one_step_of_a_recurrence_is_a_product_and_what_follows():
     module = tw.compile(lstm(steps=1), target="cuda", cache=False)
     labels = [node["label"] for node in module.program.module.main.nodes if node.op == "kernel"]
     assert not any("lstm" in label for label in labels)
+
+
+def test_a_row_is_computed_by_the_kernel_that_multiplies_it():
+    module = tw.compile(MODELS["recurrent_row"], target="cuda -arch=sm_90a", cache=False)
+    rules = {k.name: [d.rule for d in k.decisions] for k in module.program.kernels.values()}
+    (found,) = [each for name, each in rules.items() if "matmul" in name]
+    assert found == ["gemv"]  # of [x, h] beside each other
+    assert len(module.codes) == 2
 
 
 CONTROL = {

@@ -26,6 +26,7 @@ from enum import IntEnum
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
+from tilewright.base.target import CUDA, Target
 from tilewright.graph.cost import Rates, elements, operations_per_element, rates_of, size_bytes
 from tilewright.graph.enclose import VARIED, enclose, kernels, small_constants
 from tilewright.graph.groups import Groups
@@ -59,6 +60,7 @@ class Kind(IntEnum):
 MAP, ROWS, PRODUCT = Kind
 KINDS = {ELEMENTWISE: MAP, BROADCAST: MAP, INJECTIVE: MAP, REDUCTION: ROWS, COMPLEX: PRODUCT}
 REPEATED_OPERATIONS = 8  # per element, of what may be computed in several kernels
+ROW_ELEMENTS = 4096  # of what every block of a kernel may compute for itself
 PLACES = 16  # at which one kernel reads a value: concats of concats double them each time
 
 
@@ -68,18 +70,26 @@ def fuse(module: Module, ctx: PassContext) -> Module:
     numbers = ctx.option("fuse.numbers", VARIED)
 
     windows = has_window_copies(ctx.target)
+    prologues = isinstance(ctx.target, Target) and ctx.target.kind == CUDA
 
     def change(graph: Graph) -> Graph:
         constants = small_constants(graph.nodes, module.constants, numbers)
-        return _fused(graph, constants, limit, rates_of(ctx.target), windows)
+        return _fused(graph, constants, limit, rates_of(ctx.target), windows, prologues)
 
     return map_bodies(module, change)
 
 
 def _fused(
-    graph: Graph, constants: Mapping[Value, Node], limit: int, rates: Rates, windows: bool
+    graph: Graph,
+    constants: Mapping[Value, Node],
+    limit: int,
+    rates: Rates,
+    windows: bool,
+    prologues: bool,
 ) -> Graph:
     fusion = _Fusion(graph, limit, rates, windows)
+    if prologues:
+        fusion.repeat_prologues()
     fusion.repeat_leaves()
     fusion.grow()
     fusion.repeat_cheap()
@@ -288,6 +298,50 @@ class _Fusion:
         return stored_ns > rates.operation_ns * work * again
 
     # ---------------------------------------------------------------- repeating
+
+    def repeat_prologues(self) -> None:
+        """What makes the only row of a matmul goes into its kernel, whose blocks all compute it:
+        each kernel less on the way is worth more than that. What can end another kernel does."""
+        found, ends = set[int](), self._ends()
+        for at in reversed(range(len(self.nodes))):
+            node = self.nodes[at]
+            if not self._is_grouped(at) or self.kind[at] != MAP or len(node.outputs) > 1:
+                continue
+            if at in ends:
+                continue
+            users = self.users.get(node.output, [])
+            if not users or node.output in self.results or elements(node.output) > ROW_ELEMENTS:
+                continue
+            if any(user in found or self._is_only_row(user, node.output) for user in users) and all(
+                user in found or self._is_only_row(user, node.output) or self.kind[user] == MAP
+                for user in users
+            ):
+                found.add(at)
+        self.repeated |= found
+
+    def _ends(self) -> set[int]:
+        """Nodes that are done where a product or a reduction before them is."""
+        found: set[int] = set()
+        for at, node in enumerate(self.nodes):
+            if not self._is_grouped(at) or self.kind[at] != MAP:
+                continue
+            sources = [(v, self.at[v]) for v in node.inputs if v is not None and v in self.at]
+            if any(
+                (self.kind[source] != MAP or source in found) and self._is_worth(at, value)
+                for value, source in sources
+            ):
+                found.add(at)
+        return found
+
+    def _is_only_row(self, at: int, value: Value) -> bool:
+        """Whether a value is the row that a node multiplies with a matrix."""
+        node = self.nodes[at]
+        if node.op != "matmul" or not self.is_kernel[at] or node.inputs[0] is not value:
+            return False
+        weights, shape = node.inputs[1], value.tensor.shape or ()
+        if weights is None or len(weights.tensor.shape or ()) != 2 or value is weights:
+            return False
+        return len(shape) > 0 and all(dim is ONE for dim in shape[:-1])
 
     def repeat_leaves(self) -> None:
         """Cheap work on what is in memory anyway goes to those who use it."""

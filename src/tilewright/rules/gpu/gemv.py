@@ -7,7 +7,8 @@
 The operand that matters is read once, so bytes per second count alone: every thread reads `vector`
 neighbouring elements at a time and asks for `unroll` of them before it uses the first, `lanes`
 threads read a run of memory, `parts` such groups of a block share the sum. What they leave is added
-up in shared memory. Weights known beforehand whose rows run along the sum are transposed.
+up in shared memory. Weights known beforehand whose rows run along the sum are transposed. The row
+that is multiplied may be computed in the kernel: every block does so for itself, in shared memory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.parts import extent_of
 from tilewright.rules.gpu.reduction import depth_of, through
-from tilewright.rules.gpu.threads import MOST_TURNS, own_nest
+from tilewright.rules.gpu.threads import MOST_TURNS, own_nest, share
 from tilewright.rules.match.nest import (
     Access,
     Nest,
@@ -190,6 +191,9 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
         sch.transform_layout(packed, ("write", 0), "(n, k) -> (k, n)")
         sch.annotate(packed, CONSTANT, True)
         done.append(packed)
+    prologue = [before for before in sch.get_producers(reference) if before not in done]
+    for before in prologue:
+        _inline_before(sch, before)
     nest: Any = own_nest(sch, reference)
     assert nest is not None
     kept = found.kept
@@ -227,8 +231,19 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     lane, summed = sch.get_loops(reference)[depth_of(sch, reference, row) :][-2:]
     _, each_lane = sch.split(lane, [-(-wide // threads), threads])
     sch.bind(each_lane, "threadIdx.x")
+    for before in prologue:
+        sch.set_scope(before, 0, "shared")
+        sch.compute_at(before, row)
+        share(sch, sch.get_loops(before)[depth_of(sch, before, row) :], threads)
     sch.attempt(sch.unroll, summed)  # the guard of the few threads that add up is asked once
-    return (*done, start, partial, store, *asked, reference, *followed)
+    return (*done, *prologue, start, partial, store, *asked, reference, *followed)
+
+
+def _inline_before(sch: Schedule, reference: BlockRef) -> None:
+    """What leads to a block becomes part of it."""
+    for producer in sch.get_producers(reference):
+        _inline_before(sch, producer)
+        sch.compute_inline(producer)
 
 
 def _ask_early(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan) -> list[BlockRef]:
