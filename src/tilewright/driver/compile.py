@@ -25,13 +25,6 @@ from tilewright.codegen import jit, llvm
 from tilewright.codegen.build import can_run, new_module
 from tilewright.codegen.export import places_of
 from tilewright.codegen.host import emit_main, input_signature
-from tilewright.driver.accelerate import (
-    AcceleratedModule,
-    compile_parts,
-    divide,
-    integer_graph,
-    place,
-)
 from tilewright.driver.compiled import CompiledModule, CrossModule, Inside
 from tilewright.driver.costs import KernelCosts, recorded_times
 from tilewright.driver.device_module import DeviceModule
@@ -173,6 +166,9 @@ def compile(
     else:
         ctx = pass_context(host, settings)
     if chosen.kind == ACCEL:
+        # Most models are for no accelerator: then this process needs nothing of one.
+        from tilewright.driver.accelerate import divide, integer_graph
+
         host = Target.parse(CPU)
         ctx = pass_context(host, settings, options={"decompose_quantized.enabled": False})
         graph, reasons = divide(integer_graph(graph, chosen), chosen)
@@ -348,6 +344,8 @@ def build_accelerated(
     module: ir.Module, target: Target, host: Target, options: Options, reasons: Mapping[str, str]
 ) -> Module:
     """Native code of the host, and streams for the parts that the accelerator runs."""
+    from tilewright.driver.accelerate import AcceleratedModule, compile_parts, place
+
     module = replace(module, states=())
     placed = place(module, host, reasons)
     main, parts, streams = compile_parts(module, placed, target)
