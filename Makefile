@@ -83,9 +83,11 @@ assemble-gpu: $(VENV)/.bench  ## every kernel of the models for GPUs by NVIDIA's
 	$(BIN)/pip install --quiet --editable '.[ptxas]'
 	$(BIN)/python bench/gpu_assemble.py
 
-bench-gpu:  ## GEMM, convolutions and whole models on an NVIDIA GPU, with the system's Python and torch
-	@short=; for name in gpu_gemm gpu_memory gpu_conv gpu_models gpu_check gpu_compile; do \
-	PYTHONPATH=src $(PYTHON) bench/$$name.py || short="$$short $$name"; done; \
+bench-gpu:  ## GEMM, attention, convolutions and whole models on an NVIDIA GPU, with the system's Python and torch
+	@short=; for each in gpu_gemm gpu_memory gpu_attention gpu_conv gpu_models \
+	"gpu_models --precision f16" "gpu_models --precision f16 --batch 32" "gpu_check --jobs 4" gpu_compile; do \
+	set -- $$each; name=$$1; shift; \
+	PYTHONPATH=src $(PYTHON) bench/$$name.py "$$@" || short="$$short $$name"; done; \
 	test -z "$$short" || { echo "short or failed:$$short"; exit 1; }
 
 fuzz: $(VENV)/.bench  ## random programs and schedules, random models against ONNX Runtime, damaged files

@@ -1,18 +1,22 @@
 """Models on an NVIDIA GPU against torch on the CPU, and planted faults against the interpreter.
 
-    python bench/gpu_check.py [--json FILE] [--only NAME ...] [--folder FOLDER]
+    python bench/gpu_check.py [--json FILE] [--only NAME ...] [--folder FOLDER] [--jobs N]
 
 Every model of bench/models.py with sizes known, some with an open batch or length, two as code of
 sm_80. `--only faults` needs no GPU: of the faults of synchronization that tests/targets plants in
-kernels, so many the interpreter finds.
+kernels, so many the interpreter finds. Models are checked in N processes at a time.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -132,11 +136,9 @@ def checks(folder: Path) -> Iterator[Check]:
         yield Check(name, name, partial(open_cases, name, folder))
 
 
-def measure(options: argparse.Namespace) -> list[report.Figure]:
-    figures = planted() if not options.only or FAULTS in options.only else []
-    if not cuda.is_available():
-        print("no NVIDIA GPU can be used here: models are skipped")
-        return figures
+def checked(options: argparse.Namespace) -> list[report.Figure]:
+    """The checks of some models, one after the other."""
+    figures = []
     for check in checks(options.folder):
         if options.only and check.name not in options.only:
             continue
@@ -150,9 +152,44 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
     return figures
 
 
+def by_processes(names: Sequence[str], options: argparse.Namespace) -> list[report.Figure]:
+    """The checks of models, each model in a process of its own."""
+
+    def figures_of(name: str) -> list[report.Figure]:
+        with tempfile.NamedTemporaryFile(suffix=".json") as told:
+            command = [sys.executable, __file__, "--only", name, "--json", told.name]
+            done = subprocess.run(
+                [*command, "--folder", str(options.folder)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            found = json.loads(Path(told.name).read_text() or "[]")
+        if not found:
+            print(f"{name}: {done.stderr[-600:]}")
+            return [report.Figure(f"{name}: ran", 0.0, "", ">= 1", False)]
+        return [report.Figure(**figure) for figure in found]
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        return [figure for found in pool.map(figures_of, names) for figure in found]
+
+
+def measure(options: argparse.Namespace) -> list[report.Figure]:
+    figures = planted() if not options.only or FAULTS in options.only else []
+    if not cuda.is_available():
+        print("no NVIDIA GPU can be used here: models are skipped")
+        return figures
+    names = list(dict.fromkeys(check.name for check in checks(options.folder)))
+    chosen = [name for name in names if not options.only or name in options.only]
+    if options.jobs > 1 and len(chosen) > 1:
+        return figures + by_processes(chosen, options)
+    return figures + checked(options)
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent / "models")
+    parser.add_argument("--jobs", type=int, default=1)
 
 
 if __name__ == "__main__":

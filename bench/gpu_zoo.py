@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,16 +95,18 @@ def case(name: str, folder: Path, batch: int = 1, *, is_open: bool = False) -> C
         folder.mkdir(parents=True, exist_ok=True)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            made_here = path.with_suffix(f".{os.getpid()}")  # whole, or not there at all
             torch.onnx.export(
                 made.module,
                 tuple(inputs.values()),
-                str(path),
+                str(made_here),
                 input_names=list(inputs),
                 output_names=made.outputs,
                 dynamic_axes=axes or None,
                 opset_version=models.OPSET,
                 dynamo=False,
             )
+            made_here.replace(path)
     return Case(made.module, inputs, path)
 
 
