@@ -63,6 +63,7 @@ class Found:
     length: int  # of the sum
     element_bytes: int
     transposes: int | None  # which read is a constant that has to be turned
+    has_prologue: bool = False  # what is multiplied is computed in the kernel
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
@@ -90,7 +91,8 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
             return None
     size = max(access.buffer.dtype.size_bytes for access in nest.reads)
     last = nest.guess(kept[-1])
-    return Found(reference, tuple(kept), results, last, length, size, turned)
+    prologue = bool(sch.get_producers(reference))
+    return Found(reference, tuple(kept), results, last, length, size, turned, prologue)
 
 
 def _elements(buffer: Buffer) -> int:
@@ -177,6 +179,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         memory=np.maximum(moved * balance / rate, issued) * tail,
         latency=waves * sm.global_latency_cycles * rounds,
         gather=waves * (100.0 + 6.0 * c["parts"]),
+        # Loads of one round are under way while the prologue is computed.
+        prologue=np.where(found.has_prologue & (rounds > 1), sm.global_latency_cycles, 0),
     )
 
 
@@ -226,7 +230,8 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     sch.reverse_compute_at(store, thread)
     sch.bind(thread, "threadIdx.x")
     start = sch.decompose_reduction(partial, rest[-1])
-    asked = _ask_early(sch, partial, rest[-1], plan)
+    first = _asked_first(sch, partial, row, plan, each) if prologue else ()
+    asked = [*first, *_ask_early(sch, partial, rest[-1], plan)]
     sch.attempt(sch.unroll, elements)
     lane, summed = sch.get_loops(reference)[depth_of(sch, reference, row) :][-2:]
     _, each_lane = sch.split(lane, [-(-wide // threads), threads])
@@ -244,6 +249,34 @@ def _inline_before(sch: Schedule, reference: BlockRef) -> None:
     for producer in sch.get_producers(reference):
         _inline_before(sch, producer)
         sch.compute_inline(producer)
+
+
+def _asked_first(
+    sch: Schedule, partial: BlockRef, row: LoopRef, plan: Plan, each: int
+) -> tuple[BlockRef, ...]:
+    """All weights of a thread, asked for before the prologue: they may come while kernels that make
+    the other operand have not ended. Nothing, where they are more than a thread asks for."""
+    if each > plan.unroll:
+        return ()
+    reads = block_of(sch.function, partial.name).reads
+    largest = max(range(len(reads)), key=lambda at: _elements(reads[at].buffer))
+    if len(reads[largest].buffer.shape) != 2:
+        return ()
+    point = sch.checkpoint()
+    try:
+        copy = sch.cache_read(partial, largest, "local")
+        sch.compute_at(copy, row)
+        along, near = sch.get_loops(copy)[depth_of(sch, copy, row) :]
+        part, own = sch.split(along, [plan.parts, each])
+        lane, elements = sch.split(near, [plan.lanes, plan.vector])
+        sch.reorder(part, lane, own, elements)
+        sch.bind(sch.fuse(part, lane), "threadIdx.x")
+        sch.unroll(own)
+        sch.unroll(elements)
+        return (copy,)
+    except ScheduleError:
+        sch.restore(point)  # they are asked for behind it
+        return ()
 
 
 def _ask_early(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan) -> list[BlockRef]:

@@ -4,7 +4,8 @@ A kernel is an outermost thread loop with all inside. Binding one loop in it to 
 whole kernel that axis: blocks beside the loop run once per thread. So, for each axis,
 
 - memory that belongs to one thread (`local` for threadIdx, `shared` and `local` for blockIdx) is
-  filled and used either under one loop on the axis, or by every thread for itself;
+  filled and used either under one loop on the axis, or by every thread for itself, or under
+  several loops where each thread uses what it has filled;
 - memory that threads have in common is not added to by a block which every thread runs;
 - what a block of threads reads from `global` memory, no other block writes: they never meet.
 
@@ -14,11 +15,11 @@ block's own if that loop is over blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tilewright import sym
-from tilewright.sym import ONE, Expr, Var
+from tilewright.sym import ONE, Const, Expr, Var
 from tilewright.tensor.ir import (
     BLOCK_LEVEL,
     THREAD,
@@ -33,7 +34,7 @@ from tilewright.tensor.ir import (
     level_of,
 )
 from tilewright.tensor.ownership import is_apart_along, owning_memory
-from tilewright.tensor.regions import region_over, stop_of, substitute_region
+from tilewright.tensor.regions import contains, region_over, stop_of, substitute_region
 from tilewright.tensor.schedule.analysis.adding import adds_up, is_implemented
 from tilewright.tensor.schedule.analysis.flow import private_buffers
 from tilewright.tensor.schedule.analysis.inverse import told
@@ -148,17 +149,44 @@ _HELP = "bind the loops around a kernel's first block outermost, so that they ho
 
 def _split_up(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, str] | None:
     """Memory of a thread's own is used under one loop on the axis, or under none; what each thread
-    computes all of for itself it may use anywhere."""
+    computes all of for itself it may use anywhere, and under another loop what it has made."""
     if all(user.threads.get(axis) is None for user in users if user.writes):
         return None
     first = users[0].threads.get(axis)
     for user in users[1:]:
-        if user.threads.get(axis) is not first:
+        if user.threads.get(axis) is not first and not _is_of_same_thread(axis, users[0], user):
             return user.block, (
                 f"each thread of {axis} would hold just its part of %{buffer.name}, which is in "
                 f"{buffer.scope} memory and used beside the loop by @{user.block.name}"
             )
     return None
+
+
+def _is_of_same_thread(axis: str, maker: _Access, user: _Access) -> bool:
+    """Whether a thread uses under a loop nothing but what it has written under another one."""
+    loops = [each.threads.get(axis) for each in (maker, user)]
+    if user.writes or not maker.writes or maker.adds or None in loops:
+        return False
+    made_by, used_by = (loop for loop in loops if loop is not None)
+    if made_by.extent is not used_by.extent or made_by.start is not used_by.start:
+        return False
+    thread, common = sym.var("thread"), _common_loops([maker, user])
+    made = _box(maker, made_by, thread, common)
+    inside = [each.extent for each in maker.loops if each is not made_by and each not in common]
+    written, whole = (sym.simplify(_product(dims)) for dims in (inside, _extents(made)))
+    is_filled = isinstance(whole, Const) and written is whole
+    return is_filled and contains(made, _box(user, used_by, thread, common), sym.EMPTY)
+
+
+def _extents(region: Region) -> list[Expr]:
+    return [r.extent for r in region.ranges]
+
+
+def _product(dims: Sequence[Expr]) -> Expr:
+    total: Expr = ONE
+    for dim in dims:
+        total = sym.mul(total, dim)
+    return total
 
 
 def _repeated(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, str] | None:
@@ -199,14 +227,14 @@ def _unordered(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, 
     )
 
 
-def _box(user: _Access, loop: For, thread: Var) -> Region:
-    """What the user touches in one thread."""
+def _box(user: _Access, loop: For, thread: Var, fixed: Sequence[For] = ()) -> Region:
+    """What the user touches in one thread, while some loops around it stay where they are."""
     region = user.region
     for block in (user.block, *reversed(user.around)):
         bound = {it.var: at for it, at in zip(block.iters, block.bindings, strict=True)}
         region = substitute_region(region, bound)
     region = substitute_region(region, {loop.var: thread})
-    inside = [each for each in user.loops if each is not loop]
+    inside = [each for each in user.loops if each is not loop and each not in fixed]
     return region_over(region, loop_ranges(inside), sym.EMPTY)
 
 
