@@ -60,6 +60,9 @@ EARLY_FLOPS_PER_BYTE = 4
 # Steps of an epilogue, of 16 bytes each, whose loads are under way: they cover a latency.
 LOADS_AHEAD = 4
 
+# What every block of a kernel may compute for itself, in a third of its shared memory.
+PROLOGUE_ELEMENTS = 4096
+
 # What a warpgroup has registers for where attention takes keys some at a time.
 STREAMED_FEATURES = (64, 128)  # of a head
 STREAMED_KEYS = 128  # scores of a row, beside the sums of a head

@@ -261,7 +261,7 @@ def fits_bands(node: Node, weights: Array, pixel: int, multiple: int) -> bool:
     bands = height + -(-taps[0] // apart) - 1
     banded = bands * -(-apart * taps[1] * inner // pixel) * pixel
     window = -(-prod(taps) * inner // multiple) * multiple
-    return taps[0] > apart and MOST_BANDED * banded <= height * window
+    return bool(taps[0] > apart and MOST_BANDED * banded <= height * window)
 
 
 def in_bands(
@@ -308,6 +308,7 @@ def in_bands(
         filled,
         bias,
         product,
+        multiple=1,
         **attributes,
     )
 

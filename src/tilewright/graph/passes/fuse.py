@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from tilewright import sym
+from tilewright.base.multiprocessor import PROLOGUE_ELEMENTS
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA, Target
 from tilewright.graph.cost import Rates, elements, operations_per_element, rates_of, size_bytes
@@ -60,7 +61,6 @@ class Kind(IntEnum):
 MAP, ROWS, PRODUCT = Kind
 KINDS = {ELEMENTWISE: MAP, BROADCAST: MAP, INJECTIVE: MAP, REDUCTION: ROWS, COMPLEX: PRODUCT}
 REPEATED_OPERATIONS = 8  # per element, of what may be computed in several kernels
-ROW_ELEMENTS = 4096  # of what every block of a kernel may compute for itself
 PLACES = 16  # at which one kernel reads a value: concats of concats double them each time
 
 
@@ -310,7 +310,11 @@ class _Fusion:
             if at in ends:
                 continue
             users = self.users.get(node.output, [])
-            if not users or node.output in self.results or elements(node.output) > ROW_ELEMENTS:
+            if (
+                not users
+                or node.output in self.results
+                or elements(node.output) > PROLOGUE_ELEMENTS
+            ):
                 continue
             if any(user in found or self._is_only_row(user, node.output) for user in users) and all(
                 user in found or self._is_only_row(user, node.output) or self.kind[user] == MAP
