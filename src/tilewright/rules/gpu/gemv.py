@@ -63,7 +63,6 @@ class Found:
     length: int  # of the sum
     element_bytes: int
     transposes: int | None  # which read is a constant that has to be turned
-    has_prologue: bool = False  # what is multiplied is computed in the kernel
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
@@ -91,8 +90,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
             return None
     size = max(access.buffer.dtype.size_bytes for access in nest.reads)
     last = nest.guess(kept[-1])
-    prologue = bool(sch.get_producers(reference))
-    return Found(reference, tuple(kept), results, last, length, size, turned, prologue)
+    return Found(reference, tuple(kept), results, last, length, size, turned)
 
 
 def _elements(buffer: Buffer) -> int:
@@ -179,8 +177,6 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         memory=np.maximum(moved * balance / rate, issued) * tail,
         latency=waves * sm.global_latency_cycles * rounds,
         gather=waves * (100.0 + 6.0 * c["parts"]),
-        # Loads of one round are under way while the prologue is computed.
-        prologue=np.where(found.has_prologue & (rounds > 1), sm.global_latency_cycles, 0),
     )
 
 
