@@ -179,6 +179,10 @@ class Started:
     starts_early: bool = False  # before those it depends on have ended
     is_kernel: bool = True
 
+    @property
+    def moved_bytes(self) -> int:
+        return sum(span.stop - span.start for span in self.spans)
+
     def start(self, stream: int, is_early: bool = False) -> None:
         self.module.launch(
             self.kernel.name,

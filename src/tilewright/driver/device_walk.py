@@ -11,7 +11,7 @@ import math
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -93,6 +93,23 @@ class Owner(Protocol):
     _scratch: dict[int, Scratch]  # by stream
 
     def _new(self, at: int, sizes: Mapping[Var, int], stream: int) -> Any: ...
+
+
+def with_work(launches: Sequence[Started], flops: int) -> list[Started]:
+    """The launches of a node, told who does its arithmetic and who may start early: the kernel that
+    moves most computes, others prepare what it reads or add up what it leaves."""
+    if not launches:
+        return []
+    heaviest = max(launches, key=lambda launch: launch.moved_bytes).kernel
+    own = flops // sum(launch.kernel is heaviest for launch in launches)
+    done = []
+    for launch in launches:
+        work = own if launch.kernel is heaviest else 0
+        # Blocks with bulk copies are one for each multiprocessor, whenever they start.
+        suits = bool(launch.kernel.maps) or work <= EARLY_FLOPS_PER_BYTE * launch.moved_bytes
+        early = launch.kernel.can_start_early and suits
+        done.append(replace(launch, flops=work, starts_early=early))
+    return done
 
 
 class _Row(NamedTuple):
@@ -220,6 +237,7 @@ class Walk:
         def workspace(buffer: Buffer, size: int) -> None:
             places[buffer] = self._allocate(size)
 
+        found: list[Started] = []
         for device, values in launches(code.steps, given, workspace):
             grid = tuple(number(dim, values) for dim in device.grid)
             block = tuple(number(dim, values) for dim in device.block)
@@ -236,7 +254,6 @@ class Walk:
             ]
             arguments = (*pointers, *(values[var] for var in device.scalars), *maps)
             label = node["label"] or kernel.name
-            flops = number(sym.as_expr(node["flops"]), asked)
             touched = tuple(
                 Span(at, at + _size_of(buffer, values), buffer in device.written)
                 for buffer, at in zip(device.buffers, pointers, strict=True)
@@ -247,13 +264,11 @@ class Walk:
                 )
                 for made in device.maps
             )
-            moved = sum(span.stop - span.start for span in touched)
-            # Blocks with bulk copies are one for each multiprocessor, whenever they start.
-            suits = bool(device.maps) or flops <= EARLY_FLOPS_PER_BYTE * moved
-            early = device.can_start_early and suits
-            self._start(
-                Started(module, device, grid, block, arguments, label, flops, touched, early)  # type: ignore[arg-type]  # three axes each
+            found.append(
+                Started(module, device, grid, block, arguments, label, 0, touched)  # type: ignore[arg-type]  # three axes each
             )
+        for launch in with_work(found, number(sym.as_expr(node["flops"]), asked)):
+            self._start(launch)
 
     def _host_kernel(
         self, node: Node, kernel: Kernel, inputs: list[Value], numbers: list[int]
