@@ -31,6 +31,7 @@ from tilewright.runtime.sources import FOLDER
 WANT_COLD_S, WANT_CACHED_S = 12.0, 1.5
 TOLERANCE = 1e-5  # of the largest output: the same kernels
 HERE = Path(__file__).parent
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"  # packages that are installed have theirs
 
 FIRST_ANSWER = """
 import sys, time, json
@@ -54,8 +55,9 @@ def first_answer(
     model: Path, folder: Path, library: str, cache: Path, precision: str
 ) -> tuple[float, float]:
     """Seconds of a process until its answer, and those of them until it had compiled."""
+    kept = {key: value for key, value in os.environ.items() if key != NO_BYTECODE}
     environment = {
-        **os.environ,
+        **kept,
         "TILEWRIGHT_CACHE_DIR": str(cache),
         "CUDA_CACHE_PATH": str(cache / "driver"),
     }
