@@ -305,21 +305,15 @@ class _Fusion:
         found, ends = set[int](), self._ends()
         for at in reversed(range(len(self.nodes))):
             node = self.nodes[at]
-            if not self._is_grouped(at) or self.kind[at] != MAP or len(node.outputs) > 1:
+            if not self._is_grouped(at) or self.kind[at] != MAP or at in ends:
                 continue
-            if at in ends:
+            made, *others = node.outputs
+            if others or made in self.results or elements(made) > PROLOGUE_ELEMENTS:
                 continue
-            users = self.users.get(node.output, [])
-            if (
-                not users
-                or node.output in self.results
-                or elements(node.output) > PROLOGUE_ELEMENTS
-            ):
-                continue
-            if any(user in found or self._is_only_row(user, node.output) for user in users) and all(
-                user in found or self._is_only_row(user, node.output) or self.kind[user] == MAP
-                for user in users
-            ):
+            users = self.users.get(made, [])
+            leading = [user for user in users if user in found or self._is_only_row(user, made)]
+            rest = [user for user in users if user not in leading]
+            if leading and all(self.kind[user] == MAP for user in rest):
                 found.add(at)
         self.repeated |= found
 

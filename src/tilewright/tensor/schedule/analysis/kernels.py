@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tilewright import sym
-from tilewright.sym import ONE, Const, Expr, Var
+from tilewright.sym import ONE, TRUE, Const, Expr, Var
 from tilewright.tensor.ir import (
     BLOCK_LEVEL,
     THREAD,
@@ -167,6 +167,8 @@ def _is_of_same_thread(axis: str, maker: _Access, user: _Access) -> bool:
     loops = [each.threads.get(axis) for each in (maker, user)]
     if user.writes or not maker.writes or maker.adds or None in loops:
         return False
+    if any(block.predicate is not TRUE for block in (maker.block, *maker.around)):
+        return False  # some of it may be left out
     made_by, used_by = (loop for loop in loops if loop is not None)
     if made_by.extent is not used_by.extent or made_by.start is not used_by.start:
         return False
