@@ -301,11 +301,14 @@ class _Fusion:
 
     def repeat_prologues(self) -> None:
         """What makes the only row of a matmul goes into its kernel, whose blocks all compute it:
-        each kernel less on the way is worth more than that. What can end another kernel does."""
+        each kernel less on the way is worth more than that. What can end another kernel does, and
+        functions that take long have one of their own."""
         found, ends = set[int](), self._ends()
         for at in reversed(range(len(self.nodes))):
             node = self.nodes[at]
             if not self._is_grouped(at) or self.kind[at] != MAP or at in ends:
+                continue
+            if operations_per_element(node) > REPEATED_OPERATIONS:
                 continue
             made, *others = node.outputs
             if others or made in self.results or elements(made) > PROLOGUE_ELEMENTS:
