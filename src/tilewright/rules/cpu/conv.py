@@ -12,6 +12,7 @@ constant. Padding is made block by block, just before it is read.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from tilewright.rules.cpu.conv_model import (
     tile_cycles,
 )
 from tilewright.rules.cpu.conv_plan import ConvPlan, Sizes, tile_extents
-from tilewright.rules.cpu.conv_schedule import apply
+from tilewright.rules.cpu.conv_schedule import apply, padding_of
 from tilewright.rules.cpu.gemm_model import (
     as_flags,
     ceil_div,
@@ -42,7 +43,9 @@ from tilewright.tensor.schedule import BlockRef, Schedule
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution | None:
     nest = nest_of(sch, block)
     found = None if nest is None else convolution(nest)
-    return None if found is None or found.is_depthwise else found
+    if found is None or found.is_depthwise:
+        return None
+    return replace(found, is_padded=padding_of(sch, found) is not None)
 
 
 # --------------------------------------------------------------------------- the space
@@ -159,8 +162,9 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     outgrown &= ~streams | (blocks > 1)
     again = (chunks - 1) * size.image_bytes * plain.batch / machine.l2.bytes_per_cycle
     # Several chunks read a copy of the image, made before all of them in a region of its own.
-    is_copied = (c["skew_bytes"] > 0) | (not found.is_pointwise)
+    is_copied = (c["skew_bytes"] > 0) | found.is_padded
     copied = is_copied * 2 * size.image_bytes * plain.batch / machine.l2.bytes_per_cycle
+    copied_alone = 0 if found.is_padded else copied / workers  # every plan pads
     region = is_copied * machine.wake_cycles
     block_bytes = ((in_block * tiles[:, 1] - 1) * size.stride + size.reach) * size.row_bytes
     overflow = (block_bytes > l2.block_bytes) & (in_block > 1)
@@ -171,9 +175,7 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
         chunks=fma * TIE_SHARE * streamed
         + np.where(outgrown, weights * blocks / machine.scattered_bytes_per_cycle, 0)
         + np.where(streams, 0, machine.exposed_share * again)
-        + np.where(
-            chunks > 1, copied + region * c["parallel"], found.is_pointwise * copied / workers
-        ),
+        + np.where(chunks > 1, copied + region * c["parallel"], copied_alone),
         conflicts=critical * _conflicts(found, c, context, positions),
         rows=blocks * (machine.exposed_share * halo / machine.l2.bytes_per_cycle + TIE_SHARE)
         + np.where(overflow, size.image_bytes / machine.scattered_bytes_per_cycle, 0)

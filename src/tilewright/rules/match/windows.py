@@ -62,6 +62,7 @@ class Convolution(Windows):
     w: Load
     in_channels: int  # of a group, summed over
     out_channels_per_group: int  # 0: all, there is one group
+    is_padded: bool = False  # a block before, there for nothing else, makes what is read
 
     @property
     def is_depthwise(self) -> bool:
