@@ -177,9 +177,9 @@ class Kernel:
         assert isinstance(self.operator, Conv)
         assert isinstance(add.operator, Blend)
         factors = [add.operator.a, add.operator.b]
-        x, z = add.inputs["x"], add.inputs["z"]
+        z = add.inputs["z"]
         if z[0] is self.node.output:
-            (x, z), factors = (z, x), factors[::-1]
+            z, factors = add.inputs["x"], factors[::-1]
         residual = Residual(factors[0], factors[1], add.operator.limits)
         return Kernel(
             add.node, replace(self.operator, residual=residual), {**self.inputs, "z": z},
