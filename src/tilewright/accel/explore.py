@@ -79,7 +79,8 @@ def candidates(limits: Limits) -> list[Geometry]:
     found = []
     for shape, taps, bus, sizes in product(SHAPES, TAPS, BUSES, product(*KILOBYTES.values())):
         try:
-            geometry = Geometry(*shape, *(size << 10 for size in sizes), bus, taps=taps)
+            inp, wgt, acc, uop = (size << 10 for size in sizes)
+            geometry = Geometry(*shape, inp, wgt, acc, uop, bus, taps=taps)
             check(geometry)
         except UserError:
             continue

@@ -107,10 +107,10 @@ class Factor:
     def terms(self) -> list[int | None]:
         """What stands beside one another along the depth: the operand itself, or a number."""
         p, q = (self.other, self.zero) if self.is_weights else (self.zero, self.other)
-        own: list[int | None] = [None]
-        by_q: list[int | None] = [*(_parts(-q) if self.is_weights else own * len(_parts(-q)))]
-        by_p: list[int | None] = [*(own * len(_parts(-p)) if self.is_weights else _parts(-p))]
-        return own + by_q + by_p
+        by_q, by_p = _parts(-q), _parts(-p)
+        if self.is_weights:
+            return [None, *by_q, *[None] * len(by_p)]
+        return [None, *[None] * len(by_q), *by_p]
 
     def packed_shape(self, g: Geometry) -> tuple[int, ...]:
         batch, rows, depth = self.shape
@@ -156,20 +156,35 @@ class Products:
         return np.ascontiguousarray(whole[:, :rows, :columns])
 
 
+Source = Layout | Factor  # how an operand lies in DRAM
+Result = Layout | Products
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One layer, ready to be scheduled: its operands by the names of the operator's parameters."""
 
     node: Node
     operator: Operator
-    inputs: dict[str, tuple[Value, Layout | Factor]]
+    inputs: dict[str, tuple[Value, Source]]
     stored: dict[str, Array]  # weights and parameters, packed
-    output: Layout | Products
+    output: Result
     macs: int  # multiply-accumulates that the layer asks for, filling aside
     within: tuple[Node, ...] = ()  # layers before it that are computed along
 
-    def function(self, geometry: Geometry) -> Function:
-        return function_of(self.operator, geometry)
+    def with_sum(self, add: Kernel) -> Kernel:
+        """The same convolution or matrix product, ending in the residual sum of its result."""
+        assert isinstance(self.operator, Conv)
+        assert isinstance(add.operator, Blend)
+        factors = [add.operator.a, add.operator.b]
+        z = add.inputs["z"]
+        if z[0] is self.node.output:
+            z, factors = add.inputs["x"], factors[::-1]
+        residual = Residual(factors[0], factors[1], add.operator.limits)
+        return Kernel(
+            add.node, replace(self.operator, residual=residual), {**self.inputs, "z": z},
+            {**self.stored, "r": add.stored["q"]}, add.output, self.macs, (self.node,),
+        )  # fmt: skip
 
 
 def function_of(operator: Operator, geometry: Geometry) -> Function:
@@ -186,26 +201,6 @@ class _Refused(Unsupported):
 
 def refused(why: str) -> _Refused:
     return _Refused("TW7044", f"the accelerator does not run it: {why}")
-
-
-def with_sum(conv: Kernel, add: Kernel) -> Kernel:
-    """A convolution or matrix product that ends in the residual sum of its result."""
-    assert isinstance(conv.operator, Conv)
-    assert isinstance(add.operator, Blend)
-    factors = [add.operator.a, add.operator.b]
-    x, z = add.inputs["x"], add.inputs["z"]
-    if z[0] is conv.node.output:
-        (x, z), factors = (z, x), factors[::-1]
-    residual = Residual(factors[0], factors[1], add.operator.limits)
-    return Kernel(
-        add.node,
-        replace(conv.operator, residual=residual),
-        {**conv.inputs, "z": z},
-        {**conv.stored, "r": add.stored["q"]},
-        add.output,
-        conv.macs,
-        (conv.node,),
-    )
 
 
 Constants = Mapping[Value, Array]
@@ -431,7 +426,7 @@ def _batch_matmul(node: Node, constants: Constants, g: Geometry, outside: set[Va
     every = batch * outs * g.block_out
     q = _parameters([np.full(every, number) for number in numbers], every, batch * outs, g)
     operator = Conv(1, batch, ins, outs, Axis(1), Axis(columns), 0, _limits(node))
-    inputs: dict[str, tuple[Value, Layout | Factor]] = {"x": (x, left), "w": (y, right)}
+    inputs: dict[str, tuple[Value, Source]] = {"x": (x, left), "w": (y, right)}
     return Kernel(node, operator, inputs, {"q": q}, Products((batch, m, n)), batch * m * n * depth)
 
 

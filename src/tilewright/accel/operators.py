@@ -242,14 +242,14 @@ def windows(shape: Windows, geometry: Geometry) -> Function:
     t = te.reduce_axis((0, taps), "t")
 
     def step(n: Any, o: Any, i: Any, j: Any, b: Any, f: Any) -> Any:
-        if taps > 1:
-            seen = a[n, o, rows.tap(i, kh), columns.tap(j, kw * taps + t), b, f]
-            own = low_byte(seen) * byte_at(weights[o, kh, kw, b, f], t)
-            return te.sum(own, axis=[kh, kw, t])
-        seen = a[n, o, rows.tap(i, kh), columns.tap(j, kw), b, f]
+        at = kw * taps + t if taps > 1 else kw
+        seen = a[n, o, rows.tap(i, kh), columns.tap(j, at), b, f]
         if s.kind == "max":
             return te.max(seen, axis=[kh, kw])
-        return te.sum(low_byte(seen) * low_byte(weights[o, kh, kw, b, f]), axis=[kh, kw])
+        weight = weights[o, kh, kw, b, f]
+        if taps > 1:
+            return te.sum(low_byte(seen) * byte_at(weight, t), axis=[kh, kw, t])
+        return te.sum(low_byte(seen) * low_byte(weight), axis=[kh, kw])
 
     acc = te.compute((s.images, s.blocks, rows.out, columns.out, *entry), step, name="acc")
     y = _finish(acc, q, s.limits, lambda at: at[1])

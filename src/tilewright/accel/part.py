@@ -26,16 +26,7 @@ from tilewright.accel.device import backend_of, run_on, time_on
 from tilewright.accel.isa.steps import count_steps
 from tilewright.accel.isa.stream import Buffer, Stream
 from tilewright.accel.isa.table import dram_bytes
-from tilewright.accel.layers import (
-    Factor,
-    Kernel,
-    Layout,
-    Operator,
-    Products,
-    function_of,
-    kernel_of,
-    with_sum,
-)
+from tilewright.accel.layers import Kernel, Operator, Result, Source, function_of, kernel_of
 from tilewright.accel.operators import Blend, Conv
 from tilewright.accel.rules import Problems, predicted_cycles, problems_of, schedule
 from tilewright.base.errors import ScheduleError
@@ -101,8 +92,8 @@ class Layer:
 class Part:
     target: Target
     stream: Stream
-    inputs: list[tuple[int, Layout | Factor, str, int]]  # parameter, layout, buffer, filling
-    outputs: list[tuple[Layout | Products, str]]
+    inputs: list[tuple[int, Source, str, int]]  # parameter, layout, buffer, filling
+    outputs: list[tuple[Result, str]]
     stored: dict[str, Array]
     layers: list[Layer]
     shapes: list[tuple[int, ...]]  # of the graph's parameters
@@ -194,7 +185,7 @@ def with_sums(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -> l
             operator = found[before].operator
             if not isinstance(operator, Conv) or operator.residual is not None:
                 continue  # it has a sum already
-            joined = with_sum(found[before], kernel)
+            joined = found[before].with_sum(kernel)
             apart = predicted(operator, target) + predicted(kernel.operator, target)
             if predicted(joined.operator, target) < apart:
                 found[node] = joined
@@ -212,8 +203,8 @@ class _Compiler:
         self.names: list[str] = []
         self.roles: list[str] = []
         self.sizes: list[int] = []
-        self.places: dict[tuple[Value, Layout | Factor | Products], Place] = {}
-        self.inputs: list[tuple[int, Layout | Factor, str, int]] = []
+        self.places: dict[tuple[Value, Source | Result], Place] = {}
+        self.inputs: list[tuple[int, Source, str, int]] = []
         self.weights: list[Array] = []
         self.layers: list[Layer] = []
         self.ends: list[int] = []
@@ -284,7 +275,7 @@ class _Compiler:
         self.folder.add(made.fn, places)
         return made
 
-    def _input(self, kernel: Kernel, value: Value, layout: Layout | Factor) -> Place:
+    def _input(self, kernel: Kernel, value: Value, layout: Source) -> Place:
         found = self.places.get((value, layout))
         if found is None:  # a parameter of the graph, in this layout
             name = f"x{len(self.inputs)}"

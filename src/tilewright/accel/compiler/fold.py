@@ -33,6 +33,7 @@ from tilewright.tensor.ir import Alloc, Buffer, For, Function, If, Seq, Stmt, Te
 Fields = dict[str, Value]
 OPERANDS = ("dst", "src", "aux")
 LEAST = -(1 << 31)
+AUX = [one.name for one in AUX_FORMATS]
 # Of a reduction by the ALU: its function, and what the first step does instead of a reset.
 REDUCTIONS: dict[str, tuple[Fields, Fields]] = {
     "vta_add": ({"fn": "add"}, {"fn": "add", "imm": 1, "value": 0}),
@@ -176,9 +177,7 @@ class Folder:
         if place is None:
             raise self._refused(f"%{dram.name} has no place in memory")
         _, kind, name = call.intrin.split("_")
-        op = "store" if kind == "store" else "load"
-        if kind == "load" and any(one.name == name for one in AUX_FORMATS):
-            op = "aux"
+        op = "store" if kind == "store" else "aux" if name in AUX else "load"
         return {"op": op, "fmt": name, "base": place.base, "offset": place.offset}
 
     # ----------------------------------------------------------------------- steps

@@ -115,15 +115,11 @@ def nest_of(stmt: Stmt) -> Nest | None:
 def _ranges(loops: list[For]) -> tuple[tuple[Linear, Linear], ...] | None:
     """First and last + 1 of loops, from the loops outside of all of them."""
     own = {loop.var for loop in loops}
-    if any(sym.uses_var(e, own) for loop in loops for e in (loop.start, loop.stop)):
-        return None
-    found = []
-    for loop in loops:
-        low, high = linear(loop.start, ()), linear(loop.stop, ())
-        if low is None or high is None:
-            return None
-        found.append((low, high))
-    return tuple(found)
+    ends = [end for loop in loops for end in (loop.start, loop.stop)]
+    forms = [None if sym.uses_var(end, own) else linear(end, ()) for end in ends]
+    found = [form for form in forms if form is not None]
+    whole = len(found) == len(ends)
+    return tuple(zip(found[::2], found[1::2], strict=True)) if whole else None
 
 
 def filled(stmt: Stmt | None) -> int | None:

@@ -127,7 +127,12 @@ def plans(found: Found, context: RuleContext) -> Space[ConvPlan] | None:
             fits &= count * 2 <= depth(name, g)
         return fits
 
-    return Space(ConvPlan, candidates, legal, stages=(("rows", "outs"), ("ins", "columns", "hold")))
+    if found.rows > 1:
+        stages = (("rows", "outs"), ("ins", "columns", "hold"))
+    else:  # a matrix: its tiles first, with as little of the depth as always fits
+        stages = (("columns", "outs"), ("rows", "ins", "hold"))
+        candidates["ins"] = candidates["ins"][::-1]
+    return Space(ConvPlan, candidates, legal, stages=stages)
 
 
 def used(found: Found, c: Columns) -> dict[str, Column]:
@@ -154,18 +159,20 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     """Units work side by side: the slowest one counts, and what does not overlap."""
     g = geometry_of(context)
     bus = g.bus_bytes
-    tiles = found.images * -(-found.rows // c["rows"]) * -(-found.columns // c["columns"])
+    down, across = -(-found.rows // c["rows"]), -(-found.columns // c["columns"])
+    tiles = found.images * down * across
     far = -(-found.outs // c["outs"])
     parts = -(-found.ins // c["ins"])
     taps = found.taps[0] * found.taps[1] * found.ratio
     steps = found.images * found.outs * found.rows * found.columns * found.ins * taps
-    entries = used(found, c)
+    mean = {**c, "rows": found.rows / down, "columns": found.columns / across}
+    entries = used(found, mean)
     image = entries["inp"] * g.entry_bytes()["inp"] / bus
     weights = entries["wgt"] * g.entry_bytes()["wgt"] / bus * found.weight_bits / 8
     loads_image = tiles * np.where(c["hold"] == "image", 1, far * parts)
     loads_weights = np.where(c["hold"] == "weights", far * found.images, tiles * far * parts)
     words = word_bytes(g) / bus
-    tasks = tiles * far * (parts + 4) + loads_image + loads_weights
+    tasks = tiles * far * (parts + 4) + loads_image + loads_weights + _of_tails(found, c)
     load = loads_image * image + loads_weights * weights + tasks * words
     gemm = steps + 2.0 * tiles * far * parts
     vectors = found.images * found.outs * found.rows * found.columns
@@ -178,6 +185,9 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     part = gemm / (tiles * far * parts)
     first = image + weights + 2 * g.latency_cycles
     last = (alu + store) / (tiles * far) + g.latency_cycles + 3 * LATENCY
+    # Rows of a part of the image are requests of their own.
+    lines = loads_image * np.where(c["hold"] == "image", found.ins, c["ins"]) * mean["rows"]
+    requests = (across > 1) * (lines + vectors / c["columns"])
     # A part that is multiplied faster than the next is loaded waits for it.
     waits = (
         tiles
@@ -185,17 +195,33 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         * parts
         * np.maximum(0.0, np.minimum(1.0, load / slowest) * (g.latency_cycles - part) / 4)
     )
-    # Weights that stay are loaded while the last two parts with those before are multiplied.
+    # What stays is loaded while the last two parts with what was there before are multiplied.
     exposed = np.maximum(0.0, weights + image - 2.0 * part)
-    changes = np.where(c["hold"] == "weights", (far * found.images - 1) * exposed, 0.0)
+    often = np.where(c["hold"] == "weights", far * found.images, tiles) - 1
+    changes = np.where(c["hold"] == "none", 0.0, often * exposed)
     return Cost.of(
         units=slowest,
         first=first,
         last=last,
         waits=waits,
         changes=changes,
+        requests=requests,
         tasks=TASK_CYCLES * tasks,
     )
+
+
+def _of_tails(found: Found, c: Columns) -> Column:
+    """Transfers that tiles at the ends take more: what is no whole tile has holes between rows."""
+    far, parts = -(-found.outs // c["outs"]), -(-found.ins // c["ins"])
+    holds = c["hold"] == "image"
+    loads, blocks = np.where(holds, 1, far * parts), np.where(holds, found.ins, c["ins"])
+    stores = far * (1 + found.has_residual)
+    short = (found.rows % c["rows"] > 0) * -(-found.columns // c["columns"])
+    thin = (found.columns % c["columns"] > 0) * -(-found.rows // c["rows"])
+    more: Column = short * (loads * (blocks - 1) + stores * (c["outs"] - 1))
+    more += thin * loads * (blocks * found.reach(c["rows"], 0) - 1)
+    more += thin * stores * (c["outs"] * c["rows"] - 1)
+    return found.images * more
 
 
 def apply(sch: Schedule, found: Found, plan: ConvPlan, context: RuleContext) -> list[BlockRef]:

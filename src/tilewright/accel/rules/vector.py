@@ -182,13 +182,11 @@ def _steps_of_alu(sch: Schedule, found: Found, g: Geometry) -> None:
         tensorized(sch, "acc", "vta_blend", g, 2, **factors_of(body))
         return
     loops = sch.get_loops(sch.get_block("acc"))
-    if found.neighbours > 1:
-        n, o, i, j, b_, f, kh, kw, t = loops[-9:]
-        sch.reorder(kh, kw, n, o, i, j, b_, f, t)
+    n, o, i, j, b_, f, kh, kw, *t = loops[-9 if found.neighbours > 1 else -8 :]
+    sch.reorder(kh, kw, n, o, i, j, b_, f, *t)
+    if t:
         tensorized(sch, "acc", "vta_dot", g, 3, taps=found.neighbours)
         return
-    n, o, i, j, b_, f, kh, kw = loops[-8:]
-    sch.reorder(kh, kw, n, o, i, j, b_, f)
     name = "vta_max" if body.reducer.name == "max" else "vta_mac"
     tensorized(sch, "acc", name, g, 2)
 
