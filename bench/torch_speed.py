@@ -1,11 +1,13 @@
 """How fast PyTorch models are: ours against eager and inductor, in turns.
 
-    python bench/torch_speed.py [--sections models,overhead,training,generation] [--filter REGEX]
-                                [--threads 1] [--peers eager,inductor] [--seconds 1]
+    python bench/torch_speed.py [--sections models,cached,overhead,training,generation]
+                                [--filter REGEX] [--threads 1] [--seconds 1]
+                                [--peers eager,inductor,freezing,max-autotune]
 
 Models of transformers with made-up weights, f32, batch 1. Each runs in a process of its own, peers
-and ours take turns within it. The time of the first call is told too, caches empty. Inductor needs
-a C++ compiler; where there is none it is left out and said so.
+and ours take turns within it. The time of the first call is told too, caches empty; `cached` tells
+it of a new process with caches full. Inductor needs a C++ compiler; where there is none it is left
+out and said so.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from workers import Lost, run_jobs
 OURS, EAGER, INDUCTOR = "tilewright", "eager", "inductor"
 MOST_SECONDS = 1800.0  # for one model
 STEPS, PROMPT, TOKENS = 20, 32, 64
-WANT_MODELS, WANT_FIRST, WANT_TEXT, WANT_TRAINING = 1.5, 0.4, 2.0, 1.0
+WANT_MODELS, WANT_FIRST, WANT_CACHED, WANT_TEXT, WANT_TRAINING = 1.5, 0.4, 0.8, 2.0, 1.0
 MOST_OVERHEAD_US = 40.0
 BATCH = 8  # of training
 MOST_LOSS_OFF = 1e-3  # f32, sums in another order, over all steps
@@ -180,7 +182,7 @@ def measure_models(options: argparse.Namespace) -> list[Figure]:
     figures: list[Figure] = []
     ratios: list[float] = []
     firsts: list[float] = []
-    ends = run_jobs("torch_speed", "run_model", jobs, workers=1, seconds=MOST_SECONDS)
+    ends = run_jobs("torch_speed", "run_model", jobs, workers=1, seconds=MOST_SECONDS, most=1)
     for (name, *_), end in report.tracked(ends, "models", len(jobs)):
         if isinstance(end, Lost):
             print(f"{name}: {end.why}", flush=True)
@@ -205,6 +207,45 @@ def measure_models(options: argparse.Namespace) -> list[Figure]:
         mean = statistics.geometric_mean(firsts)
         figures.append(report.at_most("first call, ours / inductor", mean, "x", WANT_FIRST))
     return figures
+
+
+# ------------------------------------------------------------------------------------ caches
+
+
+def run_first(job: tuple[str, str, int, str]) -> float:
+    """Seconds of the first call of a model by a contender, whose caches are in a folder."""
+    name, who, threads, folder = job
+    torch.manual_seed(0)
+    torch.set_num_threads(threads)
+    warnings.simplefilter("ignore")
+    os.environ["TILEWRIGHT_CACHE_DIR"] = os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    model, given = build(name)
+    called = prepared(who, model, threads)
+    with torch.no_grad():
+        start = time.perf_counter()
+        called(**given)
+        return time.perf_counter() - start
+
+
+def measure_cached(options: argparse.Namespace) -> list[Figure]:
+    """The first call in a new process, all of whose code another process has compiled."""
+    names = [name for name in MODELS if re.search(options.filter, name)]
+    folder = tempfile.mkdtemp()
+    jobs = [(name, who, options.threads, folder) for name in names
+            for who in (OURS, INDUCTOR) for _ in ("fill", "use")]  # fmt: skip
+    spent: dict[tuple[str, str], float] = {}
+    ends = run_jobs("torch_speed", "run_first", jobs, workers=1, seconds=MOST_SECONDS, most=1)
+    for (name, who, *_), end in report.tracked(ends, "first calls", len(jobs)):
+        if isinstance(end, Lost):
+            print(f"{name}, {who}: {end.why}", flush=True)
+        else:
+            spent[name, who] = end  # that of the second process stays
+    ratios = [spent[name, OURS] / spent[name, INDUCTOR] for name in names
+              if (name, OURS) in spent and (name, INDUCTOR) in spent]  # fmt: skip
+    if not ratios:
+        return []
+    mean = statistics.geometric_mean(ratios)
+    return [report.at_most("new process, caches full, ours / inductor", mean, "x", WANT_CACHED)]
 
 
 # ------------------------------------------------------------------------------------ overhead
@@ -325,10 +366,10 @@ def run_training(job: tuple[str, list[str], int]) -> tuple[Times, dict[str, list
 
 def measure_training(options: argparse.Namespace) -> list[Figure]:
     names = [name for name in TASKS if re.search(options.filter, name)]
-    peers = options.peers.split(",")
+    peers = [who for who in options.peers.split(",") if who in (EAGER, INDUCTOR)]
     jobs = [(name, peers, options.threads) for name in names]
     figures: list[Figure] = []
-    ends = run_jobs("torch_speed", "run_training", jobs, workers=1, seconds=MOST_SECONDS)
+    ends = run_jobs("torch_speed", "run_training", jobs, workers=1, seconds=MOST_SECONDS, most=1)
     for (name, *_), end in report.tracked(ends, "training", len(jobs)):
         if isinstance(end, Lost):
             print(f"training {name}: {end.why}", flush=True)
@@ -400,6 +441,7 @@ def _bandwidth(size_bytes: int) -> float:
 
 SECTIONS = {
     "models": measure_models,
+    "cached": measure_cached,
     "overhead": measure_overhead,
     "training": measure_training,
     "generation": measure_generation,
@@ -414,7 +456,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sections", default=",".join(SECTIONS), help="what to measure")
     parser.add_argument("--filter", default="", help="a regular expression on names of models")
     parser.add_argument("--threads", type=int, default=1, help="threads of each")
-    parser.add_argument("--peers", default=f"{EAGER},{INDUCTOR}", help="whom to compare with")
+    parser.add_argument("--peers", default=",".join((EAGER, *PEERS)), help="whom to compare with")
     parser.add_argument("--seconds", type=float, default=1.0, help="to time a model for")
     parser.add_argument("--layers", type=int, default=12, help="of GPT-2 in generation")
 

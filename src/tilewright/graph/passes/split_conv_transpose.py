@@ -30,7 +30,7 @@ from tilewright.graph.match import Array, Replacement, Scope, remade, rewrite_ma
 from tilewright.graph.op import ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import CHANNELS_FIRST
-from tilewright.graph.types import item_of
+from tilewright.graph.types import item_of, items_of
 from tilewright.sym import ONE, Const, Expr
 
 PHASES = 64  # more kernels than this do not pay
@@ -170,8 +170,11 @@ def _by_phase(node: Node, scope: Scope) -> Replacement:
     assert x is not None
     assert w is not None
     nodes = _Nodes(node, scope)
-    parts = []
+    parts: list[Value | None] = []
     for chosen in itertools.product(*(found for found in phases if found is not None)):
+        if any(phase.taps == 0 for phase in chosen):  # kernels smaller than their stride
+            parts.append(None)
+            continue
         weights = _sub_kernel(nodes, w, axes, chosen, node.get("groups", 1))
         pads = (*(phase.begin for phase in chosen), *(phase.end for phase in chosen))
         settings = {
@@ -186,7 +189,20 @@ def _by_phase(node: Node, scope: Scope) -> Replacement:
         # Where the input may be empty, types may differ in what nothing is.
         same = last.output.type == node.output.type
         return (*before, replace(last, outputs=node.outputs)) if same else None
-    return (*nodes.made, _in_turn(node, parts, axes))
+    if None in parts and bias is not None:
+        return None
+    every = _filled(nodes, node, parts)
+    return (*nodes.made, _in_turn(node, every, axes))
+
+
+def _filled(nodes: _Nodes, node: Node, parts: Sequence[Value | None]) -> list[Value]:
+    """Phases, with zeros for those that see no tap."""
+    some = [part for part in parts if part is not None]
+    if len(some) == len(parts):
+        return some
+    zero = nodes.constant(np.zeros((), node.output.tensor.dtype.numpy))
+    zeros = nodes.add("expand", zero, shape=items_of(shape_of(some[0]) or ()))
+    return [zeros if part is None else part for part in parts]
 
 
 def _together(node: Node, scope: Scope, lanes: int) -> Replacement:
@@ -200,6 +216,8 @@ def _together(node: Node, scope: Scope, lanes: int) -> Replacement:
     phases = [each for each in found if each is not None]
     count, channels = math.prod(axis.stride for axis in axes), weights.shape[1]
     if len(phases) < len(axes) or not 1 < count <= PHASES:
+        return None
+    if any(phase.taps == 0 for each in phases for phase in each):
         return None
     lows = [min(p.ahead - p.taps + 1 for p in each) for each in phases]
     sides = [max(p.ahead for p in each) - low + 1 for each, low in zip(phases, lows, strict=True)]
@@ -265,7 +283,7 @@ def _in_turn(node: Node, parts: Sequence[Value], axes: Sequence[_Axis]) -> Node:
 
 
 def _phases(axis: _Axis) -> list[_Phase] | None:
-    """All phases along an axis; None where some takes no tap at all, or is not the input's size."""
+    """All phases along an axis; None where some is not the input's size."""
     stride, dilation = axis.stride, axis.dilation
     if math.gcd(stride, dilation) != 1:
         return None
@@ -277,9 +295,7 @@ def _phases(axis: _Axis) -> list[_Phase] | None:
     found = []
     for phase in range(stride):
         first = (phase + axis.begin) * pow(dilation, -1, stride) % stride if stride > 1 else 0
-        taps = -(-(axis.kernel - first) // stride)
-        if taps < 1:
-            return None
+        taps = max(0, -(-(axis.kernel - first) // stride))
         ahead = (phase + axis.begin - first * dilation) // stride
         begin = (taps - 1) * dilation - ahead
         found.append(_Phase(first, taps, ahead, begin, more + ahead))
