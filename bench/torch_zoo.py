@@ -189,8 +189,12 @@ def check(model: torch.nn.Module, inputs: Callable[[int], dict[str, Any]], threa
     worst = 0.0
     for count in (2, 3):
         given = inputs(count)
-        exact = wide(**{name: _wide(value) for name, value in given.items()})
-        ratio = compare(compiled(**given), model(**given), exact)
+        eager = model(**given)
+        try:
+            exact = wide(**{name: _wide(value) for name, value in given.items()})
+        except RuntimeError:  # an operator that PyTorch does not have in f64
+            exact = eager
+        ratio = compare(compiled(**given), eager, exact)
         worst = max(worst, ratio)
     return Outcome(RIGHT if worst <= MOST else WRONG, f"{worst:.2f}", worst, seconds)
 

@@ -31,8 +31,6 @@ def entry(suites, suite, name):
         ("flow", "invoke_subgraph"),
         ("modules", "Linear"),
         ("modules", "Softplus"),
-        ("modules", "AvgPool3d"),
-        ("modules", "InstanceNorm2d"),
     ],
 )
 def test_an_entry_is_right(suites, suite, name):

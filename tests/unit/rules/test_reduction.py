@@ -18,7 +18,9 @@ def summed(shape, axis):
     return te.function([a, b], name="summed")
 
 
-@pytest.mark.parametrize(("shape", "axis"), [((6, 70), 1), ((70, 37), 0), ((3, 33, 5), 1)])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((6, 70), 1), ((70, 37), 0), ((3, 33, 5), 1), ((5, 4, 1, 8), 0)]
+)
 def test_every_plan_keeps_the_answer(check_plans, shape, axis):
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     kept = tuple(size for at, size in enumerate(shape) if at != axis)
@@ -29,6 +31,12 @@ def test_lanes_run_along_what_is_contiguous():
     plans = [schedule(summed((1000, 768), axis), SERVER).decisions[0].plan for axis in (0, 1)]
     assert plans[0].startswith("lanes=spatial accumulators=4 ")
     assert plans[1].startswith("lanes=reduction accumulators=4 ")
+
+
+def test_loops_of_one_step_do_not_part_those_that_lanes_run_along():
+    (decision,) = schedule(summed((5, 4, 1, 1, 8), 0), SERVER).decisions
+    assert decision.rule == "reduction"
+    assert decision.plan.startswith("lanes=spatial ")
 
 
 def test_few_long_rows_are_cut_for_threads():

@@ -7,6 +7,7 @@ ATen is taken further apart, by PyTorch's own formulas, where no rule would say 
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -71,7 +72,8 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
     replaces each composite by its own formula, anew at every call: some 0.3 s.
     """
     kept, formulas = _ahead_of_time()
-    with unset_fake_temporarily():
+    with unset_fake_temporarily(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's own, of what it deprecates
         return _decompose_exported_program(
             program,
             cia_to_decomp=kept,

@@ -70,10 +70,7 @@ def import_program(
     """The graph of a model, an exported program, or the path of one."""
     name = _name(source)
     axes, ranges = _told(dynamic)
-    program = exported(source, args, kwargs, dynamic, axes, ranges)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = decomposed(program)
+    program = decomposed(exported(source, args, kwargs, dynamic, axes, ranges))
     return _Import(program, name, axes, ranges).run()
 
 

@@ -198,7 +198,9 @@ def _by_rows(sch: Schedule, found: Reduction, plan: ReductionPlan, context: Rule
     outer = [nest.loops[at] for at in nest.spatial if at not in across]
     reduce = [nest.loops[at] for at in nest.reduce]
     if across:
-        inner = fused(sch, [nest.loops[at] for at in across])
+        lanes = [nest.loops[at] for at in across]
+        sch.reorder(*outer, *lanes, *reduce)  # loops of one step may lie between
+        inner = fused(sch, lanes)
         count = found.width(plan.accumulators) // found.lanes
         tile, step, lane = sch.split(inner, [None, count, found.lanes])
         sch.reorder(*outer, tile, *reduce, step, lane)

@@ -1,5 +1,7 @@
 """Every rule gives what PyTorch gives, by the references of the operators it makes."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,13 @@ from cases import FAMILIES, Family, Recurrent, differences
 from torch.utils import _pytree as pytree
 
 from tilewright.frontends.torch import import_program
-from tilewright.frontends.torch.decompositions import TAKEN_APART, operator, under_autograd
+from tilewright.frontends.torch.decompositions import (
+    KEPT,
+    TAKEN_APART,
+    decomposed,
+    operator,
+    under_autograd,
+)
 from tilewright.frontends.torch.rules import RULES
 from tilewright.frontends.torch.rules.pairs import PAIR_RULES
 from tilewright.frontends.torch.tensors import array_of
@@ -57,6 +65,26 @@ def test_weights_of_attention_are_dropped_and_the_rest_scaled():
     made = interpreted(Dropped(), (q, k, torch.ones(2, 4, 64, 8)))
     assert made.std() > 0.01  # weights of each query no longer add up to 1
     assert abs(made.mean() - 1) < 0.02
+
+
+class Composites(torch.nn.Module):
+    """Operators that are kept whole, that fall apart by themselves, and that have a formula."""
+
+    def forward(self, x):
+        y = torch.nn.functional.layer_norm(x, x.shape[-1:])
+        y = torch.nn.functional.cosine_similarity(y, y.flip(0), dim=-1)
+        return torch.nn.functional.smooth_l1_loss(y, torch.einsum("ij->i", x)), y.softmax(0)
+
+
+def test_composites_fall_apart_as_with_a_table_of_all_operators():
+    program = torch.export.export(Composites(), (torch.randn(3, 5),), strict=False)
+    table = torch.export.default_decompositions()
+    for name in KEPT:
+        table.pop(operator(name), None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's own, of what it deprecates
+        want = program.run_decompositions(table)
+    assert decomposed(program).graph_module.code == want.graph_module.code
 
 
 def test_recurrent_layers_stay_whole():
