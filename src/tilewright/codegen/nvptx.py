@@ -104,8 +104,8 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     scalars = _free_scalars(loop)
     written = {buffer for stmt in walk(loop) for buffer, _ in writes_of(stmt)}
     told = [stmt for stmt in walk(loop) if prefetched(stmt) is None]
-    given = sym.walk(*(expr for stmt in told for expr in stmt.exprs()))
-    written |= {node.buffer for node in given if isinstance(node, ir.Address)}
+    used = sym.walk(*(expr for stmt in told for expr in stmt.exprs()))
+    written |= {node.buffer for node in used if isinstance(node, ir.Address)}
     params = []
     for buffer in buffers:
         access = "" if buffer in written else " readonly"
