@@ -180,15 +180,6 @@ def test_functions_with_bulk_copies_start_early():
     assert [kernel.can_start_early for kernel in tw.build(made, TARGET).kernels] == [False]
 
 
-def test_a_block_with_weights_to_copy_has_room_beside_another():
-    def code(slots):
-        return tw.build(weighted(40, 200, 640, slots), TARGET).ptx
-
-    assert ".minnctapersm 2" in code(4)
-    assert "setmaxnreg.inc.sync.aligned.u32 216" in code(4)
-    assert ".minnctapersm 1" in code(12)
-
-
 def test_a_left_operand_is_as_low_as_its_matrix():
     made = weighted(5, 64, 128, 4)
     assert "tile.low:bool(address(%A_pad_shared.b128[0]), 8)" in str(made)

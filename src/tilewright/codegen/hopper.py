@@ -26,11 +26,10 @@ from tilewright.codegen.builder import Value, i1, i32, i64
 from tilewright.codegen.handlers import Emitting
 from tilewright.intrin.hopper import HELD, OPERANDS, QUAD, ROW_BYTES, RUN, M
 from tilewright.sym import Const, Expr, Var
-from tilewright.tensor.ir import Address, Buffer, Call, Eval, For, Stmt
-from tilewright.tensor.visit import exprs, walk
+from tilewright.tensor.ir import Address, Buffer, Call, Eval, Stmt
+from tilewright.tensor.visit import exprs
 
 THREADS = 128  # of a warpgroup
-REGISTERS = 65536  # of a multiprocessor
 SHARED = "ptr addrspace(3)"
 MAP_TYPE = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
 # Products of a sum that follow each other: (sum, n, along_n, starts, a, b, a, b, ...).
@@ -99,18 +98,6 @@ def _map_of(
 def gives_registers(root: Stmt) -> bool:
     """Whether warpgroups of the kernel hand registers to each other."""
     return any(isinstance(n, Call) and n.op.startswith("registers.") for n in exprs(root))
-
-
-def resident_blocks(root: Stmt) -> int:
-    """The blocks of a kernel that one multiprocessor has registers for."""
-    taken = [n for n in exprs(root) if isinstance(n, Call) and n.op == "registers.take"]
-    given = [n for n in exprs(root) if isinstance(n, Call) and n.op == "registers.give"]
-    if not taken or not given:
-        return 1
-    groups = [s for s in walk(root) if isinstance(s, For) and s.thread == "threadIdx.y"]
-    consumers = known_number(groups[0].extent) - 1
-    whole = consumers * known_number(taken[0].args[0]) + known_number(given[0].args[0])
-    return max(1, REGISTERS // (THREADS * whole))
 
 
 def emit(e: Emitting, node: Call, is_statement: bool) -> Value:

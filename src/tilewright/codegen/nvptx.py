@@ -34,7 +34,7 @@ from tilewright.tensor.dependent_launch import WAIT, weights_of
 from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
 from tilewright.tensor.passes.accesses import reads_of, writes_of
 from tilewright.tensor.scopes import LOCAL, SHARED
-from tilewright.tensor.visit import exprs, prefetched, walk
+from tilewright.tensor.visit import exprs, walk
 
 TRIPLE = "nvptx64-nvidia-cuda"
 AXES = ("x", "y", "z")
@@ -103,9 +103,7 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     buffers = _outer_buffers(fn, loop)
     scalars = _free_scalars(loop)
     written = {buffer for stmt in walk(loop) for buffer, _ in writes_of(stmt)}
-    told = [stmt for stmt in walk(loop) if prefetched(stmt) is None]
-    given = sym.walk(*(expr for stmt in told for expr in stmt.exprs()))
-    written |= {node.buffer for node in given if isinstance(node, ir.Address)}
+    written |= {node.buffer for node in exprs(loop) if isinstance(node, ir.Address)}
     params = []
     for buffer in buffers:
         access = "" if buffer in written else " readonly"
@@ -118,9 +116,8 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     fences = wgmma.uses_wgmma(loop) and not warps
     bound = _launch_bound(extents, READY_THREADS)
     if hopper.gives_registers(loop) or warps:
-        # Blocks of a multiprocessor are told, or registers stay as they are.
-        resident = hopper.resident_blocks(loop)
-        bound = f'{_launch_bound(extents)} "nvvm.minctasm"="{resident}"'
+        # One block per multiprocessor, or registers stay as they are; sums of warps need many.
+        bound = f'{_launch_bound(extents)} "nvvm.minctasm"="1"'
     with module.function("void", name, params, linkage="ptx_kernel", suffix=bound) as (b, values):
         emitter = DeviceEmitter(module, gpu, b, name, FENCED if fences else HANDLERS)
         emitter.assembly = assembly_of(fn)
@@ -273,12 +270,6 @@ def _grid_wait(e: Emitting, node: Call, is_statement: bool) -> Value:
     return Value("void", "")
 
 
-def _prefetch(e: Emitting, node: Call, is_statement: bool) -> Value:
-    """As far as L2."""
-    near = e.b.value(GLOBAL, f"addrspacecast {e.pointer(node.args[0])} to {GLOBAL}")
-    return e.b.call("llvm.nvvm.prefetch.global.L2", "void", near)
-
-
 def _grid_launch(e: Emitting, node: Call, is_statement: bool) -> Value:
     return e.b.call("llvm.nvvm.griddepcontrol.launch.dependents", "void")
 
@@ -395,7 +386,6 @@ HANDLERS = Handlers(
         FLUSHED_POWER: _power_of_two,
         "grid.wait": _grid_wait,
         "grid.launch": _grid_launch,
-        "prefetch": _prefetch,
     },
     {
         LOCAL.name: _local,

@@ -34,8 +34,6 @@ FEATURE, REDUCER = "wgmma", "online_softmax"
 KEYS = (STREAMED_KEYS, STREAMED_KEYS // 2)  # candidates, that a step takes
 GROUPS = (2, 1)  # candidates, warpgroups of 64 queries
 SLOTS = (2, 3, 4)  # candidates, tiles of keys and values in shared memory
-STAYS = (1, 0)  # candidates, whether blocks stay for all tiles of queries
-QUERIES = (2, 1)  # candidates, tiles of queries in shared memory
 
 
 @dataclass(frozen=True)
@@ -133,8 +131,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         result: Column = whole & fits & (c["queries"] <= 1 + c["stays"])
         return result
 
-    candidates = {"groups": GROUPS, "keys": KEYS, "slots": SLOTS, "stays": STAYS,
-                  "queries": QUERIES}  # fmt: skip
+    candidates = {"groups": GROUPS, "keys": KEYS, "slots": SLOTS, "stays": (1, 0),
+                  "queries": (2, 1)}  # fmt: skip
     return Space(Plan, candidates, legal)
 
 

@@ -243,8 +243,10 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     # Written, a quarter of a line at a time, and read again.
     parts = 12.0 * found.batch * found.m * found.n * split
     through_tiles = waves * steps * np.maximum(np.maximum(per_step, narrow), waiting)
+    # Where memory sets the pace, products wait now and then: less with more slots of more boxes.
+    late = 0.4 * sm.global_latency_cycles * steps / c["slots"]
     return Cost.of(
-        products=np.maximum(through_tiles, operands / rate),
+        products=np.maximum(through_tiles, operands / rate + late),
         start=sm.global_latency_cycles,
         store=1.0 * rows * c["block_n"] / 64,
         l2=waves * steps * c["boxes"] * 40.0 / c["span"],

@@ -488,7 +488,7 @@ class _Block:
                 self._left(args, agent)
             case "wgmma.weigh":
                 self._weigh(args, agent, loc)
-            case op if not op.startswith("registers.") and op not in (LAG, "prefetch", *EFFECTLESS):
+            case op if not op.startswith("registers.") and op not in (LAG, *EFFECTLESS):
                 raise ExecutionError("TW2430", f"a role cannot run {op}", loc)
         yield None
 

@@ -7,9 +7,6 @@
 Stores that follow each other, of sums in registers: an assembler loads nothing before a store that
 stands behind it, since both might be the same memory for all that it knows, and each step would
 wait for memory by itself. What is loaded ahead is of buffers that none of the stores writes.
-
-All multiprocessors come to their epilogues at about the same time, and memory has nothing to do
-before: what they will load is asked for when the products begin, as far as L2.
 """
 
 from __future__ import annotations
@@ -18,29 +15,13 @@ import operator
 from dataclasses import replace
 
 from tilewright import sym
-from tilewright.base.dtype import U64
 from tilewright.base.multiprocessor import LOADS_AHEAD
 from tilewright.base.passes import PassContext
 from tilewright.sym import Expr, Var
-from tilewright.tensor.ir import (
-    Address,
-    Buffer,
-    Call,
-    Eval,
-    For,
-    Function,
-    Let,
-    Load,
-    MaskedLoad,
-    Ramp,
-    Seq,
-    Stmt,
-    Store,
-    seq,
-)
+from tilewright.tensor.ir import Buffer, Function, Let, Load, MaskedLoad, Seq, Stmt, Store, seq
 from tilewright.tensor.passes.rewriter import Rewriter
 from tilewright.tensor.scopes import Owner
-from tilewright.tensor.visit import exprs, loads, walk
+from tilewright.tensor.visit import loads
 
 SUMS = ("wgmma.rows", "wgmma.sum")  # memory of epilogues
 
@@ -56,8 +37,6 @@ class _Runs(Rewriter):
 
     def visit_seq(self, stmt: Seq) -> Stmt | None:
         done: list[Stmt | None] = []
-        ring = next((each for each in stmt.stmts if _is_ring(each)), None)
-        after = stmt.stmts[stmt.stmts.index(ring) + 1 :] if ring is not None else ()
         run: list[Store] = []
         for each in (*stmt.stmts, None):
             if isinstance(each, Store) and _is_of_sums(each):
@@ -65,40 +44,11 @@ class _Runs(Rewriter):
                 continue
             done += _ahead(run) if len(run) > 1 else run
             run = []
-            if each is not None and each is ring:
-                done += _asked(after)
             done.append(None if each is None else self(each))
         kept = [each for each in done if each is not None]
         if len(kept) == len(stmt.stmts) and all(map(operator.is_, kept, stmt.stmts)):
             return stmt
         return seq(*kept) if kept else None
-
-
-def _is_ring(stmt: Stmt) -> bool:
-    """Whether a loop waits for tiles and multiplies them, and stores nothing itself."""
-    if not isinstance(stmt, For) or any(isinstance(each, Store) for each in walk(stmt)):
-        return False
-    ops = {node.op for node in exprs(stmt) if isinstance(node, Call)}
-    return "mbarrier.wait" in ops and "wgmma.tile" in ops
-
-
-def _asked(after: tuple[Stmt, ...]) -> list[Stmt]:
-    """Requests for what the stores of sums in some statements load."""
-    whole = [each for stmt in after for each in walk(stmt)]
-    bound = {each.var for each in whole if isinstance(each, (For, Let))}
-    written = {each.buffer for each in whole if isinstance(each, Store)}
-    found: dict[Expr, None] = {}
-    for each in whole:
-        if isinstance(each, Store) and _is_of_sums(each):
-            mine = (load for load in loads(each.value) if _moves(load, written))
-            found.update((load, None) for load in mine if not sym.uses_var(load, bound))
-    return [Eval(Call("prefetch", (_address(load),), U64)) for load in found]
-
-
-def _address(load: Expr) -> Address:
-    assert isinstance(load, Load)
-    first = [at.base if isinstance(at, Ramp) else at for at in load.index]
-    return Address(load.buffer, tuple(first))
 
 
 def _is_of_sums(store: Store) -> bool:

@@ -73,7 +73,6 @@ LAG = "role.lag"
 LAG_CYCLES = 1200  # about half a step of attention, of 128 keys and as many features
 TILE_SCOPE = "shared.b128"
 GROUP_THREADS, GROUP_WARPS = 128, 4
-BESIDE_BYTES = 2048  # of shared memory beside tiles: barriers, alignment
 SWIZZLED = 8  # rows after which a swizzle repeats
 REGISTERS = 65536 // GROUP_THREADS  # of a multiprocessor, for each thread of a single warpgroup
 PRODUCER_REGISTERS, MOST_REGISTERS = 40, 240
@@ -82,8 +81,7 @@ PRODUCER_REGISTERS, MOST_REGISTERS = 40, 240
 def specialize_roles(fn: Function, ctx: PassContext) -> Function:
     if not any(_slots(stmt) for stmt in walk(fn.body)):
         return fn
-    room = 0 if ctx.target is None else ctx.target.shared_bytes
-    body = _Kernels(weights_of(fn), room)(fn.body)
+    body = _Kernels(weights_of(fn))(fn.body)
     assert body is not None
     return replace(fn, body=body)
 
@@ -108,19 +106,19 @@ def _slots(stmt: Stmt) -> int:
 class _Kernels(Rewriter):
     tracks = False
 
-    def __init__(self, weights: set[Buffer], room_bytes: int) -> None:
+    def __init__(self, weights: set[Buffer]) -> None:
         super().__init__()
-        self.weights, self.room_bytes = weights, room_bytes
+        self.weights = weights
 
     def visit_for(self, loop: For) -> Stmt | None:
         if loop.kind != THREAD:
             return super().visit_for(loop)
         if not any(_slots(stmt) for stmt in walk(loop)):
             return loop
-        return _specialized(loop, self.weights, self.room_bytes)
+        return _specialized(loop, self.weights)
 
 
-def _specialized(kernel: For, weights: set[Buffer], room_bytes: int) -> Stmt:
+def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
     nest: list[For] = []
     body: Stmt = kernel
     while isinstance(body, For) and body.kind == THREAD:
@@ -136,7 +134,7 @@ def _specialized(kernel: For, weights: set[Buffer], room_bytes: int) -> Stmt:
     among = groups.var if groups is not None else sym.var("group")
     lane = axes["threadIdx.x"].var if "threadIdx.x" in axes else sym.var("lane")
     spans = {loop.var: (loop.start, loop.stop) for loop in nest}
-    made = _Roles(kernel, body, count, spans, weights, room_bytes).program(among, lane)
+    made = _Roles(kernel, body, count, spans, weights).program(among, lane)
     inner = For(among, ZERO, sym.const(count + 1), made, THREAD, "threadIdx.y", (), kernel.loc)
     result: Stmt = For(
         lane, ZERO, sym.const(GROUP_THREADS), inner, THREAD, "threadIdx.x", (), kernel.loc
@@ -234,7 +232,6 @@ class _Roles:
         groups: int,
         spans: dict[Var, tuple[Expr, Expr]],
         weights: set[Buffer],
-        room_bytes: int,
     ) -> None:
         loops = _path_to_ring(body)
         if loops is None:
@@ -272,10 +269,6 @@ class _Roles:
             if tile not in inside
         }
         self.short: dict[Buffer, tuple[int, int]] = {}  # tiles with rows that no copy fills
-        sizes = [_size_bytes(tile) for tile in (*self.tiles.values(), *self.kept.values())]
-        # A block that has weights to copy begins beside the last one of the kernel before.
-        fits = 2 * (sum(sizes) + BESIDE_BYTES) <= room_bytes
-        self.resident = 2 if fits and self.ahead and groups == 1 else 1
         self.early = _early(body, self.ring)
         self.ready = Buffer("ready", (sym.const(self.beside),), U64, "shared")
         self.free = Buffer("free", (sym.const(self.beside),), U64, "shared")
@@ -297,8 +290,7 @@ class _Roles:
 
     def program(self, among: Var, lane: Var) -> Stmt:
         """Barriers are made by one thread, then each warpgroup goes its way."""
-        registers = REGISTERS // self.resident
-        share = (registers - PRODUCER_REGISTERS) // self.groups // 8 * 8
+        share = (REGISTERS - PRODUCER_REGISTERS) // self.groups // 8 * 8
         take = _call("registers.take", sym.const(min(MOST_REGISTERS, share)))
         give = _call("registers.give", sym.const(PRODUCER_REGISTERS))
         alone = If(sym.lt(lane, 1), self._producer(), None, self.ring.loc)
@@ -532,11 +524,6 @@ class _Roles:
         if target.buffer not in self.low:
             self.short[self.tiles[target.buffer]] = filled, rows
         return sym.const(filled)
-
-
-def _size_bytes(tile: Buffer) -> int:
-    dims = [int(str(sym.simplify(dim))) for dim in tile.shape]
-    return math.prod(dims) * tile.dtype.size_bytes
 
 
 def _swizzled(height: int) -> int:
