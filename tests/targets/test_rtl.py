@@ -99,6 +99,19 @@ def test_a_store_that_leaves_its_memory_or_banks_in_its_last_burst_is_refused(li
         assert caught.value.code == "TW7014"
 
 
+def test_a_store_of_nothing_leaves_the_banks_of_others_alone(library):
+    nothing = "store fmt=acc sram=33 base=y x=0 banks=0 " * 16
+    stream = parse(f"""target "vta-sim {TINY.options}"
+        buffer x: in 1024 buffer y: out 256 buffer code: uop 8 uop
+        aux fmt=uop base=code x=1 aux fmt=acc base=x x=64 push=alu,store
+        alu pop=aux push=store uend=1 aux0=32 src0=16 n0=16 dst_0=1 src_0=1 aux_0=1 banks=7
+        store pop=aux fmt=acc sram=33 base=y x=0 banks=0 {nothing}
+        store pop=alu fmt=acc base=y x=16 banks=1
+        finish""")
+    verify(stream)
+    assert differences(stream, random_inputs(stream, 0), ["cycle", library], None, TIMEOUT) == []
+
+
 def test_memory_that_answers_no_more_is_a_time_out(library):
     stream = build_gemm(TINY, (3, 2, 2), (2, 1, 1))
     words = b"".join(encode(one, TINY) for one in stream.instructions)

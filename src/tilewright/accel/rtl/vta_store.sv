@@ -139,10 +139,11 @@ module vta_store (
   assign step = state == DATA && (!beat_ends || wready);
   assign wlast = words_left == 16'd1;
 
-  // The entry is read when its burst begins, and whenever the one before ends.
+  // The entry is read when its burst begins, and whenever the one before ends. Nothing else is read:
+  // its bank may be another unit's.
   logic reads;
   logic [EW:0] reads_at;
-  assign reads = pushed || (step && entry_ends);
+  assign reads = (pushed && !null_task) || (step && entry_ends && words_left != 16'd1);
   assign reads_at = step && entry_ends ? place + 1'b1 : place;
   assign out_re = reads && !is_acc;
   assign acc_re = reads && is_acc && reads_at < (EW + 1)'(vta_pkg::ACC_DEPTH);
