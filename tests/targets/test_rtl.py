@@ -1,5 +1,6 @@
 """The RTL by Verilator: the same memory and the same times as the cycle model, the same traps."""
 
+import gc
 from dataclasses import replace
 
 import numpy as np
@@ -9,12 +10,13 @@ from tilewright.accel import synthesis, verilate
 from tilewright.accel.build import Conv, build_conv, build_gemm
 from tilewright.accel.build.random import random_stream
 from tilewright.accel.compare import damage, differences, outcome, random_inputs
-from tilewright.accel.device import run_on
+from tilewright.accel.device import describe, run_on
 from tilewright.accel.isa import parse
 from tilewright.accel.isa.encode import decode, encode
 from tilewright.accel.verify import verify
 from tilewright.base.errors import ExecutionError, TilewrightError
 from tilewright.base.geometry import Geometry
+from tilewright.runtime.accel import Accelerator
 
 pytestmark = [
     pytest.mark.slow,
@@ -42,6 +44,17 @@ def test_nothing_depends_on_what_registers_and_memories_begin_with(library):
     stream = random_stream(TINY, 7)
     inputs = random_inputs(stream, 7)
     assert differences(stream, inputs, ["cycle", *[library] * 20], 7, TIMEOUT) == []
+
+
+def test_a_machine_outlives_one_that_was_opened_and_ran_after_it(library):
+    """What the runtime of the simulation keeps per thread is that of the machine at hand."""
+    stream = random_stream(TINY, 3)
+    inputs = random_inputs(stream, 3)
+    for _ in range(20):
+        first = Accelerator(describe(TINY), library)
+        run_on(library, stream, inputs, timeout_cycles=TIMEOUT)  # a second one, closed at the end
+        del first
+        gc.collect()
 
 
 @pytest.mark.parametrize("seed", range(20))

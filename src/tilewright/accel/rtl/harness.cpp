@@ -65,7 +65,11 @@ class Machine {
     top_->resetn = 1;
     clock();
   }
-  ~Machine() { top_->final(); }
+  ~Machine() {
+    /* Scopes leave the thread's context, which may be that of a machine that is closed already. */
+    Verilated::threadContextp(context_.get());
+    top_->final();
+  }
 
   void run(tw_accel_job *job) {
     job_ = job;
