@@ -174,6 +174,15 @@ def matmul(m: int, n: int, k: int) -> str:
     }}"""
 
 
+def linear(m: int, n: int, k: int) -> str:
+    """A layer as PyTorch has it: weights of [n, k]."""
+    return f"""graph @main(%x: f32[{m}, {k}], %w: f32[{n}, {k}]) -> (f32[{m}, {n}]) {{
+      %t = transpose(%w) {{perm = (1, 0)}}
+      %y = matmul(%x, %t)
+      return %y
+    }}"""
+
+
 def one(x: str, y: str, operator: str) -> str:
     """One operator on one operand."""
     return f"graph @main(%x: {x}) -> ({y}) {{ %y = {operator} return %y }}"
@@ -224,6 +233,9 @@ KERNELS = (
     Kernel("gemv", "1x1024x2048", matmul(1, 1024, 2048), ()),
     Kernel("gemv", "2x4096x1024", matmul(2, 4096, 1024), ()),
     Kernel("gemv", "8x2048x2048", matmul(8, 2048, 2048), ()),
+    Kernel("dot_tiles", "8x512x512", linear(8, 512, 512), ()),
+    Kernel("dot_tiles", "4x1000x2048", linear(4, 1000, 2048), ()),
+    Kernel("dot_tiles", "12x384x1536", linear(12, 384, 1536), ()),
     Kernel("conv", "3x3 28x28x64", conv(28, 64, 64, 3)),
     Kernel("conv", "1x1 28x28x192 to 32", conv(28, 192, 32, 1)),
     Kernel("conv", "7x7/2 112x112x3 to 32", conv(112, 3, 32, 7, 2)),
