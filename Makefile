@@ -57,7 +57,7 @@ $(VENV)/.docs: $(SETUP)
 wheel: $(SETUP)  ## one abi3 manylinux wheel, into dist/, tried in an environment of its own
 	$(BIN)/python tools/wheel.py
 
-BENCHES := schedule runtime math gemm gpu conv zoo compile ablation
+BENCHES := schedule runtime transcendental gemm gpu conv zoo compile ablation
 
 bench: $(VENV)/.bench  ## the figures of bench/RESULTS.md, against peers; wants an idle machine; RECORD=1 keeps them
 	@short=; for name in $(BENCHES); do \

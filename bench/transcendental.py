@@ -1,4 +1,12 @@
-"""What `bench/math.py` measures; see there."""
+"""Transcendental functions: greatest error in ulps and throughput, against NumPy and libm.
+
+    python bench/transcendental.py [--json FILE] [--dtype f32] [--only exp,tanh]
+
+The error is measured against NumPy's result in f64 (f32) or long double (f64), over the range of
+arguments named in the table and all magnitudes inside it; that of gelu is in units of the argument.
+Throughput is that of one core over arrays that stay in the cache, in millions of elements per
+second; `libm` is a loop of scalar calls into the C library, compiled here by the system's `cc`.
+"""
 
 from __future__ import annotations
 
@@ -174,5 +182,5 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", default="", help="functions, separated by commas")
 
 
-def main(doc: str | None) -> None:
-    report.run(doc, measure, arguments)
+if __name__ == "__main__":
+    report.run(__doc__, measure, arguments)
