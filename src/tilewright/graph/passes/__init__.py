@@ -5,6 +5,7 @@ from tilewright.graph.passes.cancel_quantization import cancel_quantization
 from tilewright.graph.passes.cancel_reshapes import cancel_reshapes
 from tilewright.graph.passes.canonicalize import canonicalize
 from tilewright.graph.passes.check_indices import check_indices
+from tilewright.graph.passes.choose_attention import choose_attention
 from tilewright.graph.passes.choose_winograd import choose_winograd
 from tilewright.graph.passes.decompose import decompose
 from tilewright.graph.passes.decompose_quantized import decompose_quantized
@@ -134,4 +135,4 @@ UNFOLDED = (
 )
 
 # From a canonical model to one of kernels: `fused` nodes, control flow, what fuses with nothing.
-FUSED = (check_indices, fuse, enclose_nodes, remove_dead_nodes)
+FUSED = (check_indices, choose_attention, fuse, enclose_nodes, remove_dead_nodes)

@@ -18,6 +18,7 @@ from tilewright.base.target import CPU, Target
 from tilewright.graph import ir
 from tilewright.graph.costs import (
     ESTIMATED,
+    WORTH,
     Candidate,
     Costs,
     Price,
@@ -30,7 +31,6 @@ from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.graph.visit import Instead, Rule, map_graphs, rewrite_by
 
 LEAST_CHANNELS = {4: 64, 2: 1}  # summed over, for each tile, for the sake of accuracy
-WORTH = 1.1  # how many times faster the method must be
 
 
 def choose_winograd(module: Module, ctx: PassContext) -> Module:

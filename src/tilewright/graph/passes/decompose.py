@@ -28,12 +28,15 @@ def decompose(module: Module, ctx: PassContext) -> Module:
     kept = {name.strip() for name in ctx.option("decompose.keep", KEEP).split(",")}
 
     def rule(node: Node, scope: Scope) -> Replacement:
-        pieces = DECOMPOSITIONS.get(node.op)
-        if pieces is None or node.op in kept or not _is_plain(node):
-            return None
-        return pieces(node, Steps(node, scope))
+        return None if node.op in kept else pieces_of(node, scope)
 
     return rewrite_matches(module, (rule,))
+
+
+def pieces_of(node: Node, scope: Scope) -> list[Node] | None:
+    """The primitives that a node can be decomposed to."""
+    pieces = DECOMPOSITIONS.get(node.op)
+    return pieces(node, Steps(node, scope)) if pieces and _is_plain(node) else None
 
 
 def _is_plain(node: Node) -> bool:
