@@ -1,4 +1,4 @@
-"""Windows of an image laid out as rows: what makes a convolution a product of matrices."""
+"""Windows of an image laid out as rows (im2col): what makes a convolution a GEMM."""
 
 from __future__ import annotations
 

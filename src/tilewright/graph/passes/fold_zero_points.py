@@ -73,7 +73,7 @@ def _terms(weights: Array, axes: tuple[int, ...], point: int) -> Array:
 
 
 def matmul(node: Node, scope: Scope) -> Replacement:
-    """A product of matrices with constant weights on the right."""
+    """A GEMM with constant weights on the right."""
     weights = scope.constant(_input(node, 1)) if node.op == "matmul_integer" else None
     if weights is None or weights.ndim != 2 or len(node.inputs) < 3:
         return None

@@ -102,7 +102,7 @@ def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
 
 
 def matmul(node: Node, scope: Scope, *, small: DType) -> Replacement:
-    """A product of matrices."""
+    """A GEMM."""
     a, b = node.inputs if node.op == "matmul" else (None, None)
     if a is None or b is None or a.tensor.dtype is not F32:
         return None

@@ -154,7 +154,7 @@ def _flat(steps: Steps, value: Value, behind: int) -> Value:
 
 
 def matmul(node: Node, scope: Scope) -> Replacement:
-    """A product of matrices."""
+    """A GEMM."""
     if node.op != "matmul":
         return None
     a, b = (_integers(value, scope) for value in node.inputs[:2])

@@ -9,8 +9,8 @@ Along an axis, with pad b and dilation d:
 
 Where so few channels come out that vectors would stay mostly empty, all phases are channels of one
 convolution, whose window holds the taps of all of them. An input of one element along every spatial
-axis is a product of matrices; on a GPU its results are an image as they stand, and what follows
-element by element is done on them before they are one.
+axis is a GEMM; on a GPU its result is the image as it lies in memory, and the element-wise work
+behind it becomes the GEMM's epilogue.
 """
 
 from __future__ import annotations
