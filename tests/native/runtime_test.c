@@ -109,7 +109,7 @@ static void test_tasks_that_take_turns_turn_round(void) {
   for (int round = 0; round < 2; ++round) {
     for (int at = 0; at < 4; ++at) {
       calls[at] = 0;
-      EXPECT(tw_parallel_to_and_fro(tasks[at], NULL, 64, 1) == TW_OK);
+      EXPECT(tw_parallel_alternating(tasks[at], NULL, 64, 1) == TW_OK);
       if (round == 0) first[at] = calls[at];
       /* Forwards all indices are one call, backwards each grain is. */
       if (round == 1) turned += (first[at] == 1) != (calls[at] == 1);

@@ -285,7 +285,7 @@ class Emitter:
         count = self.b.op("sub nsw", stop, start)
         threads = ir.annotation(loop, "threads", 0)
         turns = ir.annotation(loop, ir.ALTERNATING, False)
-        run = "tw_parallel_to_and_fro" if turns else "tw_parallel_for"
+        run = "tw_parallel_alternating" if turns else "tw_parallel_for"
         code = self.b.call(run, "i32", Value("ptr", f"@{task}"), environment, count, i32(threads))
         self.check(code)
 

@@ -7,7 +7,7 @@
  * worker that is late, asleep or descheduled delays nothing but the grain it has already taken, and
  * a small region is over before the workers have noticed it.
  *
- * A task that is to go to and fro walks its shares in the other direction when it runs again: it
+ * A task that alternates walks its shares in the other direction when it runs again: it
  * begins with the data that it touched last, which a cache smaller than all of it still holds. The
  * steps of a recurrent layer find most of their weights that way.
  *
@@ -389,7 +389,7 @@ int32_t tw_parallel_for(tw_task task, void *env, int64_t count, int32_t threads)
   return run(task, env, count, threads, false);
 }
 
-int32_t tw_parallel_to_and_fro(tw_task task, void *env, int64_t count, int32_t threads) {
+int32_t tw_parallel_alternating(tw_task task, void *env, int64_t count, int32_t threads) {
   return run(task, env, count, threads, next_direction(task));
 }
 

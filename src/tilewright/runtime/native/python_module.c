@@ -21,7 +21,7 @@ static PyObject *symbols(PyObject *module, PyObject *unused) {
       SYMBOL(tw_workspace_free),
       SYMBOL(tw_workspace_trim),
       SYMBOL(tw_parallel_for),
-      SYMBOL(tw_parallel_to_and_fro),
+      SYMBOL(tw_parallel_alternating),
       SYMBOL(tw_threads),
       SYMBOL(tw_set_threads),
       SYMBOL(tw_set_own_threads),

@@ -132,7 +132,7 @@ TW_API int32_t tw_parallel_for(tw_task task, void *env, int64_t count, int32_t t
 
 /* The same, from the last index to the first every other time that the task runs: what it touched
  * last may still be in a cache. */
-TW_API int32_t tw_parallel_to_and_fro(tw_task task, void *env, int64_t count, int32_t threads);
+TW_API int32_t tw_parallel_alternating(tw_task task, void *env, int64_t count, int32_t threads);
 
 /* The number of threads that 0 stands for: the calling thread's own choice if it made one, else the
  * process's, else TILEWRIGHT_NUM_THREADS, else the number of cores this process may use. */

@@ -13,7 +13,7 @@ int32_t tw_parallel_for(tw_task task, void *env, int64_t count, int32_t threads)
   return count > 0 ? task(env, 0, count) : TW_OK;
 }
 
-int32_t tw_parallel_to_and_fro(tw_task task, void *env, int64_t count, int32_t threads) {
+int32_t tw_parallel_alternating(tw_task task, void *env, int64_t count, int32_t threads) {
   return tw_parallel_for(task, env, count, threads);
 }
 
