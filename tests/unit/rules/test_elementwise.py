@@ -43,3 +43,16 @@ def test_functions_are_work_enough_for_a_turn():
     b = te.compute((64, 64), lambda i, j: te.exp(a[i, j]), name="b")
     made = schedule(te.function([a, b], name="f"), SERVER)
     assert made.decisions[0].plan.startswith("unroll=1 ")
+
+
+def test_a_vector_is_as_long_as_a_row_of_windows(check_plans):
+    """Rows of 9 bytes, each from another place: no lane is masked."""
+    x = te.placeholder((9, 9, 3), dtype="u8", name="x")
+    shape = (4, 4, 3, 9)
+    y = te.compute(shape, lambda i, j, k, at: x[2 * i + k, 2 * j + at // 3, at % 3], name="y")
+    fn = te.function([x, y], name="windows")
+    image = np.arange(243, dtype=np.uint8).reshape(9, 9, 3)
+    check_plans(fn, ELEMENTWISE, SERVER, [image], [(shape, np.uint8)])
+    text = str(schedule(fn, SERVER).schedule.function)
+    assert "vector 0..9" in text
+    assert "where" not in text

@@ -91,6 +91,9 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Elementwise |
         return None
     lanes = _lanes(nest, context)
     parts = _joined(nest, groups(nest, range(len(nest.loops))), lanes)
+    inner = _extent(nest, parts[-1])
+    if inner is not None:  # a vector as long as the row: no lane has to be masked
+        lanes = min(lanes, inner)
     return Elementwise(
         nest, tuple(tuple(part) for part in parts), lanes, _pattern(nest, parts[-1], lanes)
     )
