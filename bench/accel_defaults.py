@@ -1,14 +1,14 @@
 """Default plans of the accelerator's layers against random ones, by the cycle model.
 
     python bench/accel_defaults.py [--json FILE] [--models NAME ...] [--points 500] [--jobs N]
-                                   [--seconds N] [--details FILE]
+                                   [--seconds N] [--first N] [--details FILE]
 
 Every distinct layer of ResNet-18, ResNet-50 and MobileNet-V2, as they are compiled (residual sums
 joined): the default plan of its rule, and so many plans drawn from the same space, the cheapest
 prediction first. A plan is compiled and timed unless it cannot be the best: unless what its slowest
 unit takes, and what happens before the first and after the last tile, is more than the best plan so
-far took with all that it waited for. Layers are spread over processes. Cycles do not depend on the
-machine that runs this.
+far took with all that it waited for. Layers are spread over processes, the smallest first; `--first`
+leaves some of these out. Cycles do not depend on the machine that runs this.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def cycles_of(operator: Operator, rule: str, plan: str) -> int:
 
 
 def measure(options: argparse.Namespace) -> list[report.Figure]:
-    layers = operators(options.models)
+    layers = operators(options.models)[options.first :]
     run = partial(compare, options.points, time.time() + options.seconds)
     with ProcessPoolExecutor(options.jobs) as pool:
         found = [one for one in pool.map(run, layers) if one is not None]
@@ -154,6 +154,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--points", type=int, default=500)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e6)
+    parser.add_argument("--first", type=int, default=0, help="layer")
     parser.add_argument("--details", type=Path)
 
 

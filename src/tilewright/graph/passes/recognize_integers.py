@@ -4,8 +4,8 @@
 
 Scales become fixed-point numbers: a multiplier of 31 bits and a shift, per output channel. Bytes
 get a sign, which moves their zero points by 128. Average pools are depthwise convolutions with
-ones; a sum of two tensors multiplies them by the pair of 7-bit numbers whose ratio is nearest that
-of the scales. It runs before constants are folded, for targets that compute with integers alone.
+ones; a sum of two results of such layers multiplies them by the pair of 7-bit numbers whose ratio is
+nearest that of the scales. It runs before constants are folded, for targets that compute with integers alone.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ class _Recognizer:
     instead: dict[Value, Value] = field(default_factory=dict)
     moved: dict[Value, int] = field(default_factory=dict)  # values whose zero points moved, by
     flat: dict[Value, Value] = field(default_factory=dict)  # what matrices were before reshaping
+    of_layers: set[Value] = field(default_factory=set)  # results of layers of bytes
 
     def __post_init__(self) -> None:
         self.makers = {value: node for node in self.main.nodes for value in node.outputs}
@@ -144,10 +145,13 @@ class _Recognizer:
         return node.output
 
     def add(self, op: str, like: Node, *inputs: Value, **attributes: Attribute) -> Value:
-        name = f"layer{self.layers}" if op.startswith("quantized_") else op
-        self.layers += op.startswith("quantized_")
+        is_layer = op.startswith("quantized_")
+        name = f"layer{self.layers}" if is_layer else op
+        self.layers += is_layer
         node = make_node(op, inputs, attributes, like.loc, hints=(name,))
         self.nodes.append(node)
+        if is_layer or (op == "reshape" and inputs[0] in self.of_layers):
+            self.of_layers.add(node.output)
         return node.output
 
     def scalar(self, node: Node) -> tuple[float, int] | None:
@@ -384,8 +388,8 @@ def _add(made: _Recognizer, node: Node, add: Node, scale: float, limits: _Limits
     x, y = (made.bytes_of(value) for value in add.inputs[:2])
     if x is None or y is None:
         return _matmul(made, node, add, scale, limits)
-    if x.value.type != y.value.type:
-        return None
+    if x.value.type != y.value.type or not {x.value, y.value} <= made.of_layers:
+        return None  # floats are there anyway, and their sum is more exact
     a, b = factors(x.scale, y.scale)
     shares = [part / factor for part, factor in ((x.scale, a), (y.scale, b)) if factor]
     found = fixed_point(np.array(sum(shares) / len(shares) / scale))
