@@ -7,8 +7,8 @@ Every distinct layer of ResNet-18, ResNet-50 and MobileNet-V2, as they are compi
 joined): the default plan of its rule, and so many plans drawn from the same space, the cheapest
 prediction first. A plan is compiled and timed unless it cannot be the best: unless what its slowest
 unit takes, and what happens before the first and after the last tile, is more than the best plan so
-far took with all that it waited for. Layers are spread over processes, the smallest first; `--first`
-leaves some of these out. Cycles do not depend on the machine that runs this.
+far took with all that it waited for. Layers are spread over processes, the smallest first, of which
+`--first` leaves some out. Cycles do not depend on the machine that runs this.
 """
 
 from __future__ import annotations
