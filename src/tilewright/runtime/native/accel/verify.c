@@ -149,6 +149,9 @@ static int32_t visit(void *context, int64_t number, const tw_task_word *t, const
       code = read_cell(b, &b->memory[TW_UOP], i);
     }
   }
+  if (tw_task_steps(t) > b->machine->config.max_steps) {
+    code = refuse(b, TW_ACCEL_TIMEOUT, "more steps than a watchdog lets pass");
+  }
   if (code == TW_OK) code = tw_task_execute(b->machine, b->job, number, t, true);
   if (code != TW_OK || t->op == TW_ACCEL_FINISH) return code;
   if (t->op != TW_ACCEL_GEMM && t->op != TW_ACCEL_ALU) return visit_transfer(b, t);
