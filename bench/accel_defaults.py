@@ -30,6 +30,7 @@ from tilewright.accel.device import time_on
 from tilewright.accel.layers import Operator, function_of
 from tilewright.accel.part import kernels_of, with_sums
 from tilewright.accel.rules import problems_of, schedule
+from tilewright.accel.rules.tiles import SLOTS
 from tilewright.base.errors import TilewrightError
 from tilewright.base.target import Target
 from tilewright.rules.context import RuleContext
@@ -86,10 +87,12 @@ def compare(points: int, until: float, operator: Operator) -> Compared | None:
     assert space is not None
     columns = space.sample(points, np.random.default_rng(0))
     cost = rule.cost(problem, columns, context)
+    overlapped = {**columns, "slots": np.full_like(columns["slots"], max(SLOTS))}
+    terms = rule.cost(problem, overlapped, context).terms
     units, first, last = (
-        np.broadcast_to(cost.terms[name], cost.cycles.shape) for name in ("units", "first", "last")
+        np.broadcast_to(terms[name], cost.cycles.shape) for name in ("units", "first", "last")
     )
-    computing = rule.cost(problem, columns, RuleContext(WIDE)).terms["units"]
+    computing = rule.cost(problem, overlapped, RuleContext(WIDE)).terms["units"]
     least = np.maximum(units + last, np.minimum(computing, units) + first + last)
     _, log = schedule(fn, TARGET)
     default_plan = best_plan = log.decisions[0].plan
