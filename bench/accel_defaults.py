@@ -7,8 +7,9 @@ Every distinct layer of ResNet-18, ResNet-50 and MobileNet-V2, as they are compi
 joined): the default plan of its rule, and so many plans drawn from the same space, the cheapest
 prediction first. A plan is compiled and timed unless it cannot be the best: unless what its slowest
 unit takes, and what happens before the first and after the last tile, is more than the best plan so
-far took with all that it waited for. Layers are spread over processes, the smallest first, of which
-`--first` leaves some out. Cycles do not depend on the machine that runs this.
+far took with all that it waited for, or the same tiles have room to take turns and do not. Layers
+are spread over processes, the smallest first, of which `--first` leaves some out. Cycles do not
+depend on the machine that runs this.
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ def compare(points: int, until: float, operator: Operator) -> Compared | None:
     )
     computing = rule.cost(problem, overlapped, RuleContext(WIDE)).terms["units"]
     least = np.maximum(units + last, np.minimum(computing, units) + first + last)
+    assert space.legal is not None
+    least[(columns["slots"] < max(SLOTS)) & space.legal(overlapped)] = np.inf
     _, log = schedule(fn, TARGET)
     default_plan = best_plan = log.decisions[0].plan
     default = best = cycles_of(operator, rule.name, default_plan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def scoped(
         sch.set_scope(sch.get_block(name), 0, scope.member(slots=slots, bank=bank).reference)
 
 
-def together(c: Columns, tasks: Column, units: list[Column], g: Geometry) -> Column:
+def together(c: Columns, tasks: Column, units: Sequence[Column | float], g: Geometry) -> Column:
     """Cycles of units: of the slowest, if one works on a tile while another has the next; else of
     all of them, one after the other."""
     each = np.broadcast_arrays(*units)
