@@ -18,16 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import report
-from accel_compiler import GEOMETRY, LAYERS, TARGET, timed
+from accel_compiler import GEOMETRY, LAYERS, TARGET, timed, with_and_without_slots
 from accel_models import MODELS
 
-from tilewright.accel.compiler import compile_function
-from tilewright.accel.operators import conv
 from tilewright.accel.part import compile_part, kernels_of
-from tilewright.accel.rules import schedule
 from tilewright.base.geometry import HOST_MACS_PER_CYCLE
 from tilewright.graph.ir import Node
-from tilewright.tensor import parse
 
 WIDE, TALL, EDGE = 640, 420, 60
 NAMES = ("ResNet-18", "ResNet-50", "MobileNet-V2")
@@ -51,9 +47,7 @@ class Point:
 def points() -> list[Point]:
     found = []
     for name, _, shape, _ in LAYERS:
-        program = schedule(conv(shape, GEOMETRY), TARGET)[0].function
-        one = timed(compile_function(parse(str(program).replace("(slots=2)", "")), TARGET))
-        two = timed(compile_function(program, TARGET))
+        two, one = map(timed, with_and_without_slots(shape))
         macs = two.gemm_steps * GEOMETRY.macs_per_cycle
         read = two.read_beats * GEOMETRY.bus_bytes
         found.append(Point(name, macs / read, macs / one.total, macs / two.total))

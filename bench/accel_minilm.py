@@ -31,6 +31,7 @@ from tilewright.graph import Graph, Module, Value, interpret
 from tilewright.graph.ir import Node
 
 Array = np.ndarray[Any, Any]
+SAME = 1 + 1e-5  # floats around the products are rounded as they come
 
 
 def is_product(node: Node) -> bool:
@@ -67,8 +68,8 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
         report.at_least("of them on the accelerator", float(there), "", products),
         report.at_least("that give the interpreter's bits", float(same), "", products),
         report.Figure("cycles there", made.cycles / 1e6, "Mcycles"),
-        report.Figure("farthest from ONNX Runtime", far, ""),
-        report.Figure("and our CPU", near, ""),
+        report.Figure("farthest from ONNX Runtime, our CPU", near, ""),
+        report.at_most("farthest from ONNX Runtime", far, "", near * SAME),
     ]
 
 

@@ -21,7 +21,8 @@ from tilewright.graph import Module, TensorType, interpret
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Graph
 from tilewright.graph.passes.decompose_quantized import decompose_quantized
-from tilewright.sym import const
+from tilewright.sym import Const, const
+from tilewright.sym import size as size_of
 
 TARGETS = [
     "vta-sim",
@@ -38,9 +39,8 @@ class Net:
         self.random = np.random.default_rng(0)
         self.builder = Builder()
         self.of = of
-        self.x = self.builder.param(
-            "x", TensorType(F32, tuple(map(const, (batch, channels, *size))))
-        )
+        shape = [size_of("n") if batch is None else const(batch), *map(const, (channels, *size))]
+        self.x = self.builder.param("x", TensorType(F32, tuple(shape)))
         self.value = self.quantized(self.x, 0.03, 120)
 
     def constant(self, array):
@@ -92,8 +92,10 @@ def residual_net(**given):
     return net.done(net.quantized(product, 0.1, 128))
 
 
-def inputs_of(module, seed=1):
-    shape = [int(dim.value) for dim in module.main.params[0].tensor.shape]
+def inputs_of(module, seed=1, batch=1):
+    """A batch of that size, where the model takes any."""
+    dims = module.main.params[0].tensor.shape
+    shape = [int(dim.value) if isinstance(dim, Const) else batch for dim in dims]
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
@@ -212,6 +214,56 @@ def test_products_of_attention_run_there(target, zeros):
     np.testing.assert_array_equal(part.run(*given)[0], interpret(alone, *given)[0])
     made = tw.compile(model, target=target)
     np.testing.assert_array_equal(np.asarray(made(x)[0]), want)
+
+
+def test_a_batch_of_any_size_has_its_stream_made_in_the_call():
+    model, target = residual_net(batch=None), "vta-cycle -geometry=2x16x16"
+    made = tw.compile(model, target=target)
+    assert made.placement.counts()["accel"] > 0
+    whole = integer_graph(model, Target.parse(target))
+    for batch in (5, 1, 2):
+        x = inputs_of(model, batch=batch)
+        np.testing.assert_array_equal(np.asarray(made(x)[0]), interpret(whole, x)[0])
+    part = made.streams[0]
+    assert part.round == 2
+    assert sorted(part.made) == [1, 3]
+    tasks = len(part.stream.instructions) - 1  # behind which a finish comes
+    for rounds, stream in part.made.items():
+        verify(stream)
+        assert len(stream.instructions) == rounds * tasks + 1
+
+
+def dense_net(rows=None, wide=48):
+    """Two layers of a matrix whose rows only a call tells."""
+    net = Net(channels=wide, size=(1, 1), batch=rows)
+    add = net.builder.add
+    x = net.quantized(add("reshape", net.value, shape=(-1, wide)), 0.03, 120)
+    for _ in range(2):
+        w, _ = net.weights((wide, wide))
+        x = net.quantized(add("matmul", x, add("transpose", w, perm=(1, 0))), 0.1, 128)
+    return net.done(x)
+
+
+def test_a_matrix_of_any_number_of_rows():
+    model = dense_net()
+    made = tw.compile(model, target="vta-sim")
+    assert made.placement.counts()["accel"] == 2
+    whole = integer_graph(model, Target.parse("vta-sim"))
+    for rows in (1, 64, 150):
+        x = inputs_of(model, batch=rows)
+        np.testing.assert_array_equal(np.asarray(made(x)[0]), interpret(whole, x)[0])
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_a_saved_model_makes_streams_in_the_call(tmp_path):
+    model = dense_net()
+    made = tw.compile(model, target="vta-sim")
+    made.save(tmp_path / "net.so")
+    loaded = tw.load(tmp_path / "net.so")
+    assert loaded.fallbacks == ()
+    for rows in (150, 1, 64, 0, 150):
+        x = inputs_of(model, batch=rows)
+        np.testing.assert_array_equal(np.asarray(loaded(x)[0]), np.asarray(made(x)[0]))
 
 
 MAIN = r"""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from operator import ne
 from typing import Any
@@ -74,7 +74,8 @@ class Design:
         return math.exp(sum(map(math.log, self.cycles.values())) / len(self.cycles))
 
 
-def candidates(limits: Limits) -> list[Geometry]:
+@cache
+def candidates(limits: Limits) -> tuple[Geometry, ...]:
     """Designs that fit, and that have RTL: those that use most of the chip first."""
     found = []
     for shape, taps, bus, sizes in product(SHAPES, TAPS, BUSES, product(*KILOBYTES.values())):
@@ -86,7 +87,8 @@ def candidates(limits: Limits) -> list[Geometry]:
             continue
         if limits.admit(estimate(geometry)):
             found.append(geometry)
-    return sorted(found, key=lambda g: (-g.macs_per_cycle, -g.bus_bits, -estimate(g)["RAMB36"]))
+    found.sort(key=lambda g: (-g.macs_per_cycle, -g.bus_bits, -estimate(g)["RAMB36"]))
+    return tuple(found)
 
 
 def explore(

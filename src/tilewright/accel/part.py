@@ -21,6 +21,7 @@ import numpy as np
 
 from tilewright.accel.compiler import finish, lower
 from tilewright.accel.compiler.fold import Folder, Place
+from tilewright.accel.compiler.tokens import insert_tokens
 from tilewright.accel.cycle import Timing
 from tilewright.accel.device import backend_of, run_on, time_on
 from tilewright.accel.isa.steps import count_steps
@@ -28,6 +29,7 @@ from tilewright.accel.isa.stream import Buffer, Stream
 from tilewright.accel.isa.table import dram_bytes
 from tilewright.accel.layers import Kernel, Operator, Result, Source, function_of, kernel_of
 from tilewright.accel.operators import Blend, Conv
+from tilewright.accel.rounds import round_of
 from tilewright.accel.rules import Problems, predicted_cycles, problems_of, schedule
 from tilewright.base.errors import ScheduleError
 from tilewright.base.geometry import Geometry
@@ -97,24 +99,47 @@ class Part:
     stored: dict[str, Array]
     layers: list[Layer]
     shapes: list[tuple[int, ...]]  # of the graph's parameters
+    round: int = 0  # images or rows of the stream, where a call tells how many; else 0
+    made: dict[int, Stream] = field(default_factory=dict, repr=False)  # of so many rounds
     last: Timing | None = field(default=None, repr=False)  # of the last run on a timed target
 
     def run(self, *given: Array) -> list[Array]:
         """The results of the graph's parameters, constants among them not read."""
-        g = self.stream.geometry
-        ran = run_on(backend_of(self.target.text), self.stream, self.packed(*given))
-        if ran.end[-1] >= 0 and self.target.text.split()[0] != "vta-sim":
+        g, stream, size = self.stream.geometry, self.stream, self.round
+        count = len(given[self.inputs[0][0]]) if size else 1
+        rounds = max(1, -(-count // max(1, size)))
+        if size:
+            if rounds not in self.made:
+                self.made[rounds] = insert_tokens(self.stream, rounds, self.moving)
+            stream = self.made[rounds]
+        ran = run_on(backend_of(self.target.text), stream, self.packed(*given, rounds=rounds))
+        if not size and ran.end[-1] >= 0 and self.target.text.split()[0] != "vta-sim":
             self.last = ran
-        made = ran.outputs
-        return [
-            layout.unpack(np.asarray(made[name]).view(np.int8), g) for layout, name in self.outputs
-        ]
+        results = []
+        for layout, name in self.outputs:
+            parts = np.asarray(ran.outputs[name]).view(np.int8).reshape(rounds, -1)
+            whole = [layout.unpack(part, g) for part in parts]
+            results.append(np.concatenate(whole)[:count] if size else whole[0])
+        return results
 
-    def packed(self, *given: Array) -> dict[str, Array]:
+    @property
+    def moving(self) -> frozenset[str]:
+        """Buffers of which every round has its own."""
+        names = [name for _, _, name, _ in self.inputs] + [name for _, name in self.outputs]
+        return frozenset(names if self.round else ())
+
+    def packed(self, *given: Array, rounds: int = 1) -> dict[str, Array]:
         """What the stream reads: the graph's parameters as they lie in memory, and weights."""
         arrays: dict[str, Array] = dict(self.stored)
         for at, layout, name, fill in self.inputs:
-            arrays[name] = layout.pack(np.asarray(given[at]), fill, self.stream.geometry)
+            array, g = np.asarray(given[at]), self.stream.geometry
+            if self.round:
+                whole = np.zeros((rounds * self.round, *array.shape[1:]), np.int8)
+                whole[: len(array)] = array
+                parts = [layout.pack(part, fill, g) for part in np.split(whole, rounds)]
+                arrays[name] = np.stack(parts)
+            else:
+                arrays[name] = layout.pack(array, fill, g)
         return arrays
 
     def timing(self) -> Timing:
@@ -168,7 +193,7 @@ def kernels_of(
     return {
         node: kernel_of(node, constants, geometry, outside)
         for node in graph.nodes
-        if node.op != "constant"
+        if node.op not in ("constant", "sizes")
     }
 
 
@@ -197,8 +222,9 @@ def with_sums(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -> l
 class _Compiler:
     def __init__(self, graph: Graph, constants: Mapping[Value, Array], target: Target) -> None:
         assert target.geometry is not None
-        self.graph, self.constants, self.target = graph, constants, target
         self.geometry = target.geometry
+        self.graph, self.round = round_of(graph, self.geometry)
+        self.constants, self.target = constants, target
         self.folder = Folder(self.geometry)
         self.names: list[str] = []
         self.roles: list[str] = []
@@ -254,7 +280,9 @@ class _Compiler:
         ]
         shapes = [value.tensor.static_shape or () for value in self.graph.params]
         kept = {"weights": stored}
-        return Part(self.target, stream, self.inputs, outputs, kept, self.layers, shapes)
+        return Part(
+            self.target, stream, self.inputs, outputs, kept, self.layers, shapes, self.round
+        )
 
     def _kernel(self, kernel: Kernel, results: dict[Value, int]) -> Scheduled:
         made = scheduled(kernel.operator, self.target)

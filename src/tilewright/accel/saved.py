@@ -50,17 +50,18 @@ def saved_numbers(parts: Sequence[Part], arrays: Iterable[tuple[int, Array]]) ->
     for part in parts:
         stream = part.stream
         (config, words), (tasks, _) = next(kept), next(kept)
-        numbers += [config, len(words) // 4, tasks, len(stream.instructions)]
+        numbers += [config, len(words) // 4, tasks, len(stream.instructions), part.round]
         numbers += [len(stream.buffers), len(part.inputs), len(part.outputs)]
         for buffer in stream.buffers:
             place = -1 if _held(part, buffer) is None else next(kept)[0]
-            numbers += [buffer.size_bytes, place, int(buffer.role in ("out", "temp"))]
+            roles = (buffer.role in ("out", "temp"), buffer.name in part.moving)
+            numbers += [buffer.size_bytes, place, *roles, buffer.role == "uop"]
         bases = {buffer.name: base for base, buffer in enumerate(stream.buffers)}
         moved = [(at, name) for at, _, name, _ in part.inputs]
         for at, name in [*moved, *[(-1, name) for _, name in part.outputs]]:
             place, places = next(kept)
             numbers += [at, bases[name], place, len(places)]
-    return tuple(numbers)
+    return tuple(map(int, numbers))
 
 
 def _held(part: Part, buffer: Buffer) -> Array | None:

@@ -8,6 +8,8 @@ that the accelerator refuses stays on the host, with the reason.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +18,7 @@ import numpy as np
 
 from tilewright.accel.layers import LAYERS, kernel_of
 from tilewright.accel.part import Part, compile_part, scheduled
+from tilewright.accel.rounds import leading_size, round_of, round_shape
 from tilewright.base.errors import TilewrightError, UserError
 from tilewright.base.geometry import HOST_MACS_PER_CYCLE
 from tilewright.base.passes import PassContext, run_passes
@@ -33,6 +36,7 @@ from tilewright.graph.passes.recognize_integers import recognize_integers
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.runtime import module as runtime
 from tilewright.runtime.module import Spec
+from tilewright.sym import Expr
 
 Array = np.ndarray[Any, Any]
 INTEGERS = (infer_shapes, simplify_shapes, recognize_integers, *CANONICAL)
@@ -70,14 +74,24 @@ def divide(module: Module, target: Target) -> tuple[Module, dict[str, str]]:
     costs: dict[Node, tuple[float, float]] = {}
     layers = [node for node in graph.nodes if node.op in LAYERS]
     outside = {v for n in graph.nodes if n.op not in LAYERS for v in n.outputs} | {*graph.params}
+    macs = Counter[Expr | None]()  # of layers, by their leading size
     for node in layers:
+        given = tuple([value for value in node.inputs if value is not None])
         try:
-            kernel = kernel_of(node, constants, geometry, outside)
+            one, _ = round_of(Graph("layer", given, (node,), node.outputs), geometry)
+            known = {new for old, new in zip(given, one.params, strict=True) if old in outside}
+            kernel = kernel_of(one.nodes[0], constants, geometry, known)
             there = scheduled(kernel.operator, target).predicted
         except TilewrightError as error:
             reasons[node] = error.message
             continue
-        costs[node] = there, _host_cycles(kernel.macs, _elements(node) * _taps(node))
+        macs[leading_size(node.output)] += kernel.macs
+        elements = math.prod(one.results[0].tensor.static_shape or ())
+        costs[node] = there, _host_cycles(kernel.macs, elements * _taps(node))
+    for node in list(costs):
+        if leading_size(node.output) is not macs.most_common(1)[0][0]:
+            reasons[node] = "its leading size is not that of other layers"
+            del costs[node]
     chosen = _cut(graph, costs, target)
     for node in costs:
         if node not in chosen:
@@ -92,13 +106,9 @@ def _host_cycles(macs: int, elements: int) -> float:
     return (macs + elements) / HOST_MACS_PER_CYCLE
 
 
-def _elements(node: Node) -> int:
-    return int(np.prod(node.output.tensor.static_shape or (0,)))
-
-
 def _taps(node: Node) -> int:
     """How often the host touches an element of a result that it does not multiply."""
-    return int(np.prod(node.get("kernel", (4,))))
+    return math.prod(node.get("kernel", (4,)))
 
 
 def _cut(graph: Graph, costs: Mapping[Node, tuple[float, float]], target: Target) -> set[Node]:
@@ -120,8 +130,9 @@ def _cut(graph: Graph, costs: Mapping[Node, tuple[float, float]], target: Target
         ends += [here if user is None else at.get(user, here) for user in users]
         if all(end == here for end in ends):
             continue
-        size = int(np.prod(value.tensor.static_shape or (0,)))
-        cycles = size / geometry.bus_bytes + geometry.latency_cycles
+        cycles = (
+            math.prod(round_shape(value, geometry)) / geometry.bus_bytes + geometry.latency_cycles
+        )
         for end in dict.fromkeys(ends[1:]):
             if end != ends[0]:
                 network.edge(ends[0], end, cycles, cycles)

@@ -37,6 +37,19 @@ class Counters(NamedTuple):
     tasks: int
 
 
+Region = tuple[int, bool, bool, bytes | None]  # bytes, is writable, moves, microcode in it
+
+
+def make_stream(
+    description: bytes, words: bytes, tasks: int, rounds: int, regions: Sequence[Region]
+) -> bytes:
+    """So many rounds of the tasks of a stream, ordered by tokens: its words.
+
+    A region per buffer: one that moves has its bytes for every round.
+    """
+    return _native.accel_make(description, words, tasks, rounds, tuple(regions))
+
+
 class Accelerator:
     """A device. `backend`: functional, cycle, timing, or the path of a library that is one."""
 

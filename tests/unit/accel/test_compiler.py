@@ -20,7 +20,7 @@ from tilewright.base.geometry import Geometry
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
 from tilewright.rules.rule import Choice
-from tilewright.tensor import Schedule, parse
+from tilewright.tensor import Schedule
 
 TARGETS = {
     "1x16x16": "vta-sim",
@@ -109,9 +109,10 @@ def test_random_operators(name, seed):
     check(random_operator(random, geometry), TARGETS[name], seed)
 
 
+@pytest.mark.parametrize("slots", [1, 2])
 @pytest.mark.parametrize("hold", ["none", "weights", "image"])
-def test_every_way_to_hold_operands(hold):
-    plan = f"rows=5 columns=5 outs=1 ins=1 hold={hold}"
+def test_every_way_to_hold_operands(hold, slots):
+    plan = f"rows=5 columns=5 outs=1 ins=1 hold={hold} slots={slots}"
     check(conv(SMALL, Geometry()), "vta-sim", choice=Choice("vta_conv", plan))
 
 
@@ -146,17 +147,18 @@ def test_3x3_layers_reach_nine_tenths_of_the_peak():
 
 def test_slots_hide_latency():
     fn = conv(Conv(1, 1, 2, 2, Axis(14, 3, 1, 1, 1), Axis(14, 3, 1, 1, 1)), VTA.geometry)
-    program = schedule(fn, VTA)[0].function
-    without = parse(str(program).replace("(slots=2)", ""))
-    with_slots, alone = (cycles(compile_function(one, VTA)).total for one in (program, without))
+    decided = schedule(fn, VTA)[1].decisions[0]
+    plans = [decided.plan, decided.plan.replace("slots=2", "slots=1")]
+    made = [schedule(fn, VTA, Choice(decided.rule, plan))[0].function for plan in plans]
+    with_slots, alone = (cycles(compile_function(one, VTA)).total for one in made)
     assert with_slots < 0.9 * alone
 
 
 def test_virtual_threads_hide_latency():
     """Two tiles at a time, interleaved: what one waits for, the other one does not."""
     fn = conv(Conv(1, 1, 2, 2, Axis(14), Axis(14)), VTA.geometry)
-    plan = Choice("vta_conv", "rows=7 columns=7 outs=1 ins=1 hold=none")
-    alone = parse(str(schedule(fn, VTA, plan)[0].function).replace("(slots=2)", ""))
+    plan = Choice("vta_conv", "rows=7 columns=7 outs=1 ins=1 hold=none slots=1")
+    alone = schedule(fn, VTA, plan)[0].function
     threaded = Schedule(alone)
     threaded.bind(threaded.get_loops(threaded.get_block("y"))[4], "vthread")
     streams = [compile_function(one, VTA) for one in (alone, threaded.function)]
@@ -213,7 +215,7 @@ def test_microcode_that_does_not_fit_is_loaded_again():
     for taps in ((2, 2), (2, 3), (3, 2), (2, 4)):
         rows, columns = (Axis(9, kernel) for kernel in taps)
         fn = conv(Conv(1, 1, 2, 2, rows, columns), target.geometry)
-        plan = f"rows={rows.out} columns={columns.out} outs=2 ins=2 hold=none"
+        plan = f"rows={rows.out} columns={columns.out} outs=2 ins=2 hold=none slots=2"
         made = lower(schedule(fn, target, Choice("vta_conv", plan))[0].function, target)
         folder.add(made, {buffer: Place(at) for at, buffer in enumerate(made.buffers)})
         for at, buffer in enumerate(made.buffers):

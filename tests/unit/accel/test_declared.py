@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.accel.banks import assign_banks
 from tilewright.accel.behaviour import Machine
 from tilewright.accel.build import Builder
 from tilewright.accel.declared import STEPS, step_function
+from tilewright.accel.device import run_on
 from tilewright.accel.isa import MicroOp
+from tilewright.accel.isa import parse as parse_stream
 from tilewright.accel.isa.table import REQUANTIZING
 from tilewright.accel.simulate import prepare
 from tilewright.base.errors import UserError
@@ -63,6 +66,42 @@ def test_a_step_is_what_was_declared(name, bits, geometry):
     step = step_function(name, geometry)
     tw.interpret(step, *(np.ascontiguousarray(one) for one in operands), want)
     np.testing.assert_array_equal(made, want)
+
+
+def one_step(name, g):
+    """A stream of one step into entry 5 of acc, or of out: operands loaded, the result stored."""
+    unit, form = "gemm" if name == "gemm" else "alu", "out" if name == "requant" else "acc"
+    limits = LIMITS if name in REQUANTIZING else {}
+    fields = " ".join(f"{field}={value}" for field, value in limits.items())
+    does = "init=1" if name == "gemm" else f"fn={name} aux0=1 {fields}"
+    sizes, vector = g.entry_bytes(), g.batch * g.block_out
+    text = f"""target "vta-sim {g.options}"
+        buffer x: in {6 * 4 * vector} buffer y: out {vector if form == "out" else 4 * vector}
+        buffer inp: in {sizes["inp"]} buffer wgt: in {sizes["wgt"]} buffer code: uop 8 uop
+        aux fmt=acc base=x x=6 aux push={unit} fmt=uop base=code
+        load fmt=inp base=inp load push={unit} fmt=wgt base=wgt
+        {unit} pop=aux,load push=store {does} dst0=5 uend=1
+        store pop={unit} fmt={form} base=y sram=5 finish"""
+    return assign_banks(parse_stream(text))
+
+
+@pytest.mark.parametrize("geometry", [G, FOUR_TAPS, Geometry()], ids=["small", "taps", "default"])
+@pytest.mark.parametrize("name", STEPS)
+def test_the_simulator_in_c_does_what_was_declared_and_compiled(name, geometry):
+    """By our own code generator: whoever changes one of the two is told."""
+    g, random = geometry, np.random.default_rng(0)
+    acc = random.integers(-(1 << 31), 1 << 31, (6, g.batch, g.block_out)).astype(np.int32)
+    inp = random.integers(-128, 128, (g.batch, g.block_in)).astype(np.int8)
+    wgt = random.integers(-128, 128, (g.block_out, g.block_in)).astype(np.int8)
+    got = run_on("functional", one_step(name, g), {"x": acc, "inp": inp, "wgt": wgt}).outputs["y"]
+    operands = [acc[0], acc[1], acc[5]] if name == "mac" else [acc[0], acc[1]]
+    if name == "gemm":
+        operands = [inp, wgt]
+    elif name in REQUANTIZING:
+        operands = [*acc[:4], *[np.array([value], np.int32) for value in LIMITS.values()]]
+    want = np.zeros((g.batch, g.block_out), np.int8 if name == "requant" else np.int32)
+    tw.build(step_function(name, g))(*operands, want)
+    np.testing.assert_array_equal(got.view(want.dtype), want.reshape(-1))
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -215,15 +215,29 @@ def test_other_times_are_told(monkeypatch):
     assert [one.split()[1] for one in told] == [f"{len(found.end) - 1}:", "counters"]
 
 
+LONG = """buffer x: in 128 buffer code: uop 16 uop uop dst=1 aux=3
+    aux fmt=acc base=x x=6 aux fmt=uop base=code x=2 push=alu
+    alu pop=aux push=store fn=requant uend=2 n0=100 n1=10
+    {} finish pop=alu{}"""
+
+
 @pytest.mark.parametrize("backend", ["functional", "cycle"])
 def test_a_task_that_takes_longer_than_the_time_out_is_one(backend):
     """Steps with other parameters than the step before take more than a cycle each."""
-    text = """buffer x: in 128 buffer code: uop 16 uop uop dst=1 aux=3
-        aux fmt=acc base=x x=6 aux fmt=uop base=code x=2 push=alu
-        alu pop=aux push=store fn=requant uend=2 n0=100 n1=10
-        finish pop=alu"""
-    stream, inputs = make(text, x=128)
+    stream, inputs = make(LONG.format("", ""), x=128)
     run_on(backend, stream, inputs, timeout_cycles=8100)
     with pytest.raises(ExecutionError) as caught:
         run_on(backend, stream, inputs, timeout_cycles=7900)
+    assert caught.value.code == "TW7031"
+
+
+@pytest.mark.parametrize("backend", ["functional", "cycle"])
+def test_a_long_task_passes_while_others_go_on(backend):
+    """The watchdog of the RTL waits for anything to happen, and so do simulators."""
+    loads = "load fmt=inp base=x x=16 xstride=2 " * 39
+    last = "load push=store fmt=inp base=x x=16 xstride=2"
+    stream, inputs = make(LONG.format(loads + last, ",load"), x=128)
+    run_on(backend, stream, inputs, timeout_cycles=6000)
+    with pytest.raises(ExecutionError) as caught:
+        run_on(backend, stream, inputs, timeout_cycles=1500)
     assert caught.value.code == "TW7031"

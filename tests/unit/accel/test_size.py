@@ -8,7 +8,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[3] / "src/tilewright"
 COMPILER = (
     *("accel/compiler/*.py", "accel/rules/*.py", "accel/intrin.py", "accel/operators.py"),
-    *("accel/layers.py", "accel/part.py", "driver/accelerate.py"),
+    *("accel/layers.py", "accel/part.py", "accel/rounds.py", "driver/accelerate.py"),
 )
 MOST_LINES = 2500
 BESIDES = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)

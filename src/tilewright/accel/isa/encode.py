@@ -56,6 +56,33 @@ def encode_all(instructions: Sequence[Instruction], geometry: Geometry) -> bytes
     return np.ascontiguousarray(words[:, :lanes]).astype("<u8").tobytes()
 
 
+def decode_all(words: bytes, geometry: Geometry) -> tuple[Instruction, ...]:
+    """The instructions of words that `encode_all` or the driver made."""
+    lanes = word_bytes(geometry) // 8
+    table = np.frombuffer(words, "<u8").reshape(-1, lanes)
+    numbers = table[:, 0] & np.uint64((1 << OPCODE_BITS) - 1)
+    made: list[Instruction | None] = [None] * len(table)
+    width = widths(geometry)
+    for opcode in OPCODES:
+        places = np.flatnonzero(numbers == opcode.number)
+        columns, at = [], OPCODE_BITS
+        for field in opcode.fields:
+            bits = width[field.width]
+            lane, shift = divmod(at, 64)
+            found = table[places, lane] >> np.uint64(shift)
+            if shift + bits > 64:
+                found |= table[places, lane + 1] << np.uint64(64 - shift)
+            value = (found << np.uint64(64 - bits)).view(np.int64)
+            if not field.is_signed:
+                value = value.view(np.uint64)  # shifts fill up with zeros
+            columns.append((value >> value.dtype.type(64 - bits)).astype(np.int64).tolist())
+            at += bits
+        for place, values in zip(places.tolist(), zip(*columns, strict=True), strict=True):
+            made[place] = Instruction(opcode.name, values)
+    assert None not in made, "an opcode that there is not"
+    return tuple(one for one in made if one is not None)
+
+
 def decode(word: bytes, geometry: Geometry) -> Instruction:
     """The instruction of a word."""
     if len(word) != word_bytes(geometry):

@@ -70,6 +70,7 @@ STORE_FORMATS = (
 MEMORIES = ("inp", "wgt", "acc", "uop", "out")
 
 
+@cache
 def depth(memory: str, geometry: Geometry) -> int:
     """Entries of a memory. `out` has one 8-bit vector for every vector of `acc`."""
     return geometry.depths()["acc" if memory == "out" else memory]

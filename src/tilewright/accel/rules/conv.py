@@ -23,6 +23,7 @@ from tilewright.accel.isa.table import (
     word_bytes,
 )
 from tilewright.accel.rules.tiles import (
+    SLOTS,
     factors_of,
     finish_tile,
     geometry_of,
@@ -30,6 +31,7 @@ from tilewright.accel.rules.tiles import (
     scoped,
     sizes,
     tensorized,
+    together,
 )
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.nest import block_of
@@ -53,6 +55,7 @@ class ConvPlan:
     outs: int = unit("blocks", "of output channels of a tile")
     ins: int = unit("blocks", "of input channels loaded at a time")
     hold: str = unit("operand", "what stays from tile to tile")
+    slots: int = unit("tiles", "at work at the same time, each in its share of the memories")
 
 
 @dataclass(frozen=True)
@@ -109,29 +112,27 @@ def even_tiles(extent: int, most: int) -> tuple[int, ...]:
 
 def plans(found: Found, context: RuleContext) -> Space[ConvPlan] | None:
     g = geometry_of(context)
-    most = depth("acc", g) // 2
+    most = depth("acc", g) // max(SLOTS)
     candidates: dict[str, Sequence[int | str]] = {
         "rows": even_tiles(found.rows, most),
         "columns": even_tiles(found.columns, most)[:4]
         if found.rows > 1
         else even_tiles(found.columns, most),
         "outs": even_tiles(found.outs, most),
-        "ins": even_tiles(found.ins, depth("wgt", g)),
+        "ins": even_tiles(found.ins, depth("wgt", g))[::-1],
         "hold": HOLDS,
+        "slots": SLOTS,
     }
 
     def legal(c: Columns) -> Column:
         entries = used(found, c)
         fits = np.ones(len(c["rows"]), np.bool_)
         for name, count in entries.items():
-            fits &= count * 2 <= depth(name, g)
+            fits &= count * c["slots"] <= depth(name, g)
         return fits
 
-    if found.rows > 1:
-        stages = (("rows", "outs"), ("ins", "columns", "hold"))
-    else:  # a matrix: its tiles first, with as little of the depth as always fits
-        stages = (("columns", "outs"), ("rows", "ins", "hold"))
-        candidates["ins"] = candidates["ins"][::-1]
+    # Tiles first, with as little of the depth as always fits.
+    stages = (("rows", "columns", "outs"), ("ins", "hold", "slots"))
     return Space(ConvPlan, candidates, legal, stages=stages)
 
 
@@ -181,19 +182,17 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     load = load + vectors * (passes > 1) * g.batch * g.block_out / bus
     alu = vectors * passes + far * tiles * (c["outs"] * REQUANT_RELOAD_CYCLES + gaps)
     store = vectors * g.batch * g.block_out / bus
-    slowest = np.maximum.reduce([np.broadcast_to(x, load.shape) for x in (load, gemm, alu, store)])
-    part = gemm / (tiles * far * parts)
+    loaded = tiles * far * parts
+    slowest = together(c, loaded, [load, gemm, alu, store], g)
+    part = gemm / loaded
     first = image + weights + 2 * g.latency_cycles
     last = (alu + store) / (tiles * far) + g.latency_cycles + 3 * LATENCY
     # Rows of a part of the image are requests of their own.
     lines = loads_image * np.where(c["hold"] == "image", found.ins, c["ins"]) * mean["rows"]
     requests = (across > 1) * (lines + vectors / c["columns"])
     # A part that is multiplied faster than the next is loaded waits for it.
-    waits = (
-        tiles
-        * far
-        * parts
-        * np.maximum(0.0, np.minimum(1.0, load / slowest) * (g.latency_cycles - part) / 4)
+    waits = loaded * np.maximum(
+        0.0, np.minimum(1.0, load / slowest) * (g.latency_cycles - part) / 4
     )
     # What stays is loaded while the last two parts with what was there before are multiplied.
     exposed = np.maximum(0.0, weights + image - 2.0 * part)
@@ -244,7 +243,8 @@ def apply(sch: Schedule, found: Found, plan: ConvPlan, context: RuleContext) -> 
     beside = ("par", "scale", "b") if residual else ("par",)
     for name in beside:
         sch.compute_at(sch.get_block(name), tiles[-1])
-    scoped(sch, ("inp", "wgt", "acc", *beside, *residual, "out"), BANKS if residual else None)
+    stages = ("inp", "wgt", "acc", *beside, *residual, "out")
+    scoped(sch, stages, plan.slots, BANKS if residual else None)
     g = geometry_of(context)
     if residual:
         tensorized(sch, "scale", "vta_load_acc", g, 2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from tilewright import sym
 from tilewright.accel.intrin import LIMITS, SCOPES, of_geometry
@@ -10,10 +12,11 @@ from tilewright.base.errors import ScheduleError
 from tilewright.base.geometry import Geometry
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.nest import block_of
+from tilewright.rules.space import Column, Columns
 from tilewright.tensor.ir import Block, Load, Stmt, Store
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-SLOTS = 2
+SLOTS = (2, 1)  # tiles that are at work at the same time
 MEMORY_OF = {"inp": "inp", "wgt": "wgt", "out": "out"}  # of stages; all others are in acc
 
 
@@ -28,12 +31,23 @@ def sizes(block: Block) -> list[int]:
     return [int(it.extent.value) if isinstance(it.extent, sym.Const) else 0 for it in block.iters]
 
 
-def scoped(sch: Schedule, stages: tuple[str, ...], banks: Mapping[str, int] | None = None) -> None:
+def scoped(
+    sch: Schedule, stages: tuple[str, ...], slots: int, banks: Mapping[str, int] | None = None
+) -> None:
     """Put stages into their memories, with slots that take turns, some in banks of their own."""
     for name in stages:
         scope = SCOPES[MEMORY_OF.get(name, "acc")]
         bank = (banks or {}).get(name, 0)
-        sch.set_scope(sch.get_block(name), 0, scope.member(slots=SLOTS, bank=bank).reference)
+        sch.set_scope(sch.get_block(name), 0, scope.member(slots=slots, bank=bank).reference)
+
+
+def together(c: Columns, tasks: Column, units: Sequence[Column | float], g: Geometry) -> Column:
+    """Cycles of units: of the slowest, if one works on a tile while another has the next; else of
+    all of them, one after the other."""
+    each = np.broadcast_arrays(*units)
+    alone = np.sum(each, axis=0) + tasks * g.latency_cycles
+    made: Column = np.where(c["slots"] > 1, np.maximum.reduce(each), alone)
+    return made
 
 
 def tensorized(

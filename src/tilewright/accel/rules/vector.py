@@ -14,12 +14,14 @@ from tilewright import sym
 from tilewright.accel.isa.table import ACC_BANKS, LOOPS, REQUANT_RELOAD_CYCLES, depth, word_bytes
 from tilewright.accel.rules.conv import LATENCY, TASK_CYCLES, even_tiles
 from tilewright.accel.rules.tiles import (
+    SLOTS,
     factors_of,
     finish_tile,
     geometry_of,
     scoped,
     sizes,
     tensorized,
+    together,
 )
 from tilewright.base.geometry import Geometry
 from tilewright.rules.context import RuleContext
@@ -39,6 +41,7 @@ class VectorPlan:
     rows: int = unit("positions", "rows of a tile, or entries of a tensor without rows")
     columns: int = unit("positions", "columns of a tile")
     outs: int = unit("blocks", "of channels of a tile")
+    slots: int = unit("tiles", "at work at the same time, each in its share of the memories")
 
 
 @dataclass(frozen=True)
@@ -95,15 +98,16 @@ def plans(found: Found, context: RuleContext) -> Space[VectorPlan] | None:
         "rows": even_tiles(found.rows, most),
         "columns": columns if found.rows == 1 else columns[:4],
         "outs": even_tiles(found.outs, most),
+        "slots": SLOTS,
     }
     return Space(
         VectorPlan,
         candidates,
         lambda c: (
             (_used(found, c) * ACC_BANKS <= depth("acc", g))
-            & (c["rows"] * c["columns"] * c["outs"] * 2 <= depth("out", g))
+            & (c["rows"] * c["columns"] * c["outs"] * c["slots"] <= depth("out", g))
         ),
-        stages=(("rows", "columns"), ("outs",)),
+        stages=(("rows", "columns"), ("outs", "slots")),
     )
 
 
@@ -143,7 +147,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     alu = vectors * found.passes + tiles * (
         c["outs"] * REQUANT_RELOAD_CYCLES + 0.4 * operands + 8.0
     )
-    slowest = np.maximum(np.maximum(load, alu), vectors * entry)
+    slowest = together(c, tiles, [load, alu, vectors * entry], g)
     first = load / tiles + 2 * g.latency_cycles
     last = alu / tiles + results * entry + g.latency_cycles + 3 * LATENCY
     return Cost.of(units=slowest, first=first, last=last, tasks=TASK_CYCLES * tasks)
@@ -167,7 +171,7 @@ def apply(sch: Schedule, found: Found, plan: VectorPlan, context: RuleContext) -
         stages.append("acc")
     for name in (*found.reads, "par"):
         sch.compute_at(sch.get_block(name), tile)
-    scoped(sch, tuple(stages), BANKS)
+    scoped(sch, tuple(stages), plan.slots, BANKS)
     if found.passes > 1:
         _steps_of_alu(sch, found, g)
     for name in found.reads:

@@ -4,8 +4,9 @@
 
 Scales become fixed-point numbers: a multiplier of 31 bits and a shift, per output channel. Bytes
 get a sign, which moves their zero points by 128. Average pools are depthwise convolutions with
-ones; a sum of two tensors multiplies them by the pair of 7-bit numbers whose ratio is nearest that
-of the scales. It runs before constants are folded, for targets that compute with integers alone.
+ones; a sum of two results of such layers multiplies them by the pair of 7-bit numbers whose ratio
+is nearest that of the scales. It runs before constants are folded, for targets that compute with
+integers alone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tilewright.base.passes import PassContext
 from tilewright.graph.build import make_node, store_constant
 from tilewright.graph.definitions import Array
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
+from tilewright.sym import Const
 
 MULTIPLIER_BITS = I32.bits - 1  # of a scale as a fixed-point number
 MOST_SHIFT = I64.bits - 2  # bits that a product may be shifted: it has 64
@@ -67,6 +69,13 @@ def factors(first: float, second: float) -> tuple[int, int]:
     return a, b
 
 
+def _dims(value: Value) -> tuple[int, ...] | None:
+    """Sizes, -1 for one that only a call tells; None if there are more of these."""
+    shape = value.tensor.shape
+    found = tuple([int(dim.value) if isinstance(dim, Const) else -1 for dim in shape or ()])
+    return None if shape is None or found.count(-1) > 1 else found
+
+
 @dataclass(frozen=True)
 class _Bytes:
     """A dequantized tensor: signed bytes, their scale and zero point."""
@@ -104,6 +113,7 @@ class _Recognizer:
     instead: dict[Value, Value] = field(default_factory=dict)
     moved: dict[Value, int] = field(default_factory=dict)  # values whose zero points moved, by
     flat: dict[Value, Value] = field(default_factory=dict)  # what matrices were before reshaping
+    of_layers: set[Value] = field(default_factory=set)  # results of layers of bytes
 
     def __post_init__(self) -> None:
         self.makers = {value: node for node in self.main.nodes for value in node.outputs}
@@ -144,10 +154,13 @@ class _Recognizer:
         return node.output
 
     def add(self, op: str, like: Node, *inputs: Value, **attributes: Attribute) -> Value:
-        name = f"layer{self.layers}" if op.startswith("quantized_") else op
-        self.layers += op.startswith("quantized_")
+        is_layer = op.startswith("quantized_")
+        name = f"layer{self.layers}" if is_layer else op
+        self.layers += is_layer
         node = make_node(op, inputs, attributes, like.loc, hints=(name,))
         self.nodes.append(node)
+        if is_layer or (op == "reshape" and inputs[0] in self.of_layers):
+            self.of_layers.add(node.output)
         return node.output
 
     def scalar(self, node: Node) -> tuple[float, int] | None:
@@ -340,8 +353,8 @@ def _matmul(
         return _batch_matmul(made, node, (x, y), scale, limits)
     if x is None or w is None or w.array.ndim != 2:
         return None
-    of = x.value.tensor.static_shape
-    if of is None or len(of) < 2:
+    of = _dims(x.value)
+    if of is None or len(of) < 2 or of[-1] < 0:
         return None
     sums = w.scales * x.scale
     bias = made.bias_of(bias_value, sums)
@@ -365,9 +378,12 @@ def _batch_matmul(
 ) -> Value | None:
     """Stacks of matrices as one batch."""
     x, y = operands
-    of_x, of_y = (one.value.tensor.static_shape for one in operands)
+    of_x, of_y = (_dims(one.value) for one in operands)
     found = fixed_point(np.array(x.scale * y.scale / scale))
-    if of_x is None or of_y is None or len(of_x) < 3 or of_x[:-2] != of_y[:-2] or found is None:
+    if of_x is None or of_y is None or len(of_x) < 3 or found is None:
+        return None
+    before, other = ((one.value.tensor.shape or ())[:-2] for one in operands)
+    if before != other or -1 in (*of_x[-2:], *of_y[-2:]):
         return None
     a, b = (
         made.add("reshape", node, one.value, shape=(-1, *of[-2:]))
@@ -384,8 +400,8 @@ def _add(made: _Recognizer, node: Node, add: Node, scale: float, limits: _Limits
     x, y = (made.bytes_of(value) for value in add.inputs[:2])
     if x is None or y is None:
         return _matmul(made, node, add, scale, limits)
-    if x.value.type != y.value.type:
-        return None
+    if x.value.type != y.value.type or not {x.value, y.value} <= made.of_layers:
+        return None  # floats are there anyway, and their sum is more exact
     a, b = factors(x.scale, y.scale)
     shares = [part / factor for part, factor in ((x.scale, a), (y.scale, b)) if factor]
     found = fixed_point(np.array(sum(shares) / len(shares) / scale))
@@ -414,8 +430,8 @@ def _max_pool(
 def _mean(made: _Recognizer, node: Node, mean: Node, scale: float, limits: _Limits) -> Value | None:
     """A mean over windows, or over the whole image, as a convolution with ones."""
     x = made.bytes_of(mean.inputs[0])
-    dims = None if x is None else x.value.tensor.static_shape
-    if x is None or dims is None or len(dims) != 4:
+    dims = None if x is None else _dims(x.value)
+    if x is None or dims is None or len(dims) != 4 or -1 in dims[1:]:
         return None
     strides, pads, dilations = (1, 1), (0, 0, 0, 0), (1, 1)
     if mean.op == "avg_pool":
@@ -455,7 +471,7 @@ def _reshape(
     if (limits.low, limits.high) != (LOW, HIGH):
         return None
     value = made.add("reshape", node, x.value, **dict(reshape.attributes))
-    before, after = x.value.tensor.static_shape, value.tensor.static_shape
+    before, after = x.value.tensor.shape, value.tensor.shape
     if before is not None and after is not None and len(after) == 2 and before[:1] == after[:1]:
         made.flat[value] = x.value
     return value

@@ -145,3 +145,41 @@ PyObject *accel_error(PyObject *module, PyObject *capsule) {
   int32_t code = tw_accel_error(device, &task, &message);
   return Py_BuildValue("iLs", (int)code, (long long)task, message);
 }
+
+/* accel_make(description, words, tasks, rounds, regions): a tuple (bytes, is_writable, moves, code)
+ * per buffer, where code is None or bytes. */
+PyObject *accel_make(PyObject *module, PyObject *args) {
+  (void)module;
+  Py_buffer config, words;
+  long long tasks, rounds;
+  PyObject *list, *made = NULL;
+  if (!PyArg_ParseTuple(args, "y*y*LLO!", &config, &words, &tasks, &rounds, &PyTuple_Type, &list)) {
+    return NULL;
+  }
+  tw_accel_region regions[TW_ACCEL_BASES] = {0};
+  Py_ssize_t count = PyTuple_Size(list);
+  bool ok = count <= TW_ACCEL_BASES && config.len == (Py_ssize_t)sizeof(tw_accel_config) &&
+            tasks > 0 && rounds > 0;
+  if (!ok) PyErr_SetString(PyExc_ValueError, "a description, tasks and at most 16 regions");
+  for (Py_ssize_t i = 0; ok && i < count; ++i) {
+    long long bytes;
+    int is_writable, moves;
+    PyObject *code;
+    ok = PyArg_ParseTuple(PyTuple_GetItem(list, i), "LppO", &bytes, &is_writable, &moves, &code);
+    if (!ok) break;
+    regions[i] = (tw_accel_region){bytes, is_writable, moves, NULL};
+    if (code != Py_None) regions[i].code = (const uint8_t *)PyBytes_AsString(code);
+    ok = code == Py_None || (regions[i].code && PyBytes_Size(code) >= bytes);
+  }
+  const tw_accel_config *c = config.buf;
+  if (ok) made = PyBytes_FromStringAndSize(NULL, ((tasks - 1) * rounds + 1) * c->word_bytes);
+  if (made && tw_accel_make(c, words.buf, tasks, rounds, regions, (int32_t)count,
+                            (uint8_t *)PyBytes_AsString(made)) != TW_OK) {
+    Py_DECREF(made);
+    made = raise_last();
+  }
+  PyBuffer_Release(&config);
+  PyBuffer_Release(&words);
+  if (!made && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "microcode is too short");
+  return made;
+}

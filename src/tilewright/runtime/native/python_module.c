@@ -167,6 +167,8 @@ static PyMethodDef functions[] = {
     {"accel_times", accel_times, METH_O, "Begins and ends of its tasks."},
     {"accel_reset", accel_reset, METH_VARARGS, "accel_reset(device, seed)"},
     {"accel_error", accel_error, METH_O, "Code, task and message of the last stream's trap."},
+    {"accel_make", accel_make, METH_VARARGS,
+     "accel_make(description, words, tasks, rounds, regions): a stream, ordered by tokens"},
     {"set_error_factory", set_error_factory, METH_O, "Set (code, message) -> exception."},
     {NULL, NULL, 0, NULL},
 };

@@ -146,5 +146,6 @@ PyObject *accel_counters(PyObject *module, PyObject *capsule);
 PyObject *accel_times(PyObject *module, PyObject *capsule);
 PyObject *accel_reset(PyObject *module, PyObject *args);
 PyObject *accel_error(PyObject *module, PyObject *capsule);
+PyObject *accel_make(PyObject *module, PyObject *args);
 
 #endif

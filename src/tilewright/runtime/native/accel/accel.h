@@ -195,6 +195,23 @@ TW_API void tw_accel_stalls(tw_accel *device, int64_t seed); /* random latency; 
 TW_API int32_t tw_accel_reset(tw_accel *device);             /* forget a stream that waits */
 TW_API int32_t tw_accel_error(const tw_accel *device, int64_t *task, const char **message);
 
+/* ---- streams ------------------------------------------------------------------------------ */
+
+/* A buffer of a stream that is to be made. One that `moves` has so many bytes for every round, and
+ * each round its own; `code`: what it holds if that is microcode. */
+typedef struct {
+  int64_t bytes;
+  int32_t is_writable, moves;
+  const uint8_t *code;
+} tw_accel_region;
+
+/* Makes the stream of `rounds` times the tasks of another, behind one finish: ordered by tokens,
+ * from what tasks touch, each naming the banks that it needs. Tokens that they had are dropped.
+ * `made` has room for (tasks - 1) * rounds + 1 words. */
+TW_API int32_t tw_accel_make(const tw_accel_config *config, const uint8_t *words, int64_t tasks,
+                             int64_t rounds, const tw_accel_region *regions, int32_t count,
+                             uint8_t *made);
+
 #ifdef __cplusplus
 }
 #endif

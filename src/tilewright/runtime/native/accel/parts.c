@@ -12,11 +12,13 @@
 typedef struct {
   int64_t config, config_words; /* where the description lies in the weights, and its length */
   int64_t stream, tasks;
+  int64_t round; /* images or rows of the stream; 0: it is of all sizes that there are */
   int64_t buffers, inputs, outputs;
 } head;
 
 typedef struct {
-  int64_t bytes, data, is_writable; /* data: what it holds, in the weights; -1: nothing yet */
+  int64_t bytes, data; /* data: what it holds, in the weights; -1: nothing yet */
+  int64_t is_writable, moves, is_code;
 } memory;
 
 /* Where each byte of a packed input comes from, or each byte of an output: a place on the other
@@ -33,6 +35,8 @@ typedef struct device {
   tw_accel *accel;
   int32_t buffer[TW_ACCEL_BASES];
   void *host[TW_ACCEL_BASES];
+  int64_t rounds;
+  uint8_t *words; /* the stream of so many rounds; NULL: as it was saved */
 } device;
 
 static pthread_mutex_t waiting_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -55,7 +59,12 @@ static const head *part_at(const tw_accel_program *program, int32_t number) {
 
 static void drop(device *d) {
   tw_accel_close(d->accel);
+  free(d->words);
   free(d);
+}
+
+static const tw_accel_config *config_of(const device *d) {
+  return (const tw_accel_config *)(d->program->weights + d->part->config);
 }
 
 static device *open_device(const tw_accel_program *program, const head *part) {
@@ -72,8 +81,9 @@ static device *open_device(const tw_accel_program *program, const head *part) {
   }
   d->program = program;
   d->part = part;
-  const int32_t *config = (const int32_t *)(program->weights + part->config);
-  int32_t code = tw_accel_open(config, part->config_words, backend, &d->accel);
+  d->rounds = 1;
+  int32_t code =
+      tw_accel_open((const int32_t *)config_of(d), part->config_words, backend, &d->accel);
   const memory *m = memories_of(part);
   for (int64_t i = 0; i < part->buffers && code == TW_OK; ++i) {
     code = tw_accel_alloc(d->accel, m[i].bytes, &d->buffer[i], &d->host[i]);
@@ -98,6 +108,10 @@ static device *take(const tw_accel_program *program, const head *part) {
 
 static void give_back(device *d) {
   if (!d) return;
+  if (!d->rounds) { /* it has not the buffers that it should */
+    drop(d);
+    return;
+  }
   pthread_mutex_lock(&waiting_lock);
   device **first = (device **)d->program->waiting;
   d->next = *first;
@@ -105,33 +119,87 @@ static void give_back(device *d) {
   pthread_mutex_unlock(&waiting_lock);
 }
 
+/* Let a device have so many rounds: its buffers, and the stream. */
+static int32_t set_rounds(device *d, int64_t rounds) {
+  if (d->rounds == rounds) return TW_OK;
+  const head *part = d->part;
+  const memory *m = memories_of(part);
+  const tw_accel_config *config = config_of(d);
+  tw_accel_region regions[TW_ACCEL_BASES] = {0};
+  int32_t code = TW_OK;
+  for (int64_t i = 0; i < part->buffers && code == TW_OK; ++i) {
+    const char *held = d->program->weights + m[i].data;
+    regions[i] = (tw_accel_region){m[i].bytes, (int32_t)m[i].is_writable, (int32_t)m[i].moves,
+                                   m[i].is_code ? (const uint8_t *)held : NULL};
+    if (!m[i].moves) continue;
+    code = tw_accel_free(d->accel, d->buffer[i]);
+    if (code == TW_OK) {
+      code = tw_accel_alloc(d->accel, m[i].bytes * rounds, &d->buffer[i], &d->host[i]);
+    }
+  }
+  free(d->words);
+  d->words = malloc((size_t)((part->tasks - 1) * rounds + 1) * (size_t)config->word_bytes);
+  if (!d->words) code = tw_error(TW_ERROR_NO_MEMORY, "not enough memory for a stream");
+  if (code == TW_OK) {
+    code = tw_accel_make(config, (const uint8_t *)d->program->weights + part->stream, part->tasks,
+                         rounds, regions, (int32_t)part->buffers, d->words);
+  }
+  d->rounds = code == TW_OK ? rounds : 0;
+  return code;
+}
+
 /* ---- layouts ------------------------------------------------------------------------------ */
 
-static void copy(const tw_accel_program *program, const tensor *t, const int8_t *from, int8_t *to) {
-  const int32_t *places = (const int32_t *)(program->weights + t->places);
-  for (int64_t i = 0; i < t->count; ++i) {
-    to[i] = places[i] >= 0 ? from[places[i]] : (int8_t)~places[i];
+static int8_t *data_of(const DLTensor *given) { return (int8_t *)given->data + given->byte_offset; }
+
+static int64_t bytes_of(const DLTensor *given) {
+  int64_t bytes = 1;
+  for (int32_t i = 0; i < given->ndim; ++i) bytes *= given->shape[i];
+  return bytes;
+}
+
+/* Round by round; what fills up the last one is 0. */
+static void pack(const device *d, const tensor *t, const DLTensor *given) {
+  const int32_t *places = (const int32_t *)(d->program->weights + t->places);
+  int64_t left = bytes_of(given), rows = given->ndim ? given->shape[0] : 1;
+  int64_t step = d->part->round && rows ? left / rows * d->part->round : left;
+  const int8_t *from = data_of(given);
+  int8_t *to = d->host[t->base];
+  for (int64_t round = 0; round < d->rounds; ++round, from += step, left -= step) {
+    for (int64_t i = 0; i < t->count; ++i, ++to) {
+      *to = places[i] < 0 ? (int8_t)~places[i] : places[i] < left ? from[places[i]] : 0;
+    }
   }
 }
 
-static int8_t *data_of(const DLTensor *given) { return (int8_t *)given->data + given->byte_offset; }
+static void unpack(const device *d, const tensor *t, const DLTensor *given) {
+  const int32_t *places = (const int32_t *)(d->program->weights + t->places);
+  int64_t left = bytes_of(given), size = memories_of(d->part)[t->base].bytes;
+  const int8_t *from = d->host[t->base];
+  int8_t *to = data_of(given);
+  for (int64_t round = 0; round < d->rounds; ++round, from += size, to += t->count) {
+    for (int64_t i = 0; i < t->count && round * t->count + i < left; ++i) to[i] = from[places[i]];
+  }
+}
 
 /* ---- parts -------------------------------------------------------------------------------- */
 
 static int32_t run(device *d, const DLTensor *const *inputs) {
   const head *part = d->part;
   const memory *m = memories_of(part);
-  int32_t code = TW_OK;
-  for (int64_t i = 0; i < part->inputs && code == TW_OK; ++i) {
-    const tensor *t = &tensors_of(part)[i];
-    copy(d->program, t, data_of(inputs[t->argument]), d->host[t->base]);
-    code = tw_accel_flush(d->accel, d->buffer[t->base], 0, m[t->base].bytes);
+  const tensor *t = tensors_of(part);
+  int64_t rows = part->round ? inputs[t->argument]->shape[0] : 1;
+  int32_t code = set_rounds(d, part->round && rows ? (rows - 1) / part->round + 1 : 1);
+  for (int64_t i = 0; i < part->inputs && code == TW_OK; ++i, ++t) {
+    pack(d, t, inputs[t->argument]);
+    code = tw_accel_flush(d->accel, d->buffer[t->base], 0, m[t->base].bytes * d->rounds);
   }
   uint32_t writable = 0;
   for (int64_t i = 0; i < part->buffers; ++i) writable |= (uint32_t)m[i].is_writable << i;
   if (code == TW_OK) {
-    code = tw_accel_submit(d->accel, d->program->weights + part->stream, part->tasks, d->buffer,
-                           (int32_t)part->buffers, writable);
+    const void *saved = d->program->weights + part->stream, *words = d->words;
+    code = tw_accel_submit(d->accel, words ? words : saved, (part->tasks - 1) * d->rounds + 1,
+                           d->buffer, (int32_t)part->buffers, writable);
   }
   return code == TW_OK ? tw_accel_wait(d->accel, d->program->timeout_cycles) : code;
 }
@@ -153,8 +221,9 @@ int32_t tw_accel_fetch_part(void *context, int32_t number, const DLTensor *const
   int32_t code = TW_OK;
   for (int32_t i = 0; i < n_outputs && code == TW_OK; ++i) {
     const tensor *t = &tensors_of(part)[part->inputs + i];
-    code = tw_accel_invalidate(d->accel, d->buffer[t->base], 0, memories_of(part)[t->base].bytes);
-    if (code == TW_OK) copy(d->program, t, d->host[t->base], data_of(outputs[i]));
+    int64_t bytes = memories_of(part)[t->base].bytes * d->rounds;
+    code = tw_accel_invalidate(d->accel, d->buffer[t->base], 0, bytes);
+    if (code == TW_OK) unpack(d, t, outputs[i]);
   }
   ran = NULL;
   give_back(d);

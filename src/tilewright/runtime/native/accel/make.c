@@ -1,0 +1,207 @@
+/* Makes streams: tasks of one round, as many rounds as are asked for, ordered by tokens.
+ *
+ * Tasks come in an order in which they could run one by one. A task must wait for an earlier one of
+ * another queue if one of them writes what the other touches: true, anti and output dependences,
+ * whichever loop, virtual thread, layer or round the two come from. Along the way a vector clock
+ * says what each queue waits for already, so that a token is added only where no chain of tokens
+ * does the same. Producers of the tokens between two queues thereby come in the order of their
+ * consumers: the k-th pop meets the k-th push. All tokens point forward, hence the stream ends. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "books.h"
+
+typedef struct {
+  tw_books books;
+  uint8_t *words;
+  int64_t
+      latest[TW_ACCEL_QUEUES]; /* of every queue, the last task that the present one must meet */
+  int64_t banks;               /* of acc that it touches */
+} maker;
+
+static void put(const maker *m, int64_t number, const tw_accel_place *place, uint64_t value) {
+  uint8_t *word = m->words + number * m->books.machine->config.word_bytes;
+  for (int32_t i = 0; i < place->bits; ++i) {
+    int32_t bit = place->at + i;
+    word[bit / 8] = (uint8_t)((word[bit / 8] & ~(1 << bit % 8)) | (value >> i & 1) << bit % 8);
+  }
+}
+
+/* ---- accesses ----------------------------------------------------------------------------- */
+
+static void meet(maker *m, int32_t other) {
+  if (other == TW_NOBODY || other == m->books.number) return;
+  int64_t *latest = &m->latest[m->books.queue[other]];
+  *latest = tw_max64(*latest, other);
+}
+
+static void read_cell(maker *m, tw_book *b, int64_t cell) {
+  int32_t number = m->books.number;
+  int32_t *reader = &b->readers[m->books.queue[number] * b->size + cell];
+  if (*reader == number) return;
+  meet(m, b->writer[cell]);
+  *reader = number;
+}
+
+static void write_cell(maker *m, tw_book *b, int64_t cell) {
+  if (b->writer[cell] == m->books.number) return;
+  meet(m, b->writer[cell]);
+  for (int32_t queue = 0; queue < TW_ACCEL_QUEUES; ++queue) {
+    meet(m, b->readers[queue * b->size + cell]);
+    b->readers[queue * b->size + cell] = TW_NOBODY;
+  }
+  b->writer[cell] = m->books.number;
+}
+
+static void touch(maker *m, tw_book *b, int64_t cell, bool is_write) {
+  if (b == &m->books.memory[TW_ACC]) m->banks |= 1 << m->books.machine->bank[cell];
+  if (is_write) {
+    write_cell(m, b, cell);
+  } else {
+    read_cell(m, b, cell);
+  }
+}
+
+static void visit_transfer(maker *m, const tw_task_word *t) {
+  const tw_accel_config *c = &m->books.machine->config;
+  bool is_store = t->op == TW_ACCEL_STORE;
+  tw_book *memory = &m->books.memory[c->format_memory[t->op][t->f[F_FMT]]];
+  tw_book *b = &m->books.buffer[t->f[F_BASE]];
+  int64_t entries = tw_task_entries(t), width = tw_format_bytes(c, t);
+  for (int64_t i = 0; i < entries; ++i) touch(m, memory, t->f[F_SRAM] + i, !is_store);
+  if (!b->size) return; /* what no task writes needs no book */
+  for (int64_t z = 0; z < t->f[F_Z]; ++z) {
+    for (int64_t y = 0; y < t->f[F_Y]; ++y) {
+      for (int64_t x = 0; x < t->f[F_X]; ++x) {
+        int64_t entry = z * t->f[F_ZSTRIDE] + y * t->f[F_YSTRIDE] + x * t->f[F_XSTRIDE];
+        int64_t first = (t->f[F_OFFSET] + entry * width) / b->unit;
+        for (int64_t i = 0; i < width / b->unit; ++i) touch(m, b, first + i, is_store);
+      }
+    }
+  }
+}
+
+static int32_t visit_step(void *context, const tw_task_word *t, const tw_step *s) {
+  maker *m = context;
+  tw_book *memory = m->books.memory;
+  bool is_gemm = t->op == TW_ACCEL_GEMM, to_out = !is_gemm && t->f[F_FN] == TW_REQUANT;
+  touch(m, &memory[is_gemm ? TW_INP : TW_ACC], s->src, false);
+  int64_t more = is_gemm ? 1 : tw_requantizes(t) ? 3 : !t->f[F_IMM];
+  for (int64_t i = 0; i < more; ++i) {
+    touch(m, &memory[is_gemm ? TW_WGT : TW_ACC], s->aux + i, false);
+  }
+  touch(m, &memory[to_out ? TW_OUT : TW_ACC], s->dst, true);
+  return TW_OK;
+}
+
+/* ---- tokens ------------------------------------------------------------------------------- */
+
+/* Tokens from all tasks that the present one must meet, the latest first: they may bring others. */
+static void order(maker *m, const tw_task_word *t) {
+  tw_books *b = &m->books;
+  const tw_accel_place(*fields)[F_COUNT] = b->machine->config.fields;
+  uint64_t pops = 0;
+  for (;;) {
+    int64_t other = TW_NOBODY;
+    for (int32_t queue = 0; queue < TW_ACCEL_QUEUES; ++queue) {
+      if (queue != t->queue) other = tw_max64(other, m->latest[queue]);
+    }
+    if (other == TW_NOBODY) break;
+    int32_t queue = b->queue[other];
+    m->latest[queue] = TW_NOBODY;
+    if (tw_books_is_ordered(b, (int32_t)other)) continue;
+    tw_books_follow(b, other);
+    pops |= UINT64_C(1) << queue;
+    tw_task_word earlier;
+    tw_task_decode(&b->machine->config, b->job, other, &earlier);
+    put(m, other, &fields[earlier.op][F_PUSH], (uint64_t)earlier.f[F_PUSH] | 1u << t->queue);
+  }
+  put(m, b->number, &fields[t->op][F_POP], pops);
+}
+
+static int32_t visit(maker *m, int64_t number) {
+  tw_books *b = &m->books;
+  const tw_accel_config *c = &b->machine->config;
+  tw_task_word t;
+  int32_t code = tw_task_decode(c, b->job, number, &t);
+  if (code == TW_OK) code = tw_task_execute(b->machine, b->job, number, &t, true);
+  if (code != TW_OK) return code;
+  tw_books_begin(b, number, t.queue);
+  for (int32_t queue = 0; queue < TW_ACCEL_QUEUES; ++queue) {
+    m->latest[queue] = t.op == TW_ACCEL_FINISH ? b->last[queue] : TW_NOBODY;
+  }
+  m->banks = 0;
+  if (t.op == TW_ACCEL_GEMM || t.op == TW_ACCEL_ALU) {
+    for (int64_t i = t.f[F_UBEGIN]; i < t.f[F_UEND]; ++i) read_cell(m, &b->memory[TW_UOP], i);
+    code = tw_task_walk(b->machine, b->job, number, &t, visit_step, m);
+  } else if (t.op != TW_ACCEL_FINISH) {
+    visit_transfer(m, &t);
+  }
+  order(m, &t);
+  put(m, number, &c->fields[t.op][F_BANKS], (uint64_t)m->banks);
+  return code;
+}
+
+/* ---- streams ------------------------------------------------------------------------------ */
+
+/* Rounds of tasks without tokens, then the finish. */
+static void repeat(maker *m, const uint8_t *words, int64_t tasks, int64_t rounds,
+                   const tw_accel_region *regions) {
+  const tw_accel_config *c = &m->books.machine->config;
+  tw_accel_job *job = m->books.job;
+  int64_t size = c->word_bytes, body = tasks - 1;
+  for (int64_t round = 0; round < rounds; ++round) {
+    memcpy(m->words + round * body * size, words, (size_t)(body * size));
+  }
+  memcpy(m->words + rounds * body * size, words + body * size, (size_t)size);
+  tw_task_word t;
+  for (int64_t at = 0; at < job->tasks && tw_task_decode(c, job, at, &t) == TW_OK; ++at) {
+    const tw_accel_place *fields = c->fields[t.op];
+    put(m, at, &fields[F_POP], 0);
+    put(m, at, &fields[F_PUSH], 0);
+    put(m, at, &fields[F_BANKS], ~UINT64_C(0));
+    if (!fields[F_BASE].bits || !regions[t.f[F_BASE]].moves) continue;
+    int64_t offset = t.f[F_OFFSET] + at / body * regions[t.f[F_BASE]].bytes;
+    if (offset >> fields[F_OFFSET].bits) {
+      tw_job_error(job, TW_ACCEL_ADDRESS, at, "%lld: byte %lld of a buffer is out of reach",
+                   (long long)at, (long long)offset);
+    }
+    put(m, at, &fields[F_OFFSET], (uint64_t)offset);
+  }
+}
+
+int32_t tw_accel_make(const tw_accel_config *config, const uint8_t *words, int64_t tasks,
+                      int64_t rounds, const tw_accel_region *regions, int32_t count,
+                      uint8_t *made) {
+  tw_accel_job job = {.words = made,
+                      .tasks = (tasks - 1) * rounds + 1,
+                      .buffers = count,
+                      .timeout_cycles = INT64_MAX,
+                      .task = -1};
+  uint8_t *written = NULL;
+  for (int32_t i = 0; i < count; ++i) {
+    const tw_accel_region *r = &regions[i];
+    job.buffer[i] = (tw_accel_buffer){.bytes = r->bytes * (r->moves ? rounds : 1),
+                                      .is_writable = r->is_writable};
+    if (!r->code) continue;
+    free(written);
+    written = malloc((size_t)r->bytes + 1);
+    if (!written) return tw_error(TW_ERROR_NO_MEMORY, "not enough memory for a stream");
+    memset(written, 1, (size_t)r->bytes);
+    job.buffer[i].device = (uint8_t *)r->code; /* which nothing writes */
+    job.buffer[i].written = written;
+  }
+  maker m = {.words = made};
+  tw_machine *machine = tw_machine_open(config);
+  bool ok = machine != NULL;
+  m.books.machine = machine;
+  m.books.job = &job;
+  if (ok) repeat(&m, words, tasks, rounds, regions);
+  ok = ok && (job.code != TW_OK || tw_books_init(&m.books, machine, &job));
+  if (!ok) tw_job_error(&job, TW_ERROR_NO_MEMORY, -1, "not enough memory for a stream");
+  for (int64_t at = 0; at < job.tasks && job.code == TW_OK; ++at) visit(&m, at);
+  tw_books_free(&m.books);
+  if (machine) tw_machine_close(machine);
+  free(written);
+  return job.code == TW_OK ? TW_OK : tw_error(job.code, job.message);
+}
