@@ -1,5 +1,8 @@
 // The requests of a transfer: rows, cut into bursts. `valid` from the cycle after `start`; every
 // `next` goes on. Addresses are bytes from the beginning of the buffer.
+//
+// The request that is offered is in registers, and the one behind it is known: the first of them comes
+// from the task's fields, all others from the state.
 module vta_requests #(
     parameter int AW = 50
 ) (
@@ -25,64 +28,90 @@ module vta_requests #(
   localparam int NW = vta_pkg::EXTENT_BITS;
   localparam int LOG_BUS = vta_pkg::LOG_BUS_BYTES;
   localparam int LOG_BURST = vta_pkg::LOG_BUS_BYTES + vta_pkg::LOG_BURST_BEATS;
+  localparam int WIDEST = vta_pkg::LOG_WGT_BYTES > vta_pkg::LOG_ACC_BYTES ? vta_pkg::LOG_WGT_BYTES
+                                                                          : vta_pkg::LOG_ACC_BYTES;
+  localparam int LEFT = NW + WIDEST > LOG_BURST ? NW + WIDEST : LOG_BURST + 1;
+  localparam int BURST = LOG_BURST + 1;
 
-  logic [NW-1:0] nx, ny, nz, ix, iy, iz;
-  logic [AW-1:0] dx, dy, dz, row, plane, run, finish, boundary;
+  // What a task keeps.
+  logic [NW-1:0] nx, ny;
+  logic [AW-1:0] dx, dy, dz;
+  logic [LEFT-1:0] run;
   logic [4:0] lw;
-  logic one_run, last_x, last_y, last_z, ends;
-  logic [AW-1:0] first_word, last_word, bytes;
+  logic one_run;
+  // Where the request behind the one that is offered begins, with entry, row and plane around it, what
+  // is left of its run, and of entries, rows and planes with this one.
+  logic [AW-1:0] at, column, row, plane;
+  logic [LEFT-1:0] left;
+  logic [NW-1:0] cx, cy, cz;
 
-  assign boundary = {address[AW-1:LOG_BURST] + 1'b1, {LOG_BURST{1'b0}}};
-  assign ends = finish <= boundary;
-  assign stop = ends ? finish : boundary;
-  assign first_word = address >> LOG_BUS;
-  assign last_word = (stop - 1'b1) >> LOG_BUS;
-  assign bytes = stop - address;
-  assign beats = 8'(last_word - first_word);
-  assign words = lw >= 5'(LOG_BUS) ? 16'(last_word - first_word) + 1'b1 : 16'(bytes >> lw);
-  assign last_x = one_run || ix + 1'b1 == nx;
-  assign last_y = iy + 1'b1 == ny;
-  assign last_z = iz + 1'b1 == nz;
-  assign last = ends && last_x && last_y && last_z;
+  // The same of the next request to be offered: of a task that begins, unless one is on its way.
+  logic [NW-1:0] t_nx, t_ny, t_cx, t_cy, t_cz;
+  logic [AW-1:0] t_dx, t_dy, t_dz, t_at, t_column, t_row, t_plane;
+  logic [LEFT-1:0] t_run, t_left, first_run;
+  logic [4:0] t_lw;
+  logic t_one_run;
+  assign t_one_run = valid ? one_run : xstride == 24'd1;
+  assign t_lw = valid ? lw : log_width;
+  assign first_run = (xstride == 24'd1 ? LEFT'(x) : LEFT'(1)) << log_width;
+  assign t_run = valid ? run : first_run;
+  assign t_left = valid ? left : first_run;
+  assign {t_nx, t_ny} = valid ? {nx, ny} : {x, y};
+  assign {t_cx, t_cy, t_cz} = valid ? {cx, cy, cz} : {x, y, z};
+  assign t_dx = valid ? dx : AW'(xstride) << log_width;
+  assign t_dy = valid ? dy : AW'(ystride) << log_width;
+  assign t_dz = valid ? dz : AW'(zstride) << log_width;
+  assign t_at = valid ? at : AW'(offset);
+  assign t_column = valid ? column : AW'(offset);
+  assign t_row = valid ? row : AW'(offset);
+  assign t_plane = valid ? plane : AW'(offset);
+
+  logic [BURST-1:0] room, bytes, span;  // up to the boundary; of this burst; with what is in front
+  logic ends, last_x, last_y, last_z;
+  logic [7:0] t_beats;
+  assign room = BURST'(1 << LOG_BURST) - BURST'(t_at[LOG_BURST-1:0]);
+  assign ends = t_left <= LEFT'(room);
+  assign bytes = ends ? t_left[BURST-1:0] : room;
+  assign span = bytes + BURST'(t_at[LOG_BUS-1:0]) - 1'b1;
+  assign t_beats = 8'(span >> LOG_BUS);
+  assign last_x = t_one_run || t_cx == NW'(1);
+  assign last_y = t_cy == NW'(1);
+  assign last_z = t_cz == NW'(1);
+
+  logic [AW-1:0] next_column, next_row, next_plane;
+  assign next_column = t_column + t_dx;
+  assign next_row = t_row + t_dy;
+  assign next_plane = t_plane + t_dz;
 
   always_ff @(posedge clk) begin
-    if (start) begin
-      nx <= x;
-      ny <= y;
-      nz <= z;
-      {ix, iy, iz} <= '0;
-      lw <= log_width;
-      one_run <= xstride == 24'd1;
-      dx <= AW'(xstride) << log_width;
-      dy <= AW'(ystride) << log_width;
-      dz <= AW'(zstride) << log_width;
-      run <= (xstride == 24'd1 ? AW'(x) : AW'(1)) << log_width;
-      address <= AW'(offset);
-      row <= AW'(offset);
-      plane <= AW'(offset);
-      finish <= AW'(offset) + ((xstride == 24'd1 ? AW'(x) : AW'(1)) << log_width);
-    end else if (next) begin
+    if (start || next) begin
+      {nx, ny} <= {t_nx, t_ny};
+      {dx, dy, dz} <= {t_dx, t_dy, t_dz};
+      run <= t_run;
+      lw <= t_lw;
+      one_run <= t_one_run;
+      last <= ends && last_x && last_y && last_z;
+      address <= t_at;
+      stop <= t_at + AW'(bytes);
+      beats <= t_beats;
+      words <= t_lw >= 5'(LOG_BUS) ? 16'(t_beats) + 1'b1 : 16'(bytes) >> t_lw;
+      left <= ends ? t_run : t_left - LEFT'(room);
       if (!ends) begin
-        address <= stop;
+        at <= {t_at[AW-1:LOG_BURST] + 1'b1, {LOG_BURST{1'b0}}};
+        {column, row, plane} <= {t_column, t_row, t_plane};
+        {cx, cy, cz} <= {t_cx, t_cy, t_cz};
       end else if (!last_x) begin
-        ix <= ix + 1'b1;
-        address <= finish - run + dx;
-        finish <= finish + dx;
+        at <= next_column;
+        {column, row, plane} <= {next_column, t_row, t_plane};
+        {cx, cy, cz} <= {t_cx - 1'b1, t_cy, t_cz};
+      end else if (!last_y) begin
+        at <= next_row;
+        {column, row, plane} <= {next_row, next_row, t_plane};
+        {cx, cy, cz} <= {t_nx, t_cy - 1'b1, t_cz};
       end else begin
-        ix <= '0;
-        if (!last_y) begin
-          iy <= iy + 1'b1;
-          row <= row + dy;
-          address <= row + dy;
-          finish <= row + dy + run;
-        end else begin
-          iy <= '0;
-          iz <= iz + 1'b1;
-          plane <= plane + dz;
-          row <= plane + dz;
-          address <= plane + dz;
-          finish <= plane + dz + run;
-        end
+        at <= next_plane;
+        {column, row, plane} <= {next_plane, next_plane, next_plane};
+        {cx, cy, cz} <= {t_nx, t_ny, t_cz - 1'b1};
       end
     end
     if (rst) valid <= 1'b0;

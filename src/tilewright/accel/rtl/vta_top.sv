@@ -79,10 +79,14 @@ module vta_top (
   logic [3:0] load_base, aux_base, store_base;
   logic [63:0] cycles, gemm_steps, read_beats, write_beats;
   logic [7:0] trap_code;
+  logic [4:0] faults;  // a trap in the next cycle: code, address, tokens, bus, time
+  logic stopped, finished;
   assign rst = !resetn || soft_reset;
-  assign halt = trapped || !running;
-  assign status = {16'd0, trap_code, 5'd0, trapped, is_done, running};
-  assign irq = is_done || trapped;
+  assign stopped = trapped || faults != '0;
+  assign halt = stopped || !running;
+  assign finished = is_done && faults == '0;
+  assign status = {16'd0, trap_code, 5'd0, trapped, finished, running};
+  assign irq = finished || trapped;
   vta_registers registers (
       .clk(clk), .rst(!resetn),
       .s_awvalid(s_awvalid), .s_awready(s_awready), .s_awaddr(s_awaddr), .s_wvalid(s_wvalid),
@@ -104,7 +108,7 @@ module vta_top (
   logic [4:0] q_full, q_send, q_valid;
   logic [vta_pkg::TASK_BITS-1:0] word;
   vta_fetch fetch (
-      .clk(clk), .rst(rst), .running(running && !trapped), .tasks(tasks), .buffers(buffers),
+      .clk(clk), .rst(rst), .running(!halt), .tasks(tasks), .buffers(buffers),
       .writable(writable), .req_valid(f_valid), .req_at(f_at), .req_beats(f_beats),
       .req_taken(f_taken), .in_valid(f_in), .in_data(m_rdata), .full(q_full), .send(q_send),
       .task_word(word), .trap(f_trap), .number(f_number)
@@ -426,8 +430,8 @@ module vta_top (
   // ---- GEMM, ALU, store and the accumulators
   logic [1:0] aux_bank;
   assign aux_bank = aux_waddr[AAW-1-:2];
-  assign gemm_en = !trapped && !(aux_we && gemm_own[aux_bank]);
-  assign alu_en = !trapped && !(aux_we && alu_own[aux_bank]);
+  assign gemm_en = !stopped && !(aux_we && gemm_own[aux_bank]);
+  assign alu_en = !stopped && !(aux_we && alu_own[aux_bank]);
 
   logic gemm_trap, alu_trap, store_trap, gemm_stepped, store_finish;
   logic g_re, g_we, u_we, s_acc_re, s_out_re, out_we;
@@ -481,7 +485,8 @@ module vta_top (
   );
 
   // ---- traps, watchdog, counters
-  logic bad_code, bad_offset, address_trap, bus_trap, progress, late;
+  logic bad_code, bad_offset, address_trap, bus_trap, late;
+  logic progress, read_beat, write_beat;  // of the cycle before
   localparam int UW = vta_pkg::UOP_BITS;
   function automatic logic is_no_range(input logic [UW-1:0] first, input logic [UW-1:0] behind);
     is_no_range = first > behind || behind > UW'(vta_pkg::UOP_DEPTH);
@@ -502,8 +507,6 @@ module vta_top (
   assign bus_trap = (m_rvalid && m_rready && m_rresp != 2'b00) ||
                     (m_bvalid && m_bready && m_bresp != 2'b00) ||
                     (f_in && r_last && !m_rlast);
-  assign progress = begins != '0 || ends != '0 || (m_rvalid && m_rready) ||
-                    (m_wvalid && m_wready) || (m_bvalid && m_bready);
   assign late = idle_cycles >= timeout;
   always_ff @(posedge clk) begin
     if (rst) begin
@@ -511,29 +514,37 @@ module vta_top (
       trap_code <= '0;
       idle_cycles <= '0;
       {cycles, gemm_steps, read_beats, write_beats} <= '0;
-    end else if (start) begin
-      running <= 1'b1;
-    end else if (running) begin
-      cycles <= cycles + 1'b1;
-      gemm_steps <= gemm_steps + {63'd0, gemm_stepped};
-      read_beats <= read_beats + {63'd0, m_rvalid && m_rready};
-      write_beats <= write_beats + {63'd0, m_wvalid && m_wready};
-      idle_cycles <= progress ? '0 : idle_cycles + 1'b1;
-      if (ends[4] && store_finish) begin
-        running <= 1'b0;
-        is_done <= 1'b1;
+      faults <= '0;
+      {progress, read_beat, write_beat} <= '0;
+    end else begin
+      if (start) running <= 1'b1;
+      if (running) begin
+        cycles <= cycles + 1'b1;
+        gemm_steps <= gemm_steps + {63'd0, gemm_stepped};
+        idle_cycles <= progress ? '0 : idle_cycles + 1'b1;
+        if (ends[4] && store_finish) begin
+          running <= 1'b0;
+          is_done <= 1'b1;
+        end
+        if (!stopped) faults <= {late, bus_trap, overflow, address_trap, f_trap};
       end
-      if (!trapped && (f_trap || address_trap || overflow || bus_trap || late)) begin
+      progress <= begins != '0 || ends != '0 || (m_rvalid && m_rready) ||
+                  (m_wvalid && m_wready) || (m_bvalid && m_bready);
+      read_beat <= m_rvalid && m_rready && running;
+      write_beat <= m_wvalid && m_wready && running;
+      read_beats <= read_beats + {63'd0, read_beat};
+      write_beats <= write_beats + {63'd0, write_beat};
+      if (!trapped && faults != '0) begin
         running <= 1'b0;
         trapped <= 1'b1;
-        trap_task <= f_trap ? f_number : '1;
-        trap_code <= f_trap ? 8'd1 : address_trap ? 8'd2 : overflow ? 8'd3 : bus_trap ? 8'd6 : 8'd4;
+        trap_task <= faults[0] ? f_number : '1;
+        trap_code <= faults[0] ? 8'd1 : faults[1] ? 8'd2 : faults[2] ? 8'd3 : faults[3] ? 8'd6 : 8'd4;
       end
     end
   end
 
   vta_checks checks (
-      .clk(clk), .rst(rst || trapped), .arvalid(m_arvalid), .arready(m_arready), .araddr(m_araddr),
+      .clk(clk), .rst(rst || stopped), .arvalid(m_arvalid), .arready(m_arready), .araddr(m_araddr),
       .arlen(m_arlen), .awvalid(m_awvalid), .awready(m_awready), .awaddr(m_awaddr),
       .awlen(m_awlen), .wvalid(m_wvalid), .wready(m_wready), .wdata(m_wdata), .wlast(m_wlast),
       .rvalid(m_rvalid), .rready(m_rready), .rlast(m_rlast), .r_last(r_last), .r_counts(r_take),
