@@ -26,7 +26,7 @@ module vta_fetch (
   localparam int LOG_CHUNK = vta_pkg::LOG_BURST_BEATS - LOG_PER_WORD;
   localparam int CHUNK = 1 << LOG_CHUNK;
 
-  logic [31:0] asked, left, sent, behind;  // behind: sent + 1
+  logic [31:0] asked, left, sent, behind;  // left: to be asked for; behind: sent + 1
   logic [LOG_CHUNK+1:0] ahead;  // instructions that are asked for and not sent
   logic [WB-vta_pkg::BUS_BITS-1:0] part;  // of the word that comes
   logic [WB-1:0] whole, word;
@@ -42,7 +42,6 @@ module vta_fetch (
       .valid(arrived), .count(waiting)
   );
 
-  assign left = tasks - asked;
   assign req_valid = running && left != '0 && ahead <= (LOG_CHUNK + 2)'(CHUNK);
   assign req_at = asked;
   logic [LOG_CHUNK+1:0] count;
@@ -112,6 +111,8 @@ module vta_fetch (
       beat <= '0;
     end else begin
       if (req_taken) asked <= asked + 32'(count);
+      if (!running) left <= tasks;
+      else if (req_taken) left <= left - 32'(count);
       if (in_valid) beat <= beat + 1'b1;
       if (send != '0) begin
         sent <= behind;

@@ -90,8 +90,8 @@ module vta_gemm (
   assign aux_1 = base_aux + SW'(code[vta_pkg::UOP_AUX_AT+:vta_pkg::UOP_AUX_BITS]);
   logic [1:0] bank_1;
   assign bank_1 = dst_1[AAW-1:AAW-2];
-  assign trap = v1 && (dst_1 >= SW'(vta_pkg::ACC_DEPTH) || src_1 >= SW'(vta_pkg::INP_DEPTH) ||
-                       aux_1 >= SW'(vta_pkg::WGT_DEPTH) || !own1[bank_1]);
+  logic outside2;
+  assign trap = v2 && outside2;
   assign stepped = v1 && en;
 
   logic [vta_pkg::INP_BITS-1:0] inp_q, inp_r;
@@ -197,6 +197,8 @@ module vta_gemm (
       {first2, first3, first4, first5, first6} <= {first1, first2, first3, first4, first5};
       {push2, push3, push4, push5, push6, push7} <= {push1, push2, push3, push4, push5, push6};
       dst2 <= dst_1[AAW-1:0];
+      outside2 <= dst_1 >= SW'(vta_pkg::ACC_DEPTH) || src_1 >= SW'(vta_pkg::INP_DEPTH) ||
+                  aux_1 >= SW'(vta_pkg::WGT_DEPTH) || !own1[bank_1];
       {dst3, dst4, dst5, dst6, dst7} <= {dst2, dst3, dst4, dst5, dst6};
       if (v2) begin
         inp_r <= inp_q;

@@ -4,7 +4,12 @@
 // The request that is offered is in registers, and the one behind it is known: the first of them comes
 // from the task's fields, all others from the state.
 module vta_requests #(
-    parameter int AW = 50
+    parameter int AW = 50,
+    // of an entry in DRAM, in bytes, by format: its logarithm
+    parameter int LOG_0 = 0,
+    parameter int LOG_1 = 0,
+    parameter int LOG_2 = 0,
+    parameter int LOG_3 = 0
 ) (
     input  logic          clk,
     input  logic          rst,
@@ -17,7 +22,7 @@ module vta_requests #(
     input  logic [23:0]   xstride,
     input  logic [23:0]   ystride,
     input  logic [23:0]   zstride,
-    input  logic [4:0]    log_width,  // of an entry in DRAM, in bytes
+    input  logic [1:0]    format,
     output logic          valid,
     output logic          last,
     output logic [AW-1:0] address,
@@ -33,11 +38,20 @@ module vta_requests #(
   localparam int LEFT = NW + WIDEST > LOG_BURST ? NW + WIDEST : LOG_BURST + 1;
   localparam int BURST = LOG_BURST + 1;
 
+  function automatic logic [AW-1:0] bytes_of(input logic [AW-1:0] entries, input logic [1:0] kind);
+    case (kind)
+      2'd0: bytes_of = entries << LOG_0;
+      2'd1: bytes_of = entries << LOG_1;
+      2'd2: bytes_of = entries << LOG_2;
+      default: bytes_of = entries << LOG_3;
+    endcase
+  endfunction
+
   // What a task keeps.
   logic [NW-1:0] nx, ny;
   logic [AW-1:0] dx, dy, dz;
   logic [LEFT-1:0] run;
-  logic [4:0] lw;
+  logic [1:0] kind;
   logic one_run;
   // Where the request behind the one that is offered begins, with entry, row and plane around it, what
   // is left of its run, and of entries, rows and planes with this one.
@@ -49,31 +63,40 @@ module vta_requests #(
   logic [NW-1:0] t_nx, t_ny, t_cx, t_cy, t_cz;
   logic [AW-1:0] t_dx, t_dy, t_dz, t_at, t_column, t_row, t_plane;
   logic [LEFT-1:0] t_run, t_left, first_run;
-  logic [4:0] t_lw;
   logic t_one_run;
   assign t_one_run = valid ? one_run : xstride == 24'd1;
-  assign t_lw = valid ? lw : log_width;
-  assign first_run = (xstride == 24'd1 ? LEFT'(x) : LEFT'(1)) << log_width;
+  assign first_run = LEFT'(bytes_of(xstride == 24'd1 ? AW'(x) : AW'(1), format));
   assign t_run = valid ? run : first_run;
   assign t_left = valid ? left : first_run;
   assign {t_nx, t_ny} = valid ? {nx, ny} : {x, y};
   assign {t_cx, t_cy, t_cz} = valid ? {cx, cy, cz} : {x, y, z};
-  assign t_dx = valid ? dx : AW'(xstride) << log_width;
-  assign t_dy = valid ? dy : AW'(ystride) << log_width;
-  assign t_dz = valid ? dz : AW'(zstride) << log_width;
+  assign t_dx = valid ? dx : bytes_of(AW'(xstride), format);
+  assign t_dy = valid ? dy : bytes_of(AW'(ystride), format);
+  assign t_dz = valid ? dz : bytes_of(AW'(zstride), format);
   assign t_at = valid ? at : AW'(offset);
   assign t_column = valid ? column : AW'(offset);
   assign t_row = valid ? row : AW'(offset);
   assign t_plane = valid ? plane : AW'(offset);
 
-  logic [BURST-1:0] room, bytes, span;  // up to the boundary; of this burst; with what is in front
+  logic [BURST-1:0] room, t_bytes, bytes;  // up to the boundary; of this burst; of the one offered
+  logic [BURST-1:0] t_span, span;  // from the first beat to the last byte
   logic ends, last_x, last_y, last_z;
-  logic [7:0] t_beats;
   assign room = BURST'(1 << LOG_BURST) - BURST'(t_at[LOG_BURST-1:0]);
   assign ends = t_left <= LEFT'(room);
-  assign bytes = ends ? t_left[BURST-1:0] : room;
-  assign span = bytes + BURST'(t_at[LOG_BUS-1:0]) - 1'b1;
-  assign t_beats = 8'(span >> LOG_BUS);
+  assign t_bytes = ends ? t_left[BURST-1:0] : room;
+  assign t_span = t_bytes + BURST'(t_at[LOG_BUS-1:0]) - 1'b1;
+  assign beats = 8'(span >> LOG_BUS);
+  logic [15:0] all_beats, all_bytes;
+  assign all_beats = 16'(beats) + 1'b1;
+  assign all_bytes = 16'(bytes);
+  always_comb begin
+    case (kind)
+      2'd0: words = LOG_0 >= LOG_BUS ? all_beats : all_bytes >> LOG_0;
+      2'd1: words = LOG_1 >= LOG_BUS ? all_beats : all_bytes >> LOG_1;
+      2'd2: words = LOG_2 >= LOG_BUS ? all_beats : all_bytes >> LOG_2;
+      default: words = LOG_3 >= LOG_BUS ? all_beats : all_bytes >> LOG_3;
+    endcase
+  end
   assign last_x = t_one_run || t_cx == NW'(1);
   assign last_y = t_cy == NW'(1);
   assign last_z = t_cz == NW'(1);
@@ -88,13 +111,13 @@ module vta_requests #(
       {nx, ny} <= {t_nx, t_ny};
       {dx, dy, dz} <= {t_dx, t_dy, t_dz};
       run <= t_run;
-      lw <= t_lw;
+      if (!valid) kind <= format;
       one_run <= t_one_run;
       last <= ends && last_x && last_y && last_z;
       address <= t_at;
-      stop <= t_at + AW'(bytes);
-      beats <= t_beats;
-      words <= t_lw >= 5'(LOG_BUS) ? 16'(t_beats) + 1'b1 : 16'(bytes) >> t_lw;
+      stop <= t_at + AW'(t_bytes);
+      bytes <= t_bytes;
+      span <= t_span;
       left <= ends ? t_run : t_left - LEFT'(room);
       if (!ends) begin
         at <= {t_at[AW-1:LOG_BURST] + 1'b1, {LOG_BURST{1'b0}}};

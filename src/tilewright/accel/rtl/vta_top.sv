@@ -69,14 +69,28 @@ module vta_top (
   assign s_bresp = 2'b00;
   assign s_rresp = 2'b00;
 
+  localparam int LB = vta_pkg::LOAD_BITS;
+  localparam int XB = vta_pkg::AUX_BITS;
+  localparam int GB = vta_pkg::GEMM_BITS;
+  localparam int UB = vta_pkg::ALU_BITS;
+  localparam int SB = vta_pkg::STORE_BITS;
+  localparam int LOG_QUEUE = vta_pkg::LOG_QUEUE_DEPTH;
+  logic [LB-1:0] load_word;
+  logic [XB-1:0] aux_word;
+  logic [GB-1:0] gemm_word;
+  logic [UB-1:0] alu_word;
+  logic [SB-1:0] store_word;
+
   // ---- registers, state, traps
   logic rst, start, soft_reset, is_done, trapped, halt;
   logic [31:0] timeout, tasks, idle_cycles, trap_task, status;
+  // buffers of the tasks that run, and of those at the heads of their queues
   logic [63:0] stream, load_address, aux_address, store_address;
+  logic [63:0] next_load_address, next_aux_address, next_store_address;
   logic [49:0] load_bytes, aux_bytes, store_bytes;
+  logic [49:0] next_load_bytes, next_aux_bytes, next_store_bytes;
   logic [4:0] buffers;
   logic [15:0] writable;
-  logic [3:0] load_base, aux_base, store_base;
   logic [63:0] cycles, gemm_steps, read_beats, write_beats;
   logic [7:0] trap_code;
   logic [4:0] faults;  // a trap in the next cycle: code, address, tokens, bus, time
@@ -94,9 +108,11 @@ module vta_top (
       .s_arvalid(s_arvalid), .s_arready(s_arready), .s_araddr(s_araddr), .s_rvalid(s_rvalid),
       .s_rready(s_rready), .s_rdata(s_rdata), .start(start), .reset(soft_reset),
       .timeout(timeout), .stream(stream), .tasks(tasks), .buffers(buffers), .writable(writable),
-      .base_a(load_base), .address_a(load_address), .bytes_a(load_bytes),
-      .base_b(aux_base), .address_b(aux_address), .bytes_b(aux_bytes),
-      .base_c(store_base), .address_c(store_address), .bytes_c(store_bytes),
+      .base_a(load_word[vta_pkg::LOAD_BASE_AT+:4]), .address_a(next_load_address),
+      .bytes_a(next_load_bytes), .base_b(aux_word[vta_pkg::AUX_BASE_AT+:4]),
+      .address_b(next_aux_address), .bytes_b(next_aux_bytes),
+      .base_c(store_word[vta_pkg::STORE_BASE_AT+:4]), .address_c(next_store_address),
+      .bytes_c(next_store_bytes),
       .status(status), .trap_task(trap_task),
       .counters({write_beats, read_beats, gemm_steps, cycles})
   );
@@ -114,17 +130,6 @@ module vta_top (
       .task_word(word), .trap(f_trap), .number(f_number)
   );
 
-  localparam int LB = vta_pkg::LOAD_BITS;
-  localparam int XB = vta_pkg::AUX_BITS;
-  localparam int GB = vta_pkg::GEMM_BITS;
-  localparam int UB = vta_pkg::ALU_BITS;
-  localparam int SB = vta_pkg::STORE_BITS;
-  localparam int LOG_QUEUE = vta_pkg::LOG_QUEUE_DEPTH;
-  logic [LB-1:0] load_word;
-  logic [XB-1:0] aux_word;
-  logic [GB-1:0] gemm_word;
-  logic [UB-1:0] alu_word;
-  logic [SB-1:0] store_word;
   logic [LOG_QUEUE:0] load_count, aux_count, gemm_count, alu_count, store_count;
   vta_fifo #(.BITS(LB), .LOG_DEPTH(LOG_QUEUE)) load_queue (
       .clk(clk), .rst(rst), .push(q_send[0]), .in(word[LB-1:0]), .pop(begins[0]),
@@ -220,33 +225,40 @@ module vta_top (
   logic [AW-1:0] l_address, l_stop, x_address, x_stop;
   logic [7:0] l_beats, x_beats;
   logic [15:0] l_words, x_words;
-  vta_requests #(.AW(AW)) load_requests (
+  vta_requests #(
+      .AW(AW), .LOG_0(vta_pkg::LOG_INP_BYTES), .LOG_1(vta_pkg::LOG_WGT_BYTES),
+      .LOG_2(vta_pkg::LOG_WGT_BYTES - 1), .LOG_3(vta_pkg::LOG_WGT_BYTES - 1)
+  ) load_requests (
       .clk(clk), .rst(rst), .start(begins[0]), .next(l_grant),
       .offset(load_word[vta_pkg::LOAD_OFFSET_AT+:32]), .x(load_word[vta_pkg::LOAD_X_AT+:NW]),
       .y(load_word[vta_pkg::LOAD_Y_AT+:NW]), .z(load_word[vta_pkg::LOAD_Z_AT+:NW]),
       .xstride(load_word[vta_pkg::LOAD_XSTRIDE_AT+:24]),
       .ystride(load_word[vta_pkg::LOAD_YSTRIDE_AT+:24]),
-      .zstride(load_word[vta_pkg::LOAD_ZSTRIDE_AT+:24]), .log_width(load_lw), .valid(l_valid),
+      .zstride(load_word[vta_pkg::LOAD_ZSTRIDE_AT+:24]), .format(load_word[vta_pkg::LOAD_FMT_AT+:2]), .valid(l_valid),
       .last(l_last), .address(l_address), .stop(l_stop), .beats(l_beats), .words(l_words)
   );
-  vta_requests #(.AW(AW)) aux_requests (
+  vta_requests #(
+      .AW(AW), .LOG_0(vta_pkg::LOG_ACC_BYTES), .LOG_1(vta_pkg::LOG_OUT_BYTES), .LOG_2(3),
+      .LOG_3(vta_pkg::LOG_OUT_BYTES)
+  ) aux_requests (
       .clk(clk), .rst(rst), .start(begins[1]), .next(x_grant),
       .offset(aux_word[vta_pkg::AUX_OFFSET_AT+:32]), .x(aux_word[vta_pkg::AUX_X_AT+:NW]),
       .y(aux_word[vta_pkg::AUX_Y_AT+:NW]), .z(aux_word[vta_pkg::AUX_Z_AT+:NW]),
       .xstride(aux_word[vta_pkg::AUX_XSTRIDE_AT+:24]),
       .ystride(aux_word[vta_pkg::AUX_YSTRIDE_AT+:24]),
-      .zstride(aux_word[vta_pkg::AUX_ZSTRIDE_AT+:24]), .log_width(aux_lw), .valid(x_valid),
+      .zstride(aux_word[vta_pkg::AUX_ZSTRIDE_AT+:24]), .format(aux_word[vta_pkg::AUX_FMT_AT+:2]), .valid(x_valid),
       .last(x_last), .address(x_address), .stop(x_stop), .beats(x_beats), .words(x_words)
   );
   always_ff @(posedge clk) begin
     if (begins[0]) begin
-      load_base <= load_word[vta_pkg::LOAD_BASE_AT+:4];
+      {load_address, load_bytes} <= {next_load_address, next_load_bytes};
       load_width <= load_lw;
     end
     if (begins[1]) begin
-      aux_base <= aux_word[vta_pkg::AUX_BASE_AT+:4];
+      {aux_address, aux_bytes} <= {next_aux_address, next_aux_bytes};
       aux_width <= aux_lw;
     end
+    if (begins[4]) {store_address, store_bytes} <= {next_store_address, next_store_bytes};
   end
 
   // One request a cycle: fetch before aux before load. One that waits for the bus stays.
@@ -334,14 +346,14 @@ module vta_top (
   logic l_full, l_write, l_pad, l_last_word, l_begins_row;
   logic [1:0] l_fmt;
   logic [EX-1:0] l_place;
-  logic [15:0] l_word, l_per_entry;
+  logic [15:0] l_word, l_end;
   logic [31:0] l_value;
-  assign l_per_entry = l_fmt == 2'd0 ? 16'(IL) : l_fmt == 2'd1 ? 16'(GL) : 16'(W4_WORDS);
+  assign l_end = l_fmt == 2'd0 ? 16'(IL - 1) : l_fmt == 2'd1 ? 16'(GL - 1) : 16'(W4_WORDS - 1);
   vta_writer load_writer (
       .clk(clk), .rst(rst), .halt(halt), .push(begins[0]), .task_word(load_word), .full(l_full),
       .in_valid(m_rvalid && o_valid && o_unit == 2'd0), .in_ready(l_ready), .write(l_write),
       .is_pad(l_pad), .is_last_word(l_last_word), .begins_row(l_begins_row), .fmt(l_fmt),
-      .place(l_place), .word(l_word), .value(l_value), .words_per_entry(l_per_entry),
+      .place(l_place), .word(l_word), .value(l_value), .last_word(l_end),
       .done(ends[0]), .done_push(pushes[4:0])
   );
   assign ready[0] = !l_valid && !l_full;
@@ -382,16 +394,16 @@ module vta_top (
   logic x_full, x_write, x_pad, x_last_word, x_begins_row, aux_we, uop_we;
   logic [1:0] x_fmt;
   logic [EX-1:0] x_place;
-  logic [15:0] x_word, x_per_entry;
+  logic [15:0] x_word, x_end;
   logic [31:0] x_value;
   logic [AB-1:0] aux_wdata;
   logic [AAW-1:0] aux_waddr;
-  assign x_per_entry = x_fmt == 2'd0 ? 16'(CL) : x_fmt == 2'd2 ? 16'd1 : 16'(A8_WORDS);
+  assign x_end = x_fmt == 2'd0 ? 16'(CL - 1) : x_fmt == 2'd2 ? 16'd0 : 16'(A8_WORDS - 1);
   vta_writer aux_writer (
       .clk(clk), .rst(rst), .halt(halt), .push(begins[1]), .task_word(aux_word), .full(x_full),
       .in_valid(m_rvalid && o_valid && o_unit == 2'd1), .in_ready(x_ready), .write(x_write),
       .is_pad(x_pad), .is_last_word(x_last_word), .begins_row(x_begins_row), .fmt(x_fmt),
-      .place(x_place), .word(x_word), .value(x_value), .words_per_entry(x_per_entry),
+      .place(x_place), .word(x_word), .value(x_value), .last_word(x_end),
       .done(ends[1]), .done_push(pushes[9:5])
   );
   assign ready[1] = !x_valid && !x_full;
@@ -463,7 +475,7 @@ module vta_top (
       .clk(clk), .rst(rst), .halt(halt), .start(begins[4]), .task_word(store_word),
       .is_finish(store_is_finish), .ready(ready[4]), .owned(store_own), .done(ends[4]),
       .done_finish(store_finish), .done_push(pushes[24:20]), .trap(store_trap),
-      .base(store_base), .base_address(store_address), .base_bytes(store_bytes),
+      .base_address(store_address), .base_bytes(store_bytes),
       .out_re(s_out_re), .out_raddr(s_out_raddr), .out_rdata(out_rdata), .acc_re(s_acc_re),
       .acc_raddr(s_acc_raddr), .acc_rdata(s_acc_rdata), .awvalid(m_awvalid),
       .awready(m_awready), .awaddr(m_awaddr), .awlen(m_awlen), .wvalid(m_wvalid),

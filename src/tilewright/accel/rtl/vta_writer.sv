@@ -20,7 +20,7 @@ module vta_writer (
     output logic [vta_pkg::EXTENT_BITS:0] place,
     output logic [15:0] word,
     output logic [31:0] value,
-    input  logic [15:0] words_per_entry,  // of `fmt`
+    input  logic [15:0] last_word,  // of an entry of `fmt`
     // it ends in the next cycle
     output logic        done,
     output logic [4:0]  done_push
@@ -77,7 +77,7 @@ module vta_writer (
   assign on_data = active && !is_empty && !is_pad;
   assign in_ready = on_data && !halt;
   assign write = active && !is_empty && !halt && (is_pad || in_valid);
-  assign is_last_word = is_pad || word + 1'b1 == words_per_entry;
+  assign is_last_word = is_pad || word == last_word;
   assign entry_done = write && is_last_word;
 
   always_ff @(posedge clk) begin
