@@ -1,13 +1,13 @@
 // The vector unit: acc[dst] = fn(acc[src], acc[aux]), and requantization into `out` or back.
 //
 // Stages: 0 loops, microcode is read; 1 addresses; 2 operands are read, a cycle for every operand in
-// the same bank; 3 they come, requantization adds the bias; 4 products, and the function, written at
-// once; requantization goes on: 5 sum of the products and rounding, 6 shift, 7 zero point and limits,
-// written. What is written back into `acc` (`rescale`) is written late: the next task waits for it.
-// What a step writes while another reads it, or in the cycle after that, is forwarded.
+// the same bank; 3 they come, requantization adds the bias; 4 products, and the function, written
+// at once; requantization goes on: 5 sum of the products and rounding, 6 shift, 7 zero point and
+// limits, written. What is written back into `acc` (`rescale`) is written late: the next task waits
+// for it. What a step writes while another reads it, or in the cycle after that, is forwarded.
 //
-// A lane has four multipliers, for bytes of the operands of `mac`, or for halves of the 32-bit numbers
-// of requantization.
+// A lane has four multipliers, for bytes of the operands of `mac`, or for halves of the 32-bit
+// numbers of requantization.
 module vta_alu (
     input  logic        clk,
     input  logic        rst,
@@ -315,8 +315,8 @@ module vta_alu (
             shift6 <= shift5;
           end
           if (exec6) begin
-            scaled7 <= scaled6[63:9] == '0 || scaled6[63:9] == '1 ? scaled6[9:0]
-                                                                  : {scaled6[63], {9{!scaled6[63]}}};
+            scaled7 <= scaled6[63:9] == '0 || scaled6[63:9] == '1
+                       ? scaled6[9:0] : {scaled6[63], {9{!scaled6[63]}}};
           end
         end
       end

@@ -1,5 +1,5 @@
-// A short queue whose head can be seen. The head has a register of its own: what looks at it does not
-// wait for the memory behind.
+// A short queue whose head can be seen. The head has a register of its own: what looks at it does
+// not wait for the memory behind.
 module vta_fifo #(
     parameter int BITS = 8,
     parameter int LOG_DEPTH = 2

@@ -1,8 +1,8 @@
 // The requests of a transfer: rows, cut into bursts. `valid` from the cycle after `start`; every
 // `next` goes on. Addresses are bytes from the beginning of the buffer.
 //
-// The request that is offered is in registers, and the one behind it is known: the first of them comes
-// from the task's fields, all others from the state.
+// The request that is offered is in registers, and the one behind it is known: the first of them
+// comes from the task's fields, all others from the state.
 module vta_requests #(
     parameter int AW = 50,
     // of an entry in DRAM, in bytes, by format: its logarithm
@@ -19,6 +19,7 @@ module vta_requests #(
     input  logic [vta_pkg::EXTENT_BITS-1:0] x,
     input  logic [vta_pkg::EXTENT_BITS-1:0] y,
     input  logic [vta_pkg::EXTENT_BITS-1:0] z,
+    input  logic          is_run,  // xstride is 1: a row is one run of bytes
     input  logic [23:0]   xstride,
     input  logic [23:0]   ystride,
     input  logic [23:0]   zstride,
@@ -53,8 +54,8 @@ module vta_requests #(
   logic [LEFT-1:0] run;
   logic [1:0] kind;
   logic one_run;
-  // Where the request behind the one that is offered begins, with entry, row and plane around it, what
-  // is left of its run, and of entries, rows and planes with this one.
+  // Where the request behind the one that is offered begins, with entry, row and plane around it,
+  // what is left of its run, and of entries, rows and planes with this one.
   logic [AW-1:0] at, column, row, plane;
   logic [LEFT-1:0] left;
   logic [NW-1:0] cx, cy, cz;
@@ -64,8 +65,8 @@ module vta_requests #(
   logic [AW-1:0] t_dx, t_dy, t_dz, t_at, t_column, t_row, t_plane;
   logic [LEFT-1:0] t_run, t_left, first_run;
   logic t_one_run;
-  assign t_one_run = valid ? one_run : xstride == 24'd1;
-  assign first_run = LEFT'(bytes_of(xstride == 24'd1 ? AW'(x) : AW'(1), format));
+  assign t_one_run = valid ? one_run : is_run;
+  assign first_run = LEFT'(bytes_of(is_run ? AW'(x) : AW'(1), format));
   assign t_run = valid ? run : first_run;
   assign t_left = valid ? left : first_run;
   assign {t_nx, t_ny} = valid ? {nx, ny} : {x, y};

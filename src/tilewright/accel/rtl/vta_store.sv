@@ -5,6 +5,7 @@ module vta_store (
     input  logic        halt,
     input  logic        start,
     input  logic [vta_pkg::STORE_BITS-1:0] task_word,
+    input  logic        is_run,  // rows of neighbours
     input  logic        is_finish,
     output logic        ready,
     output logic [3:0]  owned,
@@ -63,6 +64,7 @@ module vta_store (
       .clk(clk), .rst(rst), .start(start && !is_finish), .next(r_next),
       .offset(task_word[vta_pkg::STORE_OFFSET_AT+:32]), .x(task_word[vta_pkg::STORE_X_AT+:NW]),
       .y(task_word[vta_pkg::STORE_Y_AT+:NW]), .z(task_word[vta_pkg::STORE_Z_AT+:NW]),
+      .is_run(is_run),
       .xstride(task_word[vta_pkg::STORE_XSTRIDE_AT+:24]),
       .ystride(task_word[vta_pkg::STORE_YSTRIDE_AT+:24]),
       .zstride(task_word[vta_pkg::STORE_ZSTRIDE_AT+:24]),
@@ -132,7 +134,8 @@ module vta_store (
   localparam logic [15:0] ACC_WORDS = LOG_ACC > LOG_BUS ? 16'(1 << (LOG_ACC - LOG_BUS)) : 16'd1;
   assign entry_ends = word + 1'b1 == (is_acc ? ACC_WORDS : OUT_WORDS);
   logic [LOG_BUS:0] byte_next;
-  assign byte_next = {1'b0, byte_at} + (is_acc ? (LOG_BUS + 1)'(1 << LOG_ACC) : (LOG_BUS + 1)'(1 << LOG_OUT));
+  assign byte_next = {1'b0, byte_at} +
+                     (is_acc ? (LOG_BUS + 1)'(1 << LOG_ACC) : (LOG_BUS + 1)'(1 << LOG_OUT));
   assign beat_ends = !is_narrow || byte_next[LOG_BUS] || words_left == 16'd1;
   assign wvalid = state == DATA && beat_ends;
   assign step = state == DATA && (!beat_ends || wready);

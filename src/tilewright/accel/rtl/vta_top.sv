@@ -131,21 +131,24 @@ module vta_top (
   );
 
   logic [LOG_QUEUE:0] load_count, aux_count, gemm_count, alu_count, store_count;
-  vta_fifo #(.BITS(LB), .LOG_DEPTH(LOG_QUEUE)) load_queue (
-      .clk(clk), .rst(rst), .push(q_send[0]), .in(word[LB-1:0]), .pop(begins[0]),
-      .head(load_word), .valid(q_valid[0]), .count(load_count));
-  vta_fifo #(.BITS(XB), .LOG_DEPTH(LOG_QUEUE)) aux_queue (
-      .clk(clk), .rst(rst), .push(q_send[1]), .in(word[XB-1:0]), .pop(begins[1]),
-      .head(aux_word), .valid(q_valid[1]), .count(aux_count));
+  // Rows of neighbours are runs of bytes: told here, since much depends on it when a task begins.
+  logic is_run, load_is_run, aux_is_run, store_is_run;
+  assign is_run = word[vta_pkg::LOAD_XSTRIDE_AT+:24] == 24'd1;
+  vta_fifo #(.BITS(LB + 1), .LOG_DEPTH(LOG_QUEUE)) load_queue (
+      .clk(clk), .rst(rst), .push(q_send[0]), .in({is_run, word[LB-1:0]}), .pop(begins[0]),
+      .head({load_is_run, load_word}), .valid(q_valid[0]), .count(load_count));
+  vta_fifo #(.BITS(XB + 1), .LOG_DEPTH(LOG_QUEUE)) aux_queue (
+      .clk(clk), .rst(rst), .push(q_send[1]), .in({is_run, word[XB-1:0]}), .pop(begins[1]),
+      .head({aux_is_run, aux_word}), .valid(q_valid[1]), .count(aux_count));
   vta_fifo #(.BITS(GB), .LOG_DEPTH(LOG_QUEUE)) gemm_queue (
       .clk(clk), .rst(rst), .push(q_send[2]), .in(word[GB-1:0]), .pop(begins[2]),
       .head(gemm_word), .valid(q_valid[2]), .count(gemm_count));
   vta_fifo #(.BITS(UB), .LOG_DEPTH(LOG_QUEUE)) alu_queue (
       .clk(clk), .rst(rst), .push(q_send[3]), .in(word[UB-1:0]), .pop(begins[3]),
       .head(alu_word), .valid(q_valid[3]), .count(alu_count));
-  vta_fifo #(.BITS(SB), .LOG_DEPTH(LOG_QUEUE)) store_queue (
-      .clk(clk), .rst(rst), .push(q_send[4]), .in(word[SB-1:0]), .pop(begins[4]),
-      .head(store_word), .valid(q_valid[4]), .count(store_count));
+  vta_fifo #(.BITS(SB + 1), .LOG_DEPTH(LOG_QUEUE)) store_queue (
+      .clk(clk), .rst(rst), .push(q_send[4]), .in({is_run, word[SB-1:0]}), .pop(begins[4]),
+      .head({store_is_run, store_word}), .valid(q_valid[4]), .count(store_count));
   assign q_full = {store_count[LOG_QUEUE], alu_count[LOG_QUEUE], gemm_count[LOG_QUEUE],
                    aux_count[LOG_QUEUE], load_count[LOG_QUEUE]};
 
@@ -173,28 +176,32 @@ module vta_top (
     end
   endgenerate
 
-  logic gemm_en, alu_en, store_is_finish;
+  // GEMM goes before ALU, ALU before store; what they have in common is known before one begins.
+  logic gemm_stalls, alu_stalls, store_is_finish, gemm_can, alu_can, store_can;
   logic [3:0] gemm_own, alu_own, store_own, gemm_banks, alu_banks, store_banks;
-  logic [3:0] taken_by_alu, taken_by_store;
+  logic alu_meets_gemm, store_meets_gemm, store_meets_alu;
   assign store_is_finish = store_word[2:0] == 3'(vta_pkg::OP_FINISH);
   assign gemm_banks = gemm_word[vta_pkg::GEMM_BANKS_AT+:4];
   assign alu_banks = alu_word[vta_pkg::ALU_BANKS_AT+:4];
   assign store_banks = store_is_finish || !store_word[vta_pkg::STORE_FMT_AT] ? '0 :
                        store_word[vta_pkg::STORE_BANKS_AT+:4];
-  logic gemm_begins, alu_begins;
-  assign taken_by_alu = gemm_own | store_own | (gemm_begins ? gemm_banks : '0);
-  assign taken_by_store = gemm_own | alu_own | (gemm_begins ? gemm_banks : '0) |
-                          (alu_begins ? alu_banks : '0);
-  assign begins[0] = !halt && q_valid[0] && has_tokens[0] && ready[0];
-  assign begins[1] = !halt && q_valid[1] && has_tokens[1] && ready[1];
-  assign gemm_begins = !halt && q_valid[2] && has_tokens[2] && ready[2] && gemm_en &&
-                     (gemm_banks & (alu_own | store_own)) == '0;
-  assign alu_begins = !halt && q_valid[3] && has_tokens[3] && ready[3] && alu_en &&
-                     (alu_banks & taken_by_alu) == '0;
-  assign begins[2] = gemm_begins;
+  assign alu_meets_gemm = (alu_banks & gemm_banks) != '0;
+  assign store_meets_gemm = (store_banks & gemm_banks) != '0;
+  assign store_meets_alu = (store_banks & alu_banks) != '0;
+  assign gemm_can = running && q_valid[2] && has_tokens[2] && ready[2] && !gemm_stalls &&
+                    (gemm_banks & (alu_own | store_own)) == '0;
+  assign alu_can = running && q_valid[3] && has_tokens[3] && ready[3] && !alu_stalls &&
+                   (alu_banks & (gemm_own | store_own)) == '0;
+  assign store_can = running && q_valid[4] && has_tokens[4] && ready[4] &&
+                     (store_banks & (gemm_own | alu_own)) == '0;
+  logic alu_begins;
+  assign alu_begins = alu_can && !(gemm_can && alu_meets_gemm);
+  assign begins[0] = running && q_valid[0] && has_tokens[0] && ready[0];
+  assign begins[1] = running && q_valid[1] && has_tokens[1] && ready[1];
+  assign begins[2] = gemm_can;
   assign begins[3] = alu_begins;
-  assign begins[4] = !halt && q_valid[4] && has_tokens[4] && ready[4] &&
-                     (store_banks & taken_by_store) == '0;
+  assign begins[4] = store_can && !(gemm_can && store_meets_gemm) &&
+                     !(alu_begins && store_meets_alu);
 
   // ---- requests of load and aux
   function automatic logic [4:0] load_log(input logic [1:0] fmt);
@@ -232,9 +239,11 @@ module vta_top (
       .clk(clk), .rst(rst), .start(begins[0]), .next(l_grant),
       .offset(load_word[vta_pkg::LOAD_OFFSET_AT+:32]), .x(load_word[vta_pkg::LOAD_X_AT+:NW]),
       .y(load_word[vta_pkg::LOAD_Y_AT+:NW]), .z(load_word[vta_pkg::LOAD_Z_AT+:NW]),
+      .is_run(load_is_run),
       .xstride(load_word[vta_pkg::LOAD_XSTRIDE_AT+:24]),
       .ystride(load_word[vta_pkg::LOAD_YSTRIDE_AT+:24]),
-      .zstride(load_word[vta_pkg::LOAD_ZSTRIDE_AT+:24]), .format(load_word[vta_pkg::LOAD_FMT_AT+:2]), .valid(l_valid),
+      .zstride(load_word[vta_pkg::LOAD_ZSTRIDE_AT+:24]), .format(load_word[vta_pkg::LOAD_FMT_AT+:2]),
+      .valid(l_valid),
       .last(l_last), .address(l_address), .stop(l_stop), .beats(l_beats), .words(l_words)
   );
   vta_requests #(
@@ -244,9 +253,11 @@ module vta_top (
       .clk(clk), .rst(rst), .start(begins[1]), .next(x_grant),
       .offset(aux_word[vta_pkg::AUX_OFFSET_AT+:32]), .x(aux_word[vta_pkg::AUX_X_AT+:NW]),
       .y(aux_word[vta_pkg::AUX_Y_AT+:NW]), .z(aux_word[vta_pkg::AUX_Z_AT+:NW]),
+      .is_run(aux_is_run),
       .xstride(aux_word[vta_pkg::AUX_XSTRIDE_AT+:24]),
       .ystride(aux_word[vta_pkg::AUX_YSTRIDE_AT+:24]),
-      .zstride(aux_word[vta_pkg::AUX_ZSTRIDE_AT+:24]), .format(aux_word[vta_pkg::AUX_FMT_AT+:2]), .valid(x_valid),
+      .zstride(aux_word[vta_pkg::AUX_ZSTRIDE_AT+:24]), .format(aux_word[vta_pkg::AUX_FMT_AT+:2]),
+      .valid(x_valid),
       .last(x_last), .address(x_address), .stop(x_stop), .beats(x_beats), .words(x_words)
   );
   always_ff @(posedge clk) begin
@@ -442,8 +453,8 @@ module vta_top (
   // ---- GEMM, ALU, store and the accumulators
   logic [1:0] aux_bank;
   assign aux_bank = aux_waddr[AAW-1-:2];
-  assign gemm_en = !stopped && !(aux_we && gemm_own[aux_bank]);
-  assign alu_en = !stopped && !(aux_we && alu_own[aux_bank]);
+  assign gemm_stalls = aux_we && gemm_own[aux_bank];
+  assign alu_stalls = aux_we && alu_own[aux_bank];
 
   logic gemm_trap, alu_trap, store_trap, gemm_stepped, store_finish;
   logic g_re, g_we, u_we, s_acc_re, s_out_re, out_we;
@@ -454,7 +465,7 @@ module vta_top (
   logic [4*AB-1:0] u_rdata;
   logic [vta_pkg::OUT_BITS-1:0] out_wdata, out_rdata;
   vta_gemm gemm (
-      .clk(clk), .rst(rst), .en(gemm_en), .start(begins[2]), .task_word(gemm_word),
+      .clk(clk), .rst(rst), .en(!stopped && !gemm_stalls), .start(begins[2]), .task_word(gemm_word),
       .ready(ready[2]), .owned(gemm_own), .done(ends[2]), .done_push(pushes[14:10]),
       .trap(gemm_trap), .stepped(gemm_stepped), .uop_we(uop_we),
       .uop_waddr(x_place[vta_pkg::UOP_AW-1:0]), .uop_wdata(x_pad ? 64'd0 : r_data[63:0]),
@@ -464,7 +475,7 @@ module vta_top (
       .acc_waddr(g_waddr), .acc_wdata(g_wdata)
   );
   vta_alu alu (
-      .clk(clk), .rst(rst), .en(alu_en), .start(begins[3]), .task_word(alu_word),
+      .clk(clk), .rst(rst), .en(!stopped && !alu_stalls), .start(begins[3]), .task_word(alu_word),
       .ready(ready[3]), .owned(alu_own), .done(ends[3]), .done_push(pushes[19:15]),
       .trap(alu_trap), .uop_we(uop_we), .uop_waddr(x_place[vta_pkg::UOP_AW-1:0]),
       .uop_wdata(x_pad ? 64'd0 : r_data[63:0]), .acc_re(u_re), .acc_raddr(u_raddr),
@@ -473,7 +484,8 @@ module vta_top (
   );
   vta_store store (
       .clk(clk), .rst(rst), .halt(halt), .start(begins[4]), .task_word(store_word),
-      .is_finish(store_is_finish), .ready(ready[4]), .owned(store_own), .done(ends[4]),
+      .is_run(store_is_run), .is_finish(store_is_finish), .ready(ready[4]), .owned(store_own),
+      .done(ends[4]),
       .done_finish(store_finish), .done_push(pushes[24:20]), .trap(store_trap),
       .base_address(store_address), .base_bytes(store_bytes),
       .out_re(s_out_re), .out_raddr(s_out_raddr), .out_rdata(out_rdata), .acc_re(s_acc_re),
@@ -550,7 +562,8 @@ module vta_top (
         running <= 1'b0;
         trapped <= 1'b1;
         trap_task <= faults[0] ? f_number : '1;
-        trap_code <= faults[0] ? 8'd1 : faults[1] ? 8'd2 : faults[2] ? 8'd3 : faults[3] ? 8'd6 : 8'd4;
+        trap_code <= faults[0] ? 8'd1 : faults[1] ? 8'd2 : faults[2] ? 8'd3 : faults[3] ? 8'd6
+                                                                                   : 8'd4;
       end
     end
   end
