@@ -19,7 +19,8 @@ module vta_requests #(
     input  logic [vta_pkg::EXTENT_BITS-1:0] x,
     input  logic [vta_pkg::EXTENT_BITS-1:0] y,
     input  logic [vta_pkg::EXTENT_BITS-1:0] z,
-    input  logic          is_run,  // xstride is 1: a row is one run of bytes
+    input  logic          is_run,  // xstride is 1: a row is one run of bytes, not an entry
+    input  logic [vta_pkg::RUN_BITS-1:0] run_bytes,
     input  logic [23:0]   xstride,
     input  logic [23:0]   ystride,
     input  logic [23:0]   zstride,
@@ -34,9 +35,7 @@ module vta_requests #(
   localparam int NW = vta_pkg::EXTENT_BITS;
   localparam int LOG_BUS = vta_pkg::LOG_BUS_BYTES;
   localparam int LOG_BURST = vta_pkg::LOG_BUS_BYTES + vta_pkg::LOG_BURST_BEATS;
-  localparam int WIDEST = vta_pkg::LOG_WGT_BYTES > vta_pkg::LOG_ACC_BYTES ? vta_pkg::LOG_WGT_BYTES
-                                                                          : vta_pkg::LOG_ACC_BYTES;
-  localparam int LEFT = NW + WIDEST > LOG_BURST ? NW + WIDEST : LOG_BURST + 1;
+  localparam int LEFT = vta_pkg::RUN_BITS;
   localparam int BURST = LOG_BURST + 1;
 
   function automatic logic [AW-1:0] bytes_of(input logic [AW-1:0] entries, input logic [1:0] kind);
@@ -63,12 +62,11 @@ module vta_requests #(
   // The same of the next request to be offered: of a task that begins, unless one is on its way.
   logic [NW-1:0] t_nx, t_ny, t_cx, t_cy, t_cz;
   logic [AW-1:0] t_dx, t_dy, t_dz, t_at, t_column, t_row, t_plane;
-  logic [LEFT-1:0] t_run, t_left, first_run;
+  logic [LEFT-1:0] t_run, t_left;
   logic t_one_run;
   assign t_one_run = valid ? one_run : is_run;
-  assign first_run = LEFT'(bytes_of(is_run ? AW'(x) : AW'(1), format));
-  assign t_run = valid ? run : first_run;
-  assign t_left = valid ? left : first_run;
+  assign t_run = valid ? run : run_bytes;
+  assign t_left = valid ? left : run_bytes;
   assign {t_nx, t_ny} = valid ? {nx, ny} : {x, y};
   assign {t_cx, t_cy, t_cz} = valid ? {cx, cy, cz} : {x, y, z};
   assign t_dx = valid ? dx : bytes_of(AW'(xstride), format);

@@ -6,6 +6,7 @@ module vta_store (
     input  logic        start,
     input  logic [vta_pkg::STORE_BITS-1:0] task_word,
     input  logic        is_run,  // rows of neighbours
+    input  logic [vta_pkg::RUN_BITS-1:0] run_bytes,  // of a row, or of an entry
     input  logic        is_finish,
     output logic        ready,
     output logic [3:0]  owned,
@@ -64,7 +65,7 @@ module vta_store (
       .clk(clk), .rst(rst), .start(start && !is_finish), .next(r_next),
       .offset(task_word[vta_pkg::STORE_OFFSET_AT+:32]), .x(task_word[vta_pkg::STORE_X_AT+:NW]),
       .y(task_word[vta_pkg::STORE_Y_AT+:NW]), .z(task_word[vta_pkg::STORE_Z_AT+:NW]),
-      .is_run(is_run),
+      .is_run(is_run), .run_bytes(run_bytes),
       .xstride(task_word[vta_pkg::STORE_XSTRIDE_AT+:24]),
       .ystride(task_word[vta_pkg::STORE_YSTRIDE_AT+:24]),
       .zstride(task_word[vta_pkg::STORE_ZSTRIDE_AT+:24]),

@@ -60,6 +60,7 @@ module vta_top (
   localparam int LOG_BUS = vta_pkg::LOG_BUS_BYTES;
   localparam int NW = vta_pkg::EXTENT_BITS;
   localparam int AAW = vta_pkg::ACC_AW;
+  localparam int RB = vta_pkg::RUN_BITS;
   localparam int AW = 50;
 
   assign m_arsize = 3'(LOG_BUS);
@@ -131,24 +132,48 @@ module vta_top (
   );
 
   logic [LOG_QUEUE:0] load_count, aux_count, gemm_count, alu_count, store_count;
-  // Rows of neighbours are runs of bytes: told here, since much depends on it when a task begins.
+  function automatic logic [4:0] load_log(input logic [1:0] fmt);
+    case (fmt)
+      2'd0: load_log = 5'(vta_pkg::LOG_INP_BYTES);
+      2'd1: load_log = 5'(vta_pkg::LOG_WGT_BYTES);
+      default: load_log = 5'(vta_pkg::LOG_WGT_BYTES - 1);
+    endcase
+  endfunction
+  function automatic logic [4:0] aux_log(input logic [1:0] fmt);
+    case (fmt)
+      2'd0: aux_log = 5'(vta_pkg::LOG_ACC_BYTES);
+      2'd2: aux_log = 5'd3;
+      default: aux_log = 5'(vta_pkg::LOG_OUT_BYTES);
+    endcase
+  endfunction
+  function automatic logic [4:0] store_log(input logic fmt);
+    store_log = fmt ? 5'(vta_pkg::LOG_ACC_BYTES) : 5'(vta_pkg::LOG_OUT_BYTES);
+  endfunction
+
+  // Rows of neighbours are runs of bytes. How many is told here, since much depends on it in the
+  // cycle in which a task begins.
   logic is_run, load_is_run, aux_is_run, store_is_run;
+  logic [RB-1:0] entries, load_run, aux_run, store_run;  // bytes
   assign is_run = word[vta_pkg::LOAD_XSTRIDE_AT+:24] == 24'd1;
-  vta_fifo #(.BITS(LB + 1), .LOG_DEPTH(LOG_QUEUE)) load_queue (
-      .clk(clk), .rst(rst), .push(q_send[0]), .in({is_run, word[LB-1:0]}), .pop(begins[0]),
-      .head({load_is_run, load_word}), .valid(q_valid[0]), .count(load_count));
-  vta_fifo #(.BITS(XB + 1), .LOG_DEPTH(LOG_QUEUE)) aux_queue (
-      .clk(clk), .rst(rst), .push(q_send[1]), .in({is_run, word[XB-1:0]}), .pop(begins[1]),
-      .head({aux_is_run, aux_word}), .valid(q_valid[1]), .count(aux_count));
+  assign entries = is_run ? RB'(word[vta_pkg::LOAD_X_AT+:NW]) : RB'(1);
+  vta_fifo #(.BITS(LB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) load_queue (
+      .clk(clk), .rst(rst), .push(q_send[0]),
+      .in({entries << load_log(word[vta_pkg::LOAD_FMT_AT+:2]), is_run, word[LB-1:0]}),
+      .pop(begins[0]), .head({load_run, load_is_run, load_word}), .valid(q_valid[0]), .count(load_count));
+  vta_fifo #(.BITS(XB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) aux_queue (
+      .clk(clk), .rst(rst), .push(q_send[1]),
+      .in({entries << aux_log(word[vta_pkg::AUX_FMT_AT+:2]), is_run, word[XB-1:0]}),
+      .pop(begins[1]), .head({aux_run, aux_is_run, aux_word}), .valid(q_valid[1]), .count(aux_count));
   vta_fifo #(.BITS(GB), .LOG_DEPTH(LOG_QUEUE)) gemm_queue (
       .clk(clk), .rst(rst), .push(q_send[2]), .in(word[GB-1:0]), .pop(begins[2]),
       .head(gemm_word), .valid(q_valid[2]), .count(gemm_count));
   vta_fifo #(.BITS(UB), .LOG_DEPTH(LOG_QUEUE)) alu_queue (
       .clk(clk), .rst(rst), .push(q_send[3]), .in(word[UB-1:0]), .pop(begins[3]),
       .head(alu_word), .valid(q_valid[3]), .count(alu_count));
-  vta_fifo #(.BITS(SB + 1), .LOG_DEPTH(LOG_QUEUE)) store_queue (
-      .clk(clk), .rst(rst), .push(q_send[4]), .in({is_run, word[SB-1:0]}), .pop(begins[4]),
-      .head({store_is_run, store_word}), .valid(q_valid[4]), .count(store_count));
+  vta_fifo #(.BITS(SB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) store_queue (
+      .clk(clk), .rst(rst), .push(q_send[4]),
+      .in({entries << store_log(word[vta_pkg::STORE_FMT_AT]), is_run, word[SB-1:0]}),
+      .pop(begins[4]), .head({store_run, store_is_run, store_word}), .valid(q_valid[4]), .count(store_count));
   assign q_full = {store_count[LOG_QUEUE], alu_count[LOG_QUEUE], gemm_count[LOG_QUEUE],
                    aux_count[LOG_QUEUE], load_count[LOG_QUEUE]};
 
@@ -204,20 +229,6 @@ module vta_top (
                      !(alu_begins && store_meets_alu);
 
   // ---- requests of load and aux
-  function automatic logic [4:0] load_log(input logic [1:0] fmt);
-    case (fmt)
-      2'd0: load_log = 5'(vta_pkg::LOG_INP_BYTES);
-      2'd1: load_log = 5'(vta_pkg::LOG_WGT_BYTES);
-      default: load_log = 5'(vta_pkg::LOG_WGT_BYTES - 1);
-    endcase
-  endfunction
-  function automatic logic [4:0] aux_log(input logic [1:0] fmt);
-    case (fmt)
-      2'd0: aux_log = 5'(vta_pkg::LOG_ACC_BYTES);
-      2'd2: aux_log = 5'd3;
-      default: aux_log = 5'(vta_pkg::LOG_OUT_BYTES);
-    endcase
-  endfunction
   function automatic logic [4:0] at_most_bus(input logic [4:0] log_width);
     at_most_bus = log_width < 5'(LOG_BUS) ? log_width : 5'(LOG_BUS);
   endfunction
@@ -239,7 +250,7 @@ module vta_top (
       .clk(clk), .rst(rst), .start(begins[0]), .next(l_grant),
       .offset(load_word[vta_pkg::LOAD_OFFSET_AT+:32]), .x(load_word[vta_pkg::LOAD_X_AT+:NW]),
       .y(load_word[vta_pkg::LOAD_Y_AT+:NW]), .z(load_word[vta_pkg::LOAD_Z_AT+:NW]),
-      .is_run(load_is_run),
+      .is_run(load_is_run), .run_bytes(load_run),
       .xstride(load_word[vta_pkg::LOAD_XSTRIDE_AT+:24]),
       .ystride(load_word[vta_pkg::LOAD_YSTRIDE_AT+:24]),
       .zstride(load_word[vta_pkg::LOAD_ZSTRIDE_AT+:24]), .format(load_word[vta_pkg::LOAD_FMT_AT+:2]),
@@ -253,7 +264,7 @@ module vta_top (
       .clk(clk), .rst(rst), .start(begins[1]), .next(x_grant),
       .offset(aux_word[vta_pkg::AUX_OFFSET_AT+:32]), .x(aux_word[vta_pkg::AUX_X_AT+:NW]),
       .y(aux_word[vta_pkg::AUX_Y_AT+:NW]), .z(aux_word[vta_pkg::AUX_Z_AT+:NW]),
-      .is_run(aux_is_run),
+      .is_run(aux_is_run), .run_bytes(aux_run),
       .xstride(aux_word[vta_pkg::AUX_XSTRIDE_AT+:24]),
       .ystride(aux_word[vta_pkg::AUX_YSTRIDE_AT+:24]),
       .zstride(aux_word[vta_pkg::AUX_ZSTRIDE_AT+:24]), .format(aux_word[vta_pkg::AUX_FMT_AT+:2]),
@@ -484,8 +495,8 @@ module vta_top (
   );
   vta_store store (
       .clk(clk), .rst(rst), .halt(halt), .start(begins[4]), .task_word(store_word),
-      .is_run(store_is_run), .is_finish(store_is_finish), .ready(ready[4]), .owned(store_own),
-      .done(ends[4]),
+      .is_run(store_is_run), .run_bytes(store_run), .is_finish(store_is_finish), .ready(ready[4]),
+      .owned(store_own), .done(ends[4]),
       .done_finish(store_finish), .done_push(pushes[24:20]), .trap(store_trap),
       .base_address(store_address), .base_bytes(store_bytes),
       .out_re(s_out_re), .out_raddr(s_out_raddr), .out_rdata(out_rdata), .acc_re(s_acc_re),
@@ -524,8 +535,7 @@ module vta_top (
       (begins[0] && is_odd(load_word[vta_pkg::LOAD_OFFSET_AT+:32], load_lw)) ||
       (begins[1] && is_odd(aux_word[vta_pkg::AUX_OFFSET_AT+:32], aux_lw)) ||
       (begins[4] && !store_is_finish && is_odd(store_word[vta_pkg::STORE_OFFSET_AT+:32],
-          store_word[vta_pkg::STORE_FMT_AT] ? 5'(vta_pkg::LOG_ACC_BYTES)
-                                            : 5'(vta_pkg::LOG_OUT_BYTES)));
+          store_log(store_word[vta_pkg::STORE_FMT_AT])));
   assign address_trap = bad_code || bad_offset || l_crosses || x_crosses || l_outside ||
                         x_outside || gemm_trap || alu_trap || store_trap;
   assign bus_trap = (m_rvalid && m_rready && m_rresp != 2'b00) ||
