@@ -4,7 +4,7 @@
                                [--known FILE]
 
 Designs are drawn at random: shapes of the array, taps, sizes of memories, widths of the bus; the
-default is the first. Every third of the others is what `accel/area.py` has its coefficients from, the rest it has not seen. `--synthesize`
+default is the last. Every third is what `accel/area.py` has its coefficients from, the rest it has not seen. `--synthesize`
 runs yosys on designs, so many at a time, and appends what it counts to a file, some minutes each
 (fewer without `--luts`); `--known` compares with such a file: the largest error of the model on
 designs that it was not fitted to, and coefficients fitted anew to the others.
@@ -36,10 +36,10 @@ SHAPES = (
 
 
 def designs() -> list[Geometry]:
-    """Small enough that yosys takes minutes, in no order, the default first."""
+    """Small enough that yosys takes minutes, in no order, the default last."""
     random = np.random.default_rng(0)
-    found = [Geometry()]
-    while len(found) <= DESIGNS:
+    found: list[Geometry] = []
+    while len(found) < DESIGNS:
         batch, block_in, block_out = SHAPES[int(random.integers(len(SHAPES)))]
         entry = Geometry(batch, block_in, block_out).entry_bytes()
         depths = {
@@ -51,7 +51,7 @@ def designs() -> list[Geometry]:
         made = Geometry(batch, block_in, block_out, bus_bits=bus, taps=taps, **sizes)
         if made not in found:
             found.append(made)
-    return found
+    return [*found, Geometry()]
 
 
 def synthesize_some(options: argparse.Namespace) -> None:
@@ -89,8 +89,8 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
     source = options.known or options.synthesize
     known = {row["target"]: row for row in rows_of(source)}
     every = designs()
-    fitted = [one for one in every[EVERY::EVERY] if key(one) in known]
-    unseen = [one for one in every if one not in every[EVERY::EVERY] and key(one) in known]
+    fitted = [one for one in every[::EVERY] if key(one) in known]
+    unseen = [one for one in every if one not in every[::EVERY] and key(one) in known]
     figures = [report.Figure("designs fitted to", float(len(fitted)), "")]
     figures.append(report.at_least("designs not fitted to", float(len(unseen)), "", 20))
     for name in RESOURCES:
