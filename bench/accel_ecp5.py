@@ -31,6 +31,24 @@ ROUTING = ("--router", "router2", "--timing-allow-fail")
 SMALL = "vta-rtl -geometry=1x4x4 -inp=2K -wgt=4K -acc=4K -uop=2K"
 
 
+def buffer_clock(module: dict[str, Any]) -> None:
+    """Puts the clock on the network for clocks, which a design without pins is not given."""
+    (clock,) = module["ports"]["clk"]["bits"]
+    connections = [one["connections"] for one in module["cells"].values()]
+    wires = (bit for one in connections for bits in one.values() for bit in bits)
+    wire = 1 + max(bit for bit in wires if isinstance(bit, int))
+    for one in connections:
+        for port, bits in one.items():
+            one[port] = [wire if bit == clock else bit for bit in bits]
+    module["cells"]["clock_buffer"] = {
+        "type": "DCCA",
+        "parameters": {},
+        "attributes": {},
+        "port_directions": {"CLKI": "input", "CE": "input", "CLKO": "output"},
+        "connections": {"CLKI": [clock], "CE": ["1"], "CLKO": [wire]},
+    }
+
+
 def longest_path(found: dict[str, Any]) -> str:
     """From where to where the longest path within a clock goes, and what it is made of."""
     inside = [one for one in found["critical_paths"] if "<async>" not in (one["from"], one["to"])]
@@ -52,10 +70,11 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
         sys.exit(f"pip install {ROUTER}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if options.netlist:
-            shutil.copy(options.netlist, folder / "top.json")
-        else:
+        if not options.netlist:
             run_yosys(geometry, folder, f"synth_ecp5 -top {TOP} -json top.json")
+        netlist = json.loads((options.netlist or folder / "top.json").read_text())
+        buffer_clock(netlist["modules"][TOP])
+        (folder / "top.json").write_text(json.dumps(netlist))
         given = ["--85k", "--package", "CABGA756", "--out-of-context", "--freq", f"{options.mhz}"]
         given += ["--speed", f"{options.speed}", "--seed", f"{options.seed}", *ROUTING]
         given += ["--json", "top.json", "--textcfg", "top.config", "--report", "report.json"]
