@@ -4,10 +4,10 @@
                                [--known FILE]
 
 Designs are drawn at random: shapes of the array, taps, sizes of memories, widths of the bus; the
-default is the last. Every third is what `accel/area.py` has its coefficients from, the rest it has not seen. `--synthesize`
-runs yosys on designs, so many at a time, and appends what it counts to a file, some minutes each
-(fewer without `--luts`); `--known` compares with such a file: the largest error of the model on
-designs that it was not fitted to, and coefficients fitted anew to the others.
+default is the last. Every third is what `accel/area.py` has its coefficients from, the rest it has
+not seen. `--synthesize` runs yosys on designs, so many at a time, and appends what it counts to a
+file, some minutes each (fewer without `--luts`); `--known` compares with such a file: the largest
+error of the model on designs that it was not fitted to, and coefficients fitted anew to the others.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ def longest_path(found: dict[str, Any]) -> str:
     for step in path:
         spent["routing" if step["type"] == "routing" else "logic"] += step["delay"]
     ends = f"{path[0]['from']['cell']} to {path[-1]['to']['cell']}"
-    return f"longest path: {ends}, {spent['logic']:.1f} ns of logic, {spent['routing']:.1f} of wires"
+    logic, wires = spent["logic"], spent["routing"]
+    return f"longest path: {ends}, {logic:.1f} ns of logic, {wires:.1f} of wires"
 
 
 def measure(options: argparse.Namespace) -> list[report.Figure]:
