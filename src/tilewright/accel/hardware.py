@@ -124,6 +124,10 @@ def _constants(g: Geometry) -> dict[str, int]:
         "LOG_ACC_BYTES": _log(ACC_BYTES * lanes),
         "LOG_OUT_BYTES": _log(lanes),
         "BANK_AW": _log(depth("acc", g) // ACC_BANKS),
+        # bytes of a row, or of a burst
+        "RUN_BITS": max(
+            bits["extent"] + max(_log(wgt), _log(ACC_BYTES * lanes)), _log(bus * BURST_BEATS) + 1
+        ),
     }
     for memory in MEMORIES:
         found[f"{memory.upper()}_DEPTH"] = depth(memory, g)

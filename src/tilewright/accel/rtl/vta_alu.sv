@@ -1,12 +1,13 @@
 // The vector unit: acc[dst] = fn(acc[src], acc[aux]), and requantization into `out` or back.
 //
-// Stages: 0 loops, microcode is read; 1 addresses, operands are read, a cycle for every operand in
-// the same bank; 2 the function, written at once; requantization goes on: 3 bias, 4 product, 5 half,
-// 6 shift, 7 zero point and limits, written. What is written back into `acc` (`rescale`) is written
-// late: the next task waits for it.
+// Stages: 0 loops, microcode is read; 1 addresses; 2 operands are read, a cycle for every operand in
+// the same bank; 3 they come, requantization adds the bias; 4 products, and the function, written
+// at once; requantization goes on: 5 sum of the products and rounding, 6 shift, 7 zero point and
+// limits, written. What is written back into `acc` (`rescale`) is written late: the next task waits
+// for it. What a step writes while another reads it, or in the cycle after that, is forwarded.
 //
-// A lane has four multipliers. `mac` multiplies bytes of its operands in stage 2, requantization
-// halves of 32-bit numbers in stage 4: the gap between tasks keeps these apart.
+// A lane has four multipliers, for bytes of the operands of `mac`, or for halves of the 32-bit
+// numbers of requantization.
 module vta_alu (
     input  logic        clk,
     input  logic        rst,
@@ -37,13 +38,15 @@ module vta_alu (
   localparam int AB = vta_pkg::ACC_BITS;
   localparam int AAW = vta_pkg::ACC_AW;
   localparam int BAW = vta_pkg::BANK_AW;
+  localparam int TAPS = vta_pkg::TAPS;
 
-  logic busy, last, null_step, next;
+  logic busy, last, null_step, next, advance;
   logic [vta_pkg::UOP_BITS-1:0] uop;
   logic [SW-1:0] dst, src, aux;
   logic [4:0] at_zero;
-  logic valid1, null1, last1, finish1;
-  assign next = busy && en && (!valid1 || finish1);
+  logic valid1, null1, last1, valid2, null2, last2, finish2;
+  assign advance = valid1 && (!valid2 || finish2);
+  assign next = busy && en && (!valid1 || !valid2 || finish2);
   vta_steps #(
       .SW(SW)
   ) steps (
@@ -51,8 +54,6 @@ module vta_alu (
       .fields(task_word[vta_pkg::ALU_UBEGIN_AT+:vta_pkg::STEPS_BITS]), .busy(busy), .last(last),
       .null_step(null_step), .uop(uop), .dst(dst), .src(src), .aux(aux), .at_zero(at_zero)
   );
-  logic [7:2] late;  // steps of a rescale on their way
-  assign ready = !busy && !valid1 && late == '0;
 
   logic [2:0] fn;
   logic imm;
@@ -77,6 +78,8 @@ module vta_alu (
   assign requant = fn == 3'(vta_pkg::ALU_REQUANT) || rescale;
   assign with_aux = !imm && !requant;
   assign with_dst = fn == 3'(vta_pkg::ALU_MAC);
+  logic [7:3] late;  // steps of a rescale on their way
+  assign ready = !busy && !valid1 && (!valid2 || (finish2 && !rescale)) && late == '0;
 
   // ---- stage 1
   logic [63:0] code;
@@ -86,39 +89,39 @@ module vta_alu (
       .clk(clk), .we(uop_we), .waddr(uop_waddr), .wdata(uop_wdata), .re(next),
       .raddr(uop[vta_pkg::UOP_AW-1:0]), .rdata(code)
   );
-  logic [SW-1:0] base_dst, base_src, base_aux, dst1, src1, aux1, last_aux, aux_most;
+  logic [SW-1:0] base_dst, base_src, base_aux, dst1, src1, aux1;
   assign dst1 = base_dst + SW'(code[vta_pkg::UOP_DST_AT+:vta_pkg::UOP_DST_BITS]);
   assign src1 = base_src + SW'(code[vta_pkg::UOP_SRC_AT+:vta_pkg::UOP_SRC_BITS]);
   assign aux1 = base_aux + SW'(code[vta_pkg::UOP_AUX_AT+:vta_pkg::UOP_AUX_BITS]);
-  assign aux_most = aux1 + (requant ? SW'(2) : '0);
 
+  // ---- stage 2
+  logic [AAW-1:0] at_src, at_aux, at_dst, read_aux_at;
+  logic is_outside, is_first, other_aux;  // other parameters than the step before has
   logic [1:0] phase;  // of reading parameters; 3: they are there
-  logic has_params;
   logic needs_params;
-  assign needs_params = requant && (!has_params || last_aux != aux1) && phase != 2'd3;
+  assign needs_params = other_aux && phase != 2'd3;
+  assign read_aux_at = at_aux + (requant ? AAW'(phase) : '0);
   logic read_src, read_aux, read_dst, had_src, had_aux, had_dst;
-  logic [AAW-1:0] at_src, at_aux, at_dst;
   logic [1:0] bank_src, bank_aux, bank_dst;
-  assign at_src = src1[AAW-1:0];
-  assign at_aux = aux1[AAW-1:0] + (requant ? AAW'(phase) : '0);
-  assign at_dst = dst1[AAW-1:0];
   assign bank_src = at_src[AAW-1:AAW-2];
-  assign bank_aux = at_aux[AAW-1:AAW-2];
+  assign bank_aux = read_aux_at[AAW-1:AAW-2];
   assign bank_dst = at_dst[AAW-1:AAW-2];
+  logic src_meets_aux, src_meets_dst, aux_meets_dst;  // of operands, never of parameters
+  assign src_meets_aux = bank_src == at_aux[AAW-1:AAW-2];
+  assign src_meets_dst = bank_src == bank_dst;
+  assign aux_meets_dst = at_aux[AAW-1:AAW-2] == bank_dst;
   logic works;  // a step that is no null step
-  assign works = valid1 && !null1;
+  assign works = valid2 && !null2;
   assign read_src = works && !needs_params && !had_src;
   assign read_aux = works && (needs_params ||
-                    (with_aux && !had_aux && !(read_src && bank_aux == bank_src)));
-  assign read_dst = works && with_dst && !had_dst && !(read_src && bank_dst == bank_src) &&
-                    !(read_aux && bank_dst == bank_aux);
-  assign finish1 = valid1 && (null1 || (!needs_params && (had_src || read_src) &&
-                   (!with_aux || had_aux || read_aux) && (!with_dst || had_dst || read_dst)));
-  logic in_range;
-  assign in_range = src1 < SW'(vta_pkg::ACC_DEPTH) && dst1 < SW'(vta_pkg::ACC_DEPTH) &&
-      (!(with_aux || requant) || aux_most < SW'(vta_pkg::ACC_DEPTH));
-  assign trap = works && (!in_range || (read_src && !banks[bank_src]) ||
-                (read_aux && !banks[bank_aux]) || ((!requant || rescale) && !banks[bank_dst]));
+                    (with_aux && !had_aux && !(!had_src && src_meets_aux)));
+  assign read_dst = works && with_dst && !had_dst && !(!had_src && src_meets_dst) &&
+                    !(read_aux && aux_meets_dst);
+  assign finish2 = valid2 && (null2 || (!needs_params && (!with_aux || had_aux || read_aux) &&
+                   (!with_dst || had_dst || read_dst)));
+  assign trap = works && (is_outside || (requant && at_aux[AAW-1:1] == '1) ||
+                (read_src && !banks[bank_src]) || (read_aux && !banks[bank_aux]) ||
+                ((!requant || rescale) && !banks[bank_dst]));
 
   genvar bank;
   generate
@@ -129,57 +132,61 @@ module vta_alu (
       assign by_dst = read_dst && bank_dst == 2'(bank);
       assign acc_re[bank] = en && (by_src || by_aux || by_dst);
       assign acc_raddr[bank*BAW+:BAW] = by_src ? at_src[BAW-1:0] :
-                                        by_aux ? at_aux[BAW-1:0] : at_dst[BAW-1:0];
+                                        by_aux ? read_aux_at[BAW-1:0] : at_dst[BAW-1:0];
     end
   endgenerate
 
-  // ---- stage 2
-  logic exec2, is_requant2, imm2;
-  logic [2:0] fn2;
-  logic [1:0] param2;
-  logic loads_param2, fresh_src, fresh_aux, fresh_dst;
-  logic [1:0] bank_src2, bank_aux2, bank_dst2;
-  logic [AAW-1:0] dst2;
-  logic [AB-1:0] held_src, held_aux, held_dst, value_src, value_aux, value_dst;
-  assign value_src = fresh_src ? acc_rdata[bank_src2*AB+:AB] : held_src;
-  assign value_aux = fresh_aux ? acc_rdata[bank_aux2*AB+:AB] : held_aux;
-  assign value_dst = fresh_dst ? acc_rdata[bank_dst2*AB+:AB] : held_dst;
-  logic [31:0] value2;
+  // ---- stage 3: operands come, or from the step in front, which writes them now
+  logic exec3, is_requant3, imm3, writes3;
+  logic [2:0] fn3, fn4;
+  logic [1:0] param3;
+  logic loads_param3, fresh_src, fresh_aux, fresh_dst, hits_src, hits_aux, hits_dst;
+  logic [1:0] bank_src3, bank_aux3, bank_dst3;
+  logic [31:0] value3;
+  logic [AB-1:0] value_src, value_aux, value_dst;
+  assign value_src = acc_rdata[bank_src3*AB+:AB];
+  assign value_aux = acc_rdata[bank_aux3*AB+:AB];
+  assign value_dst = acc_rdata[bank_dst3*AB+:AB];
+  assign writes3 = exec3 && !is_requant3;
 
-  // ---- stages 3 to 7, of requantization
-  logic exec3, exec4, exec5, exec6, exec7;
+  // ---- stages 4 to 7
+  logic exec4, exec5, exec6, exec7, is_requant4;
   logic [AAW-1:0] dst3, dst4, dst5, dst6, dst7;
-  logic [7:2] ends;
-  logic [4:0] push2, push3, push4, push5, push6, push7;
-  logic [3:0] own2, own3, own4, own5, own6, own7;
-  logic [23:0] limits2, limits3, limits4, limits5, limits6, limits7;  // zero, low, high
-  assign acc_we = en && ((exec2 && !is_requant2) || (exec7 && late[7]));
-  assign acc_waddr = late[7] ? dst7 : dst2;
+  logic [7:3] ends;
+  logic [4:0] push3, push4, push5, push6, push7;
+  logic [3:0] own3, own4, own5, own6, behind;  // all of 3 to 7
+  logic [23:0] limits3, limits4, limits5, limits6, limits7;  // zero, low, high
+  assign acc_we = en && ((exec4 && !is_requant4) || (exec7 && late[7]));
+  assign acc_waddr = late[7] ? dst7 : dst4;
   assign out_we = exec7 && !late[7] && en;
   assign out_waddr = dst7;
-  assign owned = (busy || valid1 ? banks : '0) | own2 | own3 | own4 | own5 | own6 | own7;
+  assign owned = (busy || valid1 || valid2 ? banks : '0) | behind;
   assign done = ends[7] && en;
   assign done_push = push7;
 
   always_ff @(posedge clk) begin
     if (rst) begin
-      valid1 <= 1'b0;
-      {exec2, exec3, exec4, exec5, exec6, exec7} <= '0;
+      {valid1, valid2} <= '0;
+      {exec3, exec4, exec5, exec6, exec7} <= '0;
       ends <= '0;
       late <= '0;
-      loads_param2 <= 1'b0;
-      {own2, own3, own4, own5, own6, own7} <= '0;
+      loads_param3 <= 1'b0;
+      {own3, own4, own5, own6, behind} <= '0;
     end else if (en) begin
       if (next) valid1 <= 1'b1;
-      else if (finish1) valid1 <= 1'b0;
-      exec2 <= finish1 && !null1;
-      loads_param2 <= works && needs_params;
-      exec3 <= exec2 && is_requant2;
-      {exec4, exec5, exec6, exec7} <= {exec3, exec4, exec5, exec6};
-      ends <= {ends[6:2], finish1 && last1};
-      late <= {late[6:2], valid1 && rescale};
-      own2 <= valid1 ? banks : '0;
-      {own3, own4, own5, own6, own7} <= {own2, own3, own4, own5, own6};
+      else if (advance) valid1 <= 1'b0;
+      if (advance) valid2 <= 1'b1;
+      else if (finish2) valid2 <= 1'b0;
+      exec3 <= finish2 && !null2;
+      loads_param3 <= works && needs_params;
+      exec4 <= exec3;
+      exec5 <= exec4 && is_requant4;
+      {exec6, exec7} <= {exec5, exec6};
+      ends <= {ends[6:3], finish2 && last2};
+      late <= {late[6:3], valid2 && rescale};
+      own3 <= valid2 ? banks : '0;
+      {own4, own5, own6} <= {own3, own4, own5};
+      behind <= (valid2 ? banks : '0) | own3 | own4 | own5 | own6;
     end
     if (en) begin
       if (next) begin
@@ -189,53 +196,63 @@ module vta_alu (
         null1 <= null_step;
         last1 <= last;
       end
-      if (start) has_params <= 1'b0;
-      if (next || start) phase <= 2'd0;
-      else if (works && needs_params) phase <= phase + 1'b1;
-      if (works && needs_params && phase == 2'd2) begin
-        has_params <= 1'b1;
-        last_aux <= aux1;
+      if (start) is_first <= 1'b1;
+      else if (advance) is_first <= 1'b0;
+      if (advance) begin
+        at_src <= src1[AAW-1:0];
+        at_aux <= aux1[AAW-1:0];
+        at_dst <= dst1[AAW-1:0];
+        is_outside <= src1 >= SW'(vta_pkg::ACC_DEPTH) || dst1 >= SW'(vta_pkg::ACC_DEPTH) ||
+                      ((with_aux || requant) && aux1 >= SW'(vta_pkg::ACC_DEPTH));
+        other_aux <= requant && (is_first || aux1[AAW-1:0] != at_aux);
+        null2 <= null1;
+        last2 <= last1;
+        phase <= 2'd0;
+      end else if (works && needs_params) begin
+        phase <= phase + 1'b1;
       end
-      had_src <= !finish1 && (had_src || read_src) && valid1;
-      had_aux <= !finish1 && !requant && (had_aux || read_aux) && valid1;
-      had_dst <= !finish1 && (had_dst || read_dst) && valid1;
+      had_src <= !finish2 && (had_src || read_src) && valid2;
+      had_aux <= !finish2 && !requant && (had_aux || read_aux) && valid2;
+      had_dst <= !finish2 && (had_dst || read_dst) && valid2;
       fresh_src <= read_src;
       fresh_aux <= read_aux;
       fresh_dst <= read_dst;
-      bank_src2 <= bank_src;
-      bank_aux2 <= bank_aux;
-      bank_dst2 <= bank_dst;
-      param2 <= phase;
-      is_requant2 <= requant;
-      imm2 <= imm;
-      fn2 <= fn;
-      value2 <= value;
-      limits2 <= {zero, low, high};
-      dst2 <= at_dst;
-      push2 <= pushes;
-      {dst3, dst4, dst5, dst6, dst7} <= {dst2, dst3, dst4, dst5, dst6};
-      {push3, push4, push5, push6, push7} <= {push2, push3, push4, push5, push6};
-      {limits3, limits4, limits5, limits6, limits7} <=
-          {limits2, limits3, limits4, limits5, limits6};
-      if (fresh_src) held_src <= value_src;
-      if (fresh_aux) held_aux <= value_aux;
-      if (fresh_dst) held_dst <= value_dst;
+      hits_src <= writes3 && dst3 == at_src;
+      hits_aux <= writes3 && dst3 == at_aux;
+      hits_dst <= writes3 && dst3 == at_dst;
+      bank_src3 <= bank_src;
+      bank_aux3 <= bank_aux;
+      bank_dst3 <= bank_dst;
+      param3 <= phase;
+      is_requant3 <= requant;
+      imm3 <= imm;
+      fn3 <= fn;
+      value3 <= value;
+      limits3 <= {zero, low, high};
+      dst3 <= at_dst;
+      push3 <= pushes;
+      is_requant4 <= is_requant3;
+      fn4 <= fn3;
+      {dst4, dst5, dst6, dst7} <= {dst3, dst4, dst5, dst6};
+      {push4, push5, push6, push7} <= {push3, push4, push5, push6};
+      {limits4, limits5, limits6, limits7} <= {limits3, limits4, limits5, limits6};
     end
   end
 
   genvar lane;
   generate
     for (lane = 0; lane < LANES; lane = lane + 1) begin : g_lane
-      logic signed [31:0] a, b, old, made;
+      logic signed [31:0] a, b, old, made;  // stage 4
+      logic signed [31:0] a3, b3, bias, multiplier, total3;
       logic signed [17:0] product;
       logic [4:0] right, left;
-      assign a = value_src[lane*32+:32];
-      assign b = imm2 ? value2 : value_aux[lane*32+:32];
-      assign old = value_dst[lane*32+:32];
+      assign a3 = hits_src ? made : value_src[lane*32+:32];
+      assign b3 = imm3 ? value3 : hits_aux ? made : value_aux[lane*32+:32];
+      assign total3 = value_src[lane*32+:32] + bias;
       assign right = b[31:5] == '0 ? b[4:0] : 5'd31;
       assign left = b[31:5] == '1 && b[4:0] != '0 ? -b[4:0] : 5'd31;
       always_comb begin
-        case (fn2)
+        case (fn4)
           3'(vta_pkg::ALU_ADD): made = a + b;
           3'(vta_pkg::ALU_MAX): made = a > b ? a : b;
           3'(vta_pkg::ALU_MIN): made = a < b ? a : b;
@@ -245,59 +262,70 @@ module vta_alu (
         endcase
       end
 
-      // products
-      logic signed [31:0] bias, multiplier, src3, total4;
+      // products, of low and high halves in requantization
       logic [4*34-1:0] products;
+      logic [31:0] p_ll, p_hh;
+      logic signed [33:0] p_lh, p_hl;
       genvar t;
       for (t = 0; t < 4; t = t + 1) begin : g_product
         logic signed [16:0] x, y;
-        always_comb begin
-          x = t < vta_pkg::TAPS ? 17'($signed(a[t*8+:8])) : '0;
-          y = 17'($signed(b[t*8+:8]));
-          if (exec4) begin
-            x = t < 2 ? {1'b0, total4[15:0]} : 17'($signed(total4[31:16]));
-            y = t % 2 == 0 ? {1'b0, multiplier[15:0]} : 17'($signed(multiplier[31:16]));
-          end
+        logic signed [16:0] half_x, half_y;
+        assign half_x = t < 2 ? {1'b0, total3[15:0]} : 17'($signed(total3[31:16]));
+        assign half_y = t % 2 == 0 ? {1'b0, multiplier[15:0]} : 17'($signed(multiplier[31:16]));
+        always_ff @(posedge clk) begin
+          if (en && fresh_src) x <= t < TAPS && !is_requant3 ? 17'($signed(a3[t*8+:8])) : half_x;
+          if (en && (fresh_aux || (fresh_src && (imm3 || is_requant3))))
+            y <= t < TAPS && !is_requant3 ? 17'($signed(b3[t*8+:8])) : half_y;
         end
         assign products[t*34+:34] = x * y;
       end
-      logic signed [33:0] p_ll, p_lh, p_hl, p_hh;  // of low and high halves
-      assign {p_hh, p_hl, p_lh, p_ll} = products;
-      assign product = 18'(p_ll) + 18'(p_lh) + 18'(p_hl) + 18'(p_hh);
+      always_comb begin
+        integer tap;
+        product = '0;
+        for (tap = 0; tap < TAPS; tap = tap + 1) product = product + products[tap*34+:18];
+      end
 
       // requantization
-      logic [5:0] shift, shift5, shift6;
-      logic signed [63:0] product5, rounded6, scaled7;
-      logic signed [63:0] moved;
-      logic signed [7:0] zero7, low7, high7;
-      assign {zero7, low7, high7} = limits7;
+      logic [5:0] shift, shift4, shift5, shift6;
+      logic signed [63:0] half5, outer5, rounded6, scaled6;
+      logic signed [34:0] inner5;
+      logic signed [9:0] scaled7;  // at the ends of its range, where it is beyond them
+      assign half5 = shift5 == '0 ? 64'sd0 : 64'sd1 <<< (shift5 - 1'b1);
+      assign outer5 = {p_hh, p_ll};
+      assign inner5 = 35'(p_lh) + 35'(p_hl);
+      assign scaled6 = rounded6 >>> shift6;
       always_ff @(posedge clk) begin
         if (en) begin
-          if (loads_param2) begin
-            if (param2 == 2'd0) bias <= value_aux[lane*32+:32];
-            if (param2 == 2'd1) multiplier <= value_aux[lane*32+:32];
-            if (param2 == 2'd2) shift <= value_aux[lane*32+:6];
+          if (loads_param3) begin
+            if (param3 == 2'd0) bias <= value_aux[lane*32+:32];
+            if (param3 == 2'd1) multiplier <= value_aux[lane*32+:32];
+            if (param3 == 2'd2) shift <= value_aux[lane*32+:6];
           end
-          if (exec2) src3 <= a;
-          if (exec3) total4 <= src3 + bias;
+          if (fresh_src) a <= a3;
+          if (fresh_aux || (fresh_src && imm3)) b <= b3;
+          if (fresh_dst) old <= hits_dst ? made : value_dst[lane*32+:32];
+          if (exec3) shift4 <= shift;
           if (exec4) begin
-            product5 <= (64'(p_hh) <<< 32) + ((64'(p_lh) + 64'(p_hl)) <<< 16) + 64'(p_ll);
-            shift5 <= shift;
+            {p_hl, p_lh} <= products[34+:68];
+            {p_hh, p_ll} <= {products[102+:32], products[0+:32]};
+            shift5 <= shift4;
           end
           if (exec5) begin
-            rounded6 <= product5 + (shift5 == '0 ? 64'sd0 : 64'sd1 <<< (shift5 - 1'b1));
+            rounded6 <= (outer5 + half5) + (64'(inner5) <<< 16);
             shift6 <= shift5;
           end
-          if (exec6) scaled7 <= rounded6 >>> shift6;
+          if (exec6) begin
+            scaled7 <= scaled6[63:9] == '0 || scaled6[63:9] == '1
+                       ? scaled6[9:0] : {scaled6[63], {9{!scaled6[63]}}};
+          end
         end
       end
-      assign moved = scaled7 + 64'(zero7);
-      logic signed [7:0] limited;
-      always_comb begin
-        limited = moved[7:0];
-        if (moved < 64'(low7)) limited = low7;
-        if ((moved < 64'(low7) ? 64'(low7) : moved) > 64'(high7)) limited = high7;
-      end
+      logic signed [10:0] moved, raised;
+      logic signed [7:0] zero7, low7, high7, limited;
+      assign {zero7, low7, high7} = limits7;
+      assign moved = 11'(scaled7) + 11'(zero7);
+      assign raised = moved < 11'(low7) ? 11'(low7) : moved;
+      assign limited = raised > 11'(high7) ? high7 : raised[7:0];
       assign out_wdata[lane*8+:8] = limited;
       assign acc_wdata[lane*32+:32] = late[7] ? 32'(limited) : made;
     end

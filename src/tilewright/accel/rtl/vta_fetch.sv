@@ -26,22 +26,28 @@ module vta_fetch (
   localparam int LOG_CHUNK = vta_pkg::LOG_BURST_BEATS - LOG_PER_WORD;
   localparam int CHUNK = 1 << LOG_CHUNK;
 
-  logic [WB-1:0] mem[0:2*CHUNK-1];
-  logic [31:0] asked, arrived, sent, left;
+  logic [31:0] asked, left, sent, behind;  // left: to be asked for; behind: sent + 1
+  logic [LOG_CHUNK+1:0] ahead;  // instructions that are asked for and not sent
   logic [WB-vta_pkg::BUS_BITS-1:0] part;  // of the word that comes
-  logic [WB-1:0] whole;
+  logic [WB-1:0] whole, word;
   logic [LOG_PER_WORD-1:0] beat;
+  logic is_whole, arrived;
+  logic [LOG_CHUNK+1:0] waiting;
   assign whole = {in_data, part};
+  assign is_whole = in_valid && beat == LOG_PER_WORD'(PER_WORD - 1);
+  vta_fifo #(
+      .BITS(WB), .LOG_DEPTH(LOG_CHUNK + 1)
+  ) words (
+      .clk(clk), .rst(rst), .push(is_whole), .in(whole), .pop(send != '0), .head(word),
+      .valid(arrived), .count(waiting)
+  );
 
-  assign left = tasks - asked;
-  assign req_valid = running && left != '0 && asked - sent <= 32'(CHUNK);
+  assign req_valid = running && left != '0 && ahead <= (LOG_CHUNK + 2)'(CHUNK);
   assign req_at = asked;
-  logic [31:0] count;
-  assign count = left < 32'(CHUNK) ? left : 32'(CHUNK);
-  assign req_beats = 8'((count << LOG_PER_WORD) - 1'b1);
+  logic [LOG_CHUNK+1:0] count;
+  assign count = left < 32'(CHUNK) ? left[LOG_CHUNK+1:0] : (LOG_CHUNK + 2)'(CHUNK);
+  assign req_beats = 8'((32'(count) << LOG_PER_WORD) - 1'b1);
 
-  logic [WB-1:0] word;
-  assign word = mem[sent[LOG_CHUNK:0]];
   assign task_word = word[vta_pkg::TASK_BITS-1:0];
   assign number = sent;
   logic have, is_last, good, is_transfer;
@@ -49,8 +55,8 @@ module vta_fetch (
   logic [4:0] to;
   logic [3:0] base;
   logic [4:0] tokens;
-  assign have = running && arrived != sent;
-  assign is_last = sent + 1'b1 == tasks;
+  assign have = running && arrived;
+  assign is_last = behind == tasks;
   assign op = word[2:0];
   assign is_transfer = op == 3'(vta_pkg::OP_LOAD) || op == 3'(vta_pkg::OP_AUX) ||
                        op == 3'(vta_pkg::OP_STORE);
@@ -97,20 +103,25 @@ module vta_fetch (
   assign send = have && good ? to & ~full : '0;
 
   always_ff @(posedge clk) begin
-    if (in_valid) begin
-      part <= whole[WB-1:vta_pkg::BUS_BITS];
-      if (beat == LOG_PER_WORD'(PER_WORD - 1)) mem[arrived[LOG_CHUNK:0]] <= whole;
-    end
+    if (in_valid) part <= whole[WB-1:vta_pkg::BUS_BITS];
     if (rst) begin
-      {asked, arrived, sent} <= '0;
+      {asked, sent} <= '0;
+      behind <= 32'd1;
+      ahead <= '0;
       beat <= '0;
     end else begin
-      if (req_taken) asked <= asked + count;
-      if (in_valid) begin
-        beat <= beat + 1'b1;
-        if (beat == LOG_PER_WORD'(PER_WORD - 1)) arrived <= arrived + 1'b1;
+      if (req_taken) asked <= asked + 32'(count);
+      if (!running) left <= tasks;
+      else if (req_taken) left <= left - 32'(count);
+      if (in_valid) beat <= beat + 1'b1;
+      if (send != '0) begin
+        sent <= behind;
+        behind <= behind + 1'b1;
       end
-      if (send != '0) sent <= sent + 1'b1;
+      ahead <= ahead + (req_taken ? count : '0) - (LOG_CHUNK + 2)'(send != '0);
     end
   end
+
+  logic unused;
+  assign unused = &{1'b0, waiting};
 endmodule

@@ -1,7 +1,8 @@
 // The GEMM unit: acc[dst] += inp[src] * transpose(wgt[aux]), a step a cycle.
 //
 // Stages: 0 loops, microcode is read; 1 addresses, operands are read; 2 they come; 3 products;
-// 4, 5 sums; 6 the accumulator is read; 7 it is added to and written.
+// 4, 5 sums; 5 the accumulator is read, 6 it comes, 7 it is added to and written. What a step writes
+// while another reads it, or in the cycle after that, is forwarded.
 module vta_gemm (
     input  logic        clk,
     input  logic        rst,
@@ -69,10 +70,10 @@ module vta_gemm (
 
   // What travels with a step: 1 to 7.
   logic v1, v2, v3, v4, v5, v6, v7;
-  logic first1, first2, first3, first4, first5, first6, first7;
+  logic first1, first2, first3, first4, first5, first6;
   logic [7:1] ends;  // the last step of a task
   logic [4:0] push1, push2, push3, push4, push5, push6, push7;
-  logic [3:0] own1, own2, own3, own4, own5, own6, own7;
+  logic [3:0] own1, own2, own3, own4, own5, own6, behind;  // all of 1 to 7
   logic [AAW-1:0] dst2, dst3, dst4, dst5, dst6, dst7;
   logic [SW-1:0] base_dst, base_src, base_aux;
   logic [63:0] code;
@@ -89,8 +90,8 @@ module vta_gemm (
   assign aux_1 = base_aux + SW'(code[vta_pkg::UOP_AUX_AT+:vta_pkg::UOP_AUX_BITS]);
   logic [1:0] bank_1;
   assign bank_1 = dst_1[AAW-1:AAW-2];
-  assign trap = v1 && (dst_1 >= SW'(vta_pkg::ACC_DEPTH) || src_1 >= SW'(vta_pkg::INP_DEPTH) ||
-                       aux_1 >= SW'(vta_pkg::WGT_DEPTH) || !own1[bank_1]);
+  logic outside2;
+  assign trap = v2 && outside2;
   assign stepped = v1 && en;
 
   logic [vta_pkg::INP_BITS-1:0] inp_q, inp_r;
@@ -172,17 +173,20 @@ module vta_gemm (
   endgenerate
 
   logic [BATCH*BOUT*TW-1:0] sums7;
+  logic [vta_pkg::ACC_BITS-1:0] acc7;
+  logic hits6;  // the step in front writes what this one has read
   always_ff @(posedge clk) begin
     if (rst) begin
       {v1, v2, v3, v4, v5, v6, v7} <= '0;
       ends <= '0;
-      {own1, own2, own3, own4, own5, own6, own7} <= '0;
+      {own1, own2, own3, own4, own5, own6, behind} <= '0;
     end else if (en) begin
       v1 <= busy && !null_step;
       {v2, v3, v4, v5, v6, v7} <= {v1, v2, v3, v4, v5, v6};
       ends <= {ends[6:1], busy && last};
       own1 <= busy ? banks : '0;
-      {own2, own3, own4, own5, own6, own7} <= {own1, own2, own3, own4, own5, own6};
+      {own2, own3, own4, own5, own6} <= {own1, own2, own3, own4, own5};
+      behind <= (busy ? banks : '0) | own1 | own2 | own3 | own4 | own5 | own6;
     end
     if (en) begin
       base_dst <= dst;
@@ -190,31 +194,36 @@ module vta_gemm (
       base_aux <= aux;
       first1 <= init && (at_zero & over) == over;
       push1 <= pushes;
-      {first2, first3, first4, first5, first6, first7} <=
-          {first1, first2, first3, first4, first5, first6};
+      {first2, first3, first4, first5, first6} <= {first1, first2, first3, first4, first5};
       {push2, push3, push4, push5, push6, push7} <= {push1, push2, push3, push4, push5, push6};
       dst2 <= dst_1[AAW-1:0];
+      outside2 <= dst_1 >= SW'(vta_pkg::ACC_DEPTH) || src_1 >= SW'(vta_pkg::INP_DEPTH) ||
+                  aux_1 >= SW'(vta_pkg::WGT_DEPTH) || !own1[bank_1];
       {dst3, dst4, dst5, dst6, dst7} <= {dst2, dst3, dst4, dst5, dst6};
       if (v2) begin
         inp_r <= inp_q;
         wgt_r <= wgt_q;
       end
-      if (v6) sums7 <= sums;
+      hits6 <= v6 && dst6 == dst5;
+      if (v6) begin
+        sums7 <= sums;
+        acc7 <= first6 ? '0 : hits6 ? acc_wdata : acc_rdata;
+      end
     end
   end
 
-  assign owned = (busy ? banks : '0) | own1 | own2 | own3 | own4 | own5 | own6 | own7;
+  assign owned = (busy ? banks : '0) | behind;
   assign done = ends[7] && en;
   assign done_push = push7;
-  assign acc_re = v6 && en;
-  assign acc_raddr = dst6;
+  assign acc_re = v5 && en;
+  assign acc_raddr = dst5;
   assign acc_we = v7 && en;
   assign acc_waddr = dst7;
   genvar lane;
   generate
     for (lane = 0; lane < BATCH * BOUT; lane = lane + 1) begin : g_add
-      assign acc_wdata[lane*32+:32] = (first7 ? '0 : acc_rdata[lane*32+:32]) +
-          {{(32 - TW) {sums7[lane*TW+TW-1]}}, sums7[lane*TW+:TW]};
+      assign acc_wdata[lane*32+:32] =
+          acc7[lane*32+:32] + {{(32 - TW) {sums7[lane*TW+TW-1]}}, sums7[lane*TW+:TW]};
     end
   endgenerate
 

@@ -5,6 +5,8 @@ module vta_store (
     input  logic        halt,
     input  logic        start,
     input  logic [vta_pkg::STORE_BITS-1:0] task_word,
+    input  logic        is_run,  // rows of neighbours
+    input  logic [vta_pkg::RUN_BITS-1:0] run_bytes,  // of a row, or of an entry
     input  logic        is_finish,
     output logic        ready,
     output logic [3:0]  owned,
@@ -12,8 +14,7 @@ module vta_store (
     output logic        done_finish,
     output logic [4:0]  done_push,
     output logic        trap,
-    // the buffer behind a base register
-    output logic [3:0]  base,
+    // the buffer behind the base register of the task
     input  logic [63:0] base_address,
     input  logic [49:0] base_bytes,
     // results
@@ -51,23 +52,24 @@ module vta_store (
   logic is_acc, finish, null_task;
   logic [4:0] pushes;
   logic [3:0] banks;
-  logic [4:0] log_width;
-  assign log_width = is_acc ? 5'(LOG_ACC) : 5'(LOG_OUT);
+  localparam logic OUT_IS_NARROW = LOG_OUT < LOG_BUS;  // than a beat
+  localparam logic ACC_IS_NARROW = LOG_ACC < LOG_BUS;
 
   logic r_valid, r_last, r_next;
   logic [AW-1:0] r_address, r_stop;
   logic [7:0] r_beats;
   logic [15:0] r_words;
   vta_requests #(
-      .AW(AW)
+      .AW(AW), .LOG_0(LOG_OUT), .LOG_1(LOG_ACC), .LOG_2(LOG_OUT), .LOG_3(LOG_ACC)
   ) requests (
       .clk(clk), .rst(rst), .start(start && !is_finish), .next(r_next),
       .offset(task_word[vta_pkg::STORE_OFFSET_AT+:32]), .x(task_word[vta_pkg::STORE_X_AT+:NW]),
       .y(task_word[vta_pkg::STORE_Y_AT+:NW]), .z(task_word[vta_pkg::STORE_Z_AT+:NW]),
+      .is_run(is_run), .run_bytes(run_bytes),
       .xstride(task_word[vta_pkg::STORE_XSTRIDE_AT+:24]),
       .ystride(task_word[vta_pkg::STORE_YSTRIDE_AT+:24]),
       .zstride(task_word[vta_pkg::STORE_ZSTRIDE_AT+:24]),
-      .log_width(task_word[vta_pkg::STORE_FMT_AT] ? 5'(LOG_ACC) : 5'(LOG_OUT)),
+      .format({1'b0, task_word[vta_pkg::STORE_FMT_AT]}),
       .valid(r_valid), .last(r_last), .address(r_address), .stop(r_stop), .beats(r_beats),
       .words(r_words)
   );
@@ -128,12 +130,13 @@ module vta_store (
   assign go = null_task ? room && !halt : awvalid && awready;
   assign r_next = pushed && !null_task;
 
-  assign is_narrow = log_width < 5'(LOG_BUS);
+  assign is_narrow = is_acc ? ACC_IS_NARROW : OUT_IS_NARROW;
   localparam logic [15:0] OUT_WORDS = LOG_OUT > LOG_BUS ? 16'(1 << (LOG_OUT - LOG_BUS)) : 16'd1;
   localparam logic [15:0] ACC_WORDS = LOG_ACC > LOG_BUS ? 16'(1 << (LOG_ACC - LOG_BUS)) : 16'd1;
   assign entry_ends = word + 1'b1 == (is_acc ? ACC_WORDS : OUT_WORDS);
   logic [LOG_BUS:0] byte_next;
-  assign byte_next = {1'b0, byte_at} + (LOG_BUS + 1)'(1 << log_width);
+  assign byte_next = {1'b0, byte_at} +
+                     (is_acc ? (LOG_BUS + 1)'(1 << LOG_ACC) : (LOG_BUS + 1)'(1 << LOG_OUT));
   assign beat_ends = !is_narrow || byte_next[LOG_BUS] || words_left == 16'd1;
   assign wvalid = state == DATA && beat_ends;
   assign step = state == DATA && (!beat_ends || wready);
@@ -151,14 +154,18 @@ module vta_store (
   assign acc_raddr = reads_at[AAW-1:0];
 
   // The word of an entry, in its place of the beat.
-  localparam int WIDE = vta_pkg::ACC_BITS > BB ? vta_pkg::ACC_BITS : BB;
-  logic [WIDE-1:0] entry;
-  logic [BB-1:0] shifted, now, kept;
+  localparam int OUT_WIDE = vta_pkg::OUT_BITS > BB ? vta_pkg::OUT_BITS : BB;
+  localparam int ACC_WIDE = vta_pkg::ACC_BITS > BB ? vta_pkg::ACC_BITS : BB;
+  localparam logic [BUS-1:0] OUT_STROBE = OUT_IS_NARROW ? BUS'((1 << (1 << LOG_OUT)) - 1) : '1;
+  localparam logic [BUS-1:0] ACC_STROBE = ACC_IS_NARROW ? BUS'((1 << (1 << LOG_ACC)) - 1) : '1;
+  logic [BB-1:0] out_word, acc_word, now, kept;
   logic [BUS-1:0] strobe, kept_strobe;
-  assign entry = is_acc ? WIDE'(acc_rdata) : WIDE'(out_rdata);
-  assign shifted = BB'(entry >> (32'(word) * BB));
-  assign now = is_narrow ? shifted << {byte_at, 3'd0} : shifted;
-  assign strobe = is_narrow ? ((BUS'(1) << (1 << log_width)) - 1'b1) << byte_at : '1;
+  assign out_word = BB'(OUT_WIDE'(out_rdata) >> (32'(word) * BB));
+  assign acc_word = BB'(ACC_WIDE'(acc_rdata) >> (32'(word) * BB));
+  assign now = is_acc ? (ACC_IS_NARROW ? acc_word << {byte_at, 3'd0} : acc_word)
+                      : (OUT_IS_NARROW ? out_word << {byte_at, 3'd0} : out_word);
+  assign strobe = is_acc ? (ACC_IS_NARROW ? ACC_STROBE << byte_at : '1)
+                         : (OUT_IS_NARROW ? OUT_STROBE << byte_at : '1);
   assign wdata = now | kept;
   assign wstrb = strobe | kept_strobe;
 
@@ -169,7 +176,6 @@ module vta_store (
       finish <= is_finish;
       pushes <= task_word[vta_pkg::STORE_PUSH_AT+:5];
       banks <= task_word[vta_pkg::STORE_BANKS_AT+:4];
-      base <= task_word[vta_pkg::STORE_BASE_AT+:4];
       place <= (EW + 1)'(task_word[vta_pkg::STORE_SRAM_AT+:EW]);
       word <= '0;
     end

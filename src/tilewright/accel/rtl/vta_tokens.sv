@@ -17,12 +17,20 @@ module vta_tokens (
         assign overflows[pair] = 1'b0;
       end else begin : g_counter
         logic [vta_pkg::TOKEN_BITS-1:0] count;
-        assign there[pair] = count != '0;
+        logic is_there;  // as long as `count` is not 0
+        assign there[pair] = is_there;
         assign overflows[pair] = give[pair] && !take[pair] && count == '1;
         always_ff @(posedge clk) begin
-          if (rst) count <= '0;
-          else if (give[pair] && !take[pair]) count <= count + 1'b1;
-          else if (take[pair] && !give[pair]) count <= count - 1'b1;
+          if (rst) begin
+            count <= '0;
+            is_there <= 1'b0;
+          end else if (give[pair] && !take[pair]) begin
+            count <= count + 1'b1;
+            is_there <= 1'b1;
+          end else if (take[pair] && !give[pair]) begin
+            count <= count - 1'b1;
+            is_there <= count != vta_pkg::TOKEN_BITS'(1);
+          end
         end
       end
     end

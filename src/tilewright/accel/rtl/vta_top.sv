@@ -60,6 +60,7 @@ module vta_top (
   localparam int LOG_BUS = vta_pkg::LOG_BUS_BYTES;
   localparam int NW = vta_pkg::EXTENT_BITS;
   localparam int AAW = vta_pkg::ACC_AW;
+  localparam int RB = vta_pkg::RUN_BITS;
   localparam int AW = 50;
 
   assign m_arsize = 3'(LOG_BUS);
@@ -68,47 +69,6 @@ module vta_top (
   assign m_awburst = 2'b01;
   assign s_bresp = 2'b00;
   assign s_rresp = 2'b00;
-
-  // ---- registers, state, traps
-  logic rst, start, soft_reset, is_done, trapped, halt;
-  logic [31:0] timeout, tasks, idle_cycles, trap_task, status;
-  logic [63:0] stream, load_address, aux_address, store_address;
-  logic [49:0] load_bytes, aux_bytes, store_bytes;
-  logic [4:0] buffers;
-  logic [15:0] writable;
-  logic [3:0] load_base, aux_base, store_base;
-  logic [63:0] cycles, gemm_steps, read_beats, write_beats;
-  logic [7:0] trap_code;
-  assign rst = !resetn || soft_reset;
-  assign halt = trapped || !running;
-  assign status = {16'd0, trap_code, 5'd0, trapped, is_done, running};
-  assign irq = is_done || trapped;
-  vta_registers registers (
-      .clk(clk), .rst(!resetn),
-      .s_awvalid(s_awvalid), .s_awready(s_awready), .s_awaddr(s_awaddr), .s_wvalid(s_wvalid),
-      .s_wready(s_wready), .s_wdata(s_wdata), .s_bvalid(s_bvalid), .s_bready(s_bready),
-      .s_arvalid(s_arvalid), .s_arready(s_arready), .s_araddr(s_araddr), .s_rvalid(s_rvalid),
-      .s_rready(s_rready), .s_rdata(s_rdata), .start(start), .reset(soft_reset),
-      .timeout(timeout), .stream(stream), .tasks(tasks), .buffers(buffers), .writable(writable),
-      .base_a(load_base), .address_a(load_address), .bytes_a(load_bytes),
-      .base_b(aux_base), .address_b(aux_address), .bytes_b(aux_bytes),
-      .base_c(store_base), .address_c(store_address), .bytes_c(store_bytes),
-      .status(status), .trap_task(trap_task),
-      .counters({write_beats, read_beats, gemm_steps, cycles})
-  );
-
-  // ---- fetch and queues
-  logic f_valid, f_taken, f_in, f_trap;
-  logic [31:0] f_at, f_number;
-  logic [7:0] f_beats;
-  logic [4:0] q_full, q_send, q_valid;
-  logic [vta_pkg::TASK_BITS-1:0] word;
-  vta_fetch fetch (
-      .clk(clk), .rst(rst), .running(running && !trapped), .tasks(tasks), .buffers(buffers),
-      .writable(writable), .req_valid(f_valid), .req_at(f_at), .req_beats(f_beats),
-      .req_taken(f_taken), .in_valid(f_in), .in_data(m_rdata), .full(q_full), .send(q_send),
-      .task_word(word), .trap(f_trap), .number(f_number)
-  );
 
   localparam int LB = vta_pkg::LOAD_BITS;
   localparam int XB = vta_pkg::AUX_BITS;
@@ -121,22 +81,99 @@ module vta_top (
   logic [GB-1:0] gemm_word;
   logic [UB-1:0] alu_word;
   logic [SB-1:0] store_word;
+
+  // ---- registers, state, traps
+  logic rst, start, soft_reset, is_done, trapped, halt;
+  logic [31:0] timeout, tasks, idle_cycles, trap_task, status;
+  // buffers of the tasks that run, and of those at the heads of their queues
+  logic [63:0] stream, load_address, aux_address, store_address;
+  logic [63:0] next_load_address, next_aux_address, next_store_address;
+  logic [49:0] load_bytes, aux_bytes, store_bytes;
+  logic [49:0] next_load_bytes, next_aux_bytes, next_store_bytes;
+  logic [4:0] buffers;
+  logic [15:0] writable;
+  logic [63:0] cycles, gemm_steps, read_beats, write_beats;
+  logic [7:0] trap_code;
+  logic [4:0] faults;  // a trap in the next cycle: code, address, tokens, bus, time
+  logic stopped, finished;
+  assign rst = !resetn || soft_reset;
+  assign stopped = trapped || faults != '0;
+  assign halt = stopped || !running;
+  assign finished = is_done && faults == '0;
+  assign status = {16'd0, trap_code, 5'd0, trapped, finished, running};
+  assign irq = finished || trapped;
+  vta_registers registers (
+      .clk(clk), .rst(!resetn),
+      .s_awvalid(s_awvalid), .s_awready(s_awready), .s_awaddr(s_awaddr), .s_wvalid(s_wvalid),
+      .s_wready(s_wready), .s_wdata(s_wdata), .s_bvalid(s_bvalid), .s_bready(s_bready),
+      .s_arvalid(s_arvalid), .s_arready(s_arready), .s_araddr(s_araddr), .s_rvalid(s_rvalid),
+      .s_rready(s_rready), .s_rdata(s_rdata), .start(start), .reset(soft_reset),
+      .timeout(timeout), .stream(stream), .tasks(tasks), .buffers(buffers), .writable(writable),
+      .base_a(load_word[vta_pkg::LOAD_BASE_AT+:4]), .address_a(next_load_address),
+      .bytes_a(next_load_bytes), .base_b(aux_word[vta_pkg::AUX_BASE_AT+:4]),
+      .address_b(next_aux_address), .bytes_b(next_aux_bytes),
+      .base_c(store_word[vta_pkg::STORE_BASE_AT+:4]), .address_c(next_store_address),
+      .bytes_c(next_store_bytes),
+      .status(status), .trap_task(trap_task),
+      .counters({write_beats, read_beats, gemm_steps, cycles})
+  );
+
+  // ---- fetch and queues
+  logic f_valid, f_taken, f_in, f_trap;
+  logic [31:0] f_at, f_number;
+  logic [7:0] f_beats;
+  logic [4:0] q_full, q_send, q_valid;
+  logic [vta_pkg::TASK_BITS-1:0] word;
+  vta_fetch fetch (
+      .clk(clk), .rst(rst), .running(!halt), .tasks(tasks), .buffers(buffers),
+      .writable(writable), .req_valid(f_valid), .req_at(f_at), .req_beats(f_beats),
+      .req_taken(f_taken), .in_valid(f_in), .in_data(m_rdata), .full(q_full), .send(q_send),
+      .task_word(word), .trap(f_trap), .number(f_number)
+  );
+
   logic [LOG_QUEUE:0] load_count, aux_count, gemm_count, alu_count, store_count;
-  vta_fifo #(.BITS(LB), .LOG_DEPTH(LOG_QUEUE)) load_queue (
-      .clk(clk), .rst(rst), .push(q_send[0]), .in(word[LB-1:0]), .pop(begins[0]),
-      .head(load_word), .valid(q_valid[0]), .count(load_count));
-  vta_fifo #(.BITS(XB), .LOG_DEPTH(LOG_QUEUE)) aux_queue (
-      .clk(clk), .rst(rst), .push(q_send[1]), .in(word[XB-1:0]), .pop(begins[1]),
-      .head(aux_word), .valid(q_valid[1]), .count(aux_count));
+  function automatic logic [4:0] load_log(input logic [1:0] fmt);
+    case (fmt)
+      2'd0: load_log = 5'(vta_pkg::LOG_INP_BYTES);
+      2'd1: load_log = 5'(vta_pkg::LOG_WGT_BYTES);
+      default: load_log = 5'(vta_pkg::LOG_WGT_BYTES - 1);
+    endcase
+  endfunction
+  function automatic logic [4:0] aux_log(input logic [1:0] fmt);
+    case (fmt)
+      2'd0: aux_log = 5'(vta_pkg::LOG_ACC_BYTES);
+      2'd2: aux_log = 5'd3;
+      default: aux_log = 5'(vta_pkg::LOG_OUT_BYTES);
+    endcase
+  endfunction
+  function automatic logic [4:0] store_log(input logic fmt);
+    store_log = fmt ? 5'(vta_pkg::LOG_ACC_BYTES) : 5'(vta_pkg::LOG_OUT_BYTES);
+  endfunction
+
+  // Rows of neighbours are runs of bytes. How many is told here, since much depends on it in the
+  // cycle in which a task begins.
+  logic is_run, load_is_run, aux_is_run, store_is_run;
+  logic [RB-1:0] entries, load_run, aux_run, store_run;  // bytes
+  assign is_run = word[vta_pkg::LOAD_XSTRIDE_AT+:24] == 24'd1;
+  assign entries = is_run ? RB'(word[vta_pkg::LOAD_X_AT+:NW]) : RB'(1);
+  vta_fifo #(.BITS(LB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) load_queue (
+      .clk(clk), .rst(rst), .push(q_send[0]),
+      .in({entries << load_log(word[vta_pkg::LOAD_FMT_AT+:2]), is_run, word[LB-1:0]}),
+      .pop(begins[0]), .head({load_run, load_is_run, load_word}), .valid(q_valid[0]), .count(load_count));
+  vta_fifo #(.BITS(XB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) aux_queue (
+      .clk(clk), .rst(rst), .push(q_send[1]),
+      .in({entries << aux_log(word[vta_pkg::AUX_FMT_AT+:2]), is_run, word[XB-1:0]}),
+      .pop(begins[1]), .head({aux_run, aux_is_run, aux_word}), .valid(q_valid[1]), .count(aux_count));
   vta_fifo #(.BITS(GB), .LOG_DEPTH(LOG_QUEUE)) gemm_queue (
       .clk(clk), .rst(rst), .push(q_send[2]), .in(word[GB-1:0]), .pop(begins[2]),
       .head(gemm_word), .valid(q_valid[2]), .count(gemm_count));
   vta_fifo #(.BITS(UB), .LOG_DEPTH(LOG_QUEUE)) alu_queue (
       .clk(clk), .rst(rst), .push(q_send[3]), .in(word[UB-1:0]), .pop(begins[3]),
       .head(alu_word), .valid(q_valid[3]), .count(alu_count));
-  vta_fifo #(.BITS(SB), .LOG_DEPTH(LOG_QUEUE)) store_queue (
-      .clk(clk), .rst(rst), .push(q_send[4]), .in(word[SB-1:0]), .pop(begins[4]),
-      .head(store_word), .valid(q_valid[4]), .count(store_count));
+  vta_fifo #(.BITS(SB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) store_queue (
+      .clk(clk), .rst(rst), .push(q_send[4]),
+      .in({entries << store_log(word[vta_pkg::STORE_FMT_AT]), is_run, word[SB-1:0]}),
+      .pop(begins[4]), .head({store_run, store_is_run, store_word}), .valid(q_valid[4]), .count(store_count));
   assign q_full = {store_count[LOG_QUEUE], alu_count[LOG_QUEUE], gemm_count[LOG_QUEUE],
                    aux_count[LOG_QUEUE], load_count[LOG_QUEUE]};
 
@@ -164,44 +201,34 @@ module vta_top (
     end
   endgenerate
 
-  logic gemm_en, alu_en, store_is_finish;
+  // GEMM goes before ALU, ALU before store; what they have in common is known before one begins.
+  logic gemm_stalls, alu_stalls, store_is_finish, gemm_can, alu_can, store_can;
   logic [3:0] gemm_own, alu_own, store_own, gemm_banks, alu_banks, store_banks;
-  logic [3:0] taken_by_alu, taken_by_store;
+  logic alu_meets_gemm, store_meets_gemm, store_meets_alu;
   assign store_is_finish = store_word[2:0] == 3'(vta_pkg::OP_FINISH);
   assign gemm_banks = gemm_word[vta_pkg::GEMM_BANKS_AT+:4];
   assign alu_banks = alu_word[vta_pkg::ALU_BANKS_AT+:4];
   assign store_banks = store_is_finish || !store_word[vta_pkg::STORE_FMT_AT] ? '0 :
                        store_word[vta_pkg::STORE_BANKS_AT+:4];
-  logic gemm_begins, alu_begins;
-  assign taken_by_alu = gemm_own | store_own | (gemm_begins ? gemm_banks : '0);
-  assign taken_by_store = gemm_own | alu_own | (gemm_begins ? gemm_banks : '0) |
-                          (alu_begins ? alu_banks : '0);
-  assign begins[0] = !halt && q_valid[0] && has_tokens[0] && ready[0];
-  assign begins[1] = !halt && q_valid[1] && has_tokens[1] && ready[1];
-  assign gemm_begins = !halt && q_valid[2] && has_tokens[2] && ready[2] && gemm_en &&
-                     (gemm_banks & (alu_own | store_own)) == '0;
-  assign alu_begins = !halt && q_valid[3] && has_tokens[3] && ready[3] && alu_en &&
-                     (alu_banks & taken_by_alu) == '0;
-  assign begins[2] = gemm_begins;
+  assign alu_meets_gemm = (alu_banks & gemm_banks) != '0;
+  assign store_meets_gemm = (store_banks & gemm_banks) != '0;
+  assign store_meets_alu = (store_banks & alu_banks) != '0;
+  assign gemm_can = running && q_valid[2] && has_tokens[2] && ready[2] && !gemm_stalls &&
+                    (gemm_banks & (alu_own | store_own)) == '0;
+  assign alu_can = running && q_valid[3] && has_tokens[3] && ready[3] && !alu_stalls &&
+                   (alu_banks & (gemm_own | store_own)) == '0;
+  assign store_can = running && q_valid[4] && has_tokens[4] && ready[4] &&
+                     (store_banks & (gemm_own | alu_own)) == '0;
+  logic alu_begins;
+  assign alu_begins = alu_can && !(gemm_can && alu_meets_gemm);
+  assign begins[0] = running && q_valid[0] && has_tokens[0] && ready[0];
+  assign begins[1] = running && q_valid[1] && has_tokens[1] && ready[1];
+  assign begins[2] = gemm_can;
   assign begins[3] = alu_begins;
-  assign begins[4] = !halt && q_valid[4] && has_tokens[4] && ready[4] &&
-                     (store_banks & taken_by_store) == '0;
+  assign begins[4] = store_can && !(gemm_can && store_meets_gemm) &&
+                     !(alu_begins && store_meets_alu);
 
   // ---- requests of load and aux
-  function automatic logic [4:0] load_log(input logic [1:0] fmt);
-    case (fmt)
-      2'd0: load_log = 5'(vta_pkg::LOG_INP_BYTES);
-      2'd1: load_log = 5'(vta_pkg::LOG_WGT_BYTES);
-      default: load_log = 5'(vta_pkg::LOG_WGT_BYTES - 1);
-    endcase
-  endfunction
-  function automatic logic [4:0] aux_log(input logic [1:0] fmt);
-    case (fmt)
-      2'd0: aux_log = 5'(vta_pkg::LOG_ACC_BYTES);
-      2'd2: aux_log = 5'd3;
-      default: aux_log = 5'(vta_pkg::LOG_OUT_BYTES);
-    endcase
-  endfunction
   function automatic logic [4:0] at_most_bus(input logic [4:0] log_width);
     at_most_bus = log_width < 5'(LOG_BUS) ? log_width : 5'(LOG_BUS);
   endfunction
@@ -216,33 +243,44 @@ module vta_top (
   logic [AW-1:0] l_address, l_stop, x_address, x_stop;
   logic [7:0] l_beats, x_beats;
   logic [15:0] l_words, x_words;
-  vta_requests #(.AW(AW)) load_requests (
+  vta_requests #(
+      .AW(AW), .LOG_0(vta_pkg::LOG_INP_BYTES), .LOG_1(vta_pkg::LOG_WGT_BYTES),
+      .LOG_2(vta_pkg::LOG_WGT_BYTES - 1), .LOG_3(vta_pkg::LOG_WGT_BYTES - 1)
+  ) load_requests (
       .clk(clk), .rst(rst), .start(begins[0]), .next(l_grant),
       .offset(load_word[vta_pkg::LOAD_OFFSET_AT+:32]), .x(load_word[vta_pkg::LOAD_X_AT+:NW]),
       .y(load_word[vta_pkg::LOAD_Y_AT+:NW]), .z(load_word[vta_pkg::LOAD_Z_AT+:NW]),
+      .is_run(load_is_run), .run_bytes(load_run),
       .xstride(load_word[vta_pkg::LOAD_XSTRIDE_AT+:24]),
       .ystride(load_word[vta_pkg::LOAD_YSTRIDE_AT+:24]),
-      .zstride(load_word[vta_pkg::LOAD_ZSTRIDE_AT+:24]), .log_width(load_lw), .valid(l_valid),
+      .zstride(load_word[vta_pkg::LOAD_ZSTRIDE_AT+:24]), .format(load_word[vta_pkg::LOAD_FMT_AT+:2]),
+      .valid(l_valid),
       .last(l_last), .address(l_address), .stop(l_stop), .beats(l_beats), .words(l_words)
   );
-  vta_requests #(.AW(AW)) aux_requests (
+  vta_requests #(
+      .AW(AW), .LOG_0(vta_pkg::LOG_ACC_BYTES), .LOG_1(vta_pkg::LOG_OUT_BYTES), .LOG_2(3),
+      .LOG_3(vta_pkg::LOG_OUT_BYTES)
+  ) aux_requests (
       .clk(clk), .rst(rst), .start(begins[1]), .next(x_grant),
       .offset(aux_word[vta_pkg::AUX_OFFSET_AT+:32]), .x(aux_word[vta_pkg::AUX_X_AT+:NW]),
       .y(aux_word[vta_pkg::AUX_Y_AT+:NW]), .z(aux_word[vta_pkg::AUX_Z_AT+:NW]),
+      .is_run(aux_is_run), .run_bytes(aux_run),
       .xstride(aux_word[vta_pkg::AUX_XSTRIDE_AT+:24]),
       .ystride(aux_word[vta_pkg::AUX_YSTRIDE_AT+:24]),
-      .zstride(aux_word[vta_pkg::AUX_ZSTRIDE_AT+:24]), .log_width(aux_lw), .valid(x_valid),
+      .zstride(aux_word[vta_pkg::AUX_ZSTRIDE_AT+:24]), .format(aux_word[vta_pkg::AUX_FMT_AT+:2]),
+      .valid(x_valid),
       .last(x_last), .address(x_address), .stop(x_stop), .beats(x_beats), .words(x_words)
   );
   always_ff @(posedge clk) begin
     if (begins[0]) begin
-      load_base <= load_word[vta_pkg::LOAD_BASE_AT+:4];
+      {load_address, load_bytes} <= {next_load_address, next_load_bytes};
       load_width <= load_lw;
     end
     if (begins[1]) begin
-      aux_base <= aux_word[vta_pkg::AUX_BASE_AT+:4];
+      {aux_address, aux_bytes} <= {next_aux_address, next_aux_bytes};
       aux_width <= aux_lw;
     end
+    if (begins[4]) {store_address, store_bytes} <= {next_store_address, next_store_bytes};
   end
 
   // One request a cycle: fetch before aux before load. One that waits for the bus stays.
@@ -330,14 +368,14 @@ module vta_top (
   logic l_full, l_write, l_pad, l_last_word, l_begins_row;
   logic [1:0] l_fmt;
   logic [EX-1:0] l_place;
-  logic [15:0] l_word, l_per_entry;
+  logic [15:0] l_word, l_end;
   logic [31:0] l_value;
-  assign l_per_entry = l_fmt == 2'd0 ? 16'(IL) : l_fmt == 2'd1 ? 16'(GL) : 16'(W4_WORDS);
+  assign l_end = l_fmt == 2'd0 ? 16'(IL - 1) : l_fmt == 2'd1 ? 16'(GL - 1) : 16'(W4_WORDS - 1);
   vta_writer load_writer (
       .clk(clk), .rst(rst), .halt(halt), .push(begins[0]), .task_word(load_word), .full(l_full),
       .in_valid(m_rvalid && o_valid && o_unit == 2'd0), .in_ready(l_ready), .write(l_write),
       .is_pad(l_pad), .is_last_word(l_last_word), .begins_row(l_begins_row), .fmt(l_fmt),
-      .place(l_place), .word(l_word), .value(l_value), .words_per_entry(l_per_entry),
+      .place(l_place), .word(l_word), .value(l_value), .last_word(l_end),
       .done(ends[0]), .done_push(pushes[4:0])
   );
   assign ready[0] = !l_valid && !l_full;
@@ -378,16 +416,16 @@ module vta_top (
   logic x_full, x_write, x_pad, x_last_word, x_begins_row, aux_we, uop_we;
   logic [1:0] x_fmt;
   logic [EX-1:0] x_place;
-  logic [15:0] x_word, x_per_entry;
+  logic [15:0] x_word, x_end;
   logic [31:0] x_value;
   logic [AB-1:0] aux_wdata;
   logic [AAW-1:0] aux_waddr;
-  assign x_per_entry = x_fmt == 2'd0 ? 16'(CL) : x_fmt == 2'd2 ? 16'd1 : 16'(A8_WORDS);
+  assign x_end = x_fmt == 2'd0 ? 16'(CL - 1) : x_fmt == 2'd2 ? 16'd0 : 16'(A8_WORDS - 1);
   vta_writer aux_writer (
       .clk(clk), .rst(rst), .halt(halt), .push(begins[1]), .task_word(aux_word), .full(x_full),
       .in_valid(m_rvalid && o_valid && o_unit == 2'd1), .in_ready(x_ready), .write(x_write),
       .is_pad(x_pad), .is_last_word(x_last_word), .begins_row(x_begins_row), .fmt(x_fmt),
-      .place(x_place), .word(x_word), .value(x_value), .words_per_entry(x_per_entry),
+      .place(x_place), .word(x_word), .value(x_value), .last_word(x_end),
       .done(ends[1]), .done_push(pushes[9:5])
   );
   assign ready[1] = !x_valid && !x_full;
@@ -426,8 +464,8 @@ module vta_top (
   // ---- GEMM, ALU, store and the accumulators
   logic [1:0] aux_bank;
   assign aux_bank = aux_waddr[AAW-1-:2];
-  assign gemm_en = !trapped && !(aux_we && gemm_own[aux_bank]);
-  assign alu_en = !trapped && !(aux_we && alu_own[aux_bank]);
+  assign gemm_stalls = aux_we && gemm_own[aux_bank];
+  assign alu_stalls = aux_we && alu_own[aux_bank];
 
   logic gemm_trap, alu_trap, store_trap, gemm_stepped, store_finish;
   logic g_re, g_we, u_we, s_acc_re, s_out_re, out_we;
@@ -438,7 +476,7 @@ module vta_top (
   logic [4*AB-1:0] u_rdata;
   logic [vta_pkg::OUT_BITS-1:0] out_wdata, out_rdata;
   vta_gemm gemm (
-      .clk(clk), .rst(rst), .en(gemm_en), .start(begins[2]), .task_word(gemm_word),
+      .clk(clk), .rst(rst), .en(!stopped && !gemm_stalls), .start(begins[2]), .task_word(gemm_word),
       .ready(ready[2]), .owned(gemm_own), .done(ends[2]), .done_push(pushes[14:10]),
       .trap(gemm_trap), .stepped(gemm_stepped), .uop_we(uop_we),
       .uop_waddr(x_place[vta_pkg::UOP_AW-1:0]), .uop_wdata(x_pad ? 64'd0 : r_data[63:0]),
@@ -448,7 +486,7 @@ module vta_top (
       .acc_waddr(g_waddr), .acc_wdata(g_wdata)
   );
   vta_alu alu (
-      .clk(clk), .rst(rst), .en(alu_en), .start(begins[3]), .task_word(alu_word),
+      .clk(clk), .rst(rst), .en(!stopped && !alu_stalls), .start(begins[3]), .task_word(alu_word),
       .ready(ready[3]), .owned(alu_own), .done(ends[3]), .done_push(pushes[19:15]),
       .trap(alu_trap), .uop_we(uop_we), .uop_waddr(x_place[vta_pkg::UOP_AW-1:0]),
       .uop_wdata(x_pad ? 64'd0 : r_data[63:0]), .acc_re(u_re), .acc_raddr(u_raddr),
@@ -457,9 +495,10 @@ module vta_top (
   );
   vta_store store (
       .clk(clk), .rst(rst), .halt(halt), .start(begins[4]), .task_word(store_word),
-      .is_finish(store_is_finish), .ready(ready[4]), .owned(store_own), .done(ends[4]),
+      .is_run(store_is_run), .run_bytes(store_run), .is_finish(store_is_finish), .ready(ready[4]),
+      .owned(store_own), .done(ends[4]),
       .done_finish(store_finish), .done_push(pushes[24:20]), .trap(store_trap),
-      .base(store_base), .base_address(store_address), .base_bytes(store_bytes),
+      .base_address(store_address), .base_bytes(store_bytes),
       .out_re(s_out_re), .out_raddr(s_out_raddr), .out_rdata(out_rdata), .acc_re(s_acc_re),
       .acc_raddr(s_acc_raddr), .acc_rdata(s_acc_rdata), .awvalid(m_awvalid),
       .awready(m_awready), .awaddr(m_awaddr), .awlen(m_awlen), .wvalid(m_wvalid),
@@ -481,7 +520,8 @@ module vta_top (
   );
 
   // ---- traps, watchdog, counters
-  logic bad_code, bad_offset, address_trap, bus_trap, progress, late;
+  logic bad_code, bad_offset, address_trap, bus_trap, late;
+  logic progress, read_beat, write_beat;  // of the cycle before
   localparam int UW = vta_pkg::UOP_BITS;
   function automatic logic is_no_range(input logic [UW-1:0] first, input logic [UW-1:0] behind);
     is_no_range = first > behind || behind > UW'(vta_pkg::UOP_DEPTH);
@@ -495,15 +535,12 @@ module vta_top (
       (begins[0] && is_odd(load_word[vta_pkg::LOAD_OFFSET_AT+:32], load_lw)) ||
       (begins[1] && is_odd(aux_word[vta_pkg::AUX_OFFSET_AT+:32], aux_lw)) ||
       (begins[4] && !store_is_finish && is_odd(store_word[vta_pkg::STORE_OFFSET_AT+:32],
-          store_word[vta_pkg::STORE_FMT_AT] ? 5'(vta_pkg::LOG_ACC_BYTES)
-                                            : 5'(vta_pkg::LOG_OUT_BYTES)));
+          store_log(store_word[vta_pkg::STORE_FMT_AT])));
   assign address_trap = bad_code || bad_offset || l_crosses || x_crosses || l_outside ||
                         x_outside || gemm_trap || alu_trap || store_trap;
   assign bus_trap = (m_rvalid && m_rready && m_rresp != 2'b00) ||
                     (m_bvalid && m_bready && m_bresp != 2'b00) ||
                     (f_in && r_last && !m_rlast);
-  assign progress = begins != '0 || ends != '0 || (m_rvalid && m_rready) ||
-                    (m_wvalid && m_wready) || (m_bvalid && m_bready);
   assign late = idle_cycles >= timeout;
   always_ff @(posedge clk) begin
     if (rst) begin
@@ -511,29 +548,38 @@ module vta_top (
       trap_code <= '0;
       idle_cycles <= '0;
       {cycles, gemm_steps, read_beats, write_beats} <= '0;
-    end else if (start) begin
-      running <= 1'b1;
-    end else if (running) begin
-      cycles <= cycles + 1'b1;
-      gemm_steps <= gemm_steps + {63'd0, gemm_stepped};
-      read_beats <= read_beats + {63'd0, m_rvalid && m_rready};
-      write_beats <= write_beats + {63'd0, m_wvalid && m_wready};
-      idle_cycles <= progress ? '0 : idle_cycles + 1'b1;
-      if (ends[4] && store_finish) begin
-        running <= 1'b0;
-        is_done <= 1'b1;
+      faults <= '0;
+      {progress, read_beat, write_beat} <= '0;
+    end else begin
+      if (start) running <= 1'b1;
+      if (running) begin
+        cycles <= cycles + 1'b1;
+        gemm_steps <= gemm_steps + {63'd0, gemm_stepped};
+        idle_cycles <= progress ? '0 : idle_cycles + 1'b1;
+        if (ends[4] && store_finish) begin
+          running <= 1'b0;
+          is_done <= 1'b1;
+        end
+        if (!stopped) faults <= {late, bus_trap, overflow, address_trap, f_trap};
       end
-      if (!trapped && (f_trap || address_trap || overflow || bus_trap || late)) begin
+      progress <= begins != '0 || ends != '0 || (m_rvalid && m_rready) ||
+                  (m_wvalid && m_wready) || (m_bvalid && m_bready);
+      read_beat <= m_rvalid && m_rready && running;
+      write_beat <= m_wvalid && m_wready && running;
+      read_beats <= read_beats + {63'd0, read_beat};
+      write_beats <= write_beats + {63'd0, write_beat};
+      if (!trapped && faults != '0) begin
         running <= 1'b0;
         trapped <= 1'b1;
-        trap_task <= f_trap ? f_number : '1;
-        trap_code <= f_trap ? 8'd1 : address_trap ? 8'd2 : overflow ? 8'd3 : bus_trap ? 8'd6 : 8'd4;
+        trap_task <= faults[0] ? f_number : '1;
+        trap_code <= faults[0] ? 8'd1 : faults[1] ? 8'd2 : faults[2] ? 8'd3 : faults[3] ? 8'd6
+                                                                                   : 8'd4;
       end
     end
   end
 
   vta_checks checks (
-      .clk(clk), .rst(rst || trapped), .arvalid(m_arvalid), .arready(m_arready), .araddr(m_araddr),
+      .clk(clk), .rst(rst || stopped), .arvalid(m_arvalid), .arready(m_arready), .araddr(m_araddr),
       .arlen(m_arlen), .awvalid(m_awvalid), .awready(m_awready), .awaddr(m_awaddr),
       .awlen(m_awlen), .wvalid(m_wvalid), .wready(m_wready), .wdata(m_wdata), .wlast(m_wlast),
       .rvalid(m_rvalid), .rready(m_rready), .rlast(m_rlast), .r_last(r_last), .r_counts(r_take),

@@ -20,7 +20,7 @@ module vta_writer (
     output logic [vta_pkg::EXTENT_BITS:0] place,
     output logic [15:0] word,
     output logic [31:0] value,
-    input  logic [15:0] words_per_entry,  // of `fmt`
+    input  logic [15:0] last_word,  // of an entry of `fmt`
     // it ends in the next cycle
     output logic        done,
     output logic [4:0]  done_push
@@ -57,9 +57,9 @@ module vta_writer (
 
   logic active, is_empty, on_data, entry_done, last_x, last_y, last_z;
   logic [4:0] pushes;
-  logic [NW-1:0] x, y, z, pz;
-  logic [CW-1:0] px, py;
-  logic [5:0] x0, x1, y0, y1;
+  logic [NW-1:0] pz, z_last;
+  // Where a row or plane is, where its data begin and end, and its last place.
+  logic [CW-1:0] px, py, x_begin, x_end, x_last, y_begin, y_end, y_last;
   logic [EW-1:0] sram;
   logic [4:0] h_push;
   logic [1:0] h_fmt;
@@ -69,19 +69,15 @@ module vta_writer (
   assign {h_push, h_fmt, sram, h_x, h_y, h_z, h_x0, h_x1, h_y0, h_y1, h_value} = head;
   assign take = !active && head_valid && !halt;
 
-  logic [CW-1:0] columns, rows;
-  assign columns = CW'(x) + CW'(x0) + CW'(x1);
-  assign rows = CW'(y) + CW'(y0) + CW'(y1);
-  assign last_x = px + 1'b1 == columns;
-  assign last_y = py + 1'b1 == rows;
-  assign last_z = pz + 1'b1 == z;
-  assign is_pad = px < CW'(x0) || px >= CW'(x0) + CW'(x) || py < CW'(y0) ||
-                  py >= CW'(y0) + CW'(y);
+  assign last_x = px == x_last;
+  assign last_y = py == y_last;
+  assign last_z = pz == z_last;
+  assign is_pad = px < x_begin || px >= x_end || py < y_begin || py >= y_end;
   assign begins_row = px == '0;
   assign on_data = active && !is_empty && !is_pad;
   assign in_ready = on_data && !halt;
   assign write = active && !is_empty && !halt && (is_pad || in_valid);
-  assign is_last_word = is_pad || word + 1'b1 == words_per_entry;
+  assign is_last_word = is_pad || word == last_word;
   assign entry_done = write && is_last_word;
 
   always_ff @(posedge clk) begin
@@ -90,13 +86,13 @@ module vta_writer (
       pushes <= h_push;
       fmt <= h_fmt;
       place <= (NW + 1)'(sram);
-      x <= h_x;
-      y <= h_y;
-      z <= h_z;
-      x0 <= h_x0;
-      x1 <= h_x1;
-      y0 <= h_y0;
-      y1 <= h_y1;
+      x_begin <= CW'(h_x0);
+      x_end <= CW'(h_x0) + CW'(h_x);
+      x_last <= CW'(h_x0) + CW'(h_x) + CW'(h_x1) - 1'b1;
+      y_begin <= CW'(h_y0);
+      y_end <= CW'(h_y0) + CW'(h_y);
+      y_last <= CW'(h_y0) + CW'(h_y) + CW'(h_y1) - 1'b1;
+      z_last <= h_z - 1'b1;
       value <= h_value;
       {px, py, pz, word} <= '0;
       is_empty <= h_z == '0 || {h_x, h_x0, h_x1} == '0 || {h_y, h_y0, h_y1} == '0;
