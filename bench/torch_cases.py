@@ -16,6 +16,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._inductor import lowering
+from torch._inductor.decomposition import select_decomp_table
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
@@ -29,6 +33,7 @@ from tilewright.graph.verify import verify
 NATIVE, WRONG, REFUSED, CRASHED, UNTRACED, NONE, LEFT = (
     *("native", "wrong", "refused", "crashed", "untraced", "no samples", "not reached"),
 )
+INDUCTOR, HANDED = "inductor", "handed to ATen"
 DTYPES = {"f32": torch.float32, "i64": torch.int64, "bool": torch.bool}
 # What these give is theirs to choose: values drawn, or memory nobody has written.
 FREE = ("rand", "normal", "empty", "dropout", "bernoulli", "multinomial", "uniform", "exponential")
@@ -120,7 +125,8 @@ def run_part(job: Job) -> Outcome:
 
 def worst(found: Iterable[str]) -> str:
     """What becomes of an entry: the worst of its parts. Samples without a trace do not count."""
-    order, seen = (CRASHED, WRONG, REFUSED, LEFT, NATIVE, UNTRACED), set(found)
+    order = (CRASHED, WRONG, REFUSED, LEFT, HANDED, NATIVE, UNTRACED)
+    seen = set(found)
     return next((status for status in order if status in seen), NONE)
 
 
@@ -132,6 +138,8 @@ def _brief(sample: Any) -> str:
 
 
 def run_sample(op: Any, sample: Any, engine: str) -> Outcome:
+    if engine == INDUCTOR:
+        return _by_inductor(op, sample)
     flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     tensors = [x.detach() if isinstance(x, torch.Tensor) else x for x in flat]
     call = Call(op.op, tensors, spec)
@@ -161,6 +169,20 @@ def run_sample(op: Any, sample: Any, engine: str) -> Outcome:
     except Exception:
         return outcome
     return compare(op, same(pytree.tree_map(_narrow, exact)), same(made))
+
+
+def _by_inductor(op: Any, sample: Any) -> Outcome:
+    """What inductor has no code for, and calls as it is: by its own tables, nothing is compiled."""
+    flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+    inputs = [x for x in flat if isinstance(x, torch.Tensor)]
+    table = select_decomp_table()
+    try:
+        graph = make_fx(functionalize(Call(op.op, flat, spec)), table)(*inputs).graph
+    except Exception as error:
+        return Outcome(UNTRACED, f"{type(error).__name__}: {error}")
+    called = [x.target for x in graph.nodes if isinstance(x.target, torch._ops.OpOverload)]
+    handed = [x for x in called if x not in lowering.lowerings or x in lowering.fallbacks]
+    return Outcome(HANDED, ", ".join(map(str, handed))) if handed else Outcome(NATIVE)
 
 
 def _asserts(call: Call, inputs: tuple[torch.Tensor, ...]) -> bool:
