@@ -372,6 +372,12 @@ def _index_reduce(node: Context) -> Value:
     return node.reshape(made, node.out)
 
 
+def _take(node: Context) -> Value:
+    """Elements by their places among all."""
+    flat = node.reshape(node["self"], (product(node.dims()),))
+    return node.emit("gather", flat, node.cast(node["index"], I64), axis=0)
+
+
 def _put(node: Context) -> Value:
     """A tensor with elements replaced, or added to, by their places among all."""
     total = product(node.dims())
@@ -405,6 +411,7 @@ RULES: dict[str, Rule] = {
     "aten.nonzero": _nonzero,
     "aten.index_add": _index_add,
     "aten.index_reduce": _index_reduce,
+    "aten.take": _take,
     "aten.put": _put,
     "aten.embedding_dense_backward": _embedding_gradient,
 }
