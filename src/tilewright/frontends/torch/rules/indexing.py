@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL, I64
-from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.shape import position, slice_axis, transpose
 from tilewright.graph import Value
@@ -244,8 +243,9 @@ def reduced(
         return node.emit("scatter_elements", base, index, new, axis=axis, reduction=how)
 
     of = x.tensor.dtype
-    if of.is_bool:
-        raise Skip("scatter_reduce of booleans")
+    if of.is_bool:  # as numbers: one that is not 0 holds
+        x, source = (node.cast(each, I64) for each in (x, source))
+        return node.cast(reduced(node, x, index, source, kind, keeps=keeps, axis=axis), BOOL)
     start = {"sum": 0, "mean": 0, "prod": 1, "amax": of.min, "amin": of.max}[kind]
     base = x if keeps else scattered(x, node.full(start, of, node.shape(index)), "none")
     made = scattered(base, source, "add" if kind == "mean" else _REDUCTIONS[kind])
