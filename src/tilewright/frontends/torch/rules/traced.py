@@ -14,6 +14,7 @@ from torch import fx
 from torch._library.custom_ops import OPDEFS
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from tilewright.base.errors import TilewrightError
@@ -22,6 +23,9 @@ from tilewright.frontends.torch.decompositions import under_autograd
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.control import body_of, inlined
 from tilewright.graph import Value
+
+_OF = torch.Tensor
+READS = (_OF.numpy, _OF.__array__, _OF.tolist, _OF.data_ptr, _OF.__dlpack__, _OF.untyped_storage)
 
 
 def traced(function: Callable[..., Any]) -> Rule:
@@ -47,8 +51,19 @@ def traced(function: Callable[..., Any]) -> Rule:
     return rule
 
 
+class _OnlyOperators(TorchFunctionMode):
+    """Refuses to let Python read a tensor by other means than operators: it has no contents yet."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        if func in READS:
+            raise Skip(f"a function that reads tensors by {func.__name__}")
+        return func(*args, **(kwargs or {}))
+
+
 def _trace(run: Callable[..., Any], examples: list[Any]) -> fx.GraphModule:
-    with examples[0].fake_mode, torch.no_grad():
+    with examples[0].fake_mode, torch.no_grad(), _OnlyOperators():
         module = make_fx(functionalize(run), decomposition_table=under_autograd())(*examples)
     tags = [tag for node in module.graph.nodes for tag in getattr(node.target, "tags", ())]
     if torch.Tag.nondeterministic_seeded in tags:
