@@ -277,6 +277,13 @@ FAMILIES: dict[str, dict[str, Case]] = {
             lambda a, i: (a.take(i), a.take(i[0, 0]), a[0, 0].take(i[1:, 1:] * 0)),
             (X, torch.tensor([[14, 0], [-1, 7]])),
         ),
+        "gradients of repeated borders": (
+            lambda g, a: (
+                aten.replication_pad2d_backward(g, a, (2, 1, 0, 3)),
+                aten.replication_pad1d_backward(g[0, :, :4], a[0], (4, -1)),
+            ),
+            (_f(2, 3, 7, 8), _f(2, 3, 4, 5)),
+        ),
         "indices of triangles": (
             lambda a: a[tuple(torch.tril_indices(3, 5, 1))] + torch.triu_indices(3, 4).sum(),
             (X,),
