@@ -40,6 +40,7 @@ FREE = ("rand", "normal", "empty", "dropout", "bernoulli", "multinomial", "unifo
 FREE += ("cauchy", "geometric", "log_normal", "resize", "fractional", "rrelu", "pca_lowrank")
 FREE += ("svd_lowrank", "multi_head_attention_forward")
 
+TOGETHER = 25  # samples in one model: what a trace costs at least is shared
 # Of equal elements PyTorch names any: which result of these is places.
 TIES = {"sort": 1, "topk": 1, "kthvalue": 1, "mode": 1, "median": 1, "nanmedian": 1, "argsort": 0}
 
@@ -78,6 +79,24 @@ class Call(torch.nn.Module):
         return self.op(first, *args, **kwargs)
 
 
+class Calls(torch.nn.Module):
+    """Several calls in one model."""
+
+    def __init__(self, calls: list[Call]) -> None:
+        super().__init__()
+        self.calls = torch.nn.ModuleList(calls)
+
+    def forward(self, *given: tuple[torch.Tensor, ...]) -> list[Any]:
+        return [call(*tensors) for call, tensors in zip(self.calls, given, strict=True)]
+
+
+def _call(op: Any, sample: Any) -> tuple[Call, tuple[torch.Tensor, ...]]:
+    """The call of a sample, and the tensors that it takes."""
+    flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+    given = [x.detach() if isinstance(x, torch.Tensor) else x for x in flat]
+    return Call(op.op, given, spec), tuple(x for x in given if isinstance(x, torch.Tensor))
+
+
 @dataclass(frozen=True)
 class Job:
     """Some samples of an entry at one element type."""
@@ -113,14 +132,44 @@ def run_part(job: Job) -> Outcome:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         chosen = itertools.islice(_samples(job.at, job.dtype), job.first, job.last)
-        for number, sample in enumerate(chosen, job.first):
-            outcome = run_sample(op_db[job.at], sample, job.engine)
-            counts[outcome.status] += 1
-            shown = f"sample {number}: {_brief(sample)}: {outcome.message}"
-            messages.setdefault(outcome.status, shown)
+        number = job.first
+        while group := list(itertools.islice(chosen, TOGETHER)):
+            for sample, outcome in zip(group, _outcomes(job, group), strict=True):
+                counts[outcome.status] += 1
+                shown = f"sample {number}: {_brief(sample)}: {outcome.message}"
+                messages.setdefault(outcome.status, shown)
+                number += 1
     status = worst(counts)
     message = "" if status in (NATIVE, NONE) else messages[status]
     return Outcome(status, message, dict(counts), sum(os.times()[:4]) - begun)
+
+
+def _outcomes(job: Job, samples: list[Any]) -> list[Outcome]:
+    """Of samples in one model; where that is not all right, of each in a model of its own."""
+    op = op_db[job.at]
+    if job.engine == NATIVE and len(samples) > 1 and _are_right(op, samples):
+        return [Outcome(NATIVE)] * len(samples)
+    return [run_sample(op, sample, job.engine) for sample in samples]
+
+
+def _are_right(op: Any, samples: list[Any]) -> bool:
+    """Whether samples that are compiled together all give what PyTorch gives."""
+    calls, inputs, wants = [], [], []
+    for sample in samples:
+        call, given = _call(op, sample)
+        try:
+            wants.append(call(*(x.clone() for x in given)))
+        except Exception:
+            return False
+        calls.append(call)
+        inputs.append(given)
+    copies = tuple(tuple(x.clone() for x in given) for given in inputs)
+    try:
+        made = _native(Calls(calls), copies)
+    except Exception:
+        return False
+    each = zip(samples, inputs, wants, made, strict=True)
+    return all(_compared(op, *found).status == NATIVE for found in each)
 
 
 def worst(found: Iterable[str]) -> str:
@@ -140,10 +189,7 @@ def _brief(sample: Any) -> str:
 def run_sample(op: Any, sample: Any, engine: str) -> Outcome:
     if engine == INDUCTOR:
         return _by_inductor(op, sample)
-    flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-    tensors = [x.detach() if isinstance(x, torch.Tensor) else x for x in flat]
-    call = Call(op.op, tensors, spec)
-    inputs = tuple(x for x in tensors if isinstance(x, torch.Tensor))
+    call, inputs = _call(op, sample)
     copies = tuple(x.clone() for x in inputs)
     try:
         want = call(*(x.clone() for x in inputs))
@@ -159,25 +205,30 @@ def run_sample(op: Any, sample: Any, engine: str) -> Outcome:
         return Outcome(status, f"{error.code} {error.message}")
     except Exception as error:
         return Outcome(CRASHED, f"{type(error).__name__}: {error}")
-    same = sample.output_process_fn_grad  # signs of singular vectors, say, are free
-    free = bool(sample.kwargs.get("dropout_p"))
-    outcome = compare(op, same(want), same(made), inputs[0] if inputs else None, free=free)
+    outcome = _compared(op, sample, inputs, want, made)
     if outcome.status is not WRONG or not any(x.dtype is torch.float32 for x in inputs):
         return outcome
     try:  # eager itself may be off: what it computes in f64 decides
-        exact = Call(op.op, [_wide(x) for x in tensors], spec)(*map(_wide, inputs))
+        exact = pytree.tree_map(_narrow, call(*map(_wide, inputs)))
     except Exception:
         return outcome
-    return compare(op, same(pytree.tree_map(_narrow, exact)), same(made))
+    same = sample.output_process_fn_grad
+    return compare(op, same(exact), same(made))
+
+
+def _compared(
+    op: Any, sample: Any, inputs: tuple[torch.Tensor, ...], want: Any, made: Any
+) -> Outcome:
+    same = sample.output_process_fn_grad  # signs of singular vectors, say, are free
+    free = bool(sample.kwargs.get("dropout_p"))
+    return compare(op, same(want), same(made), inputs[0] if inputs else None, free=free)
 
 
 def _by_inductor(op: Any, sample: Any) -> Outcome:
     """What inductor has no code for, and calls as it is: by its own tables, nothing is compiled."""
-    flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-    inputs = [x for x in flat if isinstance(x, torch.Tensor)]
-    table = select_decomp_table()
+    call, inputs = _call(op, sample)
     try:
-        graph = make_fx(functionalize(Call(op.op, flat, spec)), table)(*inputs).graph
+        graph = make_fx(functionalize(call), select_decomp_table())(*inputs).graph
     except Exception as error:
         return Outcome(UNTRACED, f"{type(error).__name__}: {error}")
     called = [x.target for x in graph.nodes if isinstance(x.target, torch._ops.OpOverload)]
