@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def _search_sorted_type(call: Call) -> tuple[Type, ...]:
 
 
 def _search_sorted(call: Call, rows: Array, values: Array) -> Array:
-    side = "right" if call["right"] else "left"
+    side: Literal["left", "right"] = "right" if call["right"] else "left"
     rows, values = (x if x.dtype.kind in "iuf" else x.astype(np.float32) for x in (rows, values))
     if rows.ndim == 1:
         return np.asarray(np.searchsorted(rows, values, side), np.int64)
