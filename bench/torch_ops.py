@@ -6,6 +6,7 @@
 Every entry of `op_db` on every sample, at f32, i64 and bool, through `tw.compile`, fallbacks
 refused, a hundred samples at a time in a worker process: a crash costs those. An entry is native
 where all its samples are right; what torch.export itself cannot trace is left out, and counted.
+Beside it, the entries whose first samples inductor hands to ATen, by its own tables of lowerings.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
 from torch_cases import (
     CRASHED,
     DTYPES,
+    HANDED,
+    INDUCTOR,
     LEFT,
     NATIVE,
     NONE,
@@ -51,7 +54,7 @@ MANY = 50
 
 def measure(options: argparse.Namespace) -> list[Figure]:
     chosen = {name: at for name, at in names() if re.search(options.filter, name)}
-    kept, parts = Journal.of(options), dict[str, dict[Job, str]]()
+    kept, parts = Journal.of(options), dict[str, list[Job]]()
     jobs = _left(chosen, options, kept, parts)
     ends = run_jobs(
         "torch_cases", "run_part", jobs, workers=options.jobs, seconds=SECONDS, pinned=True
@@ -59,15 +62,15 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     for job, end in kept.limited(ends):
         lost = {CRASHED: job.last - job.first}
         outcome = Outcome(CRASHED, end.why, lost) if isinstance(end, Lost) else end
-        case = parts[job.name][job]
+        case = _case(job)
         kept.add(case, **asdict(outcome))
-        if options.failures and outcome.status not in (NATIVE, NONE):
+        if options.failures and outcome.status not in (NATIVE, NONE, HANDED):
             print(f"{case}: {outcome.status}: {outcome.message[:400]}", flush=True)
     by_name: dict[str, list[str]] = defaultdict(list)
     samples = Counter[str]()
     in_part: list[str] = []  # native, but for samples that cannot be traced
     for name in chosen:
-        cases = parts[name].values() if name in parts else [""]
+        cases = [_case(job) for job in parts[name]] if name in parts else [""]
         found = [kept.found.get(case, {"status": LEFT}) for case in cases]
         status = worst(each["status"] for each in found)
         by_name[status].append(name)
@@ -78,6 +81,8 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     for status in (WRONG, CRASHED, REFUSED, UNTRACED, LEFT):
         if by_name[status]:
             print(f"{status}: {', '.join(by_name[status])}")
+    handed = [name for name, at in chosen.items() if _by_inductor(name, at, kept) == HANDED]
+    print(f"{HANDED} by {INDUCTOR}: {', '.join(handed)}")
     want = WANT_NATIVE if len(chosen) == len(names()) else 0
     return [
         Figure("entries", len(chosen), "entries"),
@@ -86,6 +91,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
         report.at_most(CRASHED, len(by_name[CRASHED]), "entries", 0),
         *(Figure(kind, len(by_name[kind]), "entries") for kind in (REFUSED, UNTRACED, NONE, LEFT)),
         Figure("native but for samples without a trace", len(in_part), "entries"),
+        Figure(f"{HANDED} by {INDUCTOR}, first samples", len(handed), "entries"),
         *(Figure(f"{kind}, samples", samples[kind], "samples") for kind in STATUSES),
         Figure("time of all entries", _seconds(kept, parts) / 60, "min of a core"),
     ]
@@ -95,34 +101,52 @@ def _left(
     chosen: Mapping[str, int],
     options: argparse.Namespace,
     kept: Journal,
-    parts: dict[str, dict[Job, str]],
+    parts: dict[str, list[Job]],
 ) -> Iterator[Job]:
-    """What is to be run, found while workers are at it; `parts` gets the names of all there is."""
+    """What is to be run, found while workers are at it; `parts` gets all there is of ours."""
     later: list[list[Job]] = []  # entries of many samples: the others have their turn first
     for name, at in report.tracked(chosen.items(), "operators", len(chosen)):
-        parts[name] = {}
+        parts[name] = []
         for dtype in options.dtypes.split(","):
             total = count_samples(at, dtype)
             total = min(total, options.limit) if options.limit else total
             for first in range(0, total, PART):
-                job = Job(name, at, dtype, first, min(first + PART, total), options.how)
-                parts[name][job] = f"{name} {dtype} {job.first}:{job.last}"
-        left = [job for job, case in parts[name].items() if case not in kept.found]
+                last = min(first + PART, total)
+                parts[name].append(Job(name, at, dtype, first, last, options.how))
+        left = [job for job in parts[name] if _case(job) not in kept.found]
         if _samples(left) > MANY:
             later.append(left)
         else:
             yield from left
     for left in sorted(later, key=_samples):
         yield from left
+    others = [job for name, at in chosen.items() for job in _first_samples(name, at)]
+    yield from (job for job in others if _case(job) not in kept.found)
+
+
+def _first_samples(name: str, at: int) -> list[Job]:
+    """What inductor is asked about."""
+    return [Job(name, at, dtype, 0, 1, INDUCTOR) for dtype in DTYPES]
+
+
+def _by_inductor(name: str, at: int, kept: Journal) -> str:
+    found = (kept.found.get(_case(job), {"status": LEFT}) for job in _first_samples(name, at))
+    statuses = [each["status"] for each in found]
+    return HANDED if HANDED in statuses else worst(statuses)
+
+
+def _case(job: Job) -> str:
+    engine = f" {job.engine}" if job.engine == INDUCTOR else ""
+    return f"{job.name}{engine} {job.dtype} {job.first}:{job.last}"
 
 
 def _samples(jobs: Iterable[Job]) -> int:
     return sum(job.last - job.first for job in jobs)
 
 
-def _seconds(kept: Journal, parts: Mapping[str, Mapping[Job, str]]) -> float:
-    cases = [case for jobs in parts.values() for case in jobs.values() if case in kept.found]
-    return sum(kept.found[case].get("seconds", 0.0) for case in cases)
+def _seconds(kept: Journal, parts: Mapping[str, list[Job]]) -> float:
+    cases = [_case(job) for jobs in parts.values() for job in jobs]
+    return sum(kept.found.get(case, {}).get("seconds", 0.0) for case in cases)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -41,6 +41,7 @@ TORCH = "not as eager by torch's own trace"
 SECONDS = 600.0  # for one entry
 WANT = {"modules": 100, "flow": 10, "programs": 36}
 REFUSE = {"fallback": "error", "threads": 1}
+NOT_WHOLE = (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError)  # dynamo's refusals
 Outcome = tuple[str, str]
 
 
@@ -146,11 +147,11 @@ def _compiled_as_eager(
     try:
         try:
             made = _called(_compiled(function, whole=True), args, kwargs, gradients=gradients)
-        except torch._dynamo.exc.Unsupported:  # graphs with Python in between
+        except NOT_WHOLE:  # graphs with Python in between
             made = _called(_compiled(function, whole=False), args, kwargs, gradients=gradients)
     except TilewrightError as error:
         return REFUSED, error.message
-    except torch._dynamo.exc.Unsupported as error:
+    except NOT_WHOLE as error:
         return REFUSED, f"dynamo: {str(error)[:120]}"
     except Exception as error:
         inner = error.__cause__ or error

@@ -1139,6 +1139,16 @@ for _sorted in (True, False):
 case("unique", rand(9, 2, of=np.int64, low=0, high=2), axis=0, outputs=2)
 case("unique", np.array([np.nan, 1, np.nan, 0], np.float32), note="nan")
 case("unique", rand(0), outputs=4, note="empty")
+_ROWS = np.sort(np.rint(rand(2, 3, 7, low=-4, high=4)), -1)
+for _right in (True, False):
+    case("search_sorted", _ROWS, np.rint(rand(2, 3, 5)), right=_right, note=str(_right))
+    case("search_sorted", np.sort(rand(8, of=np.int8)), rand(2, 9, of=np.int8), right=_right)
+case("search_sorted", np.array([0, 1, np.nan], np.float32), np.array([np.nan, 2], np.float32))
+case("search_sorted", rand(0), rand(3), note="empty")
+for _op in ("cummax", "cummin"):
+    case(_op, np.rint(rand(4, 5, 3)), axis=1, outputs=2)
+    case(_op, rand(9, of=np.int64), axis=0, outputs=2)
+    case(_op, np.array([1, np.nan, 3, 0], np.float32), axis=-1, outputs=2, note="nan")
 _BOXES, _SCORES = rand(2, 9, 4, low=0, high=4), rand(2, 3, 9, low=0, high=1)
 _LIMIT, _OVERLAP = np.array([3]), np.array([0.2], np.float32)
 case(

@@ -1,6 +1,7 @@
-"""Search: which elements are not zero, which are distinct. How many only the data tells.
+"""Search: which elements are not zero, which are distinct, where values belong in sorted rows.
 
-The sizes of the outputs are given; `count_nonzero` and `count_unique` compute them beforehand.
+How many there are only the data tells: the sizes of the outputs are given, and `count_nonzero` and
+`count_unique` compute them beforehand.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tilewright.lower.merge import Compare, load, merge_sort
 from tilewright.lower.statements import loops, procedure, seq, store, when
 from tilewright.sym import ONE, ZERO, Expr
 from tilewright.te import BufferView, Tensor
-from tilewright.tensor.ir import Stmt
+from tilewright.tensor.ir import If, Stmt
 
 _ZERO, _ONE, _NONE = te.const(0, I64), te.const(1, I64), te.const(-1, I64)
 
@@ -226,4 +227,51 @@ def _lookup(use: Use, x: Tensor, keys: Tensor, values: Tensor, default: Tensor) 
     return te.compute(use.shape, element, name=use.name)
 
 
-LOWERINGS: dict[str, Lowering] = {"nonzero": _nonzero, "unique": _unique, "lookup": _lookup}
+# ------------------------------------------------------------------------------------ sorted rows
+
+
+def _search_sorted(use: Use, rows: Tensor, values: Tensor) -> Tensor:
+    """Places between which a value belongs, halved until one is left."""
+    length = rows.shape[-1]
+    known = static(length)
+    halvings = sym.const(I64.bits if known is None else known.bit_length())
+    low, high = sym.const(0), sym.const(1)  # what the state holds
+
+    def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
+        (sorted_, given), (out, state) = ins, outs
+
+        def element(*index: Expr) -> Stmt:
+            row, value = index[: rows.ndim - 1], given[index]
+
+            def halve(_: Expr) -> Stmt:
+                middle = sym.floordiv(load(state, low) + load(state, high), 2)
+                here = sorted_[(*row, middle)]
+                before = (
+                    te.logical_not(_below(value, here)) if use["right"] else _below(here, value)
+                )
+                step = If(
+                    before,
+                    store(state, (low,), te.cast(middle + 1, I64)),
+                    store(state, (high,), te.cast(middle, I64)),
+                )
+                return when([state[low] < state[high]], step)
+
+            return seq(
+                store(state, (low,), te.const(0, I64)),
+                store(state, (high,), te.cast(length, I64)),
+                loops([halvings], halve, "h"),
+                store(out, index, state[low]),
+            )
+
+        return loops(values.shape, element)
+
+    shapes = [values.shape, (sym.const(2),)]
+    return procedure(shapes, [rows, values], body, use.name, [I64, I64])[0]
+
+
+LOWERINGS: dict[str, Lowering] = {
+    "nonzero": _nonzero,
+    "unique": _unique,
+    "lookup": _lookup,
+    "search_sorted": _search_sorted,
+}

@@ -137,4 +137,53 @@ def _by_sorting(use: Use, x: Tensor, axis: int) -> Body:
     return body
 
 
-LOWERINGS: dict[str, Lowering] = {"top_k": _top_k}
+# ------------------------------------------------------------------------------------ running
+
+
+def _running(*, greatest: bool) -> Lowering:
+    """The best of each line so far and its place; a later one that is as good replaces it."""
+
+    def rule(use: Use, x: Tensor) -> tuple[Tensor, ...]:
+        axis = front_axis(use["axis"], x.ndim)
+        rest = [dim for at, dim in enumerate(x.shape) if at != axis]
+
+        def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
+            (source,), (values, places) = ins, outs
+
+            def line(*index: Expr) -> Stmt:
+                def at(position: Expr) -> tuple[Expr, ...]:
+                    return (*index[:axis], position, *index[axis:])
+
+                def take(p: Expr, value: Expr, place: Expr) -> Stmt:
+                    return seq(store(values, at(p), value), store(places, at(p), place))
+
+                def element(p: Expr) -> Stmt:
+                    new, before = source[at(p)], sym.maximum(p - 1, 0)
+                    old = values[at(before)]
+                    better = _as_good(new, old, greatest=greatest)
+                    return If(
+                        te.any(te.eq(p, 0), better),
+                        take(p, new, te.cast(p, I64)),
+                        take(p, old, places[at(before)]),
+                    )
+
+                return loops([x.shape[axis]], element, "p")
+
+            return loops(rest, line)
+
+        return procedure([x.shape, x.shape], [x], body, use.name, [x.dtype, I64])
+
+    return rule
+
+
+def _as_good(new: Expr, old: Expr, *, greatest: bool) -> Expr:
+    a, b = wide(new), wide(old)
+    better = a >= b if greatest else a <= b
+    return te.any(better, te.isnan(a)) if a.dtype.is_float else better
+
+
+LOWERINGS: dict[str, Lowering] = {
+    "top_k": _top_k,
+    "cummax": _running(greatest=True),
+    "cummin": _running(greatest=False),
+}

@@ -44,11 +44,12 @@ KEPT = (
     # It does not make ends whole, as eager does where integers are asked for.
     *("linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor"),
     *("adaptive_max_pool1d", "round.decimals", "index_select", "median", "cumprod"),
+    "take",  # PyTorch's formula of a single place asks which one it is
 )
-# Core operators that PyTorch has formulas for, which are as good as a rule.
+# Operators that PyTorch takes for basic, with formulas that are as good as a rule.
 TAKEN_APART = (
     *("native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward"),
-    *("batch_norm_backward", "_fused_rms_norm_backward"),
+    *("batch_norm_backward", "_fused_rms_norm_backward", "triu_indices", "tril_indices"),
 )
 
 # Quantization by tokens, as PyTorch's own functions of the same names.

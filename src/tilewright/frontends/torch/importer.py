@@ -36,6 +36,7 @@ from tilewright.frontends.torch.rules.pairs import (
     joined,
     parted,
 )
+from tilewright.frontends.torch.rules.traced import try_definition
 from tilewright.frontends.torch.sizes import Sizes
 from tilewright.frontends.torch.tensors import PARTS, array_of, dtype_of
 from tilewright.graph import Builder, Graph, Value
@@ -156,7 +157,7 @@ class Importer:
         target, given = (node.args[1], node.args[2:]) if effect else (node.target, node.args)
         args, raw = bound(target, given, node.kwargs, env)
         context = Context(node, args, raw, builder, loc, self)
-        made = rule_of(rule_name(target), args.values(), meta)(context)
+        made = rule_of(target, args.values(), meta)(context)
         if effect:  # what comes with a token that orders it
             return (None, *made) if isinstance(made, (list, tuple)) else (None, made)
         return self.checked(node, made)
@@ -275,8 +276,9 @@ def bound(
     return values, fakes
 
 
-def rule_of(key: str, args: Iterable[Any], meta: Any) -> PairRule:
+def rule_of(target: Any, args: Iterable[Any], meta: Any) -> PairRule:
     """The rule of an operator; where complex numbers are in it, the one for those."""
+    key = rule_name(target)
     given = [each for x in args for each in (x if isinstance(x, (list, tuple)) else (x,))]
     if any(isinstance(x, Pair) for x in given) or is_complex(meta):
         rule = PAIR_RULES.get(key)
@@ -285,9 +287,10 @@ def rule_of(key: str, args: Iterable[Any], meta: Any) -> PairRule:
         if rule is None:
             raise Skip(f"operator {key} of complex numbers")
         return rule
-    if key not in RULES:
+    found = RULES.get(key) or try_definition(target)
+    if found is None:
         raise Skip(f"operator {key}")
-    return RULES[key]
+    return found
 
 
 def rule_name(target: Any) -> str:

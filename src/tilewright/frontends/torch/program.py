@@ -70,7 +70,7 @@ def import_program(
     """The graph of a model, an exported program, or the path of one."""
     name = _name(source)
     axes, ranges = _told(dynamic)
-    program = decomposed(exported(source, args, kwargs, dynamic, axes, ranges))
+    program = _apart(exported(source, args, kwargs, dynamic, axes, ranges), name)
     return _Import(program, name, axes, ranges).run()
 
 
@@ -144,11 +144,22 @@ def _traced(
     except TilewrightError:
         raise
     except Exception as error:
-        kind = type(error).__name__
-        text = str(error).strip().splitlines() or [""]
-        message = f"torch.export cannot trace {type(source).__name__}: {kind}: {text[0]}"
-        help = 'torch.compile(model, backend="tilewright") runs what cannot be traced as a whole'
-        raise UserError("TW1125", message, help=help) from error
+        raise _untraced(f"torch.export cannot trace {_name(source)}", error) from error
+
+
+def _apart(program: ExportedProgram, name: str) -> ExportedProgram:
+    """A program of the operators that rules speak of: PyTorch's formulas are traced, too."""
+    try:
+        return decomposed(program)
+    except Exception as error:
+        raise _untraced(f"PyTorch cannot take the operators of {name} apart", error) from error
+
+
+def _untraced(what: str, error: Exception) -> UserError:
+    text = str(error).strip().splitlines() or [""]
+    message = f"{what}: {type(error).__name__}: {text[0]}"
+    help = 'torch.compile(model, backend="tilewright") runs what cannot be traced as a whole'
+    return UserError("TW1125", message, help=help)
 
 
 def _told(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from tilewright import sym
 from tilewright.base.dtype import I64
 from tilewright.graph.op import FLOAT, INTEGER, NUMBER, OPAQUE, Attr, Call, Input, Op
 from tilewright.graph.ops.moves import check_axis
-from tilewright.graph.ops.rules import same_dim
+from tilewright.graph.ops.rules import check_one_dtype, same_dim
 from tilewright.graph.types import TensorType, Type
 from tilewright.sym import Expr, const
 
@@ -43,6 +43,58 @@ def _top_k(call: Call, x: Array, k: Array) -> tuple[Array, Array]:
     ranks = order(x, axis, descending=call["largest"])
     chosen = np.take(ranks, np.arange(count), axis=axis).astype(np.int64)
     return np.take_along_axis(x, chosen, axis), chosen
+
+
+def _search_sorted_type(call: Call) -> tuple[Type, ...]:
+    check_one_dtype(call)
+    rows, values = call.shape(0), call.shape(1)
+    if not rows or (len(rows) > 1 and len(rows) != len(values)):
+        raise call.error("TW1202", "search_sorted takes one row, or rows and as many of values")
+    for row, value in zip(rows[:-1], values, strict=False):
+        same_dim(call, row, value, "the numbers of rows and of rows of values")
+    return (TensorType(I64, values),)
+
+
+def _search_sorted(call: Call, rows: Array, values: Array) -> Array:
+    side: Literal["left", "right"] = "right" if call["right"] else "left"
+    rows, values = (x if x.dtype.kind in "iuf" else x.astype(np.float32) for x in (rows, values))
+    if rows.ndim == 1:
+        return np.asarray(np.searchsorted(rows, values, side), np.int64)
+    made = np.empty(values.shape, np.int64)
+    for at in np.ndindex(*rows.shape[:-1]):
+        made[at] = np.searchsorted(rows[at], values[at], side)
+    return made
+
+
+def _running_type(call: Call) -> tuple[Type, ...]:
+    of, shape = call.tensor(0), call.shape(0)
+    check_axis(call, call["axis"], len(shape))
+    return TensorType(of.dtype, shape), TensorType(I64, shape)
+
+
+def _running(call: Call, x: Array) -> tuple[Array, Array]:
+    rows = np.moveaxis(x, call["axis"], 0)
+    values, places = rows.copy(), np.zeros(rows.shape, np.int64)
+    for at in range(1, len(rows)):
+        new, old = rows[at], values[at - 1]
+        better = new >= old if call.op == "cummax" else new <= old
+        taken = np.isnan(new) | (better & ~np.isnan(old)) if x.dtype.kind not in "iu" else better
+        values[at] = np.where(taken, new, old)
+        places[at] = np.where(taken, at, places[at - 1])
+    return np.moveaxis(values, 0, call["axis"]), np.moveaxis(places, 0, call["axis"])
+
+
+def _running_op(name: str, which: str) -> Op:
+    return Op(
+        name,
+        f"The {which} element so far along an axis, and where it was; of equals the last, and NaN "
+        "stays.",
+        (Input("x", NUMBER),),
+        _running_type,
+        _running,
+        OPAQUE,
+        (Attr("axis", int, required=True),),
+    )
 
 
 # ------------------------------------------------------------------------------------ suppression
@@ -114,6 +166,18 @@ OPS = (
         OPAQUE,
         (Attr("axis", int, required=True), Attr("largest", bool, True)),
     ),
+    Op(
+        "search_sorted",
+        "How many elements of a sorted row lie below each value (with `right`, below or at it); "
+        "of one row, or of a row for each row of values. NaN is the greatest.",
+        (Input("rows", NUMBER), Input("values", NUMBER)),
+        _search_sorted_type,
+        _search_sorted,
+        OPAQUE,
+        (Attr("right", bool, False),),
+    ),
+    _running_op("cummax", "greatest"),
+    _running_op("cummin", "least"),
     Op(
         "non_max_suppression",
         "Boxes by score, without those that overlap a better one of their class: rows of batch, "

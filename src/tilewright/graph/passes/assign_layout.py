@@ -144,7 +144,8 @@ def _moved_node(node: Node, found: Following) -> Node:
     given = [None if value is None else moved(value, moves) for value, moves in pairs]
     made = zip(node.outputs, found.outputs, strict=True)
     types = [moved(value, moves).type for value, moves in made]
-    return make_node(node.op, given, found.attributes, node.loc, types=types)
+    names = [value.name for value in node.outputs]
+    return make_node(node.op, given, found.attributes, node.loc, hints=names, types=types)
 
 
 def _is_depthwise(node: Node) -> bool:

@@ -265,6 +265,29 @@ FAMILIES: dict[str, dict[str, Case]] = {
             ),
             (X, torch.tensor([[0, 0, 1], [2, 0, 0], [4, 3, 4]]), Y),
         ),
+        "scatter_reduce of booleans": (
+            lambda a, i, s: tuple(
+                a.scatter_reduce(1, i, s, kind, include_self=keeps)
+                for kind in ("sum", "prod", "amax", "amin")
+                for keeps in (True, False)
+            ),
+            (BITS, torch.tensor([[0, 0, 1], [2, 0, 0], [4, 3, 4]]), _b(3, 5)),
+        ),
+        "take": (
+            lambda a, i: (a.take(i), a.take(i[0, 0]), a[0, 0].take(i[1:, 1:] * 0)),
+            (X, torch.tensor([[14, 0], [-1, 7]])),
+        ),
+        "gradients of repeated borders": (
+            lambda g, a: (
+                aten.replication_pad2d_backward(g, a, (2, 1, 0, 3)),
+                aten.replication_pad1d_backward(g[0, :, :4], a[0], (4, -1)),
+            ),
+            (_f(2, 3, 7, 8), _f(2, 3, 4, 5)),
+        ),
+        "indices of triangles": (
+            lambda a: a[tuple(torch.tril_indices(3, 5, 1))] + torch.triu_indices(3, 4).sum(),
+            (X,),
+        ),
         "slice_scatter": (
             lambda a, s: (a.slice_scatter(s, 1, 1, 3), a.select_scatter(s[:, 0], 1, -1)),
             (X, _f(3, 2)),

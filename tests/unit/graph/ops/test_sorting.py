@@ -71,3 +71,45 @@ def test_boxes_and_scores_fit(run_op):
         suppress(run_op, BOXES, SCORES[:2])
     with pytest.raises(UserError, match="TW1304"):
         run_op("non_max_suppression", np.zeros((4, 4)), np.zeros((1, 1, 4)))
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_search_in_rows(run_op, rng, right):
+    rows = np.sort(rng.integers(0, 9, (2, 3, 7)), -1).astype(np.float32)
+    values = rng.integers(-1, 10, (2, 3, 5)).astype(np.float32)
+    places = run_op("search_sorted", rows, values, right=right)
+    each, all_ = values[..., None], rows[..., None, :]
+    below = all_ <= each if right else all_ < each
+    np.testing.assert_array_equal(places, below.sum(-1))
+    one = run_op("search_sorted", rows[0, 0], values, right=right)
+    np.testing.assert_array_equal(one[0, 0], places[0, 0])
+
+
+def test_values_that_are_no_numbers_belong_last(run_op):
+    row = np.array([1, 2, np.nan], np.float32)
+    values = np.array([np.nan, np.inf], np.float32)
+    assert run_op("search_sorted", row, values).tolist() == [2, 2]
+    assert run_op("search_sorted", row, values, right=True).tolist() == [3, 2]
+
+
+@pytest.mark.parametrize("shapes", [((), (3,)), ((2, 3), (3,)), ((2, 3), (4, 3))], ids=str)
+def test_search_needs_rows_that_fit(run_op, shapes):
+    with pytest.raises(UserError):
+        run_op("search_sorted", *(np.zeros(shape) for shape in shapes))
+
+
+@pytest.mark.parametrize(("op", "fn"), [("cummax", np.maximum), ("cummin", np.minimum)])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_extremes_so_far(run_op, rng, op, fn, axis):
+    x = rng.integers(0, 4, (5, 6)).astype(np.float32)
+    values, places = run_op(op, x, outputs=2, axis=axis)
+    np.testing.assert_array_equal(values, fn.accumulate(x, axis=axis))
+    np.testing.assert_array_equal(np.take_along_axis(x, places, axis), values)
+
+
+def test_of_equals_so_far_the_last_and_nan_stays(run_op):
+    x = np.array([3, 1, 3, np.nan, 5, np.nan, 0], np.float32)
+    values, places = run_op("cummax", x, outputs=2, axis=0)
+    assert values.tolist()[:3] == [3, 3, 3]
+    assert np.isnan(values[3:]).all()
+    assert places.tolist() == [0, 0, 2, 3, 3, 5, 5]

@@ -5,6 +5,7 @@ import pytest
 
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.graph import interpret, parse
+from tilewright.graph.costs import MEASURED, Price
 from tilewright.graph.passes import (
     canonicalize,
     fold_constants,
@@ -122,3 +123,25 @@ def test_bodies_of_control_flow_are_moved_on_their_own():
 def test_models_without_images_stay_the_same_object():
     module = parse("graph @main(%x: f32[4, 4]) { %y = relu(%x) return %y }")
     assert assign_layout(module, PassContext()) is module
+
+
+class Times:
+    """A table of costs that has a time for every kernel."""
+
+    has_times = True
+
+    def measured(self, candidates):
+        return tuple(Price(each.name, 1.0 + at, MEASURED) for at, each in enumerate(candidates))
+
+
+def test_a_kernel_of_two_results_is_weighed_by_its_time():
+    module = parse(
+        """
+        graph @main(%x: f32[1, 8, 16, 16]) {
+          %y, %places = max_pool(%x) {dilations = (1, 1), kernel = (2, 2), pads = (0, 0, 0, 0),
+                                      strides = (2, 2)}
+          return %y, %places
+        }
+        """
+    )
+    assert assign_layout(module, PassContext(costs=Times())) is module  # first is faster

@@ -34,17 +34,20 @@ def _flag(node: Context, cond: Any) -> Value:
     return node.value(cond, BOOL)
 
 
-def _body(node: Context, module: Any, types: Sequence[TensorType]) -> Graph:
+def body_of(node: Context, module: Any, types: Sequence[TensorType]) -> Graph:
+    """The graph of a module that a node holds."""
+    problems = node.importer.problems
+    before = sum(map(len, problems.values()))
     made = node.importer.body(module, types, node.builder)
-    if node.importer.problems:
-        raise Skip("a body with what is not supported")
+    if sum(map(len, problems.values())) > before:
+        raise Skip(f"{node.op_type} of what is not supported")
     return made
 
 
 def _cond(node: Context) -> list[Value]:
     pred, yes, no, operands = (node.args[str(at)] for at in range(4))
     values = _values(node, operands)
-    bodies = tuple(_body(node, module, _types(values)) for module in (yes, no))
+    bodies = tuple(body_of(node, module, _types(values)) for module in (yes, no))
     made = node.builder.add_many(
         "if",
         _flag(node, pred),
@@ -71,7 +74,7 @@ def _repeated(node: Context, *, stacked: bool) -> list[Value]:
     condition, body, carried, more = (node.args[str(at)] for at in range(4))
     states, fixed = _values(node, carried), _values(node, more)
     types = _types([*states, *fixed])
-    test, step = (_body(node, module, types) for module in (condition, body))
+    test, step = (body_of(node, module, types) for module in (condition, body))
     whole = _stepped(test, step, len(states), stacked=stacked)
     first = inlined(node, test, [*states, *fixed])
     made = node.builder.add_many(
@@ -134,7 +137,7 @@ def _invoked(node: Context) -> list[Value]:
     only tells which calls are of the same graph."""
     module, *operands = (node.args[str(at)] for at in range(len(node.node.args)))
     values = _values(node, [each for each in operands if not isinstance(each, str)])
-    return inlined(node, _body(node, module, _types(values)), values)
+    return inlined(node, body_of(node, module, _types(values)), values)
 
 
 def _element(of: Value) -> TensorType:
@@ -147,7 +150,7 @@ def _scan(node: Context) -> list[Value]:
     body, init, xs, more = (node.args[str(at)] for at in range(4))
     states, scanned, fixed = (_values(node, each) for each in (init, xs, more))
     types = [*_types(states), *(_element(x) for x in scanned), *_types(fixed)]
-    return _scanned(node, _body(node, body, types), states, scanned, fixed)
+    return _scanned(node, body_of(node, body, types), states, scanned, fixed)
 
 
 def _scanned(
@@ -176,7 +179,7 @@ def _map(node: Context) -> list[Value]:
     body, xs, more = (node.args[str(at)] for at in range(3))
     scanned, fixed = _values(node, xs), _values(node, more)
     types = [*(_element(x) for x in scanned), *_types(fixed)]
-    return _scanned(node, _body(node, body, types), (), scanned, fixed)
+    return _scanned(node, body_of(node, body, types), (), scanned, fixed)
 
 
 # ------------------------------------------------------------------------------------ numbers

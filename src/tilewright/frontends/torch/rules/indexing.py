@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL, I64
-from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.shape import position, slice_axis, transpose
 from tilewright.graph import Value
@@ -244,8 +243,9 @@ def reduced(
         return node.emit("scatter_elements", base, index, new, axis=axis, reduction=how)
 
     of = x.tensor.dtype
-    if of.is_bool:
-        raise Skip("scatter_reduce of booleans")
+    if of.is_bool:  # as numbers: one that is not 0 holds
+        x, source = (node.cast(each, I64) for each in (x, source))
+        return node.cast(reduced(node, x, index, source, kind, keeps=keeps, axis=axis), BOOL)
     start = {"sum": 0, "mean": 0, "prod": 1, "amax": of.min, "amin": of.max}[kind]
     base = x if keeps else scattered(x, node.full(start, of, node.shape(index)), "none")
     made = scattered(base, source, "add" if kind == "mean" else _REDUCTIONS[kind])
@@ -348,14 +348,30 @@ def _index_add(node: Context) -> Value:
         source = node.emit("mul", source, node.value(alpha, node.to))
     if not node.rank():
         return node.cast(node.emit("add", x, node.reshape(source, ())), node.to)
-    axis = node.dim()
     flat = node.reshape(index, (product(node.shape(index)),))
-    column = node.column(flat, axis, node.rank())
     dims = node.dims("source") if node.rank("source") else node.shape(source)
     source = node.emit("expand", source, shape=items_of(dims))
-    places = node.emit("expand", column, shape=items_of(dims))
-    made = node.emit("scatter_elements", x, places, source, axis=axis, reduction="add")
-    return node.cast(made, node.to)
+    return node.cast(_added(node, x, flat, source, node.dim()), node.to)
+
+
+def _added(node: Context, x: Value, index: Value, source: Value, axis: int) -> Value:
+    """Slices added along an axis at the indices of a vector."""
+    dims = node.shape(source)
+    places = node.emit("expand", node.column(index, axis, len(dims)), shape=items_of(dims))
+    return node.emit("scatter_elements", x, places, source, axis=axis, reduction="add")
+
+
+def _repeated_borders_gradient(node: Context) -> Value:
+    """Each axis by itself: the border's gradients add up where it was read."""
+    made, dims, amounts = node["grad_output"], node.dims(), node.args["padding"]
+    for at, before in enumerate(amounts[0::2]):
+        axis = len(dims) - 1 - at
+        shape = (*node.shape(made)[:axis], dims[axis], *node.shape(made)[axis + 1 :])
+        read = node.emit("sub", node.iota(node.shape(made)[axis]), node.value(before, I64))
+        last = node.value(sym.simplify(sym.sub(dims[axis], 1)), I64)
+        read = node.emit("minimum", node.emit("maximum", read, 0), last)
+        made = _added(node, node.full(0, node.to, shape), read, made, axis)
+    return made
 
 
 def _index_reduce(node: Context) -> Value:
@@ -370,6 +386,12 @@ def _index_reduce(node: Context) -> Value:
     places = node.emit("expand", column, shape=items_of(node.shape(source)))
     made = reduced(node, x, places, source, kind, keeps=node.get("include_self", True), axis=axis)
     return node.reshape(made, node.out)
+
+
+def _take(node: Context) -> Value:
+    """Elements by their places among all."""
+    flat = node.reshape(node["self"], (product(node.dims()),))
+    return node.emit("gather", flat, node.cast(node["index"], I64), axis=0)
 
 
 def _put(node: Context) -> Value:
@@ -404,7 +426,9 @@ RULES: dict[str, Rule] = {
     "aten.masked_scatter": _masked_scatter,
     "aten.nonzero": _nonzero,
     "aten.index_add": _index_add,
+    **{f"aten.replication_pad{n}d_backward": _repeated_borders_gradient for n in (1, 2, 3)},
     "aten.index_reduce": _index_reduce,
+    "aten.take": _take,
     "aten.put": _put,
     "aten.embedding_dense_backward": _embedding_gradient,
 }

@@ -16,15 +16,8 @@ from tilewright.graph.types import items_of
 
 
 def places(node: Context, sorted_: Value, values: Value, *, right: bool) -> Value:
-    """How many elements of sorted rows [..., n] lie below values [..., m], or below or at them."""
-    rank = len(node.shape(sorted_))
-    rows, columns = (
-        node.unsqueeze(sorted_, rank - 1),
-        node.unsqueeze(values, len(node.shape(values))),
-    )
-    below = node.emit("less_equal" if right else "less", rows, columns)
-    axis = len(node.shape(below)) - 1
-    return node.emit("reduce_sum", node.cast(below, I64), axes=(axis,), keepdims=False)
+    """How many elements of a sorted row, or of rows, lie below values, or below or at them."""
+    return node.emit("search_sorted", sorted_, values, right=right)
 
 
 def _is_right(node: Context) -> bool:
@@ -38,22 +31,14 @@ def _search(node: Context) -> Value:
     if node.get("sorter") is not None:
         axis = len(node.shape(rows)) - 1
         rows = node.emit("gather_elements", rows, node["sorter"], axis=axis)
-    dims = node.shape(values)
-    if len(node.shape(rows)) == 1:
-        flat = node.reshape(values, (product(dims),))
-        found = places(node, rows, flat, right=_is_right(node))
-        return node.cast(node.reshape(found, dims), node.to)
     return node.cast(places(node, rows, values, right=_is_right(node)), node.to)
 
 
 def _bucketize(node: Context) -> Value:
     of = node.promoted("boundaries", "self")
     values = node.value(node.get("self"), of)
-    dims = node.shape(values)
-    flat = node.reshape(values, (product(dims),))
     edges = node.cast(node["boundaries"], of)
-    found = places(node, edges, flat, right=bool(node.get("right", False)))
-    return node.cast(node.reshape(found, dims), node.to)
+    return node.cast(places(node, edges, values, right=bool(node.get("right", False))), node.to)
 
 
 # ------------------------------------------------------------------------------------ running
@@ -82,15 +67,8 @@ def _running_extreme(kind: str) -> Rule:
         x = comparable(node, node["self"])
         if not node.rank():
             return node["self"], node.constant(0)
-        of = x.tensor.dtype
-        rows, back = fronted(node, x, node.dim())
-        seen = _seen(node, rows, of.min if kind == "max" else of.max)
-        axis = len(node.shape(seen)) - 1
-        best = node.emit(f"reduce_{kind}", seen, axes=(axis,), keepdims=False)
-        where = node.emit(f"arg_{kind}", seen, axis=axis, keepdims=False, last=True)
-        # What lies behind may equal the least number there is: then all before do, too.
-        where = node.emit("minimum", where, node.iota(node.shape(rows)[-1]))
-        return node.cast(transpose(node, best, back), node.to), transpose(node, where, back)
+        best, where = node.emit_many(f"cum{kind}", x, outputs=2, axis=node.dim())
+        return node.cast(best, node.to), where
 
     return rule
 

@@ -1,0 +1,100 @@
+"""Operators whose meaning is a function in Python: its own operators, imported where it is called.
+
+The function is traced again on the fake tensors of the node. That holds for PyTorch's dense form of
+flex attention, and for every operator that a library defines with `torch.library.custom_op`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._library.custom_ops import OPDEFS
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from tilewright.base.errors import TilewrightError
+from tilewright.frontends.common.report import Skip
+from tilewright.frontends.torch.decompositions import under_autograd
+from tilewright.frontends.torch.rules.base import Context, Rule
+from tilewright.frontends.torch.rules.control import body_of, inlined
+from tilewright.graph import Value
+
+_OF = torch.Tensor
+READS = (_OF.numpy, _OF.__array__, _OF.tolist, _OF.data_ptr, _OF.__dlpack__, _OF.untyped_storage)
+
+
+def traced(function: Callable[..., Any]) -> Rule:
+    """The rule of an operator that a function defines."""
+
+    def rule(node: Context) -> Value | Sequence[Value | None]:
+        given, spec = pytree.tree_flatten(tuple(node.args.values()))
+        fakes, _ = pytree.tree_flatten(tuple(node.raw.values()))
+        places = [at for at, each in enumerate(given) if isinstance(each, Value)]
+        values = [given[at] for at in places]
+
+        def run(*tensors: torch.Tensor) -> Any:
+            filled = list(given)
+            for at, tensor in zip(places, tensors, strict=True):
+                filled[at] = tensor
+            return function(*pytree.tree_unflatten(filled, spec))
+
+        module = _trace(run, [fakes[at] for at in places])
+        body = body_of(node, module, [value.tensor for value in values])
+        made = inlined(node, body, values)
+        return made if isinstance(node.node.meta.get("val"), (list, tuple)) else made[0]
+
+    return rule
+
+
+class _OnlyOperators(TorchFunctionMode):
+    """Refuses to let Python read a tensor by other means than operators: it has no contents yet."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        if func in READS:
+            raise Skip(f"a function that reads tensors by {func.__name__}")
+        return func(*args, **(kwargs or {}))
+
+
+def _trace(run: Callable[..., Any], examples: list[Any]) -> fx.GraphModule:
+    with examples[0].fake_mode, torch.no_grad(), _OnlyOperators():
+        module = make_fx(functionalize(run), decomposition_table=under_autograd())(*examples)
+    tags = [tag for node in module.graph.nodes for tag in getattr(node.target, "tags", ())]
+    if torch.Tag.nondeterministic_seeded in tags:
+        raise Skip("a function with random numbers")
+    return module
+
+
+def try_definition(target: Any) -> Rule | None:
+    """The rule of an operator that a library defines in Python and that changes no operand."""
+    if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
+        return None
+    found = OPDEFS.get(target._schema.name)
+    return None if found is None else _guarded(traced(found._init_fn))
+
+
+def _guarded(rule: Rule) -> Rule:
+    """Python that anybody may have written: it may do more than call operators."""
+
+    def guarded(node: Context) -> Value | Sequence[Value | None]:
+        fakes = [x for x in pytree.tree_leaves(tuple(node.raw.values())) if _is_tensor(x)]
+        if not fakes or any(isinstance(dim, torch.SymInt) for x in fakes for dim in x.shape):
+            raise Skip(f"operator {node.op_type}, which Python defines, of dynamic sizes")
+        try:
+            return rule(node)
+        except (Skip, TilewrightError):
+            raise
+        except Exception as error:  # whatever that Python raises
+            raise Skip(f"operator {node.op_type}, whose Python has no trace") from error
+
+    return guarded
+
+
+def _is_tensor(x: Any) -> bool:
+    return isinstance(x, torch.Tensor)

@@ -1,0 +1,86 @@
+"""Operators that a library defines in Python are imported as what their Python does."""
+
+import numpy as np
+import pytest
+import torch
+
+from tilewright.base.errors import Unsupported, UserError
+from tilewright.frontends.torch import import_program, program
+from tilewright.graph import interpret
+
+
+@torch.library.custom_op("tilewright_test::halved_above", mutates_args=())
+def halved_above(x: torch.Tensor, limit: float) -> torch.Tensor:
+    made = x.clone()
+    for row in range(x.shape[0]):  # loops and memory that is written are no matter
+        made[row].mul_(torch.where(x[row] > limit, 0.5, 1.0))
+    return made
+
+
+@halved_above.register_fake
+def _(x, limit):
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("tilewright_test::least_and_greatest", mutates_args=())
+def least_and_greatest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.amin(0), x.amax(0)
+
+
+@least_and_greatest.register_fake
+def _(x):
+    return torch.empty_like(x[0]), torch.empty_like(x[0])
+
+
+@torch.library.custom_op("tilewright_test::by_numpy", mutates_args=())
+def by_numpy(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(x.numpy() + 1)
+
+
+@torch.library.custom_op("tilewright_test::drawn", mutates_args=())
+def drawn(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.rand_like(x)
+
+
+for each in (by_numpy, drawn):
+    each.register_fake(torch.empty_like)
+
+
+class Called(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def test_what_the_python_of_an_operator_does_is_imported():
+    model = Called(lambda x: (halved_above(x, 0.25) + 1, *least_and_greatest(x)))
+    x = torch.randn(3, 5)
+    made = interpret(import_program(model, (x,)).module, x.numpy())
+    for each, want in zip(made, model(x), strict=True):
+        np.testing.assert_allclose(each, want.numpy())
+
+
+@pytest.mark.parametrize("function", [by_numpy, drawn], ids=["numpy", "random"])
+def test_python_that_does_more_than_call_operators_is_refused(function):
+    with pytest.raises(Unsupported, match=r"reads tensors by numpy|random numbers"):
+        import_program(Called(function), (torch.randn(3, 5),))
+
+
+def test_python_that_sizes_may_decide_in_is_refused():
+    model = Called(lambda x: halved_above(x, 0.25))
+    with pytest.raises(Unsupported, match="of dynamic sizes"):
+        import_program(model, (torch.randn(3, 5),), dynamic={"x": {0: "n"}})
+
+
+def test_formulas_that_cannot_be_traced_are_named(monkeypatch):
+    def fails(_):
+        raise RuntimeError("u0 is not known\nmore of it")
+
+    monkeypatch.setattr(program, "decomposed", fails)
+    with pytest.raises(UserError, match="apart: RuntimeError: u0 is not known") as raised:
+        import_program(Called(torch.neg), (torch.randn(3),))
+    assert raised.value.code == "TW1125"
+    assert "more of it" not in raised.value.message
