@@ -4,10 +4,10 @@
                                  [--jobs 1] [--threads 1] [--failures] [--journal FILE]
                                  [--stop-after SECONDS]
 
-Every float builder of torchvision but its detectors, the smallest model of each file of timm,
-the base model of every type that transformers knows, from shrunk configs; weights made up. Each is
-exported with its batch left open, compiled, run at two batch sizes and held against itself in f64,
-in a process of its own.
+Every float builder of torchvision, the smallest model of each file of timm, the base model of every
+type that transformers knows, from shrunk configs; weights made up. Each is exported with its batch
+left open (torchvision's detectors run by torch.compile), compiled, run at two batch sizes and held
+against itself in f64, in a process of its own.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from report import Figure
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
 
-from torch_zoo import BUILDERS, CRASHED, REFUSED, RIGHT, UNTRACED, WRONG, Outcome, names_of
+from torch_zoo import BUILDERS, CRASHED, LOADED, REFUSED, RIGHT, UNTRACED, WRONG, Outcome, names_of
 from workers import Lost, run_jobs
 
 SECONDS = 900.0  # for one model
-WANT = {"torchvision": 97, "timm": 93, "transformers": 250}
+WANT = {"torchvision": 109, "timm": 93, "transformers": 250}
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
@@ -46,7 +46,9 @@ def measure(options: argparse.Namespace) -> list[Figure]:
             *("torch_zoo", "run_model", jobs),
             workers=options.jobs,
             seconds=SECONDS,
+            most=1,
             pinned=options.threads == 1,
+            preload=("torch_zoo", *(LOADED[each] for each in options.sources.split(","))),
         )
         for (_, name, _), end in report.tracked(kept.limited(ends), source, len(jobs)):
             outcome = Outcome(CRASHED, end.why) if isinstance(end, Lost) else end

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -175,6 +175,17 @@ def _leaves(made: Any) -> list[torch.Tensor]:
     return [x for x in found if isinstance(x, torch.Tensor) and x.is_floating_point()]
 
 
+def alone(function: str, what: str, jobs: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, Any]]:
+    """Each job, named by its first field, with what a process of its own made of it; it is said
+    which gave nothing."""
+    ends = run_jobs("torch_speed", function, jobs, workers=1, seconds=MOST_SECONDS, most=1)
+    for job, end in report.tracked(ends, what, len(jobs)):
+        if isinstance(end, Lost):
+            print(f"{what} {job[0]}: {end.why}", flush=True)
+        else:
+            yield job, end
+
+
 def measure_models(options: argparse.Namespace) -> list[Figure]:
     names = [name for name in MODELS if re.search(options.filter, name)]
     peers = options.peers.split(",")
@@ -182,11 +193,7 @@ def measure_models(options: argparse.Namespace) -> list[Figure]:
     figures: list[Figure] = []
     ratios: list[float] = []
     firsts: list[float] = []
-    ends = run_jobs("torch_speed", "run_model", jobs, workers=1, seconds=MOST_SECONDS, most=1)
-    for (name, *_), end in report.tracked(ends, "models", len(jobs)):
-        if isinstance(end, Lost):
-            print(f"{name}: {end.why}", flush=True)
-            continue
+    for (name, *_), end in alone("run_model", "models", jobs):
         for note in end.notes:
             print(f"{name}: {note}", flush=True)
         others = {who: end.calls[who] for who in peers if who in end.calls}
@@ -234,12 +241,8 @@ def measure_cached(options: argparse.Namespace) -> list[Figure]:
     jobs = [(name, who, options.threads, folder) for name in names
             for who in (OURS, INDUCTOR) for _ in ("fill", "use")]  # fmt: skip
     spent: dict[tuple[str, str], float] = {}
-    ends = run_jobs("torch_speed", "run_first", jobs, workers=1, seconds=MOST_SECONDS, most=1)
-    for (name, who, *_), end in report.tracked(ends, "first calls", len(jobs)):
-        if isinstance(end, Lost):
-            print(f"{name}, {who}: {end.why}", flush=True)
-        else:
-            spent[name, who] = end  # that of the second process stays
+    for (name, who, *_), end in alone("run_first", "first calls", jobs):
+        spent[name, who] = end  # that of the second process stays
     ratios = [spent[name, OURS] / spent[name, INDUCTOR] for name in names
               if (name, OURS) in spent and (name, INDUCTOR) in spent]  # fmt: skip
     if not ratios:
@@ -369,12 +372,7 @@ def measure_training(options: argparse.Namespace) -> list[Figure]:
     peers = [who for who in options.peers.split(",") if who in (EAGER, INDUCTOR)]
     jobs = [(name, peers, options.threads) for name in names]
     figures: list[Figure] = []
-    ends = run_jobs("torch_speed", "run_training", jobs, workers=1, seconds=MOST_SECONDS, most=1)
-    for (name, *_), end in report.tracked(ends, "training", len(jobs)):
-        if isinstance(end, Lost):
-            print(f"training {name}: {end.why}", flush=True)
-            continue
-        times, losses = end
+    for (name, *_), (times, losses) in alone("run_training", "training", jobs):
         for note in times.notes:
             print(f"training {name}: {note}", flush=True)
         shown = {who: f"{1e3 * spent:.2f} ms" for who, spent in times.calls.items()}

@@ -1,7 +1,8 @@
 """Models of torchvision, timm and transformers with made-up weights, and how one is run.
 
 A model is right where its error against itself in f64, at two batch sizes from one compilation, is
-at most three times that of PyTorch's own f32.
+at most three times that of PyTorch's own f32. What torch.export cannot trace of torchvision (its
+detectors, whose results are as long as what they find) runs by torch.compile.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import functools
 import importlib.util
 import inspect
 import re
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,13 +21,17 @@ from typing import Any
 
 import torch
 import torch_shrunk
+from torch import nn
 from torch.utils import _pytree as pytree
 
 import tilewright as tw
 from tilewright.base.errors import TilewrightError, Unsupported
+from tilewright.plugins.torch import tilewright
 
 RIGHT, WRONG, REFUSED, CRASHED, UNTRACED = "right", "wrong", "refused", "crashed", "untraced"
 MOST = 3.0  # times the error of eager f32 against eager f64
+UNTRACEABLE = "TW1125"  # what our compile says when torch.export fails
+NOISE = 0.02  # of parameters that would be zeros
 FLOOR = 1e-6  # errors below this share of the greatest element are rounding, whatever eager's are
 
 
@@ -40,7 +46,7 @@ class Outcome:
 def prepare() -> None:
     """torchvision's library may want CUDA; beside a CPU build of PyTorch its operators are missing.
 
-    Their declarations are enough for its Python to load.
+    Its Python needs one that it has no formula for, so here is one.
     """
     found = importlib.util.find_spec("torchvision")
     if found is None or found.origin is None or _kept:
@@ -51,30 +57,50 @@ def prepare() -> None:
         library = torch.library.Library("torchvision", "DEF")
         library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library.impl("nms", _nms, "CPU")
         _kept.append(library)
+        from torchvision import extension
+
+        extension._has_ops = lambda: True  # whoever asks now is told so
 
 
 _kept: list[Any] = []  # a library that is collected takes its declarations along
 
 
+def _nms(boxes: torch.Tensor, scores: torch.Tensor, most: float) -> torch.Tensor:
+    """Boxes by falling score, without those that overlap one before them too much."""
+    order = scores.argsort(descending=True, stable=True)
+    left, top, right, bottom = boxes[order].unbind(1)
+    area = (right - left) * (bottom - top)
+    kept = torch.ones(len(order), dtype=torch.bool)
+    for at in range(len(order)):
+        if kept[at]:
+            width = (right.minimum(right[at]) - left.maximum(left[at])).clamp(min=0)
+            height = (bottom.minimum(bottom[at]) - top.maximum(top[at])).clamp(min=0)
+            shared = width * height
+            overlaps = shared / (area + area[at] - shared) > most
+            kept[at + 1 :] &= ~overlaps[at + 1 :]
+    return order[kept]
+
+
 # ------------------------------------------------------------------------------------ builders
 
-Built = tuple[torch.nn.Module, Callable[[int], dict[str, Any]]]  # a model, inputs by batch size
+Built = tuple[nn.Module, Callable[[int], dict[str, Any]]]  # a model, inputs by batch size
 
 
 def torchvision_names() -> list[str]:
     prepare()
     from torchvision import models
 
-    detectors = {*models.list_models(module=models.detection)}
-    quantized = {*models.list_models(module=models.quantization)}
-    return sorted({*models.list_models()} - detectors - quantized)
+    return sorted({*models.list_models()} - {*models.list_models(module=models.quantization)})
 
 
 def build_torchvision(name: str) -> Built:
     prepare()
     from torchvision import models
 
+    if name in models.list_models(module=models.detection):
+        return _detector(name)
     options = (
         {"weights_backbone": None} if name in models.list_models(module=models.segmentation) else {}
     )
@@ -92,6 +118,21 @@ def build_torchvision(name: str) -> Built:
                                  "image2": torch.randn(n, 3, 128, 128)}  # fmt: skip
     first = next(iter(inspect.signature(model.forward).parameters))
     return model, lambda n: {first: torch.randn(n, *shape)}
+
+
+SIDE = 160  # of the images of detectors
+
+
+def _detector(name: str) -> Built:
+    """A detector that finds something: with its own beginnings no box has a score worth telling."""
+    from torchvision import models
+
+    sizes = {} if name.startswith("ssd") else {"min_size": SIDE, "max_size": SIDE}
+    model = models.get_model(name, weights=None, weights_backbone=None, **sizes)
+    for path, module in model.named_modules():
+        if not path.startswith("backbone") and isinstance(module, (nn.Linear, nn.Conv2d)):
+            nn.init.kaiming_normal_(module.weight)
+    return model, lambda n: {"images": [torch.rand(3, SIDE, SIDE) for _ in range(n)]}
 
 
 def timm_names() -> list[str]:
@@ -149,6 +190,14 @@ BUILDERS: dict[str, tuple[Callable[[], list[str]], Callable[[str], Built]]] = {
 }
 
 
+# Modules to load once for all models: each is built in a process of its own.
+LOADED = {
+    "torchvision": "torchvision.models",
+    "timm": "timm",
+    "transformers": "transformers.models.auto.modeling_auto",
+}
+
+
 @functools.cache
 def names_of(source: str) -> tuple[str, ...]:
     return tuple(BUILDERS[source][0]())
@@ -168,10 +217,22 @@ def run_model(job: tuple[str, str, int]) -> Outcome:
             model, inputs = BUILDERS[source][1](name)
         except Exception as error:
             return Outcome(UNTRACED, f"cannot be built: {type(error).__name__}: {error}")
-        return check(model.eval(), inputs, threads)
+        without_zeros(model)
+        return check(model.eval(), inputs, source, threads)
 
 
-def check(model: torch.nn.Module, inputs: Callable[[int], dict[str, Any]], threads: int) -> Outcome:
+def without_zeros(model: nn.Module) -> None:
+    """Noise in the place of parameters that begin as zeros: a branch that ends in one would not
+    count, and of the experts that such a router scores, each would be as good as any."""
+    for parameter in model.parameters():
+        if parameter.is_floating_point() and not parameter.any():
+            parameter.normal_(std=NOISE)
+
+
+def check(
+    model: nn.Module, inputs: Callable[[int], dict[str, Any]], source: str, threads: int
+) -> Outcome:
+    """Compiled ahead of time, or, where PyTorch cannot trace a model of torchvision, as it runs."""
     given = inputs(2)
     axes = {name: {0: "batch"} for name in given}
     try:
@@ -179,23 +240,53 @@ def check(model: torch.nn.Module, inputs: Callable[[int], dict[str, Any]], threa
     except Unsupported as error:
         return Outcome(REFUSED, error.message)
     except TilewrightError as error:
-        return Outcome(UNTRACED if error.code == "TW1125" else CRASHED, str(error)[:400])
+        if error.code != UNTRACEABLE:
+            return Outcome(CRASHED, str(error)[:400])
+        if source == "torchvision":
+            return _as_it_runs(model, inputs, threads)
+        return Outcome(UNTRACED, str(error)[:400])
     except Exception as error:
         return Outcome(CRASHED, f"{type(error).__name__}: {error}")
     if compiled.fallbacks:
         return Outcome(REFUSED, f"not native: {', '.join(compiled.fallbacks)}")
     seconds = sum(compiled.timings["stages"].values())
+    return _judged(compiled, model, inputs, seconds)
+
+
+def _as_it_runs(model: nn.Module, inputs: Callable[[int], dict[str, Any]], threads: int) -> Outcome:
+    options: Any = {"threads": threads, "fallback": "error"}
+    compiled = torch.compile(model, backend=tilewright, options=options)
+    begin = time.perf_counter()
+    try:
+        compiled(**inputs(2))
+    except Exception as error:
+        refused = isinstance(error.__cause__ or error, Unsupported)
+        return Outcome(REFUSED if refused else CRASHED, f"torch.compile: {str(error)[:400]}")
+    return _judged(compiled, model, inputs, time.perf_counter() - begin)
+
+
+def _judged(
+    compiled: Callable[..., Any],
+    model: nn.Module,
+    inputs: Callable[[int], dict[str, Any]],
+    seconds: float,
+) -> Outcome:
+    """Held against eager in f64, and so is eager itself."""
     wide = copy.deepcopy(model).double()
     worst = 0.0
     for count in (2, 3):
         given = inputs(count)
-        eager = model(**given)
+        with torch.compiler.set_stance("force_eager"):  # torchvision compiles some of its own
+            eager = model(**given)
+            try:
+                exact = wide(**pytree.tree_map(_wide, given))
+            except RuntimeError:  # an operator that PyTorch does not have in f64
+                exact = eager
         try:
-            exact = wide(**{name: _wide(value) for name, value in given.items()})
-        except RuntimeError:  # an operator that PyTorch does not have in f64
-            exact = eager
-        ratio = compare(compiled(**given), eager, exact)
-        worst = max(worst, ratio)
+            made = compiled(**given)
+        except Exception as error:
+            return Outcome(CRASHED, f"batch {count}: {type(error).__name__}: {error}"[:400])
+        worst = max(worst, compare(made, eager, exact))
     return Outcome(RIGHT if worst <= MOST else WRONG, f"{worst:.2f}", worst, seconds)
 
 
@@ -223,3 +314,6 @@ def compare(made: Any, eager: Any, exact: Any) -> float:
 
 def _leaves(value: Any) -> Iterator[torch.Tensor]:
     return (x for x in pytree.tree_leaves(value) if isinstance(x, torch.Tensor))
+
+
+prepare()  # whoever loads torchvision after this module finds its operators

@@ -40,7 +40,7 @@ def test_a_model_alone_is_traced_with_batch_and_sequence_open(model):
 
 
 def test_text_is_what_the_model_generates(model):
-    from tilewright.plugins.torch import Generator
+    from tilewright.plugins.torch import Generator, Sampling
 
     text = Generator(model, length=16, threads=1)
     for prompt in (torch.tensor([[5, 9, 33]]), torch.tensor([[7, 7, 1, 2, 60]])):
@@ -51,6 +51,12 @@ def test_text_is_what_the_model_generates(model):
                 best = model(want).logits[:, -1:].argmax(-1)
                 want = torch.cat([want, best], 1)
         assert made.tolist() == want.tolist()
+    greedy = made[0, 5:].tolist()
+    assert text.generate(prompt, 6, sampling=Sampling(top_k=1)).tolist() == want.tolist()
+    drawn = [text.generate(prompt, 6, sampling=Sampling(2.0, seed=3)).tolist() for _ in range(2)]
+    assert drawn[0] == drawn[1] != want.tolist()
+    shortened = text.generate(prompt, 6, end=greedy[2])[0, 5:].tolist()
+    assert shortened == greedy[: greedy.index(greedy[2]) + 1]
     with pytest.raises(UserError, match="TW4046"):
         text.read(torch.zeros(1, 17, dtype=torch.int64))
 

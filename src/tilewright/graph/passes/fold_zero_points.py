@@ -22,7 +22,7 @@ from tilewright.graph.build import make_node
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.ops.layout import CHANNELS_FIRST
-from tilewright.graph.passes.match_signs import is_depthwise
+from tilewright.graph.passes.match_signs import is_depthwise, without_zero
 from tilewright.graph.types import TensorType
 from tilewright.sym import ONE, Const, const
 
@@ -34,16 +34,6 @@ def fold_zero_points(module: Module, ctx: PassContext) -> Module:
 
 def _input(node: Node, at: int) -> Value | None:
     return node.inputs[at] if at < len(node.inputs) else None
-
-
-def _signed(weights: Array, zero: Array | None) -> Array | None:
-    """Weights less their zero point, if that has eight bits and a sign."""
-    if zero is None:
-        return weights
-    shifted = weights.astype(np.int16) - zero.astype(np.int16)
-    if bool((shifted >= -128).all()) and bool((shifted <= 127).all()):
-        return shifted.astype(np.int8)
-    return None
 
 
 def _point(value: Value | None, scope: Scope) -> tuple[bool, int]:
@@ -82,7 +72,7 @@ def matmul(node: Node, scope: Scope) -> Replacement:
     if (given is not None and zero is None) or (zero is not None and zero.ndim > 1):
         return None
     is_known, point = _point(_input(node, 2), scope)
-    signed = _signed(weights, zero)
+    signed = without_zero(weights, zero)
     if signed is None or not (is_known or _is_one(_input(node, 2))):
         return None
     steps = Steps(node, scope)
@@ -159,7 +149,7 @@ def conv(node: Node, scope: Scope) -> Replacement:
         return None
     if not (is_known or _is_one(_input(node, 2))):
         return None
-    signed = _signed(weights, each)
+    signed = without_zero(weights, each)
     if signed is None and is_depthwise(node):
         return None
     kept = None if signed is not None else each  # what stays of the weights' zero points

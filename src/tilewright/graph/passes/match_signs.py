@@ -5,7 +5,8 @@
 NEON multiplies bytes with a sign by such, VNNI bytes without a sign by bytes with one. The highest
 bit of an operand is flipped, which moves its zero point by 128; `fold_zero_points` makes a constant
 of that. Whatever quantizes gives the other bytes straight away, what only moves bytes moves them,
-and those who read them otherwise read the new ones, so that nothing is there twice.
+and those who read them otherwise read the new ones, so that nothing is there twice. Weights count
+as what they are without their zero point, which `fold_zero_points` takes away.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.graph.build import make_node
 from tilewright.graph.ir import Module, Node, Value
-from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches
+from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches
 from tilewright.graph.types import TensorType
 
 PRODUCTS = ("matmul_integer", "conv_integer")
@@ -55,7 +56,9 @@ def product(node: Node, scope: Scope, *, target: Target) -> Replacement:
     a, b = node.inputs[:2]
     if a is None or b is None or a.tensor.dtype not in OTHER or b.tensor.dtype not in OTHER:
         return None
-    found = flips(target, a.tensor.dtype, b.tensor.dtype)
+    found = flips(target, a.tensor.dtype, left_of_weights(node, scope))
+    if found is None or found[1]:
+        found = flips(target, a.tensor.dtype, b.tensor.dtype)
     if found is None or not any(found):
         return None
     inputs = [*node.inputs, *[None] * (4 - len(node.inputs))]
@@ -70,6 +73,28 @@ def product(node: Node, scope: Scope, *, target: Target) -> Replacement:
         inputs.pop()
     steps.add(node.op, *inputs, **dict(node.attributes))
     return steps.done()
+
+
+def left_of_weights(node: Node, scope: Scope) -> DType:
+    """The bytes that the right operand becomes once its zero point is gone."""
+    _, b, _, given = (*node.inputs, None, None)[:4]
+    assert b is not None
+    weights, zero = scope.constant(b), scope.constant(given)
+    if weights is None or zero is None:
+        return b.tensor.dtype
+    if node.op == "conv_integer":
+        zero = zero.reshape(-1, *[1] * (weights.ndim - 1))
+    return b.tensor.dtype if without_zero(weights, zero) is None else I8
+
+
+def without_zero(weights: Array, zero: Array | None) -> Array | None:
+    """Weights less their zero point, if that has eight bits and a sign."""
+    if zero is None:
+        return weights
+    shifted = weights.astype(np.int16) - zero.astype(np.int16)
+    if bool((shifted >= -BIT).all()) and bool((shifted < BIT).all()):
+        return shifted.astype(np.int8)
+    return None
 
 
 def is_depthwise(node: Node) -> bool:

@@ -2,3 +2,4 @@
 
 from tilewright.plugins.torch.backend import tilewright
 from tilewright.plugins.torch.generate import Generator
+from tilewright.plugins.torch.sampling import Sampling

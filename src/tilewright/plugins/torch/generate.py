@@ -2,6 +2,7 @@
 
     text = Generator(model, length=96)
     tokens = text.generate(prompt, 64)       greedy; prompt and result are [batch, tokens]
+    tokens = text.generate(prompt, 64, sampling=Sampling(top_p=0.9))
 
 Two graphs share the state: one for prompts of any length, one for a token at a time. transformers'
 own static cache holds the keys and values, so any model that it serves works.
@@ -17,6 +18,7 @@ import torch
 from tilewright.base.errors import UserError
 from tilewright.driver.compile import compile
 from tilewright.frontends.torch.calling import TorchModule
+from tilewright.plugins.torch.sampling import Sampling
 
 STATE = ("keys", "values", "cumulative_length")  # of each layer, as transformers names them
 PROMPT = 4  # tokens of the example that prompts are traced with
@@ -107,15 +109,31 @@ class Generator:
         made: torch.Tensor = called(tokens, place)
         return made
 
-    def generate(self, prompt: torch.Tensor, count: int, *, end: int | None = None) -> torch.Tensor:
-        """The prompt and, behind it, up to `count` tokens, each the likeliest there."""
+    def generate(
+        self,
+        prompt: torch.Tensor,
+        count: int,
+        *,
+        end: int | None = None,
+        sampling: Sampling | None = None,
+    ) -> torch.Tensor:
+        """The prompt and, behind it, up to `count` tokens, each the likeliest there, or drawn.
+
+        A text that has come to its `end` goes on with that token while others are written.
+        """
         self.reset()
+        source = None if sampling is None else sampling.generator()
         tokens = [prompt]
         logits = self.read(prompt)
+        ended = torch.zeros(len(prompt), 1, dtype=torch.bool)
         for _ in range(count):
-            best = logits[:, -1:].argmax(-1)
+            last = logits[:, -1]
+            best = last.argmax(-1, True) if sampling is None else sampling.draw(last, source)
+            if end is not None:
+                best = best.masked_fill(ended, end)
+                ended |= best == end
             tokens.append(best)
-            if end is not None and bool((best == end).all()):
+            if bool(ended.all()):
                 break
             if len(tokens) <= count:
                 logits = self.read(best)
