@@ -29,6 +29,7 @@ from tune_kernels import KERNELS, Kernel
 ROOT = Path(__file__).parent
 ZOO = ROOT / "models"
 PAIRS, PAIRS_S = 41, 4.0  # of the comparison after tuning, at most
+KERNELS_SHOWN = 12  # of a model, the costliest
 LEAST_GAIN = 0.98
 MEAN_GAIN = {"f32": 1.05, "bf16": 1.08, "int8": 1.08}
 TAIL_MEAN = 1.25
@@ -131,7 +132,19 @@ def gain_of(made: Tuned) -> float:
     middle = f"{pair.gain:6.3f} (at least {pair.least_gain:.3f})  tuner says {told.gain:.3f}"
     tried = f"{told.trials} trials, {told.failed} failed, {told.seconds:.0f} s"
     print(f"{made.name:40} {middle}  {tried}, {told.model}: {told.stopped}", flush=True)
+    show_kernels(told)
     return float(pair.gain)
+
+
+def show_kernels(told: Any) -> None:
+    """What is left to gain: each kernel's share of the roofline, before and after."""
+    for each in sorted(told.tasks, key=lambda task: -task.baseline_ns)[:KERNELS_SHOWN]:
+        before, after = (each.floor_ns / max(ns, 1.0) for ns in (each.baseline_ns, each.best_ns))
+        shares = f"roofline {before:4.2f} -> {after:4.2f}, {each.trials} trials"
+        winner = told.winners.get(each.name)
+        choice = " ".join(f"{a}: {b}" for a, b in winner.choices.items()) if winner else ""
+        line = f"  {each.label[:36]:36} {each.baseline_ns / 1e3:9.1f} us {each.gain:6.3f} {shares}"
+        print(f"{line}  {choice}", flush=True)
 
 
 def means(gains: Sequence[float], name: str, want: float) -> Figure:
