@@ -399,7 +399,7 @@ def build_native(
     count = len(program.module.states)
     plan = plan_memory(program.module.main, in_place=options.in_place, states=count)
     if target.kind == CUDA:
-        return DeviceModule(program, plan, target, *specs_of(program.module))
+        return DeviceModule(program, plan, target, *specs_of(program.module), tuning=outcome)
     image = emit_host(program, plan, target)
     main = f"{NAME}_main"
     inside = Inside(program, plan, image, main, target, placed, foreign, outcome, streams)

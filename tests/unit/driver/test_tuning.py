@@ -170,7 +170,7 @@ def test_sound_candidates_pass_and_liars_do_not(matmul, other_choice):
 def test_what_a_kernel_leaves_unwritten_is_wrong(matmul, monkeypatch):
     checker = Checker(matmul, built(matmul), {})
     checker.fault(built(matmul))
-    monkeypatch.setattr(checker._module, "run", lambda table, inputs, out: None)
+    monkeypatch.setattr(checker._bench, "run", lambda candidate, inputs, results: None)
     assert "not finite" in checker.fault(built(matmul))
 
 
@@ -302,7 +302,7 @@ def test_a_model_is_tuned_and_the_records_serve_the_next_time(net, tmp_path):
         interrupt(snapshot)
 
     module = tw.compile(net, threads=2, tune=Budget(minutes=10), database=path, tuning=heard)
-    outcome = module.inside.tuning
+    outcome = module.tuning
     assert outcome.trials > 0
     assert outcome.gain >= 1.0
     assert outcome.stopped == "interrupted"
@@ -341,7 +341,7 @@ def test_sizes_to_tune_for_are_sizes_of_the_model(net):
 
 def test_plain_loops_have_nothing_to_tune(net):
     module = tw.compile(net, threads=2, schedule=False, tune=Budget(minutes=1))
-    assert module.inside.tuning is None
+    assert module.tuning is None
 
 
 def test_json_is_what_the_command_tells(net, tmp_path):
@@ -466,7 +466,7 @@ def test_a_model_with_dynamic_sizes_is_tuned_at_each_of_them(open_net, tmp_path)
         open_net, threads=2, tune=Budget(minutes=0.15), database=path, sizes={"n": [1, 200]},
         tuning=interrupt,
     )  # fmt: skip
-    outcome = module.inside.tuning
+    outcome = module.tuning
     assert {each.name.rpartition("@")[2] for each in outcome.tasks} == {"0", "1"}
     again = tw.compile(open_net, threads=2, database=path)
     assert {k.name for k in tuned_kernels(again)} == {k.name for k in tuned_kernels(module)}

@@ -131,6 +131,7 @@ class ModelLab:
         winners: Callable[[Mapping[str, Candidate]], Mapping[TaskKey, Winner]],
         *,
         use_cache: bool = True,
+        memory_bytes: int = MODEL_MEMORY_BYTES,
     ) -> None:
         """`winners` tells what records say where candidates have won."""
         self._jobs, self._opening, self._checkers = jobs, opening, checkers
@@ -138,7 +139,7 @@ class ModelLab:
         self._built: dict[Candidate, Built] = {}
         self._incumbents: dict[str, Built] = {}
         self._won: dict[tuple[str, Choices], Built] = {}  # kernels that ever were incumbents
-        limits = Limits(MODEL_S, MODEL_MEMORY_BYTES)
+        limits = Limits(MODEL_S, memory_bytes)
         self._model = Child(SERVER, limits, server_environment())
         self._model.start()
         self._is_open = False

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tilewright.base.errors import UserError
-from tilewright.base.target import CPU
-from tilewright.codegen.adapter import adapter_image
+from tilewright.base.target import CPU, CUDA, Target
 from tilewright.codegen.build import can_run
 from tilewright.driver.kernel_code import function_of
 from tilewright.driver.kernels import (
@@ -29,7 +28,13 @@ from tilewright.driver.kernels import (
 from tilewright.driver.libraries import library_space
 from tilewright.driver.tuning.fleet_lab import FleetLab, told_model
 from tilewright.driver.tuning.inputs import Sizes
-from tilewright.driver.tuning.lab import SERVER, Checkers, ModelLab, build_all
+from tilewright.driver.tuning.lab import (
+    MODEL_MEMORY_BYTES,
+    SERVER,
+    Checkers,
+    ModelLab,
+    build_all,
+)
 from tilewright.driver.tuning.messages import Open
 from tilewright.driver.tuning.records import task_key
 from tilewright.driver.tuning.roofline import element_of, floor_ns
@@ -42,6 +47,7 @@ from tilewright.rules import alternatives
 from tilewright.rules.cpu.fallback import FALLBACK_NAME
 from tilewright.rules.cpu.reduction import REDUCTION
 from tilewright.rules.library import with_library
+from tilewright.runtime import cuda
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import Records
 from tilewright.tune.fleet import Fleet
@@ -130,7 +136,7 @@ def _keep_variants(
 
 def check_tunable(module: Module, setting: KernelSetting, *, is_here: bool = True) -> None:
     """A model is tuned where it runs."""
-    if setting.target.kind != CPU or (is_here and not can_run(setting.target)):
+    if setting.target.kind not in (CPU, CUDA) or (is_here and not runs_here(setting.target)):
         raise UserError(
             "TW5010",
             f"a model for {setting.target} cannot be tuned here: its kernels cannot be timed",
@@ -142,6 +148,11 @@ def check_tunable(module: Module, setting: KernelSetting, *, is_here: bool = Tru
             "a model whose inputs are no tensors cannot be tuned",
             help="tune a model of the part that computes",
         )
+
+
+def runs_here(target: Target) -> bool:
+    """Whether kernels for a target can be timed on this machine."""
+    return cuda.is_available() if target.kind == CUDA else can_run(target)
 
 
 @contextmanager
@@ -165,7 +176,10 @@ def local_laboratory(
 ) -> Iterator[tuple[ModelLab, Sequence[Mapping[str, Measured]]]]:
     """A lab on this machine."""
     jobs = kernels.jobs
-    checkers = Checkers(settings.limits, command=settings.command)
+    on_gpu = setting.target.kind == CUDA
+    # A GPU's driver maps more addresses than a machine has memory.
+    limits = replace(settings.limits, memory_bytes=0) if on_gpu else settings.limits
+    checkers = Checkers(limits, command=settings.command)
     lab: ModelLab | None = None
     try:
         defaults = {
@@ -176,7 +190,14 @@ def local_laboratory(
         missing = {name: job for name, job in jobs.items() if name not in defaults}
         defaults |= build_all(missing, checkers, 600.0)
         opening = Open(module, setting, defaults, settings.sizes, settings.in_place, RUNS)
-        lab = ModelLab(jobs, opening, checkers, kernels.winners, use_cache=settings.use_cache)
+        lab = ModelLab(
+            jobs,
+            opening,
+            checkers,
+            kernels.winners,
+            use_cache=settings.use_cache,
+            memory_bytes=0 if on_gpu else MODEL_MEMORY_BYTES,
+        )
         yield lab, lab.open()
     finally:
         checkers.close()
@@ -195,8 +216,7 @@ def _cached(job: Job) -> Built | None:
         packer = try_cached_packer(kernel.packer.text, packing_target(target))
         if packer is None:
             return None
-    adapter = adapter_image(kernel.name, kernel.params, len(kernel.scalars), target)
-    return Built(kernel, adapter, packer)
+    return Built.of(kernel, packer, target)
 
 
 def _tasks(
