@@ -129,6 +129,7 @@ def alternatives(
     """
     weights = tuple(constants)
     made = schedule(fn, target, threads=threads, constants=weights)
+    decided = {each.block: each.choice for each in made.decisions}
     fresh = Schedule(fn)
     inline_producers(fresh)
 
@@ -138,9 +139,14 @@ def alternatives(
         cycle_ns = taken.context.target.machine.cycle_ns
         if priced is None or priced.cycles * cycle_ns > RIVAL_TIMES * ns > 0:
             return False
-        choice = Choice(rule.name, plan_text(priced.plan))
+        asked = {taken.block: Choice(rule.name, plan_text(priced.plan))}
+        # What is decided need not be priced again; a rule that takes several blocks leaves none of
+        # it to be asked for.
+        return any(can_schedule({**given, **asked}) for given in (decided, {}))
+
+    def can_schedule(choices: Mapping[str, Choice]) -> bool:
         try:
-            schedule(fn, target, threads=threads, constants=weights, choices={taken.block: choice})
+            schedule(fn, target, threads=threads, constants=weights, choices=choices)
         except UserError:
             return False
         return True
