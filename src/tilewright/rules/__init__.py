@@ -137,8 +137,8 @@ def alternatives(
         """Whether a rule gets to the block when it is asked for, and can schedule it."""
         priced = rule.default(problem, taken.context)
         cycle_ns = taken.context.target.machine.cycle_ns
-        if priced is None or priced.cycles * cycle_ns > RIVAL_TIMES * ns > 0:
-            return False
+        if priced is None or (ns > 0 and not 0 < priced.cycles * cycle_ns <= RIVAL_TIMES * ns):
+            return False  # what has no price is no rival of what has one
         asked = {taken.block: Choice(rule.name, plan_text(priced.plan))}
         # What is decided need not be priced again; a rule that takes several blocks leaves none of
         # it to be asked for.

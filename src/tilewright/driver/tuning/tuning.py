@@ -44,22 +44,22 @@ from tilewright.driver.tuning.table import Built
 from tilewright.graph.ir import Graph, Module
 from tilewright.graph.types import is_tensor
 from tilewright.rules import alternatives
-from tilewright.rules.cpu.fallback import FALLBACK_NAME
-from tilewright.rules.cpu.reduction import REDUCTION
 from tilewright.rules.library import with_library
 from tilewright.runtime import cuda
+from tilewright.tensor.ir import Function
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import Records
 from tilewright.tune.fleet import Fleet
+from tilewright.tune.joined import JoinedSpace
 from tilewright.tune.lab import Candidate, Lab, Task
 from tilewright.tune.process import Limits
-from tilewright.tune.sketch import SketchSpace
+from tilewright.tune.sketch import SKETCH, SketchSpace
 from tilewright.tune.space import RuleSpace, TuneSpace
 from tilewright.tune.tuner import Outcome, Snapshot, Tuner
 
 LEAST_SHARE = 0.003  # of the model's time: what takes less is left alone
+SKETCHED_SHARE = 0.6  # of the roofline: a kernel that is nearer to it has no sketches
 RUNS = 9
-GENERAL = (FALLBACK_NAME, REDUCTION.name)  # rules that take what no other knows: sketches may too
 
 
 @dataclass(frozen=True)
@@ -245,14 +245,15 @@ def _tasks(
                 floor_ns(each.flops, each.size_bytes, element, setting.target, setting.threads)
                 for each in here
             ]
+            floor = sum(floors) / len(sets)
             found.append(
                 Task(
                     task_of((name, at)),
                     job.label if at == ALL else f"{job.label} at {kernels.sizes_text(at)}",
                     kernels.key((name, at)),
-                    partial(spaces_of, job),
+                    partial(spaces_of, job, sketches=floor < SKETCHED_SHARE * ns),
                     ns,
-                    sum(floors) / len(sets),
+                    floor,
                     weight,
                     name if len(spots) > 1 else "",
                     at,
@@ -263,18 +264,34 @@ def _tasks(
     yield from sorted(found, key=lambda task: -task.weight * task.baseline_ns)
 
 
-def spaces_of(job: Job) -> tuple[TuneSpace, ...]:
+def spaces_of(job: Job, *, sketches: bool = True) -> tuple[TuneSpace, ...]:
     """What can be decided about a kernel, by block; the costliest block first."""
     fn = function_of(job)
     weights = [fn.params[at].name for at in sorted(job.constants)]
     setting = job.setting
     offered = alternatives(fn, setting.target, threads=setting.threads, constants=weights)
-    spaces = [RuleSpace(offers) for offers in offered]
-    open_ones = [space for space in spaces if space.size > 1]
-    ranked: list[TuneSpace] = []
-    ranked += sorted(open_ones, key=lambda space: -float(space.estimate(space.default())[0]))
-    if setting.target.kind == CPU and any(each[0].rule.name in GENERAL for each in offered):
-        ranked.append(SketchSpace(fn, setting.target, threads=setting.threads, constants=weights))
+    ranked: list[TuneSpace] = sorted(
+        (RuleSpace(offers) for offers in offered),
+        key=lambda space: -float(space.estimate(space.default())[0]),
+    )
+    if sketches and setting.target.kind == CPU and ranked:
+        ranked[0] = with_sketches(ranked[0], fn, setting, weights)
+    ranked = [space for space in ranked if space.size > 1]
     if BLAS in setting.libraries and with_library(fn) is not None:
         ranked.append(library_space())
     return tuple(ranked)
+
+
+def with_sketches(
+    space: TuneSpace, fn: Function, setting: KernelSetting, weights: Sequence[str]
+) -> TuneSpace:
+    """The plans of rules and the sketches of a kernel as one space; a sketch decides about all of
+    the kernel, whatever is chosen for its other blocks."""
+    try:
+        sketches = SketchSpace(
+            fn, setting.target, threads=setting.threads, constants=weights, with_rules=False
+        )
+        sketches.default()
+    except UserError:
+        return space  # there are none
+    return JoinedSpace(space.name, {"": space, SKETCH: sketches})
