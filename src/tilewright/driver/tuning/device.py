@@ -116,6 +116,9 @@ class Version:
     def __init__(self, module: DeviceModule, inputs: Sequence[Array], gpu: Gpu) -> None:
         self._gpu, self._walk = gpu, module.walk(*inputs)
         self._timer = gpu.timer()
+        for launch in self.launches:  # what is loaded at the first start cannot be while recording
+            launch.start(0)
+        gpu.wait(0)
 
     @property
     def launches(self) -> Sequence[Any]:
