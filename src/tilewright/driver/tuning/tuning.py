@@ -34,6 +34,8 @@ from tilewright.driver.tuning.lab import (
     Checkers,
     ModelLab,
     build_all,
+    model_process,
+    store_built,
 )
 from tilewright.driver.tuning.messages import Open
 from tilewright.driver.tuning.records import task_key
@@ -180,29 +182,32 @@ def local_laboratory(
     # A GPU's driver maps more addresses than a machine has memory.
     limits = replace(settings.limits, memory_bytes=0) if on_gpu else settings.limits
     checkers = Checkers(limits, command=settings.command)
-    lab: ModelLab | None = None
+    runner = model_process(memory_bytes=0 if on_gpu else MODEL_MEMORY_BYTES)
     try:
         defaults = {
-            name: made
+            name: known
             for name, job in (jobs.items() if settings.use_cache else ())
-            if (made := _cached(job)) is not None
+            if (known := _cached(job)) is not None
         }
         missing = {name: job for name, job in jobs.items() if name not in defaults}
-        defaults |= build_all(missing, checkers, 600.0)
+        made = build_all(missing, checkers, 600.0)
+        if settings.use_cache:  # the model is compiled with most of them in the end
+            for name, each in made.items():
+                store_built(missing[name], each)
+        defaults |= made
         opening = Open(module, setting, defaults, settings.sizes, settings.in_place, RUNS)
         lab = ModelLab(
             jobs,
             opening,
             checkers,
             kernels.winners,
+            runner,
             use_cache=settings.use_cache,
-            memory_bytes=0 if on_gpu else MODEL_MEMORY_BYTES,
         )
         yield lab, lab.open()
     finally:
         checkers.close()
-        if lab is not None:
-            lab.close()
+        runner.stop()
 
 
 def _cached(job: Job) -> Built | None:
