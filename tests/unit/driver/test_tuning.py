@@ -179,7 +179,7 @@ def test_planted_faults_cost_their_candidates_alone(matmul):
     """Crashes, hangs, memory and lies, in processes of their own."""
     sys.path.insert(0, str(BENCH))
     from tune_faults import REASONS, SERVER
-    from tune_faulty_server import KINDS, planted
+    from tune_faulty_server import HANG, KINDS, planted
 
     space = spaces_of(matmul)[0]
     points = space.sample(400, np.random.default_rng(1))
@@ -189,12 +189,19 @@ def test_planted_faults_cost_their_candidates_alone(matmul):
         found.setdefault(planted(job.name), job)
     assert set(found) == {"", *KINDS}
     default = built(matmul)
-    checkers = Checkers(Limits(seconds=10.0, memory_bytes=8 << 30), 2, SERVER)
+    questions = {kind: Check(job, default, {}) for kind, job in found.items()}
+    hang = {HANG: questions.pop(HANG)}  # what never ends need not be given long
+    pools = {
+        seconds: Checkers(Limits(seconds=seconds, memory_bytes=8 << 30), 1, SERVER)
+        for seconds in (2.0, 20.0)
+    }
+    answers = {}
     try:
-        questions = {kind: Check(job, default, {}) for kind, job in found.items()}
-        answers = dict(checkers.ask(questions, 300.0))
+        for (_, checkers), asked in zip(pools.items(), (hang, questions), strict=True):
+            answers |= dict(checkers.ask(asked, 300.0))
     finally:
-        checkers.close()
+        for checkers in pools.values():
+            checkers.close()
     assert isinstance(answers.pop(""), Built)
     for kind, answer in answers.items():
         assert REASONS[kind] in str(answer), kind
