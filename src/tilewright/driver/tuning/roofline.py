@@ -13,14 +13,23 @@ DOTS = ("dotprod", "avx512vnni", "avxvnni")  # features that multiply four bytes
 
 
 def floor_ns(
-    flops: int, size_bytes: int, element: DType | None, target: Target, threads: int
+    flops: int,
+    size_bytes: int,
+    element: DType | None,
+    target: Target,
+    threads: int,
+    *,
+    tiles: bool = True,
 ) -> float:
-    """By the machine model, which may be wrong: a direction, not a bound."""
+    """By the machine model, which may be wrong: a direction, not a bound.
+
+    `tiles=False` leaves out units that multiply whole matrices.
+    """
     machine = target.machine
     if target.kind == CUDA:
         return _gpu_cycles(flops, size_bytes, element, target) * machine.cycle_ns
     cores = min(threads, machine.cores)
-    peak = _flops_per_cycle(element, target) * cores
+    peak = _flops_per_cycle(element, target, tiles) * cores
     in_l2 = size_bytes <= machine.l2.size_bytes
     rate = machine.l2.bytes_per_cycle if in_l2 else machine.memory_bytes_per_cycle
     cycles = max(flops / peak, size_bytes / (rate * cores))
@@ -37,11 +46,11 @@ def _gpu_cycles(flops: int, size_bytes: int, element: DType | None, target: Targ
     return max(flops / peak, size_bytes / rate)
 
 
-def _flops_per_cycle(element: DType | None, target: Target) -> float:
+def _flops_per_cycle(element: DType | None, target: Target, tiles: bool) -> float:
     machine = target.machine
     name = "f32" if element is None else str(element)
     product = tile_product(target, name, "i8" if name == "u8" else name)
-    if product is not None:
+    if tiles and product is not None:
         return 2 * ROWS * COLUMNS * product.depth / machine.tile_cycles
     is_byte = element is not None and element.size_bytes == 1
     dots = 4 if is_byte and any(target.has(each) for each in DOTS) else 1

@@ -60,7 +60,7 @@ from tilewright.tune.space import RuleSpace, TuneSpace
 from tilewright.tune.tuner import Outcome, Snapshot, Tuner
 
 LEAST_SHARE = 0.003  # of the model's time: what takes less is left alone
-SKETCHED_SHARE = 0.6  # of the roofline: a kernel that is nearer to it has no sketches
+SKETCHED_SHARE = 0.6  # of what vectors can do: a kernel that is nearer to it has no sketches
 RUNS = 9
 
 
@@ -246,17 +246,27 @@ def _tasks(
             if weight * ns < LEAST_SHARE * sum(whole) / len(whole):
                 continue
             element = element_of(job.source)
-            floors = [
-                floor_ns(each.flops, each.size_bytes, element, setting.target, setting.threads)
-                for each in here
-            ]
-            floor = sum(floors) / len(sets)
+            floor, without_tiles = (
+                sum(
+                    floor_ns(
+                        each.flops,
+                        each.size_bytes,
+                        element,
+                        setting.target,
+                        setting.threads,
+                        tiles=tiles,
+                    )
+                    for each in here
+                )
+                / len(sets)
+                for tiles in (True, False)
+            )
             found.append(
                 Task(
                     task_of((name, at)),
                     job.label if at == ALL else f"{job.label} at {kernels.sizes_text(at)}",
                     kernels.key((name, at)),
-                    partial(spaces_of, job, sketches=floor < SKETCHED_SHARE * ns),
+                    partial(spaces_of, job, sketches=without_tiles < SKETCHED_SHARE * ns),
                     ns,
                     floor,
                     weight,
