@@ -98,7 +98,7 @@ def tuned(of: Open, threads: int, folder: Path, options: argparse.Namespace) -> 
         minutes = options.minutes * (len(of.sizes) if at == 0 else 1)
         budget = Budget(minutes=minutes)
         made: Any = tw.compile(case.model, threads=threads, tune=budget, database=path, **more)
-        gain = made.inside.tuning.gain
+        gain = made.tuning.gain
         told = next(iter(more.values()))
         print(f"{of.model}, {threads} threads, {told}: {gain:.3f}x by tuning", flush=True)
     return path

@@ -2,6 +2,7 @@
 
     python bench/tune.py zoo [--json FILE] [--minutes 5] [--only NAME ...] [--precision f32 bf16]
     python bench/tune.py tail [--minutes 1] [--only NAME ...]      kernels no model of the zoo has
+    python bench/tune.py gpu [--minutes 1] [--only NAME ...]       models in f16 on a GPU
     python bench/tune.py stranger [--minutes 1] [--seeds 5]        rates of the machine off by 2x
                                   [--target "cpu -mcpu=haswell"]   the same with AVX2 code only
     python bench/tune.py faults [--count 100] [--kills 50]         candidates that crash, hang, lie
@@ -13,6 +14,7 @@ ratios of neighbouring runs. Each tuning starts from an empty database.
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +28,14 @@ from report import Figure
 from tune_faults import faults
 from tune_kernels import KERNELS, Kernel
 
+from tilewright.driver.device_module import DeviceModule
+from tilewright.runtime import cuda
+
 ROOT = Path(__file__).parent
 ZOO = ROOT / "models"
 PAIRS, PAIRS_S = 41, 4.0  # of the comparison after tuning, at most
+GPU_RUNS, GPU_MODELS = 20, ("resnet18",)
+KERNELS_SHOWN = 12  # of a model, the costliest
 LEAST_GAIN = 0.98
 MEAN_GAIN = {"f32": 1.05, "bf16": 1.08, "int8": 1.08}
 TAIL_MEAN = 1.25
@@ -45,13 +52,32 @@ class Tuned:
     tuned: Any
     inputs: list[Any]
     curve: list[tuple[float, float]] = field(default_factory=list)  # seconds, gain expected
+    stages: list[tuple[float, str]] = field(default_factory=list)  # when each began
 
     @property
     def outcome(self) -> Any:
-        return self.tuned.inside.tuning
+        return self.tuned.tuning
 
     def run(self, module: Any) -> Callable[[], Any]:
-        return lambda: module(*self.inputs)
+        if not isinstance(module, DeviceModule):
+            return lambda: module(*self.inputs)
+        given = [cuda.to_device(each) for each in self.inputs]
+        wanted = list(module(*given))
+
+        def run() -> None:
+            for _ in range(GPU_RUNS):
+                module(*given, out=wanted)
+            cuda.synchronize()
+
+        return run
+
+    @property
+    def spent(self) -> str:
+        """Where the seconds went."""
+        seconds: dict[str, float] = {}
+        for (begin, stage), (end, _) in itertools.pairwise(self.stages):
+            seconds[stage] = seconds.get(stage, 0.0) + end - begin
+        return ", ".join(f"{stage} {each:.1f}" for stage, each in seconds.items())
 
     def early(self, seconds: float) -> float:
         """The share of the expected gain that was there after so many seconds."""
@@ -74,8 +100,10 @@ def tuned_model(
     from tilewright.tune.budget import Budget
 
     curve: list[tuple[float, float]] = []
+    stages: list[tuple[float, str]] = []
 
     def listen(snapshot: Any) -> None:
+        stages.append((snapshot.seconds, snapshot.stage))
         before = sum(each.baseline_ns for each in snapshot.tasks)
         after = sum(each.best_ns for each in snapshot.tasks)
         curve.append((snapshot.seconds, before / after if after else 1.0))
@@ -92,7 +120,7 @@ def tuned_model(
             **more,
         )
     given = list(inputs) if inputs is not None else random_inputs(untuned)
-    return Tuned(name, untuned, tuned, given, curve)
+    return Tuned(name, untuned, tuned, given, curve, stages)
 
 
 def random_inputs(module: Any) -> list[Any]:
@@ -131,7 +159,20 @@ def gain_of(made: Tuned) -> float:
     middle = f"{pair.gain:6.3f} (at least {pair.least_gain:.3f})  tuner says {told.gain:.3f}"
     tried = f"{told.trials} trials, {told.failed} failed, {told.seconds:.0f} s"
     print(f"{made.name:40} {middle}  {tried}, {told.model}: {told.stopped}", flush=True)
+    print(f"  seconds: {made.spent}", flush=True)
+    show_kernels(told)
     return float(pair.gain)
+
+
+def show_kernels(told: Any) -> None:
+    """What is left to gain: each kernel's share of the roofline, before and after."""
+    for each in sorted(told.tasks, key=lambda task: -task.baseline_ns)[:KERNELS_SHOWN]:
+        before, after = (each.floor_ns / max(ns, 1.0) for ns in (each.baseline_ns, each.best_ns))
+        shares = f"roofline {before:4.2f} -> {after:4.2f}, {each.trials} trials"
+        winner = told.winners.get(each.name)
+        choice = " ".join(f"{a}: {b}" for a, b in winner.choices.items()) if winner else ""
+        line = f"  {each.label[:36]:36} {each.baseline_ns / 1e3:9.1f} us {each.gain:6.3f} {shares}"
+        print(f"{line}  {choice}", flush=True)
 
 
 def means(gains: Sequence[float], name: str, want: float) -> Figure:
@@ -220,6 +261,37 @@ def tuned_kernel(kernel: Kernel, minutes: float, threads: int, target: str) -> T
     return tuned_model(kernel.name, kernel.module(), minutes, threads, target=target)
 
 
+# --------------------------------------------------------------------------- a GPU
+
+GEMM = """graph @main(%a: f16[1000, 1000], %b: f16[1000, 1000]) -> (f16[1000, 1000]) {
+  %c = matmul(%a, %b)
+  return %c
+}"""
+
+
+def gpu(options: argparse.Namespace) -> list[Figure]:
+    """A GEMM, and models of the zoo in f16, on the GPU of this machine."""
+    import zoo as models
+
+    from tilewright import graph
+
+    target = options.target if options.target != "cpu" else "cuda"
+    gemm = tuned_model("GEMM f16", graph.parse(GEMM), options.minutes, 0, target=target)
+    figures = [report.at_least("GEMM f16: gain", gain_of(gemm), "x", LEAST_GAIN)]
+    chosen = options.only or GPU_MODELS
+    models.ensure_models(options.zoo, chosen)
+    for case in models.cases_of(options.zoo, chosen):
+        with np.load(case.inputs) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        sizes = fixed_sizes(case.model, arrays)
+        more = {"precision": "f16", "dynamic": sizes, "target": target}
+        made = tuned_model(f"{case.name} f16", case.model, options.minutes, 0, **more)
+        specs = made.untuned.inputs
+        made.inputs = [arrays[each.name].astype(each.dtype.numpy) for each in specs]
+        figures.append(report.at_least(f"{made.name}: gain", gain_of(made), "x", LEAST_GAIN))
+    return figures
+
+
 # --------------------------------------------------------------------------- an unknown processor
 
 
@@ -287,10 +359,11 @@ def with_rates(target: str, rates: Mapping[str, float]) -> str:
 COMMANDS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
     "zoo": zoo,
     "tail": tail,
+    "gpu": gpu,
     "stranger": stranger,
     "faults": faults,
 }
-MINUTES = {"zoo": 5.0, "tail": 1.0, "stranger": 1.0, "faults": 1.0}
+MINUTES = {"zoo": 5.0, "tail": 1.0, "gpu": 1.0, "stranger": 1.0, "faults": 1.0}
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
@@ -302,7 +375,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=list(COMMANDS))
     parser.add_argument("--minutes", type=float, help="for each model or kernel")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--target", default="cpu", help="of tail and stranger")
+    parser.add_argument("--target", default="cpu", help="of tail, gpu and stranger")
     parser.add_argument("--only", nargs="*", help="names of models or kernels")
     parser.add_argument("--precision", nargs="*", default=["f32"], choices=list(MEAN_GAIN))
     parser.add_argument("--zoo", type=Path, default=ZOO, help="a folder of models")

@@ -25,10 +25,7 @@ class Kernel:
         parsed = parse(self.graph)
         main, random = parsed.main, np.random.default_rng(16)
         weights = [param for param in main.params if param.name == WEIGHTS]
-        constants = {
-            each.name: (0.05 * random.standard_normal(_sizes(each))).astype(np.float32)
-            for each in weights
-        }
+        constants = {each.name: _weights(each, random) for each in weights}
         nodes = [
             ir.Node("constant", (), (each,), ir.attributes(data=each.name)) for each in weights
         ]
@@ -37,8 +34,11 @@ class Kernel:
         return replace(parsed, graphs={"main": made}, constants=constants)
 
 
-def _sizes(value: Any) -> list[int]:
-    return [int(dim.value) for dim in value.tensor.shape]
+def _weights(value: Any, random: np.random.Generator) -> np.ndarray[Any, Any]:
+    sizes = [int(dim.value) for dim in value.tensor.shape]
+    if value.tensor.dtype.kind == "float":
+        return (0.05 * random.standard_normal(sizes)).astype(np.float32)
+    return random.integers(-8, 8, sizes).astype(value.tensor.dtype.numpy)
 
 
 def _conv(
@@ -50,8 +50,9 @@ def _conv(
     stride: int = 1,
     dilation: int = 1,
     groups: int = 1,
+    is_byte: bool = False,
 ) -> Kernel:
-    """A convolution with a ReLU, channels first as models are exported."""
+    """A convolution, channels first as models are exported: with a ReLU, or of bytes to sums."""
     cin, cout = channels
     pads = tuple(dilation * (each // 2) for each in kernel)
     out = [
@@ -67,6 +68,14 @@ def _conv(
     attributes = ", ".join(f"{key} = {value}" for key, value in shown.items())
     x, y = _shape(1, cin, *spatial), _shape(1, cout, *out)
     w = _shape(cout, cin // groups, *kernel)
+    if is_byte:
+        return Kernel(
+            name,
+            f"""graph @main(%x: u8{x}, %w: i8{w}) -> (i32{y}) {{
+              %y = conv_integer(%x, %w) {{{attributes}}}
+              return %y
+            }}""",
+        )
     return Kernel(
         name,
         f"""graph @main(%x: f32{x}, %w: f32{w}) -> (f32{y}) {{
@@ -115,13 +124,12 @@ def _tuple(values: object) -> str:
 KERNELS = (
     _conv("grouped 3x3, 4 groups", (28, 28), (64, 64), (3, 3), groups=4),
     _conv("grouped 3x3, 8 groups", (28, 28), (128, 128), (3, 3), groups=8),
-    _conv("grouped 1x1, 2 groups", (28, 28), (96, 96), (1, 1), groups=2),
+    _conv("int8 grouped 3x3, 4 groups", (28, 28), (64, 64), (3, 3), groups=4, is_byte=True),
     _conv("dilated 3x3, by 2", (28, 28), (64, 64), (3, 3), dilation=2),
     _conv("dilated 3x3, by 4", (28, 28), (48, 48), (3, 3), dilation=4),
     _conv("5x5", (28, 28), (32, 48), (5, 5)),
     _conv("5x5/2", (56, 56), (24, 40), (5, 5), stride=2),
     _conv("7x1", (28, 28), (64, 64), (7, 1)),
-    _conv("1x7", (28, 28), (64, 64), (1, 7)),
     _conv("3x3, odd channels", (30, 30), (37, 53), (3, 3)),
     _conv("1x1, odd channels", (30, 30), (61, 67), (1, 1)),
     _conv("3x3/2, odd image", (35, 35), (40, 72), (3, 3), stride=2),
@@ -139,18 +147,29 @@ KERNELS = (
     _matmul(500, 11, 900),
     _matmul(200, 200, 200, weights=False),
     _reduce("sum of a middle axis", (32, 100, 96), (1,), "reduce_sum"),
-    _reduce("maximum of outer axes", (64, 30, 50), (0, 1), "reduce_max"),
-    _reduce("sum of all", (100, 1000), (0, 1), "reduce_sum"),
+    _one("running sum of rows", "f32[200, 500]", "f32[200, 500]", "cumsum(%x) {axis = 1}"),
     _one(
-        "softmax of a middle axis",
-        "f32[8, 100, 64]",
-        "f32[8, 100, 64]",
-        "softmax(%x) {axes = (1,)}",
+        "running sum of a middle axis",
+        "f32[16, 100, 90]",
+        "f32[16, 100, 90]",
+        "cumsum(%x) {axis = 1}",
     ),
     _one(
-        "transpose 0213",
-        "f32[8, 100, 12, 64]",
-        "f32[8, 12, 100, 64]",
-        "transpose(%x) {perm = (0, 2, 1, 3)}",
+        "resize by 2, linear",
+        "f32[1, 24, 40, 40]",
+        "f32[1, 24, 80, 80]",
+        'resize(%x) {axes = (2, 3), sizes = (80, 80), mode = "linear"}',
+    ),
+    _one(
+        "resize 50 to 33, cubic",
+        "f32[1, 16, 50, 50]",
+        "f32[1, 16, 33, 33]",
+        'resize(%x) {axes = (2, 3), sizes = (33, 33), mode = "cubic"}',
+    ),
+    _one(
+        "resize 35 to 70, nearest",
+        "f32[1, 40, 35, 35]",
+        "f32[1, 40, 70, 70]",
+        'resize(%x) {axes = (2, 3), sizes = (70, 70), mode = "nearest"}',
     ),
 )

@@ -127,3 +127,23 @@ def test_a_saved_model_answers(tmp_path):
     for _ in range(3):
         (y,) = loaded(x)
         np.testing.assert_allclose(np.asarray(y), reference("conv", [x])[0], rtol=2e-4, atol=2e-5)
+
+
+def test_a_model_is_tuned_on_the_gpu_and_answers_the_same(tmp_path):
+    records = tmp_path / "records.sqlite"
+    seen = []
+    module = tw.compile(
+        MODELS["conv"],
+        target="cuda",
+        tune=tw.tune.Budget(minutes=0.25),
+        database=records,
+        tuning=lambda snapshot: seen.append(snapshot.stage),
+    )
+    assert module.tuning.trials > module.tuning.failed
+    assert "timing in place" in seen
+    inputs = inputs_of(module)
+    again = tw.compile(MODELS["conv"], target="cuda", database=records)
+    for made in (module, again):
+        got = [cuda.to_host(y) for y in made(*inputs)]
+        for a, b in zip(got, reference("conv", inputs), strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)

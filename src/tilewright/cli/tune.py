@@ -100,7 +100,7 @@ def tune(
             fleet=machines,
             tuning=show,
         )
-        made: Outcome = module.inside.tuning
+        made: Outcome = module.tuning
         return made
 
     runs: dict[str, Outcome] = {}

@@ -6,11 +6,13 @@ outputs = module(x, y)
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import difflib
 import itertools
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +50,7 @@ from tilewright.driver.tuning.graph_choices import measure_choices
 from tilewright.driver.tuning.inputs import Sizes, random_arrays, size_sets
 from tilewright.driver.tuning.records import recorded_choices, task_key, winning_choices
 from tilewright.driver.unfuse import unfuse_foreign
-from tilewright.frontends.door import open_model
+from tilewright.frontends.door import Opened, open_model
 from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan, plan_memory
 from tilewright.graph.passes import FUSED
@@ -66,6 +68,7 @@ from tilewright.tune.record import Time
 from tilewright.tune.stats import Paired
 from tilewright.tune.tuner import Outcome, Snapshot
 
+_log = logging.getLogger("tilewright")
 NAME = "model"
 CHOICES_PAIRS = 31  # of runs without and with what was measured
 CHOICES_SHARE = 0.2  # of a budget of tuning, for what graph passes choose between
@@ -152,8 +155,36 @@ def compile(
             f"precision {precision!r} is not one that models for {chosen} have",
             help=f"use {', '.join(known)}",
         )
-    laps = [time.perf_counter()]
-    opened = open_model(model, args, kwargs, dynamic)
+    with reading_records(settings) as read:
+        laps = [time.perf_counter()]
+        return compile_opened(open_model(model, args, kwargs, dynamic), chosen, read, laps)
+
+
+@contextlib.contextmanager
+def reading_records(settings: Options) -> Iterator[Options]:
+    """Options whose records are opened once, where nothing but reading them is asked for.
+
+    Records are no reason for a model not to compile: where they cannot be read, there are none.
+    """
+    given = settings.database
+    if settings.tune is not None or isinstance(given, Database):
+        yield settings
+        return
+    path = default_path() if given is None else Path(given) if given else None
+    try:
+        database = Database(path) if path is not None and path.exists() else None
+    except UserError as error:
+        _log.warning("kernels are compiled untuned: %s", error.message)
+        database = None
+    try:
+        yield replace(settings, database="" if database is None else database)
+    finally:
+        if database is not None:
+            database.close()
+
+
+def compile_opened(opened: Opened, chosen: Target, settings: Options, laps: list[float]) -> Module:
+    """A native module from a model that was read; `laps` has the moment when that began."""
     graph = with_sizes(opened.graph, opened.dynamic)
     check_size_names(settings.sizes, size_names(opened.graph))
     settings = replace(settings, sizes={**sizes_to_measure(opened.dynamic), **settings.sizes})
@@ -399,7 +430,7 @@ def build_native(
     count = len(program.module.states)
     plan = plan_memory(program.module.main, in_place=options.in_place, states=count)
     if target.kind == CUDA:
-        return DeviceModule(program, plan, target, *specs_of(program.module))
+        return DeviceModule(program, plan, target, *specs_of(program.module), tuning=outcome)
     image = emit_host(program, plan, target)
     main = f"{NAME}_main"
     inside = Inside(program, plan, image, main, target, placed, foreign, outcome, streams)

@@ -85,6 +85,11 @@ class CompiledModule(Module):
 
     inside: Inside
 
+    @property
+    def tuning(self) -> Outcome | None:
+        """What tuning came to, if it was asked for."""
+        return self.inside.tuning
+
     def call_lent(self, inputs: Sequence[object], threads: int = 0) -> tuple[Array, ...]:
         """As every module; the runtime itself borrows the inputs."""
         return self._native(*inputs, threads=threads or self.threads)

@@ -101,30 +101,36 @@ def _estimated(job: Job, candidate: Candidate) -> float | None:
 
 
 def recorded_times(database: str | Path | Database | None) -> Measured | None:
-    """Times of kernels that tuning left behind; None where there is no database.
+    """Times of kernels that tuning left behind; None where there are none.
 
     Records are no reason for a model not to compile: where they cannot be read, there are none.
     """
-    if isinstance(database, Database):
-        return RecordedTimes(database)
-    path = default_path() if database is None else Path(database) if database else None
-    if path is None or not path.exists():
-        return None
     try:
-        Database(path).close()
+        if isinstance(database, Database):
+            timed = database.timed()
+            return RecordedTimes(database, timed) if timed else None
+        path = default_path() if database is None else Path(database) if database else None
+        if path is None or not path.exists():
+            return None
+        with Database(path) as opened:
+            timed = opened.timed()
     except UserError:
         return None
-    return RecordedTimes(path)
+    return RecordedTimes(path, timed) if timed else None
 
 
 @dataclass(frozen=True)
 class RecordedTimes:
-    """Times of a database, or of a file that is opened for each question and left to others."""
+    """Times of a database, or of a file that is opened where it has an answer, and left to
+    others."""
 
     source: Database | Path
+    timed: frozenset[str]  # digests of tasks that it has times of: others need not be asked for
 
     def __call__(self, job: Job) -> float | None:
         key = task_key(job)
+        if key.digest not in self.timed:
+            return None
         try:
             if isinstance(self.source, Database):
                 seconds = self.source.measured(key)

@@ -31,6 +31,7 @@ class Gpu(Protocol):
     def graph(self, launches: Sequence[cuda.Startable], waits: Sequence[Sequence[int]]) -> Any: ...
     def is_capturing(self, stream: int) -> bool: ...
     def timer(self) -> Any: ...
+    def timeline(self, launches: Sequence[cuda.Startable]) -> Any: ...
     def wait(self, stream: int) -> None: ...
     def tensor_map(
         self,
@@ -68,6 +69,9 @@ class CudaGpu:
 
     def timer(self) -> Any:
         return cuda.Timer()
+
+    def timeline(self, launches: Sequence[cuda.Startable]) -> Any:
+        return cuda.Timeline(launches)
 
     def wait(self, stream: int) -> None:
         cuda.wait(stream)

@@ -38,6 +38,7 @@ from tilewright.runtime.dlpack import code_of
 from tilewright.runtime.module import Spec
 from tilewright.runtime.profiler import Event, Record
 from tilewright.sym import Size, Var
+from tilewright.tune.tuner import Outcome
 
 KEPT = 16  # sets of sizes and addresses whose launches are remembered
 
@@ -53,13 +54,18 @@ class DeviceModule(runtime.Module):
         inputs: Sequence[Spec],
         outputs: Sequence[Spec],
         gpu: Gpu | None = None,
+        ready: Loaded | None = None,
+        tuning: Outcome | None = None,
     ) -> None:
+        """`ready` has its weights and kernels, where they are loaded; `tuning` is what tuning came
+        to, if it was asked for."""
         self.program, self.plan, self.target = program, plan, target
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.threads = 0
         self._names = {spec.name: at for at, spec in enumerate(self.inputs)}
         self._gpu: Gpu = gpu or CudaGpu()
-        self._ready: Loaded | None = None
+        self._ready = ready
+        self.tuning = tuning
         self._kept: OrderedDict[tuple[Any, ...], Recorded] = OrderedDict()
         self._scratch: dict[int, Scratch] = {}  # by stream
         self._lock = threading.RLock()  # launches of two calls on one stream must not mix
@@ -141,10 +147,7 @@ class DeviceModule(runtime.Module):
         if named:
             args = self._in_order(args, named)
         with self._lock:
-            given = self._given(args, stream)
-            sizes = self._sizes(given)
-            made = Walk(self, self._loaded(), sizes, given, None, stream, self._varies)
-            made.results()
+            made = self._walk(args, stream)
             for launch in made.launches:  # what is loaded at the first start is not measured
                 launch.start(stream)
             timer, at, events = self._gpu.timer(), 0, []
@@ -156,6 +159,17 @@ class DeviceModule(runtime.Module):
                 events.append(Event(launch.label, at, at + took, launch.flops, size, 0))
                 at += took
         return Record(tuple(events))
+
+    def walk(self, *args: Any) -> Walk:
+        """What a call launches, for a tuner to time: inputs and outputs stay as long as it does."""
+        with self._lock:
+            return self._walk(args, 0)
+
+    def _walk(self, args: Sequence[Any], stream: int) -> Walk:
+        given = self._given(args, stream)
+        made = Walk(self, self._loaded(), self._sizes(given), given, None, stream, self._varies)
+        made.results()
+        return made
 
     # ------------------------------------------------------------------ files
 

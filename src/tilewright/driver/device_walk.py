@@ -51,20 +51,28 @@ class HostKernels:
 
 
 class Loaded:
-    """Weights on the GPU, and kernels in the driver."""
+    """Weights on the GPU, and kernels in the driver; those of another are not loaded again."""
 
-    def __init__(self, program: Program, gpu: Gpu) -> None:
+    def __init__(self, program: Program, gpu: Gpu, other: Loaded | None = None) -> None:
         self.codes: dict[str, DeviceCode] = {}
-        self.modules: dict[str, Any] = {}
         self.host_kernels = HostKernels(program)
         self.host = self.host_kernels.addresses
         on_gpu = [kernel for kernel in program.kernels.values() if kernel.device]
         self.codes = {kernel.name: pickle.loads(kernel.image) for kernel in on_gpu}
+        known = {} if other is None else other.modules
+        self.modules: dict[str, Any] = {
+            each.name: known[each.name] for each in on_gpu if each.name in known
+        }
+        new = [kernel for kernel in on_gpu if kernel.name not in known]
         with ThreadPoolExecutor(LOADERS) as pool:  # the driver assembles outside of Python's lock
-            loaded = pool.map(lambda kernel: gpu.load(self.codes[kernel.name], kernel), on_gpu)
-            self.modules = {kernel.name: made for kernel, made in zip(on_gpu, loaded, strict=True)}
+            loaded = pool.map(lambda kernel: gpu.load(self.codes[kernel.name], kernel), new)
+            self.modules |= {kernel.name: made for kernel, made in zip(new, loaded, strict=True)}
+        there = {} if other is None else other.weights
         self.weights: dict[str, Any] = {}
         for name, array in program.module.constants.items():
+            if name in there:
+                self.weights[name] = there[name]
+                continue
             compact = np.ascontiguousarray(array)
             self.weights[name] = gpu.allocate(compact.nbytes, 0)
             gpu.copy_in(self.weights[name].address, compact, 0)

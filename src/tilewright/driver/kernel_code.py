@@ -46,8 +46,7 @@ from tilewright.tensor.passes import lower
 from tilewright.tensor.printer import canonical_text
 from tilewright.tensor.visit import walk
 from tilewright.tensor.work import flops_of
-from tilewright.tune.sketch import SKETCH, SketchSpace
-from tilewright.tune.space import choice_text
+from tilewright.tune.sketch import SKETCH, sketched
 
 
 def compile_kernel(job: Job, *, use_cache: bool = True) -> Kernel:
@@ -89,8 +88,9 @@ def schedule_job(job: Job, fn: Function) -> Scheduled:
     weights = tuple(fn.params[at].name for at in sorted(job.constants))
 
     def scheduled(choices: Mapping[str, Choice]) -> Scheduled:
-        if SKETCH in choices:
-            return _sketched(job, fn, weights, choice_text(choices[SKETCH]))
+        for block, choice in choices.items():
+            if choice.rule == SKETCH:
+                return _sketched(job, fn, weights, block, choice.plan)
         if LIBRARY in choices:
             return _in_library(job, fn, weights, choices)
         return schedule(
@@ -129,15 +129,14 @@ def _in_library(
     return replace(made, decisions=(decision, *made.decisions))
 
 
-def _sketched(job: Job, fn: Function, weights: tuple[str, ...], choice: str) -> Scheduled:
+def _sketched(
+    job: Job, fn: Function, weights: tuple[str, ...], block: str, choice: str
+) -> Scheduled:
     """The function scheduled by a sketch, which decides about all of it."""
     setting = job.setting
-    space = SketchSpace(fn, setting.target, threads=setting.threads, constants=weights)
-    made = space.schedule(choice)
-    point = space.point(choice)
-    assert point is not None
-    decision = Decision(fn.name, SKETCH, choice, float(space.estimate(point)[0]), {})
-    return Scheduled(made, (decision,), ())
+    made = sketched(fn, choice, setting.target, threads=setting.threads, constants=weights)
+    decision = Decision(block, SKETCH, choice, made.estimate_ns, {})
+    return Scheduled(made.schedule, (decision,), ())
 
 
 def _compiled(job: Job) -> Kernel:

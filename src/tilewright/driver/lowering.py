@@ -90,7 +90,34 @@ def lower_model(
     for kernel in kernels.values():
         if setting.schedule and kernel.fell_back:
             _log.warning("kernel %s runs slowly: %s", kernel.name, kernel.fell_back)
-    packing = Packing(module.constants, kernels, packers, setting.target)
+    return _linked(lowering, graph, kernels, packers)
+
+
+def lower_with(
+    module: Module,
+    setting: KernelSetting,
+    kernels: Mapping[str, Kernel],
+    packers: Mapping[str, bytes],
+    packed: Mapping[str, Array],
+) -> Program:
+    """The model with kernels that are there, by the names of their jobs, and packers by their
+    texts; weights that were packed before, by name, are not packed again."""
+    lowering = _Lowering(module, setting)
+    graph = lowering.graph(module.main)
+    by_key = {key: kernels[job.name] for key, job in lowering.jobs.items()}
+    return _linked(lowering, graph, by_key, packers, packed)
+
+
+def _linked(
+    lowering: _Lowering,
+    graph: Graph,
+    kernels: Mapping[str, Kernel],
+    packers: Mapping[str, bytes],
+    packed: Mapping[str, Array] | None = None,
+) -> Program:
+    """Calls of compiled kernels, with weights as each takes them."""
+    module, target = lowering.module, lowering.setting.target
+    packing = Packing({**module.constants, **(packed or {})}, kernels, packers, target)
     lowered = _with_packed(graph, lowering, packing)
     packing.finish()
     names = dict.fromkeys((*_used_constants(lowered), *module.states))

@@ -129,6 +129,7 @@ def alternatives(
     """
     weights = tuple(constants)
     made = schedule(fn, target, threads=threads, constants=weights)
+    decided = {each.block: each.choice for each in made.decisions}
     fresh = Schedule(fn)
     inline_producers(fresh)
 
@@ -136,11 +137,16 @@ def alternatives(
         """Whether a rule gets to the block when it is asked for, and can schedule it."""
         priced = rule.default(problem, taken.context)
         cycle_ns = taken.context.target.machine.cycle_ns
-        if priced is None or priced.cycles * cycle_ns > RIVAL_TIMES * ns > 0:
-            return False
-        choice = Choice(rule.name, plan_text(priced.plan))
+        if priced is None or (ns > 0 and not 0 < priced.cycles * cycle_ns <= RIVAL_TIMES * ns):
+            return False  # what has no price is no rival of what has one
+        asked = {taken.block: Choice(rule.name, plan_text(priced.plan))}
+        # What is decided need not be priced again; a rule that takes several blocks leaves none of
+        # it to be asked for.
+        return any(can_schedule({**given, **asked}) for given in (decided, {}))
+
+    def can_schedule(choices: Mapping[str, Choice]) -> bool:
         try:
-            schedule(fn, target, threads=threads, constants=weights, choices={taken.block: choice})
+            schedule(fn, target, threads=threads, constants=weights, choices=choices)
         except UserError:
             return False
         return True

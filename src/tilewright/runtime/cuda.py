@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -151,6 +152,11 @@ def is_available() -> bool:
     except TilewrightError:
         return False
     return True
+
+
+def is_lost() -> bool:
+    """Whether a kernel has ended this process's use of the GPU: every call fails from then on."""
+    return _Driver._instance is not None and bool(_Driver._instance._lost)
 
 
 class _Pool:
@@ -468,6 +474,7 @@ def branched(
 
 BRANCHES = 8  # launches side by side, at most
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_IN_GRAPH = 1  # CU_EVENT_RECORD_EXTERNAL: recorded whenever a graph comes to it
 _of_thread = threading.local()
 
 
@@ -580,6 +587,39 @@ class Module:
         config.sharedMemBytes, config.hStream = shared_bytes, stream
         config.attrs, config.numAttrs = [attribute], 1
         return config
+
+
+class Timeline:
+    """Launches one after the other as one graph, with an event before each and behind the last: how
+    long each takes where it stands, without the host in between."""
+
+    def __init__(self, launches: Sequence[Startable]) -> None:
+        self.driver = driver = _Driver.get()
+        self._events = [driver.call("cuEventCreate", 0)[0] for _ in range(len(launches) + 1)]
+
+        def record(stream: int) -> None:
+            self._mark(0, stream)
+            for at, launch in enumerate(launches, 1):
+                launch.start(stream)
+                self._mark(at, stream)
+
+        self._graph = Graph(record)
+
+    def _mark(self, at: int, stream: int) -> None:
+        self.driver.call("cuEventRecordWithFlags", self._events[at], stream, _IN_GRAPH)
+
+    def run(self) -> list[float]:
+        """Milliseconds of each launch."""
+        self._graph.launch()
+        self.driver.call("cuEventSynchronize", self._events[-1])
+        return [
+            float(self.driver.call("cuEventElapsedTime", begin, end)[0])
+            for begin, end in itertools.pairwise(self._events)
+        ]
+
+    def __del__(self) -> None:
+        for event in getattr(self, "_events", ()):
+            self.driver.drop("cuEventDestroy", event)
 
 
 class Timer:

@@ -115,6 +115,11 @@ class StatefulModule(Module):
         return self.inner.inside  # type: ignore[attr-defined]
 
     @property
+    def tuning(self) -> Any:
+        """What tuning came to, if it was asked for."""
+        return self.inner.tuning  # type: ignore[attr-defined]
+
+    @property
     def name(self) -> str:
         return self.inner.name
 

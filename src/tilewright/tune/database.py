@@ -248,6 +248,15 @@ class Database:
             ).fetchone()
         return None if row is None else float(row[0]) / 1e9
 
+    def timed(self) -> frozenset[str]:
+        """Digests of the tasks that `measured` tells a time of: what is not among them need not be
+        asked for."""
+        with _typed(self.path):
+            rows = self._sql.execute(
+                "SELECT digest FROM times JOIN tasks ON task = id WHERE version = ?", (VERSION,)
+            ).fetchall()
+        return frozenset(digest for (digest,) in rows)
+
     def trials(self, key: TaskKey) -> list[Trial]:
         """All that was tried for a task, in the order it was tried."""
         with _typed(self.path):

@@ -29,7 +29,8 @@ CHUNK_BYTES = 1 << 20
 READY = b"ready\n"  # what a child writes before anything else
 START_S = 120.0  # until then
 PR_SET_PDEATHSIG = 1  # of Linux' prctl: the signal that a process gets when its parent ends
-MEMORY_EXIT = 76  # status of a child that ran out of memory: see `run_child`
+MEMORY_EXIT = 76  # status of a child that ran out of memory
+DEVICE_EXIT = 77  # of one whose kernel has ended its use of a GPU
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Limits:
     """What a child may take."""
 
     seconds: float = 20.0  # for an answer
-    memory_bytes: int = 8 << 30
+    memory_bytes: int = 8 << 30  # of address space; 0: as much as there is
     output_bytes: int = 1 << 20  # in any file, its own messages to people among them
 
 
@@ -120,6 +121,8 @@ class Child:
         self.stop()
         if status == MEMORY_EXIT:
             return f"took over {self.limits.memory_bytes >> 20} MB"
+        if status == DEVICE_EXIT:
+            return "its kernel reads or writes where it must not"
         if status is not None and status < 0:
             return f"crashed ({signal.Signals(-status).name})"
         return f"ended by itself (status {status})"
@@ -182,7 +185,8 @@ def _wait(stream: IO[bytes], deadline: float, *, write: bool = False) -> None:
 
 def limit_this_process(memory_bytes: int, output_bytes: int) -> None:
     """No more address space or file sizes than this, for good."""
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    if memory_bytes:
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_FSIZE, (output_bytes, output_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing fails instead

@@ -10,13 +10,15 @@ unlike the rest. The others are there for spaces without a model, and to compare
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Protocol
 
 import numpy as np
 
 from tilewright.base.errors import UserError
 from tilewright.tune.cost.model import Array, CostModel
+from tilewright.tune.joined import JoinedSpace
 from tilewright.tune.space import Points, Random, TuneSpace, unique_rows
 
 MOST_WHOLE = 2_000_000  # legal points that are ranked whole
@@ -36,6 +38,12 @@ class View:
         self._tried: set[bytes] = set()
         first = space.estimate(space.default())[0]
         self._unknown = (float(np.log(first)) if first > 0 else 0.0) + UNKNOWN
+
+    def within(self, part: TuneSpace) -> View:
+        """The same view of a part of the space: model and trials are shared."""
+        found = copy(self)
+        found.space = part
+        return found
 
     def log_estimate(self, points: Points) -> Array:
         """The logarithm of what each point is expected to take, before any trial."""
@@ -153,8 +161,28 @@ class Evolution:
 class Ranked:
     """The best of the whole space, or of what evolution finds; some unsure, some diverse.
 
-    The estimate drafts points, the model ranks them. A space that is ranked whole is drafted anew
-    each time, by what the model has learned about a part of it.
+    The estimate drafts points, the model ranks them. Where spaces are joined, each is drafted by
+    itself, and what was drafted is ranked together.
+    """
+
+    def __init__(self) -> None:
+        self._drafts: list[Draft] = []
+
+    def propose(self, view: View, count: int) -> Points:
+        space = view.space
+        parts: Sequence[TuneSpace] = space.parts if isinstance(space, JoinedSpace) else [space]
+        self._drafts = self._drafts or [Draft() for _ in parts]
+        drafted = [
+            draft.points(view.within(part)) for draft, part in zip(self._drafts, parts, strict=True)
+        ]
+        return mixed(view, view.fresh(np.concatenate(drafted)), count)
+
+
+class Draft:
+    """What the model looks at, of one space: all of it, by turns, or what evolution finds.
+
+    A space that is ranked whole is drafted anew each time, by what the model has learned about a
+    part of it.
     """
 
     def __init__(self) -> None:
@@ -162,11 +190,7 @@ class Ranked:
         self._evolution: Evolution | None = None
         self._estimate: Array = np.zeros(0)
 
-    def propose(self, view: View, count: int) -> Points:
-        pool = view.fresh(self._draft(view))
-        return mixed(view, pool, count)
-
-    def _draft(self, view: View) -> Points:
+    def points(self, view: View) -> Points:
         if self._whole is None and self._evolution is None:
             self._whole = _whole(view.space)
             if self._whole is None:

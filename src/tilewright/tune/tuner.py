@@ -65,7 +65,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What tuning came to: `model.inside.tuning` of a model compiled with `tune=`.
+    """What tuning came to: `model.tuning` of a model compiled with `tune=`.
 
     Examples:
         >>> from tilewright.tune import Outcome

@@ -1,4 +1,4 @@
-"""Kernels of a model that only general rules take are tuned by sketches too."""
+"""Sketches compete with the plans of rules for every kernel of a model, in one space."""
 
 from dataclasses import replace
 
@@ -30,31 +30,44 @@ def job(weighted):
     return next(iter(jobs_of(graph, SETTING).values()))
 
 
-def test_a_kernel_of_general_rules_has_sketches(job):
-    names = [space.name for space in spaces_of(job)]
-    assert names[-1] == SKETCH
+@pytest.fixture(scope="module")
+def space(job):
+    return spaces_of(job)[0]
 
 
-def test_candidates_of_sketches_are_built_and_checked_like_others(job):
-    space = next(space for space in spaces_of(job) if space.name == SKETCH)
-    points = space.sample(5, np.random.default_rng(0))
+def sketches(space, count, seed):
+    """Texts of some sketches."""
+    points = space.parts[1].sample(count, np.random.default_rng(seed))
+    return [space.choice(points, row) for row in range(len(points))]
+
+
+def test_sketches_and_plans_of_rules_are_one_space(space):
+    assert list(space.members) == ["", SKETCH]
+    first = space.choice(space.default(), 0)
+    assert not first.startswith(SKETCH)
+    kinds = {text.split()[0] for text in [first, *sketches(space, 4, 0)]}
+    assert kinds == {first.split()[0], SKETCH}
+
+
+def test_candidates_of_sketches_are_built_and_checked_like_others(job, space):
     checker = Checker(job, built(job), {})
-    for row in range(len(points)):
-        choices = choices_of({SKETCH: space.choice(points, row)})
+    for text in sketches(space, 5, 0):
+        choices = choices_of({space.name: text})
         assert checker.fault(built(replace(job, choices=choices))) == ""
 
 
-def test_a_kernel_says_which_sketch_made_it(job):
-    space = next(space for space in spaces_of(job) if space.name == SKETCH)
-    text = space.choice(space.sample(3, np.random.default_rng(1)), 2)
-    kernel = compile_kernel(replace(job, choices=choices_of({SKETCH: text})), use_cache=False)
+def test_a_kernel_says_which_sketch_made_it(job, space):
+    text = sketches(space, 3, 1)[2]
+    kernel = compile_kernel(replace(job, choices=choices_of({space.name: text})), use_cache=False)
     assert [decision.rule for decision in kernel.decisions] == [SKETCH]
-    assert kernel.decisions[0].plan == text
+    assert f"{SKETCH} {kernel.decisions[0].plan}" == text
+    point = space.point(text)
+    assert kernel.decisions[0].predicted_ns == pytest.approx(float(space.estimate(point)[0]))
     assert kernel.tuned
 
 
 def test_a_recorded_sketch_that_is_none_any_more_is_left_out(job):
-    stale = replace(job, choices=choices_of({SKETCH: "y:tile@k y.i.inner=3"}), recorded=True)
+    stale = replace(job, choices=choices_of({"y": f"{SKETCH} y:tile@k y.i.inner=3"}), recorded=True)
     kernel = compile_kernel(stale, use_cache=False)
     assert not kernel.tuned
     assert kernel.refusals

@@ -276,3 +276,12 @@ def test_the_database_of_the_user_can_be_named_or_switched_off(monkeypatch):
     assert default_path() == Path("cache/tuning.sqlite")
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "")
     assert default_path() is None
+
+
+def test_tasks_with_times_are_told_at_once():
+    timed, winning = TaskKey("a", "cpu", 1), TaskKey("b", "cpu", 1)
+    with Database() as database:
+        assert database.timed() == frozenset()
+        database.time(timed, Time(5.0))
+        database.keep(winning, Winner({"y": "gemm mr=1"}, 1.1))
+        assert database.timed() == {timed.digest}

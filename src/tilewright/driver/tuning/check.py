@@ -10,14 +10,14 @@ filled with garbage first: what a kernel does not write is wrong too.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from tilewright.base.dtype import DType
 from tilewright.base.loc import UNKNOWN
 from tilewright.driver.kernels import Job
-from tilewright.driver.lowering import Site, SitedProgram, sited_node
+from tilewright.driver.lowering import Site, SitedProgram, host_setting, sited_node
 from tilewright.driver.tuning.inputs import Sizes, random_arrays, shape_of, size_sets
 from tilewright.driver.tuning.table import Built, Installed, TableModule, built, fits
 from tilewright.graph import ir
@@ -34,23 +34,51 @@ DEFAULT_SIZE = 7  # of a dynamic dimension that nobody gave: nothing divides it
 PLAIN_FLOPS = 4e9  # what takes longer is compared with the default kernel instead
 
 
+class Bench(Protocol):
+    """Runs kernels of one job, one at a time."""
+
+    def run(self, candidate: Built, inputs: list[Array], results: list[Array]) -> None:
+        """Have a kernel write its results of inputs; what it leaves alone stays as it is."""
+
+
+class HostBench:
+    """A model of one kernel on this processor."""
+
+    def __init__(self, job: Job, default: Built) -> None:
+        assert isinstance(job.source, Graph)
+        self._setting, graph = job.setting, job.source
+        self._module = TableModule(
+            _alone(graph, default),
+            job.setting.target,
+            job.setting.threads,
+            [spec_of(value) for value in graph.params],
+            [spec_of(value) for value in graph.results],
+        )
+
+    def run(self, candidate: Built, inputs: list[Array], results: list[Array]) -> None:
+        kernel = Installed(candidate, self._setting.target, self._setting.threads)
+        table = self._module.new_table()
+        table.set(0, kernel, kernel.weights.packed(dict(enumerate(inputs))))
+        self._module.run(table, inputs, out=results)
+
+
 class Checker:
     """One job, its reference, and inputs."""
 
-    def __init__(self, job: Job, default: Built, sizes: Sizes) -> None:
+    def __init__(self, job: Job, default: Built, sizes: Sizes, bench: Bench | None = None) -> None:
+        """`bench` runs candidates, where that is not this processor."""
         assert isinstance(job.source, Graph)
         self.job, self.default, graph = job, default, job.source
         self._sizes = size_sets(graph.params, sizes, DEFAULT_SIZE)
         flops = max(float(evaluate(self.default.kernel.flops, each)) for each in self._sizes)
-        self._module = TableModule(
-            _alone(graph, self.default),
-            job.setting.target,
-            job.setting.threads,
-            [_spec(value) for value in graph.params],
-            [_spec(value) for value in graph.results],
-        )
+        self._bench = bench or HostBench(job, default)
         self._random = np.random.default_rng(int.from_bytes(job.name[-6:].encode(), "little"))
-        self._reference = self.default if flops > PLAIN_FLOPS else built(_plain(job))
+        self._reference = default
+        self._reference_bench = self._bench
+        if flops <= PLAIN_FLOPS:
+            plain = _plain(job)
+            self._reference = built(plain)
+            self._reference_bench = HostBench(plain, self._reference)
         shapes = [shape_of(value, self._sizes[0]) for value in graph.results]
         elements = sum(int(np.prod(shape)) for shape in shapes)
         self._reduction = max(1, int(flops / 2 / max(1, elements)))
@@ -76,21 +104,22 @@ class Checker:
             assert isinstance(self.job.source, Graph)
             sizes = self._sizes[len(self._sets) % len(self._sizes)]
             inputs = random_arrays(self.job.source.params, sizes, self._random)
-            self._sets.append((inputs, self.results(self._reference, inputs)))
+            expected = self._results(self._reference_bench, self._reference, inputs)
+            self._sets.append((inputs, expected))
         return self._sets[self._turn % len(self._sets)]
 
     def results(self, candidate: Built, inputs: list[Array]) -> list[Array]:
         """What a kernel makes of inputs."""
-        kernel = Installed(candidate, self.job.setting.target, self.job.setting.threads)
-        table = self._module.new_table()
-        table.set(0, kernel, kernel.packed(dict(enumerate(inputs))))
-        results = [np.asarray(empty(shape, dtype)) for shape, dtype in self._results(inputs)]
+        return self._results(self._bench, candidate, inputs)
+
+    def _results(self, bench: Bench, candidate: Built, inputs: list[Array]) -> list[Array]:
+        results = [np.asarray(empty(shape, dtype)) for shape, dtype in self._types(inputs)]
         for array in results:
             array.reshape(-1).view(np.uint8)[...] = 0xFF
-        self._module.run(table, inputs, out=results)
+        bench.run(candidate, inputs, results)
         return results
 
-    def _results(self, inputs: list[Array]) -> list[tuple[tuple[int, ...], DType]]:
+    def _types(self, inputs: list[Array]) -> list[tuple[tuple[int, ...], DType]]:
         """Shapes and types of what comes of inputs."""
         assert isinstance(self.job.source, Graph)
         graph = self.job.source
@@ -104,8 +133,8 @@ class Checker:
 
 
 def _plain(job: Job) -> Job:
-    """The job without schedule or packing."""
-    setting = replace(job.setting, schedule=False)
+    """The job without schedule or packing, on this processor."""
+    setting = replace(host_setting(job.setting), schedule=False)
     return replace(job, setting=setting, constants=frozenset(), choices={})
 
 
@@ -124,7 +153,7 @@ def _alone(graph: Graph, default: Built) -> SitedProgram:
     return SitedProgram(module, (Site(kernel.name, {}),), {kernel.name: kernel})
 
 
-def _spec(value: Value) -> Spec:
+def spec_of(value: Value) -> Spec:
     shape = value.tensor.shape or ()
     dims = tuple(int(dim.value) if isinstance(dim, Const) else str(dim) for dim in shape)
     return Spec(value.name, value.tensor.dtype, dims)

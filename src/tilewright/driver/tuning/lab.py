@@ -120,6 +120,13 @@ class Checkers:
             child.stop()
 
 
+def model_process(memory_bytes: int = MODEL_MEMORY_BYTES) -> Child:
+    """The process that a model runs in; it loads the compiler while kernels are built."""
+    made = Child(SERVER, Limits(MODEL_S, memory_bytes), server_environment())
+    made.start()
+    return made
+
+
 class ModelLab:
     """What the tuner is handed for one model."""
 
@@ -129,18 +136,17 @@ class ModelLab:
         opening: Open,
         checkers: Checkers,
         winners: Callable[[Mapping[str, Candidate]], Mapping[TaskKey, Winner]],
+        runner: Child,
         *,
         use_cache: bool = True,
     ) -> None:
-        """`winners` tells what records say where candidates have won."""
+        """`winners` tells what records say where candidates have won, `runner` runs the model."""
         self._jobs, self._opening, self._checkers = jobs, opening, checkers
         self._winners, self._use_cache = winners, use_cache
         self._built: dict[Candidate, Built] = {}
         self._incumbents: dict[str, Built] = {}
         self._won: dict[tuple[str, Choices], Built] = {}  # kernels that ever were incumbents
-        limits = Limits(MODEL_S, MODEL_MEMORY_BYTES)
-        self._model = Child(SERVER, limits, server_environment())
-        self._model.start()
+        self._model = runner
         self._is_open = False
 
     def open(self) -> Sequence[Mapping[str, Measured]]:
@@ -218,7 +224,7 @@ class ModelLab:
             self._incumbents[candidate.task] = kernel
             self._won[spot[0], candidate.choices] = kernel
             if self._use_cache:
-                _store(with_choices(self._jobs[spot[0]], candidate), kernel)
+                store_built(with_choices(self._jobs[spot[0]], candidate), kernel)
         if self._model.is_running:
             self._ask(Adopt(spot, kernel))
         else:
@@ -244,16 +250,13 @@ class ModelLab:
             return ()
         return () if isinstance(times, str) else list(_paired(times).values())
 
-    def close(self) -> None:
-        self._model.stop()
-
 
 def _paired(times: Times) -> dict[Spot, Paired]:
     return {spot: Paired(tuple(first), tuple(second)) for spot, (first, second) in times.items()}
 
 
-def _store(job: Job, made: Built) -> None:
-    """Keep the code of a winner: the model that is compiled with it need not make it again."""
+def store_built(job: Job, made: Built) -> None:
+    """Keep the code of a kernel: the model that is compiled with it need not make it again."""
     kernel, packer = made.kernel, made.kernel.packer
     if packer is not None:
         assert packer.source is not None

@@ -28,12 +28,12 @@ def recorded_choices(jobs: Mapping[str, Job], database: str | Path | Database | 
 
     Records are no reason for a model not to compile: where they cannot be read, there are none.
     """
-    if isinstance(database, Database):
-        return winning_choices(jobs, database.winners(_keys(jobs)))
-    path = default_path() if database is None else Path(database) if database else None
-    if path is None or not path.exists():
-        return {}
     try:
+        if isinstance(database, Database):
+            return winning_choices(jobs, database.winners(_keys(jobs)))
+        path = default_path() if database is None else Path(database) if database else None
+        if path is None or not path.exists():
+            return {}
         with Database(path) as opened:
             return winning_choices(jobs, opened.winners(_keys(jobs)))
     except UserError as error:

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tilewright.base.errors import TilewrightError
+from tilewright.base.target import CUDA
 from tilewright.driver.compile import Options, build_native
-from tilewright.driver.compiled import CompiledModule
 from tilewright.driver.kernels import BLAS, Job
 from tilewright.driver.placement import placement
 from tilewright.driver.tuning.check import Checker
+from tilewright.driver.tuning.device import DeviceBench, DeviceRunning
 from tilewright.driver.tuning.inputs import Sizes
 from tilewright.driver.tuning.messages import (
     Adopt,
@@ -32,8 +33,11 @@ from tilewright.driver.tuning.messages import (
 )
 from tilewright.driver.tuning.running import Running, Times
 from tilewright.driver.tuning.table import Built, built
+from tilewright.runtime import cuda
+from tilewright.runtime.module import Module
 from tilewright.tune.database import Database
 from tilewright.tune.process import (
+    DEVICE_EXIT,
     MEMORY_EXIT,
     end_with_parent,
     limit_this_process,
@@ -51,9 +55,9 @@ class Server:
 
     def __init__(self) -> None:
         self._checkers: dict[str, Checker] = {}
-        self._running: Running | None = None
+        self._running: Running | DeviceRunning | None = None
         self._opened: Open | None = None
-        self._untuned: CompiledModule | None = None
+        self._untuned: Module | None = None
 
     def answer(self, question: Question) -> Answer:
         match question:
@@ -63,7 +67,8 @@ class Server:
                 return self._checked(job, default, sizes)
             case Open(module, setting, defaults, sizes, in_place, runs):
                 self._opened, self._untuned = question, None
-                self._running = Running(module, setting, defaults, sizes, in_place=in_place)
+                made = DeviceRunning if setting.target.kind == CUDA else Running
+                self._running = made(module, setting, defaults, sizes, in_place=in_place)
                 self._running.baseline(2)  # memory, caches and threads are warm then
                 return self._running.baseline(runs)
             case Race(wave, pairs):
@@ -85,7 +90,7 @@ class Server:
             self._untuned = self._compiled({}, use_cache)
         return self._running.built(self._untuned, self._compiled(winners, use_cache), pairs)
 
-    def _compiled(self, winners: Mapping[TaskKey, Winner], use_cache: bool) -> CompiledModule:
+    def _compiled(self, winners: Mapping[TaskKey, Winner], use_cache: bool) -> Module:
         """The model as `tw.compile` makes it where these are the records."""
         assert self._opened is not None
         setting = self._opened.setting
@@ -101,12 +106,11 @@ class Server:
                 database=database,
             )
             module = self._opened.module
-            made = build_native(module, setting.target, options, placement(module, setting.target))
-        assert isinstance(made, CompiledModule)
-        return made
+            return build_native(module, setting.target, options, placement(module, setting.target))
 
     def checker(self, job: Job, default: Built, sizes: Sizes) -> Checker:
-        return Checker(job, default, sizes)
+        bench = DeviceBench(job) if job.setting.target.kind == CUDA else None
+        return Checker(job, default, sizes, bench)
 
     def _checked(self, job: Job, default: Built, sizes: Sizes) -> Answer:
         name = default.kernel.name
@@ -137,6 +141,8 @@ def serve(server: Server) -> None:
         except MemoryError:
             os._exit(MEMORY_EXIT)
         except TilewrightError as error:
+            if cuda.is_lost():
+                os._exit(DEVICE_EXIT)
             answer = f"refused: error[{error.code}]: {error.message}"
         except Exception as error:
             answer = f"failed: {type(error).__name__}: {error}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tilewright.base.target import CUDA
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import PlannedCall, planned_calls
 from tilewright.driver.tuning.inputs import Sizes, size_sets
@@ -43,6 +44,8 @@ class Kernels:
 
     def _pivot(self, name: str, calls: Sequence[PlannedCall]) -> tuple[int, list[int]] | None:
         """Which of a kernel's sizes tells the sets apart, and where; None where none does."""
+        if self.jobs[name].setting.target.kind == CUDA:
+            return None  # its host program calls one kernel for all sizes
         given = [call.sizes for call in calls if call.kernel == name]
         known = {size for each in self.sets for size in each}
         if len(self.sets) < 2 or any(set(free_vars(*each)) - known for each in given):

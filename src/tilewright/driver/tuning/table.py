@@ -43,21 +43,28 @@ class Built:
     """The object code of a candidate: plain data, for any process."""
 
     kernel: Kernel
-    adapter: bytes = field(repr=False)
+    adapter: bytes = field(repr=False)  # nothing where a GPU runs it: there is no table
     packer: bytes | None = field(repr=False)
+
+    @staticmethod
+    def of(kernel: Kernel, packer: bytes | None, target: Target) -> Built:
+        """A compiled kernel, with the code of its packer if it has one."""
+        if kernel.device:
+            return Built(kernel, b"", packer)
+        adapter = adapter_image(kernel.name, kernel.params, len(kernel.scalars), target)
+        return Built(kernel, adapter, packer)
 
 
 def built(job: Job, *, use_cache: bool = False) -> Built:
     """A kernel with all that a table needs of it."""
     kernel = compile_kernel(job, use_cache=use_cache)
     target = job.setting.target
-    adapter = adapter_image(kernel.name, kernel.params, len(kernel.scalars), target)
     if kernel.packer is None:
-        return Built(kernel, adapter, None)
+        return Built.of(kernel, None, target)
     source = kernel.packer.source
     assert source is not None
     packer = PackerJob(kernel.name, kernel.packer.text, source, packing_target(target))
-    return Built(kernel, adapter, compile_packer(packer, use_cache=use_cache))
+    return Built.of(kernel, compile_packer(packer, use_cache=use_cache), target)
 
 
 def fits(built: Built, default: Kernel) -> str:
@@ -72,27 +79,22 @@ def fits(built: Built, default: Kernel) -> str:
     return ""
 
 
-class Installed:
-    """A kernel in this process."""
+class Weights:
+    """Makes of a call's inputs what a kernel reads as weights."""
 
-    def __init__(self, built: Built, target: Target, threads: int = 1) -> None:
-        self.kernel = built.kernel
-        machine = llvm.machine_of(target)
-        name = adapter_name(built.kernel.name)
-        images = [built.kernel.image, built.adapter]
-        self._code = jit.load(images, (name,), linked([built.kernel], threads), machine)
-        self.address = self._code.addresses[name]
+    def __init__(self, built: Built, target: Target) -> None:
+        self._packer = packer = built.kernel.packer
         self._pack: Any = None
-        packer = built.kernel.packer
         if packer is not None:
             assert built.packer is not None
-            of = packer.signature.name
-            code = jit.load([built.packer], (of,), (), machine)
-            self._pack = packer.signature.bind(code.addresses[of], code)
+            name = packer.signature.name
+            machine = llvm.machine_of(packing_target(target))
+            code = jit.load([built.packer], (name,), (), machine)
+            self._pack = packer.signature.bind(code.addresses[name], code)
 
     def packed(self, inputs: Mapping[int, Array]) -> list[Array]:
-        """The weights among a call's inputs as this kernel reads them."""
-        packer = self.kernel.packer
+        """The weights among a call's inputs as the kernel reads them."""
+        packer = self._packer
         if packer is None:
             return []
         results = packer.signature.params[len(packer.weights) :]
@@ -102,6 +104,19 @@ class Installed:
         given = [np.asarray(inputs[at], order="C") for at in packer.weights]
         self._pack(*given, *made)
         return made
+
+
+class Installed:
+    """A kernel in this process."""
+
+    def __init__(self, built: Built, target: Target, threads: int = 1) -> None:
+        self.kernel = built.kernel
+        self.weights = Weights(built, target)
+        machine = llvm.machine_of(target)
+        name = adapter_name(built.kernel.name)
+        images = [built.kernel.image, built.adapter]
+        self._code = jit.load(images, (name,), linked([built.kernel], threads), machine)
+        self.address = self._code.addresses[name]
 
 
 class Table:
@@ -190,7 +205,7 @@ class TableModule:
             weights = tuple(site.weights.values())
             if weights not in packed:
                 given = {position: constants[each] for position, each in site.weights.items()}
-                packed[weights] = kernel.packed(given)
+                packed[weights] = kernel.weights.packed(given)
             table.set(at, kernel, packed[weights])
 
     def run(self, table: Table, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> Run:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tilewright.base.errors import UserError
-from tilewright.base.target import CPU
-from tilewright.codegen.adapter import adapter_image
+from tilewright.base.target import CPU, CUDA, Target
 from tilewright.codegen.build import can_run
 from tilewright.driver.kernel_code import function_of
 from tilewright.driver.kernels import (
@@ -29,7 +28,15 @@ from tilewright.driver.kernels import (
 from tilewright.driver.libraries import library_space
 from tilewright.driver.tuning.fleet_lab import FleetLab, told_model
 from tilewright.driver.tuning.inputs import Sizes
-from tilewright.driver.tuning.lab import SERVER, Checkers, ModelLab, build_all
+from tilewright.driver.tuning.lab import (
+    MODEL_MEMORY_BYTES,
+    SERVER,
+    Checkers,
+    ModelLab,
+    build_all,
+    model_process,
+    store_built,
+)
 from tilewright.driver.tuning.messages import Open
 from tilewright.driver.tuning.records import task_key
 from tilewright.driver.tuning.roofline import element_of, floor_ns
@@ -39,21 +46,22 @@ from tilewright.driver.tuning.table import Built
 from tilewright.graph.ir import Graph, Module
 from tilewright.graph.types import is_tensor
 from tilewright.rules import alternatives
-from tilewright.rules.cpu.fallback import FALLBACK_NAME
-from tilewright.rules.cpu.reduction import REDUCTION
 from tilewright.rules.library import with_library
+from tilewright.runtime import cuda
+from tilewright.tensor.ir import Function
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import Records
 from tilewright.tune.fleet import Fleet
+from tilewright.tune.joined import JoinedSpace
 from tilewright.tune.lab import Candidate, Lab, Task
 from tilewright.tune.process import Limits
-from tilewright.tune.sketch import SketchSpace
+from tilewright.tune.sketch import SKETCH, SketchSpace
 from tilewright.tune.space import RuleSpace, TuneSpace
 from tilewright.tune.tuner import Outcome, Snapshot, Tuner
 
 LEAST_SHARE = 0.003  # of the model's time: what takes less is left alone
+SKETCHED_SHARE = 0.6  # of what vectors can do: a kernel that is nearer to it has no sketches
 RUNS = 9
-GENERAL = (FALLBACK_NAME, REDUCTION.name)  # rules that take what no other knows: sketches may too
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ def _keep_variants(
 
 def check_tunable(module: Module, setting: KernelSetting, *, is_here: bool = True) -> None:
     """A model is tuned where it runs."""
-    if setting.target.kind != CPU or (is_here and not can_run(setting.target)):
+    if setting.target.kind not in (CPU, CUDA) or (is_here and not runs_here(setting.target)):
         raise UserError(
             "TW5010",
             f"a model for {setting.target} cannot be tuned here: its kernels cannot be timed",
@@ -142,6 +150,11 @@ def check_tunable(module: Module, setting: KernelSetting, *, is_here: bool = Tru
             "a model whose inputs are no tensors cannot be tuned",
             help="tune a model of the part that computes",
         )
+
+
+def runs_here(target: Target) -> bool:
+    """Whether kernels for a target can be timed on this machine."""
+    return cuda.is_available() if target.kind == CUDA else can_run(target)
 
 
 @contextmanager
@@ -165,23 +178,36 @@ def local_laboratory(
 ) -> Iterator[tuple[ModelLab, Sequence[Mapping[str, Measured]]]]:
     """A lab on this machine."""
     jobs = kernels.jobs
-    checkers = Checkers(settings.limits, command=settings.command)
-    lab: ModelLab | None = None
+    on_gpu = setting.target.kind == CUDA
+    # A GPU's driver maps more addresses than a machine has memory.
+    limits = replace(settings.limits, memory_bytes=0) if on_gpu else settings.limits
+    checkers = Checkers(limits, command=settings.command)
+    runner = model_process(memory_bytes=0 if on_gpu else MODEL_MEMORY_BYTES)
     try:
         defaults = {
-            name: made
+            name: known
             for name, job in (jobs.items() if settings.use_cache else ())
-            if (made := _cached(job)) is not None
+            if (known := _cached(job)) is not None
         }
         missing = {name: job for name, job in jobs.items() if name not in defaults}
-        defaults |= build_all(missing, checkers, 600.0)
+        made = build_all(missing, checkers, 600.0)
+        if settings.use_cache:  # the model is compiled with most of them in the end
+            for name, each in made.items():
+                store_built(missing[name], each)
+        defaults |= made
         opening = Open(module, setting, defaults, settings.sizes, settings.in_place, RUNS)
-        lab = ModelLab(jobs, opening, checkers, kernels.winners, use_cache=settings.use_cache)
+        lab = ModelLab(
+            jobs,
+            opening,
+            checkers,
+            kernels.winners,
+            runner,
+            use_cache=settings.use_cache,
+        )
         yield lab, lab.open()
     finally:
         checkers.close()
-        if lab is not None:
-            lab.close()
+        runner.stop()
 
 
 def _cached(job: Job) -> Built | None:
@@ -195,8 +221,7 @@ def _cached(job: Job) -> Built | None:
         packer = try_cached_packer(kernel.packer.text, packing_target(target))
         if packer is None:
             return None
-    adapter = adapter_image(kernel.name, kernel.params, len(kernel.scalars), target)
-    return Built(kernel, adapter, packer)
+    return Built.of(kernel, packer, target)
 
 
 def _tasks(
@@ -221,18 +246,29 @@ def _tasks(
             if weight * ns < LEAST_SHARE * sum(whole) / len(whole):
                 continue
             element = element_of(job.source)
-            floors = [
-                floor_ns(each.flops, each.size_bytes, element, setting.target, setting.threads)
-                for each in here
-            ]
+            floor, without_tiles = (
+                sum(
+                    floor_ns(
+                        each.flops,
+                        each.size_bytes,
+                        element,
+                        setting.target,
+                        setting.threads,
+                        tiles=tiles,
+                    )
+                    for each in here
+                )
+                / len(sets)
+                for tiles in (True, False)
+            )
             found.append(
                 Task(
                     task_of((name, at)),
                     job.label if at == ALL else f"{job.label} at {kernels.sizes_text(at)}",
                     kernels.key((name, at)),
-                    partial(spaces_of, job),
+                    partial(spaces_of, job, sketches=without_tiles < SKETCHED_SHARE * ns),
                     ns,
-                    sum(floors) / len(sets),
+                    floor,
                     weight,
                     name if len(spots) > 1 else "",
                     at,
@@ -243,18 +279,34 @@ def _tasks(
     yield from sorted(found, key=lambda task: -task.weight * task.baseline_ns)
 
 
-def spaces_of(job: Job) -> tuple[TuneSpace, ...]:
+def spaces_of(job: Job, *, sketches: bool = True) -> tuple[TuneSpace, ...]:
     """What can be decided about a kernel, by block; the costliest block first."""
     fn = function_of(job)
     weights = [fn.params[at].name for at in sorted(job.constants)]
     setting = job.setting
     offered = alternatives(fn, setting.target, threads=setting.threads, constants=weights)
-    spaces = [RuleSpace(offers) for offers in offered]
-    open_ones = [space for space in spaces if space.size > 1]
-    ranked: list[TuneSpace] = []
-    ranked += sorted(open_ones, key=lambda space: -float(space.estimate(space.default())[0]))
-    if setting.target.kind == CPU and any(each[0].rule.name in GENERAL for each in offered):
-        ranked.append(SketchSpace(fn, setting.target, threads=setting.threads, constants=weights))
+    ranked: list[TuneSpace] = sorted(
+        (RuleSpace(offers) for offers in offered),
+        key=lambda space: -float(space.estimate(space.default())[0]),
+    )
+    if sketches and setting.target.kind == CPU and ranked:
+        ranked[0] = with_sketches(ranked[0], fn, setting, weights)
+    ranked = [space for space in ranked if space.size > 1]
     if BLAS in setting.libraries and with_library(fn) is not None:
         ranked.append(library_space())
     return tuple(ranked)
+
+
+def with_sketches(
+    space: TuneSpace, fn: Function, setting: KernelSetting, weights: Sequence[str]
+) -> TuneSpace:
+    """The plans of rules and the sketches of a kernel as one space; a sketch decides about all of
+    the kernel, whatever is chosen for its other blocks."""
+    try:
+        sketches = SketchSpace(
+            fn, setting.target, threads=setting.threads, constants=weights, with_rules=False
+        )
+        sketches.default()
+    except UserError:
+        return space  # there are none
+    return JoinedSpace(space.name, {"": space, SKETCH: sketches})

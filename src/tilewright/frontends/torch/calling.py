@@ -89,6 +89,11 @@ class TorchModule(Module):
         """What the module was made of."""
         return self.inner.inside  # type: ignore[attr-defined]
 
+    @property
+    def tuning(self) -> Any:
+        """What tuning came to, if it was asked for."""
+        return self.inner.tuning  # type: ignore[attr-defined]
+
     def __call__(
         self, *args: Any, threads: int = 0, out: Sequence[Any] | None = None, **named: Any
     ) -> Any:

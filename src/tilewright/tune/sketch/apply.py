@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.base.dots import DOTS, Dot
+from tilewright.base.errors import ScheduleError
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.epilogue import results
 from tilewright.rules.cpu.gemm_schedule import copy_of, inline_crop, producer_of
@@ -437,7 +438,10 @@ def _under(
 ) -> None:
     """A producer computes what a tile of its consumers needs, inside of it."""
     reference = sch.get_block(stage.name)
-    tile = next(made[each.name] for each in sch.get_consumers(reference) if each.name in made)
+    tiles = [made[each.name] for each in sch.get_consumers(reference) if each.name in made]
+    if not tiles:
+        raise ScheduleError("TW2705", f"no tile reads @{stage.name} itself: copies of it are read")
+    tile = tiles[0]
     loop = tile.outer if own["level"] == "outer" else tile.block
     assert loop is not None
     sch.compute_at(reference, loop)

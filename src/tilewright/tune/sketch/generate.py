@@ -149,6 +149,16 @@ def structures(program: Program) -> list[Structure]:
     return list(found.values())
 
 
+def find_structure(programs: Sequence[Program], name: str) -> tuple[Program, Structure] | None:
+    """The structure of a name, among those that are tried; whether it can be made is not asked."""
+    for program in programs:
+        for ways in itertools.islice(_combinations(program), 4 * MOST_STRUCTURES):
+            structure = Structure(program.stages, ways)
+            if structure.name == name:
+                return program, structure
+    return None
+
+
 def _combinations(program: Program) -> Iterator[dict[str, Way]]:
     """One way per stage: followers behind their tiles first, then inside, then apart."""
     stages, names = program.stages, list(program.stages)

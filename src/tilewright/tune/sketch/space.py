@@ -13,6 +13,7 @@ the default is always a candidate, and tuning cannot lose.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -25,7 +26,7 @@ from tilewright.tensor.ir import Function
 from tilewright.tensor.schedule import Schedule
 from tilewright.tune.grids import Grid, GridSpace
 from tilewright.tune.sketch.apply import apply_structure
-from tilewright.tune.sketch.generate import Program, programs_of, structures
+from tilewright.tune.sketch.generate import Program, find_structure, programs_of, structures
 from tilewright.tune.sketch.model import FEATURE_NAMES, StructureModel
 from tilewright.tune.sketch.structure import Structure
 from tilewright.tune.space import Column, Columns, Points
@@ -54,11 +55,13 @@ class SketchSpace(GridSpace):
         *,
         threads: int = 1,
         constants: Iterable[str] = (),
+        with_rules: bool = True,
     ) -> None:
+        """`with_rules=False` leaves out what rules make, where they are a space of their own."""
         self.function = fn
         self.context = RuleContext(Target.parse(target), threads, frozenset(constants))
         self._made: dict[str, tuple[Program, Structure]] = {}
-        grids = [Grid(RULES, {})]
+        grids = [Grid(RULES, {})] if with_rules else []
         for program in programs_of(fn, self.context):
             for structure in structures(program):
                 if structure.name in self._made:
@@ -125,3 +128,43 @@ class SketchSpace(GridSpace):
         sch = program.schedule.copy()
         apply_structure(sch, structure, values, self.context)
         return sch
+
+
+@dataclass(frozen=True)
+class Sketched:
+    """A function as a sketch schedules it."""
+
+    schedule: Schedule
+    estimate_ns: float
+
+
+def sketched(
+    fn: Function,
+    choice: str,
+    target: str | Target = "cpu",
+    *,
+    threads: int = 1,
+    constants: Iterable[str] = (),
+) -> Sketched:
+    """What the text of a point stands for; only the structure that it names is made."""
+    context = RuleContext(Target.parse(target), threads, frozenset(constants))
+    name, *words = choice.split() or [""]
+    found = find_structure(programs_of(fn, context), name)
+    grid = None if found is None else found[0].grid(found[1])
+    indices = None if grid is None else grid.indices(words)
+    row = np.array([indices or []], np.int32)
+    if found is None or grid is None or indices is None or not grid.is_legal(row)[0]:
+        raise UserError(
+            "TW5103",
+            f"{choice!r} is no sketch of @{fn.name}",
+            help="`tilewright inspect --schedules` shows the sketches of kernels that have one",
+        )
+    program, structure = found
+    columns = grid.columns(row)
+    sch = program.schedule.copy()
+    values = {
+        key: values[at] for (key, values), at in zip(grid.fields.items(), indices, strict=True)
+    }
+    apply_structure(sch, structure, values, context)
+    ns, _ = StructureModel(structure, context).describe(columns)
+    return Sketched(sch, float(ns[0]))
