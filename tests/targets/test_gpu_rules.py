@@ -159,9 +159,16 @@ def test_gemv_by_the_default_plan(shape):
     check(product(*shape), "c", "gemv", None)
 
 
-def test_gemv_turns_weights_whose_rows_are_summed():
-    made = check(product(96, 40, transposed=True), "c", "gemv", plan_of(GEMV, (5, 4, 16, 4)))
-    assert split_constant_blocks(made.schedule.function).packer is not None
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    ("k", "shape"),
+    [(96, [2, 6, 16, 20]), (97, [2, 97, 20])],  # where a sum has no equal parts, rows as they come
+)
+def test_gemv_packs_weights_as_threads_ask_for_them(k, shape, transposed):
+    fn = product(k, 40, transposed=transposed)
+    made = check(fn, "c", "gemv", plan_of(GEMV, (5, 4, 16 if k == 96 else 14, 8)))
+    (packed,) = split_constant_blocks(made.schedule.function).results
+    assert [int(dim.value) for dim in packed.shape] == shape
 
 
 def test_plans_that_do_not_fit_are_refused():
