@@ -161,12 +161,11 @@ def test_gemv_by_the_default_plan(shape):
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
-    ("k", "shape"),
-    [(96, [2, 6, 16, 20]), (97, [2, 97, 20])],  # where a sum has no equal parts, rows as they come
+    ("k", "plan", "shape"),
+    [(96, (5, 4, 16, 4), [2, 6, 16, 20]), (97, (10, 2, 8, 8), [2, 97, 20])],  # no equal parts
 )
-def test_gemv_packs_weights_as_threads_ask_for_them(k, shape, transposed):
-    fn = product(k, 40, transposed=transposed)
-    made = check(fn, "c", "gemv", plan_of(GEMV, (5, 4, 16 if k == 96 else 14, 8)))
+def test_gemv_packs_weights_as_threads_ask_for_them(k, plan, shape, transposed):
+    made = check(product(k, 40, transposed=transposed), "c", "gemv", plan_of(GEMV, plan))
     (packed,) = split_constant_blocks(made.schedule.function).results
     assert [int(dim.value) for dim in packed.shape] == shape
 
