@@ -58,7 +58,7 @@ class Found:
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
     """A block without reductions, together with the reductions that it uses."""
     found = stages_of(sch, reference)
-    if found is None or _has_later(sch, reference):
+    if found is None or _has_later(sch, reference) or _hands_on_any_size(found):
         return None
     sink = found.root
     inner = [at for at in sink.loops if at not in found.rows]
@@ -134,6 +134,15 @@ def _handed_on(found: Stages) -> int:
         own = [at for at in nest.spatial if at not in found.row_axis_of[name].values()]
         size += total(nest, own) * nest.block.writes[0].buffer.dtype.size_bytes
     return size
+
+
+def _hands_on_any_size(found: Stages) -> bool:
+    """Whether a stage makes so many numbers of a row as only calls tell: they have no place in
+    shared memory."""
+    return any(
+        nest.is_dynamic([at for at in nest.spatial if at not in found.row_axis_of[name].values()])
+        for name, nest in found.members.items()
+    )
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
