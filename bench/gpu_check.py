@@ -4,13 +4,17 @@
 
 Every model of bench/models.py with sizes known, some with an open batch or length, two as code of
 sm_80. `--only faults` needs no GPU: of the faults of synchronization that tests/targets plants in
-kernels, so many the interpreter finds. Models are checked in N processes at a time.
+kernels, so many the interpreter finds. `--only sanitizer`: what three tools of NVIDIA's
+compute-sanitizer find in a convolutional, a transformer and a recurrent model. Models are checked
+in N processes at a time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,6 +50,8 @@ BATCHES = (1, 3, 8)  # of models whose batch is open
 STATIC = (*(name for name in models.MODELS if not name.endswith("_dyn")), "bert")
 OPEN = tuple(name for name in models.MODELS if name.endswith("_dyn"))
 FAULTS, LEAST_FAULTS = "faults", 100
+SANITIZER, TOOLS = "sanitizer", ("memcheck", "racecheck", "synccheck")
+SANITIZED = (("resnet18", "f16"), ("minibert", "f16"), ("lstm_lm_step", "f32"))
 
 
 def error_of(outputs: Sequence[Any], wanted: Any) -> float:
@@ -111,6 +117,40 @@ def planted() -> list[report.Figure]:
         report.at_least("planted faults of synchronization", count, "", LEAST_FAULTS),
         report.at_least("planted faults that are found", found, "", count),
     ]
+
+
+def sanitizer() -> str | None:
+    """NVIDIA's checker of kernels: on the path, or in the toolkit's folder."""
+    folders = sorted(Path("/usr/local").glob("cuda*/compute-sanitizer/compute-sanitizer"))
+    return shutil.which("compute-sanitizer") or next(map(str, reversed(folders)), None)
+
+
+def sanitized(options: argparse.Namespace) -> list[report.Figure]:
+    """What the tools find in models that run alone, each in a process of its own."""
+    program = sanitizer()
+    if program is None:
+        print("compute-sanitizer is not installed: models are not checked by it")
+        return []
+
+    def errors_of(case: tuple[str, str, str]) -> report.Figure:
+        tool, name, precision = case
+        run = [sys.executable, str(Path(__file__).with_name("gpu_run.py"))]
+        model = gpu_zoo.case(name, options.folder).path
+        command = [program, "--tool", tool, *run, str(model), "--precision", precision]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        told = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", done.stdout)
+        title = f"{name} {precision}, {tool}: errors"
+        if told is None or done.returncode or int(told[1]):
+            print(f"{title}: {done.stdout[-1200:]} {done.stderr[-600:]}")
+        found = int(told[1]) if told is not None and not done.returncode else -1
+        print(f"  {title}: {found}", flush=True)
+        return report.Figure(title, found, "", "0", found == 0)
+
+    for name, precision in SANITIZED:  # what is compiled and loaded once is in caches then
+        tw.compile(gpu_zoo.case(name, options.folder).path, target="cuda", precision=precision)
+    cases = [(tool, *each) for each in SANITIZED for tool in TOOLS]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        return list(pool.map(errors_of, cases))
 
 
 @dataclass(frozen=True)
@@ -179,6 +219,8 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
     if not cuda.is_available():
         print("no NVIDIA GPU can be used here: models are skipped")
         return figures
+    if not options.only or SANITIZER in options.only:
+        figures += sanitized(options)
     names = list(dict.fromkeys(check.name for check in checks(options.folder)))
     chosen = [name for name in names if not options.only or name in options.only]
     if options.jobs > 1 and len(chosen) > 1:

@@ -68,14 +68,14 @@ def norm():
     return model(nodes, {"x": (F, [2, 9, 80])}, ["y"], {"s": random(80), "b": random(80)})
 
 
-def attention():
+def attention(length=24):
     nodes = [
         helper.make_node("Transpose", ["k"], ["t"], perm=[0, 1, 3, 2]),
         helper.make_node("MatMul", ["q", "t"], ["s"]),
         helper.make_node("Softmax", ["s"], ["p"], axis=-1),
         helper.make_node("MatMul", ["p", "v"], ["y"]),
     ]
-    return model(nodes, {name: (F, [1, 2, 24, 16]) for name in "qkv"}, ["y"])
+    return model(nodes, {name: (F, [1, 2, length, 16]) for name in "qkv"}, ["y"])
 
 
 def lstm(steps=3):
@@ -124,6 +124,7 @@ MODELS = {
     "transpose": single("Transpose", 40, 3, 50, perm=[2, 0, 1]),
     "top": single("ReduceMax", 3, 700, axes=[1], keepdims=0),
     "attention": attention(),
+    "attention_of_any_length": attention("length"),
     "lstm": lstm(),
     "lstm_step": lstm(steps=1),
     "recurrent_step": recurrent_step("LSTM", 4, 2),
