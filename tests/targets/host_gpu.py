@@ -90,14 +90,18 @@ class Timer:
 class HostGpu:
     """Stands in for `driver.device_module.CudaGpu`."""
 
-    def __init__(self, target="cuda"):
+    def __init__(self, target="cuda", decides=True):
         self.target = Target.parse(target)
+        self.decides = decides  # whether its graphs do, or the host
 
     def allocate(self, size_bytes, stream):
         return Memory(size_bytes)
 
     def is_capturing(self, stream):
         return stream == CAPTURED
+
+    def has_conditions(self):
+        return self.decides
 
     def timer(self):
         return Timer()

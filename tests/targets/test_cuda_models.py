@@ -11,12 +11,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright import graph
+from tilewright.base.dtype import from_numpy
 from tilewright.base.errors import TilewrightError
+from tilewright.driver.device_control import Between, Choice, Loop
 from tilewright.driver.device_module import DeviceModule
 from tilewright.runtime.array import Array
 
 sys.path.insert(0, str(Path(__file__).parent))
-from host_gpu import CAPTURED, fetched, on_host, ptxas_path
+from host_gpu import CAPTURED, HostGpu, fetched, on_host, ptxas_path, view
 
 
 def model(nodes, inputs, outputs, weights=()):
@@ -382,6 +384,33 @@ graph @main(%n: i64[], %x: f32[4], %z: f32[4]) {
   return %y, %w
 }
 """,
+    "while": """
+graph @main(%x: f32[4], %most: f32[]) {
+  %y = loop(none, none, %x, %most) {carried = 1} do {
+    graph(%i: i64[], %going: bool[], %a: f32[4], %m: f32[]) {
+      %b = add(%a, %a)
+      %s = reduce_max(%b) {axes = (0,), keepdims = false}
+      %c = less(%s, %m)
+      return %c, %b
+    }
+  }
+  return %y
+}
+""",
+    "nested": """
+graph @main(%n: i64[], %c: bool[], %x: f32[4]) {
+  %y = loop(%n, none, %x, %c) {carried = 1} do {
+    graph(%i: i64[], %going: bool[], %a: f32[4], %d: bool[]) {
+      %b = if(%d, %a) do {
+        graph(%e: f32[4]) { %f = add(%e, %e) return %f }
+        graph(%e: f32[4]) { %f = neg(%e) return %f }
+      }
+      return %going, %b
+    }
+  }
+  return %y
+}
+""",
     "scan": """
 graph @main(%h: f32[4], %x: f32[5, 4]) {
   %y, %s = scan(%h, %x) {states = 1, inputs = 1} do {
@@ -397,27 +426,56 @@ graph @main(%h: f32[4], %x: f32[5, 4]) {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "args"),
-    [
-        ("if", [np.array(True), random(4)]),
-        ("if", [np.array(False), random(4)]),
-        ("loop", [np.array(3), random(4)]),
-        ("loop", [np.array(0), random(4)]),
-        ("swapped", [np.array(3), random(4), -random(4)]),
-        ("scan", [random(4), random(5, 4)]),
-    ],
-)
-def test_control_flow_is_decided_by_the_host(name, args):
-    module = on_host(tw.compile(graph.parse(CONTROL[name]), target="cuda", cache=False))
+DECIDED = [
+    ("if", [np.array(True), random(4)]),
+    ("if", [np.array(False), random(4)]),
+    ("swapped", [np.array(3), random(4), -random(4)]),
+    ("while", [np.abs(random(4)), np.array(30, np.float32)]),
+    ("nested", [np.array(3), np.array(True), random(4)]),
+    ("nested", [np.array(3), np.array(False), random(4)]),
+    ("nested", [np.array(0), np.array(False), random(4)]),
+    ("scan", [random(4), random(5, 4)]),
+]
+
+
+@pytest.mark.parametrize("by_graph", [True, False])
+@pytest.mark.parametrize(("name", "args"), DECIDED)
+def test_control_flow_is_launched_as_graphs(name, args, by_graph):
+    """One graph that decides, or graphs and what the host decides between them."""
+    module = tw.compile(graph.parse(CONTROL[name]), target="cuda")
+    module._gpu = HostGpu(module.target, decides=by_graph)
     want = tw.compile(graph.parse(CONTROL[name]), target="cpu", threads=1)(*args)
+    given = [on_device(module, arg) for arg in args]
+    outputs = module(*given)
+    for _ in range(2):
+        module(*given, out=outputs)
+        for a, b in zip(fetched(module, outputs), want, strict=True):
+            np.testing.assert_allclose(a, np.asarray(b), rtol=1e-5)
+    (recorded,) = module._kept.values()
+    decides = any(isinstance(each, (Choice, Loop)) for each in recorded.launches)
+    assert decides == (name != "scan")
+    assert isinstance(recorded.graph, Between) == (decides and not by_graph)
+    with pytest.raises(TilewrightError) as caught:
+        module.save("model.so")
+    assert caught.value.code == "TW6015"
+
+
+def on_device(module, array):
+    """A copy that pretends to be on a GPU."""
+    made = module.empty(array.shape, from_numpy(array.dtype))
+    view(made.address, array.shape, made.dtype)[...] = array
+    return made
+
+
+@pytest.mark.parametrize("turns", [3, 0])
+def test_a_loop_that_keeps_all_its_turns_is_decided_by_the_host(turns):
+    module = on_host(tw.compile(graph.parse(CONTROL["loop"]), target="cuda"))
+    args = [np.array(turns), random(4)]
+    want = tw.compile(graph.parse(CONTROL["loop"]), target="cpu", threads=1)(*args)
     for _ in range(2):
         got = fetched(module, module(*args))
         for a, b in zip(got, want, strict=True):
             np.testing.assert_allclose(a, np.asarray(b), rtol=1e-5)
-    with pytest.raises(TilewrightError) as caught:
-        module.save("model.so")
-    assert caught.value.code == "TW6015"
 
 
 def test_sizes_of_inputs_choose_the_launches():

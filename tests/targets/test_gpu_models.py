@@ -13,7 +13,7 @@ from tilewright.base.errors import TilewrightError
 from tilewright.runtime import cuda
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_cuda_models import CONTROL, MODELS, inputs_of, random
+from test_cuda_models import CONTROL, DECIDED, MODELS, inputs_of, random
 
 from tilewright import graph
 
@@ -80,14 +80,27 @@ def test_threads_and_streams_do_not_mix():
     assert not failures
 
 
-@pytest.mark.parametrize(("name", "args"), [("if", [np.array(True), random(4)]),
-                                            ("loop", [np.array(3), random(4)]),
-                                            ("scan", [random(4), random(5, 4)])])  # fmt: skip
+@pytest.mark.parametrize(("name", "args"), [*DECIDED, ("loop", [np.array(3), random(4)])])
 def test_control_flow(name, args):
     want = tw.compile(graph.parse(CONTROL[name]), target="cpu")(*args)
-    got = tw.compile(graph.parse(CONTROL[name]), target="cuda")(*args)
-    for a, b in zip(got, want, strict=True):
-        np.testing.assert_allclose(cuda.to_host(a), np.asarray(b), rtol=1e-5)
+    module = tw.compile(graph.parse(CONTROL[name]), target="cuda")
+    given = [cuda.to_device(arg) for arg in args]
+    outputs = module(*given)
+    for _ in range(3):  # launch by launch, then as a graph that decides
+        module(*given, out=outputs)
+        for a, b in zip(outputs, want, strict=True):
+            np.testing.assert_allclose(cuda.to_host(a), np.asarray(b), rtol=1e-5)
+
+
+def test_a_graph_decides_by_the_values_of_each_call():
+    module = tw.compile(graph.parse(CONTROL["if"]), target="cuda")
+    x, cond = cuda.to_device(random(4)), cuda.to_device(np.array(True))
+    want = {c: np.exp(-cuda.to_host(x) if c else cuda.to_host(x)) for c in (True, False)}
+    outputs = module(cond, x)
+    for chosen in (True, False, False, True):
+        cuda.copy_in(cond.address, np.array(chosen))
+        (y,) = module(cond, x, out=outputs)
+        np.testing.assert_allclose(cuda.to_host(y), want[chosen], rtol=1e-5)
 
 
 def test_out_of_memory_leaves_the_gpu_usable():

@@ -27,8 +27,9 @@ from tilewright.codegen.cuda import check_dtype, check_on_device, check_writable
 from tilewright.codegen.launches import number
 from tilewright.codegen.nvptx import DeviceCode
 from tilewright.driver import device_save
+from tilewright.driver.device_control import decides_beforehand, graph_of
 from tilewright.driver.device_launch import CudaGpu, Gpu, Recorded, Scratch, in_order
-from tilewright.driver.device_walk import HostKernels, Loaded, Walk, decides_beforehand
+from tilewright.driver.device_walk import HostKernels, Loaded, Walk
 from tilewright.driver.lowering import Program
 from tilewright.graph.memory import MemoryPlan
 from tilewright.runtime import cuda
@@ -103,7 +104,7 @@ class DeviceModule(runtime.Module):
             return Walk(self, self._loaded(), sizes, given, wanted, stream, True).results()
         results = wanted or [self._new(at, sizes, stream) for at in range(len(self.outputs))]
         found = self._recorded(sizes, given, results, stream)
-        found.run(self._gpu, stream)
+        found.run(self._gpu, stream, graph_of)
         return tuple(results) if out is None else tuple(out)
 
     def _loaded(self) -> Loaded:
@@ -122,7 +123,7 @@ class DeviceModule(runtime.Module):
             self._refuse_capture(stream)
             made = Walk(self, self._loaded(), sizes, given, results, stream, False)
             made.results()
-            found = self._kept[key] = Recorded(made.launches, made.memory)
+            found = self._kept[key] = Recorded(made.launches, [*made.memory, *made.numbers])
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
