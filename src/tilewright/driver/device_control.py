@@ -206,8 +206,7 @@ def _is_fixed(program: Program, node: Node, sizes: dict[Var, None]) -> bool:
 def turns_of(node: Node) -> sym.Expr | None:
     """How often the body of a loop runs, where sizes tell it."""
     (body,) = node.bodies
-    trip, begins = (*node.inputs[:2], None, None)[:2]
-    goes_on = body.results[0] is body.params[1] and begins is None
+    goes_on = body.results[0] is body.params[1] and node.inputs[1] is None
     if not goes_on or node.get("trip") is None:
         return None
     return sym.as_expr(node["trip"])

@@ -1,8 +1,8 @@
 """One walk over the nodes of a model on a GPU: from nodes to launches.
 
-Where sizes are known the launches are collected, to be run again and again; control flow that values
-decide is a launch of its own, with those of its bodies. Where sizes depend on values launches are
-started on the way, and the host looks at what it has to decide by.
+Where sizes are known the launches are collected, to be run again and again; control flow that
+values decide is a launch of its own, with those of its bodies. Where sizes depend on values
+launches are started on the way, and the host looks at what it has to decide by.
 """
 
 from __future__ import annotations
@@ -335,9 +335,10 @@ class Walk:
             limit, trip = number(sym.as_expr(node["trip"]), self.sizes), None
         if not self.starts and turns_of(node) is None:
             turn = self._aside(self._turn, body, states, control := self._allocate(CONTROL_BYTES))
-            told = [0 if value is None else self.address(value) for value in (trip, begins)]
-            own = [self.address(param) for param in body.params[:2]]
-            self._start(Loop(self.owner._gpu, limit, *told, *own, control, (turn,)))
+            turns, first = (0 if value is None else self.address(value) for value in (trip, begins))
+            at, going = (self.address(param) for param in body.params[:2])
+            gpu = self.owner._gpu
+            self._start(Loop(gpu, limit, turns, first, at, going, control, (turn,)))
             self._end(node, states, [], 0)
             return
         if trip is not None:

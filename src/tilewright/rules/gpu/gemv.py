@@ -126,9 +126,9 @@ def _packed(nest: Nest, largest: Access, at: int, context: RuleContext) -> Packe
     for is_turned in (False, True):
         along, across = reversed(places) if is_turned else places
         step = sym.linear(across, [nest.var(at)])
-        if along is nest.var(nest.reduce[0]) and step is not None:
-            if step[0].get(nest.var(at)) is ONE:
-                return Packed(reads[0], is_turned)
+        is_across = step is not None and step[0].get(nest.var(at)) is ONE
+        if along is nest.var(nest.reduce[0]) and is_across:
+            return Packed(reads[0], is_turned)
     return None
 
 
@@ -253,8 +253,8 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
 def _pack(
     sch: Schedule, reference: BlockRef, packed: Packed, wide: int, each: int, length: int
 ) -> BlockRef:
-    """The tile of a block as one run of memory; what its threads ask for at a time is one too, where
-    all parts are as long."""
+    """The tile of a block as one run of memory; what its threads ask for at a time is one too,
+    where all parts are as long."""
     copy = sch.cache_read(reference, packed.read, "global")
     rows = f"k % {each}, k // {each}" if length % each == 0 else "k"
     names = "n, k" if packed.is_turned else "k, n"
