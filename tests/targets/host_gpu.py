@@ -2,7 +2,10 @@
 
 import ctypes
 import importlib.util
+import re
 import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -139,13 +142,20 @@ def fetched(module, outputs):
     return [view(o.address, o.shape, o.dtype).copy() for o in outputs]
 
 
-def ptxas_path():
-    """NVIDIA's assembler: on the path, or of the extra `ptxas`."""
+def assembled(ptx, arch="sm_90a", *options):
+    """What NVIDIA's assembler, on the path or of the extra `ptxas`, says of kernels: it finds no
+    fault, serializes no products and ignores no `setmaxnreg`."""
     found = shutil.which("ptxas")
-    if found is None and importlib.util.find_spec("nvidia") is not None:
-        for folder in importlib.util.find_spec("nvidia").submodule_search_locations:
-            for path in Path(folder).glob("*/bin/ptxas"):
-                return str(path)
+    spec = None if found else importlib.util.find_spec("nvidia")
+    for folder in spec.submodule_search_locations if spec else ():
+        found = found or next(map(str, Path(folder).glob("*/bin/ptxas")), None)
     if found is None:
         pytest.skip("ptxas is not installed (pip install 'tilewright[ptxas]')")
-    return found
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder) / "kernel.ptx", Path(folder) / "kernel.o"
+        source.write_text(ptx)
+        command = [found, f"-arch={arch}", "-v", *options, source, "-o", made]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not re.search("serialized|setmaxnreg", done.stderr), done.stderr
+    return done.stderr

@@ -1,7 +1,6 @@
 """Whole models for a GPU, on machines without one: launches interpreted, races detected."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,12 +12,13 @@ import tilewright as tw
 from tilewright import graph
 from tilewright.base.dtype import from_numpy
 from tilewright.base.errors import TilewrightError
+from tilewright.codegen.conditions import AGAIN, BEGIN, CHOOSE, conditions_ptx
 from tilewright.driver.device_control import Between, Choice, Loop
 from tilewright.driver.device_module import DeviceModule
 from tilewright.runtime.array import Array
 
 sys.path.insert(0, str(Path(__file__).parent))
-from host_gpu import CAPTURED, HostGpu, fetched, on_host, ptxas_path, view
+from host_gpu import CAPTURED, HostGpu, assembled, fetched, on_host, view
 
 
 def model(nodes, inputs, outputs, weights=()):
@@ -547,20 +547,16 @@ def test_launches_that_wait_for_memory_start_early():
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_assembler_takes_every_kernel(name, arch, tmp_path):
-    ptxas = ptxas_path()
+def test_the_assembler_takes_every_kernel(name, arch):
     module = tw.compile(MODELS[name], target=f"cuda -arch={arch}", cache=False)
-    for at, code in enumerate(module.codes.values()):
-        source = tmp_path / f"{at}.ptx"
-        source.write_text(code.ptx)
-        done = subprocess.run(
-            [ptxas, f"-arch={arch}", "-v", source, "-o", tmp_path / "kernel.cubin"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert not re.search(r"[1-9]\d* bytes spill", done.stderr), done.stderr
+    for code in module.codes.values():
+        told = assembled(code.ptx, arch)
+        assert not re.search(r"[1-9]\d* bytes spill", told), told
+
+
+def test_the_assembler_takes_the_kernels_that_decide():
+    told = assembled(conditions_ptx("cuda -arch=sm_80"), "sm_80", "-c")  # the driver links them
+    assert all(name in told for name in (CHOOSE, BEGIN, AGAIN))
 
 
 def test_a_quantized_model_multiplies_bytes_in_warpgroups():
