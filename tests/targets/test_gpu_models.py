@@ -59,6 +59,32 @@ def test_tensors_of_torch_are_used_where_they_are():
             np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
 
 
+def test_a_graph_of_the_caller_takes_a_call_whose_arrays_are_known():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch has no CUDA")
+    module = tw.compile(MODELS["conv_split"], target="cuda")
+    x = torch.from_numpy(inputs_of(module)[0]).cuda()
+    side, recorded = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    (y,) = module(x, stream=side.cuda_stream)
+    module(x, out=[y], stream=side.cuda_stream)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(recorded, stream=side):
+        module(x, out=[y], stream=side.cuda_stream)
+    x.mul_(0.5)
+    recorded.replay()
+    torch.cuda.synchronize()
+    want = reference("conv_split", [x.cpu().numpy()])[0]
+    np.testing.assert_allclose(cuda.to_host(y), want, rtol=2e-4, atol=2e-5)
+
+
+def test_an_empty_batch_gives_an_empty_result():
+    module = tw.compile(MODELS["attention_of_any_length"], target="cuda")
+    (y,) = module(*(np.zeros((1, 2, 0, 16), np.float32) for _ in range(3)))
+    assert y.shape == (1, 2, 0, 16)
+
+
 def test_threads_and_streams_do_not_mix():
     module = tw.compile(MODELS["conv_split"], target="cuda")
     (x,) = inputs_of(module)
