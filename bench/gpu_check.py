@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -52,6 +53,7 @@ OPEN = tuple(name for name in models.MODELS if name.endswith("_dyn"))
 FAULTS, LEAST_FAULTS = "faults", 100
 SANITIZER, TOOLS = "sanitizer", ("memcheck", "racecheck", "synccheck")
 SANITIZED = (("resnet18", "f16"), ("minibert", "f16"), ("lstm_lm_step", "f32"))
+SHARED_BYTES = 160 * 1024  # of a block: the tools need some of what there is
 
 
 def error_of(outputs: Sequence[Any], wanted: Any) -> float:
@@ -131,26 +133,35 @@ def sanitized(options: argparse.Namespace) -> list[report.Figure]:
     if program is None:
         print("compute-sanitizer is not installed: models are not checked by it")
         return []
+    with tempfile.TemporaryDirectory() as cache:
+        # Compiled once, for less shared memory than others.
+        environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": cache}
 
-    def errors_of(case: tuple[str, str, str]) -> report.Figure:
-        tool, name, precision = case
-        run = [sys.executable, str(Path(__file__).with_name("gpu_run.py"))]
-        model = gpu_zoo.case(name, options.folder).path
-        command = [program, "--tool", tool, *run, str(model), "--precision", precision]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        told = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", done.stdout)
-        title = f"{name} {precision}, {tool}: errors"
-        if told is None or done.returncode or int(told[1]):
-            print(f"{title}: {done.stdout[-1200:]} {done.stderr[-600:]}")
-        found = int(told[1]) if told is not None and not done.returncode else -1
-        print(f"  {title}: {found}", flush=True)
-        return report.Figure(title, found, "", "0", found == 0)
+        def run(name: str, precision: str, *before: str) -> subprocess.CompletedProcess[str]:
+            script = str(Path(__file__).with_name("gpu_run.py"))
+            model = str(gpu_zoo.case(name, options.folder).path)
+            command = [*before, sys.executable, script, model, "--precision", precision]
+            command += ["--shared", str(SHARED_BYTES)]
+            return subprocess.run(
+                command, capture_output=True, text=True, check=False, env=environment
+            )
 
-    for name, precision in SANITIZED:  # what is compiled and loaded once is in caches then
-        tw.compile(gpu_zoo.case(name, options.folder).path, target="cuda", precision=precision)
-    cases = [(tool, *each) for each in SANITIZED for tool in TOOLS]
-    with ThreadPoolExecutor(options.jobs) as pool:
-        return list(pool.map(errors_of, cases))
+        def errors_of(case: tuple[str, str, str]) -> report.Figure:
+            name, precision, tool = case
+            done = run(name, precision, program, "--tool", tool)
+            told = re.search(r"SUMMARY: (\d+)", done.stdout)
+            found = int(told[1]) if told is not None and not done.returncode else -1
+            title = f"{name} {precision}, {tool}: errors"
+            if found:
+                print(f"{title}: {done.stdout[-1200:]} {done.stderr[-600:]}")
+            print(f"  {title}: {found}", flush=True)
+            return report.Figure(title, found, "", "0", found == 0)
+
+        with ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(lambda each: run(*each), SANITIZED))
+            return list(
+                pool.map(errors_of, ((*each, tool) for each in SANITIZED for tool in TOOLS))
+            )
 
 
 @dataclass(frozen=True)
@@ -205,6 +216,9 @@ def by_processes(names: Sequence[str], options: argparse.Namespace) -> list[repo
                 check=False,
             )
             found = json.loads(Path(told.name).read_text() or "[]")
+        print(
+            "\n".join(line for line in done.stdout.splitlines() if line[:1].isspace()), flush=True
+        )
         if not found:
             print(f"{name}: {done.stderr[-600:]}")
             return [report.Figure(f"{name}: ran", 0.0, "", ">= 1", False)]

@@ -33,7 +33,9 @@ class Module:
     def __init__(self, kernel, code, target):
         self.code = code
         self.loops = {}
-        device = lower(parse(kernel.text), "gpu", PassContext(target=target))
+        device = parse(kernel.text)
+        if device.stage != DEVICE:  # else it is a chain, of kernels that were lowered
+            device = lower(device, "gpu", PassContext(target=target))
         names = iter([one.name for one in code.kernels])
         made = {one.name: one for one in code.kernels}
 
@@ -44,7 +46,7 @@ class Module:
 
         steps_of(device.body, note)
 
-    def launch(self, name, grid, block, arguments, *, shared_bytes=0, stream=0, is_early=False):
+    def launch(self, name, grid, block, arguments, *, shared_bytes=0, stream=0, **how):
         device, loop = self.loops[name]
         buffers = _outer_buffers(device, loop)
         scalars = _free_scalars(loop)
@@ -99,6 +101,11 @@ class HostGpu:
 
     def allocate(self, size_bytes, stream):
         return Memory(size_bytes)
+
+    def zeroed(self, size_bytes, stream):
+        made = Memory(size_bytes)
+        made.array[...] = 0
+        return made
 
     def is_capturing(self, stream):
         return stream == CAPTURED

@@ -99,6 +99,17 @@ def recurrent_step(op, gates, states, batch=2, width=12, **attributes):
     return model(nodes, inputs, ["y", "h"], weights)
 
 
+def recurrent_chain():
+    """A step of two layers, and a product of what the second leaves."""
+    layers = [("x", "u", "s", "d", "h1"), ("h1", "v", "t", "e", "h2")]
+    nodes = [
+        helper.make_node("LSTM", [x, w, r, b], ["", h], hidden_size=40) for x, w, r, b, h in layers
+    ] + [helper.make_node("MatMul", ["h2", "p"], ["y"])]
+    weights = {name: 0.3 * random(1, 160, 40) for name in "svt"} | {"u": 0.3 * random(1, 160, 70)}
+    weights |= {"d": random(1, 320), "e": random(1, 320), "p": random(40, 90)}
+    return model(nodes, {"x": (F, [1, 1, 70])}, ["y"], weights)
+
+
 def transposed():
     nodes = [
         helper.make_node("ConvTranspose", ["x", "w"], ["c"], strides=[2, 2], pads=[1, 1, 1, 1],
@@ -131,6 +142,7 @@ MODELS = {
     "lstm_step": lstm(steps=1),
     "recurrent_step": recurrent_step("LSTM", 4, 2),
     "recurrent_row": recurrent_step("LSTM", 4, 2, batch=1, width=60),
+    "recurrent_chain": recurrent_chain(),
     "gru_step": recurrent_step("GRU", 3, 1, linear_before_reset=1),
     "rnn_step": recurrent_step("RNN", 1, 1),
     "conv_transposed": transposed(),

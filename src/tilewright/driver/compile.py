@@ -25,6 +25,7 @@ from tilewright.codegen import jit, llvm
 from tilewright.codegen.build import can_run, new_module
 from tilewright.codegen.export import places_of
 from tilewright.codegen.host import emit_main, input_signature
+from tilewright.driver.chains import join_chains
 from tilewright.driver.compiled import CompiledModule, CrossModule, Inside
 from tilewright.driver.costs import KernelCosts, recorded_times
 from tilewright.driver.device_module import DeviceModule
@@ -396,6 +397,8 @@ def build_native(
     if can_run(target):
         weights = side_by_side(program.module.constants)
         program = replace(program, module=replace(program.module, constants=weights))
+    if target.kind == CUDA:
+        program = join_chains(program, target)
     count = len(program.module.states)
     plan = plan_memory(program.module.main, in_place=options.in_place, states=count)
     if target.kind == CUDA:

@@ -26,6 +26,7 @@ class Gpu(Protocol):
     """What a module asks of a GPU; `runtime.cuda` is one, tests have one in host memory."""
 
     def allocate(self, size_bytes: int, stream: int) -> Any: ...
+    def zeroed(self, size_bytes: int, stream: int) -> Any: ...
     def copy_in(self, address: int, source: np.ndarray[Any, Any], stream: int) -> None: ...
     def copy_out(self, target: np.ndarray[Any, Any], address: int, stream: int) -> None: ...
     def copy(self, to: int, source: int, size_bytes: int, stream: int) -> None: ...
@@ -80,6 +81,11 @@ class CudaGpu:
 
     def allocate(self, size_bytes: int, stream: int) -> Any:
         return cuda.Memory(size_bytes, stream)
+
+    def zeroed(self, size_bytes: int, stream: int) -> Any:
+        made = cuda.Memory(size_bytes, stream)
+        cuda.copy_in(made.address, np.zeros(size_bytes, np.uint8), stream)
+        return made
 
     def copy_in(self, address: int, source: np.ndarray[Any, Any], stream: int) -> None:
         cuda.copy_in(address, source, stream)
@@ -230,6 +236,7 @@ class Started:
             shared_bytes=self.kernel.shared_bytes,
             stream=stream,
             is_early=is_early,
+            is_together=self.kernel.is_together,
         )
 
 

@@ -31,6 +31,7 @@ from tilewright.driver.device_control import decides_beforehand, graph_of
 from tilewright.driver.device_launch import CudaGpu, Gpu, Recorded, Scratch, in_order
 from tilewright.driver.device_walk import HostKernels, Loaded, Walk
 from tilewright.driver.lowering import Program
+from tilewright.graph.ir import Value
 from tilewright.graph.memory import MemoryPlan
 from tilewright.runtime import cuda
 from tilewright.runtime import module as runtime
@@ -63,6 +64,7 @@ class DeviceModule(runtime.Module):
         self._ready: Loaded | None = None
         self._kept: OrderedDict[tuple[Any, ...], Recorded] = OrderedDict()
         self._scratch: dict[int, Scratch] = {}  # by stream
+        self._counts: dict[tuple[int, Value], Any] = {}  # where blocks count, by stream and node
         self._lock = threading.RLock()  # launches of two calls on one stream must not mix
         self._varies = not decides_beforehand(program)
 
@@ -177,7 +179,7 @@ class DeviceModule(runtime.Module):
         ) -> list[Any]:
             owner = copy(self)
             owner._gpu = gpu
-            owner._scratch = {}
+            owner._scratch, owner._counts = {}, {}
             found = Walk(owner, ready, told, given, outputs, 0, False)
             found.results()
             return found.launches

@@ -74,6 +74,9 @@ class Places:
         self.used_bytes += -(-max(1, size_bytes) // ALIGN) * ALIGN
         return Place(ARENA << KIND_SHIFT | at, size_bytes)
 
+    def zeroed(self, size_bytes: int, stream: int) -> Place:
+        return self.allocate(size_bytes, stream)  # the runtime clears the arena
+
     def tensor_map(
         self,
         address: int,

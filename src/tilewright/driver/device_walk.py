@@ -36,6 +36,7 @@ from tilewright.graph.visit import walk
 from tilewright.runtime import _native
 from tilewright.sym import Size, Var
 from tilewright.tensor.ir import Buffer
+from tilewright.tensor.scopes import ARRIVALS
 
 LOADERS = 8  # kernels that the driver assembles at a time
 
@@ -82,6 +83,7 @@ class Owner(Protocol):
     plan: MemoryPlan
     _gpu: Gpu
     _scratch: dict[int, Scratch]  # by stream
+    _counts: dict[tuple[int, Value], Any]  # memory where blocks count, by stream and node
 
     def _new(self, at: int, sizes: Mapping[Var, int], stream: int) -> Any: ...
 
@@ -98,7 +100,7 @@ def with_work(launches: Sequence[Started], flops: int) -> list[Started]:
         work = own if launch.kernel is heaviest else 0
         # Blocks with bulk copies are one for each multiprocessor, whenever they start.
         suits = bool(launch.kernel.maps) or work <= EARLY_FLOPS_PER_BYTE * launch.moved_bytes
-        early = launch.kernel.can_start_early and suits
+        early = launch.kernel.can_start_early and suits and not launch.kernel.is_together
         done.append(replace(launch, flops=work, starts_early=early))
     return done
 
@@ -164,6 +166,14 @@ class Walk:
         address: int = self.memory[-1].address
         return address
 
+    def _counted(self, node: Node, size_bytes: int) -> int:
+        """Where the blocks of a node's kernel count their arrivals, of all calls on the stream."""
+        counts, key = self.owner._counts, (self.stream, node.output)
+        if key not in counts:
+            counts[key] = self.owner._gpu.zeroed(size_bytes, self.stream)
+        address: int = counts[key].address
+        return address
+
     def address(self, value: Value) -> int:
         """Where a value is, or will be."""
         root = self.owner.plan.root(value)
@@ -227,7 +237,8 @@ class Walk:
         given = dict(zip(code.scalars, numbers, strict=True))
 
         def workspace(buffer: Buffer, size: int) -> None:
-            places[buffer] = self._allocate(size)
+            counts = buffer.memory == ARRIVALS
+            places[buffer] = self._counted(node, size) if counts else self._allocate(size)
 
         found: list[Started] = []
         for device, values in launches(code.steps, given, workspace):
