@@ -103,10 +103,10 @@ def recurrent_chain():
     """A step of two layers, and a product of what the second leaves."""
     layers = [("x", "u", "s", "d", "h1"), ("h1", "v", "t", "e", "h2")]
     nodes = [
-        helper.make_node("LSTM", [x, w, r, b], ["", h], hidden_size=40) for x, w, r, b, h in layers
+        helper.make_node("LSTM", [x, w, r, b], ["", h], hidden_size=80) for x, w, r, b, h in layers
     ] + [helper.make_node("MatMul", ["h2", "p"], ["y"])]
-    weights = {name: 0.3 * random(1, 160, 40) for name in "svt"} | {"u": 0.3 * random(1, 160, 70)}
-    weights |= {"d": random(1, 320), "e": random(1, 320), "p": random(40, 90)}
+    weights = {name: 0.3 * random(1, 320, 80) for name in "svt"} | {"u": 0.3 * random(1, 320, 70)}
+    weights |= {"d": random(1, 640), "e": random(1, 640), "p": random(80, 90)}
     return model(nodes, {"x": (F, [1, 1, 70])}, ["y"], weights)
 
 

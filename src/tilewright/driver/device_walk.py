@@ -168,7 +168,7 @@ class Walk:
 
     def _counted(self, node: Node, size_bytes: int) -> int:
         """Where the blocks of a node's kernel count their arrivals, of all calls on the stream."""
-        counts, key = self.owner._counts, (self.stream, node.output)
+        counts, key = self.owner._counts, (self.stream, node.outputs[0])
         if key not in counts:
             counts[key] = self.owner._gpu.zeroed(size_bytes, self.stream)
         address: int = counts[key].address
