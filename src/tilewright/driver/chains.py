@@ -10,25 +10,28 @@ GEMV; and where meeting costs less than launches.
 from __future__ import annotations
 
 import hashlib
+import math
 import pickle
 from dataclasses import dataclass, replace
 
 from tilewright import sym
-from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.base.multiprocessor import LINE_BYTES, multiprocessor_of
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.codegen import cache
 from tilewright.codegen.nvptx import device_code
 from tilewright.driver.kernels import Kernel, cache_key
 from tilewright.driver.lowering import Program
-from tilewright.graph.ir import Node, Value
+from tilewright.graph.ir import Attribute, Node, Value
 from tilewright.graph.visit import walk as walk_nodes
+from tilewright.sym import Const
 from tilewright.tensor import parse
 from tilewright.tensor.dependent_launch import WEIGHTS
-from tilewright.tensor.ir import DEVICE, Alloc, Buffer, For, Function, annotated
+from tilewright.tensor.ir import DEVICE, Alloc, Buffer, For, Function, Stmt, annotated
 from tilewright.tensor.passes import lower
 from tilewright.tensor.passes.join_kernels import Stage, join_kernels, stage_of
 from tilewright.tensor.printer import canonical_text
+from tilewright.tensor.scopes import SHARED
 from tilewright.tensor.visit import replace_buffers, walk
 
 GEMV = "gemv"
@@ -126,12 +129,13 @@ class _Joining:
     def end(self) -> None:
         """What was gathered becomes a kernel, or stays as it was."""
         products = sum(member.is_product for member in self.chain)
-        if products >= LEAST_PRODUCTS:
-            node, kernel = self._joined(self._in_order())
+        found = self._joined(self._in_order()) if products >= LEAST_PRODUCTS else None
+        if found is None:
+            self.nodes += self.passed
+        else:
+            node, kernel = found
             self.kernels[kernel.name] = kernel
             self.nodes += [node, *self.views]
-        else:
-            self.nodes += self.passed
         self.chain, self.views, self.passed = [], [], []
 
     def _in_order(self) -> list[Member]:
@@ -145,25 +149,21 @@ class _Joining:
         first.reverse()
         return [*first, *(member for member in self.chain if member not in first)]
 
-    def _joined(self, members: list[Member]) -> tuple[Node, Kernel]:
+    def _joined(self, members: list[Member]) -> tuple[Node, Kernel] | None:
+        """The node and the kernel of a chain; None where its stages need too much memory."""
         buffers: dict[Value, Buffer] = {}
         stages, meets = [], []
         fresh: set[Value] = set()  # made since blocks met
-        for at, member in enumerate(members):
+        for member in members:
             inputs = [self.root(v) for v in member.node.inputs if v is not None]
             values = [*inputs, *member.node.outputs]
             mapping = {}
             for value, own in zip(values, member.function.buffers, strict=True):
                 name = f"{own.name}_{len(buffers)}"
                 mapping[own] = buffers.setdefault(value, replace(own, name=name))
-            local = {
-                stmt.buffer: replace(stmt.buffer, name=f"{stmt.buffer.name}_s{at}")
-                for stmt in walk(member.stage.kernel)
-                if isinstance(stmt, Alloc)
-            }
-            kernel = replace_buffers(member.stage.kernel, {**mapping, **local})
-            assert isinstance(kernel, For)
-            stages.append(replace(member.stage, kernel=kernel))
+            loop = replace_buffers(member.stage.kernel, mapping)
+            assert isinstance(loop, For)
+            stages.append(replace(member.stage, kernel=loop))
             meets.append(bool(fresh.intersection(inputs)))
             fresh = {*(fresh if not meets[-1] else ()), *member.node.outputs}
         made = {value for member in members for value in member.node.outputs}
@@ -171,7 +171,10 @@ class _Joining:
         results = [value for value in buffers if value in made]
         params = tuple(buffers[value] for value in (*given, *results))
         weights = tuple(at for at, value in enumerate(given) if value in self.weights)
-        body = join_kernels(stages, meets, multiprocessor_of(self.target).count)
+        sm = multiprocessor_of(self.target)
+        body = join_kernels(stages, meets, sm.count)
+        if _shared_bytes(body) > sm.static_shared_bytes:
+            return None
         fn = Function("chain", params, body, attrs=annotated((), WEIGHTS, weights), stage=DEVICE)
         text = canonical_text(fn)
         name = f"chain_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -190,12 +193,24 @@ class _Joining:
             decisions=tuple(d for member in members for d in member.kernel.decisions),
             device=True,
         )
+        attributes: dict[str, Attribute] = {
+            "function": name, "label": "chain", "sizes": (), "flops": flops,
+        }  # fmt: skip
         last = members[-1].node
-        changed = {"function": name, "label": "chain", "sizes": (), "flops": flops}
-        attributes = tuple((key, changed.get(key, value)) for key, value in last.attributes)
-        return replace(
-            last, inputs=tuple(given), outputs=tuple(results), attributes=attributes
-        ), kernel
+        kept = tuple((key, attributes.get(key, value)) for key, value in last.attributes)
+        node = replace(last, inputs=tuple(given), outputs=tuple(results), attributes=kept)
+        return node, kernel
+
+
+def _shared_bytes(body: Stmt) -> int:
+    """What all stages have of a block's memory; each buffer begins a line."""
+    allocs = [stmt.buffer for stmt in walk(body) if isinstance(stmt, Alloc)]
+    size = 0
+    for buffer in allocs:
+        if buffer.memory == SHARED:
+            count = math.prod(int(dim.value) for dim in buffer.shape if isinstance(dim, Const))
+            size += -(-count * buffer.dtype.size_bytes // LINE_BYTES) * LINE_BYTES
+    return size
 
 
 def _image(fn: Function, text: str, target: Target) -> bytes:

@@ -39,7 +39,7 @@ from tilewright.tensor.ir import (
     seq,
 )
 from tilewright.tensor.scopes import ARRIVALS
-from tilewright.tensor.visit import exprs, kernels_of, substitute, walk
+from tilewright.tensor.visit import exprs, fresh_copy, kernels_of, substitute, walk
 
 MEET = Call("barrier.global", (), BOOL)
 AXES = ("blockIdx.x", "threadIdx.x")
@@ -89,7 +89,8 @@ def join_kernels(stages: Sequence[Stage], meets: Sequence[bool], most: int) -> S
             guard = sym.all_of(*conds) if conds else None
             index = {"blockIdx.x": own, "threadIdx.x": thread}
             is_first = at == 0 and first == 0
-            parts.append(_Joined(index, guard, is_first, waits and not first)(stage.kernel))
+            turn = fresh_copy(stage.kernel)  # with shared memory of its own: nobody has to wait
+            parts.append(_Joined(index, guard, is_first, waits and not first)(turn))
     inner = For(thread, sym.ZERO, sym.const(threads), seq(*parts), THREAD, "threadIdx.x")
     kernel = For(block, sym.ZERO, sym.const(blocks), inner, THREAD, "blockIdx.x")
     return Alloc(Buffer("arrived", (sym.ONE,), I64, ARRIVALS.name), kernel)
