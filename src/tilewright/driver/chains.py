@@ -1,7 +1,7 @@
 """Chains: GEMV kernels one after the other, and what lies between them, as one kernel.
 
 A recurrent step is a few products of one row, each of which needs all of the last. As one kernel
-(`tensor/passes/join_kernels.py`) its blocks stay, ask for the weights of the next product while the
+(`tensor/join_kernels.py`) its blocks stay, ask for the weights of the next product while the
 results of the last are still on their way, and meet in between. Kernels are joined where they
 follow each other in a model, have a place on the GPU all at once, and more of them than one is a
 GEMV; and where meeting costs less than launches.
@@ -28,8 +28,8 @@ from tilewright.sym import Const
 from tilewright.tensor import parse
 from tilewright.tensor.dependent_launch import WEIGHTS
 from tilewright.tensor.ir import DEVICE, Alloc, Buffer, For, Function, Stmt, annotated
+from tilewright.tensor.join_kernels import Stage, join_kernels, stage_of
 from tilewright.tensor.passes import lower
-from tilewright.tensor.passes.join_kernels import Stage, join_kernels, stage_of
 from tilewright.tensor.printer import canonical_text
 from tilewright.tensor.scopes import SHARED
 from tilewright.tensor.visit import replace_buffers, walk

@@ -113,9 +113,9 @@ def memory_of(text: str, loc: Loc = UNKNOWN) -> MemoryScope:
 
 
 GLOBAL = declare_scope(MemoryScope("global", Owner.DEVICE, alignment_bytes=64))
-# Of a kernel whose blocks meet: how often they arrived, from zero before a program's first run on.
-ARRIVALS = declare_scope(MemoryScope("arrivals", Owner.DEVICE, alignment_bytes=64))
 # What bulk copies and matrix instructions of GPUs ask for.
 SHARED = declare_scope(MemoryScope("shared", Owner.BLOCK, alignment_bytes=128))
 LOCAL = declare_scope(MemoryScope("local", Owner.THREAD, alignment_bytes=64))
 WARP = declare_scope(MemoryScope("warp", Owner.THREAD, alignment_bytes=64))
+# Of a kernel whose blocks meet: how often they arrived, from zero before a program's first run on.
+ARRIVALS = declare_scope(MemoryScope("arrivals", Owner.DEVICE, alignment_bytes=64))

@@ -8,7 +8,7 @@ import pytest
 from tilewright.base.errors import ExecutionError
 from tilewright.tensor import interpret, parse
 from tilewright.tensor.ir import DEVICE, Function
-from tilewright.tensor.passes.join_kernels import join_kernels, stage_of
+from tilewright.tensor.join_kernels import join_kernels, stage_of
 from tilewright.tensor.visit import kernels_of, replace_buffers
 
 FIRST = """
