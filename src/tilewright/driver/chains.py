@@ -53,11 +53,11 @@ class Member:
         return any(decision.rule == GEMV for decision in self.kernel.decisions)
 
 
-def join_chains(program: Program, target: Target) -> Program:
+def join_chains(program: Program, target: Target, *, use_cache: bool = True) -> Program:
     """The program with its chains, each as one kernel."""
     if multiprocessor_of(target).meeting_cycles >= multiprocessor_of(target).launch_cycles:
         return program
-    joining = _Joining(program, target)
+    joining = _Joining(program, target, use_cache)
     for node in program.module.main.nodes:
         joining.take(node)
     joining.end()
@@ -71,9 +71,9 @@ def join_chains(program: Program, target: Target) -> Program:
 class _Joining:
     """Goes through the nodes of a model; `chain` has those that may be one kernel."""
 
-    def __init__(self, program: Program, target: Target) -> None:
+    def __init__(self, program: Program, target: Target, use_cache: bool) -> None:
         self.kernels = dict(program.kernels)
-        self.target = target
+        self.target, self.use_cache = target, use_cache
         self.roots: dict[Value, Value] = {}  # what values are, seen in another shape
         self.weights: set[Value] = set()
         self.nodes: list[Node] = []
@@ -182,7 +182,7 @@ class _Joining:
         flops = sym.simplify(sum((m.kernel.flops for m in members), start=sym.ZERO))
         kernel = Kernel(
             name=name,
-            image=_image(fn, text, self.target),
+            image=self._image(fn, text),
             params=(),
             scalars=(),
             requires=(),
@@ -201,6 +201,16 @@ class _Joining:
         node = replace(last, inputs=tuple(given), outputs=tuple(results), attributes=kept)
         return node, kernel
 
+    def _image(self, fn: Function, text: str) -> bytes:
+        """The code of a chain, from the cache where it was made before."""
+        key = cache_key(self.target, f"chain\n{text}")
+        found = cache.try_read(key) if self.use_cache else None
+        if found is None:
+            found = pickle.dumps(device_code(fn, self.target))
+            if self.use_cache:
+                cache.write(key, found)
+        return found
+
 
 def _shared_bytes(body: Stmt) -> int:
     """What all stages have of a block's memory; each buffer begins a line."""
@@ -211,13 +221,3 @@ def _shared_bytes(body: Stmt) -> int:
             count = math.prod(int(dim.value) for dim in buffer.shape if isinstance(dim, Const))
             size += -(-count * buffer.dtype.size_bytes // LINE_BYTES) * LINE_BYTES
     return size
-
-
-def _image(fn: Function, text: str, target: Target) -> bytes:
-    """The code of a chain, from the cache where it was made before."""
-    key = cache_key(target, f"chain\n{text}")
-    found = cache.try_read(key)
-    if found is None:
-        found = pickle.dumps(device_code(fn, target))
-        cache.write(key, found)
-    return found

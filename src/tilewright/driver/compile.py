@@ -400,7 +400,7 @@ def build_native(
         weights = side_by_side(program.module.constants)
         program = replace(program, module=replace(program.module, constants=weights))
     if target.kind == CUDA and options.chains and options.schedule:
-        program = join_chains(program, target)
+        program = join_chains(program, target, use_cache=options.cache)
     count = len(program.module.states)
     plan = plan_memory(program.module.main, in_place=options.in_place, states=count)
     if target.kind == CUDA:
