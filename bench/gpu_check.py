@@ -4,13 +4,18 @@
 
 Every model of bench/models.py with sizes known, some with an open batch or length, two as code of
 sm_80. `--only faults` needs no GPU: of the faults of synchronization that tests/targets plants in
-kernels, so many the interpreter finds. Models are checked in N processes at a time.
+kernels, so many the interpreter finds. `--only sanitizer`: what three tools of NVIDIA's
+compute-sanitizer find in a convolutional, a transformer and a recurrent model. Models are checked
+in N processes at a time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,6 +51,9 @@ BATCHES = (1, 3, 8)  # of models whose batch is open
 STATIC = (*(name for name in models.MODELS if not name.endswith("_dyn")), "bert")
 OPEN = tuple(name for name in models.MODELS if name.endswith("_dyn"))
 FAULTS, LEAST_FAULTS = "faults", 100
+SANITIZER, TOOLS = "sanitizer", ("memcheck", "racecheck", "synccheck")
+SANITIZED = (("resnet18", "f16"), ("minibert", "f16"), ("lstm_lm_step", "f32"))
+SHARED_BYTES = 160 * 1024  # of a block: the tools need some of what there is
 
 
 def error_of(outputs: Sequence[Any], wanted: Any) -> float:
@@ -113,6 +121,49 @@ def planted() -> list[report.Figure]:
     ]
 
 
+def sanitizer() -> str | None:
+    """NVIDIA's checker of kernels: on the path, or in the toolkit's folder."""
+    folders = sorted(Path("/usr/local").glob("cuda*/compute-sanitizer/compute-sanitizer"))
+    return shutil.which("compute-sanitizer") or next(map(str, reversed(folders)), None)
+
+
+def sanitized(options: argparse.Namespace) -> list[report.Figure]:
+    """What the tools find in models that run alone, each in a process of its own."""
+    program = sanitizer()
+    if program is None:
+        print("compute-sanitizer is not installed: models are not checked by it")
+        return []
+    with tempfile.TemporaryDirectory() as cache:
+        # Compiled once, for less shared memory than others.
+        environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": cache}
+
+        def run(name: str, precision: str, *before: str) -> subprocess.CompletedProcess[str]:
+            script = str(Path(__file__).with_name("gpu_run.py"))
+            model = str(gpu_zoo.case(name, options.folder).path)
+            command = [*before, sys.executable, script, model, "--precision", precision]
+            command += ["--shared", str(SHARED_BYTES)]
+            return subprocess.run(
+                command, capture_output=True, text=True, check=False, env=environment
+            )
+
+        def errors_of(case: tuple[str, str, str]) -> report.Figure:
+            name, precision, tool = case
+            done = run(name, precision, program, "--tool", tool)
+            told = re.search(r"SUMMARY: (\d+)", done.stdout)
+            found = int(told[1]) if told is not None and not done.returncode else -1
+            title = f"{name} {precision}, {tool}: errors"
+            if found:
+                print(f"{title}: {done.stdout[-1200:]} {done.stderr[-600:]}")
+            print(f"  {title}: {found}", flush=True)
+            return report.Figure(title, found, "", "0", found == 0)
+
+        with ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(lambda each: run(*each), SANITIZED))
+            return list(
+                pool.map(errors_of, ((*each, tool) for each in SANITIZED for tool in TOOLS))
+            )
+
+
 @dataclass(frozen=True)
 class Check:
     """A model, what is checked of it, how, and the error it may have."""
@@ -165,6 +216,9 @@ def by_processes(names: Sequence[str], options: argparse.Namespace) -> list[repo
                 check=False,
             )
             found = json.loads(Path(told.name).read_text() or "[]")
+        print(
+            "\n".join(line for line in done.stdout.splitlines() if line[:1].isspace()), flush=True
+        )
         if not found:
             print(f"{name}: {done.stderr[-600:]}")
             return [report.Figure(f"{name}: ran", 0.0, "", ">= 1", False)]
@@ -179,6 +233,8 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
     if not cuda.is_available():
         print("no NVIDIA GPU can be used here: models are skipped")
         return figures
+    if not options.only or SANITIZER in options.only:
+        figures += sanitized(options)
     names = list(dict.fromkeys(check.name for check in checks(options.folder)))
     chosen = [name for name in names if not options.only or name in options.only]
     if options.jobs > 1 and len(chosen) > 1:

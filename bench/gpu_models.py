@@ -41,6 +41,7 @@ NAMES = {"f32": gpu_zoo.NAMES, "f16": HALVES}
 TOLERANCE = {"f32": 2e-3, "f16": 3e-2}  # of the largest output, of a deep model
 MOST_OUTSIDE = 0.10  # of a model's time
 LATE, LEAST_GAIN = "without dependent launch", 0.99  # 1, and what a clock's jitter takes
+APART = "without chains"
 
 
 def device_ms(start: Callable[[], object]) -> float:
@@ -136,6 +137,22 @@ def rivals_of(
     return rivals
 
 
+def last_of(module: Any) -> Any:
+    """The launches of a module's last call."""
+    (recorded,) = list(module._kept.values())[-1:]
+    return recorded
+
+
+def without_chains(
+    made: gpu_zoo.Case, inputs: dict[str, torch.Tensor], outputs: Any, options: argparse.Namespace
+) -> Any:
+    """The launches of the same model, every kernel by itself."""
+    module = tw.compile(made.path, target="cuda", precision=options.precision, chains=False)
+    for _ in range(3):
+        module(*inputs.values(), out=outputs)
+    return last_of(module)
+
+
 def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
     made = gpu_zoo.case(name, options.folder, options.batch)
     with torch.no_grad():
@@ -153,10 +170,13 @@ def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
         reference = want.numpy()
         found = torch.from_dlpack(got).float().cpu().numpy()
         error = max(error, float(np.abs(found - reference).max() / np.abs(reference).max()))
-    (recorded,) = list(module._kept.values())[-1:]
+    recorded = last_of(module)
     rivals = rivals_of(made, inputs, options)
     late = serial_graph(recorded)
     runs = {"ours": lambda: recorded.graph.launch(0), LATE: lambda: late.launch(0), **rivals}
+    if any(launch.is_kernel and launch.kernel.is_together for launch in recorded.launches):
+        apart = without_chains(made, inputs, outputs, options)
+        runs[APART] = lambda: apart.graph.launch(0)
     times: dict[str, list[float]] = {key: [] for key in runs}
     for _ in range(ROUNDS):
         for key, run in runs.items():
@@ -172,6 +192,9 @@ def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
     ]
     gained = f"{name}: dependent launch brings"
     shown.append(report.at_least(gained, median[LATE] / median["ours"], "x", LEAST_GAIN))
+    if APART in median:
+        gained = f"{name}: chains bring"
+        shown.append(report.at_least(gained, median[APART] / median["ours"], "x", LEAST_GAIN))
     traces = [found for _ in range(TRACES) if (found := traced(runs["ours"]))]
     if traces:
         idle = min(map(outside, traces))

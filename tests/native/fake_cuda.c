@@ -91,6 +91,11 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t size, void *strea
   memcpy((void *)(uintptr_t)to, from, size);
   return 0;
 }
+int cuMemsetD8Async(uint64_t to, unsigned char value, size_t size, void *stream) {
+  (void)stream;
+  memset((void *)(uintptr_t)to, value, size);
+  return 0;
+}
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *stream) {
   (void)stream;
   tell("out %zu %d\n", size, is_ours(from));
@@ -135,10 +140,12 @@ int cuLaunchKernelEx(const struct config *config, void *function, void **params,
   const unsigned *grid = config->grid, *block = config->block;
   const char *fault = getenv("FAKE_CUDA_FAULT");
   if (fault && strstr(function, fault)) return 700;
-  int is_early = config->n_attributes == 1 && config->attributes[0].id == 6;
+  const char *how = "late";
+  for (unsigned i = 0; i < config->n_attributes; ++i) {
+    how = config->attributes[i].id == 6 ? "early" : "together";
+  }
   tell("launch %s %u %u %d %d %s\n", (const char *)function, grid[0] * grid[1] * grid[2],
-       block[0] * block[1] * block[2], is_ours(*(uint64_t *)params[0]), capturing,
-       is_early ? "early" : "late");
+       block[0] * block[1] * block[2], is_ours(*(uint64_t *)params[0]), capturing, how);
   return 0;
 }
 int cuStreamCreate(void **stream, unsigned flags) {

@@ -2,7 +2,10 @@
 
 import ctypes
 import importlib.util
+import re
 import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +33,9 @@ class Module:
     def __init__(self, kernel, code, target):
         self.code = code
         self.loops = {}
-        device = lower(parse(kernel.text), "gpu", PassContext(target=target))
+        device = parse(kernel.text)
+        if device.stage != DEVICE:  # else it is a chain, of kernels that were lowered
+            device = lower(device, "gpu", PassContext(target=target))
         names = iter([one.name for one in code.kernels])
         made = {one.name: one for one in code.kernels}
 
@@ -41,7 +46,7 @@ class Module:
 
         steps_of(device.body, note)
 
-    def launch(self, name, grid, block, arguments, *, shared_bytes=0, stream=0, is_early=False):
+    def launch(self, name, grid, block, arguments, *, shared_bytes=0, stream=0, **how):
         device, loop = self.loops[name]
         buffers = _outer_buffers(device, loop)
         scalars = _free_scalars(loop)
@@ -90,14 +95,23 @@ class Timer:
 class HostGpu:
     """Stands in for `driver.device_module.CudaGpu`."""
 
-    def __init__(self, target="cuda"):
+    def __init__(self, target="cuda", decides=True):
         self.target = Target.parse(target)
+        self.decides = decides  # whether its graphs do, or the host
 
     def allocate(self, size_bytes, stream):
         return Memory(size_bytes)
 
+    def zeroed(self, size_bytes, stream):
+        made = Memory(size_bytes)
+        made.array[...] = 0
+        return made
+
     def is_capturing(self, stream):
         return stream == CAPTURED
+
+    def has_conditions(self):
+        return self.decides
 
     def timer(self):
         return Timer()
@@ -135,13 +149,20 @@ def fetched(module, outputs):
     return [view(o.address, o.shape, o.dtype).copy() for o in outputs]
 
 
-def ptxas_path():
-    """NVIDIA's assembler: on the path, or of the extra `ptxas`."""
+def assembled(ptx, arch="sm_90a", *options):
+    """What NVIDIA's assembler, on the path or of the extra `ptxas`, says of kernels: it finds no
+    fault, serializes no products and ignores no `setmaxnreg`."""
     found = shutil.which("ptxas")
-    if found is None and importlib.util.find_spec("nvidia") is not None:
-        for folder in importlib.util.find_spec("nvidia").submodule_search_locations:
-            for path in Path(folder).glob("*/bin/ptxas"):
-                return str(path)
+    spec = None if found else importlib.util.find_spec("nvidia")
+    for folder in spec.submodule_search_locations if spec else ():
+        found = found or next(map(str, Path(folder).glob("*/bin/ptxas")), None)
     if found is None:
         pytest.skip("ptxas is not installed (pip install 'tilewright[ptxas]')")
-    return found
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder) / "kernel.ptx", Path(folder) / "kernel.o"
+        source.write_text(ptx)
+        command = [found, f"-arch={arch}", "-v", *options, source, "-o", made]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not re.search("serialized|setmaxnreg", done.stderr), done.stderr
+    return done.stderr

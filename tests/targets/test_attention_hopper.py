@@ -1,8 +1,6 @@
 """Attention on Hopper without a GPU: interpreted against NumPy, faults found, code assembled."""
 
 import re
-import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
@@ -23,7 +21,7 @@ from tilewright.tensor import parse
 from tilewright.tensor.passes import lower
 
 sys.path.insert(0, str(Path(__file__).parent))
-from host_gpu import fetched, on_host
+from host_gpu import assembled, fetched, on_host
 
 TARGET = "cuda -arch=sm_90a"
 _WHOLE = Target.parse(TARGET)
@@ -249,21 +247,10 @@ def test_the_code_has_what_hopper_needs(name, plan):
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", [BOTH, STAGGERED])
 @pytest.mark.parametrize("name", ["plain", "wide heads", "causal", "edges"])
-def test_the_assembler_finds_no_fault_and_spills_nothing(name, plan, tmp_path):
-    if shutil.which("ptxas") is None:
-        pytest.skip("ptxas is not installed (it comes with NVIDIA's CUDA toolkit)")
-    source = tmp_path / "kernel.ptx"
-    source.write_text(tw.build(planned(plan, **CASES[name]), TARGET).ptx)
-    done = subprocess.run(
-        ["ptxas", "-arch=sm_90a", "-v", source, "-o", tmp_path / "kernel.cubin"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "0 bytes spill stores, 0 bytes spill loads" in done.stderr
-    for trouble in ("serialized", "setmaxnreg", "C75"):
-        assert trouble not in done.stderr
+def test_the_assembler_finds_no_fault_and_spills_nothing(name, plan):
+    told = assembled(tw.build(planned(plan, **CASES[name]), TARGET).ptx)
+    assert "0 bytes spill stores, 0 bytes spill loads" in told
+    assert "C75" not in told  # its warnings of products
 
 
 def test_a_model_takes_keys_some_at_a_time():

@@ -1,7 +1,6 @@
 """Whole models for a GPU, on machines without one: launches interpreted, races detected."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,12 +10,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright import graph
+from tilewright.base.dtype import from_numpy
 from tilewright.base.errors import TilewrightError
+from tilewright.codegen.conditions import AGAIN, BEGIN, CHOOSE, conditions_ptx
+from tilewright.driver.device_control import Between, Choice, Loop
 from tilewright.driver.device_module import DeviceModule
 from tilewright.runtime.array import Array
 
 sys.path.insert(0, str(Path(__file__).parent))
-from host_gpu import CAPTURED, fetched, on_host, ptxas_path
+from host_gpu import CAPTURED, HostGpu, assembled, fetched, on_host, view
 
 
 def model(nodes, inputs, outputs, weights=()):
@@ -68,14 +70,14 @@ def norm():
     return model(nodes, {"x": (F, [2, 9, 80])}, ["y"], {"s": random(80), "b": random(80)})
 
 
-def attention():
+def attention(length=24):
     nodes = [
         helper.make_node("Transpose", ["k"], ["t"], perm=[0, 1, 3, 2]),
         helper.make_node("MatMul", ["q", "t"], ["s"]),
         helper.make_node("Softmax", ["s"], ["p"], axis=-1),
         helper.make_node("MatMul", ["p", "v"], ["y"]),
     ]
-    return model(nodes, {name: (F, [1, 2, 24, 16]) for name in "qkv"}, ["y"])
+    return model(nodes, {name: (F, [1, 2, length, 16]) for name in "qkv"}, ["y"])
 
 
 def lstm(steps=3):
@@ -95,6 +97,17 @@ def recurrent_step(op, gates, states, batch=2, width=12, **attributes):
     weights = {name: 0.3 * random(*shape) for name, shape in shapes.items()}
     inputs = {"x": (F, [1, batch, width]), **{name: (F, [1, batch, 20]) for name in names}}
     return model(nodes, inputs, ["y", "h"], weights)
+
+
+def recurrent_chain():
+    """A step of two layers, and a product of what the second leaves."""
+    layers = [("x", "u", "s", "d", "h1"), ("h1", "v", "t", "e", "h2")]
+    nodes = [
+        helper.make_node("LSTM", [x, w, r, b], ["", h], hidden_size=80) for x, w, r, b, h in layers
+    ] + [helper.make_node("MatMul", ["h2", "p"], ["y"])]
+    weights = {name: 0.3 * random(1, 320, 80) for name in "svt"} | {"u": 0.3 * random(1, 320, 70)}
+    weights |= {"d": random(1, 640), "e": random(1, 640), "p": random(80, 90)}
+    return model(nodes, {"x": (F, [1, 1, 70])}, ["y"], weights)
 
 
 def transposed():
@@ -124,10 +137,12 @@ MODELS = {
     "transpose": single("Transpose", 40, 3, 50, perm=[2, 0, 1]),
     "top": single("ReduceMax", 3, 700, axes=[1], keepdims=0),
     "attention": attention(),
+    "attention_of_any_length": attention("length"),
     "lstm": lstm(),
     "lstm_step": lstm(steps=1),
     "recurrent_step": recurrent_step("LSTM", 4, 2),
     "recurrent_row": recurrent_step("LSTM", 4, 2, batch=1, width=60),
+    "recurrent_chain": recurrent_chain(),
     "gru_step": recurrent_step("GRU", 3, 1, linear_before_reset=1),
     "rnn_step": recurrent_step("RNN", 1, 1),
     "conv_transposed": transposed(),
@@ -381,6 +396,33 @@ graph @main(%n: i64[], %x: f32[4], %z: f32[4]) {
   return %y, %w
 }
 """,
+    "while": """
+graph @main(%x: f32[4], %most: f32[]) {
+  %y = loop(none, none, %x, %most) {carried = 1} do {
+    graph(%i: i64[], %going: bool[], %a: f32[4], %m: f32[]) {
+      %b = add(%a, %a)
+      %s = reduce_max(%b) {axes = (0,), keepdims = false}
+      %c = less(%s, %m)
+      return %c, %b
+    }
+  }
+  return %y
+}
+""",
+    "nested": """
+graph @main(%n: i64[], %c: bool[], %x: f32[4]) {
+  %y = loop(%n, none, %x, %c) {carried = 1} do {
+    graph(%i: i64[], %going: bool[], %a: f32[4], %d: bool[]) {
+      %b = if(%d, %a) do {
+        graph(%e: f32[4]) { %f = add(%e, %e) return %f }
+        graph(%e: f32[4]) { %f = neg(%e) return %f }
+      }
+      return %going, %b
+    }
+  }
+  return %y
+}
+""",
     "scan": """
 graph @main(%h: f32[4], %x: f32[5, 4]) {
   %y, %s = scan(%h, %x) {states = 1, inputs = 1} do {
@@ -396,27 +438,56 @@ graph @main(%h: f32[4], %x: f32[5, 4]) {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "args"),
-    [
-        ("if", [np.array(True), random(4)]),
-        ("if", [np.array(False), random(4)]),
-        ("loop", [np.array(3), random(4)]),
-        ("loop", [np.array(0), random(4)]),
-        ("swapped", [np.array(3), random(4), -random(4)]),
-        ("scan", [random(4), random(5, 4)]),
-    ],
-)
-def test_control_flow_is_decided_by_the_host(name, args):
-    module = on_host(tw.compile(graph.parse(CONTROL[name]), target="cuda", cache=False))
+DECIDED = [
+    ("if", [np.array(True), random(4)]),
+    ("if", [np.array(False), random(4)]),
+    ("swapped", [np.array(3), random(4), -random(4)]),
+    ("while", [np.abs(random(4)), np.array(30, np.float32)]),
+    ("nested", [np.array(3), np.array(True), random(4)]),
+    ("nested", [np.array(3), np.array(False), random(4)]),
+    ("nested", [np.array(0), np.array(False), random(4)]),
+    ("scan", [random(4), random(5, 4)]),
+]
+
+
+@pytest.mark.parametrize("by_graph", [True, False])
+@pytest.mark.parametrize(("name", "args"), DECIDED)
+def test_control_flow_is_launched_as_graphs(name, args, by_graph):
+    """One graph that decides, or graphs and what the host decides between them."""
+    module = tw.compile(graph.parse(CONTROL[name]), target="cuda")
+    module._gpu = HostGpu(module.target, decides=by_graph)
     want = tw.compile(graph.parse(CONTROL[name]), target="cpu", threads=1)(*args)
+    given = [on_device(module, arg) for arg in args]
+    outputs = module(*given)
+    for _ in range(2):
+        module(*given, out=outputs)
+        for a, b in zip(fetched(module, outputs), want, strict=True):
+            np.testing.assert_allclose(a, np.asarray(b), rtol=1e-5)
+    (recorded,) = module._kept.values()
+    decides = any(isinstance(each, (Choice, Loop)) for each in recorded.launches)
+    assert decides == (name != "scan")
+    assert isinstance(recorded.graph, Between) == (decides and not by_graph)
+    with pytest.raises(TilewrightError) as caught:
+        module.save("model.so")
+    assert caught.value.code == "TW6015"
+
+
+def on_device(module, array):
+    """A copy that pretends to be on a GPU."""
+    made = module.empty(array.shape, from_numpy(array.dtype))
+    view(made.address, array.shape, made.dtype)[...] = array
+    return made
+
+
+@pytest.mark.parametrize("turns", [3, 0])
+def test_a_loop_that_keeps_all_its_turns_is_decided_by_the_host(turns):
+    module = on_host(tw.compile(graph.parse(CONTROL["loop"]), target="cuda"))
+    args = [np.array(turns), random(4)]
+    want = tw.compile(graph.parse(CONTROL["loop"]), target="cpu", threads=1)(*args)
     for _ in range(2):
         got = fetched(module, module(*args))
         for a, b in zip(got, want, strict=True):
             np.testing.assert_allclose(a, np.asarray(b), rtol=1e-5)
-    with pytest.raises(TilewrightError) as caught:
-        module.save("model.so")
-    assert caught.value.code == "TW6015"
 
 
 def test_sizes_of_inputs_choose_the_launches():
@@ -488,20 +559,16 @@ def test_launches_that_wait_for_memory_start_early():
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_assembler_takes_every_kernel(name, arch, tmp_path):
-    ptxas = ptxas_path()
+def test_the_assembler_takes_every_kernel(name, arch):
     module = tw.compile(MODELS[name], target=f"cuda -arch={arch}", cache=False)
-    for at, code in enumerate(module.codes.values()):
-        source = tmp_path / f"{at}.ptx"
-        source.write_text(code.ptx)
-        done = subprocess.run(
-            [ptxas, f"-arch={arch}", "-v", source, "-o", tmp_path / "kernel.cubin"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert not re.search(r"[1-9]\d* bytes spill", done.stderr), done.stderr
+    for code in module.codes.values():
+        told = assembled(code.ptx, arch)
+        assert not re.search(r"[1-9]\d* bytes spill", told), told
+
+
+def test_the_assembler_takes_the_kernels_that_decide():
+    told = assembled(conditions_ptx("cuda -arch=sm_80"), "sm_80", "-c")  # the driver links them
+    assert all(name in told for name in (CHOOSE, BEGIN, AGAIN))
 
 
 def test_a_quantized_model_multiplies_bytes_in_warpgroups():

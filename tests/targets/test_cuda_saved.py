@@ -97,6 +97,29 @@ def test_a_library_runs_its_launches_as_one_graph(saved, program, driver, tmp_pa
     assert sum(line == f"out {2 * 64 * 4} 1" for line in log) == 3
 
 
+def test_a_saved_chain_starts_all_its_blocks_together(program, driver, tmp_path):
+    """Its blocks count in memory that nothing else has, from zero on."""
+    text = """
+graph @main(%x: f32[2, 48]) {
+  %r = reshape(%x) {shape = (1, 96)}
+  %u = constant() {data = "u"}
+  %v = constant() {data = "v"}
+  %a = matmul(%r, %u)
+  %b = matmul(%a, %v)
+  %y = reshape(%b) {shape = (2, 64)}
+  return %y
+}
+"""
+    rng = np.random.default_rng(0)
+    weights = {"u": rng.random((96, 96)), "v": rng.random((96, 128))}
+    module = graph.parse(text, {name: w.astype(np.float32) for name, w in weights.items()})
+    made = tw.compile(module, target="cuda -arch=sm_90a", cache=False)
+    saved = made.save(tmp_path / "net.so")
+    done, log = run(program, saved, tmp_path, 2, TILEWRIGHT_CUDA_DRIVER=str(driver))
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[6] for line in log if line.startswith("launch")] == ["together"]
+
+
 OPEN = """
 graph @main(%x: f32[n, 48]) {
   %t = tanh(%x)

@@ -13,7 +13,7 @@ from tilewright.base.errors import TilewrightError
 from tilewright.runtime import cuda
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_cuda_models import CONTROL, MODELS, inputs_of, random
+from test_cuda_models import CONTROL, DECIDED, MODELS, inputs_of, random
 
 from tilewright import graph
 
@@ -59,6 +59,32 @@ def test_tensors_of_torch_are_used_where_they_are():
             np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
 
 
+def test_a_graph_of_the_caller_takes_a_call_whose_arrays_are_known():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch has no CUDA")
+    module = tw.compile(MODELS["conv_split"], target="cuda")
+    x = torch.from_numpy(inputs_of(module)[0]).cuda()
+    side, recorded = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    (y,) = module(x, stream=side.cuda_stream)
+    module(x, out=[y], stream=side.cuda_stream)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(recorded, stream=side):
+        module(x, out=[y], stream=side.cuda_stream)
+    x.mul_(0.5)
+    recorded.replay()
+    torch.cuda.synchronize()
+    want = reference("conv_split", [x.cpu().numpy()])[0]
+    np.testing.assert_allclose(cuda.to_host(y), want, rtol=2e-4, atol=2e-5)
+
+
+def test_an_empty_batch_gives_an_empty_result():
+    module = tw.compile(MODELS["attention_of_any_length"], target="cuda")
+    (y,) = module(*(np.zeros((1, 2, 0, 16), np.float32) for _ in range(3)))
+    assert y.shape == (1, 2, 0, 16)
+
+
 def test_threads_and_streams_do_not_mix():
     module = tw.compile(MODELS["conv_split"], target="cuda")
     (x,) = inputs_of(module)
@@ -80,14 +106,27 @@ def test_threads_and_streams_do_not_mix():
     assert not failures
 
 
-@pytest.mark.parametrize(("name", "args"), [("if", [np.array(True), random(4)]),
-                                            ("loop", [np.array(3), random(4)]),
-                                            ("scan", [random(4), random(5, 4)])])  # fmt: skip
+@pytest.mark.parametrize(("name", "args"), [*DECIDED, ("loop", [np.array(3), random(4)])])
 def test_control_flow(name, args):
     want = tw.compile(graph.parse(CONTROL[name]), target="cpu")(*args)
-    got = tw.compile(graph.parse(CONTROL[name]), target="cuda")(*args)
-    for a, b in zip(got, want, strict=True):
-        np.testing.assert_allclose(cuda.to_host(a), np.asarray(b), rtol=1e-5)
+    module = tw.compile(graph.parse(CONTROL[name]), target="cuda")
+    given = [cuda.to_device(arg) for arg in args]
+    outputs = module(*given)
+    for _ in range(3):  # launch by launch, then as a graph that decides
+        module(*given, out=outputs)
+        for a, b in zip(outputs, want, strict=True):
+            np.testing.assert_allclose(cuda.to_host(a), np.asarray(b), rtol=1e-5)
+
+
+def test_a_graph_decides_by_the_values_of_each_call():
+    module = tw.compile(graph.parse(CONTROL["if"]), target="cuda")
+    x, cond = cuda.to_device(random(4)), cuda.to_device(np.array(True))
+    want = {c: np.exp(-cuda.to_host(x) if c else cuda.to_host(x)) for c in (True, False)}
+    outputs = module(cond, x)
+    for chosen in (True, False, False, True):
+        cuda.copy_in(cond.address, np.array(chosen))
+        (y,) = module(cond, x, out=outputs)
+        np.testing.assert_allclose(cuda.to_host(y), want[chosen], rtol=1e-5)
 
 
 def test_out_of_memory_leaves_the_gpu_usable():

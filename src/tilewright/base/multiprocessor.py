@@ -28,6 +28,7 @@ class Multiprocessor:
     static_shared_bytes: int  # without asking the driver for more
     global_latency_cycles: int  # from asking memory to having a tile
     launch_cycles: int  # of one more kernel in a graph, with the round trip of its operands
+    meeting_cycles: int  # of all blocks of a kernel, until each knows that all have arrived
     memory_bytes_per_cycle: float  # of the whole GPU
     own_memory_bytes_per_cycle: float  # that one multiprocessor gets at most
     l2_bytes_per_cycle: float  # that L2 hands to one multiprocessor
@@ -84,6 +85,7 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         static_shared_bytes=48 * 1024,
         global_latency_cycles=700,
         launch_cycles=2500,
+        meeting_cycles=1700,
         memory_bytes_per_cycle=2400.0 if number >= 90 else 1400.0,
         own_memory_bytes_per_cycle=18.0,
         l2_bytes_per_cycle=52.0,

@@ -23,7 +23,7 @@ ARGUMENT = "{ i32, i32, i64 }"
 KERNEL = "{ ptr, i32, i32 }"
 SIZE = "{ ptr, i32, i32 }"
 MATRIX = f"{{ {ARGUMENT}, i64, i64, i64, i64, i32, i32, i32, i32, [6 x i32] }}"
-LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32, i32, i32, i32 }"
+LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32, i32, i32, i32, i32 }"
 VARIANT = f"{{ {', '.join(['ptr'] * 7)}, i32, i32 }}"
 MODEL = f"{{ {', '.join(['ptr'] * 7)}, i64, i64, {', '.join(['i32'] * 6)} }}"
 
@@ -60,6 +60,7 @@ class Start:
     arguments: tuple[Argument, ...]
     waits: tuple[int, ...] = ()  # launches that must have ended before
     starts_early: bool = False  # where it waits for the last one of its branch alone
+    is_together: bool = False  # blocks wait for each other: all need a place at once
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def _variant(listed: Callable[[str, str, Sequence[str]], str], variant: Variant)
         launches.append(
             f"{{ i32 {start.kernel}, {_three(start.grid)}, {_three(start.block)}, "
             f"i32 {len(arguments)}, i32 {len(given)}, i32 {len(waits)}, i32 {len(start.waits)}, "
-            f"i32 {int(start.starts_early)} }}"
+            f"i32 {int(start.starts_early)}, i32 {int(start.is_together)} }}"
         )
         arguments += given
         waits += map(str, start.waits)

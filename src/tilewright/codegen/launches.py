@@ -34,6 +34,7 @@ class Kernel:
     maps: tuple[TileMap, ...] = ()  # matrices that it copies boxes from: its last arguments
     written: tuple[Buffer, ...] = ()  # those of its buffers that it writes
     can_start_early: bool = False  # whether it waits by itself for those before it to end
+    is_together: bool = False  # all blocks have to be there at once, for they wait for each other
 
 
 @dataclass(frozen=True)

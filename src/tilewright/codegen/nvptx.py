@@ -33,7 +33,7 @@ from tilewright.tensor.assembly import assembly_of
 from tilewright.tensor.dependent_launch import WAIT, weights_of
 from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
 from tilewright.tensor.passes.accesses import reads_of, writes_of
-from tilewright.tensor.scopes import LOCAL, SHARED
+from tilewright.tensor.scopes import ARRIVALS, LOCAL, SHARED
 from tilewright.tensor.visit import exprs, walk
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -101,9 +101,14 @@ def device_code(fn: Function, target: str | Target = "cuda") -> DeviceCode:
 
 def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name: str) -> Kernel:
     buffers = _outer_buffers(fn, loop)
+    meets = any(isinstance(node, Call) and node.op == MEET for node in exprs(loop))
+    if meets:
+        counts = [stmt.buffer for stmt in walk(fn.body) if isinstance(stmt, ir.Alloc)]
+        buffers += tuple(buffer for buffer in counts if buffer.memory == ARRIVALS)
     scalars = _free_scalars(loop)
     written = {buffer for stmt in walk(loop) for buffer, _ in writes_of(stmt)}
     written |= {node.buffer for node in exprs(loop) if isinstance(node, ir.Address)}
+    written |= {buffer for buffer in buffers if buffer.memory == ARRIVALS}
     params = []
     for buffer in buffers:
         access = "" if buffer in written else " readonly"
@@ -136,7 +141,8 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     block = tuple(extents.get(f"threadIdx.{axis}", ONE) for axis in AXES)
     changed = tuple([buffer for buffer in buffers if buffer in written])
     waits = any(node is WAIT for node in exprs(loop))
-    return Kernel(name, buffers, scalars, grid, block, emitter.tile_bytes, maps, changed, waits)  # type: ignore[arg-type]  # three axes each
+    sizes = (emitter.tile_bytes, maps, changed, waits, meets)
+    return Kernel(name, buffers, scalars, grid, block, *sizes)  # type: ignore[arg-type]  # three axes each
 
 
 def _set_apart(kernel: Kernel, target: Target) -> Kernel:
@@ -150,6 +156,7 @@ def _set_apart(kernel: Kernel, target: Target) -> Kernel:
     return replace(kernel, shared_bytes=shared)
 
 
+MEET = "barrier.global"  # of all blocks of a kernel
 WARP = 32  # threads that run in step, and have registers together
 READY_THREADS = 512  # of a multiprocessor, that are to have room at once: 128 registers each
 
@@ -261,13 +268,44 @@ def _grid_wait(e: Emitting, node: Call, is_statement: bool) -> Value:
     """From here on memory is as kernels before left it: its addresses are new to LLVM, which would
     read what nothing here writes whenever it likes, and through a cache that is not coherent."""
     e.b.line('call void asm sideeffect "griddepcontrol.wait;", "~{memory}"() convergent')
+    _forget(e)
+    return Value("void", "")
+
+
+def _meet(e: Emitting, node: Call, is_statement: bool) -> Value:
+    """Every block arrives once, and goes on when as many arrivals are counted as make a round. The
+    launch sees to it that all blocks have a place at once."""
+    (arrived,) = [memory for buffer, memory in e.memories.items() if buffer.memory == ARRIVALS]
+    b = e.b
+    _barrier(e, node, is_statement)
+    thread = b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
+    with b.when(b.compare("icmp eq", thread, Value("i32", "0"))):
+        here = b.value(GLOBAL, f"addrspacecast {arrived.pointer} to {GLOBAL}")
+        asked = 'asm sideeffect "atom.add.acq_rel.gpu.global.u64 $0, [$1], 1;", "=l,l,~{memory}"'
+        before = b.value("i64", f"call i64 {asked}({here})")
+        grid = b.convert("zext", b.call("llvm.nvvm.read.ptx.sreg.nctaid.x", "i32"), "i64")
+        rounds = b.op("add", b.op("udiv", before, grid), i64(1))
+        wanted = b.op("mul", rounds, grid)
+
+        def is_short() -> Value:
+            seen = 'asm sideeffect "ld.acquire.gpu.global.u64 $0, [$1];", "=l,l,~{memory}"'
+            return b.compare("icmp ult", b.value("i64", f"call i64 {seen}({here})"), wanted)
+
+        with b.repeat(is_short):
+            pass
+    _barrier(e, node, is_statement)
+    _forget(e)
+    return Value("void", "")
+
+
+def _forget(e: Emitting) -> None:
+    """What others may have written lies at addresses that are new to LLVM."""
     for buffer in e.awaited:
         memory = e.memories[buffer]
         near = e.b.value(GLOBAL, f"addrspacecast {memory.pointer} to {GLOBAL}")
         new = e.b.value(GLOBAL, f'call {GLOBAL} asm sideeffect "", "=l,0"({near})')
         pointer = e.b.value("ptr", f"addrspacecast {new} to ptr")
         e.memories[buffer] = replace(memory, pointer=pointer)
-    return Value("void", "")
 
 
 def _grid_launch(e: Emitting, node: Call, is_statement: bool) -> Value:
@@ -386,6 +424,7 @@ HANDLERS = Handlers(
         FLUSHED_POWER: _power_of_two,
         "grid.wait": _grid_wait,
         "grid.launch": _grid_launch,
+        MEET: _meet,
     },
     {
         LOCAL.name: _local,

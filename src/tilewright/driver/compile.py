@@ -27,6 +27,7 @@ from tilewright.codegen import jit, llvm
 from tilewright.codegen.build import can_run, new_module
 from tilewright.codegen.export import places_of
 from tilewright.codegen.host import emit_main, input_signature
+from tilewright.driver.chains import join_chains
 from tilewright.driver.compiled import CompiledModule, CrossModule, Inside
 from tilewright.driver.costs import KernelCosts, recorded_times
 from tilewright.driver.device_module import DeviceModule
@@ -85,6 +86,7 @@ class Options:
     schedule: bool = True
     packing: bool = True  # weights lie as kernels read them
     in_place: bool = True  # results may take the memory of operands that end
+    chains: bool = True  # GPUs: kernels that follow each other may be one
     cache: bool = True
     tune: Budget | None = None  # kernels are tuned first, for so long
     database: Database | str | Path | None = None  # of records; None: the user's, "": none
@@ -123,6 +125,7 @@ def compile(
     - `without`: names of passes that are switched off;
     - `schedule=False`: plain loops, as operators define them;
     - `packing=False`, `in_place=False`: weights as they come, no result in an operand's memory;
+    - `chains=False`: on a GPU, products of one row that follow each other are a kernel each;
     - `cache=False`: kernels are neither taken from disk nor kept there;
     - `progress`: is called with a stage, how much of it is done, and of how much;
     - `tune`, `database`, `sizes`, `search`, `fleet`, `allow_blas`, `tuning`: of tuning.
@@ -427,6 +430,8 @@ def build_native(
     if can_run(target):
         weights = side_by_side(program.module.constants)
         program = replace(program, module=replace(program.module, constants=weights))
+    if target.kind == CUDA and options.chains and options.schedule:
+        program = join_chains(program, target, use_cache=options.cache)
     count = len(program.module.states)
     plan = plan_memory(program.module.main, in_place=options.in_place, states=count)
     if target.kind == CUDA:

@@ -7,29 +7,35 @@ side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from tilewright.base.dtype import DType
+from tilewright.codegen.conditions import AGAIN, BEGIN, CHOOSE, conditions_ptx
 from tilewright.codegen.launches import Kernel as DeviceKernel
 from tilewright.codegen.nvptx import DeviceCode
 from tilewright.driver.kernels import Kernel
-from tilewright.runtime import cuda
+from tilewright.runtime import conditions, cuda
 
 
 class Gpu(Protocol):
     """What a module asks of a GPU; `runtime.cuda` is one, tests have one in host memory."""
 
     def allocate(self, size_bytes: int, stream: int) -> Any: ...
+    def zeroed(self, size_bytes: int, stream: int) -> Any: ...
     def copy_in(self, address: int, source: np.ndarray[Any, Any], stream: int) -> None: ...
     def copy_out(self, target: np.ndarray[Any, Any], address: int, stream: int) -> None: ...
     def copy(self, to: int, source: int, size_bytes: int, stream: int) -> None: ...
     def load(self, code: DeviceCode, kernel: Kernel) -> Any: ...
     def graph(self, launches: Sequence[cuda.Startable], waits: Sequence[Sequence[int]]) -> Any: ...
     def is_capturing(self, stream: int) -> bool: ...
+    def has_conditions(self) -> bool: ...
+    def record_choice(self, choice: Any, stream: int) -> None: ...
+    def record_loop(self, loop: Any, stream: int) -> None: ...
     def timer(self) -> Any: ...
     def timeline(self, launches: Sequence[cuda.Startable]) -> Any: ...
     def wait(self, stream: int) -> None: ...
@@ -46,8 +52,41 @@ class Gpu(Protocol):
 class CudaGpu:
     """The GPU of this machine."""
 
+    _deciding: cuda.Module | None = None  # the kernels that decide
+
+    def has_conditions(self) -> bool:
+        return conditions.are_available()
+
+    def record_choice(self, choice: Any, stream: int) -> None:
+        def decide(own: int, handles: Sequence[int]) -> None:
+            self._decide(CHOOSE, own, *handles, choice.cond)
+
+        bodies = [partial(_start_all, body) for body in choice.bodies]
+        conditions.add_choice(stream, bodies, decide)
+
+    def record_loop(self, loop: Any, stream: int) -> None:
+        def begin(own: int, handles: Sequence[int]) -> None:
+            told = (loop.control, loop.trip, loop.limit, loop.begins, loop.at, loop.going)
+            self._decide(BEGIN, own, *handles, *told)
+
+        def turn(own: int, handle: int) -> None:
+            _start_all(loop.bodies[0], own)
+            self._decide(AGAIN, own, handle, loop.control, loop.at, loop.going)
+
+        conditions.add_loop(stream, turn, begin)
+
+    def _decide(self, name: str, stream: int, *arguments: int) -> None:
+        if self._deciding is None:
+            self._deciding = cuda.Module(conditions_ptx())
+        self._deciding.launch(name, (1, 1, 1), (1, 1, 1), arguments, stream=stream)
+
     def allocate(self, size_bytes: int, stream: int) -> Any:
         return cuda.Memory(size_bytes, stream)
+
+    def zeroed(self, size_bytes: int, stream: int) -> Any:
+        made = cuda.Memory(size_bytes, stream)
+        cuda.copy_in(made.address, np.zeros(size_bytes, np.uint8), stream)
+        return made
 
     def copy_in(self, address: int, source: np.ndarray[Any, Any], stream: int) -> None:
         cuda.copy_in(address, source, stream)
@@ -85,6 +124,11 @@ class CudaGpu:
         corners: tuple[int, ...],
     ) -> Any:
         return cuda.TensorMap(address, shape, dtype, box, corners)
+
+
+def _start_all(launches: Sequence[Any], stream: int) -> None:
+    for launch in launches:
+        launch.start(stream)
 
 
 class Span(NamedTuple):
@@ -196,6 +240,7 @@ class Started:
             shared_bytes=self.kernel.shared_bytes,
             stream=stream,
             is_early=is_early,
+            is_together=self.kernel.is_together,
         )
 
 
@@ -207,14 +252,14 @@ class Recorded:
     memory: list[Any]  # what the launches use beside inputs and outputs
     graph: Any = None
 
-    def run(self, gpu: Gpu, stream: int) -> None:
+    def run(self, gpu: Gpu, stream: int, graph_of: Callable[[Gpu, Sequence[Any]], Any]) -> None:
         """Launch by launch the first time, and into what a caller records; else as a graph."""
         if self.graph is None or gpu.is_capturing(stream):
             self.start(stream)
             self.graph = self.graph or False
             return
         if self.graph is False:
-            self.graph = gpu.graph(*in_order(self.launches))
+            self.graph = graph_of(gpu, self.launches)
         self.graph.launch(stream)
 
     def start(self, stream: int) -> None:

@@ -27,9 +27,11 @@ from tilewright.codegen.cuda import check_dtype, check_on_device, check_writable
 from tilewright.codegen.launches import number
 from tilewright.codegen.nvptx import DeviceCode
 from tilewright.driver import device_save
+from tilewright.driver.device_control import decides_beforehand, graph_of
 from tilewright.driver.device_launch import CudaGpu, Gpu, Recorded, Scratch, in_order
-from tilewright.driver.device_walk import HostKernels, Loaded, Walk, decides_beforehand
+from tilewright.driver.device_walk import HostKernels, Loaded, Walk
 from tilewright.driver.lowering import Program
+from tilewright.graph.ir import Value
 from tilewright.graph.memory import MemoryPlan
 from tilewright.runtime import cuda
 from tilewright.runtime import module as runtime
@@ -68,6 +70,7 @@ class DeviceModule(runtime.Module):
         self.tuning = tuning
         self._kept: OrderedDict[tuple[Any, ...], Recorded] = OrderedDict()
         self._scratch: dict[int, Scratch] = {}  # by stream
+        self._counts: dict[tuple[int, Value], Any] = {}  # where blocks count, by stream and node
         self._lock = threading.RLock()  # launches of two calls on one stream must not mix
         self._varies = not decides_beforehand(program)
 
@@ -109,7 +112,7 @@ class DeviceModule(runtime.Module):
             return Walk(self, self._loaded(), sizes, given, wanted, stream, True).results()
         results = wanted or [self._new(at, sizes, stream) for at in range(len(self.outputs))]
         found = self._recorded(sizes, given, results, stream)
-        found.run(self._gpu, stream)
+        found.run(self._gpu, stream, graph_of)
         return tuple(results) if out is None else tuple(out)
 
     def _loaded(self) -> Loaded:
@@ -128,7 +131,7 @@ class DeviceModule(runtime.Module):
             self._refuse_capture(stream)
             made = Walk(self, self._loaded(), sizes, given, results, stream, False)
             made.results()
-            found = self._kept[key] = Recorded(made.launches, made.memory)
+            found = self._kept[key] = Recorded(made.launches, [*made.memory, *made.numbers])
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
@@ -190,7 +193,7 @@ class DeviceModule(runtime.Module):
         ) -> list[Any]:
             owner = copy(self)
             owner._gpu = gpu
-            owner._scratch = {}
+            owner._scratch, owner._counts = {}, {}
             found = Walk(owner, ready, told, given, outputs, 0, False)
             found.results()
             return found.launches

@@ -44,7 +44,7 @@ from tilewright.codegen.export import c_name, entry_object, places_of, write_wei
 from tilewright.codegen.launches import number
 from tilewright.driver.compiled import SUFFIXES, full_signature, kernel_calls, told
 from tilewright.driver.lowering import Program
-from tilewright.graph.ir import Graph, Value
+from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.memory import given_sizes
 from tilewright.runtime.library import VERSION
 from tilewright.runtime.module import Spec
@@ -68,11 +68,17 @@ class Places:
     """Stands in for a GPU: hands out places, keeps matrices as they are described."""
 
     used_bytes: int = 0
+    counted_bytes: int = 0  # at the beginning: where blocks count, the same for all sizes
 
     def allocate(self, size_bytes: int, stream: int) -> Place:
         at = self.used_bytes
         self.used_bytes += -(-max(1, size_bytes) // ALIGN) * ALIGN
         return Place(ARENA << KIND_SHIFT | at, size_bytes)
+
+    def zeroed(self, size_bytes: int, stream: int) -> Place:
+        """The runtime clears the arena before the first call."""
+        self.counted_bytes += ALIGN
+        return Place(ARENA << KIND_SHIFT | self.counted_bytes - ALIGN, size_bytes)
 
     def tensor_map(
         self,
@@ -162,8 +168,11 @@ def tables_of(
     )
     kernels: dict[tuple[str, str], int] = {}
     modules: dict[str, int] = {}
+    graph = program.module.main
+    called = [codes[node["function"]] for node in graph.nodes if _is_launched(node, codes)]
+    counts = sum(any(kernel.is_together for kernel in code.kernels) for code in called)
     for sizes in sets:
-        graph, variant, places = program.module.main, Variant(tuple(sizes.values())), Places()
+        variant, places = Variant(tuple(sizes.values())), Places(counts * ALIGN)
         variant.input_bytes = [_bytes(value, sizes) for value in graph.params]
         variant.output_bytes = [_bytes(value, sizes) for value in graph.results]
         variant.output_shapes = [_shape(value, sizes) for value in graph.results]
@@ -187,11 +196,16 @@ def tables_of(
                 tables.kernels.append(Started(kernel.name, modules[launch.module], shared))
             arguments = _arguments(launch, variant)
             extents = (launch.grid, launch.block)
-            start = Start(kernels[key], *extents, arguments, waits, launch.starts_early)
+            how = (launch.starts_early, kernel.is_together)
+            start = Start(kernels[key], *extents, arguments, waits, *how)
             variant.launches.append(start)
         variant.arena_bytes = places.used_bytes
         tables.variants.append(variant)
     return tables
+
+
+def _is_launched(node: Node, codes: Mapping[str, Any]) -> bool:
+    return node.op == "kernel" and node["function"] in codes
 
 
 def _told(graph: Graph, sizes: Mapping[Var, int]) -> list[Told]:

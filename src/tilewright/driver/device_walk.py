@@ -1,7 +1,8 @@
 """One walk over the nodes of a model on a GPU: from nodes to launches.
 
-Where sizes are known the launches are collected, to be run again and again. Where sizes or control
-flow depend on values they are started on the way, and the host looks at what it has to decide by.
+Where sizes are known the launches are collected, to be run again and again; control flow that
+values decide is a launch of its own, with those of its bodies. Where sizes depend on values
+launches are started on the way, and the host looks at what it has to decide by.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tilewright import sym
+from tilewright.base.dtype import BOOL
 from tilewright.base.errors import UserError
 from tilewright.base.multiprocessor import EARLY_FLOPS_PER_BYTE
 from tilewright.base.target import CPU, Target
 from tilewright.codegen import jit, llvm
+from tilewright.codegen.conditions import COND_AT, CONTROL_BYTES
 from tilewright.codegen.launches import box_of, launches, matrix_of, number
 from tilewright.codegen.nvptx import DeviceCode
+from tilewright.driver.device_control import Choice, Loop, turns_of
 from tilewright.driver.device_launch import Copied, Gpu, Scratch, Span, Started
 from tilewright.driver.kernels import Kernel
 from tilewright.driver.lowering import Program
@@ -32,6 +36,7 @@ from tilewright.graph.visit import walk
 from tilewright.runtime import _native
 from tilewright.sym import Size, Var
 from tilewright.tensor.ir import Buffer
+from tilewright.tensor.scopes import ARRIVALS
 
 LOADERS = 8  # kernels that the driver assembles at a time
 
@@ -79,19 +84,6 @@ class Loaded:
         gpu.wait(0)  # calls may come on any stream
 
 
-def decides_beforehand(program: Program) -> bool:
-    """Whether sizes alone tell what a model launches, and whether it may."""
-    known: set[Value] = set()  # values that the host computes from sizes
-    for node in program.module.main.nodes:
-        if node.op == "sizes" or node.bodies:
-            return False
-        if node.op == "require" and node.inputs[0] not in known:
-            return False
-        if node.op == "kernel" and not program.kernels[node["function"]].device:
-            known.update(node.outputs)
-    return True
-
-
 class Owner(Protocol):
     """What a walk asks of the module whose nodes it walks."""
 
@@ -99,6 +91,7 @@ class Owner(Protocol):
     plan: MemoryPlan
     _gpu: Gpu
     _scratch: dict[int, Scratch]  # by stream
+    _counts: dict[tuple[int, Value], Any]  # memory where blocks count, by stream and node
 
     def _new(self, at: int, sizes: Mapping[Var, int], stream: int) -> Any: ...
 
@@ -115,7 +108,7 @@ def with_work(launches: Sequence[Started], flops: int) -> list[Started]:
         work = own if launch.kernel is heaviest else 0
         # Blocks with bulk copies are one for each multiprocessor, whenever they start.
         suits = bool(launch.kernel.maps) or work <= EARLY_FLOPS_PER_BYTE * launch.moved_bytes
-        early = launch.kernel.can_start_early and suits
+        early = launch.kernel.can_start_early and suits and not launch.kernel.is_together
         done.append(replace(launch, flops=work, starts_early=early))
     return done
 
@@ -145,6 +138,7 @@ class Walk:
     planned: dict[Value, int] = field(default_factory=dict)  # places in the arena
     on_host: dict[Value, np.ndarray[Any, Any]] = field(default_factory=dict)
     made: dict[int, Any] = field(default_factory=dict)
+    numbers: list[Any] = field(default_factory=list)  # memory with what the host tells bodies
 
     def results(self) -> tuple[Any, ...]:
         graph = self.owner.program.module.main
@@ -178,6 +172,14 @@ class Walk:
             owner._scratch[stream] = Scratch(owner._gpu, stream)
         self.memory.append(owner._scratch[stream].take(len(self.memory), size_bytes))
         address: int = self.memory[-1].address
+        return address
+
+    def _counted(self, node: Node, size_bytes: int) -> int:
+        """Where the blocks of a node's kernel count their arrivals, of all calls on the stream."""
+        counts, key = self.owner._counts, (self.stream, node.outputs[0])
+        if key not in counts:
+            counts[key] = self.owner._gpu.zeroed(size_bytes, self.stream)
+        address: int = counts[key].address
         return address
 
     def address(self, value: Value) -> int:
@@ -243,7 +245,8 @@ class Walk:
         given = dict(zip(code.scalars, numbers, strict=True))
 
         def workspace(buffer: Buffer, size: int) -> None:
-            places[buffer] = self._allocate(size)
+            counts = buffer.memory == ARRIVALS
+            places[buffer] = self._counted(node, size) if counts else self._allocate(size)
 
         found: list[Started] = []
         for device, values in launches(code.steps, given, workspace):
@@ -314,30 +317,52 @@ class Walk:
 
     # ------------------------------------------------------------------ control flow
 
-    # The host looks at conditions; what bodies launch goes to the stream like everything else.
+    # Collected, bodies are launches of a decision that the GPU makes. Else the host looks at
+    # conditions, and what bodies launch goes to the stream like everything else.
 
     def choice(self, node: Node) -> None:
-        (cond, *_), (then, otherwise) = node.inputs, node.bodies
+        cond = node.inputs[0]
         assert cond is not None
-        body = then if self.host_value(cond).reshape(-1)[0] else otherwise
+        if self.starts:
+            self._chosen(node, node.bodies[0 if self.host_value(cond).reshape(-1)[0] else 1])
+            return
+        bodies = tuple(self._aside(self._chosen, node, body) for body in node.bodies)
+        self._start(Choice(self.owner._gpu, self.address(cond), bodies))
+
+    def _chosen(self, node: Node, body: Graph) -> None:
         self._enter(body)
         self._nodes(body)
         for value, result in zip(node.outputs, body.results, strict=True):
             self._give(value, result)
 
+    def _aside(self, collect: Callable[..., None], *args: Any) -> tuple[Any, ...]:
+        """The launches of a body, which are not the walk's own."""
+        outer, self.launches = self.launches, []
+        collect(*args)
+        found, self.launches = self.launches, outer
+        return tuple(found)
+
     def loop(self, node: Node) -> None:
         (body,), carried = node.bodies, int(node["carried"])
-        trip, start = (*node.inputs[:2], None, None)[:2]
-        limit = MAX_SIZE
-        if node.get("trip") is not None:
-            limit = number(sym.as_expr(node["trip"]), self.sizes)
-        elif trip is not None:
-            limit = int(self.host_value(trip).reshape(-1)[0])
-        going = start is None or bool(self.host_value(start).reshape(-1)[0])
+        trip, begins = (*node.inputs[:2], None, None)[:2]
         states = body.params[2 : 2 + carried]
         for param, value in zip(states, node.inputs[2 : 2 + carried], strict=True):
             assert value is not None
             self._give(param, value)
+        limit = MAX_SIZE
+        if node.get("trip") is not None:
+            limit, trip = number(sym.as_expr(node["trip"]), self.sizes), None
+        if not self.starts and turns_of(node) is None:
+            turn = self._aside(self._turn, body, states, control := self._allocate(CONTROL_BYTES))
+            turns, first = (0 if value is None else self.address(value) for value in (trip, begins))
+            at, going = (self.address(param) for param in body.params[:2])
+            gpu = self.owner._gpu
+            self._start(Loop(gpu, limit, turns, first, at, going, control, (turn,)))
+            self._end(node, states, [], 0)
+            return
+        if trip is not None:
+            limit = int(self.host_value(trip).reshape(-1)[0])
+        going = begins is None or bool(self.host_value(begins).reshape(-1)[0])
         rows: list[list[_Row]] = [[] for _ in node.outputs[carried:]]
         count = 0
         while going and count < limit:
@@ -345,11 +370,18 @@ class Walk:
             self._told(body.params[0], count)
             self._told(body.params[1], 1)
             self._nodes(body)
-            going = bool(self.host_value(body.results[0]).reshape(-1)[0])
+            going = not self.starts or bool(self.host_value(body.results[0]).reshape(-1)[0])
             self._round(states, body.results[1 : 1 + carried])
             self._keep(rows, body.results[1 + carried :])
             count += 1
         self._end(node, states, rows, count)
+
+    def _turn(self, body: Graph, states: Sequence[Value], control: int) -> None:
+        """One iteration, which leaves its condition where it is looked at."""
+        self._enter(body)
+        self._nodes(body)
+        self._move(control + COND_AT, self.address(body.results[0]), BOOL.size_bytes)
+        self._round(states, body.results[1 : 1 + len(states)])
 
     def scan(self, node: Node) -> None:
         (body,), states, inputs = node.bodies, int(node["states"]), int(node["inputs"])
@@ -396,18 +428,26 @@ class Walk:
         """A value becomes another's, which keeps its memory."""
         self._bind(to, self._shape(source))
         size = number(size_bytes(source.tensor), self.sizes)
-        if self.owner.plan.root(to) not in self.planned:
-            self.places.pop(to, None)  # of another size than the last time
+        self._outgrow(to)
         self.on_host.pop(to, None)
         self._move(self.address(to), self.address(source), size)
+
+    def _outgrow(self, value: Value) -> None:
+        """What may be of another size than the last time has another place."""
+        if self.starts and self.owner.plan.root(value) not in self.planned:
+            self.places.pop(value, None)
 
     def _move(self, to: int, source: int, size: int) -> None:
         if to != source and size:
             self._start(Copied(self.owner._gpu, to, source, size))
 
     def _told(self, param: Value, number_: int) -> None:
-        """A number of the host becomes a value of the GPU."""
+        """A number of the host becomes a value of the GPU; collected launches find it there in
+        every call."""
         made = np.full(self._shape(param), number_, param.tensor.dtype.numpy)
+        if not self.starts:
+            self.numbers.append(self.owner._gpu.allocate(made.nbytes, self.stream))
+            self.places[param] = self.numbers[-1].address
         self.owner._gpu.copy_in(self.address(param), made, self.stream)
         self.on_host[param] = made
 
@@ -415,16 +455,22 @@ class Walk:
         """A copy of a value in memory of its own."""
         size = number(size_bytes(value.tensor), self.sizes)
         memory = self.owner._gpu.allocate(size, self.stream)
+        if not self.starts:
+            self.numbers.append(memory)
         self._move(memory.address, self.address(value), size)
         return _Row(memory, size, self._shape(value))
 
     def _round(self, states: Sequence[Value], results: Sequence[Value]) -> None:
         """What an iteration leaves is what the next starts from; all are saved first."""
+        places = {self.address(state) for state in states}
+        if all(self.address(result) not in places for result in results):
+            for param, result in zip(states, results, strict=True):
+                self._give(param, result)
+            return
         saved = [self._copied(result) for result in results]
         for param, row in zip(states, saved, strict=True):
             self._bind(param, row.shape)
-            if param not in self.planned:
-                self.places.pop(param, None)
+            self._outgrow(param)
             self._move(self.address(param), row.memory.address, row.size_bytes)
 
     def _keep(self, rows: list[list[_Row]], results: Sequence[Value]) -> None:
@@ -449,7 +495,7 @@ def _size_of(buffer: Buffer, values: Mapping[Var, int]) -> int:
     return buffer.dtype.size_bytes * math.prod(number(dim, values) for dim in buffer.shape)
 
 
-MAX_SIZE = 1 << 40
+MAX_SIZE = 1 << 40  # of a tensor, or of a loop's turns
 _NODES: dict[str, Callable[[Walk, Node], None]] = {
     "constant": Walk.constant,
     "kernel": Walk.kernel,

@@ -162,7 +162,7 @@ class Kernel:
 
 def try_cached(job: Job) -> Kernel | None:
     """The kernel, if it was compiled before."""
-    stored = cache.try_read(_cache_key(job.setting.target, job.key))
+    stored = cache.try_read(cache_key(job.setting.target, job.key))
     if stored is None:
         return None
     kernel: Kernel = pickle.loads(stored)
@@ -173,16 +173,16 @@ def store(job: Job, kernel: Kernel) -> None:
     """Keep a kernel for the next time; its packer has an entry of its own."""
     if kernel.packer is not None:
         kernel = replace(kernel, packer=replace(kernel.packer, source=None))
-    cache.write(_cache_key(job.setting.target, job.key), pickle.dumps(kernel))
+    cache.write(cache_key(job.setting.target, job.key), pickle.dumps(kernel))
 
 
 def try_cached_packer(text: str, target: Target) -> bytes | None:
     """The object code of a packer, if it was compiled before."""
-    return cache.try_read(_cache_key(target, f"packer\n{text}"))
+    return cache.try_read(cache_key(target, f"packer\n{text}"))
 
 
 def store_packer(job: PackerJob, image: bytes) -> None:
-    cache.write(_cache_key(job.target, f"packer\n{job.text}"), image)
+    cache.write(cache_key(job.target, f"packer\n{job.text}"), image)
 
 
 def packing_target(target: Target) -> Target:
@@ -190,7 +190,8 @@ def packing_target(target: Target) -> Target:
     return target if can_run(target) else Target.host()
 
 
-def _cache_key(target: Target, key: str) -> str:
+def cache_key(target: Target, key: str) -> str:
+    """What code for a target is kept under, by this compiler."""
     machine = nvptx.machine(target) if target.kind == CUDA else llvm.machine_of(target)
     made_by = f"{cache.fingerprint(COMPILER)}\n{CHECKED}"  # checked nodes pickle otherwise
     return f"{made_by}\n{llvm.VERSION}\n{target.key}\n{machine!r}\n{key}"

@@ -273,8 +273,8 @@ def from_dlpack(value: Any, stream: int = 0) -> Array:
 
 def to_device(source: NDArray[Any], stream: int = 0) -> Array:
     """A copy of a NumPy array on the GPU."""
-    compact = np.ascontiguousarray(source)
-    made = empty(compact.shape, from_numpy(compact.dtype), stream)
+    compact = np.ascontiguousarray(source)  # which has an axis at least
+    made = empty(source.shape, from_numpy(compact.dtype), stream)
     copy_in(made.address, compact, stream)
     return made
 
@@ -543,9 +543,11 @@ class Module:
         shared_bytes: int = 0,
         stream: int = 0,
         is_early: bool = False,
+        is_together: bool = False,
     ) -> None:
         """Start a kernel; every argument is a pointer, a 64-bit integer or a tensor map. One that
-        waits by itself may start early, before the last one on its stream has ended."""
+        waits by itself may start early, before the last one on its stream has ended; one whose
+        blocks wait for each other starts when all of them have a place together."""
         if 0 in grid or 0 in block:
             return
         values = [
@@ -555,8 +557,8 @@ class Module:
         places = [v.pointer if isinstance(v, TensorMap) else ctypes.addressof(v) for v in values]
         pointers = (ctypes.c_void_p * max(1, len(places)))(*places)
         kernel = self.kernel(name, shared_bytes)
-        if is_early:
-            config = self._early_config(grid, block, shared_bytes, stream)
+        if is_early or is_together:
+            config = self._config(grid, block, shared_bytes, stream, is_early, is_together)
             self.driver.call("cuLaunchKernelEx", config, kernel, ctypes.addressof(pointers), 0)
             return
         self.driver.call(
@@ -570,22 +572,30 @@ class Module:
             0,
         )
 
-    def _early_config(
+    def _config(
         self,
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
         shared_bytes: int,
         stream: int,
+        is_early: bool,
+        is_together: bool,
     ) -> Any:
         api = self.driver.api
-        attribute, config = api.CUlaunchAttribute(), api.CUlaunchConfig()
-        kinds = api.CUlaunchAttributeID
-        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        attribute.value.programmaticStreamSerializationAllowed = 1
+        kinds, config = api.CUlaunchAttributeID, api.CUlaunchConfig()
+        attributes = []
+        if is_early:
+            attributes.append(api.CUlaunchAttribute())
+            attributes[-1].id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attributes[-1].value.programmaticStreamSerializationAllowed = 1
+        if is_together:
+            attributes.append(api.CUlaunchAttribute())
+            attributes[-1].id = kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attributes[-1].value.cooperative = 1
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = block
         config.sharedMemBytes, config.hStream = shared_bytes, stream
-        config.attrs, config.numAttrs = [attribute], 1
+        config.attrs, config.numAttrs = attributes, len(attributes)
         return config
 
 

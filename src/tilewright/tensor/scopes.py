@@ -117,3 +117,5 @@ GLOBAL = declare_scope(MemoryScope("global", Owner.DEVICE, alignment_bytes=64))
 SHARED = declare_scope(MemoryScope("shared", Owner.BLOCK, alignment_bytes=128))
 LOCAL = declare_scope(MemoryScope("local", Owner.THREAD, alignment_bytes=64))
 WARP = declare_scope(MemoryScope("warp", Owner.THREAD, alignment_bytes=64))
+# Of a kernel whose blocks meet: how often they arrived, from zero before a program's first run on.
+ARRIVALS = declare_scope(MemoryScope("arrivals", Owner.DEVICE, alignment_bytes=64))

@@ -7,8 +7,9 @@
 The operand that matters is read once, so bytes per second count alone: every thread reads `vector`
 neighbouring elements at a time and asks for `unroll` of them before it uses the first, `lanes`
 threads read a run of memory, `parts` such groups of a block share the sum. What they leave is added
-up in shared memory. Weights known beforehand whose rows run along the sum are transposed. The row
-that is multiplied may be computed in the kernel: every block does so for itself, in shared memory.
+up in shared memory. Weights known beforehand lie as threads ask for them: what a block reads is one
+run of memory, and so is what its threads ask for at a time. The row that is multiplied may be
+computed in the kernel: every block does so for itself, in shared memory.
 """
 
 from __future__ import annotations
@@ -62,7 +63,16 @@ class Found:
     last: int  # results along the last iterator
     length: int  # of the sum
     element_bytes: int
-    transposes: int | None  # which read is a constant that has to be turned
+    packed: Packed | None  # the constant that lies as threads ask for it
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A matrix known beforehand: which read of the reduction, and whether its rows run along the
+    sum."""
+
+    read: int
+    is_turned: bool
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
@@ -83,14 +93,12 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         return None  # a thread for each result
     largest = max(nest.reads, key=lambda access: _elements(access.buffer))
     kept.sort(key=lambda at: largest.stride(nest.var(at)) is ONE)  # neighbours last
-    turned = None
-    if not _is_side_by_side(nest, largest, kept[-1]):
-        turned = _turned(nest, largest, kept[-1], context)
-        if turned is None:
-            return None
+    packed = _packed(nest, largest, kept[-1], context)
+    if packed is None and not _is_side_by_side(nest, largest, kept[-1]):
+        return None
     size = max(access.buffer.dtype.size_bytes for access in nest.reads)
     last = nest.guess(kept[-1])
-    return Found(reference, tuple(kept), results, last, length, size, turned)
+    return Found(reference, tuple(kept), results, last, length, size, packed)
 
 
 def _elements(buffer: Buffer) -> int:
@@ -107,18 +115,21 @@ def _is_side_by_side(nest: Nest, largest: Access, at: int) -> bool:
     )
 
 
-def _turned(nest: Nest, largest: Access, at: int, context: RuleContext) -> int | None:
-    """Which read is a matrix known beforehand whose columns are summed, its rows by a result."""
+def _packed(nest: Nest, largest: Access, at: int, context: RuleContext) -> Packed | None:
+    """A matrix known beforehand with the sum along one axis and a result along the other."""
     buffer: Buffer = largest.buffer
     reads = [i for i, read in enumerate(nest.block.reads) if read.buffer is buffer]
-    if buffer.name not in context.constants or len(buffer.shape) != 2 or len(reads) != 1:
+    known = buffer.name in context.constants and len(buffer.shape) == 2
+    if not known or len(reads) != 1 or len(nest.reduce) != 1:
         return None
-    rows, columns = (each.start for each in nest.block.reads[reads[0]].ranges)
-    along = len(nest.reduce) == 1 and columns is nest.var(nest.reduce[0])
-    step = sym.linear(rows, [nest.var(at)])
-    if not along or step is None or step[0].get(nest.var(at)) is not ONE:
-        return None
-    return reads[0]
+    places = [each.start for each in nest.block.reads[reads[0]].ranges]
+    for is_turned in (False, True):
+        along, across = reversed(places) if is_turned else places
+        step = sym.linear(across, [nest.var(at)])
+        is_across = step is not None and step[0].get(nest.var(at)) is ONE
+        if along is nest.var(nest.reduce[0]) and is_across:
+            return Packed(reads[0], is_turned)
+    return None
 
 
 # ------------------------------------------------------------------------------------ choosing
@@ -163,10 +174,12 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     ready = np.minimum(sm.threads, sm.registers / registers) // (warps * sm.warp)
     resident = np.clip(ready, 1, -(-blocks // sm.count))
     waves = -(-blocks // (sm.count * resident))
-    run = wide * found.element_bytes
-    fetched = np.ceil(run / sm.sector_bytes) * sm.sector_bytes
-    fetched = fetched * np.where(run < 2 * sm.sector_bytes, 1.2, 1.0)  # memory reads two at a time
-    moved = 1.0 * found.length * found.results * found.element_bytes * fetched / run
+    moved = 1.0 * found.length * found.results * found.element_bytes
+    if found.packed is None:
+        run = wide * found.element_bytes
+        fetched = np.ceil(run / sm.sector_bytes) * sm.sector_bytes
+        fetched = fetched * np.where(run < 2 * sm.sector_bytes, 1.2, 1.0)  # it reads two at a time
+        moved = moved * fetched / run
     turns = -(-found.length // c["parts"])
     rounds = -(-turns // c["unroll"])
     balance = np.ceil(blocks / sm.count) * busy / blocks
@@ -186,25 +199,22 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
     """The schedule of a plan."""
     reference, done = found.reference, []
-    if found.transposes is not None:
-        packed = sch.cache_read(reference, found.transposes, "global")
-        sch.transform_layout(packed, ("write", 0), "(n, k) -> (k, n)")
-        sch.annotate(packed, CONSTANT, True)
-        done.append(packed)
+    each = -(-found.length // plan.parts)  # neighbours, so that what is asked early is a run
+    wide = plan.lanes * plan.vector
+    if found.packed is not None:
+        done.append(_pack(sch, reference, found.packed, wide, each, found.length))
     prologue = [before for before in sch.get_producers(reference) if before not in done]
     for before in prologue:
         _inline_before(sch, before)
     nest: Any = own_nest(sch, reference)
     assert nest is not None
     kept = found.kept
-    each = -(-found.length // plan.parts)  # neighbours, so that what is asked early is a run
     part, _ = sch.split(fused(sch, [nest.loops[at] for at in nest.reduce]), [None, each])
     partial = sch.rfactor(part, 0)
     left = own_nest(sch, reference) or nest
     own = [left.loops[at] for at in nest.spatial]
     units = [loop for at, loop in zip(nest.spatial, own, strict=True) if at not in kept]
     others = [own[nest.spatial.index(at)] for at in kept[:-1]]
-    wide = plan.lanes * plan.vector
     block, lane = sch.split(own[nest.spatial.index(kept[-1])], [None, wide])
     sch.reorder(*units, *others, block, lane)
     followed = through(sch, reference, lane)
@@ -240,6 +250,19 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     return (*done, *prologue, start, partial, store, *asked, reference, *followed)
 
 
+def _pack(
+    sch: Schedule, reference: BlockRef, packed: Packed, wide: int, each: int, length: int
+) -> BlockRef:
+    """The tile of a block as one run of memory; what its threads ask for at a time is one too,
+    where all parts are as long."""
+    copy = sch.cache_read(reference, packed.read, "global")
+    rows = f"k % {each}, k // {each}" if length % each == 0 else "k"
+    names = "n, k" if packed.is_turned else "k, n"
+    sch.transform_layout(copy, ("write", 0), f"({names}) -> (n // {wide}, {rows}, n % {wide})")
+    sch.annotate(copy, CONSTANT, True)
+    return copy
+
+
 def _inline_before(sch: Schedule, reference: BlockRef) -> None:
     """What leads to a block becomes part of it."""
     for producer in sch.get_producers(reference):
@@ -256,14 +279,15 @@ def _asked_first(
         return ()
     reads = block_of(sch.function, partial.name).reads
     largest = max(range(len(reads)), key=lambda at: _elements(reads[at].buffer))
-    if len(reads[largest].buffer.shape) != 2:
-        return ()
     point = sch.checkpoint()
     try:
         copy = sch.cache_read(partial, largest, "local")
         sch.compute_at(copy, row)
-        along, near = sch.get_loops(copy)[depth_of(sch, copy, row) :]
-        part, own = sch.split(along, [plan.parts, each])
+        *along, near = sch.get_loops(copy)[depth_of(sch, copy, row) :]
+        if len(along) > 2:  # tiles, rows of a part, parts
+            _, own, part = along
+        else:
+            part, own = sch.split(along[-1], [plan.parts, each])
         lane, elements = sch.split(near, [plan.lanes, plan.vector])
         sch.reorder(part, lane, own, elements)
         sch.bind(sch.fuse(part, lane), "threadIdx.x")

@@ -51,6 +51,7 @@ class Found:
     length: int  # of the longest stage of a row
     moved_bytes: int  # of memory, by all rows
     shared_bytes: int  # that stages hand on, of a row
+    reduced: int  # results of reductions, of a row
     element_bytes: int  # of the widest element in memory
     is_whole: bool  # every stage but numbers of a row runs over the whole of it
 
@@ -58,7 +59,7 @@ class Found:
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
     """A block without reductions, together with the reductions that it uses."""
     found = stages_of(sch, reference)
-    if found is None or _has_later(sch, reference):
+    if found is None or _has_later(sch, reference) or _hands_on_any_size(found):
         return None
     sink = found.root
     inner = [at for at in sink.loops if at not in found.rows]
@@ -89,6 +90,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         length,
         moved,
         _handed_on(found),
+        _reduced(found),
         max(sizes, default=4),
         known and last and len(set(own)) == 1,
     )
@@ -136,10 +138,28 @@ def _handed_on(found: Stages) -> int:
     return size
 
 
+def _reduced(found: Stages) -> int:
+    """How many results the reductions of a row have: threads keep a part of each."""
+    return sum(
+        total(nest, [at for at in nest.spatial if at not in found.row_axis_of[name].values()])
+        for name, nest in found.members.items()
+        if nest.reduce
+    )
+
+
+def _hands_on_any_size(found: Stages) -> bool:
+    """Whether a stage makes so many numbers of a row as only calls tell: they have no place in
+    shared memory."""
+    return any(
+        nest.is_dynamic([at for at in nest.spatial if at not in found.row_axis_of[name].values()])
+        for name, nest in found.members.items()
+    )
+
+
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     sm = multiprocessor_of(context.target)
     threads = preferring(USUAL_THREADS, doublings(sm.block_threads, sm.warp)[::-1])
-    reductions = sum(1 for nest in found.stages.members.values() if nest.reduce)
+    reductions = found.reduced
     aside = LINE_BYTES * 3 * len(found.stages.members)
 
     combined = combined_parts(sm.block_threads)

@@ -53,6 +53,7 @@ enum {
   PROMOTE_128B = 2,
   NO_TIMING = 2,   /* CU_EVENT_DISABLE_TIMING */
   START_EARLY = 6, /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
+  TOGETHER = 2,    /* CU_LAUNCH_ATTRIBUTE_COOPERATIVE */
   BRANCHES = 8     /* launches side by side, at most */
 };
 
@@ -71,6 +72,7 @@ static struct {
   result (*copy_in)(address, const void *, size_t, void *);
   result (*copy_out)(void *, address, size_t, void *);
   result (*copy)(address, address, size_t, void *);
+  result (*fill)(address, unsigned char, size_t, void *);
   result (*pointer_attribute)(void *, int, address);
   result (*module_load)(void **, const void *);
   result (*module_unload)(void *);
@@ -115,6 +117,7 @@ static const struct {
     {"cuMemcpyHtoDAsync_v2", (void **)&cu.copy_in},
     {"cuMemcpyDtoHAsync_v2", (void **)&cu.copy_out},
     {"cuMemcpyDtoDAsync_v2", (void **)&cu.copy},
+    {"cuMemsetD8Async", (void **)&cu.fill},
     {"cuPointerGetAttribute", (void **)&cu.pointer_attribute},
     {"cuModuleLoadData", (void **)&cu.module_load},
     {"cuModuleUnload", (void **)&cu.module_unload},
@@ -310,6 +313,9 @@ static int32_t prepare(const tw_cuda_model *model, instance *on) {
     TRY("cuMemcpyHtoD",
         cu.copy_in(on->weights, model->weights, (size_t)model->weights_bytes, on->stream));
   }
+  if (model->arena_bytes) { /* blocks that wait for each other count from zero */
+    TRY("cuMemsetD8Async", cu.fill(on->arena, 0, (size_t)model->arena_bytes, on->stream));
+  }
   TRY("cuStreamSynchronize", cu.stream_wait(on->stream));
   on->is_ready = true;
   return TW_OK;
@@ -395,11 +401,11 @@ static int32_t start(const recording *of, const tw_cuda_launch *launch, void *st
     return TW_OK;
   }
   const tw_cuda_kernel *kernel = &of->model->kernels[launch->kernel];
-  launch_attribute early = {.id = START_EARLY, .value.flag = 1};
-  launch_config config = {.shared_bytes = (unsigned)kernel->shared_bytes,
-                          .stream = stream,
-                          .attributes = &early,
-                          .n_attributes = is_early ? 1 : 0};
+  launch_attribute how[2] = {{.value.flag = 1}, {.value.flag = 1}};
+  launch_config config = {
+      .shared_bytes = (unsigned)kernel->shared_bytes, .stream = stream, .attributes = how};
+  if (is_early) how[config.n_attributes++].id = START_EARLY;
+  if (launch->is_together) how[config.n_attributes++].id = TOGETHER;
   memcpy(config.grid, launch->grid, sizeof config.grid);
   memcpy(config.block, launch->block, sizeof config.block);
   TRY(kernel->name, cu.launch(&config, of->on->kernels[launch->kernel], pointers, NULL));

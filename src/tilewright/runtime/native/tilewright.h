@@ -330,6 +330,7 @@ typedef struct {
   int32_t first, n_arguments;  /* of `arguments` */
   int32_t first_wait, n_waits; /* of `waits`: launches that must have ended before */
   int32_t starts_early;        /* it waits by itself for the last one of its branch */
+  int32_t is_together;         /* its blocks wait for each other: all need a place at once */
 } tw_cuda_launch;
 
 /* All launches of a model for one set of sizes. */

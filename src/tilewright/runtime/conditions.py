@@ -1,0 +1,90 @@
+"""Conditional nodes of CUDA graphs: bodies that run, or run again, as a kernel before them decides.
+
+Both functions add to what a stream records. `decide` queues the kernel that sets the handles of the
+nodes; bodies queue what they launch on a stream of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilewright.runtime.cuda import Stream, _Driver
+
+LEAST_DRIVER = 12040  # CUDA 12.4: nodes of both kinds
+Record = Callable[[int], None]
+
+
+def are_available() -> bool:
+    """Whether the driver has conditional nodes."""
+    (version,) = _Driver.get().call("cuDriverGetVersion")
+    return bool(version >= LEAST_DRIVER)
+
+
+def add_choice(
+    stream: int, bodies: Sequence[Record], decide: Callable[[int, Sequence[int]], None]
+) -> None:
+    """Bodies of which those run whose handles are set."""
+    handles = [_handle(stream) for _ in bodies]
+    decide(stream, [int(handle) for handle in handles])
+    kind = _Driver.get().api.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_IF
+    for handle, body in zip(handles, bodies, strict=True):
+        _add(stream, handle, kind, body)
+
+
+def add_loop(
+    stream: int,
+    body: Callable[[int, int], None],
+    decide: Callable[[int, Sequence[int]], None],
+) -> None:
+    """A body that runs as long as its handle is set, which it is given too."""
+    handle = _handle(stream)
+    decide(stream, [int(handle)])
+    kind = _Driver.get().api.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_WHILE
+    _add(stream, handle, kind, lambda own: body(own, int(handle)))
+
+
+def _handle(stream: int) -> Any:
+    driver = _Driver.get()
+    graph, _, _ = _recorded(stream)
+    # Its value is that of the last run where nothing is said: deciding kernels set it in each.
+    (handle,) = driver.call("cuGraphConditionalHandleCreate", graph, driver.context, 0, 0)
+    return handle
+
+
+def _recorded(stream: int) -> tuple[Any, Any, Any]:
+    """The graph that a stream records into, what comes last in it, and how what follows waits."""
+    _, _, graph, last, edges, _ = _Driver.get().call(_newest("cuStreamGetCaptureInfo", 3), stream)
+    return graph, last, edges
+
+
+def _newest(name: str, version: int) -> str:
+    """A function with the edges of graphs: bindings before CUDA 13 have it under a number."""
+    numbered = f"{name}_v{version}"
+    return numbered if hasattr(_Driver.get().api, numbered) else name
+
+
+def _add(stream: int, handle: Any, kind: Any, body: Record) -> None:
+    """A node with a body, behind what the stream has recorded."""
+    driver = _Driver.get()
+    api = driver.api
+    graph, last, edges = _recorded(stream)
+    params = api.CUgraphNodeParams()
+    params.type = api.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
+    params.conditional.handle = handle
+    params.conditional.type = kind
+    params.conditional.size = 1
+    params.conditional.ctx = driver.context
+    add = _newest("cuGraphAddNode", 2)
+    (node,) = driver.call(add, graph, last, edges, len(last), params)
+    replace = api.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
+    update = _newest("cuStreamUpdateCaptureDependencies", 2)
+    driver.call(update, stream, [node], None, 1, replace)
+    (inside,) = params.conditional.phGraph_out
+    own = Stream()
+    mode = api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    driver.call("cuStreamBeginCaptureToGraph", own.handle, inside, None, None, 0, mode)
+    try:
+        body(own.handle)
+    finally:
+        driver.call("cuStreamEndCapture", own.handle)
