@@ -7,6 +7,7 @@ one arm of a `select` may touch is emitted inside that arm (scalars) or under a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,7 @@ from tilewright.codegen.facts import (
     first_lanes,
     is_non_negative,
     open_lanes,
+    without_constant,
 )
 from tilewright.codegen.handlers import Handlers
 from tilewright.codegen.lookup import bytes_of
@@ -515,8 +517,10 @@ class Emitter:
             return place, lanes
         known = as_offsets(flat) if lanes > 1 else None
         if known is not None:
-            base, offsets = known
-            return Place(memory, self.expr(base), 1, buffer.dtype, None, offsets), lanes
+            base, constant = without_constant(known[0])
+            offsets = tuple(offset + constant for offset in known[1])
+            part = math.gcd(divisor(base), *map(divisor, buffer.shape[-1:]))
+            return Place(memory, self.expr(base), 1, buffer.dtype, None, offsets, part), lanes
         return Place(memory, self.expr(flat), 1, buffer.dtype), lanes
 
     def _spread(self, value: Value, lanes: int) -> Value:

@@ -146,6 +146,16 @@ def as_offsets(index: Expr) -> tuple[Expr, tuple[int, ...]] | None:
     return mul(x, 0), tuple(pair[isinstance(index, FloorMod)] for pair in pairs)
 
 
+def without_constant(expr: Expr) -> tuple[Expr, int]:
+    """What is left of a sum without its constants, and those."""
+    if isinstance(expr, Const):
+        return mul(expr, 0), int(expr.value)
+    if not isinstance(expr, (Add, Sub)):
+        return expr, 0
+    (a, x), (b, y) = without_constant(expr.a), without_constant(expr.b)
+    return (add(a, b), x + y) if isinstance(expr, Add) else (sub(a, b), x - y)
+
+
 def open_lanes(mask: Expr) -> range | None:
     """The lanes that a mask lets through, where they are known and neighbours."""
     found = _tests(mask)
