@@ -7,6 +7,7 @@ one arm of a `select` may touch is emitted inside that arm (scalars) or under a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,9 @@ from tilewright.codegen.facts import (
     divisor,
     first_lanes,
     is_non_negative,
+    known_lanes,
     open_lanes,
+    without_constant,
 )
 from tilewright.codegen.handlers import Handlers
 from tilewright.codegen.lookup import bytes_of
@@ -111,6 +114,11 @@ class Emitter:
                 return
 
     def _store(self, stmt: ir.Store) -> None:
+        known = None if stmt.mask is None else known_lanes(stmt.mask)
+        if known is not None and not any(known):
+            return
+        if known is not None and all(known):
+            stmt = replace(stmt, mask=None)
         place, lanes = self._place(stmt.buffer, stmt.index)
         value = self._spread(self.expr(stmt.value), lanes)
         part = None if stmt.mask is None or place.stride != 1 else open_lanes(stmt.mask)
@@ -470,7 +478,9 @@ class Emitter:
             x = self.expr(looked_up)
             return emit_lookup(self.b, machine.byte_tables, machine.byte_lanes, table, x)
         place, lanes = self._place(node.buffer, node.index)
-        mask = self._spread(self.expr(node.mask), lanes) if isinstance(node, MaskedLoad) else None
+        mask = None
+        if isinstance(node, MaskedLoad) and not all(known_lanes(node.mask) or (False,)):
+            mask = self._spread(self.expr(node.mask), lanes)
         if self._mask is not None and lanes == self._mask.lanes:
             mask = self._mask if mask is None else self.b.op("and", self._mask, mask)
         if lanes == 1 and (mask is not None or self._mask is not None):
@@ -515,8 +525,10 @@ class Emitter:
             return place, lanes
         known = as_offsets(flat) if lanes > 1 else None
         if known is not None:
-            base, offsets = known
-            return Place(memory, self.expr(base), 1, buffer.dtype, None, offsets), lanes
+            base, constant = without_constant(known[0])
+            offsets = tuple(offset + constant for offset in known[1])
+            part = math.gcd(divisor(base), *map(divisor, buffer.shape[-1:]))
+            return Place(memory, self.expr(base), 1, buffer.dtype, None, offsets, part), lanes
         return Place(memory, self.expr(flat), 1, buffer.dtype), lanes
 
     def _spread(self, value: Value, lanes: int) -> Value:

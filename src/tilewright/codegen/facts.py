@@ -25,6 +25,7 @@ from tilewright.sym import (
     Sub,
     Var,
     add,
+    floordiv,
     fold,
     mul,
     simplify,
@@ -140,25 +141,37 @@ def as_offsets(index: Expr) -> tuple[Expr, tuple[int, ...]] | None:
     number = int(y.value)
     if isinstance(index, Mul):
         return mul(x, number), tuple(i * number for i in xs)
-    if not isinstance(x, Const) or number == 0:
+    if number == 0 or not (isinstance(x, Const) or divisor(x) % number == 0):
         return None
-    pairs = [divmod(int(x.value) + i, number) for i in xs]
-    return mul(x, 0), tuple(pair[isinstance(index, FloorMod)] for pair in pairs)
+    first = int(x.value) if isinstance(x, Const) else 0  # of which a whole number is left out
+    pairs = [divmod(first + i, number) for i in xs]
+    base = mul(x, 0) if isinstance(x, Const) or isinstance(index, FloorMod) else floordiv(x, number)
+    return base, tuple(pair[isinstance(index, FloorMod)] for pair in pairs)
+
+
+def without_constant(expr: Expr) -> tuple[Expr, int]:
+    """What is left of a sum without its constants, and those."""
+    if isinstance(expr, Const):
+        return mul(expr, 0), int(expr.value)
+    if not isinstance(expr, (Add, Sub)):
+        return expr, 0
+    (a, x), (b, y) = without_constant(expr.a), without_constant(expr.b)
+    return (add(a, b), x + y) if isinstance(expr, Add) else (sub(a, b), x - y)
 
 
 def open_lanes(mask: Expr) -> range | None:
     """The lanes that a mask lets through, where they are known and neighbours."""
-    found = _tests(mask)
+    found = known_lanes(mask)
     lanes = [] if found is None else [lane for lane, test in enumerate(found) if test]
     if not lanes or lanes[-1] - lanes[0] >= len(lanes):
         return None
     return range(lanes[0], lanes[-1] + 1)
 
 
-def _tests(mask: Expr) -> tuple[bool, ...] | None:
+def known_lanes(mask: Expr) -> tuple[bool, ...] | None:
     """What a mask says of each lane, if that is always the same."""
     if isinstance(mask, And):
-        left, right = _tests(mask.a), _tests(mask.b)
+        left, right = known_lanes(mask.a), known_lanes(mask.b)
         return None if left is None or right is None else tuple(map(operator.and_, left, right))
     if not isinstance(mask, (Lt, Le)):
         return None

@@ -1,8 +1,9 @@
 """Loads and stores: whole vectors, strided and scattered ones, under masks.
 
 A vector index that is base, base + 1, ... becomes one vector access; other constant strides one
-wide load and a shuffle; lanes in a few runs one load each and a shuffle; the rest are gathers and
-scatters. A mask keeps lanes from touching memory.
+wide load and a shuffle; lanes in a few runs one load each and a shuffle; lanes in one aligned part
+of a buffer one load of it and a shuffle; the rest are gathers and scatters. A mask keeps lanes from
+touching memory.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Place:
     element: DType
     stride: int | None = None  # between lanes when constant
     offsets: tuple[int, ...] = ()  # of the lanes from the index, when known; else it is a vector
+    part: int = 1  # divides the index and the buffer: so many elements are there, or none of them
 
     @property
     def align(self) -> int:
@@ -121,6 +123,10 @@ class Accesses:
         """Lanes at known distances: the few runs they lie in, then the lanes picked out."""
         runs = _runs(place.offsets)
         width = max((stop - start for start, stop in runs), default=1)
+        if mask is None and (width == 1 or len(runs) > MOST_RUNS):
+            part = _part(place.offsets, place.part)
+            runs = runs if part is None else [part]
+            width = 1 if part is None else part[1] - part[0]
         if mask is not None or width == 1 or len(runs) > MOST_RUNS:
             return self._gather(place, self._indices(place, lanes), lanes, mask)
         element = memory_type(place.element)
@@ -243,6 +249,17 @@ def _runs(offsets: tuple[int, ...]) -> list[tuple[int, int]]:
         else:
             runs.append((offset, offset + 1))
     return runs
+
+
+def _part(offsets: tuple[int, ...], part: int) -> tuple[int, int] | None:
+    """The smallest aligned range that all offsets lie in; None where there is none of a few
+    times their number. All of it may be read, since its size divides that of a part."""
+    for size in range(1, WIDEST_SHUFFLE * len(offsets) + 1):
+        first = {offset // size for offset in offsets}
+        if part % size == 0 and len(first) == 1:
+            start = first.pop() * size
+            return start, start + size
+    return None
 
 
 def stored_type(of: DType, lanes: int) -> str:

@@ -17,6 +17,7 @@ from tilewright.rules.cpu.gemm import GEMM
 from tilewright.rules.cpu.gemm_amx import GEMM_AMX
 from tilewright.rules.cpu.gemm_dot import GEMM_DOT
 from tilewright.rules.cpu.gemv import GEMV
+from tilewright.rules.cpu.grouped import GROUPED
 from tilewright.rules.cpu.pooling import POOLING
 from tilewright.rules.cpu.recurrent import RECURRENT
 from tilewright.rules.cpu.reduction import REDUCTION
@@ -34,7 +35,7 @@ RULES: RuleSet = (
     (POOLING,),
     (CONV_AMX,),
     (CONV_DOT,),
-    (CONV,),
+    (CONV, GROUPED),
     (GEMM_AMX,),
     (GEMM_DOT,),
     (GEMV,),

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tilewright.base.machine import LOOP_CYCLES
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.cpu.conv_model import (
@@ -182,7 +183,24 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
         + fma * TIE_SHARE * ((c["parallel"] == 1) & (units < 2 * context.threads)),
         details=fma * TIE_SHARE * _misfits(size, c, context, (tiles, positions, panel_bytes)),
         unroll=fma * TIE_SHARE / c["k_unroll"],
+        groups=_strided(found, size, context) / np.minimum(workers, units),
     )
+
+
+def _strided(found: Convolution, size: Sizes, context: RuleContext) -> float:
+    """Cycles of reading and writing channels of one group at a time: of every pixel a few lines,
+    which no prefetcher follows."""
+    if size.groups == 1:
+        return 0.0
+    machine, plain = context.target.machine, size.problems[1]
+    inner = found.size(found.in_channels) or 1
+    line = machine.l1d.line_bytes
+    result = math.prod(plain.extents)
+    image = result * math.prod(found.strides)
+    lines = image * ceil_div(inner * size.item_bytes, line)
+    lines += result * ceil_div(found.out_channels_per_group * size.item_bytes, line)
+    padded = image * ceil_div(inner, size.lanes) * LOOP_CYCLES * found.is_padded
+    return size.groups * (lines * line / machine.scattered_bytes_per_cycle + padded)
 
 
 def _misfits(

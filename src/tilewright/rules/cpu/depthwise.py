@@ -37,16 +37,22 @@ def apply(
     padding = padding_of(sch, found)
     if padding is not None:
         sch.compute_inline(padding)
+    packed = pack_weights(sch, found, lanes, context)
+    return (block, packed, *tile_windows(sch, found, plan, context))
+
+
+def pack_weights(sch: Schedule, found: Convolution, lanes: int, context: RuleContext) -> BlockRef:
+    """The block that copies weights as [vector, kernel, c, lane]."""
+    block = BlockRef(found.nest.name)
     reads = block_of(sch.function, block.name).reads  # without padding, there are others
     index = next(i for i, read in enumerate(reads) if read.buffer is found.w.buffer)
     packed = sch.cache_read(block, index, "global")
-    done = tile_windows(sch, found, plan, context)
     names = [f"k{at}" for at in range(len(found.kernel_spatial))]
     order = ", ".join([f"o // {lanes}", *names, "c", f"o % {lanes}"])
     sch.transform_layout(packed, ("write", 0), f"({', '.join(['o', 'c', *names])}) -> ({order})")
     if found.w.buffer.name in context.constants:
         sch.annotate(packed, CONSTANT, True)
-    return (block, packed, *done)
+    return packed
 
 
 DEPTHWISE = Rule("depthwise", WindowsPlan, match, windows_space, windows_cost, apply)

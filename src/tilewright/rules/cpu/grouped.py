@@ -1,0 +1,163 @@
+"""Convolution in groups of few channels, channels last: lanes are the channels of several groups.
+
+    for n, rows
+      for tiles of output positions along the last axis
+        for vectors of channels                       whole groups
+          for kernel positions along other axes       without those outside of the image
+            c x positions x kernel multiply-adds      unrolled: neighbours share what they read
+
+What a lane multiplies is the channel c of its own group: all of them lie in one vector of the
+image, which is loaded once for all windows that see it and shuffled for each c. A line of the image
+is read for all of its groups at a time, and so is padding a condition on kernel positions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.base.machine import LOOP_CYCLES
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.conv_model import guarded_times
+from tilewright.rules.cpu.conv_schedule import padding_of
+from tilewright.rules.cpu.depthwise import pack_weights
+from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.cpu.gemm_model import NONE, ceil_div, chain_cycles
+from tilewright.rules.cpu.windows_tile import ROWS
+from tilewright.rules.match.nest import DYNAMIC_SPATIAL, fused, nest_of
+from tilewright.rules.match.windows import Convolution, convolution
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space, unit
+from tilewright.tensor.schedule import BlockRef, Schedule
+
+VECTORS = "vectors"  # what threads share out, beside rows
+
+
+@dataclass(frozen=True)
+class GroupedPlan:
+    """What is decided about a convolution in groups."""
+
+    groups: int = unit("groups", "of channels side by side in a vector")
+    positions: int = unit("output positions", "of a tile along the last axis")
+    unroll_kernel: bool = unit("flag", "the last kernel axis is unrolled")
+    parallel: str = unit("loops", "that threads share out: rows, or tiles and vectors of them, too")
+
+
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution | None:
+    nest = nest_of(sch, block)
+    found = None if nest is None else convolution(nest)
+    if found is None or found.is_depthwise or not found.out_channels_per_group:
+        return None
+    dtypes = {load.buffer.dtype for load in (found.x, found.w)}
+    is_plain = dtypes == {found.nest.block.writes[0].buffer.dtype}
+    sizes = (found.size(found.out_channels), found.size(found.in_channels), found.depth)
+    return found if is_plain and None not in sizes else None
+
+
+def plans(found: Convolution, context: RuleContext) -> Space[GroupedPlan] | None:
+    """All tilings; None where no vector has whole groups, and no group whole vectors."""
+    target, inner = context.target, found.size(found.in_channels) or 1
+    beside = _groups_beside(found, target.lanes(found.nest.block.writes[0].buffer.dtype.bits))
+    kernel = found.size(found.kernel_spatial[-1]) or 1
+    total = found.size(found.out_spatial[-1]) or DYNAMIC_SPATIAL
+    most = min(total, target.vector_registers)
+
+    def legal(c: Columns) -> Column:
+        weights = np.where(c["unroll_kernel"] == 1, kernel, 1)
+        held: Column = c["positions"] + weights + 2 <= target.vector_registers
+        return held & (c["positions"] * inner <= target.machine.loop_body_instructions)
+
+    if beside is None or inner > target.machine.loop_body_instructions:
+        return None
+    return Space(
+        GroupedPlan,
+        {
+            "groups": (beside,),
+            "positions": tuple(range(1, most + 1)),
+            "unroll_kernel": (0, 1),
+            "parallel": (NONE,) if context.threads == 1 else (NONE, ROWS, VECTORS),
+        },
+        legal,
+    )
+
+
+def _groups_beside(found: Convolution, lanes: int) -> int | None:
+    """How many groups a vector has: as many as fit, of which a vector has all inputs, too."""
+    out, inner = found.out_channels_per_group, found.size(found.in_channels) or 1
+    groups = (found.size(found.out_channels) or out) // out
+    if out > lanes:
+        return 1 if out % lanes == 0 else None
+    fitting = [n for n in range(1, lanes // out + 1) if groups % n == 0]
+    return max(n for n in fitting if n == 1 or n * inner <= lanes)
+
+
+def _lanes(found: Convolution, groups: int, context: RuleContext) -> int:
+    """Channels of a vector: of whole groups, or a part of one."""
+    most = context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
+    return min(groups * found.out_channels_per_group, most)
+
+
+def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
+    """Cycles of the thread that finishes last: operations, loads, and what comes from L2."""
+    machine, positions = context.target.machine, c["positions"]
+    *rows, last = [found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial]
+    lanes = _lanes(found, int(c["groups"].max(initial=1)), context)
+    vectors = (found.size(found.out_channels) or 1) // lanes
+    inner = found.size(found.in_channels) or 1
+    *others, width = [found.size(at) or 1 for at in found.kernel_spatial]
+    steps = math.prod(others) * inner
+    # A tile loads each pixel that its windows see once, and takes a vector for each c out of it.
+    is_shared = c["unroll_kernel"] == 1
+    seen = np.where(is_shared, (positions - 1) * found.strides[-1] + width, positions * width)
+    sums = steps * positions * width
+    shuffles = steps * seen * (c["groups"] > 1)
+    loads = steps * (np.where(c["groups"] > 1, seen / inner, seen) + width)
+    tile = np.maximum((sums + shuffles) / machine.fma_per_cycle, loads / machine.loads_per_cycle)
+    tile = np.maximum(tile, chain_cycles(steps * width, sums + shuffles + loads, machine))
+    tile = tile + math.prod(others) * np.where(is_shared, 1, width) * LOOP_CYCLES
+    lines = found.assumed(found.batch, 1) * math.prod(rows)
+    tiles = ceil_div(last, positions)
+    is_dynamic = found.size(found.out_spatial[-1]) is None
+    guarded = guarded_times(machine) * (positions - 1) / 2 / DYNAMIC_SPATIAL if is_dynamic else 0.0
+    item = found.x.buffer.dtype.size_bytes
+    moved = item * (1 + math.prod(found.strides)) * lines * last * vectors * lanes
+    units = np.where(c["parallel"] == ROWS, lines, lines * tiles * vectors)
+    share = np.where(c["parallel"] == NONE, 1.0, ceil_div(units, context.threads) / units)
+    return Cost.of(
+        compute=lines * tiles * vectors * tile * (1 + guarded) * share,
+        memory=2 * moved / machine.l2.bytes_per_cycle * share,
+        wake=(c["parallel"] != NONE) * machine.wake_cycles,
+    )
+
+
+def apply(
+    sch: Schedule, found: Convolution, plan: GroupedPlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
+    block, lanes = BlockRef(found.nest.name), _lanes(found, plan.groups, context)
+    padding = padding_of(sch, found)
+    if padding is not None:
+        sch.compute_inline(padding)
+    packed = pack_weights(sch, found, lanes, context)
+    loops = sch.get_loops(block)
+    vector, lane = sch.split(loops[found.out_channels], [None, lanes])
+    *rows, last = found.out_spatial
+    tile, position = sch.split(loops[last], [None, plan.positions])
+    outer = [loops[found.batch], *[loops[at] for at in rows]]
+    *others, width = [loops[at] for at in found.kernel_spatial]
+    inner = loops[found.in_channels]
+    near = [inner, position, width] if plan.unroll_kernel else [width, inner, position]
+    sch.reorder(*outer, tile, vector, *others, *near, lane)
+    for loop in (inner, position, *([width] if plan.unroll_kernel else [])):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    done = results(sch, block, vector, lanes, lanes)
+    sch.decompose_reduction(block, [*others, *near][0])
+    if plan.parallel != NONE:
+        shared = outer if plan.parallel == ROWS else [*outer, tile, vector]
+        sch.parallel(fused(sch, shared))
+    return (block, packed, *done)
+
+
+GROUPED = Rule("grouped", GroupedPlan, match, plans, cost, apply)
