@@ -121,7 +121,7 @@ def shared_pointer(e: Emitting, at: Expr) -> Value:
     return e.b.value(SHARED, f"addrspacecast {e.pointer(at)} to {SHARED}")
 
 
-def _narrow(e: Emitting, value: Expr) -> Value:
+def narrow(e: Emitting, value: Expr) -> Value:
     return e.b.convert("trunc", e.expr(value), "i32")
 
 
@@ -148,9 +148,13 @@ def _init(e: Emitting, barriers: Expr, slots: Expr, arrivals: Expr) -> None:
 
 
 def _wait(e: Emitting, barrier: Expr, phase: Expr) -> None:
-    """Until the phase is over."""
-    at, parity = shared_pointer(e, barrier), _narrow(e, phase)
-    name = "llvm.nvvm.mbarrier.try.wait.parity.scope.cta.space.cta"
+    wait_for(e, barrier, phase, "cta")
+
+
+def wait_for(e: Emitting, barrier: Expr, phase: Expr, scope: str) -> None:
+    """Until the phase is over, and what those that arrived in the scope wrote before is seen."""
+    at, parity = shared_pointer(e, barrier), narrow(e, phase)
+    name = f"llvm.nvvm.mbarrier.try.wait.parity.scope.{scope}.space.cta"
 
     def waiting() -> Value:
         return e.b.op("xor", e.b.call(name, "i1", at, parity), i1(True))
@@ -199,7 +203,7 @@ def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest:
         remote,
         shared_pointer(e, barrier),
         e.tile_maps[made],
-        *(_narrow(e, sym.simplify(place)) for place in places),
+        *(narrow(e, sym.simplify(place)) for place in places),
         Value("i16", "0"),
         i64(0),
         i1(False),
@@ -241,7 +245,7 @@ def _load_window(e: Emitting, tile: Expr, source: Expr, pixels: Expr, *rest: Exp
     remote = e.b.value(
         "ptr addrspace(7)", f"addrspacecast {shared_pointer(e, tile)} to ptr addrspace(7)"
     )
-    numbers = [_narrow(e, sym.simplify(place)) for place in places]
+    numbers = [narrow(e, sym.simplify(place)) for place in places]
     offsets = [e.b.convert("trunc", number, "i16") for number in numbers[4:]]
     e.b.call(
         "llvm.nvvm.cp.async.bulk.tensor.g2s.im2col.4d",

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.target import Target
-from tilewright.codegen import ampere, hardware, hopper, hopper_attention, llvm, wgmma
+from tilewright.codegen import ampere, clusters, hardware, hopper, hopper_attention, llvm, wgmma
 from tilewright.codegen.builder import ModuleText, Value, i64
 from tilewright.codegen.emitter import Emitter, flat_index
 from tilewright.codegen.facts import as_ramp
@@ -25,6 +25,7 @@ from tilewright.codegen.machine import Machine
 from tilewright.codegen.math.by_exp2 import FLUSHED_POWER, POWER, join_calls
 from tilewright.codegen.memory import Memory, Place
 from tilewright.codegen.types import memory_type, register_type
+from tilewright.intrin.cluster import CLUSTER
 from tilewright.intrin.hopper import HELD, LEFT, PAIR, ROW, TILE, WIDE
 from tilewright.intrin.wgmma import SUM
 from tilewright.sym import ONE, Const, Expr, Var
@@ -33,7 +34,7 @@ from tilewright.tensor.assembly import assembly_of
 from tilewright.tensor.dependent_launch import WAIT, weights_of
 from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
 from tilewright.tensor.passes.accesses import reads_of, writes_of
-from tilewright.tensor.scopes import LOCAL, SHARED
+from tilewright.tensor.scopes import LOCAL, SHARED, Owner
 from tilewright.tensor.visit import exprs, walk
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -118,9 +119,13 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     if hopper.gives_registers(loop) or warps:
         # One block per multiprocessor, or registers stay as they are; sums of warps need many.
         bound = f'{_launch_bound(extents)} "nvvm.minctasm"="1"'
+    cluster = _cluster(loop, extents)
+    if cluster > 1:
+        bound += f' "nvvm.cluster_dim"="1,{cluster},1"'
     with module.function("void", name, params, linkage="ptx_kernel", suffix=bound) as (b, values):
         emitter = DeviceEmitter(module, gpu, b, name, FENCED if fences else HANDLERS)
         emitter.assembly = assembly_of(fn)
+        emitter.cluster = cluster
         emitter.lets = {stmt.var: stmt.value for stmt in walk(loop) if isinstance(stmt, ir.Let)}
         weights = weights_of(fn)
         emitter.awaited = tuple(buffer for buffer in buffers if buffer not in weights)
@@ -174,6 +179,14 @@ def _extents(loop: For) -> dict[str, Expr]:
         for stmt in walk(loop)
         if isinstance(stmt, For) and stmt.kind == ir.THREAD
     }
+
+
+def _cluster(loop: For, extents: dict[str, Expr]) -> int:
+    """How many blocks see each other's shared memory."""
+    allocs = [stmt for stmt in walk(loop) if isinstance(stmt, ir.Alloc)]
+    if not any(stmt.buffer.memory.owner is Owner.CLUSTER for stmt in allocs):
+        return 1
+    return hopper.known_number(extents[ir.CLUSTER_AXIS])
 
 
 def _outer_buffers(fn: Function, root: For) -> tuple[Buffer, ...]:
@@ -359,11 +372,14 @@ def _nowhere(e: Emitting, stmt: ir.Alloc) -> None:
 
 
 def _tile(e: Emitting, stmt: ir.Alloc) -> None:
-    """Swizzled tiles are in dynamic shared memory, which may be more than 48 KB."""
+    """Swizzled tiles are in dynamic shared memory, which may be more than 48 KB. Of what belongs to
+    a cluster each of its blocks has a part."""
     count = stmt.buffer.dtype.size_bytes
     for dim in stmt.buffer.shape:
         assert isinstance(dim, Const)
         count *= int(dim.value)
+    if stmt.buffer.memory.owner is Owner.CLUSTER:
+        count //= e.cluster
     if DYNAMIC not in e.module.global_lines:
         e.module.global_lines.append(DYNAMIC)
     at = f"getelementptr (i8, ptr addrspace(3) @dynamic_shared, i64 {e.tile_bytes})"
@@ -379,6 +395,7 @@ HANDLERS = Handlers(
         **hardware.CALLS,
         wgmma.PREFIX: wgmma.emit,
         **dict.fromkeys(hopper.RULES, hopper.emit),
+        **dict.fromkeys(clusters.RULES, clusters.emit),
         **dict.fromkeys(hopper_attention.RULES, hopper_attention.emit),
         **dict.fromkeys(ampere.RULES, ampere.emit),
         "barrier.shared": _barrier,
@@ -395,6 +412,7 @@ HANDLERS = Handlers(
         ROW.name: _held,
         LEFT.name: _left,
         TILE.name: _tile,
+        CLUSTER.name: _tile,
     },
     other_alloc=_nowhere,
 )

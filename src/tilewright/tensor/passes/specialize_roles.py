@@ -22,6 +22,9 @@ so that such a tile is as low as the matrix.
 Copies of weights into the slots of the first round begin before all else: they wait for nobody, not
 even for kernels that this one depends on.
 
+Where blocks of a cluster share the sum of a tile, consumers meet those of the other blocks: at `kept`
+when every part is where all can read it, and at `read` when nobody reads it any more.
+
 Of two consumers that do more than multiply, the second begins half a step behind the first: then
 one has the matrix units while the other works on its scores. Side by side they would stay so.
 """
@@ -38,6 +41,7 @@ from tilewright.base.passes import PassContext
 from tilewright.sym import ONE, ZERO, Const, Expr, Var
 from tilewright.tensor.dependent_launch import weights_of
 from tilewright.tensor.ir import (
+    CLUSTER_AXIS,
     SERIAL,
     THREAD,
     Address,
@@ -70,6 +74,7 @@ from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
 SPECIALIZE = "specialize"
 COPY, PRODUCT = "tma.load", "wgmma.tile"
 LAG = "role.lag"
+KEEP, GATHER = "cluster.keep", "cluster.sum"
 LAG_CYCLES = 1200  # about half a step of attention, of 128 keys and as many features
 TILE_SCOPE = "shared.b128"
 GROUP_THREADS, GROUP_WARPS = 128, 4
@@ -134,7 +139,8 @@ def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
     among = groups.var if groups is not None else sym.var("group")
     lane = axes["threadIdx.x"].var if "threadIdx.x" in axes else sym.var("lane")
     spans = {loop.var: (loop.start, loop.stop) for loop in nest}
-    made = _Roles(kernel, body, count, spans, weights).program(among, lane)
+    cluster = sym.simplify(axes[CLUSTER_AXIS].extent) if CLUSTER_AXIS in axes else ONE
+    made = _Roles(kernel, body, count, spans, weights, cluster).program(among, lane)
     inner = For(among, ZERO, sym.const(count + 1), made, THREAD, "threadIdx.y", (), kernel.loc)
     result: Stmt = For(
         lane, ZERO, sym.const(GROUP_THREADS), inner, THREAD, "threadIdx.x", (), kernel.loc
@@ -232,6 +238,7 @@ class _Roles:
         groups: int,
         spans: dict[Var, tuple[Expr, Expr]],
         weights: set[Buffer],
+        cluster: Expr,
     ) -> None:
         loops = _path_to_ring(body)
         if loops is None:
@@ -274,9 +281,14 @@ class _Roles:
         self.free = Buffer("free", (sym.const(self.beside),), U64, "shared")
         self.full = Buffer("full", (sym.const(self.slots),), U64, "shared")
         self.empty = Buffer("empty", (sym.const(self.slots),), U64, "shared")
+        self.cluster = cluster if calls_of(body, KEEP) else ONE  # blocks that share sums
+        self.shares_sums = self.cluster is not ONE
+        self.parted = Buffer("kept", (ONE,), U64, "shared")
+        self.read = Buffer("read", (ONE,), U64, "shared")
         step: Expr = ZERO
         for loop in loops:
             if loop is self.ring:
+                self.tile = sym.simplify(sym.floormod(step, 2))
                 self.place = sym.simplify(sym.floormod(step, self.beside))
                 self.turn = sym.simplify(sym.floormod(sym.floordiv(step, self.beside), 2))
             step = sym.add(sym.mul(step, loop.extent), sym.sub(loop.var, loop.start))
@@ -301,16 +313,26 @@ class _Roles:
             _call("mbarrier.init", Address(self.ready, (ZERO,)), beside, ONE),
             _call("mbarrier.init", Address(self.free, (ZERO,)), beside, arrivals),
         ]
+        many = sym.simplify(sym.mul(arrivals, self.cluster))
+        met = [
+            _call("mbarrier.init", Address(each, (ZERO,)), ONE, many)
+            for each in (self.parted, self.read)
+        ]
+        meet = [_call("barrier.cluster")] if self.shares_sums else []
         result = seq(
             _call("mbarrier.init", Address(self.full, (ZERO,)), sym.const(self.slots), ONE),
             _call("mbarrier.init", Address(self.empty, (ZERO,)), sym.const(self.slots), arrivals),
             *(early if self.early else ()),
+            *(met if self.shares_sums else ()),
             *self._weights_ahead(among, lane),
             *self._clears(),
             Eval(BARRIER, self.ring.loc),
+            *meet,
             If(sym.lt(among, self.groups), consumers, seq(give, alone), self.ring.loc),
         )
-        barriers = (self.full, self.empty, *((self.ready, self.free) if self.early else ()))
+        barriers = [self.full, self.empty]
+        barriers += [self.ready, self.free] if self.early else []
+        barriers += [self.parted, self.read] if self.shares_sums else []
         for buffer in (*self.kept.values(), *self.tiles.values(), *barriers):
             result = Alloc(buffer, result)
         return result
@@ -369,6 +391,8 @@ class _Roles:
                 return stmt.body
             if isinstance(stmt, Eval) and (_is_copy(stmt) or stmt.value is BARRIER):
                 return None
+            if self.shares_sums and isinstance(stmt, Eval):
+                return self._met(stmt)
             if isinstance(stmt, For) and stmt.var is self.ring.var:
                 wait = _call("mbarrier.wait", Address(self.full, (self.slot,)), self.phase)
                 done = _call("mbarrier.arrive", Address(self.empty, (self.slot,)))
@@ -384,7 +408,35 @@ class _Roles:
 
         body = rewrite(self.body, rule, self._versioned)
         assert body is not None
-        return count.around(body)
+        return count.around(self._all_read(body))
+
+    def _met(self, stmt: Eval) -> Stmt:
+        """Parts of a sum are kept and read with the other blocks of the cluster."""
+        kept, read = (Address(each, (ZERO,)) for each in (self.parted, self.read))
+        if _op(stmt) == KEEP:
+            return seq(stmt, _call("mbarrier.arrive.cluster", kept, self.cluster))
+        if _op(stmt) == GATHER:
+            wait = _call("mbarrier.wait.cluster", kept, self.tile)
+            return seq(wait, stmt, _call("mbarrier.arrive.cluster", read, self.cluster))
+        return stmt
+
+    def _all_read(self, body: Stmt) -> Stmt:
+        """A tile's statements: parts of its sum stay until all blocks of the cluster have read
+        them, also if the block has nothing more to do."""
+        if not self.shares_sums:
+            return body
+        wait = _call("mbarrier.wait.cluster", Address(self.read, (ZERO,)), self.tile)
+        if len(self.loops) == 1:
+            return seq(body, wait)
+        tile = self.loops[-2].var
+
+        def rule(stmt: Stmt) -> Stmt:
+            is_tile = isinstance(stmt, For) and stmt.var is tile
+            return stmt.with_children((seq(*stmt.children(), wait),)) if is_tile else stmt
+
+        made = rewrite(body, rule)
+        assert made is not None
+        return made
 
     def _versioned(self, expr: Expr) -> Expr:
         if isinstance(expr, Address) and expr.buffer in self.tiles:
@@ -582,8 +634,13 @@ def _path_to_ring(body: Stmt) -> list[For] | None:
     return None
 
 
+def _op(stmt: Stmt) -> str:
+    """What a statement calls, if it does nothing else."""
+    return stmt.value.op if isinstance(stmt, Eval) and isinstance(stmt.value, Call) else ""
+
+
 def _is_copy(stmt: Stmt) -> bool:
-    return isinstance(stmt, Eval) and isinstance(stmt.value, Call) and stmt.value.op == COPY
+    return _op(stmt) == COPY
 
 
 def _target(stmt: Stmt) -> Buffer:
