@@ -30,6 +30,7 @@ from tilewright.tensor.ir import Address, Buffer, Call, Eval, Stmt
 from tilewright.tensor.visit import exprs
 
 THREADS = 128  # of a warpgroup
+REGISTERS = 65536  # of a multiprocessor
 SHARED = "ptr addrspace(3)"
 MAP_TYPE = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
 # Products of a sum that follow each other: (sum, n, along_n, starts, a, b, a, b, ...).
@@ -98,6 +99,16 @@ def _map_of(
 def gives_registers(root: Stmt) -> bool:
     """Whether warpgroups of the kernel hand registers to each other."""
     return any(isinstance(n, Call) and n.op.startswith("registers.") for n in exprs(root))
+
+
+def resident_blocks(root: Stmt, threads: int) -> int:
+    """The blocks that a multiprocessor has registers for, once warpgroups have handed them over."""
+    counts: dict[str, int] = {}
+    for node in exprs(root):
+        if isinstance(node, Call) and node.op.startswith("registers."):
+            counts[node.op] = known_number(node.args[0])
+    given, taken = counts["registers.give"], counts["registers.take"]
+    return REGISTERS // (given * THREADS + taken * (threads - THREADS))
 
 
 def emit(e: Emitting, node: Call, is_statement: bool) -> Value:

@@ -117,8 +117,9 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     fences = wgmma.uses_wgmma(loop) and not warps
     bound = _launch_bound(extents, READY_THREADS)
     if hopper.gives_registers(loop) or warps:
-        # One block per multiprocessor, or registers stay as they are; sums of warps need many.
-        bound = f'{_launch_bound(extents)} "nvvm.minctasm"="1"'
+        # So many blocks per multiprocessor, or registers stay as they are; sums of warps need many.
+        resident = 1 if warps else hopper.resident_blocks(loop, _threads(extents))
+        bound = f'{_launch_bound(extents)} "nvvm.minctasm"="{resident}"'
     cluster = _cluster(loop, extents)
     if cluster > 1:
         bound += f' "nvvm.cluster_dim"="1,{cluster},1"'
@@ -171,6 +172,11 @@ def _launch_bound(extents: dict[str, Expr], ready: int = 0) -> str:
     bound = f' "nvvm.maxntid"="{threads}"'
     whole = -(-threads // WARP) * WARP
     return f'{bound} "nvvm.minctasm"="{max(1, ready // whole)}"' if ready else bound
+
+
+def _threads(extents: dict[str, Expr]) -> int:
+    """Of a block, which are known."""
+    return math.prod(hopper.known_number(extents.get(f"threadIdx.{axis}", ONE)) for axis in AXES)
 
 
 def _extents(loop: For) -> dict[str, Expr]:

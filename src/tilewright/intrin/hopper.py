@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL, INDEX
@@ -56,6 +57,7 @@ TILE_SCOPE, SUM_SCOPE = TILE.reference, SUM.reference
 WIDE_SCOPE, ROW_SCOPE = WIDE.reference, ROW.reference
 ROW_BYTES = 128
 M = 64  # rows of a warpgroup's tile
+THREADS = 128  # of a warpgroup
 RUN = 8  # neighbours in a row that a thread holds in `wgmma.rows`
 QUAD = 4  # threads that share a row
 PAIR = 2  # neighbours in a row that a thread holds in `wgmma.sum`
@@ -125,6 +127,11 @@ def _rows_name(sums: str) -> str:
 
 def attend_of(dtype: str, keys: int, features: int) -> TensorIntrin:
     return intrinsic(f"wgmma_attend_{dtype}", keys=keys, features=features)
+
+
+def attend_registers(keys: Any, features: int) -> Any:
+    """That a thread needs for a step of attention: scores, powers in pairs, sums, and the rest."""
+    return (keys + keys // PAIR + features) * M // THREADS + 32
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL, INDEX, U64
@@ -80,7 +83,7 @@ TILE_SCOPE = "shared.b128"
 GROUP_THREADS, GROUP_WARPS = 128, 4
 SWIZZLED = 8  # rows after which a swizzle repeats
 REGISTERS = 65536 // GROUP_THREADS  # of a multiprocessor, for each thread of a single warpgroup
-PRODUCER_REGISTERS, MOST_REGISTERS = 40, 240
+PRODUCER_REGISTERS, LEAST_REGISTERS, MOST_REGISTERS = 40, 24, 240
 
 
 def specialize_roles(fn: Function, ctx: PassContext) -> Function:
@@ -91,21 +94,33 @@ def specialize_roles(fn: Function, ctx: PassContext) -> Function:
     return replace(fn, body=body)
 
 
-def _plan(stmt: Stmt) -> tuple[int, int, int]:
-    """The slots of a loop's ring, the blocks that stay for all tiles, and how many there are of a
-    tile that is copied beside the loop; 0 where not asked for."""
+def producer_registers(resident: Any) -> Any:
+    """Of the warpgroup that copies; fewer where a multiprocessor has several blocks at once."""
+    return np.where(resident == 1, PRODUCER_REGISTERS, LEAST_REGISTERS)
+
+
+def consumer_registers(groups: Any, resident: Any) -> Any:
+    """Of each thread that multiplies; of numbers, or of columns of them."""
+    share = (REGISTERS // resident - producer_registers(resident)) // groups // 8 * 8
+    return np.minimum(MOST_REGISTERS, share)
+
+
+class _Plan(NamedTuple):
+    """What the annotation of a loop asks for."""
+
+    slots: int = 0  # of its ring; 0: it is not specialized
+    blocks: int = 0  # that stay for all tiles; 0: each has one
+    beside: int = 1  # of a tile that is copied beside the loop
+    resident: int = 1  # blocks that a multiprocessor has at once
+
+
+def _plan(stmt: Stmt) -> _Plan:
     found = annotation(stmt, SPECIALIZE) if isinstance(stmt, For) else None
-    if not isinstance(found, tuple):
-        return 0, 0, 0
-    slots, blocks, beside = (*found, 1)[:3]
-    assert isinstance(slots, int)
-    assert isinstance(blocks, int)
-    assert isinstance(beside, int)
-    return slots, blocks, beside
+    return _Plan(*found) if isinstance(found, tuple) else _Plan()  # type: ignore[arg-type]
 
 
 def _slots(stmt: Stmt) -> int:
-    return _plan(stmt)[0]
+    return _plan(stmt).slots
 
 
 class _Kernels(Rewriter):
@@ -131,7 +146,7 @@ def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
         body = body.body
     axes = {loop.thread: loop for loop in nest}
     _check(kernel, body, axes)
-    blocks = max(_plan(stmt)[1] for stmt in walk(body))
+    blocks = max(_plan(stmt).blocks for stmt in walk(body))
     body = _backwards(body)
     nest, body = _persistent(nest, body, blocks) if blocks else _longest_first(nest, body)
     groups = axes.get("threadIdx.y")
@@ -267,7 +282,7 @@ class _Roles:
             for tile in tiles
             if tile in inside
         }
-        self.beside = _plan(self.ring)[2]
+        self.beside = _plan(self.ring).beside
         self.kept = {
             tile: Buffer(tile.name, (sym.const(self.beside), *tile.shape), tile.dtype, tile.scope)
             if self.beside > 1
@@ -302,9 +317,9 @@ class _Roles:
 
     def program(self, among: Var, lane: Var) -> Stmt:
         """Barriers are made by one thread, then each warpgroup goes its way."""
-        share = (REGISTERS - PRODUCER_REGISTERS) // self.groups // 8 * 8
-        take = _call("registers.take", sym.const(min(MOST_REGISTERS, share)))
-        give = _call("registers.give", sym.const(PRODUCER_REGISTERS))
+        resident = _plan(self.ring).resident
+        take = _call("registers.take", sym.const(int(consumer_registers(self.groups, resident))))
+        give = _call("registers.give", sym.const(int(producer_registers(resident))))
         alone = If(sym.lt(lane, 1), self._producer(), None, self.ring.loc)
         consumers = seq(take, self._consumer(among))
         arrivals = sym.const(GROUP_WARPS * self.groups)
