@@ -65,6 +65,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         "span": SPAN,
         "split_k": splits(sm),
         "boxes": (1,),
+        "cluster": (1,),
     }
     return Space(Plan, candidates, legal)
 
